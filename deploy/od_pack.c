@@ -147,6 +147,7 @@ static int cmd_pack(const struct options *o, unsigned shadows)
 		.pack = o->word[1],
 		.codec = o->codec >= 0 ? (enum od_codec)o->codec : DEFAULT_CODEC,
 		.shadows = shadows,
+		.by_default = o->shadow == NULL,
 		.force = o->force,
 		.n_threads = (unsigned)o->n_threads,
 		.note = on_note,
@@ -381,7 +382,8 @@ int main(int argc, char **argv)
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
 		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
-		  .help = "shadows to make with the pack; none: no shadow (default: " DEFAULT_SHADOWS ")" },
+		  .help = "shadows to make with the pack; none: no shadow (default: " DEFAULT_SHADOWS ", if that is "
+		  "smaller than the experts are)" },
 		{ .name = "codec", .kind = OD_ARG_CHOICE, .out = &o.codec, .metavar = "raw|zstd|lz4|planes", .choices = od_codec_names,
 		  .help = "lossless coding of the experts' exponents (default: planes)" },
 		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,

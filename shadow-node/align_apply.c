@@ -22,6 +22,9 @@ struct ods_align {
 	uint32_t n_pages;
 	uint32_t end;	   /* positions from here on are missing in all layers */
 	uint32_t *settled; /* [n_layers]: all earlier positions are settled; a lower bound, updated on demand */
+	bool *fixed;	   /* [n_layers]: has fixed state */
+	bool any_fixed;
+	uint32_t run_end;  /* what they have run */
 	uint32_t due_begin, due_n;
 	struct ods_range asked[ODS_MAX_ASKED];
 	size_t n_asked;
@@ -37,7 +40,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx)
 {
-	return sizeof(struct ods_align) + n_layers * sizeof(uint32_t) + od_state_pages(ctx) * sizeof(struct map_page *);
+	return sizeof(struct ods_align) + n_layers * (sizeof(uint32_t) + sizeof(bool)) + od_state_pages(ctx) * sizeof(struct map_page *);
 }
 
 uint64_t ods_align_page_bytes(uint32_t n_layers)
@@ -57,7 +60,8 @@ int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint3
 	a->max_ask = max_ask > 0 ? max_ask : 1;
 	a->page = calloc(od_state_pages(ctx), sizeof(struct map_page *));
 	a->settled = calloc(n_layers, sizeof(*a->settled));
-	if (a->page == NULL || a->settled == NULL)
+	a->fixed = calloc(n_layers, sizeof(*a->fixed));
+	if (a->page == NULL || a->settled == NULL || a->fixed == NULL)
 		goto fail;
 	*out = a;
 	return OD_OK;
@@ -101,6 +105,8 @@ static bool due(const struct ods_align *a, uint32_t layer, uint32_t position)
 
 static bool held(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
+	if (a->fixed[layer])
+		return position < a->run_end;
 	return (known(a, layer, position) & HELD) != 0;
 }
 
@@ -139,6 +145,7 @@ void ods_align_free(struct ods_align *a)
 		drop_pages(a, 0);
 	free(a->page);
 	free(a->settled);
+	free(a->fixed);
 	free(a);
 }
 
@@ -172,6 +179,20 @@ bool ods_align_shared(const struct ods_align *a, uint32_t length)
 	return false;
 }
 
+/* ---- Fixed state ---- */
+
+void ods_align_set_fixed(struct ods_align *a, uint32_t layer)
+{
+	a->fixed[layer] = a->any_fixed = true;
+}
+
+void ods_align_run(struct ods_align *a, uint32_t end)
+{
+	a->run_end = end;
+	if (a->any_fixed)
+		touch(a, end);
+}
+
 /* ---- Messages from main ---- */
 
 /* Everything except the map itself. */
@@ -184,6 +205,7 @@ static void forget_from(struct ods_align *a, uint32_t length)
 	for (uint32_t l = 0; l < a->n_layers; l++)
 		unsettle(a, l, length);
 	a->end = min_u32(a->end, length);
+	a->run_end = min_u32(a->run_end, length);
 	if (a->due_begin >= length)
 		a->due_n = 0;
 	else
@@ -220,12 +242,13 @@ void ods_align_clear(struct ods_align *a)
 void ods_align_settle(struct ods_align *a, uint32_t n_layers, uint32_t limit)
 {
 	const uint32_t end = min_u32(a->due_begin + a->due_n, limit);
+	const uint8_t kept = a->any_fixed ? ASKED | OWN_ROW : ASKED; /* rows of fixed state would have to run again */
 
 	for (uint32_t l = 0; l < min_u32(n_layers, a->n_layers); l++) {
 		/* Also drops an own row that was to be replaced: the true one can be requested. */
 		for (uint32_t p = a->due_begin; p < end; p++) {
 			if (*byte_of(a, l, p) & DUE) {
-				*byte_of(a, l, p) &= ASKED;
+				*byte_of(a, l, p) &= kept;
 				unsettle(a, l, p);
 			}
 		}
@@ -243,6 +266,8 @@ void ods_align_step(struct ods_align *a, uint32_t end, uint32_t n_due)
 	if (n_due > 0)
 		touch(a, end);
 	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
+		if (a->fixed[l])
+			continue;
 		for (uint32_t p = a->due_begin; p < end; p++)
 			if ((*byte_of(a, l, p) & TRUE_ROW) == 0)
 				*byte_of(a, l, p) |= DUE;
@@ -303,6 +328,8 @@ void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	uint8_t *at = byte_of(a, layer, position);
 
+	if (a->fixed[layer])
+		return;
 	if ((*at & TRUE_ROW) == 0)
 		*at |= OWN_ROW;
 	touch(a, position + 1);
@@ -318,7 +345,7 @@ bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t posit
 /* The first unsettled position before limit; limit: none. */
 static uint32_t find_unsettled(struct ods_align *a, uint32_t layer, uint32_t limit)
 {
-	uint32_t p = a->settled[layer];
+	uint32_t p = a->fixed[layer] ? a->run_end : a->settled[layer];
 
 	while (p < limit && held(a, layer, p) && !due(a, layer, p))
 		p++;
@@ -390,7 +417,7 @@ bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, stru
 	if (a->n_asked == ODS_MAX_ASKED || ods_align_asked(a) >= (uint64_t)ODS_FULL_RANGES * a->max_ask)
 		return false;
 	for (uint32_t l = 0; l < a->n_layers; l++) {
-		if (!find_open(a, l, limit, r))
+		if (a->fixed[l] || !find_open(a, l, limit, r))
 			continue;
 		for (uint32_t p = r->begin; p < r->begin + r->n; p++)
 			*byte_of(a, l, p) |= ASKED;

@@ -68,13 +68,15 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 {
 	const struct od_forward_opts *f = &e->o.forward;
 	const uint64_t most = (uint64_t)od_state_pages(e->o.ctx_tokens) * e->o.max_sequences;
+	int rc;
 
 	e->sequence = calloc(e->o.max_sequences, sizeof(struct ods_sequence *));
 	e->closed = calloc(e->o.max_sequences, sizeof(*e->closed));
 	if (e->sequence == NULL || e->closed == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: %zu sequences", e->o.max_sequences);
-	return od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, places(&e->o),
-				 e->o.n_pages > 0 && e->o.n_pages < most ? e->o.n_pages : most, err);
+	rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, places(&e->o),
+			       e->o.n_pages > 0 && e->o.n_pages < most ? e->o.n_pages : most, err);
+	return rc == OD_OK ? od_state_pool_set_copies(e->state, f->device, ODS_FIXED_COPIES, err) : rc;
 }
 
 static int open_buffers(struct ods_emulator *e, struct od_err *err)
@@ -263,7 +265,7 @@ void ods_give_up(struct ods_emulator *e)
 			ods_take_back_guesses(e, q);
 		q->next = q->limit = q->stepped;
 		q->told = 0;
-		ods_align_clear(q->align);
+		ods_sequence_clear(q);
 	}
 }
 
@@ -393,12 +395,44 @@ static bool any_published(const struct ods_emulator *e)
 	return false;
 }
 
+/* Live rows of the sequence whose rows begin with row i; 0: none is to be kept. Its void rows follow them. */
+static uint32_t live_rows(const struct ods_emulator *e, size_t i)
+{
+	const struct ods_sequence *q = e->rows[i].seq;
+	uint32_t n = 0;
+
+	while (n < q->run_n && !e->rows[i + n].is_void)
+		n++;
+	/* Of a long run a sequence's rows can only be kept together. */
+	return q->closed || (n < q->run_n && e->n_rows > OD_KEEP_ROWS) ? 0 : n;
+}
+
+/* Fixed state takes in the rows of the finished run. */
+static int commit_rows(struct ods_emulator *e, struct od_err *err)
+{
+	uint32_t n = 0;
+	int rc;
+
+	for (size_t i = 0; i < e->n_rows; i += e->rows[i].seq->run_n)
+		e->pick[n++] = live_rows(e, i);
+	rc = od_forward_end(e->forward, e->pick, err);
+	for (size_t i = 0; rc == OD_OK && i < e->n_rows; i += e->rows[i].seq->run_n) {
+		struct ods_sequence *q = e->rows[i].seq;
+
+		ods_sequence_note_run(q, q->stepped < q->main_end ? q->stepped : q->main_end);
+	}
+	return rc;
+}
+
 /* Samples the next tokens at once if they will be needed, even when the run is ahead and unconfirmed: the shadow is idle
  * now, and the next run overwrites these rows. */
 static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
 	size_t n = 0;
+	int rc = od_state_pool_fixed_bytes(e->state) > 0 ? commit_rows(e, err) : OD_OK;
 
+	if (rc != OD_OK)
+		return rc;
 	e->phase = FINISHED;
 	leave_rows(e, true);
 	for (size_t i = 0; i < e->n_rows; i++) {

@@ -220,6 +220,9 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 	if (rc != OD_OK)
 		return rc;
 	end = m->begin + (uint32_t)m->n_ids;
+	if (end > s->ctx)
+		return od_fail(err, OD_ERR_RANGE, "tokens up to position %u of a text that is not long: expected %u positions",
+			       end - 1, s->ctx);
 	for (uint32_t p = m->begin; p < end; p++) {
 		if (s->token[p] >= 0 && (uint32_t)s->token[p] != m->ids[p - m->begin]) {
 			correct(e, s, p);
@@ -309,6 +312,9 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 		if (p->seq->in_step == e->heard)
 			rc = od_fail(err, OD_ERR_RANGE, "row %zu: rows of sequence %llu are not adjacent", p->first,
 				     (unsigned long long)id);
+		if (m->rows[p->first + p->n - 1]->position >= p->seq->ctx)
+			rc = od_fail(err, OD_ERR_RANGE, "row %zu: position: expected 0 to %u in a text that is not long, found %u",
+				     p->first + p->n - 1, p->seq->ctx - 1, m->rows[p->first + p->n - 1]->position);
 		p->seq->in_step = e->heard;
 	}
 	return rc;

@@ -4,6 +4,8 @@
 #include "common/base/log.h"
 #include "common/base/trace.h"
 
+#include <assert.h>
+
 #define RUNS_PER_FILL 4 /* published runs before an unpublished one gets its turn */
 
 /* ---- Tokens ---- */
@@ -105,6 +107,18 @@ static uint32_t fill_end(const struct ods_emulator *e, struct ods_sequence *q)
 	return waits_for_run(e, q) && ods_align_missing(q->align, q->next) < q->next ? q->next : q->told;
 }
 
+/* With fixed state, rows that run again are those from an earlier state on. False: no such row is known. */
+static bool catch_up_again(const struct ods_emulator *e, struct ods_sequence *q)
+{
+	const uint32_t back = catch_up_from(e, q, q->next);
+
+	if (back == 0)
+		return false;
+	ods_sequence_rewind(q, q->next - back);
+	q->want = WANT_FILL;
+	return true;
+}
+
 static int find_want(struct ods_emulator *e, struct ods_sequence *q, struct od_err *err)
 {
 	const bool ordered = q->next < q->stepped;
@@ -120,6 +134,8 @@ static int find_want(struct ods_emulator *e, struct ods_sequence *q, struct od_e
 			return OD_OK;
 		}
 		rc = token_at(e, q, q->next, &token, err);
+		if (rc == OD_OK && ordered && token < 0 && q->fixed && catch_up_again(e, q))
+			return OD_OK;
 		if (rc != OD_OK || ordered || token >= 0) {
 			q->want = token < 0 ? WANT_CATCH_UP : ordered ? WANT_ORDERED : WANT_AHEAD;
 			return rc;
@@ -154,9 +170,11 @@ static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, size_t most
 {
 	const uint32_t limit = fill_end(e, q);
 	const size_t before = e->n_spare;
+	uint32_t p = ods_align_missing(q->align, limit);
 	int rc = OD_OK;
 
-	for (uint32_t p = ods_align_missing(q->align, limit); p < limit && e->n_spare < most; p++) {
+	ods_sequence_rewind(q, p);
+	for (p = q->fixed ? od_seq_state_length(q->state) : p; p < limit && e->n_spare < most; p++) {
 		int32_t token;
 
 		rc = token_at(e, q, p, &token, err);
@@ -218,7 +236,9 @@ static int begin_run(struct ods_emulator *e, struct od_err *err)
 		if (r->seq->run_n++ > 0)
 			continue;
 		r->seq->run_first = i;
-		od_seq_state_set_length(r->seq->state, r->position);
+		if (!r->seq->fixed)
+			od_seq_state_set_length(r->seq->state, r->position);
+		assert(od_seq_state_length(r->seq->state) == r->position);
 	}
 	e->phase = BEFORE_ATTENTION;
 	rc = od_forward_begin(e->forward, ++e->n_runs, e->od_rows, e->n_rows, err);

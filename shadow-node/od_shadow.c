@@ -34,7 +34,7 @@ static struct od_daemon_about about = {
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_limit; /* UINT64_MAX: none was given */
-	int precision, dense_precision; /* index into od_precision_names; dense: -1, the same */
+	int precision, dense_precision; /* index into od_precision_names; -1: od_shadow_default; dense: -1, the same */
 	int departure;			/* index into departures */
 	double layer_time_ms;		/* paced, for measurements; 0: as fast as it goes */
 };
@@ -384,7 +384,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 
 static int load_model(struct shadow *s, struct od_err *err)
 {
-	const int dense = s->opt.dense_precision;
+	int experts = s->opt.precision, dense = s->opt.dense_precision;
 	unsigned threads = (unsigned)s->opt.common.threads;
 	int rc = od_daemon_args_keys(&s->opt.common, NULL, &s->keys, err);
 
@@ -392,9 +392,10 @@ static int load_model(struct shadow *s, struct od_err *err)
 		rc = od_pack_open(&s->pack, s->opt.common.pack, err);
 	if (rc != OD_OK)
 		return rc;
+	experts = experts >= 0 ? experts : (int)od_shadow_default(s->pack) - 1;
 	s->choice = (struct od_shadow_choice){
-		.experts = (enum od_precision)(s->opt.precision + 1),
-		.dense = (enum od_precision)((dense >= 0 ? dense : s->opt.precision) + 1),
+		.experts = (enum od_precision)(experts + 1),
+		.dense = (enum od_precision)((dense >= 0 ? dense : experts) + 1),
 		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
@@ -473,10 +474,10 @@ static int run(struct shadow *s, struct od_err *err)
 
 int main(int argc, char **argv)
 {
-	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY,
+	struct shadow s = { .opt = { .precision = -1, .dense_precision = -1, .departure = EARLY,
 				     .memory_limit = UINT64_MAX } };
 	const struct od_arg own[] = {
-		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8, fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is (default: int8, but bf16 where int8 would not be smaller)", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },

@@ -9,6 +9,7 @@ EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/sha
 	shadow-node/emulator_plan.o shadow-node/emulator_messages.o tests/unit/emulator_world.o \
 	tests/unit/emulator_model.o)
 test_emulator_OBJS := $(EMULATOR_OBJS)
+test_emulator_fixed_OBJS := $(EMULATOR_OBJS)
 test_emulator_sequences_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_cast.o
 test_emulator_drafts_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_mirror.o
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o $(B)/obj/tests/unit/played_main.o

@@ -23,7 +23,7 @@ uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
 	/* Tokens, the sampler's copy of them, margins. */
-	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, 2), tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
+	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, ODS_FIXED_COPIES), tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
 	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's tables
 	 * for both. */
 	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
@@ -60,13 +60,52 @@ void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint3
 	/* Where main left the token to the shadow, the shadow's text may differ from main's. */
 	const uint32_t sure = from->main_end < n ? from->main_end / OD_KV_PAGE * OD_KV_PAGE : n;
 
-	if (od_seq_state_n_pages(s->state) > 0 || sure == 0 || !ods_sequence_reserve(from, sure))
+	if (od_seq_state_n_pages(s->state) > 0 || od_seq_state_is_long(s->state) != od_seq_state_is_long(from->state) ||
+	    sure == 0 || !ods_sequence_reserve(from, sure))
 		return;
-	od_seq_state_share(s->state, from->state, sure / OD_KV_PAGE);
-	ods_align_share(s->align, from->align, sure / OD_KV_PAGE);
+	if (!s->fixed) {
+		od_seq_state_share(s->state, from->state, sure / OD_KV_PAGE);
+		ods_align_share(s->align, from->align, sure / OD_KV_PAGE);
+	}
 	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++) /* later tokens are the shadow's guesses */
 		if (from->token[p] >= 0)
 			ods_sequence_set_token(s, p, from->token[p]);
+}
+
+/* ---- Fixed state ---- */
+
+static void find_fixed(struct ods_sequence *s, const struct od_config *c)
+{
+	for (uint32_t i = 0; i < c->n_layers; i++) {
+		const struct od_layer_spec *l = od_config_layer(c, i);
+		struct od_state_spec spec = { 0 };
+
+		l->mixer->state(&l->mix, &spec);
+		if (spec.fixed_bytes == 0)
+			continue;
+		ods_align_set_fixed(s->align, i);
+		s->fixed = s->own_state = true;
+	}
+}
+
+void ods_sequence_note_run(struct ods_sequence *s, uint32_t sure)
+{
+	if (!s->fixed || s->state == NULL)
+		return;
+	od_seq_state_settle(s->state, sure);
+	ods_align_run(s->align, od_seq_state_length(s->state));
+}
+
+void ods_sequence_rewind(struct ods_sequence *s, uint32_t position)
+{
+	if (s->fixed && s->state != NULL && od_seq_state_length(s->state) > position)
+		ods_align_run(s->align, od_seq_state_rewind(s->state, position));
+}
+
+void ods_sequence_clear(struct ods_sequence *s)
+{
+	ods_align_clear(s->align);
+	ods_sequence_rewind(s, 0);
 }
 
 /* Keeps the old sampler when the options are bad. */
@@ -96,12 +135,16 @@ int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_for
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sequence");
-	*s = (struct ods_sequence){ .id = id, .ctx = ctx, .vocab = f->config->vocab, .main_end = UINT32_MAX };
+	*s = (struct ods_sequence){ .id = id, .vocab = f->config->vocab, .main_end = UINT32_MAX };
 	od_sampler_defaults(&o);
 	rc = od_seq_state_new(&s->state, f->state, err);
 	if (rc == OD_OK)
+		s->ctx = od_seq_state_ctx(s->state);
+	if (rc == OD_OK)
 		rc = ods_align_new(&s->align, f->config->n_layers, ctx,
 				   (uint32_t)(ODS_MAX_ASK_BYTES / od_state_pool_most_bytes(f->state)), err);
+	if (rc == OD_OK)
+		find_fixed(s, f->config);
 	if (rc == OD_OK)
 		rc = take_sampler(s, &o, err);
 	if (rc != OD_OK)
@@ -134,6 +177,18 @@ static int read_biases(struct od_logit_bias bias[OD_MAX_LOGIT_BIAS], const Od__S
 	return OD_OK;
 }
 
+static int set_long(struct ods_sequence *s, bool is_long, struct od_err *err)
+{
+	if (s->state == NULL || od_seq_state_is_long(s->state) == is_long)
+		return OD_OK;
+	if (od_seq_state_n_pages(s->state) > 0)
+		return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu: is_long: expected %d, as before, found %d",
+			       (unsigned long long)s->id, !is_long, is_long);
+	od_seq_state_set_long(s->state, is_long);
+	s->ctx = od_seq_state_ctx(s->state);
+	return OD_OK;
+}
+
 int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err)
 {
 	struct od_logit_bias bias[OD_MAX_LOGIT_BIAS];
@@ -153,11 +208,13 @@ int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_er
 	int rc = read_biases(bias, m, err);
 
 	if (rc == OD_OK)
+		rc = set_long(s, m->is_long, err);
+	if (rc == OD_OK)
 		rc = take_sampler(s, &o, err);
 	if (rc != OD_OK)
 		return rc;
 	od_peer_text(m->request, s->request, sizeof(s->request));
-	s->own_state = m->own_state;
+	s->own_state = m->own_state || s->fixed;
 	s->prompt_tokens = m->prompt_tokens;
 	return OD_OK;
 }
@@ -186,7 +243,9 @@ static void part(struct ods_sequence *s, uint32_t n)
 
 	if (od_seq_state_new(&s->state, od_seq_state_pool(old), NULL) != OD_OK)
 		n = 0;
-	else if (n > 0)
+	else
+		od_seq_state_set_long(s->state, od_seq_state_is_long(old));
+	if (n > 0)
 		od_seq_state_share(s->state, old, n);
 	ods_align_part(s->align, n);
 	od_seq_state_free(old);
@@ -197,6 +256,7 @@ void ods_sequence_drop_rows(struct ods_sequence *s, uint32_t position)
 	if (ods_align_shared(s->align, position))
 		part(s, position / OD_KV_PAGE);
 	ods_align_truncate(s->align, position);
+	ods_sequence_rewind(s, position);
 }
 
 void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token)

@@ -15,12 +15,13 @@
 
 #define ODS_MAX_ASK_BYTES (1u << 20) /* of one answer with KV rows */
 #define ODS_MAX_ASK_TOKENS 16384u
+#define ODS_FIXED_COPIES 4 /* of fixed state: of main's text, of the two newest rows ahead, and what a run writes */
 
 struct ods_sequence {
 	uint64_t id;
 	char request[72]; /* main's name of it, for logs; "": none */
 	uint64_t heard; /* STEPs received when the last message about the sequence arrived */
-	uint32_t ctx;
+	uint32_t ctx; /* with long RoPE, of a text that is not long, only the original context */
 	struct od_seq_state *state;
 	struct ods_align *align;
 	int32_t *token; /* [ctx]; -1: not known */
@@ -29,7 +30,8 @@ struct ods_sequence {
 	uint32_t end;	/* no token is known from here on */
 	uint32_t told;	/* end of the tokens received in TOKENS */
 	uint32_t main_end; /* tokens from here on may be the shadow's own, because main left them out; UINT32_MAX: none */
-	bool own_state; /* main never sends its KV rows */
+	bool own_state; /* the shadow runs all rows, prompts too: main never sends them, or cannot, because of fixed state */
+	bool fixed;	/* some layers have fixed state: rows run one after the other, and state is that of align's run_end */
 	struct od_sampler *sampler;
 	bool penalised;	/* the sampler has penalties, so it needs all earlier tokens */
 	uint32_t prompt_tokens, vocab;
@@ -62,17 +64,25 @@ uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f);
 OD_MUST_CHECK int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_forward_opts *f,
 				   struct od_err *err);
 void ods_sequence_free(struct ods_sequence *s); /* NULL ok */
-/* Applies the sampler settings and own_state of a SEQ_OPEN; a sequence may get several. */
+/* Applies the sampler settings, own_state and is_long of a SEQ_OPEN; a sequence may get several, but of one is_long once it has
+ * rows. */
 OD_MUST_CHECK int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err);
 
 /* Takes pages for positions [0, end); call it before other calls about them. False: too few are free, and none were taken. */
 OD_MUST_CHECK bool ods_sequence_reserve(struct ods_sequence *s, uint32_t end);
 /* s shares the first n positions (whole pages) of from: both see the same rows, now and later. Positions whose tokens may
- * be the shadow's own are left out. Shares nothing when s has pages already or memory is short. */
+ * be the shadow's own are left out. Shares nothing when s has pages already, memory is short, or only one is a long text; with
+ * fixed state, tokens only. */
 void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint32_t n);
 
 /* Drops the KV rows from position on. Shared pages are left to the other sequences; no run may then have rows of s. */
 void ods_sequence_drop_rows(struct ods_sequence *s, uint32_t position);
+
+/* After a commit, or when all rows are lost: what state holds. sure: main's text cannot become shorter than that. */
+void ods_sequence_note_run(struct ods_sequence *s, uint32_t sure);
+void ods_sequence_clear(struct ods_sequence *s);
+/* Fixed state goes back, so that the row at position, or an earlier one, can run next. Nothing without fixed state. */
+void ods_sequence_rewind(struct ods_sequence *s, uint32_t position);
 
 /* The first position before limit whose token is unknown; limit: none. */
 uint32_t ods_sequence_unknown(struct ods_sequence *s, uint32_t limit);

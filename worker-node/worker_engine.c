@@ -412,7 +412,7 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_part
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .part = e->part, .n_parts = (uint32_t)n_parts, .routed = true,
+				  .ffn = { .part = e->part, .n_parts = (uint32_t)n_parts, .routed = true, .act = e->cfg->act,
 					   .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
 					   .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
@@ -438,7 +438,7 @@ static int run_piece(struct odw_engine *e, const struct run *run, const struct g
 		const size_t rows = g->n == 1 ? n : g->item[i]->n_rows;
 
 		gather(e, run, asked_of(run, g->item[i])->rows + done, rows, at);
-		e->part[i] = (struct od_ffn_part){ e->expert[i].mat, (uint32_t)rows };
+		e->part[i] = od_expert_part(&e->expert[i], (uint32_t)rows);
 		at += rows;
 	}
 	rc = run_rows(e, run->session.profile, g->n, n, err);

@@ -40,6 +40,9 @@ static int read_family(struct od_config *cfg, const json_t *root, const char *wh
 	cfg->family = od_family_find(architecture, model_type);
 	if (cfg->family != NULL)
 		return OD_OK;
+	if (od_family_missing(model_type) != NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: a \"%.64s\" model has %s, which od-moe does not "
+			       "have", where, model_type, od_family_missing(model_type));
 	od_family_list(known, sizeof(known));
 	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: architecture \"%.64s\", model_type "
 		       "\"%.64s\"; known: %s", where, architecture != NULL ? architecture : "(none)",
@@ -155,31 +158,60 @@ static int check_block(const json_t *o, const char *key, const char *where, stru
 	return rc == OD_OK ? check_extent(json_array_get(v, 1), 16, key, where, err) : rc;
 }
 
+/* gpt-oss' own way (Open Compute Project, Microscaling Formats 1.0): blocks of 32 under one power of two, which nothing can
+ * change. The other fields say how a program should load them. */
+static int check_mxfp4(const json_t *q, const char *key, const char *where, struct od_err *err)
+{
+	static const char *const known[] = { "quant_method", "modules_to_not_convert", "dequantize" };
+	const char *name;
+	json_t *value;
+
+	json_object_foreach((json_t *)q, name, value) {
+		size_t i = 0;
+
+		while (i < sizeof(known) / sizeof(known[0]) && strcmp(name, known[i]) != 0)
+			i++;
+		if (i == sizeof(known) / sizeof(known[0]))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": field \"%.64s\" is not supported with "
+				       "quant_method \"mxfp4\"", where, key, name);
+	}
+	return OD_OK;
+}
+
 /* How weights of 8 and 4 bits are scaled is seen from the tensors; here only that it is one of the ways which are looked
  * for there. */
 static int read_quantization(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	static const char *const known[] = { "compressed-tensors", "fp8" };
+	static const char *const known[] = { "compressed-tensors", "fp8", "mxfp4" };
 	const char *key = od_json_has(root, "compression_config") ? "compression_config" : "quantization_config", *name;
 	const json_t *q = json_object_get(root, key);
 	const char *method = json_string_value(json_object_get(q, "quant_method"));
+	const size_t n_known = cfg->family->mxfp4 ? 3 : 2;
 	json_t *group;
 	size_t i = 0;
 	int rc;
 
 	if (!od_json_has(root, key))
 		return OD_OK;
-	while (i < sizeof(known) / sizeof(known[0]) && (method == NULL || strcmp(method, known[i]) != 0))
+	while (i < n_known && (method == NULL || strcmp(method, known[i]) != 0))
 		i++;
-	if (i == sizeof(known) / sizeof(known[0]))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\" or "
-			       "\"fp8\", found %s%.64s%s: use a publication of the model in such a format, or in BF16", where, key,
-			       method != NULL ? "\"" : "none", method != NULL ? method : "", method != NULL ? "\"" : "");
+	if (i == n_known)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\"%s, found "
+			       "%s%.64s%s: use a publication of the model in such a format, or in BF16", where, key,
+			       n_known > 2 ? ", \"fp8\" or \"mxfp4\"" : " or \"fp8\"", method != NULL ? "\"" : "none",
+			       method != NULL ? method : "", method != NULL ? "\"" : "");
 	if (json_object_size(json_object_get(json_object_get(q, "transform_config"), "config_groups")) > 0)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected no transform_config; rotated weights are not "
 			       "supported", where, key);
 	cfg->scaled = true;
+	if (strcmp(method, "mxfp4") == 0)
+		return check_mxfp4(q, key, where, err);
 	rc = check_block(q, "weight_block_size", where, err);
+	for (size_t k = 0; rc == OD_OK && k < 2; k++) {
+		const json_int_t n = json_integer_value(json_array_get(json_object_get(q, "weight_block_size"), k));
+
+		cfg->scale_block[k] = n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
+	}
 	json_object_foreach(json_object_get(q, "config_groups"), name, group) {
 		const json_t *weights = json_object_get(group, "weights");
 
@@ -198,6 +230,9 @@ int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32
 	*index = cfg->n_ropes;
 	if (cfg->n_ropes == OD_MAX_ROPES)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected at most %d different ones", OD_MAX_ROPES);
+	if (rope->short_ctx != 0 && od_config_short_ctx(cfg) != UINT32_MAX && rope->short_ctx != od_config_short_ctx(cfg))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected one original context, found %u and %u",
+			       od_config_short_ctx(cfg), rope->short_ctx);
 	cfg->rope[cfg->n_ropes++] = *rope;
 	return OD_OK;
 }
@@ -218,17 +253,39 @@ static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 	if (r->factor != 0)
 		od_strbuf_printf(out, " factor=%016" PRIx64 " beta_fast=%016" PRIx64 " beta_slow=%016" PRIx64 " original_ctx=%u",
 				 bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
-	if (r->between) /* a later setting: without it the text is as it was */
+	/* Later settings: without them the text is as it was. */
+	if (r->between)
 		od_strbuf_printf(out, " between=1");
+	if (r->pairs != 0)
+		od_strbuf_printf(out, " pairs=%u", r->pairs);
+	if (r->divisor != 0)
+		od_strbuf_printf(out, " divisor=%016" PRIx64, bits_of(r->divisor));
+	if (r->short_ctx == 0)
+		return;
+	od_strbuf_printf(out, " short_ctx=%u long_magnitude=%08" PRIx32, r->short_ctx, od_f32_bits(r->long_magnitude));
+	for (uint32_t set = 0; set < 2; set++) {
+		od_strbuf_printf(out, set == 0 ? " short_factors=" : " long_factors=");
+		for (uint32_t i = 0; i < r->dims / 2; i++)
+			od_strbuf_printf(out, "%s%08" PRIx32, i > 0 ? "," : "", od_f32_bits(r->pair_factor[set][i]));
+	}
 }
 
 /* What routers of the first families had not: no text, so that their packs keep their fingerprints. */
 static void router_text(const struct od_router_spec *r, struct od_strbuf *out)
 {
+	static const char *const score[] = { [OD_SCORE_SOFTMAX] = "softmax", [OD_SCORE_SIGMOID] = "sigmoid",
+					     [OD_SCORE_LOGIT] = "logit", [OD_SCORE_MIXER] = "mixer" };
+
 	if (r->score != OD_SCORE_SOFTMAX || r->bias || r->group_two || r->sum_eps != 0)
 		od_strbuf_printf(out, " score=%s router_bias=%d group_two=%d sum_eps=%08" PRIx32,
-				 r->score == OD_SCORE_SIGMOID ? "sigmoid" : "softmax", r->bias, r->group_two,
-				 od_f32_bits(r->sum_eps));
+				 score[r->score], r->bias, r->group_two, od_f32_bits(r->sum_eps));
+	if (r->logit_bias)
+		od_strbuf_printf(out, " logit_bias=1");
+	if (r->norm || r->factors || r->logit_scale != 0)
+		od_strbuf_printf(out, " router_norm=%d factors=%d logit_scale=%08" PRIx32, r->norm, r->factors,
+				 od_f32_bits(r->logit_scale));
+	if (r->band != 0)
+		od_strbuf_printf(out, " band=%08" PRIx32, od_f32_bits(r->band));
 }
 
 /* All of a layer that changes results; layers of the same text are of one kind. */
@@ -240,6 +297,16 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 			 "o_bias=%d qk_norm=%d norm_eps=%08" PRIx32 " clip=%08" PRIx32 " nope=%u q_rank=%u kv_rank=%u", l->mixer->name,
 			 m->n_heads, m->n_kv_heads, m->k_dim, m->v_dim, m->window, od_f32_bits(m->scale), m->rope, m->qkv_bias,
 			 m->o_bias, m->qk_norm, od_f32_bits(m->norm_eps), od_f32_bits(m->clip), m->nope_dim, m->q_rank, m->kv_rank);
+	if (m->sinks) /* a later setting, as `between` */
+		od_strbuf_printf(out, " sinks=1");
+	if (m->gated)
+		od_strbuf_printf(out, " gated=1");
+	if (m->conv > 0)
+		od_strbuf_printf(out, " conv=%u by_key_head=%d", m->conv, m->by_key_head);
+	if (m->v_norm || m->v_is_k)
+		od_strbuf_printf(out, " v_norm=%d v_is_k=%d", m->v_norm, m->v_is_k);
+	if (l->sandwich || l->scaled)
+		od_strbuf_printf(out, " sandwich=%d scaled=%d", l->sandwich, l->scaled);
 	if (l->ffn == OD_FFN_DENSE) {
 		od_strbuf_printf(out, " dense=%u", l->intermediate);
 	} else {
@@ -273,7 +340,7 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 	} else {
 		l.router = (struct od_router_spec){ 0 };
 		l.shared_intermediate = 0;
-		l.shared_gate = false;
+		l.shared_gate = l.sandwich = l.scaled = false;
 	}
 	while (kind < cfg->n_kinds && !same_kind(&cfg->kind[kind], &l))
 		kind++;
@@ -296,7 +363,7 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	uint64_t n = 0, n_out, n_in, size;
 	bool fits = true;
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		fits = fits && od_mul(n_out, n_in, &size) && od_mul(size, cfg->n_experts, &size) &&
 		       od_mul(size, cfg->n_moe, &size) && od_add(n, size, &n);
@@ -315,6 +382,25 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	return OD_OK;
 }
 
+/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too. */
+static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where, struct od_err *err)
+{
+	const char *key = "text_config";
+	json_t *inner;
+	int rc;
+
+	*text = root;
+	if (!od_json_has(root, key))
+		return OD_OK;
+	rc = od_json_obj(root, key, &inner, where, err);
+	if (rc == OD_OK && cfg->family->other_modalities == NULL)
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected none in a %s model", where, key, cfg->family->name);
+	if (rc == OD_OK)
+		*text = inner;
+	cfg->multimodal = rc == OD_OK;
+	return rc;
+}
+
 static int parse_family(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	int rc = cfg->family->parse(cfg, root, where, err);
@@ -327,16 +413,23 @@ static int parse_family(struct od_config *cfg, const json_t *root, const char *w
 
 int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
+	const json_t *text = root;
 	int rc;
 
 	memset(cfg, 0, sizeof(*cfg));
 	rc = read_family(cfg, root, where, err);
 	if (rc == OD_OK)
-		rc = read_common(cfg, root, where, err);
+		rc = find_text(cfg, root, &text, where, err);
+	if (rc == OD_OK)
+		rc = read_common(cfg, text, where, err);
+	if (rc == OD_OK && text != root)
+		rc = od_config_add_eos(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = read_quantization(cfg, root, where, err);
+	if (rc == OD_OK && text != root && !cfg->scaled)
+		rc = read_quantization(cfg, text, where, err);
 	if (rc == OD_OK)
-		rc = parse_family(cfg, root, where, err);
+		rc = parse_family(cfg, text, where, err);
 	if (rc == OD_OK)
 		rc = check_size(cfg, where, err);
 	if (rc != OD_OK)
@@ -358,11 +451,30 @@ int od_config_load(struct od_config *cfg, const char *path, struct od_err *err)
 	return rc;
 }
 
+static void act_text(const struct od_act_spec *a, struct od_strbuf *out)
+{
+	switch (a->kind) {
+	case OD_ACT_SILU: break; /* that of the first families */
+	case OD_ACT_GELU: od_strbuf_printf(out, " act=gelu"); break;
+	case OD_ACT_CLAMPED: od_strbuf_printf(out, " act=clamped limit=%08" PRIx32, od_f32_bits(a->limit)); break;
+	}
+}
+
 int od_config_canonical(const struct od_config *cfg, struct od_strbuf *out, struct od_err *err)
 {
 	od_strbuf_printf(out, "family=%s hidden=%u vocab=%u experts=%u top_k=%u intermediate=%u rms_eps=%08" PRIx32 " tied_head=%d",
 			 cfg->family->name, cfg->hidden, cfg->vocab, cfg->n_experts, cfg->top_k, cfg->intermediate,
 			 od_f32_bits(cfg->rms_eps), cfg->tied_head);
+	if (cfg->expert_bias) /* a later setting, as those of layers */
+		od_strbuf_printf(out, " expert_bias=1");
+	act_text(&cfg->act, out);
+	if (cfg->norm != OD_NORM_RMS || cfg->head_bias) /* later settings: without them the text is as it was */
+		od_strbuf_printf(out, " norm=%s head_bias=%d", cfg->norm == OD_NORM_LAYER ? "layer" : "rms", cfg->head_bias);
+	if (cfg->norms_around_one)
+		od_strbuf_printf(out, " norms_around_one=1");
+	if (cfg->embed_scale != 0 || cfg->logit_cap != 0)
+		od_strbuf_printf(out, " embed_scale=%08" PRIx32 " logit_cap=%08" PRIx32, od_f32_bits(cfg->embed_scale),
+				 od_f32_bits(cfg->logit_cap));
 	for (uint32_t i = 0; i < cfg->n_ropes; i++) {
 		od_strbuf_printf(out, "; rope %u:", i);
 		rope_text(&cfg->rope[i], out);

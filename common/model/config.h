@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/compute/norm.h"
 #include "common/model/layer_spec.h"
 
 #define OD_MAX_EOS 8
@@ -28,10 +29,18 @@ struct od_config {
 	uint32_t n_mtp;	   /* more layers in the checkpoint, which predict further tokens; they are left out */
 	uint32_t hidden, vocab;
 	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
+	bool expert_bias;			 /* the matrices of routed experts have biases */
+	struct od_act_spec act;			 /* of all feed-forward networks */
 	uint32_t ctx_max;			 /* max_position_embeddings */
 	float rms_eps;
-	bool tied_head;
+	enum od_norm norm; /* before mixers, feed-forward networks and the head */
+	float embed_scale; /* of embeddings; 0: none */
+	float logit_cap;   /* logits become cap * tanh(logit / cap); 0: none */
+	bool tied_head, head_bias;
+	bool norms_around_one; /* checkpoints have weights of norms minus 1 (od_role_around_one) */
+	bool multimodal; /* the text part of a model that takes pictures or sound too */
 	bool scaled; /* config.json declares 8- or 4-bit weights with scales; the tensors show which kind */
+	uint32_t scale_block[2]; /* weight_block_size: weights under one scale, down and across; 0: not given */
 	int32_t bos;		    /* -1: none */
 	int32_t eos[OD_MAX_EOS];    /* distinct; any of them ends a text */
 	uint32_t n_eos;
@@ -54,8 +63,19 @@ static inline const struct od_layer_spec *od_config_moe_layer(const struct od_co
 	return od_config_layer(cfg, cfg->layer_of[m]);
 }
 
+/* Texts of at most so many positions have the short factors of long RoPE; UINT32_MAX: there are no others. */
+static inline uint32_t od_config_short_ctx(const struct od_config *cfg)
+{
+	uint32_t least = UINT32_MAX;
+
+	for (uint32_t i = 0; i < cfg->n_ropes; i++)
+		if (cfg->rope[i].short_ctx != 0 && cfg->rope[i].short_ctx < least)
+			least = cfg->rope[i].short_ctx;
+	return least;
+}
+
 /* For parsers and tests: appends a layer (and counts it in n_layers, n_moe); adds a rope, whose index goes into a mixer.
- * OD_ERR_UNSUPPORTED: too many different kinds. */
+ * OD_ERR_UNSUPPORTED: too many different kinds, or two ropes with different short_ctx. */
 OD_MUST_CHECK int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec, struct od_err *err);
 OD_MUST_CHECK int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32_t *index, struct od_err *err);
 

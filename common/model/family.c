@@ -9,8 +9,10 @@
 static const struct od_family *const families[] = {
 	&od_family_mixtral,	&od_family_qwen3_moe, &od_family_qwen2_moe,  &od_family_olmoe, &od_family_deepseek_v2,
 	&od_family_deepseek_v3, &od_family_glm4_moe,  &od_family_glm4_moe_lite, &od_family_minimax_m2,
+	&od_family_qwen3_next,	&od_family_qwen3_5_moe, &od_family_gpt_oss, &od_family_gemma4, &od_family_phimoe,
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
+#define MULTIMODAL "model.language_model."
 
 /* By enum od_role. name stands in packs: never rename. source: in checkpoints of most families. */
 static const struct {
@@ -46,6 +48,31 @@ static const struct {
 	[OD_ROLE_SHARED_DOWN] = { "shared_down", "mlp.shared_experts.down_proj.weight" },
 	[OD_ROLE_SHARED_SCORE] = { "shared_score", "mlp.shared_expert_gate.weight" },
 	[OD_ROLE_ROUTER_BIAS] = { "router_bias", "mlp.gate.e_score_correction_bias" },
+	[OD_ROLE_SINKS] = { "attn_sinks", "self_attn.sinks" },
+	[OD_ROLE_LOGIT_BIAS] = { "router_logit_bias", "mlp.router.bias" },
+	[OD_ROLE_ATTN_NORM_BIAS] = { "attn_norm_bias", "input_layernorm.bias" },
+	[OD_ROLE_FFN_NORM_BIAS] = { "ffn_norm_bias", "post_attention_layernorm.bias" },
+	[OD_ROLE_FINAL_NORM_BIAS] = { "final_norm_bias", "model.norm.bias" },
+	[OD_ROLE_HEAD_BIAS] = { "head_bias", "lm_head.bias" },
+	[OD_ROLE_DELTA_QKVZ] = { "delta_qkvz", "linear_attn.in_proj_qkvz.weight" },
+	[OD_ROLE_DELTA_BA] = { "delta_ba", "linear_attn.in_proj_ba.weight" },
+	[OD_ROLE_DELTA_QKV] = { "delta_qkv", "linear_attn.in_proj_qkv.weight" },
+	[OD_ROLE_DELTA_Z] = { "delta_z", "linear_attn.in_proj_z.weight" },
+	[OD_ROLE_DELTA_B] = { "delta_b", "linear_attn.in_proj_b.weight" },
+	[OD_ROLE_DELTA_A] = { "delta_a", "linear_attn.in_proj_a.weight" },
+	[OD_ROLE_DELTA_CONV] = { "delta_conv", "linear_attn.conv1d.weight" },
+	[OD_ROLE_DELTA_A_LOG] = { "delta_a_log", "linear_attn.A_log" },
+	[OD_ROLE_DELTA_DT_BIAS] = { "delta_dt_bias", "linear_attn.dt_bias" },
+	[OD_ROLE_DELTA_NORM] = { "delta_norm", "linear_attn.norm.weight" },
+	[OD_ROLE_DELTA_OUT] = { "delta_out", "linear_attn.out_proj.weight" },
+	[OD_ROLE_ROUTER_NORM] = { "router_norm", "router.scale" },
+	[OD_ROLE_ROUTER_FACTORS] = { "router_factors", "router.per_expert_scale" },
+	[OD_ROLE_ATTN_POST_NORM] = { "attn_post_norm", "post_attention_layernorm.weight" },
+	[OD_ROLE_SHARED_NORM] = { "shared_norm", "pre_feedforward_layernorm.weight" },
+	[OD_ROLE_SHARED_POST_NORM] = { "shared_post_norm", "post_feedforward_layernorm_1.weight" },
+	[OD_ROLE_EXPERTS_POST_NORM] = { "experts_post_norm", "post_feedforward_layernorm_2.weight" },
+	[OD_ROLE_FFN_POST_NORM] = { "ffn_post_norm", "post_feedforward_layernorm.weight" },
+	[OD_ROLE_LAYER_SCALE] = { "layer_scale", "layer_scalar" },
 };
 
 static bool listed(const char *const *list, const char *name)
@@ -68,6 +95,30 @@ const struct od_family *od_family_find(const char *architecture, const char *mod
 		    (model_type == NULL || listed(f->model_types, model_type)))
 			return f;
 	}
+	return NULL;
+}
+
+#define INDEXER "sparse attention whose positions an indexer chooses"
+#define LIGHTNING "lightning attention"
+#define MAMBA "Mamba layers"
+#define ENCODER "an encoder beside the decoder"
+
+const char *od_family_missing(const char *model_type)
+{
+	static const struct {
+		const char *model_type, *what;
+	} missing[] = {
+		{ "deepseek_v32", INDEXER },	 { "glm_moe_dsa", INDEXER },
+		{ "deepseek_v4", "hyper-connections between layers and compressed sparse attention" },
+		{ "kimi_linear", "Kimi Delta Attention (KDA)" },
+		{ "minimax", LIGHTNING },	 { "minimax_m1", LIGHTNING },	   { "minimax_text_01", LIGHTNING },
+		{ "jamba", MAMBA },		 { "granitemoehybrid", MAMBA },	   { "nemotron_h", MAMBA },
+		{ "switch_transformers", ENCODER }, { "nllb-moe", ENCODER },
+	};
+
+	for (size_t i = 0; i < sizeof(missing) / sizeof(missing[0]); i++)
+		if (model_type != NULL && strcmp(missing[i].model_type, model_type) == 0)
+			return missing[i].what;
 	return NULL;
 }
 
@@ -102,22 +153,72 @@ void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t exp
 {
 	static const char *const common[] = { [OD_MAT_GATE] = "gate_proj", [OD_MAT_UP] = "up_proj", [OD_MAT_DOWN] = "down_proj" };
 	const struct od_family *f = cfg->family;
+	const int of = mat % OD_N_EXPERT_MATS;
 
-	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s.%u.%s.weight", cfg->layer_of[m],
+	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s.%u.%s.%s", cfg->layer_of[m],
 		 f->experts != NULL ? f->experts : "mlp.experts", expert,
-		 f->expert_mat[mat] != NULL ? f->expert_mat[mat] : common[mat]);
+		 f->expert_mat[of] != NULL ? f->expert_mat[of] : common[of], od_expert_is_bias(mat) ? "bias" : "weight");
+}
+
+bool od_expert_stacked_name(const struct od_config *cfg, uint32_t m, enum od_expert_mat mat, char buf[OD_NAME_BYTES],
+			    struct od_stack *stack)
+{
+	const struct od_family *f = cfg->family;
+	const int of = mat % OD_N_EXPERT_MATS;
+	const char *name = of == OD_MAT_DOWN ? f->stacked_down : f->stacked_gate_up;
+	uint64_t n_out, n_in;
+
+	*stack = (struct od_stack){ 0 };
+	buf[0] = '\0';
+	if (name == NULL)
+		return false;
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	stack->rows = of == OD_MAT_DOWN ? n_out : 2 * n_out;
+	stack->step = of != OD_MAT_DOWN && f->interleaved ? 2 : 1;
+	stack->first = of != OD_MAT_UP ? 0 : f->interleaved ? 1 : n_out;
+	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s%s", cfg->layer_of[m], name, od_expert_is_bias(mat) ? "_bias" : "");
+	return true;
+}
+
+static bool begins_with(const char *name, const char *prefix)
+{
+	return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+void od_source_name(const struct od_config *cfg, const char *name, char buf[OD_NAME_BYTES])
+{
+	static const char own[] = "model.";
+
+	if (cfg->multimodal && begins_with(name, own))
+		snprintf(buf, OD_NAME_BYTES, "%s%.*s", MULTIMODAL, OD_NAME_BYTES - (int)sizeof(MULTIMODAL), name + strlen(own));
+	else
+		snprintf(buf, OD_NAME_BYTES, "%s", name);
+}
+
+static bool begins_with_any(const char *name, const char *const *prefix)
+{
+	while (prefix != NULL && *prefix != NULL && !begins_with(name, *prefix))
+		prefix++;
+	return prefix != NULL && *prefix != NULL;
+}
+
+bool od_source_other_modality(const struct od_config *cfg, const char *name)
+{
+	return cfg->multimodal && begins_with_any(name, cfg->family->other_modalities);
 }
 
 /* model.layers.N.*, N from n_layers on */
 static bool of_mtp_layer(const struct od_config *cfg, const char *name)
 {
-	static const char prefix[] = "model.layers.";
+	char prefix[OD_NAME_BYTES], *end;
 	unsigned long layer;
-	char *end;
+	const char *number;
 
-	if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || name[sizeof(prefix) - 1] < '0' || name[sizeof(prefix) - 1] > '9')
+	od_source_name(cfg, "model.layers.", prefix);
+	number = name + strlen(prefix);
+	if (!begins_with(name, prefix) || *number < '0' || *number > '9')
 		return false;
-	layer = strtoul(name + sizeof(prefix) - 1, &end, 10);
+	layer = strtoul(number, &end, 10);
 	return *end == '.' && layer >= cfg->n_layers && layer - cfg->n_layers < cfg->n_mtp;
 }
 
@@ -126,14 +227,15 @@ bool od_source_ignorable(const struct od_config *cfg, const char *name)
 	static const char suffix[] = ".rotary_emb.inv_freq";
 	size_t len = strlen(name), n = sizeof(suffix) - 1;
 
-	return (len > n && strcmp(name + len - n, suffix) == 0) || of_mtp_layer(cfg, name);
+	return (len > n && strcmp(name + len - n, suffix) == 0) || of_mtp_layer(cfg, name) || od_source_other_modality(cfg, name) ||
+	       begins_with_any(name, cfg->family->left_out);
 }
 
 /* ---- roles ---- */
 
 bool od_role_per_layer(enum od_role role)
 {
-	return role >= OD_ROLE_ATTN_NORM;
+	return role >= OD_ROLE_ATTN_NORM && role != OD_ROLE_FINAL_NORM_BIAS && role != OD_ROLE_HEAD_BIAS;
 }
 
 bool od_role_quantised(enum od_role role)
@@ -151,7 +253,11 @@ bool od_role_quantised(enum od_role role)
 	case OD_ROLE_FFN_DOWN:
 	case OD_ROLE_SHARED_GATE:
 	case OD_ROLE_SHARED_UP:
-	case OD_ROLE_SHARED_DOWN: return true;
+	case OD_ROLE_SHARED_DOWN:
+	case OD_ROLE_DELTA_QKVZ:
+	case OD_ROLE_DELTA_QKV:
+	case OD_ROLE_DELTA_Z:
+	case OD_ROLE_DELTA_OUT: return true;
 	case OD_ROLE_EMBED:
 	case OD_ROLE_HEAD:
 	case OD_ROLE_FINAL_NORM:
@@ -169,6 +275,27 @@ bool od_role_quantised(enum od_role role)
 	case OD_ROLE_KV_B: /* is not multiplied with as a whole (OD_OP_LATENT_QUERY) */
 	case OD_ROLE_SHARED_SCORE:
 	case OD_ROLE_ROUTER_BIAS:
+	case OD_ROLE_SINKS:
+	case OD_ROLE_LOGIT_BIAS:
+	case OD_ROLE_ATTN_NORM_BIAS:
+	case OD_ROLE_FFN_NORM_BIAS:
+	case OD_ROLE_FINAL_NORM_BIAS:
+	case OD_ROLE_HEAD_BIAS:
+	case OD_ROLE_DELTA_BA: /* small, and they decide how long a state lives */
+	case OD_ROLE_DELTA_B:
+	case OD_ROLE_DELTA_A:
+	case OD_ROLE_DELTA_CONV:
+	case OD_ROLE_DELTA_A_LOG:
+	case OD_ROLE_DELTA_DT_BIAS:
+	case OD_ROLE_DELTA_NORM:
+	case OD_ROLE_ROUTER_NORM:
+	case OD_ROLE_ROUTER_FACTORS:
+	case OD_ROLE_ATTN_POST_NORM:
+	case OD_ROLE_SHARED_NORM:
+	case OD_ROLE_SHARED_POST_NORM:
+	case OD_ROLE_EXPERTS_POST_NORM:
+	case OD_ROLE_FFN_POST_NORM:
+	case OD_ROLE_LAYER_SCALE:
 	case OD_N_ROLES: break;
 	}
 	return false;
@@ -176,7 +303,14 @@ bool od_role_quantised(enum od_role role)
 
 bool od_role_is_bias(enum od_role role)
 {
-	return (role >= OD_ROLE_Q_BIAS && role <= OD_ROLE_O_BIAS) || role == OD_ROLE_ROUTER_BIAS;
+	return (role >= OD_ROLE_Q_BIAS && role <= OD_ROLE_O_BIAS) || (role >= OD_ROLE_ROUTER_BIAS && role <= OD_ROLE_HEAD_BIAS) ||
+	       role == OD_ROLE_DELTA_DT_BIAS;
+}
+
+bool od_role_around_one(enum od_role role)
+{
+	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
+	       role == OD_ROLE_K_NORM;
 }
 
 const char *od_role_name(enum od_role role)
@@ -201,6 +335,24 @@ static void ffn_shape(const struct od_config *cfg, uint32_t intermediate, unsign
 	*n_in = mat == OD_MAT_DOWN ? intermediate : cfg->hidden;
 }
 
+/* Of the roles from OD_ROLE_ROUTER_NORM on, all vectors. */
+static uint64_t vector_shape(const struct od_config *cfg, enum od_role role, const struct od_layer_spec *l)
+{
+	const bool shared = l->sandwich && l->shared_intermediate > 0;
+
+	switch ((int)role) {
+	case OD_ROLE_ROUTER_NORM: return l->router.norm ? cfg->hidden : 0;
+	case OD_ROLE_ROUTER_FACTORS: return l->router.factors ? cfg->n_experts : 0;
+	case OD_ROLE_SHARED_NORM:
+	case OD_ROLE_SHARED_POST_NORM: return shared ? cfg->hidden : 0;
+	case OD_ROLE_ATTN_POST_NORM:
+	case OD_ROLE_EXPERTS_POST_NORM:
+	case OD_ROLE_FFN_POST_NORM: return l->sandwich ? cfg->hidden : 0;
+	case OD_ROLE_LAYER_SCALE: return l->scaled;
+	default: return 0;
+	}
+}
+
 static void layer_shape(const struct od_config *cfg, enum od_role role, const struct od_layer_spec *l, uint64_t *n_out,
 			uint64_t *n_in)
 {
@@ -208,6 +360,8 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 
 	if (role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM) {
 		*n_out = cfg->hidden;
+	} else if (role == OD_ROLE_ATTN_NORM_BIAS || role == OD_ROLE_FFN_NORM_BIAS) {
+		*n_out = cfg->norm == OD_NORM_LAYER ? cfg->hidden : 0;
 	} else if (role == OD_ROLE_ROUTER && moe) {
 		*n_out = cfg->n_experts;
 		*n_in = cfg->hidden;
@@ -220,6 +374,10 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 		*n_in = cfg->hidden;
 	} else if (role == OD_ROLE_ROUTER_BIAS) {
 		*n_out = moe && l->router.bias ? cfg->n_experts : 0;
+	} else if (role == OD_ROLE_LOGIT_BIAS) {
+		*n_out = moe && l->router.logit_bias ? cfg->n_experts : 0;
+	} else if (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE) {
+		*n_out = vector_shape(cfg, role, l);
 	} else if (role != OD_ROLE_ROUTER) {
 		l->mixer->shape(cfg, &l->mix, role, n_out, n_in);
 	}
@@ -232,8 +390,15 @@ void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t laye
 		layer_shape(cfg, role, od_config_layer(cfg, layer), n_out, n_in);
 		return;
 	}
-	*n_out = role == OD_ROLE_FINAL_NORM ? cfg->hidden : role == OD_ROLE_HEAD && cfg->tied_head ? 0 : cfg->vocab;
-	*n_in = role == OD_ROLE_FINAL_NORM ? 0 : cfg->hidden;
+	if (role == OD_ROLE_FINAL_NORM)
+		*n_out = cfg->hidden;
+	else if (role == OD_ROLE_FINAL_NORM_BIAS)
+		*n_out = cfg->norm == OD_NORM_LAYER ? cfg->hidden : 0;
+	else if (role == OD_ROLE_HEAD_BIAS)
+		*n_out = cfg->head_bias ? cfg->vocab : 0;
+	else
+		*n_out = role == OD_ROLE_HEAD && cfg->tied_head ? 0 : cfg->vocab;
+	*n_in = role == OD_ROLE_EMBED || role == OD_ROLE_HEAD ? cfg->hidden : 0;
 }
 
 const char *od_expert_mat_name(enum od_expert_mat mat)
@@ -242,13 +407,23 @@ const char *od_expert_mat_name(enum od_expert_mat mat)
 	case OD_MAT_GATE: return "gate";
 	case OD_MAT_UP: return "up";
 	case OD_MAT_DOWN: return "down";
-	case OD_N_EXPERT_MATS: break;
+	case OD_BIAS_GATE: return "gate_bias";
+	case OD_BIAS_UP: return "up_bias";
+	case OD_BIAS_DOWN: return "down_bias";
+	case OD_N_EXPERT_PARTS: break;
 	}
 	return "?";
 }
 
+int od_expert_parts(const struct od_config *cfg)
+{
+	return cfg->expert_bias ? OD_N_EXPERT_PARTS : OD_N_EXPERT_MATS;
+}
+
 void od_expert_mat_shape(const struct od_config *cfg, enum od_expert_mat mat, uint64_t *n_out, uint64_t *n_in)
 {
-	*n_out = mat == OD_MAT_DOWN ? cfg->hidden : cfg->intermediate;
-	*n_in = mat == OD_MAT_DOWN ? cfg->intermediate : cfg->hidden;
+	const bool down = mat % OD_N_EXPERT_MATS == OD_MAT_DOWN;
+
+	*n_out = down ? cfg->hidden : cfg->intermediate;
+	*n_in = od_expert_is_bias(mat) ? 1 : down ? cfg->intermediate : cfg->hidden;
 }

@@ -112,8 +112,8 @@ OD_MUST_CHECK int od_forward_logits(struct od_forward *f, const uint32_t *row, s
 
 /* Ends the step and commits its rows to their sequences. kept[i]: how many rows of the i-th sequence (in order of first row) to
  * commit, from its first one on; NULL: all. Waits, unless od_forward_logits did; after an error nothing is committed. For
- * models with fixed state, rows can be committed in part only in steps of at most OD_KEEP_ROWS rows (else
- * OD_ERR_UNSUPPORTED). */
+ * models with fixed state, some rows of a sequence can be committed without the others only in steps of at most OD_KEEP_ROWS
+ * rows (else OD_ERR_UNSUPPORTED). */
 #define OD_KEEP_ROWS 17 /* a row and 16 drafts */
 OD_MUST_CHECK int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *err);
 

@@ -19,9 +19,11 @@ struct od_state_spec {
 	uint64_t saved_bytes;		/* per row, from which replay() can rebuild the fixed state */
 };
 
-/* Fixed state of a sequence: a step reads the committed copy and writes the next one. */
-struct od_fixed {
-	struct od_ref committed, next;
+/* Rows [first, first + n) of the sequence with this table, counted among its own rows; n is above 0. Its fixed state before
+ * them is at `from`; the one behind them goes to `to`. */
+struct od_span {
+	uint32_t table, first, n;
+	struct od_ref from, to;
 };
 
 /* The arguments of a mixer for one layer of a step. */
@@ -39,9 +41,9 @@ struct od_mix_call {
 	struct od_stream stream[OD_MAX_STREAMS]; /* the layer's, with this step's page tables */
 	/* Only with fixed state: */
 	const struct od_row_info *info; /* the rows on the host; those of a sequence are in order */
-	const struct od_fixed *fixed;	/* [tables of the step] */
+	const struct od_span *span;	/* [n_spans]: those of a sequence are in order, and each begins where the one before ends */
+	uint32_t n_spans;
 	struct od_ref saved;		/* [n_rows] of saved_bytes; nowhere: this step commits all its rows or none */
-	const uint32_t *kept;		/* [tables]: replay() takes the first kept rows of each sequence */
 };
 
 struct od_mixer_ops {
@@ -50,15 +52,16 @@ struct od_mixer_ops {
 	/* As od_role_shape; *n_out 0: the mixer has no such tensor. */
 	void (*shape)(const struct od_config *cfg, const struct od_mixer *mix, enum od_role role, uint64_t *n_out, uint64_t *n_in);
 	uint64_t (*scratch_bytes)(const struct od_config *cfg, const struct od_mixer *mix, size_t max_rows);
-	/* Queues the operations that compute y from x and write the state of the rows' positions. */
+	/* Queues the operations that compute y from x and write the state of the rows' positions. Spans have all rows. */
 	void (*run)(const struct od_mix_call *call);
-	/* Rebuilds the next copy of the fixed state for the kept rows only, from the bytes that run() saved. x and y are nowhere.
-	 * The function is NULL without fixed state. */
+	/* Writes the fixed state behind the spans again, from the bytes that run() saved: of each sequence its first rows, or none. x
+	 * and y are nowhere. The function is NULL without fixed state. */
 	void (*replay)(const struct od_mix_call *call);
 };
 
 extern const struct od_mixer_ops od_mixer_gqa; /* grouped-query attention; streams: keys after RoPE, values */
 extern const struct od_mixer_ops od_mixer_mla; /* multi-head latent attention; one stream: latent, shared RoPE key */
+extern const struct od_mixer_ops od_mixer_delta; /* gated delta rule; fixed state: last inputs of the convolution, a matrix a head */
 
 /* For mixers: queues an operation over the call's rows. */
 void od_mix_run(const struct od_mix_call *call, struct od_op *op);

@@ -27,7 +27,8 @@ static int submit(struct od_expert_runner *runner, const struct od_moe_call *cal
 					     .scratch = od_buf_ref(r->scratch, 0),
 					     .n_experts = c->n_experts,
 					     .top_k = c->top_k,
-					     .hidden = c->hidden };
+					     .hidden = c->hidden,
+					     .act = c->act };
 	od_device_run(r->o.device, OD_QUEUE_COMPUTE, &op);
 	return OD_OK;
 }

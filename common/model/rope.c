@@ -13,7 +13,7 @@ static float clamp(float x, float least, float most)
 	return x < least ? least : x > most ? most : x;
 }
 
-void od_rope_frequencies(const struct od_rope *r, float *inv_freq)
+void od_rope_frequencies(const struct od_rope *r, bool is_long, float *inv_freq)
 {
 	const bool yarn = r->factor != 0;
 	const double first = yarn ? pair_of(r, r->beta_fast) : 0, last = yarn ? pair_of(r, r->beta_slow) : 0;
@@ -26,7 +26,10 @@ void od_rope_frequencies(const struct od_rope *r, float *inv_freq)
 		/* pow in double, then rounded: its last bits differ between libraries, those of an f32 hardly ever. */
 		float power = (float)pow(r->theta, exponent), plain = 1.0f / power, stays;
 
-		inv_freq[i] = plain;
+		if (r->short_ctx != 0)
+			inv_freq[i] = 1.0f / (r->pair_factor[is_long][i] * power);
+		else
+			inv_freq[i] = r->pairs != 0 && i >= r->pairs ? 0 : r->divisor != 0 ? plain / (float)r->divisor : plain;
 		if (!yarn)
 			continue;
 		stays = 1.0f - clamp(((float)i - (float)low) / span, 0, 1);

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A layer's part of the pool. */
 struct layer {
@@ -13,15 +14,19 @@ struct layer {
 		uint64_t at; /* in pages */
 		size_t row_bytes;
 	} stream[OD_MAX_STREAMS];
-	uint64_t fixed_at; /* in a copy of a sequence's fixed state */
+	uint64_t fixed_at, fixed_bytes; /* in a copy of a sequence's fixed state */
 };
 
 struct od_state_pool {
 	struct od_buf *pages; /* [layer][stream][n_pages][OD_KV_PAGE][row] */
-	struct od_buf *fixed; /* [n_sequences][2][fixed_bytes], then fixed_bytes of zeros; NULL: none */
+	struct od_buf *fixed; /* [n_sequences][n_copies][fixed_bytes], then fixed_bytes of zeros; NULL: none */
+	struct od_buf *snapshots; /* [n_snapshots][fixed_bytes]; NULL: none */
+	uint32_t n_snapshots;
 	uint64_t fixed_bytes; /* of one copy */
+	uint32_t n_copies;
 	enum od_dtype dtype;
 	uint32_t n_layers, ctx, n_sequences, open;
+	uint32_t short_ctx; /* of short sequences: at most ctx */
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
@@ -35,9 +40,19 @@ struct od_state_pool {
 struct od_seq_state {
 	struct od_state_pool *pool;
 	uint32_t length, n_pages;
+	bool is_long;
 	uint32_t promised; /* pages, those that it has included */
 	uint32_t place; /* among the open ones; its fixed state is there */
-	unsigned copy;	/* the committed one: 0 or 1 */
+	/* Copies of its fixed state after texts of these lengths, the shortest first; the last is the committed one. */
+	struct {
+		uint32_t length, copy;
+	} kept[OD_MAX_COPIES];
+	uint32_t n_kept;
+	uint32_t next; /* the copy that a step writes */
+	struct {
+		uint32_t length, snapshot;
+	} mark[OD_MAX_MARKS];
+	uint32_t n_marks;
 	uint32_t page[]; /* [pages of ctx] */
 };
 
@@ -66,6 +81,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 		struct layer l = { .fixed_at = *fixed_bytes };
 
 		spec->mixer->state(&spec->mix, &s);
+		l.fixed_bytes = s.fixed_bytes;
 		l.n_streams = s.n_streams;
 		for (uint32_t j = 0; j < s.n_streams; j++) {
 			uint64_t bytes = (uint64_t)s.width[j] * od_dtype_bytes(dtype_of(profile));
@@ -75,7 +91,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 			fits = fits && od_mul(bytes, OD_KV_PAGE, &bytes) && od_mul(bytes, n_pages, &bytes) &&
 			       od_add(*page_bytes, bytes, page_bytes);
 		}
-		fits = fits && od_add(*fixed_bytes, od_round_up(s.fixed_bytes, 64), fixed_bytes);
+		fits = fits && od_add(*fixed_bytes, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_bytes);
 		if (layer != NULL)
 			layer[i] = l;
 	}
@@ -83,19 +99,26 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 }
 
 /* Of the buffer of fixed state. */
-static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint64_t *bytes)
+static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint32_t copies, uint64_t *bytes)
 {
-	return od_mul(fixed_bytes, 2 * (uint64_t)n + 1, bytes);
+	return od_mul(fixed_bytes, (uint64_t)copies * n + 1, bytes);
 }
 
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences)
 {
 	uint64_t pages, fixed;
 
-	if (!place_layers(cfg, profile, n_pages, NULL, &pages, &fixed) || !all_fixed(fixed, n_sequences, &fixed) ||
+	if (!place_layers(cfg, profile, n_pages, NULL, &pages, &fixed) || !all_fixed(fixed, n_sequences, 2, &fixed) ||
 	    !od_add(pages, fixed, &pages) || !od_add(pages, OD_PAD_BYTES, &pages))
 		return UINT64_MAX;
 	return pages;
+}
+
+uint64_t od_state_fixed_bytes(const struct od_config *cfg)
+{
+	uint64_t pages, fixed;
+
+	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, &pages, &fixed) ? fixed : UINT64_MAX;
 }
 
 static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
@@ -116,7 +139,7 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 			       n_pages, OD_KV_PAGE, sum);
 	(void)!place_layers(cfg, profile, n_pages, p->layer, &bytes, &p->fixed_bytes); /* it fits: the sum says so */
 	rc = od_buf_new(&p->pages, d, bytes, "keys and values", err);
-	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, &fixed))
+	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, p->n_copies, &fixed))
 		rc = od_buf_new(&p->fixed, d, fixed, "recurrent state", err);
 	if (rc != OD_OK)
 		return rc;
@@ -142,7 +165,9 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	p->dtype = dtype_of(profile);
 	p->n_layers = cfg->n_layers;
 	p->ctx = ctx;
+	p->short_ctx = od_config_short_ctx(cfg) < ctx ? od_config_short_ctx(cfg) : ctx;
 	p->n_sequences = n_sequences;
+	p->n_copies = 2;
 	rc = open_pool(p, d, cfg, profile, n_pages, err);
 	if (rc != OD_OK) {
 		od_state_pool_free(p);
@@ -152,12 +177,45 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	return OD_OK;
 }
 
+int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err)
+{
+	uint64_t bytes;
+
+	assert(n >= 2 && n <= OD_MAX_COPIES && p->open == 0);
+	if (p->fixed_bytes == 0)
+		return OD_OK;
+	od_buf_free(p->fixed);
+	p->fixed = NULL;
+	p->n_copies = n;
+	if (!all_fixed(p->fixed_bytes, p->n_sequences, n, &bytes))
+		return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state", n, p->fixed_bytes);
+	return od_buf_new(&p->fixed, d, bytes, "recurrent state", err);
+}
+
+int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err)
+{
+	uint64_t bytes;
+
+	assert(p->fixed_bytes > 0 && p->snapshots == NULL);
+	p->n_snapshots = n;
+	if (!od_mul(p->fixed_bytes, n, &bytes))
+		return od_fail(err, OD_ERR_NOMEM, "%u snapshots of %" PRIu64 " bytes", n, p->fixed_bytes);
+	return od_buf_new(&p->snapshots, d, bytes, "snapshots of recurrent state", err);
+}
+
+struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot)
+{
+	assert(snapshot < p->n_snapshots);
+	return od_buf_ref(p->snapshots, snapshot * p->fixed_bytes);
+}
+
 void od_state_pool_free(struct od_state_pool *p)
 {
 	if (p == NULL)
 		return;
 	od_buf_free(p->pages);
 	od_buf_free(p->fixed);
+	od_buf_free(p->snapshots);
 	free(p->spare);
 	free(p->users);
 	free(p->kept);
@@ -182,7 +240,7 @@ bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *c
 		for (uint32_t j = 0; j < s.n_streams; j++)
 			if (l->stream[j].row_bytes != s.width[j] * od_dtype_bytes(p->dtype))
 				return false;
-		fixed += od_round_up(s.fixed_bytes, 64);
+		fixed += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
 	}
 	return fixed == p->fixed_bytes;
 }
@@ -279,9 +337,14 @@ uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p)
 	return p->fixed_bytes;
 }
 
+uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer)
+{
+	return p->layer[layer].fixed_bytes;
+}
+
 struct od_ref od_state_pool_zeros(const struct od_state_pool *p)
 {
-	return od_buf_ref(p->fixed, 2 * p->n_sequences * p->fixed_bytes);
+	return od_buf_ref(p->fixed, (uint64_t)p->n_copies * p->n_sequences * p->fixed_bytes);
 }
 
 int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err)
@@ -299,6 +362,8 @@ int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct 
 		s->place++;
 	p->taken[s->place] = true;
 	p->open++;
+	s->n_kept = 1;
+	s->next = 1;
 	*out = s;
 	return OD_OK;
 }
@@ -327,6 +392,17 @@ void od_seq_state_free(struct od_seq_state *s)
 	free(s);
 }
 
+void od_seq_state_set_long(struct od_seq_state *s, bool is_long)
+{
+	assert(s->n_pages == 0);
+	s->is_long = is_long;
+}
+
+bool od_seq_state_is_long(const struct od_seq_state *s)
+{
+	return s->is_long;
+}
+
 int od_seq_state_promise(struct od_seq_state *s, uint32_t positions)
 {
 	const uint32_t pages = od_state_pages(positions);
@@ -345,7 +421,7 @@ void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t 
 {
 	struct od_state_pool *p = s->pool;
 
-	assert(p->fixed_bytes == 0 && s->n_pages == 0 && n <= p->ctx / OD_KV_PAGE);
+	assert(s->n_pages == 0 && n <= p->ctx / OD_KV_PAGE);
 	for (uint32_t i = 0; i < n; i++) {
 		assert(page[i] < p->n_pages && (p->users[page[i]] > 0 || p->kept[page[i]]));
 		s->page[i] = page[i];
@@ -359,7 +435,7 @@ void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t 
 
 void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n)
 {
-	assert(s->pool == from->pool && n <= from->n_pages);
+	assert(s->pool == from->pool && s->is_long == from->is_long && n <= from->n_pages);
 	od_seq_state_attach(s, from->page, n);
 }
 
@@ -370,7 +446,7 @@ uint32_t od_seq_state_place(const struct od_seq_state *s)
 
 uint32_t od_seq_state_ctx(const struct od_seq_state *s)
 {
-	return s->pool->ctx;
+	return s->is_long ? s->pool->ctx : s->pool->short_ctx;
 }
 
 uint32_t od_seq_state_length(const struct od_seq_state *s)
@@ -378,10 +454,20 @@ uint32_t od_seq_state_length(const struct od_seq_state *s)
 	return s->length;
 }
 
+/* The fixed state is that of a new text. */
+static void forget_fixed(struct od_seq_state *s)
+{
+	s->n_kept = 1;
+	s->kept[0].length = 0;
+	s->kept[0].copy = s->next == 0 ? 1 : 0;
+}
+
 void od_seq_state_set_length(struct od_seq_state *s, uint32_t length)
 {
 	assert(s->pool->fixed_bytes == 0 || length == 0 || length >= s->length);
 	s->length = length;
+	if (length == 0)
+		forget_fixed(s);
 }
 
 struct od_state_pool *od_seq_state_pool(const struct od_seq_state *s)
@@ -433,13 +519,83 @@ size_t od_seq_state_row_bytes(const struct od_seq_state *s, uint32_t layer, uint
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 {
 	const struct od_state_pool *p = s->pool;
-	const uint64_t first = 2 * s->place * p->fixed_bytes, at = p->layer[layer].fixed_at;
+	const uint64_t first = (uint64_t)p->n_copies * s->place * p->fixed_bytes, at = first + p->layer[layer].fixed_at;
 
-	return (struct od_fixed){ .committed = od_buf_ref(p->fixed, first + s->copy * p->fixed_bytes + at),
-				  .next = od_buf_ref(p->fixed, first + !s->copy * p->fixed_bytes + at) };
+	return (struct od_fixed){ .committed = od_buf_ref(p->fixed, at + s->kept[s->n_kept - 1].copy * p->fixed_bytes),
+				  .next = od_buf_ref(p->fixed, at + s->next * p->fixed_bytes) };
+}
+
+void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot)
+{
+	const struct od_state_pool *p = s->pool;
+	struct od_op op = { .kind = OD_OP_COPY, .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32, .n_rows = 1 };
+
+	forget_fixed(s);
+	s->kept[0].length = s->length;
+	op.copy = (struct od_op_copy){ .from = od_state_pool_snapshot(p, snapshot), .to = od_seq_state_fixed(s, 0).committed,
+				       .n = p->fixed_bytes };
+	od_device_run(od_buf_device(p->fixed), OD_QUEUE_COMPUTE, &op);
+}
+
+void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot)
+{
+	assert(s->n_marks < OD_MAX_MARKS && snapshot < s->pool->n_snapshots && length > s->length &&
+	       (s->n_marks == 0 || length > s->mark[s->n_marks - 1].length));
+	s->mark[s->n_marks].length = length;
+	s->mark[s->n_marks++].snapshot = snapshot;
+}
+
+void od_seq_state_unmark(struct od_seq_state *s)
+{
+	s->n_marks = 0;
+}
+
+bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t i, uint32_t *length, struct od_ref *to)
+{
+	if (i >= s->n_marks)
+		return false;
+	*length = s->mark[i].length;
+	*to = od_ref_at(od_state_pool_snapshot(s->pool, s->mark[i].snapshot), s->pool->layer[layer].fixed_at);
+	return true;
+}
+
+static void drop_copy(struct od_seq_state *s, uint32_t i)
+{
+	s->n_kept--;
+	memmove(&s->kept[i], &s->kept[i + 1], (s->n_kept - i) * sizeof(s->kept[0]));
+}
+
+static bool is_kept(const struct od_seq_state *s, uint32_t copy)
+{
+	for (uint32_t i = 0; i < s->n_kept; i++)
+		if (s->kept[i].copy == copy)
+			return true;
+	return false;
 }
 
 void od_seq_state_take_next(struct od_seq_state *s)
 {
-	s->copy = !s->copy;
+	/* The oldest one stays: it is as far as a text was sure. */
+	if (s->n_kept == s->pool->n_copies - 1)
+		drop_copy(s, s->n_kept > 1 ? 1 : 0);
+	s->kept[s->n_kept].length = s->length;
+	s->kept[s->n_kept++].copy = s->next;
+	for (s->next = 0; is_kept(s, s->next);)
+		s->next++;
+}
+
+void od_seq_state_settle(struct od_seq_state *s, uint32_t length)
+{
+	while (s->n_kept > 1 && s->kept[1].length <= length)
+		drop_copy(s, 0);
+}
+
+uint32_t od_seq_state_rewind(struct od_seq_state *s, uint32_t length)
+{
+	while (s->n_kept > 0 && s->kept[s->n_kept - 1].length > length)
+		s->n_kept--;
+	if (s->n_kept == 0)
+		forget_fixed(s);
+	s->length = s->kept[s->n_kept - 1].length;
+	return s->length;
 }

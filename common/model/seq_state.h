@@ -8,7 +8,11 @@
  * it has. Pages are reference-counted, so sequences with a common prefix share them. Truncating into a shared page and
  * writing another text would change all sequences that share it. A page can be kept beyond its sequences; it is idle while only
  * the keeper has it.
- * Fixed state has two copies: a step reads the committed one and writes the next, so abandoning a step needs no undo.
+ * With long RoPE (layer_spec.h) a sequence is of one kind, short or long, from its first row on: rows of the two kinds do not
+ * go together.
+ * Fixed state has two copies: a step reads the committed one and writes the next, so abandoning a step needs no undo. With more
+ * of them, a sequence can return to where it was some steps ago. Beside them there may be snapshots, which belong to no sequence:
+ * a step writes them where it passes marks, and other sequences can begin from them.
  * Thread: the one that runs the forward pass. Owner: the caller of new; sequences are freed before their pool. */
 #ifndef OD_MODEL_SEQ_STATE_H
 #define OD_MODEL_SEQ_STATE_H
@@ -18,13 +22,26 @@
 struct od_state_pool;
 struct od_seq_state;
 
+/* Fixed state of a sequence: a step reads the committed copy and writes the next one. */
+struct od_fixed {
+	struct od_ref committed, next;
+};
+
 /* Memory of n_pages pages and of the fixed state of n_sequences, in bytes. */
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences);
+/* Bytes of a sequence's fixed state in all layers; UINT64_MAX: more than 64 bits can say. */
+uint64_t od_state_fixed_bytes(const struct od_config *cfg);
 /* A pool for at most n_sequences open sequences of at most ctx positions each, with n_pages pages (at most UINT32_MAX). For
  * all of them to reach ctx at once, n_pages must be n_sequences * od_state_pages(ctx). */
 OD_MUST_CHECK int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
 				    enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages,
 				    struct od_err *err);
+#define OD_MAX_COPIES 8
+/* Before any sequence is open: n copies of fixed state, 2 to OD_MAX_COPIES, take n / 2 times the memory. */
+OD_MUST_CHECK int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
+/* Once: room for n snapshots of fixed state, od_state_pool_fixed_bytes each. */
+OD_MUST_CHECK int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
+struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot);
 void od_state_pool_free(struct od_state_pool *p); /* NULL ok */
 /* True: the pool's layout is the one of this configuration. */
 bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *cfg);
@@ -47,27 +64,42 @@ size_t od_state_pool_row_bytes(const struct od_state_pool *p, uint32_t layer);
 size_t od_state_pool_most_bytes(const struct od_state_pool *p);
 /* True: the host reads and writes rows in place. */
 bool od_state_pool_mapped(const struct od_state_pool *p);
+#define OD_FIXED_ALIGN 64u /* of each layer's part in a sequence's fixed state */
 /* Bytes of a sequence's fixed state in all layers; a place with that many zeros. */
 uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p);
+uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer); /* of that, in one layer */
 struct od_ref od_state_pool_zeros(const struct od_state_pool *p);
 
 /* A new sequence without pages; OD_ERR_BUSY: the pool's n_sequences are already open. */
 OD_MUST_CHECK int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err);
+/* Before it has pages: with long RoPE its text is longer than the original context. New sequences are short. */
+void od_seq_state_set_long(struct od_seq_state *s, bool is_long);
+bool od_seq_state_is_long(const struct od_seq_state *s);
 /* NULL ok. Returns its promise and the pages that no other sequence shares. */
 void od_seq_state_free(struct od_seq_state *s);
 
 /* Guarantees pages for positions [0, positions), at most ctx, so that od_seq_state_reserve cannot fail. A promise only grows.
  * OD_ERR_BUSY: the pool has too few free pages; nothing changed. */
 OD_MUST_CHECK int od_seq_state_promise(struct od_seq_state *s, uint32_t positions);
-/* Gives s, which has no pages, n pages of a sequence of the same pool, or kept ones: those of its first positions, all committed.
- * The length of s becomes n * OD_KV_PAGE. They count against the promise of s; its remaining promised pages stay promised. Not
- * for pools with fixed state. */
+/* Gives s, which has no pages, n pages of a sequence of the same pool and kind, or kept ones: those of its first positions, all
+ * committed. The length of s becomes n * OD_KV_PAGE. They count against the promise of s; its remaining promised pages stay
+ * promised. With fixed state, od_seq_state_load is next. */
 void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t n);
 /* The same with the first n pages of `from`. */
 void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n);
+/* Queues that its fixed state, with a text as long as it is now, becomes that of a snapshot. */
+void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot);
+
+#define OD_MAX_MARKS 4
+/* A step that passes this length also writes the fixed state there to the snapshot, which is then that of these tokens if the
+ * step commits them. In order of length, above the committed one. Before the step begins. */
+void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot);
+void od_seq_state_unmark(struct od_seq_state *s); /* all of them */
+/* Mark i, and its place in a layer; false: there are no more. */
+bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t i, uint32_t *length, struct od_ref *to);
 
 uint32_t od_seq_state_place(const struct od_seq_state *s); /* below n_sequences, distinct among open sequences */
-uint32_t od_seq_state_ctx(const struct od_seq_state *s);
+uint32_t od_seq_state_ctx(const struct od_seq_state *s); /* the pool's, and no more than the original context when short */
 uint32_t od_seq_state_length(const struct od_seq_state *s);
 /* Commits or truncates; truncating keeps the pages. With fixed state the only shorter length allowed is 0. */
 void od_seq_state_set_length(struct od_seq_state *s, uint32_t length);
@@ -85,7 +117,12 @@ size_t od_seq_state_row_bytes(const struct od_seq_state *s, uint32_t layer, uint
 
 /* A layer's fixed state; the fixed state of all layers is contiguous and begins with layer 0. */
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer);
-/* Makes the next copy the committed one. */
+/* Makes the next copy the committed one, for the text as long as it is now. One more copy is kept of each earlier commit, as far
+ * as there are copies; the oldest one and the newest ones stay. */
 void od_seq_state_take_next(struct od_seq_state *s);
+/* The text will not be rewound to less than this length: older copies than the newest one up to there are free. */
+void od_seq_state_settle(struct od_seq_state *s, uint32_t length);
+/* Returns to the longest text up to this length whose fixed state is kept, else to an empty one; returns its length. */
+uint32_t od_seq_state_rewind(struct od_seq_state *s, uint32_t length);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct od_dense_store {
 	struct od_dense dense;
@@ -15,7 +16,7 @@ struct od_dense_store {
 	uint64_t n_bytes;
 };
 
-/* Vectors are widened to f32, which is exact; matrices stay as they are. */
+/* Vectors are widened to f32, which is exact, and finish_vector changes some; matrices stay as they are. */
 static uint64_t tensor_memory(const struct od_dense_tensor *t)
 {
 	if (t->n_in > 0)
@@ -113,6 +114,34 @@ static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t,
 	return rc;
 }
 
+/* conv [n][taps]: weights of a channel side by side become those of a position (OD_ROLE_DELTA_CONV). */
+static int put_taps_first(float *conv, size_t n, size_t taps, struct od_err *err)
+{
+	float *copy = od_alloc_array(n * taps, sizeof(*copy));
+
+	if (copy == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a convolution of %zu channels", n);
+	memcpy(copy, conv, n * taps * sizeof(*copy));
+	for (size_t i = 0; i < n; i++)
+		for (size_t j = 0; j < taps; j++)
+			conv[j * n + i] = copy[i * taps + j];
+	od_free(copy);
+	return OD_OK;
+}
+
+/* What a vector is for the forward pass. */
+static int finish_vector(const struct od_pack *p, const struct od_dense_tensor *t, float *v, struct od_err *err)
+{
+	if (t->role == OD_ROLE_DELTA_CONV) {
+		const size_t taps = od_config_layer(&p->config, t->layer)->mix.conv;
+
+		return put_taps_first(v, t->n_out / taps, taps, err);
+	}
+	for (size_t i = 0; p->config.norms_around_one && od_role_around_one(t->role) && i < t->n_out; i++)
+		v[i] += 1;
+	return OD_OK;
+}
+
 static int read_widened(const struct od_pack *p, const struct od_dense_tensor *t, float *dst, struct od_err *err)
 {
 	void *raw = malloc(t->bytes);
@@ -125,7 +154,7 @@ static int read_widened(const struct od_pack *p, const struct od_dense_tensor *t
 	if (rc == OD_OK)
 		od_dequant_row(&row, 0, dst);
 	free(raw);
-	return rc;
+	return rc == OD_OK ? finish_vector(p, t, dst, err) : rc;
 }
 
 static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, struct od_ref data)
@@ -140,6 +169,10 @@ static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, stru
 		s->dense.head = w;
 	else if (t->role == OD_ROLE_FINAL_NORM)
 		s->dense.final_norm = data;
+	else if (t->role == OD_ROLE_FINAL_NORM_BIAS)
+		s->dense.final_norm_bias = data;
+	else if (t->role == OD_ROLE_HEAD_BIAS)
+		s->dense.head_bias = data;
 	else
 		s->layer[t->layer].w[t->role] = w;
 }

@@ -1,6 +1,7 @@
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 const char *const od_form_names[] = { "bf16", "planes", NULL };
 
@@ -17,7 +18,7 @@ uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert
 	case OD_BUF_E: return od_round_up(e_bytes(e), OD_PAD_BYTES);
 	case OD_BUF_PLAIN: break;
 	}
-	return od_plain_offset(cfg, e, OD_N_EXPERT_MATS);
+	return od_plain_offset(cfg, e, od_expert_parts(cfg));
 }
 
 uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf)
@@ -63,6 +64,8 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
 			const struct od_shard *shard = &e->x.shard[s];
 
+			if (od_expert_is_bias(shard->mat))
+				continue; /* in any form as it is stored */
 			if (e->type[shard->mat].dtype != OD_BF16)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
 					       "on as planes; use --resident-form bf16 (as published)", p->dir, m, expert,
@@ -112,6 +115,9 @@ static void bind_plain(const struct od_config *cfg, const struct od_expert_entry
 
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		od_weight_bind(&w->mat[mat], &e->type[mat], n_out, n_in, od_ref_at(plain, od_plain_offset(cfg, e, mat)));
+		if (cfg->expert_bias)
+			w->bias[mat] = (struct od_vector){ e->type[OD_BIAS_GATE + mat].dtype,
+							   od_ref_at(plain, od_plain_offset(cfg, e, OD_BIAS_GATE + mat)) };
 	}
 }
 
@@ -126,8 +132,13 @@ static void bind_planes(const struct od_config *cfg, const struct od_expert_entr
 	}
 	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
 		const struct od_shard *s = &e->x.shard[i];
-		struct od_weight *m = &w->mat[s->mat];
+		struct od_weight *m = &w->mat[s->mat % OD_N_EXPERT_MATS];
 
+		if (od_expert_is_bias(s->mat)) {
+			w->bias[s->mat % OD_N_EXPERT_MATS] =
+				(struct od_vector){ e->type[s->mat].dtype, od_ref_at(coded, s->e.offset - e->e_offset) };
+			continue;
+		}
 		m->data = od_ref_at(sm, s->sm.offset - e->sm_offset);
 		m->chunk_at = &e->e_at[i];
 		m->chunk_rows = s->n_rows;
@@ -139,6 +150,7 @@ void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const st
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 
+	memset(w->bias, 0, sizeof(w->bias));
 	if (mem->at[OD_BUF_PLAIN].buf != NULL)
 		bind_plain(&p->config, e, mem->at[OD_BUF_PLAIN], w);
 	else

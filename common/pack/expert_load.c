@@ -155,7 +155,7 @@ static struct od_shard_bytes places(const struct od_pack *p, const struct od_exp
 
 	if (mem->at[OD_BUF_SM].buf != NULL)
 		b.sm = od_ref_at(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset);
-	else if (od_codec_merges_in_place(e->type[s->mat].dtype) && od_ref_map(to->memory) != NULL)
+	else if (od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) && od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
 		b.sm = od_ref_at(staging, staged_sm_at(p));
@@ -311,7 +311,8 @@ static int put_rows(struct od_inflater *inf, const struct good *g, const struct 
 	int rc;
 
 	if (g->type->scale == 0)
-		return od_decoder_weights(inf->decoder, &g->coded, g->type->dtype, od_ref_stage(g->b->sm), room, weights, err);
+		return od_decoder_weights(inf->decoder, &g->coded, od_part_coding(g->s->mat, g->type), od_ref_stage(g->b->sm), room,
+					  weights, err);
 	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
 	if (rc != OD_OK)
 		return rc;
@@ -358,7 +359,7 @@ static int host_rows(struct od_inflater *inf, const struct good *g, const struct
 static int queue_shard(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
 {
 	if (to->memory.buf != NULL)
-		return g->type->dtype == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
+		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
 	push_sm(g);
 	push_e(g);
 	return OD_OK;
@@ -469,6 +470,26 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 
 	if (rc != OD_OK && err != NULL)
 		*err = why;
+	return rc;
+}
+
+int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, enum od_expert_mat bias, uint8_t *to,
+			struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
+		const struct od_chunk *c = &e->x.shard[i].e; /* raw */
+		const struct place at = { m, expert, i, "E" };
+
+		if (e->x.shard[i].mat != bias)
+			continue;
+		rc = od_file_pread(p->experts.fd, to, c->stored_bytes, c->offset, p->experts.path, err);
+		if (rc == OD_OK)
+			rc = check_sum(p, &at, c, to, err);
+		to += c->stored_bytes;
+	}
 	return rc;
 }
 

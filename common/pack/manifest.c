@@ -307,10 +307,15 @@ static json_t *hex64(uint64_t v)
 	return json_sprintf("%016" PRIx64, v);
 }
 
-/* Whole tensors are taken as they stand; the fields are there so that stacked ones can come. */
+/* row_step: where rows of several matrices alternate. */
 static json_t *source(const struct od_source *s)
 {
-	return json_pack("{s:s, s:i, s:b}", "tensor", s->weights->name, "first_element", 0, "transposed", 0);
+	json_t *o = json_pack("{s:s, s:I, s:b}", "tensor", s->weights->name, "first_element", (json_int_t)s->first_element, "transposed",
+			      s->column_step != 1);
+
+	if (o != NULL && s->scales_step != 1)
+		json_object_set_new(o, "row_step", json_integer((json_int_t)s->scales_step));
+	return o;
 }
 
 static json_t *scales_json(const struct od_mat_type *t)
@@ -359,7 +364,7 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 		const uint32_t moe = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
 		json_t *sources = json_object();
 
-		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
 			const struct od_source src = od_source_expert(from, cfg, moe, expert, (enum od_expert_mat)mat);
 
 			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(&src));

@@ -4,6 +4,7 @@
 #include "common/base/json.h"
 #include "common/pack/checksum.h"
 #include "common/pack/spool/spool_state.h"
+#include "common/text/tokenizer.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -85,9 +86,9 @@ static void measure_shard(struct od_pack *p, const struct od_shard *s, const str
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
 	p->shard_exponents = larger(p->shard_exponents, s->e.raw_bytes);
 	p->shard_sm = larger(p->shard_sm, s->sm.raw_bytes);
-	if (!od_codec_merges_in_place(type->dtype))
+	if (!od_codec_merges_in_place(od_part_coding(s->mat, type)))
 		p->shard_apart_sm = larger(p->shard_apart_sm, s->sm.raw_bytes);
-	if (type->dtype != OD_BF16)
+	if (od_part_coding(s->mat, type) != OD_BF16)
 		p->shard_host_rows = larger(p->shard_host_rows, od_mat_memory_bytes(type, s->n_rows, n_in));
 }
 
@@ -106,7 +107,7 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 		measure_shard(p, s, &e->type[s->mat]);
 	}
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(&p->config); mat++) {
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		raw += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
@@ -139,10 +140,11 @@ static int read_expert_headers(struct od_pack *p, struct od_err *err)
 
 static int read_extras(struct od_pack *p, struct od_err *err)
 {
+	const char *name = od_tokenizer_name(p->dir);
 	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), p->dir, "tokenizer.json", err);
+	int rc = name != NULL ? od_path(path, sizeof(path), p->dir, name, err) : OD_OK;
 
-	if (rc == OD_OK && od_file_there(path)) {
+	if (rc == OD_OK && name != NULL) {
 		p->tokenizer_path = strdup(path);
 		if (p->tokenizer_path == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);

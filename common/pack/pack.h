@@ -28,11 +28,12 @@ enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for it
 const struct od_config *od_pack_config(const struct od_pack *p);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
 void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);
-const char *od_pack_tokenizer_path(const struct od_pack *p); /* tokenizer.json; NULL when the model has none */
+const char *od_pack_tokenizer_path(const struct od_pack *p); /* NULL when the model has none */
 /* generation_config.json's object, NULL when there is none; borrowed. */
 const json_t *od_pack_generation_config(const struct od_pack *p);
 
-/* A shard: a run of whole weight rows of one matrix of an expert. Offsets count from the start of experts.bin. */
+/* A shard: a run of whole weight rows of one matrix of an expert, or of elements of a bias. Offsets count from the start of
+ * experts.bin. */
 struct od_chunk {
 	uint64_t offset;
 	uint32_t stored_bytes, raw_bytes;
@@ -102,7 +103,8 @@ uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
 
-/* Points w's matrices into an expert's memory: to plain weights if it has them, else to planes. w borrows tables of p. */
+/* Points w's matrices and biases into an expert's memory: to plain weights if it has them, else to planes. w borrows tables
+ * of p. */
 void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w);
 

@@ -10,7 +10,7 @@
 
 /* Of all experts, or of their matrices of one type. */
 struct totals {
-	uint64_t weights, raw_bytes, stored_bytes; /* stored: chunks */
+	uint64_t weights, raw_bytes, stored_bytes; /* weights: of matrices; bytes: of biases too; stored: chunks */
 	uint64_t chunks[OD_N_CODECS];		   /* E-chunks of each codec */
 };
 
@@ -29,12 +29,12 @@ struct shadow {
 
 static void add_shard(struct totals *t, const struct od_shard *s, const struct od_mat_type *type, uint64_t n_in)
 {
-	t->weights += s->n_rows * n_in;
+	t->weights += od_expert_is_bias(s->mat) ? 0 : s->n_rows * n_in;
 	/* A row of scales may be in two shards; it was published once. */
 	t->raw_bytes += od_mat_bytes(type, n_in, 0, s->row_begin + s->n_rows);
 	t->raw_bytes -= s->row_begin > 0 ? od_mat_bytes(type, n_in, 0, s->row_begin) : 0;
 	t->stored_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
-	t->chunks[s->e.codec]++;
+	t->chunks[s->e.codec] += !od_expert_is_bias(s->mat);
 }
 
 static struct all_totals add_up(const struct od_pack *p)
@@ -52,6 +52,8 @@ static struct all_totals add_up(const struct od_pack *p)
 
 			od_expert_mat_shape(&p->config, (enum od_expert_mat)shard->mat, &n_out, &n_in);
 			add_shard(&t.all, shard, type, n_in);
+			if (od_expert_is_bias(shard->mat))
+				continue;
 			t.several[type->dtype] |= t.of[type->dtype].weights > 0 && !od_mat_type_same(type, &t.type[type->dtype]);
 			add_shard(&t.of[type->dtype], shard, type, n_in);
 			t.type[type->dtype] = *type;
@@ -160,11 +162,25 @@ static json_t *shadows_json(const struct shadow *shadow, size_t n)
 	return list;
 }
 
+/* Whose heads and shared experts are told: the first one with experts and with keys and values. */
+static const struct od_layer_spec *told_layer(const struct od_config *c)
+{
+	for (uint32_t m = 0; m < c->n_moe; m++) {
+		const struct od_layer_spec *l = od_config_moe_layer(c, m);
+		struct od_state_spec s = { 0 };
+
+		l->mixer->state(&l->mix, &s);
+		if (s.n_streams > 0)
+			return l;
+	}
+	return od_config_moe_layer(c, 0);
+}
+
 static int print_json(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
 		      const struct shadow *shadow, size_t n_shadows, FILE *out, struct od_err *err)
 {
 	const struct od_config *c = &p->config;
-	const struct od_layer_spec *l = od_config_moe_layer(c, 0);
+	const struct od_layer_spec *l = told_layer(c);
 	const struct totals *t = &all->all;
 	json_t *shadows = shadows_json(shadow, n_shadows), *root;
 	int bad;
@@ -212,10 +228,9 @@ static void print_dtypes(const struct all_totals *t, FILE *out)
 				chunk_list(&t->of[d], a, sizeof(a)));
 }
 
-/* Heads and shared experts are those of the first MoE layer. */
 static void print_shapes(const struct od_config *c, const char *dtypes, FILE *out)
 {
-	const struct od_layer_spec *l = od_config_moe_layer(c, 0);
+	const struct od_layer_spec *l = told_layer(c);
 
 	fprintf(out, "model         %s: %u layers", c->family->name, c->n_layers);
 	if (c->n_moe < c->n_layers)

@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool od_bias_type_ok(const struct od_mat_type *t)
+{
+	return t->scale == 0 && (t->dtype == OD_BF16 || t->dtype == OD_F16 || t->dtype == OD_F32);
+}
+
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in)
 {
-	const bool plain = t->scale == 0 && (t->dtype == OD_BF16 || t->dtype == OD_F16 || t->dtype == OD_F32);
-
-	return plain || (n_in > 0 && role != OD_ROLE_EMBED && od_mat_type_ok(t, n_in));
+	return od_bias_type_ok(t) || (n_in > 0 && role != OD_ROLE_EMBED && od_mat_type_ok(t, n_in));
 }
 
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
@@ -34,16 +37,22 @@ uint32_t od_expert_shards(const struct od_config *cfg)
 {
 	uint32_t n = 0;
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+	for (int mat = 0; mat < od_expert_parts(cfg); mat++)
 		n += od_mat_shards(cfg, (enum od_expert_mat)mat);
 	return n;
+}
+
+/* Where the shard table is. */
+static size_t table_at(const struct od_config *cfg)
+{
+	return sizeof(struct od_disk_expert) + (cfg->expert_bias ? sizeof(struct od_disk_biases) : 0);
 }
 
 uint64_t od_expert_header_bytes(const struct od_config *cfg)
 {
 	uint64_t table = (uint64_t)od_expert_shards(cfg) * sizeof(struct od_disk_shard);
 
-	return od_round_up(sizeof(struct od_disk_expert) + table, OD_PAGE_BYTES);
+	return od_round_up(table_at(cfg) + table, OD_PAGE_BYTES);
 }
 
 /* each(n_in): of a row. */
@@ -51,7 +60,7 @@ static uint64_t shard_max(const struct od_config *cfg, uint64_t (*each)(uint64_t
 {
 	uint64_t most = 0, n_out, n_in;
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		n_out = od_shard_rows(n_out, n_in) * each(n_in);
 		most = n_out > most ? n_out : most;
@@ -97,7 +106,7 @@ uint64_t od_region_end(uint64_t end_of_data)
 	return od_round_up(end_of_data + OD_PAD_BYTES, OD_PAGE_BYTES);
 }
 
-uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_MATS])
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_PARTS])
 {
 	uint64_t at = od_expert_header_bytes(cfg), n_out, n_in;
 
@@ -126,7 +135,7 @@ static struct cursor cursor_start(const struct od_config *cfg)
 static void cursor_next(struct cursor *c, uint64_t n_rows)
 {
 	c->row += n_rows;
-	if (c->row < c->n_out || ++c->mat == OD_N_EXPERT_MATS)
+	if (c->row < c->n_out || ++c->mat == od_expert_parts(c->cfg))
 		return;
 	c->row = 0;
 	od_expert_mat_shape(c->cfg, (enum od_expert_mat)c->mat, &c->n_out, &c->n_in);
@@ -154,15 +163,25 @@ static bool all_zero(const uint8_t *p, size_t n)
 	return true;
 }
 
-static struct od_mat_type type_from_disk(const struct od_disk_expert *d, int mat)
+static struct od_mat_type type_from_disk(const struct od_disk_expert *d, const struct od_disk_biases *b, int mat)
 {
+	if (od_expert_is_bias(mat))
+		return (struct od_mat_type){ .dtype = (enum od_dtype)b->dtype[mat - OD_N_EXPERT_MATS] };
 	return (struct od_mat_type){ (enum od_dtype)d->dtype[mat], (enum od_dtype)d->scale[mat], d->block[mat].rows,
 				     d->block[mat].cols };
 }
 
+static bool type_ok(const struct od_config *cfg, int mat, const struct od_mat_type *t)
+{
+	uint64_t n_out, n_in;
+
+	od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+	return od_expert_is_bias(mat) ? od_bias_type_ok(t) : od_mat_type_ok(t, n_in);
+}
+
 /* The fixed part. Its own checksum is checked by the caller. */
-static int check_fixed(const struct od_disk_expert *d, const struct od_config *cfg, uint32_t m, uint32_t expert,
-		       uint64_t room, const char *where, struct od_err *err)
+static int check_fixed(const struct od_disk_expert *d, const struct od_disk_biases *b, const struct od_config *cfg, uint32_t m,
+		       uint32_t expert, uint64_t room, const char *where, struct od_err *err)
 {
 	const struct {
 		const char *name;
@@ -174,9 +193,10 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		{ "header_bytes", od_expert_header_bytes(cfg), d->header_bytes },
 		{ "sm_offset", od_expert_header_bytes(cfg), d->sm_offset },
 		{ "n_mats", OD_N_EXPERT_MATS, d->n_mats },
-		{ "n_vectors", 0, d->n_vectors },
+		{ "n_biases", cfg->expert_bias ? OD_N_EXPERT_MATS : 0, d->n_biases },
+		{ "zero", 0, !all_zero(b->zero, sizeof(b->zero)) },
 	};
-	struct od_mat_type type[OD_N_EXPERT_MATS];
+	struct od_mat_type type[OD_N_EXPERT_PARTS];
 
 	if (d->schema != OD_PACK_SCHEMA)
 		return od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): header field \"schema\": expected %d, found %u: "
@@ -184,15 +204,13 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		uint64_t n_out, n_in;
-
-		type[mat] = type_from_disk(d, mat);
-		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		if (!od_mat_type_ok(&type[mat], n_in))
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u with scales of type %u for "
+	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
+		type[mat] = type_from_disk(d, b, mat);
+		if (!type_ok(cfg, mat, &type[mat]))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): %s of type %u with scales of type %u for "
 				       "%u x %u of them, which this version does not support: " OD_MAKE_AGAIN, where, m, expert,
-				       d->dtype[mat], d->scale[mat], d->block[mat].rows, d->block[mat].cols);
+				       od_expert_mat_name((enum od_expert_mat)mat), type[mat].dtype, type[mat].scale,
+				       type[mat].block_rows, type[mat].block_cols);
 	}
 	if (d->e_offset != od_expert_e_offset(cfg, type))
 		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, type), d->e_offset);
@@ -206,9 +224,10 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 static int check_shard(const struct od_disk_shard *s, const struct cursor *c, const struct od_mat_type *type, uint64_t sm_at,
 		       uint64_t e_at, const char *where, const struct od_disk_expert *d, struct od_err *err)
 {
-	/* Scales behind codes are no rows of exponents. */
-	const enum od_codec last_codec = type->scale != 0 ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
-	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(type->dtype);
+	/* Biases stay as they are; scales behind codes are no rows of exponents. */
+	const enum od_codec last_codec = od_expert_is_bias(c->mat) ? OD_CODEC_RAW :
+					 type->scale != 0	    ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
+	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(od_part_coding(c->mat, type));
 	const uint64_t e_bytes = od_mat_bytes(type, c->n_in, c->row, cursor_rows(c)) - sm_bytes;
 	const struct {
 		const char *name;
@@ -285,6 +304,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 			   struct od_err *err)
 {
 	const size_t len = od_expert_header_bytes(cfg);
+	struct od_disk_biases b = { 0 };
 	struct od_disk_expert d;
 	struct od_shard *shard;
 	uint64_t *e_chunk;
@@ -293,16 +313,17 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 
 	memset(out, 0, sizeof(*out));
 	memcpy(&d, buf, sizeof(d));
+	memcpy(&b, buf + sizeof(d), table_at(cfg) - sizeof(d));
 	if (memcmp(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic)) != 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): no expert header at offset %" PRIu64, where, m,
 			       expert, offset);
 	rc = od_check_xxh3(header_xxh3(buf, len), d.xxh3, err, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum",
 			   where, m, expert, offset);
 	if (rc == OD_OK)
-		rc = check_fixed(&d, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
+		rc = check_fixed(&d, &b, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
 	if (rc != OD_OK)
 		return rc;
-	end = sizeof(d) + d.n_shards * sizeof(struct od_disk_shard);
+	end = table_at(cfg) + d.n_shards * sizeof(struct od_disk_shard);
 	if (!all_zero(buf + end, len - end))
 		return bad_header(err, where, m, expert, "zero", 0, 1);
 
@@ -315,9 +336,10 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	out->sm_offset = offset + d.sm_offset;
 	out->e_offset = offset + d.e_offset;
 	memcpy(out->sha256, d.sha256, sizeof(d.sha256));
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		out->type[mat] = type_from_disk(&d, mat);
-	rc = read_table(out, shard, e_chunk, &d, buf + sizeof(d), cfg, where, err);
+	memcpy(out->sha256[OD_BIAS_GATE], b.sha256, sizeof(b.sha256));
+	for (int mat = 0; mat < od_expert_parts(cfg); mat++)
+		out->type[mat] = type_from_disk(&d, &b, mat);
+	rc = read_table(out, shard, e_chunk, &d, buf + table_at(cfg), cfg, where, err);
 	if (rc != OD_OK) {
 		free(shard);
 		memset(out, 0, sizeof(*out));
@@ -330,9 +352,11 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 {
 	const size_t len = od_expert_header_bytes(cfg);
 	const uint64_t base = in->x.offset;
+	struct od_disk_biases b = { 0 };
 	struct od_disk_expert d = {
 		.schema = OD_PACK_SCHEMA,
 		.n_mats = OD_N_EXPERT_MATS,
+		.n_biases = cfg->expert_bias ? OD_N_EXPERT_MATS : 0,
 		.m = m,
 		.expert = expert,
 		.n_shards = in->x.n_shards,
@@ -345,8 +369,10 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 	memset(buf, 0, len);
 	memcpy(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic));
 	memcpy(d.sha256, in->sha256, sizeof(d.sha256));
+	memcpy(b.sha256, in->sha256[OD_BIAS_GATE], sizeof(b.sha256));
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		d.dtype[mat] = (uint8_t)in->type[mat].dtype;
+		b.dtype[mat] = (uint8_t)in->type[OD_BIAS_GATE + mat].dtype;
 		d.scale[mat] = (uint8_t)in->type[mat].scale;
 		d.block[mat].rows = in->type[mat].block_rows;
 		d.block[mat].cols = in->type[mat].block_cols;
@@ -369,9 +395,10 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 			.e_xxh3 = x->e.xxh3,
 		};
 
-		memcpy(buf + sizeof(d) + i * sizeof(s), &s, sizeof(s));
+		memcpy(buf + table_at(cfg) + i * sizeof(s), &s, sizeof(s));
 	}
 	memcpy(buf, &d, sizeof(d));
+	memcpy(buf + sizeof(d), &b, table_at(cfg) - sizeof(d));
 	d.xxh3 = header_xxh3(buf, len);
 	memcpy(buf, &d, sizeof(d));
 }

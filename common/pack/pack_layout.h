@@ -34,11 +34,17 @@ struct od_disk_expert {
 	uint64_t bytes;	       /* of the whole expert */
 	uint64_t sm_offset, e_offset;
 	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
-	uint8_t n_mats, n_vectors; /* gate, up and down; no biases */
+	uint8_t n_mats, n_biases; /* gate, up and down; as many biases, or none */
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* mat_sums.h */
 	struct {
 		uint32_t rows, cols;
 	} block[OD_N_EXPERT_MATS]; /* of scales */
+};
+
+/* Follows if the expert has biases. */
+struct od_disk_biases {
+	uint8_t dtype[OD_N_EXPERT_MATS], zero[29];
+	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
 };
 
 struct od_disk_shard {
@@ -50,19 +56,29 @@ struct od_disk_shard {
 	uint64_t sm_xxh3, e_xxh3;
 };
 
-_Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_shard) == 64, "PACK-FORMAT.md");
+_Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_biases) == 128 &&
+		       sizeof(struct od_disk_shard) == 64, "PACK-FORMAT.md");
 
 /* The checked contents of a header. Chunk offsets count from the start of experts.bin. */
 struct od_expert_entry {
 	struct od_pack_expert x;	   /* x.shard is malloc'd */
 	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
 	const uint64_t *e_at;		   /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
-	struct od_mat_type type[OD_N_EXPERT_MATS];
-	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
+	struct od_mat_type type[OD_N_EXPERT_PARTS];
+	uint8_t sha256[OD_N_EXPERT_PARTS][OD_SHA256_BYTES];
 };
 
+/* True: a bias of an expert may have this type. */
+bool od_bias_type_ok(const struct od_mat_type *t);
 /* True: a dense tensor may have this type. Matrices may have any type, except the embedding, of which single rows are read. */
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
+
+/* The type that decides how a part's bytes are split and coded: biases are stored as bytes, so that they can be used as they are
+ * stored. */
+static inline enum od_dtype od_part_coding(int part, const struct od_mat_type *t)
+{
+	return od_expert_is_bias(part) ? OD_INT8 : t->dtype;
+}
 
 /* Rows per shard of a matrix (the last shard may have fewer); shards of a matrix; shards of an expert. */
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in);
@@ -77,7 +93,7 @@ uint64_t od_shard_max_e_bytes(const struct od_config *cfg);
 uint64_t od_shard_max_memory(const struct od_config *cfg);
 
 /* SM is stored uncompressed, so the offset of the E region is known before coding. */
-uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_MATS]);
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_PARTS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
 
 /* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks everything

@@ -35,16 +35,19 @@ struct verifier {
 	uint64_t done_bytes, all_bytes;
 };
 
+static int differs(const struct od_tensor *t, const char *file, const char *what, uint64_t first, uint64_t last, struct od_err *err)
+{
+	return od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s differs from the checkpoint's within %s %" PRIu64 " to %" PRIu64
+		       " of the tensor", file, t->name, what, first, last);
+}
+
 /* The tensor's bytes [at, at + len) as the checkpoint has them; want has room for len. */
 static int compare(const struct verifier *v, const struct od_tensor *t, uint64_t at, const uint8_t *found,
 		   uint8_t *want, size_t len, const char *file, struct od_err *err)
 {
 	int rc = od_checkpoint_read(v->source, t, at, want, len, err);
 
-	if (rc == OD_OK && memcmp(found, want, len) != 0)
-		rc = od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s differs from the checkpoint's within bytes %" PRIu64
-			     " to %" PRIu64 " of the tensor", file, t->name, at, at + len - 1);
-	return rc;
+	return rc != OD_OK || memcmp(found, want, len) == 0 ? rc : differs(t, file, "bytes", at, at + len - 1, err);
 }
 
 static int same_type(const struct od_source *src, const struct od_mat_type *type, const char *file, struct od_err *err)
@@ -71,7 +74,7 @@ static int compare_small(const struct verifier *v, const struct od_small_file *f
 	if (rc != OD_OK)
 		return rc;
 	have_ours = od_file_there(ours);
-	have_theirs = od_file_there(theirs);
+	have_theirs = od_small_file_wanted(f, v->job->against) && od_file_there(theirs);
 	if (!have_ours && !have_theirs)
 		return OD_OK;
 	if (have_ours != have_theirs)
@@ -234,7 +237,9 @@ static int verify_scales(const struct verifier *v, const struct seen *x, struct 
 		}
 		crypto_hash_sha256_update(&sums->scales, at, each);
 		if (x->src != NULL)
-			rc = compare(v, x->src->scales, block * each, at, x->want, each, v->pack->experts.path, err);
+			rc = od_source_read_scales(v->source, x->src, x->w.n_in, block, 1, x->want, err);
+		if (rc == OD_OK && x->src != NULL && memcmp(at, x->want, each) != 0)
+			rc = differs(x->src->scales, v->pack->experts.path, "an expert's rows", block, block, err);
 	}
 	memcpy(x->last + sizeof(float), (const uint8_t *)x->w.scales.at + (x->s->n_rows - 1) * each, each);
 	return rc;
@@ -264,8 +269,10 @@ static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, u
 		x.src = &src;
 		rc = same_type(&src, x.type, v->pack->experts.path, err);
 		if (rc == OD_OK)
-			rc = compare(v, src.weights, s->row_begin * each, rows, x.want, s->n_rows * each, v->pack->experts.path,
-				     err);
+			rc = od_source_read(v->source, &src, n_in, s->row_begin, s->n_rows, x.want, err);
+		if (rc == OD_OK && memcmp(rows, x.want, s->n_rows * each) != 0)
+			rc = differs(src.weights, v->pack->experts.path, "an expert's rows", s->row_begin,
+				     (uint64_t)s->row_begin + s->n_rows - 1, err);
 	}
 	return rc == OD_OK && x.type->scale != 0 ? verify_scales(v, &x, sums, err) : rc;
 }
@@ -283,7 +290,7 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 		return OD_OK; /* a hole of a spool */
 	/* A spool has chunks; nothing writes padding there, nothing reads it, and nothing could make it good. */
 	rc = od_pack_is_spool(p) ? OD_OK : od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
-	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; rc == OD_OK && mat < od_expert_parts(&p->config); mat++) {
 		struct od_mat_sums sums;
 		uint8_t sha256[OD_SHA256_BYTES];
 

@@ -1,6 +1,7 @@
 #include "common/pack/sums.h"
 
 #include "common/base/file.h"
+#include "common/text/tokenizer.h"
 
 #include <limits.h>
 #include <sodium.h>
@@ -19,10 +20,22 @@ const struct od_small_file od_small_files[] = {
 	{ "config.json", true, true, 2 },
 	{ "generation_config.json", false, true, 3 },
 	{ "model.json", true, false, 4 },
+	{ "tiktoken.model", false, true, 9 },
 	{ "tokenizer.json", false, true, 5 },
+	{ "tokenizer.model", false, true, 10 },
 	{ "tokenizer_config.json", false, true, 6 },
 	{ NULL, false, false, 0 },
 };
+
+bool od_small_file_wanted(const struct od_small_file *f, const char *checkpoint)
+{
+	const char *tokenizer;
+
+	if (!f->copied || !od_tokenizer_is_name(f->name))
+		return f->copied;
+	tokenizer = od_tokenizer_name(checkpoint);
+	return tokenizer != NULL && strcmp(f->name, tokenizer) == 0;
+}
 
 void od_hex(const uint8_t *bytes, size_t n, char *hex)
 {

@@ -23,6 +23,9 @@ struct od_small_file {
 	uint32_t number; /* pinned: names the file on the wire between a store and its workers */
 };
 extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
+/* False for a file that a pack of this checkpoint does not have: one that od-pack makes, and of several tokeniser files all but
+ * od_tokenizer_name's. */
+bool od_small_file_wanted(const struct od_small_file *f, const char *checkpoint);
 
 #define OD_HEX_CHARS(n_bytes) (2 * (n_bytes))
 /* hex gets 2 n digits and a NUL. */

@@ -41,17 +41,22 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 	const struct od_predictor_opts *o = &g->base.o;
 	const struct od_config *c = o->config;
 	const struct od_weight *w = o->dense->layer[c->layer_of[m]].w;
+	const struct od_router_spec *router = &od_config_moe_layer(c, m)->router;
+	const enum od_role norm = router->norm ? OD_ROLE_ROUTER_NORM : OD_ROLE_FFN_NORM;
 
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_NORM,
-				       .norm = { .x = g->x, .weight = w[OD_ROLE_FFN_NORM].data, .y = g->h, .n = c->hidden,
-						 .eps = c->rms_eps } });
+				       .norm = { .x = g->x, .weight = w[norm].data,
+						 .bias = router->norm ? (struct od_ref){ 0 } : w[OD_ROLE_FFN_NORM_BIAS].data,
+						 .y = g->h, .kind = router->norm ? OD_NORM_RMS : c->norm,
+						 .n = c->hidden, .eps = c->rms_eps } });
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_LINEAR,
-				       .linear = { .w = { &w[OD_ROLE_ROUTER] }, .x = g->h, .y = { g->probability } } });
+				       .linear = { .w = { &w[OD_ROLE_ROUTER] }, .x = g->h, .y = { g->probability },
+						   .bias = { w[OD_ROLE_LOGIT_BIAS].data } } });
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
 				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
 						  .margin = g->margin, .bias = w[OD_ROLE_ROUTER_BIAS].data,
 						  .n_experts = c->n_experts, .top_k = c->top_k,
-						  .router = od_config_moe_layer(c, m)->router } });
+						  .router = *router } });
 	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
 	return od_device_sync(o->device, NULL);
 }

@@ -175,7 +175,7 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch, struct odm_told
 	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
-static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state)
+static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state, bool is_long)
 {
 	const struct od_sampler_opts *o = p->sampling;
 
@@ -183,6 +183,7 @@ static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct o
 	open->sequence = p->sequence;
 	open->prompt_tokens = p->prompt_tokens;
 	open->own_state = own_state;
+	open->is_long = is_long;
 	open->temperature = o->temperature;
 	open->top_k = o->top_k;
 	open->top_p = o->top_p;
@@ -217,9 +218,12 @@ static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_s
 	for (t = s->told; t->sequence != 0; t++)
 		assert(t + 1 < s->told + s->max_sequences);
 	*t = (struct odm_told){ .sequence = p->sequence, .seq = row->seq, .fresh = true, .n_told = p->shared_tokens };
-	fill_open(&t->open, &s->bias[t - s->told], p, s->align.kv_period == 0);
+	/* Fixed state is aligned by tokens. */
+	fill_open(&t->open, &s->bias[t - s->told], p,
+		  s->align.kv_period == 0 || od_state_pool_fixed_bytes(od_seq_state_pool(row->seq)) > 0,
+		  od_seq_state_is_long(row->seq));
 	if (step->phase == ODM_PREFILL && row->position > 0)
-		memcpy(tokens_of(s, t), p->prompt, row->position * sizeof(int32_t));
+		memcpy(tokens_of(s, t), p->text, row->position * sizeof(int32_t));
 	return t;
 }
 

@@ -1,6 +1,7 @@
 /* Any bytes at all as an expert's header, with the magic and the checksum that somebody who forges it would give it: what
  * is accepted lies within the file, covers the matrices, and is the same when it is written again.
- * Input: room behind the header in pages (2 bytes), then the header from the schema version on. */
+ * Input: room behind the header in pages (2 bytes, of which the top bit says whether experts have biases), then the header from
+ * the schema version on. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #define SIGNED_FROM 16u
 
 /* Shards of a third of a matrix and less. */
-static const struct od_config config = { .n_moe = 2, .n_experts = 3, .hidden = 1100, .intermediate = 1000 };
+static struct od_config config = { .n_moe = 2, .n_experts = 3, .hidden = 1100, .intermediate = 1000 };
 
 static void check_chunk(const struct od_chunk *c, uint64_t begin, uint64_t end)
 {
@@ -35,13 +36,13 @@ static void check_entry(const struct od_expert_entry *e, uint64_t file_bytes)
 		check_chunk(&s->sm, e->sm_offset, e->e_offset);
 		check_chunk(&s->e, e->e_offset, e->x.offset + e->x.bytes);
 		od_expert_mat_shape(&config, (enum od_expert_mat)s->mat, &n_out, &n_in);
-		check(s->sm.raw_bytes == s->n_rows * n_in * od_codec_sm_bytes(e->type[s->mat].dtype));
+		check(s->sm.raw_bytes == s->n_rows * n_in * od_codec_sm_bytes(od_part_coding(s->mat, &e->type[s->mat])));
 		check(s->sm.raw_bytes + s->e.raw_bytes == od_mat_bytes(&e->type[s->mat], n_in, s->row_begin, s->n_rows));
 		check(s->e.raw_bytes <= od_shard_max_e_bytes(&config));
 		check(od_mat_memory_bytes(&e->type[s->mat], s->n_rows, n_in) <= od_shard_max_memory(&config));
 		weights += s->n_rows * n_in;
 	}
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(&config); mat++) {
 		od_expert_mat_shape(&config, (enum od_expert_mat)mat, &n_out, &n_in);
 		expected += n_out * n_in;
 	}
@@ -50,15 +51,17 @@ static void check_entry(const struct od_expert_entry *e, uint64_t file_bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	const size_t len = od_expert_header_bytes(&config);
 	struct od_expert_entry e;
+	size_t len;
 	struct od_err err = { 0 };
 	uint64_t file_bytes, sum;
 	uint8_t *buf, *again;
 
 	if (size < 2)
 		return 0;
-	file_bytes = OFFSET + ((uint64_t)data[0] | (uint64_t)data[1] << 8) * OD_PAGE_BYTES;
+	config.expert_bias = data[1] >> 7;
+	len = od_expert_header_bytes(&config);
+	file_bytes = OFFSET + ((uint64_t)data[0] | (uint64_t)(data[1] & 0x7f) << 8) * OD_PAGE_BYTES;
 	buf = calloc(1, len);
 	memcpy(buf, OD_EXPERT_MAGIC, 8);
 	memcpy(buf + SIGNED_FROM, data + 2, size - 2 < len - SIGNED_FROM ? size - 2 : len - SIGNED_FROM);

@@ -22,11 +22,12 @@
 #include "tests/unit/tiny_files.h"
 
 #define N_FILES 5
-#define N_PACKS 3
+#define N_PACKS 4
 #define MAX_EXPERTS 16 /* of a pack */
 #define HEX 16
 /* Dense layers first, so that a MoE layer's number is not m, a latent, shared experts. Read where run.sh stands. */
 #define OTHER_FAMILY "tests/golden/families/deepseek_v2_groups"
+#define WITH_BIASES "tests/golden/families/gpt_oss_bf16"
 
 static const char *const names[N_FILES] = { OD_MODEL_NAME, OD_EXPERTS_NAME, OD_DENSE_NAME, "config.json",
 					     "generation_config.json" };
@@ -41,11 +42,11 @@ struct good {
 	struct tiny_files tiny;
 	struct image whole[N_FILES];
 	uint32_t n_experts;
-	size_t header_bytes;
+	size_t header_bytes, shards_at, n_shards; /* the latter two of each header */
 	size_t header_at[MAX_EXPERTS], hex_at[MAX_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
 };
 
-static struct good goods[N_PACKS]; /* plain, with scales, of another family */
+static struct good goods[N_PACKS]; /* plain, with scales, of another family, with biases */
 static struct od_device *device;
 static FILE *nowhere;
 
@@ -102,6 +103,8 @@ static void make_pack(struct good *g)
 		g->whole[i] = read_file(g, names[i]);
 	cfg = od_pack_config(p);
 	g->header_bytes = od_expert_header_bytes(cfg);
+	g->shards_at = sizeof(struct od_disk_expert) + (cfg->expert_bias ? sizeof(struct od_disk_biases) : 0);
+	g->n_shards = od_expert_shards(cfg);
 	g->n_experts = cfg->n_moe * cfg->n_experts;
 	check(g->n_experts <= MAX_EXPERTS);
 	for (uint32_t i = 0; i < g->n_experts; i++) {
@@ -124,6 +127,8 @@ static void make_packs(void)
 	tiny_files_make_scaled(&goods[1].tiny);
 	tiny_files_make(&goods[2].tiny); /* for its folder */
 	snprintf(goods[2].tiny.checkpoint, sizeof(goods[2].tiny.checkpoint), "%s", OTHER_FAMILY);
+	tiny_files_make(&goods[3].tiny);
+	snprintf(goods[3].tiny.checkpoint, sizeof(goods[3].tiny.checkpoint), "%s", WITH_BIASES);
 	atexit(remove_packs);
 	for (int i = 0; i < N_PACKS; i++)
 		make_pack(&goods[i]);
@@ -168,7 +173,7 @@ static void sign(const struct good *g, struct image *im)
 
 		if (!od_within(g->header_at[i], g->header_bytes, experts->n) || !od_within(g->hex_at[i], HEX, model->n))
 			continue;
-		for (size_t k = sizeof(struct od_disk_expert); k < sizeof(struct od_disk_expert) + 3 * sizeof(s); k += sizeof(s)) {
+		for (size_t k = g->shards_at; k < g->shards_at + g->n_shards * sizeof(s); k += sizeof(s)) {
 			memcpy(&s, header + k, sizeof(s));
 			if (od_within(s.e_offset, s.e_stored_bytes, experts->n - g->header_at[i]))
 				s.e_xxh3 = XXH3_64bits(header + s.e_offset, s.e_stored_bytes);
@@ -215,14 +220,15 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 	struct od_buf *x = buf_new(cfg->hidden * sizeof(float)), *y = buf_new(cfg->hidden * sizeof(float));
 	struct od_buf *scratch = buf_new(od_ffn_scratch_bytes(cfg->intermediate, 1));
 	struct od_expert w;
-	const struct od_ffn_part part = { w.mat, 1 };
+	struct od_ffn_part part;
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = 1,
 				  .ffn = { .part = &part, .n_parts = 1, .routed = true, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0),
-					   .scratch = od_buf_ref(scratch, 0) } };
+					   .scratch = od_buf_ref(scratch, 0), .act = cfg->act } };
 
 	od_pack_bind(p, m, expert, mem, &w);
+	part = od_expert_part(&w, 1);
 	od_device_run(device, OD_QUEUE_COMPUTE, &op);
 	check(od_device_sync(device, NULL) == OD_OK);
 	od_buf_free(scratch);

@@ -9,6 +9,7 @@ FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang \
 	SANITIZE=fuzzer-no-link,address,undefined B=build-fuzz
 
 # What a fuzzer needs beyond libod.
+fuzz_config_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
 fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o

@@ -12,7 +12,7 @@ BIN = os.path.join(os.environ.get("B", "build"), "bin")
 CHECKPOINT = "deploy/models/talebook"
 TMP = tempfile.mkdtemp(prefix="od-test-")
 SLOW = os.environ.get("B", "build") != "build"  # a build with sanitizers
-HANG_S = 600 if SLOW else 120  # only trips on hangs
+HANG_S = 600  # only trips on hangs
 _children = []
 
 

@@ -9,7 +9,7 @@ import struct
 import typing
 from array import array
 
-from model_config import MATS, Model
+from model_config import BIASES, MATS, Model
 
 _xxh = ctypes.CDLL("libxxhash.so.0")
 _xxh.XXH3_64bits.restype = ctypes.c_uint64
@@ -30,7 +30,8 @@ SCALED = ["I8", "U4B8", "U8B128", "F4_E2M1"]  # types of matrices that are nothi
 FOUR_BITS = ["U4B8", "F4_E2M1"]
 PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
 SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
-SMALL = ["chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
+SMALL = ["chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "model.json", "tiktoken.model",
+         "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
 PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5}
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -285,42 +286,52 @@ def check_sums(path):
 class Expert:
     """One expert of experts.bin, every byte of it accounted for."""
 
-    def __init__(self, data, m, expert, mat_shapes):
-        shard_rows = [max(1, SHARD_WEIGHTS // s[1]) for s in mat_shapes]
-        n_shards = sum(-(-s[0] // r) for s, r in zip(mat_shapes, shard_rows))
-        header_bytes = round_up(192 + 64 * n_shards, PAGE)
+    def __init__(self, data, m, expert, parts):
+        self.parts = {name: [*shape, 1][:2] for name, shape in parts.items()}  # a bias: rows of one
+        n_biases = len(parts) - len(MATS)
+        shard_rows = [max(1, SHARD_WEIGHTS // s[1]) for s in self.parts.values()]
+        n_shards = sum(-(-s[0] // r) for s, r in zip(self.parts.values(), shard_rows))
+        table = 192 + 128 * (n_biases > 0)
+        header_bytes = round_up(table + 64 * n_shards, PAGE)
         head = data[:header_bytes]
         (magic, xx, schema, m_, e_, n, hb, total, sm_off, e_off) = struct.unpack_from("<8sQIIIIQQQQ", head)
         need(magic == b"ODEXPERT" and xx == xxh3(head[16:]), "expert header checksum")
         need(schema == 3, "schema of an expert header")
         need((m_, e_, n, hb, sm_off) == (m, expert, n_shards, header_bytes, header_bytes), "expert header")
-        need(total == len(data) and (head[70], head[71]) == (3, 0), "length, matrices or vectors of an expert")
+        need(total == len(data) and (head[70], head[71]) == (3, n_biases), "length, matrices or biases of an expert")
         need(all(b in DTYPES for b in head[64:67]), "types of an expert")
         need(all(b in SCALES or b == 0 for b in head[67:70]), "types of an expert's scales")
         self.header = head
         self.dtype = [DTYPES[b] for b in head[64:67]]
-        self.scale_dtype = [SCALES.get(b) for b in head[67:70]]
-        self.block = [struct.unpack_from("<II", head, 168 + 8 * mat) for mat in range(3)]
+        self.scale_dtype = [SCALES.get(b) for b in head[67:70]] + [None] * n_biases
+        self.block = [struct.unpack_from("<II", head, 168 + 8 * mat) for mat in range(3)] + [(0, 0)] * n_biases
+        sums = [head[at:at + 32] for at in range(72, 168, 32)]
+        if n_biases:
+            need(all(DTYPES.get(b) in DENSE_DTYPES for b in head[192:195]), "types of an expert's biases")
+            need(not any(head[195:224]), "zeros behind the types of biases")
+            self.dtype += [DTYPES[b] for b in head[192:195]]
+            sums += [head[at:at + 32] for at in range(224, 320, 32)]
         self.stored = 0
         self.codecs = []  # (dtype, name) of each chunk
-        mats, at, sm_at, e_at = [], 192, sm_off, e_off
-        for mat, shape in enumerate(mat_shapes):
+        mats, at, sm_at, e_at = [], table, sm_off, e_off
+        for mat, (name, shape) in enumerate(self.parts.items()):
             parts = []
             for row in range(0, shape[0], shard_rows[mat]):
                 rows = min(shard_rows[mat], shape[0] - row)
                 s = struct.unpack_from("<IIBBBBIQQIIIIQQ", head, at)
                 (row_, rows_, mat_, sm_codec, e_codec, z, sm_st, sm_o, e_o, e_st, sm_raw, e_raw, z2, sm_x, e_x) = s
-                weights, small = rows * shape[1], WIDTH.get(self.dtype[mat], 1) == 1
+                weights, small = rows * shape[1], name in BIASES or WIDTH.get(self.dtype[mat], 1) == 1
                 sm_len = 0 if small else weights * (WIDTH[self.dtype[mat]] - 1)
-                e_len = self._e_bytes(mat, shape, row, rows)
+                e_len = rows * WIDTH[self.dtype[mat]] if name in BIASES else self._e_bytes(mat, shape, row, rows)
                 need((row_, rows_, mat_, sm_codec, z, z2) == (row, rows, mat, 0, 0, 0), "shard")
                 need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, e_len, sm_at, e_at), "shard lengths")
                 sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
                 need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
-                need(e_codec < (3 if self.scale_dtype[mat] else 4), "E codec")
+                need(e_codec < (1 if name in BIASES else 3 if self.scale_dtype[mat] else 4), "E codec")
                 e = exponents(e_codec, e, e_len, shape[1])
                 parts.append((row, rows, e if small else merge(self.dtype[mat], sm, e)))
-                self.codecs.append((self.dtype[mat], CODECS[e_codec]))
+                if name in MATS:
+                    self.codecs.append((self.dtype[mat], CODECS[e_codec]))
                 at, sm_at, e_at = at + 64, sm_at + sm_st, e_at + e_st
                 self.stored += sm_st + e_st
             mats.append(self._scaled(mat, shape, parts) if self.scale_dtype[mat] else b"".join(p[2] for p in parts))
@@ -328,8 +339,7 @@ class Expert:
         need(e_off == round_up(sm_at + 64, PAGE) and not any(data[sm_at:e_off]), "SM padding")
         need(total == round_up(e_at + 64, PAGE) and not any(data[e_at:]), "E padding")
         self.mats = mats  # bytes, or Scaled
-        for mat in range(3):
-            need(sha256_of(mats[mat]).digest() == head[72 + 32 * mat:104 + 32 * mat], "SHA-256 of a matrix")
+        need([sha256_of(x).digest() for x in mats] == sums, "SHA-256 of a matrix or bias")
 
     def _scale_rows(self, mat, shape, row, rows):
         """How many bytes the divisor and a row of scales have, and the rows of scales that a shard has."""
@@ -388,19 +398,21 @@ class Pack:
             linear = len(shape) == 2 and role != "embed"
             need(t["dtype"] in DENSE_DTYPES or linear and (scaled or t["dtype"] in F8), "type of a dense tensor")
             size = math.prod(shape) * WIDTH[t["dtype"]] if not scaled else self._scaled_bytes(t)
-            need((t["role"], t.get("layer"), t["shape"]) == (role, layer, shape), role)
+            flat = [math.prod(shape)] if role == "delta_conv" else shape
+            need((t["role"], t.get("layer"), t["shape"]) == (role, layer, flat), role)
             need((t["offset"], t["bytes"]) == (at, size), "place of " + name)
-            self._check_source(t["source"], name, t["dtype"])
+            self._check_source(t["source"], published_as(name, t["dtype"]), None)
             raw, end = data[at:at + size], round_up(at + size + 64, PAGE)
             need("%016x" % xxh3(raw) == t["xxh3"], "checksum of " + name)
             need(not any(data[at + size:end]), "padding after " + name)
-            self._add(name, t["dtype"], shape, self._dense_scaled(t, raw) if scaled else raw, t["sha256"])
+            self._add(name, t["dtype"], flat, self._dense_scaled(t, raw) if scaled else raw, t["sha256"])
             at = end
         need(len(data) == at == self.model["dense"]["bytes"], "length of dense.bin")
 
-    def _check_source(self, source, name, dtype):
-        want = {"tensor": published_as(name, dtype), "first_element": 0, "transposed": False}
-        need(source == want, "source of " + name)
+    def _check_source(self, source, name, stacked):
+        """A whole tensor, or a part of a stacked one."""
+        places = [{"tensor": name, "first_element": 0, "transposed": False}] + [stacked] * bool(stacked)
+        need(source in [dict(p, tensor=p["tensor"].replace("model.", self.spec.prefix, 1)) for p in places], "source of " + name)
 
     def _add(self, name, dtype, shape, matrix, sha256):
         need(sha256_of(matrix).hexdigest() == sha256, "SHA-256 of " + name)
@@ -431,12 +443,14 @@ class Pack:
         need(len(table) == self.spec.n_moe * n, "expert table")
         for i, t in enumerate(table):
             need((t["m"], t["expert"], t["offset"]) == (i // n, i % n, at), "expert table")
-            e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.spec.mats)
+            e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.spec.parts)
             need("%016x" % xxh3(e.header) == t["header_xxh3"], "header_xxh3")
-            for mat, name in enumerate(MATS):
+            need(set(t["source"]) == set(self.spec.parts), "sources of an expert")
+            for mat, (name, shape) in enumerate(self.spec.parts.items()):
                 tensor = self.spec.expert_name(i // n, i % n, name)
-                self._check_source(t["source"][name], tensor, e.dtype[mat])
-                self._add(tensor, e.dtype[mat], self.spec.mats[mat], e.mats[mat], sha256_of(e.mats[mat]).hexdigest())
+                stacked = self.spec.stacks and self.spec.stacked_source(i // n, i % n, name, bool(e.scale_dtype[mat]))
+                self._check_source(t["source"][name], published_as(tensor, e.dtype[mat]), stacked)
+                self._add(tensor, e.dtype[mat], shape, e.mats[mat], sha256_of(e.mats[mat]).hexdigest())
             self.experts[i // n, i % n] = e
             at += t["bytes"]
         need(len(data) == at == self.model["experts"]["bytes"], "length of experts.bin")
@@ -484,7 +498,8 @@ class Pack:
                 dtype, sha256 = self.tensors[name][0], hashlib.sha256(self.tensors[name][2])
             text += f"tensor {name} {dtype} {'x'.join(map(str, self.shape(name)))} {sha256.hexdigest()}\n"
         text += "config " + self.spec.text() + "\n"
-        tok = os.path.join(self._path, "tokenizer.json")
+        tok = next((f for f in (os.path.join(self._path, n) for n in ("tokenizer.json", "tiktoken.model", "tokenizer.model"))
+                    if os.path.exists(f)), "")
         text += "tokenizer " + (hashlib.sha256(open(tok, "rb").read()).hexdigest() if os.path.exists(tok) else "none") + "\n"
         return hashlib.sha256(text.encode()).hexdigest()
 

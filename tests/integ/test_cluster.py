@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
 without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
-from cluster_util import BIN, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
+from cluster_util import BIN, HANG_S, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
 import json
 import os
 import re
@@ -109,7 +109,7 @@ def daemons_by_hand_and_a_hosts_file():
 def prompts_from_standard_input():
     p = subprocess.run([os.path.join(BIN, "od-main"), "--pack", pack(), "--local", "2", "--predictor", "none", "--json",
                         "--max-tokens", "8"], input="\n".join(PROMPTS) + "\n", capture_output=True, text=True,
-                       timeout=120)
+                       timeout=HANG_S)
     assert p.returncode == 0, p.stderr
     out = [json.loads(line) for line in p.stdout.splitlines()]
     assert [o["prompt"] for o in out] == PROMPTS
@@ -120,7 +120,7 @@ def prompts_from_standard_input():
 def main_with_input(text, *args):
     return subprocess.run([os.path.join(BIN, "od-main"), "--pack", pack(), "--resident", "--json", "--max-tokens", "8",
                            "--prompt", "-", *args], stdin=text if hasattr(text, "fileno") else None,
-                          input=None if hasattr(text, "fileno") else text, capture_output=True, timeout=120)
+                          input=None if hasattr(text, "fileno") else text, capture_output=True, timeout=HANG_S)
 
 
 @test
@@ -178,7 +178,7 @@ def figures_after_a_text_are_one_line():
 @test
 def the_pack_is_found_through_the_environment():
     p = subprocess.run([os.path.join(BIN, "od-main"), "--local", "1", "--predictor", "none", "--prompt", PROMPTS[0],
-                        "--max-tokens", "4", "--json"], capture_output=True, text=True, timeout=120,
+                        "--max-tokens", "4", "--json"], capture_output=True, text=True, timeout=HANG_S,
                        env={**os.environ, "OD_PACK": pack()})
     assert p.returncode == 0, p.stderr
     assert json.loads(p.stdout)["token_ids"] == resident("f32", PROMPTS[0])[:4]

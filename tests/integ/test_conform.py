@@ -2,20 +2,21 @@
 """od-bench conform: the engine against an independent implementation, and what it says of goldens that are wrong.
 Expected values are the golden files' own; each damage is made here and must be found where it was made."""
 import copy
+import glob
 import json
 import os
 import platform
 import shutil
 import struct
 
-from cluster_util import BIN, HANG_S, TMP, Skip, generate, pack, run_tests, test, tool
+import tiny_checkpoint
+from cluster_util import BIN, SLOW, TMP, Skip, generate, pack, run_tests, test, tool
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 TALEBOOK = os.path.join(GOLDEN, "talebook")
 FAMILIES = os.path.join(GOLDEN, "families")
 SUPPORTED = sorted(n for n in os.listdir(FAMILIES) if os.path.isdir(os.path.join(FAMILIES, n)))
-SANITIZED = HANG_S > 120  # a slow build: fewer tokens
 MACHINE = os.environ.get("MACHINE", platform.machine())  # what the programs run on, emulated or not
 
 
@@ -90,7 +91,7 @@ def synthetic(name, *more):
 
 @test
 def talebook_conforms_in_full():
-    entries = talebook if not SANITIZED else short("once16", "held128b", "one")
+    entries = talebook if not SLOW else short("once16", "held128b", "one")
     r = conform(write("full", entries), "--resident")
     assert r["n_prompts"] == r["n_conform"] == len(entries) and r["n_fail"] == r["n_tie"] == 0
     assert "differences" not in r
@@ -173,11 +174,32 @@ def families_conform():
 
 
 @test
+def a_text_part_conforms():
+    """Of a model that takes pictures too."""
+    name = os.path.join(FAMILIES, "qwen3_5_moe_stacked")
+    with open(os.path.join(name, "config.json"), encoding="utf-8") as f:
+        cfg = json.load(f)
+    tens = {}
+    for file in glob.glob(os.path.join(name, "*.safetensors")):
+        tens |= tiny_checkpoint.read_safetensors(file)
+    path = os.path.join(TMP, "pictures")
+    outer, tens = tiny_checkpoint.multimodal(cfg, tens, "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration")
+    tiny_checkpoint.write_checkpoint(path, outer, dict(tens, **{"model.visual.norm.weight": ("BF16", [2], b"\1\2\3\4")}))
+    shutil.copy(os.path.join(name, "tokenizer.json"), path)
+    tool("od-pack", path, path + ".pack")
+    for args in (["--resident"], ["--local", 2, "--threads", 1]):
+        if "--local" in args and not os.path.exists(os.path.join(BIN, "od-worker")):
+            continue
+        r = conform(name, *args, model=path + ".pack")
+        assert r["n_conform"] == len(load(name)) and 0 < r["max_logit_error"] < 1e-4, r
+
+
+@test
 def talebook_fine_conforms():
     golden = os.path.join(GOLDEN, "talebook-fine")
     pack = os.path.join(TMP, "talebook-fine.pack")
     tool("od-pack", os.path.join(HERE, "..", "..", "deploy", "models", "talebook-fine"), pack)
-    names = [e["name"] for e in load(golden) if len(e["prompt_ids"]) < (20 if SANITIZED else 1024)]
+    names = [e["name"] for e in load(golden) if len(e["prompt_ids"]) < (20 if SLOW else 1024)]
     entries = [e for e in load(golden) if e["name"] in names]
     for args in (["--resident"], ["--local", 3, "--threads", 1]):
         if "--local" in args and not os.path.exists(os.path.join(BIN, "od-worker")):
@@ -190,7 +212,7 @@ def talebook_fine_conforms():
 @test
 def od_main_writes_what_the_reference_wrote():
     e = entry("wolf")
-    n = 24 if SANITIZED else len(e["greedy_ids"])
+    n = 24 if SLOW else len(e["greedy_ids"])
     r = generate("--resident", prompt=e["prompt_text"], tokens=n)
     assert r["prompt_ids"] == e["prompt_ids"] and r["token_ids"] == e["greedy_ids"][:n]
     assert e["greedy_text"].startswith(r["text"].rstrip("\ufffd")) and len(r["text"]) > 2 * n

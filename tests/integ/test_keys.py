@@ -505,7 +505,7 @@ def a_listener_sees_nothing_of_a_cluster_with_keys():
     known = {
         "the prompt's tokens": varints(plain["prompt_ids"]),
         "the fingerprint": bytes.fromhex(json.loads(model)["fingerprint"]),
-        "HELLO": b"\x0a\x06shadow\x12\x20" + bytes.fromhex(json.loads(model)["fingerprint"]) + b"\x18\x01\x22\x05fma16",
+        "HELLO": b"\x0a\x06shadow\x12\x20" + bytes.fromhex(json.loads(model)["fingerprint"]) + b"\x18\x01\x22\x07fma16-2",
         "the model's description": model[:200],
         "ZeroMQ without keys": b"NULL\0\0\0\0",
     }

@@ -6,6 +6,7 @@ import math
 import random
 import struct
 import threading
+import time
 
 import zmtp
 from cluster_util import HANG_S, PROMPT, SLOW, Daemon, Lines, generate, hosts_file, reference, run_tests, test
@@ -95,7 +96,7 @@ def with_liar(on_step, *args, prompt=PROMPT, expected=None, worker=(), before=0)
     the same text has been written so many times."""
     nodes = [LyingShadow(on_step), *(Daemon("worker", "--slots", 2, *worker) for _ in range(2))]
     m = Lines("--workers", hosts_file(nodes), *args, "--max-tokens", TOKENS)
-    hang = threading.Timer(HANG_S, m.p.kill)
+    hang, begin = threading.Timer(HANG_S, m.p.kill), time.monotonic()
     hang.start()
     for _ in range(before + 1):
         m.ask(prompt)
@@ -106,11 +107,22 @@ def with_liar(on_step, *args, prompt=PROMPT, expected=None, worker=(), before=0)
     status, err = m.close()
     hang.cancel()
     assert status == 0, err
-    assert len(err.splitlines()) < 60, err  # whoever lies much does not fill the log
+    # Whoever lies much does not fill the log: few places in the source speak of it, each ten times in ten seconds.
+    assert len(err.splitlines()) < 60 * (1 + (time.monotonic() - begin) // 10), err
     for n in nodes[1:]:
         n.kill()
     nodes[0].close()
     return r, err, nodes[0]
+
+
+def in_time(enough, on_step, *args, **kw):
+    """with_liar once more, until enough(result, what main said). Main does not wait for the shadow: on a busy machine it may be
+    through before much of what the shadow says has come. So each time its workers' loads take twice as long."""
+    for log2_ms in range(8):
+        r, err, shadow = with_liar(on_step, *args, worker=("--load-time", 2 ** log2_ms), **kw)
+        if enough(r, err):
+            return r, err, shadow
+    raise AssertionError((r, err))
 
 
 ALL = list(range(EXPERTS))
@@ -141,11 +153,12 @@ def predictions_out_of_range_are_dropped_and_logged():
             shadow.say(predict(0, predicted(row, ALL, sequence=sequence)))
         shadow.say(predict(0, predicted(row, ALL, token=row.get(3, 0) + 2)), header(STATE, b""), b"\xff\xff")
 
-    r, err, _ = with_liar(lie)
-    assert r["predicted_uses"] == 0 and r["stood_in_uses"] == STOOD_IN, r  # nothing of its own
     dropped = 2 + 3 * len(BAD_ROWS) + 2  # for each step; one that cannot be unpacked is no PREDICT
-    assert (TOKENS - 1) * dropped / 2 < r["dropped_predicts"] <= (TOKENS - 1) * dropped, r["dropped_predicts"]
-    assert (TOKENS - 1) * 9 / 2 < r["unknown_predictions"] <= (TOKENS - 1) * 10, r["unknown_predictions"]
+    r, err, _ = in_time(lambda r, _: r["dropped_predicts"] > (TOKENS - 1) * dropped / 2 and
+                        r["unknown_predictions"] > (TOKENS - 1) * 9 / 2, lie)
+    assert r["predicted_uses"] == 0 and r["stood_in_uses"] == STOOD_IN, r  # nothing of its own
+    assert r["dropped_predicts"] <= (TOKENS - 1) * dropped, r["dropped_predicts"]
+    assert r["unknown_predictions"] <= (TOKENS - 1) * 10, r["unknown_predictions"]
     assert "dropped a PREDICT of member 0: MoE layer 12; expected 0 to 11" in err, err
 
 
@@ -157,8 +170,7 @@ def probabilities_may_be_anything():
             shadow.say(predict(m, predicted(row, ALL, strange)))
 
     for args in (), ("--hedge", 400):
-        r, err, _ = with_liar(lie, *args)
-        assert r["predicted_uses"] > 0, r
+        in_time(lambda r, _: r["predicted_uses"] > 0, lie, *args)
 
 
 @test
@@ -189,10 +201,9 @@ def requests_out_of_range_are_not_answered():
             with shadow.data_lock:
                 shadow.data_connection.send(m)
 
-    r, err, _ = with_liar(lie)
+    r, _, _ = in_time(lambda _, err: "requests positions" in err, lie)
     assert r["asked_bytes"] == 0, r
     assert r["state_bytes"] == (TOKENS - 1) * LAYERS * 2 * 128 * 4, r  # what comes by itself is not asked for
-    assert "requests positions" in err, err
 
 
 @test
@@ -234,8 +245,8 @@ def one_that_asks_and_does_not_read_fills_no_memory():
         while True:
             shadow.data_connection.s.sendall(asks)
 
-    r, _, shadow = with_liar(ask_for_ever, prompt=LONG_PROMPT, expected=expected)
-    assert r["asked_bytes"] > UNSENT_BYTES // 4, r  # it was answered, and these answers stay somewhere
+    # It was answered, and these answers stay somewhere.
+    _, _, shadow = in_time(lambda r, _: r["asked_bytes"] > UNSENT_BYTES // 4, ask_for_ever, prompt=LONG_PROMPT, expected=expected)
     slack = UNSENT_BYTES // 2 + (256 << 20 if SLOW else 0)  # the allocator, requests that wait; what a sanitizer keeps
     assert shadow.main_peak_bytes < usual + UNSENT_BYTES + slack, (usual, shadow.main_peak_bytes)
 
@@ -323,35 +334,30 @@ class WithoutEnd:
         self.seen += 1
 
 
-def with_drafter(on_step, draft, **kw):
-    """Loads take a while, so that the shadow is in time."""
-    return with_liar(on_step, "--draft", draft, worker=("--load-time", 1), **kw)
-
-
 @test
 def drafts_in_bad_faith_are_not_believed():
     for tail in repeats_itself, at_random, with_strange_margins:
         for draft in "auto", 16:
-            r, err, _ = with_drafter(Drafter(tail, [6, 7]), draft)
-            assert r["accepted_tokens"] <= 2 and r["dropped_predicts"] == 0, (tail.__name__, draft, r)  # by chance
             # Every second step has a draft, for the shadow does not know which of its tokens was wrong; auto soon stops.
-            assert r["drafted_tokens"] > TOKENS if draft == 16 else r["drafted_tokens"] < TOKENS, (tail.__name__, draft, r)
+            r, _, _ = in_time(lambda r, _: r["voided_predictions"] > TOKENS and (draft != 16 or r["drafted_tokens"] > TOKENS),
+                              Drafter(tail, [6, 7]), "--draft", draft)
+            assert r["accepted_tokens"] <= 2 and r["dropped_predicts"] == 0, (tail.__name__, draft, r)  # by chance
+            assert draft == 16 or r["drafted_tokens"] < TOKENS, (tail.__name__, draft, r)
             assert r["undone_uses"] >= LAYERS * TOP_K * (r["drafted_tokens"] - 2), (tail.__name__, draft, r)
-            assert r["voided_predictions"] > TOKENS, (tail.__name__, draft, r)
 
 
 @test
 def a_margin_may_be_anything():
     for draft in "auto", 16:
-        r, _, _ = with_drafter(Drafter(is_right_with_strange_margins), draft)
-        assert r["accepted_tokens"] == r["drafted_tokens"] > 5 and r["dropped_predicts"] == 0, (draft, r)
+        r, _, _ = in_time(lambda r, _: r["drafted_tokens"] > 5, Drafter(is_right_with_strange_margins), "--draft", draft)
+        assert r["accepted_tokens"] == r["drafted_tokens"] and r["dropped_predicts"] == 0, (draft, r)
 
 
 @test
 def tokens_that_are_none_are_dropped():
     for draft in "auto", 16:
-        r, err, _ = with_drafter(Drafter(leaves_the_vocabulary), draft)
-        assert r["drafted_tokens"] == 0 and r["dropped_predicts"] > TOKENS / 2, (draft, r)
+        r, err, _ = in_time(lambda r, _: r["dropped_predicts"] > TOKENS / 2, Drafter(leaves_the_vocabulary), "--draft", draft)
+        assert r["drafted_tokens"] == 0, (draft, r)
         assert "dropped a PREDICT of member 0: token 4096; expected 0 to 4095" in err, err
 
 
@@ -360,8 +366,8 @@ def drafts_without_end_fill_no_memory():
     _, _, shadow = with_liar(lambda *_: None, "--draft", 16, before=1)
     usual = shadow.main_peak_bytes
     for draft in "auto", 16:
-        r, _, shadow = with_drafter(WithoutEnd(), draft, before=1)
-        assert r["accepted_tokens"] <= 2 and r["unknown_predictions"] > 10000, (draft, r)
+        r, _, shadow = in_time(lambda r, _: r["unknown_predictions"] > 10000, WithoutEnd(), "--draft", draft, before=1)
+        assert r["accepted_tokens"] <= 2, (draft, r)
         slack = (16 << 20) + (256 << 20 if SLOW else 0)  # what ZeroMQ has received; what a sanitizer keeps
         assert shadow.main_peak_bytes < usual + slack, (draft, usual, shadow.main_peak_bytes)
 

@@ -182,7 +182,7 @@ def test_newer_pack():
             (lambda m: None, put(192 + 10, "B", 4), ["expert (0, 0)", "shard 0", "codec 4", "0 to 3", again]),
             (lambda m: None, put(64, "B", 12), ["expert (0, 0)", "type 12", again]),
             (lambda m: None, put(70, "B", 2), ["expert (0, 0)", "n_mats", "expected 3, found 2"]),
-            (lambda m: None, put(71, "B", 3), ["expert (0, 0)", "n_vectors", "expected 0, found 3"]),
+            (lambda m: None, put(71, "B", 3), ["expert (0, 0)", "n_biases", "expected 0, found 3"]),
             (lambda m: None, put(192 + 9, "B", 1), ["sm_codec", "1"])):
         shutil.rmtree(at("new"), ignore_errors=True)
         shutil.copytree(at("kinds.planes"), at("new"))
@@ -338,6 +338,32 @@ def test_fingerprint():
         assert other.model["fingerprint"] == other.fingerprint()
         seen.add(other.fingerprint())
     assert len(seen) == 4
+
+
+def test_tokeniser_files():
+    """A pack has one tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model."""
+    tens = pr.Pack(at("quant.pack")).tensors
+    files = {"tokenizer.model": "ranked_llama/tokenizer.model", "tiktoken.model": "ranked_kimi/tiktoken.model",
+             "tokenizer.json": "tok_gpt2.json"}
+    seen, expected = set(), []
+    tc.write_checkpoint(at("tokeniser"), QUANT, tens, tokenizer=False)
+    for name, golden in files.items():  # each one counts more than those before
+        expected = [name]
+        shutil.copy(os.path.join("tests/golden/tokenizer", golden), at("tokeniser", name))
+        if name == "tiktoken.model":
+            shutil.copy("tests/golden/tokenizer/ranked_kimi/tokenizer_config.json", at("tokeniser"))
+        p = good(at("tokeniser"), at("tokeniser.pack-" + name), "--shadow", "none")
+        assert "no tokenizer.json" not in p.stderr
+        assert [f for f in files if os.path.exists(at("tokeniser.pack-" + name, f))] == expected
+        good("verify", at("tokeniser.pack-" + name), "--against", at("tokeniser"))
+        pack = pr.Pack(at("tokeniser.pack-" + name))
+        assert pack.model["fingerprint"] == pack.fingerprint()
+        seen.add(pack.fingerprint())
+    assert len(seen) == 3
+    os.remove(at("tokeniser", "tokenizer.json"))
+    with open(at("tokeniser", "tiktoken.model"), "a") as f:
+        f.write("!!\n")
+    refused(at("tokeniser"), at("tokeniser.bad"), says=["tiktoken.model", "BASE64 RANK"])
 
 
 def test_same_bytes_every_time():

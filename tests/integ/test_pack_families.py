@@ -13,15 +13,22 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import model_config
 import pack_reader as pr
 import tiny_checkpoint as tc
-from model_config import Model
+from model_config import BIASES, Model
 from pack_commands import at, check_record, contents, good, read, refused, resum, run_tests, same_bits, write
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "families")
 NAMES = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "config.json")))
 FAMILIES = {"mixtral": "mixtral_top3", "qwen3_moe": "qwen3_moe_mlp_only", "qwen2_moe": "qwen2_moe_norm", "olmoe": "olmoe_clip",
             "deepseek_v2": "deepseek_v2_groups", "deepseek_v3": "deepseek_v3_groups", "glm4_moe": "glm4_moe_air",
-            "glm4_moe_lite": "glm4_moe_lite_types", "minimax_m2": "minimax_m2_plain"}
+            "glm4_moe_lite": "glm4_moe_lite_types", "minimax_m2": "minimax_m2_plain", "gpt_oss": "gpt_oss_bf16",
+            "qwen3_next": "qwen3_next_plain", "qwen3_5_moe": "qwen3_5_moe_stacked", "phimoe": "phimoe_crossing",
+            "gemma4": "gemma4_own_v"}
+WITH_MTP = "deepseek_v3_groups", "glm4_moe_air", *(n for n in NAMES if n.startswith(("qwen3_next", "qwen3_5")))
 GONE = "the field is not there"
+PROPORTIONAL = dict(rope_theta=100.0, rope_type="proportional", partial_rotary_factor=0.5)
+# As phimoe_crossing has it.
+LONG = {"type": "longrope", "original_max_position_embeddings": 14, "short_factor": [1, 1.5, 2, 2.5], "long_factor": [1, 3, 9, 27.5],
+        "short_mscale": 1.1, "long_mscale": 1.25}
 YARN = {"type": "yarn", "factor": 8, "original_max_position_embeddings": 16}
 
 
@@ -37,8 +44,53 @@ def golden(name):
     """The same without the layers that predict further tokens, which no pack has."""
     path, cfg, tens = whole_golden(name)
     n = cfg["num_hidden_layers"]
-    behind = tuple("model.layers.%d." % i for i in range(n, n + cfg.get("num_nextn_predict_layers", 0)))
+    behind = ("mtp.", *("model.layers.%d." % i for i in range(n, n + cfg.get("num_nextn_predict_layers", 0))))
     return path, cfg, {k: v for k, v in tens.items() if not k.startswith(behind)}
+
+
+def cut_out(dtype, n_experts, expert, raw, at, step, n_rows):
+    """Of a tensor [n_experts][rows][...]: every step-th row of an expert from the at-th on."""
+    rows = len(raw) // n_experts // n_rows
+    return b"".join(raw[(expert * n_rows + i) * rows:][:rows] for i in range(at, n_rows, step))
+
+
+def turned(raw, n_in, n_out, each):
+    """[n_in][n_out] to [n_out][n_in]."""
+    return b"".join(raw[(i * n_out + o) * each:][:each] for o in range(n_out) for i in range(n_in))
+
+
+def one_by_one(cfg, tens):
+    """The checkpoint's tensors, those of several experts as each expert's own: matrices [out][in], gate apart from up."""
+    spec, out = Model(cfg), dict(tens)
+    for m in range(spec.n_moe):
+        for part, shape in spec.parts.items():
+            name, step = spec.stacked_name(m, part), 1 if part.startswith("down") else 2
+            dtype, whole, raw = tens.get(name) or tens.get(name + "_blocks") or (None, None, None)
+            if whole is None:
+                continue
+            rows, first = shape[0] * step, int(part.startswith("up"))
+            for e in range(spec.n_experts):
+                mine = spec.expert_name(m, e, part)
+                if name not in tens:
+                    scales = cut_out("U8", spec.n_experts, e, tens[name + "_scales"][2], first, step, rows)
+                    block = [pr.block_size(n, n // each, least) for n, each, least in zip(shape, (1, 32), (1, 16))]
+                    codes = cut_out(dtype, spec.n_experts, e, raw, first, step, rows)
+                    out[mine] = pr.Scaled("F4_E2M1", shape, codes, "F8_E8M0", tuple(block), scales)
+                    continue
+                each = pr.WIDTH[dtype]
+                if spec.family != "gpt_oss":  # gate above up, not turned
+                    each *= math.prod(shape)
+                    own = raw[(e * step + first) * each:][:each]
+                elif part in BIASES:
+                    own = cut_out(dtype, spec.n_experts, e, raw, first, step, rows)
+                else:
+                    size = len(raw) // spec.n_experts
+                    own = turned(raw[e * size:(e + 1) * size], shape[1], rows, each)
+                    own = cut_out(dtype, 1, 0, own, first, step, rows)
+                out[mine] = (dtype, shape, own)
+            for gone in (name, name + "_blocks", name + "_scales") * (part not in ("gate", "gate_bias")):
+                out.pop(gone, None)
+    return out
 
 
 def golden_pack(name):
@@ -100,8 +152,35 @@ def test_texts_by_hand():
                "v_dim=12 window=0 scale=3e93cd3a rope=0 qkv_bias=0 o_bias=0 qk_norm=2 norm_eps=358637bd clip=00000000 nope=0 "
                "q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=1 weight=3f800000 shared=0 shared_gate=0 score=sigmoid "
                "router_bias=1 group_two=0 sum_eps=00000000; layers 0 0")
-    for name, want in (("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2),
-                       ("glm4_moe_air", glm), ("minimax_m2_plain", minimax)):
+    # 24^-0.5 = 0.20412415, 0.1 ln 8 + 1 = 1.20794415.
+    gpt_oss = ("family=gpt_oss hidden=64 vocab=296 experts=6 top_k=3 intermediate=32 rms_eps=3727c5ac tied_head=0 expert_bias=1 "
+               "act=clamped limit=40e00000; rope 0: dims=24 neighbours=0 theta=4059000000000000 magnitude=3f9a9dea "
+               "factor=4020000000000000 beta_fast=4000000000000000 beta_slow=3fd0000000000000 original_ctx=16 between=1; kind 0: "
+               "mixer=gqa heads=4 kv_heads=2 k_dim=24 v_dim=24 window=8 scale=3e5105ec rope=0 qkv_bias=1 o_bias=1 qk_norm=0 "
+               "norm_eps=3727c5ac clip=00000000 nope=0 q_rank=0 kv_rank=0 sinks=1 groups=0 top_groups=0 renormalise=0 "
+               "weight=3f800000 shared=0 shared_gate=0 score=logit router_bias=0 group_two=0 sum_eps=00000000 logit_bias=1; kind "
+               "1: mixer=gqa heads=4 kv_heads=2 k_dim=24 v_dim=24 window=0 scale=3e5105ec rope=0 qkv_bias=1 o_bias=1 qk_norm=0 "
+               "norm_eps=3727c5ac clip=00000000 nope=0 q_rank=0 kv_rank=0 sinks=1 groups=0 top_groups=0 renormalise=0 "
+               "weight=3f800000 shared=0 shared_gate=0 score=logit router_bias=0 group_two=0 sum_eps=00000000 logit_bias=1; "
+               "layers 0 1")
+    # A quarter of 1 / 16 and half of 16 elements; 0.25.
+    rest = "qkv_bias=0 o_bias=0 qk_norm=%d norm_eps=358637bd clip=00000000 nope=0 q_rank=0 kv_rank=0 "
+    moe = " groups=0 top_groups=0 renormalise=1 weight=3f800000 shared=20 shared_gate=1; "
+    gated = ("hidden=32 vocab=296 experts=8 top_k=3 intermediate=16 rms_eps=358637bd tied_head=0 norms_around_one=1; rope 0: dims=8 "
+             "neighbours=0 theta=40c3880000000000 magnitude=3f800000; kind 0: mixer=delta heads=4 kv_heads=2 k_dim=8 v_dim=12 "
+             "window=0 scale=00000000 rope=0 " + rest % 0 + "conv=4 by_key_head=%d" + moe + "kind 1: mixer=gqa heads=4 "
+             "kv_heads=2 k_dim=16 v_dim=16 window=0 scale=3e800000 rope=0 " + rest % 1 + "gated=1" + moe + "layers 0 0 1")
+    # 32^0.5 = 5.6568542 and 32^-0.5 = 0.17677670; of 16 elements, 8 pairs, a quarter turns.
+    kind = ("mixer=gqa heads=4 kv_heads=%d k_dim=%d v_dim=%d window=%d scale=3f800000 rope=%d qkv_bias=0 o_bias=0 qk_norm=1 "
+            "norm_eps=358637bd clip=00000000 nope=0 q_rank=0 kv_rank=0 v_norm=1 v_is_k=%d sandwich=1 scaled=1 groups=0 "
+            "top_groups=0 renormalise=1 weight=3f800000 shared=20 shared_gate=0 router_norm=1 factors=1 logit_scale=3e3504f3")
+    gemma = ("family=gemma4 hidden=32 vocab=296 experts=8 top_k=3 intermediate=12 rms_eps=358637bd tied_head=1 act=gelu "
+             "embed_scale=40b504f3 logit_cap=40400000; rope 0: dims=12 neighbours=0 theta=40c3880000000000 magnitude=3f800000; "
+             "rope 1: dims=16 neighbours=0 theta=412e848000000000 magnitude=3f800000 pairs=2; kind 0: " +
+             kind % (2, 12, 12, 8, 0, 0) + "; kind 1: " + kind % (1, 16, 16, 0, 1, 1) + "; layers 0 0 1")
+    for name, want in (("gemma4_k_is_v", gemma), ("qwen3_next_plain", "family=qwen3_next " + gated % 1), ("qwen3_5_moe_stacked", "family=qwen3_5_moe " + gated % 0),
+                       ("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2),
+                       ("glm4_moe_air", glm), ("minimax_m2_plain", minimax), ("gpt_oss_mxfp4", gpt_oss)):
         assert Model(golden(name)[1]).text() == want, Model(golden(name)[1]).text()
 
 
@@ -109,12 +188,12 @@ def check_info(path, pack):
     """What od-pack info says, against config.json as the reader takes it."""
     info, text, spec, cfg = json.loads(good("info", "--json", path).stdout), good("info", path).stdout, pack.spec, pack.config
     latent = spec.latent
-    head = (cfg["qk_nope_head_dim"] + cfg["qk_rope_head_dim"] if latent else
-            cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"])
-    want = dict(schema_version=3, fingerprint=pack.fingerprint(), family=cfg["model_type"], layers=cfg["num_hidden_layers"],
+    kv_heads, head = spec.heads_of()
+    head = cfg["qk_nope_head_dim"] + cfg["qk_rope_head_dim"] if latent else head
+    want = dict(schema_version=3, fingerprint=pack.fingerprint(), family=spec.family, layers=cfg["num_hidden_layers"],
                 moe_layers=spec.n_moe, hidden=cfg["hidden_size"], attention="mla" if latent else "gqa",
-                heads=cfg["num_attention_heads"], kv_heads=1 if latent else cfg["num_key_value_heads"], head_dim=head,
-                vocab=cfg["vocab_size"], experts=spec.n_experts, top_k=cfg["num_experts_per_tok"], intermediate=spec.inner,
+                heads=cfg["num_attention_heads"], kv_heads=1 if latent else kv_heads, head_dim=head,
+                vocab=cfg["vocab_size"], experts=spec.n_experts, top_k=spec.top_k, intermediate=spec.inner,
                 shared_intermediate=spec.shared(), experts_here=spec.n_moe * spec.n_experts,
                 expert_weights=3 * spec.n_moe * spec.n_experts * spec.inner * cfg["hidden_size"],
                 dense_bytes=os.path.getsize(os.path.join(path, "dense.bin")),
@@ -124,42 +203,45 @@ def check_info(path, pack):
     for x in info["shadows"]:
         assert abs(x["bits_per_weight"] - 8 * os.path.getsize(os.path.join(path, x["file"])) / n) < 1e-9
     some = " (%d with experts)" % spec.n_moe if spec.n_moe < spec.n_layers else ""
-    kv = "latent of %d" % cfg["kv_lora_rank"] if latent else "%d key-value" % cfg["num_key_value_heads"]
+    kv = "latent of %d" % cfg["kv_lora_rank"] if latent else "%d key-value" % kv_heads
     for line in ("%s: %d layers%s, hidden %d, %d heads (%s) of %d, vocabulary %d" % (
-                     cfg["model_type"], spec.n_layers, some, spec.hidden, spec.heads, kv, head, cfg["vocab_size"]),
-                 "%d a layer, top-%d, intermediate %d, " % (spec.n_experts, cfg["num_experts_per_tok"], spec.inner)):
+                     spec.family, spec.n_layers, some, spec.hidden, spec.heads, kv, head, cfg["vocab_size"]),
+                 "%d a layer, top-%d, intermediate %d, " % (spec.n_experts, spec.top_k, spec.inner)):
         assert line in text, (line, text)
     assert ("shared by all rows: intermediate %d" % spec.shared() in text) == (spec.shared() > 0), text
 
 
-def check_shadows(pack, tens):
-    for precision in ("int8", "nf4"):
+def check_shadows(pack, precisions=("int8", "nf4")):
+    for precision in precisions:
         for name, record in pack.shadow(precision).items():
-            dtype, (n_out, n_in), raw = tens[name]
-            w = pr.decode(dtype, raw)
+            (n_out, n_in), w = pack.shape(name), pack.weights(name)
             check_record(record, precision, [w[r * n_in:(r + 1) * n_in] for r in range(n_out)])
 
 
 def test_golden_checkpoints():
     """Every tensor's bits, its place by MoE layer, fingerprint, shadows, and what is said of the pack."""
     roles = set()
-    assert {golden(n)[1]["model_type"] for n in NAMES} == set(FAMILIES)
+    assert {Model(golden(n)[1]).family for n in NAMES} == set(FAMILIES)
     for name in NAMES:
-        (path, _, tens), out = golden(name), golden_pack(name)
-        pack = pr.Pack(out)
-        same_bits(pack, tens)
+        (path, cfg, tens), out = golden(name), golden_pack(name)
+        pack, tens = pr.Pack(out), one_by_one(cfg, tens)
+        assert pack.scaled == {k: t for k, t in tens.items() if isinstance(t, pr.Scaled)}, name
+        same_bits(pack, {k: t for k, t in tens.items() if k not in pack.scaled})
         assert pack.model["fingerprint"] == pack.fingerprint(), (name, pack.spec.text())
         good("verify", out, "--against", path)
-        check_shadows(pack, tens)
+        check_shadows(pack)
         check_info(out, pack)
         roles |= {role for role, _, _ in pack.spec.dense}
         # A MoE layer's number is not m where dense layers come first.
-        assert [e["source"]["up"]["tensor"] for e in pack.model["experts"]["table"]] == [
-            n for n, _ in pack.spec.experts()][1::3]
-        behind = set(whole_golden(name)[2]) - set(tens)
-        assert bool(behind) == (name in ("deepseek_v3_groups", "glm4_moe_air")) and not behind & set(pack.tensors), name
-    every = {"embed", "head", "final_norm"} | {r for r, _, _ in model_config.ROLES}
-    assert every - roles == {"attn_o_bias"}, every - roles  # no golden has that one; variants below have
+        ups = [pack.spec.expert_name(m, e, "up") for m in range(pack.spec.n_moe) for e in range(pack.spec.n_experts)]
+        if pack.spec.stacked_name(0, "up") + "_blocks" * bool(pack.scaled) in golden(name)[2]:
+            ups = [pack.spec.stacked_name(m, "up") + "_blocks" * bool(pack.scaled) for m in range(pack.spec.n_moe)
+                   for _ in range(pack.spec.n_experts)]
+        assert [e["source"]["up"]["tensor"] for e in pack.model["experts"]["table"]] == ups
+        behind = set(whole_golden(name)[2]) - set(golden(name)[2])
+        assert bool(behind) == (name in WITH_MTP) and not behind & set(pack.tensors), name
+    every = set(model_config.WHOLE) | {r for r, _, _ in model_config.ROLES}
+    assert every == roles, every - roles
 
 
 def test_same_bytes_from_any_threads():
@@ -170,16 +252,25 @@ def test_same_bytes_from_any_threads():
         assert contents(at("again")) == contents(out), family
 
 
+def stacked_names(spec):
+    """Tensors of all experts of the last layer, in whatever type."""
+    return [spec.stacked_name(spec.n_moe - 1, part) + end for part in ("up", "down") for end in ("", "_bias", "_blocks", "_scales")]
+
+
 def test_against_a_changed_checkpoint():
     """One bit of one tensor of each role, and of an expert, differs: it is found and the tensor named."""
-    for name in FAMILIES.values():
+    for name in [*FAMILIES.values(), "gpt_oss_mxfp4"]:
         path, cfg, tens = golden(name)
         spec = Model(cfg)
+        some = [n for n in (spec.experts()[-2][0], *stacked_names(spec)) if n in tens]
+        assert len(some) == {"gpt_oss_bf16": 4, "gpt_oss_mxfp4": 6, "qwen3_5_moe_stacked": 2, "gemma4_own_v": 2}.get(name, 1), some
         places = {role: spec.dense_name(role, layer) for role, layer, _ in spec.dense}  # of each role the last
         shutil.rmtree(at("changed"), ignore_errors=True)
         shutil.copytree(path, at("changed"))
         good("verify", golden_pack(name), "--against", at("changed"))
-        for tensor in [*places.values(), spec.experts()[-2][0]]:
+        for file in glob.glob(at("changed", "model*")):  # several, if the golden is in several
+            os.unlink(file)
+        for tensor in [*places.values(), *some]:
             dtype, shape, raw = tens[tensor]
             other = dict(tens, **{tensor: (dtype, shape, raw[:-1] + bytes([raw[-1] ^ 1]))})
             tc.write_safetensors(at("changed", "model.safetensors"), other)
@@ -223,7 +314,24 @@ VARIANTS = [
     ("minimax_m2_plain", dict(rotary_dim=None, num_key_value_heads=GONE)),
     ("minimax_m2_plain", dict(rotary_dim=None, partial_rotary_factor=0.5, tie_word_embeddings=True, attn_type_list=None)),
     ("minimax_m2_plain", dict(rotary_dim=6, rope_scaling=dict(YARN, partial_rotary_factor=0.5), scoring_func=GONE)),
+    ("gpt_oss_f32", dict(attention_bias=GONE, swiglu_limit=GONE, layer_types=GONE, tie_word_embeddings=False)),
+    ("phimoe_crossing", dict(lm_head_bias=False, attention_bias=None, sliding_window=12, router_jitter_noise=GONE)),
+    ("phimoe_crossing", dict(rope_scaling=dict(LONG, original_max_position_embeddings=GONE), tie_word_embeddings=True)),
+    ("phimoe_crossing", dict(rope_scaling=None, architectures=["PhimoeForCausalLM"], router_jitter_noise=0)),
+    ("phimoe_no_bias", dict(attention_bias=True, sliding_window=128, head_dim=12)),
+    ("gpt_oss_f32", dict(experts_per_token=GONE, rope_parameters=None, rope_scaling=dict(YARN, truncate=True))),
+    ("qwen3_next_plain", dict(layer_types=["full_attention"] * 3, attention_bias=True, full_attention_interval=7)),
+    ("qwen3_next_plain", dict(num_hidden_layers=5, full_attention_interval=GONE, decoder_sparse_step=2, norm_topk_prob=None)),
+    ("qwen3_next_plain", dict(partial_rotary_factor=GONE, linear_conv_kernel_dim=2, linear_num_key_heads=4, tie_word_embeddings=True)),
+    ("qwen3_5_moe_stacked", dict(model_type=GONE, layer_types=["linear_attention", "full_attention"] * 2, num_hidden_layers=4)),
+    ("qwen3_5_moe_stacked", dict(mlp_only_layers=[0], linear_value_head_dim=5, rope_parameters=dict(YARN, rope_theta=1e5))),
     ("deepseek_v2_groups", dict(n_group=2, topk_group=1, qk_rope_head_dim=12, rope_scaling=dict(YARN, mscale_all_dim=0.4))),
+    ("gemma4_own_v", dict(attention_k_eq_v=True, layer_types=GONE, num_hidden_layers=8, num_global_key_value_heads=2)),
+    ("gemma4_own_v", dict(attention_k_eq_v=True, num_global_key_value_heads=GONE, tie_word_embeddings=None, architectures=GONE)),
+    ("gemma4_own_v", dict(rope_parameters=GONE, sliding_window=GONE, model_type=GONE, final_logit_softcapping=7.5)),
+    ("gemma4_own_v", dict(layer_types=["full_attention"] * 3, global_head_dim=8, head_dim=GONE)),
+    ("gemma4_k_is_v", dict(per_layer_config={"02": dict(num_key_value_heads=1, head_dim=20)}, global_head_dim=GONE)),
+    ("gemma4_k_is_v", dict(per_layer_config={"0": dict(head_dim=8), "1": dict(head_dim=8)}, num_global_key_value_heads=GONE)),
 ]
 
 
@@ -259,13 +367,28 @@ def test_fingerprints_tell_models_apart():
                      dict(n_group=2, topk_group=1, num_experts_per_tok=2), dict(rope_theta=500.0)],
         "glm4_moe_lite": [dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0), dict(rope_scaling=YARN)],
         "minimax_m2": [dict(rotary_dim=4), dict(rotary_dim=12), dict(rope_theta=500.0), dict(num_experts_per_tok=2)],
+        "gemma4": [dict(sliding_window=9), dict(final_logit_softcapping=3.0), dict(top_k_experts=3), dict(rms_norm_eps=2e-6),
+                   *[dict(rope_parameters=dict(full_attention=o, sliding_attention=dict(rope_theta=100.0))) for o in (
+                       dict(rope_theta=100.0), dict(rope_theta=500.0), dict(PROPORTIONAL), dict(PROPORTIONAL, factor=2.0))]],
+        "phimoe": [dict(rope_scaling=None), dict(sliding_window=9), dict(router_jitter_noise=0.02), dict(rope_scaling=LONG),
+                   dict(rope_scaling=dict(LONG, long_factor=[1, 3, 9, 27])), dict(rope_scaling=dict(LONG, short_mscale=1.0)),
+                   dict(rope_scaling=dict(LONG, long_mscale=1.0)), dict(rope_scaling=dict(LONG, short_factor=[1, 1, 1, 1])),
+                   dict(rope_scaling=dict(LONG, original_max_position_embeddings=15), original_max_position_embeddings=15)],
+        "gpt_oss": [dict(swiglu_limit=2.0), dict(sliding_window=6), dict(layer_types=["sliding_attention"] * 2),
+                    dict(layer_types=GONE), dict(num_experts_per_tok=3), dict(rope_parameters=dict(YARN, rope_theta=1e5)),
+                    dict(rope_parameters=dict(rope_type="default", rope_theta=1e5))],
+        "qwen3_next": [dict(norm_topk_prob=False), dict(partial_rotary_factor=0.25), dict(rms_norm_eps=1e-5), dict(rope_theta=500.0),
+                       dict(num_experts_per_tok=2)],
+        "qwen3_5_moe": [dict(num_experts_per_tok=2), dict(rope_parameters=dict(rope_theta=500.0, partial_rotary_factor=0.5)),
+                        dict(rope_parameters=dict(rope_theta=500.0)), dict(rope_parameters=dict(YARN, rope_theta=500.0))],
     }
     other = dict(attention_dropout=0.5, initializer_range=0.1, use_cache=False, torch_dtype="float32", transformers_version="9",
                  router_aux_loss_coef=0.5, bos_token_id=3, eos_token_id=4, max_position_embeddings=256)
     for family, name in FAMILIES.items():
         _, cfg, tens = golden(name)
         seen = {packed("print", cfg, tens).fingerprint()}
-        assert packed("print", with_fields(cfg, **other), tens).fingerprint() in seen, family
+        more = dict(other, sliding_window=256) if family == "phimoe" else other  # a window that no text exceeds
+        assert packed("print", with_fields(cfg, **more), tens).fingerprint() in seen, family
         for fields in numbers[family]:
             seen.add(packed("print", with_fields(cfg, **fields), tens).fingerprint())
         assert len(seen) == 1 + len(numbers[family]), (family, fields)
@@ -286,6 +409,49 @@ def test_shares():
             shutil.rmtree(at("share"))
 
 
+# Of each family that may be a part: checkpoint, outer model_type and architecture, tensors left out, a tensor of a layer.
+PARTS = [("qwen3_5_moe_stacked", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",
+          {"model.visual.patch_embed.proj.weight": ("BF16", [3, 2, 1], bytes(range(12))), "mtp.norm.weight": ("F32", [1], bytes(4)),
+           "model.visual.blocks.0.norm1.bias": ("F16", [2], bytes(range(4)))},
+          ("2 tensors model.visual.*", "1 tensor mtp.*"), "linear_attn.A_log"),
+         ("gemma4_k_is_v", "gemma4", "Gemma4ForConditionalGeneration",
+          {"model.vision_tower.patch_embedder.input_proj.weight": ("BF16", [3, 2, 1], bytes(range(12))),
+           "model.vision_tower.std_bias": ("F32", [1], bytes(4)), "model.embed_vision.embedding_projection.weight": ("F16", [2], bytes(4))},
+          ("2 tensors model.vision_tower.*", "1 tensor model.embed_vision.*"), "layer_scalar")]
+
+
+def test_text_parts():
+    """A multimodal model's text part, with experts in one tensor or one by one, is the text-only model: the same bits under the same
+    names, and one fingerprint. Pictures are left out, which od-pack says."""
+    for name, family, architecture, pictures, left_out, of_layer in PARTS:
+        _, cfg, tens = golden(name)
+        want = json.loads(read(golden_pack(name), "model.json"))["fingerprint"]
+        outer, renamed = tc.multimodal(cfg, tens, family, architecture)
+        for config, tensors in ((cfg, one_by_one(cfg, tens)), (outer, {**renamed, **pictures})):
+            shutil.rmtree(at("parts"), ignore_errors=True)
+            tc.write_checkpoint(at("parts"), config, tensors)
+            shutil.copy(os.path.join(golden(name)[0], "tokenizer.json"), at("parts"))
+            said = good(at("parts"), at("parts.pack"), "--shadow", "int8", "--force").stderr
+            pack = pr.Pack(at("parts.pack"))
+            assert want == pack.fingerprint() == pack.model["fingerprint"]
+            same_bits(pack, one_by_one(cfg, tens))
+            check_shadows(pack, ["int8"])
+            good("verify", at("parts.pack"), "--against", at("parts"))
+            assert all(("left out: " + what in said) == (config is outer) for what in left_out), said
+        tc.write_small(at("bad"), outer)
+        for more in ("model.audio.conv.weight", "visual.norm.weight", "model.layers.0." + of_layer,
+                     "model.language_model.visual.norm.weight"):
+            tc.write_safetensors(at("bad", "model.safetensors"), dict(renamed, **{more: ("F32", [2], bytes(8))}))
+            nothing_is_made(more, "is not one of a %s model" % family)
+        lost = "model.language_model.layers.0." + of_layer
+        tc.write_safetensors(at("bad", "model.safetensors"), {k: t for k, t in renamed.items() if k != lost})
+        nothing_is_made(lost, "missing")
+        tc.write_small(at("bad"), cfg)
+        tc.write_safetensors(at("bad", "model.safetensors"), dict(tens, **pictures))
+        nothing_is_made("vis", "is not one of a %s model" % family)
+        shutil.rmtree(at("bad"))
+
+
 # ---- what is refused ----
 
 def nothing_is_made(*says):
@@ -297,13 +463,13 @@ def nothing_is_made(*says):
     return p.stderr
 
 
-MODELS = [*FAMILIES.values(), "deepseek_v2_lite", "qwen2_moe_no_bias", "glm4_moe_norms", "biases"]
+MODELS = [*FAMILIES.values(), "gemma4_k_is_v", "deepseek_v2_lite", "qwen2_moe_no_bias", "glm4_moe_norms", "biases"]
 
 
 def model_to_break(name):
-    """A golden checkpoint, or one of a variant that has all biases."""
+    """A golden checkpoint, its experts one by one; or one of a variant that has all biases."""
     if name != "biases":
-        return golden(name)[1:]
+        return golden(name)[1], one_by_one(*golden(name)[1:])
     cfg = with_fields(golden("qwen3_moe_step")[1], attention_bias=True, tie_word_embeddings=False)
     return cfg, tc.tensors(cfg, seed=8)
 
@@ -312,12 +478,16 @@ def bad_tensors(cfg, tens):
     """Of one tensor of each role, and of an expert: what it becomes (None: it is missing), and what is said of it."""
     spec = Model(cfg)
     last = {role: (spec.dense_name(role, layer), shape) for role, layer, shape in spec.dense}
-    for role, (name, shape) in [*last.items(), ("expert", spec.experts()[-1]), ("expert", spec.experts()[0])]:
+    for role, (name, shape) in [*last.items(), ("expert", spec.experts()[-1]), ("expert", spec.experts()[-2]),
+                                ("expert", spec.experts()[0])]:
         dtype, _, raw = tens[name]
         shapes = [[1, shape[0]], [shape[0], 1]]
         if len(shape) == 2:
             shapes = [s for s in (shape[::-1], [math.prod(shape)], [*shape, 1]) if s != shape]
-        yield name, None, [name, "missing"]
+        if len(shape) == 3:
+            shapes = [[shape[0], shape[2]], [math.prod(shape)], [shape[0], shape[2], 1]]
+        stacked = spec.stacks and name == spec.experts()[0][0]  # that name is what published models have
+        yield name, None, [spec.stacked_name(0, "gate") if stacked else name, "missing"]
         for s in shapes:
             yield name, (dtype, s, raw), [name, "expected shape %s" % shape, "found %s" % s]
         half = len(raw) // 2
@@ -346,7 +516,42 @@ def test_bad_tensors():
             nothing_is_made(*says)
             n += 1
         shutil.rmtree(at("bad"))
-    assert seen == {"embed", "head", "final_norm"} | {r for r, _, _ in model_config.ROLES} and n > 500, (n, seen)
+    assert seen == set(model_config.WHOLE) | {r for r, _, _ in model_config.ROLES} and n > 500, (n, seen)
+
+
+def test_bad_stacked_tensors():
+    """Of tensors of all experts of a layer: missing, of another shape, of a wrong type, too many."""
+    n = 0
+    for name in ("gpt_oss_bf16", "gpt_oss_f32", "gpt_oss_mxfp4", "qwen3_5_moe_stacked", "gemma4_k_is_v"):
+        _, cfg, tens = golden(name)
+        tc.write_small(at("bad"), cfg)
+        for tensor in [t for t in stacked_names(Model(cfg)) if t in tens]:
+            dtype, shape, raw = tens[tensor]
+            other = [[shape[0], shape[2], shape[1], *shape[3:]]] if shape[2:] and shape[1] != shape[2] else []
+            other += [[shape[0] * shape[1], *shape[2:]], [1, *shape], [shape[0] - 1, *shape[1:]], [shape[0], shape[1] - 1, *shape[2:]]]
+            cases = [((dtype, s, raw[:math.prod(s) * len(raw) // math.prod(shape)]), ["expected shape [%s]" % ", ".join(map(str, shape))])
+                     for s in other]
+            cases += [((wrong, shape, bytes(math.prod(shape) * (2 if wrong == "I16" else 1))), ["expected dtype", wrong])
+                      for wrong in ("I16", "F8_E4M3", "I8")]
+            for to, says in cases + [(None, ["missing"])]:
+                changed = {k: v for k, v in dict(tens, **{tensor: to}).items() if v is not None}
+                tc.write_safetensors(at("bad", "model.safetensors"), changed)
+                nothing_is_made(tensor if to or not tensor.endswith("_blocks") else tensor[:-len("_blocks")], *says)
+                n += 1
+        spec = Model(cfg)
+        more = [spec.expert_name(1, 0, "up"), spec.expert_name(1, 2, "down_bias"), spec.stacked_name(0, "up") + "_scale",
+                spec.stacked_name(0, "down").replace(".0.", ".%d." % spec.n_layers)]
+        for tensor in more + [t for t in stacked_names(spec) if t not in tens and name != "gpt_oss_mxfp4"]:
+            tc.write_safetensors(at("bad", "model.safetensors"), dict(tens, **{tensor: ("U8", [2], bytes(2))}))
+            nothing_is_made(tensor, "is not one of a %s model" % spec.family)
+            n += 1
+        shutil.rmtree(at("bad"))
+    # Rows of MXFP4 are whole blocks.
+    _, cfg, tens = golden("gpt_oss_mxfp4")
+    tc.write_checkpoint(at("bad"), with_fields(cfg, intermediate_size=24), tens)
+    nothing_is_made("gate_up_proj")
+    shutil.rmtree(at("bad"))
+    assert n > 100, n
 
 
 def surplus(spec):
@@ -367,12 +572,27 @@ def test_surplus_tensors():
     for name in MODELS:
         cfg, tens = model_to_break(name)
         tc.write_small(at("bad"), cfg)
-        for tensor in sorted(set(surplus(Model(cfg))) - set(tens)):
+        own = {Model(cfg).stacked_name(0, "up")} if Model(cfg).stacks else set()  # it is what they have
+        own |= {"mtp.fc.weight"} if Model(cfg).gated else set()  # left out
+        for tensor in sorted(set(surplus(Model(cfg))) - set(tens) - own):
             tc.write_safetensors(at("bad", "model.safetensors"), dict(tens, **{tensor: ("F32", [2], bytes(8))}))
-            nothing_is_made(tensor, "is not one of a %s model" % cfg["model_type"])
+            nothing_is_made(tensor, "is not one of a %s model" % Model(cfg).family)
             n += 1
         shutil.rmtree(at("bad"))
     assert n > 400, n
+
+
+def test_empty_tensors():
+    """transformers writes shared experts of no rows where n_shared_experts is 0."""
+    name = "model.layers.2.mlp.shared_experts.%s_proj.weight"
+    _, cfg, tens = golden("deepseek_v3_groups")
+    cfg = with_fields(cfg, n_shared_experts=0)
+    tens = {k: v for k, v in tens.items() if "shared_experts" not in k}
+    tens |= {name % "up": ("BF16", [0, 32], b""), name % "down": ("BF16", [32, 0], b"")}
+    tc.write_checkpoint(at("bad"), cfg, tens)
+    good(at("bad"), at("bad.pack"), "--shadow", "none", "--force")
+    tc.write_checkpoint(at("bad"), cfg, dict(tens, **{name % "up": ("BF16", [1, 32], bytes(64))}))
+    nothing_is_made(name % "up", "is not one of a deepseek_v3 model")
 
 
 # Fields, what they must not be, and words of the message beside the field's name.
@@ -380,7 +600,8 @@ EVERYWHERE = [
     ("hidden_act", ["gelu", "gelu_pytorch_tanh", "relu", "", 1]), ("mlp_bias", [True, 1]), ("lm_head_bias", [True]),
     ("use_qk_norm", [True]), ("partial_rotary_factor", [0.5, 0, "1"]), ("embedding_multiplier", [12, 0.5]),
     ("residual_multiplier", [0.22]), ("logits_scaling", [8]), ("logit_scale", [0.0625]), ("attn_logit_softcapping", [50.0]),
-    ("final_logit_softcapping", [30.0]), ("swiglu_limit", [7.0]),
+    ("final_logit_softcapping", [30.0]), ("swiglu_limit", [7.0]), ("sliding_window", [16, "16"]),
+    ("layer_types", [["sliding_attention"] * 3, ["full_attention", "linear_attention"], [1], "full_attention"]),
     ("rope_scaling", [{"type": t, "factor": 2.0} for t in ("linear", "dynamic", "llama3", "longrope", "su", "ntk", "")]),
     ("rope_scaling", [{"rope_type": "linear", "factor": 2.0}, {"rope_type": 1}, 2.0, [], "yarn"]),
     ("rope_scaling", [{"rope_type": "default", "partial_rotary_factor": 0.5}, dict(YARN, truncate=0), {"type": "yarn"},
@@ -401,6 +622,11 @@ V3 = [("scoring_func", ["softmax", 1]), ("topk_method", ["greedy", "", 1]), ("mo
       ("first_k_dense_replace", [-1, 1.0]), ("num_nextn_predict_layers", [-1, "1", 1 << 20])]
 QWEN = [("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
         ("norm_topk_prob", [1, "true"]), ("decoder_sparse_step", [0, -1, "1"]), ("mlp_only_layers", [[-1], ["1"], 1])]
+GATED = GQA[:1] + [("linear_num_value_heads", [GONE, 0, 3, "4"]), ("linear_num_key_heads", [GONE, 0, 3]), ("linear_key_head_dim", [GONE, 0, 4097]),
+         ("linear_value_head_dim", [GONE, 0]), ("linear_conv_kernel_dim", [GONE, 1, 65]), ("head_dim", [GONE, None]),
+         ("num_key_value_heads", [3, 0]), ("attention_bias", [1]), ("attn_output_gate", [False, 1]), ("use_sliding_window", [True]),
+         ("shared_expert_intermediate_size", [GONE, 0]), ("full_attention_interval", [0, 4, "3"]),
+         ("layer_types", [["full_attention"], ["linear_attention"] * 3, ["full_attention"] * 2 + ["sliding_attention"], [1, 2, 3], {}])]
 OWN = {
     "mixtral": GQA + [("attention_bias", [True, 1]), ("num_local_experts", [GONE, 0]), ("intermediate_size", [GONE, 0]),
                       ("sliding_window", [-1, "12"])],
@@ -417,25 +643,62 @@ OWN = {
                     ("q_lora_rank", [0, -1]), ("n_group", [GONE, 0, 3, 9]), ("topk_group", [GONE, 0, 5, 1]),
                     ("n_shared_experts", [-1, 1.5, 4096 * 100]), ("routed_scaling_factor", [0, -1, "4"]),
                     ("first_k_dense_replace", [-1, 1.0])],
-    "deepseek_v3": V3 + [("attention_bias", [True]), ("rope_interleave", [False, 0]), ("kv_lora_rank", [GONE, 0, 4097]),
+    "deepseek_v3": V3 + [("attention_bias", [True]), ("rope_interleave", [0, "no"]), ("kv_lora_rank", [GONE, 0, 4097]),
                          ("qk_nope_head_dim", [GONE, 0]), ("qk_rope_head_dim", [GONE, 0, 7]), ("v_head_dim", [GONE, 0]),
                          ("q_lora_rank", [0, -1]), ("n_group", [12, 5])],
     "glm4_moe": GQA + V3 + [("attention_bias", [1]), ("use_qk_norm", [1, "yes"]), ("n_group", [8, 3]),
                             ("partial_rotary_factor", [0, 0.3, 1.5, "0.5"])],
     "glm4_moe_lite": V3[:-2] + [
-        ("attention_bias", [True]), ("rope_interleave", [False]), ("kv_lora_rank", [GONE, 0, 4097]), ("head_dim", [16, "8"]),
+        ("attention_bias", [True]), ("rope_interleave", [0]), ("kv_lora_rank", [GONE, 0, 4097]), ("head_dim", [16, "8"]),
         ("qk_nope_head_dim", [GONE, 0]), ("qk_rope_head_dim", [GONE, 0, 7]), ("v_head_dim", [GONE, 0]),
         ("mlp_layer_types", [[], ["dense", "sparse"], ["dense", "sparse", "moe"], ["sparse"] * 4, [1, 1, 1], "sparse"]),
         ("num_nextn_predict_layers", [-1])],
+    "gemma4": [("hidden_activation", ["gelu", "silu", "", 1]), ("hidden_act", ["silu"]), ("enable_moe_block", [GONE, False, 1]),
+               ("hidden_size_per_layer_input", [GONE, 8, "0"]), ("num_kv_shared_layers", [1, -1]),
+               ("use_double_wide_mlp", [True]), ("attention_bias", [True]), ("use_bidirectional_attention", ["all", True]),
+               ("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
+               ("top_k_experts", [GONE, 0, 6, 2.0]), ("num_key_value_heads", [GONE, 0, 3, 8]), ("head_dim", [9, 0, 1 << 21]),
+               ("global_head_dim", [9, 0, 1 << 21]), ("attention_k_eq_v", [1]), ("sliding_window", [0, -1, "8"]),
+               ("final_logit_softcapping", [-1, "30"]),
+               ("layer_types", [["full_attention"], ["full_attention"] * 2 + ["chunked_attention"], [1, 2, 3], {}]),
+               ("rope_parameters", [dict(full_attention=o, sliding_attention=dict(rope_theta=1e4)) for o in (
+                   None, 1, {}, dict(rope_theta=0), dict(rope_theta=1e4, rope_type="yarn", factor=4),
+                   dict(PROPORTIONAL, partial_rotary_factor=0.01), dict(PROPORTIONAL, partial_rotary_factor=1.5),
+                   dict(PROPORTIONAL, factor=0.5))]),
+               ("per_layer_config", [1, {"3": {"head_dim": 8}}, {"0": {"head_dim": 8}}, {"1": {"head_dim": 0}},
+                                     {"1": {"head_dim": 8, "sliding_window": 4}}])],
     "minimax_m2": [("head_dim", [GONE, None, 9, 0]), ("num_key_value_heads", [3, 8, 0]), ("num_local_experts", [GONE, 0]),
                    ("intermediate_size", [GONE, 0]), ("rotary_dim", [0, 14, "8"]), ("attention_bias", [True]),
                    ("use_qk_norm", [False, 0]), ("use_routing_bias", [False]), ("scoring_func", ["softmax"]),
-                   ("qk_norm_type", ["per_head"]), ("attn_type_list", [[1, 0], [7, 1], ["1"]]), ("sliding_window", [8]),
+                   ("qk_norm_type", ["per_head"]), ("attn_type_list", [[1, 0], [7, 1], ["1"]]),
                    ("shared_intermediate_size", [16]), ("layernorm_full_attention_beta", [3.5]),
                    ("layernorm_mlp_beta", [0.5]), ("routed_scaling_factor", [2.5]), ("partial_rotary_factor", ["1", 2])],
+    "phimoe": [("head_dim", [9, 0]), ("num_key_value_heads", [GONE, 3, 8, 0]), ("num_local_experts", [GONE, 0]),
+               ("intermediate_size", [GONE, 0]), ("num_experts_per_tok", [1, 3]), ("attention_bias", [1]), ("lm_head_bias", [1]),
+               ("router_jitter_noise", [-1, 2, "0.01"]), ("sliding_window", [-1, "12"]),
+               ("original_max_position_embeddings", [15, 0, "14"]), ("rope_scaling", [YARN]),
+               *(("short_factor", [dict(LONG, short_factor=x)]) for x in (GONE, 1, [1, 2, 3], [1, 2, 3, 0], [1, 2, 3, "4"])),
+               *(("long_factor", [dict(LONG, long_factor=x)]) for x in (GONE, [], [1, 2, 3, -4], [1, 2, 3, 4, 5])),
+               *(("mscale", [dict(LONG, **{k: x})]) for k in ("short_mscale", "long_mscale") for x in (GONE, -1, "1"))],
+    "gpt_oss": [("head_dim", [GONE, None, 9, 0]), ("num_key_value_heads", [3, 8, 0]), ("num_local_experts", [GONE, 0]),
+                ("intermediate_size", [GONE, 0]), ("sliding_window", [GONE, None, 0, -1, "5"]), ("attention_bias", [1, "yes"]),
+                ("experts_per_token", [1, 3, "2"]), ("swiglu_limit", [0, -1, "7", 1e7]), ("swiglu_alpha", [1, 1.7, "1.702"]),
+                ("layer_types", [[], ["full_attention"], ["full_attention"] * 3, ["full_attention", "linear_attention"],
+                                 ["full_attention", 1], "full_attention", {}]),
+                ("rope_parameters", [None, GONE, dict(YARN, rope_theta=1e4, truncate=1)]),
+                ("quantization_config", [dict(quant_method="mxfp4", group_size=16), dict(quant_method="mxfp8"), {}, 1])],
+    "qwen3_next": GATED + QWEN + [("partial_rotary_factor", [0, 0.2, 1.5, "0.5"])],
+    "qwen3_5_moe": GATED + QWEN[:2] + [("norm_topk_prob", [False, 1]), ("rope_parameters", [1, dict(rope_theta=1e4, rope_type="su"),
+                                                                       dict(rope_theta=1e4, partial_rotary_factor=0.2)])],
 }
 # What these families read, where others must not have it: settings of EVERYWHERE that are theirs to refuse, or not.
-READ = {"glm4_moe": ("use_qk_norm", "partial_rotary_factor"), "minimax_m2": ("use_qk_norm", "partial_rotary_factor")}
+READ = {"glm4_moe": ("use_qk_norm", "partial_rotary_factor"), "minimax_m2": ("use_qk_norm", "partial_rotary_factor"),
+        "mixtral": ("sliding_window",), "qwen3_moe": ("sliding_window",), "qwen2_moe": ("sliding_window", "layer_types"),
+        "gemma4": ("hidden_act", "final_logit_softcapping", "rope_theta", "num_experts_per_tok", "sliding_window", "layer_types"),
+        "phimoe": ("sliding_window", "lm_head_bias"),
+        "gpt_oss": ("swiglu_limit", "rope_theta", "sliding_window", "layer_types"),
+        "qwen3_next": ("partial_rotary_factor", "sliding_window", "layer_types"),
+        "qwen3_5_moe": ("partial_rotary_factor", "sliding_window", "layer_types", "rope_theta", "rope_scaling")}
 
 
 def test_bad_configs():
@@ -446,10 +709,14 @@ def test_bad_configs():
         tc.write_checkpoint(at("bad"), cfg, tens)
         for key, values in EVERYWHERE + OWN[family]:
             for value in values:
+                field, value = key, with_fields(value) if isinstance(value, dict) else value
+                if isinstance(value, dict) and value.get("type") == "longrope" and family == "phimoe":
+                    field = "rope_scaling"
                 inside = isinstance(value, dict) and "partial_rotary_factor" in value
-                if family in READ and (inside or (key in READ[family] and (key, values) in EVERYWHERE)):
+                reads = READ.get(family, ())
+                if inside and "partial_rotary_factor" in reads or key in reads and (key, values) in EVERYWHERE:
                     continue
-                write(json.dumps(with_fields(cfg, **{key: value})).encode(), at("bad"), "config.json")
+                write(json.dumps(with_fields(cfg, **{field: value})).encode(), at("bad"), "config.json")
                 unknown = key in ("model_type", "architectures") and value not in ("x", [], 7)
                 nothing_is_made("config.json", "no known model family" if unknown else key)
                 n += 1
@@ -461,7 +728,7 @@ def test_neutral_settings():
     """Values that change nothing are taken, so what is refused above is refused for its value."""
     everywhere = dict(mlp_bias=False, lm_head_bias=None, use_qk_norm=False, partial_rotary_factor=1.0, embedding_multiplier=1,
                       residual_multiplier=1.0, logits_scaling=1, logit_scale=None, attn_logit_softcapping=0,
-                      final_logit_softcapping=None, swiglu_limit=0.0)
+                      final_logit_softcapping=None, swiglu_limit=0.0, layer_types=None)
     own = {"mixtral": dict(attention_bias=False, rope_scaling={"type": "default"}),
            "qwen3_moe": dict(attention_bias=None, hidden_act=GONE),
            "qwen2_moe": dict(attention_bias=False, qkv_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
@@ -475,7 +742,19 @@ def test_neutral_settings():
                                  norm_topk_prob=GONE, routed_scaling_factor=None, n_shared_experts=GONE, moe_layer_freq=None),
            "minimax_m2": dict(use_qk_norm=True, partial_rotary_factor=8 / 12, scoring_func=GONE, attn_type_list=[1, 1, 1],
                               layernorm_full_attention_beta=1.0, layernorm_linear_attention_beta=9.0, layernorm_mlp_beta=1,
-                              sliding_window=GONE, mlp_intermediate_size=99, use_mtp=False, num_mtp_modules=0)}
+                              sliding_window=GONE, mlp_intermediate_size=99, use_mtp=False, num_mtp_modules=0),
+           "gemma4": dict(hidden_act="gelu_pytorch_tanh", hidden_activation=None, num_kv_shared_layers=None, rope_theta=7,
+                          use_double_wide_mlp=None, attention_bias=None, use_bidirectional_attention=None,
+                          vocab_size_per_layer_input=GONE, num_global_key_value_heads=4, num_experts_per_tok=1, per_layer_config=None,
+                          layer_types=["full_attention", "sliding_attention", "full_attention"]),
+           "phimoe": dict(hidden_act=None, lm_head_bias=True, input_jitter_noise=0.5, original_max_position_embeddings=GONE,
+                          sliding_window=999),
+           "gpt_oss": dict(layer_types=["full_attention", "sliding_attention"], swiglu_limit=1.0, swiglu_alpha=1.702, experts_per_token=2, initial_context_length=99, attention_bias=GONE,
+                           rope_theta=150000, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
+           "qwen3_next": dict(attention_bias=None, use_sliding_window=None, sliding_window=7, attn_output_gate=True, partial_rotary_factor=0.5,
+                              layer_types=["linear_attention", "linear_attention", "full_attention"], norm_topk_prob=GONE),
+           "qwen3_5_moe": dict(attn_output_gate=GONE, output_gate_type="swish", full_attention_interval=GONE, partial_rotary_factor=0.5, norm_topk_prob=True,
+                               layer_types=["linear_attention", "linear_attention", "full_attention"], mlp_only_layers=[1])}
     for family, name in FAMILIES.items():
         path, cfg, tens = golden(name)
         want = json.loads(read(golden_pack(name), "model.json"))["fingerprint"]
@@ -526,6 +805,10 @@ def test_forged_configs():
                                     dict(head_dim=8), dict(moe_intermediate_size=8)], [dict(norm_topk_prob=False)]),
             ("qwen2_moe_norm", [dict(qkv_bias=False), dict(shared_expert_intermediate_size=24), dict(mlp_only_layers=[])],
              [dict(norm_topk_prob=False)]),
+            ("gpt_oss_mxfp4", [dict(attention_bias=False), dict(num_local_experts=5), dict(head_dim=12), dict(intermediate_size=64)],
+             [dict(swiglu_limit=6.0), dict(sliding_window=9), dict(layer_types=["full_attention"] * 2)]),
+            ("qwen3_next_plain", [dict(full_attention_interval=2), dict(linear_num_key_heads=4), dict(linear_conv_kernel_dim=3),
+                                  dict(attention_bias=True)], [dict(norm_topk_prob=False), dict(partial_rotary_factor=0.25)]),
             ("olmoe_clip", [dict(attention_bias=True), dict(num_key_value_heads=4)],
              [dict(clip_qkv=1.0), dict(clip_qkv=None)])):
         cfg = golden(name)[1]

@@ -179,22 +179,39 @@ def test_same_bytes_every_time():
     cfg, resumed = dict(CFG, num_local_experts=6), set()
     for name in ("nvfp4", "fp8-blocks"):
         pub = publication("det", sc.linear(sc.KINDS[name]), "near", cfg=cfg)
-        good(at("det"), at("det.pack"), "--threads", "1", "--force")
+        good(at("det"), at("det.pack"), "--threads", "1", "--force", "--shadow", "int8")
         want = contents(at("det.pack"))
         assert "shadow-int8.bin" in want
         sc.write(at("det3"), pub, shards=3)
         for source, threads in (("det", "4"), ("det3", "2")):
-            good(at(source), at("again"), "--threads", threads)
+            good(at(source), at("again"), "--threads", threads, "--shadow", "int8")
             assert contents(at("again")) == want, (name, source)
             shutil.rmtree(at("again"))
         for n in ("dense.bin", "experts.bin"):  # a full disk in the midst of either
             for size in (1000, len(want[n]) // 2, len(want[n]) - 4096):
-                refused(at("det"), at("full"), says=["full.partial", "File too large"], preexec=limit(size))
-                p = good(at("det"), at("full"))
+                refused(at("det"), at("full"), "--shadow", "int8", says=["full.partial", "File too large"], preexec=limit(size))
+                p = good(at("det"), at("full"), "--shadow", "int8")
                 resumed.add(p.stderr.split("resuming: ")[1].split(" experts")[0] if "resuming" in p.stderr else None)
                 assert contents(at("full")) == want, (name, n, size)
                 shutil.rmtree(at("full"))
     assert {"3 of 6", "5 of 6"} <= resumed, resumed
+
+
+def test_shadows_of_models_in_few_bits():
+    """A shadow that is larger than the experts as published is not made by default, and never without a word."""
+    large = dict(CFG, hidden_size=256, intermediate_size=256, num_local_experts=2, num_hidden_layers=1)
+    for name, bits in (("fp8-blocks", 8.0), ("nvfp4", 4.5), ("mxfp4", 4.25), ("w4-32", 4.5), (None, 16)):
+        sc.write(at("few"), publication("few", sc.linear(sc.KINDS[name] if name else None), "near", cfg=large))
+        p = good(at("few"), at("few.pack"), "--force")
+        assert os.path.exists(at("few.pack", "shadow-int8.bin")) == (name is None), name
+        # INT8 has 8 bits, and 32 for each row of 256; NF4 has 4, and 32 for each 64 weights.
+        assert ("no int8 shadow: it would have 8.12 bits" in p.stderr) == (name is not None), p.stderr
+        assert name is None or "the model has %.2f" % bits in p.stderr, (name, p.stderr)
+        p = good("shadow", at("few.pack"), "int8,nf4")
+        # NVFP4 has a divisor besides its 4.5 bits.
+        for precision, larger in (("int8", name is not None), ("nf4", name in ("mxfp4", "w4-32"))):
+            assert os.path.exists(at("few.pack", "shadow-%s.bin" % precision)), (name, precision)
+            assert ("warning: %s has" % precision in p.stderr) == larger, (name, precision, p.stderr)
 
 
 def test_against_another_publication():
@@ -341,6 +358,8 @@ def test_shapes_of_scales():
     for shape in ([152, 4], [152, 10], [151, 9], [152, 17]):
         bad("nvfp4", [X + "weight_scale"], put(X + "weight_scale", "F8_E4M3", shape))
         bad("mxfp4", [X + "weight_scale"], put(X + "weight_scale", "U8", shape))
+    for shape in ([3, 3], [3, 2], [2, 1], [1, 1], [1], [], [152, 1]):  # good ones, but config.json says otherwise
+        bad("fp8-blocks", [X + "weight_scale_inv", "[2, 2]", "weight_block_size"], put(X + "weight_scale_inv", "F32", shape))
     for shape in ([2], [0], [152], [152, 1]):
         bad("nvfp4", [X + "weight_global_scale"], put(X + "weight_global_scale", "F32", shape))
 

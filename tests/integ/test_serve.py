@@ -674,6 +674,24 @@ def health_answers_during_prefill():
 
 
 @test
+def health_names_no_machine_to_strangers():
+    path = os.path.join(TMP, "health_keys.txt")
+    with open(path, "w") as f:
+        f.write("the-key\n")
+    key = {"Authorization": "Bearer the-key"}
+    d = Daemon("worker")
+    s = Server("--api-key-file", path, mode=("--workers", hosts_file([d], "health_hosts.txt")))
+    assert s.ask("/health")[0] == 200
+    d.kill()
+    assert_error(s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}, headers=key), 503)
+    for headers, named in ({}, False), ({"x-api-key": "wrong"}, False), (key, True):
+        status, _, o = s.ask("/health", headers=headers)
+        assert status == 503 and o["status"] == "failed", o
+        assert (str(d.port) in o["error"]["message"]) == named, (headers, o)
+    assert s.stop() == 0, s.log
+
+
+@test
 def health_says_why_not():
     d = Daemon("worker")
     hosts = hosts_file([d], "gone.txt")

@@ -58,6 +58,13 @@ def tensors(cfg, seed=1, dtype=lambda name: "BF16", bits=finite_bits):
     return out
 
 
+def multimodal(cfg, tens, model_type, architecture):
+    """The model as the text part of one that takes pictures too: config.json, and tensors by their names there."""
+    outer = {"architectures": [architecture], "model_type": model_type, "text_config": cfg, "image_token_id": 7,
+             "vision_config": {"model_type": model_type + "_vision", "hidden_size": 8}}
+    return outer, {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") else n: t for n, t in tens.items()}
+
+
 def header_of(tens):
     head, at = {"__metadata__": {"format": "pt"}}, 0
     for name, (dtype, shape, raw) in tens.items():

@@ -97,7 +97,7 @@ class Connection:
 
 
 def connect(port, socket_type=b"DEALER"):
-    return Connection(socket.create_connection(("127.0.0.1", port), timeout=30), socket_type)
+    return Connection(socket.create_connection(("127.0.0.1", port), timeout=600), socket_type)
 
 
 class FakeDaemon:

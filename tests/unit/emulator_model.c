@@ -21,6 +21,9 @@ bool chance(uint32_t percent)
 }
 
 struct od_config config;
+bool delta_layer;
+
+enum { DELTA_HEADS = 2, DELTA_K = 4, DELTA_V = 8, DELTA_TAPS = 3, DELTA_CHANNELS = 2 * DELTA_K + DELTA_HEADS * DELTA_V };
 
 static struct od_ref keep(struct model *m, const void *from, size_t bytes)
 {
@@ -53,11 +56,65 @@ static struct od_weight random_norm(struct model *m)
 	return (struct od_weight){ .dtype = OD_F32, .n_out = config.hidden, .data = keep(m, w, sizeof(w)) };
 }
 
+static struct od_weight random_vector(struct model *m, size_t n, float from, float to)
+{
+	float w[DELTA_CHANNELS * DELTA_TAPS];
+
+	assert_true(n <= sizeof(w) / sizeof(w[0]));
+	for (size_t i = 0; i < n; i++)
+		w[i] = from + (to - from) * (float)draw(1000) / 1000.0f;
+	return (struct od_weight){ .dtype = OD_F32, .n_out = n, .data = keep(m, w, n * sizeof(*w)) };
+}
+
+static void make_delta(struct model *m, struct od_weight w[OD_N_ROLES])
+{
+	w[OD_ROLE_DELTA_QKV] = random_mat(m, DELTA_CHANNELS, 32, 0.5f);
+	w[OD_ROLE_DELTA_Z] = random_mat(m, DELTA_HEADS * DELTA_V, 32, 0.5f);
+	w[OD_ROLE_DELTA_B] = random_mat(m, DELTA_HEADS, 32, 0.5f);
+	w[OD_ROLE_DELTA_A] = random_mat(m, DELTA_HEADS, 32, 0.5f);
+	w[OD_ROLE_DELTA_CONV] = random_vector(m, DELTA_CHANNELS * DELTA_TAPS, -1, 1);
+	w[OD_ROLE_DELTA_A_LOG] = random_vector(m, DELTA_HEADS, -4, -1); /* forgets little */
+	w[OD_ROLE_DELTA_DT_BIAS] = random_vector(m, DELTA_HEADS, -1, 1);
+	w[OD_ROLE_DELTA_NORM] = random_vector(m, DELTA_V, 1, 2);
+	w[OD_ROLE_DELTA_OUT] = random_mat(m, 32, DELTA_HEADS * DELTA_V, 1);
+}
+
+static void make_attention(struct model *m, struct od_weight w[OD_N_ROLES])
+{
+	w[OD_ROLE_Q] = random_mat(m, 32, 32, 0.5f);
+	w[OD_ROLE_K] = random_mat(m, 16, 32, 0.5f);
+	w[OD_ROLE_V] = random_mat(m, 16, 32, 0.5f);
+	w[OD_ROLE_O] = random_mat(m, 32, 32, 0.5f);
+}
+
+static struct od_config make_config(void)
+{
+	struct uniform u = { .n_layers = LAYERS, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .n_experts = EXPERTS,
+			     .top_k = TOP_K, .intermediate = 16, .vocab = VOCAB, .ctx = 4096 };
+	struct od_config c = uniform_config(u);
+	struct od_layer_spec l = *od_config_layer(&c, 0);
+	struct od_err err;
+
+	if (!delta_layer)
+		return c;
+	u.n_layers = 0;
+	c = uniform_config(u);
+	for (uint32_t i = 0; i < LAYERS; i++) {
+		struct od_layer_spec own = l;
+
+		if (i == 1) {
+			own.mixer = &od_mixer_delta;
+			own.mix = (struct od_mixer){ .n_heads = DELTA_HEADS, .n_kv_heads = 1, .k_dim = DELTA_K, .v_dim = DELTA_V,
+						     .conv = DELTA_TAPS, .norm_eps = 1e-6f };
+		}
+		must(od_config_add_layer(&c, &own, &err), &err);
+	}
+	return c;
+}
+
 void make_model(struct model *m, uint64_t from_seed)
 {
-	config = uniform_config((struct uniform){ .n_layers = LAYERS, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8,
-						  .n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .vocab = VOCAB,
-						  .ctx = 4096 });
+	config = make_config();
 	memset(m, 0, sizeof(*m));
 	m->device = device_new(OD_CPU_AUTO, 1);
 	seed = from_seed;
@@ -70,10 +127,10 @@ void make_model(struct model *m, uint64_t from_seed)
 
 		w[OD_ROLE_ATTN_NORM] = random_norm(m);
 		w[OD_ROLE_FFN_NORM] = random_norm(m);
-		w[OD_ROLE_Q] = random_mat(m, 32, 32, 0.5f);
-		w[OD_ROLE_K] = random_mat(m, 16, 32, 0.5f);
-		w[OD_ROLE_V] = random_mat(m, 16, 32, 0.5f);
-		w[OD_ROLE_O] = random_mat(m, 32, 32, 0.5f);
+		if (od_config_layer(&config, l)->mixer == &od_mixer_delta)
+			make_delta(m, w);
+		else
+			make_attention(m, w);
 		w[OD_ROLE_ROUTER] = random_mat(m, EXPERTS, 32, 1);
 		for (uint32_t e = 0; e < EXPERTS; e++)
 			for (int i = 0; i < OD_N_EXPERT_MATS; i++)

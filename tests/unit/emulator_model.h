@@ -45,6 +45,7 @@ struct pass {
 
 extern uint64_t seed; /* of draw and chance */
 extern struct od_config config; /* since make_model() */
+extern bool delta_layer; /* make_model(): layer 1 has a gated delta rule instead of attention */
 
 uint32_t draw(uint32_t n); /* 0 .. n-1 */
 bool chance(uint32_t percent);

@@ -56,6 +56,13 @@ static const struct {
 	  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":14,\"rotary_dim\":6,\"num_local_experts\":9,"
 	  "\"num_experts_per_tok\":4,\"rms_norm_eps\":1e-6,\"vocab_size\":48,\"max_position_embeddings\":512,"
 	  "\"rope_theta\":10000.0}" },
+	{ "gemma4_side_by_side", 50,
+	  "{\"model_type\":\"gemma4_text\",\"enable_moe_block\":true,\"hidden_size_per_layer_input\":0,\"hidden_size\":40,"
+	  "\"intermediate_size\":28,\"moe_intermediate_size\":20,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
+	  "\"num_key_value_heads\":2,\"num_global_key_value_heads\":1,\"head_dim\":10,\"global_head_dim\":16,"
+	  "\"attention_k_eq_v\":true,\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\"],"
+	  "\"sliding_window\":9,\"num_experts\":7,\"top_k_experts\":3,\"final_logit_softcapping\":3.0,\"rms_norm_eps\":1e-6,"
+	  "\"vocab_size\":48,\"max_position_embeddings\":512}" },
 };
 #define N_PARSED (sizeof(made) / sizeof(made[0]))
 _Static_assert(N_PARSED + 1 == N_MADE, "and one that is not parsed");
@@ -72,7 +79,8 @@ static void add_layer(struct od_config *c, const struct od_layer_spec *l)
 	must(od_config_add_layer(c, l, &err), &err);
 }
 
-/* Layers of all sorts in one model: two mixers, routers and ways to turn, a window, dense layers first and last. */
+/* Layers of all sorts in one model: two mixers, routers and ways to turn, a window, dense layers first and last; norms and a
+ * head with biases. */
 static struct od_config motley_config(void)
 {
 	struct od_config c = uniform_config((struct uniform){ .n_layers = 0,
@@ -104,6 +112,8 @@ static struct od_config motley_config(void)
 				     .shared_gate = true };
 	struct od_err err = { 0 };
 
+	c.norm = OD_NORM_LAYER;
+	c.head_bias = true;
 	must(od_config_add_rope(&c, &rope, &mla.mix.rope, &err), &err);
 	add_layer(&c, &gqa);
 	add_layer(&c, &mla);
@@ -311,7 +321,8 @@ int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *
 			     .scratch = od_buf_ref(w->scratch, 0),
 			     .n_experts = c->n_experts,
 			     .top_k = c->top_k,
-			     .hidden = c->hidden },
+			     .hidden = c->hidden,
+			     .act = c->act },
 	};
 	size_t n = call->n_rows;
 

@@ -35,6 +35,11 @@ static struct host_weight load(struct od_device *d, const struct od_weight *w)
 	return h;
 }
 
+static struct host_weight load_vector(struct od_device *d, struct od_ref data, uint32_t n)
+{
+	return load(d, &(struct od_weight){ .dtype = OD_F32, .n_out = n, .data = data });
+}
+
 struct host_layer {
 	struct host_weight of[OD_N_ROLES];
 };
@@ -74,12 +79,31 @@ static void linear(const struct host_layer *h, enum od_role role, const struct h
 		y[o] += bias->w[o];
 }
 
+/* weight NULL: ones */
 static void norm(double *u, const double *weight, size_t n, double eps)
 {
 	const double by = 1 / sqrt(dot(u, u, n) / (double)n + eps);
 
 	for (size_t i = 0; i < n; i++)
-		u[i] *= by * weight[i];
+		u[i] *= by * (weight != NULL ? weight[i] : 1);
+}
+
+/* The norm of the residual stream. */
+static void norm_stream(const struct od_config *c, double *u, const struct host_weight *weight, const struct host_weight *bias)
+{
+	double mean = 0;
+
+	if (c->norm == OD_NORM_RMS) {
+		norm(u, weight->w, c->hidden, (double)c->rms_eps);
+		return;
+	}
+	for (size_t i = 0; i < c->hidden; i++)
+		mean += u[i] / c->hidden;
+	for (size_t i = 0; i < c->hidden; i++)
+		u[i] -= mean;
+	norm(u, weight->w, c->hidden, (double)c->rms_eps);
+	for (size_t i = 0; i < c->hidden; i++)
+		u[i] += bias->w[i];
 }
 
 /* ---- mixers ---- */
@@ -88,7 +112,7 @@ void naive_turn(const struct od_rope *rope, uint32_t pair, uint32_t position, fl
 {
 	float inv_freq[WIDEST], angle;
 
-	od_rope_frequencies(rope, inv_freq);
+	od_rope_frequencies(rope, false, inv_freq);
 	angle = (float)position * inv_freq[pair];
 	*cosine = (float)(cos((double)angle) * (double)rope->magnitude);
 	*sine = (float)(sin((double)angle) * (double)rope->magnitude);
@@ -109,9 +133,14 @@ static void turn(double *u, const struct od_rope *rope, uint32_t position)
 	}
 }
 
-/* Queries, keys and values of a position, head by head. */
+static double sigmoid(double x)
+{
+	return 1 / (1 + exp(-x));
+}
+
+/* Queries, keys and values of a position, head by head; gates of what attention gives. */
 struct heads {
-	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST];
+	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], gate[MOST_HEADS][WIDEST];
 };
 
 static void norm_and_clip(const struct od_mixer *m, double *u, const double *weight, uint32_t n_heads, uint32_t dim)
@@ -133,11 +162,17 @@ static void split(double to[MOST_HEADS][WIDEST], const double *from, uint32_t n_
 static void gqa_heads(const struct od_mixer *m, const struct od_rope *rope, const struct host_layer *h, const double *x,
 		      uint32_t position, struct heads *out)
 {
-	double q[MOST_HEADS * WIDEST], k[MOST_HEADS * WIDEST], v[MOST_HEADS * WIDEST];
+	double q[2 * MOST_HEADS * WIDEST], k[MOST_HEADS * WIDEST], v[MOST_HEADS * WIDEST];
 
 	linear(h, OD_ROLE_Q, &h->of[OD_ROLE_Q_BIAS], x, q);
+	for (uint32_t i = 0; m->gated && i < m->n_heads; i++) { /* query and gate of each head in turn */
+		memcpy(out->gate[i], q + (2 * (size_t)i + 1) * m->k_dim, m->k_dim * sizeof(*q));
+		memmove(q + (size_t)i * m->k_dim, q + 2 * (size_t)i * m->k_dim, m->k_dim * sizeof(*q));
+	}
 	linear(h, OD_ROLE_K, &h->of[OD_ROLE_K_BIAS], x, k);
-	linear(h, OD_ROLE_V, &h->of[OD_ROLE_V_BIAS], x, v);
+	linear(h, m->v_is_k ? OD_ROLE_K : OD_ROLE_V, &h->of[OD_ROLE_V_BIAS], x, v);
+	for (uint32_t i = 0; m->v_norm && i < m->n_kv_heads; i++)
+		norm(v + (size_t)i * m->v_dim, NULL, m->v_dim, (double)m->norm_eps);
 	norm_and_clip(m, q, h->of[OD_ROLE_Q_NORM].w, m->n_heads, m->k_dim);
 	norm_and_clip(m, k, h->of[OD_ROLE_K_NORM].w, m->n_kv_heads, m->k_dim);
 	norm_and_clip(m, v, NULL, m->n_kv_heads, m->v_dim);
@@ -198,20 +233,133 @@ static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p,
 			for (uint32_t d = 0; d < m->v_dim; d++)
 				out[i * m->v_dim + d] += share * of[j].v[i][d];
 		}
+		for (uint32_t d = 0; m->gated && d < m->v_dim; d++)
+			out[i * m->v_dim + d] *= sigmoid(of[p].gate[i][d]);
 	}
+}
+
+/* What a row gives to a gated delta rule: inputs of the convolution, then z, b and a of each head. */
+struct delta_row {
+	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], z[MOST_HEADS][WIDEST], b[MOST_HEADS],
+		a[MOST_HEADS];
+};
+
+static void delta_inputs(const struct od_mixer *m, const struct host_layer *h, const double *x, struct delta_row *out)
+{
+	const uint32_t each = m->n_heads / m->n_kv_heads, k = m->k_dim, v = m->v_dim, keys = m->n_kv_heads * k;
+	double all[4 * MOST_HEADS * WIDEST], ba[2 * MOST_HEADS], *at = all;
+
+	if (!m->by_key_head) {
+		linear(h, OD_ROLE_DELTA_QKV, NULL, x, all);
+		split(out->q, all, m->n_kv_heads, k);
+		split(out->k, all + keys, m->n_kv_heads, k);
+		split(out->v, all + 2 * (size_t)keys, m->n_heads, v);
+		linear(h, OD_ROLE_DELTA_Z, NULL, x, all);
+		split(out->z, all, m->n_heads, v);
+		linear(h, OD_ROLE_DELTA_B, NULL, x, out->b);
+		linear(h, OD_ROLE_DELTA_A, NULL, x, out->a);
+		return;
+	}
+	linear(h, OD_ROLE_DELTA_QKVZ, NULL, x, all);
+	linear(h, OD_ROLE_DELTA_BA, NULL, x, ba);
+	for (uint32_t key = 0; key < m->n_kv_heads; key++, at += 2 * (size_t)(k + each * v)) {
+		split(&out->q[key], at, 1, k);
+		split(&out->k[key], at + k, 1, k);
+		split(&out->v[key * each], at + 2 * (size_t)k, each, v);
+		split(&out->z[key * each], at + 2 * (size_t)k + (size_t)each * v, each, v);
+		memcpy(out->b + key * each, ba + 2 * key * each, each * sizeof(*ba));
+		memcpy(out->a + key * each, ba + (2 * key + 1) * each, each * sizeof(*ba));
+	}
+}
+
+/* y [dim] of a head's inputs in rows up to p: its channels begin with `channel`; in: a head of the last row's. */
+static void convolve(const struct od_mixer *m, const struct host_layer *h, const struct delta_row *rows, uint32_t p,
+		     const double *in, uint32_t channel, uint32_t dim, double *y)
+{
+	const size_t at = (size_t)(in - (const double *)&rows[p]);
+	const double *w = h->of[OD_ROLE_DELTA_CONV].w;
+	const size_t channels = h->of[OD_ROLE_DELTA_CONV].n_out / m->conv;
+
+	for (uint32_t d = 0; d < dim; d++) {
+		double sum = 0;
+
+		for (uint32_t back = 0; back < m->conv && back <= p; back++)
+			sum += w[(m->conv - 1 - back) * channels + channel + d] * ((const double *)&rows[p - back])[at + d];
+		y[d] = sum * sigmoid(sum);
+	}
+}
+
+static void unit_length(double *u, uint32_t n, double scale)
+{
+	const double by = scale / sqrt(dot(u, u, n) + 1e-6);
+
+	for (uint32_t i = 0; i < n; i++)
+		u[i] *= by;
+}
+
+static void delta_heads(const struct od_mixer *m, const struct host_layer *h, const struct delta_row *rows, uint32_t p,
+			double state[MOST_HEADS][WIDEST][WIDEST], double *out)
+{
+	const uint32_t keys = m->n_kv_heads * m->k_dim;
+
+	for (uint32_t i = 0; i < m->n_heads; i++, out += m->v_dim) {
+		const uint32_t key = i / (m->n_heads / m->n_kv_heads);
+		const double step = rows[p].a[i] + h->of[OD_ROLE_DELTA_DT_BIAS].w[i];
+		const double decay = exp(-exp(h->of[OD_ROLE_DELTA_A_LOG].w[i]) * log1p(exp(step)));
+		double q[WIDEST], k[WIDEST], v[WIDEST];
+
+		convolve(m, h, rows, p, rows[p].q[key], key * m->k_dim, m->k_dim, q);
+		convolve(m, h, rows, p, rows[p].k[key], keys + key * m->k_dim, m->k_dim, k);
+		convolve(m, h, rows, p, rows[p].v[i], 2 * keys + i * m->v_dim, m->v_dim, v);
+		unit_length(q, m->k_dim, 1 / sqrt((double)m->k_dim));
+		unit_length(k, m->k_dim, 1);
+		for (uint32_t d = 0; d < m->v_dim; d++) {
+			double *s = state[i][d], known = 0;
+
+			for (uint32_t c = 0; c < m->k_dim; c++)
+				known += k[c] * (s[c] *= decay);
+			for (uint32_t c = 0; c < m->k_dim; c++)
+				s[c] += k[c] * (v[d] - known) * sigmoid(rows[p].b[i]);
+			out[d] = dot(s, q, m->k_dim);
+		}
+		norm(out, h->of[OD_ROLE_DELTA_NORM].w, m->v_dim, (double)m->norm_eps);
+		for (uint32_t d = 0; d < m->v_dim; d++)
+			out[d] *= rows[p].z[i][d] * sigmoid(rows[p].z[i][d]);
+	}
+}
+
+static void delta_mix(const struct od_config *c, const struct od_mixer *m, const struct host_layer *h, uint32_t n,
+		      const double *x, double *y)
+{
+	struct delta_row *rows = calloc(n, sizeof(*rows));
+	double(*state)[WIDEST][WIDEST] = calloc(MOST_HEADS, sizeof(*state)), out[MOST_HEADS * WIDEST];
+
+	assert_true(rows != NULL && state != NULL);
+	for (uint32_t p = 0; p < n; p++) {
+		delta_inputs(m, h, x + (size_t)p * c->hidden, &rows[p]);
+		delta_heads(m, h, rows, p, state, out);
+		linear(h, OD_ROLE_DELTA_OUT, NULL, out, y + (size_t)p * c->hidden);
+	}
+	free(state);
+	free(rows);
 }
 
 static void mix(const struct od_config *c, const struct od_layer_spec *l, const struct host_layer *h, uint32_t n,
 		const double *x, double *y)
 {
-	const struct od_rope *rope = &c->rope[l->mix.rope];
-	struct heads *of = calloc(n, sizeof(*of));
+	const struct od_rope *rope = l->mixer == &od_mixer_delta ? NULL : &c->rope[l->mix.rope];
+	struct heads *of;
 	double attended[MOST_HEADS * WIDEST];
 
-	assert_non_null(of);
-	assert_true(l->mixer == &od_mixer_mla || l->mixer == &od_mixer_gqa);
 	assert_true(l->mix.n_heads <= MOST_HEADS && l->mix.k_dim <= WIDEST && l->mix.v_dim <= WIDEST &&
 		    l->mix.q_rank <= WIDEST && l->mix.kv_rank <= WIDEST);
+	if (l->mixer == &od_mixer_delta) {
+		delta_mix(c, &l->mix, h, n, x, y);
+		return;
+	}
+	assert_true(l->mixer == &od_mixer_mla || l->mixer == &od_mixer_gqa);
+	of = calloc(n, sizeof(*of));
+	assert_non_null(of);
 	for (uint32_t p = 0; p < n; p++) {
 		if (l->mixer == &od_mixer_mla)
 			mla_heads(&l->mix, rope, h, x + (size_t)p * c->hidden, p, &of[p]);
@@ -234,8 +382,14 @@ void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_
 
 /* ---- feed-forward networks ---- */
 
-/* y += by * down(silu(gate x) * up x) */
-static void add_ffn(const struct host_weight mat[OD_N_EXPERT_MATS], const double *x, double by, double *y)
+static double activated(enum od_act act, double g)
+{
+	assert_true(act == OD_ACT_SILU || act == OD_ACT_GELU);
+	return act == OD_ACT_SILU ? g / (1 + exp(-g)) : g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+}
+
+/* y += by * down(act(gate x) * up x) */
+static void add_ffn(enum od_act act, const struct host_weight mat[OD_N_EXPERT_MATS], const double *x, double by, double *y)
 {
 	const size_t n = mat[OD_MAT_GATE].n_out, hidden = mat[OD_MAT_DOWN].n_out;
 	double gate[WIDEST], up[WIDEST], out[WIDEST];
@@ -244,7 +398,7 @@ static void add_ffn(const struct host_weight mat[OD_N_EXPERT_MATS], const double
 	multiply(&mat[OD_MAT_GATE], x, gate);
 	multiply(&mat[OD_MAT_UP], x, up);
 	for (size_t i = 0; i < n; i++)
-		up[i] *= gate[i] / (1 + exp(-gate[i]));
+		up[i] *= activated(act, gate[i]);
 	multiply(&mat[OD_MAT_DOWN], up, out);
 	for (size_t i = 0; i < hidden; i++)
 		y[i] += by * out[i];
@@ -281,8 +435,10 @@ static void scores(const struct od_config *c, const struct od_router_spec *route
 	double all = 0;
 
 	multiply(&h->of[OD_ROLE_ROUTER], x, score);
-	for (uint32_t e = 0; e < c->n_experts; e++)
+	for (uint32_t e = 0; e < c->n_experts; e++) {
+		score[e] *= router->logit_scale != 0 ? (double)router->logit_scale : 1;
 		all += exp(score[e]);
+	}
 	for (uint32_t e = 0; e < c->n_experts; e++) {
 		score[e] = router->score == OD_SCORE_SIGMOID ? 1 / (1 + exp(-score[e])) : exp(score[e]) / all;
 		decides[e] = score[e] + (router->bias ? h->of[OD_ROLE_ROUTER_BIAS].w[e] : 0);
@@ -291,15 +447,15 @@ static void scores(const struct od_config *c, const struct od_router_spec *route
 		leave_groups(router, decides, c->n_experts);
 }
 
-/* y += what the chosen experts of MoE layer m give */
+/* y += what the chosen experts of MoE layer m give. seen: what the router sees of the row, x: what the experts get */
 static void add_experts(const struct od_config *c, const struct od_router_spec *router, const struct tiny_weights *w,
-			uint32_t m, const struct host_layer *h, const double *x, double *y)
+			uint32_t m, const struct host_layer *h, const double *seen, const double *x, double *y)
 {
 	double score[WIDEST], decides[WIDEST], chosen = 0;
 	bool in[WIDEST] = { false };
 
 	assert_true(c->n_experts <= WIDEST);
-	scores(c, router, h, x, score, decides);
+	scores(c, router, h, seen, score, decides);
 	for (uint32_t e = 0; e < c->n_experts; e++) {
 		uint32_t better = 0;
 
@@ -311,37 +467,59 @@ static void add_experts(const struct od_config *c, const struct od_router_spec *
 	chosen = router->renormalise ? chosen + (double)router->sum_eps : 1;
 	for (uint32_t e = 0; e < c->n_experts; e++) {
 		const struct od_expert *expert = &w->experts[m * c->n_experts + e];
+		const double factor = router->factors ? h->of[OD_ROLE_ROUTER_FACTORS].w[e] : 1;
 		struct host_weight mat[OD_N_EXPERT_MATS];
 
 		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
 			mat[i] = load(w->device, &expert->mat[i]);
 		if (in[e])
-			add_ffn(mat, x, score[e] / chosen * (double)router->scale, y);
+			add_ffn(c->act.kind, mat, x, score[e] / chosen * (double)router->scale * factor, y);
 		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
 			free(mat[i].w);
 	}
+}
+
+/* to = the row x, normed by a role's weights */
+static void norm_to(double *to, const struct od_config *c, const struct host_layer *h, enum od_role role, const double *x)
+{
+	memcpy(to, x, c->hidden * sizeof(*x));
+	norm(to, h->of[role].w, c->hidden, (double)c->rms_eps);
 }
 
 /* x += what follows the mixer */
 static void feed_forward(const struct od_config *c, const struct od_layer_spec *l, const struct tiny_weights *w, uint32_t m,
 			 const struct host_layer *h, double *x)
 {
-	double normed[WIDEST], open = 1, score;
+	double normed[WIDEST], seen[WIDEST], routed[WIDEST] = { 0 }, shared[WIDEST] = { 0 }, open = 1, score;
 
 	memcpy(normed, x, c->hidden * sizeof(*x));
-	norm(normed, h->of[OD_ROLE_FFN_NORM].w, c->hidden, (double)c->rms_eps);
+	norm_stream(c, normed, &h->of[OD_ROLE_FFN_NORM], &h->of[OD_ROLE_FFN_NORM_BIAS]);
 	if (l->ffn == OD_FFN_DENSE) {
-		add_ffn(&h->of[OD_ROLE_FFN_GATE], normed, 1, x);
+		add_ffn(c->act.kind, &h->of[OD_ROLE_FFN_GATE], normed, 1, x);
 		return;
 	}
-	add_experts(c, &l->router, w, m, h, normed, x);
-	if (l->shared_intermediate == 0)
-		return;
+	memcpy(seen, normed, c->hidden * sizeof(*seen));
+	if (l->router.norm)
+		norm_to(seen, c, h, OD_ROLE_ROUTER_NORM, x);
+	add_experts(c, &l->router, w, m, h, seen, normed, routed);
 	if (l->shared_gate) {
 		multiply(&h->of[OD_ROLE_SHARED_SCORE], normed, &score);
 		open = 1 / (1 + exp(-score));
 	}
-	add_ffn(&h->of[OD_ROLE_SHARED_GATE], normed, open, x);
+	if (l->sandwich)
+		norm_to(normed, c, h, OD_ROLE_SHARED_NORM, x);
+	if (l->shared_intermediate > 0)
+		add_ffn(c->act.kind, &h->of[OD_ROLE_SHARED_GATE], normed, open, shared);
+	if (l->sandwich) {
+		norm(routed, h->of[OD_ROLE_EXPERTS_POST_NORM].w, c->hidden, (double)c->rms_eps);
+		norm(shared, h->of[OD_ROLE_SHARED_POST_NORM].w, c->hidden, (double)c->rms_eps);
+	}
+	for (uint32_t i = 0; i < c->hidden; i++)
+		routed[i] += shared[i];
+	if (l->sandwich)
+		norm(routed, h->of[OD_ROLE_FFN_POST_NORM].w, c->hidden, (double)c->rms_eps);
+	for (uint32_t i = 0; i < c->hidden; i++)
+		x[i] = (x[i] + routed[i]) * (l->scaled ? h->of[OD_ROLE_LAYER_SCALE].w[0] : 1);
 }
 
 /* ---- the model ---- */
@@ -358,8 +536,10 @@ static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint
 	load_layer(&h, w, i);
 	memcpy(normed, x, n * sizeof(*x));
 	for (size_t p = 0; p < t->n_prompt; p++)
-		norm(normed + p * c->hidden, h.of[OD_ROLE_ATTN_NORM].w, c->hidden, (double)c->rms_eps);
+		norm_stream(c, normed + p * c->hidden, &h.of[OD_ROLE_ATTN_NORM], &h.of[OD_ROLE_ATTN_NORM_BIAS]);
 	mix(c, l, &h, (uint32_t)t->n_prompt, normed, mixed);
+	for (size_t p = 0; l->sandwich && p < t->n_prompt; p++)
+		norm(mixed + p * c->hidden, h.of[OD_ROLE_ATTN_POST_NORM].w, c->hidden, (double)c->rms_eps);
 	for (size_t k = 0; k < n; k++)
 		x[k] += mixed[k];
 	for (size_t p = 0; p < t->n_prompt; p++)
@@ -372,23 +552,32 @@ static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint
 double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
 {
 	const struct od_config *c = &t->cfg;
-	const struct od_weight final = { .dtype = OD_F32, .n_out = c->hidden, .data = w->dense.final_norm };
 	struct host_weight embed = load(w->device, &w->dense.embed), head = load(w->device, &w->dense.head);
-	struct host_weight final_norm = load(w->device, &final);
+	struct host_weight final_norm = load_vector(w->device, w->dense.final_norm, c->hidden);
+	struct host_weight final_bias = load_vector(w->device, w->dense.final_norm_bias, c->hidden);
+	struct host_weight head_bias = load_vector(w->device, w->dense.head_bias, c->vocab);
 	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)), *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
 
 	assert_true(x != NULL && logits != NULL && c->hidden <= WIDEST);
 	for (size_t p = 0; p < t->n_prompt; p++)
-		memcpy(x + p * c->hidden, embed.w + (size_t)t->prompt[p] * c->hidden, c->hidden * sizeof(*x));
+		for (size_t k = 0; k < c->hidden; k++)
+			x[p * c->hidden + k] = embed.w[(size_t)t->prompt[p] * c->hidden + k] *
+					       (c->embed_scale != 0 ? (double)c->embed_scale : 1);
 	for (uint32_t i = 0; i < c->n_layers; i++)
 		layer(t, w, i, x);
 	for (size_t p = 0; p < t->n_prompt; p++) {
-		norm(x + p * c->hidden, final_norm.w, c->hidden, (double)c->rms_eps);
+		norm_stream(c, x + p * c->hidden, &final_norm, &final_bias);
 		multiply(&head, x + p * c->hidden, logits + p * c->vocab);
+		for (size_t i = 0; c->head_bias && i < c->vocab; i++)
+			logits[p * c->vocab + i] += head_bias.w[i];
+		for (size_t k = 0; c->logit_cap != 0 && k < c->vocab; k++)
+			logits[p * c->vocab + k] = (double)c->logit_cap * tanh(logits[p * c->vocab + k] / (double)c->logit_cap);
 	}
 	free(embed.w);
 	free(head.w);
 	free(final_norm.w);
+	free(final_bias.w);
+	free(head_bias.w);
 	free(x);
 	return logits;
 }

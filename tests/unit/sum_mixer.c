@@ -54,19 +54,19 @@ static void copy(const struct od_mix_call *c, struct od_ref from, struct od_ref 
 	run_row(c, (struct od_op){ .kind = OD_OP_COPY, .copy = { .from = from, .to = to, .n = state_bytes(&c->spec->mix) } });
 }
 
-/* The next state of table t by its first n rows, whose v lie side by side among those of all rows. */
-static void advance(const struct od_mix_call *c, const struct places *p, uint32_t t, uint32_t n, struct od_ref v)
+/* The state behind a span's rows, whose v lie side by side among those of all rows. */
+static void advance(const struct od_mix_call *c, const struct places *p, const struct od_span *s, struct od_ref v)
 {
 	const struct od_mixer *m = &c->spec->mix;
-	const struct od_ref next = c->fixed[t].next;
+	const struct od_ref next = s->to;
+	uint32_t n = 0;
 
-	copy(c, c->fixed[t].committed, next);
-	for (uint32_t r = 0; r < c->n_rows && n > 0; r++) {
+	copy(c, s->from, next);
+	for (uint32_t r = 0; r < c->n_rows; r++) {
 		const uint64_t at = r * state_bytes(m);
 
-		if (c->info[r].table != t)
+		if (c->info[r].table != s->table || n++ < s->first || n > s->first + s->n)
 			continue;
-		n--;
 		run_row(c, (struct od_op){ .kind = OD_OP_LINEAR,
 					   .linear = { .w = { &c->w->w[OD_ROLE_KV_B] }, .x = next, .y = { p->kept } } });
 		copy(c, p->kept, next);
@@ -74,15 +74,6 @@ static void advance(const struct od_mix_call *c, const struct places *p, uint32_
 					   .norm = { .x = next, .add = od_ref_at(v, at), .weight = c->w->w[OD_ROLE_Q_NORM].data,
 						     .y = od_ref_at(p->y, at), .n = m->k_dim, .eps = m->norm_eps } });
 	}
-}
-
-static uint32_t n_tables(const struct od_mix_call *c)
-{
-	uint32_t n = 0;
-
-	for (uint32_t r = 0; r < c->n_rows; r++)
-		n = c->info[r].table >= n ? c->info[r].table + 1 : n;
-	return n;
 }
 
 static void run(const struct od_mix_call *c)
@@ -95,8 +86,8 @@ static void run(const struct od_mix_call *c)
 	if (c->saved.buf != NULL)
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
 					      .copy = { .from = p.v, .to = c->saved, .n = state_bytes(&c->spec->mix) } });
-	for (uint32_t t = 0; t < n_tables(c); t++)
-		advance(c, &p, t, c->n_rows, p.v);
+	for (uint32_t i = 0; i < c->n_spans; i++)
+		advance(c, &p, &c->span[i], p.v);
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_O] }, .x = p.y, .y = { c->y } } });
 }
 
@@ -105,8 +96,8 @@ static void replay(const struct od_mix_call *c)
 	struct od_ref scratch = c->scratch;
 	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
 
-	for (uint32_t t = 0; t < n_tables(c); t++)
-		advance(c, &p, t, c->kept[t], c->saved);
+	for (uint32_t i = 0; i < c->n_spans; i++)
+		advance(c, &p, &c->span[i], c->saved);
 }
 
 const struct od_mixer_ops sum_mixer = {

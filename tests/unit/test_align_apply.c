@@ -237,6 +237,41 @@ static void test_own_rows(void **state)
 	ods_align_free(a);
 }
 
+/* A layer with fixed state: it holds what has run, and none of its rows are due, asked for or main's. */
+static void test_fixed_state(void **state)
+{
+	const struct ods_range row = { 1, 2, 1 };
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_set_fixed(a, 1);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t p = 0; p < 3; p++)
+			ods_align_own(a, l, p);
+	assert_int_equal(ods_align_missing(a, 3), 0); /* nothing has been committed */
+	assert_int_equal(ods_align_missing_in(a, 0, 3), 3);
+	ods_align_run(a, 3);
+	assert_true(complete(a, 3));
+	assert_int_equal(ods_align_missing(a, 5), 3);
+	ods_align_step(a, 3, 1); /* its last row is due */
+	assert_false(ods_align_expects(a, &row, false));
+	assert_true(ods_align_ready(a, 1, 3));
+	assert_false(ods_align_ready(a, 0, 4));
+	ods_align_own(a, 0, 3);
+	ods_align_settle(a, UINT32_MAX, UINT32_MAX); /* lost: the shadow's own one stays, or the row would have to run again */
+	assert_true(complete(a, 3));
+	ods_align_truncate(a, 2);
+	assert_int_equal(ods_align_missing_in(a, 1, 9), 2);
+	ods_align_run(a, 1); /* there is no state nearer */
+	assert_int_equal(ods_align_missing(a, 2), 1);
+	assert_int_equal(ods_align_missing_in(a, 2, 9), 2);
+	ods_align_clear(a);
+	assert_int_equal(ods_align_missing_in(a, 1, 9), 0);
+	for (struct ods_range r; ods_align_ask(a, 9, 0, &r);)
+		assert_int_not_equal(r.layer, 1);
+	ods_align_free(a);
+}
+
 /* A STEP that was not foreseen voids what stands at its position, a confirmed one keeps it. */
 static void test_step_takes_back(void **state)
 {
@@ -715,6 +750,7 @@ int main(void)
 		cmocka_unit_test(test_prompt),	  cmocka_unit_test(test_lost_answer),
 		cmocka_unit_test(test_doubled_row),	  cmocka_unit_test(test_due_row),
 		cmocka_unit_test(test_due_rows_before), cmocka_unit_test(test_own_rows),
+		cmocka_unit_test(test_fixed_state),
 		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
 		cmocka_unit_test(test_lost_on_the_way), cmocka_unit_test(test_shared), cmocka_unit_test(test_shared_due),
 		cmocka_unit_test(test_shared_questions), cmocka_unit_test(test_parted), cmocka_unit_test(test_reserved),

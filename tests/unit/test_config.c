@@ -428,7 +428,8 @@ static void test_shapes_and_roles(void **state)
 	assert_true(out == 4096 && in == 14336);
 	for (int r = 0; r < OD_N_ROLES; r++) {
 		assert_int_equal(od_role_parse(od_role_name((enum od_role)r)), r);
-		assert_int_equal(od_role_per_layer((enum od_role)r), r >= 3);
+		assert_int_equal(od_role_per_layer((enum od_role)r),
+				 r >= OD_ROLE_ATTN_NORM && r != OD_ROLE_FINAL_NORM_BIAS && r != OD_ROLE_HEAD_BIAS);
 	}
 	assert_int_equal(od_role_parse("attn_x"), OD_N_ROLES);
 	assert_string_equal(od_role_name(OD_ROLE_Q), "attn_q");
@@ -653,6 +654,8 @@ static void test_canonical_has_all_fields(void **state)
 		{ &c.intermediate, bump_u32 },
 		{ &c.rms_eps, bump_f32 },
 		{ &c.tied_head, bump_bool },
+		{ &c.norm, bump_u32 },
+		{ &c.head_bias, bump_bool },
 		{ &c.n_layers, bump_u32 },
 		{ &c.kind_of[3], bump_layer },
 		{ &c.rope[0].dims, bump_u32 },
@@ -691,6 +694,7 @@ static void test_canonical_has_all_fields(void **state)
 		{ &moe->router.bias, bump_bool },
 		{ &moe->router.group_two, bump_bool },
 		{ &moe->router.sum_eps, bump_f32 },
+		{ &moe->router.band, bump_f32 },
 		{ &moe->shared_intermediate, bump_u32 },
 		{ &moe->shared_gate, bump_bool },
 	};

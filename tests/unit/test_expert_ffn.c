@@ -56,7 +56,7 @@ static void teardown(struct bench *b)
 static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
 {
 	const size_t row = b->t.cfg.hidden * sizeof(float);
-	const struct od_ffn_part part = { e->mat, n };
+	const struct od_ffn_part part = od_expert_part(e, n);
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = b->t.profile,
 				  .n_rows = n,

@@ -1,5 +1,6 @@
-/* The forward pass of a model some of whose layers keep fixed state (sum_mixer.h): steps of any size give the same bits,
- * what is not kept of a step has left nothing behind, and neither has a step that was given up. */
+/* The forward pass of models some of whose layers keep fixed state, by sums (sum_mixer.h) or by gated delta rules: steps of any
+ * size give the same bits, what is not kept of a step has left nothing behind, and neither has a step that was given up. A snapshot
+ * has the bits that a text of its length has. */
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -12,6 +13,28 @@
 
 enum { PROMPT = 130, CTX = 200, MAX_ROWS = 150, SEQUENCES = 2, DRAFT = 8, VOCAB = 48, LAYERS = 5 };
 
+static bool delta_rule; /* which of the two */
+
+/* As sum_mixer_config, with other numbers of heads, taps and layouts in its two kinds of recurrent layers. */
+static struct od_config delta_config(void)
+{
+	struct od_config c = sum_mixer_config(VOCAB, CTX);
+
+	for (uint32_t i = 0; i < c.n_kinds; i++) {
+		struct od_layer_spec *l = &c.kind[i];
+		const bool second = l->ffn == OD_FFN_MOE && i + 1 == c.n_kinds;
+
+		l->mix.gated = l->mixer == &od_mixer_gqa;
+		if (l->mixer != &sum_mixer)
+			continue;
+		l->mixer = &od_mixer_delta;
+		l->mix = (struct od_mixer){ .n_heads = second ? 4 : 6, .n_kv_heads = second ? 4 : 2, .k_dim = second ? 9 : 16,
+					    .v_dim = second ? 19 : 80, .conv = second ? 2 : 5, .by_key_head = !second, .norm_eps = 1e-5f,
+					    .rope = UINT32_MAX };
+	}
+	return c;
+}
+
 struct engine {
 	struct tiny_model t;
 	struct od_device *device;
@@ -23,7 +46,7 @@ struct engine {
 
 static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu cpu, unsigned threads)
 {
-	const struct od_config cfg = sum_mixer_config(VOCAB, CTX);
+	const struct od_config cfg = delta_rule ? delta_config() : sum_mixer_config(VOCAB, CTX);
 	struct od_forward_opts opts;
 	struct od_err err = { 0 };
 
@@ -511,6 +534,150 @@ static void test_two_sequences(void **state)
 	engine_close(&e);
 }
 
+/* The fixed state after each number of the prompt's tokens, one after the other; [PROMPT + 1], malloc'd. */
+static char **all_states(struct engine *e)
+{
+	struct od_seq_state *seq = new_seq(e);
+	char **states = calloc(PROMPT + 1, sizeof(*states));
+
+	assert_non_null(states);
+	for (uint32_t i = 0; i < PROMPT; i++) {
+		const struct od_row row = { seq, i, e->t.prompt[i] };
+
+		begin(e, &row, 1);
+		run_layers(e);
+		end(e, NULL);
+		states[i + 1] = committed(e, seq);
+	}
+	od_seq_state_free(seq);
+	return states;
+}
+
+static void free_states(char **states)
+{
+	for (uint32_t i = 0; i <= PROMPT; i++)
+		free(states[i]);
+	free(states);
+}
+
+/* Marks of a step of n rows behind `first`: any, the one behind its last row often among them. */
+static uint32_t draw_marks(struct od_seq_state *seq, uint32_t first, uint32_t n, uint32_t mark[OD_MAX_MARKS], uint64_t *seed)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 1; i <= n && count < OD_MAX_MARKS; i++)
+		if (random_below(seed, 3) == 0 || (i == n && random_below(seed, 2) == 0)) {
+			mark[count] = first + i;
+			od_seq_state_mark(seq, first + i, count);
+			count++;
+		}
+	return count;
+}
+
+/* Steps of any size, of which some rows are kept: what marks got is the state there, as far as the tokens are right. */
+static void check_marks(struct engine *e, const float *plain, char *const *states, uint32_t most, uint64_t seed)
+{
+	const uint64_t bytes = od_state_pool_fixed_bytes(e->state);
+	struct od_seq_state *seq = new_seq(e);
+	struct od_row rows[MAX_ROWS];
+	uint32_t checked = 0;
+
+	while (od_seq_state_length(seq) < PROMPT) {
+		const uint32_t first = od_seq_state_length(seq), left = PROMPT - first;
+		const uint32_t n = 1 + (uint32_t)random_below(&seed, left < most ? left : most);
+		uint32_t kept = n <= OD_KEEP_ROWS ? (uint32_t)random_below(&seed, n + 1) : n, mark[OD_MAX_MARKS], right, count;
+
+		draft(rows, seq, e->t.prompt, n, kept, &seed);
+		right = right_rows(rows, e->t.prompt, n);
+		count = draw_marks(seq, first, n, mark, &seed);
+		begin(e, rows, n);
+		run_layers(e);
+		if (right > 0)
+			check_logits(e, right - 1, plain, first + right - 1, "a step with marks");
+		end(e, &kept);
+		od_seq_state_unmark(seq);
+		for (uint32_t i = 0; i < count; i++) {
+			char *got;
+
+			if (mark[i] > first + right)
+				continue;
+			got = copy_at(e->device, od_state_pool_snapshot(e->state, i), bytes);
+			assert_memory_equal(got, states[mark[i]], bytes);
+			free(got);
+			checked++;
+		}
+	}
+	assert_true(checked > (most > 20 ? 0 : 10));
+	od_seq_state_free(seq);
+}
+
+static void test_marks(void **state)
+{
+	static const uint32_t most[] = { 1, 2, DRAFT, OD_KEEP_ROWS, 40, PROMPT };
+
+	(void)state;
+	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
+		struct od_err err = { 0 };
+		struct engine e;
+		char **states;
+		float *plain;
+
+		engine_open(&e, profile, OD_CPU_AUTO, 2);
+		must(od_state_pool_set_snapshots(e.state, e.device, OD_MAX_MARKS, &err), &err);
+		plain = decode(&e, e.t.prompt);
+		states = all_states(&e);
+		for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++)
+			for (uint64_t seed = 1; seed <= 4; seed++)
+				check_marks(&e, plain, states, most[i], seed);
+		free_states(states);
+		od_free(plain);
+		engine_close(&e);
+	}
+}
+
+/* A sequence with another one's pages begins from a snapshot, and goes on as that one would, more than once. */
+static void test_begin_from_snapshot(void **state)
+{
+	struct od_seq_state *seq, *from;
+	struct od_err err = { 0 };
+	struct engine e;
+	float *plain, *logits = new_logits();
+
+	(void)state;
+	engine_open(&e, OD_PROFILE_F32, OD_CPU_AUTO, 1);
+	must(od_state_pool_set_snapshots(e.state, e.device, 3, &err), &err);
+	plain = decode(&e, e.t.prompt);
+	from = new_seq(&e);
+	od_seq_state_mark(from, OD_KV_PAGE, 2);
+	od_seq_state_mark(from, 2 * OD_KV_PAGE, 0);
+	run_text(&e, from, e.t.prompt, PROMPT, PROMPT, logits);
+	for (uint32_t round = 0; round < 6; round++) {
+		const uint32_t pages = 1 + round % 2, first = pages * OD_KV_PAGE;
+		struct od_row rows[MAX_ROWS];
+
+		must(od_seq_state_new(&seq, e.state, &err), &err);
+		od_seq_state_share(seq, from, pages);
+		assert_int_equal(od_seq_state_promise(seq, CTX), OD_OK);
+		od_seq_state_load(seq, pages == 1 ? 2 : 0);
+		for (uint32_t i = first; i < PROMPT; i++)
+			rows[i - first] = (struct od_row){ seq, i, e.t.prompt[i] };
+		if (round >= 4) { /* a step that is given up leaves the state as it was */
+			begin(&e, rows, 2);
+			run_layers(&e);
+		}
+		begin(&e, rows, PROMPT - first);
+		run_layers(&e);
+		for (uint32_t i = first; i < PROMPT; i++)
+			check_logits(&e, i - first, plain, i, "behind a snapshot");
+		end(&e, NULL);
+		od_seq_state_free(seq);
+	}
+	od_seq_state_free(from);
+	od_free(plain);
+	od_free(logits);
+	engine_close(&e);
+}
+
 /* A sequence that has had another text, or whose place another sequence had, begins from nothing. */
 static void test_new_text(void **state)
 {
@@ -549,7 +716,11 @@ int main(void)
 		cmocka_unit_test(test_state_counts), cmocka_unit_test(test_chunks),    cmocka_unit_test(test_kernels),
 		cmocka_unit_test(test_drafts),	     cmocka_unit_test(test_keep_rows), cmocka_unit_test(test_given_up),
 		cmocka_unit_test(test_failed_step),  cmocka_unit_test(test_two_sequences), cmocka_unit_test(test_new_text),
+		cmocka_unit_test(test_marks),	     cmocka_unit_test(test_begin_from_snapshot),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = cmocka_run_group_tests_name("sums", tests, NULL, NULL);
+
+	delta_rule = true;
+	return failed + cmocka_run_group_tests_name("gated delta rules", tests, NULL, NULL);
 }

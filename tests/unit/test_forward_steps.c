@@ -192,8 +192,12 @@ static int check_and_submit(struct od_expert_runner *runner, const struct od_moe
 	const struct od_router_spec *router = &od_config_moe_layer(c, call->m)->router;
 	const bool plain = router->score == OD_SCORE_SOFTMAX && !router->bias;
 	const struct od_forward *f = k->e->forward;
-	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[c->layer_of[call->m]].w[OD_ROLE_FFN_NORM].data,
-			      c->hidden * sizeof(*norm));
+	const struct od_weight *w = k->e->weights.dense.layer[c->layer_of[call->m]].w;
+	float *norm = copy_at(k->e->device, w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
+	float *bias = c->norm == OD_NORM_RMS ? NULL :
+		      copy_at(k->e->device, w[OD_ROLE_FFN_NORM_BIAS].data, c->hidden * sizeof(*bias));
+	float *factor = router->factors ?
+			copy_at(k->e->device, w[OD_ROLE_ROUTER_FACTORS].data, c->n_experts * sizeof(*factor)) : NULL;
 	float *want = od_alloc_array(c->hidden, sizeof(*want));
 
 	for (size_t r = 0; r < call->n_rows; r++) {
@@ -208,17 +212,23 @@ static int check_and_submit(struct od_expert_runner *runner, const struct od_moe
 			sum += p[expert[i]];
 		for (size_t i = 0; plain && i < c->top_k; i++)
 			assert_true(od_forward_weights_of(f, r)[i] ==
-				    p[expert[i]] / (router->renormalise ? sum : 1) * router->scale);
+				    p[expert[i]] / (router->renormalise ? sum : 1) * router->scale *
+				    (factor != NULL ? factor[expert[i]] : 1));
 		assert_memory_equal(call->expert + r * c->top_k, expert, c->top_k * sizeof(*expert));
 		assert_memory_equal(call->weight + r * c->top_k, od_forward_weights_of(f, r), c->top_k * sizeof(float));
 		assert_memory_equal(call->probability + r * c->n_experts, p, c->n_experts * sizeof(*p));
 		assert_memory_equal(call->residual + r * c->hidden, od_forward_residual_of(f, r), c->hidden * sizeof(float));
-		k->be->rmsnorm(want, od_forward_residual_of(f, r), norm, c->hidden, c->rms_eps);
+		if (bias != NULL)
+			k->be->layernorm(want, od_forward_residual_of(f, r), norm, bias, c->hidden, c->rms_eps);
+		else
+			k->be->rmsnorm(want, od_forward_residual_of(f, r), norm, c->hidden, c->rms_eps);
 		if (k->e->t->profile == OD_PROFILE_BF16)
 			k->be->round_bf16(want, c->hidden);
 		assert_memory_equal(call->x + r * c->hidden, want, c->hidden * sizeof(*want));
 	}
 	free(norm);
+	free(bias);
+	free(factor);
 	od_free(want);
 	return submit_elsewhere(&k->real->runner, call, err);
 }
@@ -585,6 +595,12 @@ static void test_new_checks(void **state)
 	}
 	dense = e.weights.dense;
 	dense.final_norm.buf = NULL;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	dense = e.weights.dense;
+	dense.final_norm_bias = dense.final_norm; /* the model has none */
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	dense = e.weights.dense;
+	dense.head_bias = dense.final_norm;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
 	dense = e.weights.dense;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_OK);

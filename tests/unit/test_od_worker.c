@@ -324,13 +324,13 @@ static void handshake_names_what_differs(void **state)
 
 	(void)state;
 	open_worker(&w, pack_dir, (const char *[]){ "--cpu", "scalar", NULL });
-	expect_refusal(&w, 3, "fma16", true, 8, "profile", "found 3");
-	expect_refusal(&w, 0, "fma16", true, 8, "profile", "found 0");
-	expect_refusal(&w, F32, "other", false, 8, "kernel_class", "expected other, found fma16");
-	expect_refusal(&w, F32, "fma16", false, 0, "max_rows", "found 0");
+	expect_refusal(&w, 3, OD_CLASS_FMA16, true, 8, "profile", "found 3");
+	expect_refusal(&w, 0, OD_CLASS_FMA16, true, 8, "profile", "found 0");
+	expect_refusal(&w, F32, "other", false, 8, "kernel_class", "expected other, found " OD_CLASS_FMA16);
+	expect_refusal(&w, F32, OD_CLASS_FMA16, false, 0, "max_rows", "found 0");
 	greet(&w, F32, "other", true, UINT32_MAX, &m);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_WELCOME);
-	assert_string_equal(m.header->welcome->kernel_class, "fma16");
+	assert_string_equal(m.header->welcome->kernel_class, OD_CLASS_FMA16);
 	assert_string_equal(m.header->welcome->backend, getenv("OD_DEVICE") != NULL && strcmp(getenv("OD_DEVICE"), "far") == 0 ? "far scalar" : "cpu scalar");
 	assert_string_equal(m.header->welcome->role, "worker");
 	assert_int_equal(m.header->welcome->memory_bytes, 1000000000);

@@ -29,7 +29,7 @@ static void test_frequencies(void **state)
 		float found[65];
 
 		found[rope.dims / 2] = 77;
-		od_rope_frequencies(&rope, found);
+		od_rope_frequencies(&rope, false, found);
 		assert_true(found[rope.dims / 2] == 77);
 		for (size_t k = 0; k < rope.dims / 2; k++) {
 			double want = rope_table[i].freq[k];
@@ -49,7 +49,7 @@ static void test_table(void **state)
 		unsigned same = 0, divided = 0, between = 0;
 		float freq[64];
 
-		od_rope_frequencies(&plain, freq);
+		od_rope_frequencies(&plain, false, freq);
 		for (size_t k = 0; k < rope.dims / 2; k++) {
 			double part = (double)freq[k] / rope_table[i].freq[k];
 
@@ -73,7 +73,7 @@ static void test_rounding(void **state)
 	float freq[5];
 
 	(void)state;
-	od_rope_frequencies(&rope, freq);
+	od_rope_frequencies(&rope, false, freq);
 	assert_true(freq[0] == 1);
 	/* 2/10, 4/10 ... are no f32s: 10000^0.2f and so on, by 40 digits of the f32 exponents. */
 	assert_true(freq[1] == 1.0f / 6.30957365f);
@@ -82,12 +82,32 @@ static void test_rounding(void **state)
 	assert_true(freq[4] == 1.0f / 1584.89331f);
 }
 
+/* Long RoPE: the factors of a short and of a long text, here as large as in Phi-3.5-MoE, by 20 digits. */
+static void test_long(void **state)
+{
+	const struct od_rope rope = { .dims = 8, .theta = 10000, .magnitude = 1.25f, .short_ctx = 4096, .long_magnitude = 1.5f,
+				      .pair_factor = { { 1, 1.05f, 1.5f, 2.75f }, { 1.0625f, 4, 30.5f, 64 } } };
+	static const double want[2][4] = { { 1, 0.095238093, 0.0066666667, 0.00036363636 },
+					   { 0.94117647, 0.025, 0.00032786885, 0.000015625 } };
+
+	(void)state;
+	for (int set = 0; set < 2; set++) {
+		float found[5] = { 0, 0, 0, 0, 77 };
+
+		od_rope_frequencies(&rope, set == 1, found);
+		assert_true(found[4] == 77);
+		for (int i = 0; i < 4; i++)
+			assert_true(fabs((double)found[i] - want[set][i]) <= 4e-7 * want[set][i]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_frequencies),
 		cmocka_unit_test(test_table),
 		cmocka_unit_test(test_rounding),
+		cmocka_unit_test(test_long),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

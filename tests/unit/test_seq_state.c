@@ -118,6 +118,36 @@ static void test_context_limits(void **state)
 	od_state_pool_free(NULL);
 }
 
+/* With long RoPE a sequence has only the original context, or the whole one. */
+static void test_long_texts(void **state)
+{
+	struct od_config c = cfg;
+	struct od_state_pool *p;
+	struct od_seq_state *s[3];
+	struct od_err err;
+
+	(void)state;
+	c.rope[0].short_ctx = 130;
+	assert_int_equal(od_config_short_ctx(&cfg), UINT32_MAX);
+	assert_int_equal(od_config_short_ctx(&c), 130);
+	for (uint32_t ctx = 129; ctx <= 131; ctx++) {
+		assert_int_equal(od_state_pool_new(&p, device, &c, OD_PROFILE_F32, ctx, 3, 9, &err), OD_OK);
+		for (int i = 0; i < 3; i++) {
+			s[i] = open_seq(p);
+			od_seq_state_set_long(s[i], i > 0);
+			assert_int_equal(od_seq_state_is_long(s[i]), i > 0);
+			assert_int_equal(od_seq_state_ctx(s[i]), i > 0 || ctx < 130 ? ctx : 130);
+			assert_int_equal(od_seq_state_promise(s[i], ctx), OD_OK); /* also for what it may become */
+		}
+		od_seq_state_reserve(s[1], 64);
+		od_seq_state_share(s[2], s[1], 1);
+		assert_true(od_seq_state_is_long(s[2]));
+		for (int i = 0; i < 3; i++)
+			od_seq_state_free(s[i]);
+		od_state_pool_free(p);
+	}
+}
+
 static void test_sequence_limit(void **state)
 {
 	struct od_state_pool *p = pool_new(OD_PROFILE_BF16, 70, 2);
@@ -764,6 +794,69 @@ static void test_fixed_copies(void **state)
 	od_state_pool_free(p);
 }
 
+/* One more row, and what stands in the fixed state behind it. */
+static void commit_row(struct od_seq_state *s)
+{
+	const float x = (float)(od_seq_state_length(s) + 1);
+
+	put_at(device, od_seq_state_fixed(s, 0).next, &x, sizeof(x));
+	od_seq_state_set_length(s, od_seq_state_length(s) + 1);
+	od_seq_state_take_next(s);
+}
+
+static void check_rewind(struct od_seq_state *s, uint32_t to, uint32_t expected)
+{
+	float y;
+
+	assert_int_equal(od_seq_state_rewind(s, to), expected);
+	assert_int_equal(od_seq_state_length(s), expected);
+	get_at(device, &y, od_seq_state_fixed(s, 0).committed, sizeof(y));
+	assert_true(expected == 0 || y == (float)expected);
+}
+
+/* Where a text can return to, with four copies: the oldest that was kept and the two newest lengths. */
+static void test_rewind(void **state)
+{
+	struct od_config c = { .hidden = 8, .ctx_max = 500 };
+	struct od_state_pool *p;
+	struct od_seq_state *s, *other;
+	struct od_err err;
+	float zero = 7;
+
+	(void)state;
+	add_layer(&c, &plain, (struct od_mixer){ .q_rank = sizeof(float) });
+	p = pool_of(&c, OD_PROFILE_F32, 500, 2);
+	must(od_state_pool_set_copies(p, device, 4, &err), &err);
+	other = open_seq(p);
+	s = open_seq(p);
+	for (uint32_t i = 0; i < 6; i++) {
+		commit_row(s);
+		commit_row(other);
+	}
+	check_rewind(s, 6, 6);
+	check_rewind(s, 5, 5);
+	check_rewind(s, 4, 0); /* the beginning was never given up */
+	for (uint32_t i = 0; i < 4; i++)
+		commit_row(s);
+	od_seq_state_settle(s, 3); /* the text stays that long; 3 and 4 are there */
+	commit_row(s);
+	commit_row(s); /* 3, 5 and 6 */
+	check_rewind(s, 5, 5);
+	check_rewind(s, 4, 3);
+	commit_row(s);
+	check_rewind(s, 4, 4);
+	od_seq_state_set_length(s, 0);
+	commit_row(s);
+	check_rewind(s, 1, 1);
+	od_seq_state_settle(other, 5);
+	check_rewind(other, 4, 0);
+	get_at(device, &zero, od_state_pool_zeros(p), sizeof(zero));
+	assert_true(zero == 0);
+	od_seq_state_free(s);
+	od_seq_state_free(other);
+	od_state_pool_free(p);
+}
+
 /* A pool may have no streams at all; more fixed state than there is memory is refused. */
 static void test_fixed_alone(void **state)
 {
@@ -796,8 +889,10 @@ static void test_fixed_alone(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_rewind),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_context_limits),
+		cmocka_unit_test(test_long_texts),
 		cmocka_unit_test(test_sequence_limit),
 		cmocka_unit_test(test_layout),
 		cmocka_unit_test(test_reserve),

@@ -681,7 +681,7 @@ static void tokens_of_a_begin(uint32_t have, uint32_t shared, bool needed)
 		for (uint32_t i = 0; i < n; i++)
 			row[i] = (struct od_row){ .seq = w.seq, .position = at + i, .token = prompt[at + i] };
 		step.n_rows = n;
-		w.part = (struct odm_part){ .sequence = w.sequence, .n = n, .prompt = prompt, .prompt_tokens = PROMPT, .ahead = 1,
+		w.part = (struct odm_part){ .sequence = w.sequence, .n = n, .text = prompt, .prompt_tokens = PROMPT, .ahead = 1,
 					    .sampling = &w.sampling, .shared_sequence = shared > 0 ? 3 : 0, .shared_tokens = shared };
 		odm_shadow_link_step(&w.link, 0, &step);
 	}

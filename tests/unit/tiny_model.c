@@ -131,7 +131,8 @@ static enum od_dtype dtype_of(const json_t *c, const char *key)
 static bool is_norm(enum od_role role)
 {
 	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
-	       role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM || role == OD_ROLE_KV_A_NORM;
+	       role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM || role == OD_ROLE_KV_A_NORM || role == OD_ROLE_DELTA_NORM ||
+	       (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE);
 }
 
 /* Norms are about 1, biases about 0. */
@@ -188,6 +189,8 @@ void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_de
 	w->dense.embed = dense_weight(w, t, OD_ROLE_EMBED, 0);
 	w->dense.head = t->cfg.tied_head ? w->dense.embed : dense_weight(w, t, OD_ROLE_HEAD, 0);
 	w->dense.final_norm = dense_weight(w, t, OD_ROLE_FINAL_NORM, 0).data;
+	w->dense.final_norm_bias = dense_weight(w, t, OD_ROLE_FINAL_NORM_BIAS, 0).data;
+	w->dense.head_bias = dense_weight(w, t, OD_ROLE_HEAD_BIAS, 0).data;
 	for (uint32_t layer = 0; layer < t->cfg.n_layers; layer++)
 		for (int role = 0; role < OD_N_ROLES; role++)
 			if (od_role_per_layer((enum od_role)role))

@@ -158,7 +158,8 @@ static void *plan_caches(void *arg)
 	struct odw_planner *p = arg;
 	struct odw_cache_uses u = { .inclusion = p->inclusion };
 
-	if (setpriority(PRIO_PROCESS, 0, NICE) != 0) /* of this thread, on Linux */
+	/* Of this thread, on Linux. The other policies have nothing to compute, and are for comparing: they begin at once. */
+	if (p->o.policy == OD_CACHE_RANK && setpriority(PRIO_PROCESS, 0, NICE) != 0)
 		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
 	while (odw_schedule_next_plan(p->o.schedule, &u))
 		plan_once(p, &u);

@@ -50,7 +50,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_only_number(&p, "moe_layer_freq", 1);
 	if (rc == OD_OK)
-		rc = od_parse_mla(&p, &l.mix);
+		rc = od_parse_mla(&p, false, &l.mix);
 	if (rc == OD_OK)
 		rc = read_experts(&p, &l);
 	return rc == OD_OK ? od_parse_add_layers(&p, 0, &l) : rc;

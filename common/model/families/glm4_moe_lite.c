@@ -38,9 +38,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(&p, "attention_bias", false);
 	if (rc == OD_OK)
-		rc = od_parse_only_bool(&p, "rope_interleave", true);
-	if (rc == OD_OK)
-		rc = od_parse_mla(&p, &l.mix);
+		rc = od_parse_mla(&p, true, &l.mix);
 	if (rc == OD_OK) /* another name of qk_rope_head_dim */
 		rc = od_parse_only_number(&p, "head_dim", cfg->rope[l.mix.rope].dims);
 	if (rc == OD_OK)

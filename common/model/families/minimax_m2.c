@@ -11,8 +11,8 @@ static int refuse(const struct od_parse *p)
 		const char *key;
 		double neutral;
 	} number[] = {
-		{ "shared_intermediate_size", 0 }, { "sliding_window", 0 },	       { "layernorm_full_attention_beta", 1 },
-		{ "layernorm_mlp_beta", 1 },	   { "routed_scaling_factor", 1 },
+		{ "shared_intermediate_size", 0 }, { "layernorm_full_attention_beta", 1 }, { "layernorm_mlp_beta", 1 },
+		{ "routed_scaling_factor", 1 },
 	};
 	const json_t *types = json_object_get(p->root, "attn_type_list");
 	int rc = od_parse_refuse(p, own);

@@ -52,6 +52,11 @@ int od_parse_only_number(const struct od_parse *p, const char *key, double expec
 	return refuse(p, key, text);
 }
 
+int od_parse_absent(const struct od_parse *p, const char *key)
+{
+	return od_json_has(p->root, key) ? refuse(p, key, "none") : OD_OK;
+}
+
 static bool is_own(const char *const *own, const char *key)
 {
 	for (; own != NULL && *own != NULL; own++)
@@ -75,6 +80,21 @@ static int refuse_part(const struct od_parse *p, const char *key)
 	return rc;
 }
 
+/* Layers of different attention in a family whose layers are all alike. */
+static int refuse_types(const struct od_parse *p, const char *key)
+{
+	json_t *types;
+	int rc = od_json_arr(p->root, key, &types, p->where, p->err);
+
+	for (size_t i = 0; rc == OD_OK && i < json_array_size(types); i++) {
+		const char *type = json_string_value(json_array_get(types, i));
+
+		if (type == NULL || strcmp(type, "full_attention") != 0)
+			rc = refuse(p, key, "\"full_attention\" for every layer");
+	}
+	return rc;
+}
+
 int od_parse_refuse(const struct od_parse *p, const char *const *own)
 {
 	static const char *const off[] = { "mlp_bias", "lm_head_bias", "use_qk_norm" };
@@ -84,9 +104,9 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 	} number[] = {
 		{ "partial_rotary_factor", 1 },	  { "embedding_multiplier", 1 }, { "residual_multiplier", 1 },
 		{ "logits_scaling", 1 },	  { "logit_scale", 1 },		 { "attn_logit_softcapping", 0 },
-		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },
+		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },       { "sliding_window", 0 },
 	};
-	int rc = od_parse_only_str(p, "hidden_act", "silu");
+	int rc = is_own(own, "hidden_act") ? OD_OK : od_parse_only_str(p, "hidden_act", "silu");
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(off) / sizeof(off[0]); i++)
 		if (!is_own(own, off[i]))
@@ -96,6 +116,8 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 			rc = od_parse_only_number(p, number[i].key, number[i].neutral);
 	for (size_t i = 0; rc == OD_OK && i < 2 && !is_own(own, "partial_rotary_factor"); i++)
 		rc = refuse_part(p, rope_objects[i]);
+	if (rc == OD_OK && !is_own(own, "layer_types") && od_json_has(p->root, "layer_types"))
+		rc = refuse_types(p, "layer_types");
 	return rc;
 }
 
@@ -199,9 +221,70 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 	return OD_OK;
 }
 
-/* rope_scaling (older files) or rope_parameters (newer ones). */
-static int read_scaling(const struct od_parse *p, const char *key, struct od_rope *r, double *attention, const json_t **at)
+/* A factor for each pair; below `least` angles would be larger than od_sincos is good for. */
+static int read_factors(const struct od_parse *p, const json_t *o, const char *where, const char *key, double least, uint32_t n,
+			float factor[OD_MAX_ROPE_PAIRS])
 {
+	json_t *list;
+	int rc = od_json_arr(o, key, &list, where, p->err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (json_array_size(list) != n)
+		return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": expected %u numbers, one for each pair of a head, found %zu",
+			       where, key, n, json_array_size(list));
+	for (uint32_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(list, i);
+
+		if (!json_is_number(v) || !(json_number_value(v) >= least && json_number_value(v) <= 1e6))
+			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"%s\": number %u: expected %g to 1e6, found %s%g", where, key,
+				       i, least, json_is_number(v) ? "" : "something else than ", json_number_value(v));
+		factor[i] = (float)json_number_value(v);
+	}
+	return OD_OK;
+}
+
+/* It stands beside rope_scaling, in it, or in both places. */
+static int read_original_ctx(const struct od_parse *p, const json_t *o, const char *where, uint32_t *ctx)
+{
+	static const char key[] = "original_max_position_embeddings";
+	uint32_t outer, inner = 0;
+	int rc = od_json_u32_or(p->root, key, 1, UINT32_MAX, 0, &outer, p->where, p->err);
+
+	if (rc == OD_OK && (outer == 0 || od_json_has(o, key)))
+		rc = od_json_u32(o, key, 1, UINT32_MAX, &inner, where, p->err);
+	if (rc == OD_OK && outer != 0 && inner != 0 && inner != outer)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %u and %u", p->where, key, outer, inner);
+	*ctx = inner != 0 ? inner : outer;
+	return rc;
+}
+
+/* As Phi-3.5-MoE has it, with magnitudes of its own. */
+static int read_long(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
+{
+	static const char *const factors[] = { "short_factor", "long_factor" };
+	const double least = (double)p->cfg->ctx_max / (1 << 20);
+	double magnitude[2] = { 0, 0 };
+	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? read_original_ctx(p, o, where, &r->short_ctx) :
+		 od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected at most %d with long RoPE, found %u", p->where,
+			 2 * OD_MAX_ROPE_PAIRS, r->dims);
+
+	for (uint32_t set = 0; rc == OD_OK && set < 2; set++)
+		rc = read_factors(p, o, where, factors[set], least, r->dims / 2, r->pair_factor[set]);
+	if (rc == OD_OK)
+		rc = od_json_f64(o, "short_mscale", 0, 1e6, &magnitude[0], where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64(o, "long_mscale", 0, 1e6, &magnitude[1], where, p->err);
+	r->magnitude = (float)magnitude[0];
+	r->long_magnitude = (float)magnitude[1];
+	return rc;
+}
+
+/* rope_scaling (older files) or rope_parameters (newer ones). */
+static int read_scaling(const struct od_parse *p, const char *key, bool has_long, struct od_rope *r, double *attention,
+			const json_t **at)
+{
+	const char *other = has_long ? "longrope" : "yarn";
 	const char *type = "default";
 	char where[1024];
 	json_t *o;
@@ -218,10 +301,12 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 	/* "type": "default" may stand without one; then the frequency base is where it always was. */
 	if (od_json_has(o, "rope_theta"))
 		*at = o;
-	if (strcmp(type, "yarn") == 0)
-		return read_yarn(p, o, where, r, attention);
-	return strcmp(type, "default") == 0 ? OD_OK :
-	       od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected type \"default\" or \"yarn\", found \"%.64s\"", where, type);
+	if (strcmp(type, "default") == 0)
+		return OD_OK;
+	if (strcmp(type, other) != 0)
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected type \"default\" or \"%s\", found \"%.64s\"", where, other,
+			       type);
+	return has_long ? read_long(p, o, where, r) : read_yarn(p, o, where, r, attention);
 }
 
 int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims)
@@ -248,9 +333,9 @@ int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, u
 	return rc;
 }
 
-int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention)
+/* r: dims and neighbours are set. */
+static int parse_rope(const struct od_parse *p, struct od_rope r, bool has_long, uint32_t *index, double *attention)
 {
-	struct od_rope r = { .dims = dims, .neighbours = neighbours, .magnitude = 1 };
 	const json_t *at = p->root;
 	double outer;
 	int rc = OD_OK;
@@ -262,7 +347,7 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 			       rope_objects[0], rope_objects[1]);
 	for (size_t i = 0; rc == OD_OK && i < 2; i++)
 		if (od_json_has(p->root, rope_objects[i]))
-			rc = read_scaling(p, rope_objects[i], &r, attention, &at);
+			rc = read_scaling(p, rope_objects[i], has_long, &r, attention, &at);
 	if (rc == OD_OK)
 		rc = od_json_f64(at, "rope_theta", 1, 1e12, &r.theta, p->where, p->err);
 	if (rc == OD_OK)
@@ -274,9 +359,23 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
 }
 
+int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention)
+{
+	const struct od_rope r = { .dims = dims, .neighbours = neighbours, .magnitude = 1 };
+
+	return parse_rope(p, r, false, index, attention);
+}
+
+int od_parse_long_rope(const struct od_parse *p, uint32_t dims, uint32_t *index)
+{
+	const struct od_rope r = { .dims = dims, .magnitude = 1 };
+
+	return parse_rope(p, r, true, index, NULL);
+}
+
 /* ---- latent attention ---- */
 
-int od_parse_mla(const struct od_parse *p, struct od_mixer *m)
+int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 {
 	const struct {
 		const char *key;
@@ -288,7 +387,8 @@ int od_parse_mla(const struct od_parse *p, struct od_mixer *m)
 	};
 	uint32_t rope_dim;
 	double attention;
-	int rc = OD_OK;
+	bool neighbours = true;
+	int rc = by_halves ? od_json_bool_or(p->root, "rope_interleave", true, &neighbours, p->where, p->err) : OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(field) / sizeof(field[0]); i++)
 		rc = od_json_u32(p->root, field[i].key, 1, field[i].max, field[i].out, p->where, p->err);
@@ -304,7 +404,7 @@ int od_parse_mla(const struct od_parse *p, struct od_mixer *m)
 	if ((uint64_t)m->n_heads * (m->nope_dim + m->v_dim + m->kv_rank + rope_dim) > OD_DIM_MAX)
 		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"num_attention_heads\": expected at most %u elements for all heads "
 			       "together, found %u heads", p->where, OD_DIM_MAX, m->n_heads);
-	rc = od_parse_rope(p, rope_dim, true, &m->rope, &attention);
+	rc = od_parse_rope(p, rope_dim, neighbours, &m->rope, &attention);
 	if (rc != OD_OK)
 		return rc;
 	m->n_kv_heads = 1;

@@ -24,6 +24,7 @@ OD_MUST_CHECK int od_parse_refuse(const struct od_parse *p, const char *const *o
 /* The field may be absent, null or expected. */
 OD_MUST_CHECK int od_parse_only_bool(const struct od_parse *p, const char *key, bool expected);
 OD_MUST_CHECK int od_parse_only_str(const struct od_parse *p, const char *key, const char *expected);
+OD_MUST_CHECK int od_parse_absent(const struct od_parse *p, const char *key); /* or null */
 OD_MUST_CHECK int od_parse_only_number(const struct od_parse *p, const char *key, double expected);
 
 /* num_attention_heads, num_key_value_heads, head_dim (may be absent), attention_bias; scale and norm_eps follow. */
@@ -35,8 +36,11 @@ OD_MUST_CHECK int od_parse_rotated(const struct od_parse *p, uint32_t head, doub
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. *attention (NULL ok): the
  * factor of attention scores from mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention);
-/* DeepSeek's multi-head latent attention with its RoPE, which turns neighbours. */
-OD_MUST_CHECK int od_parse_mla(const struct od_parse *p, struct od_mixer *mix);
+/* The same of a family that has long RoPE instead of YaRN. */
+OD_MUST_CHECK int od_parse_long_rope(const struct od_parse *p, uint32_t dims, uint32_t *index);
+/* DeepSeek's multi-head latent attention with its RoPE, which turns neighbours; by_halves: rope_interleave may say that it turns
+ * halves instead. */
+OD_MUST_CHECK int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *mix);
 /* The number of routed experts (n_key or num_local_experts), num_experts_per_tok, the intermediate size (size_key). */
 OD_MUST_CHECK int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key);
 /* n_group and topk_group, which must leave enough experts; they follow od_parse_experts. */
@@ -55,5 +59,13 @@ OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers);
 /* Qwen's mlp_only_layers and decoder_sparse_step. *sparse: the layer has routed experts. Call it for layer 0 first: that call
  * checks the fields for all layers. */
 OD_MUST_CHECK int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, bool *sparse);
+
+/* The mixers of Qwen3-Next and of the families that took them over: gated delta rules (linear_*) and gated attention with RoPE
+ * on a part of each head. attention.rope and the norms are read too. */
+OD_MUST_CHECK int od_parse_gated_mixers(const struct od_parse *p, struct od_mixer *delta, struct od_mixer *attention);
+/* Adds all layers, each with one of the two mixers by layer_types or full_attention_interval. l: what is the same in all of them,
+ * unless dense says so. dense: mlp_only_layers and decoder_sparse_step count; else all layers have experts. */
+OD_MUST_CHECK int od_parse_gated_layers(const struct od_parse *p, const struct od_mixer *delta, const struct od_mixer *attention,
+					const struct od_layer_spec *l, bool dense);
 
 #endif

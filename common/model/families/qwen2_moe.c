@@ -55,9 +55,10 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
+	static const char *const own[] = { "sliding_window", "layer_types", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .router = { .scale = 1 } };
-	int rc = od_parse_refuse(&p, NULL);
+	int rc = od_parse_refuse(&p, own);
 
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(&p, "attention_bias", false);

@@ -1,4 +1,4 @@
-/* Grouped-query attention (arXiv 2305.13245) with RoPE; q and k may be normed, q, k and v have biases or be clipped. */
+/* Grouped-query attention (arXiv 2305.13245) with RoPE; q, k and v may be normed, have biases or be clipped, and v may be k. */
 #include "common/model/mixer.h"
 
 static void state(const struct od_mixer *m, struct od_state_spec *out)
@@ -24,7 +24,7 @@ static void matrix(uint64_t out, uint64_t in, uint64_t *n_out, uint64_t *n_in)
 
 static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out, uint64_t *n_in)
 {
-	const uint64_t q = (uint64_t)m->n_heads * m->k_dim, k = (uint64_t)m->n_kv_heads * m->k_dim;
+	const uint64_t q = (uint64_t)m->n_heads * m->k_dim * (m->gated ? 2 : 1), k = (uint64_t)m->n_kv_heads * m->k_dim;
 	const uint64_t v = (uint64_t)m->n_kv_heads * m->v_dim, out = (uint64_t)m->n_heads * m->v_dim;
 
 	matrix(0, 0, n_out, n_in);
@@ -32,7 +32,7 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		matrix(q, c->hidden, n_out, n_in);
 	else if (role == OD_ROLE_K)
 		matrix(k, c->hidden, n_out, n_in);
-	else if (role == OD_ROLE_V)
+	else if (role == OD_ROLE_V && !m->v_is_k)
 		matrix(v, c->hidden, n_out, n_in);
 	else if (role == OD_ROLE_O)
 		matrix(c->hidden, out, n_out, n_in);
@@ -40,12 +40,14 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		*n_out = !m->qkv_bias ? 0 : role == OD_ROLE_Q_BIAS ? q : role == OD_ROLE_K_BIAS ? k : v;
 	else if (role == OD_ROLE_O_BIAS)
 		*n_out = m->o_bias ? c->hidden : 0;
+	else if (role == OD_ROLE_SINKS)
+		*n_out = m->sinks ? m->n_heads : 0;
 	else if (role == OD_ROLE_Q_NORM || role == OD_ROLE_K_NORM)
 		*n_out = norm_size(m, role == OD_ROLE_Q_NORM ? m->n_heads : m->n_kv_heads);
 }
 
 struct places {
-	struct od_ref q, k, v, out;
+	struct od_ref q, k, v, out, gated_q, gate; /* the last two: only with gates */
 };
 
 static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_t max_rows)
@@ -57,6 +59,8 @@ static struct places cut(const struct od_mixer *m, struct od_ref *scratch, size_
 		.k = od_mix_cut(scratch, max_rows, m->n_kv_heads * m->k_dim * each),
 		.v = od_mix_cut(scratch, max_rows, m->n_kv_heads * m->v_dim * each),
 		.out = od_mix_cut(scratch, max_rows, m->n_heads * m->v_dim * each),
+		.gated_q = od_mix_cut(scratch, max_rows, m->gated ? 2 * m->n_heads * m->k_dim * each : 0),
+		.gate = od_mix_cut(scratch, max_rows, m->gated ? m->n_heads * m->k_dim * each : 0),
 	};
 }
 
@@ -77,11 +81,18 @@ static void run(const struct od_mix_call *c)
 	const struct places p = cut(m, &scratch, c->max_rows);
 
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { &w[OD_ROLE_Q], &w[OD_ROLE_K], &w[OD_ROLE_V] },
+				      .linear = { .w = { &w[OD_ROLE_Q], &w[OD_ROLE_K], m->v_is_k ? NULL : &w[OD_ROLE_V] },
 						  .x = c->x,
-						  .y = { p.q, p.k, p.v },
+						  .y = { m->gated ? p.gated_q : p.q, p.k, p.v },
 						  .bias = { w[OD_ROLE_Q_BIAS].data, w[OD_ROLE_K_BIAS].data,
 							    w[OD_ROLE_V_BIAS].data } } });
+	if (m->gated)
+		od_mix_run(c, &(struct od_op){ .kind = OD_OP_SPLIT,
+					      .split = { .in = p.gated_q, .first = p.q, .second = p.gate, .n_heads = m->n_heads,
+							 .dim = m->k_dim } });
+	if (m->v_is_k) /* before k is normed and turned */
+		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
+					      .copy = { .from = p.k, .to = p.v, .n = (uint64_t)m->n_kv_heads * m->k_dim * sizeof(float) } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ROPE_STORE,
 				      .rope_store = { .rows = c->rows,
 						      .q = p.q,
@@ -91,6 +102,7 @@ static void run(const struct od_mix_call *c)
 						      .q_norm = w[OD_ROLE_Q_NORM].data,
 						      .k_norm = w[OD_ROLE_K_NORM].data,
 						      .norm_row = m->qk_norm == OD_QK_NORM_ROW,
+						      .v_norm = m->v_norm,
 						      .eps = m->norm_eps,
 						      .clip = m->clip,
 						      .keys = c->stream[0],
@@ -112,7 +124,11 @@ static void run(const struct od_mix_call *c)
 						  .v_dim = m->v_dim,
 						  .window = m->window,
 						  .scale = m->scale,
+						  .sinks = w[OD_ROLE_SINKS].data,
 						  .max_position = c->max_position } });
+	if (m->gated)
+		od_mix_run(c, &(struct od_op){ .kind = OD_OP_GATE,
+					      .gate = { .y = p.out, .gate = p.gate, .n = m->n_heads * m->v_dim } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { &w[OD_ROLE_O] },
 						  .x = p.out,

@@ -55,13 +55,14 @@ static bool is_type(const struct od_tensor *t, const char *name)
 	return strcmp(t->dtype_name, name) == 0;
 }
 
-static int bad_shape(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint64_t n_in,
-		     struct od_err *err)
+static int check_dims(const struct od_checkpoint *c, const struct od_tensor *t, const uint64_t *want, uint32_t n_dims,
+		      struct od_err *err)
 {
-	const uint64_t want[2] = { n_out, n_in };
-	char expected[64], found[256];
+	char expected[96], found[256];
 
-	shape_text(want, n_in > 0 ? 2 : 1, expected, sizeof(expected));
+	if (t->n_dims == n_dims && memcmp(t->shape, want, n_dims * sizeof(*want)) == 0)
+		return OD_OK;
+	shape_text(want, n_dims, expected, sizeof(expected));
 	shape_text(t->shape, t->n_dims, found, sizeof(found));
 	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s (config.json), found %s", file_of(c, t), t->name,
 		       expected, found);
@@ -71,9 +72,17 @@ static int bad_shape(const struct od_checkpoint *c, const struct od_tensor *t, u
 static int check_shape(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint64_t n_in,
 		       struct od_err *err)
 {
-	const bool same = t->n_dims == (n_in > 0 ? 2u : 1u) && t->shape[0] == n_out && (n_in == 0 || t->shape[1] == n_in);
+	const uint64_t want[2] = { n_out, n_in };
 
-	return same ? OD_OK : bad_shape(c, t, n_out, n_in, err);
+	return check_dims(c, t, want, n_in > 0 ? 2 : 1, err);
+}
+
+/* A vector that is published as [channels][1][taps]. */
+static int check_conv(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint32_t taps, struct od_err *err)
+{
+	const uint64_t want[3] = { n_out / taps, 1, taps };
+
+	return check_dims(c, t, want, 3, err);
 }
 
 /* Several weights in each element: words of offset integers, or bytes of two E2M1. */
@@ -177,8 +186,8 @@ static int look_scales(const struct od_checkpoint *c, struct parts *p, const cha
 	return rc == OD_OK ? look_divisor(c, p, name, err) : rc;
 }
 
-/* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. */
-static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, struct parts *p,
+/* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution, else 0. */
+static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps, struct parts *p,
 		struct od_err *err)
 {
 	const struct od_tensor *plain = od_checkpoint_find(c, name), *packed = beside(c, name, "_packed");
@@ -192,19 +201,96 @@ static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out,
 			       plain->name, packed->name);
 	if (plain != NULL) {
 		p->s.type.dtype = plain->dtype;
-		rc = check_shape(c, plain, n_out, n_in, err);
+		rc = taps > 0 ? check_conv(c, plain, n_out, taps, err) : check_shape(c, plain, n_out, n_in, err);
 	} else {
 		rc = look_packed(c, packed, n_out, n_in, &p->s.type.dtype, err);
 	}
 	return rc == OD_OK ? look_scales(c, p, name, n_out, n_in, err) : rc;
 }
 
-static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in)
+static uint32_t taps_of(const struct od_config *cfg, enum od_role role, uint32_t layer)
+{
+	return role == OD_ROLE_DELTA_CONV ? od_config_layer(cfg, layer)->mix.conv : 0;
+}
+
+static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps)
 {
 	struct parts p;
 
-	(void)!look(c, name, n_out, n_in, &p, NULL); /* it was there when it was checked */
+	(void)!look(c, name, n_out, n_in, taps, &p, NULL); /* it was there when it was checked */
+	p.s.row_step = n_in > 0 ? n_in : 1;
+	p.s.column_step = p.s.scales_step = 1;
 	return p.s;
+}
+
+/* Names as they are in the checkpoint. */
+static void dense_name(const struct od_config *cfg, enum od_role role, uint32_t layer, char name[OD_NAME_BYTES])
+{
+	char text_only[OD_NAME_BYTES];
+
+	od_dense_source_name(cfg, role, layer, text_only);
+	od_source_name(cfg, text_only, name);
+}
+
+static void expert_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat, char name[OD_NAME_BYTES])
+{
+	char text_only[OD_NAME_BYTES];
+
+	od_expert_source_name(cfg, m, expert, mat, text_only);
+	od_source_name(cfg, text_only, name);
+}
+
+/* A matrix, or a bias, of all the layer's experts. */
+struct stacked {
+	char name[OD_NAME_BYTES];
+	struct od_stack at;
+	const struct od_tensor *weights, *scales; /* weights NULL: the experts are published one by one */
+	bool blocks; /* MXFP4: [n_experts][rows][n_in / 32][16] bytes and [n_experts][rows][n_in / 32] scales */
+};
+
+#define MX_BLOCK 32u /* weights */
+
+static struct stacked find_stacked(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat)
+{
+	char text_only[OD_NAME_BYTES];
+	struct stacked s = { .name = "" };
+
+	if (!od_expert_stacked_name(cfg, m, mat, text_only, &s.at))
+		return s;
+	od_source_name(cfg, text_only, s.name);
+	s.weights = od_checkpoint_find(c, s.name);
+	s.blocks = cfg->family->mxfp4 && s.weights == NULL && !od_expert_is_bias(mat);
+	if (s.blocks) {
+		s.weights = beside(c, s.name, "_blocks");
+		s.scales = beside(c, s.name, "_scales");
+	}
+	return s;
+}
+
+/* Powers of two say how large blocks are, as everywhere. */
+static struct od_mat_type mx_type(uint64_t n_out, uint64_t n_in)
+{
+	struct od_mat_type t = { .dtype = OD_F4_E2M1, .scale = OD_F8_E8M0 };
+
+	(void)block_of(n_out, n_out, 1, &t.block_rows);
+	(void)block_of(n_in, n_in / MX_BLOCK, OD_SCALE_BLOCK_MIN, &t.block_cols);
+	return t;
+}
+
+static struct od_source of_stack(const struct od_config *cfg, const struct stacked *s, uint32_t expert, enum od_expert_mat mat)
+{
+	const uint64_t first = expert * s->at.rows + s->at.first;
+	const bool transposed = cfg->family->transposed && !s->blocks && !od_expert_is_bias(mat);
+	struct od_source out = { .weights = s->weights, .scales = s->scales, .column_step = 1, .scales_step = s->at.step };
+	uint64_t n_out, n_in;
+
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	out.type = s->blocks ? mx_type(n_out, n_in) : (struct od_mat_type){ .dtype = s->weights->dtype };
+	out.first_scales = first;
+	out.first_element = transposed ? expert * s->at.rows * n_in + s->at.first : first * n_in;
+	out.row_step = transposed ? s->at.step : s->at.step * n_in;
+	out.column_step = transposed ? s->at.rows : 1;
+	return out;
 }
 
 struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_config *cfg, enum od_role role,
@@ -213,9 +299,9 @@ struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
 
-	od_dense_source_name(cfg, role, layer, name);
+	dense_name(cfg, role, layer, name);
 	od_role_shape(cfg, role, layer, &n_out, &n_in);
-	return look_again(c, name, n_out, n_in);
+	return look_again(c, name, n_out, n_in, taps_of(cfg, role, layer));
 }
 
 struct od_source od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, uint32_t expert,
@@ -223,11 +309,106 @@ struct od_source od_source_expert(const struct od_checkpoint *c, const struct od
 {
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
+	const struct stacked s = find_stacked(c, cfg, m, mat);
 
-	od_expert_source_name(cfg, m, expert, mat, name);
 	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
-	return look_again(c, name, n_out, n_in);
+	if (s.weights != NULL)
+		return of_stack(cfg, &s, expert, mat);
+	expert_name(cfg, m, expert, mat, name);
+	return look_again(c, name, n_out, od_expert_is_bias(mat) ? 0 : n_in, 0);
 }
+
+/* ---- reading ---- */
+
+#define PIECE_BYTES (8u << 20)
+
+/* n rows of `each` bytes, which begin stride bytes apart. */
+static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t begin, uint64_t stride, uint64_t each,
+		      uint64_t n, uint8_t *to, struct od_err *err)
+{
+	const uint64_t step = PIECE_BYTES / stride > 0 ? PIECE_BYTES / stride : 1;
+	uint8_t *buf;
+	int rc = OD_OK;
+
+	if (stride == each || n == 0)
+		return od_checkpoint_read(c, t, begin, to, n * each, err);
+	buf = malloc((step < n ? step : n) * stride);
+	if (buf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to read tensor %s", t->name);
+	for (uint64_t row = 0; rc == OD_OK && row < n; row += step) {
+		const uint64_t k = step < n - row ? step : n - row;
+
+		rc = od_checkpoint_read(c, t, begin + row * stride, buf, (k - 1) * stride + each, err);
+		for (uint64_t i = 0; rc == OD_OK && i < k; i++)
+			memcpy(to + (row + i) * each, buf + i * stride, each);
+	}
+	free(buf);
+	return rc;
+}
+
+#define TURN_ROWS 32u /* so that what is written stays in the cache */
+
+/* from [n_cols][across], of which every row_step-th element counts, to columns [0, n_cols) of to [n_rows][n_in]. */
+static void turn(const uint8_t *from, uint64_t across, uint64_t row_step, uint64_t n_cols, uint8_t *to, uint64_t n_rows, uint64_t n_in,
+		 size_t each)
+{
+	for (uint64_t first = 0; first < n_rows; first += TURN_ROWS) {
+		const uint64_t end = first + TURN_ROWS < n_rows ? first + TURN_ROWS : n_rows;
+
+		for (uint64_t i = 0; i < n_cols; i++)
+			for (uint64_t r = first; r < end; r++) {
+				const uint8_t *a = from + (i * across + r * row_step) * each;
+				uint8_t *b = to + (r * n_in + i) * each;
+
+				if (each == sizeof(uint16_t))
+					memcpy(b, a, sizeof(uint16_t));
+				else
+					memcpy(b, a, each);
+			}
+	}
+}
+
+static int read_turned(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, uint8_t *to,
+		       struct od_err *err)
+{
+	const size_t each = od_dtype_bytes(s->type.dtype);
+	const uint64_t across = s->column_step, first = s->first_element + row * s->row_step, span = (n - 1) * s->row_step + 1;
+	const uint64_t step = PIECE_BYTES / (across * each) > 0 ? PIECE_BYTES / (across * each) : 1;
+	uint8_t *buf = malloc((step < n_in ? step : n_in) * across * each);
+	int rc = OD_OK;
+
+	if (buf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to read tensor %s", s->weights->name);
+	for (uint64_t i = 0; rc == OD_OK && i < n_in; i += step) {
+		const uint64_t k = step < n_in - i ? step : n_in - i;
+
+		rc = od_checkpoint_read(c, s->weights, (first + i * across) * each, buf, ((k - 1) * across + span) * each, err);
+		if (rc == OD_OK)
+			turn(buf, across, s->row_step, k, to + i * each, n, n_in, each);
+	}
+	free(buf);
+	return rc;
+}
+
+int od_source_read(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, void *buf,
+		   struct od_err *err)
+{
+	const uint64_t each = od_mat_row_bytes(&s->type, n_in), stride = od_mat_row_bytes(&s->type, s->row_step);
+
+	if (s->column_step != 1 && n > 0)
+		return read_turned(c, s, n_in, row, n, buf, err);
+	return read_apart(c, s->weights, od_mat_row_bytes(&s->type, s->first_element) + row * stride, stride, each, n, buf, err);
+}
+
+int od_source_read_scales(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, void *buf,
+			  struct od_err *err)
+{
+	const uint64_t each = od_mat_scale_row_bytes(&s->type, n_in);
+
+	return read_apart(c, s->scales, (s->first_scales + row * s->scales_step) * each, s->scales_step * each, each, n, buf, err);
+}
+
+/* ---- checking ---- */
 
 /* What unpacked weights would be is known already; a packer that thinks otherwise padded them. */
 static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint64_t n_in,
@@ -264,6 +445,26 @@ static int check_unscaled(const struct od_checkpoint *c, const struct od_config 
 		       file_of(c, t), t->name, t->dtype_name, name, name);
 }
 
+static uint64_t blocks(uint64_t n, uint32_t block)
+{
+	return block == 0 ? 1 : (n - 1) / block + 1;
+}
+
+/* Scales of the size that config.json gives. */
+static int check_block_size(const struct od_checkpoint *c, const struct od_config *cfg, const struct od_source *s, uint64_t n_out,
+			uint64_t n_in, struct od_err *err)
+{
+	const uint32_t *size = cfg->scale_block;
+	char found[256];
+
+	if (size[0] == 0 || size[1] == 0 || (blocks(n_out, s->type.block_rows) == blocks(n_out, size[0]) &&
+					     blocks(n_in, s->type.block_cols) == blocks(n_in, size[1])))
+		return OD_OK;
+	shape_text(s->scales->shape, s->scales->n_dims, found, sizeof(found));
+	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape [%" PRIu64 ", %" PRIu64 "] (config.json's weight_block_size), "
+		       "found %s", file_of(c, s->scales), s->scales->name, blocks(n_out, size[0]), blocks(n_in, size[1]), found);
+}
+
 static void mark(const struct od_checkpoint *c, bool *used, const struct od_tensor *t)
 {
 	if (t != NULL)
@@ -272,17 +473,17 @@ static void mark(const struct od_checkpoint *c, bool *used, const struct od_tens
 
 /* Marks what belongs to the tensor as used. role: OD_N_ROLES for an expert's matrix. */
 static int check_tensor(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, const char *name,
-			uint64_t n_out, uint64_t n_in, enum od_role role, struct od_err *err)
+			uint64_t n_out, uint64_t n_in, enum od_role role, uint32_t taps, struct od_err *err)
 {
 	char text[OD_MAT_TYPE_CHARS];
 	struct parts p;
-	int rc = look(c, name, n_out, n_in, &p, err);
+	int rc = look(c, name, n_out, n_in, taps, &p, err);
 
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a norm, a bias or an embedding, found %s",
 			     file_of(c, p.s.weights), p.s.weights->name, od_mat_type_text(&p.s.type, text));
-	if (rc == OD_OK && p.s.scales == NULL)
-		rc = check_unscaled(c, cfg, p.s.weights, name, err);
+	if (rc == OD_OK)
+		rc = p.s.scales == NULL ? check_unscaled(c, cfg, p.s.weights, name, err) : check_block_size(c, cfg, &p.s, n_out, n_in, err);
 	if (rc != OD_OK)
 		return rc;
 	mark(c, used, p.s.weights);
@@ -305,10 +506,82 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 		od_role_shape(cfg, role, layer, &n_out, &n_in);
 		if (n_out == 0 || (layer > 0 && !od_role_per_layer(role)))
 			continue;
-		od_dense_source_name(cfg, role, layer, name);
-		rc = check_tensor(c, cfg, used, name, n_out, n_in, role, err);
+		dense_name(cfg, role, layer, name);
+		rc = check_tensor(c, cfg, used, name, n_out, n_in, role, taps_of(cfg, role, layer), err);
 	}
 	return rc;
+}
+
+static int check_blocks(const struct od_checkpoint *c, const struct od_config *cfg, const struct stacked *s, uint64_t n_in,
+			struct od_err *err)
+{
+	const uint64_t blocks[] = { cfg->n_experts, s->at.rows, n_in / MX_BLOCK, MX_BLOCK / 2 };
+	int rc;
+
+	if (n_in % MX_BLOCK != 0)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: rows of %" PRIu64 " weights: expected a multiple of %u",
+			       file_of(c, s->weights), s->weights->name, n_in, MX_BLOCK);
+	if (s->scales == NULL)
+		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s_scales is missing", od_checkpoint_dir(c), s->name);
+	rc = check_dims(c, s->weights, blocks, 4, err);
+	if (rc == OD_OK)
+		rc = check_dims(c, s->scales, blocks, 3, err);
+	for (int i = 0; rc == OD_OK && i < 2; i++) {
+		const struct od_tensor *t = i == 0 ? s->weights : s->scales;
+
+		if (!is_type(t, "U8"))
+			rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype U8 (MXFP4), found %s", file_of(c, t), t->name,
+				     t->dtype_name);
+	}
+	return rc;
+}
+
+/* A matrix, or a bias, of all experts of a layer in one tensor. */
+static int check_stacked(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, const struct stacked *s,
+			 enum od_expert_mat mat, struct od_err *err)
+{
+	const struct od_tensor *t = s->weights;
+	uint64_t n_out, n_in;
+	int rc;
+
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	if (s->blocks) {
+		rc = check_blocks(c, cfg, s, n_in, err);
+	} else {
+		const bool turned = cfg->family->transposed;
+		const uint64_t want[] = { cfg->n_experts, turned && !od_expert_is_bias(mat) ? n_in : s->at.rows,
+					  turned ? s->at.rows : n_in };
+
+		rc = check_dims(c, t, want, od_expert_is_bias(mat) ? 2 : 3, err);
+		if (rc == OD_OK && t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
+			rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a tensor of several "
+				     "matrices, found %s", file_of(c, t), t->name, t->dtype_name);
+	}
+	mark(c, used, s->weights);
+	mark(c, used, s->scales);
+	return rc;
+}
+
+/* A matrix of an expert in a tensor of its own. */
+static int check_expert(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t m, uint32_t expert,
+			enum od_expert_mat mat, struct od_err *err)
+{
+	char name[OD_NAME_BYTES];
+	uint64_t n_out, n_in;
+
+	expert_name(cfg, m, expert, mat, name);
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	if (od_expert_is_bias(mat))
+		return check_tensor(c, cfg, used, name, n_out, 0, OD_ROLE_Q_BIAS, 0, err); /* the rules are the same */
+	return check_tensor(c, cfg, used, name, n_out, n_in, OD_N_ROLES, 0, err);
+}
+
+static bool is_alone(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat)
+{
+	char name[OD_NAME_BYTES];
+
+	expert_name(cfg, m, 0, mat, name);
+	return od_checkpoint_find(c, name) != NULL || beside(c, name, "_packed") != NULL;
 }
 
 static int check_experts(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t m,
@@ -316,15 +589,17 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 {
 	int rc = OD_OK;
 
-	for (uint32_t e = 0; e < cfg->n_experts; e++)
-		for (int i = 0; rc == OD_OK && i < OD_N_EXPERT_MATS; i++) {
-			char name[OD_NAME_BYTES];
-			uint64_t n_out, n_in;
+	for (int i = 0; rc == OD_OK && i < od_expert_parts(cfg); i++) {
+		const enum od_expert_mat mat = (enum od_expert_mat)i;
+		const struct stacked s = find_stacked(c, cfg, m, mat);
 
-			od_expert_source_name(cfg, m, e, (enum od_expert_mat)i, name);
-			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
-			rc = check_tensor(c, cfg, used, name, n_out, n_in, OD_N_ROLES, err);
-		}
+		if (s.weights != NULL)
+			rc = check_stacked(c, cfg, used, &s, mat, err);
+		else if (s.at.rows > 0 && !is_alone(c, cfg, m, mat))
+			rc = od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), s.name);
+		for (uint32_t e = 0; s.weights == NULL && rc == OD_OK && e < cfg->n_experts; e++)
+			rc = check_expert(c, cfg, used, m, e, mat, err);
+	}
 	return rc;
 }
 
@@ -396,8 +671,9 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
 		const struct od_tensor *t = od_checkpoint_tensor(c, i);
 
-		if (used[i] || od_source_ignorable(cfg, t->name) || of_activations(t->name) || is_tied_head(cfg, t->name))
-			continue;
+		if (used[i] || t->bytes == 0 || od_source_ignorable(cfg, t->name) || of_activations(t->name) ||
+		    is_tied_head(cfg, t->name))
+			continue; /* no bytes: transformers writes such shared experts where there are none */
 		first = first != NULL ? first : t;
 		n++;
 	}
@@ -448,15 +724,16 @@ static int check_generation(const struct od_config *cfg, const char *path, struc
 
 int od_source_check_extras(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
 {
+	const char *name = od_tokenizer_name(od_checkpoint_dir(c));
 	struct od_tokenizer *tokenizer = NULL;
 	char path[PATH_MAX];
 	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "generation_config.json", err);
 
 	if (rc == OD_OK && od_file_there(path))
 		rc = check_generation(cfg, path, err);
-	if (rc == OD_OK)
-		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "tokenizer.json", err);
-	if (rc == OD_OK && od_file_there(path))
+	if (rc == OD_OK && name != NULL)
+		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), name, err);
+	if (rc == OD_OK && name != NULL)
 		rc = od_tokenizer_load(&tokenizer, path, err);
 	od_tokenizer_free(tokenizer);
 	return rc;

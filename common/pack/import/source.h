@@ -13,12 +13,21 @@
 struct od_source {
 	struct od_mat_type type;
 	const struct od_tensor *weights, *scales, *divisor; /* the last two: NULL when type has none */
+	/* Where it is in a tensor of several matrices: weight i of row r is element first_element + r * row_step + i * column_step of
+	 * weights, row r of its scales is row first_scales + r * scales_step of scales. */
+	uint64_t first_element, row_step, column_step, first_scales, scales_step;
 };
+
+/* Rows [row, row + n) of a matrix with rows of n_in (1: a vector) to buf, as od_mat_row_bytes has them; and rows of its scales. */
+OD_MUST_CHECK int od_source_read(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n,
+				 void *buf, struct od_err *err);
+OD_MUST_CHECK int od_source_read_scales(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row,
+					uint64_t n, void *buf, struct od_err *err);
 
 /* OD_ERR_MISSING, OD_ERR_SHAPE, OD_ERR_UNSUPPORTED or OD_ERR_FORMAT name the tensor. */
 OD_MUST_CHECK int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err);
 
-/* Checks tokenizer.json and generation_config.json, if the checkpoint has them: a file that od-main could not use is refused
+/* Checks the tokeniser and generation_config.json, if the checkpoint has them: a file that od-main could not use is refused
  * with the reader's reason. */
 OD_MUST_CHECK int od_source_check_extras(const struct od_checkpoint *c, const struct od_config *cfg,
 					 struct od_err *err);

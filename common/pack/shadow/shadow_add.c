@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/pack/shadow/shadow_file.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "common/pack/shadow/shadow_write.h"
 
 #include <errno.h>
@@ -86,6 +87,23 @@ static int write_header(const struct od_shadow_job *job, const char *fingerprint
 	return rc;
 }
 
+/* A file that is larger than what it stands for saves nothing. False: it was not asked for, so there is none. */
+static bool is_of_use(const struct od_shadow_add *job, enum od_precision precision)
+{
+	const double own = od_shadow_expert_bits(job->pack, precision), published = od_shadow_expert_bits(job->pack, OD_PRECISION_BF16);
+	const char *name = od_precision_names[precision - 1];
+
+	if (own < published)
+		return true;
+	if (job->by_default)
+		note(job, "no %s shadow: it would have %.2f bits for each weight of an expert, the model has %.2f; od-shadow runs the "
+		     "pack as it is", name, own, published);
+	else
+		note(job, "warning: %s has %.2f bits for each weight of an expert, the model only %.2f: od-shadow --precision bf16 "
+		     "(the pack as it is) takes less memory for them", name, own, published);
+	return !job->by_default;
+}
+
 /* Records, header, disk, name: in this order, so that what has the name is whole. */
 static int make(const struct od_shadow_add *job, struct od_shadow_table *table, uint64_t done, struct od_err *err)
 {
@@ -140,7 +158,7 @@ unsigned od_shadow_add(const struct od_shadow_add *job, unsigned set)
 		if ((set & OD_SHADOW_BIT(precision)) == 0)
 			continue;
 		rc = od_shadow_table_init(&table, &job->pack->config, precision, &err);
-		if (rc == OD_OK && !is_there(job, precision))
+		if (rc == OD_OK && !is_there(job, precision) && is_of_use(job, precision))
 			rc = make(job, &table, done, &err);
 		done += table.file_bytes;
 		od_shadow_table_fini(&table);

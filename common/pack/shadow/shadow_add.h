@@ -11,6 +11,7 @@
 struct od_shadow_add {
 	const struct od_pack *pack;
 	bool force; /* replace existing shadows */
+	bool by_default; /* not requested by the user: make only those that are smaller than the experts as published */
 	unsigned n_threads;
 	/* Called on the calling thread; both may be NULL. note: a line for the user. */
 	void (*note)(void *arg, const char *text);

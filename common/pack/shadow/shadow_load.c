@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/pack/checksum.h"
+#include "common/pack/inflater.h"
 #include "common/pack/shadow/shadow_file.h"
 #include "common/pack/team.h"
 
@@ -27,6 +28,7 @@ struct od_shadow_store {
 	struct od_expert_store *expert_store; /* experts as published, else */
 	struct part experts;
 	struct od_expert *expert;
+	struct od_buf *biases; /* [n_moe][n_experts]: those of an expert, one behind the other */
 	struct part dense_part; /* when not as published */
 	struct od_layer_weights *layer;
 	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
@@ -108,6 +110,48 @@ static void close_parts(struct od_shadow_store *s)
 	part_close(&s->dense_part);
 }
 
+double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precision)
+{
+	double bytes = 0, weights = 0;
+
+	for (size_t i = 0; i < p->manifest.n_experts; i++)
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			struct od_shadow_parts own;
+			uint64_t n_out, n_in;
+
+			od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+			own = od_shadow_parts(precision, n_out, n_in);
+			weights += (double)n_out * (double)n_in;
+			bytes += precision == OD_PRECISION_BF16 ? (double)od_mat_bytes(&p->expert[i].type[mat], n_in, 0, n_out) :
+								  (double)own.data_bytes + (double)own.n_scales * sizeof(float);
+		}
+	return 8 * bytes / weights;
+}
+
+enum od_precision od_shadow_default(const struct od_pack *p)
+{
+	const bool saves = od_shadow_expert_bits(p, OD_PRECISION_INT8) < od_shadow_expert_bits(p, OD_PRECISION_BF16);
+
+	return saves ? OD_PRECISION_INT8 : OD_PRECISION_BF16;
+}
+
+/* Of the biases of the largest expert. */
+static uint64_t bias_bytes(const struct od_pack *p)
+{
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < p->manifest.n_experts; i++) {
+		uint64_t n = 0, n_out, n_in;
+
+		for (int mat = OD_N_EXPERT_MATS; mat < od_expert_parts(&p->config); mat++) {
+			od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+			n += od_mat_memory_bytes(&p->expert[i].type[mat], n_out, n_in);
+		}
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
 int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
 {
 	struct od_shadow_store s;
@@ -118,7 +162,7 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes + s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
-							    p->manifest.n_experts * sizeof(struct od_expert);
+							    p->manifest.n_experts * (sizeof(struct od_expert) + bias_bytes(p));
 	}
 	close_parts(&s);
 	return rc;
@@ -208,6 +252,43 @@ static void bind_experts(struct od_shadow_store *s)
 					       od_shadow_expert_index(&s->experts.file.table, cfg, m, e, (enum od_expert_mat)mat));
 }
 
+static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, uint8_t *host, struct od_err *err)
+{
+	const struct od_config *cfg = &s->pack->config;
+	const uint32_t m = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
+	uint64_t at = 0, n_out, n_in;
+	int rc = OD_OK;
+
+	for (int mat = OD_N_EXPERT_MATS; rc == OD_OK && mat < OD_N_EXPERT_PARTS; mat++) {
+		const struct od_mat_type *type = &s->pack->expert[i].type[mat];
+
+		rc = od_expert_bias_read(s->pack, m, expert, (enum od_expert_mat)mat, host + at, err);
+		s->expert[i].bias[mat - OD_N_EXPERT_MATS] = (struct od_vector){ type->dtype, od_ref_at(to, at) };
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		at += od_mat_memory_bytes(type, n_out, n_in);
+	}
+	return rc;
+}
+
+/* Shadow files have none: they stay as published. */
+static int load_biases(struct od_shadow_store *s, struct od_err *err)
+{
+	const uint64_t each = bias_bytes(s->pack), n = s->pack->manifest.n_experts;
+	struct od_fill fill;
+	int rc;
+
+	if (each == 0)
+		return OD_OK;
+	rc = od_buf_new(&s->biases, s->device, n * each, "the experts' biases", err);
+	if (rc == OD_OK)
+		rc = od_fill_begin(&fill, od_buf_ref(s->biases, 0), n * each, err);
+	if (rc != OD_OK)
+		return rc;
+	for (size_t i = 0; rc == OD_OK && i < n; i++)
+		rc = read_biases(s, i, od_buf_ref(s->biases, i * each), (uint8_t *)fill.host + i * each, err);
+	return od_fill_end(&fill, rc, err);
+}
+
 static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
 	bool published = s->dense_part.n_bytes == 0;
@@ -232,9 +313,10 @@ static int load_experts(struct od_shadow_store *s, struct od_team_job *team, str
 	if (s->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
 	rc = part_read(&s->experts, s, team, err);
-	if (rc == OD_OK)
-		bind_experts(s);
-	return rc;
+	if (rc != OD_OK)
+		return rc;
+	bind_experts(s);
+	return load_biases(s, err);
 }
 
 int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d, const struct od_shadow_choice *c,
@@ -274,6 +356,7 @@ void od_shadow_free(struct od_shadow_store *s)
 	close_parts(s);
 	od_dense_free(s->dense_store);
 	od_experts_free(s->expert_store);
+	od_buf_free(s->biases);
 	free(s->layer);
 	free(s->expert);
 	free(s);

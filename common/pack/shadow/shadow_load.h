@@ -18,6 +18,11 @@ struct od_shadow_choice {
 /* "int8"; "nf4+int8" when attention has another precision than the experts. Returns buf. */
 const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS]);
 
+/* Bits of a weight of the experts: in a shadow of this precision (bf16: as published), with scales. */
+double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precision);
+/* INT8 if that makes experts smaller than they were published, else bf16: a copy that saves nothing only loses precision. */
+enum od_precision od_shadow_default(const struct od_pack *p);
+
 struct od_shadow_store;
 
 OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d,

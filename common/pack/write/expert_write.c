@@ -37,6 +37,7 @@ struct od_expert_writer {
 	/* the batch */
 	struct coding job[BATCH_SHARDS_MAX];
 	struct od_source from;
+	enum od_dtype coding; /* od_part_coding */
 	size_t raw_bytes;
 	struct od_mat_sums sums;
 };
@@ -62,7 +63,7 @@ static size_t coded_room(const struct od_expert_writer *w)
 {
 	size_t most = od_coder_bound(w->coder[0], w->max_e_bytes, w->max_e_bytes);
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(w->cfg); mat++) {
 		uint64_t n_out, n_in;
 		size_t room;
 
@@ -141,15 +142,22 @@ static void code_item(struct od_expert_writer *w, size_t item, unsigned thread)
 		return;
 	}
 	c = &w->job[item - 1];
-	od_codec_split(w->from.type.dtype, c->raw, c->n, c->sm, c->e);
-	plane = (struct od_plane){ .dtype = w->from.type.dtype, .e = c->e, .n = c->e_bytes, .row = c->row, .n_codes = c->n };
-	c->rc = od_coder_encode(w->coder[thread], &plane, c->coded, &stored, &codec, &c->err);
+	od_codec_split(w->coding, c->raw, c->n, c->sm, c->e);
+	plane = (struct od_plane){ .dtype = w->coding, .e = c->e, .n = c->e_bytes, .row = c->row, .n_codes = c->n };
+	if (od_expert_is_bias(c->out->mat)) {
+		c->rc = OD_OK;
+		codec = OD_CODEC_RAW;
+		stored = c->e_bytes;
+		memcpy(c->coded, c->e, stored);
+	} else {
+		c->rc = od_coder_encode(w->coder[thread], &plane, c->coded, &stored, &codec, &c->err);
+	}
 	c->out->e.codec = (uint8_t)codec;
 	c->out->e.stored_bytes = (uint32_t)stored;
 	c->out->e.raw_bytes = (uint32_t)c->e_bytes;
 	c->out->e.xxh3 = XXH3_64bits(c->coded, stored);
 	c->out->sm.codec = OD_CODEC_RAW;
-	c->out->sm.stored_bytes = c->out->sm.raw_bytes = (uint32_t)(c->n * od_codec_sm_bytes(w->from.type.dtype));
+	c->out->sm.stored_bytes = c->out->sm.raw_bytes = (uint32_t)(c->n * od_codec_sm_bytes(w->coding));
 	c->out->sm.xxh3 = XXH3_64bits(c->sm, c->out->sm.stored_bytes);
 }
 
@@ -190,8 +198,8 @@ static int plan_shard(struct od_expert_writer *w, uint32_t i, struct od_shard *s
 		      struct od_err *err)
 {
 	const struct od_mat_type *type = &w->from.type;
-	const uint64_t row_bytes = od_mat_row_bytes(type, n_in), each = od_mat_scale_row_bytes(type, n_in);
-	const bool codes = od_codec_sm_bytes(type->dtype) == 0;
+	const uint64_t row_bytes = od_mat_row_bytes(type, n_in);
+	const bool codes = od_codec_sm_bytes(w->coding) == 0;
 	struct coding *c = &w->job[i];
 	uint8_t *at;
 	int rc = OD_OK;
@@ -213,24 +221,30 @@ static int plan_shard(struct od_expert_writer *w, uint32_t i, struct od_shard *s
 	if (w->from.divisor != NULL)
 		rc = od_checkpoint_read(w->source, w->from.divisor, 0, at, od_mat_divisor_bytes(type), err);
 	at += od_mat_divisor_bytes(type);
-	return rc != OD_OK ? rc : od_checkpoint_read(w->source, w->from.scales, od_mat_scale_row(type, s->row_begin) * each, at,
-						     od_mat_scale_rows(type, s->row_begin, s->n_rows) * each, err);
+	return rc != OD_OK ? rc : od_source_read_scales(w->source, &w->from, n_in, od_mat_scale_row(type, s->row_begin),
+							od_mat_scale_rows(type, s->row_begin, s->n_rows), at, err);
 }
 
 /* Of what is beside the weights; raw is free by then. */
-static int sum_tensor(struct od_expert_writer *w, const struct od_tensor *t, crypto_hash_sha256_state *sum,
-		      struct od_err *err)
+static int sum_scales(struct od_expert_writer *w, uint64_t n_out, uint64_t n_in, struct od_err *err)
 {
-	for (uint64_t at = 0; t != NULL && at < t->bytes;) {
-		size_t n = t->bytes - at < w->raw_room ? (size_t)(t->bytes - at) : w->raw_room;
-		int rc = od_checkpoint_read(w->source, t, at, w->raw, n, err);
+	const struct od_mat_type *type = &w->from.type;
+	const uint64_t each = od_mat_scale_row_bytes(type, n_in), n = od_mat_scale_rows(type, 0, n_out);
+	const uint64_t step = each > 0 && w->raw_room / each > 0 ? w->raw_room / each : 1;
+	int rc = OD_OK;
 
-		if (rc != OD_OK)
-			return rc;
-		crypto_hash_sha256_update(sum, w->raw, n);
-		at += n;
+	for (uint64_t row = 0; rc == OD_OK && row < n; row += step) {
+		const uint64_t k = step < n - row ? step : n - row;
+
+		rc = od_source_read_scales(w->source, &w->from, n_in, row, k, w->raw, err);
+		if (rc == OD_OK)
+			crypto_hash_sha256_update(&w->sums.scales, w->raw, k * each);
 	}
-	return OD_OK;
+	if (rc == OD_OK && w->from.divisor != NULL)
+		rc = od_checkpoint_read(w->source, w->from.divisor, 0, w->raw, od_mat_divisor_bytes(type), err);
+	if (rc == OD_OK && w->from.divisor != NULL)
+		crypto_hash_sha256_update(&w->sums.divisor, w->raw, od_mat_divisor_bytes(type));
+	return rc;
 }
 
 /* All shards of one matrix. *shard moves on. */
@@ -257,35 +271,35 @@ static int write_mat(struct od_expert_writer *w, enum od_expert_mat mat, struct 
 		}
 		w->raw_bytes = (row - first) * each;
 		if (rc == OD_OK)
-			rc = od_checkpoint_read(w->source, w->from.weights, first * each, w->raw, w->raw_bytes, err);
+			rc = od_source_read(w->source, &w->from, n_in, first, row - first, w->raw, err);
 		if (rc != OD_OK)
 			break;
 		od_pool_for(w->pool, n + 1, 1, code_items, w);
 		rc = write_batch(w, n, sm_at, e_at, err);
 	}
-	if (rc == OD_OK)
-		rc = sum_tensor(w, w->from.scales, &w->sums.scales, err);
-	return rc == OD_OK ? sum_tensor(w, w->from.divisor, &w->sums.divisor, err) : rc;
+	return rc == OD_OK ? sum_scales(w, n_out, n_in, err) : rc;
 }
 
 int od_expert_write(struct od_expert_writer *w, uint32_t m, uint32_t expert, uint64_t offset,
 		    struct od_expert_entry *entry, uint64_t *header_xxh3, struct od_err *err)
 {
 	const size_t header_bytes = od_expert_header_bytes(w->cfg);
-	struct od_source from[OD_N_EXPERT_MATS];
+	const int n_parts = od_expert_parts(w->cfg);
+	struct od_source from[OD_N_EXPERT_PARTS];
 	struct od_shard *shard = w->shard;
 	uint64_t sm_at, e_at;
 	int rc = OD_OK;
 
 	memset(entry, 0, sizeof(*entry));
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < n_parts; mat++) {
 		from[mat] = od_source_expert(w->source, w->cfg, m, expert, (enum od_expert_mat)mat);
 		entry->type[mat] = from[mat].type;
 	}
 	sm_at = entry->sm_offset = offset + header_bytes;
 	e_at = entry->e_offset = offset + od_expert_e_offset(w->cfg, entry->type);
-	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; rc == OD_OK && mat < n_parts; mat++) {
 		w->from = from[mat];
+		w->coding = od_part_coding(mat, &w->from.type);
 		rc = write_mat(w, (enum od_expert_mat)mat, &shard, &sm_at, &e_at, err);
 		od_mat_sums_final(&w->sums, &w->from.type, entry->sha256[mat]);
 	}

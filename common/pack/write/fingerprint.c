@@ -68,13 +68,13 @@ int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *
 {
 	int rc = OD_OK;
 
-	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; rc == OD_OK && mat < od_expert_parts(cfg); mat++) {
 		char name[OD_NAME_BYTES];
 		uint64_t n_out, n_in;
 
 		od_expert_source_name(cfg, m, expert, (enum od_expert_mat)mat, name);
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, n_in, e->sha256[mat], err);
+		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, od_expert_is_bias(mat) ? 0 : n_in, e->sha256[mat], err);
 	}
 	return rc;
 }

@@ -20,7 +20,7 @@ OD_MUST_CHECK int od_fingerprint_add(struct od_fingerprint *f, const char *name,
 OD_MUST_CHECK int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *cfg, uint32_t m,
 					    uint32_t expert, const struct od_expert_entry *e, struct od_err *err);
 
-/* tokenizer: path of tokenizer.json, NULL when there is none. hex gets OD_FINGERPRINT_CHARS and a NUL. */
+/* tokenizer: path of od_tokenizer_name's file, NULL when there is none. hex gets OD_FINGERPRINT_CHARS and a NUL. */
 OD_MUST_CHECK int od_fingerprint_finish(struct od_fingerprint *f, const struct od_config *cfg, const char *tokenizer,
 					char hex[OD_FINGERPRINT_CHARS + 1], struct od_err *err);
 

@@ -9,6 +9,7 @@
 #include "common/pack/write/fingerprint.h"
 #include "common/pack/write/mat_sums.h"
 #include "common/pack/write/partial.h"
+#include "common/text/tokenizer.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -84,11 +85,8 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 		rc = od_path(to, sizeof(to), w->partial.dir, f->name, err);
 	if (rc != OD_OK)
 		return rc;
-	if (!od_file_there(from)) {
+	if (!od_small_file_wanted(f, w->job->checkpoint) || !od_file_there(from)) {
 		unlink(to);
-		if (strcmp(f->name, "tokenizer.json") == 0)
-			note(w, "warning: no tokenizer.json in %s: od-main will not be able to read prompts with this "
-			     "pack; only od-bench can use it", w->job->checkpoint);
 		return f->required ? od_fail(err, OD_ERR_MISSING, "%s is missing", from) : OD_OK;
 	}
 	rc = od_file_read(from, OD_MODEL_MAX_BYTES, &text, &len, err);
@@ -105,6 +103,9 @@ static int copy_small_files(struct writer *w, struct od_err *err)
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
 		if (f->copied)
 			rc = copy_small(w, f, err);
+	if (rc == OD_OK && od_tokenizer_name(w->job->checkpoint) == NULL)
+		note(w, "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
+		     "with this pack; only od-bench can use it", w->job->checkpoint);
 	return rc;
 }
 
@@ -192,7 +193,7 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 {
 	uint64_t sum = 0, n_out, n_in;
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+	for (int mat = 0; mat < od_expert_parts(&w->config); mat++) {
 		od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		sum += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
@@ -275,13 +276,13 @@ static int write_tables(struct writer *w, struct od_err *err)
 
 static int finish_fingerprint(struct writer *w, struct od_err *err)
 {
+	const char *name = od_tokenizer_name(w->partial.dir);
 	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), w->partial.dir, "tokenizer.json", err);
+	int rc = name != NULL ? od_path(path, sizeof(path), w->partial.dir, name, err) : OD_OK;
 
 	if (rc != OD_OK)
 		return rc;
-	return od_fingerprint_finish(w->fingerprint, &w->config, access(path, F_OK) == 0 ? path : NULL,
-				     w->manifest.fingerprint, err);
+	return od_fingerprint_finish(w->fingerprint, &w->config, name != NULL ? path : NULL, w->manifest.fingerprint, err);
 }
 
 /* Of an earlier run that wanted others. */
@@ -308,6 +309,7 @@ static int write_shadows(struct writer *w, struct od_err *err)
 	remove_shadows(w);
 	const struct od_shadow_add job = {
 		.pack = pack,
+		.by_default = w->job->by_default,
 		.n_threads = w->job->n_threads,
 		.note = w->job->note,
 		.progress = w->job->progress,
@@ -340,7 +342,7 @@ static int plan(struct writer *w, struct od_err *err)
 	for (size_t i = 0; i < w->manifest.n_dense; i++)
 		w->all_bytes += w->manifest.dense[i].bytes;
 	for (size_t i = 0; i < w->manifest.n_experts; i++)
-		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		for (int mat = 0; mat < od_expert_parts(&w->config); mat++) {
 			const struct od_source s = od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
 								    (uint32_t)(i % w->config.n_experts),
 								    (enum od_expert_mat)mat);
@@ -351,6 +353,24 @@ static int plan(struct writer *w, struct od_err *err)
 		}
 	w->all_bytes += od_shadow_set_bytes(&w->config, w->job->shadows);
 	return OD_OK;
+}
+
+static void note_beginning(const struct writer *w, const char *const *begin)
+{
+	for (; begin != NULL && *begin != NULL; begin++) {
+		size_t n = 0;
+
+		for (size_t i = 0; i < od_checkpoint_n_tensors(w->source); i++)
+			n += strncmp(od_checkpoint_tensor(w->source, i)->name, *begin, strlen(*begin)) == 0;
+		if (n > 0)
+			note(w, "left out: %zu tensor%s %s*", n, n == 1 ? "" : "s", *begin);
+	}
+}
+
+static void note_left_out(const struct writer *w)
+{
+	note_beginning(w, w->config.family->left_out);
+	note_beginning(w, w->config.multimodal ? w->config.family->other_modalities : NULL);
 }
 
 static int open_source(struct writer *w, struct od_err *err)
@@ -367,6 +387,8 @@ static int open_source(struct writer *w, struct od_err *err)
 		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
 	if (rc == OD_OK)
 		rc = od_source_check(w->source, &w->config, err);
+	if (rc == OD_OK)
+		note_left_out(w);
 	return rc == OD_OK ? od_source_check_extras(w->source, &w->config, err) : rc;
 }
 

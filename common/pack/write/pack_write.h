@@ -14,6 +14,7 @@ struct od_pack_job {
 	const char *checkpoint, *pack;
 	enum od_codec codec;
 	unsigned shadows; /* OD_SHADOW_BITs: shadows to make with it */
+	bool by_default;  /* the shadows are the default, not requested (shadow_add.h) */
 	bool force;
 	unsigned n_threads;
 	/* Called on the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */

@@ -1,0 +1,287 @@
+/* From the options of a forward pass to its memory, and back. */
+#include "common/model/forward_internal.h"
+
+#include "common/base/mem.h"
+#include "common/model/rope.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the host reads and writes beyond begin. */
+static const bool on_host[N_BUFFERS] = {
+	[BUF_X] = true, [BUF_H] = true, [BUF_PROBABILITY] = true, [BUF_EXPERT] = true, [BUF_WEIGHT] = true,
+	[BUF_MARGIN] = true, [BUF_Y] = true, [BUF_LOGITS] = true,
+};
+
+static uint64_t table_bytes(const struct od_forward_opts *o)
+{
+	return o->state == NULL ? 0 : (uint64_t)od_state_pool_sequences(o->state) *
+				      od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
+}
+
+uint32_t od_forward_dims_before(const struct od_config *c, uint32_t rope)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < rope; i++)
+		n += c->rope[i].dims;
+	return n;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t mix_bytes(const struct od_forward_opts *o)
+{
+	const struct od_config *c = o->config;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < c->n_kinds; i++)
+		most = larger(most, c->kind[i].mixer->scratch_bytes(c, &c->kind[i].mix, o->max_rows));
+	return most;
+}
+
+static uint64_t ffn_bytes(const struct od_forward_opts *o)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < o->config->n_kinds; i++) {
+		const struct od_layer_spec *l = &o->config->kind[i];
+		uint32_t n = l->ffn == OD_FFN_DENSE ? l->intermediate : l->shared_intermediate;
+
+		most = larger(most, n > 0 ? od_ffn_scratch_bytes(n, o->max_rows) : 0);
+	}
+	return most;
+}
+
+static bool norms_aside(const struct od_forward_opts *o)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < o->config->n_kinds; i++)
+		any = any || o->config->kind[i].router.norm || o->config->kind[i].sandwich;
+	return any;
+}
+
+uint64_t od_forward_saved_before(const struct od_config *c, uint32_t layer)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < layer; i++) {
+		const struct od_layer_spec *l = od_config_layer(c, i);
+		struct od_state_spec s = { 0 };
+
+		l->mixer->state(&l->mix, &s);
+		sum += od_round_up(s.saved_bytes * OD_KEEP_ROWS, 64);
+	}
+	return sum;
+}
+
+size_t od_forward_max_logits(const struct od_forward_opts *o)
+{
+	return o->max_logits > 0 ? o->max_logits : 1;
+}
+
+static uint64_t logits_bytes(const struct od_forward_opts *o)
+{
+	uint64_t bytes;
+
+	return od_mul(od_forward_max_logits(o), o->config->vocab * sizeof(float), &bytes) ? bytes : UINT64_MAX;
+}
+
+/* The list of all buffers, used both to count their bytes and to place them. */
+static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS])
+{
+	const struct od_config *c = o->config;
+	const uint64_t hidden = c->hidden * sizeof(float), dims = od_forward_dims_before(c, c->n_ropes);
+	const uint64_t all[N_BUFFERS] = {
+		[BUF_INFO] = sizeof(struct od_row_info),
+		[BUF_X] = hidden,
+		[BUF_H] = hidden,
+		[BUF_ANGLES] = dims * sizeof(float),
+		[BUF_PROBABILITY] = c->n_experts * sizeof(float),
+		[BUF_EXPERT] = c->top_k * sizeof(uint16_t),
+		[BUF_WEIGHT] = c->top_k * sizeof(float),
+		[BUF_MARGIN] = sizeof(float),
+		[BUF_Y] = c->top_k * hidden,
+		[BUF_ASIDE] = norms_aside(o) ? hidden : 0,
+		[BUF_BESIDE] = ffn_bytes(o) > 0 ? hidden : 0,
+		[BUF_SCORE] = sizeof(float),
+		[BUF_MIX] = mix_bytes(o),
+		[BUF_FFN] = ffn_bytes(o),
+		[BUF_TABLES] = table_bytes(o),
+		[BUF_INV_FREQ] = dims * sizeof(float),
+		[BUF_LOGITS] = logits_bytes(o),
+		[BUF_SAVED] = od_forward_saved_before(c, c->n_layers),
+	};
+
+	memcpy(bytes, all, sizeof(all));
+}
+
+/* Bytes of all buffers, each followed by padding; UINT64_MAX: overflow. */
+static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
+{
+	uint64_t bytes[N_BUFFERS], sum = 0;
+
+	list_bytes(o, bytes);
+	for (size_t i = 0; i < N_BUFFERS; i++) {
+		at[i] = sum;
+		if ((i < N_ROW_BUFFERS && !od_mul(o->max_rows, bytes[i], &bytes[i])) || bytes[i] > UINT64_MAX / 2 ||
+		    !od_add(sum, od_round_up(bytes[i] + OD_PAD_BYTES, 64), &sum))
+			return UINT64_MAX;
+	}
+	return sum;
+}
+
+uint64_t od_forward_bytes(const struct od_forward_opts *opts)
+{
+	uint64_t at[N_BUFFERS], sum = place_buffers(opts, at), rows;
+
+	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) || !od_add(sum, rows, &sum) ||
+	    !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
+		return UINT64_MAX;
+	return sum;
+}
+
+static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer)
+{
+	uint64_t n_out, n_in;
+
+	od_role_shape(c, role, layer, &n_out, &n_in);
+	if (n_out == 0)
+		return w->data.buf == NULL;
+	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
+}
+
+/* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
+static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
+{
+	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) &&
+		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) &&
+		  (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
+		  d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
+		  (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias;
+
+	for (uint32_t i = 0; i < c->n_layers && ok; i++)
+		for (int role = 0; ok && role < OD_N_ROLES; role++)
+			ok = !od_role_per_layer((enum od_role)role) ||
+			     weight_fits(&d->layer[i].w[role], c, (enum od_role)role, i);
+	return ok ? OD_OK : od_fail(err, OD_ERR_SHAPE, "dense weights do not have the shapes of their configuration");
+}
+
+/* A step writes state by this configuration and profile, wherever the pool's own would have it. */
+static int check_state(const struct od_forward_opts *o, struct od_err *err)
+{
+	const enum od_dtype dtype = o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
+
+	if (od_state_pool_dtype(o->state) != dtype)
+		return od_fail(err, OD_ERR_MISMATCH, "keys and values: expected %s, found %s", od_dtype_name(dtype),
+			       od_dtype_name(od_state_pool_dtype(o->state)));
+	if (!od_state_pool_fits(o->state, o->config))
+		return od_fail(err, OD_ERR_MISMATCH, "keys and values do not have the shapes of their configuration");
+	return OD_OK;
+}
+
+static int open_buffers(struct od_forward *f, struct od_err *err)
+{
+	const uint32_t n = od_state_pool_sequences(f->o.state);
+	uint64_t bytes = place_buffers(&f->o, f->at), each[N_BUFFERS];
+	int rc = od_buf_new(&f->buf, f->o.device, bytes, "the rows of a step", err);
+
+	if (rc != OD_OK)
+		return rc;
+	list_bytes(&f->o, each);
+	f->staged = od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
+	for (size_t i = 0; i < N_BUFFERS; i++) {
+		if (!on_host[i])
+			continue;
+		f->host[i] = f->staged ? od_alloc_array(i < N_ROW_BUFFERS ? f->o.max_rows : 1, each[i]) :
+					 od_ref_map(od_forward_ref(f, (enum buffer)i));
+		if (f->host[i] == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for a step's results on the host");
+	}
+	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
+	f->info = calloc(f->o.max_rows, sizeof(*f->info));
+	f->tables = calloc(n, od_state_pages(od_state_pool_ctx(f->o.state)) * sizeof(*f->tables));
+	f->table_of = calloc(n, sizeof(*f->table_of));
+	f->of = calloc(n, sizeof(*f->of));
+	f->begun = calloc(n, sizeof(*f->begun));
+	f->count = calloc(n, sizeof(*f->count));
+	f->span = calloc((size_t)n * (OD_MAX_MARKS + 1), sizeof(*f->span));
+	f->part = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->part));
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL || f->begun == NULL ||
+	    f->count == NULL || f->span == NULL || f->part == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
+	return OD_OK;
+}
+
+static int put_frequencies(struct od_forward *f, struct od_err *err)
+{
+	const struct od_config *c = f->o.config;
+	size_t bytes = od_forward_dims_before(c, c->n_ropes) * sizeof(float);
+	float *inv_freq = malloc(bytes + 1);
+	int rc;
+
+	if (inv_freq == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu frequencies", bytes / sizeof(float));
+	for (uint32_t i = 0; i < 2 * c->n_ropes; i++)
+		od_rope_frequencies(&c->rope[i / 2], i % 2 == 1,
+				    inv_freq + od_forward_dims_before(c, i / 2) + i % 2 * c->rope[i / 2].dims / 2);
+	od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_forward_ref(f, BUF_INV_FREQ), inv_freq, bytes);
+	rc = od_device_sync(f->o.device, err);
+	free(inv_freq);
+	return rc;
+}
+
+int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err)
+{
+	struct od_forward *f;
+	int rc;
+
+	*out = NULL;
+	if (opts->max_rows == 0 || opts->max_rows > UINT32_MAX || od_forward_bytes(opts) > SIZE_MAX / 2)
+		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is zero or too many", opts->max_rows);
+	if (opts->max_logits > opts->max_rows)
+		return od_fail(err, OD_ERR_RANGE, "rows with logits: expected at most %zu (rows of a step), found %zu",
+			       opts->max_rows, opts->max_logits);
+	rc = check_dense(opts->dense, opts->config, err);
+	if (rc == OD_OK)
+		rc = check_state(opts, err);
+	if (rc != OD_OK)
+		return rc;
+	f = calloc(1, sizeof(*f));
+	if (f == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "forward pass");
+	f->o = *opts;
+	rc = open_buffers(f, err);
+	if (rc == OD_OK)
+		rc = put_frequencies(f, err);
+	if (rc != OD_OK) {
+		od_forward_free(f);
+		return rc;
+	}
+	*out = f;
+	return OD_OK;
+}
+
+void od_forward_free(struct od_forward *f)
+{
+	if (f == NULL)
+		return;
+	(void)!od_device_sync(f->o.device, NULL); /* what a step that was given up has queued uses what is freed here */
+	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
+		od_free(f->host[i]);
+	free(f->rows);
+	free(f->info);
+	free(f->tables);
+	free(f->table_of);
+	free(f->of);
+	free(f->begun);
+	free(f->count);
+	free(f->span);
+	free(f->part);
+	od_buf_free(f->buf);
+	free(f);
+}
