@@ -39,7 +39,7 @@ def read_safetensors(path):
     for name, t in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = t["data_offsets"]
         assert begin == at, name
-        width = pr.WIDTH[t["dtype"]]
+        width = pr.WIDTH.get(t["dtype"], 1)  # U8
         assert end - begin == width * math.prod(t["shape"]), name
         out[name] = (t["dtype"], t["shape"], raw[8 + n + begin:8 + n + end])
         at = end
@@ -342,12 +342,108 @@ def test_families():
     p = subprocess.run([*main, "--prompt", "ab", "--max-tokens", "3"], capture_output=True, text=True, check=True)
     assert len(json.loads(p.stdout)["token_ids"]) == 3, p.stdout
     shutil.rmtree(path)
-    for args, says in ((["--family", "olmoe", "--hidden", "64"], "--hidden"), (["--family", "x"], "deepseek_v3"),
+    for args, says in ((["--dtype", "mxfp4"], "--layers is missing"), (["--preset", "tiny", "--dtype", "mxfp4"], "--family"),
+                       (["--family", "olmoe", "--dtype", "mxfp4"], "olmoe has no such experts"),
+                       (["--family", "gpt_oss", "--dtype", "f8_e4m3"], "F8_E4M3: gpt_oss has experts in one tensor"),
+                       (["--family", "olmoe", "--hidden", "64"], "--hidden"), (["--family", "x"], "deepseek_v3"),
                        (["--family", "olmoe", "--preset", "tiny"], "--preset"),
                        (["--family", "deepseek_v3", "--layers", "3"], "none of the 3 layers"),
                        (["--family", "glm4_moe", "--experts", "7"], "num_experts_per_tok")):
         p = synth("family-bad", *args, ok=False)
         assert says in p.stderr and not os.path.exists(os.path.join(TMP, "family-bad")), p.stderr
+
+
+def test_recurrent_families():
+    """Layers with gated delta rules and one with attention."""
+    tools = os.path.dirname(BENCH)
+    for family, stacked in (("qwen3_next", False), ("qwen3_5_moe", True)):
+        path = synth("recurrent", "--family", family, "--layers", "4", "--experts", "11", "--vocab", "300", "--ctx", "128", "--force")
+        with open(os.path.join(path, "config.json")) as f:
+            c = json.load(f)
+        model, found = model_config.Model(c), read_checkpoint(path)
+        want = dict(model.tensors())
+        if stacked:
+            want = {model.dense_name(role, layer): shape for role, layer, shape in model.dense}
+            want |= {model.stacked_name(m, part): [11, 1024 if part == "up" else 2048, 2048 if part == "up" else 512]
+                     for m in range(4) for part in ("up", "down")}
+        assert {n: t[1] for n, t in found.items()} == want
+        for name, about in (("input_layernorm", 0), ("linear_attn.norm", 1)):
+            norm = widen(found[f"model.layers.0.{name}.weight"])
+            assert abs(sum(norm) / len(norm) - about) < 0.2, (name, sum(norm) / len(norm))
+        subprocess.run([os.path.join(tools, "od-pack"), path, path + ".pack", "--force"], check=True, capture_output=True)
+        p = subprocess.run([os.path.join(tools, "od-main"), "--resident", "--pack", path + ".pack", "--json", "--ignore-eos", "--prompt", "ab",
+                            "--max-tokens", "3"], capture_output=True, text=True, check=True)
+        assert len(json.loads(p.stdout)["token_ids"]) == 3, p.stdout
+        shutil.rmtree(path)
+        shutil.rmtree(path + ".pack")
+    p = synth("family-bad", "--family", "qwen3_next", "--layers", "3", ok=False)
+    assert "at least one of 3 layers" in p.stderr
+
+
+def test_gemma():
+    """A layer with a window and one without, a dense network beside the experts."""
+    tools = os.path.dirname(BENCH)
+    path = synth("gemma", "--family", "gemma4", "--layers", "2", "--experts", "9", "--vocab", "300", "--ctx", "128")
+    with open(os.path.join(path, "config.json")) as f:
+        c = json.load(f)
+    model, found = model_config.Model(c), read_checkpoint(path)
+    want = {model.dense_name(role, layer): shape for role, layer, shape in model.dense}
+    for m in range(2):
+        want |= {model.stacked_name(m, "up"): [9, 2 * 704, 2816], model.stacked_name(m, "down"): [9, 2816, 704]}
+    assert {n: t[1] for n, t in found.items()} == want
+    # The logits of experts are as in other families: the router's rows are multiplied by 2816^-0.5.
+    router = widen(found["model.layers.0.router.proj.weight"])
+    assert 1 < (sum(x * x for x in router) / len(router)) ** 0.5 < 4
+    subprocess.run([os.path.join(tools, "od-pack"), path, path + ".pack"], check=True, capture_output=True)
+    p = subprocess.run([os.path.join(tools, "od-main"), "--resident", "--pack", path + ".pack", "--json", "--ignore-eos", "--prompt", "ab",
+                        "--max-tokens", "3"], capture_output=True, text=True, check=True)
+    assert len(json.loads(p.stdout)["token_ids"]) == 3, p.stdout
+    shutil.rmtree(path)
+    shutil.rmtree(path + ".pack")
+
+
+def test_stacked_family():
+    """GPT-OSS, whose experts of a layer are one tensor: in MXFP4 as published, and in BF16. Values of both are alike."""
+    std = {}
+    for dtype in ("mxfp4", "bf16"):
+        path = synth("stacked", "--family", "gpt_oss", "--layers", "1", "--experts", "4", "--vocab", "300", "--ctx", "128",
+                     *(["--dtype", dtype] if dtype == "bf16" else []))
+        with open(os.path.join(path, "config.json")) as f:
+            c = json.load(f)
+        assert ("quantization_config" in c) == (dtype == "mxfp4") and c["num_hidden_layers"] == 1
+        model, found = model_config.Model(c), read_checkpoint(path)
+        h, i, p = 2880, 2880, "model.layers.0.mlp.experts."
+        want = {model.dense_name(role, layer): shape for role, layer, shape in model.dense}
+        want |= {p + "gate_up_proj_bias": [4, 2 * i], p + "down_proj_bias": [4, h]}
+        if dtype == "mxfp4":
+            want |= {p + "gate_up_proj_blocks": [4, 2 * i, h // 32, 16], p + "gate_up_proj_scales": [4, 2 * i, h // 32],
+                     p + "down_proj_blocks": [4, h, i // 32, 16], p + "down_proj_scales": [4, h, i // 32]}
+        else:
+            want |= {p + "gate_up_proj": [4, h, 2 * i], p + "down_proj": [4, i, h]}
+        assert {n: t[1] for n, t in found.items()} == want
+        for name in ("gate_up_proj", "down_proj"):
+            if dtype == "mxfp4":
+                codes, scales = found[p + name + "_blocks"], found[p + name + "_scales"]
+                assert codes[0] == scales[0] == "U8" and set(codes[2][:4096]) > set(range(16, 112, 9))
+                n = len(scales[2]) // 2 // 90 * 90  # whole rows from the middle
+                scales, codes = scales[2][n:n + 9000], codes[2][16 * n:16 * n + 144000]
+                blocks = [pr.code_values("F4_E2M1", codes[k:k + 16]) for k in range(0, len(codes), 16)]
+                assert all(max(map(abs, b)) >= 4 for b in blocks)  # no smaller scale would do
+                x = [v * pr.E8M0[s] for b, s in zip(blocks, scales) for v in b]
+            else:
+                x = widen(("BF16", None, found[p + name][2][-2 * 288000:]))
+            std[dtype, name] = math.sqrt(sum(v * v for v in x) / len(x)) * math.sqrt(2880)
+        pack = path + ".pack"
+        tools = os.path.dirname(BENCH)
+        subprocess.run([os.path.join(tools, "od-pack"), path, pack, "--force"], check=True, capture_output=True)
+        p = subprocess.run([os.path.join(tools, "od-main"), "--resident", "--pack", pack, "--json", "--ignore-eos", "--prompt", "ab",
+                            "--max-tokens", "3"], capture_output=True, text=True, check=True)
+        assert len(json.loads(p.stdout)["token_ids"]) == 3, p.stdout
+        shutil.rmtree(path)
+        shutil.rmtree(pack)
+    for name in ("gate_up_proj", "down_proj"):
+        assert abs(std["mxfp4", name] / std["bf16", name] - 1) < 0.05, std
+    assert abs(std["bf16", "gate_up_proj"] - 1) < 0.2, std  # with outliers
 
 
 def main():

@@ -134,7 +134,10 @@ static void test_families_have_all_weights(void **state)
 		{ "mixtral", 46702792704 },	 { "qwen3_moe", 30532122624 },	  { "qwen2_moe", 14315784192 },
 		{ "olmoe", 6919161856 },	 { "deepseek_v2", 235741434880 }, { "deepseek_v3", 671026419200 },
 		{ "glm4_moe", 352797829024 },	 { "glm4_moe_lite", 29943393920 },
-		{ "minimax_m2", 228689764864 },
+		{ "minimax_m2", 228689764864 },  { "gpt_oss", 20914757184 },
+		{ "phimoe", 41873153344 },
+		{ "gemma4", 25233141790 },
+		{ "qwen3_next", 79674391296 },	 { "qwen3_5_moe", 34660610688 },
 	};
 	size_t n = 0;
 
@@ -143,7 +146,7 @@ static void test_families_have_all_weights(void **state)
 		struct synth_family *f = family_named(t[i].name, &(struct synth_cut_to){ 0 });
 		const struct od_config *c = synth_family_config(f);
 		const struct synth_model m = { .family = f, .layers = c->n_layers, .hidden = c->hidden,
-					       .intermediate = c->intermediate, .experts = c->n_experts, .dtype = OD_BF16 };
+					       .intermediate = c->intermediate, .experts = c->n_experts, .dtype = synth_family_dtype(f) };
 		struct od_err err = { 0 };
 		uint64_t sum = 0;
 
@@ -151,13 +154,21 @@ static void test_families_have_all_weights(void **state)
 			fail_msg("%s: %s", t[i].name, err.msg);
 		for (uint64_t k = 0; k < synth_n_tensors(&m); k++) {
 			struct synth_tensor x;
+			bool around_zero, is_scale;
 
 			synth_tensor_at(&m, k, &x);
-			assert_int_equal(x.dtype, strstr(x.name, "e_score_correction_bias") != NULL ? OD_F32 : OD_BF16);
+			assert_int_equal(x.dtype, strstr(x.name, "e_score_correction_bias") != NULL ? OD_F32 :
+						  strstr(x.name, "_blocks") != NULL		? OD_F4_E2M1 :
+						  strstr(x.name, "_scales") != NULL		? OD_F8_E8M0 : OD_BF16);
 			assert_true(!(x.is_norm || x.is_bias) || x.rows == 1);
-			assert_int_equal(x.is_norm, strstr(x.name, "norm") != NULL);
-			assert_int_equal(x.is_bias, strstr(x.name, "bias") != NULL);
-			sum += x.rows * x.cols;
+			around_zero = c->norms_around_one && strstr(x.name, "norm") != NULL && strstr(x.name, "linear_attn") == NULL;
+			is_scale = strstr(x.name, "layer_scalar") != NULL || strstr(x.name, "router.scale") != NULL ||
+				   strstr(x.name, "per_expert_scale") != NULL;
+			assert_int_equal(x.is_norm, is_scale || (strstr(x.name, "norm") != NULL && strstr(x.name, "bias") == NULL &&
+								     !around_zero));
+			assert_int_equal(x.is_bias, around_zero || strstr(x.name, "bias") != NULL || strstr(x.name, "sinks") != NULL ||
+							    strstr(x.name, "conv1d") != NULL || strstr(x.name, "A_log") != NULL);
+			sum += x.dtype != OD_F8_E8M0 ? x.rows * x.cols : 0;
 		}
 		assert_int_equal(sum, t[i].weights);
 		synth_family_free(f);

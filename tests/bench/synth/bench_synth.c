@@ -45,15 +45,15 @@ static const struct synth_model presets[] = {
 			   .kv_heads = 8, .vocab = 32768, .ctx = 65536 },
 };
 
-static const char *const dtype_names[] = { "bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", NULL };
-static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_F8_E4M3, OD_F8_E5M2 };
+static const char *const dtype_names[] = { "bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "mxfp4", NULL };
+static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_F8_E4M3, OD_F8_E5M2, OD_F4_E2M1 };
 
 struct options {
 	const char *dir;
 	struct synth_model model;
 	struct synth_family *made; /* the model's family */
 	uint64_t shards;
-	int preset, family, dtype;
+	int preset, family, dtype; /* dtype -1: as published */
 	bool force, json, help;
 };
 
@@ -95,9 +95,7 @@ static int flush(struct writer *w, struct od_err *err)
 
 static int write_tensor(struct writer *w, const struct synth_tensor *t, struct od_err *err)
 {
-	size_t each = od_dtype_bytes(t->dtype);
-
-	if (w->used % sizeof(float) != 0) { /* so that no value straddles the buffer's end */
+	if (w->used % SYNTH_MX_BLOCK != 0) { /* so that no value or block straddles the buffer's end */
 		int rc = flush(w, err);
 
 		if (rc != OD_OK)
@@ -106,13 +104,13 @@ static int write_tensor(struct writer *w, const struct synth_tensor *t, struct o
 	synth_row_tensor(w->row, w->m->seed, t->dtype, t);
 	for (uint64_t r = 0; r < t->rows; r++) {
 		for (uint64_t c = 0, n; c < t->cols; c += n) {
-			n = (BUFFER_BYTES - w->used) / each;
+			n = (BUFFER_BYTES - w->used) / synth_values_bytes(t->dtype, SYNTH_MX_BLOCK) * SYNTH_MX_BLOCK;
 			if (n > t->cols - c)
 				n = t->cols - c;
 			synth_row_fill(w->row, r, c, c + n, w->buf + w->used);
-			w->used += n * each;
-			w->done += n * each;
-			if (w->used == BUFFER_BYTES) {
+			w->used += synth_values_bytes(t->dtype, n);
+			w->done += synth_values_bytes(t->dtype, n);
+			if (BUFFER_BYTES - w->used < SYNTH_MX_BLOCK * sizeof(float)) {
 				int rc = flush(w, err);
 
 				if (rc != OD_OK)
@@ -249,11 +247,19 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 	return OD_OK;
 }
 
+static const char *dtype_name(enum od_dtype dtype)
+{
+	size_t i = 0;
+
+	while (dtypes[i] != dtype)
+		i++;
+	return dtype_names[i];
+}
+
 static int report(const struct options *o, double seconds, struct od_err *err)
 {
 	const struct synth_model *m = &o->model;
 	uint64_t bytes = synth_total_bytes(m), parameters = 0;
-	uint64_t expert = 3 * m->hidden * m->intermediate * od_dtype_bytes(m->dtype);
 	struct synth_tensor t;
 	struct od_report *r;
 	char title[96];
@@ -266,14 +272,14 @@ static int report(const struct options *o, double seconds, struct od_err *err)
 		return rc;
 	for (uint64_t i = 0; i < synth_n_tensors(m); i++) {
 		synth_tensor_at(m, i, &t);
-		parameters += t.rows * t.cols;
+		parameters += t.dtype != OD_F8_E8M0 ? t.rows * t.cols : 0; /* scales are none */
 	}
 	od_report_fact(r, "checkpoint", "folder", OD_TEXT(o->dir), 0, NULL);
 	od_report_fact(r, "weight_bytes", "weights", OD_BYTES(bytes), 0, NULL);
-	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(expert), 0, NULL);
+	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(synth_expert_bytes(m)), 0, NULL);
 	od_report_fact(r, "n_experts", "experts", OD_INT(m->moe_layers * m->experts), 0, NULL);
 	od_report_fact(r, "n_parameters", "parameters", OD_INT(parameters), 0, NULL);
-	od_report_fact(r, "dtype", "format", OD_TEXT(dtype_names[o->dtype]), 0, NULL);
+	od_report_fact(r, "dtype", "format", OD_TEXT(dtype_name(m->dtype)), 0, NULL);
 	od_report_fact(r, "files", "weight files", OD_INT(o->shards), 0, NULL);
 	od_report_fact(r, "seed", "seed", OD_INT(m->seed), 0, NULL);
 	od_report_fact(r, "seconds", "time", OD_REAL(seconds), 1, "s");
@@ -313,7 +319,7 @@ static int run(const struct options *o, struct od_err *err)
 static int complete_family(struct options *o, struct od_err *err)
 {
 	struct synth_model *m = &o->model;
-	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx };
+	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx, o->dtype >= 0 ? dtypes[o->dtype] : 0 };
 	const struct {
 		const char *option;
 		bool given;
@@ -343,7 +349,7 @@ static int complete_family(struct options *o, struct od_err *err)
 	m->vocab = c->vocab;
 	m->ctx = c->ctx_max;
 	m->tied = c->tied_head;
-	m->dtype = dtypes[o->dtype];
+	m->dtype = synth_family_dtype(o->made);
 	return synth_check(m, err);
 }
 
@@ -376,7 +382,9 @@ static int complete(struct options *o, struct od_err *err)
 		m->head_dim = m->hidden / m->heads;
 	}
 	m->moe_layers = m->layers;
-	m->dtype = dtypes[o->dtype];
+	m->dtype = dtypes[o->dtype >= 0 ? o->dtype : 0];
+	if (m->dtype == OD_F4_E2M1)
+		return od_fail(err, OD_ERR_ARG, "--dtype mxfp4: only of a --family that is published so");
 	return synth_check(m, err);
 }
 
@@ -427,8 +435,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "tied", OD_ARG_FLAG, &m->tied, NULL, "the head is the embedding", 0, 0, NULL },
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Files", 0, 0, NULL },
-		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3 or f8_e5m2: experts only, the rest "
-		  "is bf16", 0, 0, dtype_names },
+		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3, f8_e5m2 or mxfp4 (gpt_oss; its "
+		  "default): experts only, the rest is bf16", 0, 0, dtype_names },
 		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
 		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },
@@ -459,7 +467,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 int od_bench_synth(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .model = { .seed = 1 }, .shards = 1 };
+	struct options o = { .model = { .seed = 1 }, .shards = 1, .dtype = -1 };
 	int rc = parse(&o, argc, argv, err);
 
 	if (rc == OD_OK && !o.help)

@@ -38,6 +38,8 @@ static json_t *family_config(const struct synth_model *m)
 {
 	json_t *config = json_deep_copy(synth_family_json(m->family));
 
+	if (m->dtype != OD_F4_E2M1)
+		json_object_del(config, "quantization_config"); /* fails where there is none */
 	if (config != NULL && json_object_set_new(config, "torch_dtype", json_string(torch_dtype(m->dtype))) != 0) {
 		json_decref(config);
 		return NULL;
@@ -183,6 +185,18 @@ int synth_write_tokenizer(const struct synth_model *m, const char *dir, struct o
 			  dir, "tokenizer_config.json", err);
 }
 
+/* MXFP4 is published as bytes. */
+static const char *file_dtype(enum od_dtype t)
+{
+	return t == OD_F4_E2M1 || t == OD_F8_E8M0 ? "U8" : od_dtype_name(t);
+}
+
+static void print_dims(FILE *f, const uint64_t dims[4])
+{
+	for (int i = 0; i < 4 && dims[i] != 0; i++)
+		fprintf(f, "%s%llu", i > 0 ? "," : "", (unsigned long long)dims[i]);
+}
+
 /* Our tensors' names need no escapes, and there may be too many for a JSON tree. */
 static void print_entries(FILE *f, const struct synth_model *m, uint64_t first, uint64_t end)
 {
@@ -194,11 +208,14 @@ static void print_entries(FILE *f, const struct synth_model *m, uint64_t first, 
 
 		synth_tensor_at(m, i, &t);
 		bytes = synth_tensor_bytes(&t);
-		fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t.name, od_dtype_name(t.dtype));
-		if (!t.is_norm && !t.is_bias)
+		fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t.name, file_dtype(t.dtype));
+		if (t.dims[0] != 0)
+			print_dims(f, t.dims);
+		else if (!t.is_norm && !t.is_bias)
 			fprintf(f, "%llu,", (unsigned long long)t.rows);
-		fprintf(f, "%llu],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t.cols, (unsigned long long)at,
-			(unsigned long long)(at + bytes));
+		if (t.dims[0] == 0)
+			fprintf(f, "%llu", (unsigned long long)t.cols);
+		fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + bytes));
 		at += bytes;
 	}
 }

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* safetensors headers are read whole by everybody, and 100 MB is the format's limit; this is a third. */
 #define MAX_TENSORS 200000u
@@ -20,6 +21,7 @@
  * about twice as large as the embedding. A stream that grew much more would amplify a quantised copy's small
  * errors from layer to layer, and no shadow could predict such a model's experts. */
 #define EMBED_STD 0.5
+#define CONV_STD 0.5f /* four taps keep the size of a channel */
 #define LOGIT_STD 2.5	     /* margins of a fraction of one between the best tokens */
 #define ROUTER_STD 1.5	     /* of router logits: the chosen experts differ by token, weights are not all alike */
 #define RESIDUAL_GROWTH 2.0  /* what all blocks together add, in units of the embedding */
@@ -148,12 +150,19 @@ static void bias(struct synth_tensor *t, uint64_t n)
 	t->is_bias = true;
 }
 
+static bool is_around_zero(const struct synth_model *m, enum od_role role)
+{
+	return od_role_is_bias(role) || role == OD_ROLE_DELTA_CONV || role == OD_ROLE_DELTA_A_LOG ||
+	       (m->family != NULL && synth_family_config(m->family)->norms_around_one && od_role_around_one(role));
+}
+
 void synth_role(const struct synth_model *m, enum od_role role, uint64_t n_out, uint64_t n_in, struct synth_tensor *t)
 {
 	double std = fan_in(n_in);
 
 	if (n_in == 0) {
-		(od_role_is_bias(role) ? bias : norm)(t, n_out);
+		(is_around_zero(m, role) ? bias : norm)(t, n_out);
+		t->std = role == OD_ROLE_DELTA_CONV ? CONV_STD : t->std;
 		t->mixed_signs = role == OD_ROLE_FINAL_NORM && m->tied;
 		t->dtype = role == OD_ROLE_ROUTER_BIAS ? OD_F32 : t->dtype; /* as published */
 		return;
@@ -164,7 +173,7 @@ void synth_role(const struct synth_model *m, enum od_role role, uint64_t n_out, 
 		std *= LOGIT_STD;
 	else if (role == OD_ROLE_ROUTER)
 		std *= ROUTER_STD;
-	else if (role == OD_ROLE_O)
+	else if (role == OD_ROLE_O || role == OD_ROLE_DELTA_OUT)
 		std *= block_std(m) / ATTENTION_SIZE;
 	else if (role == OD_ROLE_FFN_DOWN || role == OD_ROLE_SHARED_DOWN)
 		std *= block_std(m) / EXPERTS_SIZE;
@@ -204,11 +213,19 @@ static void expert_of_layer(const struct synth_model *m, uint64_t layer, uint64_
 	t->dtype = m->dtype;
 }
 
+/* Of what is not an expert's matrix. */
+static enum od_dtype synth_plain_dtype(enum od_dtype dtype)
+{
+	return od_dtype_bytes(dtype) <= 1 ? OD_BF16 : dtype;
+}
+
 void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_tensor *t)
 {
 	uint64_t per_layer = TENSORS_OF_LAYER + TENSORS_OF_EXPERT * m->experts, i = index - TENSORS_BEFORE;
 
-	t->dtype = od_dtype_bytes(m->dtype) == 1 ? OD_BF16 : m->dtype;
+	t->dtype = synth_plain_dtype(m->dtype);
+	t->seed_chars = 0;
+	memset(t->dims, 0, sizeof(t->dims));
 	if (m->family != NULL) {
 		synth_family_tensor_at(m, index, t);
 	} else if (index < TENSORS_BEFORE) {
@@ -231,9 +248,25 @@ void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_t
 	}
 }
 
+uint64_t synth_values_bytes(enum od_dtype dtype, uint64_t n)
+{
+	return dtype == OD_F4_E2M1 ? n / 2 : n * od_dtype_bytes(dtype);
+}
+
 uint64_t synth_tensor_bytes(const struct synth_tensor *t)
 {
-	return t->rows * t->cols * od_dtype_bytes(t->dtype);
+	return synth_values_bytes(t->dtype, t->rows * t->cols);
+}
+
+/* Of weights, with their scales. */
+uint64_t synth_expert_bytes(const struct synth_model *m)
+{
+	const uint64_t weights = TENSORS_OF_EXPERT * m->hidden * m->intermediate;
+	const bool bias = m->family != NULL && synth_family_config(m->family)->expert_bias;
+	const uint64_t n_bias = bias ? 2 * m->intermediate + m->hidden : 0;
+
+	return synth_values_bytes(m->dtype, weights) + (m->dtype == OD_F4_E2M1 ? weights / SYNTH_MX_BLOCK : 0) +
+	       n_bias * od_dtype_bytes(synth_plain_dtype(m->dtype));
 }
 
 uint64_t synth_total_bytes(const struct synth_model *m)

@@ -20,15 +20,17 @@ struct synth_model {
 	uint64_t layers, moe_layers, hidden, intermediate, experts, top_k, heads, kv_heads, head_dim, vocab, ctx;
 	uint64_t sliding_window; /* 0: none */
 	uint64_t seed;
-	enum od_dtype dtype; /* OD_BF16, OD_F16, OD_F32; OD_F8_*: of experts, the rest is BF16 */
+	enum od_dtype dtype; /* OD_BF16, OD_F16, OD_F32; OD_F8_*, OD_F4_E2M1 (MXFP4): of experts, the rest is BF16 */
 	bool tied;
 };
 
 #define SYNTH_NAME_BYTES 96
 struct synth_tensor {
 	char name[SYNTH_NAME_BYTES];
-	enum od_dtype dtype;
+	size_t seed_chars; /* of the name: what its values depend on, so that codes and scales fit; 0: all */
+	enum od_dtype dtype; /* OD_F4_E2M1: codes of MXFP4, OD_F8_E8M0: their scales, one for each 32 */
 	uint64_t rows, cols; /* a norm has one row */
+	uint64_t dims[4];    /* of a tensor of several experts: its shape; else 0 */
 	bool is_norm;	     /* one-dimensional, values around 1 */
 	bool is_bias;	     /* one-dimensional, values around 0 */
 	bool mixed_signs;    /* of a norm: around 1 or -1 by column */
@@ -44,7 +46,10 @@ void synth_role(const struct synth_model *m, enum od_role role, uint64_t n_out, 
 
 uint64_t synth_n_tensors(const struct synth_model *m);
 void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_tensor *t);
+#define SYNTH_MX_BLOCK 32u /* weights under one scale */
+uint64_t synth_values_bytes(enum od_dtype dtype, uint64_t n);
 uint64_t synth_tensor_bytes(const struct synth_tensor *t);
+uint64_t synth_expert_bytes(const struct synth_model *m);
 uint64_t synth_total_bytes(const struct synth_model *m); /* of all tensors; linear in their number */
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 
+#include <math.h>
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -68,11 +69,11 @@ void synth_row_free(struct synth_row *g)
 	od_free(g);
 }
 
-static uint64_t fnv1a(const char *s)
+static uint64_t fnv1a(const char *s, size_t n)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
 
-	for (; *s != '\0'; s++)
+	for (; n-- > 0; s++)
 		h = (h ^ (unsigned char)*s) * 0x100000001b3ull;
 	return h;
 }
@@ -84,9 +85,9 @@ void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, c
 	g->dtype = dtype;
 	g->is_norm = t->is_norm;
 	g->std = t->std;
-	g->tensor_seed = mix(mix(seed + GOLDEN) ^ fnv1a(t->name));
+	g->tensor_seed = mix(mix(seed + GOLDEN) ^ fnv1a(t->name, t->seed_chars > 0 ? t->seed_chars : strlen(t->name)));
 	columns = ~g->tensor_seed; /* a stream of its own */
-	for (uint64_t c = 0; c < t->cols; c++) {
+	for (uint64_t c = 0; c < t->cols * (dtype == OD_F8_E8M0 ? SYNTH_MX_BLOCK : 1); c++) {
 		uint64_t h = next(&columns);
 
 		if (t->is_norm)
@@ -138,6 +139,34 @@ static void start_row(struct synth_row *g, uint64_t row)
 	g->scale = sigma * (1.0f + (float)bell(&g->state) * (ROW_SPREAD / SUM_PER_SIGMA));
 }
 
+/* The nearest code of OCP's FP4, a tie to the even one; what is larger than all becomes the largest. */
+static uint8_t e2m1(float x)
+{
+	const float y = fabsf(x);
+	const int code = (y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) + (y >= 3.5f) + (y > 5.0f);
+
+	return (uint8_t)(code | (x < 0 ? 8 : 0));
+}
+
+/* A block of MXFP4 as OCP's Microscaling Formats, section 6.3: the scale is the largest value's power of two over FP4's, 4.
+ * codes NULL: only the scale is wanted. */
+static uint8_t mx_block(struct synth_row *g, uint64_t *state, uint64_t c, uint8_t *codes)
+{
+	float x[SYNTH_MX_BLOCK], most = 0, by;
+	uint32_t scale;
+
+	for (uint64_t i = 0; i < SYNTH_MX_BLOCK; i++) {
+		x[i] = value(g, state, c + i);
+		most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+	}
+	scale = od_f32_bits(most) >> 23;
+	scale = scale > 2 ? scale - 2 : 0;
+	by = od_bits_f32((254 - scale) << 23);
+	for (size_t i = 0; codes != NULL && i < SYNTH_MX_BLOCK; i += 2)
+		codes[i / 2] = (uint8_t)(e2m1(x[i] * by) | e2m1(x[i + 1] * by) << 4);
+	return (uint8_t)scale;
+}
+
 void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t end, void *out)
 {
 	uint16_t *h = out;
@@ -166,12 +195,18 @@ void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t 
 		for (uint64_t c = begin; c < end; c++)
 			*b++ = synth_f32_f8(g->dtype, value(g, &s, c));
 		break;
-	case OD_INT8: /* never asked for: checkpoints made here have no scales */
+	case OD_F4_E2M1:
+		for (uint64_t c = begin; c < end; c += SYNTH_MX_BLOCK, b += SYNTH_MX_BLOCK / 2)
+			mx_block(g, &s, c, b);
+		break;
+	case OD_F8_E8M0:
+		for (uint64_t c = begin; c < end; c++)
+			*b++ = mx_block(g, &s, c * SYNTH_MX_BLOCK, NULL);
+		break;
+	case OD_INT8: /* never asked for: checkpoints made here have no other scales */
 	case OD_NF4:
 	case OD_U4B8:
 	case OD_U8B128:
-	case OD_F4_E2M1:
-	case OD_F8_E8M0:
 		break;
 	}
 	g->state = s;
