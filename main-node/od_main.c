@@ -257,7 +257,7 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	int rc;
 
 	if (t == NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot read prompts",
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer, so it cannot read prompts",
 			       od_pack_dir(odm_engine_pack(a->engine)));
 	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, &ids, &n_ids, err);
 	if (rc != OD_OK) {
@@ -465,7 +465,7 @@ static int run_file(struct app *a, struct od_err *err)
 	int rc;
 
 	if (t == NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot read prompts",
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer, so it cannot read prompts",
 			       od_pack_dir(odm_engine_pack(a->engine)));
 	rc = odm_prompts_encode(&a->prompts, t, odm_engine_ctx(a->engine), &a->sampling, a->opt.max_tokens, a->opt.stop.value,
 				a->opt.stop.n, err);

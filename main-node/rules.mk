@@ -1,8 +1,8 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c engine_report.c figures.c \
-	lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_reuse.c prefix_store.c resident_service.c \
-	sampling_config.c sequence.c step_requests.c)
+	lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c prefix_store.c \
+	resident_service.c sampling_config.c sequence.c snapshot_marks.c snapshots.c step_requests.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
@@ -45,7 +45,9 @@ test_metrics_OBJS := $(addprefix $(B)/obj/main-node/serve/,metric_table.o metric
 test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_prefix_cache_OBJS := $(B)/obj/main-node/engine/prefix_cache.o
-test_prefix_store_OBJS := $(addprefix $(B)/obj/main-node/engine/,prefix_file.o prefix_store.o)
+test_prefix_store_OBJS := $(addprefix $(B)/obj/main-node/engine/,prefix_file.o prefix_folder.o prefix_store.o) \
+	$(B)/obj/tests/unit/sum_mixer.o
+test_snapshots_OBJS := $(B)/obj/main-node/engine/snapshots.o
 test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o

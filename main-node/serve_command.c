@@ -33,7 +33,7 @@ static void default_options(struct options *o)
 	};
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.parallel = 4;
-	o->engine.opts.prefix_cache_mib = ODM_PREFIX_CACHE_AUTO;
+	o->engine.opts.prefix_cache_mib = o->engine.opts.snapshot_mib = ODM_PREFIX_CACHE_AUTO;
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
@@ -55,6 +55,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1, ODM_MAX_PARALLEL, NULL },
 		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N", "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
+		{ "snapshot-mib", OD_ARG_UINT, &eo->snapshot_mib, "N", "of models with recurrent state (Qwen3-Next, Qwen3.5): its snapshots where texts may part, beside that; 0: none, and no prefix cache (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
 		{ "prefix-cache", OD_ARG_STRING, &eo->prefix_cache_dir, "DIR", "keep it in files too, 16 times as much: it outlives the server", 0, 0, NULL },
 		{ "queue", OD_ARG_UINT, &s->queue, "N", "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
 		{ "max-body", OD_ARG_SIZE, &s->max_body_bytes, "SIZE", "of a request (default: 32MiB)", 0, 0, NULL },

@@ -140,6 +140,18 @@ static enum odm_company company_of(const struct odm_batch *b, const struct odm_s
 	return q->alone ? ODM_ALONE : ODM_LAST;
 }
 
+/* It is no longer admitted. The service closes it and adds what it knows of it to f. */
+static void close_admitted(struct odm_sequence *q, struct odm_figures *f)
+{
+	struct odm_engine *e = q->engine;
+	struct odm_batch *b = &e->batch;
+
+	if (--b->n_admitted == 0) /* what was wanted for it is about rows that will not come */
+		b->next_decode = ++e->last_step;
+	if (e->service->close_sequence != NULL)
+		e->service->close_sequence(e->service, q->id, company_of(b, q), f, q->req.recall);
+}
+
 /* One that has ended leaves the list. */
 static void finish(struct odm_sequence *q)
 {
@@ -159,12 +171,8 @@ static void finish(struct odm_sequence *q)
 	add_own_node(q);
 	memcpy(all, f->c, sizeof(all)); /* of its steps */
 	memcpy(f->c, q->own, sizeof(f->c));
-	if (q->id != 0) {
-		if (--b->n_admitted == 0) /* what was wanted for it is about rows that will not come */
-			b->next_decode = ++e->last_step;
-		if (e->service->close_sequence != NULL)
-			e->service->close_sequence(e->service, q->id, company_of(b, q), f, q->req.recall);
-	}
+	if (q->id != 0)
+		close_admitted(q, f);
 	od_counters_add(e->counters, f->c);
 	od_counters_add(all, f->c);
 	memcpy(f->c, all, sizeof(all));
@@ -191,6 +199,22 @@ static void fail_pass(struct odm_pass *p, const struct od_err *err)
 		finish_for(p->of[i], err);
 }
 
+/* Texts that outgrow the original context of long RoPE begin anew. Their places in the list are before all that wait. */
+static void restart_outgrown(struct odm_engine *e)
+{
+	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		struct odm_figures f = { 0 };
+
+		if (!odm_sequence_outgrown(q))
+			continue;
+		close_admitted(q, &f);
+		od_counters_add(f.c, q->own);
+		memcpy(q->own, f.c, sizeof(q->own));
+		odm_figures_fini(&f);
+		odm_sequence_restart(q);
+	}
+}
+
 /* ---- Admission ---- */
 
 /* False: not now. */
@@ -204,19 +228,23 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	if (!odm_reuse_find(q, &r))
 		return false;
 	rc = od_seq_state_new(&q->state, e->state, &err);
+	if (rc == OD_OK)
+		od_seq_state_set_long(q->state, odm_sequence_is_long(q));
 	if (rc == OD_OK && r.n > 0)
 		od_seq_state_attach(q->state, r.page, r.n);
 	if (rc == OD_OK)
 		rc = od_seq_state_promise(q->state, odm_sequence_positions(q));
+	if (rc == OD_OK)
+		rc = odm_reuse_begin(q, &r, &err);
 	if (rc == OD_OK) {
 		q->shared_sequence = r.donor != NULL ? r.donor->id : 0;
 		q->shared_tokens = r.n_donor * OD_KV_PAGE;
-		q->own[OD_C_SHARED_TOKENS] = r.n * OD_KV_PAGE;
 		q->id = ++e->last_sequence;
 		q->phase = odm_reuse_restore(q, r.n) ? ODM_IN_RESTORE : ODM_IN_PREFILL;
-		q->alone = b->n_admitted++ == 0;
-		if (q->req.observer.progress != NULL)
-			q->req.observer.progress(q->req.observer.arg, r.n * OD_KV_PAGE, (uint32_t)q->req.n_prompt);
+		q->alone = b->n_admitted++ == 0 && (q->alone || q->r.n_tokens == 0);
+		if (q->r.n_tokens == 0)
+			q->own[OD_C_SHARED_TOKENS] = r.n * OD_KV_PAGE;
+		odm_sequence_progress(q, r.n * OD_KV_PAGE);
 		return true;
 	}
 	od_seq_state_free(q->state);
@@ -310,6 +338,7 @@ static void add_decode_rows(struct odm_engine *e)
 		if (q->phase != ODM_IN_DECODE)
 			continue;
 		odm_sequence_next_rows(q);
+		odm_marks_begin(q, od_seq_state_length(q->state) + (uint32_t)q->n_rows);
 		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
 	}
 }
@@ -489,8 +518,9 @@ static void add_prompt_rows(struct odm_engine *e, bool others)
 
 		if (q->phase != ODM_IN_PREFILL)
 			continue;
-		n = q->req.n_prompt - begin < left ? q->req.n_prompt - begin : left;
-		odm_pass_add(&b->prefill, q, begin, q->req.prompt + begin, n);
+		n = q->n_prefill - begin < left ? q->n_prefill - begin : left;
+		odm_marks_begin(q, begin + (uint32_t)n);
+		odm_pass_add(&b->prefill, q, begin, q->text + begin, n);
 		left -= n;
 	}
 }
@@ -498,21 +528,17 @@ static void add_prompt_rows(struct odm_engine *e, bool others)
 /* The texts' prompts have come so far. */
 static void show_progress(const struct odm_pass *p)
 {
-	for (size_t i = 0; i < p->step.n_parts; i++) {
-		const struct odm_observer *o = &p->of[i]->req.observer;
-		const struct odm_part *t = &p->part[i];
-
-		if (o->progress != NULL)
-			o->progress(o->arg, p->rows[t->first].position + (uint32_t)t->n, t->prompt_tokens);
-	}
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		odm_sequence_progress(p->of[i], p->rows[p->part[i].first].position + (uint32_t)p->part[i].n);
 }
 
-/* A prompt's last row, and all rows of a text that wants to see them. */
+/* The last row of a prefill, and all rows of a text that wants to see them. */
 static bool row_is_seen(const struct odm_pass *p, size_t part, size_t row)
 {
 	const struct odm_sequence *q = p->of[part];
+	const uint32_t position = p->rows[row].position;
 
-	return p->rows[row].position + 1 == p->part[part].prompt_tokens || q->req.observer.logits != NULL ||
+	return position + 1 == q->n_prefill || (q->req.observer.logits != NULL && !odm_sequence_was_seen(q, position)) ||
 	       odm_sequence_shows_prompt(q);
 }
 
@@ -530,11 +556,11 @@ static size_t list_seen(const struct odm_pass *p, size_t *part, size_t *row, uin
 	return n;
 }
 
-/* A row of a prompt has its logits: the first token is sampled from the last one's. */
+/* A row of a prefill has its logits: the next token is sampled from the last one's. */
 static void see_row(struct odm_sequence *q, uint32_t position, float *logits)
 {
 	const struct odm_observer *o = &q->req.observer;
-	const bool last = position + 1 == q->req.n_prompt;
+	const bool last = position + 1 == q->n_prefill;
 
 	if (q->ended) /* an earlier row's were no numbers */
 		return;
@@ -543,9 +569,10 @@ static void see_row(struct odm_sequence *q, uint32_t position, float *logits)
 	odm_sequence_show_prompt(q, position, logits);
 	if (!last)
 		return;
-	q->own[OD_C_PREFILL_NS] = od_now_ns() - q->submitted_ns;
+	if (q->r.n_tokens == 0)
+		q->own[OD_C_PREFILL_NS] = od_now_ns() - q->submitted_ns;
 	q->phase = ODM_IN_DECODE;
-	sample(q, ODM_PREFILL, position, logits);
+	sample(q, position < q->req.n_prompt ? ODM_PREFILL : ODM_DECODE, position, logits);
 }
 
 static int see_rows(struct odm_batch *b, struct od_err *err)
@@ -643,6 +670,7 @@ bool odm_engine_work(struct odm_engine *e)
 	bool decode, restore;
 
 	finish_cancelled(e);
+	restart_outgrown(e);
 	admit_waiting(e);
 	restore = odm_reuse_poll(e) > 0;
 	decode = any(b, ODM_IN_DECODE);

@@ -85,35 +85,50 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Pages of ended texts, where it was said how many bytes they may take. */
-static uint64_t asked_cache_pages(const struct odm_engine *e)
+/* Of one snapshot. */
+static uint64_t snapshot_bytes(const struct odm_engine *e)
 {
-	const uint64_t mib = e->opts.prefix_cache_mib, each = odm_page_bytes(e);
+	return od_state_fixed_bytes(e->config);
+}
 
+/* Pages of ended texts, or snapshots, of so many bytes each, where it was said how many bytes they may take. */
+static uint64_t asked_items(uint64_t mib, uint64_t each)
+{
 	if (mib == ODM_PREFIX_CACHE_AUTO || each == 0)
 		return 0;
 	return mib < UINT64_MAX / MIB ? mib * MIB / each : UINT64_MAX / each;
 }
 
 /* The same if it was not said, by the memory that the rest leaves. */
-static uint64_t auto_cache_pages(const struct odm_engine *e, uint64_t free_bytes)
+static uint64_t auto_items(uint64_t free_bytes, uint64_t each)
 {
-	const uint64_t each = odm_page_bytes(e);
-
 	return each == 0 ? 0 : min_u64(free_bytes / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each;
 }
 
-static int check_cache_pages(const struct odm_engine *e, struct od_err *err)
+/* n: pages, or snapshots, that fit. */
+static int check_items(const char *option, uint64_t mib, uint64_t n, const char *what, uint64_t each, struct od_err *err)
 {
-	const bool asked = e->opts.prefix_cache_mib > 0 && e->opts.prefix_cache_mib != ODM_PREFIX_CACHE_AUTO;
 	char a[32];
 
-	if (e->cache_pages > 0)
+	if (n > 0 || mib == 0 || mib == ODM_PREFIX_CACHE_AUTO)
 		return OD_OK;
-	if (asked)
-		return od_fail(err, OD_ERR_ARG, "--prefix-cache-mib %llu is too small: one page of 64 tokens takes %s",
-			       (unsigned long long)e->opts.prefix_cache_mib, od_format_bytes(odm_page_bytes(e), a, sizeof(a)));
-	if (e->opts.prefix_cache_dir != NULL)
+	return od_fail(err, OD_ERR_ARG, "%s %llu is too small: one %s takes %s", option, (unsigned long long)mib, what,
+		       od_format_bytes(each, a, sizeof(a)));
+}
+
+static int check_cache_pages(struct odm_engine *e, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &e->opts;
+	const bool fixed = snapshot_bytes(e) > 0;
+	int rc = check_items("--prefix-cache-mib", o->prefix_cache_mib, e->cache_pages, "page of 64 tokens", odm_page_bytes(e), err);
+
+	if (rc == OD_OK && fixed)
+		rc = check_items("--snapshot-mib", o->snapshot_mib, e->n_snapshots, "snapshot of the recurrent state",
+				 snapshot_bytes(e), err);
+	if (rc != OD_OK || (e->cache_pages > 0 && (!fixed || e->n_snapshots > 0)))
+		return rc;
+	e->cache_pages = e->n_snapshots = 0; /* the one is of no use without the other */
+	if (o->prefix_cache_dir != NULL)
 		od_log(OD_LOG_WARN, "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
 	return OD_OK;
 }
@@ -124,10 +139,11 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
-	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_cache_pages(e);
+	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_items(o->prefix_cache_mib, each);
+	uint64_t snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
 	char a[32], b[32];
 
-	if (!od_add(need, cache * each, &need))
+	if (!od_add(need, cache * each, &need) || !od_add(need, snapshots * snapshot_bytes(e), &need))
 		need = UINT64_MAX;
 
 	if (o->state_bytes > 0 && each > 0)
@@ -148,8 +164,11 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 			       o->mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
 						       : " (try a smaller --ctx-size, --parallel or --prefix-cache-mib)");
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
-		cache = auto_cache_pages(e, have > need ? have - need : 0);
+		cache = auto_items(have > need ? have - need : 0, each);
+	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
+		snapshots = auto_items(have > need ? have - need : 0, snapshot_bytes(e));
 	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
+	e->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	return check_cache_pages(e, err);
 }
 
@@ -174,12 +193,16 @@ int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, 
 	return rc == OD_OK ? odm_state_fits(e, (uint32_t)(req->n_prompt + odm_sequence_room(e, req) - 1), err) : rc;
 }
 
-/* Recurrent state is not kept at the positions where texts part. */
+/* Without snapshots of recurrent state, pages are of no use. */
 static void check_cache(struct odm_engine *e)
 {
-	if (e->opts.prefix_cache_mib == 0 || !odm_has_fixed_state(e->config))
+	const bool fixed = odm_has_fixed_state(e->config);
+
+	if (!fixed || e->opts.prefix_cache_mib == 0)
+		e->opts.snapshot_mib = 0;
+	if (!fixed || e->opts.snapshot_mib > 0 || e->opts.prefix_cache_mib == 0)
 		return;
-	od_log(OD_LOG_INFO, "prefix cache: off, because the model has recurrent state, of which no copies are kept");
+	od_log(OD_LOG_INFO, "prefix cache: off, because the model has recurrent state, and --snapshot-mib is 0");
 	e->opts.prefix_cache_mib = 0;
 	e->opts.prefix_cache_dir = NULL;
 }

@@ -41,6 +41,7 @@ struct odm_engine_opts {
 	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
 	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
 	uint64_t prefix_cache_mib; /* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */
+	uint64_t snapshot_mib;	   /* with fixed state, its snapshots for that, beside these; or ODM_PREFIX_CACHE_AUTO; 0: no prefix cache */
 	const char *prefix_cache_dir; /* folder in which it outlives the process; NULL: none */
 	uint64_t prefill_rows;	   /* limit of rows of a prefill chunk */
 	enum odm_mode mode;
@@ -194,6 +195,8 @@ struct odm_report {
 	uint64_t decode_texts; /* summed over decode steps */
 	uint64_t kv_bytes, kv_free_bytes; /* of the KV cache: all; neither used nor promised to a running text */
 	uint64_t prefix_cache_bytes; /* that ended texts keep, beside these */
+	uint64_t snapshot_bytes; /* of fixed state, beside these */
+	uint64_t snapshots_written, snapshots_used, snapshots_dropped; /* dropped: for want of room */
 };
 /* Any thread: as of half a second ago at most while there is work, else of now. Never waits for work. */
 void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);

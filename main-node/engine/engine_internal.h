@@ -23,6 +23,7 @@ struct odm_engine {
 	struct od_tokenizer *tokenizer;
 	struct od_state_pool *state;
 	uint32_t n_pages, cache_pages; /* of state: for texts in progress, for ended ones */
+	uint32_t n_snapshots; /* of fixed state */
 	struct odm_reuse reuse;
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */

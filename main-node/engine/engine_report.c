@@ -24,7 +24,10 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 {
 	const struct odm_batch *b = &e->batch;
 	const struct odm_pass *const pass[] = { &b->prefill, &b->decode };
+	struct odm_snapshot_counts n = { 0 };
 
+	if (e->reuse.snapshots != NULL)
+		odm_snapshots_count(e->reuse.snapshots, &n);
 	memcpy(r->c, e->counters, sizeof(r->c));
 	for (size_t i = 0; i < 2; i++)
 		if (pass[i]->open)
@@ -38,6 +41,10 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 	r->kv_bytes = e->n_pages * odm_page_bytes(e);
 	r->kv_free_bytes = od_state_pool_free_pages(e->state) * odm_page_bytes(e);
 	r->prefix_cache_bytes = od_state_pool_idle_pages(e->state) * odm_page_bytes(e);
+	r->snapshot_bytes = n.kept * od_state_pool_fixed_bytes(e->state);
+	r->snapshots_written = n.written;
+	r->snapshots_used = n.used;
+	r->snapshots_dropped = n.dropped;
 }
 
 void odm_engine_publish(struct odm_engine *e, bool now)

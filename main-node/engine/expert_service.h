@@ -36,7 +36,7 @@ enum odm_company {
 struct odm_part {
 	uint64_t sequence;
 	size_t first, n; /* [first, first + n) of the step's rows */
-	const int32_t *prompt; /* [prompt_tokens] of the sequence; used in prefill */
+	const int32_t *text; /* tokens of the sequence, up to the part's last row; used in prefill */
 	uint32_t prompt_tokens; /* the position of its first generated token */
 	uint32_t ahead; /* rows that the next decode step will have of it at most, at least 1; the shadow may run them ahead */
 	const struct od_sampler_opts *sampling;

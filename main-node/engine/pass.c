@@ -61,7 +61,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.sequence = q->id,
 		.first = s->n_rows,
 		.n = n,
-		.prompt = q->req.prompt,
+		.text = q->text,
 		.prompt_tokens = (uint32_t)q->req.n_prompt,
 		.ahead = p->phase == ODM_DECODE ? q->ahead : 1,
 		.sampling = &q->req.sampling,
@@ -135,11 +135,14 @@ static void observe_routes(struct odm_pass *p)
 	const struct od_forward *f = p->forward;
 
 	for (size_t i = 0; i < p->step.n_parts; i++) {
-		const struct odm_observer *o = &p->of[i]->req.observer;
+		const struct odm_sequence *q = p->of[i];
+		const struct odm_observer *o = &q->req.observer;
 
 		for (size_t r = p->part[i].first; o->route != NULL && r < p->part[i].first + p->part[i].n; r++)
-			o->route(o->arg, p->phase, p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
-				 od_forward_weights_of(f, r), od_forward_margin_of(f, r));
+			if (!odm_sequence_was_seen(q, p->rows[r].position))
+				o->route(o->arg, p->rows[r].position < q->req.n_prompt ? ODM_PREFILL : ODM_DECODE,
+					 p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
+					 od_forward_weights_of(f, r), od_forward_margin_of(f, r));
 	}
 }
 
@@ -241,6 +244,8 @@ int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
 	const uint64_t waits = od_device_waits(p->engine->device);
 	int rc = od_forward_end(p->forward, kept, err);
 
+	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++)
+		odm_marks_end(p->of[i]);
 	count_waits(p, waits);
 	close_pass(p);
 	return rc;

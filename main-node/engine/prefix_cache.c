@@ -8,11 +8,12 @@
 #include <string.h>
 
 #define NONE UINT32_MAX
+#define LONG (UINT32_MAX - 1) /* in place of a parent: the first page of a long text */
 
 /* Of a page in the tree. Its parent is newer in the order of use, so the oldest node has no children. */
 struct node {
 	int32_t token[OD_KV_PAGE];
-	uint32_t parent; /* the page before it; NONE: it is a text's first */
+	uint32_t parent; /* the page before it; NONE or LONG: it is a text's first */
 	uint32_t next;	 /* in its bucket, plus 1; 0: none */
 	uint32_t newer, older; /* NONE: it is the newest, the oldest */
 };
@@ -33,6 +34,7 @@ int odm_prefix_cache_new(struct odm_prefix_cache **out, struct od_state_pool *po
 	size_t n_buckets = 1;
 
 	*out = NULL;
+	assert(n_pages < LONG);
 	while (n_buckets < n_pages)
 		n_buckets *= 2;
 	if (c != NULL) {
@@ -136,9 +138,9 @@ static void drop_oldest(struct odm_prefix_cache *c)
 	od_state_pool_drop(c->pool, page);
 }
 
-uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, const int32_t *text, uint32_t n_pages, uint32_t *page)
+uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page)
 {
-	uint32_t n = 0, at = NONE;
+	uint32_t n = 0, at = is_long ? LONG : NONE;
 
 	while (n < n_pages && (at = find_child(c, at, text + (size_t)n * OD_KV_PAGE)) != NONE)
 		page[n++] = at;
@@ -146,9 +148,9 @@ uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, const int32_t *text, 
 	return n;
 }
 
-void odm_prefix_cache_add(struct odm_prefix_cache *c, const int32_t *text, uint32_t n_pages, uint32_t *page)
+void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page)
 {
-	uint32_t parent = NONE;
+	uint32_t parent = is_long ? LONG : NONE;
 
 	for (uint32_t i = 0; i < n_pages; i++) {
 		const int32_t *token = text + (size_t)i * OD_KV_PAGE;

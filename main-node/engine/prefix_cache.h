@@ -2,8 +2,9 @@
  * earlier text began with.
  *
  * The rows of a page depend on all tokens up to its end. So pages form a tree: a page is found behind the page before it, by
- * its own tokens. Tokens are compared; a hash only finds where to look. Pages of ended texts stay in the pool until more are
- * idle than it has set aside. Then the least recently used ones go, the ends of texts before their beginnings.
+ * its own tokens. With long RoPE rows of long texts differ from those of short ones: there is a tree of each kind. Tokens are
+ * compared; a hash only finds where to look. Pages of ended texts stay in the pool until more are idle than it has set aside. Then
+ * the least recently used ones go, the ends of texts before their beginnings.
  * Thread: the engine thread. Owner: the engine; freed before the pool. Nothing is allocated after odm_prefix_cache_new. */
 #ifndef ODM_PREFIX_CACHE_H
 #define ODM_PREFIX_CACHE_H
@@ -20,10 +21,10 @@ void odm_prefix_cache_free(struct odm_prefix_cache *c); /* NULL ok */
 
 /* The pages of text [n_pages * OD_KV_PAGE] from its begin on, as far as they are there, to page [n_pages]; returns how many.
  * They count as used now. They stay until the next odm_prefix_cache_trim, or as long as a sequence has them. */
-uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, const int32_t *text, uint32_t n_pages, uint32_t *page);
+uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page);
 /* A sequence has these committed pages of a text [n_pages * OD_KV_PAGE]: keeps them, except where the same tokens are there
  * already; page[i] then becomes the one that is there. */
-void odm_prefix_cache_add(struct odm_prefix_cache *c, const int32_t *text, uint32_t n_pages, uint32_t *page);
+void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page);
 /* Drops pages until no more are idle than were set aside. Call it when a sequence was freed. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c);
 

@@ -1,10 +1,11 @@
 #include "main-node/engine/prefix_file.h"
 
+#include "common/base/mem.h"
+
 #include <assert.h>
 #include <sodium.h>
 #include <string.h>
 
-#define MAGIC "ODPREFIX"
 #define VERSION 1u
 #define SUM_BYTES 32u
 #define CLASS_BYTES 16u
@@ -15,10 +16,31 @@
 #define AT_KEY 112u
 _Static_assert(AT_KEY + ODM_PREFIX_KEY_BYTES == ODM_PREFIX_HEADER_BYTES, "header");
 
+static const char magic[ODM_N_PREFIX_WHAT][MAGIC_BYTES + 1] = { "ODPREFIX", "ODRECURR" };
+
 static uint8_t *put(uint8_t *to, const void *bytes, size_t n)
 {
 	memcpy(to, bytes, n);
 	return to + n;
+}
+
+/* Bytes of all layers' fixed state. Returns those of a snapshot. */
+static uint64_t hash_fixed(uint8_t hash[SUM_BYTES], const struct odm_prefix_kind *kind)
+{
+	crypto_generichash_state h;
+	uint64_t sum = 0;
+
+	crypto_generichash_init(&h, NULL, 0, SUM_BYTES);
+	for (uint32_t i = 0; i < kind->config->n_layers; i++) {
+		const struct od_layer_spec *l = od_config_layer(kind->config, i);
+		struct od_state_spec s = { 0 };
+
+		l->mixer->state(&l->mix, &s);
+		crypto_generichash_update(&h, (const uint8_t *)&s.fixed_bytes, sizeof(s.fixed_bytes));
+		sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
+	}
+	crypto_generichash_final(&h, hash, SUM_BYTES);
+	return sum;
 }
 
 /* Widths of all streams of all layers. Returns the bytes of a page. */
@@ -43,7 +65,7 @@ static uint64_t hash_layout(uint8_t hash[SUM_BYTES], const struct odm_prefix_kin
 	return sum;
 }
 
-void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *kind)
+void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *kind, enum odm_prefix_what what)
 {
 	const uint32_t version = VERSION, profile = kind->profile, mixed = kind->mixed;
 	char class[CLASS_BYTES] = { 0 };
@@ -51,9 +73,9 @@ void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *
 	uint64_t rows;
 
 	memset(id, 0, sizeof(*id));
-	id->rows_bytes = rows = hash_layout(layout, kind);
+	id->rows_bytes = rows = what == ODM_PREFIX_STATE ? hash_fixed(layout, kind) : hash_layout(layout, kind);
 	memcpy(class, kind->kernel_class, strnlen(kind->kernel_class, sizeof(class)));
-	to = put(to, MAGIC, MAGIC_BYTES);
+	to = put(to, magic[what], MAGIC_BYTES);
 	to = put(to, &version, sizeof(version));
 	to = put(to, &profile, sizeof(profile));
 	to = put(to, kind->fingerprint, sizeof(kind->fingerprint));
@@ -64,9 +86,11 @@ void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *
 	assert(to == id->bytes + ID_BYTES);
 }
 
-void odm_prefix_key_begin(struct odm_prefix_key *key, const struct odm_prefix_id *id)
+void odm_prefix_key_begin(struct odm_prefix_key *key, const struct odm_prefix_id *id, bool is_long)
 {
 	crypto_generichash(key->bytes, sizeof(key->bytes), id->bytes, ID_BYTES, NULL, 0);
+	if (is_long)
+		crypto_generichash(key->bytes, sizeof(key->bytes), id->bytes, ID_BYTES, key->bytes, sizeof(key->bytes));
 }
 
 void odm_prefix_key_next(struct odm_prefix_key *key, const int32_t token[OD_KV_PAGE])
@@ -136,7 +160,7 @@ int odm_prefix_file_check(const uint8_t *file, size_t len, const struct odm_pref
 
 enum odm_prefix_look odm_prefix_file_look(const uint8_t *head, size_t len, const struct odm_prefix_id *id)
 {
-	if (len < ODM_PREFIX_HEADER_BYTES || memcmp(head, MAGIC, MAGIC_BYTES) != 0)
+	if (len < ODM_PREFIX_HEADER_BYTES || memcmp(head, id->bytes, MAGIC_BYTES) != 0)
 		return ODM_PREFIX_UNKNOWN;
 	return memcmp(head, id->bytes, ID_BYTES) == 0 ? ODM_PREFIX_OURS : ODM_PREFIX_OTHER;
 }

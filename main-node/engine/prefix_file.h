@@ -1,11 +1,13 @@
-/* prefix_file.h - the bytes of a file of the prefix cache: one page of the KV cache and all tokens up to its end.
+/* prefix_file.h - the bytes of a file of the prefix cache: all tokens up to a page's end, and the rows of that page of the KV
+ * cache, or the fixed state behind it.
  *
  *   header  ODM_PREFIX_HEADER_BYTES: magic, version, the model and numbers that the rows are of, number of tokens, key
  *   tokens  int32 [(page + 1) * OD_KV_PAGE]
- *   rows    as the state pool has them: [layer][stream][OD_KV_PAGE][row]
+ *   rows    as the state pool has them: [layer][stream][OD_KV_PAGE][row]; or a snapshot
  *   sum     BLAKE2b, 32 bytes, of all before it
  *
- * A key is a hash of the model, the numbers and the tokens; it names the file. Little-endian, as all hosts are.
+ * A key is a hash of the model, the numbers, the kind of text with long RoPE and the tokens; it names the files of a page. Both
+ * kinds differ in their magic. Little-endian, as all hosts are.
  * Whoever reads a file knows what it must be: all but the rows is compared, and the rows are checked by the sum. The sum finds
  * damage, not malice; the folder is its owner's alone.
  * Thread: any. Owner: the caller. */
@@ -29,19 +31,21 @@ struct odm_prefix_kind {
 	const struct od_config *config;
 };
 
+enum odm_prefix_what { ODM_PREFIX_PAGE, ODM_PREFIX_STATE, ODM_N_PREFIX_WHAT };
+
 /* The same as the first bytes of each header. */
 struct odm_prefix_id {
 	uint8_t bytes[ODM_PREFIX_HEADER_BYTES];
-	size_t rows_bytes; /* of a page */
+	size_t rows_bytes; /* of a page, or of a snapshot */
 };
 
 struct odm_prefix_key {
 	uint8_t bytes[ODM_PREFIX_KEY_BYTES];
 };
 
-void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *kind);
-/* The key of no tokens; that of one more page. */
-void odm_prefix_key_begin(struct odm_prefix_key *key, const struct odm_prefix_id *id);
+void odm_prefix_id_init(struct odm_prefix_id *id, const struct odm_prefix_kind *kind, enum odm_prefix_what what);
+/* The key of no tokens, by the id of pages; that of one more page. */
+void odm_prefix_key_begin(struct odm_prefix_key *key, const struct odm_prefix_id *id, bool is_long);
 void odm_prefix_key_next(struct odm_prefix_key *key, const int32_t token[OD_KV_PAGE]);
 
 size_t odm_prefix_file_bytes(const struct odm_prefix_id *id, uint32_t page);

@@ -65,7 +65,7 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 	if (q->r.tokens == NULL || q->text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", q->room);
 	memcpy(q->text, req->prompt, req->n_prompt * sizeof(*q->text));
-	q->n_text = req->n_prompt;
+	q->n_text = q->n_prefill = req->n_prompt;
 	if (req->observer.token != NULL && req->logprobs >= 0) {
 		q->raw = calloc(q->config->vocab, sizeof(*q->raw));
 		if (q->raw == NULL)
@@ -129,6 +129,32 @@ void odm_sequence_free(struct odm_sequence *q)
 	free(q->text);
 	odm_result_fini(&q->r);
 	free(q);
+}
+
+bool odm_sequence_is_long(const struct odm_sequence *q)
+{
+	return q->n_prefill > od_config_short_ctx(q->config);
+}
+
+bool odm_sequence_outgrown(const struct odm_sequence *q)
+{
+	return q->phase == ODM_IN_DECODE && !od_seq_state_is_long(q->state) && q->n_text > od_config_short_ctx(q->config);
+}
+
+void odm_sequence_restart(struct odm_sequence *q)
+{
+	odm_reuse_keep(q);
+	od_seq_state_free(q->state);
+	q->state = NULL;
+	odm_reuse_trim(q->engine);
+	q->id = 0;
+	q->n_prefill = q->n_text;
+	q->phase = ODM_WAITING;
+}
+
+bool odm_sequence_was_seen(const struct odm_sequence *q, uint32_t position)
+{
+	return q->r.n_tokens > 0 && position + 1 < q->n_text;
 }
 
 uint32_t odm_sequence_positions(const struct odm_sequence *q)
@@ -254,7 +280,7 @@ static void show_token(struct odm_sequence *q, int32_t token, uint32_t position,
 
 bool odm_sequence_shows_prompt(const struct odm_sequence *q)
 {
-	return q->req.prompt_logprobs && q->req.observer.token != NULL;
+	return q->req.prompt_logprobs && q->req.observer.token != NULL && q->r.n_tokens == 0;
 }
 
 static int check_finite(const struct odm_sequence *q, uint32_t position, const float *logits, struct od_err *err)
@@ -317,6 +343,14 @@ void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logit
 	q->ended = stop;
 }
 
+void odm_sequence_progress(const struct odm_sequence *q, uint32_t n)
+{
+	const struct odm_observer *o = &q->req.observer;
+
+	if (o->progress != NULL && q->r.n_tokens == 0)
+		o->progress(o->arg, n, (uint32_t)q->req.n_prompt);
+}
+
 /* Tokens from a drafter of the request or of the engine. */
 static void fill_draft(struct odm_sequence *q, size_t most)
 {
@@ -337,6 +371,8 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
 	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT;
 
+	if (most > od_seq_state_ctx(q->state) - q->n_text) /* a short text is computed anew before it becomes a long one */
+		most = od_seq_state_ctx(q->state) - q->n_text;
 	most = most < max ? most : max;
 	q->draft = (struct odm_draft){ 0 };
 	if (q->engine->opts.draft == ODM_DRAFT_SHADOW)
@@ -387,8 +423,6 @@ void odm_sequence_finish(struct odm_sequence *q)
 	q->own[OD_C_TOKENS] = q->r.n_tokens;
 	if (q->engine->tokenizer != NULL)
 		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
-	odm_prefix_read_close(q->restore);
-	q->restore = NULL;
 	odm_reuse_keep(q);
 	od_seq_state_free(q->state); /* its pages may be what another waits for */
 	q->state = NULL;

@@ -1,6 +1,7 @@
 /* sequence.h - one text: its prompt, KV cache, sampler, stop strings and statistics.
  *
- *   waiting -> [restore ->] prefill -> decode -> done; from each of them to done when it fails or is cancelled
+ *   waiting -> [restore ->] prefill -> decode -> done; from each of them to done when it fails or is cancelled; from decode back
+ *   to waiting, once, when it outgrows the original context of long RoPE: all its rows are computed anew
  *
  * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the request's
  * memory is borrowed until the text is done. */
@@ -12,6 +13,7 @@
 #include "common/base/strbuf.h"
 #include "common/text/stopper.h"
 #include "main-node/engine/engine.h"
+#include "main-node/engine/snapshot_marks.h"
 
 struct odm_lookup;
 struct odm_prefix_read;
@@ -31,6 +33,8 @@ struct odm_sequence {
 	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
 	struct odm_prefix_read *restore; /* of phase restore; else NULL */
+	uint32_t restore_end, restore_snapshot; /* of it: pages; where their fixed state is read to, or ODM_NO_SNAPSHOT */
+	struct odm_marks marks;
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
@@ -40,6 +44,7 @@ struct odm_sequence {
 	size_t room;   /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
 	size_t n_text;
+	size_t n_prefill; /* of text: the prompt, or all tokens when they are computed anew */
 	uint64_t submitted_ns, first_ns;   /* of its first token, 0: none yet */
 	uint64_t own[OD_N_COUNTERS]; /* counters that belong to no step */
 	struct odm_result r;
@@ -62,13 +67,23 @@ OD_MUST_CHECK int odm_sequence_new(struct odm_sequence **out, struct odm_engine 
 				   struct od_err *err);
 void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
 
+/* True: with long RoPE it is, or will be after its prefill, a long text. */
+bool odm_sequence_is_long(const struct odm_sequence *q);
+/* In decode: its last token is behind the original context of long RoPE, and its state is that of a short text. */
+bool odm_sequence_outgrown(const struct odm_sequence *q);
+/* It waits again, without state, to be computed anew. */
+void odm_sequence_restart(struct odm_sequence *q);
+/* The text is computed anew, and what was made of this position is known already. */
+bool odm_sequence_was_seen(const struct odm_sequence *q, uint32_t position);
 /* The maximum number of positions of its rows. */
 uint32_t odm_sequence_positions(const struct odm_sequence *q);
+/* Tells the reader that so many tokens of the prompt are through. */
+void odm_sequence_progress(const struct odm_sequence *q, uint32_t n);
 /* Fills draft with at most max tokens. */
 void odm_sequence_draft(struct odm_sequence *q, size_t max);
 /* Fills row and n_rows with the last token and the draft. */
 void odm_sequence_next_rows(struct odm_sequence *q);
-/* True: the reader wants the prompt's tokens with their log probabilities. */
+/* True: the reader wants the prompt's tokens with their log probabilities, and has not got them. */
 bool odm_sequence_shows_prompt(const struct odm_sequence *q);
 /* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its first one.
  * May end the text with an error. */

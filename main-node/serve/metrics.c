@@ -239,6 +239,13 @@ void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r)
 	odm_metrics_gauge(out, "od_kv_cache_free_bytes", "KV cache that further texts can have.", (double)r->kv_free_bytes);
 	odm_metrics_gauge(out, "od_prefix_cache_bytes", "KV cache of ended texts, for texts that begin alike.",
 			  (double)r->prefix_cache_bytes);
+	odm_metrics_gauge(out, "od_snapshot_bytes", "Snapshots of recurrent state, for texts that begin alike.",
+			  (double)r->snapshot_bytes);
+	odm_metrics_counter(out, "od_snapshots_written_total", "Snapshots of recurrent state that were written.",
+			    (double)r->snapshots_written);
+	odm_metrics_counter(out, "od_snapshot_hits_total", "Texts that began from a snapshot.", (double)r->snapshots_used);
+	odm_metrics_counter(out, "od_snapshots_dropped_total", "Snapshots that were dropped for want of room.",
+			    (double)r->snapshots_dropped);
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
 		if (t->of != OD_OF_REQUEST)
 			continue;

@@ -28,7 +28,7 @@ static void make_good(void)
 	check(sodium_init() >= 0);
 	check(od_config_add_rope(&cfg, &rope, &at, &err) == OD_OK && od_config_add_layer(&cfg, &layer, &err) == OD_OK);
 	odm_prefix_id_init(&id, &kind);
-	odm_prefix_key_begin(&key, &id);
+	odm_prefix_key_begin(&key, &id, false);
 	for (uint32_t i = 0; i <= PAGE; i++)
 		odm_prefix_key_next(&key, text + i * OD_KV_PAGE);
 	len = odm_prefix_file_bytes(&id, PAGE);

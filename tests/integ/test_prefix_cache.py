@@ -157,11 +157,15 @@ def sixteen_at_once_get_what_each_gets_alone():
 
 
 @test
-def recurrent_state_is_computed_again():
-    server = Server(program="../tests/od-main-sum")
-    server.wait_for("prefix cache: off, because the model has recurrent state")
+def recurrent_state_is_computed_again_without_snapshots():
+    server = Server("--snapshot-mib", 0, program="../tests/od-main-sum")
+    server.wait_for("prefix cache: off, because the model has recurrent state, and --snapshot-mib is 0")
     want = ask(server, STORY, 8)
     assert want[1] == 0 and ask(server, STORY, 8) == want
+    other = Server(program="../tests/od-main-sum")
+    seen = talk(other, server)
+    assert seen[0][0] == 0 and all(cached > 0 for cached, _, _ in seen[1:]), seen
+    other.stop()
     server.stop()
 
 

@@ -157,6 +157,7 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
         assert re.fullmatch(r"127\.0\.0\.1:\d+", answered[0]["client"]) and answered[0]["path"] == "/v1/completions"
     moved = [x for x in lines if "other workers run its" in x["msg"]]
     assert moved and all(set(x["request"].split(",")) <= {"first/1", "second:2"} for x in moved), lines
+    assert len([x for x in lines if "dropped WANT" in x["msg"]]) <= 1, lines
     for d in workers[0], shadow:
         d.signal(15)
         d.process.wait(timeout=HANG_S)

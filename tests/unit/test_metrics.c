@@ -129,7 +129,8 @@ static void texts_are_counted(void **state)
 
 static void a_report_is_shown(void **state)
 {
-	struct odm_report r = { .batch = { 5, 2, 0, 1 }, .decode_texts = 17, .kv_bytes = UINT64_C(1) << 40, .kv_free_bytes = 1, .prefix_cache_bytes = 7 };
+	struct odm_report r = { .batch = { 5, 2, 0, 1 }, .decode_texts = 17, .kv_bytes = UINT64_C(1) << 40, .kv_free_bytes = 1, .prefix_cache_bytes = 7,
+			       .snapshot_bytes = 3 << 20, .snapshots_written = 5, .snapshots_used = 4, .snapshots_dropped = 2 };
 	struct od_strbuf out = { 0 };
 
 	(void)state;
@@ -148,6 +149,10 @@ static void a_report_is_shown(void **state)
 	assert_line(out.text, "od_kv_cache_used_bytes 1099511627775");
 	assert_line(out.text, "od_kv_cache_free_bytes 1");
 	assert_line(out.text, "od_prefix_cache_bytes 7");
+	assert_line(out.text, "od_snapshot_bytes 3145728");
+	assert_line(out.text, "od_snapshots_written_total 5");
+	assert_line(out.text, "od_snapshot_hits_total 4");
+	assert_line(out.text, "od_snapshots_dropped_total 2");
 	assert_null(strstr(out.text, "od_worker_"));
 	od_strbuf_fini(&out);
 }

@@ -101,7 +101,7 @@ static void note_use(struct world *w, const uint32_t *page, uint32_t n)
 
 static uint32_t find(struct world *w, const int32_t *text, uint32_t n_pages, uint32_t *page)
 {
-	const uint32_t n = odm_prefix_cache_find(w->cache, text, n_pages, page);
+	const uint32_t n = odm_prefix_cache_find(w->cache, false, text, n_pages, page);
 
 	assert_int_equal(n, longest(w, text, n_pages));
 	for (uint32_t i = 0; i < n; i++)
@@ -128,7 +128,7 @@ static void add(struct world *w, const int32_t *text, const struct od_seq_state 
 	uint32_t page[PAGES];
 
 	memcpy(page, od_seq_state_pages(s), n * sizeof(*page));
-	odm_prefix_cache_add(w->cache, text, n, page);
+	odm_prefix_cache_add(w->cache, false, text, n, page);
 	for (uint32_t i = 0; i < n; i++) {
 		assert_true(holds(w, page[i], text, i + 1));
 		assert_true(page[i] == od_seq_state_pages(s)[i] || w->page[page[i]].kept);
@@ -253,6 +253,34 @@ static void test_oldest_goes(void **state)
 	close_world(&w);
 }
 
+/* With long RoPE the rows of a long text are others, of the same tokens. */
+static void test_long_texts(void **state)
+{
+	static struct world w;
+	static int32_t a[CTX];
+	uint32_t is_short[PAGES], is_long[PAGES], found[PAGES];
+	struct od_seq_state *s;
+
+	(void)state;
+	open_world(&w);
+	keep_text(&w, a, 3);
+	assert_int_equal(find(&w, a, 3, is_short), 3);
+	assert_int_equal(odm_prefix_cache_find(w.cache, true, a, 3, found), 0);
+	assert_int_equal(od_seq_state_new(&s, w.pool, NULL), OD_OK);
+	od_seq_state_set_long(s, true);
+	assert_int_equal(od_seq_state_promise(s, 2 * OD_KV_PAGE), OD_OK);
+	od_seq_state_reserve(s, 2 * OD_KV_PAGE);
+	memcpy(is_long, od_seq_state_pages(s), sizeof(*is_long) * 2);
+	odm_prefix_cache_add(w.cache, true, a, 2, is_long);
+	assert_memory_equal(is_long, od_seq_state_pages(s), sizeof(*is_long) * 2);
+	od_seq_state_free(s);
+	assert_int_equal(odm_prefix_cache_find(w.cache, true, a, 3, found), 2);
+	assert_memory_equal(found, is_long, sizeof(*found) * 2);
+	assert_int_equal(odm_prefix_cache_find(w.cache, false, a, 3, found), 3);
+	assert_memory_equal(found, is_short, sizeof(*found) * 3);
+	close_world(&w);
+}
+
 /* A page that differs in its last token, or follows another page, is another one. */
 static void test_tokens_are_compared(void **state)
 {
@@ -284,6 +312,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_oldest_goes),
+		cmocka_unit_test(test_long_texts),
 		cmocka_unit_test(test_tokens_are_compared),
 	};
 

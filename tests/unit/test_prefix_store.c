@@ -1,5 +1,5 @@
 /* The prefix cache's files: a file that has a byte changed, is cut or is of something else is refused; the folder gives back
- * what was saved, and nothing else. */
+ * what was saved, and nothing else. So it is with pages, and with snapshots of fixed state. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -13,6 +13,7 @@
 #include "main-node/engine/prefix_store.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/state_util.h"
+#include "tests/unit/sum_mixer.h"
 #include "tests/unit/temp_dir.h"
 
 #define PAGES 6u
@@ -22,17 +23,30 @@
 /* By hand: keys and values of 3 floats, 64 positions, 2 layers. */
 #define ROWS_BYTES (2u * 2u * 64u * 3u * 4u)
 #define FILE_BYTES(page) (144u + ((page) + 1u) * 64u * 4u + ROWS_BYTES + 32u)
+/* By hand: a state of 5 floats, up to the next 64 bytes. */
+#define STATE_BYTES 64u
+#define STATE_FILE_BYTES(page) (144u + ((page) + 1u) * 64u * 4u + STATE_BYTES + 32u)
+#define SNAPSHOTS 4u
+#define NONE ODM_NO_SNAPSHOT
 #define PATIENCE_NS (20 * OD_NS_PER_S)
 
-static struct od_config cfg, other_cfg;
+static struct od_config cfg, other_cfg, fixed_cfg;
+static bool fixed; /* the model has a layer with fixed state more */
 static struct od_device *device;
 static int32_t text[CTX];
 
 static int set_up(void **state)
 {
 	struct uniform u = { .n_layers = LAYERS, .heads = 1, .kv_heads = 1, .head_dim = HEAD_DIM, .ctx = CTX };
+	struct od_layer_spec sum;
+	struct od_err err = { 0 };
 
 	cfg = uniform_config(u);
+	fixed_cfg = cfg;
+	sum = fixed_cfg.kind[0];
+	sum.mixer = &sum_mixer;
+	sum.mix = (struct od_mixer){ .k_dim = 5, .norm_eps = 1e-5f, .rope = UINT32_MAX };
+	must(od_config_add_layer(&fixed_cfg, &sum, &err), &err);
 	u.n_layers++;
 	other_cfg = uniform_config(u);
 	device = device_new(OD_CPU_SCALAR, 1);
@@ -50,7 +64,7 @@ static int tear_down(void **state)
 static struct odm_prefix_kind kind_of(uint8_t model)
 {
 	return (struct odm_prefix_kind){ .fingerprint = { model }, .profile = OD_PROFILE_F32, .kernel_class = "fma16",
-					 .config = &cfg };
+					 .config = fixed ? &fixed_cfg : &cfg };
 }
 
 /* ---- The file ---- */
@@ -60,7 +74,7 @@ static uint8_t *make_file(const struct odm_prefix_id *id, struct odm_prefix_key 
 	uint8_t *file = malloc(odm_prefix_file_bytes(id, page));
 
 	assert_non_null(file);
-	odm_prefix_key_begin(key, id);
+	odm_prefix_key_begin(key, id, false);
 	for (uint32_t i = 0; i <= page; i++)
 		odm_prefix_key_next(key, text + i * OD_KV_PAGE);
 	for (size_t i = 0; i < id->rows_bytes; i++)
@@ -69,19 +83,19 @@ static uint8_t *make_file(const struct odm_prefix_id *id, struct odm_prefix_key 
 	return file;
 }
 
-static void test_every_byte_counts(void **state)
+static void try_every_byte(enum odm_prefix_what what)
 {
 	const struct odm_prefix_kind kind = kind_of(1);
+	const bool is_state = what == ODM_PREFIX_STATE;
 	struct odm_prefix_id id;
 	struct odm_prefix_key key;
 	struct od_err err;
 	uint8_t *file;
 
-	(void)state;
-	odm_prefix_id_init(&id, &kind);
-	assert_int_equal(id.rows_bytes, ROWS_BYTES);
+	odm_prefix_id_init(&id, &kind, what);
+	assert_int_equal(id.rows_bytes, is_state ? STATE_BYTES : ROWS_BYTES);
 	for (uint32_t page = 0; page < 2; page++) {
-		const size_t len = FILE_BYTES(page);
+		const size_t len = is_state ? STATE_FILE_BYTES(page) : FILE_BYTES(page);
 
 		assert_int_equal(odm_prefix_file_bytes(&id, page), len);
 		file = make_file(&id, &key, page);
@@ -103,6 +117,37 @@ static void test_every_byte_counts(void **state)
 	}
 }
 
+static void test_every_byte_counts(void **state)
+{
+	(void)state;
+	try_every_byte(ODM_PREFIX_PAGE);
+	fixed = true;
+	try_every_byte(ODM_PREFIX_STATE);
+	fixed = false;
+}
+
+/* A file of rows is none of a snapshot, even of the same page, and the other way round. */
+static void test_rows_are_no_state(void **state)
+{
+	struct odm_prefix_kind kind;
+	struct odm_prefix_id rows, snapshot;
+	struct odm_prefix_key key;
+	struct od_err err;
+	uint8_t *file;
+
+	(void)state;
+	fixed = true;
+	kind = kind_of(1);
+	odm_prefix_id_init(&rows, &kind, ODM_PREFIX_PAGE);
+	odm_prefix_id_init(&snapshot, &kind, ODM_PREFIX_STATE);
+	snapshot.rows_bytes = rows.rows_bytes; /* as if they were of one size */
+	file = make_file(&rows, &key, 0);
+	assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES, &snapshot), ODM_PREFIX_UNKNOWN);
+	assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&rows, 0), &snapshot, &key, text, 0, &err), OD_ERR_FORMAT);
+	free(file);
+	fixed = false;
+}
+
 /* All that rows depend on makes another id, another key, and a file that is foreign. */
 static void test_kinds_differ(void **state)
 {
@@ -120,8 +165,8 @@ static void test_kinds_differ(void **state)
 	kind[4].mixed = true;
 	kind[5].config = &other_cfg;
 	for (size_t i = 0; i < 6; i++) {
-		odm_prefix_id_init(&id[i], &kind[i]);
-		odm_prefix_key_begin(&key[i], &id[i]);
+		odm_prefix_id_init(&id[i], &kind[i], ODM_PREFIX_PAGE);
+		odm_prefix_key_begin(&key[i], &id[i], false);
 	}
 	for (size_t i = 0; i < 6; i++) {
 		uint8_t *file = make_file(&id[i], &again, 0);
@@ -211,7 +256,7 @@ static bool open_world(struct world *w, const char *dir, uint8_t model, uint64_t
 	struct od_err err = { 0 };
 
 	*w = (struct world){ 0 };
-	must(od_state_pool_new(&w->pool, device, &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err), &err);
+	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err), &err);
 	if (!od_state_pool_mapped(w->pool)) {
 		od_state_pool_free(w->pool);
 		return false;
@@ -219,6 +264,8 @@ static bool open_world(struct world *w, const char *dir, uint8_t model, uint64_t
 	w->from = open_seq(w->pool);
 	w->to = open_seq(w->pool);
 	fill(w->from);
+	if (fixed)
+		must(od_state_pool_set_snapshots(w->pool, device, SNAPSHOTS, &err), &err);
 	od_seq_state_reserve(w->to, CTX);
 	must(try_open(w, dir, model, limit, &err), &err);
 	return true;
@@ -234,30 +281,32 @@ static void close_world(struct world *w)
 
 static void save(struct world *w, uint32_t n_pages)
 {
-	odm_prefix_store_save(w->store, text, n_pages, od_seq_state_pages(w->from));
+	odm_prefix_store_save(w->store, false, text, n_pages, od_seq_state_pages(w->from), NULL);
 }
 
 /* Returns the end of what came of pages [begin, n). */
 static uint32_t restore(struct world *w, uint32_t begin, uint32_t n)
 {
-	const uint32_t found = odm_prefix_store_find(w->store, text, begin, n);
+	const uint32_t found = odm_prefix_store_find(w->store, false, text, begin, n);
 	const uint64_t until = od_now_ns() + PATIENCE_NS;
 	struct odm_prefix_read *r;
 	uint32_t end;
+	bool has_state;
 
 	if (found == begin)
 		return begin;
-	r = odm_prefix_store_read(w->store, text, begin, found, od_seq_state_pages(w->to));
+	r = odm_prefix_store_read(w->store, false, text, begin, found, od_seq_state_pages(w->to), NONE);
 	assert_non_null(r);
-	while (odm_prefix_read_goes_on(r, &end)) {
+	while (odm_prefix_read_goes_on(r, &end, &has_state)) {
 		assert_true(od_now_ns() < until);
 		odm_prefix_store_wait(w->store);
 	}
 	odm_prefix_read_close(r);
+	assert_false(has_state);
 	return end;
 }
 
-static void path_of_page(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page)
+static void path_of(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page, const char *suffix)
 {
 	static const char hex[] = "0123456789abcdef";
 	const struct odm_prefix_kind kind = kind_of(model);
@@ -265,8 +314,8 @@ static void path_of_page(char path[PATH_MAX], const char *dir, uint8_t model, ui
 	struct odm_prefix_key key;
 	size_t n;
 
-	odm_prefix_id_init(&id, &kind);
-	odm_prefix_key_begin(&key, &id);
+	odm_prefix_id_init(&id, &kind, ODM_PREFIX_PAGE);
+	odm_prefix_key_begin(&key, &id, false);
 	for (uint32_t i = 0; i <= page; i++)
 		odm_prefix_key_next(&key, text + i * OD_KV_PAGE);
 	n = (size_t)snprintf(path, PATH_MAX, "%s/", dir);
@@ -274,7 +323,12 @@ static void path_of_page(char path[PATH_MAX], const char *dir, uint8_t model, ui
 		path[n++] = hex[key.bytes[i] >> 4];
 		path[n++] = hex[key.bytes[i] & 15];
 	}
-	snprintf(path + n, PATH_MAX - n, ".kv");
+	snprintf(path + n, PATH_MAX - n, "%s", suffix);
+}
+
+static void path_of_page(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page)
+{
+	path_of(path, dir, model, page, ".kv");
 }
 
 static bool there(const char *dir, uint8_t model, uint32_t page)
@@ -451,7 +505,7 @@ static void test_forgotten(void **state)
 		save(&w, 1);
 	}
 	save(&w, 4);
-	odm_prefix_store_forget(w.store, od_seq_state_pages(w.from)[2]);
+	odm_prefix_store_forget(w.store, ODM_PREFIX_PAGE, od_seq_state_pages(w.from)[2]);
 	close_world(&w);
 	assert_true(there(dir, 1, 0) && there(dir, 1, 1));
 	assert_false(there(dir, 1, 2) || there(dir, 1, 3));
@@ -471,8 +525,8 @@ static void test_given_up(void **state)
 	close_world(&w);
 	assert_true(open_world(&w, dir, 1, 1 << 20));
 	for (int i = 0; i < 50; i++) {
-		struct odm_prefix_read *a = odm_prefix_store_read(w.store, text, 0, PAGES, od_seq_state_pages(w.to));
-		struct odm_prefix_read *b = odm_prefix_store_read(w.store, text, 1, PAGES, od_seq_state_pages(w.to));
+		struct odm_prefix_read *a = odm_prefix_store_read(w.store, false, text, 0, PAGES, od_seq_state_pages(w.to), NONE);
+		struct odm_prefix_read *b = odm_prefix_store_read(w.store, false, text, 1, PAGES, od_seq_state_pages(w.to), NONE);
 
 		if (i % 2 > 0)
 			odm_prefix_store_wait(w.store);
@@ -487,6 +541,24 @@ static void test_given_up(void **state)
 			}
 		assert_rows(w.to, 0, 0);
 	}
+	close_world(&w);
+}
+
+/* With long RoPE rows of long texts are others, of the same tokens. */
+static void test_long_texts(void **state)
+{
+	const char *dir = temp_path("long");
+	struct world w;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	save(&w, 2);
+	odm_prefix_store_save(w.store, true, text, 3, od_seq_state_pages(w.from), NULL);
+	close_world(&w);
+	assert_true(open_world(&w, dir, 1, 1 << 20));
+	assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, PAGES), 2);
+	assert_int_equal(odm_prefix_store_find(w.store, true, text, 0, PAGES), 3);
 	close_world(&w);
 }
 
@@ -508,13 +580,13 @@ static void test_hanging_disk(void **state)
 	assert_int_equal(restore(&w, 0, 3), 0);
 	assert_in_range(od_now_ns() - begin, 2 * OD_NS_PER_S, 10 * OD_NS_PER_S);
 	begin = od_now_ns();
-	assert_int_equal(odm_prefix_store_find(w.store, text, 0, 3), 0);
+	assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, 3), 0);
 	save(&w, 4);
-	odm_prefix_store_forget(w.store, od_seq_state_pages(w.from)[0]);
+	odm_prefix_store_forget(w.store, ODM_PREFIX_PAGE, od_seq_state_pages(w.from)[0]);
 	assert_true(od_now_ns() - begin < OD_NS_PER_S);
 	atomic_store(&hangs, false);
 	begin = od_now_ns();
-	while (odm_prefix_store_find(w.store, text, 0, 3) == 0)
+	while (odm_prefix_store_find(w.store, false, text, 0, 3) == 0)
 		assert_true(od_now_ns() - begin < PATIENCE_NS);
 	assert_rows(w.to, 0, 0);
 	assert_int_equal(restore(&w, 0, 3), 3);
@@ -541,14 +613,189 @@ static void test_bad_folders(void **state)
 	close_world(&w);
 }
 
+/* ---- Snapshots ---- */
+
+static const uint32_t snapshots_at[PAGES] = { NONE, 2, NONE, 0, NONE, NONE }; /* of which pages there are some */
+
+static bool open_fixed(struct world *w, const char *dir, uint64_t limit)
+{
+	char bytes[STATE_BYTES];
+
+	fixed = true;
+	if (!open_world(w, dir, 1, limit)) {
+		fixed = false;
+		return false;
+	}
+	for (uint32_t i = 0; i < SNAPSHOTS; i++) {
+		memset(bytes, (int)(40 + i), sizeof(bytes));
+		put_at(device, od_state_pool_snapshot(w->pool, i), bytes, sizeof(bytes));
+	}
+	return true;
+}
+
+static void close_fixed(struct world *w)
+{
+	close_world(w);
+	fixed = false;
+}
+
+static void save_fixed(struct world *w, uint32_t n_pages)
+{
+	odm_prefix_store_save(w->store, false, text, n_pages, od_seq_state_pages(w->from), snapshots_at);
+}
+
+static bool has_snapshot(const char *dir, uint32_t page)
+{
+	const bool was = fixed;
+	char path[PATH_MAX];
+
+	fixed = true;
+	path_of(path, dir, 1, page, ".fs");
+	fixed = was;
+	return access(path, F_OK) == 0;
+}
+
+/* Reads pages [0, n) and their snapshot into snapshot 3. False: the snapshot did not come. */
+static bool restore_fixed(struct world *w, uint32_t n, char expected)
+{
+	const uint64_t until = od_now_ns() + PATIENCE_NS;
+	struct odm_prefix_read *r = odm_prefix_store_read(w->store, false, text, 0, n, od_seq_state_pages(w->to), 3);
+	char bytes[STATE_BYTES];
+	bool there = false;
+	uint32_t end;
+
+	assert_non_null(r);
+	while (odm_prefix_read_goes_on(r, &end, &there)) {
+		assert_true(od_now_ns() < until);
+		odm_prefix_store_wait(w->store);
+	}
+	odm_prefix_read_close(r);
+	assert_int_equal(end, n);
+	assert_rows(w->to, 0, n);
+	get_at(device, bytes, od_state_pool_snapshot(w->pool, 3), sizeof(bytes));
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		assert_int_equal(bytes[i], there ? expected : 43);
+	return there;
+}
+
+/* A text can go on only behind a page that has a snapshot. */
+static void test_snapshots_come_back(void **state)
+{
+	const char *dir = temp_path("snapshots");
+	char path[PATH_MAX];
+	struct world w;
+	struct stat st;
+
+	(void)state;
+	if (!open_fixed(&w, dir, 1 << 20))
+		skip();
+	save_fixed(&w, 5);
+	close_fixed(&w);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(has_snapshot(dir, i), i == 1 || i == 3);
+	fixed = true;
+	path_of(path, dir, 1, 3, ".fs");
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	assert_int_equal(st.st_size, STATE_FILE_BYTES(3));
+	for (int i = 0; i < 2; i++) {
+		assert_true(open_fixed(&w, dir, 1 << 20));
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, PAGES), 4);
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, 3), 2);
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 1, 3), 2);
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 2, 3), 2);
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, 1), 0);
+		assert_true(restore_fixed(&w, i == 0 ? 4 : 2, i == 0 ? 40 : 42));
+		close_fixed(&w);
+	}
+}
+
+static void test_damaged_snapshot(void **state)
+{
+	static const off_t at[] = { 110, 120, 150, STATE_FILE_BYTES(3) - 40, STATE_FILE_BYTES(3) - 1 };
+	const char *dir = temp_path("bad-snapshot");
+	char path[PATH_MAX];
+	struct world w;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		if (!open_fixed(&w, dir, 1 << 20))
+			skip();
+		save_fixed(&w, 4);
+		close_fixed(&w);
+		assert_true(open_fixed(&w, dir, 1 << 20));
+		path_of(path, dir, 1, 3, ".fs");
+		spoil(path, at[i]);
+		assert_false(restore_fixed(&w, 4, 40));
+		assert_false(has_snapshot(dir, 3));
+		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, 4), 2);
+		close_fixed(&w);
+	}
+}
+
+/* What the pool needs for something else is not written; the pages are. */
+static void test_forgotten_snapshot(void **state)
+{
+	const char *dir = temp_path("no-snapshot");
+	struct world w;
+
+	(void)state;
+	if (!open_fixed(&w, dir, 1 << 20))
+		skip();
+	for (int i = 0; i < 30; i++) { /* keeps the writer busy */
+		text[0]++;
+		save_fixed(&w, 1);
+	}
+	text[0] -= 30;
+	save_fixed(&w, 5);
+	odm_prefix_store_forget(w.store, ODM_PREFIX_STATE, 2);
+	close_fixed(&w);
+	assert_false(has_snapshot(dir, 1));
+	assert_true(has_snapshot(dir, 3));
+	fixed = true;
+	assert_true(there(dir, 1, 4));
+	fixed = false;
+}
+
+/* Of one text the snapshots go before its pages; another model's go at once. */
+static void test_snapshots_go_first(void **state)
+{
+	const uint64_t all = 4 * (uint64_t)FILE_BYTES(3) + 2 * STATE_FILE_BYTES(3);
+	const char *dir = temp_path("first");
+	char path[PATH_MAX];
+	struct world w;
+
+	(void)state;
+	if (!open_fixed(&w, dir, all))
+		skip();
+	save_fixed(&w, 4);
+	close_fixed(&w);
+	assert_true(open_fixed(&w, dir, STATE_FILE_BYTES(3) + FILE_BYTES(0) + FILE_BYTES(1) + FILE_BYTES(2) + FILE_BYTES(3)));
+	assert_true(has_snapshot(dir, 1));
+	assert_false(has_snapshot(dir, 3));
+	for (uint32_t i = 0; i < 4; i++)
+		assert_true(there(dir, 1, i));
+	close_fixed(&w);
+	fixed = true;
+	path_of(path, dir, 1, 1, ".fs");
+	assert_int_equal(access(path, F_OK), 0);
+	assert_true(open_world(&w, dir, 2, 1 << 20));
+	assert_int_not_equal(access(path, F_OK), 0);
+	close_fixed(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_byte_counts), cmocka_unit_test(test_kinds_differ),
+		cmocka_unit_test(test_rows_are_no_state), cmocka_unit_test(test_snapshots_come_back),
+		cmocka_unit_test(test_damaged_snapshot),  cmocka_unit_test(test_forgotten_snapshot),
+		cmocka_unit_test(test_snapshots_go_first),
 		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_only_the_name),
 		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_long_texts),
 		cmocka_unit_test(test_hanging_disk),	  cmocka_unit_test(test_bad_folders),
 	};
 

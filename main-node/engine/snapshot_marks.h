@@ -1,0 +1,40 @@
+/* snapshot_marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from it.
+ *
+ *   of its prompt  the last whole page, for the next turn; the page before it too if the prompt ends soon behind it, for the same
+ *                  prompt again, whose last token is always computed, and because a chat template may write the end of a prompt (the
+ *                  begin of the answer) in another way in the next turn; and the page at which it parts from what other texts began with
+ *   of its answer  the last whole page so far, for a next turn that repeats the answer
+ *
+ * A step writes a snapshot on its way, however its rows are cut; it is kept if the step commits these rows.
+ * Thread: the engine thread. Owner: the sequence. */
+#ifndef ODM_SNAPSHOT_MARKS_H
+#define ODM_SNAPSHOT_MARKS_H
+
+#include "common/model/seq_state.h"
+
+#define ODM_MAX_WANTED OD_MAX_MARKS
+
+struct odm_sequence;
+
+struct odm_marks {
+	uint32_t wanted[ODM_MAX_WANTED], n_wanted; /* lengths in prefill, in order */
+	uint32_t end; /* rows up to here are computed, or in a step */
+	struct {
+		uint32_t length, snapshot;
+	} mark[OD_MAX_MARKS];
+	uint32_t n_marks; /* of the step that has its rows */
+	uint32_t answer;  /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
+};
+
+/* The text is admitted with so many tokens; other texts begin with the first `known` ones. */
+void odm_marks_plan(struct odm_sequence *q, uint32_t begin, uint32_t known);
+/* Another text could begin at this length, if a snapshot were taken. False: it is too late for that, or there are enough. */
+bool odm_marks_want(struct odm_sequence *q, uint32_t length);
+/* The greatest length up to `most` at which one will be taken in prefill; 0: none. */
+uint32_t odm_marks_coming(const struct odm_sequence *q, uint32_t most);
+/* A step with its rows up to `end` is about to begin. */
+void odm_marks_begin(struct odm_sequence *q, uint32_t end);
+/* The step was ended, or given up: what it has committed is kept. */
+void odm_marks_end(struct odm_sequence *q);
+
+#endif
