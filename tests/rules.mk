@@ -26,6 +26,21 @@ $(CLIENTS)/installed: tests/integ/clients.txt
 	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
+# Hugging Face transformers, pinned, for what is compared with it live; about 6 GB, and no test of make check needs it.
+REFERENCE := build/reference
+.PHONY: reference-venv check-reference
+reference-venv: $(REFERENCE)/installed
+$(REFERENCE)/installed: tests/reference/requirements.txt
+	@rm -rf $(REFERENCE)
+	@python3 -m venv $(REFERENCE)
+	@$(REFERENCE)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+# Random checkpoints of every family against transformers, and recall of their shadows; SEED=n repeats one.
+check-reference: programs reference-venv
+	@$(REFERENCE)/bin/python tests/reference/compare.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
+	@$(REFERENCE)/bin/python tests/reference/recall.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
+
 # Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, and the units' test systemd.
 # The tests come last, for their last line is the sum, and are run whatever the fuzzers found.
 check: deps
