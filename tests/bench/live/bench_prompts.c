@@ -174,7 +174,7 @@ int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct
 		int rc;
 
 		if (t == NULL && q->ids == NULL)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s has only text, and the model has no tokenizer.json to "
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s has only text, and the model has no tokenizer to "
 				       "make token ids of it", q->name);
 		if (t == NULL || q->text == NULL)
 			continue;

@@ -175,11 +175,31 @@ static bool is_eos(const struct od_config *c, int32_t token)
 	return false;
 }
 
-/* As generate.c does it: a token is sampled, and is passed through the model unless it is the last. */
+/* An empty state for a prompt of n tokens. */
+static int begin_text(struct recall_recorder *r, uint32_t n, struct od_err *err)
+{
+	const bool is_long = n > od_config_short_ctx(r->o.forward.config);
+	int rc;
+
+	if (od_seq_state_is_long(r->rec.state) == is_long) {
+		od_seq_state_set_length(r->rec.state, 0);
+		return OD_OK;
+	}
+	od_seq_state_free(r->rec.state);
+	rc = od_seq_state_new(&r->rec.state, r->state, err);
+	if (rc != OD_OK)
+		return rc;
+	od_seq_state_set_long(r->rec.state, is_long);
+	return od_seq_state_promise(r->rec.state, r->o.positions);
+}
+
+/* As generate.c does it: a token is sampled, and is passed through the model unless it is the last. With long RoPE a short text
+ * ends at the original context: nothing is recorded of what would be computed anew. */
 static int decode(struct recall_recorder *r, struct od_err *err)
 {
 	const struct od_config *c = r->o.forward.config;
-	const uint32_t room = r->o.ctx_tokens - r->rec.n_prompt + 1;
+	const uint32_t of_state = od_seq_state_ctx(r->rec.state), ctx = r->o.ctx_tokens < of_state ? r->o.ctx_tokens : of_state;
+	const uint32_t room = ctx - r->rec.n_prompt + 1;
 	const uint32_t most = r->o.max_tokens < room ? r->o.max_tokens : room;
 	struct recall_recording *rec = &r->rec;
 	int rc = OD_OK;
@@ -209,13 +229,12 @@ int recall_record(struct recall_recorder *r, const struct od_prompt *prompt, str
 {
 	const uint32_t chunk = (uint32_t)r->o.forward.max_rows, n = (uint32_t)prompt->n_ids;
 	struct recall_recording *rec = &r->rec;
-	int rc = OD_OK;
+	int rc = begin_text(r, n, err);
 
 	*out = NULL;
 	rec->prompt = prompt;
 	rec->n_prompt = n;
 	rec->n_tokens = rec->n_steps = 0;
-	od_seq_state_set_length(rec->state, 0);
 	memcpy(rec->token, prompt->ids, n * sizeof(*rec->token));
 	for (uint32_t at = 0; rc == OD_OK && at < n; at += chunk)
 		rc = pass(r, at, n - at < chunk ? n - at : chunk, err);

@@ -107,6 +107,13 @@ static void let_work(struct replay *r)
 
 /* ---- Main ---- */
 
+/* How long main's text is: rows before that may be asked for. With fixed state none are, and no text becomes shorter. */
+static void set_length(const struct recall_recording *rec, uint32_t length)
+{
+	if (od_state_pool_fixed_bytes(od_seq_state_pool(rec->state)) == 0)
+		od_seq_state_set_length(rec->state, length);
+}
+
 /* As one chunk: what becomes of it does not depend on how it is cut. */
 static void replay_prompt(struct replay *r)
 {
@@ -127,7 +134,7 @@ static void replay_prompt(struct replay *r)
 	od_sampler_defaults(&sampling);
 	odm_shadow_link_step(&r->main, 0, &step);
 	free(rows);
-	od_seq_state_set_length(rec->state, rec->n_prompt);
+	set_length(rec, rec->n_prompt);
 	let_work(r);
 }
 
@@ -150,7 +157,7 @@ static void replay_step(struct replay *r, uint32_t i)
 	};
 
 	od_sampler_defaults(&sampling);
-	od_seq_state_set_length(rec->state, position);
+	set_length(rec, position);
 	recall_board_begin_step(r->board, odm_shadow_link_token(&r->main, &step, &part) < 0);
 	odm_shadow_link_step(&r->main, 0, &step);
 	let_work(r);
@@ -161,7 +168,7 @@ static void replay_step(struct replay *r, uint32_t i)
 	}
 	odm_shadow_link_state(&r->main, 0, &step, r->shadow->forward.config->n_layers - 1);
 	let_work(r);
-	od_seq_state_set_length(rec->state, position + 1);
+	set_length(rec, position + 1);
 }
 
 int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err)

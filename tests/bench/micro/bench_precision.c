@@ -558,8 +558,11 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 			       od_state_pages((uint32_t)ctx), err);
 	if (rc == OD_OK)
 		rc = od_seq_state_new(&b->seq, b->state, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK) {
+		/* The factors of long RoPE cost the same: no text changes them midway here. */
+		od_seq_state_set_long(b->seq, ctx > od_config_short_ctx(b->config));
 		rc = od_seq_state_promise(b->seq, (uint32_t)ctx);
+	}
 	od_sampler_defaults(&so);
 	so.temperature = b->opt.temperature;
 	so.seed = b->opt.seed;
