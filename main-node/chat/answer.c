@@ -159,6 +159,11 @@ static void give_up_block(struct odm_answer *a, size_t end)
 	size_t len;
 	char *text = od_strbuf_take(&a->block, &len);
 
+	if (a->closed) { /* without the tags that the model did not write */
+		len = a->n_written;
+		end = end < len ? end : len;
+		a->closed = false;
+	}
 	a->place = a->block_in;
 	a->failed = a->failed || text == NULL;
 	if (a->failed) {
@@ -274,6 +279,11 @@ static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_ma
 		return f->calls[i].open;
 	}
 	i -= f->n_calls;
+	if (i == 0) {
+		*mark = f->stray != NULL && a->fresh && a->any_call ? MARK_LABEL : MARK_NONE;
+		return f->stray != NULL ? f->stray : "";
+	}
+	i--;
 	if (t == NULL || i > 2)
 		return NULL;
 	if (i == 0) {
@@ -428,10 +438,22 @@ int odm_answer_push(struct odm_answer *a, const char *text, size_t len)
 	return a->failed ? OD_ERR_NOMEM : OD_OK;
 }
 
+/* Models end a turn behind a call without its closing tag at times. */
+static void finish_block(struct odm_answer *a)
+{
+	a->n_written = a->block.len;
+	a->closed = odm_call_close(&a->reader, &a->block);
+	a->failed = a->failed || a->block.failed;
+	if (a->closed)
+		read_block(a);
+	if (a->place == IN_CALL)
+		give_up_block(a, a->block.len);
+}
+
 int odm_answer_finish(struct odm_answer *a)
 {
 	if (a->place == IN_CALL)
-		give_up_block(a, a->block.len);
+		finish_block(a);
 	for (size_t i = 0; i < a->n_held && a->place != IS_OVER; i++) {
 		if (a->form->harmony)
 			answer_harmony_text(a, a->held[i]);

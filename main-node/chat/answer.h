@@ -1,9 +1,10 @@
 /* answer.h - what a model's raw text means: content, reasoning and tool calls, as the text comes.
  *
  * Text may be cut anywhere, inside a tag or a UTF-8 character too: what comes back is the same. Content and reasoning are
- * given as soon as they cannot begin a tag; each call when it is complete. A call that is malformed (bad JSON, not closed, too
- * long, too deep, of a function that the request does not have) comes back as content, byte for byte. Of white space only line
- * breaks between the parts are dropped, as chat templates put them there: around a thought, and before a call.
+ * given as soon as they cannot begin a tag; each call when it is complete. A call that is malformed (bad JSON, cut off, too
+ * long, too deep, of a function that the request does not have) comes back as content, byte for byte; at the end of the text only its
+ * closing tags may be missing. Of white space only line breaks between the parts are dropped, as chat templates put them there:
+ * around a thought, and before a call.
  *
  * Calls in a thought are held until the turn ends (then they are calls: the model did not close the thought) or other text or
  * the thought's end follows (then they were thought about).

@@ -48,6 +48,8 @@ struct odm_answer {
 	struct odm_call_reader reader;
 	size_t furthest; /* of the forms that did not fit, how far one came */
 	enum answer_place block_in;
+	bool closed;	  /* the text has ended, and closing tags were put behind it */
+	size_t n_written; /* of the block, before that */
 
 	bool prompt_thought; /* the prompt opened the thought: its tag may come once more */
 

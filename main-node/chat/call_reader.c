@@ -295,3 +295,52 @@ enum odm_read odm_call_read(struct odm_call_reader *r, const char *text, size_t 
 	}
 	return got;
 }
+
+/* ---- What is missing at the text's end ---- */
+
+/* Literals only, so that nothing of a call is missing. */
+static bool only_literals(const char *at)
+{
+	for (; *at != '\0'; at++)
+		if ((unsigned char)*at < FIRST_LITERAL && *at != ODM_WS[0])
+			return false;
+	return true;
+}
+
+static void append_literals(const char *at, struct od_strbuf *block)
+{
+	for (; *at != '\0'; at++)
+		if ((unsigned char)*at >= FIRST_LITERAL)
+			od_strbuf_append(block, at, 1);
+}
+
+/* What is left of a section's text, of which the block may have the first bytes, from pos on. False: it has something else there. */
+static bool append_rest(const char *at, size_t pos, struct od_strbuf *block)
+{
+	const size_t have = block->len - pos;
+
+	if (have > literal_len(at) || memcmp(block->text + pos, at, have) != 0)
+		return false;
+	append_literals(at + have, block);
+	return true;
+}
+
+bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block)
+{
+	const struct odm_call_form *f = r->form;
+	const enum section s = (enum section)r->section;
+
+	if (s == NEXT_OR_CLOSE || s == CLOSE)
+		return append_rest(f->close, r->pos, block);
+	/* JSON shows its own end; of parameters it is known by the first tag behind the last one. */
+	if (s == CALL ? f->param != NULL || r->parts.args.end == 0 || !only_literals(r->at)
+		      : s != END || (r->parts.args.end == 0 && r->at == f->end))
+		return false;
+	if (!append_rest(r->at, r->pos, block))
+		return false;
+	if (s == CALL)
+		append_literals(f->end, block);
+	if (f->between != NULL)
+		append_literals(f->close, block);
+	return true;
+}

@@ -5,6 +5,7 @@
 #ifndef ODM_CHAT_CALL_READER_H
 #define ODM_CHAT_CALL_READER_H
 
+#include "common/base/strbuf.h"
 #include "main-node/chat/chat_form.h"
 #include "main-node/chat/json_text.h"
 
@@ -53,5 +54,8 @@ struct odm_call_reader {
 void odm_call_reader_init(struct odm_call_reader *r, const struct odm_call_form *form);
 /* text[0..len) is the block so far. */
 enum odm_read odm_call_read(struct odm_call_reader *r, const char *text, size_t len);
+/* The text ends within the block. If that lacks no more than the tags that close its last call and itself, appends them, to be read.
+ * False: it lacks more. */
+bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block);
 
 #endif

@@ -14,12 +14,20 @@ static const struct odm_call_form json_in_tags[] = { {
 	.end = "</tool_call>",
 } };
 
+/* Qwen3-Coder leaves out <tool_call> at times, and then often writes </tool_call> all the same. */
 static const struct odm_call_form qwen_xml[] = { {
 	.open = "<tool_call>",
 	.head = "",
 	.call = ODM_WS "<function=" ODM_NAME ">",
 	.param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
 	.end = "</function>" ODM_WS "</tool_call>",
+	.values = ODM_VALUE_LINES,
+}, {
+	.open = "<function=",
+	.head = "",
+	.call = ODM_NAME ">",
+	.param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+	.end = "</function>",
 	.values = ODM_VALUE_LINES,
 } };
 
@@ -267,6 +275,7 @@ void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const ch
 	const struct family *f = find_family(text);
 
 	*form = (struct odm_chat_form){ .name = f->name, .calls = f->calls, .n_calls = f->n_calls };
+	form->stray = f->calls == qwen_xml ? "</tool_call>" : NULL;
 	form->harmony = f == families;
 	if (!form->harmony) {
 		find_thoughts(form, text);

@@ -59,6 +59,7 @@ struct odm_chat_form {
 	const char *name;		    /* for messages and tests */
 	const struct odm_call_form *calls; /* NULL: no calls */
 	size_t n_calls;
+	const char *stray; /* a closing tag that means nothing behind a call; NULL: none */
 	const struct odm_thought_tags *thoughts; /* NULL: none */
 	const char *end[ODM_MAX_ENDS];		 /* each ends the turn */
 	size_t n_ends;

@@ -145,7 +145,6 @@ case("hermes/tag-in-string", "hermes", '<tool_call>{"name": "clock", "arguments"
 BAD = {
     "bad-json": '<tool_call>\n{"name": "clock", "arguments": {"a": 01}}\n</tool_call>',
     "no-json": "<tool_call>\nclock()\n</tool_call>",
-    "unclosed": '<tool_call>\n{"name": "clock", "arguments": {}}\n',
     "cut": '<tool_call>\n{"name": "clock", "argu',
     "no-name": '<tool_call>{"arguments": {}}</tool_call>',
     "name-not-string": '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
@@ -164,6 +163,15 @@ BAD = {
 for k, v in BAD.items():
     case("hermes/" + k, "hermes", v, content=v)
     case("hermes/" + k + "-within", "hermes", "Well:\n\n" + v + "\nand.<|im_end|>", content="Well:\n\n" + v + "\nand.")
+# A turn may end without the closing tag, or within it; text behind is no end.
+for k, v in {"": "", "-line": "\n", "-half": "\n</tool_c"}.items():
+    case("hermes/unclosed" + k, "hermes", '<tool_call>\n{"name": "clock", "arguments": {}}' + v, calls=[("clock", "{}")])
+case("hermes/unclosed-within", "hermes", '<tool_call>\n{"name": "clock", "arguments": {}}\nand.<|im_end|>',
+     content='<tool_call>\n{"name": "clock", "arguments": {}}\nand.')
+case("hermes/unclosed-unknown", "hermes", '<tool_call>{"name": "rm", "arguments": {}}', tools=TOOLS,
+     content='<tool_call>{"name": "rm", "arguments": {}}')
+case("hermes/unclosed-thought", "qwen-think", 'I call.\n<tool_call>{"name": "clock", "arguments": {}}', in_thought=True,
+     reasoning="I call.", calls=[("clock", "{}")])
 case("hermes/unknown", "hermes", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>', tools=TOOLS,
      content='<tool_call>{"name": "rm", "arguments": {}}</tool_call>')
 case("hermes/no-tools", "hermes", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>', tools=[],
@@ -201,13 +209,20 @@ for t in ("qwen3_next", "qwen3_5_moe"):
     case(t + "/tight", t, "<tool_call><function=clock><parameter=a>1</parameter></function></tool_call>", calls=[("clock", '{"a": "1"}')])
     for k, v in {
         "no-name": "<tool_call>\n<function=>\n</function>\n</tool_call>",
-        "unclosed": "<tool_call>\n<function=clock>\n<parameter=a>\n1\n</parameter>\n</function>",
+        "ended-early": "<tool_call>\n<function=clock>\n<parameter=a>\n1\n</parameter>\n",
         "cut": "<tool_call>\n<function=clock>\n<parameter=a>\n1",
         "twice": "<tool_call>\n<function=clock>\n<parameter=a>\n1\n</parameter>\n<parameter=a>\n2\n</parameter>\n</function>\n</tool_call>",
         "json": '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
         "prose": "Write <function=f> in <tool_call> tags.",
     }.items():
         case(t + "/bad-" + k, t, v, content=v)
+    one = "<function=clock>\n<parameter=a>\n1\n</parameter>\n</function>"
+    case(t + "/unclosed", t, "<tool_call>\n" + one, calls=[("clock", '{"a": "1"}')])
+    case(t + "/unclosed-half", t, "<tool_call>\n" + one + "\n</tool", calls=[("clock", '{"a": "1"}')])
+    # Qwen3-Coder at times.
+    case(t + "/unopened", t, "So.\n" + one + "\n</tool_call><|im_end|>", content="So.", calls=[("clock", '{"a": "1"}')])
+    case(t + "/untagged", t, one + "\n" + one, calls=[("clock", '{"a": "1"}')] * 2)
+    case(t + "/untagged-text", t, one + "\nand </tool_call>.", calls=[("clock", '{"a": "1"}')], content="and </tool_call>.")
     case(t + "/bad-then-good", t, "<tool_call>\n<function=clock>\n<parameter=a>\n1\n</parameter> and <tool_call>\n<function=clock>\n"
          "</function>\n</tool_call>", content="<tool_call>\n<function=clock>\n<parameter=a>\n1\n</parameter> and ", calls=[("clock", "{}")])
 case("qwen3_next/no-thoughts", "qwen3_next", "<think>\nx\n</think>\n\ny", content="<think>\nx\n</think>\n\ny")
@@ -278,9 +293,13 @@ case("mistral-named/two", "mistral-named", '[TOOL_CALLS]get_weather[ARGS]{"place
 case("mistral-named/id", "mistral-named", '[TOOL_CALLS]clock[CALL_ID]abcDEF012[ARGS]{"a": "]"}', calls=[("clock", '{"a": "]"}', "abcDEF012")])
 case("mistral-named/thought", "mistral-named", '[THINK]I look.[/THINK]So.[TOOL_CALLS]clock[ARGS]{}', reasoning="I look.", content="So.",
      calls=[("clock", "{}")])
-for k, v in {"empty": "[TOOL_CALLS] []", "open": '[TOOL_CALLS] [{"name": "clock", "arguments": {}', "text": "[TOOL_CALLS] are calls.",
+for k, v in {"empty": "[TOOL_CALLS] []", "text": "[TOOL_CALLS] are calls.",
              "no-args": "[TOOL_CALLS]clock[ARG]{}", "args-list": "[TOOL_CALLS]clock[ARGS][1]", "half": "see [TOOL_CALL] and [TOOL"}.items():
     case("mistral/bad-" + k, "mistral", v, content=v)
+case("mistral/open", "mistral", '[TOOL_CALLS] [{"name": "clock", "arguments": {}}', calls=[("clock", "{}")])
+case("mistral/cut", "mistral", '[TOOL_CALLS] [{"name": "clock", "arguments": {}', content='[TOOL_CALLS] [{"name": "clock", "arguments": {}')
+case("mistral/second-cut", "mistral", '[TOOL_CALLS] [{"name": "clock", "arguments": {}}, {"name": "cl', calls=[("clock", "{}")],
+     content=', {"name": "cl')
 case("mistral/second-bad", "mistral", '[TOOL_CALLS] [{"name": "clock", "arguments": {}}, {"name": 1}]', calls=[("clock", "{}")],
      content=', {"name": 1}]')
 
@@ -303,6 +322,8 @@ case("deepseek-v3.1/two", "deepseek-v3.1", V31, calls=[(W, '{"place":"Bern"}'), 
 case("deepseek-v3.1/thought", "deepseek-v3.1", "I look.</think>So." + V31 + "<｜end▁of▁sentence｜>", in_thought=True, reasoning="I look.",
      content="So.", calls=[(W, '{"place":"Bern"}'), ("clock", "{}")])
 case("deepseek-v3.1/ended-early", "deepseek-v3.1", V31[:-len(DE)], calls=[(W, '{"place":"Bern"}'), ("clock", "{}")])
+case("deepseek-v3.1/unclosed", "deepseek-v3.1", V31[:-len(D2 + DE)], calls=[(W, '{"place":"Bern"}'), ("clock", "{}")])
+case("deepseek_v3/unclosed", "deepseek_v3", V3[:-len("```" + D2 + DE) - 1], calls=[(W, '{"place":"Bern"}'), ("clock", "{}")])
 case("deepseek-v3.1/cut", "deepseek-v3.1", DB + D1 + "clock" + DS + '{"a', content=DB + D1 + "clock" + DS + '{"a')
 
 # ---- Harmony ----
