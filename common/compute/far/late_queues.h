@@ -1,0 +1,31 @@
+/* late_queues.h - in-order queues whose work is done by a thread of their own, and only when a wait needs it: as late as a device
+ * may do it. For devices that find mistakes (far_device.h, cuda/gpu_host.c).
+ *
+ * Thread: any. Owner: the caller; what was given and never waited for is dropped. */
+#ifndef OD_COMPUTE_LATE_QUEUES_H
+#define OD_COMPUTE_LATE_QUEUES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define OD_MAX_LATE 8u
+
+struct od_late;
+
+OD_MUST_CHECK int od_late_new(struct od_late **out, struct od_err *err);
+void od_late_free(struct od_late *l); /* NULL ok */
+
+/* work(arg) with a copy of arg [n]; an error is kept for the queue's next wait. Queues are 0 to OD_MAX_LATE - 1. */
+void od_late_give(struct od_late *l, unsigned q, int (*work)(void *arg, struct od_err *err), const void *arg, size_t n);
+/* What q is given from now on begins after the other queue's ticket. */
+void od_late_after(struct od_late *l, unsigned q, unsigned other, uint64_t ticket);
+uint64_t od_late_ticket(struct od_late *l, unsigned q); /* of all that q has been given */
+/* Until the ticket's work is done. The queue's first error since the last report; err NULL: the next wait reports it again. */
+OD_MUST_CHECK int od_late_wait(struct od_late *l, unsigned q, uint64_t ticket, struct od_err *err);
+/* True: work that is not done has an arg for which uses says so. */
+bool od_late_any(struct od_late *l, bool (*uses)(const void *arg, const void *what), const void *what);
+
+#endif
