@@ -180,6 +180,17 @@ static bool has_time(struct odm_prefix_store *s)
 	return yes;
 }
 
+/* The page has a snapshot, and it holds nothing else yet. */
+static bool keeps_state(struct odm_prefix_store *s, const struct save *v, uint32_t page)
+{
+	bool yes;
+
+	pthread_mutex_lock(&s->lock);
+	yes = v->at[ODM_PREFIX_STATE] != NULL && v->at[ODM_PREFIX_STATE][page] != NONE;
+	pthread_mutex_unlock(&s->lock);
+	return yes;
+}
+
 /* Writes what has no file yet. False: there is nothing to write, or it cannot be written. */
 static bool save_rows(struct odm_prefix_store *s, const struct save *v, enum odm_prefix_what what, uint32_t page,
 		      const struct odm_prefix_key *key)
@@ -214,7 +225,7 @@ static void write_text(struct odm_prefix_store *s, const struct save *v)
 		odm_prefix_key_next(&key, v->text + (size_t)i * OD_KV_PAGE);
 		if (!save_rows(s, v, ODM_PREFIX_PAGE, i, &key))
 			return;
-		if (v->at[ODM_PREFIX_STATE] != NULL && v->at[ODM_PREFIX_STATE][i] != NONE)
+		if (keeps_state(s, v, i))
 			(void)save_rows(s, v, ODM_PREFIX_STATE, i, &key);
 	}
 }

@@ -757,6 +757,24 @@ static void test_forgotten_snapshot(void **state)
 	fixed = false;
 }
 
+/* Snapshots that go at any moment, while the writer is at their text. Only SANITIZE=thread can see what is wrong here. */
+static void test_forgotten_meanwhile(void **state)
+{
+	const char *dir = temp_path("meanwhile");
+	struct world w;
+
+	(void)state;
+	if (!open_fixed(&w, dir, 1 << 20))
+		skip();
+	for (uint32_t i = 0; i < 400; i++) { /* from the second time on all files are there, so the writer is quick */
+		save_fixed(&w, 5);
+		od_sleep_until(od_now_ns() + i % 40 * 10000);
+		odm_prefix_store_forget(w.store, ODM_PREFIX_STATE, 2);
+		odm_prefix_store_forget(w.store, ODM_PREFIX_STATE, 0);
+	}
+	close_fixed(&w);
+}
+
 /* Of one text the snapshots go before its pages; another model's go at once. */
 static void test_snapshots_go_first(void **state)
 {
@@ -790,7 +808,7 @@ int main(void)
 		cmocka_unit_test(test_every_byte_counts), cmocka_unit_test(test_kinds_differ),
 		cmocka_unit_test(test_rows_are_no_state), cmocka_unit_test(test_snapshots_come_back),
 		cmocka_unit_test(test_damaged_snapshot),  cmocka_unit_test(test_forgotten_snapshot),
-		cmocka_unit_test(test_snapshots_go_first),
+		cmocka_unit_test(test_snapshots_go_first), cmocka_unit_test(test_forgotten_meanwhile),
 		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_only_the_name),
 		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
