@@ -13,7 +13,7 @@ static void add_running(const struct odm_sequence *q, uint64_t *c)
 
 	memcpy(own, q->own, sizeof(own));
 	own[OD_C_TOKENS] = q->r.n_tokens;
-	if (q->phase == ODM_IN_DECODE)
+	if (q->r.n_tokens > 0) /* also while it is computed anew */
 		own[OD_C_PROMPT_TOKENS] = q->req.n_prompt;
 	else if (q->state != NULL)
 		own[OD_C_PROMPT_TOKENS] = od_seq_state_length(q->state);

@@ -256,6 +256,46 @@ static void nor_on_a_cluster(void **state)
 	free_texts(t);
 }
 
+static uint64_t seen_prompt_tokens;
+
+static void see_prompt_tokens(struct text t[N], struct odm_engine *e)
+{
+	struct odm_report r;
+
+	(void)t;
+	odm_engine_publish(e, true);
+	odm_engine_get_report(e, &r);
+	assert_true(r.c[OD_C_PROMPT_TOKENS] >= seen_prompt_tokens);
+	seen_prompt_tokens = r.c[OD_C_PROMPT_TOKENS];
+}
+
+/* Texts that outgrow the original context of long RoPE begin anew; what is counted of them never falls. */
+static void nor_when_they_begin_anew(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("phimoe_crossing", 1, &o);
+	const uint32_t short_ctx = od_config_short_ctx(e->config);
+	unsigned crossed = 0;
+
+	(void)state;
+	for (size_t i = 0; i < N; i++) {
+		draw_text(&t[i], short_ctx);
+		run_alone(&t[i], e);
+		crossed += t[i].req.n_prompt + t[i].alone.n_tokens > short_ctx + 1;
+	}
+	assert_true(crossed > N / 3);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	o.prefill_rows = 5;
+	e = open_engine("phimoe_crossing", 6, &o);
+	seen_prompt_tokens = 0;
+	run_together(t, e, see_prompt_tokens);
+	for (size_t i = 0; i < N; i++)
+		assert_as_alone(&t[i], i);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	free_texts(t);
+}
+
 /* ---- Shared prefixes ---- */
 
 static size_t common(const struct text *a, const struct text *b)
@@ -596,6 +636,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(texts_do_not_depend_on_others),
 		cmocka_unit_test(nor_on_a_cluster),
+		cmocka_unit_test(nor_when_they_begin_anew),
 		cmocka_unit_test(prefixes_are_shared),
 		cmocka_unit_test(ended_texts_are_of_use),
 		cmocka_unit_test(nor_on_what_was_before),
