@@ -16,6 +16,7 @@ struct node {
 	uint32_t parent; /* the page before it; NONE or LONG: it is a text's first */
 	uint32_t next;	 /* in its bucket, plus 1; 0: none */
 	uint32_t newer, older; /* NONE: it is the newest, the oldest */
+	bool goes; /* while pages are forgotten */
 };
 
 struct odm_prefix_cache {
@@ -118,15 +119,16 @@ static void add_child(struct odm_prefix_cache *c, uint32_t parent, const int32_t
 
 	memcpy(n->token, token, sizeof(n->token));
 	n->parent = parent;
+	n->goes = false;
 	n->next = *bucket;
 	*bucket = page + 1;
 	make_newest(c, page);
 	od_state_pool_keep(c->pool, page);
 }
 
-static void drop_oldest(struct odm_prefix_cache *c)
+/* It has no children. */
+static void drop_node(struct odm_prefix_cache *c, uint32_t page)
 {
-	const uint32_t page = c->oldest;
 	uint32_t *at = bucket_of(c, c->node[page].parent, c->node[page].token);
 
 	while (*at != page + 1)
@@ -165,9 +167,40 @@ void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_
 	use(c, page, n_pages);
 }
 
+/* Drops a page and all behind it. Parents are newer than their children. */
+static void drop_from(struct odm_prefix_cache *c, uint32_t first)
+{
+	for (uint32_t page = first; page != NONE; page = c->node[page].older) {
+		const uint32_t parent = c->node[page].parent;
+
+		c->node[page].goes = page == first || (parent < LONG && c->node[parent].goes);
+	}
+	for (uint32_t page = c->oldest, newer; page != NONE; page = newer) {
+		newer = page != first ? c->node[page].newer : NONE;
+		if (c->node[page].goes)
+			drop_node(c, page);
+	}
+}
+
+void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t begin, uint32_t end,
+			     const uint32_t *page)
+{
+	uint32_t at = is_long ? LONG : NONE;
+
+	for (uint32_t i = 0; i < end; i++) {
+		at = find_child(c, at, text + (size_t)i * OD_KV_PAGE);
+		if (at == NONE)
+			return;
+		if (i >= begin && at == page[i]) {
+			drop_from(c, at);
+			return;
+		}
+	}
+}
+
 /* An oldest page that a sequence has frees no memory now, but it has not been used for longest; the sequence adds it again. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c)
 {
 	while (od_state_pool_idle_pages(c->pool) > c->max_idle)
-		drop_oldest(c);
+		drop_node(c, c->oldest);
 }

@@ -25,6 +25,10 @@ uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const i
 /* A sequence has these committed pages of a text [n_pages * OD_KV_PAGE]: keeps them, except where the same tokens are there
  * already; page[i] then becomes the one that is there. */
 void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page);
+/* A sequence has these pages of a text [end * OD_KV_PAGE], and computed those from `begin` on, with rows that must not be used:
+ * where they are kept they are dropped, with all that is behind them. */
+void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t begin, uint32_t end,
+			     const uint32_t *page);
 /* Drops pages until no more are idle than were set aside. Call it when a sequence was freed. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c);
 

@@ -243,6 +243,7 @@ static void take_snapshot_read(struct odm_sequence *q)
 	const uint32_t snapshot = q->restore_snapshot;
 
 	take_pages(q, q->restore_end);
+	q->marks.begin = q->restore_end * OD_KV_PAGE;
 	od_seq_state_load(q->state, snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
 	if (odm_snapshots_keep(s, snapshot, odm_reuse_add(q, q->restore_end), q->id))
@@ -307,6 +308,16 @@ uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n)
 	return n > 0 ? u->page[n - 1] : ODM_NO_PAGE;
 }
 
+/* What the text added while it was in progress: snapshots, and its first n pages. */
+static void forget_text(const struct odm_sequence *q, uint32_t n)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+
+	odm_snapshots_forget_all(u->snapshots, q->id);
+	odm_prefix_cache_forget(u->cache, od_seq_state_is_long(q->state), q->text, q->marks.begin / OD_KV_PAGE, n,
+				od_seq_state_pages(q->state));
+}
+
 void odm_reuse_keep(struct odm_sequence *q)
 {
 	const struct odm_reuse *u = &q->engine->reuse;
@@ -316,13 +327,13 @@ void odm_reuse_keep(struct odm_sequence *q)
 		return;
 	close_restore(q);
 	odm_marks_end(q);
+	n = od_seq_state_length(q->state) / OD_KV_PAGE; /* tokens of committed rows are in the text */
 	/* After an error the rows may hold what is no number. */
 	if (q->err.code != OD_OK && q->err.code != OD_ERR_CANCELLED) {
 		if (u->snapshots != NULL)
-			odm_snapshots_forget_all(u->snapshots, q->id);
+			forget_text(q, n);
 		return;
 	}
-	n = od_seq_state_length(q->state) / OD_KV_PAGE; /* tokens of committed rows are in the text */
 	(void)odm_reuse_add(q, n);
 	for (uint32_t i = 0; u->snapshots != NULL && i < n; i++)
 		u->snapshot[i] = odm_snapshots_of(u->snapshots, u->page[i]);

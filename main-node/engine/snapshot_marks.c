@@ -29,7 +29,7 @@ void odm_marks_plan(struct odm_sequence *q, uint32_t begin, uint32_t known)
 	struct odm_marks *m = &q->marks;
 	const uint32_t last = (uint32_t)q->n_prefill / OD_KV_PAGE * OD_KV_PAGE;
 
-	*m = (struct odm_marks){ .end = begin, .answer = ODM_NO_PAGE };
+	*m = (struct odm_marks){ .begin = begin, .end = begin, .answer = ODM_NO_PAGE };
 	if (last > begin)
 		(void)add_wanted(m, last);
 	if (q->n_prefill - last <= NEAR_END && last > begin + OD_KV_PAGE)

@@ -18,7 +18,8 @@ struct odm_sequence;
 
 struct odm_marks {
 	uint32_t wanted[ODM_MAX_WANTED], n_wanted; /* lengths in prefill, in order */
-	uint32_t end; /* rows up to here are computed, or in a step */
+	uint32_t begin; /* rows up to here were there already */
+	uint32_t end;	/* rows up to here are computed, or in a step */
 	struct {
 		uint32_t length, snapshot;
 	} mark[OD_MAX_MARKS];

@@ -578,6 +578,50 @@ static void what_is_no_number_fails_alone(void **state)
 	free_texts(t);
 }
 
+/* Fills the embedding of a token, or reads it. */
+static void use_embedding(struct odm_engine *e, int32_t token, uint8_t *row, bool put)
+{
+	const struct od_weight *embed = &od_dense_get(e->dense)->embed;
+	const size_t bytes = od_dtype_bytes(embed->dtype) * embed->n_in;
+	const struct od_ref at = od_ref_at(embed->data, (uint64_t)token * bytes);
+
+	if (put)
+		put_at(e->device, at, row, bytes);
+	else
+		get_at(e->device, row, at, bytes);
+}
+
+/* A text with recurrent state fails because of damaged memory, which is as it was afterwards: nobody begins with its rows. */
+static void nor_does_it_leave_rows(void **state)
+{
+	static int32_t prompt[100];
+	static uint8_t good[1 << 12], bad[1 << 12];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e, *cold = open_engine("qwen3_next_plain", 1, &o);
+	struct odm_request r = { .prompt = prompt, .n_prompt = 100, .max_tokens = 10, .ignore_eos = true, .logprobs = -1 };
+	struct odm_result first;
+	struct od_err err;
+
+	(void)state;
+	od_sampler_defaults(&r.sampling);
+	o.prefix_cache_mib = o.snapshot_mib = 8;
+	e = open_engine("qwen3_next_plain", 2, &o);
+	for (size_t i = 0; i < r.n_prompt; i++)
+		prompt[i] = (int32_t)(12 + random_below(&seed, 200));
+	prompt[20] = 11;
+	memset(bad, 0xff, sizeof(bad));
+	use_embedding(e, 11, good, false);
+	use_embedding(e, 11, bad, true);
+	if (odm_generate(e, &r, &first, &err) != OD_ERR_CORRUPT)
+		fail_msg("%s", err.msg);
+	odm_result_fini(&first);
+	use_embedding(e, 11, good, true);
+	ask(cold, e, &r, 0);
+	ask(cold, e, &r, OD_KV_PAGE);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(odm_engine_close(cold), OD_OK);
+}
+
 /* ---- Memory ---- */
 
 static uint32_t least_free;
@@ -642,6 +686,7 @@ int main(void)
 		cmocka_unit_test(nor_on_what_was_before),
 		cmocka_unit_test(the_others_go_on),
 		cmocka_unit_test(what_is_no_number_fails_alone),
+		cmocka_unit_test(nor_does_it_leave_rows),
 		cmocka_unit_test(state_is_waited_for),
 	};
 

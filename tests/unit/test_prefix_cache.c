@@ -11,6 +11,7 @@
 #define CTX (PAGES * OD_KV_PAGE)
 #define SEQUENCES 4u
 #define IDLE 7u
+#define NONE_OF_THEM UINT32_MAX
 #define POOL (SEQUENCES * PAGES + IDLE)
 
 static struct od_config cfg;
@@ -46,6 +47,7 @@ struct world {
 	} page[POOL];
 	uint64_t clock;
 	unsigned dropped;
+	bool any; /* not the oldest one goes */
 };
 
 static void on_drop(void *arg, uint32_t page)
@@ -53,7 +55,7 @@ static void on_drop(void *arg, uint32_t page)
 	struct world *w = arg;
 
 	assert_true(page < POOL && w->page[page].kept);
-	for (uint32_t i = 0; i < POOL; i++) /* nothing older is left */
+	for (uint32_t i = 0; !w->any && i < POOL; i++) /* nothing older is left */
 		assert_true(!w->page[i].kept || w->page[i].used >= w->page[page].used);
 	w->page[page].kept = false;
 	w->dropped++;
@@ -253,6 +255,48 @@ static void test_oldest_goes(void **state)
 	close_world(&w);
 }
 
+/* A text whose rows are bad: its own pages go, and what other texts have behind them; the pages that it began with stay. */
+static void test_forgotten(void **state)
+{
+	static struct world w;
+	static int32_t a[CTX], b[CTX], c[CTX];
+	struct od_seq_state *s;
+	uint32_t page[PAGES];
+
+	(void)state;
+	for (uint32_t i = 0; i < CTX; i++) {
+		a[i] = (int32_t)i;
+		b[i] = i < 2 * OD_KV_PAGE ? a[i] : -(int32_t)i;
+		c[i] = i < OD_KV_PAGE ? a[i] : 5;
+	}
+	open_world(&w);
+	keep_text(&w, c, 2); /* its first page is that of a and b */
+	assert_int_equal(od_seq_state_new(&s, w.pool, NULL), OD_OK);
+	assert_int_equal(find(&w, a, 1, page), 1);
+	od_seq_state_attach(s, page, 1);
+	assert_int_equal(od_seq_state_promise(s, 3 * OD_KV_PAGE), OD_OK);
+	od_seq_state_reserve(s, 3 * OD_KV_PAGE);
+	write_pages(&w, s, a, 1);
+	add(&w, a, s);
+	keep_text(&w, b, 3);
+	assert_int_equal(longest(&w, b, 3), 3);
+	w.any = true;
+	odm_prefix_cache_forget(w.cache, false, b, 1, 3, (uint32_t[]){ NONE_OF_THEM, NONE_OF_THEM, NONE_OF_THEM });
+	assert_int_equal(w.dropped, 0);
+	odm_prefix_cache_forget(w.cache, false, a, 1, 3, od_seq_state_pages(s));
+	assert_int_equal(w.dropped, 3);
+	w.any = false;
+	assert_int_equal(find(&w, a, 3, page), 1);
+	assert_int_equal(find(&w, b, 3, page), 1);
+	assert_int_equal(find(&w, c, 2, page), 2);
+	od_seq_state_free(s);
+	odm_prefix_cache_trim(w.cache);
+	assert_int_equal(od_state_pool_idle_pages(w.pool), 2);
+	keep_text(&w, a, 3);
+	assert_int_equal(find(&w, a, 3, page), 3);
+	close_world(&w);
+}
+
 /* With long RoPE the rows of a long text are others, of the same tokens. */
 static void test_long_texts(void **state)
 {
@@ -312,6 +356,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_oldest_goes),
+		cmocka_unit_test(test_forgotten),
 		cmocka_unit_test(test_long_texts),
 		cmocka_unit_test(test_tokens_are_compared),
 	};
