@@ -407,6 +407,14 @@ static uint32_t live_rows(const struct ods_emulator *e, size_t i)
 	return q->closed || (n < q->run_n && e->n_rows > OD_KEEP_ROWS) ? 0 : n;
 }
 
+/* Main's text will not be shorter than this: of a step's rows the first one stands, and drafts behind it may be undone. */
+static uint32_t sure_of(const struct ods_sequence *q)
+{
+	const uint32_t sure = q->begun < q->stepped ? q->begun + 1 : q->stepped;
+
+	return sure < q->main_end ? sure : q->main_end;
+}
+
 /* Fixed state takes in the rows of the finished run. */
 static int commit_rows(struct ods_emulator *e, struct od_err *err)
 {
@@ -419,7 +427,7 @@ static int commit_rows(struct ods_emulator *e, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < e->n_rows; i += e->rows[i].seq->run_n) {
 		struct ods_sequence *q = e->rows[i].seq;
 
-		ods_sequence_note_run(q, q->stepped < q->main_end ? q->stepped : q->main_end);
+		ods_sequence_note_run(q, sure_of(q));
 	}
 	return rc;
 }
