@@ -685,12 +685,13 @@ static void worker_loads(struct service *s, uint64_t *since)
 	memcpy(s->before, now, sizeof(now));
 }
 
+/* Adds them: a text that was computed anew has some already. */
 static void load_figures(uint64_t *c, const uint64_t *since)
 {
 	const uint64_t prompt = since[OD_C_PROMPT_EXTRA_LOADS]; /* what loads for decode steps cost is asked for */
 
-	c[OD_C_BEGUN_LOADS] = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS] - prompt;
-	c[OD_C_EXTRA_LOADS] = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS] - prompt;
+	c[OD_C_BEGUN_LOADS] += since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS] - prompt;
+	c[OD_C_EXTRA_LOADS] += since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS] - prompt;
 }
 
 static void close_sequence(struct odm_expert_service *base, uint64_t sequence, enum odm_company company,

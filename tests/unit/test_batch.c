@@ -466,6 +466,30 @@ static void nor_on_what_was_before(void **state)
 	free_texts(t);
 }
 
+/* A text that outgrows the original context of long RoPE, and begins anew: what was loaded for it before counts, too. */
+static void loads_count_when_it_begins_anew(void **state)
+{
+	static const int32_t prompt[] = { 5, 6, 7, 8 };
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_request r = { .prompt = prompt, .n_prompt = 4, .max_tokens = 40, .ignore_eos = true, .logprobs = -1 };
+	struct odm_result a;
+	struct odm_engine *e;
+	struct od_err err;
+
+	(void)state;
+	od_sampler_defaults(&r.sampling);
+	o.mode = ODM_LOCAL;
+	o.local_workers = 2;
+	o.predictor = ODM_PREDICT_NONE;
+	e = open_engine("phimoe_crossing", 1, &o);
+	if (odm_generate(e, &r, &a, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_true(a.figures.c[OD_C_LOADS] > 0);
+	assert_true(a.figures.c[OD_C_BEGUN_LOADS] >= a.figures.c[OD_C_LOADS]);
+	odm_result_fini(&a);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
 /* ---- Ends before the end ---- */
 
 static bool gives_up(size_t i)
@@ -684,6 +708,7 @@ int main(void)
 		cmocka_unit_test(prefixes_are_shared),
 		cmocka_unit_test(ended_texts_are_of_use),
 		cmocka_unit_test(nor_on_what_was_before),
+		cmocka_unit_test(loads_count_when_it_begins_anew),
 		cmocka_unit_test(the_others_go_on),
 		cmocka_unit_test(what_is_no_number_fails_alone),
 		cmocka_unit_test(nor_does_it_leave_rows),
