@@ -193,6 +193,10 @@ static int shrink(struct odm_prefix_folder *f, uint64_t bytes, bool first, struc
 	size_t gone = 0;
 	int rc = list_files(f, &l, first, err);
 
+	if (rc != OD_OK) { /* what was counted before still counts */
+		free(l.at);
+		return rc;
+	}
 	f->all_bytes = 0;
 	for (size_t i = 0; i < l.n; i++)
 		f->all_bytes += l.at[i].bytes;
@@ -206,10 +210,10 @@ static int shrink(struct odm_prefix_folder *f, uint64_t bytes, bool first, struc
 	}
 	for (size_t i = gone; first && i < l.n; i++)
 		odm_prefix_folder_note(f, l.at[i].what, &l.at[i].key, true);
-	if (first && rc == OD_OK)
+	if (first)
 		say_files(f, &l, gone);
 	free(l.at);
-	return rc;
+	return OD_OK;
 }
 
 int odm_prefix_folder_make_room(struct odm_prefix_folder *f, size_t bytes, struct od_err *err)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -491,6 +492,30 @@ static void test_limit(void **state)
 	assert_false(there(dir, 1, 2));
 }
 
+/* When the folder cannot be looked at, nothing is written, and its files still count. */
+static void test_limit_without_descriptors(void **state)
+{
+	const struct odm_prefix_kind kind = kind_of(1);
+	const char *dir = temp_path("descriptors");
+	struct odm_prefix_folder f = { 0 };
+	struct rlimit all, none;
+	struct od_err err = { 0 };
+
+	(void)state;
+	must(odm_prefix_folder_init(&f, dir, 3 * FILE_BYTES(0), &kind, &err), &err);
+	f.all_bytes = 3 * FILE_BYTES(0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+	none = all;
+	none.rlim_cur = 0;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_not_equal(odm_prefix_folder_make_room(&f, FILE_BYTES(0), &err), OD_OK);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+	assert_int_equal(f.all_bytes, 3 * FILE_BYTES(0));
+	must(odm_prefix_folder_make_room(&f, FILE_BYTES(0), &err), &err);
+	assert_int_equal(f.all_bytes, 0); /* there were none */
+	odm_prefix_folder_fini(&f);
+}
+
 /* What the pool needs for something else meanwhile is not written, nor what would come behind it. */
 static void test_forgotten(void **state)
 {
@@ -812,6 +837,7 @@ int main(void)
 		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_only_the_name),
 		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_limit_without_descriptors),
 		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
 		cmocka_unit_test(test_long_texts),
 		cmocka_unit_test(test_hanging_disk),	  cmocka_unit_test(test_bad_folders),
