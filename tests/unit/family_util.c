@@ -210,7 +210,8 @@ const struct family_text family_published[] = {
 	  .reads = { GATED, "rope_scaling" },
 	  .no_norm_topk = true },
 	{ .config = gemma4_26b_a4b, .numbers = { "num_experts", GQA_MOE, "num_key_value_heads" },
-	  .reads = { "final_logit_softcapping", "sliding_window", "layer_types" }, .no_norm_topk = true, .top_k = "top_k_experts" },
+	  .reads = { "final_logit_softcapping", "sliding_window", "layer_types", "per_layer_config" },
+	  .no_norm_topk = true, .top_k = "top_k_experts" },
 };
 const size_t n_family_published = sizeof(family_published) / sizeof(family_published[0]);
 

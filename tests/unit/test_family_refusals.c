@@ -33,6 +33,9 @@ static void test_refuses_what_nothing_here_does(void **state)
 		{ "{\"sliding_window\":16}", "sliding_window", "expected 0, found 16" },
 		{ "{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "layer_types", "\"full_attention\" for every" },
 		{ "{\"layer_types\":[7]}", "layer_types", "\"full_attention\" for every" },
+		{ "{\"is_causal\":false}", "is_causal", "found false" },
+		{ "{\"attention_chunk_size\":8}", "attention_chunk_size", "expected 0, found 8" },
+		{ "{\"per_layer_config\":{\"0\":{\"num_experts_per_tok\":1}}}", "per_layer_config", "num_experts_per_tok" },
 		{ "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "rope_scaling", "linear" },
 		{ "{\"rope_scaling\":{\"type\":\"longrope\"}}", "rope_scaling", "longrope" },
 	};
@@ -40,6 +43,7 @@ static void test_refuses_what_nothing_here_does(void **state)
 		"{\"mlp_bias\":false}",		     "{\"partial_rotary_factor\":1.0}",	  "{\"partial_rotary_factor\":1}",
 		"{\"attn_logit_softcapping\":null}", "{\"final_logit_softcapping\":0.0}", "{\"hidden_act\":null}",
 		"{\"use_qk_norm\":null}",	     "{\"layer_types\":null}",		  "{\"sliding_window\":null}",
+		"{\"is_causal\":true}",	     "{\"attention_chunk_size\":null}",	  "{\"per_layer_config\":null}",
 	};
 	struct od_config c;
 

@@ -10,11 +10,12 @@
 enum attention { SLIDING, FULL, N_ATTENTION };
 static const char *const attention_names[N_ATTENTION] = { "sliding_attention", "full_attention" };
 #define PATTERN 6u /* every sixth layer is a full one, where no list says so */
+#define OVERRIDES "per_layer_config"
 
 /* What small models of the family have, and what would need more than text. */
 static int refuse(const struct od_parse *p)
 {
-	static const char *const own[] = { "hidden_act", "final_logit_softcapping", "sliding_window", "layer_types", NULL };
+	static const char *const own[] = { "hidden_act", "final_logit_softcapping", "sliding_window", "layer_types", OVERRIDES, NULL };
 	bool moe;
 	double per_layer;
 	int rc = od_parse_refuse(p, own);
@@ -85,8 +86,6 @@ static int read_kind(const struct od_parse *p, uint32_t layer, uint32_t n_layers
 }
 
 /* transformers 5 writes what differs from head_dim and num_key_value_heads layer by layer; layers are numbered "05" or "5". */
-#define OVERRIDES "per_layer_config"
-
 static const json_t *override_of(const json_t *all, uint32_t layer)
 {
 	const char *key;

@@ -105,12 +105,15 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		{ "partial_rotary_factor", 1 },	  { "embedding_multiplier", 1 }, { "residual_multiplier", 1 },
 		{ "logits_scaling", 1 },	  { "logit_scale", 1 },		 { "attn_logit_softcapping", 0 },
 		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },       { "sliding_window", 0 },
+		{ "attention_chunk_size", 0 },
 	};
 	int rc = is_own(own, "hidden_act") ? OD_OK : od_parse_only_str(p, "hidden_act", "silu");
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(off) / sizeof(off[0]); i++)
 		if (!is_own(own, off[i]))
 			rc = od_parse_only_bool(p, off[i], false);
+	if (rc == OD_OK)
+		rc = od_parse_only_bool(p, "is_causal", true);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(number) / sizeof(number[0]); i++)
 		if (!is_own(own, number[i].key))
 			rc = od_parse_only_number(p, number[i].key, number[i].neutral);
@@ -118,6 +121,8 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		rc = refuse_part(p, rope_objects[i]);
 	if (rc == OD_OK && !is_own(own, "layer_types") && od_json_has(p->root, "layer_types"))
 		rc = refuse_types(p, "layer_types");
+	if (rc == OD_OK && !is_own(own, "per_layer_config")) /* what single layers have instead of the fields beside it */
+		rc = od_parse_absent(p, "per_layer_config");
 	return rc;
 }
 
