@@ -303,6 +303,13 @@ static void test_yarn(void **state)
 	/* Without factor: 40960 / 32768. */
 	check_yarn(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":32768}}", 1.25,
 		   1.0223143551314210, plain);
+	/* The original context may stand beside rope_scaling. */
+	take(&c, qwen3_30b_a3b, "{\"original_max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+	assert_int_equal(c.rope[0].original_ctx, 8192);
+	take(&c, qwen3_30b_a3b, YARN("},\"original_max_position_embeddings\":32768,\"x\":{\"y\":1"));
+	assert_int_equal(c.rope[0].original_ctx, 32768);
+	check_yarn(qwen3_30b_a3b, "{\"original_max_position_embeddings\":32768,\"rope_scaling\":{\"type\":\"yarn\"}}", 1.25,
+		   1.0223143551314210, plain);
 	/* rope_type counts before type, rope_parameters are the newer name. */
 	check_yarn(qwen3_30b_a3b,
 		   "{\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":\"yarn\",\"type\":\"default\",\"factor\":2,"
@@ -336,6 +343,8 @@ static void test_yarn_refuses(void **state)
 	       OD_ERR_RANGE, "factor", "found 0.5");
 	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":40961}}", OD_ERR_RANGE,
 	       "factor", "40960 is below");
+	refuse(qwen3_30b_a3b, YARN("},\"original_max_position_embeddings\":4096,\"x\":{\"y\":1"), OD_ERR_FORMAT,
+	       "original_max_position_embeddings", "found two values, 4096 and 32768");
 	refuse(qwen3_30b_a3b, YARN(",\"truncate\":0"), OD_ERR_FORMAT, "truncate", "an integer");
 	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
 	refuse(qwen3_30b_a3b, YARN(",\"beta_fast\":-1"), OD_ERR_RANGE, "beta_fast", "-1");

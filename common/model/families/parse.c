@@ -180,19 +180,28 @@ static double mscale(double factor, double m)
 	return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
 }
 
+/* It stands beside rope_scaling, in it, or in both places. fallback: where it stands in neither; 0: it must. */
+static int read_original_ctx(const struct od_parse *p, const json_t *o, const char *where, uint32_t fallback, uint32_t *ctx)
+{
+	static const char key[] = "original_max_position_embeddings";
+	uint32_t outer, inner = 0;
+	int rc = od_json_u32_or(p->root, key, 1, UINT32_MAX, 0, &outer, p->where, p->err);
+
+	if (rc == OD_OK && ((outer == 0 && fallback == 0) || od_json_has(o, key)))
+		rc = od_json_u32(o, key, 1, UINT32_MAX, &inner, where, p->err);
+	if (rc == OD_OK && outer != 0 && inner != 0 && inner != outer)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %u and %u", p->where, key, outer, inner);
+	*ctx = inner != 0 ? inner : outer != 0 ? outer : fallback;
+	return rc;
+}
+
 /* The names and defaults are those of transformers, the formulae YaRN's (arXiv 2309.00071). */
 static int read_yarn(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r, double *attention)
 {
 	double m, m_all, magnitude;
 	bool truncate;
-	const char *original = "original_max_position_embeddings";
-	int rc;
-
 	/* Without it the model's own length counts, but then something must say how much longer it became. */
-	if (od_json_has(o, "factor"))
-		rc = od_json_u32_or(o, original, 1, UINT32_MAX, p->cfg->ctx_max, &r->original_ctx, where, p->err);
-	else
-		rc = od_json_u32(o, original, 1, UINT32_MAX, &r->original_ctx, where, p->err);
+	int rc = read_original_ctx(p, o, where, od_json_has(o, "factor") ? p->cfg->ctx_max : 0, &r->original_ctx);
 
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "factor", 1, 1e6, 0, &r->factor, where, p->err);
@@ -249,28 +258,13 @@ static int read_factors(const struct od_parse *p, const json_t *o, const char *w
 	return OD_OK;
 }
 
-/* It stands beside rope_scaling, in it, or in both places. */
-static int read_original_ctx(const struct od_parse *p, const json_t *o, const char *where, uint32_t *ctx)
-{
-	static const char key[] = "original_max_position_embeddings";
-	uint32_t outer, inner = 0;
-	int rc = od_json_u32_or(p->root, key, 1, UINT32_MAX, 0, &outer, p->where, p->err);
-
-	if (rc == OD_OK && (outer == 0 || od_json_has(o, key)))
-		rc = od_json_u32(o, key, 1, UINT32_MAX, &inner, where, p->err);
-	if (rc == OD_OK && outer != 0 && inner != 0 && inner != outer)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %u and %u", p->where, key, outer, inner);
-	*ctx = inner != 0 ? inner : outer;
-	return rc;
-}
-
 /* As Phi-3.5-MoE has it, with magnitudes of its own. */
 static int read_long(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
 {
 	static const char *const factors[] = { "short_factor", "long_factor" };
 	const double least = (double)p->cfg->ctx_max / (1 << 20);
 	double magnitude[2] = { 0, 0 };
-	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? read_original_ctx(p, o, where, &r->short_ctx) :
+	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? read_original_ctx(p, o, where, 0, &r->short_ctx) :
 		 od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected at most %d with long RoPE, found %u", p->where,
 			 2 * OD_MAX_ROPE_PAIRS, r->dims);
 
