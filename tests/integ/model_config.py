@@ -333,7 +333,8 @@ class Model:
         if part is None and self.get("rotary_dim") is not None:
             return self.cfg["rotary_dim"]
         default = 0.5 if self.family == "glm4_moe" else 0.25 if self.gated else 1
-        return int(head * (self.get("partial_rotary_factor", default) if part is None else part))
+        outer = self.cfg.get("partial_rotary_factor", default)
+        return int(head * (part if part is not None else 1 if outer is None else outer))
 
     def rope_texts(self):
         return [self._gemma_rope(full) for full in (False, True)] if self.gemma else [self.rope_text()]
@@ -363,7 +364,7 @@ class Model:
         latent, o = self.latent, self._yarn()
         theta = self._rope_object().get("rope_theta") or self.cfg["rope_theta"]
         dims = self._latent()[1] if latent else self._rotated()
-        out = dict(dims=dims, neighbours=latent and self.get("rope_interleave", True), theta=f64_bits(theta), magnitude=f32_bits(1))
+        out = dict(dims=dims, neighbours=latent and bool(self.cfg.get("rope_interleave", True)), theta=f64_bits(theta), magnitude=f32_bits(1))
         if o is None:
             return text(out | self._long())
         magnitude, m, m_all = o.get("attention_factor"), o.get("mscale"), o.get("mscale_all_dim")
@@ -424,7 +425,7 @@ class Model:
         grouped = self.v3 or self.family == "deepseek_v2" and self.get("topk_method") == "group_limited_greedy"
         fixed = {"mixtral": True, "minimax_m2": True, "deepseek_v2": False, "gpt_oss": False, "phimoe": False,
                  "qwen3_5_moe": True, "gemma4": True}
-        normed = fixed.get(self.family, self.get("norm_topk_prob", self.v3 or self.gated))
+        normed = fixed.get(self.family, bool(self.cfg.get("norm_topk_prob", True)) if self.v3 else self.get("norm_topk_prob", self.gated))
         default = {"deepseek_v3": 2.5, "glm4_moe_lite": 1.8}.get(self.family, 1)
         scale = self.get("routed_scaling_factor", default) if self.latent or self.v3 else 1
         out = dict(groups=self.cfg["n_group"] if grouped else 0, top_groups=self.cfg["topk_group"] if grouped else 0,

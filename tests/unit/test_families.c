@@ -317,11 +317,11 @@ static void test_glm45(void **state)
 	check_experts(&c, 128, 8, 1408);
 	assert_int_equal(c.kind[1].mix.qk_norm, OD_QK_NORM_NONE);
 	check_sigmoid(&c.kind[1].router, 1, 1, true, 1, 1e-20f);
-	/* What transformers takes for fields that are missing. */
-	take(&c, glm45, "{\"partial_rotary_factor\":null,\"use_qk_norm\":null,\"attention_bias\":null,\"norm_topk_prob\":null,"
+	/* What transformers takes for fields that are missing; the first it takes for 1. */
+	take(&c, glm45, "{\"partial_rotary_factor\":null,\"use_qk_norm\":null,\"attention_bias\":null,"
 	     "\"routed_scaling_factor\":null,\"n_shared_experts\":null,\"first_k_dense_replace\":null}");
 	check_counts(&c, "glm4_moe", 92, 1, 2);
-	check_plain_rope(&c, 64, 1e6);
+	check_plain_rope(&c, 128, 1e6);
 	assert_true(c.kind[1].mix.qk_norm == OD_QK_NORM_NONE && !c.kind[1].mix.qkv_bias);
 	check_sigmoid(&c.kind[1].router, 1, 1, true, 1, 1e-20f);
 	assert_int_equal(c.kind[1].shared_intermediate, 1536);

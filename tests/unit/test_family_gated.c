@@ -205,7 +205,7 @@ static void test_settings(void **state)
 	take(&c, qwen35_35b, "{\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"}}");
 	check_plain_rope(&c, 64, 1e6); /* a quarter of each head unless something else is said */
 	take(&c, qwen3_next_80b, "{\"partial_rotary_factor\":null}");
-	check_plain_rope(&c, 64, 1e7);
+	check_plain_rope(&c, 256, 1e7);
 }
 
 int main(void)

@@ -30,6 +30,7 @@ static void test_rotates_in_part(void **state)
 	check_plain_rope(&c, 32, 5e6);
 	take(&c, minimax_m2, "{\"partial_rotary_factor\":0.5}");
 	check_plain_rope(&c, 64, 5e6);
+	refuse(minimax_m2, "{\"partial_rotary_factor\":null}", OD_ERR_FORMAT, "rotary_dim", "makes it 128");
 	refuse(minimax_m2, "{\"partial_rotary_factor\":0.25}", OD_ERR_FORMAT, "rotary_dim", "makes it 32");
 	refuse(minimax_m2, "{\"rotary_dim\":130}", OD_ERR_RANGE, "rotary_dim", "130");
 	refuse(minimax_m2, "{\"rotary_dim\":63}", OD_ERR_UNSUPPORTED, "even number", "63");
@@ -72,6 +73,8 @@ static void test_refuses_other_v3(void **state)
 	refuse(deepseek_v3, "{\"rope_interleave\":0}", OD_ERR_FORMAT, "rope_interleave", "an integer");
 	take(&c, deepseek_v3, "{\"rope_interleave\":false}");
 	assert_false(c.rope[0].neighbours);
+	take(&c, deepseek_v3, "{\"rope_interleave\":null,\"norm_topk_prob\":null}"); /* as false; missing they would be true */
+	assert_true(!c.rope[0].neighbours && !od_config_layer(&c, 3)->router.renormalise);
 	take(&c, deepseek_v2, "{\"rope_interleave\":false}"); /* there nothing reads it */
 	assert_true(c.rope[0].neighbours);
 }
@@ -379,6 +382,7 @@ static void test_gpt_oss_settings(void **state)
 	refuse(gpt_oss_20b, "{\"experts_per_token\":2}", OD_ERR_FORMAT, "experts_per_token", "found 4 and 2");
 	refuse(gpt_oss_20b, "{\"head_dim\":null}", OD_ERR_MISSING, "head_dim", "missing");
 	refuse(gpt_oss_20b, "{\"rope_scaling\":null}", OD_ERR_MISSING, "rope_scaling", "rope_parameters");
+	refuse(gpt_oss_20b, "{\"rope_scaling\":{}}", OD_ERR_MISSING, "rope_scaling", "rope_parameters");
 	refuse(gpt_oss_20b, "{\"attention_bias\":1}", OD_ERR_FORMAT, "attention_bias", "an integer");
 	refuse(gpt_oss_20b, "{\"layer_types\":[\"full_attention\"]}", OD_ERR_FORMAT, "layer_types", "expected 24 entries");
 	refuse(gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[\"chunked_attention\"]}", OD_ERR_UNSUPPORTED, "layer_types",

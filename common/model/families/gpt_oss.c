@@ -16,8 +16,8 @@ static int read_attention(const struct od_parse *p, struct od_mixer *m)
 	if (rc == OD_OK && !od_json_has(p->root, "attention_bias"))
 		m->qkv_bias = m->o_bias = true;
 	m->sinks = true;
-	/* Without its settings transformers would take those of the published models. */
-	if (rc == OD_OK && !od_json_has(p->root, "rope_scaling") && !od_json_has(p->root, "rope_parameters"))
+	/* Without its settings, or if there are none in it, transformers would take those of the published models. */
+	if (rc == OD_OK && json_object_size(json_object_get(p->root, "rope_scaling")) == 0 && !od_json_has(p->root, "rope_parameters"))
 		rc = od_fail(p->err, OD_ERR_MISSING, "%s: field \"rope_scaling\" is missing, and \"rope_parameters\" too", p->where);
 	return rc == OD_OK ? od_parse_rope(p, m->k_dim, false, &m->rope, NULL) : rc;
 }

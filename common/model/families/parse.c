@@ -311,8 +311,9 @@ static int read_scaling(const struct od_parse *p, const char *key, bool has_long
 int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims)
 {
 	const char *key = "partial_rotary_factor";
+	const bool is_null = json_is_null(json_object_get(p->root, key)); /* then transformers has no default for it */
 	double part, inner;
-	int rc = od_json_f64_or(p->root, key, 0, 1, fallback, &part, p->where, p->err);
+	int rc = od_json_f64_or(p->root, key, 0, 1, is_null ? 1 : fallback, &part, p->where, p->err);
 
 	for (size_t i = 0; rc == OD_OK && i < 2; i++) {
 		const json_t *o = json_object_get(p->root, rope_objects[i]);
@@ -372,6 +373,12 @@ int od_parse_long_rope(const struct od_parse *p, uint32_t dims, uint32_t *index)
 	return parse_rope(p, r, true, index, NULL);
 }
 
+/* A field of transformers that is true where it is missing, and false where it is null. */
+static int bool_or_true(const struct od_parse *p, const char *key, bool *out)
+{
+	return od_json_bool_or(p->root, key, !json_is_null(json_object_get(p->root, key)), out, p->where, p->err);
+}
+
 /* ---- latent attention ---- */
 
 int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
@@ -387,7 +394,7 @@ int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 	uint32_t rope_dim;
 	double attention;
 	bool neighbours = true;
-	int rc = by_halves ? od_json_bool_or(p->root, "rope_interleave", true, &neighbours, p->where, p->err) : OD_OK;
+	int rc = by_halves ? bool_or_true(p, "rope_interleave", &neighbours) : OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(field) / sizeof(field[0]); i++)
 		rc = od_json_u32(p->root, field[i].key, 1, field[i].max, field[i].out, p->where, p->err);
@@ -483,7 +490,7 @@ int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, doubl
 	if (rc == OD_OK)
 		rc = od_parse_groups(p, r);
 	if (rc == OD_OK)
-		rc = od_json_bool_or(p->root, "norm_topk_prob", true, &r->renormalise, p->where, p->err);
+		rc = bool_or_true(p, "norm_topk_prob", &r->renormalise);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "routed_scaling_factor", 1e-6, 1e6, scale, &scale, p->where, p->err);
 	if (rc == OD_OK)

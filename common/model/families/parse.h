@@ -31,7 +31,7 @@ OD_MUST_CHECK int od_parse_only_number(const struct od_parse *p, const char *key
 OD_MUST_CHECK int od_parse_gqa(const struct od_parse *p, struct od_mixer *mix);
 /* Qwen's sliding_window, which applies only with use_sliding_window. */
 OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);
-/* How many of a head's elements RoPE rotates, by partial_rotary_factor [fallback] beside or among RoPE's settings. */
+/* How many of a head's elements RoPE rotates, by partial_rotary_factor [fallback; null: 1] beside or among RoPE's settings. */
 OD_MUST_CHECK int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims);
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. *attention (NULL ok): the
  * factor of attention scores from mscale_all_dim. */
