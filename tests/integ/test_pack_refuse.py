@@ -195,6 +195,14 @@ def test_bad_tensors():
             bad_checkpoint("embed8", [name, "BF16, F16 or F32", dtype], replace(name, dtype=dtype, raw=bytes(math.prod(shape))))
     bad_checkpoint("unknown", ["model.layers.0.extra", "is not one of a mixtral model"],
                    with_tensors(lambda t: t.update({"model.layers.0.extra": ("BF16", [4], bytes(8))})))
+    tied = dict(tc.CONFIG, tie_word_embeddings=True)
+
+    def other_head(path):
+        tens = tc.tensors(tied, seed=5)
+        dtype, shape, raw = tens["model.embed_tokens.weight"]
+        tens["lm_head.weight"] = (dtype, shape, swap(raw, 0x3F80, len(raw) // 2 - 1))
+        tc.write_safetensors(os.path.join(path, "model.safetensors"), tens)
+    bad_checkpoint("tied", ["lm_head.weight", "a copy of model.embed_tokens.weight", "tie_word_embeddings"], other_head, cfg=tied)
     for name in (q, x):
         for bits in (0x7F80, 0xFFC1):
             tc.write_checkpoint(at("nan"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))

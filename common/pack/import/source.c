@@ -603,13 +603,51 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 	return rc;
 }
 
-/* A copy of the embedding that some publish beside it; whoever ties the head does not read it. */
-static bool is_tied_head(const struct od_config *cfg, const char *name)
+static int is_copy(const struct od_checkpoint *c, const struct od_tensor *a, const struct od_tensor *b, bool *same, struct od_err *err)
 {
-	char head[OD_NAME_BYTES];
+	const size_t step = b->bytes < PIECE_BYTES ? b->bytes : PIECE_BYTES;
+	uint8_t *buf;
+	int rc = OD_OK;
 
-	od_dense_source_name(cfg, OD_ROLE_HEAD, 0, head);
-	return cfg->tied_head && strcmp(name, head) == 0;
+	*same = a->bytes == b->bytes && strcmp(a->dtype_name, b->dtype_name) == 0;
+	if (!*same)
+		return OD_OK;
+	buf = malloc(2 * step);
+	if (buf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to read tensor %s", a->name);
+	for (uint64_t at = 0; rc == OD_OK && *same && at < a->bytes; at += step) {
+		const size_t n = a->bytes - at < step ? a->bytes - at : step;
+
+		rc = od_checkpoint_read(c, a, at, buf, n, err);
+		if (rc == OD_OK)
+			rc = od_checkpoint_read(c, b, at, buf + step, n, err);
+		*same = rc == OD_OK && memcmp(buf, buf + step, n) == 0;
+	}
+	free(buf);
+	return rc;
+}
+
+/* Of a tied head some publish a copy of the embedding, which is not read. With other values it is a head of its own, whatever
+ * config.json says: transformers does not tie it. */
+static int check_tied_head(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, struct od_err *err)
+{
+	const struct od_tensor *head, *embed;
+	char name[OD_NAME_BYTES];
+	bool same;
+	int rc;
+
+	dense_name(cfg, OD_ROLE_HEAD, 0, name);
+	head = od_checkpoint_find(c, name);
+	if (!cfg->tied_head || head == NULL)
+		return OD_OK;
+	dense_name(cfg, OD_ROLE_EMBED, 0, name);
+	embed = od_checkpoint_find(c, name); /* is there: it has been checked */
+	rc = is_copy(c, head, embed, &same, err);
+	if (rc == OD_OK && !same)
+		rc = od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: expected a copy of %s, because \"tie_word_embeddings\" is true, found "
+			     "other values: if it is the model's head, set the field to false", file_of(c, head), head->name, name);
+	mark(c, used, head);
+	return rc;
 }
 
 /* Names of what other ways of publishing few bits have and the ones above have not. */
@@ -671,8 +709,7 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
 		const struct od_tensor *t = od_checkpoint_tensor(c, i);
 
-		if (used[i] || t->bytes == 0 || od_source_ignorable(cfg, t->name) || of_activations(t->name) ||
-		    is_tied_head(cfg, t->name))
+		if (used[i] || t->bytes == 0 || od_source_ignorable(cfg, t->name) || of_activations(t->name))
 			continue; /* no bytes: transformers writes such shared experts where there are none */
 		first = first != NULL ? first : t;
 		n++;
@@ -695,6 +732,8 @@ int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, 
 		rc = check_dense(c, cfg, used, layer, err);
 	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_moe; m++)
 		rc = check_experts(c, cfg, used, m, err);
+	if (rc == OD_OK)
+		rc = check_tied_head(c, cfg, used, err);
 	if (rc == OD_OK)
 		rc = check_unknown(c, cfg, used, err);
 	free(used);
