@@ -31,6 +31,7 @@ def draw(rng):
                topk_method="greedy" if groups[0] == 1 else "group_limited_greedy",
                routed_scaling_factor=rng.choice([1.0, 0.5, 4.0]), moe_intermediate_size=rng.choice([8, 20]))
     c["hidden_size"] += -c["hidden_size"] % c["num_attention_heads"]  # its class refuses others
+    c["kv_lora_rank"] += c["kv_lora_rank"] % 2  # its rotation views the latent's tail as complex numbers
     return c | dict(first_k_dense_replace=rng.choice([0, 1, c["num_hidden_layers"] - 1]))
 
 
