@@ -64,6 +64,11 @@ ROLES = [
 ]
 
 
+# What transformers takes where num_key_value_heads and rope_theta are missing.
+KV_HEADS = dict(mixtral=8, qwen3_moe=4, qwen2_moe=16, glm4_moe=8, minimax_m2=8, gpt_oss=8, phimoe=8, qwen3_next=2, qwen3_5_moe=2)
+THETA = dict(mixtral=1e6, minimax_m2=5e6, gpt_oss=150000, phimoe=1e6)
+
+
 def f32_bits(x):
     return "%08x" % struct.unpack("<I", struct.pack("<f", x))[0]
 
@@ -133,7 +138,8 @@ class Model:
         """Key-value heads, and the size of a head."""
         if self.gemma:
             return self._gemma_heads(layer)
-        return self.get("num_key_value_heads", self.heads), self.get("head_dim", self.hidden // self.heads)
+        kv = self.cfg.get("num_key_value_heads", KV_HEADS.get(self.family))
+        return self.heads if kv is None else kv, self.get("head_dim", self.hidden // self.heads)
 
     def _gemma_heads(self, layer):
         kv, d, full = self.get("num_key_value_heads"), self.get("head_dim", 256), self.full(layer)
@@ -362,7 +368,7 @@ class Model:
 
     def rope_text(self):
         latent, o = self.latent, self._yarn()
-        theta = self._rope_object().get("rope_theta") or self.cfg["rope_theta"]
+        theta = self._rope_object().get("rope_theta") or self.get("rope_theta", THETA.get(self.family, 1e4))
         dims = self._latent()[1] if latent else self._rotated()
         out = dict(dims=dims, neighbours=latent and bool(self.cfg.get("rope_interleave", True)), theta=f64_bits(theta), magnitude=f32_bits(1))
         if o is None:

@@ -166,7 +166,9 @@ static void test_optional_fields(void **state)
 	assert_true(c.kind[0].mix.scale == 0.125f);
 	must_take(&c, "head_dim", "null");
 	assert_int_equal(c.kind[0].mix.k_dim, 128);
-	must_take(&c, "num_key_value_heads", NULL);
+	must_take(&c, "num_key_value_heads", NULL); /* as transformers has it */
+	assert_int_equal(c.kind[0].mix.n_kv_heads, 8);
+	must_take(&c, "num_key_value_heads", "null");
 	assert_int_equal(c.kind[0].mix.n_kv_heads, 32);
 	must_take(&c, "sliding_window", "4096");
 	assert_int_equal(c.kind[0].mix.window, 4096);
@@ -216,7 +218,8 @@ static void test_rope(void **state)
 	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters",
 		    "0.5");
 	must_refuse("rope_scaling", "[1]", OD_ERR_FORMAT, "rope_scaling", "an array");
-	must_refuse("rope_theta", NULL, OD_ERR_MISSING, "rope_theta", "nothing");
+	must_take(&c, "rope_theta", NULL);
+	assert_true(c.rope[0].theta == 1e6);
 	must_refuse("rope_theta", "0", OD_ERR_RANGE, "rope_theta", "found 0");
 }
 

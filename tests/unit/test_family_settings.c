@@ -176,6 +176,36 @@ static void test_windows(void **state)
 	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":-1}", OD_ERR_RANGE, "sliding_window", "-1");
 }
 
+/* What transformers takes where these two are missing. */
+static void test_missing_numbers(void **state)
+{
+	static const struct {
+		const char *text;
+		uint32_t kv_heads;
+		double theta;
+	} cases[] = {
+		{ mixtral_8x7b, 8, 1e6 },   { qwen3_30b_a3b, 4, 1e4 },	{ qwen15_moe_a27b, 16, 1e4 }, { olmoe_1b_7b, 16, 1e4 },
+		{ glm45, 8, 1e4 },	    { minimax_m2, 8, 5e6 },	{ qwen3_next_80b, 2, 1e4 },   { qwen35_35b, 2, 1e4 },
+		{ gpt_oss_20b, 8, 150000 },
+	};
+	static const char *const keys[] = { "num_key_value_heads", "rope_theta", "rope_parameters" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		json_t *root = json_loads(cases[i].text, 0, NULL);
+		struct od_err err = { 0 };
+		struct od_config c;
+
+		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+			(void)json_object_del(root, keys[k]);
+		if (od_config_parse(&c, root, "config.json", &err) != OD_OK)
+			fail_msg("%s", err.msg);
+		assert_int_equal(od_config_layer(&c, c.n_layers - 1)->mix.n_kv_heads, cases[i].kv_heads);
+		assert_true(c.rope[0].theta == cases[i].theta);
+		json_decref(root);
+	}
+}
+
 /* Which biases there are, from q to o. */
 static void check_biases(const char *text, const char *changes, bool qkv, bool o)
 {
@@ -403,6 +433,7 @@ int main(void)
 		cmocka_unit_test(test_refuses_other_v3),
 		cmocka_unit_test(test_dense_layers),
 		cmocka_unit_test(test_windows),
+		cmocka_unit_test(test_missing_numbers),
 		cmocka_unit_test(test_biases_and_clipping),
 		cmocka_unit_test(test_routers),
 		cmocka_unit_test(test_shared_experts),

@@ -41,4 +41,5 @@ const struct od_family od_family_glm4_moe = {
 	.architectures = architectures,
 	.model_types = model_types,
 	.parse = parse,
+	.kv_heads = 8,
 };

@@ -113,4 +113,6 @@ const struct od_family od_family_gpt_oss = {
 	.interleaved = true,
 	.transposed = true,
 	.mxfp4 = true,
+	.kv_heads = 8,
+	.rope_theta = 150000,
 };

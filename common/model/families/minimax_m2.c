@@ -88,4 +88,6 @@ const struct od_family od_family_minimax_m2 = {
 	},
 	.experts = "block_sparse_moe.experts",
 	.expert_mat = { [OD_MAT_GATE] = "w1", [OD_MAT_UP] = "w3", [OD_MAT_DOWN] = "w2" },
+	.kv_heads = 8,
+	.rope_theta = 5e6,
 };

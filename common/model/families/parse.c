@@ -126,6 +126,16 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 	return rc;
 }
 
+/* Null is as many as num_attention_heads; missing it may be another number. */
+static int read_kv_heads(const struct od_parse *p, struct od_mixer *m)
+{
+	const char *key = "num_key_value_heads";
+	const bool missing = json_object_get(p->root, key) == NULL && p->cfg->family->kv_heads != 0;
+
+	return od_json_u32_or(p->root, key, 1, OD_DIM_MAX, missing ? p->cfg->family->kv_heads : m->n_heads, &m->n_kv_heads, p->where,
+			      p->err);
+}
+
 /* head_dim may be absent or null, and may differ from hidden / heads. */
 int od_parse_gqa(const struct od_parse *p, struct od_mixer *m)
 {
@@ -133,7 +143,7 @@ int od_parse_gqa(const struct od_parse *p, struct od_mixer *m)
 	int rc = od_json_u32(p->root, "num_attention_heads", 1, OD_DIM_MAX, &m->n_heads, p->where, p->err);
 
 	if (rc == OD_OK)
-		rc = od_json_u32_or(p->root, "num_key_value_heads", 1, OD_DIM_MAX, m->n_heads, &m->n_kv_heads, p->where, p->err);
+		rc = read_kv_heads(p, m);
 	if (rc == OD_OK)
 		rc = od_json_u32_or(p->root, "head_dim", 1, OD_DIM_MAX, 0, &m->k_dim, p->where, p->err);
 	if (rc == OD_OK)
@@ -337,6 +347,7 @@ int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, u
 static int parse_rope(const struct od_parse *p, struct od_rope r, bool has_long, uint32_t *index, double *attention)
 {
 	const json_t *at = p->root;
+	const double theta = p->cfg->family->rope_theta;
 	double outer;
 	int rc = OD_OK;
 
@@ -349,7 +360,7 @@ static int parse_rope(const struct od_parse *p, struct od_rope r, bool has_long,
 		if (od_json_has(p->root, rope_objects[i]))
 			rc = read_scaling(p, rope_objects[i], has_long, &r, attention, &at);
 	if (rc == OD_OK)
-		rc = od_json_f64(at, "rope_theta", 1, 1e12, &r.theta, p->where, p->err);
+		rc = od_json_f64_or(at, "rope_theta", 1, 1e12, theta != 0 ? theta : 10000, &r.theta, p->where, p->err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "rope_theta", 1, 1e12, r.theta, &outer, p->where, p->err);
 	if (rc == OD_OK && outer != r.theta)

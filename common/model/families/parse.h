@@ -27,7 +27,7 @@ OD_MUST_CHECK int od_parse_only_str(const struct od_parse *p, const char *key, c
 OD_MUST_CHECK int od_parse_absent(const struct od_parse *p, const char *key); /* or null */
 OD_MUST_CHECK int od_parse_only_number(const struct od_parse *p, const char *key, double expected);
 
-/* num_attention_heads, num_key_value_heads, head_dim (may be absent), attention_bias; scale and norm_eps follow. */
+/* num_attention_heads, num_key_value_heads and head_dim (may be absent), attention_bias; scale and norm_eps follow. */
 OD_MUST_CHECK int od_parse_gqa(const struct od_parse *p, struct od_mixer *mix);
 /* Qwen's sliding_window, which applies only with use_sliding_window. */
 OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);

@@ -4,11 +4,8 @@
 
 static int read_attention(const struct od_parse *p, struct od_mixer *m)
 {
-	int rc = od_json_has(p->root, "num_key_value_heads") ? OD_OK :
-		 od_fail(p->err, OD_ERR_MISSING, "%s: field \"num_key_value_heads\" is missing", p->where);
+	int rc = od_parse_gqa(p, m);
 
-	if (rc == OD_OK)
-		rc = od_parse_gqa(p, m);
 	if (rc == OD_OK)
 		rc = od_json_u32_or(p->root, "sliding_window", 1, UINT32_MAX, 0, &m->window, p->where, p->err);
 	if (m->window >= p->cfg->ctx_max) /* as published: no text is longer */
@@ -63,4 +60,6 @@ const struct od_family od_family_phimoe = {
 	.names = { [OD_ROLE_ROUTER] = "block_sparse_moe.gate.weight" },
 	.experts = "block_sparse_moe.experts",
 	.expert_mat = { [OD_MAT_GATE] = "w1", [OD_MAT_UP] = "w3", [OD_MAT_DOWN] = "w2" },
+	.kv_heads = 8,
+	.rope_theta = 1e6,
 };

@@ -92,4 +92,5 @@ const struct od_family od_family_qwen2_moe = {
 		[OD_ROLE_SHARED_UP] = "mlp.shared_expert.up_proj.weight",
 		[OD_ROLE_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",
 	},
+	.kv_heads = 16,
 };

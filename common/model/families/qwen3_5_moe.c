@@ -41,4 +41,5 @@ const struct od_family od_family_qwen3_5_moe = {
 	.stacked_down = "mlp.experts.down_proj",
 	.other_modalities = pictures,
 	.left_out = left_out,
+	.kv_heads = 2,
 };

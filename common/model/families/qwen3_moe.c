@@ -44,4 +44,5 @@ const struct od_family od_family_qwen3_moe = {
 	.architectures = architectures,
 	.model_types = model_types,
 	.parse = parse,
+	.kv_heads = 4,
 };

@@ -38,4 +38,5 @@ const struct od_family od_family_qwen3_next = {
 		[OD_ROLE_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",
 	},
 	.left_out = left_out,
+	.kv_heads = 2,
 };
