@@ -191,6 +191,7 @@ static void test_optional_fields(void **state)
 	assert_string_equal(c.family->name, "mixtral");
 	must_take(&c, "model_type", NULL);
 	must_take(&c, "hidden_act", NULL);
+	must_take(&c, "hidden_act", "\"swish\"");
 	must_take(&c, "attention_bias", "false");
 	must_take(&c, "num_experts_per_tok", "8");
 	assert_int_equal(c.top_k, 8);

@@ -95,6 +95,14 @@ static int refuse_types(const struct od_parse *p, const char *key)
 	return rc;
 }
 
+/* SiLU has two names. */
+static int refuse_activation(const struct od_parse *p)
+{
+	const char *name = json_string_value(json_object_get(p->root, "hidden_act"));
+
+	return name != NULL && strcmp(name, "swish") == 0 ? OD_OK : od_parse_only_str(p, "hidden_act", "silu");
+}
+
 int od_parse_refuse(const struct od_parse *p, const char *const *own)
 {
 	static const char *const off[] = { "mlp_bias", "lm_head_bias", "use_qk_norm" };
@@ -107,7 +115,7 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },       { "sliding_window", 0 },
 		{ "attention_chunk_size", 0 },
 	};
-	int rc = is_own(own, "hidden_act") ? OD_OK : od_parse_only_str(p, "hidden_act", "silu");
+	int rc = is_own(own, "hidden_act") ? OD_OK : refuse_activation(p);
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(off) / sizeof(off[0]); i++)
 		if (!is_own(own, off[i]))
