@@ -177,7 +177,7 @@ def config(**changes):
          "num_local_experts": 6, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
          "vocab_size": 48, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2}
     c.update(changes)
-    return {k: v for k, v in c.items() if v is not None}
+    return {k: v for k, v in c.items() if v is not None or k == "num_key_value_heads"}  # null: as many as heads
 
 
 def case(name, tokens, dense="BF16", attention="", expert="", profile="f32", logits_at=None, margin=2e-4, **changes):
