@@ -1,6 +1,6 @@
 # od-moe: make, make check, make demo, make install. Every folder lists its own sources in rules.mk.
 #   SANITIZE=address|undefined|thread   a build of its own under build-<name>/
-#   CUDA=auto|0|1                       GPU kernels: if there are any, never, or must (this version has none)
+#   CUDA=auto|0|1                       the GPU plugin: where nvcc and a GPU are (for that GPU), never, or for all of CUDA_ARCHS
 comma := ,
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -8,8 +8,8 @@ SHELL := /bin/bash
 
 SANITIZE ?=
 CUDA ?= auto
-ifeq ($(filter auto 0,$(CUDA)),)
-$(error CUDA=$(CUDA): this version computes on CPUs only; use CUDA=auto or CUDA=0)
+ifeq ($(filter auto 0 1,$(CUDA)),)
+$(error CUDA=$(CUDA): expected auto, 0 or 1)
 endif
 DESTDIR ?=
 PREFIX ?= /usr/local
@@ -71,7 +71,7 @@ endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rule,$(p))))
 
 .PHONY: programs
-programs: $(PROGRAMS:%=$(B)/bin/%)
+programs: $(PROGRAMS:%=$(B)/bin/%) $(PLUGINS)
 
 .PHONY: deps-check
 deps-check:

@@ -28,6 +28,7 @@ SERVICES := od-main od-worker od-shadow
 install: programs
 	install -d $(BINDIR) $(DOCDIR)/docs/plots $(LIBDIR)/systemd/system $(LIBDIR)/sysusers.d $(LIBDIR)/od-moe $(CONFDIR)
 	install -m 755 $(PROGRAMS:%=$(B)/bin/%) $(BINDIR)
+	$(if $(PLUGINS),install -m 644 $(PLUGINS) $(LIBDIR)/od-moe)
 	install -m 644 README.md LICENSE $(DOCDIR)
 	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
 	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots

@@ -29,6 +29,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
+		{ "device", OD_ARG_STRING, &o->device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
 		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
 		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N", "prompt tokens in one pass through the layers (default: 256)", 1, 4096, NULL },

@@ -399,7 +399,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
-	rc = od_device_open(&s->device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
+	rc = od_device_open(&s->device, s->opt.common.device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_AUTO, &s->choice.form, err);
 	if (rc == OD_OK)

@@ -3,6 +3,9 @@ include tests/bench/rules.mk tests/fuzz/rules.mk
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
+# The emulated GPU's own test.
+test_gpu_host_OBJS := $(B)/pic/common/compute/cuda/gpu_host.c.o
+
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a
 	@mkdir -p $$(@D)
@@ -11,7 +14,7 @@ endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 
 .PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_gpu_host.so
 
 check-source:
 	@tests/check-source.sh

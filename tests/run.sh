@@ -3,7 +3,8 @@
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
 # JOBS tests run at once (default: as many as there are CPUs).
-# Without FILTER those that say most of it are run once more on the device far; OD_DEVICE=far runs all of them on it.
+# Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
+# all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
@@ -83,6 +84,10 @@ if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
 		unit:*) start "far $t" "$B/tests/test_${t#unit:}" ;;
 		integ:*) start "far $t" python3 "tests/integ/test_${t#integ:}.py" ;;
 		esac
+	done
+	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_gpu_host.so
+	for t in ops ops_attention ops_delta route expert_form; do
+		start "gpu unit:$t" "$B/tests/test_$t"
 	done
 fi
 wait

@@ -599,7 +599,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 	if (w->opt.load_time_ms > 0)
 		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
 	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
-	rc = od_device_open(&w->device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)

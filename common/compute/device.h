@@ -39,10 +39,12 @@ static inline struct od_ref od_ref_at(struct od_ref r, uint64_t bytes)
 enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_N_QUEUES 2
 
-/* Opens the device that $OD_DEVICE names: cpu (the default), or far (far/far_device.h), which computes as cpu does. cpu: the
- * kernels; n_threads counts the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device;
- * OD_ERR_UNSUPPORTED: it has no such kernels. */
-OD_MUST_CHECK int od_device_open(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name,
+/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "auto", the first GPU if there is one, else cpu; for
+ * tests "far" (far/far_device.h), which computes as cpu does. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads
+ * counts the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it
+ * is not there, or has no such kernels. */
+#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), auto (a GPU if there is one)"
+OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads, const char *name,
 				 struct od_err *err);
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */

@@ -1,4 +1,5 @@
-LIBOD_SRCS += $(addprefix common/compute/,device.c dtype.c far/far_device.c far/late_queues.c open_device.c planes.c quant.c rank.c sincos.c)
+LIBOD_SRCS += $(addprefix common/compute/,device.c dtype.c far/far_device.c far/late_queues.c open_device.c planes.c quant.c rank.c scratch.c \
+	sincos.c)
 LIBOD_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 
 # Kernels are compiled for the instruction set in their file's name; cpu.c composes the tables at run time. Other
@@ -23,3 +24,57 @@ LIBOD_SRCS += $(addprefix common/compute/cpu/,cpu_neon.c cpu_neondot.c)
 CFLAGS_common_compute_cpu_cpu := -DOD_ARM_TABLES
 CFLAGS_common_compute_cpu_cpu_neondot := -march=armv8.2-a+dotprod
 endif
+
+# The GPU device is a plugin. libod_gpu_host.so has the same sources with an emulated GPU, for tests: its kernels are compiled as C.
+CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c cuda_device.c cuda_exec.c cuda_experts.c cuda_load.c \
+	cuda_products.c)
+CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_planes.cu k_products.cu k_route.cu \
+	k_rows.cu)
+PLUGIN_SRCS := common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c common/compute/quant.c \
+	common/compute/scratch.c
+GPU_HOST_SRCS := common/compute/cuda/gpu_host.c common/compute/far/late_queues.c
+PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
+GPU_HOST_OBJS := $(PLUGIN_OBJS) $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))
+CUDA_OBJS := $(patsubst %.cu,$(B)/cuda/%.o,$(CUDA_KERNELS) common/compute/cuda/gpu_cuda.cu)
+
+$(B)/pic/%.c.o: %.c | deps-check
+	@mkdir -p $(@D)
+	@echo "CC      $<"
+	@$(CC) $(CFLAGS_OD) -fPIC $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/pic/%.cu.o: %.cu | deps-check
+	@mkdir -p $(@D)
+	@echo "CC      $<"
+	@$(CC) $(CFLAGS_OD) -fPIC $(CFLAGS) -MMD -MP -x c -c $< -o $@
+
+$(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
+	@mkdir -p $(@D)
+	@echo "LD      $@"
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
+
+# Nothing may be contracted or approximated: results are specified to the bit. Orin is 87.
+CUDA_ARCHS ?= 75 80 86 87 89 90
+NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null))
+CUDA_HERE := $(if $(wildcard /dev/nvidia0 /dev/nvhost-gpu),yes)
+CUDA_CODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
+PLUGINS :=
+ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)
+PLUGINS += $(B)/lib/libod_cuda.so
+CUDA_FOR = $(if $(filter auto,$(CUDA)),-arch=native,$(CUDA_CODE))
+endif
+CUDA_FOR ?= $(CUDA_CODE)
+
+$(B)/cuda/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "NVCC    $<"
+	@$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR) -MMD -MP -c $< -o $@
+
+$(B)/lib/libod_cuda.so: $(PLUGIN_OBJS) $(CUDA_OBJS)
+	@mkdir -p $(@D)
+	@echo "LD      $@"
+	@$(NVCC) -shared -cudart static -o $@ $^
+
+-include $(CUDA_OBJS:.o=.d)
+-include $(GPU_HOST_OBJS:.o=.d)

@@ -7,6 +7,7 @@
 #include "common/base/trace.h"
 #include "common/base/version.h"
 #include "common/compute/backend.h"
+#include "common/compute/device.h"
 #include "common/net/daemon.h"
 #include "common/net/endpoint.h"
 
@@ -38,6 +39,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 	}, last[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
 		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
+		{ "device", OD_ARG_STRING, &a->device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
 		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
 		{ .kind = OD_ARG_TITLE, .help = "Process and logs" },
 		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "once it listens, write the control port and a newline to FD", 0, 1e6, NULL },

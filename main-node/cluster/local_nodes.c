@@ -117,6 +117,8 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 	add(c, "--log-format", od_log_format_names[od_log_format()]); /* their lines are among ours */
 	add(c, "--threads", "1"); /* they share the machine with each other */
 	add(c, "--cpu", od_cpu_names[o->cpu]);
+	if (o->device != NULL)
+		add(c, "--device", o->device);
 	if (!shadow && o->form != OD_FORM_AUTO)
 		add(c, "--resident-form", od_form_names[o->form]);
 	for (size_t i = 0; i < more->n; i++)

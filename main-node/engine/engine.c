@@ -348,7 +348,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
 	if (rc == OD_OK)
-		rc = od_device_open(&e->device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
+		rc = od_device_open(&e->device, e->opts.device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
 	if (rc != OD_OK)

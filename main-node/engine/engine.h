@@ -35,6 +35,7 @@ enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
 struct odm_engine_opts {
 	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
+	const char *device;	   /* NULL: od_device_open's default */
 	int cpu;		   /* enum od_cpu */
 	uint64_t threads;	   /* 0: one per CPU */
 	uint64_t ctx_tokens;	   /* context of a text; 0: the model's, at most 4096 */

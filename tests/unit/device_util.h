@@ -20,12 +20,27 @@ static inline void must(int rc, const struct od_err *err)
 		fail_msg("%s", err->msg);
 }
 
+/* True: on a GPU, real or emulated, which computes as the scalar table does. */
+static inline bool on_gpu(void)
+{
+	const char *device = getenv("OD_DEVICE");
+
+	return device != NULL && strncmp(device, "cuda", 4) == 0;
+}
+
+/* Of tests that are there for each table, a GPU needs one. */
+static inline void choose_tables(void)
+{
+	if (on_gpu())
+		cmocka_set_test_filter("* scalar");
+}
+
 static inline struct od_device *device_new(enum od_cpu cpu, unsigned threads)
 {
 	struct od_device *d;
 	struct od_err err = { 0 };
 
-	must(od_device_open(&d, cpu, threads, "test", &err), &err);
+	must(od_device_open(&d, NULL, cpu, threads, "test", &err), &err);
 	return d;
 }
 

@@ -71,7 +71,7 @@ static void which_devices(void **state)
 		const struct od_backend *be;
 		int rc = od_backend_cpu(&be, (enum od_cpu)cpu, OD_PROFILE_F32, NULL);
 
-		assert_int_equal(od_device_open(&d, (enum od_cpu)cpu, 1, "test", &err), rc);
+		assert_int_equal(od_device_open(&d, NULL, (enum od_cpu)cpu, 1, "test", &err), rc);
 		assert_int_equal(d != NULL, rc == OD_OK);
 		if (rc != OD_OK) {
 			assert_int_equal(rc, OD_ERR_UNSUPPORTED);

@@ -103,11 +103,11 @@ static void which_device(void **state)
 
 	(void)state;
 	setenv("OD_DEVICE", "far", 1);
-	must(od_device_open(&d, OD_CPU_SCALAR, 1, "test", &err), &err);
+	must(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), &err);
 	assert_string_equal(od_device_name(d), "far scalar");
 	od_device_free(d);
 	setenv("OD_DEVICE", "cuda", 1);
-	assert_int_equal(od_device_open(&d, OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
+	assert_int_equal(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 	assert_null(d);
 	assert_non_null(strstr(err.msg, "OD_DEVICE"));
 	assert_non_null(strstr(err.msg, "expected cpu or far, found \"cuda\""));

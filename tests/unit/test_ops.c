@@ -838,5 +838,6 @@ int main(void)
 		ON_ALL_TABLES(op_merge), ON_ALL_TABLES(several_threads_load),
 	};
 
+	choose_tables();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,13 @@
 
 /* ---- streams ---- */
 
-enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19 };
+/* Sequences, and places of pages in a pool. */
+struct texts {
+	uint32_t tables, ctx, table_pages, places;
+};
+
+enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19, MAX_PLACES = 64 };
+static const struct texts short_texts = { TABLES, CTX, TABLE_PAGES, PLACES };
 
 static char *row_of(const struct bench *b, const struct od_stream *s, const struct od_row_info *row)
 {
@@ -14,39 +20,40 @@ static char *row_of(const struct bench *b, const struct od_stream *s, const stru
 	       row->position % OD_KV_PAGE * s->row_bytes;
 }
 
-/* Pages of three sequences in any order among others. */
-static struct od_ref lay_tables(struct bench *b)
+/* Pages of the sequences in any order among others. */
+static struct od_ref lay_tables(struct bench *b, const struct texts *of)
 {
-	uint32_t page[PLACES], table[TABLES * TABLE_PAGES] = { 0 };
+	uint32_t page[MAX_PLACES];
 
-	for (uint32_t i = 0; i < PLACES; i++) {
+	assert_true(of->tables * of->table_pages <= of->places && of->places <= MAX_PLACES);
+	for (uint32_t i = 0; i < of->places; i++) {
 		uint32_t j = (uint32_t)random_below(&b->seed, i + 1);
 
 		page[i] = page[j];
 		page[j] = i;
 	}
-	memcpy(table, page, sizeof(table));
-	return lay(b, table, sizeof(table));
+	return lay(b, page, of->tables * of->table_pages * sizeof(*page));
 }
 
 /* n elements of each position; NaN everywhere. There is room between rows and between pages. */
-static struct od_stream lay_stream(struct bench *b, struct od_ref tables, enum od_dtype t, size_t n, size_t between)
+static struct od_stream lay_stream(struct bench *b, const struct texts *of, struct od_ref tables, enum od_dtype t, size_t n,
+				   size_t between)
 {
-	struct od_stream s = { .tables = tables, .table_pages = TABLE_PAGES, .dtype = t };
+	struct od_stream s = { .tables = tables, .table_pages = of->table_pages, .dtype = t };
 
 	s.row_bytes = n * od_dtype_bytes(t) + between;
 	s.page_bytes = OD_KV_PAGE * s.row_bytes + 64;
-	s.pages = lay(b, NULL, PLACES * s.page_bytes);
-	memset(b->image + s.pages.at, 0xff, PLACES * s.page_bytes);
+	s.pages = lay(b, NULL, of->places * s.page_bytes);
+	memset(b->image + s.pages.at, 0xff, of->places * s.page_bytes);
 	return s;
 }
 
-/* n elements of every position below CTX. */
-static void fill_stream(struct bench *b, const struct od_stream *s, size_t n)
+/* n elements of every position of the texts. */
+static void fill_stream(struct bench *b, const struct texts *of, const struct od_stream *s, size_t n)
 {
 	expect(b);
-	for (uint32_t i = 0; i < TABLES * CTX; i++) {
-		const struct od_row_info row = { .position = i % CTX, .table = i / CTX };
+	for (uint32_t i = 0; i < of->tables * of->ctx; i++) {
+		const struct od_row_info row = { .position = i % of->ctx, .table = i / of->ctx };
 		void *data = random_weights(&b->seed, s->dtype, n, PLAIN);
 
 		memcpy(b->image + (row_of(b, s, &row) - (char *)b->want), data, n * od_dtype_bytes(s->dtype));
@@ -154,12 +161,12 @@ static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 	struct od_ref tables;
 
 	bench_reset(b);
-	tables = lay_tables(b);
+	tables = lay_tables(b, &short_texts);
 	*o = (struct od_op_rope_store){ .rows = lay_places(b, rows), .q = lay_floats(b, ROWS * q_n),
 					.k = lay_floats(b, ROWS * k_n), .v = lay_floats(b, ROWS * v_n),
 					.turn = lay_turn(b, s->dims, s->neighbours), .norm_row = s->norm == ALL_HEADS,
-					.eps = 1e-4f, .clip = s->clip, .keys = lay_stream(b, tables, t, k_n, 16),
-					.values = lay_stream(b, tables, t, v_n, 32), .n_heads = HEADS, .n_kv_heads = KV_HEADS,
+					.eps = 1e-4f, .clip = s->clip, .keys = lay_stream(b, &short_texts, tables, t, k_n, 16),
+					.values = lay_stream(b, &short_texts, tables, t, v_n, 32), .n_heads = HEADS, .n_kv_heads = KV_HEADS,
 					.k_dim = s->k_dim, .v_dim = s->v_dim };
 	if (s->norm != NONE) {
 		o->q_norm = lay_floats(b, s->norm == ALL_HEADS ? q_n : s->k_dim);
@@ -207,17 +214,26 @@ struct seen {
 	bool sinks;
 };
 
-static void attend_by_hand(const struct bench *b, const struct seen *s, const struct od_op_attend *o, size_t i)
+/* The rows of a step and their texts. */
+struct step {
+	uint32_t heads, rows;
+	struct texts texts;
+	uint32_t between; /* bytes between two positions of a stream */
+};
+static const struct step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, PLACES }, 16 };
+
+static void attend_by_hand(const struct bench *b, const struct seen *s, const struct step *step, const struct od_op_attend *o, size_t i)
 {
-	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / HEADS;
-	const size_t end = (size_t)row->position + 1, kv_head = i % HEADS / (HEADS / s->kv_heads);
+	const uint32_t heads = step->heads;
+	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / heads;
+	const size_t end = (size_t)row->position + 1, kv_head = i % heads / (heads / s->kv_heads);
 	const size_t each = od_dtype_bytes(o->keys.dtype);
 	const struct od_attn a = { /* each head alone */
 		.n_heads = 1,
 		.q = wanted_f32(b, o->q) + i * s->k_dim,
 		.k = (char *)wanted(b, o->keys.pages) + kv_head * s->k_dim * each,
 		.v = (char *)wanted(b, o->values.pages) + kv_head * s->v_dim * each,
-		.table = (const uint32_t *)wanted(b, o->keys.tables) + row->table * TABLE_PAGES,
+		.table = (const uint32_t *)wanted(b, o->keys.tables) + row->table * o->keys.table_pages,
 		.k_page_bytes = o->keys.page_bytes,
 		.v_page_bytes = o->values.page_bytes,
 		.k_row_bytes = o->keys.row_bytes,
@@ -228,7 +244,7 @@ static void attend_by_hand(const struct bench *b, const struct seen *s, const st
 		.begin = s->window != 0 && end > s->window ? end - s->window : 0,
 		.end = end,
 		.scale = s->scale,
-		.sinks = s->sinks ? wanted_f32(b, o->sinks) + i % HEADS : NULL,
+		.sinks = s->sinks ? wanted_f32(b, o->sinks) + i % heads : NULL,
 		.out = wanted_f32(b, o->out) + i * s->v_dim,
 	};
 
@@ -236,28 +252,45 @@ static void attend_by_hand(const struct bench *b, const struct seen *s, const st
 	assert_true(!isnan(a.out[0])); /* nothing that is not there was read */
 }
 
-static void check_attend(struct bench *b, const struct seen *s, enum od_dtype t)
+/* At the ends of blocks of positions, at the end of the text, and anywhere. */
+static struct od_ref lay_positions(struct bench *b, const struct step *step)
 {
-	const size_t q_n = (size_t)HEADS * s->k_dim, out_n = (size_t)HEADS * s->v_dim;
-	struct od_op op = { .kind = OD_OP_ATTEND, .n_rows = ROWS };
+	struct od_row_info rows[64];
+
+	assert_true(step->rows <= sizeof(rows) / sizeof(rows[0]));
+	for (uint32_t r = 0; r < step->rows; r++) {
+		const uint32_t any = (uint32_t)random_below(&b->seed, step->texts.ctx), edge = any / OD_ATTN_BLOCK * OD_ATTN_BLOCK;
+
+		rows[r] = (struct od_row_info){ .position = r % 4 == 0 ? step->texts.ctx - 1 : r % 4 == 1 ? edge :
+							    r % 4 == 2 && edge > 0 ? edge - 1 : any,
+						.table = (uint32_t)random_below(&b->seed, step->texts.tables) };
+	}
+	return lay(b, rows, step->rows * sizeof(*rows));
+}
+
+static void check_attend(struct bench *b, const struct seen *s, const struct step *step, enum od_dtype t)
+{
+	const size_t q_n = (size_t)step->heads * s->k_dim, out_n = (size_t)step->heads * s->v_dim, n = step->rows;
+	const struct texts *of = &step->texts;
+	struct od_op op = { .kind = OD_OP_ATTEND, .n_rows = step->rows };
 	struct od_op_attend *o = &op.attend;
 	struct od_ref tables;
 
 	bench_reset(b);
-	tables = lay_tables(b);
-	*o = (struct od_op_attend){ .rows = lay_rows(b, 9, TABLES, CTX), .q = lay_floats(b, ROWS * q_n),
-				    .out = lay_dirt(b, ROWS * out_n * sizeof(float)),
-				    .keys = lay_stream(b, tables, t, s->kv_heads * s->k_dim, 16), .n_heads = HEADS,
+	tables = lay_tables(b, of);
+	*o = (struct od_op_attend){ .rows = of == &short_step.texts ? lay_rows(b, 9, TABLES, CTX) : lay_positions(b, step),
+				    .q = lay_floats(b, n * q_n), .out = lay_dirt(b, n * out_n * sizeof(float)),
+				    .keys = lay_stream(b, of, tables, t, s->kv_heads * s->k_dim, step->between), .n_heads = step->heads,
 				    .n_kv_heads = s->kv_heads, .k_dim = s->k_dim, .v_dim = s->v_dim, .window = s->window,
-				    .scale = s->scale, .max_position = CTX - 1 };
-	o->values = s->shared ? o->keys : lay_stream(b, tables, t, s->kv_heads * s->v_dim, 32);
+				    .scale = s->scale, .max_position = of->ctx - 1 };
+	o->values = s->shared ? o->keys : lay_stream(b, of, tables, t, s->kv_heads * s->v_dim, 2 * step->between);
 	if (s->sinks)
-		o->sinks = lay_floats(b, HEADS);
-	fill_stream(b, &o->keys, s->kv_heads * s->k_dim);
+		o->sinks = lay_floats(b, step->heads);
+	fill_stream(b, of, &o->keys, s->kv_heads * s->k_dim);
 	if (!s->shared)
-		fill_stream(b, &o->values, s->kv_heads * s->v_dim);
-	for (size_t i = 0; i < ROWS * HEADS; i++)
-		attend_by_hand(b, s, o, i);
+		fill_stream(b, of, &o->values, s->kv_heads * s->v_dim);
+	for (size_t i = 0; i < n * step->heads; i++)
+		attend_by_hand(b, s, step, o, i);
 	by_row(b, &o->rows, sizeof(struct od_row_info));
 	by_row(b, &o->q, q_n * sizeof(float));
 	by_row(b, &o->out, out_n * sizeof(float));
@@ -279,7 +312,43 @@ static void op_attend(void **state)
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < 2 * sizeof(ways) / sizeof(ways[0]); i++)
-			check_attend(&b, &ways[i / 2], i % 2 ? OD_BF16 : OD_F32);
+			check_attend(&b, &ways[i / 2], &short_step, i % 2 ? OD_BF16 : OD_F32);
+		bench_close(&b);
+	}
+}
+
+/* Contexts of many blocks, and shapes of models: a GPU cuts them into pieces. */
+static void op_attend_long(void **state)
+{
+	static const struct {
+		struct seen seen;
+		struct step step;
+	} ways[] = {
+		{ { 0, 2, 20, 24, false, 0.25f, false }, { 10, 64, { 1, 800, 13, 14 }, 16 } },
+		{ { 300, 1, 33, 7, false, 0.3f, true }, { 3, 16, { 2, 1500, 24, 50 }, 16 } },
+		{ { 1000, 1, 64, 64, false, 0.2f, false }, { 12, 5, { 1, 1400, 22, 22 }, 4 } },
+		{ { 257, 1, 128, 128, false, 0.1f, true }, { 16, 5, { 1, 700, 11, 12 }, 16 } },
+		{ { 0, 4, 48, 32, false, -0.3f, false }, { 8, 7, { 1, 800, 13, 13 }, 8 } },
+		{ { 256, 2, 128, 128, false, 0.1f, false }, { 2, 4, { 1, 520, 9, 9 }, 16 } },
+		{ { 0, 1, 128, 8, false, 0.1f, false }, { 128, 1, { 1, 1030, 17, 17 }, 16 } },
+		/* MLA, and its like with other numbers of heads */
+		{ { 0, 1, 576, 512, true, 0.05f, false }, { 16, 2, { 1, 300, 5, 5 }, 0 } },
+		{ { 270, 1, 576, 512, true, 0.05f, false }, { 5, 3, { 1, 300, 5, 6 }, 2 * sizeof(float) } },
+		{ { 0, 1, 576, 512, true, 0.05f, true }, { 2, 2, { 1, 400, 7, 7 }, 4 } },
+		{ { 0, 1, 64, 512, false, 0.05f, true }, { 4, 2, { 1, 270, 5, 5 }, 16 } },
+		{ { 0, 1, 520, 514, true, 0.05f, false }, { 1, 2, { 1, 300, 5, 5 }, 16 } },
+		{ { 0, 1, 4160, 4096, true, 0.02f, false }, { 5, 2, { 1, 60, 1, 1 }, 0 } },
+		/* so many heads that one row's blocks are cut, too */
+		{ { 0, 1, 4, 128, false, 0.25f, true }, { 200, 1, { 1, 1100, 18, 18 }, 16 } },
+		{ { 700, 1, 4, 128, false, 0.25f, false }, { 201, 2, { 1, 900, 15, 15 }, 16 } },
+	};
+
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+			check_attend(&b, &ways[i].seen, &ways[i].step, p == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
 		bench_close(&b);
 	}
 }
@@ -293,7 +362,8 @@ struct latent {
 	bool neighbours;
 };
 
-static const struct latent latents[] = { { 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true } };
+static const struct latent latents[] = { { 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true },
+					 { 140, 4, 260, 3, false } };
 
 static void check_latent_store(struct bench *b, const struct latent *l, enum od_dtype t)
 {
@@ -305,7 +375,7 @@ static void check_latent_store(struct bench *b, const struct latent *l, enum od_
 	bench_reset(b);
 	*o = (struct od_op_latent_store){ .rows = lay_places(b, rows), .latent_key = lay_floats(b, ROWS * n),
 					  .turn = lay_turn(b, l->dims, l->neighbours), .norm = lay_floats(b, l->rank),
-					  .eps = 1e-3f, .stream = lay_stream(b, lay_tables(b), t, n, 16), .rank = l->rank };
+					  .eps = 1e-3f, .stream = lay_stream(b, &short_texts, lay_tables(b, &short_texts), t, n, 16), .rank = l->rank };
 	expect(b);
 	for (size_t r = 0; r < ROWS; r++) {
 		float *u = wanted_f32(b, o->latent_key) + r * n;
@@ -342,7 +412,7 @@ static void check_latent_query(struct bench *b, const struct latent *l, enum wei
 	struct od_op op = { .kind = OD_OP_LATENT_QUERY, .n_rows = ROWS };
 	struct od_op_latent_query *o = &op.latent_query;
 	struct weight kv_b;
-	float row[128];
+	float row[140];
 
 	bench_reset(b);
 	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->nope_dim + l->v_dim), l->rank);
@@ -429,9 +499,11 @@ static void op_latent_value(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(op_rope_store),	ON_ALL_TABLES(op_attend),      ON_ALL_TABLES(op_latent_store),
+		ON_ALL_TABLES(op_rope_store),	ON_ALL_TABLES(op_attend),      ON_ALL_TABLES(op_attend_long),
+		ON_ALL_TABLES(op_latent_store),
 		ON_ALL_TABLES(op_latent_query), ON_ALL_TABLES(op_latent_value),
 	};
 
+	choose_tables();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

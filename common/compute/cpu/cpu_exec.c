@@ -6,6 +6,7 @@
 #include "common/compute/cpu/cpu_tables.h"
 #include "common/compute/device_internal.h"
 #include "common/compute/quant.h"
+#include "common/compute/scratch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -486,24 +487,6 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
-#define MIN_TOGETHER_ROWS 16u /* of x for the experts of a round */
-
-/* One of the two halves of the scratch, padded as vector loads like it. What is more than anybody has stays so small that
- * sums of it do not wrap. */
-static uint64_t half_bytes(size_t intermediate, size_t n_rows)
-{
-	uint64_t n;
-
-	if (!od_mul(n_rows, intermediate * sizeof(float), &n) || n > UINT64_MAX / 8)
-		return UINT64_MAX / 4;
-	return od_round_up(n + OD_PAD_BYTES, 64);
-}
-
-uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows)
-{
-	return 2 * half_bytes(intermediate, n_rows);
-}
-
 /* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
 struct ffn_job {
 	const struct job *j;
@@ -579,7 +562,7 @@ static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_pa
 	l.n = 0;
 	for (size_t i = 0; i < n_parts; i++)
 		rows += part[i].n_rows;
-	up = (float *)(void *)(scratch + half_bytes(n, rows));
+	up = (float *)(void *)(scratch + od_ffn_half_bytes(n, rows));
 	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++) {
 		add_product(j, &l, &part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, part[i].n_rows);
 		add_product(j, &l, &part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, part[i].n_rows);
@@ -604,49 +587,6 @@ static void parts_ffn(const struct job *j)
 
 	assert(o->n_parts >= 1 && o->n_parts <= OD_MAX_PARTS);
 	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed, o->act);
-}
-
-/* Rows that go through the experts of a round: one expert may have all n_rows; few rows take several experts together. */
-static uint64_t together(uint32_t top_k, size_t n_rows)
-{
-	uint64_t all;
-
-	if (n_rows >= MIN_TOGETHER_ROWS)
-		return n_rows;
-	all = (uint64_t)n_rows * top_k;
-	return all < MIN_TOGETHER_ROWS ? all : MIN_TOGETHER_ROWS;
-}
-
-/* Where things lie in the scratch of OD_OP_EXPERTS. */
-struct places {
-	uint64_t end;  /* uint32_t [n_experts]: while sorting, the next free place; then the end of its run */
-	uint64_t pair; /* uint32_t [n_rows * top_k]: row * top_k + rank, by expert, then by row */
-	uint64_t x, y; /* [together][hidden]: the rows of the experts of a round, one expert behind the other */
-	uint64_t ffn, bytes;
-};
-
-static struct places scratch_places(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k, size_t n_rows)
-{
-	struct places p = { 0 };
-	uint64_t pairs, rows;
-
-	if (!od_mul(n_rows, (uint64_t)top_k * sizeof(uint32_t), &pairs) || pairs > UINT64_MAX / 8 ||
-	    !od_mul(together(top_k, n_rows), (uint64_t)hidden * sizeof(float), &rows) || rows > UINT64_MAX / 8) {
-		p.bytes = UINT64_MAX / 2;
-		return p;
-	}
-	rows = od_round_up(rows + OD_PAD_BYTES, 64);
-	p.pair = od_round_up((uint64_t)n_experts * sizeof(uint32_t), 64);
-	p.x = p.pair + od_round_up(pairs, 64);
-	p.y = p.x + rows;
-	p.ffn = p.y + rows;
-	p.bytes = p.ffn + od_ffn_scratch_bytes(intermediate, together(top_k, n_rows));
-	return p;
-}
-
-uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k, size_t n_rows)
-{
-	return scratch_places(hidden, intermediate, n_experts, top_k, n_rows).bytes;
 }
 
 /* The scratch itself. */
@@ -701,9 +641,9 @@ static void run_parts(const struct job *j, const struct grouping *g, const struc
 static int experts(const struct job *j, struct od_err *err)
 {
 	const struct od_op_experts *o = &j->op->experts;
-	const struct places p = scratch_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, o->n_experts, o->top_k,
+	const struct od_experts_places p = od_experts_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, o->n_experts, o->top_k,
 					       j->op->n_rows);
-	const size_t most = together(o->top_k, j->op->n_rows);
+	const size_t most = od_experts_together(o->top_k, j->op->n_rows);
 	char *at = j->x->address(o->scratch);
 	const struct grouping g = {
 		.end = (uint32_t *)(void *)(at + p.end),

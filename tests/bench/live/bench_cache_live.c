@@ -340,7 +340,7 @@ static int open_world(struct live_bench *b, struct od_err *err)
 	int rc = od_pack_open(&b->pack, o->pack, err);
 
 	if (rc == OD_OK)
-		rc = od_device_open(&device, (enum od_cpu)o->cpu, 1, "od-bench", err);
+		rc = od_device_open(&device, NULL, (enum od_cpu)o->cpu, 1, "od-bench", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(b->pack, device, o->form, &b->form, err);
 	od_device_free(device);

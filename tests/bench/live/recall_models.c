@@ -82,7 +82,7 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 	plan(m, configs);
 	rc = recall_models_fit(p, m->choice, m->n, extra_bytes, "try fewer precisions at a time, or fewer --threads", err);
 	if (rc == OD_OK)
-		rc = od_device_open(&m->device, OD_CPU_AUTO, 1, "od-recall", err);
+		rc = od_device_open(&m->device, NULL, OD_CPU_AUTO, 1, "od-recall", err);
 	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
 		rc = od_shadow_load(&m->store[i], p, m->device, &m->choice[i], n_threads, progress ? show_progress : NULL,
 				    &m->choice[i], err);

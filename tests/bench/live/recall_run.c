@@ -317,7 +317,7 @@ static void close_hand(struct hand *h, size_t n_configs)
 /* A device each: a device computes for one thread. */
 static int open_device(const struct crew *w, struct od_device **device, struct od_err *err)
 {
-	return od_device_open(device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
+	return od_device_open(device, NULL, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
 }
 
 static int open_recorder(struct hand *h, struct od_err *err)

@@ -591,7 +591,7 @@ static int run(struct precision_bench *b, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	b->config = od_pack_config(b->pack);
-	rc = od_device_open(&b->device, (enum od_cpu)b->opt.cpu, (unsigned)b->opt.threads, "od-compute", err);
+	rc = od_device_open(&b->device, NULL, (enum od_cpu)b->opt.cpu, (unsigned)b->opt.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = make_prompts(b, err);
 	if (rc == OD_OK)

@@ -1,0 +1,165 @@
+/* Attention: how it is cut into launches. */
+#include "common/compute/cuda/cuda_exec.h"
+
+_Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
+
+#define MOST_SHARED (48u << 10)
+#define MAX_ROWS 65535u /* of a grid */
+/* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more of that. */
+#define PARTS_BYTES_A_SM (128u << 10)
+
+/* n elements of each vector are aligned to their size, for all kv heads. */
+static bool aligned(const struct gpu_kv *s, uint32_t n_kv_heads, uint32_t dim, uint32_t n)
+{
+	const uint64_t each = od_dtype_bytes((enum od_dtype)s->dtype), size = n * each;
+
+	return (uintptr_t)s->pages % size == 0 && s->page_bytes % size == 0 && s->row_bytes % size == 0 &&
+	       (n_kv_heads == 1 || dim * each % size == 0);
+}
+
+/* Blocks that a row can have: those of a window that begins in the middle of one. */
+static uint32_t blocks_of(const struct od_op_attend *o)
+{
+	const uint32_t all = o->max_position / OD_ATTN_BLOCK + 1;
+	const uint32_t before = o->window - 1, seen = before / OD_ATTN_BLOCK + (before % OD_ATTN_BLOCK != 0) + 1;
+
+	return o->window != 0 && seen < all ? seen : all;
+}
+
+/* How the work is cut. */
+struct cut {
+	uint32_t heads;	 /* of a kv head at a time: a power of 2 */
+	uint32_t groups; /* of them */
+	bool wide;	 /* GPU_ATTEND_WIDE */
+};
+
+/* Eight heads, so that keys and values are read once for them, unless fours waste less of the last ones, or multiprocessors would
+ * be without work. If they are all the same, a block has one for itself, and more threads. */
+static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_attend *o, uint64_t n_blocks)
+{
+	const uint32_t group = o->n_heads / o->n_kv_heads;
+	struct cut t = { .heads = 1 };
+
+	while (t.heads < group && t.heads < GPU_ATTEND_HEADS)
+		t.heads *= 2;
+	if (t.heads == 8 && ((group % 8 != 0 && group % 8 <= 4) || n_blocks * o->n_kv_heads * od_cuda_blocks(group, 8) < c->n_sm))
+		t.heads = 4;
+	while (t.heads > 1 && gpu_attend_shared(t.heads, o->k_dim) > MOST_SHARED)
+		t.heads /= 2;
+	t.groups = o->n_kv_heads * od_cuda_blocks(group, t.heads);
+	t.wide = t.heads < 8 && n_blocks * t.groups <= c->n_sm;
+	return t;
+}
+
+/* What a thread has of the values: the more, the less it reads for each of its sums, but all threads should have some. */
+static void cut_values(struct gpu_attend *a, const struct cut *t)
+{
+	const uint32_t H = t->heads, threads = t->wide ? GPU_ATTEND_WIDE : GPU_ATTEND_THREADS;
+	const struct {
+		uint8_t each, heads;
+	} ways[] = { { 4, (uint8_t)H }, { 2, H < 4 ? (uint8_t)H : 4 }, { 2, H == 8 ? 4 : (uint8_t)(H + 1) / 2 }, { 1, H < 4 ? (uint8_t)H : 4 } };
+	uint32_t most = 0;
+
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]) && most < threads; i++) {
+		const uint32_t n = a->v_dim / ways[i].each * (H / ways[i].heads);
+
+		if (a->v_dim % ways[i].each != 0 || n <= most || !aligned(&a->values, a->n_kv_heads, a->v_dim, ways[i].each))
+			continue;
+		most = n;
+		a->v_each = ways[i].each;
+		a->v_heads = ways[i].heads;
+	}
+}
+
+/* Some blocks of some rows. */
+struct piece {
+	struct od_cuda_device *c;
+	const struct od_op_attend *o;
+	struct gpu_attend_parts parts;
+	const float *before;
+	float *after;
+	uint32_t first_row, n_rows;
+};
+
+static void run_piece(const struct piece *p)
+{
+	const struct od_op_attend *o = p->o;
+	const struct cut t = cut_of(p->c, o, (uint64_t)p->n_rows * p->parts.n);
+	const struct gpu_row *rows = (const struct gpu_row *)od_cuda_at(o->rows) + p->first_row;
+	struct gpu_attend a = {
+		.rows = rows, .q = (const float *)od_cuda_at(o->q) + (size_t)p->first_row * o->n_heads * o->k_dim, .keys = od_cuda_kv(&o->keys),
+		.values = od_cuda_kv(&o->values), .parts = p->parts, .n_heads = o->n_heads, .n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim,
+		.v_dim = o->v_dim, .window = o->window, .scale = o->scale,
+	};
+	const struct gpu_attend_fold f = {
+		.rows = rows, .parts = p->parts, .sinks = od_cuda_at(o->sinks), .before = p->before, .after = p->after,
+		.out = (float *)od_cuda_at(o->out) + (size_t)p->first_row * o->n_heads * o->v_dim, .n_heads = o->n_heads, .v_dim = o->v_dim,
+		.window = o->window,
+	};
+	const struct gpu_grid blocks = { p->parts.n, t.groups, p->n_rows };
+	const struct gpu_grid elements = { od_cuda_blocks(o->v_dim, GPU_FOLD_THREADS), o->n_heads, p->n_rows };
+
+	a.wide_keys = aligned(&a.keys, o->n_kv_heads, o->k_dim, 4);
+	cut_values(&a, &t);
+	od_cuda_launched(p->c, gpu_attend[t.wide][o->keys.dtype == OD_BF16][t.heads == 8 ? 3 : t.heads / 2](
+				       od_cuda_stream(p->c), blocks, gpu_attend_shared(t.heads, o->k_dim), &a),
+			 "attend");
+	od_cuda_launched(p->c, gpu_attend_fold(od_cuda_stream(p->c), elements, GPU_FOLD_SHARED, &f), "fold of attend");
+}
+
+/* The scratch memory: [2][n_heads][2] for a row whose blocks take several pieces; then the parts of a piece. */
+void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_attend *o = &op->attend;
+	const uint64_t state_bytes = 2 * 2 * sizeof(float) * (uint64_t)o->n_heads;
+	const uint64_t block_bytes = ((uint64_t)o->v_dim + 2) * sizeof(float) * o->n_heads, wanted = (uint64_t)c->n_sm * PARTS_BYTES_A_SM;
+	const uint32_t all = blocks_of(o);
+	uint64_t room = OD_CUDA_SCRATCH_BYTES - state_bytes, blocks, rows;
+	float *state = c->scratch, *at = state + 4 * (size_t)o->n_heads;
+
+	if (state_bytes + block_bytes > OD_CUDA_SCRATCH_BYTES || gpu_attend_shared(1, o->k_dim) > MOST_SHARED) {
+		od_cuda_fail(c, "attention: the heads are too large for the GPU's scratch memory");
+		return;
+	}
+	room = wanted < block_bytes ? block_bytes : wanted < room ? wanted : room;
+	blocks = room / block_bytes < all ? room / block_bytes : all;
+	rows = room / block_bytes / blocks;
+	rows = blocks < all ? 1 : rows < MAX_ROWS ? rows : MAX_ROWS;
+	for (uint32_t r = 0; r < op->n_rows; r += (uint32_t)rows) {
+		struct piece p = { .c = c, .o = o, .first_row = r, .n_rows = op->n_rows - r < rows ? op->n_rows - r : (uint32_t)rows };
+		size_t n;
+
+		for (uint32_t first = 0, i = 0; first < all; first += (uint32_t)blocks, i++) {
+			p.parts.first = first;
+			p.parts.n = all - first < blocks ? all - first : (uint32_t)blocks;
+			n = (size_t)p.n_rows * o->n_heads * p.parts.n;
+			p.parts.max = at;
+			p.parts.sum = at + n;
+			p.parts.vector = at + 2 * n;
+			p.before = first > 0 ? state + i % 2 * 2 * (size_t)o->n_heads : NULL;
+			p.after = all - first > blocks ? state + (i + 1) % 2 * 2 * (size_t)o->n_heads : NULL;
+			run_piece(&p);
+		}
+	}
+}
+
+void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_latent_query *o = &op->latent_query;
+	const struct gpu_absorb a = {
+		.q = od_cuda_at(o->q), .out = od_cuda_at(o->out),
+		.turn = { .angles = od_cuda_at(o->turn.angles), .dims = o->turn.dims, .neighbours = o->turn.neighbours },
+		.kv_b = od_cuda_mat(o->kv_b), .n_heads = o->n_heads, .nope_dim = o->nope_dim, .v_dim = o->v_dim, .rank = o->rank,
+		.n_rows = op->n_rows,
+	};
+	const uint32_t rows = op->n_rows > 1 ? GPU_PRODUCT_ROWS : 1;
+	gpu_absorb_fn *run = gpu_absorb[a.kv_b.form][op->n_rows > 1];
+
+	if (run == NULL) {
+		od_cuda_fail(c, "latent query: weights that are not as published");
+		return;
+	}
+	od_cuda_launched(c, run(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(o->rank, GPU_ABSORB_THREADS), o->n_heads,
+								       od_cuda_blocks(op->n_rows, rows) },
+				4 * GPU_ABSORB_EACH * rows, &a), "latent query");
+}

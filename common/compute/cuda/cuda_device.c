@@ -1,0 +1,296 @@
+#include "common/compute/cuda/cuda_device.h"
+
+#include "common/base/mem.h"
+#include "common/compute/cuda/cuda_exec.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ---- */
+
+void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const char *what)
+{
+	struct od_cuda_queue *u = &c->queue[q];
+
+	if (error == 0)
+		return;
+	pthread_mutex_lock(&u->lock);
+	if (u->rc == OD_OK)
+		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, what, gpu_error(error));
+	pthread_mutex_unlock(&u->lock);
+}
+
+void od_cuda_fail(struct od_cuda_device *c, const char *what)
+{
+	struct od_cuda_queue *u = &c->queue[OD_QUEUE_COMPUTE];
+
+	pthread_mutex_lock(&u->lock);
+	if (u->rc == OD_OK)
+		u->rc = od_fail(&u->failed, OD_ERR_UNSUPPORTED, "%s: %s", c->base.name, what);
+	pthread_mutex_unlock(&u->lock);
+}
+
+/* What a kernel could not do. All work of the compute queue that the host knows of is done. */
+static void look_for_fault(struct od_cuda_device *c)
+{
+	struct od_cuda_queue *u = &c->queue[OD_QUEUE_COMPUTE];
+	const struct gpu_fault f = *c->fault;
+
+	if (f.kind == 0)
+		return;
+	memset(c->fault, 0, sizeof(*c->fault));
+	if (u->rc != OD_OK)
+		return;
+	if (f.kind == GPU_FAULT_RANGE)
+		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", f.n_experts - 1, f.expert);
+	else
+		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "a row has expert %u twice", f.expert);
+}
+
+/* ---- memory ---- */
+
+static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+	struct od_buf *b = calloc(1, sizeof(*b));
+	struct gpu_about about;
+
+	*out = NULL;
+	if (b != NULL && bytes <= UINT64_MAX / 2)
+		b->at = gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
+	if (b == NULL || b->at == NULL) {
+		free(b);
+		gpu_look(c->gpu, &about);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free", d->name,
+			       what, (bytes >> 20) + 1, about.free_bytes >> 20);
+	}
+	b->device = d;
+	b->bytes = bytes;
+	*out = b;
+	return OD_OK;
+}
+
+static void buf_free(struct od_buf *b)
+{
+	gpu_free(((struct od_cuda_device *)b->device)->gpu, b->at);
+	free(b);
+}
+
+static void *map(struct od_ref r)
+{
+	(void)r;
+	return NULL;
+}
+
+/* ---- queues ---- */
+
+static void put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+
+	od_cuda_begin(c, q);
+	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(to), from, n, GPU_TO), "copy to the GPU");
+	od_cuda_end(c, q);
+}
+
+static void get(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+
+	od_cuda_begin(c, q);
+	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, to, od_cuda_at(from), n, GPU_FROM), "copy from the GPU");
+	od_cuda_end(c, q);
+}
+
+static void run(struct od_device *d, enum od_queue q, const struct od_op *op)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+
+	od_cuda_begin(c, q);
+	od_cuda_run(c, q, op);
+	od_cuda_end(c, q);
+}
+
+void od_cuda_begin(struct od_cuda_device *c, enum od_queue q)
+{
+	pthread_mutex_lock(&c->queue[q].order);
+}
+
+void od_cuda_end(struct od_cuda_device *c, enum od_queue q)
+{
+	c->queue[q].given++;
+	pthread_mutex_unlock(&c->queue[q].order);
+}
+
+/* The event of a ticket: tickets are marked when they are drawn; of those that are forgotten a later one serves. NULL: nothing was
+ * given. order held. */
+static struct gpu_event *event_of(struct od_cuda_queue *u, uint64_t ticket)
+{
+	struct od_cuda_mark *found = NULL;
+
+	for (size_t i = 0; i < OD_CUDA_MARKS; i++)
+		if (u->mark[i].ticket >= ticket && u->mark[i].ticket > 0 && (found == NULL || u->mark[i].ticket < found->ticket))
+			found = &u->mark[i];
+	return found != NULL && ticket > 0 ? found->event : NULL;
+}
+
+static uint64_t ticket(struct od_device *d, enum od_queue q)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+	struct od_cuda_queue *u = &c->queue[q];
+	uint64_t t;
+
+	pthread_mutex_lock(&u->order);
+	t = u->given;
+	if (t > 0 && u->mark[u->newest].ticket != t) {
+		u->newest = (u->newest + 1) % OD_CUDA_MARKS;
+		u->mark[u->newest].ticket = t;
+		od_cuda_note(c, q, gpu_event_record(u->mark[u->newest].event, u->stream), "event");
+	}
+	pthread_mutex_unlock(&u->order);
+	return t;
+}
+
+static int wait_for(struct od_device *d, enum od_queue q, uint64_t t, struct od_err *err)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+	struct od_cuda_queue *u = &c->queue[q];
+	struct gpu_event *e;
+	int rc;
+
+	pthread_mutex_lock(&u->order);
+	e = event_of(u, t);
+	pthread_mutex_unlock(&u->order);
+	if (e != NULL)
+		od_cuda_note(c, q, gpu_event_wait(e), "its work");
+	pthread_mutex_lock(&u->lock);
+	if (q == OD_QUEUE_COMPUTE)
+		look_for_fault(c);
+	rc = u->rc;
+	if (rc != OD_OK && err != NULL) {
+		*err = u->failed;
+		u->rc = OD_OK;
+	}
+	pthread_mutex_unlock(&u->lock);
+	return rc;
+}
+
+void od_cuda_finish(struct od_cuda_device *c)
+{
+	od_cuda_launched(c, gpu_event_record(c->finished, od_cuda_stream(c)), "event");
+	od_cuda_launched(c, gpu_event_wait(c->finished), "its work");
+}
+
+static void after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t t)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+	struct gpu_event *e;
+
+	pthread_mutex_lock(&c->queue[other].order);
+	e = event_of(&c->queue[other], t);
+	pthread_mutex_unlock(&c->queue[other].order);
+	if (e == NULL)
+		return;
+	od_cuda_begin(c, q);
+	od_cuda_note(c, q, gpu_stream_after(c->queue[q].stream, e), "event");
+	od_cuda_end(c, q);
+}
+
+/* ---- life ---- */
+
+static void free_queue(struct od_cuda_queue *u)
+{
+	for (size_t i = 0; i < OD_CUDA_MARKS; i++)
+		gpu_event_free(u->mark[i].event);
+	gpu_stream_free(u->stream);
+	pthread_mutex_destroy(&u->lock);
+	pthread_mutex_destroy(&u->order);
+}
+
+static void free_device(struct od_device *d)
+{
+	struct od_cuda_device *c = (struct od_cuda_device *)d;
+
+	for (int q = 0; q < OD_N_QUEUES; q++)
+		free_queue(&c->queue[q]);
+	gpu_free(c->gpu, c->scratch);
+	od_cuda_free_tables(c);
+	gpu_event_free(c->finished);
+	gpu_free_host(c->gpu, c->fault);
+	gpu_close(c->gpu);
+	free(c);
+}
+
+static int make_queue(struct od_cuda_device *c, struct od_cuda_queue *u, struct od_err *err)
+{
+	int error = gpu_stream_new(&u->stream, c->gpu);
+
+	for (size_t i = 0; error == 0 && i < OD_CUDA_MARKS; i++)
+		error = gpu_event_new(&u->mark[i].event, c->gpu);
+	return error == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "%s: %s", c->base.name, gpu_error(error));
+}
+
+static const struct od_device_ops ops = {
+	.buf_new = buf_new,
+	.buf_free = buf_free,
+	.map = map,
+	.put = put,
+	.get = get,
+	.run = run,
+	.ticket = ticket,
+	.wait = wait_for,
+	.after = after,
+	.free = free_device,
+};
+
+static int open_device(struct od_device **out, unsigned index, struct od_err *err)
+{
+	struct od_cuda_device *c = calloc(1, sizeof(*c));
+	struct gpu_about about;
+	int rc;
+
+	*out = NULL;
+	if (c == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a device");
+	rc = gpu_open(&c->gpu, index, err);
+	if (rc != OD_OK) {
+		free(c);
+		return rc;
+	}
+	for (int q = 0; q < OD_N_QUEUES; q++) {
+		pthread_mutex_init(&c->queue[q].lock, NULL);
+		pthread_mutex_init(&c->queue[q].order, NULL);
+	}
+	gpu_look(c->gpu, &about);
+	c->base.ops = &ops;
+	snprintf(c->base.name, sizeof(c->base.name), "cuda:%u %.36s", index, about.name);
+	for (size_t i = 0; i < 2; i++) {
+		c->base.kernels[i] = "cuda";
+		c->base.kernel_class[i] = OD_CLASS_FMA16;
+	}
+	c->n_sm = about.n_sm;
+	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
+		rc = make_queue(c, &c->queue[q], err);
+	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu) != 0)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no event", c->base.name);
+	if (rc == OD_OK) {
+		c->scratch = gpu_alloc(c->gpu, OD_CUDA_SCRATCH_BYTES);
+		c->fault = gpu_alloc_host(c->gpu, sizeof(*c->fault));
+	}
+	if (rc == OD_OK && (c->scratch == NULL || c->fault == NULL))
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: too little memory: %" PRIu64 " bytes free", c->base.name, about.free_bytes);
+	if (rc != OD_OK) {
+		free_device(&c->base);
+		return rc;
+	}
+	*out = &c->base;
+	return OD_OK;
+}
+
+__attribute__((visibility("default"))) const struct od_cuda_plugin od_cuda_plugin = {
+	.version = OD_CUDA_PLUGIN_VERSION,
+	.device_bytes = sizeof(struct od_device),
+	.open = open_device,
+};

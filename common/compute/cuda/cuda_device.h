@@ -1,0 +1,23 @@
+/* cuda_device.h - a device (device.h) that computes on a GPU, in the plugin libod_cuda.so. Its results have the bits of the kernel
+ * class OD_CLASS_FMA16 in both profiles.
+ *
+ * The plugin is opened at run time (open_device.c), so that one build serves machines with and without a GPU. libod_gpu_host.so is
+ * the same with an emulated GPU (gpu_host.c), for tests.
+ * Thread: as device.h says. */
+#ifndef OD_COMPUTE_CUDA_DEVICE_H
+#define OD_COMPUTE_CUDA_DEVICE_H
+
+#include "common/compute/device.h"
+
+#define OD_CUDA_PLUGIN_VERSION 1u
+#define OD_CUDA_PLUGIN_SYMBOL "od_cuda_plugin"
+
+/* What the plugin exports. */
+struct od_cuda_plugin {
+	uint32_t version; /* OD_CUDA_PLUGIN_VERSION: the first field for good */
+	uint32_t device_bytes; /* of struct od_device, to find a plugin of another build */
+	/* index: which GPU of those that the process may use. */
+	int (*open)(struct od_device **out, unsigned index, struct od_err *err);
+};
+
+#endif

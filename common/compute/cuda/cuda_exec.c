@@ -1,0 +1,134 @@
+#include "common/compute/cuda/cuda_exec.h"
+
+_Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PAGE == OD_KV_PAGE, "ops.h");
+
+/* Launches a kernel with a block for each part of each row, and notes what came of it. */
+#define LAUNCH(c, kernel, blocks, rows, shared, ...) \
+	od_cuda_launched(c, kernel(od_cuda_stream(c), (struct gpu_grid){ blocks, rows, 1 }, shared, &__VA_ARGS__), #kernel)
+
+static unsigned parts(uint64_t n)
+{
+	return od_cuda_blocks(n, GPU_ROW_THREADS);
+}
+
+struct gpu_kv od_cuda_kv(const struct od_stream *s)
+{
+	return (struct gpu_kv){ .pages = od_cuda_at(s->pages), .tables = od_cuda_at(s->tables), .page_bytes = s->page_bytes,
+				.row_bytes = s->row_bytes, .table_pages = s->table_pages, .dtype = s->dtype };
+}
+
+static struct gpu_turn turn_of(const struct od_turn *t)
+{
+	return (struct gpu_turn){ .angles = od_cuda_at(t->angles), .dims = t->dims, .neighbours = t->neighbours };
+}
+
+static void embed(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_embed *o = &op->embed;
+	const struct gpu_embed a = { .table = od_cuda_at(o->table->data), .rows = od_cuda_at(o->rows), .x = od_cuda_at(o->x),
+				     .hidden = (uint32_t)o->table->n_in, .dtype = o->table->dtype, .scale = o->scale };
+
+	LAUNCH(c, gpu_embed, parts(a.hidden), op->n_rows, 0, a);
+}
+
+static void angles(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_angles *o = &op->angles;
+	const struct gpu_angles a = { .rows = od_cuda_at(o->rows), .inv_freq = od_cuda_at(o->inv_freq), .angles = od_cuda_at(o->angles),
+				      .half = o->half, .magnitude = { o->magnitude[0], o->magnitude[1] } };
+
+	LAUNCH(c, gpu_angles, parts(a.half), op->n_rows, 0, a);
+}
+
+static void norm(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_norm *o = &op->norm;
+	const struct gpu_norm a = { .x = od_cuda_at(o->x), .y = od_cuda_at(o->y), .add = od_cuda_at(o->add), .weight = od_cuda_at(o->weight),
+				    .bias = od_cuda_at(o->bias), .n = o->n, .layer = o->kind == OD_NORM_LAYER, .eps = o->eps };
+
+	LAUNCH(c, gpu_norm, 1, op->n_rows, GPU_NORM_SHARED, a);
+}
+
+static void rope_store(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_rope_store *o = &op->rope_store;
+	const struct gpu_rope_store a = {
+		.rows = od_cuda_at(o->rows), .q = od_cuda_at(o->q), .k = od_cuda_at(o->k), .v = od_cuda_at(o->v), .turn = turn_of(&o->turn),
+		.q_norm = od_cuda_at(o->q_norm), .k_norm = od_cuda_at(o->k_norm), .norm_row = o->norm_row, .v_norm = o->v_norm,
+		.eps = o->eps, .clip = o->clip, .keys = od_cuda_kv(&o->keys), .values = od_cuda_kv(&o->values), .n_heads = o->n_heads,
+		.n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim,
+	};
+
+	LAUNCH(c, gpu_rope_store, 1, op->n_rows, GPU_NORM_SHARED, a);
+}
+
+static void latent_store(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_latent_store *o = &op->latent_store;
+	const struct gpu_latent_store a = { .rows = od_cuda_at(o->rows), .latent_key = od_cuda_at(o->latent_key), .turn = turn_of(&o->turn),
+					    .norm = od_cuda_at(o->norm), .eps = o->eps, .stream = od_cuda_kv(&o->stream), .rank = o->rank };
+
+	LAUNCH(c, gpu_latent_store, 1, op->n_rows, GPU_NORM_SHARED, a);
+}
+
+static void split(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_split *o = &op->split;
+	const struct gpu_split a = { .in = od_cuda_at(o->in), .first = od_cuda_at(o->first), .second = od_cuda_at(o->second),
+				     .n_heads = o->n_heads, .dim = o->dim };
+
+	LAUNCH(c, gpu_split, parts((uint64_t)a.n_heads * a.dim), op->n_rows, 0, a);
+}
+
+static void gate(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct gpu_gate a = { .y = od_cuda_at(op->gate.y), .gate = od_cuda_at(op->gate.gate), .n = op->gate.n };
+
+	LAUNCH(c, gpu_gate, parts(a.n), op->n_rows, 0, a);
+}
+
+static void combine(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_combine *o = &op->combine;
+	const struct gpu_combine a = {
+		.y = od_cuda_at(o->y), .weight = od_cuda_at(o->weight), .gate = od_cuda_at(o->gate), .experts_norm = od_cuda_at(o->experts_norm),
+		.shared_norm = od_cuda_at(o->shared_norm), .norm = od_cuda_at(o->norm), .scale = od_cuda_at(o->scale), .x = od_cuda_at(o->x),
+		.sum = od_cuda_at(o->sum), .shared = od_cuda_at(o->shared), .top_k = o->top_k, .hidden = o->hidden, .eps = o->eps,
+	};
+
+	LAUNCH(c, gpu_combine, 1, op->n_rows, GPU_NORM_SHARED, a);
+}
+
+static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
+{
+	const struct od_op_copy *o = &op->copy;
+
+	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(o->to), od_cuda_at(o->from), o->n * op->n_rows, GPU_WITHIN), "copy");
+}
+
+void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
+{
+	if (op->n_rows == 0)
+		return;
+	switch (op->kind) {
+	case OD_OP_EMBED: embed(c, op); break;
+	case OD_OP_ANGLES: angles(c, op); break;
+	case OD_OP_NORM: norm(c, op); break;
+	case OD_OP_LINEAR: od_cuda_linear(c, op); break;
+	case OD_OP_ROPE_STORE: rope_store(c, op); break;
+	case OD_OP_LATENT_STORE: latent_store(c, op); break;
+	case OD_OP_LATENT_QUERY: od_cuda_latent_query(c, op); break;
+	case OD_OP_LATENT_VALUE: od_cuda_latent_value(c, op); break;
+	case OD_OP_ATTEND: od_cuda_attend(c, op); break;
+	case OD_OP_SPLIT: split(c, op); break;
+	case OD_OP_GATE: gate(c, op); break;
+	case OD_OP_DELTA_IN: od_cuda_delta_in(c, op); break;
+	case OD_OP_DELTA: od_cuda_delta(c, op); break;
+	case OD_OP_ROUTE: od_cuda_route(c, op); break;
+	case OD_OP_FFN: od_cuda_ffn(c, op); break;
+	case OD_OP_EXPERTS: od_cuda_experts(c, op); break;
+	case OD_OP_COMBINE: combine(c, op); break;
+	case OD_OP_COPY: copy(c, q, op); break;
+	case OD_OP_MERGE: od_cuda_merge(c, q, op); break;
+	}
+}

@@ -1,0 +1,92 @@
+/* cuda_exec.h - the GPU device's state, and how it turns operations (ops.h) into kernels. Only for cuda/.
+ *
+ * Thread: as device.h says; od_cuda_run between od_cuda_begin and od_cuda_end of the queue. */
+#ifndef OD_COMPUTE_CUDA_EXEC_H
+#define OD_COMPUTE_CUDA_EXEC_H
+
+#include <pthread.h>
+
+#include "common/compute/cuda/kernels.h"
+#include "common/compute/device_internal.h"
+
+#define OD_CUDA_MARKS 64u
+#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of attention and of coded matrices; larger work is cut into pieces */
+
+/* A ticket that the host may wait for. */
+struct od_cuda_mark {
+	uint64_t ticket; /* 0: not used yet */
+	struct gpu_event *event;
+};
+
+struct od_cuda_queue {
+	pthread_mutex_t order; /* of what the stream is given, and of the marks: the load queue has many threads */
+	struct gpu_stream *stream;
+	uint64_t given;
+	struct od_cuda_mark mark[OD_CUDA_MARKS];
+	size_t newest;
+	pthread_mutex_t lock; /* of the error */
+	int rc;
+	struct od_err failed;
+};
+
+struct od_cuda_device {
+	struct od_device base;
+	struct gpu *gpu;
+	struct od_cuda_queue queue[OD_N_QUEUES];
+	struct gpu_fault *fault; /* host memory that kernels write */
+	void *scratch;		 /* OD_CUDA_SCRATCH_BYTES; the compute queue's */
+	struct gpu_event *finished;
+	unsigned n_sm;
+	struct od_cuda_table *tables; /* cuda_experts.c */
+};
+
+static inline void *od_cuda_at(struct od_ref r) /* NULL: nowhere */
+{
+	return r.buf == NULL ? NULL : r.buf->at + r.at;
+}
+
+void od_cuda_begin(struct od_cuda_device *c, enum od_queue q);
+void od_cuda_end(struct od_cuda_device *c, enum od_queue q);
+/* Keeps the queue's first error. */
+void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const char *what);
+void od_cuda_fail(struct od_cuda_device *c, const char *what); /* the same, of what the compute queue cannot do */
+void od_cuda_finish(struct od_cuda_device *c); /* waits for the compute queue */
+void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op);
+
+/* The compute queue's stream, and a note of what a launcher returned. */
+static inline struct gpu_stream *od_cuda_stream(struct od_cuda_device *c)
+{
+	return c->queue[OD_QUEUE_COMPUTE].stream;
+}
+
+static inline void od_cuda_launched(struct od_cuda_device *c, int error, const char *kernel)
+{
+	od_cuda_note(c, OD_QUEUE_COMPUTE, error, kernel);
+}
+
+static inline unsigned od_cuda_blocks(uint64_t n, uint64_t each) /* n / each, rounded up */
+{
+	return (unsigned)((n + each - 1) / each);
+}
+
+/* Operations that take more than a launch (cuda_*.c). */
+void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_latent_value(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_free_tables(struct od_cuda_device *c);
+void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_delta_in(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_delta(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_route(struct od_cuda_device *c, const struct od_op *op);
+void od_cuda_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op *op);
+
+/* Chunks of a matrix with planes, at most GPU_MAX_CHUNKS, to BF16. */
+void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to);
+
+struct gpu_kv od_cuda_kv(const struct od_stream *s);
+/* A matrix for a kernel; with planes, its chunk_at is the caller's to set. */
+struct gpu_mat od_cuda_mat(const struct od_weight *w);
+
+#endif

@@ -1,0 +1,236 @@
+/* OD_OP_EXPERTS: the GPU sorts rows by expert, and runs those that have any. The host does not know which they are. */
+#include "common/compute/cuda/cuda_exec.h"
+
+#include "common/base/mem.h"
+#include "common/compute/scratch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The experts of a layer, as kernels need them: kept on the GPU as long as they stay what they are. */
+struct od_cuda_table {
+	struct od_cuda_table *next;
+	const struct od_expert *of;
+	uint32_t n;
+	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
+	size_t bytes; /* of both */
+	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
+	uint32_t blocks[2]; /* the most that a matrix with planes has */
+	bool biases;
+};
+
+static size_t chunks_of(const struct od_weight *w)
+{
+	return w->chunk_at != NULL ? (w->n_out + w->chunk_rows - 1) / w->chunk_rows : 0;
+}
+
+static size_t table_bytes(const struct od_expert *of, uint32_t n)
+{
+	size_t chunks = 0;
+
+	for (uint32_t e = 0; e < n; e++)
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+			chunks += chunks_of(&of[e].mat[mat]);
+	return n * sizeof(struct gpu_expert) + chunks * sizeof(uint64_t);
+}
+
+
+static void free_table(struct od_cuda_device *c, struct od_cuda_table *t)
+{
+	if (t == NULL)
+		return;
+	gpu_free(c->gpu, t->gpu);
+	free(t->host);
+	free(t);
+}
+
+void od_cuda_free_tables(struct od_cuda_device *c)
+{
+	for (struct od_cuda_table *t = c->tables, *next; t != NULL; t = next) {
+		next = t->next;
+		free_table(c, t);
+	}
+}
+
+static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od_expert *of, uint32_t n, size_t bytes)
+{
+	struct od_cuda_table *t = calloc(1, sizeof(*t));
+
+	if (t != NULL) {
+		*t = (struct od_cuda_table){ .next = c->tables, .of = of, .n = n, .bytes = bytes, .host = calloc(1, bytes),
+					     .gpu = gpu_alloc(c->gpu, bytes) };
+	}
+	if (t == NULL || t->host == NULL || t->gpu == NULL) {
+		free_table(c, t);
+		return NULL;
+	}
+	c->tables = t;
+	return t;
+}
+
+/* What the experts are now. */
+static void describe(const struct od_expert *of, struct gpu_expert *to, struct od_cuda_table *t)
+{
+	uint64_t *chunk = (uint64_t *)(void *)(to + t->n), *on_gpu = (uint64_t *)(void *)(t->gpu + t->n);
+
+	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
+	t->biases = false;
+	for (uint32_t e = 0; e < t->n; e++) {
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const struct od_weight *w = &of[e].mat[mat];
+			const size_t n = chunks_of(w);
+			const uint32_t blocks = n > 0 ? gpu_planes_blocks((uint32_t)w->n_out, (uint32_t)w->n_in, (uint32_t)w->chunk_rows) : 0;
+			const bool down = mat == OD_MAT_DOWN;
+			struct gpu_mat m = od_cuda_mat(w);
+
+			m.chunk_at = n > 0 ? on_gpu : NULL;
+			memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
+			chunk += n;
+			on_gpu += n;
+			memcpy(&to[e].mat[mat], &m, sizeof(m));
+			to[e].bias[mat].at = od_cuda_at(of[e].bias[mat].data);
+			to[e].bias[mat].dtype = of[e].bias[mat].dtype;
+			t->forms[down] |= 1u << m.form;
+			t->blocks[down] = blocks > t->blocks[down] ? blocks : t->blocks[down];
+			t->biases = t->biases || to[e].bias[mat].at != NULL;
+		}
+	}
+}
+
+/* NULL: no memory; that is noted. */
+static const struct od_cuda_table *table_of(struct od_cuda_device *c, const struct od_op_experts *o)
+{
+	const size_t bytes = table_bytes(o->expert, o->n_experts);
+	struct gpu_expert *now = calloc(1, bytes); /* padding too is compared */
+	struct od_cuda_table *t = c->tables;
+
+	while (t != NULL && (t->of != o->expert || t->n != o->n_experts || t->bytes != bytes))
+		t = t->next;
+	if (t == NULL && now != NULL)
+		t = new_table(c, o->expert, o->n_experts, bytes);
+	if (t == NULL || now == NULL) {
+		free(now);
+		od_cuda_fail(c, "no memory for a table of experts");
+		return NULL;
+	}
+	describe(o->expert, now, t);
+	if (memcmp(now, t->host, bytes) != 0) {
+		/* Work that was queued before may still need what was there. */
+		od_cuda_finish(c);
+		memcpy(t->host, now, bytes);
+		od_cuda_launched(c, gpu_copy(od_cuda_stream(c), t->gpu, t->host, bytes, GPU_TO), "table of experts");
+	}
+	free(now);
+	return t;
+}
+
+/* Where things lie in the device's scratch. */
+struct lists {
+	struct gpu_tile *tile;
+	uint32_t *tiles_before;
+	uint32_t most_tiles; /* of a round */
+};
+
+static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struct lists *l)
+{
+	const uint64_t pairs = (uint64_t)s->n_rows * s->top_k, rounds = (pairs + s->together - 1) / s->together;
+	const uint64_t some = s->together < s->n_experts ? s->together : s->n_experts, all = pairs / s->rows + s->n_experts + rounds;
+	const uint64_t before = od_round_up(all * sizeof(struct gpu_tile), 256);
+
+	l->most_tiles = (uint32_t)(s->together / s->rows + some);
+	l->tile = c->scratch;
+	l->tiles_before = (uint32_t *)(void *)((char *)c->scratch + before);
+	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= 65535;
+}
+
+struct round {
+	struct od_cuda_device *c;
+	const struct od_cuda_table *table;
+	const struct od_op_experts *o;
+	struct gpu_expert_products products;
+	struct gpu_expert_rows rows;
+	uint32_t most_tiles;
+	unsigned index; /* of the rows of a tile */
+};
+
+static void multiply(struct round *r, bool down)
+{
+	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
+
+	r->products.down = down;
+	if (r->table->blocks[down] > 0)
+		od_cuda_launched(r->c, gpu_expert_planes(od_cuda_stream(r->c),
+							  (struct gpu_grid){ r->table->blocks[down] * (down ? 1 : 2), r->most_tiles, 1 },
+							  GPU_PLANES_BLOCK + GPU_PLANES_SCRATCH, &r->products), "experts as planes");
+	for (unsigned form = 0; form < GPU_N_FORMS; form++) {
+		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs((enum gpu_form)form));
+
+		if ((r->table->forms[down] >> form & 1) == 0)
+			continue;
+		od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c),
+									    (struct gpu_grid){ down ? blocks : 2 * blocks, r->most_tiles, 1 },
+									    gpu_product_shared((enum gpu_form)form), &r->products),
+				 "experts");
+	}
+}
+
+static void run_round(struct round *r, bool round_bf16)
+{
+	const struct gpu_grid grid = { od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS), r->most_tiles * r->rows.rows, 1 };
+
+	multiply(r, false);
+	r->rows.n = r->products.intermediate;
+	od_cuda_launched(r->c, gpu_expert_act(od_cuda_stream(r->c), grid, 0, &r->rows), "activation");
+	multiply(r, true);
+	r->rows.n = r->products.hidden;
+	r->rows.round = round_bf16;
+	if (round_bf16 || r->table->biases)
+		od_cuda_launched(r->c, gpu_expert_down_end(od_cuda_stream(r->c),
+							    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS), grid.y, 1 },
+							    0, &r->rows), "expert's end");
+}
+
+void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_experts *o = &op->experts;
+	const uint32_t n = (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, pairs = op->n_rows * o->top_k;
+	const struct od_experts_places p = od_experts_places(o->hidden, n, o->n_experts, o->top_k, op->n_rows);
+	const uint64_t together = od_experts_together(o->top_k, op->n_rows);
+	const struct od_cuda_table *table;
+	char *at = od_cuda_at(o->scratch);
+	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .end = (uint32_t *)(void *)(at + p.end),
+				 .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault, .n_rows = op->n_rows, .top_k = o->top_k,
+				 .n_experts = o->n_experts, .rows = 1, .together = (uint32_t)together };
+	struct round r = { .c = c, .o = o };
+	struct lists l;
+
+	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
+		sort.rows *= 2;
+		r.index++;
+	}
+	table = table_of(c, o);
+	if (table == NULL)
+		return;
+	if (!find_lists(c, &sort, &l)) {
+		od_cuda_fail(c, "too many rows at once for this number of experts; use fewer --prefill-rows");
+		return;
+	}
+	sort.tile = l.tile;
+	sort.tiles_before = l.tiles_before;
+	od_cuda_launched(c, gpu_sort(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, (GPU_SORT_THREADS / 32 + 1) * sizeof(uint32_t), &sort),
+			 "sort by expert");
+	r.table = table;
+	r.most_tiles = l.most_tiles;
+	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),
+						   .gate = (float *)(void *)(at + p.ffn),
+						   .up = (float *)(void *)(at + p.ffn + od_ffn_half_bytes(n, together)),
+						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n };
+	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .gate = r.products.gate, .up = r.products.up,
+					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
+		r.products.first = r.rows.first = first;
+		r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
+		run_round(&r, op->profile == OD_PROFILE_BF16);
+	}
+}

@@ -1,0 +1,218 @@
+/* Operations that are products: how they are cut into launches. */
+#include "common/compute/cuda/cuda_exec.h"
+
+#include "common/compute/quant.h"
+#include "common/compute/scratch.h"
+
+#include <assert.h>
+
+/* By type: without scales, and with; -1: not so. */
+static enum gpu_form form_of(const struct od_weight *w)
+{
+	static const int8_t form[OD_DTYPE_LAST + 1][2] = {
+		[0] = { -1, -1 },
+		[OD_BF16] = { GPU_BF16, -1 },
+		[OD_F16] = { GPU_F16, -1 },
+		[OD_F32] = { GPU_F32, -1 },
+		[OD_INT8] = { GPU_INT8, GPU_SCALED_I8 },
+		[OD_NF4] = { GPU_NF4, -1 },
+		[OD_F8_E4M3] = { GPU_E4M3, GPU_SCALED_E4M3 },
+		[OD_F8_E5M2] = { GPU_E5M2, GPU_SCALED_E5M2 },
+		[OD_U4B8] = { -1, GPU_SCALED_U4 },
+		[OD_U8B128] = { -1, GPU_SCALED_U8 },
+		[OD_F4_E2M1] = { -1, GPU_SCALED_E2M1 },
+		[OD_F8_E8M0] = { -1, -1 },
+	};
+	const bool scaled = w->scales.at.buf != NULL;
+	const int8_t f = form[w->dtype][scaled];
+
+	assert(f >= 0); /* packs have no other types */
+	return !scaled && w->dtype == OD_INT8 && w->grouped ? GPU_INT8_GROUP : (enum gpu_form)f;
+}
+
+struct gpu_mat od_cuda_mat(const struct od_weight *w)
+{
+	return (struct gpu_mat){
+		.data = od_cuda_at(w->data),
+		.scales = od_cuda_at(w->scales.at),
+		.divisor = od_cuda_at(w->scales.divisor),
+		.scale = od_cuda_at(w->scale),
+		.coded = od_cuda_at(w->coded),
+		.row_bytes = od_row_bytes(w->dtype, w->n_in),
+		.n_out = (uint32_t)w->n_out,
+		.n_in = (uint32_t)w->n_in,
+		.group = w->scales.group < w->n_in ? (uint32_t)w->scales.group : (uint32_t)w->n_in, /* not used without scales */
+		.chunk_rows = (uint32_t)w->chunk_rows,
+		.form = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : form_of(w)),
+		.scale_dtype = (uint8_t)w->scales.dtype,
+	};
+}
+
+/* ---- A list of products ---- */
+
+struct list {
+	struct od_cuda_device *c;
+	struct gpu_products args;
+	uint32_t most_rows;
+};
+
+/* Launches what the list has. */
+static void flush(struct list *l)
+{
+	const struct gpu_products *a = &l->args;
+	const struct gpu_product *last = &a->p[a->n - 1];
+	unsigned rows = 1, index = 0, blocks;
+
+	if (a->n == 0)
+		return;
+	while (rows < GPU_PRODUCT_ROWS && rows < l->most_rows) {
+		rows *= 2;
+		index++;
+	}
+	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs((enum gpu_form)last->w.form));
+	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
+								    (struct gpu_grid){ blocks, od_cuda_blocks(l->most_rows, rows), 1 },
+								    gpu_product_shared((enum gpu_form)a->p[0].w.form), a),
+			 "products");
+	l->args.n = 0;
+	l->most_rows = 0;
+}
+
+static void add(struct list *l, const struct gpu_product *p)
+{
+	struct gpu_products *a = &l->args;
+
+	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && a->p[0].w.form != p->w.form))
+		flush(l);
+	a->p[a->n] = *p;
+	a->p[a->n].first_block = 0;
+	if (a->n > 0) {
+		const struct gpu_product *before = &a->p[a->n - 1];
+
+		a->p[a->n].first_block = before->first_block + od_cuda_blocks(before->w.n_out, gpu_product_outs((enum gpu_form)before->w.form));
+	}
+	a->n++;
+	l->most_rows = p->n_rows > l->most_rows ? p->n_rows : l->most_rows;
+}
+
+/* With planes: some chunks at a time are decoded to the scratch, which the products before them have read by then. */
+static void add_coded(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+{
+	const uint64_t chunk_bytes = 2 * (uint64_t)w->chunk_rows * w->n_in, fit = OD_CUDA_SCRATCH_BYTES / chunk_bytes;
+	const uint32_t all = (uint32_t)((w->n_out + w->chunk_rows - 1) / w->chunk_rows);
+	const uint32_t most = fit < GPU_MAX_CHUNKS ? (uint32_t)fit : GPU_MAX_CHUNKS;
+	struct gpu_product p = { .w = od_cuda_mat(w), .x = x, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows };
+
+	assert(most > 0); /* a chunk has at most a shard's rows */
+	flush(l);
+	p.w.data = l->c->scratch;
+	p.w.form = GPU_BF16;
+	for (uint32_t i = 0; i < all; i += most) {
+		const uint64_t first = (uint64_t)i * w->chunk_rows, left = w->n_out - first, rows = (uint64_t)most * w->chunk_rows;
+
+		od_cuda_decode(l->c, w, i, all - i < most ? all - i : most, l->c->scratch);
+		p.w.n_out = (uint32_t)(left < rows ? left : rows);
+		p.y = y + first;
+		add(l, &p);
+		flush(l);
+	}
+}
+
+static void add_plain(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+{
+	if (w->chunk_at != NULL) {
+		add_coded(l, w, x, y, n_rows);
+		return;
+	}
+	add(l, &(struct gpu_product){ .w = od_cuda_mat(w), .x = x, .y = y, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows });
+}
+
+/* ---- Operations ---- */
+
+void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_linear *o = &op->linear;
+	struct list l = { .c = c };
+
+	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++)
+		add_plain(&l, o->w[i], od_cuda_at(o->x), od_cuda_at(o->y[i]), op->n_rows);
+	flush(&l);
+	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
+		const struct gpu_bias b = { .y = od_cuda_at(o->y[i]), .bias = od_cuda_at(o->bias[i]), .n = (uint32_t)o->w[i]->n_out,
+					    .cap = o->cap };
+
+		if (b.bias != NULL || b.cap != 0)
+			od_cuda_launched(c, gpu_add_bias(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(b.n, GPU_ROW_THREADS), op->n_rows, 1 },
+							 0, &b), "bias");
+	}
+}
+
+void od_cuda_latent_value(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_latent_value *o = &op->latent_value;
+	const struct gpu_mat w = od_cuda_mat(o->kv_b);
+	struct list l = { .c = c };
+
+	for (uint32_t h = 0; h < o->n_heads; h++) {
+		const uint64_t row = (uint64_t)h * (o->nope_dim + o->v_dim) + o->nope_dim;
+		struct gpu_product p = { .w = w, .x = (const float *)od_cuda_at(o->in) + (size_t)h * o->rank,
+					 .y = (float *)od_cuda_at(o->out) + (size_t)h * o->v_dim,
+					 .x_stride = (uint64_t)o->n_heads * o->rank, .y_stride = (uint64_t)o->n_heads * o->v_dim,
+					 .n_rows = op->n_rows };
+
+		p.w.n_out = o->v_dim;
+		p.w.data += row * w.row_bytes;
+		if (w.scales != NULL)
+			p.w.scales = (const char *)w.scales +
+				     row * od_scale_groups(&(struct od_scales){ .group = w.group }, w.n_in) *
+					     od_dtype_bytes((enum od_dtype)w.scale_dtype);
+		add(&l, &p);
+	}
+	flush(&l);
+}
+
+void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_ffn *o = &op->ffn;
+	const size_t n = o->part[0].mat[OD_MAT_GATE].n_out, hidden = o->part[0].mat[OD_MAT_DOWN].n_out;
+	const float *x = od_cuda_at(o->x);
+	float *y = od_cuda_at(o->y), *gate = od_cuda_at(o->scratch), *up;
+	struct list l = { .c = c };
+	size_t rows = 0, at = 0;
+
+	for (uint32_t i = 0; i < o->n_parts; i++)
+		rows += o->part[i].n_rows;
+	up = (float *)(void *)((char *)gate + od_ffn_half_bytes(n, rows));
+	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
+		add_plain(&l, &o->part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, o->part[i].n_rows);
+		add_plain(&l, &o->part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, o->part[i].n_rows);
+	}
+	flush(&l);
+	at = 0;
+	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
+		const struct od_ffn_part *part = &o->part[i];
+		struct gpu_act a = { .gate = gate + at * n, .up = up + at * n, .n = (uint32_t)n, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+
+		if (part->bias != NULL) {
+			a.gate_bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_GATE].data), part->bias[OD_MAT_GATE].dtype };
+			a.up_bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_UP].data), part->bias[OD_MAT_UP].dtype };
+		}
+		od_cuda_launched(c, gpu_act(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), part->n_rows, 1 }, 0, &a),
+				 "activation");
+	}
+	at = 0;
+	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++)
+		add_plain(&l, &o->part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, o->part[i].n_rows);
+	flush(&l);
+	at = 0;
+	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
+		const struct od_ffn_part *part = &o->part[i];
+		struct gpu_expert_end e = { .y = y + at * hidden, .n = (uint32_t)hidden, .round = o->routed && op->profile == OD_PROFILE_BF16 };
+
+		if (part->bias != NULL)
+			e.bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_DOWN].data), part->bias[OD_MAT_DOWN].dtype };
+		if (part->bias != NULL || e.round)
+			od_cuda_launched(c, gpu_expert_end(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(hidden, GPU_ROW_THREADS), part->n_rows, 1 },
+							   0, &e), "expert's end");
+	}
+}

@@ -1,0 +1,263 @@
+/* gpu.h - the language of the GPU kernels: C with a few functions, for CUDA and for the host.
+ *
+ * Every kernel file (k_*.cu) is compiled twice: by nvcc for GPUs, and by the C compiler for tests on machines without one. On the
+ * host gpu_host.c runs a grid block after block, with the threads of a block as fibres whose order between two barriers is
+ * random. Only what is in this header may differ between the two, so a kernel that passes on the host computes the same bits on a
+ * GPU: fmaf, division and square root are rounded as IEEE 754 says, and nothing is contracted (-fmad=false).
+ *
+ * A kernel file is written in what C and C++ have in common. A kernel has one argument, a struct by value named a; blocks have one
+ * dimension. Shared memory is what the launch asks for, not cleared.
+ * Thread: device code. */
+#ifndef OD_COMPUTE_GPU_H
+#define OD_COMPUTE_GPU_H
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/compute/cuda/gpu_runtime.h"
+
+#define GPU_WARP 32u
+#define GPU_ALL_LANES 0xffffffffu
+
+#ifdef __CUDACC__
+
+#define GPU_FN static __device__ __forceinline__
+#define GPU_RESTRICT __restrict__
+#define GPU_CONSTANT static __device__ __constant__
+#define GPU_PRAGMA(x) _Pragma(#x)
+#define GPU_UNROLL GPU_PRAGMA(unroll)
+#define GPU_UNROLL_N(n) GPU_PRAGMA(unroll n)
+#define GPU_NO_UNROLL GPU_PRAGMA(unroll 1)
+
+/* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). */
+#define GPU_KERNEL(name, type, n_threads)                                                                     \
+	__global__ void __launch_bounds__(n_threads) name##_kernel(const __grid_constant__ type a);           \
+	extern "C" int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
+	{                                                                                                     \
+		void *list[1] = { (void *)args };                                                             \
+                                                                                                              \
+		return gpu_cuda_launch(stream, (const void *)name##_kernel, grid, n_threads, shared, list);   \
+	}                                                                                                     \
+	__global__ void __launch_bounds__(n_threads) name##_kernel(const __grid_constant__ type a)
+
+extern "C" int gpu_cuda_launch(struct gpu_stream *s, const void *kernel, struct gpu_grid grid, unsigned n_threads, size_t shared,
+			       void **list);
+
+extern __shared__ __align__(16) unsigned char gpu_shared_bytes[];
+
+GPU_FN unsigned gpu_thread(void)
+{
+	return threadIdx.x;
+}
+
+GPU_FN unsigned gpu_threads(void)
+{
+	return blockDim.x;
+}
+
+GPU_FN unsigned gpu_block_x(void)
+{
+	return blockIdx.x;
+}
+
+GPU_FN unsigned gpu_block_y(void)
+{
+	return blockIdx.y;
+}
+
+GPU_FN unsigned gpu_grid_x(void) /* blocks */
+{
+	return gridDim.x;
+}
+
+GPU_FN unsigned gpu_block_z(void)
+{
+	return blockIdx.z;
+}
+
+GPU_FN unsigned char *gpu_shared(void)
+{
+	return gpu_shared_bytes;
+}
+
+GPU_FN void gpu_sync(void) /* all threads of the block */
+{
+	__syncthreads();
+}
+
+GPU_FN void gpu_sync_warp(void)
+{
+	__syncwarp();
+}
+
+/* All lanes of the warp call these together. */
+GPU_FN float gpu_shuffle_xor(float v, unsigned mask)
+{
+	return __shfl_xor_sync(GPU_ALL_LANES, v, (int)mask);
+}
+
+GPU_FN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by) /* the first `by` lanes get their own */
+{
+	return __shfl_up_sync(GPU_ALL_LANES, v, by);
+}
+
+GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane)
+{
+	return __shfl_sync(GPU_ALL_LANES, v, (int)lane);
+}
+
+GPU_FN uint32_t gpu_ballot(bool yes)
+{
+	return __ballot_sync(GPU_ALL_LANES, yes);
+}
+
+GPU_FN uint32_t gpu_atomic_add(uint32_t *at, uint32_t by) /* of integers only: sums of floats have an order */
+{
+	return atomicAdd(at, by);
+}
+
+GPU_FN uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)
+{
+	return atomicCAS(at, expected, to);
+}
+
+GPU_FN unsigned gpu_popcount(uint64_t bits)
+{
+	return (unsigned)__popcll(bits);
+}
+
+GPU_FN uint32_t gpu_float_bits(float f)
+{
+	return __float_as_uint(f);
+}
+
+GPU_FN float gpu_bits_float(uint32_t u)
+{
+	return __uint_as_float(u);
+}
+
+/* Weights are read once: they need not stay in a cache. Aligned to the type. */
+GPU_FN uint4 gpu_load_16(const void *at)
+{
+	return __ldcs((const uint4 *)at);
+}
+
+GPU_FN uint2 gpu_load_8(const void *at)
+{
+	return __ldcs((const uint2 *)at);
+}
+
+GPU_FN uint32_t gpu_load_4(const void *at)
+{
+	return __ldcs((const uint32_t *)at);
+}
+
+typedef uint4 gpu_u4;
+typedef uint2 gpu_u2;
+typedef float4 gpu_f4;
+
+#else
+
+#include "common/compute/cuda/gpu_fibres.h"
+
+#define GPU_FN static inline __attribute__((unused))
+#define GPU_RESTRICT restrict
+#define GPU_CONSTANT static
+#define GPU_UNROLL
+#define GPU_UNROLL_N(n)
+#define GPU_NO_UNROLL
+
+#define GPU_KERNEL(name, type, n_threads)                                                          \
+	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \
+	static void name##_kernel(type a);                                                         \
+	static void name##_fibre(const void *args)                                                 \
+	{                                                                                          \
+		name##_kernel(*(const type *)args);                                                \
+	}                                                                                          \
+	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
+	{                                                                                          \
+		return gpu_host_launch(stream, name##_fibre, args, sizeof(type), grid, n_threads, shared); \
+	}                                                                                          \
+	static void name##_kernel(type a)
+
+typedef struct {
+	uint32_t x, y, z, w;
+} gpu_u4;
+typedef struct {
+	uint32_t x, y;
+} gpu_u2;
+typedef struct {
+	float x, y, z, w;
+} gpu_f4;
+
+GPU_FN unsigned gpu_popcount(uint64_t bits)
+{
+	return (unsigned)__builtin_popcountll(bits);
+}
+
+GPU_FN uint32_t gpu_float_bits(float f)
+{
+	uint32_t u;
+
+	memcpy(&u, &f, sizeof(u));
+	return u;
+}
+
+GPU_FN float gpu_bits_float(uint32_t u)
+{
+	float f;
+
+	memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+/* A GPU faults on an address that is not a multiple of the access's size. */
+GPU_FN void gpu_check_aligned(const void *at, size_t n)
+{
+	if ((uintptr_t)at % n != 0)
+		gpu_host_fail("an access is not aligned to its size");
+}
+
+GPU_FN gpu_u4 gpu_load_16(const void *at)
+{
+	gpu_check_aligned(at, 16);
+	return *(const gpu_u4 *)at;
+}
+
+GPU_FN gpu_u2 gpu_load_8(const void *at)
+{
+	gpu_check_aligned(at, 8);
+	return *(const gpu_u2 *)at;
+}
+
+GPU_FN uint32_t gpu_load_4(const void *at)
+{
+	gpu_check_aligned(at, 4);
+	return *(const uint32_t *)at;
+}
+
+#endif
+
+GPU_FN gpu_f4 gpu_load_f4(const float *at)
+{
+#ifndef __CUDACC__
+	gpu_check_aligned(at, 16);
+#endif
+	return *(const gpu_f4 *)at;
+}
+
+GPU_FN unsigned gpu_lane(void)
+{
+	return gpu_thread() % GPU_WARP;
+}
+
+GPU_FN unsigned gpu_warp(void)
+{
+	return gpu_thread() / GPU_WARP;
+}
+
+#endif

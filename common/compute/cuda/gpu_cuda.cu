@@ -1,0 +1,256 @@
+/* A GPU by CUDA's runtime (12.2 and newer). Its own context is the process's primary one; every call sets the GPU first, as the caller
+ * may be any thread. */
+#include <cuda_runtime.h>
+
+#include <new>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/compute/cuda/gpu_runtime.h"
+
+#define LEAST_MAJOR 7
+#define LEAST_MINOR 5
+
+struct gpu {
+	int index;
+	struct gpu_about about;
+};
+
+struct gpu_stream {
+	struct gpu *g;
+	cudaStream_t stream;
+};
+
+struct gpu_event {
+	struct gpu *g;
+	cudaEvent_t event;
+};
+
+extern "C" const char *gpu_error(int error)
+{
+	return cudaGetErrorString((cudaError_t)error);
+}
+
+static int use(const struct gpu *g)
+{
+	return cudaSetDevice(g->index);
+}
+
+/* ---- life ---- */
+
+static int no_gpu(struct od_err *err, cudaError_t error, int found, unsigned index)
+{
+	int driver = 0;
+
+	(void)cudaDriverGetVersion(&driver);
+	if (error == cudaErrorInsufficientDriver || (driver > 0 && driver < CUDART_VERSION / 1000 * 1000))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
+			       "update the NVIDIA driver", index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+	if (error == cudaErrorNoDevice || (error == cudaSuccess && found == 0))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use", index);
+	if (error != cudaSuccess)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: %s; is the NVIDIA driver installed?", index, cudaGetErrorString(error));
+	return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there is no such GPU; expected cuda:0%s%.0d", index, found > 1 ? " to cuda:" : "",
+		       found > 1 ? found - 1 : 0);
+}
+
+/* An empty kernel tells whether there is code for the GPU. */
+static __global__ void probe(void)
+{
+}
+
+static int look_at(struct gpu *g, struct od_err *err)
+{
+	struct cudaDeviceProp p;
+	cudaFuncAttributes attributes;
+	cudaError_t error = cudaGetDeviceProperties(&p, g->index);
+
+	if (error == cudaSuccess)
+		error = cudaSetDevice(g->index);
+	if (error == cudaSuccess)
+		error = cudaFree(NULL); /* makes the context */
+	if (error != cudaSuccess)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s", g->index, cudaGetErrorString(error));
+	snprintf(g->about.name, sizeof(g->about.name), "%s", p.name);
+	g->about.major = (unsigned)p.major;
+	g->about.minor = (unsigned)p.minor;
+	g->about.n_sm = (unsigned)p.multiProcessorCount;
+	g->about.most_shared = p.sharedMemPerBlock;
+	if (p.major < LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor < LEAST_MINOR) ||
+	    cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; it needs "
+			       "%d.%d or newer", g->index, p.name, p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
+	return OD_OK;
+}
+
+extern "C" int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
+{
+	struct gpu *g;
+	int found = 0, rc;
+	const cudaError_t error = cudaGetDeviceCount(&found);
+
+	*out = NULL;
+	if (error != cudaSuccess || index >= (unsigned)found)
+		return no_gpu(err, error, found, index);
+	g = new (std::nothrow) struct gpu();
+	if (g == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cuda:%u", index);
+	g->index = (int)index;
+	rc = look_at(g, err);
+	if (rc != OD_OK) {
+		delete g;
+		return rc;
+	}
+	*out = g;
+	return OD_OK;
+}
+
+extern "C" void gpu_close(struct gpu *g)
+{
+	delete g;
+}
+
+extern "C" void gpu_look(struct gpu *g, struct gpu_about *about)
+{
+	size_t free_bytes = 0, total = 0;
+
+	if (use(g) == cudaSuccess && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
+		g->about.free_bytes = free_bytes;
+		g->about.total_bytes = total;
+	}
+	*about = g->about;
+}
+
+/* ---- memory ---- */
+
+extern "C" void *gpu_alloc(struct gpu *g, uint64_t bytes)
+{
+	void *at = NULL;
+
+	if (use(g) != cudaSuccess || cudaMalloc(&at, bytes > 0 ? bytes : 1) != cudaSuccess) {
+		(void)cudaGetLastError(); /* it is told by NULL, and not once more */
+		return NULL;
+	}
+	if (cudaMemset(at, 0, bytes) != cudaSuccess || cudaStreamSynchronize(cudaStreamLegacy) != cudaSuccess) {
+		(void)cudaFree(at);
+		return NULL;
+	}
+	return at;
+}
+
+extern "C" void gpu_free(struct gpu *g, void *at)
+{
+	if (at != NULL && use(g) == cudaSuccess)
+		(void)cudaFree(at);
+}
+
+extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
+{
+	void *at = NULL;
+
+	if (use(g) != cudaSuccess || cudaHostAlloc(&at, bytes > 0 ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return NULL;
+	}
+	memset(at, 0, bytes);
+	return at;
+}
+
+extern "C" void gpu_free_host(struct gpu *g, void *at)
+{
+	if (at != NULL && use(g) == cudaSuccess)
+		(void)cudaFreeHost(at);
+}
+
+/* ---- streams ---- */
+
+extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
+{
+	struct gpu_stream *s = new (std::nothrow) struct gpu_stream();
+	cudaError_t error = s == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(g);
+
+	*out = NULL;
+	if (error == cudaSuccess)
+		error = cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking);
+	if (error != cudaSuccess) {
+		delete s;
+		return error;
+	}
+	s->g = g;
+	*out = s;
+	return cudaSuccess;
+}
+
+extern "C" void gpu_stream_free(struct gpu_stream *s)
+{
+	if (s == NULL)
+		return;
+	if (use(s->g) == cudaSuccess)
+		(void)cudaStreamDestroy(s->stream);
+	delete s;
+}
+
+extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
+{
+	static const cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+	const int error = use(s->g);
+
+	return error != cudaSuccess ? error : cudaMemcpyAsync(to, from, n, kinds[way], s->stream);
+}
+
+extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g)
+{
+	struct gpu_event *e = new (std::nothrow) struct gpu_event();
+	cudaError_t error = e == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(g);
+
+	*out = NULL;
+	if (error == cudaSuccess)
+		error = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
+	if (error != cudaSuccess) {
+		delete e;
+		return error;
+	}
+	e->g = g;
+	*out = e;
+	return cudaSuccess;
+}
+
+extern "C" void gpu_event_free(struct gpu_event *e)
+{
+	if (e == NULL)
+		return;
+	if (use(e->g) == cudaSuccess)
+		(void)cudaEventDestroy(e->event);
+	delete e;
+}
+
+extern "C" int gpu_event_record(struct gpu_event *e, struct gpu_stream *s)
+{
+	const int error = use(e->g);
+
+	return error != cudaSuccess ? error : cudaEventRecord(e->event, s->stream);
+}
+
+extern "C" int gpu_event_wait(struct gpu_event *e)
+{
+	const int error = use(e->g);
+
+	return error != cudaSuccess ? error : cudaEventSynchronize(e->event);
+}
+
+extern "C" int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
+{
+	const int error = use(s->g);
+
+	return error != cudaSuccess ? error : cudaStreamWaitEvent(s->stream, e->event, 0);
+}
+
+/* gpu.h's launchers end here. */
+extern "C" int gpu_cuda_launch(struct gpu_stream *s, const void *kernel, struct gpu_grid grid, unsigned n_threads, size_t shared,
+			       void **list)
+{
+	const int error = use(s->g);
+
+	return error != cudaSuccess ? error :
+				      cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(n_threads, 1, 1), list, shared, s->stream);
+}

@@ -1,0 +1,87 @@
+/* gpu_fibres.h - the threads of a block on the host (gpu_host.c); what gpu.h says of the same functions holds.
+ *
+ * A kernel that forgets a barrier reads what another thread has not written, in some order: tests find it because the
+ * order is random ($OD_GPU_SEED).
+ * Thread: the one that runs the grid. */
+#ifndef OD_COMPUTE_GPU_FIBRES_H
+#define OD_COMPUTE_GPU_FIBRES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/compute/cuda/gpu_runtime.h"
+
+/* Queues a kernel; args [n] is copied. */
+int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const void *args, size_t n, struct gpu_grid grid,
+		    unsigned n_threads, size_t shared);
+
+/* The fibre that runs. */
+struct gpu_place {
+	unsigned thread, n_threads, x, y, z, n_x; /* in its block; the block in the grid; blocks in x */
+	unsigned char *shared;
+};
+extern _Thread_local struct gpu_place gpu_place;
+
+static inline unsigned gpu_thread(void)
+{
+	return gpu_place.thread;
+}
+
+static inline unsigned gpu_threads(void)
+{
+	return gpu_place.n_threads;
+}
+
+static inline unsigned gpu_block_x(void)
+{
+	return gpu_place.x;
+}
+
+static inline unsigned gpu_grid_x(void)
+{
+	return gpu_place.n_x;
+}
+
+static inline unsigned gpu_block_y(void)
+{
+	return gpu_place.y;
+}
+
+static inline unsigned gpu_block_z(void)
+{
+	return gpu_place.z;
+}
+
+static inline unsigned char *gpu_shared(void)
+{
+	return gpu_place.shared;
+}
+
+void gpu_sync(void);
+void gpu_sync_warp(void);
+float gpu_shuffle_xor(float v, unsigned mask);
+uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by);
+uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane);
+uint32_t gpu_ballot(bool yes);
+
+static inline uint32_t gpu_atomic_add(uint32_t *at, uint32_t by)
+{
+	const uint32_t old = *at;
+
+	*at = old + by;
+	return old;
+}
+
+static inline uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)
+{
+	const uint32_t old = *at;
+
+	if (old == expected)
+		*at = to;
+	return old;
+}
+
+_Noreturn void gpu_host_fail(const char *what); /* a kernel does what a GPU cannot: ends the process */
+
+#endif

@@ -1,0 +1,601 @@
+/* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres. */
+#include "common/base/mem.h"
+#include "common/compute/cuda/gpu_fibres.h"
+#include "common/compute/far/late_queues.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#define WARP 32u
+#define MAX_THREADS 1024u
+#define STACK_BYTES (64u << 10)
+#define MOST_SHARED (99u << 10) /* the least of what GPUs from compute capability 8.6 on grant, but for 7.5 */
+#define CANARY_BYTES 64u
+#define DIRT 0xff /* in shared memory: NaN as f32 */
+#define TOTAL_BYTES (8ull << 30)
+
+/* ---- Fibres ---- */
+
+/* Saves what a call must keep, and goes on where *to was saved. */
+void gpu_fibre_switch(void **from, void *to);
+#if defined(__x86_64__)
+__asm__(".text\n"
+	".type gpu_fibre_switch,@function\n"
+	"gpu_fibre_switch:\n"
+	"	push %rbp\n	push %rbx\n	push %r12\n	push %r13\n	push %r14\n	push %r15\n"
+	"	mov %rsp, (%rdi)\n"
+	"	mov %rsi, %rsp\n"
+	"	pop %r15\n	pop %r14\n	pop %r13\n	pop %r12\n	pop %rbx\n	pop %rbp\n"
+	"	ret\n"
+	".size gpu_fibre_switch,.-gpu_fibre_switch\n");
+#define SAVED_WORDS 6u
+#define START_WORD 6u /* where the address that it goes on at is */
+#elif defined(__aarch64__)
+__asm__(".text\n"
+	".type gpu_fibre_switch,%function\n"
+	"gpu_fibre_switch:\n"
+	"	sub sp, sp, #160\n"
+	"	stp x19, x20, [sp]\n	stp x21, x22, [sp, #16]\n	stp x23, x24, [sp, #32]\n	stp x25, x26, [sp, #48]\n"
+	"	stp x27, x28, [sp, #64]\n	stp x29, x30, [sp, #80]\n	stp d8, d9, [sp, #96]\n	stp d10, d11, [sp, #112]\n"
+	"	stp d12, d13, [sp, #128]\n	stp d14, d15, [sp, #144]\n"
+	"	mov x9, sp\n	str x9, [x0]\n	mov sp, x1\n"
+	"	ldp x19, x20, [sp]\n	ldp x21, x22, [sp, #16]\n	ldp x23, x24, [sp, #32]\n	ldp x25, x26, [sp, #48]\n"
+	"	ldp x27, x28, [sp, #64]\n	ldp x29, x30, [sp, #80]\n	ldp d8, d9, [sp, #96]\n	ldp d10, d11, [sp, #112]\n"
+	"	ldp d12, d13, [sp, #128]\n	ldp d14, d15, [sp, #144]\n"
+	"	add sp, sp, #160\n"
+	"	ret\n"
+	".size gpu_fibre_switch,.-gpu_fibre_switch\n");
+#define SAVED_WORDS 20u
+#define START_WORD 11u
+#else
+#error "no fibres for this processor: build without the emulated GPU"
+#endif
+
+enum state { READY, AT_BLOCK, AT_WARP, DONE };
+
+/* What lanes of a warp do together; they must do the same. */
+enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_UP, TOGETHER_FROM, TOGETHER_BALLOT };
+
+struct fibre {
+	void *sp;
+	enum state state;
+	enum together what;
+	unsigned parity; /* of slots */
+#if defined(__SANITIZE_THREAD__)
+	void *tsan;
+#endif
+};
+
+struct warp {
+	uint32_t slot[2][WARP]; /* the next exchange has the other one, so that no lane writes what another has yet to read */
+	unsigned n_at, n_alive;
+};
+
+struct block {
+	struct fibre fibre[MAX_THREADS];
+	struct warp warp[MAX_THREADS / WARP];
+	unsigned ready[MAX_THREADS], n_ready;
+	unsigned n_threads, n_alive, n_at;
+	void *scheduler; /* its stack pointer */
+	void (*kernel)(const void *args);
+	const void *args;
+	unsigned char *stacks, *shared;
+	uint64_t random;
+};
+
+_Thread_local struct gpu_place gpu_place;
+static _Thread_local struct block *running;
+
+_Noreturn void gpu_host_fail(const char *what)
+{
+	fprintf(stderr, "emulated GPU: block (%u, %u, %u), thread %u of %u: %s\n", gpu_place.x, gpu_place.y, gpu_place.z,
+		gpu_place.thread, gpu_place.n_threads, what);
+	abort();
+}
+
+static unsigned char *stack_of(const struct block *b, unsigned i)
+{
+	return b->stacks + (size_t)i * STACK_BYTES;
+}
+
+static void switch_to(struct block *b, unsigned i)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	void *mine;
+
+	__sanitizer_start_switch_fiber(&mine, stack_of(b, i), STACK_BYTES);
+#elif defined(__SANITIZE_THREAD__)
+	void *me = __tsan_get_current_fiber();
+
+	__tsan_switch_to_fiber(b->fibre[i].tsan, 0);
+#endif
+	gpu_fibre_switch(&b->scheduler, b->fibre[i].sp);
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(mine, NULL, NULL);
+#elif defined(__SANITIZE_THREAD__)
+	(void)me;
+#endif
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+static _Thread_local const void *scheduler_stack;
+static _Thread_local size_t scheduler_bytes;
+#endif
+#if defined(__SANITIZE_THREAD__)
+static _Thread_local void *scheduler_tsan;
+#endif
+
+/* The fibre that runs stops. */
+static void stop(enum state state)
+{
+	struct block *b = running;
+	struct fibre *f = &b->fibre[gpu_place.thread];
+
+	f->state = state;
+#if defined(__SANITIZE_ADDRESS__)
+	void *mine;
+
+	__sanitizer_start_switch_fiber(state == DONE ? NULL : &mine, scheduler_stack, scheduler_bytes);
+#elif defined(__SANITIZE_THREAD__)
+	__tsan_switch_to_fiber(scheduler_tsan, 0);
+#endif
+	gpu_fibre_switch(&f->sp, b->scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(mine, &scheduler_stack, &scheduler_bytes);
+#endif
+}
+
+static void start(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
+#endif
+	running->kernel(running->args);
+	stop(DONE);
+	abort(); /* nobody continues it */
+}
+
+static void prepare(struct block *b, unsigned i)
+{
+	/* As if it had been saved just before start(): the stack is as behind a call. */
+	void **top = (void **)(void *)(stack_of(b, i) + STACK_BYTES - 64);
+
+	top -= SAVED_WORDS + 1 + (SAVED_WORDS + 1) % 2;
+	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
+	top[START_WORD] = (void *)(uintptr_t)start;
+	b->fibre[i] = (struct fibre){ .sp = top };
+#if defined(__SANITIZE_THREAD__)
+	b->fibre[i].tsan = __tsan_create_fiber(0);
+#endif
+	b->ready[b->n_ready++] = i;
+}
+
+/* xorshift64*; which order it gives does not matter, only that it is another one each time. */
+static uint64_t draw(struct block *b)
+{
+	b->random ^= b->random >> 12;
+	b->random ^= b->random << 25;
+	b->random ^= b->random >> 27;
+	return b->random * 0x2545f4914f6cdd1du >> 32;
+}
+
+static void release(struct block *b, unsigned begin, unsigned end, enum state state)
+{
+	for (unsigned i = begin; i < end; i++) {
+		if (b->fibre[i].state != state)
+			continue;
+		if (state == AT_WARP && b->fibre[i].what != b->fibre[begin].what)
+			gpu_host_fail("lanes of a warp do different things together");
+		b->fibre[i].state = READY;
+		b->ready[b->n_ready++] = i;
+	}
+}
+
+/* Thread i has stopped. */
+static void note_stop(struct block *b, unsigned i)
+{
+	struct warp *w = &b->warp[i / WARP];
+
+	switch (b->fibre[i].state) {
+	case READY: break;
+	case AT_BLOCK: b->n_at++; break;
+	case AT_WARP: w->n_at++; break;
+	case DONE:
+		b->n_alive--;
+		w->n_alive--;
+		break;
+	}
+	if (b->fibre[i].state == DONE && w->n_at > 0)
+		gpu_host_fail("lanes of its warp wait for it, but it has ended");
+	if (w->n_at == WARP) {
+		w->n_at = 0;
+		release(b, i / WARP * WARP, (i / WARP + 1) * WARP, AT_WARP);
+	}
+	if (b->n_alive > 0 && b->n_at == b->n_alive) {
+		b->n_at = 0;
+		release(b, 0, b->n_threads, AT_BLOCK);
+	}
+}
+
+static void run_block(struct block *b, size_t shared)
+{
+	b->n_ready = b->n_at = 0;
+	b->n_alive = b->n_threads;
+	memset(b->shared, DIRT, shared + CANARY_BYTES);
+	for (unsigned i = 0; i < b->n_threads; i++)
+		prepare(b, i);
+	for (unsigned i = 0; i < b->n_threads / WARP; i++)
+		b->warp[i].n_at = 0, b->warp[i].n_alive = WARP;
+	while (b->n_alive > 0) {
+		unsigned at, i;
+
+		if (b->n_ready == 0)
+			gpu_host_fail("threads wait for each other at different barriers");
+		at = (unsigned)(draw(b) % b->n_ready);
+		i = b->ready[at];
+		b->ready[at] = b->ready[--b->n_ready];
+		gpu_place.thread = i;
+		switch_to(b, i);
+		note_stop(b, i);
+#if defined(__SANITIZE_THREAD__)
+		if (b->fibre[i].state == DONE)
+			__tsan_destroy_fiber(b->fibre[i].tsan);
+#endif
+	}
+	for (size_t i = 0; i < CANARY_BYTES; i++)
+		if (b->shared[shared + i] != DIRT)
+			gpu_host_fail("a write behind the shared memory that was asked for");
+}
+
+/* ---- What a kernel calls ---- */
+
+void gpu_sync(void)
+{
+	stop(AT_BLOCK);
+}
+
+static void meet(enum together what)
+{
+	running->fibre[gpu_place.thread].what = what;
+	stop(AT_WARP);
+}
+
+void gpu_sync_warp(void)
+{
+	meet(TOGETHER_SYNC);
+}
+
+/* All lanes give a word; returns the warp's. */
+static const uint32_t *exchange(uint32_t mine, enum together what)
+{
+	struct fibre *f = &running->fibre[gpu_place.thread];
+	uint32_t *slot = running->warp[gpu_place.thread / WARP].slot[f->parity];
+
+	f->parity ^= 1;
+	slot[gpu_place.thread % WARP] = mine;
+	meet(what);
+	return slot;
+}
+
+float gpu_shuffle_xor(float v, unsigned mask)
+{
+	const uint32_t *slot;
+	uint32_t bits;
+
+	memcpy(&bits, &v, sizeof(bits));
+	slot = exchange(bits, TOGETHER_XOR);
+	memcpy(&v, &slot[(gpu_place.thread % WARP) ^ mask], sizeof(v));
+	return v;
+}
+
+uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
+{
+	const unsigned lane = gpu_place.thread % WARP;
+	const uint32_t *slot = exchange(v, TOGETHER_UP);
+
+	return lane >= by ? slot[lane - by] : v;
+}
+
+uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane)
+{
+	return exchange(v, TOGETHER_FROM)[lane % WARP];
+}
+
+uint32_t gpu_ballot(bool yes)
+{
+	const uint32_t *slot = exchange(yes, TOGETHER_BALLOT);
+	uint32_t all = 0;
+
+	for (unsigned i = 0; i < WARP; i++)
+		all |= slot[i] << i;
+	return all;
+}
+
+/* ---- The GPU ---- */
+
+struct gpu {
+	struct od_late *late;
+	pthread_mutex_t lock;
+	struct block *block; /* the work's own */
+	uint64_t used; /* under the lock, as all below */
+	uint64_t total;
+	bool taken[OD_MAX_LATE]; /* streams */
+};
+
+struct gpu_stream {
+	struct gpu *g;
+	unsigned number;
+};
+
+struct gpu_event {
+	struct gpu *g;
+	unsigned stream;
+	uint64_t ticket;
+};
+
+struct memory {
+	uint64_t bytes, pad[31]; /* what follows is aligned to 256 bytes */
+};
+
+enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_WORK };
+
+const char *gpu_error(int error)
+{
+	switch (error) {
+	case ERROR_NONE: return "no error";
+	case ERROR_MEMORY: return "out of memory";
+	case ERROR_LAUNCH: return "a kernel cannot be launched like this";
+	default: return "work has failed";
+	}
+}
+
+static uint64_t number_of(const char *variable, uint64_t otherwise)
+{
+	const char *text = getenv(variable);
+
+	return text != NULL ? strtoull(text, NULL, 0) : otherwise;
+}
+
+int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	int rc;
+
+	*out = NULL;
+	if (index > 1) {
+		free(g);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there are 2 emulated GPUs", index);
+	}
+	if (g == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
+	pthread_mutex_init(&g->lock, NULL);
+	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
+	g->block = calloc(1, sizeof(*g->block));
+	if (g->block != NULL) {
+		g->block->random = number_of("OD_GPU_SEED", 1) * 0x9e3779b97f4a7c15u | 1;
+		g->block->shared = aligned_alloc(256, MOST_SHARED + 256);
+		g->block->stacks = mmap(NULL, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	}
+	rc = g->block == NULL || g->block->shared == NULL || g->block->stacks == MAP_FAILED ?
+		     od_fail(err, OD_ERR_NOMEM, "emulated GPU") : od_late_new(&g->late, err);
+	if (rc == OD_OK)
+		*out = g;
+	else
+		gpu_close(g);
+	return rc;
+}
+
+void gpu_close(struct gpu *g)
+{
+	if (g == NULL)
+		return;
+	od_late_free(g->late);
+	if (g->block != NULL && g->block->stacks != NULL && g->block->stacks != MAP_FAILED)
+		munmap(g->block->stacks, (size_t)MAX_THREADS * STACK_BYTES);
+	if (g->block != NULL)
+		free(g->block->shared);
+	free(g->block);
+	pthread_mutex_destroy(&g->lock);
+	free(g);
+}
+
+void gpu_look(struct gpu *g, struct gpu_about *about)
+{
+	pthread_mutex_lock(&g->lock);
+	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = 2, .total_bytes = g->total,
+				     .free_bytes = g->total - g->used, .most_shared = MOST_SHARED };
+	pthread_mutex_unlock(&g->lock);
+}
+
+void *gpu_alloc(struct gpu *g, uint64_t bytes)
+{
+	struct memory *m = NULL;
+
+	pthread_mutex_lock(&g->lock);
+	if (bytes <= g->total - g->used)
+		m = aligned_alloc(256, (size_t)od_round_up(sizeof(*m) + bytes, 256));
+	if (m != NULL)
+		g->used += bytes;
+	pthread_mutex_unlock(&g->lock);
+	if (m == NULL)
+		return NULL;
+	memset(m, 0, sizeof(*m) + bytes);
+	m->bytes = bytes;
+	return m + 1;
+}
+
+void gpu_free(struct gpu *g, void *at)
+{
+	struct memory *m = (struct memory *)at - 1;
+
+	if (at == NULL)
+		return;
+	pthread_mutex_lock(&g->lock);
+	g->used -= m->bytes;
+	pthread_mutex_unlock(&g->lock);
+	free(m);
+}
+
+void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
+{
+	(void)g;
+	return bytes < SIZE_MAX / 2 ? calloc(1, bytes > 0 ? (size_t)bytes : 1) : NULL;
+}
+
+void gpu_free_host(struct gpu *g, void *at)
+{
+	(void)g;
+	free(at);
+}
+
+int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
+{
+	struct gpu_stream *s = calloc(1, sizeof(*s));
+	unsigned i = 0;
+
+	*out = NULL;
+	if (s == NULL)
+		return ERROR_MEMORY;
+	pthread_mutex_lock(&g->lock);
+	while (i < OD_MAX_LATE && g->taken[i])
+		i++;
+	if (i < OD_MAX_LATE)
+		g->taken[i] = true;
+	pthread_mutex_unlock(&g->lock);
+	if (i == OD_MAX_LATE) {
+		free(s);
+		return ERROR_MEMORY;
+	}
+	s->g = g;
+	s->number = i;
+	*out = s;
+	return ERROR_NONE;
+}
+
+void gpu_stream_free(struct gpu_stream *s)
+{
+	if (s == NULL)
+		return;
+	pthread_mutex_lock(&s->g->lock);
+	s->g->taken[s->number] = false;
+	pthread_mutex_unlock(&s->g->lock);
+	free(s);
+}
+
+struct copy {
+	void *to;
+	const void *from;
+	uint64_t n;
+};
+
+static int do_copy(void *arg, struct od_err *err)
+{
+	const struct copy *c = arg;
+
+	(void)err;
+	memcpy(c->to, c->from, (size_t)c->n);
+	return OD_OK;
+}
+
+int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
+{
+	const struct copy c = { to, from, n };
+
+	(void)way;
+	if (n > 0)
+		od_late_give(s->g->late, s->number, do_copy, &c, sizeof(c));
+	return ERROR_NONE;
+}
+
+struct launch {
+	struct gpu *g;
+	void (*kernel)(const void *args);
+	struct gpu_grid grid;
+	unsigned n_threads;
+	size_t shared;
+	_Alignas(16) unsigned char args[];
+};
+
+static int do_launch(void *arg, struct od_err *err)
+{
+	const struct launch *l = arg;
+	struct block *b = l->g->block;
+
+	(void)err;
+	b->kernel = l->kernel;
+	b->args = l->args;
+	b->n_threads = l->n_threads;
+	running = b;
+#if defined(__SANITIZE_THREAD__)
+	scheduler_tsan = __tsan_get_current_fiber();
+#endif
+	gpu_place = (struct gpu_place){ .n_threads = l->n_threads, .n_x = l->grid.x, .shared = b->shared };
+	for (gpu_place.z = 0; gpu_place.z < l->grid.z; gpu_place.z++)
+		for (gpu_place.y = 0; gpu_place.y < l->grid.y; gpu_place.y++)
+			for (gpu_place.x = 0; gpu_place.x < l->grid.x; gpu_place.x++)
+				run_block(b, l->shared);
+	return OD_OK;
+}
+
+int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const void *args, size_t n, struct gpu_grid grid,
+		    unsigned n_threads, size_t shared)
+{
+	struct launch *l;
+
+	if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || n_threads == 0 ||
+	    n_threads % WARP != 0 || n_threads > MAX_THREADS || shared > MOST_SHARED)
+		return ERROR_LAUNCH;
+	l = malloc(sizeof(*l) + n);
+	if (l == NULL)
+		return ERROR_MEMORY;
+	*l = (struct launch){ s->g, kernel, grid, n_threads, shared };
+	memcpy(l->args, args, n);
+	od_late_give(s->g->late, s->number, do_launch, l, sizeof(*l) + n);
+	free(l);
+	return ERROR_NONE;
+}
+
+int gpu_event_new(struct gpu_event **out, struct gpu *g)
+{
+	*out = calloc(1, sizeof(**out));
+	if (*out == NULL)
+		return ERROR_MEMORY;
+	(*out)->g = g;
+	return ERROR_NONE;
+}
+
+void gpu_event_free(struct gpu_event *e)
+{
+	free(e);
+}
+
+int gpu_event_record(struct gpu_event *e, struct gpu_stream *s)
+{
+	e->stream = s->number;
+	e->ticket = od_late_ticket(e->g->late, s->number);
+	return ERROR_NONE;
+}
+
+int gpu_event_wait(struct gpu_event *e)
+{
+	struct od_err err;
+
+	return od_late_wait(e->g->late, e->stream, e->ticket, &err) == OD_OK ? ERROR_NONE : ERROR_WORK;
+}
+
+int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
+{
+	od_late_after(s->g->late, s->number, e->stream, e->ticket);
+	return ERROR_NONE;
+}

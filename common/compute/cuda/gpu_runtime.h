@@ -1,0 +1,65 @@
+/* gpu_runtime.h - what a GPU is for the device (cuda_device.c): memory, streams, events. gpu_cuda.cu has it for CUDA, gpu_host.c
+ * for tests on the host.
+ *
+ * A stream is an in-order queue; what it is given may be carried out at any later time, until it is waited for. Calls return 0, or
+ * a number that gpu_error explains; an error of the work itself shows at a wait. After one the GPU may be of no more use.
+ * Thread: a stream belongs to one thread at a time; memory and events to any. Owner: the caller. */
+#ifndef OD_COMPUTE_GPU_RUNTIME_H
+#define OD_COMPUTE_GPU_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "common/base/status.h"
+
+struct gpu;
+struct gpu_stream;
+struct gpu_event;
+
+struct gpu_grid {
+	unsigned x, y, z; /* blocks; each at least 1, y and z at most 65535 */
+};
+
+struct gpu_about {
+	char name[64];
+	unsigned major, minor; /* compute capability */
+	unsigned n_sm;
+	uint64_t free_bytes, total_bytes; /* of its memory */
+	size_t most_shared; /* bytes a block can ask for */
+};
+
+/* index: of the GPUs that this process may use. OD_ERR_UNSUPPORTED: no driver, one that is too old, no such GPU, or no kernels for
+ * it. */
+OD_MUST_CHECK int gpu_open(struct gpu **out, unsigned index, struct od_err *err);
+void gpu_close(struct gpu *g); /* NULL ok */
+void gpu_look(struct gpu *g, struct gpu_about *about);
+const char *gpu_error(int error);
+
+/* Memory of the GPU, zeros, aligned to 256 bytes; NULL: there is too little. */
+void *gpu_alloc(struct gpu *g, uint64_t bytes);
+void gpu_free(struct gpu *g, void *at); /* NULL ok; no work uses it any more */
+/* Memory of the host that copies read and write without a detour, and kernels by the same address. NULL: too little. */
+void *gpu_alloc_host(struct gpu *g, uint64_t bytes);
+void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
+
+int gpu_stream_new(struct gpu_stream **out, struct gpu *g);
+void gpu_stream_free(struct gpu_stream *s); /* NULL ok; it has been waited for */
+
+enum gpu_way { GPU_TO, GPU_FROM, GPU_WITHIN };
+int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way);
+
+int gpu_event_new(struct gpu_event **out, struct gpu *g);
+void gpu_event_free(struct gpu_event *e); /* NULL ok */
+int gpu_event_record(struct gpu_event *e, struct gpu_stream *s); /* it is the end of what s has been given so far */
+int gpu_event_wait(struct gpu_event *e);			  /* the caller waits */
+int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e);  /* s goes on after it */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,281 @@
+/* What is done to each row by itself: embedding, angles, norms, activations, and what stands before and behind attention. */
+#include "common/compute/cuda/gpu_math.h"
+#include "common/compute/cuda/gpu_rows.h"
+#include "common/compute/cuda/kernels.h"
+
+GPU_FN unsigned element(void)
+{
+	return gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
+}
+
+GPU_KERNEL(gpu_add_bias, struct gpu_bias, GPU_ROW_THREADS)
+{
+	float *y = a.y + (size_t)gpu_block_y() * a.n + element();
+
+	if (element() >= a.n)
+		return;
+	if (a.bias != NULL)
+		*y += a.bias[element()];
+	if (a.cap != 0)
+		*y = gpu_soft_cap(*y, a.cap);
+}
+
+GPU_KERNEL(gpu_act, struct gpu_act, GPU_ROW_THREADS)
+{
+	const size_t at = (size_t)gpu_block_y() * a.n + element();
+	float g, u;
+
+	if (element() >= a.n)
+		return;
+	g = a.gate[at];
+	u = a.up[at];
+	if (a.gate_bias.at != NULL) {
+		g += gpu_vector_at(&a.gate_bias, element());
+		u += gpu_vector_at(&a.up_bias, element());
+	}
+	a.gate[at] = gpu_activation(a.act, g, u, a.limit);
+}
+
+GPU_KERNEL(gpu_expert_end, struct gpu_expert_end, GPU_ROW_THREADS)
+{
+	float *y = a.y + (size_t)gpu_block_y() * a.n + element();
+
+	if (element() >= a.n)
+		return;
+	if (a.bias.at != NULL)
+		*y += gpu_vector_at(&a.bias, element());
+	if (a.round)
+		*y = gpu_round_bf16(*y);
+}
+
+GPU_KERNEL(gpu_embed, struct gpu_embed, GPU_ROW_THREADS)
+{
+	const size_t from = (size_t)a.rows[gpu_block_y()].token * a.hidden + element();
+	float v;
+
+	if (element() >= a.hidden)
+		return;
+	if (a.dtype == OD_F32)
+		v = ((const float *)(const void *)a.table)[from];
+	else if (a.dtype == OD_BF16)
+		v = gpu_bf16(((const uint16_t *)(const void *)a.table)[from]);
+	else
+		v = gpu_f16(((const uint16_t *)(const void *)a.table)[from]);
+	a.x[(size_t)gpu_block_y() * a.hidden + element()] = a.scale != 0 ? v * a.scale : v;
+}
+
+/* od_sincos (backend.h). */
+GPU_FN void sin_cos(double x, double *sin_x, double *cos_x)
+{
+	const double sin_term[] = {
+		-1.0 / 6,	 1.0 / 120,	     -1.0 / 5040,	     1.0 / 362880,
+		-1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0, 1.0 / 355687428096000.0,
+	};
+	const double cos_term[] = {
+		-1.0 / 2,	1.0 / 24,	   -1.0 / 720,		 1.0 / 40320,
+		-1.0 / 3628800, 1.0 / 479001600,   -1.0 / 87178291200.0, 1.0 / 20922789888000.0,
+		-1.0 / 6402373705728000.0,
+	};
+	const double shifted = fma(x, 0x1.45f306dc9c883p-1, 0x1.8p52), n = shifted - 0x1.8p52;
+	const double r = fma(-n, 0x1.1a62633145c07p-54, fma(-n, 0x1.921fb54442d18p+0, x)), z = r * r;
+	double ps = sin_term[7], pc = cos_term[8], s, c;
+	uint64_t quadrant;
+
+	memcpy(&quadrant, &shifted, sizeof(quadrant));
+	GPU_UNROLL
+	for (int i = 6; i >= 0; i--)
+		ps = fma(ps, z, sin_term[i]);
+	GPU_UNROLL
+	for (int i = 7; i >= 0; i--)
+		pc = fma(pc, z, cos_term[i]);
+	s = fma(r * z, ps, r);
+	c = fma(z, pc, 1.0);
+	switch (quadrant & 3u) {
+	case 0: *sin_x = s, *cos_x = c; break;
+	case 1: *sin_x = c, *cos_x = -s; break;
+	case 2: *sin_x = -s, *cos_x = -c; break;
+	default: *sin_x = -c, *cos_x = s; break;
+	}
+}
+
+GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
+{
+	const struct gpu_row *row = &a.rows[gpu_block_y()];
+	const unsigned set = row->is_long != 0, i = element();
+	float *to = a.angles + (size_t)gpu_block_y() * 2 * a.half;
+	double sine, cosine;
+
+	if (i >= a.half)
+		return;
+	sin_cos((double)((float)row->position * a.inv_freq[set * a.half + i]), &sine, &cosine);
+	to[i] = (float)cosine * a.magnitude[set];
+	to[a.half + i] = (float)sine * a.magnitude[set];
+}
+
+GPU_KERNEL(gpu_norm, struct gpu_norm, GPU_NORM_THREADS)
+{
+	float *x = a.x + (size_t)gpu_block_y() * a.n, *y = a.y + (size_t)gpu_block_y() * a.n;
+
+	if (a.add != NULL) {
+		const float *add = a.add + (size_t)gpu_block_y() * a.n;
+
+		for (unsigned i = gpu_thread(); i < a.n; i += GPU_NORM_THREADS)
+			x[i] += add[i];
+		gpu_sync();
+	}
+	if (a.layer)
+		gpu_block_layernorm(y, x, a.weight, a.bias, a.n, a.eps);
+	else
+		gpu_block_rmsnorm(y, x, a.weight, a.n, a.eps);
+}
+
+/* ---- before attention ---- */
+
+GPU_FN float clip(float u, float most)
+{
+	return u > most ? most : u < -most ? -most : u;
+}
+
+GPU_FN void clip_all(float *u, unsigned n, float most)
+{
+	for (unsigned i = gpu_thread(); most != 0 && i < n; i += gpu_threads())
+		u[i] = clip(u[i], most);
+}
+
+/* The first pair of a head's that thread i of n turns, and so on. */
+GPU_FN void turn_heads(float *u, unsigned n_heads, unsigned head_dim, const struct gpu_turn *t, const float *cos_sin)
+{
+	const unsigned half = t->dims / 2;
+
+	for (unsigned at = gpu_thread(); at < n_heads * half; at += gpu_threads()) {
+		const unsigned i = at % half;
+		float *head = u + (size_t)(at / half) * head_dim;
+		float *first = head + (t->neighbours ? 2 * i : i), *second = head + (t->neighbours ? 2 * i + 1 : half + i);
+		const float x = *first, y = *second, c = cos_sin[i], s = cos_sin[half + i];
+
+		*first = x * c - y * s;
+		*second = y * c + x * s;
+	}
+}
+
+GPU_FN unsigned char *kv_row(const struct gpu_kv *s, const struct gpu_row *row)
+{
+	const uint32_t page = s->tables[(size_t)row->table * s->table_pages + row->position / GPU_KV_PAGE];
+
+	return s->pages + page * s->page_bytes + row->position % GPU_KV_PAGE * s->row_bytes;
+}
+
+GPU_FN void store_row(const struct gpu_kv *s, const struct gpu_row *row, const float *from, unsigned n)
+{
+	unsigned char *to = kv_row(s, row);
+
+	for (unsigned i = gpu_thread(); i < n; i += gpu_threads()) {
+		if (s->dtype == OD_BF16)
+			((uint16_t *)(void *)to)[i] = gpu_to_bf16(from[i]);
+		else
+			((float *)(void *)to)[i] = from[i];
+	}
+}
+
+/* Heads, each by a group of 16 threads, or all together by the block. */
+GPU_FN void norm_heads(float *u, unsigned n_heads, unsigned head_dim, const float *norm, bool together, float eps)
+{
+	if (together)
+		gpu_block_rmsnorm(u, u, norm, n_heads * head_dim, eps);
+	else
+		gpu_groups_rmsnorm(u, n_heads, head_dim, norm, eps);
+}
+
+GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_NORM_THREADS)
+{
+	const struct gpu_row *row = &a.rows[gpu_block_y()];
+	const unsigned q_n = a.n_heads * a.k_dim, k_n = a.n_kv_heads * a.k_dim, v_n = a.n_kv_heads * a.v_dim;
+	float *q = a.q + (size_t)gpu_block_y() * q_n, *k = a.k + (size_t)gpu_block_y() * k_n, *v = a.v + (size_t)gpu_block_y() * v_n;
+	const float *cos_sin = a.turn.angles + (size_t)gpu_block_y() * a.turn.dims;
+
+	if (a.q_norm != NULL)
+		norm_heads(q, a.n_heads, a.k_dim, a.q_norm, a.norm_row, a.eps);
+	if (a.k_norm != NULL)
+		norm_heads(k, a.n_kv_heads, a.k_dim, a.k_norm, a.norm_row, a.eps);
+	if (a.v_norm)
+		norm_heads(v, a.n_kv_heads, a.v_dim, NULL, false, a.eps);
+	gpu_sync();
+	clip_all(q, q_n, a.clip);
+	clip_all(k, k_n, a.clip);
+	clip_all(v, v_n, a.clip);
+	gpu_sync();
+	turn_heads(q, a.n_heads, a.k_dim, &a.turn, cos_sin);
+	turn_heads(k, a.n_kv_heads, a.k_dim, &a.turn, cos_sin);
+	gpu_sync();
+	store_row(&a.keys, row, k, k_n);
+	store_row(&a.values, row, v, v_n);
+}
+
+GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
+{
+	const unsigned n = a.rank + a.turn.dims;
+	float *u = a.latent_key + (size_t)gpu_block_y() * n;
+
+	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
+	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
+	gpu_sync();
+	store_row(&a.stream, &a.rows[gpu_block_y()], u, n);
+}
+
+/* ---- behind attention ---- */
+
+GPU_KERNEL(gpu_split, struct gpu_split, GPU_ROW_THREADS)
+{
+	const unsigned n = a.n_heads * a.dim, i = element();
+	const float *in = a.in + (size_t)gpu_block_y() * 2 * n;
+
+	if (i >= n)
+		return;
+	a.first[(size_t)gpu_block_y() * n + i] = in[i / a.dim * 2 * a.dim + i % a.dim];
+	a.second[(size_t)gpu_block_y() * n + i] = in[(i / a.dim * 2 + 1) * a.dim + i % a.dim];
+}
+
+GPU_KERNEL(gpu_gate, struct gpu_gate, GPU_ROW_THREADS)
+{
+	const size_t at = (size_t)gpu_block_y() * a.n + element();
+
+	if (element() < a.n)
+		a.y[at] *= gpu_sigmoid(a.gate[at]);
+}
+
+GPU_KERNEL(gpu_combine, struct gpu_combine, GPU_NORM_THREADS)
+{
+	const unsigned n = a.hidden, r = gpu_block_y();
+	float *x = a.x + (size_t)r * n, *sum = a.top_k > 0 ? a.sum + (size_t)r * n : NULL;
+	float *shared = a.shared != NULL ? a.shared + (size_t)r * n : NULL;
+
+	for (unsigned i = gpu_thread(); a.top_k > 0 && i < n; i += GPU_NORM_THREADS) {
+		const float *y = a.y + (size_t)r * a.top_k * n + i, *weight = a.weight + (size_t)r * a.top_k;
+		float s = weight[0] * y[0];
+
+		for (unsigned k = 1; k < a.top_k; k++)
+			s = gpu_canonical(fmaf(weight[k], y[(size_t)k * n], s));
+		sum[i] = s;
+	}
+	gpu_sync();
+	if (a.top_k > 0) {
+		if (a.experts_norm != NULL)
+			gpu_block_rmsnorm(sum, sum, a.experts_norm, n, a.eps);
+		if (shared != NULL && a.shared_norm != NULL)
+			gpu_block_rmsnorm(shared, shared, a.shared_norm, n, a.eps);
+		if (shared != NULL) {
+			const float gate = a.gate != NULL ? gpu_sigmoid(a.gate[r]) : 1;
+
+			for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
+				sum[i] = gpu_canonical(fmaf(gate, shared[i], sum[i]));
+			gpu_sync();
+		}
+		if (a.norm != NULL)
+			gpu_block_rmsnorm(sum, sum, a.norm, n, a.eps);
+	}
+	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS) {
+		const float to = x[i] + (a.top_k > 0 ? sum[i] : shared[i]);
+
+		x[i] = a.scale != NULL ? to * *a.scale : to;
+	}
+}

@@ -1,0 +1,431 @@
+/* kernels.h - the kernels' arguments and launchers, for cuda_device.c. What each computes, ops.h says, to the bit.
+ *
+ * A launcher queues its kernel and returns what gpu_error explains. Pointers are the GPU's unless stated otherwise; rows are f32
+ * and contiguous. Thread: the stream's. */
+#ifndef OD_COMPUTE_KERNELS_H
+#define OD_COMPUTE_KERNELS_H
+
+#include <stdbool.h>
+
+#include "common/compute/cuda/gpu_runtime.h"
+#include "common/compute/dtype.h"
+#include "common/compute/router.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPU_LAUNCHER(name, type) int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)
+
+/* What a kernel could not do: host memory that the host looks at after a wait. */
+struct gpu_fault {
+	uint32_t kind; /* 0: nothing */
+	uint32_t expert, n_experts;
+};
+enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
+
+/* ---- Products (k_products.cu, k_planes.cu) ---- */
+
+#define GPU_PLANES_THREADS 256u
+#define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
+#define GPU_PLANES_SCRATCH (3 * 4 * (GPU_PLANES_BLOCK / 64 + 1) + 64) /* bytes of shared memory for decoding, beside the exponents */
+
+/* How a matrix's codes become weights. */
+enum gpu_form {
+	GPU_BF16,
+	GPU_F16,
+	GPU_F32,
+	GPU_E4M3,
+	GPU_E5M2,
+	GPU_INT8,	/* a shadow's: a scale for each row */
+	GPU_INT8_GROUP, /* a shadow's: for each 64 of it */
+	GPU_NF4,
+	GPU_SCALED_I8, /* as published, with scales */
+	GPU_SCALED_U8,
+	GPU_SCALED_U4,
+	GPU_SCALED_E2M1,
+	GPU_SCALED_E4M3,
+	GPU_SCALED_E5M2,
+	GPU_N_FORMS,
+	GPU_PLANES = GPU_N_FORMS /* BF16 as planes: kernels of their own */
+};
+
+struct gpu_mat {
+	const unsigned char *data;
+	const void *scales;   /* published: [n_out][groups] of scale_dtype */
+	const float *divisor; /* published; NULL: 1 */
+	const float *scale;   /* a shadow's */
+	const uint8_t *coded; /* planes: chunk i is at coded + chunk_at[i] */
+	const uint64_t *chunk_at;
+	uint64_t row_bytes;
+	uint32_t n_out, n_in, group, chunk_rows;
+	uint8_t form, scale_dtype; /* enum gpu_form, enum od_dtype */
+};
+
+/* y[r * y_stride + o] = row o of w times x[r * x_stride ...], for n_rows rows. */
+struct gpu_product {
+	struct gpu_mat w;
+	const float *x;
+	float *y;
+	uint64_t x_stride, y_stride;
+	uint32_t n_rows;
+	uint32_t first_block; /* blocks of the products before */
+};
+
+#define GPU_MAX_PRODUCTS 24u
+#define GPU_PRODUCT_THREADS 128u
+#define GPU_PRODUCT_ROWS 8u /* the most at a time */
+struct gpu_products {
+	uint32_t n;
+	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form */
+};
+
+/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: all blocks; grid.y: n_rows / rows, rounded up. */
+typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
+extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
+unsigned gpu_product_outs(enum gpu_form form); /* outputs of a block */
+size_t gpu_product_shared(enum gpu_form form); /* shared memory of a block */
+
+/* ---- Experts (k_experts.cu, k_products.cu) ---- */
+
+struct gpu_vector { /* as struct od_vector; at NULL: none */
+	const void *at; /* of any alignment */
+	uint32_t dtype;
+};
+
+enum { GPU_GATE, GPU_UP, GPU_DOWN, GPU_N_MATS };
+struct gpu_expert {
+	struct gpu_mat mat[GPU_N_MATS];
+	struct gpu_vector bias[GPU_N_MATS];
+};
+
+/* Some pairs of a row and its choice, of one expert: [first, first + n) of the sorted ones. */
+struct gpu_tile {
+	uint32_t expert, first, n;
+};
+
+/* Sorts pairs by expert, then by row, and cuts them into tiles of at most `rows` pairs that end where a round of `together`
+ * pairs does. One block. A choice that is out of range, or there twice in a row, is a fault; then there are no tiles. */
+#define GPU_SORT_THREADS 1024u
+struct gpu_sort {
+	const uint16_t *choice; /* [n_rows][top_k] */
+	uint32_t *end;		/* [n_experts] */
+	uint32_t *pair;		/* [n_rows * top_k]: row * top_k + rank */
+	struct gpu_tile *tile;	/* [all] */
+	uint32_t *tiles_before; /* [rounds + 1]: of each round, and all */
+	struct gpu_fault *fault;
+	uint32_t n_rows, top_k, n_experts, rows, together;
+};
+GPU_LAUNCHER(gpu_sort, struct gpu_sort);
+
+/* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
+ * row for each pair of the round. grid.x: blocks of an expert's outputs (times two for gate and up); grid.y: tiles. */
+struct gpu_expert_products {
+	const struct gpu_expert *expert;
+	const struct gpu_tile *tile;
+	const uint32_t *tiles_before; /* of this round, then of the next */
+	const uint32_t *pair;
+	const float *x;
+	float *gate, *up; /* [together][intermediate] */
+	float *y;
+	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
+	bool down;
+};
+typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
+extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
+/* Of experts with planes: grid.x: gpu_planes_blocks of the matrix (times two). */
+GPU_LAUNCHER(gpu_expert_planes, struct gpu_expert_products);
+uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
+
+/* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
+struct gpu_expert_rows {
+	const struct gpu_expert *expert;
+	const struct gpu_tile *tile;
+	const uint32_t *tiles_before;
+	const uint32_t *pair;
+	float *gate, *up, *y;
+	uint32_t n, first, rows, act; /* n: intermediate, or hidden */
+	float limit;
+	bool round;
+};
+GPU_LAUNCHER(gpu_expert_act, struct gpu_expert_rows);
+GPU_LAUNCHER(gpu_expert_down_end, struct gpu_expert_rows);
+
+/* ---- Rows (k_rows.cu); grid.y is the row ---- */
+
+struct gpu_row { /* as struct od_row_info */
+	int32_t token;
+	uint32_t position, table, is_long;
+};
+#define GPU_KV_PAGE 64u /* as OD_KV_PAGE */
+
+#define GPU_ROW_THREADS 256u
+#define GPU_NORM_THREADS 128u
+#define GPU_NORM_SHARED 16u /* bytes of shared memory of kernels with norms (gpu_rows.h) */
+
+/* y [n] += bias [n] (NULL: none), then the cap (0: none). grid.x: n / GPU_ROW_THREADS. */
+struct gpu_bias {
+	float *y;
+	const float *bias;
+	uint32_t n;
+	float cap;
+};
+GPU_LAUNCHER(gpu_add_bias, struct gpu_bias);
+
+/* gate [n] = the activation of both, after their biases. */
+struct gpu_act {
+	float *gate, *up;
+	struct gpu_vector gate_bias, up_bias;
+	uint32_t n, act; /* enum od_act */
+	float limit;
+};
+GPU_LAUNCHER(gpu_act, struct gpu_act);
+
+/* y [n] += bias, rounded to BF16 if asked. */
+struct gpu_expert_end {
+	float *y;
+	struct gpu_vector bias;
+	uint32_t n;
+	bool round;
+};
+GPU_LAUNCHER(gpu_expert_end, struct gpu_expert_end);
+
+struct gpu_embed {
+	const unsigned char *table; /* BF16, F16 or F32 */
+	const struct gpu_row *rows;
+	float *x;
+	uint32_t hidden, dtype;
+	float scale;
+};
+GPU_LAUNCHER(gpu_embed, struct gpu_embed);
+
+struct gpu_angles {
+	const struct gpu_row *rows;
+	const float *inv_freq;
+	float *angles;
+	uint32_t half;
+	float magnitude[2];
+};
+GPU_LAUNCHER(gpu_angles, struct gpu_angles);
+
+/* A block of GPU_NORM_THREADS for each row; grid.x 1. */
+struct gpu_norm {
+	float *x, *y;
+	const float *add, *weight, *bias;
+	uint32_t n, layer; /* layer: OD_NORM_LAYER */
+	float eps;
+};
+GPU_LAUNCHER(gpu_norm, struct gpu_norm);
+
+/* A stream of the KV cache (struct od_stream). */
+struct gpu_kv {
+	unsigned char *pages;
+	const uint32_t *tables;
+	uint64_t page_bytes, row_bytes;
+	uint32_t table_pages, dtype;
+};
+
+struct gpu_turn {
+	const float *angles;
+	uint32_t dims;
+	bool neighbours;
+};
+
+/* A block of GPU_NORM_THREADS for each row. */
+struct gpu_rope_store {
+	const struct gpu_row *rows;
+	float *q, *k, *v;
+	struct gpu_turn turn;
+	const float *q_norm, *k_norm;
+	bool norm_row, v_norm;
+	float eps, clip;
+	struct gpu_kv keys, values;
+	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
+};
+GPU_LAUNCHER(gpu_rope_store, struct gpu_rope_store);
+
+struct gpu_latent_store {
+	const struct gpu_row *rows;
+	float *latent_key;
+	struct gpu_turn turn;
+	const float *norm;
+	float eps;
+	struct gpu_kv stream;
+	uint32_t rank;
+};
+GPU_LAUNCHER(gpu_latent_store, struct gpu_latent_store);
+
+struct gpu_split {
+	const float *in;
+	float *first, *second;
+	uint32_t n_heads, dim;
+};
+GPU_LAUNCHER(gpu_split, struct gpu_split); /* grid.x: n_heads * dim / GPU_ROW_THREADS */
+
+struct gpu_gate {
+	float *y;
+	const float *gate;
+	uint32_t n;
+};
+GPU_LAUNCHER(gpu_gate, struct gpu_gate);
+
+/* A block of GPU_NORM_THREADS for each row. */
+struct gpu_combine {
+	const float *y, *weight, *gate, *experts_norm, *shared_norm, *norm, *scale;
+	float *x, *sum, *shared;
+	uint32_t top_k, hidden;
+	float eps;
+};
+GPU_LAUNCHER(gpu_combine, struct gpu_combine);
+
+/* ---- Loads (k_load.cu) ---- */
+
+/* BF16 [first, end) of n from SM bytes and exponents (ZipMoE, arXiv 2601.21198, section 3.3). grid.x: (end - first) /
+ * GPU_MERGE_EACH. A block reads all its bytes before it writes, so that sm may be the upper half of to if no block of the launch
+ * writes to another's: 2 * end <= n + first, or one block. */
+#define GPU_MERGE_EACH 4096u
+struct gpu_merge {
+	const uint8_t *sm, *e;
+	uint16_t *to;
+	uint64_t first, end;
+};
+GPU_LAUNCHER(gpu_merge, struct gpu_merge);
+
+/* The same from chunks of planes (planes.h) of so many rows, the last of which may have fewer; rows in all: n_rows. grid.x:
+ * blocks [first_block, ...) of a chunk, grid.y: chunks. */
+#define GPU_MAX_CHUNKS 32u
+struct gpu_merge_planes {
+	const uint8_t *coded;
+	uint64_t at[GPU_MAX_CHUNKS]; /* of each chunk, from coded */
+	const uint8_t *sm;
+	uint16_t *to;
+	uint32_t row, chunk_rows, n_rows, first_block;
+};
+GPU_LAUNCHER(gpu_merge_planes, struct gpu_merge_planes);
+
+/* ---- Attention (k_attend.cu) ---- */
+
+#define GPU_ATTEND_BLOCK 256u /* as OD_ATTN_BLOCK */
+#define GPU_ATTEND_THREADS 128u
+#define GPU_ATTEND_WIDE 256u /* threads when there are few blocks */
+#define GPU_ATTEND_HEADS 8u /* the most of a kv head at a time */
+
+/* What blocks of positions give: of each row, each head, and each of n blocks. */
+struct gpu_attend_parts {
+	float *max, *sum; /* [rows][n_heads][n] */
+	float *vector;	  /* [rows][n_heads][n][v_dim] */
+	uint32_t first, n; /* blocks, counted from each row's first one; rows that have fewer leave the others as they are */
+};
+
+/* grid.x: blocks; grid.y: n_kv_heads times the groups of a kv head's heads; grid.z: rows. */
+struct gpu_attend {
+	const struct gpu_row *rows;
+	const float *q;
+	struct gpu_kv keys, values;
+	struct gpu_attend_parts parts;
+	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window;
+	float scale;
+	bool wide_keys;	 /* four elements of each key are aligned to their size */
+	/* A thread has v_each elements, which are aligned to their size and divide v_dim, of v_heads heads of the H at a time: 4 of
+	 * H; 2 or 1 of H or 4; or, if H is 2 or 4, 2 of H / 2. */
+	uint8_t v_each, v_heads;
+};
+/* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL: not so
+ * many). */
+typedef GPU_LAUNCHER(gpu_attend_fn, struct gpu_attend);
+extern gpu_attend_fn *const gpu_attend[2][2][4];
+size_t gpu_attend_shared(uint32_t heads, uint32_t k_dim); /* shared memory of a block */
+
+/* Folds the blocks in order. before: what an earlier launch left in after, with its vectors in out; NULL: these are the first
+ * blocks. after: NULL: these are the last ones. grid.x: v_dim / GPU_FOLD_THREADS; grid.y: n_heads; grid.z: rows. */
+#define GPU_FOLD_THREADS 128u
+#define GPU_FOLD_SHARED (4 * 4 * GPU_FOLD_THREADS) /* bytes */
+struct gpu_attend_fold {
+	const struct gpu_row *rows;
+	struct gpu_attend_parts parts;
+	const float *sinks;
+	const float *before; /* [rows][n_heads][2]: maximum, sum */
+	float *after;
+	float *out;
+	uint32_t n_heads, v_dim, window;
+};
+GPU_LAUNCHER(gpu_attend_fold, struct gpu_attend_fold);
+
+/* The queries of latent attention. grid.x: rank / GPU_ABSORB_THREADS; grid.y: n_heads; grid.z: n_rows / rows at a time. */
+#define GPU_ABSORB_THREADS 128u
+#define GPU_ABSORB_EACH 256u /* weights of a sum between two barriers */
+struct gpu_absorb {
+	const float *q;
+	float *out;
+	struct gpu_turn turn;
+	struct gpu_mat kv_b;
+	uint32_t n_heads, nope_dim, v_dim, rank, n_rows;
+};
+/* Of a launcher for forms and 1 or GPU_PRODUCT_ROWS rows at a time; NULL: of a shadow's. Shared memory: 4 * GPU_ABSORB_EACH *
+ * rows bytes. */
+typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
+extern gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2];
+
+/* ---- Routing (k_route.cu) ---- */
+
+/* grid.x: 1, and with round hidden / GPU_ROUTE_ROUND more; grid.y: rows. */
+#define GPU_ROUTE_THREADS 128u
+#define GPU_ROUTE_ROUND 1024u /* elements of round in a block */
+#define GPU_MAX_CHOICE 64u    /* as OD_MAX_CHOICE */
+#define GPU_MAX_GROUPS 64u    /* as OD_MAX_GROUPS */
+struct gpu_route {
+	float *logits, *weight, *margin;
+	uint16_t *choice;
+	const float *bias, *factor;
+	float *round;
+	uint32_t n_experts, top_k, hidden;
+	struct od_router_spec router;
+};
+GPU_LAUNCHER(gpu_route, struct gpu_route);
+size_t gpu_route_shared(uint32_t n_experts); /* shared memory of a block */
+
+/* ---- Gated delta rules (k_delta.cu) ---- */
+
+/* grid.x: all elements, of qkv (with z by key head) and one of each head, / GPU_ROW_THREADS; grid.y: rows. */
+struct gpu_delta_in {
+	const float *qkv, *b, *a;
+	float *z, *row;
+	const float *a_log, *dt_bias;
+	uint32_t n_heads, n_key_heads, k_dim, v_dim, channels;
+	bool by_key_head;
+};
+GPU_LAUNCHER(gpu_delta_in, struct gpu_delta_in);
+
+/* Which rows of the step a sequence has, only the GPU finds out. Up to GPU_DELTA_ROWS of them are one launch's, gpu_delta_few: a
+ * block for each head (grid.x) does all. More take gpu_delta_find (one block), gpu_delta_mix (grid.x: key heads, grid.y: rows /
+ * at_once), gpu_delta_recur (grid.x: heads; of FIXED, grid.y: v_dim / GPU_DELTA_THREADS) and gpu_delta_end (grid.y: rows).
+ * Shared memory: GPU_DELTA_ROOM and at_once lines; a line has 2 * k_dim + values floats, rounded up to 4. */
+#define GPU_DELTA_THREADS 128u
+#define GPU_DELTA_FIND_THREADS 1024u
+#define GPU_DELTA_ROWS 4u
+#define GPU_DELTA_FIXED 128u /* the k_dim with kernels of its own, index 1: columns of the state stay in registers */
+#define GPU_DELTA_ROOM 208u
+#define GPU_DELTA_RING (2 * (3 * 4 * GPU_DELTA_ROWS * GPU_DELTA_THREADS + 48)) /* shared memory of gpu_delta_recur[1] */
+struct gpu_delta {
+	const struct gpu_row *rows;
+	const float *row, *conv, *norm, *from;
+	float *to, *z, *mixed, *y; /* z NULL: only the state is wanted */
+	uint32_t *index;
+	uint32_t *n_found; /* scratch: rows of the sequence; gpu_delta_few does without */
+	uint64_t state_at; /* elements */
+	uint32_t n_rows, table, first, n_take;
+	uint32_t n_heads, n_key_heads, k_dim, v_dim, taps, channels;
+	uint32_t at_once; /* rows in shared memory, at most GPU_DELTA_ROWS */
+	float eps;
+};
+typedef GPU_LAUNCHER(gpu_delta_fn, struct gpu_delta);
+extern gpu_delta_fn *const gpu_delta_few[2], *const gpu_delta_recur[2];
+GPU_LAUNCHER(gpu_delta_find, struct gpu_delta);
+GPU_LAUNCHER(gpu_delta_mix, struct gpu_delta);
+GPU_LAUNCHER(gpu_delta_end, struct gpu_delta);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,181 @@
+/* The emulated GPU (gpu_host.c): what it computes, and that it finds the mistakes that it is for. A child process makes each
+ * mistake, since that ends it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/compute/cuda/gpu.h"
+
+#define THREADS 128u
+#define BLOCKS 3u
+
+struct args {
+	uint32_t *out; /* [BLOCKS][THREADS] */
+	uint32_t way;
+};
+
+/* Each thread gets the number of the thread on the other side of the block. way 1: without the barrier. */
+GPU_KERNEL(mirror, struct args, THREADS)
+{
+	uint32_t *shared = (uint32_t *)(void *)gpu_shared();
+
+	shared[gpu_thread()] = gpu_thread() + 1;
+	if (a.way != 1)
+		gpu_sync();
+	a.out[gpu_block_x() * THREADS + gpu_thread()] = shared[THREADS - 1 - gpu_thread()];
+}
+
+/* A sum over each warp, and who of it is odd. */
+GPU_KERNEL(exchange, struct args, THREADS)
+{
+	float sum = (float)gpu_thread();
+	uint32_t before = gpu_shuffle_up_u32(gpu_thread(), 1);
+
+	for (unsigned mask = 16; mask > 0; mask /= 2)
+		sum += gpu_shuffle_xor(sum, mask);
+	a.out[gpu_block_x() * THREADS + gpu_thread()] = (uint32_t)sum + (gpu_ballot(gpu_thread() % 2 == 1) == 0xaaaaaaaau) +
+							(before == gpu_thread() - (gpu_lane() > 0)) + gpu_shuffle_u32(gpu_thread(), 5);
+}
+
+/* What no GPU does. */
+enum { APART, PART_OF_WARP, ENDED, DIFFERENT, TOO_FAR, UNALIGNED, N_WAYS };
+
+GPU_KERNEL(wrong, struct args, THREADS)
+{
+	const bool first = gpu_thread() < 16;
+
+	switch (a.way) {
+	case APART: /* a barrier for some, and another one for the others */
+		if (gpu_warp() == 0)
+			(void)gpu_ballot(gpu_thread() == 0 || gpu_thread() > 0);
+		if (first)
+			gpu_sync();
+		else
+			gpu_sync_warp();
+		break;
+	case PART_OF_WARP:
+		if (first)
+			(void)gpu_shuffle_xor(1, 1);
+		else
+			gpu_sync();
+		break;
+	case ENDED:
+		if (first)
+			(void)gpu_shuffle_xor(1, 1);
+		break;
+	case DIFFERENT:
+		if (first)
+			(void)gpu_shuffle_xor(1, 1);
+		else
+			(void)gpu_ballot(true);
+		break;
+	case TOO_FAR: gpu_shared()[4 * THREADS] = 1; break;
+	default: a.out[0] = gpu_load_4((const unsigned char *)a.out + 1); break;
+	}
+}
+
+static void run(int (*kernel)(struct gpu_stream *, struct gpu_grid, size_t, const struct args *), uint32_t way, uint32_t *out)
+{
+	struct gpu_stream *s;
+	struct gpu_event *e;
+	struct od_err err;
+	struct gpu *g;
+	struct args a = { .way = way };
+
+	assert_int_equal(gpu_open(&g, 0, &err), OD_OK);
+	assert_int_equal(gpu_stream_new(&s, g), 0);
+	assert_int_equal(gpu_event_new(&e, g), 0);
+	a.out = gpu_alloc(g, BLOCKS * THREADS * sizeof(*a.out));
+	assert_int_equal(kernel(s, (struct gpu_grid){ BLOCKS, 1, 1 }, THREADS * sizeof(uint32_t), &a), 0);
+	assert_int_equal(gpu_copy(s, out, a.out, BLOCKS * THREADS * sizeof(*out), GPU_FROM), 0);
+	assert_int_equal(gpu_event_record(e, s), 0);
+	assert_int_equal(gpu_event_wait(e), 0);
+	gpu_free(g, a.out);
+	gpu_event_free(e);
+	gpu_stream_free(s);
+	gpu_close(g);
+}
+
+static void use_seed(int seed)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", seed);
+	setenv("OD_GPU_SEED", text, 1);
+}
+
+static size_t wrong_mirrors(uint32_t way)
+{
+	uint32_t out[BLOCKS * THREADS];
+	size_t n = 0;
+
+	run(mirror, way, out);
+	for (size_t i = 0; i < BLOCKS * THREADS; i++)
+		n += out[i] != THREADS - i % THREADS;
+	return n;
+}
+
+static void test_barriers(void **state)
+{
+	(void)state;
+	for (int seed = 1; seed < 20; seed++) {
+		use_seed(seed);
+		assert_int_equal(wrong_mirrors(0), 0);
+		assert_true(wrong_mirrors(1) > THREADS / 8); /* a missing barrier shows, whatever the order is */
+	}
+}
+
+static void test_warps(void **state)
+{
+	uint32_t out[BLOCKS * THREADS];
+
+	(void)state;
+	use_seed(3);
+	run(exchange, 0, out);
+	for (uint32_t i = 0; i < BLOCKS * THREADS; i++) {
+		const uint32_t first = i % THREADS / 32 * 32;
+
+		assert_int_equal(out[i], 32 * first + 31 * 16 + 2 + first + 5);
+	}
+}
+
+static void test_mistakes_end_it(void **state)
+{
+	(void)state;
+	for (uint32_t way = 0; way < N_WAYS; way++) {
+		uint32_t out[BLOCKS * THREADS];
+		const pid_t child = fork();
+		int status;
+
+		assert_true(child >= 0);
+		if (child == 0) {
+			const int null = dup2(STDOUT_FILENO, STDERR_FILENO);
+
+			close(null);
+			run(wrong, way, out);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+			fail_msg("mistake %u is not found", way);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_barriers),
+		cmocka_unit_test(test_warps),
+		cmocka_unit_test(test_mistakes_end_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
