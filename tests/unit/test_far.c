@@ -96,6 +96,7 @@ static void queues_meet_by_tickets(void **state)
 
 static void which_device(void **state)
 {
+	static const char *const wrong[] = { "", "cuda:", "cuda:x", "cuda:-1", "cuda:1 ", "cudax", "cuda:4096" };
 	const char *was = getenv("OD_DEVICE");
 	char *kept = was != NULL ? strdup(was) : NULL;
 	struct od_err err = { 0 };
@@ -106,11 +107,17 @@ static void which_device(void **state)
 	must(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), &err);
 	assert_string_equal(od_device_name(d), "far scalar");
 	od_device_free(d);
-	setenv("OD_DEVICE", "cuda", 1);
+	must(od_device_open(&d, "cpu", OD_CPU_SCALAR, 1, "test", &err), &err); /* an option counts more */
+	assert_string_equal(od_device_name(d), "cpu scalar");
+	od_device_free(d);
+	setenv("OD_DEVICE", "gpu", 1);
 	assert_int_equal(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 	assert_null(d);
-	assert_non_null(strstr(err.msg, "OD_DEVICE"));
-	assert_non_null(strstr(err.msg, "expected cpu or far, found \"cuda\""));
+	assert_non_null(strstr(err.msg, "$OD_DEVICE: expected auto, cpu, cuda or cuda:N, found \"gpu\""));
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		assert_int_equal(od_device_open(&d, wrong[i], OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
+		assert_non_null(strstr(err.msg, "--device: expected"));
+	}
 	unsetenv("OD_DEVICE");
 	if (kept != NULL)
 		setenv("OD_DEVICE", kept, 1);
