@@ -338,11 +338,11 @@ class WithoutEnd:
 def drafts_in_bad_faith_are_not_believed():
     for tail in repeats_itself, at_random, with_strange_margins:
         for draft in "auto", 16:
-            # Every second step has a draft, for the shadow does not know which of its tokens was wrong; auto soon stops.
-            r, _, _ = in_time(lambda r, _: r["voided_predictions"] > TOKENS and (draft != 16 or r["drafted_tokens"] > TOKENS),
+            # Every second step has a draft, for the shadow does not know which of its tokens was wrong; auto soon stops, unless
+            # what else the machine does makes the times that it goes by meaningless.
+            r, _, _ = in_time(lambda r, _: r["voided_predictions"] > TOKENS and (r["drafted_tokens"] > TOKENS) == (draft == 16),
                               Drafter(tail, [6, 7]), "--draft", draft)
             assert r["accepted_tokens"] <= 2 and r["dropped_predicts"] == 0, (tail.__name__, draft, r)  # by chance
-            assert draft == 16 or r["drafted_tokens"] < TOKENS, (tail.__name__, draft, r)
             assert r["undone_uses"] >= LAYERS * TOP_K * (r["drafted_tokens"] - 2), (tail.__name__, draft, r)
 
 
