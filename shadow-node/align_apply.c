@@ -23,6 +23,7 @@ struct ods_align {
 	uint32_t end;	   /* positions from here on are missing in all layers */
 	uint32_t *settled; /* [n_layers]: all earlier positions are settled; a lower bound, updated on demand */
 	bool *fixed;	   /* [n_layers]: has fixed state */
+	bool *empty;	   /* [n_layers]: has no rows */
 	bool any_fixed;
 	uint32_t run_end;  /* what they have run */
 	uint32_t due_begin, due_n;
@@ -40,7 +41,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx)
 {
-	return sizeof(struct ods_align) + n_layers * (sizeof(uint32_t) + sizeof(bool)) + od_state_pages(ctx) * sizeof(struct map_page *);
+	return sizeof(struct ods_align) + n_layers * (sizeof(uint32_t) + 2 * sizeof(bool)) + od_state_pages(ctx) * sizeof(struct map_page *);
 }
 
 uint64_t ods_align_page_bytes(uint32_t n_layers)
@@ -61,7 +62,8 @@ int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint3
 	a->page = calloc(od_state_pages(ctx), sizeof(struct map_page *));
 	a->settled = calloc(n_layers, sizeof(*a->settled));
 	a->fixed = calloc(n_layers, sizeof(*a->fixed));
-	if (a->page == NULL || a->settled == NULL || a->fixed == NULL)
+	a->empty = calloc(n_layers, sizeof(*a->empty));
+	if (a->page == NULL || a->settled == NULL || a->fixed == NULL || a->empty == NULL)
 		goto fail;
 	*out = a;
 	return OD_OK;
@@ -107,7 +109,7 @@ static bool held(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	if (a->fixed[layer])
 		return position < a->run_end;
-	return (known(a, layer, position) & HELD) != 0;
+	return a->empty[layer] || (known(a, layer, position) & HELD) != 0;
 }
 
 static bool missing(const struct ods_align *a, uint32_t layer, uint32_t position)
@@ -146,6 +148,7 @@ void ods_align_free(struct ods_align *a)
 	free(a->page);
 	free(a->settled);
 	free(a->fixed);
+	free(a->empty);
 	free(a);
 }
 
@@ -191,6 +194,11 @@ void ods_align_run(struct ods_align *a, uint32_t end)
 	a->run_end = end;
 	if (a->any_fixed)
 		touch(a, end);
+}
+
+void ods_align_set_empty(struct ods_align *a, uint32_t layer)
+{
+	a->empty[layer] = true;
 }
 
 /* ---- Messages from main ---- */
@@ -266,7 +274,7 @@ void ods_align_step(struct ods_align *a, uint32_t end, uint32_t n_due)
 	if (n_due > 0)
 		touch(a, end);
 	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
-		if (a->fixed[l])
+		if (a->fixed[l] || a->empty[l])
 			continue;
 		for (uint32_t p = a->due_begin; p < end; p++)
 			if ((*byte_of(a, l, p) & TRUE_ROW) == 0)

@@ -11,6 +11,7 @@
  * Main sends STEPs and STATEs in order, and the STATEs of a step layer by layer. A due row is therefore lost when the next
  * STEP, or a STATE of a later layer, arrives first. True rows that are neither due nor requested are stale.
  * Layers with fixed state are aligned by tokens: the shadow runs every row once, and none of them is due.
+ * A layer without rows of its own (it attends to those of an earlier layer) has nothing to align.
  * The map uses pages of OD_KV_PAGE positions, like the rows. Sequences with a common prefix share pages: a row that arrives
  * for one sequence is there for all and is requested once.
  * Pure: no I/O and no clock; allocates only its own memory. Thread: the owner's; sequences that share pages use one thread.
@@ -56,6 +57,8 @@ void ods_align_part(struct ods_align *a, uint32_t n);
  * right tokens: [0, end). With such a layer, own rows of other layers stay when the true ones were lost. */
 void ods_align_set_fixed(struct ods_align *a, uint32_t layer);
 void ods_align_run(struct ods_align *a, uint32_t end);
+/* A layer without rows: none is missing, due or requested. */
+void ods_align_set_empty(struct ods_align *a, uint32_t layer);
 
 /* Rows before limit in the first n_layers that are due and have not arrived are lost: they are not due any more. Rows from
  * limit on stay due; the shadow must not replace them with its own. */

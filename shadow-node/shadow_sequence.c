@@ -81,6 +81,8 @@ static void find_fixed(struct ods_sequence *s, const struct od_config *c)
 		struct od_state_spec spec = { 0 };
 
 		l->mixer->state(&l->mix, &spec);
+		if (spec.fixed_bytes == 0 && spec.n_streams == 0)
+			ods_align_set_empty(s->align, i);
 		if (spec.fixed_bytes == 0)
 			continue;
 		ods_align_set_fixed(s->align, i);

@@ -142,7 +142,7 @@ struct od_turn {
 };
 
 /* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given) and v (if asked), clips q, k and v, applies RoPE to the
- * first elements of the heads of q and k, and stores k and v in the KV cache. */
+ * first elements of the heads of q and k, and stores k and v in the KV cache. k and v nowhere: q alone, nothing is stored. */
 struct od_op_rope_store {
 	struct od_ref rows, q, k, v;
 	struct od_turn turn;

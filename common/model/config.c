@@ -305,6 +305,8 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 		od_strbuf_printf(out, " conv=%u by_key_head=%d", m->conv, m->by_key_head);
 	if (m->v_norm || m->v_is_k)
 		od_strbuf_printf(out, " v_norm=%d v_is_k=%d", m->v_norm, m->v_is_k);
+	if (m->kv_of != 0)
+		od_strbuf_printf(out, " kv_of=%u", m->kv_of - 1);
 	if (l->sandwich || l->scaled)
 		od_strbuf_printf(out, " sandwich=%d scaled=%d", l->sandwich, l->scaled);
 	if (l->ffn == OD_FFN_DENSE) {

@@ -207,19 +207,41 @@ bool od_source_other_modality(const struct od_config *cfg, const char *name)
 	return cfg->multimodal && begins_with_any(name, cfg->family->other_modalities);
 }
 
-/* model.layers.N.*, N from n_layers on */
-static bool of_mtp_layer(const struct od_config *cfg, const char *name)
+/* model.layers.N.rest */
+static bool layer_of_name(const struct od_config *cfg, const char *name, unsigned long *layer, const char **rest)
 {
 	char prefix[OD_NAME_BYTES], *end;
-	unsigned long layer;
 	const char *number;
 
+	*layer = 0;
+	*rest = NULL;
 	od_source_name(cfg, "model.layers.", prefix);
 	number = name + strlen(prefix);
 	if (!begins_with(name, prefix) || *number < '0' || *number > '9')
 		return false;
-	layer = strtoul(number, &end, 10);
-	return *end == '.' && layer >= cfg->n_layers && layer - cfg->n_layers < cfg->n_mtp;
+	*layer = strtoul(number, &end, 10);
+	*rest = end + 1;
+	return *end == '.';
+}
+
+/* N from n_layers on */
+static bool of_mtp_layer(const struct od_config *cfg, const char *name)
+{
+	unsigned long layer;
+	const char *rest;
+
+	return layer_of_name(cfg, name, &layer, &rest) && layer >= cfg->n_layers && layer - cfg->n_layers < cfg->n_mtp;
+}
+
+/* Layers that use the keys and values of others need no projections for them. transformers leaves out the same. */
+static bool of_shared_kv(const struct od_config *cfg, const char *name)
+{
+	static const char *const own[] = { "self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "self_attn.v_norm.", NULL };
+	unsigned long layer;
+	const char *rest;
+
+	return layer_of_name(cfg, name, &layer, &rest) && layer < cfg->n_layers &&
+	       od_config_layer(cfg, (uint32_t)layer)->mix.kv_of != 0 && begins_with_any(rest, own);
 }
 
 bool od_source_ignorable(const struct od_config *cfg, const char *name)
@@ -227,8 +249,8 @@ bool od_source_ignorable(const struct od_config *cfg, const char *name)
 	static const char suffix[] = ".rotary_emb.inv_freq";
 	size_t len = strlen(name), n = sizeof(suffix) - 1;
 
-	return (len > n && strcmp(name + len - n, suffix) == 0) || of_mtp_layer(cfg, name) || od_source_other_modality(cfg, name) ||
-	       begins_with_any(name, cfg->family->left_out);
+	return (len > n && strcmp(name + len - n, suffix) == 0) || of_mtp_layer(cfg, name) || of_shared_kv(cfg, name) ||
+	       od_source_other_modality(cfg, name) || begins_with_any(name, cfg->family->left_out);
 }
 
 /* ---- roles ---- */

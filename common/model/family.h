@@ -126,7 +126,7 @@ void od_source_name(const struct od_config *cfg, const char *name, char buf[OD_N
 /* True for tensors of other modalities. */
 bool od_source_other_modality(const struct od_config *cfg, const char *name);
 /* True for tensors of a checkpoint that are not needed: those, left_out, rotary tables, layers that predict several tokens
- * (MTP). */
+ * (MTP), keys and values of layers that use those of others. */
 bool od_source_ignorable(const struct od_config *cfg, const char *name);
 
 bool od_role_per_layer(enum od_role role);

@@ -241,7 +241,7 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 				    .scratch = ref(f, BUF_MIX),
 				    .info = f->info,
 				    .span = f->span };
-	uint32_t n_streams = od_state_pool_streams(f->o.state, layer, call.stream);
+	uint32_t n_streams = od_state_pool_streams(f->o.state, spec->mix.kv_of != 0 ? spec->mix.kv_of - 1 : layer, call.stream);
 
 	for (uint32_t i = 0; i < n_streams; i++) {
 		call.stream[i].tables = ref(f, BUF_TABLES);

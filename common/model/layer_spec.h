@@ -54,6 +54,7 @@ struct od_mixer {
 	bool v_is_k;	/* v is k as projected, before its norm; there is no matrix for v */
 	float norm_eps; /* of norms inside the mixer */
 	float clip;	/* of q, k and v to [-clip, clip]; 0: none */
+	uint32_t kv_of;	/* keys and values are those of the earlier layer kv_of - 1; 0: its own */
 	bool gated;	/* sigmoids of a further part of q multiply what attention gives, element by element */
 	/* Gated delta rule (arXiv 2412.06464): n_heads heads of values, n_kv_heads of queries and keys. */
 	uint32_t conv;	  /* positions that the convolution of q, k and v sees, the row's own included */

@@ -38,7 +38,7 @@ struct od_mix_call {
 	struct od_turn turn;   /* the layer's RoPE */
 	struct od_ref x, y;    /* [n_rows][hidden]: normed rows in, mixed rows out; may be the same */
 	struct od_ref scratch; /* od_mixer_ops.scratch_bytes */
-	struct od_stream stream[OD_MAX_STREAMS]; /* the layer's, with this step's page tables */
+	struct od_stream stream[OD_MAX_STREAMS]; /* the layer's (kv_of: that layer's), with this step's page tables */
 	/* Only with fixed state: */
 	const struct od_row_info *info; /* the rows on the host; those of a sequence are in order */
 	const struct od_span *span;	/* [n_spans]: those of a sequence are in order, and each begins where the one before ends */

@@ -266,16 +266,20 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
 		const float *cos_sin = f32_at(j, o->turn.angles) + r * o->turn.dims;
-		float *q = f32_at(j, o->q) + r * q_n, *k = f32_at(j, o->k) + r * k_n, *v = f32_at(j, o->v) + r * v_n;
+		float *q = f32_at(j, o->q) + r * q_n, *k, *v;
 
 		norm_heads(j, q, o->n_heads, o->k_dim, q_norm);
+		clip(q, q_n, o->clip);
+		turn_heads(q, o->n_heads, o->k_dim, &o->turn, cos_sin);
+		if (o->k.buf == NULL)
+			continue;
+		k = f32_at(j, o->k) + r * k_n;
+		v = f32_at(j, o->v) + r * v_n;
 		norm_heads(j, k, o->n_kv_heads, o->k_dim, k_norm);
 		for (size_t h = 0; o->v_norm && h < o->n_kv_heads; h++)
 			j->be->rmsnorm(v + h * o->v_dim, v + h * o->v_dim, NULL, o->v_dim, o->eps);
-		clip(q, q_n, o->clip);
 		clip(k, k_n, o->clip);
 		clip(v, v_n, o->clip);
-		turn_heads(q, o->n_heads, o->k_dim, &o->turn, cos_sin);
 		turn_heads(k, o->n_kv_heads, o->k_dim, &o->turn, cos_sin);
 		store_row(j->be, o->keys.dtype, stream_row(j, &o->keys, &rows[r]), k, k_n);
 		store_row(j->be, o->values.dtype, stream_row(j, &o->values, &rows[r]), v, v_n);

@@ -190,21 +190,27 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_NORM_THREADS)
 {
 	const struct gpu_row *row = &a.rows[gpu_block_y()];
 	const unsigned q_n = a.n_heads * a.k_dim, k_n = a.n_kv_heads * a.k_dim, v_n = a.n_kv_heads * a.v_dim;
-	float *q = a.q + (size_t)gpu_block_y() * q_n, *k = a.k + (size_t)gpu_block_y() * k_n, *v = a.v + (size_t)gpu_block_y() * v_n;
+	float *q = a.q + (size_t)gpu_block_y() * q_n, *k, *v;
 	const float *cos_sin = a.turn.angles + (size_t)gpu_block_y() * a.turn.dims;
 
 	if (a.q_norm != NULL)
 		norm_heads(q, a.n_heads, a.k_dim, a.q_norm, a.norm_row, a.eps);
+	gpu_sync();
+	clip_all(q, q_n, a.clip);
+	gpu_sync();
+	turn_heads(q, a.n_heads, a.k_dim, &a.turn, cos_sin);
+	if (a.k == NULL)
+		return;
+	k = a.k + (size_t)gpu_block_y() * k_n;
+	v = a.v + (size_t)gpu_block_y() * v_n;
 	if (a.k_norm != NULL)
 		norm_heads(k, a.n_kv_heads, a.k_dim, a.k_norm, a.norm_row, a.eps);
 	if (a.v_norm)
 		norm_heads(v, a.n_kv_heads, a.v_dim, NULL, false, a.eps);
 	gpu_sync();
-	clip_all(q, q_n, a.clip);
 	clip_all(k, k_n, a.clip);
 	clip_all(v, v_n, a.clip);
 	gpu_sync();
-	turn_heads(q, a.n_heads, a.k_dim, &a.turn, cos_sin);
 	turn_heads(k, a.n_kv_heads, a.k_dim, &a.turn, cos_sin);
 	gpu_sync();
 	store_row(&a.keys, row, k, k_n);

@@ -231,7 +231,7 @@ struct gpu_turn {
 	bool neighbours;
 };
 
-/* A block of GPU_NORM_THREADS for each row. */
+/* A block of GPU_NORM_THREADS for each row. k NULL: q alone. */
 struct gpu_rope_store {
 	const struct gpu_row *rows;
 	float *q, *k, *v;

@@ -35,10 +35,6 @@ static int refuse(const struct od_parse *p)
 		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"hidden_size_per_layer_input\": expected 0 (no embeddings for each "
 			     "layer), found %g", p->where, per_layer);
 	if (rc == OD_OK)
-		rc = od_parse_only_number(p, "num_kv_shared_layers", 0);
-	if (rc == OD_OK)
-		rc = od_parse_only_bool(p, "use_double_wide_mlp", false);
-	if (rc == OD_OK)
 		rc = od_parse_only_bool(p, "attention_bias", false);
 	if (rc == OD_OK)
 		rc = od_parse_only_str(p, "use_bidirectional_attention", "vision");
@@ -227,14 +223,47 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
 }
 
+/* How many of the last layers use keys and values of earlier ones, and how wide their dense networks are. */
+static int read_sharing(const struct od_parse *p, uint32_t n_layers, uint32_t intermediate, uint32_t *n_shared, uint32_t *wide)
+{
+	const char *key = "num_kv_shared_layers";
+	bool is_double = false;
+	int rc = od_json_u32_or(p->root, key, 0, n_layers - 1, 0, n_shared, p->where, p->err);
+
+	if (rc == OD_OK)
+		rc = od_json_bool_or(p->root, "use_double_wide_mlp", false, &is_double, p->where, p->err);
+	*wide = is_double ? 2 * intermediate : intermediate;
+	if (rc == OD_OK && *n_shared > 0 && *wide > OD_DIM_MAX)
+		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"intermediate_size\": expected at most %u with \"use_double_wide_mlp\", "
+			       "found %u", p->where, OD_DIM_MAX / 2, intermediate);
+	return rc;
+}
+
+/* Those of the last layer of the same kind that has its own. */
+static int share_kv(const struct od_parse *p, enum attention kind, uint32_t n_own, uint32_t n_layers, uint32_t *kv_of)
+{
+	for (*kv_of = n_own; *kv_of > 0; (*kv_of)--) {
+		enum attention of;
+		int rc = read_kind(p, *kv_of - 1, n_layers, &of);
+
+		if (rc != OD_OK || of == kind)
+			return rc;
+	}
+	return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"num_kv_shared_layers\": expected a \"%s\" layer among the %u layers with keys "
+		       "and values of their own, found none", p->where, attention_names[kind], n_own);
+}
+
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 {
+	const uint32_t intermediate = l->shared_intermediate;
 	struct od_mixer mix[N_ATTENTION] = { { .window = 0 } };
-	uint32_t n_layers, window;
+	uint32_t n_layers, n_shared = 0, wide = 0, window;
 	int rc = od_parse_layers(p, &n_layers);
 
 	if (rc == OD_OK)
 		rc = od_json_u32_or(p->root, "sliding_window", 1, UINT32_MAX, 512, &window, p->where, p->err);
+	if (rc == OD_OK)
+		rc = read_sharing(p, n_layers, intermediate, &n_shared, &wide);
 	for (int kind = 0; rc == OD_OK && kind < N_ATTENTION; kind++) {
 		rc = read_heads(p, (enum attention)kind, n_layers, &mix[kind]);
 		if (rc == OD_OK)
@@ -243,13 +272,18 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 			mix[kind].window = window;
 	}
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
+		const bool shares = i >= n_layers - n_shared;
 		enum attention kind;
 
 		rc = read_kind(p, i, n_layers, &kind);
 		if (rc != OD_OK)
 			return rc;
 		l->mix = mix[kind];
-		rc = od_config_add_layer(p->cfg, l, p->err);
+		l->shared_intermediate = shares ? wide : intermediate;
+		if (shares)
+			rc = share_kv(p, kind, n_layers - n_shared, n_layers, &l->mix.kv_of);
+		if (rc == OD_OK)
+			rc = od_config_add_layer(p->cfg, l, p->err);
 	}
 	return rc;
 }

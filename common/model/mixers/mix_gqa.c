@@ -1,9 +1,10 @@
-/* Grouped-query attention (arXiv 2305.13245) with RoPE; q, k and v may be normed, have biases or be clipped, and v may be k. */
+/* Grouped-query attention (arXiv 2305.13245) with RoPE; q, k and v may be normed, have biases or be clipped, and v may be k.
+ * Keys and values may be those of an earlier layer: then there are only queries. */
 #include "common/model/mixer.h"
 
 static void state(const struct od_mixer *m, struct od_state_spec *out)
 {
-	*out = (struct od_state_spec){ .n_streams = 2, .width = { m->n_kv_heads * m->k_dim, m->n_kv_heads * m->v_dim } };
+	*out = (struct od_state_spec){ .n_streams = m->kv_of == 0 ? 2 : 0, .width = { m->n_kv_heads * m->k_dim, m->n_kv_heads * m->v_dim } };
 }
 
 static uint64_t norm_size(const struct od_mixer *m, uint32_t n_heads)
@@ -22,12 +23,19 @@ static void matrix(uint64_t out, uint64_t in, uint64_t *n_out, uint64_t *n_in)
 	*n_in = in;
 }
 
+static bool is_of_kv(enum od_role role)
+{
+	return role == OD_ROLE_K || role == OD_ROLE_V || role == OD_ROLE_K_BIAS || role == OD_ROLE_V_BIAS || role == OD_ROLE_K_NORM;
+}
+
 static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out, uint64_t *n_in)
 {
 	const uint64_t q = (uint64_t)m->n_heads * m->k_dim * (m->gated ? 2 : 1), k = (uint64_t)m->n_kv_heads * m->k_dim;
 	const uint64_t v = (uint64_t)m->n_kv_heads * m->v_dim, out = (uint64_t)m->n_heads * m->v_dim;
 
 	matrix(0, 0, n_out, n_in);
+	if (m->kv_of != 0 && is_of_kv(role))
+		return;
 	if (role == OD_ROLE_Q)
 		matrix(q, c->hidden, n_out, n_in);
 	else if (role == OD_ROLE_K)
@@ -79,9 +87,11 @@ static void run(const struct od_mix_call *c)
 	const struct od_weight *w = c->w->w;
 	struct od_ref scratch = c->scratch;
 	const struct places p = cut(m, &scratch, c->max_rows);
+	const bool own = m->kv_of == 0;
 
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { &w[OD_ROLE_Q], &w[OD_ROLE_K], m->v_is_k ? NULL : &w[OD_ROLE_V] },
+				      .linear = { .w = { &w[OD_ROLE_Q], own ? &w[OD_ROLE_K] : NULL,
+							 own && !m->v_is_k ? &w[OD_ROLE_V] : NULL },
 						  .x = c->x,
 						  .y = { m->gated ? p.gated_q : p.q, p.k, p.v },
 						  .bias = { w[OD_ROLE_Q_BIAS].data, w[OD_ROLE_K_BIAS].data,
@@ -90,14 +100,14 @@ static void run(const struct od_mix_call *c)
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_SPLIT,
 					      .split = { .in = p.gated_q, .first = p.q, .second = p.gate, .n_heads = m->n_heads,
 							 .dim = m->k_dim } });
-	if (m->v_is_k) /* before k is normed and turned */
+	if (own && m->v_is_k) /* before k is normed and turned */
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
 					      .copy = { .from = p.k, .to = p.v, .n = (uint64_t)m->n_kv_heads * m->k_dim * sizeof(float) } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ROPE_STORE,
 				      .rope_store = { .rows = c->rows,
 						      .q = p.q,
-						      .k = p.k,
-						      .v = p.v,
+						      .k = own ? p.k : (struct od_ref){ 0 },
+						      .v = own ? p.v : (struct od_ref){ 0 },
 						      .turn = c->turn,
 						      .q_norm = w[OD_ROLE_Q_NORM].data,
 						      .k_norm = w[OD_ROLE_K_NORM].data,
