@@ -92,6 +92,7 @@ enum od_op_kind {
 	OD_OP_DELTA_IN,
 	OD_OP_DELTA,
 	OD_OP_ROUTE,
+	OD_OP_ACT,
 	OD_OP_FFN,
 	OD_OP_EXPERTS,
 	OD_OP_COMBINE,
@@ -281,6 +282,13 @@ struct od_op_route {
 	struct od_router_spec router;
 };
 
+/* gate [n] = act(gate) * up: up [n] of row r begins at element r * stride. */
+struct od_op_act {
+	struct od_ref gate, up;
+	uint32_t n, stride;
+	struct od_act_spec act;
+};
+
 /* An expert, or a dense network, and the number of its rows, at least 1. */
 struct od_ffn_part {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
@@ -358,6 +366,7 @@ struct od_op {
 		struct od_op_delta_in delta_in;
 		struct od_op_delta delta;
 		struct od_op_route route;
+		struct od_op_act act;
 		struct od_op_ffn ffn;
 		struct od_op_experts experts;
 		struct od_op_combine combine;

@@ -477,6 +477,8 @@ int od_config_canonical(const struct od_config *cfg, struct od_strbuf *out, stru
 	if (cfg->embed_scale != 0 || cfg->logit_cap != 0)
 		od_strbuf_printf(out, " embed_scale=%08" PRIx32 " logit_cap=%08" PRIx32, od_f32_bits(cfg->embed_scale),
 				 od_f32_bits(cfg->logit_cap));
+	if (cfg->layer_input != 0)
+		od_strbuf_printf(out, " layer_input=%u", cfg->layer_input);
 	for (uint32_t i = 0; i < cfg->n_ropes; i++) {
 		od_strbuf_printf(out, "; rope %u:", i);
 		rope_text(&cfg->rope[i], out);

@@ -36,6 +36,7 @@ struct od_config {
 	enum od_norm norm; /* before mixers, feed-forward networks and the head */
 	float embed_scale; /* of embeddings; 0: none */
 	float logit_cap;   /* logits become cap * tanh(logit / cap); 0: none */
+	uint32_t layer_input; /* width of a further embedding of a token that each layer has of its own; 0: none */
 	bool tied_head, head_bias;
 	bool norms_around_one; /* checkpoints have weights of norms minus 1 (od_role_around_one) */
 	bool multimodal; /* the text part of a model that takes pictures or sound too */

@@ -73,6 +73,12 @@ static const struct {
 	[OD_ROLE_EXPERTS_POST_NORM] = { "experts_post_norm", "post_feedforward_layernorm_2.weight" },
 	[OD_ROLE_FFN_POST_NORM] = { "ffn_post_norm", "post_feedforward_layernorm.weight" },
 	[OD_ROLE_LAYER_SCALE] = { "layer_scale", "layer_scalar" },
+	[OD_ROLE_LAYER_EMBED] = { "layer_embed", "model.embed_tokens_per_layer.weight" },
+	[OD_ROLE_LAYER_PROJECT] = { "layer_project", "model.per_layer_model_projection.weight" },
+	[OD_ROLE_LAYER_PROJECT_NORM] = { "layer_project_norm", "model.per_layer_projection_norm.weight" },
+	[OD_ROLE_INPUT_GATE] = { "input_gate", "per_layer_input_gate.weight" },
+	[OD_ROLE_INPUT_PROJECT] = { "input_project", "per_layer_projection.weight" },
+	[OD_ROLE_INPUT_POST_NORM] = { "input_post_norm", "post_per_layer_input_norm.weight" },
 };
 
 static bool listed(const char *const *list, const char *name)
@@ -257,7 +263,8 @@ bool od_source_ignorable(const struct od_config *cfg, const char *name)
 
 bool od_role_per_layer(enum od_role role)
 {
-	return role >= OD_ROLE_ATTN_NORM && role != OD_ROLE_FINAL_NORM_BIAS && role != OD_ROLE_HEAD_BIAS;
+	return role >= OD_ROLE_ATTN_NORM && role != OD_ROLE_FINAL_NORM_BIAS && role != OD_ROLE_HEAD_BIAS &&
+	       !(role >= OD_ROLE_LAYER_EMBED && role <= OD_ROLE_LAYER_PROJECT_NORM);
 }
 
 bool od_role_quantised(enum od_role role)
@@ -318,6 +325,12 @@ bool od_role_quantised(enum od_role role)
 	case OD_ROLE_EXPERTS_POST_NORM:
 	case OD_ROLE_FFN_POST_NORM:
 	case OD_ROLE_LAYER_SCALE:
+	case OD_ROLE_LAYER_EMBED:
+	case OD_ROLE_LAYER_PROJECT:
+	case OD_ROLE_LAYER_PROJECT_NORM:
+	case OD_ROLE_INPUT_GATE: /* small */
+	case OD_ROLE_INPUT_PROJECT:
+	case OD_ROLE_INPUT_POST_NORM:
 	case OD_N_ROLES: break;
 	}
 	return false;
@@ -357,7 +370,7 @@ static void ffn_shape(const struct od_config *cfg, uint32_t intermediate, unsign
 	*n_in = mat == OD_MAT_DOWN ? intermediate : cfg->hidden;
 }
 
-/* Of the roles from OD_ROLE_ROUTER_NORM on, all vectors. */
+/* Of the roles from OD_ROLE_ROUTER_NORM to OD_ROLE_LAYER_SCALE, all vectors. */
 static uint64_t vector_shape(const struct od_config *cfg, enum od_role role, const struct od_layer_spec *l)
 {
 	const bool shared = l->sandwich && l->shared_intermediate > 0;
@@ -400,9 +413,23 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 		*n_out = moe && l->router.logit_bias ? cfg->n_experts : 0;
 	} else if (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE) {
 		*n_out = vector_shape(cfg, role, l);
+	} else if (role >= OD_ROLE_INPUT_GATE && role <= OD_ROLE_INPUT_POST_NORM) {
+		*n_out = cfg->layer_input == 0 ? 0 : role == OD_ROLE_INPUT_GATE ? cfg->layer_input : cfg->hidden;
+		*n_in = *n_out == 0 || role == OD_ROLE_INPUT_POST_NORM ? 0 : role == OD_ROLE_INPUT_GATE ? cfg->hidden : cfg->layer_input;
 	} else if (role != OD_ROLE_ROUTER) {
 		l->mixer->shape(cfg, &l->mix, role, n_out, n_in);
 	}
+}
+
+/* Of the inputs of all layers together. */
+static void inputs_shape(const struct od_config *cfg, enum od_role role, uint64_t *n_out, uint64_t *n_in)
+{
+	const uint64_t all = (uint64_t)cfg->n_layers * cfg->layer_input;
+
+	if (all == 0)
+		return;
+	*n_out = role == OD_ROLE_LAYER_EMBED ? cfg->vocab : role == OD_ROLE_LAYER_PROJECT ? all : cfg->layer_input;
+	*n_in = role == OD_ROLE_LAYER_EMBED ? all : role == OD_ROLE_LAYER_PROJECT ? cfg->hidden : 0;
 }
 
 void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t layer, uint64_t *n_out, uint64_t *n_in)
@@ -410,6 +437,10 @@ void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t laye
 	*n_out = *n_in = 0;
 	if (od_role_per_layer(role)) {
 		layer_shape(cfg, role, od_config_layer(cfg, layer), n_out, n_in);
+		return;
+	}
+	if (role >= OD_ROLE_LAYER_EMBED) {
+		inputs_shape(cfg, role, n_out, n_in);
 		return;
 	}
 	if (role == OD_ROLE_FINAL_NORM)

@@ -67,6 +67,12 @@ enum od_role {
 	OD_ROLE_EXPERTS_POST_NORM, /* of the routed experts' sum */
 	OD_ROLE_FFN_POST_NORM,	   /* of both together */
 	OD_ROLE_LAYER_SCALE,	   /* [1] */
+	OD_ROLE_LAYER_EMBED,	   /* not per layer; [vocab][n_layers * layer_input]: each layer's own embedding */
+	OD_ROLE_LAYER_PROJECT,	   /* not per layer; [n_layers * layer_input][hidden]: what is added to it */
+	OD_ROLE_LAYER_PROJECT_NORM, /* not per layer; [layer_input] */
+	OD_ROLE_INPUT_GATE,	   /* [layer_input][hidden] */
+	OD_ROLE_INPUT_PROJECT,	   /* [hidden][layer_input] */
+	OD_ROLE_INPUT_POST_NORM,   /* [hidden] */
 	OD_N_ROLES
 };
 

@@ -1,6 +1,7 @@
 #include "common/model/forward_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 static struct od_ref ref(const struct od_forward *f, enum buffer b)
@@ -109,6 +110,32 @@ static void clear_fixed(struct od_forward *f)
 	}
 }
 
+/* Each layer's own input (Gemma 4): the token's embedding for that layer plus the normed projection of its ordinary embedding.
+ * The published model divides the projection by sqrt(hidden) and the sum by sqrt(2). A norm follows each, so only its eps would
+ * notice: here the norms get eps * hidden and eps * 2 (run_input) instead. */
+static void run_inputs(struct od_forward *f)
+{
+	const struct od_config *c = f->o.config;
+	const uint32_t n = c->n_layers * c->layer_input;
+
+	if (n == 0)
+		return;
+	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
+			       .embed = { .table = &f->o.dense->layer_embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_INPUT),
+					  .scale = sqrtf((float)c->layer_input) } });
+	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &f->o.dense->layer_project }, .x = ref(f, BUF_X), .y = { ref(f, BUF_PROJECT) } } });
+	for (uint32_t i = 0; i < c->n_layers; i++) { /* rows of layer_input, as many at a time as the step has rows */
+		const struct od_ref part = row_ref(f, BUF_PROJECT, i * f->n_rows, c->layer_input);
+
+		run(f, &(struct od_op){ .kind = OD_OP_NORM,
+				       .norm = { .x = part, .weight = f->o.dense->layer_project_norm, .y = part, .n = c->layer_input,
+						 .eps = c->rms_eps * (float)c->hidden } });
+	}
+	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
+			       .combine = { .x = ref(f, BUF_INPUT), .shared = ref(f, BUF_PROJECT), .sum = ref(f, BUF_PROJECT), .hidden = n } });
+}
+
 static void run_angles(struct od_forward *f)
 {
 	const struct od_config *c = f->o.config;
@@ -163,6 +190,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
 			       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X),
 					  .scale = f->o.config->embed_scale } });
+	run_inputs(f);
 	clear_fixed(f);
 	run_angles(f);
 	return OD_OK;
@@ -180,11 +208,16 @@ static void run_norm(struct od_forward *f, struct od_ref add, struct od_ref weig
 }
 
 /* A norm that only some models have, without a bias. */
-static void run_own_norm(struct od_forward *f, enum buffer x, struct od_ref weight, enum buffer y)
+static void run_norm_of(struct od_forward *f, enum buffer x, struct od_ref weight, enum buffer y, float eps)
 {
 	run(f, &(struct od_op){ .kind = OD_OP_NORM,
 			       .norm = { .x = ref(f, x), .weight = weight, .y = ref(f, y), .n = f->o.config->hidden,
-					 .eps = f->o.config->rms_eps } });
+					 .eps = eps } });
+}
+
+static void run_own_norm(struct od_forward *f, enum buffer x, struct od_ref weight, enum buffer y)
+{
+	run_norm_of(f, x, weight, y, f->o.config->rms_eps);
 }
 
 /* The rows of table t, from its fixed state in a layer to the next one, by way of its marks. Returns the number of spans. */
@@ -281,6 +314,27 @@ static void run_shared(struct od_forward *f, const struct od_layer_spec *l)
 	run_ffn(f, &w[OD_ROLE_SHARED_GATE], l->sandwich ? BUF_ASIDE : BUF_H);
 }
 
+/* x += norm(project(act(gate x) * the layer's own input)), then x is multiplied by the layer's number. */
+static void run_input(struct od_forward *f)
+{
+	const struct od_config *c = f->o.config;
+	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+
+	if (c->layer_input == 0)
+		return;
+	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &w[OD_ROLE_INPUT_GATE] }, .x = ref(f, BUF_X), .y = { ref(f, BUF_GATED) } } });
+	run(f, &(struct od_op){ .kind = OD_OP_ACT,
+			       .act = { .gate = ref(f, BUF_GATED), .up = row_ref(f, BUF_INPUT, f->layer, c->layer_input),
+					.n = c->layer_input, .stride = c->n_layers * c->layer_input, .act = c->act } });
+	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &w[OD_ROLE_INPUT_PROJECT] }, .x = ref(f, BUF_GATED), .y = { ref(f, BUF_H) } } });
+	run_norm_of(f, BUF_H, w[OD_ROLE_INPUT_POST_NORM].data, BUF_H, 2 * c->rms_eps); /* run_inputs */
+	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
+			       .combine = { .x = ref(f, BUF_X), .shared = ref(f, BUF_H), .sum = ref(f, BUF_H),
+					    .scale = w[OD_ROLE_LAYER_SCALE].data, .hidden = c->hidden } });
+}
+
 static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 {
 	const bool beside = l->ffn == OD_FFN_DENSE || l->shared_intermediate > 0;
@@ -296,10 +350,11 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 					    .experts_norm = w[OD_ROLE_EXPERTS_POST_NORM].data,
 					    .shared_norm = w[OD_ROLE_SHARED_POST_NORM].data,
 					    .norm = w[OD_ROLE_FFN_POST_NORM].data,
-					    .scale = w[OD_ROLE_LAYER_SCALE].data,
+					    .scale = f->o.config->layer_input == 0 ? w[OD_ROLE_LAYER_SCALE].data : (struct od_ref){ 0 },
 					    .eps = f->o.config->rms_eps,
 					    .top_k = l->ffn == OD_FFN_DENSE ? 0 : f->o.config->top_k,
 					    .hidden = f->o.config->hidden } });
+	run_input(f);
 	f->layer++;
 	f->phase = f->layer == f->o.config->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
 }

@@ -21,6 +21,9 @@ enum buffer {
 	BUF_ASIDE,	 /* [hidden]: rows normed for the router, then for the shared experts, where each has a norm of its own */
 	BUF_BESIDE,	 /* [hidden]: what a dense layer's network, or the shared experts, gave */
 	BUF_SCORE,	 /* [1]: the gate of the latter */
+	BUF_INPUT,	 /* [n_layers][layer_input]: each layer's own input */
+	BUF_PROJECT,	 /* the same: what is added to it */
+	BUF_GATED,	 /* [layer_input]: of the layer under way */
 	N_ROW_BUFFERS,
 	/* once: */
 	BUF_MIX = N_ROW_BUFFERS, /* scratch of mixers */

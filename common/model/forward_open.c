@@ -96,6 +96,7 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 {
 	const struct od_config *c = o->config;
 	const uint64_t hidden = c->hidden * sizeof(float), dims = od_forward_dims_before(c, c->n_ropes);
+	const uint64_t inputs = c->layer_input * sizeof(float);
 	const uint64_t all[N_BUFFERS] = {
 		[BUF_INFO] = sizeof(struct od_row_info),
 		[BUF_X] = hidden,
@@ -109,6 +110,9 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 		[BUF_ASIDE] = norms_aside(o) ? hidden : 0,
 		[BUF_BESIDE] = ffn_bytes(o) > 0 ? hidden : 0,
 		[BUF_SCORE] = sizeof(float),
+		[BUF_INPUT] = inputs * c->n_layers,
+		[BUF_PROJECT] = inputs * c->n_layers,
+		[BUF_GATED] = inputs,
 		[BUF_MIX] = mix_bytes(o),
 		[BUF_FFN] = ffn_bytes(o),
 		[BUF_TABLES] = table_bytes(o),
@@ -155,14 +159,22 @@ static bool weight_fits(const struct od_weight *w, const struct od_config *c, en
 	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
 }
 
+static bool is_table(const struct od_weight *w)
+{
+	return w->dtype == OD_BF16 || w->dtype == OD_F16 || w->dtype == OD_F32;
+}
+
 /* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
 	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) &&
-		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) &&
+		  is_table(&d->embed) &&
 		  (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
 		  d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
-		  (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias;
+		  (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias &&
+		  weight_fits(&d->layer_embed, c, OD_ROLE_LAYER_EMBED, 0) &&
+		  (c->layer_input == 0 || is_table(&d->layer_embed)) && weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
+		  (d->layer_project_norm.buf != NULL) == (c->layer_input > 0);
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++)
 		for (int role = 0; ok && role < OD_N_ROLES; role++)

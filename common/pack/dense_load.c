@@ -70,9 +70,9 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (t->role == OD_ROLE_EMBED)
+		if (t->role == OD_ROLE_EMBED || t->role == OD_ROLE_LAYER_EMBED)
 			n += od_mat_row_bytes(&t->type, t->n_in);
-		if (t->role != OD_ROLE_EMBED || p->config.tied_head)
+		if (t->role != OD_ROLE_LAYER_EMBED && (t->role != OD_ROLE_EMBED || p->config.tied_head))
 			n += t->bytes;
 	}
 	return n;
@@ -173,6 +173,12 @@ static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, stru
 		s->dense.final_norm_bias = data;
 	else if (t->role == OD_ROLE_HEAD_BIAS)
 		s->dense.head_bias = data;
+	else if (t->role == OD_ROLE_LAYER_EMBED)
+		s->dense.layer_embed = w;
+	else if (t->role == OD_ROLE_LAYER_PROJECT)
+		s->dense.layer_project = w;
+	else if (t->role == OD_ROLE_LAYER_PROJECT_NORM)
+		s->dense.layer_project_norm = data;
 	else
 		s->layer[t->layer].w[t->role] = w;
 }

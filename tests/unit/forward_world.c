@@ -63,6 +63,14 @@ static const struct {
 	  "\"attention_k_eq_v\":true,\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\"],"
 	  "\"sliding_window\":9,\"num_experts\":7,\"top_k_experts\":3,\"final_logit_softcapping\":3.0,\"rms_norm_eps\":1e-6,"
 	  "\"vocab_size\":48,\"max_position_embeddings\":512}" },
+	{ "gemma4_inputs_and_shared_kv", 60,
+	  "{\"model_type\":\"gemma4_text\",\"enable_moe_block\":true,\"hidden_size_per_layer_input\":6,"
+	  "\"vocab_size_per_layer_input\":48,\"num_kv_shared_layers\":2,\"use_double_wide_mlp\":true,\"hidden_size\":40,"
+	  "\"intermediate_size\":28,\"moe_intermediate_size\":20,\"num_hidden_layers\":5,\"num_attention_heads\":4,"
+	  "\"num_key_value_heads\":2,\"head_dim\":10,\"global_head_dim\":16,\"layer_types\":[\"sliding_attention\","
+	  "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":9,"
+	  "\"num_experts\":7,\"top_k_experts\":3,\"final_logit_softcapping\":3.0,\"rms_norm_eps\":1e-3,"
+	  "\"vocab_size\":48,\"max_position_embeddings\":512}" },
 };
 #define N_PARSED (sizeof(made) / sizeof(made[0]))
 _Static_assert(N_PARSED + 1 == N_MADE, "and one that is not parsed");

@@ -22,7 +22,7 @@
 #define SEQUENCES 2
 /* The models of tests/golden/model/forward.json, then N_MADE small ones of other families, which no reference knows: some in
  * profile bf16, with weights of several formats. */
-#define N_MADE 10
+#define N_MADE 11
 size_t case_count(void);
 void load_case(struct tiny_model *t, size_t i);
 /* Another prompt of the same model, so that two sequences differ. */

@@ -169,8 +169,12 @@ static void gqa_heads(const struct od_mixer *m, const struct od_rope *rope, cons
 		memcpy(out->gate[i], q + (2 * (size_t)i + 1) * m->k_dim, m->k_dim * sizeof(*q));
 		memmove(q + (size_t)i * m->k_dim, q + 2 * (size_t)i * m->k_dim, m->k_dim * sizeof(*q));
 	}
-	linear(h, OD_ROLE_K, &h->of[OD_ROLE_K_BIAS], x, k);
-	linear(h, m->v_is_k ? OD_ROLE_K : OD_ROLE_V, &h->of[OD_ROLE_V_BIAS], x, v);
+	memset(k, 0, sizeof(k));
+	memset(v, 0, sizeof(v));
+	if (m->kv_of == 0) {
+		linear(h, OD_ROLE_K, &h->of[OD_ROLE_K_BIAS], x, k);
+		linear(h, m->v_is_k ? OD_ROLE_K : OD_ROLE_V, &h->of[OD_ROLE_V_BIAS], x, v);
+	}
 	for (uint32_t i = 0; m->v_norm && i < m->n_kv_heads; i++)
 		norm(v + (size_t)i * m->v_dim, NULL, m->v_dim, (double)m->norm_eps);
 	norm_and_clip(m, q, h->of[OD_ROLE_Q_NORM].w, m->n_heads, m->k_dim);
@@ -344,9 +348,11 @@ static void delta_mix(const struct od_config *c, const struct od_mixer *m, const
 	free(rows);
 }
 
-static void mix(const struct od_config *c, const struct od_layer_spec *l, const struct host_layer *h, uint32_t n,
-		const double *x, double *y)
+/* kept: [n_layers], the heads of layers that others share keys and values with; NULL: of this layer alone. */
+static void mix(const struct od_config *c, uint32_t layer, const struct host_layer *h, uint32_t n, const double *x, double *y,
+		struct heads **kept)
 {
+	const struct od_layer_spec *l = od_config_layer(c, layer);
 	const struct od_rope *rope = l->mixer == &od_mixer_delta ? NULL : &c->rope[l->mix.rope];
 	struct heads *of;
 	double attended[MOST_HEADS * WIDEST];
@@ -365,10 +371,18 @@ static void mix(const struct od_config *c, const struct od_layer_spec *l, const 
 			mla_heads(&l->mix, rope, h, x + (size_t)p * c->hidden, p, &of[p]);
 		else
 			gqa_heads(&l->mix, rope, h, x + (size_t)p * c->hidden, p, &of[p]);
+		if (l->mix.kv_of != 0) {
+			assert_true(kept != NULL && l->mix.kv_of <= layer);
+			memcpy(of[p].k, kept[l->mix.kv_of - 1][p].k, sizeof(of[p].k));
+			memcpy(of[p].v, kept[l->mix.kv_of - 1][p].v, sizeof(of[p].v));
+		}
 		attend(&l->mix, of, p, attended);
 		linear(h, OD_ROLE_O, &h->of[OD_ROLE_O_BIAS], attended, y + (size_t)p * c->hidden);
 	}
-	free(of);
+	if (kept != NULL)
+		kept[layer] = of;
+	else
+		free(of);
 }
 
 void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_t layer, uint32_t n, const double *x, double *y)
@@ -376,7 +390,7 @@ void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_
 	struct host_layer h;
 
 	load_layer(&h, w, layer);
-	mix(&t->cfg, od_config_layer(&t->cfg, layer), &h, n, x, y);
+	mix(&t->cfg, layer, &h, n, x, y, NULL);
 	free_layer(&h);
 }
 
@@ -519,12 +533,46 @@ static void feed_forward(const struct od_config *c, const struct od_layer_spec *
 	if (l->sandwich)
 		norm(routed, h->of[OD_ROLE_FFN_POST_NORM].w, c->hidden, (double)c->rms_eps);
 	for (uint32_t i = 0; i < c->hidden; i++)
-		x[i] = (x[i] + routed[i]) * (l->scaled ? h->of[OD_ROLE_LAYER_SCALE].w[0] : 1);
+		x[i] += routed[i];
+}
+
+/* x += what the layer makes of its own input, [layer_input] */
+static void add_input(const struct od_config *c, const struct host_layer *h, const double *input, double *x)
+{
+	double gate[WIDEST], out[WIDEST];
+
+	multiply(&h->of[OD_ROLE_INPUT_GATE], x, gate);
+	for (uint32_t i = 0; i < c->layer_input; i++)
+		gate[i] = activated(c->act.kind, gate[i]) * input[i];
+	multiply(&h->of[OD_ROLE_INPUT_PROJECT], gate, out);
+	norm(out, h->of[OD_ROLE_INPUT_POST_NORM].w, c->hidden, (double)c->rms_eps);
+	for (uint32_t i = 0; i < c->hidden; i++)
+		x[i] += out[i];
+}
+
+/* inputs [n_layers][layer_input] of a token, whose scaled embedding is x */
+static void make_inputs(const struct od_config *c, const struct tiny_weights *w, int32_t token, const double *x, double *inputs)
+{
+	struct host_weight table = load(w->device, &w->dense.layer_embed), project = load(w->device, &w->dense.layer_project);
+	struct host_weight by = load_vector(w->device, w->dense.layer_project_norm, c->layer_input);
+	const size_t n = (size_t)c->n_layers * c->layer_input;
+
+	multiply(&project, x, inputs);
+	for (size_t i = 0; i < n; i++)
+		inputs[i] /= sqrt(c->hidden);
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		norm(inputs + (size_t)l * c->layer_input, by.w, c->layer_input, (double)c->rms_eps);
+	for (size_t i = 0; i < n; i++)
+		inputs[i] = (inputs[i] + table.w[(size_t)token * n + i] * sqrt(c->layer_input)) / sqrt(2);
+	free(table.w);
+	free(project.w);
+	free(by.w);
 }
 
 /* ---- the model ---- */
 
-static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint32_t i, double *x)
+static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint32_t i, double *x, const double *inputs,
+		  struct heads **kept)
 {
 	const struct od_config *c = &t->cfg;
 	const struct od_layer_spec *l = od_config_layer(c, i);
@@ -537,13 +585,18 @@ static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint
 	memcpy(normed, x, n * sizeof(*x));
 	for (size_t p = 0; p < t->n_prompt; p++)
 		norm_stream(c, normed + p * c->hidden, &h.of[OD_ROLE_ATTN_NORM], &h.of[OD_ROLE_ATTN_NORM_BIAS]);
-	mix(c, l, &h, (uint32_t)t->n_prompt, normed, mixed);
+	mix(c, i, &h, (uint32_t)t->n_prompt, normed, mixed, kept);
 	for (size_t p = 0; l->sandwich && p < t->n_prompt; p++)
 		norm(mixed + p * c->hidden, h.of[OD_ROLE_ATTN_POST_NORM].w, c->hidden, (double)c->rms_eps);
 	for (size_t k = 0; k < n; k++)
 		x[k] += mixed[k];
-	for (size_t p = 0; p < t->n_prompt; p++)
+	for (size_t p = 0; p < t->n_prompt; p++) {
 		feed_forward(c, l, w, c->m_of[i], &h, x + p * c->hidden);
+		if (c->layer_input > 0)
+			add_input(c, &h, inputs + (p * c->n_layers + i) * c->layer_input, x + p * c->hidden);
+		for (size_t k = 0; l->scaled && k < c->hidden; k++)
+			x[p * c->hidden + k] *= h.of[OD_ROLE_LAYER_SCALE].w[0];
+	}
 	free_layer(&h);
 	free(normed);
 	free(mixed);
@@ -557,14 +610,22 @@ double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
 	struct host_weight final_bias = load_vector(w->device, w->dense.final_norm_bias, c->hidden);
 	struct host_weight head_bias = load_vector(w->device, w->dense.head_bias, c->vocab);
 	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)), *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
+	double *inputs = calloc(t->n_prompt * c->n_layers * c->layer_input + 1, sizeof(*inputs));
+	struct heads **kept = calloc(c->n_layers, sizeof(struct heads *));
 
-	assert_true(x != NULL && logits != NULL && c->hidden <= WIDEST);
+	assert_true(x != NULL && logits != NULL && inputs != NULL && kept != NULL && c->hidden <= WIDEST);
 	for (size_t p = 0; p < t->n_prompt; p++)
 		for (size_t k = 0; k < c->hidden; k++)
 			x[p * c->hidden + k] = embed.w[(size_t)t->prompt[p] * c->hidden + k] *
 					       (c->embed_scale != 0 ? (double)c->embed_scale : 1);
+	for (size_t p = 0; c->layer_input > 0 && p < t->n_prompt; p++)
+		make_inputs(c, w, t->prompt[p], x + p * c->hidden, inputs + p * c->n_layers * c->layer_input);
 	for (uint32_t i = 0; i < c->n_layers; i++)
-		layer(t, w, i, x);
+		layer(t, w, i, x, inputs, kept);
+	for (uint32_t i = 0; i < c->n_layers; i++)
+		free(kept[i]);
+	free(kept);
+	free(inputs);
 	for (size_t p = 0; p < t->n_prompt; p++) {
 		norm_stream(c, x + p * c->hidden, &final_norm, &final_bias);
 		multiply(&head, x + p * c->hidden, logits + p * c->vocab);

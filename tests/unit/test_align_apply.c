@@ -272,6 +272,36 @@ static void test_fixed_state(void **state)
 	ods_align_free(a);
 }
 
+/* A layer that uses rows of another one: it never waits, and none of its rows are due, asked for or main's. */
+static void test_layer_without_rows(void **state)
+{
+	const struct ods_range row = { 1, 2, 1 };
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_set_empty(a, 1);
+	for (uint32_t p = 0; p < 3; p++)
+		for (uint32_t l = 0; l < LAYERS; l++)
+			if (l != 1)
+				ods_align_own(a, l, p);
+	assert_true(complete(a, 3));
+	ods_align_step(a, 3, 1); /* its last row is due */
+	assert_false(ods_align_expects(a, &row, false));
+	assert_true(ods_align_ready(a, 1, 4));
+	assert_false(ods_align_ready(a, 0, 4));
+	ods_align_own(a, 1, 3);
+	assert_false(ods_align_is_true(a, 1, 2));
+	ods_align_settle(a, UINT32_MAX, UINT32_MAX); /* the other layers' own rows go */
+	assert_int_equal(ods_align_missing_in(a, 1, 9), 9);
+	assert_int_equal(ods_align_missing(a, 9), 2);
+	ods_align_clear(a);
+	assert_int_equal(ods_align_missing_in(a, 1, 9), 9);
+	assert_int_equal(ods_align_missing(a, 9), 0);
+	for (struct ods_range r; ods_align_ask(a, 9, 0, &r);)
+		assert_int_not_equal(r.layer, 1);
+	ods_align_free(a);
+}
+
 /* A STEP that was not foreseen voids what stands at its position, a confirmed one keeps it. */
 static void test_step_takes_back(void **state)
 {
@@ -751,6 +781,7 @@ int main(void)
 		cmocka_unit_test(test_doubled_row),	  cmocka_unit_test(test_due_row),
 		cmocka_unit_test(test_due_rows_before), cmocka_unit_test(test_own_rows),
 		cmocka_unit_test(test_fixed_state),
+		cmocka_unit_test(test_layer_without_rows),
 		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
 		cmocka_unit_test(test_lost_on_the_way), cmocka_unit_test(test_shared), cmocka_unit_test(test_shared_due),
 		cmocka_unit_test(test_shared_questions), cmocka_unit_test(test_parted), cmocka_unit_test(test_reserved),

@@ -433,7 +433,8 @@ static void test_shapes_and_roles(void **state)
 	for (int r = 0; r < OD_N_ROLES; r++) {
 		assert_int_equal(od_role_parse(od_role_name((enum od_role)r)), r);
 		assert_int_equal(od_role_per_layer((enum od_role)r),
-				 r >= OD_ROLE_ATTN_NORM && r != OD_ROLE_FINAL_NORM_BIAS && r != OD_ROLE_HEAD_BIAS);
+				 r >= OD_ROLE_ATTN_NORM && r != OD_ROLE_FINAL_NORM_BIAS && r != OD_ROLE_HEAD_BIAS &&
+					 r != OD_ROLE_LAYER_EMBED && r != OD_ROLE_LAYER_PROJECT && r != OD_ROLE_LAYER_PROJECT_NORM);
 	}
 	assert_int_equal(od_role_parse("attn_x"), OD_N_ROLES);
 	assert_string_equal(od_role_name(OD_ROLE_Q), "attn_q");
@@ -690,6 +691,8 @@ static void test_canonical_has_all_fields(void **state)
 		{ &moe->mix.nope_dim, bump_u32 },
 		{ &moe->mix.q_rank, bump_u32 },
 		{ &moe->mix.kv_rank, bump_u32 },
+		{ &moe->mix.kv_of, bump_u32 },
+		{ &c.layer_input, bump_u32 },
 		{ &moe->router.n_groups, bump_u32 },
 		{ &moe->router.top_groups, bump_u32 },
 		{ &moe->router.renormalise, bump_bool },

@@ -210,6 +210,81 @@ static void test_overrides(void **state)
 	check_attention(&od_config_layer(&c, 6)->mix, 8, 256, 0, true);
 }
 
+/* The last layers use the keys and values of the last ones before them, each of its kind, and may have wider dense networks. */
+static void test_shared_kv(void **state)
+{
+	static const char *const fields[] = { "{\"num_kv_shared_layers\":10,\"use_double_wide_mlp\":true}", "{\"num_kv_shared_layers\":10}" };
+	static const enum od_role gone[] = { OD_ROLE_K, OD_ROLE_V, OD_ROLE_K_NORM };
+	uint64_t n_out, n_in;
+	struct od_config c;
+
+	(void)state;
+	for (size_t k = 0; k < 2; k++) {
+		take(&c, gemma4_26b_a4b, fields[k]);
+		for (uint32_t i = 0; i < 30; i++) {
+			const struct od_layer_spec *l = od_config_layer(&c, i);
+			const bool full = i % 6 == 5;
+			struct od_state_spec s = { 0 };
+
+			assert_int_equal(l->mix.kv_of, i < 20 ? 0 : full ? 18 : 20); /* layers 17 and 19 */
+			assert_int_equal(l->shared_intermediate, i < 20 || k == 1 ? 2112 : 4224);
+			check_attention(&l->mix, full ? 2 : 8, full ? 512 : 256, full ? 0 : 1024, full);
+			l->mixer->state(&l->mix, &s);
+			assert_int_equal(s.n_streams, i < 20 ? 2 : 0);
+			for (size_t g = 0; i >= 20 && g < sizeof(gone) / sizeof(gone[0]); g++) {
+				od_role_shape(&c, gone[g], i, &n_out, &n_in);
+				assert_int_equal(n_out, 0);
+			}
+			od_role_shape(&c, OD_ROLE_Q_NORM, i, &n_out, &n_in);
+			assert_int_equal(n_out, full ? 512 : 256);
+		}
+		assert_int_equal(c.n_kinds, 4);
+	}
+	assert_true(od_source_ignorable(&c, "model.layers.20.self_attn.k_proj.weight"));
+	assert_true(od_source_ignorable(&c, "model.layers.29.self_attn.v_proj.weight_scale"));
+	assert_true(od_source_ignorable(&c, "model.layers.29.self_attn.k_norm.weight"));
+	assert_false(od_source_ignorable(&c, "model.layers.19.self_attn.k_proj.weight"));
+	assert_false(od_source_ignorable(&c, "model.layers.20.self_attn.q_proj.weight"));
+	assert_false(od_source_ignorable(&c, "model.layers.30.self_attn.k_proj.weight"));
+	take(&c, gemma4_26b_a4b, "{\"num_kv_shared_layers\":null,\"use_double_wide_mlp\":true}");
+	assert_true(c.n_kinds == 2 && od_config_layer(&c, 29)->shared_intermediate == 2112);
+}
+
+static void test_layer_inputs(void **state)
+{
+	static const struct tensor global[] = {
+		{ OD_ROLE_LAYER_EMBED, 0, "model.embed_tokens_per_layer.weight", 262144, 480 },
+		{ OD_ROLE_LAYER_PROJECT, 0, "model.per_layer_model_projection.weight", 480, 2816 },
+		{ OD_ROLE_LAYER_PROJECT_NORM, 0, "model.per_layer_projection_norm.weight", 16, 0 },
+		{ OD_ROLE_INPUT_GATE, 7, "model.layers.7.per_layer_input_gate.weight", 16, 2816 },
+		{ OD_ROLE_INPUT_PROJECT, 7, "model.layers.7.per_layer_projection.weight", 2816, 16 },
+		{ OD_ROLE_INPUT_POST_NORM, 7, "model.layers.7.post_per_layer_input_norm.weight", 2816, 0 },
+	};
+	struct od_config c;
+	uint64_t n_out, n_in;
+
+	(void)state;
+	take(&c, gemma4_26b_a4b, "{\"hidden_size_per_layer_input\":16,\"vocab_size_per_layer_input\":262144}");
+	assert_int_equal(c.layer_input, 16);
+	for (size_t i = 0; i < sizeof(global) / sizeof(global[0]); i++) {
+		char name[OD_NAME_BYTES];
+
+		od_dense_source_name(&c, global[i].role, global[i].layer, name);
+		assert_string_equal(name, global[i].name);
+		od_role_shape(&c, global[i].role, global[i].layer, &n_out, &n_in);
+		assert_true(n_out == global[i].n_out && n_in == global[i].n_in);
+		assert_false(od_role_quantised(global[i].role));
+	}
+	take(&c, gemma4_26b_a4b, "{\"hidden_size_per_layer_input\":null,\"vocab_size_per_layer_input\":null}");
+	assert_int_equal(c.layer_input, 256);
+	take(&c, gemma4_26b_a4b, "{\"vocab_size_per_layer_input\":5}"); /* its width is 0 */
+	assert_int_equal(c.layer_input, 0);
+	for (size_t i = 0; i < sizeof(global) / sizeof(global[0]); i++) {
+		od_role_shape(&c, global[i].role, global[i].layer, &n_out, &n_in);
+		assert_true(n_out == 0 && n_in == 0);
+	}
+}
+
 static void test_refuses(void **state)
 {
 	static const char *const t = gemma4_26b_a4b;
@@ -217,10 +292,18 @@ static void test_refuses(void **state)
 	(void)state;
 	refuse(t, "{\"enable_moe_block\":false}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
 	refuse(t, "{\"enable_moe_block\":null}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
-	refuse(t, "{\"hidden_size_per_layer_input\":256}", OD_ERR_UNSUPPORTED, "hidden_size_per_layer_input", "found 256");
-	refuse(t, "{\"hidden_size_per_layer_input\":null}", OD_ERR_UNSUPPORTED, "hidden_size_per_layer_input", "found 256");
-	refuse(t, "{\"num_kv_shared_layers\":10}", OD_ERR_UNSUPPORTED, "num_kv_shared_layers", "found 10");
-	refuse(t, "{\"use_double_wide_mlp\":true}", OD_ERR_UNSUPPORTED, "use_double_wide_mlp", "found true");
+	refuse(t, "{\"hidden_size_per_layer_input\":34953}", OD_ERR_RANGE, "hidden_size_per_layer_input", "found 34953");
+	refuse(t, "{\"hidden_size_per_layer_input\":-1}", OD_ERR_RANGE, "hidden_size_per_layer_input", "found -1");
+	refuse(t, "{\"hidden_size_per_layer_input\":8,\"vocab_size_per_layer_input\":262143}", OD_ERR_UNSUPPORTED,
+	       "vocab_size_per_layer_input", "found 262143");
+	refuse(t, "{\"hidden_size_per_layer_input\":8,\"vocab_size\":1000,\"vocab_size_per_layer_input\":null}", OD_ERR_UNSUPPORTED,
+	       "vocab_size_per_layer_input", "found 262144");
+	refuse(t, "{\"enable_moe_block\":false,\"hidden_size_per_layer_input\":8}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
+	refuse(t, "{\"num_kv_shared_layers\":30}", OD_ERR_RANGE, "num_kv_shared_layers", "found 30");
+	refuse(t, "{\"num_kv_shared_layers\":25}", OD_ERR_FORMAT, "num_kv_shared_layers", "\"full_attention\" layer among the 5 layers");
+	refuse(t, "{\"num_kv_shared_layers\":1,\"use_double_wide_mlp\":true,\"intermediate_size\":524289}", OD_ERR_RANGE,
+	       "intermediate_size", "found 524289");
+	refuse(t, "{\"use_double_wide_mlp\":1}", OD_ERR_FORMAT, "use_double_wide_mlp", "");
 	refuse(t, "{\"attention_bias\":true}", OD_ERR_UNSUPPORTED, "attention_bias", "found true");
 	refuse(t, "{\"attn_logit_softcapping\":50}", OD_ERR_UNSUPPORTED, "attn_logit_softcapping", "found 50");
 	refuse(t, "{\"use_bidirectional_attention\":\"all\"}", OD_ERR_UNSUPPORTED, "use_bidirectional_attention", "\"all\"");
@@ -255,6 +338,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_26b_a4b),	   cmocka_unit_test(test_stacked), cmocka_unit_test(test_multimodal),
+		cmocka_unit_test(test_shared_kv),  cmocka_unit_test(test_layer_inputs),
 		cmocka_unit_test(test_settings),   cmocka_unit_test(test_overrides), cmocka_unit_test(test_refuses),
 	};
 

@@ -399,6 +399,33 @@ static void act_by_hand(const struct bench *b, struct od_act_spec act, float *ga
 	}
 }
 
+/* Against a part of wider rows, as of the inputs of several layers. */
+static void op_act(void **state)
+{
+	enum { N = 37, STRIDE = 3 * N + 1, AT = N };
+
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (int turn = 0; turn < 3; turn++) {
+			struct od_op op = { .kind = OD_OP_ACT, .n_rows = ROWS };
+			struct od_op_act *o = &op.act;
+			const struct od_ref wide = (bench_reset(&b), lay_floats(&b, ROWS * STRIDE));
+
+			*o = (struct od_op_act){ .gate = lay_floats(&b, ROWS * N), .up = od_ref_at(wide, AT * sizeof(float)), .n = N,
+						 .stride = STRIDE, .act = act_of(turn) };
+			expect(&b);
+			for (size_t r = 0; r < ROWS; r++)
+				act_by_hand(&b, act_of(turn), wanted_f32(&b, o->gate) + r * N, wanted_f32(&b, wide) + r * STRIDE + AT, N);
+			by_row(&b, &o->gate, N * sizeof(float));
+			by_row(&b, &o->up, STRIDE * sizeof(float));
+			check_op(&b, &op, "act");
+		}
+		bench_close(&b);
+	}
+}
+
 static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed, const float *x,
 			float *y, size_t n_rows)
 {
@@ -832,7 +859,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),     ON_ALL_TABLES(op_norm),
-		ON_ALL_TABLES(op_linear),  ON_ALL_TABLES(op_ffn_parts),
+		ON_ALL_TABLES(op_linear),  ON_ALL_TABLES(op_ffn_parts),  ON_ALL_TABLES(op_act),
 		ON_ALL_TABLES(op_route),   ON_ALL_TABLES(op_ffn),	 ON_ALL_TABLES(op_experts),
 		ON_ALL_TABLES(op_combine), ON_ALL_TABLES(op_copy),	 ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge), ON_ALL_TABLES(several_threads_load),

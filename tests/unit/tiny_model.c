@@ -132,7 +132,8 @@ static bool is_norm(enum od_role role)
 {
 	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
 	       role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM || role == OD_ROLE_KV_A_NORM || role == OD_ROLE_DELTA_NORM ||
-	       (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE);
+	       (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE) || role == OD_ROLE_LAYER_PROJECT_NORM ||
+	       role == OD_ROLE_INPUT_POST_NORM;
 }
 
 /* Norms are about 1, biases about 0. */
@@ -153,7 +154,7 @@ static struct od_ref make_vector(struct tiny_weights *w, const struct tiny_model
 static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
 {
 	bool attention = role == OD_ROLE_Q || role == OD_ROLE_K || role == OD_ROLE_V || role == OD_ROLE_O;
-	float amplitude = role == OD_ROLE_EMBED || role == OD_ROLE_ROUTER ? 1.0f :
+	float amplitude = role == OD_ROLE_EMBED || role == OD_ROLE_ROUTER || role == OD_ROLE_LAYER_EMBED ? 1.0f :
 			  role == OD_ROLE_Q || role == OD_ROLE_K	  ? 0.5f :
 									    0.25f;
 	uint64_t n_out, n_in;
@@ -191,6 +192,9 @@ void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_de
 	w->dense.final_norm = dense_weight(w, t, OD_ROLE_FINAL_NORM, 0).data;
 	w->dense.final_norm_bias = dense_weight(w, t, OD_ROLE_FINAL_NORM_BIAS, 0).data;
 	w->dense.head_bias = dense_weight(w, t, OD_ROLE_HEAD_BIAS, 0).data;
+	w->dense.layer_embed = dense_weight(w, t, OD_ROLE_LAYER_EMBED, 0);
+	w->dense.layer_project = dense_weight(w, t, OD_ROLE_LAYER_PROJECT, 0);
+	w->dense.layer_project_norm = dense_weight(w, t, OD_ROLE_LAYER_PROJECT_NORM, 0).data;
 	for (uint32_t layer = 0; layer < t->cfg.n_layers; layer++)
 		for (int role = 0; role < OD_N_ROLES; role++)
 			if (od_role_per_layer((enum od_role)role))

@@ -491,6 +491,25 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
+static void activate(const struct od_backend *be, const struct od_act_spec *act, float *gate, const float *up, size_t n)
+{
+	switch (act->kind) {
+	case OD_ACT_SILU: be->silu_mul(gate, up, n); break;
+	case OD_ACT_GELU: be->gelu_mul(gate, up, n); break;
+	case OD_ACT_CLAMPED: be->clamped_mul(gate, up, n, act->limit); break;
+	}
+}
+
+static void activate_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_act *o = &j->op->act;
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++)
+		activate(j->be, &o->act, f32_at(j, o->gate) + r * o->n, f32_at(j, o->up) + r * o->stride, o->n);
+}
+
 /* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
 struct ffn_job {
 	const struct job *j;
@@ -528,7 +547,6 @@ static void add_bias(const struct ffn_job *f, size_t row, enum od_expert_mat mat
 static void act_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct ffn_job *f = arg;
-	const struct od_backend *be = f->j->be;
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
@@ -536,11 +554,7 @@ static void act_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 		add_bias(f, r, OD_MAT_GATE, gate, f->n);
 		add_bias(f, r, OD_MAT_UP, up, f->n);
-		switch (f->act.kind) {
-		case OD_ACT_SILU: be->silu_mul(gate, up, f->n); break;
-		case OD_ACT_GELU: be->gelu_mul(gate, up, f->n); break;
-		case OD_ACT_CLAMPED: be->clamped_mul(gate, up, f->n, f->act.limit); break;
-		}
+		activate(f->j->be, &f->act, gate, up, f->n);
 	}
 }
 
@@ -764,6 +778,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_DELTA_IN: od_cpu_delta_in(x, op); break;
 	case OD_OP_DELTA: od_cpu_delta(x, op); break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
+	case OD_OP_ACT: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, activate_rows, &j); break;
 	case OD_OP_FFN: parts_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;

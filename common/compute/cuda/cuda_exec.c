@@ -87,6 +87,15 @@ static void gate(struct od_cuda_device *c, const struct od_op *op)
 	LAUNCH(c, gpu_gate, parts(a.n), op->n_rows, 0, a);
 }
 
+static void act(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_act *o = &op->act;
+	const struct gpu_act a = { .gate = od_cuda_at(o->gate), .up = od_cuda_at(o->up), .n = o->n, .stride = o->stride,
+				   .act = o->act.kind, .limit = o->act.limit };
+
+	LAUNCH(c, gpu_act, parts(a.n), op->n_rows, 0, a);
+}
+
 static void combine(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_combine *o = &op->combine;
@@ -125,6 +134,7 @@ void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 	case OD_OP_DELTA_IN: od_cuda_delta_in(c, op); break;
 	case OD_OP_DELTA: od_cuda_delta(c, op); break;
 	case OD_OP_ROUTE: od_cuda_route(c, op); break;
+	case OD_OP_ACT: act(c, op); break;
 	case OD_OP_FFN: od_cuda_ffn(c, op); break;
 	case OD_OP_EXPERTS: od_cuda_experts(c, op); break;
 	case OD_OP_COMBINE: combine(c, op); break;

@@ -191,7 +191,8 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
 		const struct od_ffn_part *part = &o->part[i];
-		struct gpu_act a = { .gate = gate + at * n, .up = up + at * n, .n = (uint32_t)n, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+		struct gpu_act a = { .gate = gate + at * n, .up = up + at * n, .n = (uint32_t)n, .stride = (uint32_t)n,
+				     .act = (uint32_t)o->act.kind, .limit = o->act.limit };
 
 		if (part->bias != NULL) {
 			a.gate_bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_GATE].data), part->bias[OD_MAT_GATE].dtype };

@@ -22,13 +22,13 @@ GPU_KERNEL(gpu_add_bias, struct gpu_bias, GPU_ROW_THREADS)
 
 GPU_KERNEL(gpu_act, struct gpu_act, GPU_ROW_THREADS)
 {
-	const size_t at = (size_t)gpu_block_y() * a.n + element();
+	const size_t at = (size_t)gpu_block_y() * a.n + element(), up = (size_t)gpu_block_y() * a.stride + element();
 	float g, u;
 
 	if (element() >= a.n)
 		return;
 	g = a.gate[at];
-	u = a.up[at];
+	u = a.up[up];
 	if (a.gate_bias.at != NULL) {
 		g += gpu_vector_at(&a.gate_bias, element());
 		u += gpu_vector_at(&a.up_bias, element());

@@ -172,11 +172,12 @@ struct gpu_bias {
 };
 GPU_LAUNCHER(gpu_add_bias, struct gpu_bias);
 
-/* gate [n] = the activation of both, after their biases. */
+/* gate [n] = the activation of both, after their biases. up of row r begins at r * stride. */
 struct gpu_act {
-	float *gate, *up;
+	float *gate;
+	const float *up;
 	struct gpu_vector gate_bias, up_bias;
-	uint32_t n, act; /* enum od_act */
+	uint32_t n, stride, act; /* enum od_act */
 	float limit;
 };
 GPU_LAUNCHER(gpu_act, struct gpu_act);

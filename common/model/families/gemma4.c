@@ -17,7 +17,6 @@ static int refuse(const struct od_parse *p)
 {
 	static const char *const own[] = { "hidden_act", "final_logit_softcapping", "sliding_window", "layer_types", OVERRIDES, NULL };
 	bool moe;
-	double per_layer;
 	int rc = od_parse_refuse(p, own);
 
 	if (rc == OD_OK)
@@ -29,11 +28,6 @@ static int refuse(const struct od_parse *p)
 	if (rc == OD_OK && !moe)
 		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"enable_moe_block\": expected true: a model without experts is not "
 			     "supported", p->where);
-	if (rc == OD_OK) /* missing, it is not 0 */
-		rc = od_json_f64_or(p->root, "hidden_size_per_layer_input", 0, OD_DIM_MAX, 256, &per_layer, p->where, p->err);
-	if (rc == OD_OK && per_layer != 0)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"hidden_size_per_layer_input\": expected 0 (no embeddings for each "
-			     "layer), found %g", p->where, per_layer);
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(p, "attention_bias", false);
 	if (rc == OD_OK)
@@ -253,6 +247,21 @@ static int share_kv(const struct od_parse *p, enum attention kind, uint32_t n_ow
 		       "and values of their own, found none", p->where, attention_names[kind], n_own);
 }
 
+/* Each layer's own embedding of a token. Missing, its width is not 0. */
+static int read_inputs(const struct od_parse *p, uint32_t n_layers)
+{
+	const char *key = "hidden_size_per_layer_input", *vocab_key = "vocab_size_per_layer_input";
+	uint32_t *width = &p->cfg->layer_input, vocab = p->cfg->vocab;
+	int rc = od_json_u32_or(p->root, key, 0, OD_DIM_MAX / n_layers, 256, width, p->where, p->err);
+
+	if (rc == OD_OK && *width > 0)
+		rc = od_json_u32_or(p->root, vocab_key, 1, UINT32_MAX, 262144, &vocab, p->where, p->err);
+	if (rc == OD_OK && vocab != p->cfg->vocab)
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected \"vocab_size\" %u, found %u", p->where, vocab_key,
+			     p->cfg->vocab, vocab);
+	return rc;
+}
+
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 {
 	const uint32_t intermediate = l->shared_intermediate;
@@ -262,6 +271,8 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 
 	if (rc == OD_OK)
 		rc = od_json_u32_or(p->root, "sliding_window", 1, UINT32_MAX, 512, &window, p->where, p->err);
+	if (rc == OD_OK)
+		rc = read_inputs(p, n_layers);
 	if (rc == OD_OK)
 		rc = read_sharing(p, n_layers, intermediate, &n_shared, &wide);
 	for (int kind = 0; rc == OD_OK && kind < N_ATTENTION; kind++) {
