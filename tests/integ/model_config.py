@@ -32,7 +32,8 @@ ARCHITECTURES = {"MixtralForCausalLM": "mixtral", "PhiMoEForCausalLM": "phimoe",
 MATS = ["gate", "up", "down"]
 BIASES = [mat + "_bias" for mat in MATS]
 WHOLE = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight", "final_norm": "model.norm.weight",
-         "final_norm_bias": "model.norm.bias", "head_bias": "lm_head.bias"}
+         "final_norm_bias": "model.norm.bias", "head_bias": "lm_head.bias", "layer_embed": "model.embed_tokens_per_layer.weight",
+         "layer_project": "model.per_layer_model_projection.weight", "layer_project_norm": "model.per_layer_projection_norm.weight"}
 # Roles that layers have, in order; names in most families; whether shadows have them.
 ROLES = [
     ("attn_norm", "input_layernorm.weight", False), ("attn_q", "self_attn.q_proj.weight", True),
@@ -61,6 +62,8 @@ ROLES = [
     ("shared_post_norm", "post_feedforward_layernorm_1.weight", False),
     ("experts_post_norm", "post_feedforward_layernorm_2.weight", False),
     ("ffn_post_norm", "post_feedforward_layernorm.weight", False), ("layer_scale", "layer_scalar", False),
+    ("input_gate", "per_layer_input_gate.weight", False), ("input_project", "per_layer_projection.weight", False),
+    ("input_post_norm", "post_per_layer_input_norm.weight", False),
 ]
 
 
@@ -132,7 +135,19 @@ class Model:
         out = [("embed", table)] + [("head", table)] * (not self.tied) + [("final_norm", [self.hidden])]
         if self.family == "phimoe":
             out += [("final_norm_bias", [self.hidden])] + [("head_bias", table[:1])] * self.get("lm_head_bias", False)
+        if self.inputs():
+            n = self.n_layers * self.inputs()
+            out += [("layer_embed", [self.cfg["vocab_size"], n]), ("layer_project", [n, self.hidden]), ("layer_project_norm", [self.inputs()])]
         return out
+
+    def inputs(self):
+        """Of Gemma 4: the width of each layer's own embedding of a token."""
+        return self.get("hidden_size_per_layer_input", 256) if self.gemma else 0
+
+    def kv_of(self, layer):
+        """Of Gemma 4: the earlier layer whose keys and values this one uses; None: its own."""
+        n_own = self.n_layers - self.get("num_kv_shared_layers", 0) if self.gemma else self.n_layers
+        return None if layer < n_own else max(i for i in range(n_own) if self.full(i) == self.full(layer))
 
     def heads_of(self, layer=0):
         """Key-value heads, and the size of a head."""
@@ -214,6 +229,8 @@ class Model:
             out.update(attn_q_norm=[q], attn_k_norm=[k])
         if self.family == "gpt_oss":
             out.update(attn_sinks=[self.heads])
+        if self.kv_of(layer) is not None:
+            return {k: v for k, v in out.items() if k not in ("attn_k", "attn_v", "attn_k_norm")}
         return out
 
     def _latent_shapes(self):
@@ -224,11 +241,12 @@ class Model:
             return dict(out, attn_q=[n * (nope + turning), h])
         return dict(out, attn_q_a=[q_rank, h], attn_q_a_norm=[q_rank], attn_q_b=[n * (nope + turning), q_rank])
 
-    def shared(self):
+    def shared(self, layer=0):
         if self.latent or self.v3:
             return self.get("n_shared_experts", int(self.v3)) * self.inner
         if self.gemma:
-            return self.cfg["intermediate_size"]
+            double = self.get("use_double_wide_mlp", False) and self.kv_of(layer) is not None
+            return self.cfg["intermediate_size"] * (2 if double else 1)
         return self.cfg["shared_expert_intermediate_size"] if self.shared_gate() else 0
 
     def shared_gate(self):
@@ -238,7 +256,7 @@ class Model:
         h, out = self.hidden, {"attn_norm": [self.hidden], "ffn_norm": [self.hidden]}
         if self.family == "phimoe":
             out.update(attn_norm_bias=[h], ffn_norm_bias=[h])
-        part, inner = ("shared", self.shared()) if self.is_moe(layer) else ("ffn", self.cfg["intermediate_size"])
+        part, inner = ("shared", self.shared(layer)) if self.is_moe(layer) else ("ffn", self.cfg["intermediate_size"])
         if inner:
             out.update({part + "_gate": [inner, h], part + "_up": [inner, h], part + "_down": [h, inner]})
         if self.is_moe(layer):
@@ -252,6 +270,8 @@ class Model:
         if self.gemma:
             norms = "router_norm", "attn_post_norm", "shared_norm", "shared_post_norm", "experts_post_norm", "ffn_post_norm"
             out.update(dict.fromkeys(norms, [h]), router_factors=[self.n_experts], layer_scale=[1])
+        if self.inputs():
+            out.update(input_gate=[self.inputs(), h], input_project=[h, self.inputs()], input_post_norm=[h])
         return out
 
     # ---- names ----
@@ -421,7 +441,8 @@ class Model:
                    qk_norm=self._qk_norm(), norm_eps=f32_bits(self.cfg["rms_norm_eps"]),
                    clip=f32_bits(clip), nope=0, q_rank=0, kv_rank=0)
         if self.gemma:
-            out.update(v_norm=1, v_is_k=self.v_is_k(layer), sandwich=1, scaled=1)
+            of = self.kv_of(layer)
+            out.update(dict(v_norm=1, v_is_k=self.v_is_k(layer)) | ({} if of is None else dict(kv_of=of)) | dict(sandwich=1, scaled=1))
         return dict(out, **({"gpt_oss": dict(sinks=1)} | dict.fromkeys(("qwen3_next", "qwen3_5_moe"), dict(gated=1))).get(
             self.family, {}))
 
@@ -435,7 +456,7 @@ class Model:
         default = {"deepseek_v3": 2.5, "glm4_moe_lite": 1.8}.get(self.family, 1)
         scale = self.get("routed_scaling_factor", default) if self.latent or self.v3 else 1
         out = dict(groups=self.cfg["n_group"] if grouped else 0, top_groups=self.cfg["topk_group"] if grouped else 0,
-                   renormalise=normed, weight=f32_bits(scale), shared=self.shared(), shared_gate=self.shared_gate())
+                   renormalise=normed, weight=f32_bits(scale), shared=self.shared(layer), shared_gate=self.shared_gate())
         if self.sigmoid:
             out.update(score="sigmoid", router_bias=1, group_two=self.v3, sum_eps=f32_bits(1e-20 if self.v3 else 0))
         if self.family == "gpt_oss":
@@ -458,7 +479,7 @@ class Model:
                      tied_head=self.tied)
         if self.gemma:
             model.update(act="gelu", embed_scale=f32_bits(math.sqrt(self.hidden)),
-                         logit_cap=f32_bits(self.get("final_logit_softcapping", 0)))
+                         logit_cap=f32_bits(self.get("final_logit_softcapping", 0)), **(dict(layer_input=self.inputs()) if self.inputs() else {}))
         if self.gated:
             model |= dict(norms_around_one=1)
         if self.family == "phimoe":

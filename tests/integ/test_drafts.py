@@ -79,7 +79,7 @@ class Recurrent(Tiny):
 
 
 TALEBOOK = Model("talebook")
-OTHERS = [Tiny("deepseek_v2_lite"), Tiny("deepseek_v2_groups"), Tiny("qwen2_moe_norm"), Tiny("qwen3_next_plain"), Recurrent("mixtral_top3")]
+OTHERS = [Tiny("deepseek_v2_lite"), Tiny("deepseek_v2_groups"), Tiny("qwen2_moe_norm"), Tiny("qwen3_next_plain"), Tiny("gemma4_shared_kv"), Recurrent("mixtral_top3")]
 MODELS = [TALEBOOK, *([Model("talebook-fine")] if PROMPTS else []), *OTHERS]
 
 

@@ -39,7 +39,7 @@ def families_conform():
 
 @test
 def so_do_clusters_with_a_shadow_and_drafts():
-    for name in ("deepseek_v2_lite", "gpt_oss_mxfp4", "qwen3_next_plain", "gemma4_own_v"):
+    for name in ("deepseek_v2_lite", "gpt_oss_mxfp4", "qwen3_next_plain", "gemma4_own_v", "gemma4_shared_kv"):
         conforms(name, "--local", 2, "--device", "cuda", "--threads", 1, "--draft", 4, "--prefill-rows", 3)
 
 

@@ -178,7 +178,14 @@ def test_texts_by_hand():
              "embed_scale=40b504f3 logit_cap=40400000; rope 0: dims=12 neighbours=0 theta=40c3880000000000 magnitude=3f800000; "
              "rope 1: dims=16 neighbours=0 theta=412e848000000000 magnitude=3f800000 pairs=2; kind 0: " +
              kind % (2, 12, 12, 8, 0, 0) + "; kind 1: " + kind % (1, 16, 16, 0, 1, 1) + "; layers 0 0 1")
-    for name, want in (("gemma4_k_is_v", gemma), ("qwen3_next_plain", "family=qwen3_next " + gated % 1), ("qwen3_5_moe_stacked", "family=qwen3_5_moe " + gated % 0),
+    # Layers 3 and 4 use the keys and values of layers 2 and 0.
+    own = "kind %d: " + (kind % (2, 12, 12, 8, 0, 0)).replace("kv_heads=2 k_dim=12 v_dim=12 window=8", "kv_heads=2 k_dim=%d v_dim=%d window=%d").replace("rope=0", "rope=%d")
+    shares = own.replace("sandwich", "kv_of=%d sandwich").replace("shared=20", "shared=40")
+    sharing = ("family=gemma4 hidden=32 vocab=296 experts=5 top_k=2 intermediate=12 rms_eps=358637bd tied_head=0 act=gelu "
+               "embed_scale=40b504f3 logit_cap=41f00000 layer_input=8; rope 0: dims=12 neighbours=0 theta=40c3880000000000 magnitude=3f800000; "
+               "rope 1: dims=16 neighbours=0 theta=412e848000000000 magnitude=3f800000 pairs=2; " + own % (0, 16, 16, 0, 1) + "; " +
+               own % (1, 12, 12, 8, 0) + "; " + shares % (2, 12, 12, 8, 0, 2) + "; " + shares % (3, 16, 16, 0, 1, 0) + "; layers 0 1 1 2 3")
+    for name, want in (("gemma4_k_is_v", gemma), ("gemma4_shared_kv", sharing), ("qwen3_next_plain", "family=qwen3_next " + gated % 1), ("qwen3_5_moe_stacked", "family=qwen3_5_moe " + gated % 0),
                        ("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2),
                        ("glm4_moe_air", glm), ("minimax_m2_plain", minimax), ("gpt_oss_mxfp4", gpt_oss)):
         assert Model(golden(name)[1]).text() == want, Model(golden(name)[1]).text()
@@ -259,11 +266,11 @@ def stacked_names(spec):
 
 def test_against_a_changed_checkpoint():
     """One bit of one tensor of each role, and of an expert, differs: it is found and the tensor named."""
-    for name in [*FAMILIES.values(), "gpt_oss_mxfp4"]:
+    for name in [*FAMILIES.values(), "gpt_oss_mxfp4", "gemma4_shared_kv"]:
         path, cfg, tens = golden(name)
         spec = Model(cfg)
         some = [n for n in (spec.experts()[-2][0], *stacked_names(spec)) if n in tens]
-        assert len(some) == {"gpt_oss_bf16": 4, "gpt_oss_mxfp4": 6, "qwen3_5_moe_stacked": 2, "gemma4_own_v": 2}.get(name, 1), some
+        assert len(some) == {"gpt_oss_bf16": 4, "gpt_oss_mxfp4": 6, "qwen3_5_moe_stacked": 2, "gemma4_own_v": 2, "gemma4_shared_kv": 2}.get(name, 1), some
         places = {role: spec.dense_name(role, layer) for role, layer, _ in spec.dense}  # of each role the last
         shutil.rmtree(at("changed"), ignore_errors=True)
         shutil.copytree(path, at("changed"))
@@ -332,6 +339,9 @@ VARIANTS = [
     ("gemma4_own_v", dict(attention_k_eq_v=True, num_global_key_value_heads=GONE, tie_word_embeddings=None, architectures=GONE)),
     ("gemma4_own_v", dict(rope_parameters=GONE, sliding_window=GONE, model_type=GONE, final_logit_softcapping=7.5)),
     ("gemma4_own_v", dict(layer_types=["full_attention"] * 3, global_head_dim=8, head_dim=GONE)),
+    ("gemma4_own_v", dict(num_kv_shared_layers=1)),
+    ("gemma4_k_is_v", dict(num_kv_shared_layers=1, use_double_wide_mlp=True, num_hidden_layers=7, layer_types=GONE)),
+    ("gemma4_shared_kv", dict(num_kv_shared_layers=3, use_double_wide_mlp=None, hidden_size_per_layer_input=5, attention_k_eq_v=True)),
     ("gemma4_k_is_v", dict(per_layer_config={"02": dict(num_key_value_heads=1, head_dim=20)}, global_head_dim=GONE)),
     ("gemma4_k_is_v", dict(per_layer_config={"0": dict(head_dim=8), "1": dict(head_dim=8)}, num_global_key_value_heads=GONE)),
 ]
@@ -465,7 +475,7 @@ def nothing_is_made(*says):
     return p.stderr
 
 
-MODELS = [*FAMILIES.values(), "gemma4_k_is_v", "deepseek_v2_lite", "qwen2_moe_no_bias", "glm4_moe_norms", "biases"]
+MODELS = [*FAMILIES.values(), "gemma4_k_is_v", "gemma4_shared_kv", "deepseek_v2_lite", "qwen2_moe_no_bias", "glm4_moe_norms", "biases"]
 
 
 def model_to_break(name):
@@ -495,7 +505,7 @@ def bad_tensors(cfg, tens):
         half = len(raw) // 2
         if shape[0] % 2 == 0:
             yield name, (dtype, [shape[0] // 2, *shape[1:]], raw[:half]), [name, "expected shape %s" % shape]
-        vector = len(shape) == 1 or role == "embed"
+        vector = len(shape) == 1 or role in ("embed", "layer_embed")
         for wrong in ("I16", "F8_E4M3", "I8"):
             if wrong == "F8_E4M3" and not vector:
                 continue  # a matrix may have it
@@ -576,6 +586,9 @@ def test_surplus_tensors():
         tc.write_small(at("bad"), cfg)
         own = {Model(cfg).stacked_name(0, "up")} if Model(cfg).stacks else set()  # it is what they have
         own |= {"mtp.fc.weight"} if Model(cfg).gated else set()  # left out
+        own |= {Model(cfg).dense_name(role, i) for role in ("attn_k", "attn_v", "attn_k_norm", "attn_k_bias", "attn_v_bias")
+                for i in range(Model(cfg).n_layers)
+                if Model(cfg).kv_of(i) is not None}  # left out
         for tensor in sorted(set(surplus(Model(cfg))) - set(tens) - own):
             tc.write_safetensors(at("bad", "model.safetensors"), dict(tens, **{tensor: ("F32", [2], bytes(8))}))
             nothing_is_made(tensor, "is not one of a %s model" % Model(cfg).family)
@@ -656,8 +669,8 @@ OWN = {
         ("mlp_layer_types", [[], ["dense", "sparse"], ["dense", "sparse", "moe"], ["sparse"] * 4, [1, 1, 1], "sparse"]),
         ("num_nextn_predict_layers", [-1])],
     "gemma4": [("hidden_activation", ["gelu", "silu", "", 1]), ("hidden_act", ["silu"]), ("enable_moe_block", [GONE, False, 1]),
-               ("hidden_size_per_layer_input", [GONE, 8, "0"]), ("num_kv_shared_layers", [1, -1]),
-               ("use_double_wide_mlp", [True]), ("attention_bias", [True]), ("use_bidirectional_attention", ["all", True]),
+               ("hidden_size_per_layer_input", ["0", -1, 1 << 20]), ("num_kv_shared_layers", [3, 2, -1, "1"]),
+               ("use_double_wide_mlp", [1]), ("attention_bias", [True]), ("use_bidirectional_attention", ["all", True]),
                ("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
                ("top_k_experts", [GONE, 0, 6, 2.0]), ("num_key_value_heads", [GONE, 0, 3, 8]), ("head_dim", [9, 0, 1 << 21]),
                ("global_head_dim", [9, 0, 1 << 21]), ("attention_k_eq_v", [1]), ("sliding_window", [0, -1, "8"]),
@@ -764,6 +777,26 @@ def test_neutral_settings():
         shutil.copy(os.path.join(path, "tokenizer.json"), at("neutral"))
         good(at("neutral"), at("neutral.pack"), "--shadow", "none", "--force")
         assert json.loads(read(at("neutral.pack"), "model.json"))["fingerprint"] == want, family
+
+
+def test_gemma_inputs_and_shared_kv():
+    """Keys and values that a layer does not use are left out, their absence is refused where they are used."""
+    _, cfg, tens = golden("gemma4_shared_kv")
+    want = packed("shared", cfg, tens)
+    more = {"model.layers.%d.self_attn.%s.weight" % (i, n): ("F16", [2, 3], bytes(12)) for i in (3, 4) for n in ("k_proj", "v_proj", "k_norm")}
+    again = packed("shared", cfg, {**tens, **more})
+    assert again.fingerprint() == want.fingerprint() and not set(more) & set(again.tensors)
+    for name in ("model.layers.2.self_attn.k_proj.weight", "model.layers.2.self_attn.k_norm.weight"):  # an own one
+        tc.write_checkpoint(at("bad"), cfg, {k: v for k, v in tens.items() if k != name})
+        nothing_is_made(name)
+    tc.write_checkpoint(at("bad"), dict(cfg, num_kv_shared_layers=1), tens)
+    nothing_is_made("model.layers.3.self_attn.k_")
+    tc.write_checkpoint(at("bad"), dict(cfg, hidden_size_per_layer_input=0), tens)
+    nothing_is_made("per_layer")
+    for value in (GONE, 295, 297):
+        tc.write_checkpoint(at("bad"), with_fields(cfg, vocab_size_per_layer_input=value), tens)
+        nothing_is_made("config.json", "vocab_size_per_layer_input")
+    shutil.rmtree(at("bad"))
 
 
 def test_no_moe_layer():

@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "reference"))
 from checkpoint import TEXT, dump, write_checkpoint
 from families import FAMILIES
 from families.gemma4_text import ropes
-from families.parts import yarn
+from families.parts import VOCAB, yarn
 from families.phimoe import long_rope
 from families.qwen3_5_moe_text import rope
 from reference_model import Routes, generate, load, read_config, whole, with_other, write_entry
@@ -158,6 +158,14 @@ SPECS = {
         matters=[dict(final_logit_softcapping=3.0), dict(sliding_window=7), dict(rope_parameters=ropes(
             dict(rope_theta=100.0, rope_type="default"),
             dict(rope_theta=100.0, rope_type="proportional", partial_rotary_factor=0.7)))]),
+    "gemma4_layer_inputs": dict(seed=94, cfg=gemma4(
+        num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=VOCAB, num_experts=5, top_k_experts=2, final_logit_softcapping=None), matters=[dict(sliding_window=9)]),
+    "gemma4_shared_kv": dict(seed=95, dtype="F16", cfg=gemma4(
+        num_hidden_layers=5, layer_types=["full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=VOCAB,
+        attention_k_eq_v=False, num_experts=5, top_k_experts=2, tie_word_embeddings=False),
+        matters=[dict(sliding_window=9), dict(final_logit_softcapping=3.0)]),
     "phimoe_crossing": dict(seed=91, cfg=phi(rope_scaling=long_rope(4, 14)),  # ten tokens become more than 14
                             matters=[dict(rope_scaling=long_rope(4, 14, long_mscale=1.1)), dict(router_jitter_noise=0.2),
                                      dict(rope_scaling=long_rope(4, 14, long_factor=[1.0] * 4)),

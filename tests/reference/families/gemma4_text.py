@@ -27,23 +27,39 @@ def config(**fields):
 def layer(w, p, i):
     c, a, h = w.cfg, p + "self_attn.", w.cfg["hidden_size"]
     full, n, e = c["layer_types"][i] == "full_attention", c["num_attention_heads"], c["num_experts"]
-    d = c["global_head_dim"] if full else c["head_dim"]
+    d, p_in = c["global_head_dim"] if full else c["head_dim"], c["hidden_size_per_layer_input"]
+    shared = i >= c["num_hidden_layers"] - c["num_kv_shared_layers"]
     same = full and c["attention_k_eq_v"]
     kv = c["num_global_key_value_heads"] if same else c["num_key_value_heads"]
     w.linear(a + "q_proj", n * d, h, 1.5)
-    w.linear(a + "k_proj", kv * d, h, 1.5)
-    if not same:
+    if not shared:
+        w.linear(a + "k_proj", kv * d, h, 1.5)
+    if not shared and not same:
         w.linear(a + "v_proj", kv * d, h, 1.2)
     w.linear(a + "o_proj", h, n * d)
     w.norm(a + "q_norm", d, 0.8)
-    w.norm(a + "k_norm", d, 0.8)
-    w.swiglu(p + "mlp.", c["intermediate_size"])
+    if not shared:
+        w.norm(a + "k_norm", d, 0.8)
+    w.swiglu(p + "mlp.", c["intermediate_size"] * (2 if shared and c["use_double_wide_mlp"] else 1))
     w.linear(p + "router.proj", e, h, 2.0 * h ** 0.5)
     w.put(p + "router.scale", w.rng.uniform(0.65, 1.35, h))
     w.put(p + "router.per_expert_scale", w.rng.uniform(0.4, 1.8, e))
     w.put(p + "experts.gate_up_proj", w.normal(e, 2 * c["moe_intermediate_size"], h) * (1.3 / h ** 0.5))
     w.put(p + "experts.down_proj", w.normal(e, h, c["moe_intermediate_size"]) * (1.3 / c["moe_intermediate_size"] ** 0.5))
     w.put(p + "layer_scalar", w.rng.uniform(0.4, 1.3, 1))
+    if p_in:
+        w.linear(p + "per_layer_input_gate", p_in, h, 0.4)  # more, and GELU leaves of a row little but rounding errors
+        w.linear(p + "per_layer_projection", h, p_in)
+        w.norm(p + "post_per_layer_input_norm", h)
+
+
+def rest(w):
+    """Where the inputs of layers come from."""
+    c, n = w.cfg, w.cfg["hidden_size_per_layer_input"]
+    if n:
+        w.put("model.embed_tokens_per_layer.weight", w.normal(c["vocab_size"], c["num_hidden_layers"] * n) * (1 / n ** 0.5))
+        w.linear("model.per_layer_model_projection", c["num_hidden_layers"] * n, c["hidden_size"])
+        w.norm("model.per_layer_projection_norm", n)
 
 
 def norms(w, p):
@@ -70,6 +86,13 @@ def some_rope(rng):
         rng.choice([{}, {}, dict(factor=4.0)])
 
 
+def some_sharing(rng, types):
+    """Each kind of layer needs one with keys and values of its own."""
+    most = next(n for n in range(len(types), -1, -1) if n < len(types) and set(types[:len(types) - n]) == set(types))
+    n = rng.randint(0, most)
+    return dict(num_kv_shared_layers=n, use_double_wide_mlp=n > 0 and rng.random() < 0.5)
+
+
 def draw(rng):
     kv = rng.choice([1, 2, 3])
     e = some_experts(rng)
@@ -79,4 +102,8 @@ def draw(rng):
                final_logit_softcapping=rng.choice([None, 2.0, 30.0]), intermediate_size=rng.choice([16, 40, 51]),
                moe_intermediate_size=rng.choice([8, 20, 33]), rope_parameters=ropes(some_rope(rng), some_rope(rng)))
     kinds = [rng.choice(["sliding_attention", "sliding_attention", "full_attention"]) for _ in range(c["num_hidden_layers"] - 1)]
-    return c | dict(layer_types=kinds + ["full_attention"], num_global_key_value_heads=rng.choice([1, kv]))
+    c |= dict(layer_types=kinds + ["full_attention"], num_global_key_value_heads=rng.choice([1, kv]))
+    n = rng.choice([0, 0, 8, 14, 20])
+    if n == 0:  # transformers cannot share keys and values without inputs of layers
+        return c
+    return c | some_sharing(rng, c["layer_types"]) | dict(hidden_size_per_layer_input=n, vocab_size_per_layer_input=c["vocab_size"])
