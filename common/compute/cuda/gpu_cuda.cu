@@ -43,13 +43,15 @@ static int no_gpu(struct od_err *err, cudaError_t error, int found, unsigned ind
 	int driver = 0;
 
 	(void)cudaDriverGetVersion(&driver);
+	if (driver == 0 && error != cudaSuccess)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: no NVIDIA driver is installed", index);
 	if (error == cudaErrorInsufficientDriver || (driver > 0 && driver < CUDART_VERSION / 1000 * 1000))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
 			       "update the NVIDIA driver", index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
 	if (error == cudaErrorNoDevice || (error == cudaSuccess && found == 0))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use", index);
 	if (error != cudaSuccess)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: %s; is the NVIDIA driver installed?", index, cudaGetErrorString(error));
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: %s", index, cudaGetErrorString(error));
 	return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there is no such GPU; expected cuda:0%s%.0d", index, found > 1 ? " to cuda:" : "",
 		       found > 1 ? found - 1 : 0);
 }
