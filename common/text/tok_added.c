@@ -280,6 +280,8 @@ static void widen(const struct tok_added *a, const char *text, size_t len, size_
 {
 	int32_t cp;
 
+	if (a->lstrip && *begin < done)
+		*begin = done;
 	while (a->lstrip && *begin > done) {
 		size_t at = char_before(text, *begin, &cp);
 
@@ -316,6 +318,8 @@ int tok_added_split(const struct tok_matcher *m, bool parse_special, const char 
 		if ((a->special && !parse_special) || (a->single_word && !stands_alone(text, len, begin, end)))
 			continue;
 		widen(a, text, len, done, &begin, &end);
+		if (begin >= end) /* the token before has swallowed it */
+			continue;
 		if (done < begin)
 			rc = tok_pieces_add(out, text + done, begin - done, -1, first && done == 0);
 		if (rc == OD_OK)

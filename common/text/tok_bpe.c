@@ -198,6 +198,12 @@ int tok_bpe_init_merges(struct tok_bpe *b, uint32_t n)
 	return OD_OK;
 }
 
+/* The unknown token, or one of a byte: where it stands, the text has other bytes. */
+static bool is_stand_in(const struct tok_bpe *b, const struct tok_entry *e, const char *bytes, int32_t id)
+{
+	return id == b->unk || (e->len == 6 && memcmp(bytes + e->at, "<0x", 3) == 0);
+}
+
 void tok_bpe_add_merge(struct od_tokenizer *t, int32_t left, int32_t right, uint32_t rank, int32_t merged)
 {
 	const struct tok_entry *a = &t->vocab.entry[left], *b = &t->vocab.entry[right];
@@ -205,6 +211,7 @@ void tok_bpe_add_merge(struct od_tokenizer *t, int32_t left, int32_t right, uint
 	const char *bytes = t->vocab.bytes.data;
 
 	*merge_slot(&t->bpe, pair) = (struct tok_merge){pair, rank, merged};
+	t->bpe.joins_stand_ins |= is_stand_in(&t->bpe, a, bytes, left) || is_stand_in(&t->bpe, b, bytes, right);
 	if (a->len > 0 && b->len > 0) {
 		const unsigned char last = (unsigned char)bytes[a->at + a->len - 1], first = (unsigned char)bytes[b->at];
 
@@ -228,9 +235,9 @@ void tok_bpe_finish(struct od_tokenizer *t)
 		b->raw_id[i] = find_in_model(&t->vocab, c, (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)i),
 											 (utf8proc_uint8_t *)c));
 	}
-	/* An unknown character may fuse with the next one, so a word must not end there. */
-	b->may_cut = !b->ignore_merges && b->prefix == NULL && b->suffix == NULL &&
-		     (all_bytes || (!b->byte_fallback && (b->unk < 0 || !b->fuse_unk)));
+	/* An unknown character may fuse with the next one, or is lost and lets its neighbours merge: no word must end there. */
+	b->may_cut = !b->ignore_merges && !b->joins_stand_ins && b->prefix == NULL && b->suffix == NULL &&
+		     (all_bytes || (!b->byte_fallback && b->unk >= 0 && !b->fuse_unk));
 }
 
 /* "a b" or ["a", "b"]. */

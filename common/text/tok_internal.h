@@ -135,6 +135,7 @@ struct tok_bpe {
 	 * it, and behind a newline, by the next byte. */
 	bool may_cut;
 	bool joins_mark[256], joins_line[256], line_joins[256];
+	bool joins_stand_ins; /* some merge takes the unknown token or one of a byte */
 	bool byte_fallback, fuse_unk, ignore_merges;
 	char *prefix, *suffix; /* of continuing subwords, of words' ends; NULL: none */
 	size_t prefix_len, suffix_len;

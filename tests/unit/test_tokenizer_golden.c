@@ -249,6 +249,49 @@ static void bytes_of_fallback_tokens(void **state)
 	od_tokenizer_free(t);
 }
 
+/* Small files that no trainer makes, and the ids of Hugging Face tokenizers. */
+#define FILE_WITH(added, model) "{\"version\":\"1.0\",\"added_tokens\":[" added "],\"model\":{\"type\":\"BPE\"," model "}}"
+#define ADDED(id, content, flag) "{\"id\":" id ",\"content\":\"" content "\",\"normalized\":false," flag ":true}"
+
+static void hand_written(void **state)
+{
+	/* Behind a lost or unknown character, or one that is its bytes, stands what may merge with what is in front of it. */
+	static const char lost[] = FILE_WITH("", "\"vocab\":{\"a\":0,\"\\n\":1,\"a\\n\":2,\"\u2581\":3,\"a\u2581\":4},"
+					     "\"merges\":[[\"a\",\"\\n\"],[\"a\",\"\u2581\"]]");
+	static const char unknown[] = FILE_WITH("", "\"unk_token\":\"u\",\"vocab\":{\"u\":0,\"\\n\":1,\"u\\n\":2},"
+						"\"merges\":[[\"u\",\"\\n\"]]");
+	static const char swallowed[] = FILE_WITH(ADDED("2", "<r>", "\"rstrip\"") "," ADDED("1", "\\t", "\"lstrip\""),
+						  "\"vocab\":{\"a\":0,\"\\t\":1},\"merges\":[]");
+	static const struct {
+		const char *file, *text;
+		size_t n;
+		int32_t ids[4];
+	} cases[] = {
+		{ lost, "axx\n", 1, { 2 } },
+		{ lost, "ax\u2581\u2581", 2, { 4, 3 } },
+		{ lost, "a\na\n", 2, { 2, 2 } },
+		{ unknown, "x\n\nu\n", 3, { 2, 1, 2 } },
+		{ swallowed, "<r>\ta", 2, { 2, 0 } },
+		{ swallowed, "<r>a\ta", 4, { 2, 0, 1, 0 } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct od_tokenizer *t;
+		struct od_err err;
+		int32_t *ids;
+		size_t n;
+
+		if (od_tokenizer_parse(&t, OD_TOKENIZER_JSON, cases[i].file, strlen(cases[i].file), NULL, "file", &err) != OD_OK)
+			fail_msg("%s", err.msg);
+		assert_int_equal(od_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, &n, &err), OD_OK);
+		if (n != cases[i].n || memcmp(ids, cases[i].ids, n * sizeof(*ids)) != 0)
+			fail_msg("case %zu: other ids", i);
+		free(ids);
+		od_tokenizer_free(t);
+	}
+}
+
 /* Words and texts of a size at which anything quadratic takes minutes. */
 static void long_texts(void **state)
 {
@@ -306,6 +349,7 @@ int main(void)
 		cmocka_unit_test(context_ends_inside_a_character),
 		cmocka_unit_test(bytes_of_byte_level_tokens),
 		cmocka_unit_test(bytes_of_fallback_tokens),
+		cmocka_unit_test(hand_written),
 		cmocka_unit_test(long_texts),
 	};
 
