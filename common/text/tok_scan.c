@@ -5,6 +5,8 @@
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CL100K(digits) CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+#define OLD_CL100K(digits) /* takes the same, in other words */ \
+	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 #define CASED_WORDS(not_han, end) \
 	"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]+" end \
 	"|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*" end
@@ -12,6 +14,20 @@
 const char tok_gpt2_pattern[] =
 	"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 const char tok_kimi_pattern[] = "[\\p{Han}]+|" CASED_WORDS("&&[^\\p{Han}]", CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES;
+
+/* Newlines are escapes in most published patterns; DeepSeek-V3's has the characters themselves. */
+static bool is_pattern(const char *known, const char *pattern, size_t len)
+{
+	size_t at = 0;
+
+	for (; *known != 0 && at < len; known++, at++) {
+		if (known[0] == '\\' && (known[1] == 'r' || known[1] == 'n') && pattern[at] == (known[1] == 'r' ? '\r' : '\n'))
+			known++;
+		else if (*known != pattern[at])
+			return false;
+	}
+	return *known == 0 && at == len;
+}
 
 enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stage)
 {
@@ -23,6 +39,8 @@ enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stag
 		{ tok_gpt2_pattern, TOK_SCAN_GPT2, 0 },
 		{ CL100K("\\p{N}{1,3}"), TOK_SCAN_LLAMA3, 0 },
 		{ CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
+		{ OLD_CL100K("\\p{N}{1,3}"), TOK_SCAN_LLAMA3, 0 },
+		{ OLD_CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
 		{ CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES,
 		  TOK_SCAN_QWEN3_5, 0 },
 		{ CASED_WORDS("", "") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES, TOK_SCAN_TEKKEN, 0 },
@@ -36,7 +54,7 @@ enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stag
 
 	*stage = 0;
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-		if (strlen(known[i].pattern) == len && memcmp(known[i].pattern, pattern, len) == 0) {
+		if (is_pattern(known[i].pattern, pattern, len)) {
 			*stage = known[i].stage;
 			return known[i].kind;
 		}

@@ -21,6 +21,9 @@
 #define FRONT "[^\\r\\n\\p{L}\\p{N}]?"
 #define OTHER "| ?[^\\s\\p{L}\\p{N}]+"
 
+#define OLD_CL100K(digits) \
+	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+
 /* published: what a tokenizer.json says, if PCRE2 has to be asked in another way. */
 static const struct pattern {
 	enum tok_scan_kind kind;
@@ -29,6 +32,8 @@ static const struct pattern {
 	{ TOK_SCAN_GPT2, { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" }, NULL },
 	{ TOK_SCAN_LLAMA3, { CONTRACTION "|" FRONT "\\p{L}+|\\p{N}{1,3}" OTHER "[\\r\\n]*" END }, NULL },
 	{ TOK_SCAN_QWEN2, { CONTRACTION "|" FRONT "\\p{L}+|\\p{N}" OTHER "[\\r\\n]*" END }, NULL },
+	{ TOK_SCAN_LLAMA3, { OLD_CL100K("\\p{N}{1,3}") }, NULL },
+	{ TOK_SCAN_QWEN2, { OLD_CL100K("\\p{N}") }, NULL },
 	{ TOK_SCAN_QWEN3_5,
 	  { CONTRACTION "|" FRONT "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" END }, NULL },
 	{ TOK_SCAN_O200K, { CASED(FRONT, "[" UPPER "]", "[" LOWER "]", CONTRACTION "?") "|\\p{N}{1,3}" OTHER "[\\r\\n/]*" END }, NULL },
@@ -240,6 +245,22 @@ static void words(void **state)
 	free(text);
 }
 
+/* Newlines in a pattern may be the characters themselves. */
+static void check_newlines(const char *pattern, enum tok_scan_kind kind)
+{
+	char text[1024];
+	size_t n = 0;
+	unsigned stage;
+
+	assert_true(strlen(pattern) < sizeof(text));
+	for (; *pattern != 0; pattern++, n++) {
+		text[n] = *pattern;
+		if (pattern[0] == '\\' && (pattern[1] == 'r' || pattern[1] == 'n'))
+			text[n] = *++pattern == 'r' ? '\r' : '\n';
+	}
+	assert_int_equal(tok_scan_find(text, n, &stage), kind);
+}
+
 /* A pattern is known as a tokenizer.json has it; any other goes to PCRE2. */
 static void known_patterns(void **state)
 {
@@ -255,6 +276,7 @@ static void known_patterns(void **state)
 			assert_int_equal(tok_scan_find(p, strlen(p), &stage), patterns[i].kind);
 			assert_int_equal(stage, patterns[i].kind == TOK_SCAN_DEEPSEEK_V3 ? k + 1 : 0);
 			assert_int_equal(tok_scan_find(p, strlen(p) - 1, &stage), TOK_SCAN_NONE);
+			check_newlines(p, patterns[i].kind);
 		}
 	}
 }
