@@ -27,7 +27,7 @@ static void make_good(void)
 	cfg.ctx_max = 128;
 	check(sodium_init() >= 0);
 	check(od_config_add_rope(&cfg, &rope, &at, &err) == OD_OK && od_config_add_layer(&cfg, &layer, &err) == OD_OK);
-	odm_prefix_id_init(&id, &kind);
+	odm_prefix_id_init(&id, &kind, ODM_PREFIX_PAGE);
 	odm_prefix_key_begin(&key, &id, false);
 	for (uint32_t i = 0; i <= PAGE; i++)
 		odm_prefix_key_next(&key, text + i * OD_KV_PAGE);
