@@ -6,11 +6,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__
+#define OD_SAME static inline __host__ __device__
+#else
+#define OD_SAME static inline
+#endif
+
 #define OD_LN2_HI 0x1.62e42fefa0000p-1 /* exponents times it are exact */
 #define OD_LN2_LO 0x1.cf79abc9e3b3ap-40
 
 /* exp for x <= 0 from additions and multiplications only. Good to 1e-15. */
-static inline double od_exp_same(double x)
+OD_SAME double od_exp_same(double x)
 {
 	/* 1 / i!; the next term is below 2^-52. */
 	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
@@ -31,7 +37,7 @@ static inline double od_exp_same(double x)
 
 /* log for any normal x > 0 from the operations that IEEE 754 rounds exactly: x = 2^n * m with
  * m from sqrt(1/2) to sqrt(2), and log(m) = 2 atanh((m - 1) / (m + 1)). Good to 1e-15 of the result, near 1 too. */
-static inline double od_log_same(double x)
+OD_SAME double od_log_same(double x)
 {
 	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
 	/* 2 / (2 i + 1); the next term is below 2^-53 of the first. */

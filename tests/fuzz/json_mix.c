@@ -177,7 +177,7 @@ static size_t element(const char *key)
 	return i;
 }
 
-/* Sets the value at the path, if the path exists. v NULL: removes what is there. */
+/* Replaces the value at an existing path; v NULL: removes it. */
 static void put(json_t *root, const struct path *p, json_t *v)
 {
 	json_t *at = root;

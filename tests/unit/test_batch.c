@@ -615,7 +615,7 @@ static void use_embedding(struct odm_engine *e, int32_t token, uint8_t *row, boo
 		get_at(e->device, row, at, bytes);
 }
 
-/* A text with recurrent state fails because of damaged memory, which is as it was afterwards: nobody begins with its rows. */
+/* A text with recurrent state fails because of damaged memory, which is then repaired: no later text may begin with its rows. */
 static void nor_does_it_leave_rows(void **state)
 {
 	static int32_t prompt[100];

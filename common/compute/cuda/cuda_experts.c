@@ -13,6 +13,7 @@ struct od_cuda_table {
 	struct od_cuda_table *next;
 	const struct od_expert *of;
 	uint32_t n;
+	struct od_expert *was; /* [n]: what the table was made of */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
 	size_t bytes; /* of both */
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
@@ -42,6 +43,7 @@ static void free_table(struct od_cuda_device *c, struct od_cuda_table *t)
 		return;
 	gpu_free(c->gpu, t->gpu);
 	free(t->host);
+	free(t->was);
 	free(t);
 }
 
@@ -59,9 +61,9 @@ static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od
 
 	if (t != NULL) {
 		*t = (struct od_cuda_table){ .next = c->tables, .of = of, .n = n, .bytes = bytes, .host = calloc(1, bytes),
-					     .gpu = gpu_alloc(c->gpu, bytes) };
+					     .was = calloc(n, sizeof(*t->was)), .gpu = gpu_alloc(c->gpu, bytes) };
 	}
-	if (t == NULL || t->host == NULL || t->gpu == NULL) {
+	if (t == NULL || t->host == NULL || t->was == NULL || t->gpu == NULL) {
 		free_table(c, t);
 		return NULL;
 	}
@@ -69,11 +71,35 @@ static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od
 	return t;
 }
 
-/* What the experts are now. */
-static void describe(const struct od_expert *of, struct gpu_expert *to, struct od_cuda_table *t)
+static uint64_t *host_chunks(const struct od_cuda_table *t)
 {
-	uint64_t *chunk = (uint64_t *)(void *)(to + t->n), *on_gpu = (uint64_t *)(void *)(t->gpu + t->n);
+	return (uint64_t *)(void *)(t->host + t->n);
+}
 
+/* The experts are still what the table was made of. Every step asks, so this allocates nothing. */
+static bool is_current(const struct od_cuda_table *t, const struct od_expert *of)
+{
+	const uint64_t *chunk = host_chunks(t);
+
+	if (memcmp(t->was, of, t->n * sizeof(*of)) != 0)
+		return false;
+	for (uint32_t e = 0; e < t->n; e++) {
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const size_t n = chunks_of(&of[e].mat[mat]);
+
+			if (n > 0 && memcmp(chunk, of[e].mat[mat].chunk_at, n * sizeof(*chunk)) != 0)
+				return false;
+			chunk += n;
+		}
+	}
+	return true;
+}
+
+static void describe(const struct od_expert *of, struct od_cuda_table *t)
+{
+	uint64_t *chunk = host_chunks(t), *on_gpu = (uint64_t *)(void *)(t->gpu + t->n);
+
+	memcpy(t->was, of, t->n * sizeof(*of));
 	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
 	t->biases = false;
 	for (uint32_t e = 0; e < t->n; e++) {
@@ -82,18 +108,19 @@ static void describe(const struct od_expert *of, struct gpu_expert *to, struct o
 			const size_t n = chunks_of(w);
 			const uint32_t blocks = n > 0 ? gpu_planes_blocks((uint32_t)w->n_out, (uint32_t)w->n_in, (uint32_t)w->chunk_rows) : 0;
 			const bool down = mat == OD_MAT_DOWN;
-			struct gpu_mat m = od_cuda_mat(w);
+			struct gpu_mat *m = &t->host[e].mat[mat];
+			struct gpu_vector *bias = &t->host[e].bias[mat];
 
-			m.chunk_at = n > 0 ? on_gpu : NULL;
-			memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
+			*m = od_cuda_mat(w);
+			m->chunk_at = n > 0 ? on_gpu : NULL;
+			if (n > 0)
+				memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
 			chunk += n;
 			on_gpu += n;
-			memcpy(&to[e].mat[mat], &m, sizeof(m));
-			to[e].bias[mat].at = od_cuda_at(of[e].bias[mat].data);
-			to[e].bias[mat].dtype = of[e].bias[mat].dtype;
-			t->forms[down] |= 1u << m.form;
+			*bias = (struct gpu_vector){ od_cuda_at(of[e].bias[mat].data), of[e].bias[mat].dtype };
+			t->forms[down] |= 1u << m->form;
 			t->blocks[down] = blocks > t->blocks[down] ? blocks : t->blocks[down];
-			t->biases = t->biases || to[e].bias[mat].at != NULL;
+			t->biases = t->biases || bias->at != NULL;
 		}
 	}
 }
@@ -102,26 +129,20 @@ static void describe(const struct od_expert *of, struct gpu_expert *to, struct o
 static const struct od_cuda_table *table_of(struct od_cuda_device *c, const struct od_op_experts *o)
 {
 	const size_t bytes = table_bytes(o->expert, o->n_experts);
-	struct gpu_expert *now = calloc(1, bytes); /* padding too is compared */
 	struct od_cuda_table *t = c->tables;
 
 	while (t != NULL && (t->of != o->expert || t->n != o->n_experts || t->bytes != bytes))
 		t = t->next;
-	if (t == NULL && now != NULL)
+	if (t == NULL)
 		t = new_table(c, o->expert, o->n_experts, bytes);
-	if (t == NULL || now == NULL) {
-		free(now);
+	if (t == NULL) {
 		od_cuda_fail(c, "no memory for a table of experts");
-		return NULL;
-	}
-	describe(o->expert, now, t);
-	if (memcmp(now, t->host, bytes) != 0) {
+	} else if (!is_current(t, o->expert)) {
 		/* Work that was queued before may still need what was there. */
 		od_cuda_finish(c);
-		memcpy(t->host, now, bytes);
+		describe(o->expert, t);
 		od_cuda_launched(c, gpu_copy(od_cuda_stream(c), t->gpu, t->host, bytes, GPU_TO), "table of experts");
 	}
-	free(now);
 	return t;
 }
 
@@ -147,7 +168,6 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 struct round {
 	struct od_cuda_device *c;
 	const struct od_cuda_table *table;
-	const struct od_op_experts *o;
 	struct gpu_expert_products products;
 	struct gpu_expert_rows rows;
 	uint32_t most_tiles;
@@ -202,7 +222,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .end = (uint32_t *)(void *)(at + p.end),
 				 .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault, .n_rows = op->n_rows, .top_k = o->top_k,
 				 .n_experts = o->n_experts, .rows = 1, .together = (uint32_t)together };
-	struct round r = { .c = c, .o = o };
+	struct round r = { .c = c };
 	struct lists l;
 
 	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {

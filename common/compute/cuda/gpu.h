@@ -105,19 +105,9 @@ GPU_FN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by) /* the first `by` la
 	return __shfl_up_sync(GPU_ALL_LANES, v, by);
 }
 
-GPU_FN uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane)
-{
-	return __shfl_sync(GPU_ALL_LANES, v, (int)lane);
-}
-
 GPU_FN uint32_t gpu_ballot(bool yes)
 {
 	return __ballot_sync(GPU_ALL_LANES, yes);
-}
-
-GPU_FN uint32_t gpu_atomic_add(uint32_t *at, uint32_t by) /* of integers only: sums of floats have an order */
-{
-	return atomicAdd(at, by);
 }
 
 GPU_FN uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)

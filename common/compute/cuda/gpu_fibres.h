@@ -62,16 +62,7 @@ void gpu_sync(void);
 void gpu_sync_warp(void);
 float gpu_shuffle_xor(float v, unsigned mask);
 uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by);
-uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane);
 uint32_t gpu_ballot(bool yes);
-
-static inline uint32_t gpu_atomic_add(uint32_t *at, uint32_t by)
-{
-	const uint32_t old = *at;
-
-	*at = old + by;
-	return old;
-}
 
 static inline uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)
 {

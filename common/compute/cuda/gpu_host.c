@@ -64,7 +64,7 @@ __asm__(".text\n"
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
 /* What lanes of a warp do together; they must do the same. */
-enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_UP, TOGETHER_FROM, TOGETHER_BALLOT };
+enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_UP, TOGETHER_BALLOT };
 
 struct fibre {
 	void *sp;
@@ -162,7 +162,7 @@ static void start(void)
 #endif
 	running->kernel(running->args);
 	stop(DONE);
-	abort(); /* nobody continues it */
+	abort(); /* a thread that is done is never switched to */
 }
 
 static void prepare(struct block *b, unsigned i)
@@ -304,11 +304,6 @@ uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
 	const uint32_t *slot = exchange(v, TOGETHER_UP);
 
 	return lane >= by ? slot[lane - by] : v;
-}
-
-uint32_t gpu_shuffle_u32(uint32_t v, unsigned lane)
-{
-	return exchange(v, TOGETHER_FROM)[lane % WARP];
 }
 
 uint32_t gpu_ballot(bool yes)

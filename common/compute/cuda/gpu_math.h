@@ -1,8 +1,8 @@
 /* gpu_math.h - the arithmetic of the kernels: the same bits as cpu_kernels.h and vec_scalar.h, whose functions these are for one
  * lane.
  *
- * A sum of a dot product has 16 lanes (backend.h). Here lanes_of(...) lanes of a sum are with one thread, the others with its
- * neighbours; gpu_fold folds them in the fixed tree.
+ * A sum of a dot product has 16 lanes (backend.h). Here a thread has some of them, and its neighbours have the others; gpu_fold folds
+ * them in the fixed tree.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_MATH_H
 #define OD_COMPUTE_GPU_MATH_H

@@ -14,27 +14,6 @@
 
 /* ---- before the recurrence ---- */
 
-/* od_log_same of same_math.h. */
-GPU_FN double log_same(double x)
-{
-	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
-	const double c[] = { 2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19. };
-	uint64_t bits;
-	int32_t n;
-	double m, r, rr, sum = 0;
-
-	memcpy(&bits, &x, sizeof(bits));
-	n = (int32_t)((bits - sqrt_half + (1024ull << 52)) >> 52) - 1024;
-	bits -= (uint64_t)n << 52;
-	memcpy(&m, &bits, sizeof(m));
-	r = (m - 1) / (m + 1);
-	rr = r * r;
-	GPU_UNROLL
-	for (int i = 9; i >= 0; i--)
-		sum = c[i] + sum * rr;
-	return n * OD_LN2_HI + (n * OD_LN2_LO + r * sum);
-}
-
 /* log(1 + exp(x)) */
 GPU_FN float softplus(float x)
 {
@@ -43,7 +22,7 @@ GPU_FN float softplus(float x)
 	if (x > 20)
 		return x; /* the same in f32 */
 	/* Below 2^-23 the logarithm is e itself. NaN stays. */
-	return e > 0x1p-23f ? (float)log_same(1 + (double)e) : e;
+	return e > 0x1p-23f ? (float)od_log_same(1 + (double)e) : e;
 }
 
 /* decay and beta of head g. */
