@@ -359,6 +359,33 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 	return OD_OK;
 }
 
+int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err)
+{
+	if (begin >= end || end > cfg->n_layers)
+		return od_fail(err, OD_ERR_RANGE, "layers %u-%u: expected layers of 0-%u, the first one first", begin, end - 1,
+			       cfg->n_layers - 1);
+	for (uint32_t i = begin; i < end; i++) {
+		const uint32_t kv_of = od_config_layer(cfg, i)->mix.kv_of;
+
+		if (kv_of != 0 && kv_of - 1 < begin)
+			return od_fail(err, OD_ERR_UNSUPPORTED, "layers %u-%u: layer %u attends to the keys of layer %u, so both must be "
+				       "in one part", begin, end - 1, i, kv_of - 1);
+	}
+	cfg->part.begin = begin;
+	cfg->part.end = end;
+	return OD_OK;
+}
+
+void od_config_moe_part(const struct od_config *cfg, uint32_t *begin, uint32_t *end)
+{
+	*begin = 0;
+	while (*begin < cfg->n_moe && cfg->layer_of[*begin] < od_config_begin(cfg))
+		++*begin;
+	*end = *begin;
+	while (*end < cfg->n_moe && cfg->layer_of[*end] < od_config_end(cfg))
+		++*end;
+}
+
 /* Each dimension is bounded; all of them together could still describe 2^66 weights. */
 static int check_size(const struct od_config *cfg, const char *where, struct od_err *err)
 {

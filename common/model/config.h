@@ -52,7 +52,44 @@ struct od_config {
 	uint8_t kind_of[OD_MAX_LAYERS];	  /* [n_layers] */
 	uint16_t m_of[OD_MAX_LAYERS];	  /* [n_layers]; for MoE layers only */
 	uint16_t layer_of[OD_MAX_LAYERS]; /* [n_moe]: the reverse */
+	/* The layers that this process holds, [begin, end); end 0: all. Not a number of the model: shapes and tensor lists are the
+	 * whole model's. */
+	struct {
+		uint32_t begin, end;
+	} part;
 };
+
+static inline uint32_t od_config_begin(const struct od_config *cfg)
+{
+	return cfg->part.begin;
+}
+
+static inline uint32_t od_config_end(const struct od_config *cfg)
+{
+	return cfg->part.end != 0 ? cfg->part.end : cfg->n_layers;
+}
+
+/* This process holds the layer; embeddings; the head and the norm before it, which are with the first layer, as tied embeddings. */
+static inline bool od_config_holds(const struct od_config *cfg, uint32_t layer)
+{
+	return layer >= od_config_begin(cfg) && layer < od_config_end(cfg);
+}
+
+static inline bool od_config_holds_embed(const struct od_config *cfg)
+{
+	return cfg->part.begin == 0 || cfg->layer_input > 0;
+}
+
+static inline bool od_config_holds_head(const struct od_config *cfg)
+{
+	return cfg->part.begin == 0;
+}
+
+/* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys of a layer
+ * outside. */
+OD_MUST_CHECK int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err);
+/* The MoE layers [*begin, *end) among the layers that this process holds. */
+void od_config_moe_part(const struct od_config *cfg, uint32_t *begin, uint32_t *end);
 
 static inline const struct od_layer_spec *od_config_layer(const struct od_config *cfg, uint32_t layer)
 {

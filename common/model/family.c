@@ -454,6 +454,13 @@ void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t laye
 	*n_in = role == OD_ROLE_EMBED || role == OD_ROLE_HEAD ? cfg->hidden : 0;
 }
 
+bool od_config_holds_role(const struct od_config *cfg, enum od_role role, uint32_t layer)
+{
+	if (od_role_per_layer(role))
+		return od_config_holds(cfg, layer);
+	return role == OD_ROLE_EMBED || role >= OD_ROLE_LAYER_EMBED ? od_config_holds_embed(cfg) : od_config_holds_head(cfg);
+}
+
 const char *od_expert_mat_name(enum od_expert_mat mat)
 {
 	switch (mat) {

@@ -181,15 +181,16 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->step = step;
 	f->n_rows = n_rows;
 	f->second = !f->second;
-	f->layer = 0;
+	f->layer = od_config_begin(f->o.config);
 	f->fetched = 0;
 	f->failed = OD_OK;
 	f->failures = od_device_failures(f->o.device);
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
-	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
-			       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X),
-					  .scale = f->o.config->embed_scale } });
+	if (od_config_holds_embed(f->o.config))
+		run(f, &(struct od_op){ .kind = OD_OP_EMBED,
+				       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X),
+						  .scale = f->o.config->embed_scale } });
 	run_inputs(f);
 	clear_fixed(f);
 	run_angles(f);
@@ -356,7 +357,7 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 					    .hidden = f->o.config->hidden } });
 	run_input(f);
 	f->layer++;
-	f->phase = f->layer == f->o.config->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
+	f->phase = f->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
 }
 
 static void run_router(struct od_forward *f, const struct od_layer_spec *l, const struct od_weight *w)
@@ -553,6 +554,23 @@ const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
 }
 
+/* ---- a part of the layers ---- */
+
+int od_forward_input(struct od_forward *f, const float *x, struct od_err *err)
+{
+	assert(f->phase != PHASE_IDLE && f->phase != PHASE_EXPERTS);
+	od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_X), x, f->n_rows * f->o.config->hidden * sizeof(float));
+	return wait_for_all(f, err);
+}
+
+int od_forward_output(struct od_forward *f, const float **x, struct od_err *err)
+{
+	assert(f->phase == PHASE_LOGITS);
+	get(f, BUF_X, f->n_rows * f->o.config->hidden * sizeof(float));
+	*x = f->host[BUF_X];
+	return wait_for_all(f, err);
+}
+
 /* Norms the rows into a contiguous block. Adjacent rows share one operation. */
 static void norm_rows(struct od_forward *f, const uint32_t *row, size_t n)
 {
@@ -592,7 +610,7 @@ int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float
 /* Rebuilds the fixed state as if only the kept rows had run. */
 static void replay(struct od_forward *f, const uint32_t *kept)
 {
-	for (uint32_t i = 0; i < f->o.config->n_layers; i++) {
+	for (uint32_t i = od_config_begin(f->o.config); i < od_config_end(f->o.config); i++) {
 		struct od_mix_call call = mix_call(f, i);
 
 		if (call.spec->mixer->replay == NULL)

@@ -73,6 +73,12 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts);
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
 
+/* A process that holds a part of the layers (od_config.part). Before its first layer, unless that is layer 0, and before the
+ * logits, if others hold the last layer: the rows that the layer before gave, x [n_rows][hidden]. Waits. */
+OD_MUST_CHECK int od_forward_input(struct od_forward *f, const float *x, struct od_err *err);
+/* After its last layer: these rows. Waits. */
+OD_MUST_CHECK int od_forward_output(struct od_forward *f, const float **x, struct od_err *err);
+
 /* Runs the current layer's mixer, which writes the layer's state of the rows. Then, in a MoE layer, the router: routes can be
  * fetched, and od_forward_experts is next. In a dense layer, its network: the cursor moves to the next layer. */
 void od_forward_attention(struct od_forward *f);
@@ -83,7 +89,7 @@ bool od_forward_routed(const struct od_forward *f);
  * experts are computed between submit and collect. On an error the cursor stays, so that the call can be repeated. */
 OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
 
-uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; n_layers when only logits are left */
+uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; behind the last one that it holds when it is done */
 uint32_t od_forward_m(const struct od_forward *f);     /* index of the current layer, which is a MoE layer */
 bool od_forward_done(const struct od_forward *f);      /* all layers are done */
 

@@ -73,7 +73,8 @@ uint64_t od_forward_saved_before(const struct od_config *c, uint32_t layer)
 		const struct od_layer_spec *l = od_config_layer(c, i);
 		struct od_state_spec s = { 0 };
 
-		l->mixer->state(&l->mix, &s);
+		if (od_config_holds(c, i))
+			l->mixer->state(&l->mix, &s);
 		sum += od_round_up(s.saved_bytes * OD_KEEP_ROWS, 64);
 	}
 	return sum;
@@ -154,7 +155,7 @@ static bool weight_fits(const struct od_weight *w, const struct od_config *c, en
 	uint64_t n_out, n_in;
 
 	od_role_shape(c, role, layer, &n_out, &n_in);
-	if (n_out == 0)
+	if (n_out == 0 || !od_config_holds_role(c, role, layer))
 		return w->data.buf == NULL;
 	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
 }
@@ -164,14 +165,18 @@ static bool is_table(const struct od_weight *w)
 	return w->dtype == OD_BF16 || w->dtype == OD_F16 || w->dtype == OD_F32;
 }
 
+static bool head_fits(const struct od_dense *d, const struct od_config *c)
+{
+	return (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) && d->head.n_out == c->vocab &&
+	       d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
+	       (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias;
+}
+
 /* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
-	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) &&
-		  is_table(&d->embed) &&
-		  (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
-		  d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
-		  (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias &&
+	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) && (!od_config_holds_embed(c) || is_table(&d->embed)) &&
+		  (!od_config_holds_head(c) || head_fits(d, c)) &&
 		  weight_fits(&d->layer_embed, c, OD_ROLE_LAYER_EMBED, 0) &&
 		  (c->layer_input == 0 || is_table(&d->layer_embed)) && weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
 		  (d->layer_project_norm.buf != NULL) == (c->layer_input > 0);

@@ -43,6 +43,7 @@ struct od_seq_state {
 	bool is_long;
 	uint32_t promised; /* pages, those that it has included */
 	uint32_t place; /* among the open ones; its fixed state is there */
+	bool mirror;	/* its pages are another process's to count */
 	/* Copies of its fixed state after texts of these lengths, the shortest first; the last is the committed one. */
 	struct {
 		uint32_t length, copy;
@@ -80,7 +81,8 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 		struct od_state_spec s = { 0 };
 		struct layer l = { .fixed_at = *fixed_bytes };
 
-		spec->mixer->state(&spec->mix, &s);
+		if (od_config_holds(cfg, i))
+			spec->mixer->state(&spec->mix, &s);
 		l.fixed_bytes = s.fixed_bytes;
 		l.n_streams = s.n_streams;
 		for (uint32_t j = 0; j < s.n_streams; j++) {
@@ -182,11 +184,11 @@ int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint3
 	uint64_t bytes;
 
 	assert(n >= 2 && n <= OD_MAX_COPIES && p->open == 0);
+	p->n_copies = n;
 	if (p->fixed_bytes == 0)
 		return OD_OK;
 	od_buf_free(p->fixed);
 	p->fixed = NULL;
-	p->n_copies = n;
 	if (!all_fixed(p->fixed_bytes, p->n_sequences, n, &bytes))
 		return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state", n, p->fixed_bytes);
 	return od_buf_new(&p->fixed, d, bytes, "recurrent state", err);
@@ -234,7 +236,8 @@ bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *c
 		const struct layer *l = &p->layer[i];
 		struct od_state_spec s = { 0 };
 
-		spec->mixer->state(&spec->mix, &s);
+		if (od_config_holds(cfg, i))
+			spec->mixer->state(&spec->mix, &s);
 		if (l->n_streams != s.n_streams || l->fixed_at != fixed)
 			return false;
 		for (uint32_t j = 0; j < s.n_streams; j++)
@@ -375,6 +378,8 @@ void od_seq_state_free(struct od_seq_state *s)
 	if (s == NULL)
 		return;
 	p = s->pool;
+	if (s->mirror)
+		s->n_pages = 0;
 	p->n_owed -= s->promised - s->n_pages;
 	/* The first page is spare last and taken next: memory that was touched is used again before other memory is. */
 	while (s->n_pages > 0) {
@@ -480,7 +485,7 @@ void od_seq_state_reserve(struct od_seq_state *s, uint32_t n)
 	struct od_state_pool *p = s->pool;
 	const uint32_t n_pages = od_state_pages(n);
 
-	assert(n <= p->ctx && n_pages <= s->promised);
+	assert(n <= p->ctx && n_pages <= (s->mirror ? s->n_pages : s->promised));
 	while (s->n_pages < n_pages) {
 		const uint32_t page = p->spare[--p->n_spare]; /* there is one: it is owed */
 
@@ -500,20 +505,54 @@ uint32_t od_seq_state_n_pages(const struct od_seq_state *s)
 	return s->n_pages;
 }
 
+struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page, uint32_t position)
+{
+	assert(page < p->n_pages && position < OD_KV_PAGE && layer < p->n_layers && stream < p->layer[layer].n_streams);
+	return od_buf_ref(p->pages, p->layer[layer].stream[stream].at +
+					    ((uint64_t)page * OD_KV_PAGE + position) * p->layer[layer].stream[stream].row_bytes);
+}
+
 struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t position)
 {
-	const struct od_state_pool *p = s->pool;
-	const uint64_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
-
-	assert(position / OD_KV_PAGE < s->n_pages && row_bytes > 0);
-	return od_buf_ref(p->pages, p->layer[layer].stream[stream].at +
-					    ((uint64_t)s->page[position / OD_KV_PAGE] * OD_KV_PAGE + position % OD_KV_PAGE) * row_bytes);
+	assert(position / OD_KV_PAGE < s->n_pages);
+	return od_state_pool_row(s->pool, layer, stream, s->page[position / OD_KV_PAGE], position % OD_KV_PAGE);
 }
 
 size_t od_seq_state_row_bytes(const struct od_seq_state *s, uint32_t layer, uint32_t stream)
 {
 	assert(layer < s->pool->n_layers);
 	return stream < s->pool->layer[layer].n_streams ? s->pool->layer[layer].stream[stream].row_bytes : 0;
+}
+
+uint32_t od_state_pool_n_pages(const struct od_state_pool *p)
+{
+	return p->n_pages;
+}
+
+uint32_t od_state_pool_copies(const struct od_state_pool *p)
+{
+	return p->n_copies;
+}
+
+void od_seq_state_mirror(struct od_seq_state *s, const struct od_seq_mirror *m)
+{
+	assert(s->promised == 0 && m->n_pages <= od_state_pages(s->pool->ctx) && m->committed != m->next &&
+	       m->committed < s->pool->n_copies && m->next < s->pool->n_copies);
+	memcpy(s->page, m->page, m->n_pages * sizeof(*s->page));
+	s->mirror = true;
+	s->n_pages = m->n_pages;
+	s->length = m->length;
+	s->is_long = m->is_long;
+	s->n_kept = 1;
+	s->kept[0].length = m->length;
+	s->kept[0].copy = m->committed;
+	s->next = m->next;
+}
+
+struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s)
+{
+	return (struct od_seq_mirror){ .page = s->page, .n_pages = s->n_pages, .length = s->length, .is_long = s->is_long,
+				       .committed = s->kept[s->n_kept - 1].copy, .next = s->next };
 }
 
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)

@@ -115,6 +115,23 @@ uint32_t od_seq_state_n_pages(const struct od_seq_state *s);
 struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t position);
 size_t od_seq_state_row_bytes(const struct od_seq_state *s, uint32_t layer, uint32_t stream); /* 0: no such stream */
 
+/* A sequence whose text another process has, which holds other layers of it: makes it that of the text with these pages, which are
+ * not counted, of this length, and with these copies of fixed state. Pages and copies are the other process's choice, so they are the
+ * same in both. n_pages: at least those of the rows that a step adds; all below the pool's number. */
+struct od_seq_mirror {
+	const uint32_t *page; /* [n_pages] */
+	uint32_t n_pages, length;
+	bool is_long;
+	uint32_t committed, next; /* copies: distinct, below the pool's number */
+};
+void od_seq_state_mirror(struct od_seq_state *s, const struct od_seq_mirror *m);
+/* Its side of that; page is borrowed. */
+struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s);
+uint32_t od_state_pool_n_pages(const struct od_state_pool *p);
+uint32_t od_state_pool_copies(const struct od_state_pool *p); /* of fixed state */
+/* As od_seq_state_row, in a page of the pool. */
+struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page, uint32_t position);
+
 /* A layer's fixed state; the fixed state of all layers is contiguous and begins with layer 0. */
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer);
 /* Makes the next copy the committed one, for the text as long as it is now. One more copy is kept of each earlier commit, as far

@@ -24,12 +24,17 @@ static uint64_t tensor_memory(const struct od_dense_tensor *t)
 	return od_round_up(t->n_out * sizeof(float), OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
+static bool is_loaded(const struct od_pack *p, const struct od_dense_tensor *t, bool quantised)
+{
+	return od_config_holds_role(&p->config, t->role, t->layer) && (quantised || !od_role_quantised(t->role));
+}
+
 static uint64_t all_tensors(const struct od_pack *p, bool quantised)
 {
 	uint64_t n = 0;
 
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
-		if (quantised || !od_role_quantised(p->manifest.dense[i].role))
+		if (is_loaded(p, &p->manifest.dense[i], quantised))
 			n += tensor_memory(&p->manifest.dense[i]);
 	return n;
 }
@@ -202,7 +207,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (!quantised && od_role_quantised(t->role))
+		if (!is_loaded(p, t, quantised))
 			continue;
 		rc = load_tensor(p, t, at, err);
 		bind(s, t, at);

@@ -522,8 +522,9 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 struct od_expert_store {
 	const struct od_pack *pack;
 	enum od_form form;
+	size_t first; /* expert of this process's part, which has the first slot */
 	struct od_buf *slots;
-	struct od_expert *expert; /* [n_moe][n_experts] */
+	struct od_expert *expert; /* [n_moe][n_experts]; of its part */
 	struct od_inflater **inflater; /* while loading */
 };
 
@@ -531,18 +532,38 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 {
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
-	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
 	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->slots, item * od_pack_slot_bytes(p, s->form)));
+	const size_t index = s->first + item;
+	const uint32_t m = (uint32_t)(index / p->config.n_experts), expert = (uint32_t)(index % p->config.n_experts);
 
-	for (uint32_t shard = 0; shard < p->expert[item].x.n_shards; shard++) {
+	for (uint32_t shard = 0; shard < p->expert[index].x.n_shards; shard++) {
 		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, &mem, NULL, err);
 
 		if (rc != OD_OK)
 			return rc;
 	}
-	od_pack_bind(p, m, expert, &mem, &s->expert[item]);
-	*bytes = p->expert[item].x.bytes;
+	od_pack_bind(p, m, expert, &mem, &s->expert[index]);
+	*bytes = p->expert[index].x.bytes;
 	return OD_OK;
+}
+
+/* Experts of this process's part: [*first, *first + n). Returns n. */
+static size_t part_experts(const struct od_pack *p, size_t *first)
+{
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	*first = (size_t)begin * p->config.n_experts;
+	return (size_t)(end - begin) * p->config.n_experts;
+}
+
+static uint64_t stored_bytes(const struct od_pack *p, size_t first, size_t n)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = first; i < first + n; i++)
+		sum += p->expert[i].x.bytes;
+	return sum;
 }
 
 int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d, enum od_form form,
@@ -552,11 +573,9 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 	struct od_team_job job = {
 		.fn = load_expert,
 		.arg = s,
-		.n_items = p->manifest.n_experts,
 		.n_threads = n_threads,
 		.progress = progress,
 		.progress_arg = arg,
-		.all_bytes = p->manifest.experts_bytes,
 	};
 	int rc;
 
@@ -565,11 +584,13 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
 	s->pack = p;
 	s->form = form;
+	job.n_items = part_experts(p, &s->first);
+	job.all_bytes = stored_bytes(p, s->first, job.n_items);
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
 	if (s->expert == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
 	else
-		rc = od_buf_new(&s->slots, d, p->manifest.n_experts * od_pack_slot_bytes(p, form), "all experts", err);
+		rc = od_buf_new(&s->slots, d, job.n_items * od_pack_slot_bytes(p, form), "all experts", err);
 	if (rc == OD_OK)
 		rc = od_inflaters_new(&s->inflater, n_threads, p, d, form, err);
 	if (rc == OD_OK)
@@ -602,5 +623,7 @@ const struct od_expert *od_experts_get(const struct od_expert_store *s)
 
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
-	return p->manifest.n_experts * (od_pack_slot_bytes(p, form) + sizeof(struct od_expert));
+	size_t first;
+
+	return part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
 }

@@ -290,6 +290,11 @@ enum od_codec od_pack_codec(const struct od_pack *p)
 	return p->manifest.codec;
 }
 
+int od_pack_take_part(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err)
+{
+	return od_config_take_part(&p->config, begin, end, err);
+}
+
 const struct od_config *od_pack_config(const struct od_pack *p)
 {
 	return &p->config;

@@ -57,6 +57,25 @@ static int advise(const struct od_pack *p, enum od_precision precision, int rc, 
 	return rc;
 }
 
+/* Both lists are in the order of layers, so the tensors of successive layers stand together. */
+static void find_tensors(struct part *part, const struct od_config *c, bool experts)
+{
+	const struct od_shadow_table *t = &part->file.table;
+	uint32_t begin, end;
+
+	if (experts) {
+		od_config_moe_part(c, &begin, &end);
+		part->begin = od_shadow_expert_index(t, c, begin, 0, OD_MAT_GATE);
+		part->end = od_shadow_expert_index(t, c, end, 0, OD_MAT_GATE);
+		return;
+	}
+	while (part->begin < t->n_dense && t->dense[part->begin].layer < od_config_begin(c))
+		part->begin++;
+	part->end = part->begin;
+	while (part->end < t->n_dense && t->dense[part->end].layer < od_config_end(c))
+		part->end++;
+}
+
 static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
 		     struct od_err *err)
 {
@@ -65,8 +84,9 @@ static int part_open(struct part *part, const struct od_pack *p, enum od_precisi
 
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
-	part->begin = experts ? t->n_dense : 0;
-	part->end = experts ? t->n : t->n_dense;
+	find_tensors(part, &p->config, experts);
+	if (part->begin == part->end)
+		return OD_OK;
 	part->base = t->tensor[part->begin].offset;
 	part->n_bytes = t->tensor[part->end - 1].offset + t->tensor[part->end - 1].bytes - part->base;
 	return OD_OK;
@@ -152,6 +172,14 @@ static uint64_t bias_bytes(const struct od_pack *p)
 	return most;
 }
 
+static uint64_t part_experts(const struct od_pack *p)
+{
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	return (uint64_t)(end - begin) * p->config.n_experts;
+}
+
 int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
 {
 	struct od_shadow_store s;
@@ -162,7 +190,8 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes + s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
-							    p->manifest.n_experts * (sizeof(struct od_expert) + bias_bytes(p));
+							    p->manifest.n_experts * sizeof(struct od_expert) +
+								    part_experts(p) * bias_bytes(p);
 	}
 	close_parts(&s);
 	return rc;
@@ -236,15 +265,17 @@ static void bind_dense(struct od_shadow_store *s)
 	s->dense = *od_dense_get(s->dense_store);
 	memcpy(s->layer, s->dense.layer, s->pack->config.n_layers * sizeof(*s->layer));
 	s->dense.layer = s->layer;
-	for (size_t i = 0; i < t->n_dense; i++)
+	for (size_t i = s->dense_part.begin; i < s->dense_part.end; i++)
 		s->layer[t->dense[i].layer].w[t->dense[i].role] = mat_of(&s->dense_part, i);
 }
 
 static void bind_experts(struct od_shadow_store *s)
 {
 	const struct od_config *cfg = &s->pack->config;
+	uint32_t begin, end;
 
-	for (uint32_t m = 0; m < cfg->n_moe; m++)
+	od_config_moe_part(cfg, &begin, &end);
+	for (uint32_t m = begin; m < end; m++)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =
@@ -273,11 +304,17 @@ static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, ui
 /* Shadow files have none: they stay as published. */
 static int load_biases(struct od_shadow_store *s, struct od_err *err)
 {
-	const uint64_t each = bias_bytes(s->pack), n = s->pack->manifest.n_experts;
+	const struct od_config *cfg = &s->pack->config;
+	const uint64_t each = bias_bytes(s->pack);
+	uint32_t begin, end;
 	struct od_fill fill;
+	size_t first, n;
 	int rc;
 
-	if (each == 0)
+	od_config_moe_part(cfg, &begin, &end);
+	first = (size_t)begin * cfg->n_experts;
+	n = (size_t)(end - begin) * cfg->n_experts;
+	if (each == 0 || n == 0)
 		return OD_OK;
 	rc = od_buf_new(&s->biases, s->device, n * each, "the experts' biases", err);
 	if (rc == OD_OK)
@@ -285,13 +322,13 @@ static int load_biases(struct od_shadow_store *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = read_biases(s, i, od_buf_ref(s->biases, i * each), (uint8_t *)fill.host + i * each, err);
+		rc = read_biases(s, first + i, od_buf_ref(s->biases, i * each), (uint8_t *)fill.host + i * each, err);
 	return od_fill_end(&fill, rc, err);
 }
 
 static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
-	bool published = s->dense_part.n_bytes == 0;
+	bool published = s->dense_part.file.file.fd < 0; /* not from a shadow file */
 	int rc = od_dense_load_some(&s->dense_store, s->pack, s->device, published, err);
 
 	if (rc != OD_OK || published)
