@@ -40,7 +40,7 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 			sum += s.width[j] * sizeof(float);
 		most = sum > most ? sum : most;
 	}
-	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + sizeof(uint32_t) +
+	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) + sizeof(struct ods_chain_rows) +
 	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + most;
 }
 
@@ -64,6 +64,15 @@ uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 	return sum;
 }
 
+static bool has_fixed(const struct od_config *c)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < c->n_kinds; i++)
+		any = any || c->kind[i].mixer->replay != NULL;
+	return any;
+}
+
 static int open_sequences(struct ods_emulator *e, struct od_err *err)
 {
 	const struct od_forward_opts *f = &e->o.forward;
@@ -74,6 +83,7 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 	e->closed = calloc(e->o.max_sequences, sizeof(*e->closed));
 	if (e->sequence == NULL || e->closed == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: %zu sequences", e->o.max_sequences);
+	e->fixed = has_fixed(f->config);
 	rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, places(&e->o),
 			       e->o.n_pages > 0 && e->o.n_pages < most ? e->o.n_pages : most, err);
 	return rc == OD_OK ? od_state_pool_set_copies(e->state, f->device, ODS_FIXED_COPIES, err) : rc;
@@ -88,14 +98,15 @@ static int open_buffers(struct ods_emulator *e, struct od_err *err)
 	e->parts = calloc(n, sizeof(*e->parts));
 	e->od_rows = calloc(n, sizeof(*e->od_rows));
 	e->pick = calloc(n, sizeof(*e->pick));
+	e->token = calloc(n, sizeof(*e->token));
+	e->chain_rows = calloc(n, sizeof(*e->chain_rows));
 	e->prediction = calloc(n, sizeof(*e->prediction));
 	e->expert = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->expert));
 	e->probability = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->probability));
-	if (e->rows == NULL || e->spare == NULL || e->parts == NULL || e->od_rows == NULL || e->pick == NULL ||
+	if (e->rows == NULL || e->spare == NULL || e->parts == NULL || e->od_rows == NULL || e->pick == NULL || e->token == NULL || e->chain_rows == NULL ||
 	    e->prediction == NULL || e->expert == NULL || e->probability == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
-	return od_buf_new(&e->saved, e->o.forward.device, n * od_state_pool_most_bytes(e->state), "main's rows",
-			  err);
+	return ods_saved_init(&e->saved, &e->o.forward, err);
 }
 
 static int check_opts(const struct ods_emulator_opts *o, struct od_err *err)
@@ -181,10 +192,12 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e->parts);
 	free(e->od_rows);
 	free(e->pick);
+	free(e->token);
+	free(e->chain_rows);
 	free(e->prediction);
 	free(e->expert);
 	free(e->probability);
-	od_buf_free(e->saved);
+	ods_saved_fini(&e->saved);
 	free(e);
 }
 
@@ -299,7 +312,7 @@ static void look_ahead(struct ods_emulator *e)
 	e->waits = false;
 	if (e->phase != BEFORE_ATTENTION)
 		return;
-	layer = od_forward_layer(e->forward);
+	layer = ods_layer(e);
 	for (size_t i = 0, n; e->phase == BEFORE_ATTENTION && i < e->n_rows; i += n) {
 		struct ods_sequence *q = e->rows[i].seq;
 		const uint32_t position = e->rows[i].position;
@@ -318,47 +331,6 @@ static void look_ahead(struct ods_emulator *e)
 	}
 }
 
-/* Copies the KV row of row i of the run to its saved copy (save), or back. */
-static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save)
-{
-	const struct row *r = &e->rows[i];
-	struct od_ref saved = od_buf_ref(e->saved, i * od_state_pool_most_bytes(e->state));
-	struct od_op op = { .kind = OD_OP_COPY, .profile = e->o.forward.profile, .n_rows = 1 };
-
-	for (uint32_t s = 0; s < OD_MAX_STREAMS; s++, saved.at += op.copy.n) {
-		op.copy.n = od_seq_state_row_bytes(r->seq->state, layer, s);
-		if (op.copy.n == 0)
-			return;
-		op.copy.from = op.copy.to = od_seq_state_row(r->seq->state, layer, s, r->position);
-		*(save ? &op.copy.to : &op.copy.from) = saved;
-		od_device_run(e->o.forward.device, OD_QUEUE_COMPUTE, &op);
-	}
-}
-
-/* When main is ahead in its step, true rows may be there already: the shadow's attention would overwrite them. */
-static void save_true_rows(struct ods_emulator *e, uint32_t layer)
-{
-	for (size_t i = 0; i < e->n_rows; i++) {
-		struct row *r = &e->rows[i];
-
-		r->was_true = ods_align_is_true(r->seq->align, layer, r->position);
-		if (r->was_true)
-			copy_row(e, layer, i, true);
-	}
-}
-
-static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
-{
-	for (size_t i = 0; i < e->n_rows; i++) {
-		const struct row *r = &e->rows[i];
-
-		if (!r->is_void)
-			ods_align_own(r->seq->align, layer, r->position);
-		if (r->was_true)
-			copy_row(e, layer, i, false);
-	}
-}
-
 /* Publishes all published rows of a layer in one call. */
 static void publish(struct ods_emulator *e, uint32_t m)
 {
@@ -368,7 +340,7 @@ static void publish(struct ods_emulator *e, uint32_t m)
 
 	for (size_t i = 0; i < e->n_rows; i++) {
 		const struct row *r = &e->rows[i];
-		const float *all = od_forward_probabilities_of(e->forward, i);
+		const float *all = ods_layer_probabilities(e, i);
 		uint16_t *expert = e->expert + n_out * OD_MAX_CANDIDATES;
 		float *probability = e->probability + n_out * OD_MAX_CANDIDATES;
 
@@ -415,7 +387,7 @@ static uint32_t sure_of(const struct ods_sequence *q)
 	return sure < q->main_end ? sure : q->main_end;
 }
 
-/* Fixed state takes in the rows of the finished run. */
+/* Ends the run's layers. Fixed state takes in its rows. */
 static int commit_rows(struct ods_emulator *e, struct od_err *err)
 {
 	uint32_t n = 0;
@@ -423,8 +395,8 @@ static int commit_rows(struct ods_emulator *e, struct od_err *err)
 
 	for (size_t i = 0; i < e->n_rows; i += e->rows[i].seq->run_n)
 		e->pick[n++] = live_rows(e, i);
-	rc = od_forward_end(e->forward, e->pick, err);
-	for (size_t i = 0; rc == OD_OK && i < e->n_rows; i += e->rows[i].seq->run_n) {
+	rc = ods_layers_end(e, e->fixed ? e->pick : NULL, n, err);
+	for (size_t i = 0; rc == OD_OK && e->fixed && i < e->n_rows; i += e->rows[i].seq->run_n) {
 		struct ods_sequence *q = e->rows[i].seq;
 
 		ods_sequence_note_run(q, sure_of(q));
@@ -437,7 +409,7 @@ static int commit_rows(struct ods_emulator *e, struct od_err *err)
 static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
 	size_t n = 0;
-	int rc = od_state_pool_fixed_bytes(e->state) > 0 ? commit_rows(e, err) : OD_OK;
+	int rc = commit_rows(e, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -458,41 +430,37 @@ static int finish_run(struct ods_emulator *e, struct od_err *err)
 /* ---- Work ---- */
 
 /* Attention and router of a layer; all of a dense layer. */
-static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *err)
+static int run_attention(struct ods_emulator *e, struct od_err *err)
 {
 	const bool published = any_published(e);
 	uint64_t begin = od_trace_begin();
-	int rc = OD_OK;
+	int rc;
 
 	e->layer_end_ns = e->layer_begin_ns + e->o.layer_ns;
-	save_true_rows(e, layer);
-	od_forward_attention(e->forward);
-	restore_true_rows(e, layer);
-	if (published && od_forward_routed(e->forward))
-		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
+	rc = ods_layer_attention(e, published, err);
 	od_trace_end("attention, router", begin, (int64_t)e->newest,
-		     od_forward_routed(e->forward) ? (int64_t)od_forward_m(e->forward) : -1, -1);
+		     rc == OD_OK && ods_layer_routed(e) ? (int64_t)ods_layer_m(e) : -1, -1);
 	if (rc != OD_OK)
 		return rc;
-	if (!od_forward_routed(e->forward))
-		return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
+	if (!ods_layer_routed(e))
+		return ods_layers_done(e) ? finish_run(e, err) : OD_OK;
 	if (published)
-		publish(e, od_forward_m(e->forward));
+		publish(e, ods_layer_m(e));
 	e->phase = BEFORE_EXPERTS;
 	return OD_OK;
 }
 
 static int run_experts(struct ods_emulator *e, struct od_err *err)
 {
-	const uint32_t m = od_forward_m(e->forward);
+	const uint32_t m = ods_layer_m(e);
 	uint64_t begin = od_trace_begin();
-	int rc = od_forward_experts(e->forward, e->experts, err);
+	int rc = ods_layer_experts(e, err);
 
 	od_trace_end("experts", begin, (int64_t)e->newest, m, -1);
 	if (rc != OD_OK)
 		return rc;
 	e->phase = BEFORE_ATTENTION;
-	return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
+	return ods_layers_done(e) ? finish_run(e, err) : OD_OK;
 }
 
 /* Does the next piece of the run, if there is one. */
@@ -502,7 +470,7 @@ static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
 
 	if (!ods_running(e) || e->waits)
 		return OD_OK;
-	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, od_forward_layer(e->forward), err) : run_experts(e, err);
+	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, err) : run_experts(e, err);
 	*did = rc == OD_OK;
 	return rc;
 }
@@ -536,12 +504,25 @@ static bool pause_layer(struct ods_emulator *e, uint64_t now_ns)
 	return e->paused;
 }
 
+/* After a break the parts have lost all rows. */
+static bool chain_is_up(struct ods_emulator *e, uint64_t now_ns)
+{
+	bool fresh, up;
+
+	if (e->o.chain == NULL)
+		return true;
+	up = ods_chain_up(e->o.chain, now_ns, &fresh);
+	if (fresh)
+		ods_give_up(e);
+	return up;
+}
+
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
 	int rc;
 
 	*did = false;
-	if (pause_layer(e, now_ns))
+	if (!chain_is_up(e, now_ns) || pause_layer(e, now_ns))
 		return OD_OK;
 	rc = find_run(e, err);
 	if (rc == OD_OK) {
@@ -557,6 +538,8 @@ uint64_t ods_emulator_deadline(const struct ods_emulator *e)
 {
 	uint64_t first = UINT64_MAX;
 
+	if (e->o.chain != NULL && ods_chain_deadline(e->o.chain) != UINT64_MAX)
+		return ods_chain_deadline(e->o.chain);
 	if (e->paused)
 		return e->layer_end_ns;
 	for (size_t i = 0; i < e->n_sequences; i++) {

@@ -25,6 +25,7 @@
 #include "common/model/forward.h"
 #include "common/net/wire.h"
 #include "common/predict/prediction.h"
+#include "shadow-node/chain.h"
 #include "shadow-node/shadow_sequence.h"
 
 #define ODS_MAX_SEQUENCES 1024
@@ -46,6 +47,7 @@ struct ods_sink {
 struct ods_emulator_opts {
 	struct od_forward_opts forward; /* state: NULL (created here); max_rows: at most ODS_MAX_STEP_ROWS */
 	const struct od_expert *experts; /* [n_moe][n_experts], borrowed */
+	struct ods_chain *chain; /* the layers that this process does not hold; borrowed; NULL: it holds all */
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* 1 to ODS_MAX_SEQUENCES */
 	uint32_t n_pages;     /* KV pages of all sequences together; at least those of one full context; 0: the maximum */

@@ -3,6 +3,7 @@
 #define ODS_EMULATOR_INTERNAL_H
 
 #include "shadow-node/emulator.h"
+#include "shadow-node/saved_rows.h"
 #include "shadow-node/shadow_sequence.h"
 
 #define ODS_IDLE_STEPS 64 /* STEPs without a message about a sequence, after which another sequence may evict it */
@@ -43,6 +44,8 @@ struct ods_emulator {
 	/* The run. Rows of one sequence are adjacent; its void rows follow its live ones. */
 	enum phase phase;
 	uint64_t n_runs;
+	bool chained; /* it is in the chain's layers */
+	bool fixed; /* the model has layers with fixed state */
 	unsigned n_published; /* published runs since the last unpublished one */
 	struct row *rows; /* [max_rows] */
 	size_t n_rows, n_live; /* live: not void */
@@ -55,7 +58,9 @@ struct ods_emulator {
 	struct part *parts;	/* [max_rows] */
 	struct od_row *od_rows; /* [max_rows] */
 	uint32_t *pick;		/* [max_rows] */
-	struct od_buf *saved;	/* [max_rows], od_state_pool_most_bytes each: true rows saved during the shadow's attention */
+	int32_t *token;		/* [max_rows] */
+	struct ods_chain_rows *chain_rows; /* [max_rows] */
+	struct ods_saved saved; /* true rows, saved during the shadow's attention */
 	struct od_prediction *prediction; /* [max_rows] */
 	uint16_t *expert;	/* [max_rows][OD_MAX_CANDIDATES] */
 	float *probability;	/* [max_rows][OD_MAX_CANDIDATES] */
@@ -90,6 +95,22 @@ void ods_take_back_guesses(struct ods_emulator *e, struct ods_sequence *q);
 void ods_give_up(struct ods_emulator *e);
 /* Frees a sequence that was removed from e->sequence; one that the run still uses is freed after the run. */
 void ods_release(struct ods_emulator *e, struct ods_sequence *q);
+
+/* The run's layers, in this process or in the chain (emulator_layers.c). An error of the chain ends the run as one of the device. */
+int ods_layers_begin(struct ods_emulator *e, struct od_err *err);
+uint32_t ods_layer(const struct ods_emulator *e); /* the cursor */
+bool ods_layers_done(const struct ods_emulator *e);
+/* Attention and router of a layer, all of a dense one; published: probabilities are wanted. Rows become the shadow's own. */
+int ods_layer_attention(struct ods_emulator *e, bool published, struct od_err *err);
+bool ods_layer_routed(const struct ods_emulator *e); /* experts are next */
+uint32_t ods_layer_m(const struct ods_emulator *e);
+const float *ods_layer_probabilities(const struct ods_emulator *e, size_t row);
+int ods_layer_experts(struct ods_emulator *e, struct od_err *err);
+/* All layers are done: commits kept [n], rows of each sequence, unless NULL; afterwards logits can be computed. */
+int ods_layers_end(struct ods_emulator *e, const uint32_t *kept, size_t n, struct od_err *err);
+/* Writes main's rows of a layer, a frame for each stream, which must stay valid until a sync. */
+int ods_layer_put(struct ods_emulator *e, const struct od_seq_state *seq, uint32_t layer, uint32_t begin, uint32_t n,
+		  const struct od_out_frame *frames, size_t n_frames, struct od_err *err);
 
 /* Samples the tokens that follow rows [n] of the finished run. */
 OD_MUST_CHECK int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, struct od_err *err);

@@ -423,7 +423,7 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 /* ---- STATE ---- */
 
 /* Checks the ranges of positions, without looking up their sequences, and the sizes of the frames. */
-static int check_state(const struct ods_emulator *e, const struct od_msg *m, struct od_stream stream[OD_MAX_STREAMS],
+static int check_state(const struct ods_emulator *e, const struct od_msg *m, uint64_t row_bytes[OD_MAX_STREAMS],
 		       uint32_t *n_streams, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
@@ -444,13 +444,13 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, str
 				       e->o.ctx_tokens);
 		rows += r->n;
 	}
-	*n_streams = od_state_pool_streams(e->state, s->layer, stream);
+	*n_streams = ods_row_bytes(&e->o.forward, s->layer, row_bytes);
 	if (m->n_frames != *n_streams)
 		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer, *n_streams,
 			       m->n_frames);
 	for (uint32_t i = 0; i < *n_streams; i++) {
 		od_msg_frame(m, i, &found);
-		if (!od_mul(rows, stream[i].row_bytes, &bytes) || found != bytes)
+		if (!od_mul(rows, row_bytes[i], &bytes) || found != bytes)
 			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
 				       (unsigned long long)bytes, found);
 	}
@@ -477,60 +477,58 @@ static int expect_range(struct ods_emulator *e, const Od__State *s, const Od__St
 	return OD_OK;
 }
 
-/* Writes the rows of positions [begin, begin + n), which have pages, of one layer. from must stay valid until a sync. */
-static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uint32_t layer, uint32_t stream,
-		     uint32_t begin, uint32_t n, const char *from)
+/* Writes the rows of a range, which begin with row `first` of the message's frames. */
+static int put_range(struct ods_emulator *e, const struct ods_sequence *q, const struct od_msg *m, uint32_t first,
+		     const struct ods_range *r, const uint64_t *row_bytes, struct od_err *err)
 {
-	const size_t row_bytes = od_seq_state_row_bytes(seq->state, layer, stream);
+	struct od_out_frame frame[OD_MAX_STREAMS];
+	size_t bytes;
 
-	for (uint32_t part; n > 0; begin += part, n -= part, from += part * row_bytes) {
-		part = OD_KV_PAGE - begin % OD_KV_PAGE;
-		part = part < n ? part : n;
-		od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq->state, layer, stream, begin), from,
-			      part * row_bytes);
-	}
+	for (size_t j = 0; j < m->n_frames; j++)
+		frame[j] = (struct od_out_frame){ .bytes = (const char *)od_msg_frame(m, j, &bytes) + first * row_bytes[j],
+						  .len = r->n * row_bytes[j] };
+	return ods_layer_put(e, q->state, r->layer, r->begin, r->n, frame, m->n_frames, err);
 }
 
 /* Ranges that are neither due nor requested are left out; the others are used. */
 static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
-	struct od_stream stream[OD_MAX_STREAMS];
-	struct ods_sequence *taken[ODS_MAX_STEP_ROWS];
+	uint64_t row_bytes[OD_MAX_STREAMS];
 	uint32_t n_streams, first = 0; /* first: of a range, its first row in the frames */
-	struct od_err device;
-	size_t bytes;
-	int rc = check_state(e, m, stream, &n_streams, err), rc_device;
+	struct od_err put;
+	int rc = check_state(e, m, row_bytes, &n_streams, err), rc_put = OD_OK;
 
+	if (rc == OD_OK && e->o.chain != NULL && ods_chain_deadline(e->o.chain) != UINT64_MAX)
+		rc = od_fail(err, OD_ERR_BUSY, "the shadows that hold the other layers are not connected");
 	if (rc != OD_OK)
 		return rc;
-	for (size_t i = 0; i < s->n_ranges; first += s->ranges[i++]->n) {
-		const Od__StateRange *r = s->ranges[i];
+	for (size_t i = 0; rc_put == OD_OK && i < s->n_ranges; first += s->ranges[i++]->n) {
+		const struct ods_range r = { s->layer, s->ranges[i]->begin, s->ranges[i]->n };
+		struct ods_sequence *q;
 		struct od_err why;
-		int rc_range = expect_range(e, s, r, &taken[i], &why);
+		int rc_range = expect_range(e, s, s->ranges[i], &q, &why);
 
 		if (rc_range != OD_OK) {
-			taken[i] = NULL;
 			if (rc == OD_OK || rc == OD_ERR_BUSY) {
 				rc = rc_range;
 				*err = why;
 			}
 			continue;
 		}
-		for (uint32_t j = 0; j < n_streams; j++)
-			put_rows(e, taken[i], s->layer, j, r->begin, r->n,
-				 (const char *)od_msg_frame(m, j, &bytes) + first * stream[j].row_bytes);
-		ods_align_true(taken[i]->align, &(struct ods_range){ s->layer, r->begin, r->n }, now_ns);
-		e->o.counters[OD_C_SHADOW_STATE_ROWS] += r->n;
+		rc_put = put_range(e, q, m, first, &r, row_bytes, &put);
+		ods_align_true(q->align, &r, now_ns);
+		e->o.counters[OD_C_SHADOW_STATE_ROWS] += r.n;
 		if (s->step != 0 && s->layer > e->streamed)
 			e->streamed = s->layer;
 	}
-	rc_device = od_device_sync(e->o.forward.device, &device); /* the message is freed when this returns */
-	if (rc_device == OD_OK)
+	if (rc_put == OD_OK)
+		rc_put = od_device_sync(e->o.forward.device, &put); /* the message is freed when this returns */
+	if (rc_put == OD_OK)
 		return rc;
 	ods_give_up(e); /* no row is known to be good */
-	*err = device;
-	return rc_device;
+	*err = put;
+	return rc_put;
 }
 
 /* ---- Dispatch ---- */
@@ -566,6 +564,14 @@ int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_
 	case OD__HEADER__BODY_RESULT:
 	case OD__HEADER__BODY_STATE_REQUEST: /* sent by the shadow */
 	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_PARTS: /* taken before */
+	case OD__HEADER__BODY_PART_OPEN:
+	case OD__HEADER__BODY_PART_READY:
+	case OD__HEADER__BODY_PART_RUN:
+	case OD__HEADER__BODY_PART_LAYER:
+	case OD__HEADER__BODY_PART_RESULT:
+	case OD__HEADER__BODY_PART_STATE:
+	case OD__HEADER__BODY_PART_COMMIT:
 	case OD__HEADER__BODY_PLACE:
 	case OD__HEADER__BODY_STORE_HELLO:
 	case OD__HEADER__BODY_STORE_WELCOME:

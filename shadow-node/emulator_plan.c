@@ -222,7 +222,6 @@ static int plan_unpublished(struct ods_emulator *e, struct od_err *err)
 static int begin_run(struct ods_emulator *e, struct od_err *err)
 {
 	struct row *rows = e->rows;
-	int rc;
 
 	ods_end_run(e);
 	e->rows = e->spare;
@@ -241,8 +240,7 @@ static int begin_run(struct ods_emulator *e, struct od_err *err)
 		assert(od_seq_state_length(r->seq->state) == r->position);
 	}
 	e->phase = BEFORE_ATTENTION;
-	rc = od_forward_begin(e->forward, ++e->n_runs, e->od_rows, e->n_rows, err);
-	return rc;
+	return ods_layers_begin(e, err);
 }
 
 int ods_choose_run(struct ods_emulator *e, struct od_err *err)

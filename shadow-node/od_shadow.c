@@ -11,6 +11,7 @@
 #include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/shadow/shadow_load.h"
+#include "shadow-node/part.h"
 #include "shadow-node/publish.h"
 
 #include <pthread.h>
@@ -36,6 +37,7 @@ struct options {
 	uint64_t memory_limit; /* UINT64_MAX: none was given */
 	int precision, dense_precision; /* index into od_precision_names; -1: od_shadow_default; dense: -1, the same */
 	int departure;			/* index into departures */
+	char *layers;			/* "A-B"; NULL: all */
 	double layer_time_ms;		/* paced, for measurements; 0: as fast as it goes */
 };
 
@@ -75,7 +77,10 @@ struct shadow {
 
 	/* The emulator thread's. */
 	uint64_t session;
-	struct ods_emulator *emulator; /* NULL between sessions */
+	struct ods_emulator *emulator; /* NULL between sessions, and in a shadow that holds further layers */
+	struct ods_emulator_opts opts; /* of the session */
+	struct ods_chain *chain; /* of a first shadow: who holds the other layers, since PARTS */
+	struct ods_part *part;	 /* of a shadow that holds further layers */
 	struct ods_publisher publisher;
 	uint64_t counters[OD_N_COUNTERS], before[OD_N_COUNTERS]; /* since the start; until this session */
 };
@@ -87,21 +92,50 @@ static void end_emulation(struct shadow *s)
 	uint64_t c[OD_N_COUNTERS];
 	char text[600];
 
-	if (s->emulator == NULL)
-		return;
-	od_counters_since(c, s->counters, s->before);
-	od_log(OD_LOG_INFO, "session over: %s", od_counters_text(c, OD_OF_SHADOW, text, sizeof(text)));
+	ods_part_free(s->part);
+	s->part = NULL;
+	if (s->emulator != NULL) {
+		od_counters_since(c, s->counters, s->before);
+		od_log(OD_LOG_INFO, "session over: %s", od_counters_text(c, OD_OF_SHADOW, text, sizeof(text)));
+	}
 	ods_emulator_free(s->emulator);
 	s->emulator = NULL;
+	ods_chain_free(s->chain);
+	s->chain = NULL;
+}
+
+static void send_to_first(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames)
+{
+	struct shadow *s = arg;
+	int rc;
+
+	header->session = s->session;
+	rc = od_data_port_send(s->port, header, frames, n_frames);
+	if (rc != OD_OK)
+		od_log_limited(OD_LOG_WARN, "cannot send %s: %s", od_body_name(header->body_case), od_status_text(rc));
+}
+
+static bool holds_all(const struct od_config *c)
+{
+	return od_config_begin(c) == 0 && od_config_end(c) == c->n_layers;
+}
+
+static int begin_emulator(struct shadow *s, struct od_err *err)
+{
+	const struct ods_sink sink = ods_publisher_sink(&s->publisher);
+
+	memcpy(s->before, s->counters, sizeof(s->before));
+	return ods_emulator_new(&s->emulator, &s->opts, &sink, err);
 }
 
 /* Takes the mail and publishes the counters for PONG. Buffers are allocated and freed here, not on the loop thread, so that
  * two sessions never hold buffers at the same time. */
 static void read_mail(struct shadow *s)
 {
-	struct ods_sink sink;
+	const struct od_config *c = od_pack_config(s->pack);
 	struct od_err err;
 	struct mail mail;
+	int rc = OD_OK;
 
 	pthread_mutex_lock(&s->lock);
 	mail = s->mail;
@@ -114,13 +148,75 @@ static void read_mail(struct shadow *s)
 	s->session = mail.session;
 	if (mail.session == 0)
 		return;
-	memcpy(s->before, s->counters, sizeof(s->before));
-	mail.opts.counters = s->counters;
+	s->opts = mail.opts;
+	s->opts.counters = s->counters;
 	s->publisher = (struct ods_publisher){ .daemon = s->daemon, .port = s->port, .session = mail.session,
 					       .counters = s->counters };
-	sink = ods_publisher_sink(&s->publisher);
-	if (ods_emulator_new(&s->emulator, &mail.opts, &sink, &err) != OD_OK)
+	if (holds_all(c))
+		rc = begin_emulator(s, &err);
+	else if (od_config_begin(c) > 0)
+		rc = ods_part_new(&s->part, &s->opts, send_to_first, s, &err);
+	if (rc != OD_OK)
 		od_log(OD_LOG_ERROR, "no predictions in this session: %s", err.msg);
+}
+
+/* While the emulator waits for another shadow. */
+static bool is_interrupted(void *arg)
+{
+	struct shadow *s = arg;
+	bool fresh;
+
+	od_pulse_beat();
+	pthread_mutex_lock(&s->lock);
+	fresh = s->mail.fresh;
+	pthread_mutex_unlock(&s->lock);
+	return fresh || atomic_load(&s->stopping);
+}
+
+/* Once the chain is up. Its emulator has room for what all its parts have. */
+static int begin_late(struct shadow *s, struct od_err *err)
+{
+	struct ods_emulator_opts *o = &s->opts;
+	struct ods_chain_room room;
+	bool fresh;
+	int rc;
+
+	if (!ods_chain_up(s->chain, od_now_ns(), &fresh))
+		return OD_OK;
+	rc = ods_chain_room(s->chain, &room, err);
+	if (rc == OD_OK) {
+		o->chain = s->chain;
+		o->forward.max_rows = o->forward.max_rows < room.max_rows ? o->forward.max_rows : room.max_rows;
+		o->max_sequences = o->max_sequences < room.max_sequences ? o->max_sequences : room.max_sequences;
+		o->n_pages = o->n_pages < room.n_pages ? o->n_pages : room.n_pages;
+		rc = begin_emulator(s, err);
+	}
+	if (rc != OD_OK) {
+		ods_chain_free(s->chain);
+		s->chain = NULL;
+	}
+	return rc;
+}
+
+static int begin_chain(struct shadow *s, const Od__Parts *parts, struct od_err *err)
+{
+	const struct ods_chain_opts o = { .config = od_pack_config(s->pack), .keys = s->keys, .interrupted = is_interrupted, .arg = s };
+	int rc;
+
+	end_emulation(s);
+	if (holds_all(o.config))
+		return od_fail(err, OD_ERR_PROTOCOL, "this shadow holds all layers");
+	rc = ods_chain_new(&s->chain, &o, parts, err);
+	return rc == OD_OK ? begin_late(s, err) : rc;
+}
+
+static int dispatch(struct shadow *s, const struct od_msg *m, struct od_err *err)
+{
+	if (s->part != NULL)
+		return ods_part_message(s->part, m, err);
+	if (m->header->body_case == OD__HEADER__BODY_PARTS)
+		return begin_chain(s, m->header->parts, err);
+	return s->emulator != NULL ? ods_emulator_message(s->emulator, m, od_now_ns(), err) : OD_OK;
 }
 
 static void handle(struct shadow *s, const struct od_msg *m)
@@ -131,9 +227,9 @@ static void handle(struct shadow *s, const struct od_msg *m)
 	/* The session's begin was mailed before main learnt of it, so mail is never behind the data socket. */
 	if (m->header->session != s->session)
 		read_mail(s);
-	if (m->header->session != s->session || s->emulator == NULL)
+	if (m->header->session != s->session)
 		return;
-	rc = ods_emulator_message(s->emulator, m, od_now_ns(), &err);
+	rc = dispatch(s, m, &err);
 	if (rc == OD_OK || rc == OD_ERR_BUSY)
 		return;
 	s->counters[OD_C_SHADOW_DROPPED]++;
@@ -146,6 +242,7 @@ static void take_messages(struct shadow *s)
 
 	for (int i = 0; i < MESSAGES_PER_PIECE && od_data_port_recv(s->port, &m) == OD_OK; i++) {
 		handle(s, &m);
+		atomic_fetch_add(&s->progress, s->part != NULL);
 		od_msg_fini(&m);
 	}
 }
@@ -156,6 +253,8 @@ static bool work(struct shadow *s)
 	struct od_err err;
 	bool did;
 
+	if (s->emulator == NULL && s->chain != NULL && begin_late(s, &err) != OD_OK)
+		od_log(OD_LOG_ERROR, "no predictions in this session: %s", err.msg);
 	if (s->emulator == NULL)
 		return false;
 	if (ods_emulator_work(s->emulator, od_now_ns(), &did, &err) != OD_OK) {
@@ -169,7 +268,8 @@ static bool work(struct shadow *s)
  * so the last part of its time is slept: a message then waits for less than a millisecond. */
 static void wait_for_work(struct shadow *s)
 {
-	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) : UINT64_MAX, now = od_now_ns();
+	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) : s->chain != NULL ? ods_chain_deadline(s->chain) :
+			    UINT64_MAX, now = od_now_ns();
 	const bool paced = s->opt.layer_time_ms > 0;
 
 	if (deadline == UINT64_MAX)
@@ -304,6 +404,8 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 	w->backend = (char *)od_device_name(s->device);
 	w->precision = s->precision;
 	w->threads = (uint32_t)s->opt.common.threads;
+	w->first_layer = od_config_begin(o->forward.config);
+	w->end_layer = od_config_end(o->forward.config);
 	return OD_OK;
 }
 
@@ -352,25 +454,66 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start ---- */
 
+/* "A-B", as --layers has it. */
+static int take_layers(struct shadow *s, struct od_err *err)
+{
+	const char *text = s->opt.layers, *dash = strchr(text, '-');
+	uint64_t begin, last;
+	char first[16];
+
+	if (dash == NULL || (size_t)(dash - text) >= sizeof(first))
+		return od_fail(err, OD_ERR_ARG, "--layers: expected A-B, as in 0-15, found \"%s\"", text);
+	snprintf(first, sizeof(first), "%.*s", (int)(dash - text), text);
+	if (od_parse_u64(first, 0, OD_MAX_LAYERS - 1, &begin, err) != OD_OK ||
+	    od_parse_u64(dash + 1, 0, OD_MAX_LAYERS - 1, &last, err) != OD_OK)
+		return od_fail(err, OD_ERR_ARG, "--layers: expected A-B, as in 0-15, found \"%s\"", text);
+	return od_pack_take_part(s->pack, (uint32_t)begin, (uint32_t)last + 1, err);
+}
+
+static int need_bytes(struct shadow *s, uint64_t *need, struct od_err *err)
+{
+	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
+
+	if (rc == OD_OK && !od_add(s->model_bytes, BASE_BYTES, need))
+		*need = UINT64_MAX;
+	return rc;
+}
+
+/* ": layers 0-20 would fit; ...", or "". */
+static const char *advise_layers(struct shadow *s, char *text, size_t size)
+{
+	const struct od_config *c = od_pack_config(s->pack);
+	const uint32_t begin = od_config_begin(c), end = od_config_end(c);
+	uint64_t need;
+
+	text[0] = '\0';
+	for (uint32_t i = end - 1; i > begin && text[0] == '\0'; i--)
+		if (od_pack_take_part(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK && need <= s->limit_bytes)
+			snprintf(text, size, ". Layers %u-%u fit without their context: --layers gives this shadow a part, and another "
+				 "shadow of the hosts file the rest", begin, i - 1);
+	return text;
+}
+
 /* Refuses a model that does not fit before it is read, with the numbers. */
 static int check_memory(struct shadow *s, struct od_err *err)
 {
+	const struct od_config *c = od_pack_config(s->pack);
 	bool given = s->opt.memory_limit != UINT64_MAX;
 	uint64_t have = od_available_ram_bytes(), need;
-	char a[32], b[32];
-	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
+	char a[32], b[32], part[64] = "", advice[200];
+	int rc = need_bytes(s, &need, err);
 
 	if (rc != OD_OK)
 		return rc;
 	s->limit_bytes = given ? s->opt.memory_limit : have != 0 ? have : UINT64_MAX;
-	if (!od_add(s->model_bytes, BASE_BYTES, &need))
-		need = UINT64_MAX;
 	if (need <= s->limit_bytes)
 		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "the %s model of %s needs %llu bytes (%s) besides its context, %s %s",
-		       s->precision, od_pack_dir(s->pack), (unsigned long long)need,
-		       od_format_bytes(need, a, sizeof(a)), given ? "--memory-limit is" : "available are",
-		       od_format_bytes(s->limit_bytes, b, sizeof(b)));
+	if (s->opt.layers != NULL)
+		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
+	return od_fail(err, OD_ERR_NOMEM, "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %s%s", part, s->precision,
+		       od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
+		       part[0] == '\0' ? "its" : "their", given ? "--memory-limit is" : "available are",
+		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
 }
 
 static void show_progress(void *arg, uint64_t done, uint64_t all)
@@ -390,6 +533,8 @@ static int load_model(struct shadow *s, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = od_pack_open(&s->pack, s->opt.common.pack, err);
+	if (rc == OD_OK && s->opt.layers != NULL)
+		rc = take_layers(s, err);
 	if (rc != OD_OK)
 		return rc;
 	experts = experts >= 0 ? experts : (int)od_shadow_default(s->pack) - 1;
@@ -453,7 +598,7 @@ static void stop(struct shadow *s)
 
 static int run(struct shadow *s, struct od_err *err)
 {
-	char size[32], where[400];
+	char size[32], where[400], part[48] = "";
 	int rc = load_model(s, err);
 
 	if (rc != OD_OK)
@@ -464,8 +609,11 @@ static int run(struct shadow *s, struct od_err *err)
 	rc = start_thread(s, err);
 	if (rc != OD_OK)
 		return rc;
-	od_log(OD_LOG_INFO, "pack %s: %s model of %s, %s departure; listening on %s, port %u, data port %u",
-	       od_pack_dir(s->pack), s->precision,
+	if (s->opt.layers != NULL)
+		snprintf(part, sizeof(part), ", layers %u-%u", od_config_begin(od_pack_config(s->pack)),
+			 od_config_end(od_pack_config(s->pack)) - 1);
+	od_log(OD_LOG_INFO, "pack %s: %s model%s of %s, %s departure; listening on %s, port %u, data port %u",
+	       od_pack_dir(s->pack), s->precision, part,
 	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
 	       od_daemon_args_where(&s->opt.common, s->keys, where, sizeof(where)), od_daemon_port(s->daemon),
 	       od_data_port_number(s->port));
@@ -481,6 +629,7 @@ int main(int argc, char **argv)
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
+		{ "layers", OD_ARG_STRING, &s.opt.layers, "A-B", "hold only these layers (0-15); other shadows of the hosts file hold the others (default: all)", 0, 0, NULL },
 		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine" },
 		{ "layer-time", OD_ARG_REAL, &s.opt.layer_time_ms, "MS", "attention and experts of a layer take at least MS milliseconds together", 0, MAX_PACE_MS, NULL },

@@ -11,6 +11,33 @@
 
 /* ---- Memory ---- */
 
+uint32_t ods_row_bytes(const struct od_forward_opts *f, uint32_t layer, uint64_t row_bytes[OD_MAX_STREAMS])
+{
+	const size_t each = od_dtype_bytes(f->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+	const struct od_layer_spec *l = od_config_layer(f->config, layer);
+	struct od_state_spec s = { 0 };
+
+	l->mixer->state(&l->mix, &s);
+	for (uint32_t i = 0; i < s.n_streams; i++)
+		row_bytes[i] = s.width[i] * each;
+	return s.n_streams;
+}
+
+/* Positions of one answer with KV rows. */
+static uint32_t max_ask(const struct od_forward_opts *f)
+{
+	uint64_t most = 1;
+
+	for (uint32_t i = 0; i < f->config->n_layers; i++) {
+		uint64_t row_bytes[OD_MAX_STREAMS], sum = 0;
+
+		for (uint32_t n = ods_row_bytes(f, i, row_bytes); n > 0; n--)
+			sum += row_bytes[n - 1];
+		most = sum > most ? sum : most;
+	}
+	return (uint32_t)(ODS_MAX_ASK_BYTES / most);
+}
+
 uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f)
 {
 	const uint64_t map = ods_align_page_bytes(f->config->n_layers) + 2 * sizeof(uint32_t); /* the pool's lists */
@@ -143,8 +170,7 @@ int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_for
 	if (rc == OD_OK)
 		s->ctx = od_seq_state_ctx(s->state);
 	if (rc == OD_OK)
-		rc = ods_align_new(&s->align, f->config->n_layers, ctx,
-				   (uint32_t)(ODS_MAX_ASK_BYTES / od_state_pool_most_bytes(f->state)), err);
+		rc = ods_align_new(&s->align, f->config->n_layers, ctx, max_ask(f), err);
 	if (rc == OD_OK)
 		find_fixed(s, f->config);
 	if (rc == OD_OK)

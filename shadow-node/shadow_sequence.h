@@ -56,6 +56,9 @@ struct ods_sequence {
 	size_t run_first, run_n; /* its rows in the run; none: run_n is 0 */
 };
 
+/* The streams of a layer, of any part of the model: bytes of a position in each. Returns their number. */
+uint32_t ods_row_bytes(const struct od_forward_opts *f, uint32_t layer, uint64_t row_bytes[OD_MAX_STREAMS]);
+
 /* Memory of one sequence without its KV pages; of one KV page. UINT64_MAX: the sum overflows. */
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx);
 uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f);

@@ -193,16 +193,18 @@ int od_host_parse(struct od_host *out, const char *text, uint16_t usual_port, st
 /* Against the hosts before it. */
 static int check_host(const struct od_hosts *all, const struct od_host *h, struct od_err *err)
 {
+	size_t shadows = h->role == OD_NODE_SHADOW;
+
 	for (size_t i = 0; i < all->n; i++) {
 		const struct od_host *o = &all->host[i];
 
 		if (o->port == h->port && strcasecmp(o->host, h->host) == 0)
 			return od_fail(err, OD_ERR_ARG, "host %s with port %u is on line %u already", h->host,
 				       (unsigned)h->port, o->line);
-		if (o->role == OD_NODE_SHADOW && h->role == OD_NODE_SHADOW)
-			return od_fail(err, OD_ERR_ARG, "expected one shadow, found a second (the first is on line %u)",
-				       o->line);
+		shadows += o->role == OD_NODE_SHADOW;
 	}
+	if (shadows > OD_MAX_SHADOWS)
+		return od_fail(err, OD_ERR_ARG, "more than %d shadows", OD_MAX_SHADOWS);
 	return all->n < OD_MAX_HOSTS ? OD_OK : od_fail(err, OD_ERR_ARG, "more than %d hosts", OD_MAX_HOSTS);
 }
 

@@ -14,6 +14,7 @@
 #define OD_DEFAULT_SHADOW_PORT 5700
 #define OD_DEFAULT_WORKER_PORT 5701
 #define OD_MAX_HOSTS 1024
+#define OD_MAX_SHADOWS 17 /* parts of one */
 
 enum od_node_kind { OD_NODE_WORKER, OD_NODE_SHADOW };
 extern const char *const od_node_names[]; /* "worker", "shadow", NULL */
@@ -32,12 +33,12 @@ struct od_hosts {
 	size_t n;
 };
 
-/* Errors name the file and the line. Refuses duplicates (same host and port), a file without workers, more than one
- * shadow, ports out of range, unknown roles and keys. */
+/* Errors name the file and the line. Refuses duplicates (same host and port), a file without workers, more than
+ * OD_MAX_SHADOWS shadows, ports out of range, unknown roles and keys. */
 OD_MUST_CHECK int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err);
 OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where,
 				 struct od_err *err);
-/* Removes the shadow, if there is one. */
+/* Removes the shadows. */
 void od_hosts_without_shadow(struct od_hosts *h);
 /* Parses one `host[:port]` of a command line; usual_port: the default. */
 OD_MUST_CHECK int od_host_parse(struct od_host *out, const char *text, uint16_t usual_port, struct od_err *err);

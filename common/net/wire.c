@@ -314,6 +314,14 @@ const char *od_body_name(Od__Header__BodyCase body)
 	case OD__HEADER__BODY_SEQ_OPEN: return "SEQ_OPEN";
 	case OD__HEADER__BODY_TOKENS: return "TOKENS";
 	case OD__HEADER__BODY_TOKENS_REQUEST: return "TOKENS_REQUEST";
+	case OD__HEADER__BODY_PARTS: return "PARTS";
+	case OD__HEADER__BODY_PART_OPEN: return "PART_OPEN";
+	case OD__HEADER__BODY_PART_READY: return "PART_READY";
+	case OD__HEADER__BODY_PART_RUN: return "PART_RUN";
+	case OD__HEADER__BODY_PART_LAYER: return "PART_LAYER";
+	case OD__HEADER__BODY_PART_RESULT: return "PART_RESULT";
+	case OD__HEADER__BODY_PART_STATE: return "PART_STATE";
+	case OD__HEADER__BODY_PART_COMMIT: return "PART_COMMIT";
 	case OD__HEADER__BODY_STORE_HELLO: return "STORE_HELLO";
 	case OD__HEADER__BODY_STORE_WELCOME: return "STORE_WELCOME";
 	case OD__HEADER__BODY_FETCH: return "FETCH";

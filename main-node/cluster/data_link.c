@@ -29,6 +29,7 @@ int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member
 		return rc;
 	l->member = m->id;
 	l->session = m->session;
+	l->others = m->others;
 	l->begun_ns = l->looked_ns = od_now_ns();
 	return OD_OK;
 }

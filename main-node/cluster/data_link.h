@@ -26,6 +26,7 @@ struct odm_link_watch {
 struct odm_link {
 	uint32_t member; /* id */
 	uint64_t session; /* of the incarnation it is attached to; 0: closed */
+	uint64_t others; /* as the member's */
 	void *socket;
 	bool attached;	  /* the daemon has sent ATTACHED */
 	uint64_t begun_ns, looked_ns, asked_ns; /* private to odm_link_attach */

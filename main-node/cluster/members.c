@@ -207,6 +207,8 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->address);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
+	m->pub.first_layer = w->first_layer;
+	m->pub.end_layer = w->end_layer != 0 ? w->end_layer : m->ms->o.cluster->config->n_layers;
 	m->pub.spool = w->spool;
 	m->pub.cache = w->cache_bytes > 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
@@ -326,6 +328,14 @@ static void on_message(void *arg, struct od_msg *msg)
 	case OD__HEADER__BODY_SEQ_OPEN:
 	case OD__HEADER__BODY_TOKENS:
 	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_PARTS:
+	case OD__HEADER__BODY_PART_OPEN:
+	case OD__HEADER__BODY_PART_READY:
+	case OD__HEADER__BODY_PART_RUN:
+	case OD__HEADER__BODY_PART_LAYER:
+	case OD__HEADER__BODY_PART_RESULT:
+	case OD__HEADER__BODY_PART_STATE:
+	case OD__HEADER__BODY_PART_COMMIT:
 	case OD__HEADER__BODY_PLACE:
 	case OD__HEADER__BODY_STORE_HELLO:
 	case OD__HEADER__BODY_STORE_WELCOME:

@@ -29,6 +29,8 @@ struct odm_member {
 	uint8_t key[OD_KEY_BYTES];     /* the only key that it may have */
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
+	uint32_t first_layer, end_layer; /* of a shadow: the layers that it holds */
+	uint64_t others; /* of the first of several shadows in a view: says which incarnations of the others; else 0 */
 	bool spool;	/* the worker may lack experts (odm_members_cost) */
 	bool cache;	/* the worker caches experts (odm_members_cost) */
 };
@@ -46,8 +48,11 @@ struct odm_view {
 	uint64_t epoch;
 	uint32_t n_workers;
 	struct odm_member *worker; /* [max members], the caller's */
+	/* The shadow: one that holds all layers, or the first of several which hold them together. */
 	bool has_shadow;
 	struct odm_member shadow;
+	uint32_t n_parts; /* the others, in the order of their layers */
+	struct odm_member part[OD_MAX_SHADOWS];
 };
 
 /* The index of a worker in the view by its id; UINT32_MAX: not in the view. */

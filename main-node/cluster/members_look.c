@@ -22,24 +22,49 @@ uint64_t odm_members_epoch(struct odm_members *ms)
 	return ms->epoch;
 }
 
+/* The connected shadow that holds this layer as its first one; NULL: none. */
+static const struct odm_member *shadow_from(const struct odm_members *ms, uint32_t layer)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct odm_member *m = &ms->listed[i]->pub;
+
+		if (m->role == OD_NODE_SHADOW && m->session != 0 && m->first_layer == layer && m->end_layer > layer)
+			return m;
+	}
+	return NULL;
+}
+
+/* Shadows that hold all layers together, or none. */
+static void find_shadow(const struct odm_members *ms, struct odm_view *v)
+{
+	const struct odm_member *m = shadow_from(ms, 0);
+	uint32_t end = 0;
+
+	v->n_parts = 0;
+	for (; m != NULL && v->n_parts < OD_MAX_SHADOWS; m = shadow_from(ms, end)) {
+		if (end == 0) {
+			v->shadow = *m;
+		} else {
+			v->part[v->n_parts++] = *m;
+			v->shadow.others = (v->shadow.others + m->session) * 0x9e3779b97f4a7c15u + m->id;
+		}
+		end = m->end_layer;
+	}
+	v->has_shadow = end == ms->o.cluster->config->n_layers;
+}
+
 void odm_members_view(struct odm_members *ms, struct odm_view *v)
 {
 	pthread_mutex_lock(&ms->lock);
 	v->epoch = ms->epoch;
 	v->n_workers = 0;
-	v->has_shadow = false;
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		const struct odm_member *m = &ms->listed[i]->pub;
 
-		if (m->session == 0)
-			continue;
-		if (m->role == OD_NODE_WORKER)
+		if (m->session != 0 && m->role == OD_NODE_WORKER)
 			v->worker[v->n_workers++] = *m;
-		else {
-			v->shadow = *m;
-			v->has_shadow = true;
-		}
 	}
+	find_shadow(ms, v);
 	pthread_mutex_unlock(&ms->lock);
 }
 
@@ -221,10 +246,36 @@ static uint32_t missing_locked(const struct odm_members *ms, int *refused)
 	return missing;
 }
 
+/* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
+static int check_shadows(const struct odm_members *ms, struct od_err *err)
+{
+	const uint32_t n_layers = ms->o.cluster->config->n_layers;
+	const struct odm_member *m;
+	uint32_t n = 0, used = 0, end = 0;
+	char found[400] = "";
+
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct odm_member *s = &ms->listed[i]->pub;
+		const size_t len = strlen(found);
+
+		if (s->role != OD_NODE_SHADOW)
+			continue;
+		snprintf(found + len, sizeof(found) - len, "%s%u-%u", n > 0 ? ", " : "", s->first_layer,
+			 s->end_layer > 0 ? s->end_layer - 1 : 0);
+		n++;
+	}
+	for (m = shadow_from(ms, 0); m != NULL; m = shadow_from(ms, end), used++)
+		end = m->end_layer;
+	if (n == 0 || (used == n && end == n_layers))
+		return OD_OK;
+	return od_fail(err, OD_ERR_MISMATCH, "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
+		       n > 1 ? "s" : "", n > 1 ? "" : "s", found, n > 1 ? "parts that make up" : "all", n_layers - 1);
+}
+
 int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
 {
 	uint64_t end = od_now_ns() + timeout_ns;
-	int refused = 0;
+	int refused = 0, rc = OD_OK;
 	uint32_t missing;
 	char why[600];
 
@@ -232,9 +283,11 @@ int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err 
 	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && od_now_ns() < end)
 		wait_a_little(ms);
 	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
+	if (missing == 0)
+		rc = check_shadows(ms, err);
 	pthread_mutex_unlock(&ms->lock);
 	if (missing == 0)
-		return OD_OK;
+		return rc;
 	if (refused != 0)
 		return od_fail(err, refused, "cannot use %s", why);
 	return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n, why);

@@ -11,6 +11,8 @@ FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang \
 # What a fuzzer needs beyond libod.
 fuzz_config_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
+fuzz_part_OBJS := $(addprefix $(B)/obj/,shadow-node/part.o shadow-node/saved_rows.o tests/unit/emulator_model.o)
+fuzz_part_LIBS := -lcmocka
 fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
@@ -25,7 +27,7 @@ fuzz_chat_stream_OBJS := $(B)/obj/main-node/terminal/event_reader.o $(ODM_REPLY_
 define fuzz_rule
 $(B)/fuzz/$(1): $(B)/obj/tests/fuzz/$(1).o $($(1)_OBJS) $(B)/libod.a
 	@mkdir -p $$(@D)
-	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $$@ $$^ $(LIBS)
+	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $$@ $$^ $(LIBS) $($(1)_LIBS)
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$(f))))
 
