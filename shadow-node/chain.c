@@ -102,6 +102,8 @@ static int send_to(struct ods_chain *c, struct part *p, Od__Header *header, cons
 			break;
 		zmq_poll(&item, 1, SLICE_MS);
 	}
+	if (rc == OD_ERR_BUSY)
+		return od_fail(err, OD_ERR_UNREACHABLE, "it cannot be reached");
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "cannot send %s: %s", od_body_name(header->body_case), od_status_text(rc));
 }
 

@@ -157,6 +157,27 @@ def a_cluster_with_keys_writes_the_same_tokens():
 
 
 @test
+def the_parts_of_a_shadow_know_each_other():
+    main, keys = Key(), [Key() for _ in range(3)]
+    worker = keyed("worker", keys[0], peers_file(main.public), "--load-time", 2)
+    first = keyed("shadow", keys[1], peers_file(main.public), "--layers", "0-5", "--precision", "bf16")
+    for known in False, True:
+        peers = peers_file(main.public, *([keys[1].public] if known else []))
+        second = keyed("shadow", keys[2], peers, "--layers", "6-11", "--precision", "bf16")
+        hosts = keyed_hosts(zip((worker, first, second), (k.public for k in keys)))
+        for _ in range(6):
+            r = generate("--workers", hosts, "--key", main.secret, "--peers", peers_file(), tokens=TOKENS)
+            assert r["token_ids"] == expected()
+            if r["predicted_uses"] > 0:
+                break
+        assert (r["predicted_uses"] > 0) == known, r
+        second.kill()
+    assert "layers 6-11: it cannot be reached; check that this shadow's key is in the peers file there" in first.text(), first.text()
+    worker.kill()
+    first.kill()
+
+
+@test
 def main_says_which_key_does_not_fit():
     main, stranger, key = Key(), Key(), Key()
     w = keyed("worker", key, peers_file(main.public))
