@@ -608,6 +608,8 @@ static int open_worker(struct worker *w, struct od_err *err)
 		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
 	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
 	rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	if (rc == OD_OK && od_device_cards(w->device) > 1)
+		rc = od_fail(err, OD_ERR_ARG, "--device %s: a worker uses one card: start a worker for each", w->opt.common.device);
 	if (rc == OD_OK)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)

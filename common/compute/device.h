@@ -39,11 +39,11 @@ static inline struct od_ref od_ref_at(struct od_ref r, uint64_t bytes)
 enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_N_QUEUES 2
 
-/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "auto", the first GPU if there is one, else cpu; for
+/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "cuda:N,M", several as one (cards.h); "auto", the first GPU if there is one, else cpu; for
  * tests "far" (far/far_device.h), which computes as cpu does. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads
  * counts the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it
  * is not there, or has no such kernels. */
-#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), auto (a GPU if there is one)"
+#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (a model split by layers over several), auto (a GPU if there is one)"
 OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads, const char *name,
 				 struct od_err *err);
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
@@ -53,6 +53,13 @@ const char *od_device_kernels(const struct od_device *d, enum od_profile profile
 const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile);
 /* True: products with planes are faster than with plain BF16 when weights come from the device's memory. */
 bool od_device_likes_planes(const struct od_device *d);
+
+/* A device of several cards; any other is its own only card. Card i holds the layers up to od_device_card_end(d, i, n_layers). */
+#define OD_MAX_CARDS 8
+unsigned od_device_cards(const struct od_device *d);
+struct od_device *od_device_card(struct od_device *d, unsigned i);
+uint32_t od_device_card_end(const struct od_device *d, unsigned i, uint32_t n_layers);
+unsigned od_device_card_of(const struct od_device *d, uint32_t layer, uint32_t n_layers);
 
 /* ---- memory ---- */
 

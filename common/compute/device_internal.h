@@ -33,6 +33,7 @@ struct od_device {
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
 	bool likes_planes;
 	bool maps;
+	uint64_t memory_bytes; /* for models; 0: not known */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 };

@@ -1,4 +1,5 @@
 #include "common/base/log.h"
+#include "common/compute/cards.h"
 #include "common/compute/cpu/cpu_device.h"
 #include "common/compute/cuda/cuda_device.h"
 #include "common/compute/device_internal.h"
@@ -52,18 +53,46 @@ static int open_cuda(struct od_device **out, unsigned index, struct od_err *err)
 	return p->open(out, index, err);
 }
 
-/* "cuda" or "cuda:N"; -1: neither. */
-static int gpu_of(const char *device)
+/* "cuda", "cuda:N" or "cuda:N,M": fills gpu [OD_MAX_CARDS] and returns how many; 0: none of these. */
+static unsigned gpus_of(const char *device, unsigned *gpu)
 {
-	char *end;
-	long n;
+	const char *at = device + 4;
+	unsigned n = 0;
 
-	if (strcmp(device, "cuda") == 0)
+	if (strncmp(device, "cuda", 4) != 0)
 		return 0;
-	if (strncmp(device, "cuda:", 5) != 0 || device[5] < '0' || device[5] > '9')
-		return -1;
-	n = strtol(device + 5, &end, 10);
-	return *end == '\0' && n <= MAX_GPU ? (int)n : -1;
+	gpu[0] = 0;
+	if (*at == '\0')
+		return 1;
+	while (n < OD_MAX_CARDS && *at == (n == 0 ? ':' : ',') && at[1] >= '0' && at[1] <= '9') {
+		char *end;
+		const unsigned long index = strtoul(at + 1, &end, 10);
+
+		if (index > MAX_GPU)
+			return 0;
+		gpu[n++] = (unsigned)index;
+		at = end;
+	}
+	return *at == '\0' ? n : 0;
+}
+
+static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, struct od_err *err)
+{
+	struct od_device *card[OD_MAX_CARDS] = { NULL };
+	int rc = OD_OK;
+
+	for (unsigned i = 0; rc == OD_OK && i < n; i++) {
+		for (unsigned j = 0; j < i; j++)
+			if (gpu[j] == gpu[i])
+				rc = od_fail(err, OD_ERR_ARG, "--device: cuda:%u is named twice", gpu[i]);
+		if (rc == OD_OK)
+			rc = open_cuda(&card[i], gpu[i], err);
+	}
+	if (rc == OD_OK)
+		rc = od_device_cards_new(out, card, n, err);
+	for (unsigned i = 0; rc != OD_OK && i < n; i++)
+		od_device_free(card[i]);
+	return rc;
 }
 
 static int open_any(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
@@ -80,6 +109,7 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 		   struct od_err *err)
 {
 	const char *what = device != NULL ? "--device" : "$OD_DEVICE";
+	unsigned gpu[OD_MAX_CARDS], n;
 
 	*out = NULL;
 	device = device != NULL ? device : getenv("OD_DEVICE");
@@ -89,7 +119,8 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 		return od_device_far_new(out, cpu, n_threads, name, err);
 	if (strcmp(device, "auto") == 0)
 		return open_any(out, cpu, n_threads, name, err);
-	if (gpu_of(device) >= 0)
-		return open_cuda(out, (unsigned)gpu_of(device), err);
-	return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda or cuda:N, found \"%.64s\"", what, device);
+	n = gpus_of(device, gpu);
+	if (n > 0)
+		return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
+	return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M, found \"%.64s\"", what, device);
 }

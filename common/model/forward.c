@@ -11,7 +11,7 @@ static struct od_ref ref(const struct od_forward *f, enum buffer b)
 
 static struct od_ref row_ref(const struct od_forward *f, enum buffer b, size_t row, size_t n)
 {
-	return od_buf_ref(f->buf, f->at[b] + row * n * sizeof(float));
+	return od_buf_ref(f->buf[f->card], f->at[b] + row * n * sizeof(float));
 }
 
 /* op: all but profile and rows. */
@@ -21,6 +21,11 @@ static void run(struct od_forward *f, struct od_op *op)
 	op->n_rows = (uint32_t)f->n_rows;
 	od_device_run(f->o.device, OD_QUEUE_COMPUTE, op);
 	f->queued = true;
+}
+
+static unsigned card_of(const struct od_forward *f, uint32_t layer)
+{
+	return f->n_cards > 1 ? od_device_card_of(f->o.device, layer, f->o.config->n_layers) : 0;
 }
 
 /* ---- begin ---- */
@@ -66,6 +71,24 @@ static int take_rows(struct od_forward *f, const struct od_row *rows, size_t n_r
 	return rc;
 }
 
+static void run_angles(struct od_forward *f)
+{
+	const struct od_config *c = f->o.config;
+
+	for (uint32_t i = 0; i < c->n_ropes; i++) {
+		const uint64_t at = od_forward_dims_before(c, i) * sizeof(float);
+		const float magnitude = c->rope[i].magnitude;
+
+		run(f, &(struct od_op){ .kind = OD_OP_ANGLES,
+				       .angles = { .rows = ref(f, BUF_INFO),
+						   .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
+						   .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
+						   .half = c->rope[i].dims / 2,
+						   .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
+									     c->rope[i].long_magnitude : magnitude } } });
+	}
+}
+
 /* What the device knows of the rows. A table is as long as the step's last position needs, not as ctx would, so that all of
  * them are little, and put at once. */
 static void put_rows(struct od_forward *f)
@@ -80,7 +103,6 @@ static void put_rows(struct od_forward *f)
 					      od_seq_state_is_long(row->seq) };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
 	}
-	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
 	f->table_pages = od_state_pages(f->max_position + 1);
 	for (uint32_t t = 0; t < f->n_tables; t++) {
 		const uint32_t end = f->begun[t] + f->count[t];
@@ -89,8 +111,13 @@ static void put_rows(struct od_forward *f)
 		memcpy(f->tables + (size_t)t * f->table_pages, od_seq_state_pages(f->of[t]),
 		       od_state_pages(end) * sizeof(*f->tables));
 	}
-	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_TABLES), f->tables,
-		      (size_t)f->n_tables * f->table_pages * sizeof(*f->tables));
+	for (f->card = 0; f->card < f->n_cards; f->card++) {
+		od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
+		od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_TABLES), f->tables,
+			      (size_t)f->n_tables * f->table_pages * sizeof(*f->tables));
+		run_angles(f);
+	}
+	f->card = 0;
 	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
 	f->put_open = true;
 }
@@ -136,24 +163,6 @@ static void run_inputs(struct od_forward *f)
 			       .combine = { .x = ref(f, BUF_INPUT), .shared = ref(f, BUF_PROJECT), .sum = ref(f, BUF_PROJECT), .hidden = n } });
 }
 
-static void run_angles(struct od_forward *f)
-{
-	const struct od_config *c = f->o.config;
-
-	for (uint32_t i = 0; i < c->n_ropes; i++) {
-		const uint64_t at = od_forward_dims_before(c, i) * sizeof(float);
-		const float magnitude = c->rope[i].magnitude;
-
-		run(f, &(struct od_op){ .kind = OD_OP_ANGLES,
-				       .angles = { .rows = ref(f, BUF_INFO),
-						   .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
-						   .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
-						   .half = c->rope[i].dims / 2,
-						   .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
-									     c->rope[i].long_magnitude : magnitude } } });
-	}
-}
-
 /* What the step before has put is about to be written over. What was queued before that step is done afterwards. */
 static int settle(struct od_forward *f, struct od_err *err)
 {
@@ -182,6 +191,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->n_rows = n_rows;
 	f->second = !f->second;
 	f->layer = od_config_begin(f->o.config);
+	f->moves = false;
 	f->fetched = 0;
 	f->failed = OD_OK;
 	f->failures = od_device_failures(f->o.device);
@@ -193,7 +203,6 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 						  .scale = f->o.config->embed_scale } });
 	run_inputs(f);
 	clear_fixed(f);
-	run_angles(f);
 	return OD_OK;
 }
 
@@ -357,6 +366,7 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 					    .hidden = f->o.config->hidden } });
 	run_input(f);
 	f->layer++;
+	f->moves = f->n_cards > 1 && f->layer < od_config_end(f->o.config) && card_of(f, f->layer) != f->card;
 	f->phase = f->layer == od_config_end(f->o.config) ? PHASE_LOGITS : PHASE_ATTENTION;
 }
 
@@ -384,13 +394,38 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	run(f, &(struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }
 
+/* What the next layers need of a buffer goes to their card, by way of the host. An error is left for the step's next wait. */
+static void move_buffer(struct od_forward *f, enum buffer b, size_t bytes, unsigned card)
+{
+	if (bytes == 0)
+		return;
+	od_device_get(f->o.device, OD_QUEUE_COMPUTE, f->moved, ref(f, b), bytes);
+	(void)!od_device_sync(f->o.device, NULL);
+	od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_buf_ref(f->buf[card], f->at[b]), f->moved, bytes);
+	(void)!od_device_sync(f->o.device, NULL);
+}
+
+static void move_rows(struct od_forward *f)
+{
+	const struct od_config *c = f->o.config;
+	const unsigned card = card_of(f, f->layer);
+
+	move_buffer(f, BUF_X, f->n_rows * c->hidden * sizeof(float), card);
+	move_buffer(f, BUF_INPUT, f->n_rows * c->n_layers * c->layer_input * sizeof(float), card);
+	f->card = card;
+	f->moves = false;
+}
+
 void od_forward_attention(struct od_forward *f)
 {
 	const struct od_layer_spec *l = od_config_layer(f->o.config, f->layer);
 	const struct od_weight *w = f->o.dense->layer[f->layer].w;
-	struct od_mix_call call = mix_call(f, f->layer);
+	struct od_mix_call call;
 
 	assert(f->phase == PHASE_ATTENTION);
+	if (f->moves)
+		move_rows(f);
+	call = mix_call(f, f->layer);
 	run_norm(f, (struct od_ref){ 0 }, w[OD_ROLE_ATTN_NORM].data, w[OD_ROLE_ATTN_NORM_BIAS].data);
 	for (uint32_t t = 0; l->mixer->replay != NULL && t < f->n_tables; t++)
 		call.n_spans += cut_spans(f, f->layer, t, f->span + call.n_spans);
@@ -611,8 +646,10 @@ int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float
 static void replay(struct od_forward *f, const uint32_t *kept)
 {
 	for (uint32_t i = od_config_begin(f->o.config); i < od_config_end(f->o.config); i++) {
-		struct od_mix_call call = mix_call(f, i);
+		struct od_mix_call call;
 
+		f->card = card_of(f, i);
+		call = mix_call(f, i);
 		if (call.spec->mixer->replay == NULL)
 			continue;
 		call.x = call.y = (struct od_ref){ 0 };

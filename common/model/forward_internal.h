@@ -45,8 +45,11 @@ struct od_forward {
 	uint64_t step;
 	uint32_t layer, max_position, table_pages, n_tables;
 	size_t n_rows;
-	struct od_buf *buf;
-	uint64_t at[N_BUFFERS]; /* in buf */
+	unsigned n_cards, card; /* card: the one of the layer under way */
+	struct od_buf *buf[OD_MAX_CARDS];
+	bool moves; /* the layer under way is on another card, where its rows are not yet */
+	void *moved; /* rows on their way from card to card; NULL: there is one card */
+	uint64_t at[N_BUFFERS]; /* in each buf */
 	/* On the host: the buffers that begin sends, and those for fetched results. */
 	struct od_row *rows;	  /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
@@ -77,7 +80,7 @@ size_t od_forward_max_logits(const struct od_forward_opts *o);
 
 static inline struct od_ref od_forward_ref(const struct od_forward *f, enum buffer b)
 {
-	return od_buf_ref(f->buf, f->at[b]);
+	return od_buf_ref(f->buf[f->card], f->at[b]);
 }
 
 #endif

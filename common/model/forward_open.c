@@ -201,16 +201,41 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 	return OD_OK;
 }
 
+/* Layers that lie on different cards share nothing but rows. */
+static int check_cards(const struct od_forward_opts *o, struct od_err *err)
+{
+	const struct od_config *c = o->config;
+
+	if (od_device_cards(o->device) == 1)
+		return OD_OK;
+	if (od_state_fixed_bytes(c) > 0)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: a model with recurrent layers runs on one card", od_device_name(o->device));
+	for (uint32_t i = 0; i < c->n_layers; i++) {
+		const uint32_t kv_of = od_config_layer(c, i)->mix.kv_of;
+
+		if (kv_of != 0 && od_device_card_of(o->device, kv_of - 1, c->n_layers) != od_device_card_of(o->device, i, c->n_layers))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: layer %u attends to the keys of layer %u, which is on another card",
+				       od_device_name(o->device), i, kv_of - 1);
+	}
+	return OD_OK;
+}
+
 static int open_buffers(struct od_forward *f, struct od_err *err)
 {
 	const uint32_t n = od_state_pool_sequences(f->o.state);
 	uint64_t bytes = place_buffers(&f->o, f->at), each[N_BUFFERS];
-	int rc = od_buf_new(&f->buf, f->o.device, bytes, "the rows of a step", err);
+	int rc = OD_OK;
 
+	for (unsigned i = 0; rc == OD_OK && i < f->n_cards; i++)
+		rc = od_buf_new(&f->buf[i], od_device_card(f->o.device, i), bytes, "the rows of a step", err);
 	if (rc != OD_OK)
 		return rc;
 	list_bytes(&f->o, each);
-	f->staged = od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
+	f->staged = f->n_cards > 1 || od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
+	if (f->n_cards > 1)
+		f->moved = od_alloc_array(f->o.max_rows, each[BUF_X] > each[BUF_INPUT] ? each[BUF_X] : each[BUF_INPUT]);
+	if (f->n_cards > 1 && f->moved == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for rows between cards");
 	for (size_t i = 0; i < N_BUFFERS; i++) {
 		if (!on_host[i])
 			continue;
@@ -246,7 +271,9 @@ static int put_frequencies(struct od_forward *f, struct od_err *err)
 	for (uint32_t i = 0; i < 2 * c->n_ropes; i++)
 		od_rope_frequencies(&c->rope[i / 2], i % 2 == 1,
 				    inv_freq + od_forward_dims_before(c, i / 2) + i % 2 * c->rope[i / 2].dims / 2);
-	od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_forward_ref(f, BUF_INV_FREQ), inv_freq, bytes);
+	for (f->card = 0; f->card < f->n_cards; f->card++)
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, od_forward_ref(f, BUF_INV_FREQ), inv_freq, bytes);
+	f->card = 0;
 	rc = od_device_sync(f->o.device, err);
 	free(inv_freq);
 	return rc;
@@ -266,12 +293,15 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	rc = check_dense(opts->dense, opts->config, err);
 	if (rc == OD_OK)
 		rc = check_state(opts, err);
+	if (rc == OD_OK)
+		rc = check_cards(opts, err);
 	if (rc != OD_OK)
 		return rc;
 	f = calloc(1, sizeof(*f));
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "forward pass");
 	f->o = *opts;
+	f->n_cards = od_device_cards(opts->device);
 	rc = open_buffers(f, err);
 	if (rc == OD_OK)
 		rc = put_frequencies(f, err);
@@ -299,6 +329,8 @@ void od_forward_free(struct od_forward *f)
 	free(f->count);
 	free(f->span);
 	free(f->part);
-	od_buf_free(f->buf);
+	for (unsigned i = 0; i < f->n_cards; i++)
+		od_buf_free(f->buf[i]);
+	od_free(f->moved);
 	free(f);
 }

@@ -8,8 +8,18 @@ struct resident {
 	struct od_expert_runner runner; /* first: od_expert_runner * is this struct's address */
 	struct od_forward_opts o;
 	const struct od_expert *experts; /* [n_moe][n_experts] */
-	struct od_buf *scratch;
+	struct od_buf *scratch[OD_MAX_CARDS];
 };
+
+/* That of the card that has the rows. */
+static struct od_buf *scratch_beside(const struct resident *r, struct od_ref x)
+{
+	unsigned i = 0;
+
+	while (od_buf_device(r->scratch[i]) != od_buf_device(x.buf))
+		i++;
+	return r->scratch[i];
+}
 
 static int submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
@@ -24,7 +34,7 @@ static int submit(struct od_expert_runner *runner, const struct od_moe_call *cal
 					     .x = call->x_at,
 					     .choice = call->expert_at,
 					     .y = call->y_at,
-					     .scratch = od_buf_ref(r->scratch, 0),
+					     .scratch = od_buf_ref(scratch_beside(r, call->x_at), 0),
 					     .n_experts = c->n_experts,
 					     .top_k = c->top_k,
 					     .hidden = c->hidden,
@@ -62,9 +72,11 @@ int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts 
 	r->runner = (struct od_expert_runner){ .on_device = true, .submit = submit };
 	r->o = *opts;
 	r->experts = experts;
-	rc = od_buf_new(&r->scratch, opts->device, scratch_bytes(opts), "the rows of resident experts", err);
+	rc = OD_OK;
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(opts->device); i++)
+		rc = od_buf_new(&r->scratch[i], od_device_card(opts->device, i), scratch_bytes(opts), "the rows of resident experts", err);
 	if (rc != OD_OK) {
-		free(r);
+		od_resident_free(&r->runner);
 		return rc;
 	}
 	*out = &r->runner;
@@ -77,6 +89,7 @@ void od_resident_free(struct od_expert_runner *runner)
 
 	if (r == NULL)
 		return;
-	od_buf_free(r->scratch);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(r->scratch[i]);
 	free(r);
 }

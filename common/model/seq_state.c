@@ -10,15 +10,16 @@
 /* A layer's part of the pool. */
 struct layer {
 	uint32_t n_streams;
+	unsigned card; /* whose buffer it is in */
 	struct {
-		uint64_t at; /* in pages */
+		uint64_t at; /* in that buffer */
 		size_t row_bytes;
 	} stream[OD_MAX_STREAMS];
 	uint64_t fixed_at, fixed_bytes; /* in a copy of a sequence's fixed state */
 };
 
 struct od_state_pool {
-	struct od_buf *pages; /* [layer][stream][n_pages][OD_KV_PAGE][row] */
+	struct od_buf *pages[OD_MAX_CARDS]; /* of each card, [its layers][stream][n_pages][OD_KV_PAGE][row] */
 	struct od_buf *fixed; /* [n_sequences][n_copies][fixed_bytes], then fixed_bytes of zeros; NULL: none */
 	struct od_buf *snapshots; /* [n_snapshots][fixed_bytes]; NULL: none */
 	uint32_t n_snapshots;
@@ -68,18 +69,20 @@ uint32_t od_state_pages(uint32_t positions)
 }
 
 /* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would lie a
- * multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone. More than 64 bits
+ * multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as if for one card. More than 64 bits
  * can say is more than anybody has. */
-static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, struct layer *layer,
-			 uint64_t *page_bytes, uint64_t *fixed_bytes)
+static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, const struct od_device *d,
+			 struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS], uint64_t *fixed_bytes)
 {
 	bool fits = true;
 
-	*page_bytes = *fixed_bytes = 0;
+	memset(page_bytes, 0, OD_MAX_CARDS * sizeof(*page_bytes));
+	*fixed_bytes = 0;
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
 		struct od_state_spec s = { 0 };
-		struct layer l = { .fixed_at = *fixed_bytes };
+		struct layer l = { .fixed_at = *fixed_bytes, .card = d != NULL ? od_device_card_of(d, i, cfg->n_layers) : 0 };
+		uint64_t *end = &page_bytes[l.card];
 
 		if (od_config_holds(cfg, i))
 			spec->mixer->state(&spec->mix, &s);
@@ -88,10 +91,10 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 		for (uint32_t j = 0; j < s.n_streams; j++) {
 			uint64_t bytes = (uint64_t)s.width[j] * od_dtype_bytes(dtype_of(profile));
 
-			l.stream[j].at = *page_bytes;
+			l.stream[j].at = *end;
 			l.stream[j].row_bytes = (size_t)bytes;
 			fits = fits && od_mul(bytes, OD_KV_PAGE, &bytes) && od_mul(bytes, n_pages, &bytes) &&
-			       od_add(*page_bytes, bytes, page_bytes);
+			       od_add(*end, bytes, end);
 		}
 		fits = fits && od_add(*fixed_bytes, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_bytes);
 		if (layer != NULL)
@@ -108,27 +111,27 @@ static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint32_t copies, uint64_
 
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences)
 {
-	uint64_t pages, fixed;
+	uint64_t pages[OD_MAX_CARDS], fixed, sum;
 
-	if (!place_layers(cfg, profile, n_pages, NULL, &pages, &fixed) || !all_fixed(fixed, n_sequences, 2, &fixed) ||
-	    !od_add(pages, fixed, &pages) || !od_add(pages, OD_PAD_BYTES, &pages))
+	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, &fixed) || !all_fixed(fixed, n_sequences, 2, &fixed) ||
+	    !od_add(pages[0], fixed, &sum) || !od_add(sum, OD_PAD_BYTES, &sum))
 		return UINT64_MAX;
-	return pages;
+	return sum;
 }
 
 uint64_t od_state_fixed_bytes(const struct od_config *cfg)
 {
-	uint64_t pages, fixed;
+	uint64_t pages[OD_MAX_CARDS], fixed;
 
-	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, &pages, &fixed) ? fixed : UINT64_MAX;
+	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, &fixed) ? fixed : UINT64_MAX;
 }
 
 static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
 		     uint64_t n_pages, struct od_err *err)
 {
 	const uint64_t sum = od_state_pool_bytes(cfg, profile, n_pages, p->n_sequences);
-	uint64_t bytes, fixed;
-	int rc;
+	uint64_t bytes[OD_MAX_CARDS], fixed;
+	int rc = OD_OK;
 
 	if (sum != UINT64_MAX && n_pages <= UINT32_MAX) {
 		p->spare = malloc(n_pages * sizeof(*p->spare) + 1);
@@ -139,8 +142,9 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 	if (p->spare == NULL || p->users == NULL || p->kept == NULL || p->taken == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes",
 			       n_pages, OD_KV_PAGE, sum);
-	(void)!place_layers(cfg, profile, n_pages, p->layer, &bytes, &p->fixed_bytes); /* it fits: the sum says so */
-	rc = od_buf_new(&p->pages, d, bytes, "keys and values", err);
+	(void)!place_layers(cfg, profile, n_pages, d, p->layer, bytes, &p->fixed_bytes); /* it fits: the sum says so */
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
+		rc = od_buf_new(&p->pages[i], od_device_card(d, i), bytes[i], "keys and values", err);
 	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, p->n_copies, &fixed))
 		rc = od_buf_new(&p->fixed, d, fixed, "recurrent state", err);
 	if (rc != OD_OK)
@@ -215,7 +219,8 @@ void od_state_pool_free(struct od_state_pool *p)
 {
 	if (p == NULL)
 		return;
-	od_buf_free(p->pages);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(p->pages[i]);
 	od_buf_free(p->fixed);
 	od_buf_free(p->snapshots);
 	free(p->spare);
@@ -304,7 +309,7 @@ uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, st
 
 	for (uint32_t i = 0; i < l->n_streams; i++)
 		out[i] = (struct od_stream){
-			.pages = od_buf_ref(p->pages, l->stream[i].at),
+			.pages = od_buf_ref(p->pages[l->card], l->stream[i].at),
 			.page_bytes = OD_KV_PAGE * l->stream[i].row_bytes,
 			.row_bytes = l->stream[i].row_bytes,
 			.dtype = p->dtype,
@@ -332,7 +337,7 @@ size_t od_state_pool_most_bytes(const struct od_state_pool *p)
 
 bool od_state_pool_mapped(const struct od_state_pool *p)
 {
-	return od_ref_map(od_buf_ref(p->pages, 0)) != NULL;
+	return od_ref_map(od_buf_ref(p->pages[0], 0)) != NULL;
 }
 
 uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p)
@@ -508,7 +513,7 @@ uint32_t od_seq_state_n_pages(const struct od_seq_state *s)
 struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page, uint32_t position)
 {
 	assert(page < p->n_pages && position < OD_KV_PAGE && layer < p->n_layers && stream < p->layer[layer].n_streams);
-	return od_buf_ref(p->pages, p->layer[layer].stream[stream].at +
+	return od_buf_ref(p->pages[p->layer[layer].card], p->layer[layer].stream[stream].at +
 					    ((uint64_t)page * OD_KV_PAGE + position) * p->layer[layer].stream[stream].row_bytes);
 }
 

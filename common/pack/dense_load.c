@@ -12,7 +12,8 @@
 struct od_dense_store {
 	struct od_dense dense;
 	struct od_layer_weights *layer;
-	struct od_buf *bytes; /* all tensors, each followed by padding */
+	struct od_device *device;
+	struct od_buf *bytes[OD_MAX_CARDS]; /* all tensors of a card, each followed by padding */
 	uint64_t n_bytes;
 };
 
@@ -36,6 +37,35 @@ static uint64_t all_tensors(const struct od_pack *p, bool quantised)
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
 		if (is_loaded(p, &p->manifest.dense[i], quantised))
 			n += tensor_memory(&p->manifest.dense[i]);
+	return n;
+}
+
+/* Those of layers are on the layer's card; embeddings are on the first, head and the norm before it on the last. */
+static unsigned card_of(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	if (od_role_per_layer(t->role))
+		return od_device_card_of(d, t->layer, p->config.n_layers);
+	return t->role == OD_ROLE_EMBED || t->role >= OD_ROLE_LAYER_EMBED ? 0 : od_device_cards(d) - 1;
+}
+
+/* Embeddings that are the head as well are on both cards. */
+static bool is_head_too(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	return t->role == OD_ROLE_EMBED && p->config.tied_head && od_device_cards(d) > 1;
+}
+
+static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, unsigned card, bool quantised)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (!is_loaded(p, t, quantised))
+			continue;
+		n += card_of(d, p, t) == card ? tensor_memory(t) : 0;
+		n += is_head_too(d, p, t) && card == od_device_cards(d) - 1 ? tensor_memory(t) : 0;
+	}
 	return n;
 }
 
@@ -201,19 +231,27 @@ static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t,
 
 static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool quantised, struct od_err *err)
 {
-	struct od_ref at = od_buf_ref(s->bytes, 0);
+	struct od_ref at[OD_MAX_CARDS];
 	int rc = OD_OK;
 
+	for (unsigned i = 0; i < od_device_cards(s->device); i++)
+		at[i] = od_buf_ref(s->bytes[i], 0);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
+		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[od_device_cards(s->device) - 1];
 
 		if (!is_loaded(p, t, quantised))
 			continue;
-		rc = load_tensor(p, t, at, err);
-		bind(s, t, at);
-		at = od_ref_at(at, tensor_memory(t));
+		rc = load_tensor(p, t, *to, err);
+		bind(s, t, *to);
+		*to = od_ref_at(*to, tensor_memory(t));
+		if (rc != OD_OK || !is_head_too(s->device, p, t))
+			continue;
+		rc = load_tensor(p, t, *head, err);
+		od_weight_bind(&s->dense.head, &t->type, t->n_out, t->n_in, *head);
+		*head = od_ref_at(*head, tensor_memory(t));
 	}
-	if (p->config.tied_head)
+	if (p->config.tied_head && od_device_cards(s->device) == 1)
 		s->dense.head = s->dense.embed;
 	return rc;
 }
@@ -222,18 +260,19 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 		       struct od_err *err)
 {
 	struct od_dense_store *s = calloc(1, sizeof(*s));
-	int rc;
+	int rc = OD_OK;
 
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights");
+	s->device = d;
 	s->n_bytes = od_dense_some_bytes(p, quantised);
 	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
 	s->dense.layer = s->layer;
 	if (s->layer == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
-	else
-		rc = od_buf_new(&s->bytes, d, all_tensors(p, quantised), "the dense weights", err);
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
+		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights", err);
 	if (rc == OD_OK)
 		rc = load_tensors(s, p, quantised, err);
 	if (rc != OD_OK) {
@@ -253,7 +292,8 @@ void od_dense_free(struct od_dense_store *s)
 {
 	if (s == NULL)
 		return;
-	od_buf_free(s->bytes);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(s->bytes[i]);
 	free(s->layer);
 	free(s);
 }

@@ -522,17 +522,19 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 struct od_expert_store {
 	const struct od_pack *pack;
 	enum od_form form;
-	size_t first; /* expert of this process's part, which has the first slot */
-	struct od_buf *slots;
-	struct od_expert *expert; /* [n_moe][n_experts]; of its part */
-	struct od_inflater **inflater; /* while loading */
+	struct od_expert *expert; /* [n_moe][n_experts]; of this process's part */
+	struct od_buf *slots[OD_MAX_CARDS];
+	/* Of the card that is being loaded: */
+	size_t first; /* the expert that has its first slot */
+	struct od_buf *now;
+	struct od_inflater **inflater;
 };
 
 static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
-	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->slots, item * od_pack_slot_bytes(p, s->form)));
+	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->now, item * od_pack_slot_bytes(p, s->form)));
 	const size_t index = s->first + item;
 	const uint32_t m = (uint32_t)(index / p->config.n_experts), expert = (uint32_t)(index % p->config.n_experts);
 
@@ -547,7 +549,22 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	return OD_OK;
 }
 
-/* Experts of this process's part: [*first, *first + n). Returns n. */
+/* Experts of this process's part that belong on a card: [*first, *first + n). Returns n. */
+static size_t card_experts(const struct od_pack *p, const struct od_device *d, unsigned card, size_t *first)
+{
+	const uint32_t layers = p->config.n_layers, low = card == 0 ? 0 : od_device_card_end(d, card - 1, layers);
+	const uint32_t high = od_device_card_end(d, card, layers);
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	while (begin < end && p->config.layer_of[begin] < low)
+		begin++;
+	while (begin < end && p->config.layer_of[end - 1] >= high)
+		end--;
+	*first = (size_t)begin * p->config.n_experts;
+	return (size_t)(end - begin) * p->config.n_experts;
+}
+
 static size_t part_experts(const struct od_pack *p, size_t *first)
 {
 	uint32_t begin, end;
@@ -557,13 +574,39 @@ static size_t part_experts(const struct od_pack *p, size_t *first)
 	return (size_t)(end - begin) * p->config.n_experts;
 }
 
-static uint64_t stored_bytes(const struct od_pack *p, size_t first, size_t n)
+static uint64_t stored_bytes(const struct od_pack *p)
 {
+	size_t first, n = part_experts(p, &first);
 	uint64_t sum = 0;
 
 	for (size_t i = first; i < first + n; i++)
 		sum += p->expert[i].x.bytes;
 	return sum;
+}
+
+static int load_card(struct od_expert_store *s, struct od_device *d, unsigned card, struct od_team_job *job, struct od_err *err)
+{
+	struct od_device *on = od_device_card(d, card);
+	size_t first;
+	int rc;
+
+	job->n_items = card_experts(s->pack, d, card, &first);
+	s->first = first;
+	if (job->n_items == 0)
+		return OD_OK;
+	rc = od_buf_new(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts", err);
+	if (rc != OD_OK)
+		return rc;
+	s->now = s->slots[card];
+	rc = od_inflaters_new(&s->inflater, job->n_threads, s->pack, on, s->form, err);
+	if (rc == OD_OK)
+		rc = od_team_run(job, err);
+	od_inflaters_free(s->inflater, job->n_threads);
+	s->inflater = NULL;
+	od_buf_drop_stage(s->now);
+	for (size_t i = first; rc == OD_OK && i < first + job->n_items; i++)
+		job->done_bytes += s->pack->expert[i].x.bytes;
+	return rc;
 }
 
 int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d, enum od_form form,
@@ -576,29 +619,20 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 		.n_threads = n_threads,
 		.progress = progress,
 		.progress_arg = arg,
+		.all_bytes = stored_bytes(p),
 	};
-	int rc;
+	int rc = OD_OK;
 
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
 	s->pack = p;
 	s->form = form;
-	job.n_items = part_experts(p, &s->first);
-	job.all_bytes = stored_bytes(p, s->first, job.n_items);
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
 	if (s->expert == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
-	else
-		rc = od_buf_new(&s->slots, d, job.n_items * od_pack_slot_bytes(p, form), "all experts", err);
-	if (rc == OD_OK)
-		rc = od_inflaters_new(&s->inflater, n_threads, p, d, form, err);
-	if (rc == OD_OK)
-		rc = od_team_run(&job, err);
-	od_inflaters_free(s->inflater, n_threads);
-	s->inflater = NULL;
-	if (s->slots != NULL)
-		od_buf_drop_stage(s->slots);
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
+		rc = load_card(s, d, i, &job, err);
 	if (rc != OD_OK) {
 		od_experts_free(s);
 		return rc;
@@ -611,7 +645,8 @@ void od_experts_free(struct od_expert_store *s)
 {
 	if (s == NULL)
 		return;
-	od_buf_free(s->slots);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(s->slots[i]);
 	free(s->expert);
 	free(s);
 }

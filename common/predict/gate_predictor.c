@@ -21,8 +21,9 @@
 struct gate_predictor {
 	struct od_predictor_base base;
 	uint32_t ahead;
-	struct od_buf *buf;
-	struct od_ref x, h, probability, choice, weight, margin; /* in buf; [max_rows] of what each has of a row */
+	struct od_buf *buf[OD_MAX_CARDS];
+	unsigned card; /* that has the rows now */
+	struct od_ref x, h, probability, choice, weight, margin; /* in the card's buf; [max_rows] of what each has of a row */
 	float *residual; /* [max_rows][hidden], on their way there */
 	float *score;	 /* [max_rows][n_experts] */
 	uint32_t *asked; /* [max_rows]: rows that are not quiet */
@@ -33,6 +34,24 @@ static void run(struct gate_predictor *g, size_t n_rows, struct od_op op)
 	op.profile = g->base.o.profile;
 	op.n_rows = (uint32_t)n_rows;
 	od_device_run(g->base.o.device, OD_QUEUE_COMPUTE, &op);
+}
+
+static void use_card(struct gate_predictor *g, unsigned card)
+{
+	g->card = card;
+	g->x.buf = g->h.buf = g->probability.buf = g->choice.buf = g->weight.buf = g->margin.buf = g->buf[card];
+}
+
+/* The rows go where layer m is, unless they are there. */
+static void put_rows(struct gate_predictor *g, uint32_t m, size_t n, bool fresh)
+{
+	const struct od_predictor_opts *o = &g->base.o;
+	const unsigned card = od_device_card_of(o->device, o->config->layer_of[m], o->config->n_layers);
+
+	if (!fresh && card == g->card)
+		return;
+	use_card(g, card);
+	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n * o->config->hidden * sizeof(float));
 }
 
 /* What the rows that lie at x would make of MoE layer m. */
@@ -79,8 +98,8 @@ static void routed(struct od_predictor *p, const struct od_predict_step *s, uint
 	}
 	if (n == 0)
 		return;
-	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n * hidden * sizeof(float));
 	for (uint32_t at = m + 1; at <= m + g->ahead && at < n_moe; at++) {
+		put_rows(g, at, n, at == m + 1);
 		if (ask(g, at, n) != OD_OK)
 			return;
 		for (size_t i = 0; i < n; i++)
@@ -92,7 +111,8 @@ static void free_gate(struct od_predictor *p)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
 
-	od_buf_free(g->buf);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(g->buf[i]);
 	od_free(g->residual);
 	od_free(g->score);
 	od_free(g->asked);
@@ -111,7 +131,7 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	const struct od_predictor_opts *o = &g->base.o;
 	const uint64_t hidden = o->config->hidden * sizeof(float), experts = o->config->n_experts * sizeof(float), n = o->max_rows;
 	struct od_ref at = { 0 };
-	int rc;
+	int rc = OD_OK;
 
 	place(&g->x, &at, n, hidden);
 	place(&g->h, &at, n, hidden);
@@ -119,8 +139,9 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	place(&g->choice, &at, n, o->config->top_k * sizeof(uint16_t));
 	place(&g->weight, &at, n, o->config->top_k * sizeof(float));
 	place(&g->margin, &at, n, sizeof(float));
-	rc = od_buf_new(&g->buf, o->device, at.at, "a predictor's rows", err);
-	g->x.buf = g->h.buf = g->probability.buf = g->choice.buf = g->weight.buf = g->margin.buf = g->buf;
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(o->device); i++)
+		rc = od_buf_new(&g->buf[i], od_device_card(o->device, i), at.at, "a predictor's rows", err);
+	use_card(g, 0);
 	g->residual = od_alloc_array(n, hidden);
 	g->score = od_alloc_array(n, experts);
 	g->asked = od_alloc_array(n, sizeof(*g->asked));

@@ -34,6 +34,7 @@ struct command {
 	char *arg[OWN_ARGS + OD_ARG_LIST_MAX + 1];
 	size_t n;
 	char program[PATH_MAX], trace[PATH_MAX];
+	char device[32]; /* of a worker, when main has several cards */
 };
 
 void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t size)
@@ -92,6 +93,22 @@ static int find_program(struct command *c, const char *name, struct od_err *err)
 	return OD_OK;
 }
 
+/* "cuda:N,M": workers take the cards in turns. */
+static const char *one_card(const char *device, size_t index, char *text, size_t size)
+{
+	const char *at = strchr(device, ':');
+	size_t n = 1;
+
+	if (at == NULL || strchr(at, ',') == NULL)
+		return device;
+	for (const char *comma = at; (comma = strchr(comma + 1, ',')) != NULL;)
+		n++;
+	for (at++; index % n > 0; index--)
+		at = strchr(at, ',') + 1;
+	snprintf(text, size, "cuda:%.*s", (int)strcspn(at, ","), at);
+	return text;
+}
+
 /* What the command line says for children comes last, so that it goes over the defaults here. */
 static int build_command(struct command *c, const struct odm_engine_opts *o, size_t index, bool shadow,
 			 struct od_err *err)
@@ -118,7 +135,7 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 	add(c, "--threads", "1"); /* they share the machine with each other */
 	add(c, "--cpu", od_cpu_names[o->cpu]);
 	if (o->device != NULL)
-		add(c, "--device", o->device);
+		add(c, "--device", shadow ? o->device : one_card(o->device, index, c->device, sizeof(c->device)));
 	if (!shadow && o->form != OD_FORM_AUTO)
 		add(c, "--resident-form", od_form_names[o->form]);
 	for (size_t i = 0; i < more->n; i++)

@@ -43,6 +43,44 @@ def so_do_clusters_with_a_shadow_and_drafts():
         conforms(name, "--local", 2, "--device", "cuda", "--threads", 1, "--draft", 4, "--prefill-rows", 3)
 
 
+@test
+def a_model_is_split_over_two_cards():
+    """The emulated GPUs, and the check that each operation finds its operands on one card."""
+    one_card = []
+    for i, name in enumerate(NAMES):
+        os.environ["OD_GPU_SEED"] = str(100 + i)
+        p = tool("od-bench", "conform", "--golden", os.path.join(FAMILIES, name), "--pack", family(name), "--json", "--resident",
+                 "--device", "cuda:1,0", "--threads", 1, "--prefill-rows", (256, 1, 7)[i % 3], ok=None)
+        if p.returncode != 0:
+            assert "recurrent layers runs on one card" in p.stderr or "keys of layer" in p.stderr, (name, p.stderr)
+            one_card.append(name)
+            continue
+        r = json.loads(p.stdout)
+        assert r["n_conform"] == len(r["prompts"]) and 0 < r["max_logit_error"] < 1e-4, (name, r)
+    os.environ.pop("OD_GPU_SEED")
+    assert all(n.startswith(("qwen3_next", "qwen3_5_moe", "gemma4_shared_kv", "gemma4_layer_inputs")) for n in one_card), one_card
+    # Clusters: the shadow, too, is split, in each precision; workers take a card each. Prompts, drafts, main's own predictors.
+    for name, args in (("deepseek_v2_lite", ("--draft", 4)), ("gpt_oss_mxfp4", ("--draft", 4)), ("gemma4_own_v", ("--predictor", "multi-gate")),
+                       ("mixtral_top3", ("--predictor", "trajectory")), ("olmoe_plain", ("--predictor", "next-gate"))):
+        conforms(name, "--local", 2, "--device", "cuda:0,1", "--threads", 1, "--prefill-rows", 3, *args)
+
+
+@test
+def split_shadows_have_all_precisions():
+    tool("od-pack", "shadow", pack(), "int8,nf4,int8-g64,fp16")
+    want = text("--resident", "--cpu", "scalar").stdout
+    for precision in "int8", "nf4+int8", "fp16", "bf16":
+        experts, _, dense = precision.partition("+")
+        more = ("--shadow-arg=--dense-precision=" + dense,) if dense else ()
+        assert text("--local", 2, "--device", "cuda:0,1", "--draft", 4, "--shadow-arg=--precision=" + experts, *more).stdout == want
+    p = tool("od-worker", "--pack", pack(), "--device", "cuda:0,1", "--port", 0, ok=False)
+    assert "--device cuda:0,1: a worker uses one card: start a worker for each" in p.stderr, p
+    p = text("--resident", "--device", "cuda:1,1", ok=False)
+    assert "--device: cuda:1 is named twice" in p.stderr, p
+    p = text("--resident", "--device", "cuda:0,7", ok=False)
+    assert "cuda:7: there are 2 emulated GPUs" in p.stderr, p
+
+
 def text(*args, ok=True):
     return tool("od-main", "--pack", pack(), "--prompt", STORY, "--max-tokens", 12, "--temperature", 0, *args, ok=ok)
 
@@ -82,9 +120,9 @@ def no_plugin_no_gpu():
         os.environ["OD_CUDA_PLUGIN"] = PLUGIN
     p = text("--resident", "--device", "cuda:7", ok=False)
     assert p.returncode == 1 and "cuda:7: there are 2 emulated GPUs" in p.stderr, p
-    for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999":
+    for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "cuda:0,", "cuda:,1", "cuda,1", "cuda:0,1,2,3,4,5,6,7,8":
         p = text("--resident", "--device", wrong, ok=False)
-        assert "--device: expected auto, cpu, cuda or cuda:N" in p.stderr, p
+        assert "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
     os.environ["OD_CUDA_PLUGIN"] = "libc.so.6"
     p = text("--resident", "--device", "cuda", ok=False)
     assert p.returncode == 1 and "is of another version than this program" in p.stderr, p

@@ -271,6 +271,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 		c->base.kernel_class[i] = OD_CLASS_FMA16;
 	}
 	c->n_sm = about.n_sm;
+	c->base.memory_bytes = about.free_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
 		rc = make_queue(c, &c->queue[q], err);
 	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu) != 0)

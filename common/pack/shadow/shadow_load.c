@@ -14,11 +14,17 @@
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
 struct part {
 	struct od_shadow_file file;
+	bool experts;
 	size_t begin, end; /* tensors of its table */
-	uint64_t base, n_bytes; /* in the file */
-	struct od_buf *bytes;
-	char *host; /* the same while they are read */
+	uint64_t n_bytes;
 	enum od_activations act;
+	/* On each card: tensors [begin, end), which begin at `base` of the file. */
+	struct run {
+		size_t begin, end;
+		uint64_t base, n_bytes;
+		struct od_buf *bytes;
+	} card[OD_MAX_CARDS], *now; /* now: the one that is being read */
+	char *host; /* its bytes meanwhile */
 };
 
 struct od_shadow_store {
@@ -28,7 +34,7 @@ struct od_shadow_store {
 	struct od_expert_store *expert_store; /* experts as published, else */
 	struct part experts;
 	struct od_expert *expert;
-	struct od_buf *biases; /* [n_moe][n_experts]: those of an expert, one behind the other */
+	struct od_buf *biases[OD_MAX_CARDS]; /* those of an expert one behind the other */
 	struct part dense_part; /* when not as published */
 	struct od_layer_weights *layer;
 	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
@@ -57,45 +63,52 @@ static int advise(const struct od_pack *p, enum od_precision precision, int rc, 
 	return rc;
 }
 
-/* Both lists are in the order of layers, so the tensors of successive layers stand together. */
-static void find_tensors(struct part *part, const struct od_config *c, bool experts)
+/* Both lists are in the order of layers, so the tensors of layers [begin, end) stand together. */
+static void find_tensors(const struct part *part, const struct od_config *c, uint32_t begin, uint32_t end, size_t *first, size_t *behind)
 {
 	const struct od_shadow_table *t = &part->file.table;
-	uint32_t begin, end;
+	uint32_t m = 0;
 
-	if (experts) {
-		od_config_moe_part(c, &begin, &end);
-		part->begin = od_shadow_expert_index(t, c, begin, 0, OD_MAT_GATE);
-		part->end = od_shadow_expert_index(t, c, end, 0, OD_MAT_GATE);
+	if (part->experts) {
+		while (m < c->n_moe && c->layer_of[m] < begin)
+			m++;
+		*first = od_shadow_expert_index(t, c, m, 0, OD_MAT_GATE);
+		while (m < c->n_moe && c->layer_of[m] < end)
+			m++;
+		*behind = od_shadow_expert_index(t, c, m, 0, OD_MAT_GATE);
 		return;
 	}
-	while (part->begin < t->n_dense && t->dense[part->begin].layer < od_config_begin(c))
-		part->begin++;
-	part->end = part->begin;
-	while (part->end < t->n_dense && t->dense[part->end].layer < od_config_end(c))
-		part->end++;
+	for (*first = 0; *first < t->n_dense && t->dense[*first].layer < begin;)
+		++*first;
+	for (*behind = *first; *behind < t->n_dense && t->dense[*behind].layer < end;)
+		++*behind;
+}
+
+static uint64_t bytes_of(const struct part *part, size_t begin, size_t end)
+{
+	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
+
+	return begin < end ? t[end - 1].offset + t[end - 1].bytes - t[begin].offset : 0;
 }
 
 static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
 		     struct od_err *err)
 {
-	const struct od_shadow_table *t = &part->file.table;
 	int rc = od_shadow_file_open(&part->file, p, precision, err);
 
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
-	find_tensors(part, &p->config, experts);
-	if (part->begin == part->end)
-		return OD_OK;
-	part->base = t->tensor[part->begin].offset;
-	part->n_bytes = t->tensor[part->end - 1].offset + t->tensor[part->end - 1].bytes - part->base;
+	part->experts = experts;
+	find_tensors(part, &p->config, od_config_begin(&p->config), od_config_end(&p->config), &part->begin, &part->end);
+	part->n_bytes = bytes_of(part, part->begin, part->end);
 	return OD_OK;
 }
 
 static void part_close(struct part *part)
 {
 	od_shadow_file_close(&part->file);
-	od_buf_free(part->bytes);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(part->card[i].bytes);
 }
 
 static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
@@ -203,37 +216,68 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 {
 	const struct part *part = arg;
 	const struct od_pack_file *f = &part->file.file;
-	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[part->begin + item];
-	char *at = part->host + (t->offset - part->base);
+	const size_t index = part->now->begin + item;
+	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
+	char *at = part->host + (t->offset - part->now->base);
 	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
 
 	(void)thread;
 	*bytes = t->bytes;
 	if (rc != OD_OK)
 		return rc;
-	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum", f->path,
-			     part->begin + item, t->offset);
+	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum", f->path, index,
+			     t->offset);
+}
+
+/* The tensors of the layers that are on a card and that this process holds. */
+static struct run run_of(const struct part *part, const struct od_shadow_store *s, unsigned card)
+{
+	const struct od_config *c = &s->pack->config;
+	uint32_t begin = card == 0 ? 0 : od_device_card_end(s->device, card - 1, c->n_layers);
+	uint32_t end = od_device_card_end(s->device, card, c->n_layers);
+	struct run run = { 0 };
+
+	begin = begin > od_config_begin(c) ? begin : od_config_begin(c);
+	end = end < od_config_end(c) ? end : od_config_end(c);
+	find_tensors(part, c, begin, begin < end ? end : begin, &run.begin, &run.end);
+	run.n_bytes = bytes_of(part, run.begin, run.end);
+	run.base = run.n_bytes > 0 ? part->file.table.tensor[run.begin].offset : 0;
+	return run;
+}
+
+static int read_card(struct part *part, const struct od_shadow_store *s, unsigned card, struct od_team_job *team, struct od_err *err)
+{
+	struct run *run = &part->card[card];
+	struct od_fill fill;
+	int rc;
+
+	*run = run_of(part, s, card);
+	if (run->n_bytes == 0)
+		return OD_OK;
+	rc = od_buf_new(&run->bytes, od_device_card(s->device, card), run->n_bytes, part->file.file.path, err);
+	if (rc == OD_OK)
+		rc = od_fill_begin(&fill, od_buf_ref(run->bytes, 0), run->n_bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	part->host = fill.host;
+	part->now = run;
+	team->fn = read_record;
+	team->arg = part;
+	team->n_items = run->end - run->begin;
+	rc = od_fill_end(&fill, od_team_run(team, err), err);
+	team->done_bytes += run->n_bytes;
+	return rc;
 }
 
 static int part_read(struct part *part, const struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
-	struct od_fill fill;
-	int rc;
+	for (unsigned i = 0; i < od_device_cards(s->device); i++) {
+		int rc = read_card(part, s, i, team, err);
 
-	if (part->n_bytes == 0)
-		return OD_OK;
-	rc = od_buf_new(&part->bytes, s->device, part->n_bytes, part->file.file.path, err);
-	if (rc == OD_OK)
-		rc = od_fill_begin(&fill, od_buf_ref(part->bytes, 0), part->n_bytes, err);
-	if (rc != OD_OK)
-		return rc;
-	part->host = fill.host;
-	team->fn = read_record;
-	team->arg = part;
-	team->n_items = part->end - part->begin;
-	rc = od_fill_end(&fill, od_team_run(team, err), err);
-	team->done_bytes += part->n_bytes;
-	return rc == OD_OK ? OD_OK : advise(s->pack, part->file.table.precision, rc, err);
+		if (rc != OD_OK)
+			return advise(s->pack, part->file.table.precision, rc, err);
+	}
+	return OD_OK;
 }
 
 static struct od_weight mat_of(const struct part *part, size_t index)
@@ -241,16 +285,19 @@ static struct od_weight mat_of(const struct part *part, size_t index)
 	const enum od_precision precision = part->file.table.precision;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
 	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
-	const struct od_ref at = od_buf_ref(part->bytes, t->offset - part->base);
+	const struct run *run = part->card;
+	struct od_ref at;
 	struct od_weight w = {
 		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
 		.n_out = t->n_out,
 		.n_in = t->n_in,
-		.data = at,
 		.grouped = precision != OD_PRECISION_FP16 && precision != OD_PRECISION_INT8,
 		.act = part->act,
 	};
 
+	while (index < run->begin || index >= run->end)
+		run++;
+	at = w.data = od_buf_ref(run->bytes, t->offset - run->base);
 	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
 		w.dtype = OD_INT8;
 	if (parts.n_scales > 0)
@@ -301,29 +348,35 @@ static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, ui
 	return rc;
 }
 
-/* Shadow files have none: they stay as published. */
-static int load_biases(struct od_shadow_store *s, struct od_err *err)
+/* Those of the experts whose matrices are on a card. Shadow files have none: they stay as published. */
+static int load_card_biases(struct od_shadow_store *s, unsigned card, uint64_t each, struct od_err *err)
 {
-	const struct od_config *cfg = &s->pack->config;
-	const uint64_t each = bias_bytes(s->pack);
-	uint32_t begin, end;
+	const struct run *run = &s->experts.card[card];
+	const size_t before = s->experts.file.table.n_dense, first = (run->begin - before) / OD_N_EXPERT_MATS;
+	const size_t n = (run->end - run->begin) / OD_N_EXPERT_MATS;
 	struct od_fill fill;
-	size_t first, n;
 	int rc;
 
-	od_config_moe_part(cfg, &begin, &end);
-	first = (size_t)begin * cfg->n_experts;
-	n = (size_t)(end - begin) * cfg->n_experts;
-	if (each == 0 || n == 0)
+	if (n == 0)
 		return OD_OK;
-	rc = od_buf_new(&s->biases, s->device, n * each, "the experts' biases", err);
+	rc = od_buf_new(&s->biases[card], od_device_card(s->device, card), n * each, "the experts' biases", err);
 	if (rc == OD_OK)
-		rc = od_fill_begin(&fill, od_buf_ref(s->biases, 0), n * each, err);
+		rc = od_fill_begin(&fill, od_buf_ref(s->biases[card], 0), n * each, err);
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = read_biases(s, first + i, od_buf_ref(s->biases, i * each), (uint8_t *)fill.host + i * each, err);
+		rc = read_biases(s, first + i, od_buf_ref(s->biases[card], i * each), (uint8_t *)fill.host + i * each, err);
 	return od_fill_end(&fill, rc, err);
+}
+
+static int load_biases(struct od_shadow_store *s, struct od_err *err)
+{
+	const uint64_t each = bias_bytes(s->pack);
+	int rc = OD_OK;
+
+	for (unsigned i = 0; rc == OD_OK && each > 0 && i < od_device_cards(s->device); i++)
+		rc = load_card_biases(s, i, each, err);
+	return rc;
 }
 
 static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
@@ -393,7 +446,8 @@ void od_shadow_free(struct od_shadow_store *s)
 	close_parts(s);
 	od_dense_free(s->dense_store);
 	od_experts_free(s->expert_store);
-	od_buf_free(s->biases);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(s->biases[i]);
 	free(s->layer);
 	free(s->expert);
 	free(s);
