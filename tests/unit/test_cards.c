@@ -66,7 +66,7 @@ static void test_data_reaches_its_card(void **unused)
 	assert_int_equal(od_buf_new(&buf[2], d, 64, "words", &err), OD_OK); /* the first card's */
 	assert_ptr_equal(od_buf_device(buf[2]), card[0]);
 	for (unsigned i = 0; i < 2; i++) { /* an operation runs where its operands are */
-		const struct od_op op = { .kind = OD_OP_COPY, .n_rows = 1,
+		const struct od_op op = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
 					  .copy = { .from = od_buf_ref(buf[i], 16), .to = od_buf_ref(buf[i], 32), .n = 16 } };
 
 		od_device_run(d, OD_QUEUE_COMPUTE, &op);
