@@ -338,8 +338,7 @@ static int open_buffers(struct ods_chain *c, const struct ods_chain_room *room, 
 
 int ods_chain_room(struct ods_chain *c, struct ods_chain_room *room, struct od_err *err)
 {
-	*room = c->part[0].room;
-	for (uint32_t i = 1; i < c->n_parts; i++) {
+	for (uint32_t i = 0; i < c->n_parts; i++) {
 		const struct ods_chain_room *r = &c->part[i].room;
 
 		room->max_rows = smaller(room->max_rows, r->max_rows);

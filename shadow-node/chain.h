@@ -27,7 +27,7 @@ struct ods_chain_opts {
 	void *arg;
 };
 
-/* What all parts have room for; at least 1 of each. */
+/* Room for runs; at least 1 of each. */
 struct ods_chain_room {
 	size_t max_rows, max_sequences;
 	uint32_t n_pages;
@@ -42,7 +42,8 @@ void ods_chain_free(struct ods_chain *c); /* NULL ok */
  * that parts had are lost. Waits 2 s at most. */
 bool ods_chain_up(struct ods_chain *c, uint64_t now_ns, bool *fresh);
 uint64_t ods_chain_deadline(const struct ods_chain *c); /* when the next try is due; UINT64_MAX: the chain is up */
-OD_MUST_CHECK int ods_chain_room(struct ods_chain *c, struct ods_chain_room *room, struct od_err *err); /* when it is up */
+/* When it is up: *room, what the first shadow has room for, becomes what all have. */
+OD_MUST_CHECK int ods_chain_room(struct ods_chain *c, struct ods_chain_room *room, struct od_err *err);
 
 /* ---- a run ---- */
 

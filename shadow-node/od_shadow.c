@@ -177,7 +177,7 @@ static bool is_interrupted(void *arg)
 static int begin_late(struct shadow *s, struct od_err *err)
 {
 	struct ods_emulator_opts *o = &s->opts;
-	struct ods_chain_room room;
+	struct ods_chain_room room = { o->forward.max_rows, o->max_sequences, o->n_pages };
 	bool fresh;
 	int rc;
 
@@ -186,9 +186,9 @@ static int begin_late(struct shadow *s, struct od_err *err)
 	rc = ods_chain_room(s->chain, &room, err);
 	if (rc == OD_OK) {
 		o->chain = s->chain;
-		o->forward.max_rows = o->forward.max_rows < room.max_rows ? o->forward.max_rows : room.max_rows;
-		o->max_sequences = o->max_sequences < room.max_sequences ? o->max_sequences : room.max_sequences;
-		o->n_pages = o->n_pages < room.n_pages ? o->n_pages : room.n_pages;
+		o->forward.max_rows = room.max_rows;
+		o->max_sequences = room.max_sequences;
+		o->n_pages = room.n_pages;
 		rc = begin_emulator(s, err);
 	}
 	if (rc != OD_OK) {

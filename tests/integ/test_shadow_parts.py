@@ -4,6 +4,7 @@ shadow that fits no machine runs on two; parts may die and return; and what user
 
 A shadow of precision bf16 in profile f32 computes what main computes. So each of its predictions is right, whatever it is cut into,
 and the whole model is the reference: recall is 1, and drafts are main's own tokens."""
+import itertools
 import json
 import os
 import re
@@ -59,8 +60,8 @@ def run(pack_dir, *args, prompt=PROMPT, tokens=48):
 
 
 def predicted(pack_dir, hosts, *args, **kw):
-    """Main does not wait for a shadow: on a busy machine it may be through before one had its turn. A later run finds it awake."""
-    for _ in range(6):
+    """Main does not wait for a shadow: on a busy machine it may be through before one had its turn."""
+    for _ in range(60):
         r = run(pack_dir, "--workers", hosts, *args, **kw)
         if r["predicted_uses"] > 0:
             break
@@ -70,25 +71,26 @@ def predicted(pack_dir, hosts, *args, **kw):
 @test
 def parts_predict_what_one_shadow_predicts():
     want = {p: run(pack(), "--resident", "--profile", p)["token_ids"] for p in ("f32", "bf16")}
-    for cuts, departure in ((1,), "early"), ((7,), "late"), ((2, 3, 10), "early"):
+    all_periods = (1, 1), (1, 4), (1, 0), (4, 1), (0, 1), (0, 0)
+    for cuts, departure, some in ((1,), "early", all_periods[::3]), ((7,), "late", all_periods), ((2, 3, 10), "early", all_periods[::5]):
         with Cluster(pack(), LAYERS, cuts, "--departure", departure, load_ms=2) as c:
-            for profile in "f32", "bf16":
-                for periods in (1, 1), (1, 4), (1, 0), (4, 1), (0, 1), (0, 0):
-                    r = predicted(pack(), c.hosts, "--profile", profile, "--align-token", periods[0], "--align-kv", periods[1])
-                    what = cuts, departure, profile, periods, r
-                    assert r["token_ids"] == want[profile], what
-                    assert r["predicted_uses"] > 0 and r["recall"] == 1, what
+            for profile, periods in itertools.product(("f32", "bf16"), some):
+                r = predicted(pack(), c.hosts, "--profile", profile, "--align-token", periods[0], "--align-kv", periods[1])
+                what = cuts, departure, profile, periods, r
+                assert r["token_ids"] == want[profile], what
+                assert r["predicted_uses"] > 0 and r["recall"] == 1, what
 
 
 @test
 def every_kind_of_state_is_cut():
     # MLA; windows and sinks; fixed state beside streams; two sizes of heads; a dense first layer; keys of other layers.
-    for name in ("deepseek_v2_lite", "gpt_oss_bf16", "qwen3_next_plain", "qwen3_5_moe_stacked", "gemma4_own_v", "gemma4_layer_inputs",
-                 "glm4_moe_air", "phimoe_crossing", "minimax_m2_plain"):
+    for i, name in enumerate(("deepseek_v2_lite", "gpt_oss_bf16", "qwen3_next_plain", "qwen3_5_moe_stacked", "gemma4_own_v",
+                              "gemma4_layer_inputs",
+                              "glm4_moe_air", "phimoe_crossing", "minimax_m2_plain")):
         pack_dir = family_pack(name)
         n = layers_of_family(name)
         want = run(pack_dir, "--resident", prompt="a b c d e f g h", tokens=40)["token_ids"]
-        for cut in sorted({1, n // 2, n - 1}):
+        for cut in sorted({n // 2, (1, n - 1)[i % 2]}):
             with Cluster(pack_dir, n, (cut,), load_ms=2) as c:
                 for more in (), ("--draft", 4), ("--align-kv", 0):
                     r = predicted(pack_dir, c.hosts, *more, prompt="a b c d e f g h", tokens=40)
@@ -106,9 +108,12 @@ def drafts_come_through_the_parts():
     want = reference()
     with Cluster(pack(), LAYERS, (6,), load_ms=4) as c:
         for draft in 2, 8:
-            r = generate("--workers", c.hosts, "--draft", draft, tokens=60)
-            assert r["token_ids"] == want["token_ids"][:60] and r["accepted_tokens"] > 0, r
-            assert r["accepted_tokens"] == r["drafted_tokens"], r
+            for _ in range(60):
+                r = generate("--workers", c.hosts, "--draft", draft, tokens=60)
+                assert r["token_ids"] == want["token_ids"][:60] and r["accepted_tokens"] == r["drafted_tokens"], r
+                if r["accepted_tokens"] > 0:
+                    break
+            assert r["accepted_tokens"] > 0, r
 
 
 @test
