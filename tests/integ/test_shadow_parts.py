@@ -145,6 +145,10 @@ def what_fits_no_machine_fits_two():
     with Cluster(pack(), LAYERS, (6,), "--memory-limit", a_limit(), load_ms=2) as c:
         r = predicted(pack(), c.hosts, "--ctx-size", 256)
         assert r["predicted_uses"] > 0 and r["recall"] == 1, r
+        for d in c.parts:
+            with open(f"/proc/{d.process.pid}/status") as f:
+                peak = int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) * 1024
+            assert SLOW or peak <= int(a_limit()), (peak, a_limit())
 
 
 def a_limit():
