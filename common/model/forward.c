@@ -125,16 +125,9 @@ static void put_rows(struct od_forward *f)
 /* A new text has no fixed state yet. */
 static void clear_fixed(struct od_forward *f)
 {
-	const uint64_t n = od_state_pool_fixed_bytes(f->o.state);
-	struct od_op op = { .kind = OD_OP_COPY, .profile = f->o.profile, .n_rows = 1 };
-
-	for (uint32_t t = 0; n > 0 && t < f->n_tables; t++) {
-		if (f->begun[t] > 0)
-			continue;
-		op.copy = (struct od_op_copy){ .from = od_state_pool_zeros(f->o.state),
-					       .to = od_seq_state_fixed(f->of[t], 0).committed, .n = n };
-		od_device_run(f->o.device, OD_QUEUE_COMPUTE, &op);
-	}
+	for (uint32_t t = 0; t < f->n_tables; t++)
+		if (f->begun[t] == 0)
+			od_seq_state_clear_fixed(f->of[t]);
 }
 
 /* Each layer's own input (Gemma 4): the token's embedding for that layer plus the normed projection of its ordinary embedding.

@@ -208,8 +208,6 @@ static int check_cards(const struct od_forward_opts *o, struct od_err *err)
 
 	if (od_device_cards(o->device) == 1)
 		return OD_OK;
-	if (od_state_fixed_bytes(c) > 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: a model with recurrent layers runs on one card", od_device_name(o->device));
 	for (uint32_t i = 0; i < c->n_layers; i++) {
 		const uint32_t kv_of = od_config_layer(c, i)->mix.kv_of;
 

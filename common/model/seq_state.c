@@ -15,15 +15,16 @@ struct layer {
 		uint64_t at; /* in that buffer */
 		size_t row_bytes;
 	} stream[OD_MAX_STREAMS];
-	uint64_t fixed_at, fixed_bytes; /* in a copy of a sequence's fixed state */
+	uint64_t fixed_at, fixed_bytes; /* in the card's part of a copy of a sequence's fixed state */
 };
 
 struct od_state_pool {
 	struct od_buf *pages[OD_MAX_CARDS]; /* of each card, [its layers][stream][n_pages][OD_KV_PAGE][row] */
-	struct od_buf *fixed; /* [n_sequences][n_copies][fixed_bytes], then fixed_bytes of zeros; NULL: none */
-	struct od_buf *snapshots; /* [n_snapshots][fixed_bytes]; NULL: none */
+	/* Of each card: [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL: none. */
+	struct od_buf *fixed[OD_MAX_CARDS], *snapshots[OD_MAX_CARDS];
+	uint64_t card_fixed[OD_MAX_CARDS]; /* of one copy, its layers' part */
 	uint32_t n_snapshots;
-	uint64_t fixed_bytes; /* of one copy */
+	uint64_t fixed_bytes; /* of one copy, all parts */
 	uint32_t n_copies;
 	enum od_dtype dtype;
 	uint32_t n_layers, ctx, n_sequences, open;
@@ -72,20 +73,21 @@ uint32_t od_state_pages(uint32_t positions)
  * multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as if for one card. More than 64 bits
  * can say is more than anybody has. */
 static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, const struct od_device *d,
-			 struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS], uint64_t *fixed_bytes)
+			 struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS], uint64_t fixed_bytes[OD_MAX_CARDS])
 {
 	bool fits = true;
 
 	memset(page_bytes, 0, OD_MAX_CARDS * sizeof(*page_bytes));
-	*fixed_bytes = 0;
+	memset(fixed_bytes, 0, OD_MAX_CARDS * sizeof(*fixed_bytes));
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
 		struct od_state_spec s = { 0 };
-		struct layer l = { .fixed_at = *fixed_bytes, .card = d != NULL ? od_device_card_of(d, i, cfg->n_layers) : 0 };
-		uint64_t *end = &page_bytes[l.card];
+		struct layer l = { .card = d != NULL ? od_device_card_of(d, i, cfg->n_layers) : 0 };
+		uint64_t *end = &page_bytes[l.card], *fixed_end = &fixed_bytes[l.card];
 
 		if (od_config_holds(cfg, i))
 			spec->mixer->state(&spec->mix, &s);
+		l.fixed_at = *fixed_end;
 		l.fixed_bytes = s.fixed_bytes;
 		l.n_streams = s.n_streams;
 		for (uint32_t j = 0; j < s.n_streams; j++) {
@@ -96,7 +98,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 			fits = fits && od_mul(bytes, OD_KV_PAGE, &bytes) && od_mul(bytes, n_pages, &bytes) &&
 			       od_add(*end, bytes, end);
 		}
-		fits = fits && od_add(*fixed_bytes, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_bytes);
+		fits = fits && od_add(*fixed_end, od_round_up(s.fixed_bytes, OD_FIXED_ALIGN), fixed_end);
 		if (layer != NULL)
 			layer[i] = l;
 	}
@@ -111,9 +113,9 @@ static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint32_t copies, uint64_
 
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences)
 {
-	uint64_t pages[OD_MAX_CARDS], fixed, sum;
+	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS], fixed, sum;
 
-	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, &fixed) || !all_fixed(fixed, n_sequences, 2, &fixed) ||
+	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, copy) || !all_fixed(copy[0], n_sequences, 2, &fixed) ||
 	    !od_add(pages[0], fixed, &sum) || !od_add(sum, OD_PAD_BYTES, &sum))
 		return UINT64_MAX;
 	return sum;
@@ -121,16 +123,33 @@ uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profil
 
 uint64_t od_state_fixed_bytes(const struct od_config *cfg)
 {
-	uint64_t pages[OD_MAX_CARDS], fixed;
+	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS];
 
-	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, &fixed) ? fixed : UINT64_MAX;
+	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, copy) ? copy[0] : UINT64_MAX;
+}
+
+/* Room for the copies that the pool has now. */
+static int open_fixed(struct od_state_pool *p, struct od_device *d, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++) {
+		uint64_t bytes;
+
+		if (p->card_fixed[i] == 0)
+			continue;
+		if (!all_fixed(p->card_fixed[i], p->n_sequences, p->n_copies, &bytes))
+			return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state", p->n_copies, p->card_fixed[i]);
+		rc = od_buf_new(&p->fixed[i], od_device_card(d, i), bytes, "recurrent state", err);
+	}
+	return rc;
 }
 
 static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
 		     uint64_t n_pages, struct od_err *err)
 {
 	const uint64_t sum = od_state_pool_bytes(cfg, profile, n_pages, p->n_sequences);
-	uint64_t bytes[OD_MAX_CARDS], fixed;
+	uint64_t bytes[OD_MAX_CARDS];
 	int rc = OD_OK;
 
 	if (sum != UINT64_MAX && n_pages <= UINT32_MAX) {
@@ -142,11 +161,13 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 	if (p->spare == NULL || p->users == NULL || p->kept == NULL || p->taken == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes",
 			       n_pages, OD_KV_PAGE, sum);
-	(void)!place_layers(cfg, profile, n_pages, d, p->layer, bytes, &p->fixed_bytes); /* it fits: the sum says so */
+	(void)!place_layers(cfg, profile, n_pages, d, p->layer, bytes, p->card_fixed); /* it fits: the sum says so */
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		p->fixed_bytes += p->card_fixed[i];
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
 		rc = od_buf_new(&p->pages[i], od_device_card(d, i), bytes[i], "keys and values", err);
-	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, p->n_copies, &fixed))
-		rc = od_buf_new(&p->fixed, d, fixed, "recurrent state", err);
+	if (rc == OD_OK)
+		rc = open_fixed(p, d, err);
 	if (rc != OD_OK)
 		return rc;
 	p->n_pages = p->n_spare = (uint32_t)n_pages;
@@ -185,44 +206,53 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 
 int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err)
 {
-	uint64_t bytes;
-
 	assert(n >= 2 && n <= OD_MAX_COPIES && p->open == 0);
 	p->n_copies = n;
-	if (p->fixed_bytes == 0)
-		return OD_OK;
-	od_buf_free(p->fixed);
-	p->fixed = NULL;
-	if (!all_fixed(p->fixed_bytes, p->n_sequences, n, &bytes))
-		return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state", n, p->fixed_bytes);
-	return od_buf_new(&p->fixed, d, bytes, "recurrent state", err);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++) {
+		od_buf_free(p->fixed[i]);
+		p->fixed[i] = NULL;
+	}
+	return open_fixed(p, d, err);
 }
 
 int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err)
 {
-	uint64_t bytes;
+	int rc = OD_OK;
 
-	assert(p->fixed_bytes > 0 && p->snapshots == NULL);
+	assert(p->fixed_bytes > 0 && p->n_snapshots == 0);
 	p->n_snapshots = n;
-	if (!od_mul(p->fixed_bytes, n, &bytes))
-		return od_fail(err, OD_ERR_NOMEM, "%u snapshots of %" PRIu64 " bytes", n, p->fixed_bytes);
-	return od_buf_new(&p->snapshots, d, bytes, "snapshots of recurrent state", err);
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++) {
+		uint64_t bytes;
+
+		if (!od_mul(p->card_fixed[i], n, &bytes))
+			return od_fail(err, OD_ERR_NOMEM, "%u snapshots of %" PRIu64 " bytes", n, p->card_fixed[i]);
+		if (bytes > 0)
+			rc = od_buf_new(&p->snapshots[i], od_device_card(d, i), bytes, "snapshots of recurrent state", err);
+	}
+	return rc;
+}
+
+static struct od_ref snapshot_on(const struct od_state_pool *p, unsigned card, uint32_t snapshot)
+{
+	assert(snapshot < p->n_snapshots);
+	return od_buf_ref(p->snapshots[card], snapshot * p->card_fixed[card]);
 }
 
 struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot)
 {
-	assert(snapshot < p->n_snapshots);
-	return od_buf_ref(p->snapshots, snapshot * p->fixed_bytes);
+	assert(p->card_fixed[0] == p->fixed_bytes);
+	return snapshot_on(p, 0, snapshot);
 }
 
 void od_state_pool_free(struct od_state_pool *p)
 {
 	if (p == NULL)
 		return;
-	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++) {
 		od_buf_free(p->pages[i]);
-	od_buf_free(p->fixed);
-	od_buf_free(p->snapshots);
+		od_buf_free(p->fixed[i]);
+		od_buf_free(p->snapshots[i]);
+	}
 	free(p->spare);
 	free(p->users);
 	free(p->kept);
@@ -232,7 +262,7 @@ void od_state_pool_free(struct od_state_pool *p)
 
 bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *cfg)
 {
-	uint64_t fixed = 0;
+	uint64_t fixed[OD_MAX_CARDS] = { 0 }, sum = 0;
 
 	if (cfg->n_layers != p->n_layers)
 		return false;
@@ -243,14 +273,15 @@ bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *c
 
 		if (od_config_holds(cfg, i))
 			spec->mixer->state(&spec->mix, &s);
-		if (l->n_streams != s.n_streams || l->fixed_at != fixed)
+		if (l->n_streams != s.n_streams || l->fixed_at != fixed[l->card])
 			return false;
 		for (uint32_t j = 0; j < s.n_streams; j++)
 			if (l->stream[j].row_bytes != s.width[j] * od_dtype_bytes(p->dtype))
 				return false;
-		fixed += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
+		fixed[l->card] += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
+		sum += od_round_up(s.fixed_bytes, OD_FIXED_ALIGN);
 	}
-	return fixed == p->fixed_bytes;
+	return sum == p->fixed_bytes;
 }
 
 enum od_dtype od_state_pool_dtype(const struct od_state_pool *p)
@@ -348,11 +379,6 @@ uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p)
 uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer)
 {
 	return p->layer[layer].fixed_bytes;
-}
-
-struct od_ref od_state_pool_zeros(const struct od_state_pool *p)
-{
-	return od_buf_ref(p->fixed, (uint64_t)p->n_copies * p->n_sequences * p->fixed_bytes);
 }
 
 int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err)
@@ -563,22 +589,41 @@ struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s)
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 {
 	const struct od_state_pool *p = s->pool;
-	const uint64_t first = (uint64_t)p->n_copies * s->place * p->fixed_bytes, at = first + p->layer[layer].fixed_at;
+	const struct layer *l = &p->layer[layer];
+	const uint64_t each = p->card_fixed[l->card], at = (uint64_t)p->n_copies * s->place * each + l->fixed_at;
 
-	return (struct od_fixed){ .committed = od_buf_ref(p->fixed, at + s->kept[s->n_kept - 1].copy * p->fixed_bytes),
-				  .next = od_buf_ref(p->fixed, at + s->next * p->fixed_bytes) };
+	return (struct od_fixed){ .committed = od_buf_ref(p->fixed[l->card], at + s->kept[s->n_kept - 1].copy * each),
+				  .next = od_buf_ref(p->fixed[l->card], at + s->next * each) };
+}
+
+/* Queues that a card's part of the committed copy becomes what is at `from`. */
+static void copy_fixed(const struct od_seq_state *s, unsigned card, struct od_ref from)
+{
+	const struct od_state_pool *p = s->pool;
+	const uint64_t copy = (uint64_t)p->n_copies * s->place + s->kept[s->n_kept - 1].copy;
+	const struct od_op op = { .kind = OD_OP_COPY, .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32, .n_rows = 1,
+				  .copy = { .from = from, .to = od_buf_ref(p->fixed[card], copy * p->card_fixed[card]),
+					    .n = p->card_fixed[card] } };
+
+	od_device_run(od_buf_device(p->fixed[card]), OD_QUEUE_COMPUTE, &op);
+}
+
+void od_seq_state_clear_fixed(struct od_seq_state *s)
+{
+	const struct od_state_pool *p = s->pool;
+
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		if (p->fixed[i] != NULL) /* zeros follow the copies */
+			copy_fixed(s, i, od_buf_ref(p->fixed[i], (uint64_t)p->n_copies * p->n_sequences * p->card_fixed[i]));
 }
 
 void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot)
 {
-	const struct od_state_pool *p = s->pool;
-	struct od_op op = { .kind = OD_OP_COPY, .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32, .n_rows = 1 };
-
 	forget_fixed(s);
 	s->kept[0].length = s->length;
-	op.copy = (struct od_op_copy){ .from = od_state_pool_snapshot(p, snapshot), .to = od_seq_state_fixed(s, 0).committed,
-				       .n = p->fixed_bytes };
-	od_device_run(od_buf_device(p->fixed), OD_QUEUE_COMPUTE, &op);
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		if (s->pool->fixed[i] != NULL)
+			copy_fixed(s, i, snapshot_on(s->pool, i, snapshot));
 }
 
 void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot)
@@ -599,7 +644,7 @@ bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t
 	if (i >= s->n_marks)
 		return false;
 	*length = s->mark[i].length;
-	*to = od_ref_at(od_state_pool_snapshot(s->pool, s->mark[i].snapshot), s->pool->layer[layer].fixed_at);
+	*to = od_ref_at(snapshot_on(s->pool, s->pool->layer[layer].card, s->mark[i].snapshot), s->pool->layer[layer].fixed_at);
 	return true;
 }
 

@@ -41,6 +41,7 @@ OD_MUST_CHECK int od_state_pool_new(struct od_state_pool **out, struct od_device
 OD_MUST_CHECK int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
 /* Once: room for n snapshots of fixed state, od_state_pool_fixed_bytes each. */
 OD_MUST_CHECK int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
+/* Its place; only on a device of one card. */
 struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot);
 void od_state_pool_free(struct od_state_pool *p); /* NULL ok */
 /* True: the pool's layout is the one of this configuration. */
@@ -65,10 +66,9 @@ size_t od_state_pool_most_bytes(const struct od_state_pool *p);
 /* True: the host reads and writes rows in place. */
 bool od_state_pool_mapped(const struct od_state_pool *p);
 #define OD_FIXED_ALIGN 64u /* of each layer's part in a sequence's fixed state */
-/* Bytes of a sequence's fixed state in all layers; a place with that many zeros. */
+/* Bytes of a sequence's fixed state in all layers. */
 uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p);
 uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer); /* of that, in one layer */
-struct od_ref od_state_pool_zeros(const struct od_state_pool *p);
 
 /* A new sequence without pages; OD_ERR_BUSY: the pool's n_sequences are already open. */
 OD_MUST_CHECK int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err);
@@ -132,8 +132,10 @@ uint32_t od_state_pool_copies(const struct od_state_pool *p); /* of fixed state 
 /* As od_seq_state_row, in a page of the pool. */
 struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page, uint32_t position);
 
-/* A layer's fixed state; the fixed state of all layers is contiguous and begins with layer 0. */
+/* A layer's fixed state; on a card that of all its layers is contiguous. */
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer);
+/* Queues that the committed copy becomes that of a new text. */
+void od_seq_state_clear_fixed(struct od_seq_state *s);
 /* Makes the next copy the committed one, for the text as long as it is now. One more copy is kept of each earlier commit, as far
  * as there are copies; the oldest one and the newest ones stay. */
 void od_seq_state_take_next(struct od_seq_state *s);
