@@ -14,6 +14,7 @@ test_emulator_OBJS := $(EMULATOR_OBJS)
 test_emulator_fixed_OBJS := $(EMULATOR_OBJS)
 test_emulator_sequences_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_cast.o
 test_emulator_drafts_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_mirror.o
+test_chain_OBJS := $(addprefix $(B)/obj/,shadow-node/chain.o tests/unit/emulator_model.o)
 test_part_OBJS := $(addprefix $(B)/obj/,shadow-node/part.o shadow-node/saved_rows.o tests/unit/emulator_model.o)
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o $(B)/obj/tests/unit/played_main.o
 # Both sides of it.
