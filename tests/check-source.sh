@@ -38,5 +38,8 @@ while read -r name; do complain "file name used twice: $name"; done < <(
 while read -r hit; do complain "banned call: $hit"; done < <(
 	sources . | xargs -r grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|atol|atof|mktemp|tmpnam)\(' )
 
+# What is written for CUDA has a twin for the emulated GPU.
+python3 tests/gpu_twins.py || bad=1
+
 [ $bad -eq 0 ] && echo "check-source: ok"
 exit $bad

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What is written for CUDA has a twin on the host, so that tests on an emulated GPU run what a GPU runs (part of make check-source).
+
+gpu.h: every function, macro and type of its branch for CUDA is in its branch for the host, or in gpu_fibres.h. gpu_runtime.h: every
+function is in gpu_cuda.cu and in gpu_host.c. Kernels are defined by GPU_KERNEL alone, which makes both, and nothing else in their
+files is CUDA's own language; every kernel file is built for both."""
+import glob
+import os
+import re
+import sys
+
+FOLDER = "common/compute/cuda"
+ONLY_CUDA = {"GPU_PRAGMA", "gpu_cuda_launch"}  # what gpu.h itself uses there
+LANGUAGE = re.compile(r"\b(__global__|__device__|__shared__|__constant__|__host__|__CUDACC__|__CUDA_ARCH__|__syncthreads|__syncwarp|"
+                      r"__shfl\w*|__ballot\w*|__ld(g|cs|cg|ca|lu|cv)|__popc\w*|atomic[A-Z]\w*|threadIdx|blockIdx|blockDim|gridDim|asm)\b")
+problems = []
+
+
+def read(name):
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as f:
+        return re.sub(r"/\*.*?\*/|//[^\n]*", "", f.read(), flags=re.S)
+
+
+def names(text):
+    """Macros, types, and functions that are defined or declared."""
+    found = set(re.findall(r"^#define (\w+)", text, re.M))
+    found |= set(re.findall(r"^(?:typedef \w+ |\} )(gpu_\w+);", text, re.M))
+    found |= set(re.findall(r"^(?:[A-Za-z_][\w \"]*[ *])(gpu_\w+)\(", text, re.M))
+    return found
+
+
+def branches(text):
+    m = re.search(r"^#ifdef __CUDACC__$(.*?)^#else$(.*?)^#endif$", text, re.M | re.S)
+    if m is None:
+        problems.append("gpu.h: no #ifdef __CUDACC__ with a branch for the host")
+        return "", ""
+    return m.groups()
+
+
+cuda, host = branches(read("gpu.h"))
+cuda_names, host_names = names(cuda) - ONLY_CUDA, names(host) | names(read("gpu_fibres.h"))
+if len(cuda_names) < 20:
+    problems.append(f"gpu.h: only {len(cuda_names)} names found for CUDA: tests/gpu_twins.py does not understand it")
+for name in sorted(cuda_names - host_names):
+    problems.append(f"gpu.h: {name} is for CUDA only: it needs a twin for the host, there or in gpu_fibres.h")
+
+calls = names(read("gpu_runtime.h"))
+for name in "gpu_cuda.cu", "gpu_host.c":
+    for call in sorted(c for c in calls - names(read(name)) if c.startswith("gpu_")):
+        problems.append(f"{name}: {call} of gpu_runtime.h is missing")
+
+kernels = sorted(os.path.basename(p) for p in glob.glob(os.path.join(FOLDER, "k_*.cu")))
+for name in kernels + ["gpu_math.h", "gpu_planes.h", "gpu_rows.h", "gpu_weights.h"]:
+    for hit in LANGUAGE.finditer(read(name)):
+        problems.append(f"{name}: {hit.group()} belongs into gpu.h, with a twin for the host")
+    if name in kernels and "GPU_KERNEL(" not in read(name):
+        problems.append(f"{name}: there is no GPU_KERNEL in it")
+with open("common/compute/rules.mk", encoding="utf-8") as f:
+    listed = re.search(r"^CUDA_KERNELS := \$\(addprefix common/compute/cuda/,((?:[^)\\]|\\\n)*)\)", f.read(), re.M)
+for name in sorted(set(kernels) ^ set(listed.group(1).replace("\\\n", " ").split() if listed else [])):
+    problems.append(f"{name}: files k_*.cu and CUDA_KERNELS of common/compute/rules.mk differ")
+
+for p in problems:
+    print(f"gpu_twins: {p}", file=sys.stderr)
+sys.exit(1 if problems else 0)
