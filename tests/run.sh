@@ -86,7 +86,7 @@ if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
 		esac
 	done
 	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_gpu_host.so
-	for t in ops ops_attention ops_delta route expert_form; do
+	for t in ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form; do
 		start "gpu unit:$t" "$B/tests/test_$t"
 	done
 fi
