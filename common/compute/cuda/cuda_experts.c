@@ -180,7 +180,7 @@ static void multiply(struct round *r, bool down)
 
 	r->products.down = down;
 	if (r->table->blocks[down] > 0)
-		od_cuda_launched(r->c, gpu_expert_planes(od_cuda_stream(r->c),
+		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
 							  (struct gpu_grid){ r->table->blocks[down] * (down ? 1 : 2), r->most_tiles, 1 },
 							  GPU_PLANES_BLOCK + GPU_PLANES_SCRATCH, &r->products), "experts as planes");
 	for (unsigned form = 0; form < GPU_N_FORMS; form++) {

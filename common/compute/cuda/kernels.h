@@ -134,7 +134,7 @@ struct gpu_expert_products {
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
 /* Of experts with planes: grid.x: gpu_planes_blocks of the matrix (times two). */
-GPU_LAUNCHER(gpu_expert_planes, struct gpu_expert_products);
+extern gpu_expert_products_fn *const gpu_expert_planes[4];
 uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
 
 /* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
