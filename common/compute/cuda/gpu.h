@@ -170,7 +170,7 @@ typedef float4 gpu_f4;
 	}                                                                                          \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
 	{                                                                                          \
-		return gpu_host_launch(stream, name##_fibre, args, sizeof(type), grid, n_threads, shared); \
+		return gpu_host_launch(stream, name##_fibre, #name, args, sizeof(type), grid, n_threads, shared); \
 	}                                                                                          \
 	static void name##_kernel(type a)
 

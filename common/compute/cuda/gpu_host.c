@@ -1,13 +1,19 @@
-/* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres. */
+/* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres.
+ *
+ * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_FAIL_AT=N: its N-th
+ * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_KERNELS (gpu_fibres.h). */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/far/late_queues.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -321,7 +327,9 @@ uint32_t gpu_ballot(bool yes)
 struct gpu {
 	struct od_late *late;
 	pthread_mutex_t lock;
-	struct block *block; /* the work's own */
+	struct block *block; /* the work's own, as the next two */
+	uint64_t n_launched, fail_at; /* fail_at 0: never */
+	atomic_bool lost;
 	uint64_t used; /* under the lock, as all below */
 	uint64_t total;
 	bool taken[OD_MAX_LATE]; /* streams */
@@ -342,7 +350,7 @@ struct memory {
 	uint64_t bytes, pad[31]; /* what follows is aligned to 256 bytes */
 };
 
-enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_WORK };
+enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_LOST };
 
 const char *gpu_error(int error)
 {
@@ -350,7 +358,7 @@ const char *gpu_error(int error)
 	case ERROR_NONE: return "no error";
 	case ERROR_MEMORY: return "out of memory";
 	case ERROR_LAUNCH: return "a kernel cannot be launched like this";
-	default: return "work has failed";
+	default: return "a kernel has faulted, and the GPU is lost";
 	}
 }
 
@@ -375,6 +383,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
+	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->block = calloc(1, sizeof(*g->block));
 	if (g->block != NULL) {
 		g->block->random = number_of("OD_GPU_SEED", 1) * 0x9e3779b97f4a7c15u | 1;
@@ -418,7 +427,7 @@ void *gpu_alloc(struct gpu *g, uint64_t bytes)
 	struct memory *m = NULL;
 
 	pthread_mutex_lock(&g->lock);
-	if (bytes <= g->total - g->used)
+	if (bytes <= g->total - g->used && !atomic_load(&g->lost))
 		m = aligned_alloc(256, (size_t)od_round_up(sizeof(*m) + bytes, 256));
 	if (m != NULL)
 		g->used += bytes;
@@ -508,6 +517,8 @@ int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum 
 	const struct copy c = { to, from, n };
 
 	(void)way;
+	if (atomic_load(&s->g->lost))
+		return ERROR_LOST;
 	if (n > 0)
 		od_late_give(s->g->late, s->number, do_copy, &c, sizeof(c));
 	return ERROR_NONE;
@@ -528,6 +539,10 @@ static int do_launch(void *arg, struct od_err *err)
 	struct block *b = l->g->block;
 
 	(void)err;
+	if (++l->g->n_launched == l->g->fail_at)
+		atomic_store(&l->g->lost, true);
+	if (atomic_load(&l->g->lost)) /* what was queued behind a fault is not done either */
+		return OD_OK;
 	b->kernel = l->kernel;
 	b->args = l->args;
 	b->n_threads = l->n_threads;
@@ -543,11 +558,46 @@ static int do_launch(void *arg, struct od_err *err)
 	return OD_OK;
 }
 
-int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const void *args, size_t n, struct gpu_grid grid,
-		    unsigned n_threads, size_t shared)
+#define MOST_KERNELS 1024
+
+static void append_line(const char *path, const char *text)
+{
+	char line[128];
+	const int n = snprintf(line, sizeof(line), "%s\n", text), fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+
+	if (fd < 0 || write(fd, line, (size_t)n) != n)
+		gpu_host_fail("$OD_GPU_KERNELS cannot be written");
+	close(fd);
+}
+
+/* Notes a kernel when it is launched first. */
+static void note_launched(const char *name)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static const char *known[MOST_KERNELS];
+	const char *path = getenv("OD_GPU_KERNELS");
+	size_t i = 0;
+
+	if (path == NULL)
+		return;
+	pthread_mutex_lock(&lock);
+	while (i < MOST_KERNELS && known[i] != NULL && known[i] != name)
+		i++;
+	if (i < MOST_KERNELS && known[i] == NULL) {
+		known[i] = name;
+		append_line(path, name);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const char *name, const void *args, size_t n,
+		    struct gpu_grid grid, unsigned n_threads, size_t shared)
 {
 	struct launch *l;
 
+	if (atomic_load(&s->g->lost))
+		return ERROR_LOST;
+	note_launched(name);
 	if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || n_threads == 0 ||
 	    n_threads % WARP != 0 || n_threads > MAX_THREADS || shared > MOST_SHARED)
 		return ERROR_LAUNCH;
@@ -586,7 +636,8 @@ int gpu_event_wait(struct gpu_event *e)
 {
 	struct od_err err;
 
-	return od_late_wait(e->g->late, e->stream, e->ticket, &err) == OD_OK ? ERROR_NONE : ERROR_WORK;
+	(void)!od_late_wait(e->g->late, e->stream, e->ticket, &err); /* no work of ours returns an error */
+	return atomic_load(&e->g->lost) ? ERROR_LOST : ERROR_NONE;
 }
 
 int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
