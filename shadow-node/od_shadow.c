@@ -447,9 +447,15 @@ static bool on_alive(void *arg)
 	return moved;
 }
 
+static int on_failed(void *arg, struct od_err *why)
+{
+	return od_device_failed(((struct shadow *)arg)->device, why);
+}
+
 /* No drained: predictions are advice, so nothing is lost when a shadow leaves at once. */
 static const struct od_daemon_ops daemon_ops = {
 	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .alive = on_alive,
+	.failed = on_failed,
 };
 
 /* ---- Start ---- */

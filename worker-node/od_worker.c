@@ -328,6 +328,11 @@ static bool on_alive(void *arg)
 	return engine && (!was_busy || !w->watched.busy || w->watched.progress != before);
 }
 
+static int on_failed(void *arg, struct od_err *why)
+{
+	return od_device_failed(((struct worker *)arg)->device, why);
+}
+
 static bool on_drained(void *arg)
 {
 	struct worker *w = arg;
@@ -337,7 +342,7 @@ static bool on_drained(void *arg)
 
 static const struct od_daemon_ops daemon_ops = {
 	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent,
-	.alive = on_alive, .drained = on_drained
+	.alive = on_alive, .failed = on_failed, .drained = on_drained
 };
 
 /* ---- Start and end ---- */

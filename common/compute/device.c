@@ -146,6 +146,12 @@ uint64_t od_device_waits(const struct od_device *d)
 	return atomic_load_explicit(&d->waits, memory_order_relaxed);
 }
 
+int od_device_failed(const struct od_device *d, struct od_err *why)
+{
+	return atomic_load_explicit(&d->lost, memory_order_relaxed) ?
+		       od_fail(why, OD_ERR_IO, "%s is lost after a fault; it serves again when this program is started again", d->name) : OD_OK;
+}
+
 uint64_t od_device_failures(const struct od_device *d)
 {
 	return atomic_load_explicit(&d->failures, memory_order_relaxed);

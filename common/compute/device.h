@@ -110,6 +110,9 @@ uint64_t od_device_waits(const struct od_device *d);
  * work. If this number grew while your work was queued, do not trust your results. */
 uint64_t od_device_failures(const struct od_device *d);
 
+/* Not OD_OK: the device itself has failed, as a GPU has after a fault, and all later work will fail. Any thread. */
+OD_MUST_CHECK int od_device_failed(const struct od_device *d, struct od_err *why);
+
 /* Waits for all work of the compute queue. */
 OD_MUST_CHECK int od_device_sync(struct od_device *d, struct od_err *err);
 

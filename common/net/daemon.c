@@ -57,6 +57,8 @@ struct od_daemon {
 	bool was_drained;	 /* at the last look */
 	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
+	int failed; /* what od_daemon_run returns */
+	struct od_err why;
 
 	/* The session: changed by the loop thread only. */
 	bool leaving; /* BYE was sent, or there is no session */
@@ -432,6 +434,10 @@ static void on_tick(uv_timer_t *h)
 		od_log(OD_LOG_INFO, "parent process exited: stopping");
 		od_daemon_stop(d);
 	}
+	if (d->failed == OD_OK && d->ops->failed != NULL)
+		d->failed = d->ops->failed(d->arg, &d->why);
+	if (d->failed != OD_OK)
+		od_daemon_stop(d);
 	od_descriptors_watch();
 	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) != OD_ALIVE)
 		end_session(d, "it is silent");
@@ -676,7 +682,9 @@ int od_daemon_run(struct od_daemon *d, struct od_err *err)
 	od_notify_ready("listening on port %u; no main has connected", d->port);
 	uv_run(&d->loop, UV_RUN_DEFAULT);
 	end_session(d, "stopping");
-	return OD_OK;
+	if (d->failed != OD_OK)
+		*err = d->why;
+	return d->failed;
 }
 
 static void close_handle(uv_handle_t *h, void *arg)

@@ -35,6 +35,9 @@ struct od_daemon_ops {
 	/* For the service's watchdog: has every thread that works for main got on since the last call? Wakes those that sleep,
 	 * so that they show it at the next call. */
 	bool (*alive)(void *arg);
+	/* Asked with every heartbeat. Not OD_OK: this process has become of no use; it says BYE, and od_daemon_run returns the code and
+	 * why. NULL: that cannot be. */
+	int (*failed)(void *arg, struct od_err *why);
 	/* After SIGTERM: from the first call on no more work is taken. True: none is left. NULL: there is nothing to finish. */
 	bool (*drained)(void *arg);
 };
@@ -54,7 +57,7 @@ struct od_daemon_opts {
 OD_MUST_CHECK int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts,
 				const struct od_daemon_ops *ops, void *arg, struct od_data_port **data_port,
 				struct od_err *err);
-/* Runs until SIGINT, SIGTERM, od_daemon_stop or the parent's exit, and tells the service manager how it is. At SIGTERM the
+/* Runs until SIGINT, SIGTERM, od_daemon_stop, failed() or the parent's exit, and tells the service manager how it is. At SIGTERM the
  * work of the session is finished first, for 30 s at most; a second signal ends that. Then sends BYE to main and waits for
  * its BYE, at most 250 ms. With keys SIGHUP reads the peers' file again; in a service it never ends the process. */
 OD_MUST_CHECK int od_daemon_run(struct od_daemon *d, struct od_err *err);

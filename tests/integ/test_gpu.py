@@ -1,19 +1,34 @@
 #!/usr/bin/env python3
-"""The GPU device with an emulated GPU: whole models of every family, resident and on clusters, give what the reference gives, the bits
+"""The GPU device with an emulated GPU, or with the one of $OD_CUDA_PLUGIN (make gpu-check): whole models of every family, resident and on clusters, give what the reference gives, the bits
 of the CPUs, and text beside them; and what a user sees where there is no GPU, or too little memory. Expected values are the golden
 files' own, and the CPUs'."""
+import contextlib
 import json
 import os
 
-from cluster_util import BIN, TMP, Daemon, pack, run_tests, test, tool
+from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool
+from serve_util import Server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FAMILIES = os.path.join(HERE, "..", "golden", "families")
+GOLDEN = os.path.join(HERE, "..", "golden")
+FAMILIES = os.path.join(GOLDEN, "families")
 NAMES = sorted(n for n in os.listdir(FAMILIES) if os.path.isdir(os.path.join(FAMILIES, n)))
-PLUGIN = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+PLUGIN = os.path.abspath(os.environ.get("OD_CUDA_PLUGIN") or os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+EMULATED = "gpu_host" in os.path.basename(PLUGIN)
+SECOND = "cuda:1" if EMULATED else "cuda"
 STORY = "Once upon a time there was a king who had"
 os.environ.pop("OD_DEVICE", None)
 os.environ["OD_CUDA_PLUGIN"] = PLUGIN
+
+
+def emulated(f):
+    """A test that needs the emulated GPU's knobs."""
+    def run():
+        if not EMULATED:
+            raise Skip("for an emulated GPU")
+        f()
+    run.__name__ = f.__name__
+    return run
 
 
 def family(name):
@@ -35,6 +50,20 @@ def families_conform():
         os.environ["OD_GPU_SEED"] = str(i + 1)
         conforms(name, "--resident", "--device", "cuda", "--threads", 1, "--prefill-rows", (256, 1, 7)[i % 3])
     os.environ.pop("OD_GPU_SEED")
+
+
+@test
+def models_of_other_goldens_conform():
+    """On a GPU all that there are; the emulated one is too slow for more than the families."""
+    if EMULATED:
+        raise Skip("takes minutes on an emulated GPU")
+    for name in "talebook", "talebook-fine":
+        path = os.path.join(TMP, name + "-golden.pack")
+        tool("od-pack", os.path.join("deploy", "models", name), path)
+        for args in (["--resident"], ["--local", 2, "--draft", 4]):
+            p = tool("od-bench", "conform", "--golden", os.path.join(GOLDEN, name), "--pack", path, "--json", "--device", "cuda", *args)
+            r = json.loads(p.stdout)
+            assert r["n_conform"] == len(r["prompts"]), (name, args, r)
 
 
 @test
@@ -94,7 +123,7 @@ def the_text_is_that_of_the_cpus():
         want = text("--resident", "--profile", profile, "--cpu", "scalar").stdout
         for form in "bf16", "planes":
             assert text("--resident", "--profile", profile, "--device", "cuda", "--resident-form", form).stdout == want
-        assert text("--local", 2, "--profile", profile, "--device", "cuda:1").stdout == want
+        assert text("--local", 2, "--profile", profile, "--device", SECOND).stdout == want
 
 
 @test
@@ -121,7 +150,8 @@ def no_plugin_no_gpu():
     finally:
         os.environ["OD_CUDA_PLUGIN"] = PLUGIN
     p = text("--resident", "--device", "cuda:7", ok=False)
-    assert p.returncode == 1 and "cuda:7: there are 2 emulated GPUs" in p.stderr, p
+    no_seventh = "there are 2 emulated GPUs" if EMULATED else "there is no such GPU; expected cuda:0"
+    assert p.returncode == 1 and "cuda:7: " + no_seventh in p.stderr, p
     for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "cuda:0,", "cuda:,1", "cuda,1", "cuda:0,1,2,3,4,5,6,7,8":
         p = text("--resident", "--device", wrong, ok=False)
         assert "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
@@ -132,12 +162,75 @@ def no_plugin_no_gpu():
 
 
 @test
+@emulated
 def too_little_memory_is_told():
     for mib in 10, 30, 60:
         os.environ["OD_GPU_BYTES"] = str(mib << 20)
         p = text("--resident", "--device", "cuda", ok=False)
         assert p.returncode == 1 and "MiB needed" in p.stderr and "MiB free" in p.stderr or "too little memory" in p.stderr, p
     os.environ.pop("OD_GPU_BYTES")
+
+
+@contextlib.contextmanager
+def fails_at(launch):
+    """Programs that start now get a GPU that is lost with this launch of a kernel."""
+    os.environ["OD_GPU_FAIL_AT"] = str(launch)
+    try:
+        yield
+    finally:
+        os.environ.pop("OD_GPU_FAIL_AT")
+
+
+@test
+@emulated
+def a_lost_gpu_is_told():
+    for launch in 1, 100, 900:
+        with fails_at(launch):
+            p = text("--resident", "--device", "cuda", ok=False)
+        assert p.returncode == 1 and "the GPU is lost" in p.stderr and "cuda:0 emulated GPU" in p.stderr, (launch, p)
+
+
+@test
+@emulated
+def a_server_whose_gpu_is_lost_says_so_to_all():
+    with fails_at(3000):
+        s = Server("--device", "cuda")
+    answers = [s.ask("/v1/completions", {"prompt": STORY, "max_tokens": 200}) for _ in range(3)]
+    for status, _, o in answers:
+        assert status == 500 and "the GPU is lost" in json.dumps(o), answers
+    s.wait_for("the GPU is lost")
+    s.stop()
+
+
+@test
+@emulated
+def a_worker_whose_gpu_is_lost_leaves():
+    """Main gives its experts to the other one, and nobody sees it in the text."""
+    with fails_at(300):
+        lost = Daemon("worker", "--device", "cuda")
+    other = Daemon("worker", "--cpu", "scalar")
+    p = text("--workers", hosts_file([lost, other], "lost.txt"), "--cpu", "scalar")
+    assert p.stdout == text("--resident", "--cpu", "scalar").stdout
+    assert "another worker will" in p.stderr, p.stderr
+    assert lost.process.wait(HANG_S) == 1
+    assert "is lost after a fault" in lost.text(), lost.text()
+    assert other.alive()
+    other.kill()
+
+
+@test
+@emulated
+def a_shadow_whose_gpu_is_lost_leaves():
+    model = os.path.join(TMP, "lost-shadow.pack")
+    tool("od-pack", "deploy/models/talebook", model, "--shadow", "int8")
+    with fails_at(300):
+        shadow = Daemon("shadow", "--device", "cuda", pack_dir=model)
+    worker = Daemon("worker", "--cpu", "scalar")
+    p = text("--workers", hosts_file([shadow, worker], "lost.txt"), "--cpu", "scalar")
+    assert p.stdout == text("--resident", "--cpu", "scalar").stdout
+    assert shadow.process.wait(HANG_S) == 1
+    assert "is lost after a fault" in shadow.text(), shadow.text()
+    worker.kill()
 
 
 run_tests()

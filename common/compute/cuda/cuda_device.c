@@ -32,6 +32,19 @@ void od_cuda_fail(struct od_cuda_device *c, const char *what)
 	pthread_mutex_unlock(&u->lock);
 }
 
+void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t bytes)
+{
+	struct od_cuda_queue *u = &c->queue[OD_QUEUE_COMPUTE];
+	struct gpu_about about;
+
+	gpu_look(c->gpu, &about);
+	pthread_mutex_lock(&u->lock);
+	if (u->rc == OD_OK)
+		u->rc = od_fail(&u->failed, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " bytes needed, %" PRIu64 " bytes free",
+				c->base.name, for_what, bytes, about.free_bytes);
+	pthread_mutex_unlock(&u->lock);
+}
+
 /* What a kernel could not do. All work of the compute queue that the host knows of is done. */
 static void look_for_fault(struct od_cuda_device *c)
 {
@@ -62,6 +75,8 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 		b->at = gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
 	if (b == NULL || b->at == NULL) {
 		free(b);
+		if (atomic_load(&d->lost))
+			return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name, what);
 		gpu_look(c->gpu, &about);
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free", d->name,
 			       what, (bytes >> 20) + 1, about.free_bytes >> 20);
@@ -153,6 +168,16 @@ static uint64_t ticket(struct od_device *d, enum od_queue q)
 	return t;
 }
 
+/* An error of work that was accepted ends the GPU's context. */
+static void wait_event(struct od_cuda_device *c, enum od_queue q, struct gpu_event *e)
+{
+	const int error = gpu_event_wait(e);
+
+	if (error != 0)
+		atomic_store(&c->base.lost, true);
+	od_cuda_note(c, q, error, "its work");
+}
+
 static int wait_for(struct od_device *d, enum od_queue q, uint64_t t, struct od_err *err)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
@@ -164,7 +189,7 @@ static int wait_for(struct od_device *d, enum od_queue q, uint64_t t, struct od_
 	e = event_of(u, t);
 	pthread_mutex_unlock(&u->order);
 	if (e != NULL)
-		od_cuda_note(c, q, gpu_event_wait(e), "its work");
+		wait_event(c, q, e);
 	pthread_mutex_lock(&u->lock);
 	if (q == OD_QUEUE_COMPUTE)
 		look_for_fault(c);
@@ -180,7 +205,7 @@ static int wait_for(struct od_device *d, enum od_queue q, uint64_t t, struct od_
 void od_cuda_finish(struct od_cuda_device *c)
 {
 	od_cuda_launched(c, gpu_event_record(c->finished, od_cuda_stream(c)), "event");
-	od_cuda_launched(c, gpu_event_wait(c->finished), "its work");
+	wait_event(c, OD_QUEUE_COMPUTE, c->finished);
 }
 
 static void after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t t)

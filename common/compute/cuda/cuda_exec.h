@@ -50,6 +50,7 @@ void od_cuda_end(struct od_cuda_device *c, enum od_queue q);
 /* Keeps the queue's first error. */
 void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const char *what);
 void od_cuda_fail(struct od_cuda_device *c, const char *what); /* the same, of what the compute queue cannot do */
+void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t bytes); /* the same */
 void od_cuda_finish(struct od_cuda_device *c); /* waits for the compute queue */
 void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op);
 

@@ -136,7 +136,7 @@ static const struct od_cuda_table *table_of(struct od_cuda_device *c, const stru
 	if (t == NULL)
 		t = new_table(c, o->expert, o->n_experts, bytes);
 	if (t == NULL) {
-		od_cuda_fail(c, "no memory for a table of experts");
+		od_cuda_no_memory(c, "a table of experts", bytes);
 	} else if (!is_current(t, o->expert)) {
 		/* Work that was queued before may still need what was there. */
 		od_cuda_finish(c);

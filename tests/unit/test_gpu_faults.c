@@ -1,0 +1,176 @@
+/* A GPU that has too little memory, and one that is lost: what its device says, and what goes on. On the emulated GPU. */
+#include <stdio.h>
+
+#include "common/compute/device_internal.h"
+#include "tests/unit/device_util.h"
+
+#define MIB (1ull << 20)
+#define N 256u
+
+static struct od_device *open_gpu(const char *bytes, const char *fail_at)
+{
+	const char *b = getenv("B");
+	struct od_device *d;
+	struct od_err err = { 0 };
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/lib/libod_gpu_host.so", b != NULL ? b : "build");
+	setenv("OD_CUDA_PLUGIN", path, 1);
+	setenv("OD_GPU_BYTES", bytes, 1);
+	setenv("OD_GPU_FAIL_AT", fail_at, 1);
+	must(od_device_open(&d, "cuda", OD_CPU_AUTO, 1, "test", &err), &err);
+	return d;
+}
+
+static void assert_says(const struct od_err *err, const char *part)
+{
+	if (strstr(err->msg, part) == NULL)
+		fail_msg("expected \"...%s...\", found \"%s\"", part, err->msg);
+}
+
+/* ---- memory ---- */
+
+static void too_large_a_buffer(void **state)
+{
+	struct od_device *d = open_gpu("0x6000000", "0"); /* 96 MiB */
+	struct od_buf *large, *small;
+	struct od_err err = { 0 };
+
+	(void)state;
+	assert_int_equal(od_buf_new(&large, d, 1000 * MIB, "all that there is", &err), OD_ERR_NOMEM);
+	assert_null(large);
+	assert_says(&err, "cuda:0 emulated GPU: no memory for all that there is: 1001 MiB needed, 80 MiB free");
+	assert_int_equal(od_device_failed(d, &err), OD_OK);
+	small = buf_new(d, 78 * MIB); /* the other goes on, and memory comes back */
+	assert_int_equal(od_buf_new(&large, d, 2 * MIB, "x", &err), OD_ERR_NOMEM);
+	od_buf_free(small);
+	od_buf_free(buf_new(d, 78 * MIB));
+	od_device_free(d);
+}
+
+static void no_room_to_begin(void **state)
+{
+	struct od_err err = { 0 };
+	struct od_device *d;
+
+	(void)state;
+	od_device_free(open_gpu("0x6000000", "0")); /* sets the plugin */
+	setenv("OD_GPU_BYTES", "1000000", 1);
+	assert_int_equal(od_device_open(&d, "cuda", OD_CPU_AUTO, 1, "test", &err), OD_ERR_NOMEM);
+	assert_null(d);
+	assert_says(&err, "cuda:0 emulated GPU: too little memory: 1000000 bytes free");
+}
+
+/* Experts of N and N, all with the same matrix. */
+static void experts_of(struct od_expert e[2], struct od_buf *w)
+{
+	for (int i = 0; i < 2; i++) {
+		e[i] = (struct od_expert){ 0 };
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+			e[i].mat[mat] = (struct od_weight){ .dtype = OD_BF16, .n_out = N, .n_in = N, .data = od_buf_ref(w, 0) };
+	}
+}
+
+/* The table of a layer's experts is made when they are first used. */
+static void no_room_for_a_table(void **state)
+{
+	struct od_device *d = open_gpu("0x6000000", "0");
+	struct od_buf *w = buf_new(d, 2 * N * N), *rows = buf_new(d, 4 * N * sizeof(float)), *scratch, *rest;
+	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = OD_PROFILE_F32, .n_rows = 1 };
+	struct od_expert e[2];
+	struct od_err err = { 0 };
+	uint64_t bytes = 96 * MIB;
+
+	(void)state;
+	experts_of(e, w);
+	scratch = buf_new(d, od_experts_scratch_bytes(N, N, 2, 1, 1));
+	op.experts = (struct od_op_experts){ .expert = e, .x = od_buf_ref(rows, 0), .choice = od_buf_ref(rows, 2 * N * sizeof(float)),
+					     .y = od_buf_ref(rows, N * sizeof(float)), .scratch = od_buf_ref(scratch, 0),
+					     .n_experts = 2, .top_k = 1, .hidden = N };
+	while (od_buf_new(&rest, d, bytes, "the rest", NULL) != OD_OK)
+		bytes -= 64;
+	od_device_run(d, OD_QUEUE_COMPUTE, &op);
+	assert_int_equal(od_device_sync(d, &err), OD_ERR_NOMEM);
+	assert_says(&err, "cuda:0 emulated GPU: no memory for a table of experts: ");
+	assert_says(&err, " bytes needed, ");
+	assert_says(&err, " bytes free");
+	od_buf_free(rest);
+	od_device_run(d, OD_QUEUE_COMPUTE, &op);
+	assert_int_equal(od_device_sync(d, &err), OD_OK);
+	assert_int_equal(od_device_failed(d, &err), OD_OK);
+	od_buf_free(w), od_buf_free(rows), od_buf_free(scratch);
+	od_device_free(d);
+}
+
+/* ---- a lost GPU ---- */
+
+static int wait_all(struct od_device *d, enum od_queue q, struct od_err *err)
+{
+	return od_device_wait(d, q, od_device_ticket(d, q), err);
+}
+
+/* Its third kernel faults: that step's wait says so, and every later one of either queue. */
+static void every_later_wait_says_so(void **state)
+{
+	struct od_device *d = open_gpu("0x6000000", "3");
+	struct od_buf *b = buf_new(d, 4 * N * sizeof(float)), *more;
+	struct od_op op = { .kind = OD_OP_NORM, .profile = OD_PROFILE_F32, .n_rows = 1 };
+	float rows[N];
+	struct od_err err = { 0 };
+
+	(void)state;
+	for (size_t i = 0; i < N; i++)
+		rows[i] = 1;
+	op.norm = (struct od_op_norm){ .x = od_buf_ref(b, 0), .weight = od_buf_ref(b, N * sizeof(float)),
+				       .y = od_buf_ref(b, 2 * N * sizeof(float)), .n = N, .eps = 1e-5f };
+	put_at(d, op.norm.x, rows, sizeof(rows));
+	run_op(d, &op);
+	run_op(d, &op);
+	assert_int_equal(od_device_failed(d, &err), OD_OK);
+	od_device_run(d, OD_QUEUE_COMPUTE, &op);
+	od_device_get(d, OD_QUEUE_COMPUTE, rows, op.norm.y, sizeof(rows));
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(wait_all(d, OD_QUEUE_COMPUTE, &err), OD_ERR_IO);
+		assert_says(&err, "cuda:0 emulated GPU: ");
+		assert_says(&err, "the GPU is lost");
+		assert_true(od_device_failures(d) == (uint64_t)i + 1);
+		od_device_run(d, OD_QUEUE_COMPUTE, &op);
+	}
+	od_device_put(d, OD_QUEUE_LOADS, op.norm.x, rows, sizeof(rows));
+	assert_int_equal(wait_all(d, OD_QUEUE_LOADS, &err), OD_ERR_IO);
+	assert_says(&err, "the GPU is lost");
+	assert_int_equal(od_device_failed(d, &err), OD_ERR_IO);
+	assert_says(&err, "cuda:0 emulated GPU is lost after a fault");
+	assert_int_equal(od_buf_new(&more, d, 64, "one more", &err), OD_ERR_IO);
+	assert_says(&err, "one more: the GPU is lost");
+	od_buf_free(b);
+	od_device_free(d);
+}
+
+/* Even if only the load queue's wait comes to know of it. */
+static void loads_come_to_know(void **state)
+{
+	struct od_device *d = open_gpu("0x6000000", "1");
+	struct od_buf *b = buf_new(d, 4096);
+	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = 1,
+				  .merge = { .sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256 } };
+	struct od_err err = { 0 };
+
+	(void)state;
+	od_device_run(d, OD_QUEUE_LOADS, &op);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(wait_all(d, OD_QUEUE_LOADS, &err), OD_ERR_IO);
+	assert_int_equal(od_device_failed(d, &err), OD_ERR_IO);
+	od_buf_free(b);
+	od_device_free(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(too_large_a_buffer),	    cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
+		cmocka_unit_test(every_later_wait_says_so), cmocka_unit_test(loads_come_to_know),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
