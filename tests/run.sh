@@ -2,6 +2,7 @@
 # Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
+#   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
 # JOBS tests run at once (default: as many as there are CPUs).
 # Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
 # all of them on it.
@@ -69,15 +70,20 @@ start() { # name command...
 	run_one "$work/$n_started" "$@" &
 }
 
-for t in "$B"/tests/test_*; do
-	[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) start "${t#"$B"/tests/}" "$t" ;; esac
-done
-for t in tests/integ/test_*.py; do
-	case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
-done
 on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
-if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
+on_gpu="ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form"
+
+start_all() {
+	for t in "$B"/tests/test_*; do
+		[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) start "${t#"$B"/tests/}" "$t" ;; esac
+	done
+	for t in tests/integ/test_*.py; do
+		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
+	done
+}
+
+start_on_far() {
 	export OD_DEVICE=far
 	for t in $on_far; do
 		case $t in
@@ -85,12 +91,47 @@ if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
 		integ:*) start "far $t" python3 "tests/integ/test_${t#integ:}.py" ;;
 		esac
 	done
-	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_gpu_host.so
-	for t in ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form; do
+}
+
+start_on_gpu() { # plugin
+	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$1 OD_GPU_KERNELS=$work/kernels
+	for t in $on_gpu; do
 		start "gpu unit:$t" "$B/tests/test_$t"
 	done
+}
+
+# Races, accesses out of bounds and barriers that not all threads reach.
+start_sanitizer() {
+	local tool found
+	found=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+	case $OD_CUDA_PLUGIN in *gpu_host*) found="" ;; esac
+	for tool in memcheck racecheck synccheck; do
+		for t in $on_gpu; do
+			if [ -n "$found" ]; then
+				start "$tool unit:$t" "$found" --tool $tool --error-exitcode 9 --report-api-errors no "$B/tests/test_$t"
+			else
+				start "$tool unit:$t" echo "ok 1 - $tool # SKIP there is no compute-sanitizer for this GPU"
+			fi
+		done
+	done
+}
+
+if [ "$filter" = --gpu ]; then
+	start integ/test_gpu.py python3 tests/integ/test_gpu.py
+	start_on_gpu "$OD_CUDA_PLUGIN"
+	start_sanitizer
+else
+	start_all
+	if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
+		start_on_far
+		start_on_gpu "$PWD/$B/lib/libod_gpu_host.so"
+	fi
 fi
 wait
+if [ -e "$work/kernels" ]; then # only the emulated GPU writes it
+	start "gpu kernels" tests/gpu_launched.sh "$OD_CUDA_PLUGIN" "$work/kernels"
+	wait
+fi
 read -r passed failed skipped n_ended < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }' "$work/sums")
 if [ "$n_ended" -ne "$n_started" ]; then
 	echo "$((n_started - n_ended)) tests left no result"

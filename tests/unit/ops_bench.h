@@ -169,8 +169,9 @@ static inline void run_in_steps(struct bench *b, struct od_device *d, const stru
 	assert_arena(b, what);
 }
 
-/* All rows at once, three at a time, then row by row (of many rows sixteen at a time instead: what a row alone gives is known), and in profile f32 by the scalar table too: nothing in memory is other
- * than it should be. by_row's places are in *op. */
+/* All rows at once, three at a time, all but two and these, then row by row, and in profile f32 by the scalar table too: nothing in
+ * memory is other than it should be. Of many rows sixteen at a time instead: what a row alone gives is known. by_row's places are in
+ * *op. */
 static inline void check_op(struct bench *b, struct od_op *op, const char *what)
 {
 	assert_memory_not_equal(b->image, b->want, b->used);
@@ -180,6 +181,7 @@ static inline void check_op(struct bench *b, struct od_op *op, const char *what)
 		run_in_steps(b, b->d, op, 16, what);
 	} else {
 		run_in_steps(b, b->d, op, 3, what);
+		run_in_steps(b, b->d, op, op->n_rows > 2 ? op->n_rows - 2 : 1, what);
 		run_in_steps(b, b->d, op, 1, what);
 	}
 	if (b->profile == OD_PROFILE_F32)
@@ -199,7 +201,13 @@ enum weight_kind {
 	W_INT8_GROUPED, /* for each 64 weights */
 	W_INT8_INT8,	/* and rows are rounded */
 	W_E4M3,		/* published, f32 scales and a divisor */
-	W_U4B8,		/* published, BF16 scales */
+	W_U4B8,		/* published, with scales of some type */
+	W_I8,
+	W_U8B128,
+	W_E2M1,
+	W_E5M2,
+	W_E4M3_ALONE, /* published, without scales */
+	W_E5M2_ALONE,
 	W_NF4,		/* rows are rounded; n_in is a multiple of 128 */
 	N_WEIGHT_KINDS
 };
@@ -251,8 +259,17 @@ static inline void lay_planes(struct bench *b, struct weight *w)
 static inline enum od_dtype dtype_of(enum weight_kind kind)
 {
 	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = {
-		OD_BF16, OD_F16, OD_F32, OD_BF16, OD_INT8, OD_INT8, OD_INT8, OD_F8_E4M3, OD_U4B8, OD_NF4,
+		OD_BF16, OD_F16,  OD_F32,    OD_BF16,	 OD_INT8,    OD_INT8,	 OD_INT8,    OD_F8_E4M3,
+		OD_U4B8, OD_INT8, OD_U8B128, OD_F4_E2M1, OD_F8_E5M2, OD_F8_E4M3, OD_F8_E5M2, OD_NF4,
 	};
+
+	return dtypes[kind];
+}
+
+static inline enum od_dtype scales_of(enum weight_kind kind) /* 0: it has none */
+{
+	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = { [W_E4M3] = OD_F32,    [W_U4B8] = OD_BF16,	  [W_I8] = OD_F32,
+							      [W_U8B128] = OD_BF16, [W_E2M1] = OD_F8_E4M3, [W_E5M2] = OD_F16 };
 
 	return dtypes[kind];
 }
@@ -266,14 +283,14 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 	if (kind == W_PLANES)
 		lay_planes(b, w);
 	else
-		w->w.data = lay_random(b, t == OD_NF4 || t == OD_U4B8 ? OD_INT8 : t,
+		w->w.data = lay_random(b, od_dtype_bytes(t) == 0 ? OD_INT8 : t,
 				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));
 	w->w.grouped = kind == W_INT8_GROUPED || kind == W_INT8_INT8 || kind == W_NF4;
 	w->w.act = (kind == W_INT8_INT8 || kind == W_NF4) && !on_gpu() ? OD_ACT_INT8 : OD_ACT_F32;
 	if (kind == W_INT8 || w->w.grouped)
 		w->w.scale = lay_floats(b, n_out * (w->w.grouped ? od_quant_groups(n_in) : 1));
-	if (kind == W_E4M3 || kind == W_U4B8) {
-		w->w.scales.dtype = kind == W_E4M3 ? OD_F32 : OD_BF16;
+	if (scales_of(kind) != 0) {
+		w->w.scales.dtype = scales_of(kind);
 		w->w.scales.group = 32;
 		w->w.scales.at = lay_random(b, w->w.scales.dtype, n_out * ((n_in + 31) / 32));
 	}

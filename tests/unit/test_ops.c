@@ -162,14 +162,14 @@ static void op_linear(void **state)
 		struct bench b;
 
 		bench_open(&b, state, p);
-		for (int i = 0; i < 3 * N_WEIGHT_KINDS; i++) {
+		for (int i = 0; i < (ROWS > 16 ? 1 : 3) * N_WEIGHT_KINDS; i++) {
 			const enum weight_kind kind[] = { (enum weight_kind)(i % N_WEIGHT_KINDS),
 							  (enum weight_kind)((i + 3) % N_WEIGHT_KINDS),
 							  (enum weight_kind)((i * 7 + 1) % N_WEIGHT_KINDS) };
 
 			check_linear(&b, kind, 1 + (size_t)i / N_WEIGHT_KINDS, 256, i % 3 == 0 ? 0 : (unsigned)i % 8);
 		}
-		for (int i = 0; i < W_NF4; i++) {
+		for (int i = 0; i < (ROWS > 16 ? 0 : W_NF4); i++) {
 			const enum weight_kind kind[] = { (enum weight_kind)i, W_BF16, (enum weight_kind)((i + 5) % W_NF4) };
 
 			check_linear(&b, kind, 3, 70, (unsigned)i);
@@ -426,6 +426,43 @@ static void op_act(void **state)
 	}
 }
 
+static void op_gate(void **state)
+{
+	enum { N = 301 };
+	struct od_op op = { .kind = OD_OP_GATE, .n_rows = ROWS };
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	op.gate = (struct od_op_gate){ .y = lay_floats(&b, ROWS * N), .gate = lay_floats(&b, ROWS * N), .n = N };
+	expect(&b);
+	for (size_t i = 0; i < ROWS * N; i++)
+		wanted_f32(&b, op.gate.y)[i] *= 1 / (1 + od_exp(-wanted_f32(&b, op.gate.gate)[i]));
+	by_row(&b, &op.gate.y, N * sizeof(float));
+	by_row(&b, &op.gate.gate, N * sizeof(float));
+	check_op(&b, &op, "gate");
+	bench_close(&b);
+}
+
+static void op_split(void **state)
+{
+	enum { SPLIT_HEADS = 5, DIM = 67, N = SPLIT_HEADS * DIM };
+	struct od_op op = { .kind = OD_OP_SPLIT, .n_rows = ROWS };
+	struct od_op_split *o = &op.split;
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	*o = (struct od_op_split){ .in = lay_floats(&b, ROWS * 2 * N), .first = lay_dirt(&b, ROWS * N * sizeof(float)),
+				   .second = lay_dirt(&b, ROWS * N * sizeof(float)), .n_heads = SPLIT_HEADS, .dim = DIM };
+	expect(&b);
+	for (size_t i = 0; i < ROWS * 2 * N; i++)
+		wanted_f32(&b, i / DIM % 2 ? o->second : o->first)[i / (2 * DIM) * DIM + i % DIM] = wanted_f32(&b, o->in)[i];
+	by_row(&b, &o->in, 2 * N * sizeof(float));
+	by_row(&b, &o->first, N * sizeof(float));
+	by_row(&b, &o->second, N * sizeof(float));
+	check_op(&b, &op, "split");
+	bench_close(&b);
+}
+
 static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed, const float *x,
 			float *y, size_t n_rows)
 {
@@ -448,7 +485,7 @@ static void op_ffn(void **state)
 		struct bench b;
 
 		bench_open(&b, state, p);
-		for (int turn = 0; turn < 2 * N_WEIGHT_KINDS; turn++) {
+		for (int turn = 0; turn < (ROWS > 16 ? 1 : 2) * N_WEIGHT_KINDS; turn++) {
 			const bool routed = turn < N_WEIGHT_KINDS;
 			struct od_op op = { .kind = OD_OP_FFN, .n_rows = ROWS };
 			struct od_ffn_part part;
@@ -534,36 +571,44 @@ static struct od_ref lay_choices(struct bench *b)
 	return lay(b, choice, sizeof(choice));
 }
 
+/* Expert i has weights of kind first + 2 * i, and the next ones. */
+static void check_experts(void **state, enum od_profile p, int first)
+{
+	struct od_op op = { .kind = OD_OP_EXPERTS, .n_rows = ROWS };
+	struct od_op_experts *o = &op.experts;
+	struct expert e[N_EXPERTS];
+	struct od_expert list[N_EXPERTS];
+	const uint16_t *choice;
+	struct bench b;
+
+	bench_open(&b, state, p);
+	for (int i = 0; i < N_EXPERTS; i++) {
+		lay_expert(&b, &e[i], first + 2 * i);
+		list[i] = e[i].e;
+	}
+	*o = (struct od_op_experts){ .expert = list, .x = lay_floats(&b, ROWS * FFN_HIDDEN), .choice = lay_choices(&b),
+				     .y = lay_dirt(&b, ROWS * TOP_K * FFN_HIDDEN * sizeof(float)),
+				     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS,
+										        TOP_K, ROWS)),
+				     .n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
+	expect(&b);
+	choice = wanted(&b, o->choice);
+	for (size_t i = 0; i < ROWS * TOP_K; i++)
+		ffn_by_hand(&b, &e[choice[i]], o->act, true, wanted_f32(&b, o->x) + i / TOP_K * FFN_HIDDEN,
+			    wanted_f32(&b, o->y) + i * FFN_HIDDEN, 1);
+	by_row(&b, &o->x, FFN_HIDDEN * sizeof(float));
+	by_row(&b, &o->choice, TOP_K * sizeof(uint16_t));
+	by_row(&b, &o->y, TOP_K * FFN_HIDDEN * sizeof(float));
+	check_op(&b, &op, "experts");
+	bench_close(&b);
+}
+
+/* Together they have weights of all kinds. */
 static void op_experts(void **state)
 {
 	FOR_PROFILES(p) {
-		struct od_op op = { .kind = OD_OP_EXPERTS, .n_rows = ROWS };
-		struct od_op_experts *o = &op.experts;
-		struct expert e[N_EXPERTS];
-		struct od_expert list[N_EXPERTS];
-		const uint16_t *choice;
-		struct bench b;
-
-		bench_open(&b, state, p);
-		for (int i = 0; i < N_EXPERTS; i++) {
-			lay_expert(&b, &e[i], 2 * i + 1);
-			list[i] = e[i].e;
-		}
-		*o = (struct od_op_experts){ .expert = list, .x = lay_floats(&b, ROWS * FFN_HIDDEN), .choice = lay_choices(&b),
-					     .y = lay_dirt(&b, ROWS * TOP_K * FFN_HIDDEN * sizeof(float)),
-					     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS,
-											        TOP_K, ROWS)),
-					     .n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
-		expect(&b);
-		choice = wanted(&b, o->choice);
-		for (size_t i = 0; i < ROWS * TOP_K; i++)
-			ffn_by_hand(&b, &e[choice[i]], o->act, true, wanted_f32(&b, o->x) + i / TOP_K * FFN_HIDDEN,
-				    wanted_f32(&b, o->y) + i * FFN_HIDDEN, 1);
-		by_row(&b, &o->x, FFN_HIDDEN * sizeof(float));
-		by_row(&b, &o->choice, TOP_K * sizeof(uint16_t));
-		by_row(&b, &o->y, TOP_K * FFN_HIDDEN * sizeof(float));
-		check_op(&b, &op, "experts");
-		bench_close(&b);
+		check_experts(state, p, 1);
+		check_experts(state, p, 5);
 	}
 }
 
@@ -863,7 +908,8 @@ int main(void)
 #ifndef FEW_TESTS /* what else there is needs no other number of rows */
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),	     ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
-		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load),
+		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
+		ON_ALL_TABLES(op_split),
 #endif
 	};
 
