@@ -59,6 +59,11 @@ check: deps
 check-far: check-build
 	@OD_DEVICE=far B=$(B) tests/run.sh
 
+# The GPU device on this machine's GPU; without one it says so. OD_CUDA_PLUGIN=build/lib/libod_gpu_host.so: on the emulated one.
+.PHONY: gpu-check
+gpu-check:
+	@B=$(B) tests/gpu-check.sh
+
 # The tests once more on an emulated aarch64: minutes, and packages to fetch when it is called first.
 .PHONY: check-arm64
 check-arm64: deps
