@@ -171,6 +171,12 @@ def too_little_memory_is_told():
     os.environ.pop("OD_GPU_BYTES")
 
 
+@test
+def more_than_a_card_has_is_refused():
+    p = tool("od-bench", "gpu", "--size", "100TiB", ok=False)
+    assert p.returncode == 1 and "52428801 MiB needed" in p.stderr and "MiB free" in p.stderr, p
+
+
 @contextlib.contextmanager
 def fails_at(launch):
     """Programs that start now get a GPU that is lost with this launch of a kernel."""
