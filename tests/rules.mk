@@ -44,6 +44,7 @@ check-reference: programs reference-venv
 	@$(REFERENCE)/bin/python tests/reference/compare.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 	@$(REFERENCE)/bin/python tests/reference/recall.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 
+# Of the GPU's architectures check-cuda compiles the one with the largest kernels: less than a minute; make check-cuda compiles all.
 # Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, and the units' test systemd.
 # The tests come last, for their last line is the sum, and are run whatever the fuzzers found.
 check: deps
@@ -52,12 +53,23 @@ check: deps
 	@B=$(B) tests/get-prometheus.sh
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
+	@$(MAKE) --no-print-directory -j$$(nproc) check-cuda CUDA_ARCHS=90
 	@smoke=0; $(MAKE) --no-print-directory fuzz-smoke || smoke=$$?; B=$(B) tests/run.sh && exit $$smoke
 
 # All tests on a device whose memory the host cannot touch (common/compute/far).
 .PHONY: check-far
 check-far: check-build
 	@OD_DEVICE=far B=$(B) tests/run.sh
+
+# The GPU plugin for all of CUDA_ARCHS, and that no kernel spills registers: minutes, with nvcc.
+.PHONY: check-cuda
+check-cuda:
+ifeq ($(NVCC),)
+	@echo "check-cuda: SKIP: nvcc is not installed (CUDA toolkit)"
+else
+	@$(MAKE) --no-print-directory CUDA=1 CUDA_DIR=$(B)/cuda-check $(B)/cuda-check/libod_cuda.so
+	@python3 tests/check_cuda.py $(CUDA_OBJS:$(CUDA_DIR)/%.o=$(B)/cuda-check/%.log)
+endif
 
 # The GPU device on this machine's GPU; without one it says so. OD_CUDA_PLUGIN=build/lib/libod_gpu_host.so: on the emulated one.
 .PHONY: gpu-check

@@ -33,9 +33,10 @@ CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_expert
 PLUGIN_SRCS := common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c common/compute/quant.c \
 	common/compute/scratch.c
 GPU_HOST_SRCS := common/compute/cuda/gpu_host.c common/compute/far/late_queues.c
+CUDA_DIR ?= $(B)/cuda
 PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
 GPU_HOST_OBJS := $(PLUGIN_OBJS) $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))
-CUDA_OBJS := $(patsubst %.cu,$(B)/cuda/%.o,$(CUDA_KERNELS) common/compute/cuda/gpu_cuda.cu)
+CUDA_OBJS := $(patsubst %.cu,$(CUDA_DIR)/%.o,$(CUDA_KERNELS) common/compute/cuda/gpu_cuda.cu)
 
 $(B)/pic/%.c.o: %.c | deps-check
 	@mkdir -p $(@D)
@@ -55,9 +56,12 @@ $(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
 # Nothing may be contracted or approximated: results are specified to the bit. Orin is 87.
 CUDA_ARCHS ?= 75 80 86 87 89 90
 NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null))
-CUDA_HERE := $(if $(wildcard /dev/nvidia0 /dev/nvhost-gpu),yes)
-CUDA_CODE = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-	-gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
+# The kernels need nothing newer than the oldest: one PTX is compiled to the code of each, and on still newer ones by the driver.
+CUDA_OLDEST = $(firstword $(CUDA_ARCHS))
+empty :=
+space := $(empty) $(empty)
+CUDA_CODE = -gencode arch=compute_$(CUDA_OLDEST),code=[$(subst $(space),$(comma),compute_$(CUDA_OLDEST) $(CUDA_ARCHS:%=sm_%))]
 NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
 PLUGINS :=
 ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)
@@ -66,12 +70,19 @@ CUDA_FOR = $(if $(filter auto,$(CUDA)),-arch=native,$(CUDA_CODE))
 endif
 CUDA_FOR ?= $(CUDA_CODE)
 
-$(B)/cuda/%.o: %.cu
+.PHONY: cuda-flags
+$(CUDA_DIR)/flags: cuda-flags
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR)' >$@
+
+# What ptxas says of each kernel, tests/check_cuda.py reads.
+$(CUDA_DIR)/%.o: %.cu $(CUDA_DIR)/flags
 	@mkdir -p $(@D)
 	@echo "NVCC    $<"
-	@$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR) -MMD -MP -c $< -o $@
+	@$(NVCC) $(NVCC_FLAGS) -Xptxas -v $(CUDA_FOR) -MMD -MP -c $< -o $@ 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
+	@grep -vE "^ptxas info|^ +[0-9]+ bytes|^$$" $(@:.o=.log) >&2 || true
 
-$(B)/lib/libod_cuda.so: $(PLUGIN_OBJS) $(CUDA_OBJS)
+$(B)/lib/libod_cuda.so $(CUDA_DIR)/libod_cuda.so: $(PLUGIN_OBJS) $(CUDA_OBJS)
 	@mkdir -p $(@D)
 	@echo "LD      $@"
 	@$(NVCC) -shared -cudart static -o $@ $^

@@ -34,15 +34,19 @@
 #define GPU_NO_UNROLL GPU_PRAGMA(unroll 1)
 
 /* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). */
-#define GPU_KERNEL(name, type, n_threads)                                                                     \
-	__global__ void __launch_bounds__(n_threads) name##_kernel(const __grid_constant__ type a);           \
+#define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads))
+/* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
+#define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1))
+
+#define GPU_BOUND_KERNEL(name, type, n_threads, bounds)                                                       \
+	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a);               \
 	extern "C" int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
 	{                                                                                                     \
 		void *list[1] = { (void *)args };                                                             \
                                                                                                               \
 		return gpu_cuda_launch(stream, (const void *)name##_kernel, grid, n_threads, shared, list);   \
 	}                                                                                                     \
-	__global__ void __launch_bounds__(n_threads) name##_kernel(const __grid_constant__ type a)
+	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a)
 
 extern "C" int gpu_cuda_launch(struct gpu_stream *s, const void *kernel, struct gpu_grid grid, unsigned n_threads, size_t shared,
 			       void **list);
@@ -173,6 +177,8 @@ typedef float4 gpu_f4;
 		return gpu_host_launch(stream, name##_fibre, #name, args, sizeof(type), grid, n_threads, shared); \
 	}                                                                                          \
 	static void name##_kernel(type a)
+
+#define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_KERNEL(name, type, n_threads)
 
 typedef struct {
 	uint32_t x, y, z, w;

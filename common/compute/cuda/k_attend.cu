@@ -424,26 +424,26 @@ GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const
 		values_of(T, bf16, H, 2, H / 2, &w);
 }
 
-#define ATTEND(name, threads, bf16, heads)           \
-	GPU_KERNEL(name, struct gpu_attend, threads) \
+#define ATTEND(kernel, name, threads, bf16, heads)   \
+	kernel(name, struct gpu_attend, threads)     \
 	{                                            \
 		attend_of(threads, bf16, heads, &a); \
 	}
 
-ATTEND(gpu_attend_f32_1, 128, false, 1)
-ATTEND(gpu_attend_f32_2, 128, false, 2)
-ATTEND(gpu_attend_f32_4, 128, false, 4)
-ATTEND(gpu_attend_f32_8, 128, false, 8)
-ATTEND(gpu_attend_bf16_1, 128, true, 1)
-ATTEND(gpu_attend_bf16_2, 128, true, 2)
-ATTEND(gpu_attend_bf16_4, 128, true, 4)
-ATTEND(gpu_attend_bf16_8, 128, true, 8)
-ATTEND(gpu_attend_wide_f32_1, 256, false, 1)
-ATTEND(gpu_attend_wide_f32_2, 256, false, 2)
-ATTEND(gpu_attend_wide_f32_4, 256, false, 4)
-ATTEND(gpu_attend_wide_bf16_1, 256, true, 1)
-ATTEND(gpu_attend_wide_bf16_2, 256, true, 2)
-ATTEND(gpu_attend_wide_bf16_4, 256, true, 4)
+ATTEND(GPU_KERNEL, gpu_attend_f32_1, 128, false, 1)
+ATTEND(GPU_KERNEL, gpu_attend_f32_2, 128, false, 2)
+ATTEND(GPU_KERNEL, gpu_attend_f32_4, 128, false, 4)
+ATTEND(GPU_KERNEL, gpu_attend_f32_8, 128, false, 8)
+ATTEND(GPU_KERNEL, gpu_attend_bf16_1, 128, true, 1)
+ATTEND(GPU_KERNEL, gpu_attend_bf16_2, 128, true, 2)
+ATTEND(GPU_KERNEL, gpu_attend_bf16_4, 128, true, 4)
+ATTEND(GPU_KERNEL, gpu_attend_bf16_8, 128, true, 8)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_1, 256, false, 1)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_2, 256, false, 2)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_4, 256, false, 4)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_1, 256, true, 1)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_2, 256, true, 2)
+ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_4, 256, true, 4)
 
 gpu_attend_fn *const gpu_attend[2][2][4] = {
 	{ { gpu_attend_f32_1, gpu_attend_f32_2, gpu_attend_f32_4, gpu_attend_f32_8 },

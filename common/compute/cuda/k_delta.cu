@@ -492,7 +492,7 @@ GPU_KERNEL(gpu_delta_mix, struct gpu_delta, GPU_DELTA_THREADS)
 	mix_rows(&a, (struct room *)(void *)gpu_shared(), &p, a.index, t, n - t < a.at_once ? n - t : a.at_once);
 }
 
-GPU_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
+GPU_ROOMY_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	struct room *m = (struct room *)(void *)gpu_shared();
 	const unsigned head = gpu_block_x(), n = *a.n_found, which = gpu_thread() / ROWS;

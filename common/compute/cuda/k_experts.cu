@@ -86,7 +86,7 @@ GPU_FN void put_tiles(const struct gpu_sort *a, uint32_t expert, uint32_t begin,
 	}
 }
 
-GPU_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
+GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 {
 	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), pairs = a.n_rows * a.top_k, done = 0, tiles = 0;
 	const uint32_t rounds = (pairs + a.together - 1) / a.together;

@@ -412,33 +412,34 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	}
 }
 
-#define PRODUCTS(form, rows)                                                                      \
-	GPU_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS)        \
-	{                                                                                         \
-		products_of(form, rows, &a);                                                      \
-	}                                                                                         \
-	GPU_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS)  \
-	{                                                                                         \
-		expert_products_of(form, rows, &a);                                               \
+#define PRODUCTS(kernel, form, rows)                                                          \
+	kernel(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS)        \
+	{                                                                                     \
+		products_of(form, rows, &a);                                                  \
+	}                                                                                     \
+	kernel(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS)  \
+	{                                                                                     \
+		expert_products_of(form, rows, &a);                                           \
 	}
-#define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
+#define FORM(kernel, form) PRODUCTS(kernel, form, 1) PRODUCTS(kernel, form, 2) PRODUCTS(kernel, form, 4) PRODUCTS(kernel, form, 8)
 #define NAMES(form) \
 	{ gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 }
 
-FORM(GPU_BF16)
-FORM(GPU_F16)
-FORM(GPU_F32)
-FORM(GPU_E4M3)
-FORM(GPU_E5M2)
-FORM(GPU_INT8)
-FORM(GPU_INT8_GROUP)
-FORM(GPU_NF4)
-FORM(GPU_SCALED_I8)
-FORM(GPU_SCALED_U8)
-FORM(GPU_SCALED_U4)
-FORM(GPU_SCALED_E2M1)
-FORM(GPU_SCALED_E4M3)
-FORM(GPU_SCALED_E5M2)
+FORM(GPU_KERNEL, GPU_BF16)
+FORM(GPU_KERNEL, GPU_F16)
+FORM(GPU_KERNEL, GPU_F32)
+FORM(GPU_KERNEL, GPU_E4M3)
+FORM(GPU_KERNEL, GPU_E5M2)
+FORM(GPU_KERNEL, GPU_INT8)
+FORM(GPU_KERNEL, GPU_INT8_GROUP)
+FORM(GPU_KERNEL, GPU_NF4)
+/* Weights of a step, their scales and all sums: with fewer registers some of them are spilled. */
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_I8)
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_U8)
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_U4)
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E2M1)
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E4M3)
+FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E5M2)
 
 gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
 	NAMES(GPU_BF16), NAMES(GPU_F16), NAMES(GPU_F32), NAMES(GPU_E4M3), NAMES(GPU_E5M2), NAMES(GPU_INT8), NAMES(GPU_INT8_GROUP),
