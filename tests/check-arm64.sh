@@ -69,6 +69,7 @@ emulated() { # script, program, processor
 make_scripts() {
 	rm -rf "$out/qemu"
 	mkdir -p "$out/qemu/bin" "$out/qemu/tests"
+	ln -s "$out/lib" "$out/qemu/lib" # plugins
 	for p in "$out"/bin/*; do
 		ln "$p" "$out/qemu/bin/${p##*/}.arm64"
 		emulated "$out/qemu/bin/${p##*/}" "$out/qemu/bin/${p##*/}.arm64" max
