@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The GPU device with an emulated GPU, or with the one of $OD_CUDA_PLUGIN (make gpu-check): whole models of every family, resident and on clusters, give what the reference gives, the bits
-of the CPUs, and text beside them; and what a user sees where there is no GPU, or too little memory. Expected values are the golden
-files' own, and the CPUs'."""
+"""The GPU device with an emulated GPU, or with the one of $OD_CUDA_PLUGIN (make gpu-check): whole models of every family, resident and on
+clusters, give what the reference gives, the bits of the CPUs, and text beside them; and what a user sees where there is no GPU, or too
+little memory. Expected values are the golden files' own, and the CPUs'."""
 import contextlib
 import json
 import os
@@ -73,6 +73,7 @@ def so_do_clusters_with_a_shadow_and_drafts():
 
 
 @test
+@emulated
 def a_model_is_split_over_two_cards():
     """The emulated GPUs, and the check that each operation finds its operands on one card."""
     one_card = []
@@ -97,6 +98,7 @@ def a_model_is_split_over_two_cards():
 
 
 @test
+@emulated
 def split_shadows_have_all_precisions():
     tool("od-pack", "shadow", pack(), "int8,nf4,int8-g64,fp16")
     want = text("--resident", "--cpu", "scalar").stdout
