@@ -72,7 +72,7 @@ start() { # name command...
 
 on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
-on_gpu="ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form"
+on_gpu="device ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form"
 
 start_all() {
 	for t in "$B"/tests/test_*; do

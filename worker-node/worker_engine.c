@@ -63,7 +63,6 @@ _Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD
 struct rows {
 	struct od_buf *buf;
 	float *host; /* [max_piece][hidden] */
-	bool staged;
 };
 
 struct odw_engine {
@@ -417,10 +416,9 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_part
 					   .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
 
-	if (e->x.staged)
-		od_device_put(d, OD_QUEUE_COMPUTE, op.ffn.x, e->x.host, bytes);
+	od_ref_push(op.ffn.x, bytes, OD_QUEUE_COMPUTE);
 	od_device_run(d, OD_QUEUE_COMPUTE, &op);
-	if (e->y.staged)
+	if (!od_device_maps(d))
 		od_device_get(d, OD_QUEUE_COMPUTE, e->y.host, op.ffn.y, bytes);
 	return od_device_sync(d, err);
 }
@@ -652,19 +650,8 @@ static int make_rows(struct rows *r, struct od_device *d, size_t bytes, struct o
 
 	if (rc != OD_OK)
 		return rc;
-	r->host = od_ref_map(od_buf_ref(r->buf, 0));
-	if (r->host != NULL)
-		return OD_OK;
-	r->staged = true;
-	r->host = od_alloc(bytes);
+	r->host = od_ref_stage(od_buf_ref(r->buf, 0));
 	return r->host != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a host stage of %zu bytes", bytes);
-}
-
-static void free_rows(struct rows *r)
-{
-	if (r->staged)
-		od_free(r->host);
-	od_buf_free(r->buf);
 }
 
 static int alloc_scratch(struct odw_engine *e, struct od_err *err)
@@ -739,8 +726,8 @@ void odw_engine_free(struct odw_engine *e)
 		return;
 	free_run(e->next);
 	drop_names(e);
-	free_rows(&e->x);
-	free_rows(&e->y);
+	od_buf_free(e->x.buf);
+	od_buf_free(e->y.buf);
 	od_free(e->narrow);
 	od_buf_free(e->scratch);
 	pthread_mutex_destroy(&e->lock);

@@ -1,8 +1,10 @@
 #include "common/compute/device_internal.h"
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 void od_device_free(struct od_device *d)
 {
@@ -69,6 +71,27 @@ uint64_t od_staged_bytes(const struct od_device *d, uint64_t n)
 	return d->maps ? n : 2 * n;
 }
 
+void *od_host_new(struct od_device *d, uint64_t bytes)
+{
+	void *at = NULL;
+
+	if (bytes > SIZE_MAX / 2)
+		return NULL;
+	at = d->ops->host_new != NULL ? d->ops->host_new(d, bytes + OD_PAD_BYTES) : od_map((size_t)bytes);
+	if (at == NULL)
+		od_log(OD_LOG_ERROR, "%s: no host memory for copies: %" PRIu64 " MiB needed%s", d->name, (bytes >> 20) + 1,
+		       d->ops->host_new != NULL ? ", pinned" : "");
+	return at;
+}
+
+void od_host_free(struct od_device *d, void *at, uint64_t bytes)
+{
+	if (at != NULL && d->ops->host_free != NULL)
+		d->ops->host_free(d, at);
+	else
+		od_unmap(at, (size_t)bytes);
+}
+
 void *od_ref_stage(struct od_ref r)
 {
 	void *map = od_ref_map(r);
@@ -78,9 +101,9 @@ void *od_ref_stage(struct od_ref r)
 		return map;
 	stage = atomic_load_explicit(&r.buf->stage, memory_order_acquire);
 	if (stage == NULL) {
-		stage = od_map(r.buf->bytes + OD_PAD_BYTES);
+		stage = od_host_new(r.buf->device, r.buf->bytes);
 		if (stage != NULL && !atomic_compare_exchange_strong(&r.buf->stage, &none, stage)) {
-			od_unmap(stage, r.buf->bytes + OD_PAD_BYTES); /* another thread was first */
+			od_host_free(r.buf->device, stage, r.buf->bytes); /* another thread was first */
 			stage = none;
 		}
 	}
@@ -99,7 +122,7 @@ void od_buf_drop_stage(struct od_buf *b)
 {
 	char *stage = atomic_exchange(&b->stage, NULL);
 
-	od_unmap(stage, b->bytes + OD_PAD_BYTES);
+	od_host_free(b->device, stage, b->bytes);
 }
 
 void od_device_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)

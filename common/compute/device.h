@@ -79,8 +79,13 @@ static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 void *od_ref_map(struct od_ref r);
 bool od_device_maps(const struct od_device *d); /* it maps either all its buffers or none */
 
+/* Host memory for what put and get copy over and over: zeros, in pages of its own, followed by OD_PAD_BYTES zero bytes. On a GPU it
+ * is pinned: from pageable memory a copy takes a detour, and its caller waits for it. NULL: too little memory, which is logged. */
+void *od_host_new(struct od_device *d, uint64_t bytes);
+void od_host_free(struct od_device *d, void *at, uint64_t bytes); /* NULL ok; no work uses it any more */
+
 /* Host memory for data on its way to r, for places that are rewritten often: r itself if the device maps it, else a stage of
- * the buffer's length, which the buffer owns from the first call on. NULL: out of memory. */
+ * the buffer's length (od_host_new), which the buffer owns from the first call on. NULL: out of memory. */
 void *od_ref_stage(struct od_ref r);
 /* Sends n staged bytes to the device, which may read them until the wait; does nothing if the device maps r. */
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
@@ -117,7 +122,7 @@ OD_MUST_CHECK int od_device_failed(const struct od_device *d, struct od_err *why
 OD_MUST_CHECK int od_device_sync(struct od_device *d, struct od_err *err);
 
 /* Lets the host fill a place in several steps: host is the place itself if the device maps it, else a stage that od_fill_end
- * copies there. Compute queue. */
+ * copies there. Compute queue. The stage is pageable: it is used once, and pinning it would take longer than the detour. */
 struct od_fill {
 	struct od_ref to;
 	size_t n;

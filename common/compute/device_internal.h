@@ -10,7 +10,7 @@ struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
 	char *at; /* its address on the device; the host cannot read it in general */
-	_Atomic(char *) stage; /* [bytes], od_map()ed; NULL: none yet */
+	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };
 
 /* device.h says what each does. */
@@ -18,6 +18,8 @@ struct od_device_ops {
 	int (*buf_new)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
 	void *(*map)(struct od_ref r);
+	void *(*host_new)(struct od_device *d, uint64_t bytes); /* NULL, with host_free: od_map serves; bytes include the padding */
+	void (*host_free)(struct od_device *d, void *at);
 	void (*put)(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n);
 	void (*get)(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n);
 	void (*run)(struct od_device *d, enum od_queue q, const struct od_op *op);

@@ -65,7 +65,8 @@ struct od_forward_opts {
 
 OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
 void od_forward_free(struct od_forward *f); /* NULL ok; waits */
-/* Memory that od_forward_new will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t per sequence. */
+/* Memory that od_forward_new will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t per sequence. device
+ * NULL: without the host's copies where it does not map. */
 uint64_t od_forward_bytes(const struct od_forward_opts *opts);
 
 /* Starts a step of rows[0..n_rows) and checks token ids, positions and context lengths. If nothing was fetched from the

@@ -125,6 +125,14 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 	memcpy(bytes, all, sizeof(all));
 }
 
+/* What a buffer of these takes on the host, where that has a copy of its own. */
+static uint64_t host_bytes(const struct od_forward_opts *o, const uint64_t each[N_BUFFERS], size_t i)
+{
+	uint64_t bytes;
+
+	return od_mul(i < N_ROW_BUFFERS ? o->max_rows : 1, each[i], &bytes) ? bytes : UINT64_MAX;
+}
+
 /* Bytes of all buffers, each followed by padding; UINT64_MAX: overflow. */
 static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
 {
@@ -142,11 +150,17 @@ static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUF
 
 uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 {
-	uint64_t at[N_BUFFERS], sum = place_buffers(opts, at), rows;
+	uint64_t at[N_BUFFERS], each[N_BUFFERS], sum = place_buffers(opts, at), rows;
 
 	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) || !od_add(sum, rows, &sum) ||
 	    !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
 		return UINT64_MAX;
+	if (opts->device == NULL || od_device_maps(opts->device))
+		return sum;
+	list_bytes(opts, each);
+	for (size_t i = 0; i < N_BUFFERS; i++)
+		if (on_host[i] && !od_add(sum, host_bytes(opts, each, i), &sum))
+			return UINT64_MAX;
 	return sum;
 }
 
@@ -237,14 +251,14 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	for (size_t i = 0; i < N_BUFFERS; i++) {
 		if (!on_host[i])
 			continue;
-		f->host[i] = f->staged ? od_alloc_array(i < N_ROW_BUFFERS ? f->o.max_rows : 1, each[i]) :
+		f->host[i] = f->staged ? od_host_new(f->o.device, host_bytes(&f->o, each, i)) :
 					 od_ref_map(od_forward_ref(f, (enum buffer)i));
 		if (f->host[i] == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for a step's results on the host");
 	}
 	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
-	f->info = calloc(f->o.max_rows, sizeof(*f->info));
-	f->tables = calloc(n, od_state_pages(od_state_pool_ctx(f->o.state)) * sizeof(*f->tables));
+	f->info = od_host_new(f->o.device, f->o.max_rows * sizeof(*f->info));
+	f->tables = od_host_new(f->o.device, table_bytes(&f->o));
 	f->table_of = calloc(n, sizeof(*f->table_of));
 	f->of = calloc(n, sizeof(*f->of));
 	f->begun = calloc(n, sizeof(*f->begun));
@@ -313,14 +327,17 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 
 void od_forward_free(struct od_forward *f)
 {
+	uint64_t each[N_BUFFERS];
+
 	if (f == NULL)
 		return;
 	(void)!od_device_sync(f->o.device, NULL); /* what a step that was given up has queued uses what is freed here */
+	list_bytes(&f->o, each);
 	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
-		od_free(f->host[i]);
+		od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));
+	od_host_free(f->o.device, f->info, f->o.max_rows * sizeof(*f->info));
+	od_host_free(f->o.device, f->tables, table_bytes(&f->o));
 	free(f->rows);
-	free(f->info);
-	free(f->tables);
 	free(f->table_of);
 	free(f->of);
 	free(f->begun);

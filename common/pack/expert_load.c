@@ -65,7 +65,7 @@ static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 		return rc;
 	inf->staging = od_buf_ref(inf->buf, 0);
 	inf->e = od_buf_ref(inf->buf, od_staging_bytes(inf->pack, inf->device, inf->form));
-	inf->rows = rows > 0 ? od_alloc(rows) : NULL;
+	inf->rows = rows > 0 ? od_host_new(inf->device, rows) : NULL;
 	if (od_ref_stage(inf->staging) == NULL || (rows > 0 && inf->rows == NULL))
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
 			       od_inflater_bytes(inf->pack, inf->device, inf->form));
@@ -100,7 +100,8 @@ void od_inflater_free(struct od_inflater *inf)
 		return;
 	od_decoder_free(inf->decoder);
 	od_buf_free(inf->buf);
-	od_free(inf->rows);
+	if (inf->rows != NULL)
+		od_host_free(inf->device, inf->rows, rows_bytes(inf->pack, inf->device));
 	free(inf);
 }
 

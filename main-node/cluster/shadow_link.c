@@ -58,7 +58,7 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 		s->stage.rows = n + OD_KV_PAGE; /* a row of each sequence and drafts; or a page */
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
 		s->stage.max_layers = most_layers(o->config);
-		s->stage.bytes = od_alloc_array(s->stage.max_layers, s->stage.layer_bytes);
+		s->stage.bytes = od_host_new(o->device, s->stage.max_layers * s->stage.layer_bytes);
 		ok = ok && s->stage.bytes != NULL;
 	}
 	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions of %u sequences", ctx_tokens, n);
@@ -79,7 +79,7 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	s->token = NULL;
 	od_free(s->bias);
 	s->bias = NULL;
-	od_free(s->stage.bytes);
+	od_host_free(s->device, s->stage.bytes, s->stage.max_layers * s->stage.layer_bytes);
 	s->stage = (struct odm_state_stage){ 0 };
 }
 

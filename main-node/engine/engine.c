@@ -56,8 +56,9 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 /* Memory of main itself, without sequences' pages; UINT64_MAX: more than 64 bits can say. */
 static uint64_t need_bytes(const struct odm_engine *e)
 {
-	const struct od_forward_opts fo = { .config = e->config, .profile = e->opts.profile, .max_rows = most_rows(e) };
-	const struct od_forward_opts chunk = { .config = e->config, .profile = e->opts.profile, .max_rows = e->opts.prefill_rows };
+	const struct od_forward_opts fo = { .config = e->config, .device = e->device, .profile = e->opts.profile, .max_rows = most_rows(e) };
+	const struct od_forward_opts chunk = { .config = e->config, .device = e->device, .profile = e->opts.profile,
+					       .max_rows = e->opts.prefill_rows };
 	const bool resident = e->opts.mode == ODM_RESIDENT;
 	const uint64_t part[] = {
 		od_dense_need_bytes(e->pack),

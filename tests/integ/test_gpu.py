@@ -241,4 +241,15 @@ def a_shadow_whose_gpu_is_lost_leaves():
     worker.kill()
 
 
+@test
+@emulated
+def too_little_memory_for_copies_is_told():
+    os.environ["OD_GPU_PINNED_BYTES"] = str(1 << 16)
+    for name, args in ("od-main", ("--resident", "--prompt", STORY)), ("od-worker", ("--port", 0)):
+        p = tool(name, "--pack", pack(), "--device", "cuda", *args, ok=False)
+        assert p.returncode == 1 and "cuda:0 emulated GPU: no host memory for copies: " in p.stderr, p
+        assert "MiB needed, pinned" in p.stderr, p
+    os.environ.pop("OD_GPU_PINNED_BYTES")
+
+
 run_tests()

@@ -99,6 +99,16 @@ static void *map(struct od_ref r)
 	return NULL;
 }
 
+static void *host_new(struct od_device *d, uint64_t bytes)
+{
+	return gpu_alloc_host(((struct od_cuda_device *)d)->gpu, bytes);
+}
+
+static void host_free(struct od_device *d, void *at)
+{
+	gpu_free_host(((struct od_cuda_device *)d)->gpu, at);
+}
+
 /* ---- queues ---- */
 
 static void put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
@@ -261,6 +271,8 @@ static const struct od_device_ops ops = {
 	.buf_new = buf_new,
 	.buf_free = buf_free,
 	.map = map,
+	.host_new = host_new,
+	.host_free = host_free,
 	.put = put,
 	.get = get,
 	.run = run,

@@ -331,7 +331,7 @@ struct gpu {
 	uint64_t n_launched, fail_at; /* fail_at 0: never */
 	atomic_bool lost;
 	uint64_t used; /* under the lock, as all below */
-	uint64_t total;
+	uint64_t total, pinned, most_pinned;
 	bool taken[OD_MAX_LATE]; /* streams */
 };
 
@@ -346,8 +346,9 @@ struct gpu_event {
 	uint64_t ticket;
 };
 
-struct memory {
-	uint64_t bytes, pad[31]; /* what follows is aligned to 256 bytes */
+struct memory { /* in front of it */
+	uint64_t bytes;
+	void *begin; /* of what malloc gave */
 };
 
 enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_LOST };
@@ -384,6 +385,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
+	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
 	g->block = calloc(1, sizeof(*g->block));
 	if (g->block != NULL) {
 		g->block->random = number_of("OD_GPU_SEED", 1) * 0x9e3779b97f4a7c15u | 1;
@@ -422,45 +424,55 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void *gpu_alloc(struct gpu *g, uint64_t bytes)
+static void *take(struct gpu *g, uint64_t bytes, size_t align, uint64_t *used, uint64_t total)
 {
 	struct memory *m = NULL;
+	char *at = NULL;
 
 	pthread_mutex_lock(&g->lock);
-	if (bytes <= g->total - g->used && !atomic_load(&g->lost))
-		m = aligned_alloc(256, (size_t)od_round_up(sizeof(*m) + bytes, 256));
-	if (m != NULL)
-		g->used += bytes;
+	if (bytes <= total - *used && !atomic_load(&g->lost))
+		at = aligned_alloc(align, (size_t)od_round_up(align + bytes, align));
+	if (at != NULL)
+		*used += bytes;
 	pthread_mutex_unlock(&g->lock);
-	if (m == NULL)
+	if (at == NULL)
 		return NULL;
-	memset(m, 0, sizeof(*m) + bytes);
-	m->bytes = bytes;
-	return m + 1;
+	memset(at, 0, align + bytes);
+	m = (struct memory *)(void *)(at + align) - 1;
+	*m = (struct memory){ bytes, at };
+	return at + align;
 }
 
-void gpu_free(struct gpu *g, void *at)
+static void give_back(struct gpu *g, void *at, uint64_t *used)
 {
 	struct memory *m = (struct memory *)at - 1;
 
 	if (at == NULL)
 		return;
 	pthread_mutex_lock(&g->lock);
-	g->used -= m->bytes;
+	*used -= m->bytes;
 	pthread_mutex_unlock(&g->lock);
-	free(m);
+	free(m->begin);
+}
+
+void *gpu_alloc(struct gpu *g, uint64_t bytes)
+{
+	return take(g, bytes, 256, &g->used, g->total);
+}
+
+void gpu_free(struct gpu *g, void *at)
+{
+	give_back(g, at, &g->used);
 }
 
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
-	(void)g;
-	return bytes < SIZE_MAX / 2 ? calloc(1, bytes > 0 ? (size_t)bytes : 1) : NULL;
+	return take(g, bytes, OD_PAGE_BYTES, &g->pinned, g->most_pinned);
 }
 
 void gpu_free_host(struct gpu *g, void *at)
 {
-	(void)g;
-	free(at);
+	give_back(g, at, &g->pinned);
 }
 
 int gpu_stream_new(struct gpu_stream **out, struct gpu *g)

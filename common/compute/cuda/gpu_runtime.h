@@ -42,7 +42,8 @@ const char *gpu_error(int error);
 /* Memory of the GPU, zeros, aligned to 256 bytes; NULL: there is too little. */
 void *gpu_alloc(struct gpu *g, uint64_t bytes);
 void gpu_free(struct gpu *g, void *at); /* NULL ok; no work uses it any more */
-/* Memory of the host that copies read and write without a detour, and kernels by the same address. NULL: too little. */
+/* Memory of the host, zeros, in pages of its own, that copies read and write without a detour, and kernels by the same address. NULL:
+ * too little. */
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes);
 void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
 
