@@ -79,12 +79,12 @@ static void op_angles(void **state)
 	bench_close(&b);
 }
 
+/* The longer rows are more than a GPU's block holds at once. */
 static void op_norm(void **state)
 {
-	enum { N = 131 };
-
-	for (int way = 0; way < 4; way++) {
-		const bool with_add = way % 2 == 1, layer = way / 2 == 1;
+	for (int way = 0; way < 8; way++) {
+		const bool with_add = way % 2 == 1, layer = way / 2 % 2 == 1;
+		const uint32_t N = way < 4 ? 131 : 8192 + 37;
 		struct od_op op = { .kind = OD_OP_NORM, .n_rows = ROWS };
 		struct bench b;
 
@@ -612,57 +612,87 @@ static void op_experts(void **state)
 	}
 }
 
-enum { COMBINE_N = 53 };
+/* k outputs of experts, and what all rows share: as it is, or through a gate; norms of them, and of both. */
+struct combine_way {
+	uint32_t k, n;
+	bool shared, gate, norms;
+};
 
-/* k outputs of experts, and what all rows share: as it is, or through a gate. */
-static void check_combine(struct bench *b, uint32_t k, bool shared, bool gate)
+/* What is added to x [n] of a row. */
+static const float *combine_by_hand(struct bench *b, const struct od_op_combine *o, size_t r, float *sum)
 {
-	enum { N = COMBINE_N };
+	const float *y = wanted_f32(b, o->y) + r * o->top_k * o->hidden, *weight = wanted_f32(b, o->weight) + r * o->top_k;
+	const float open = o->gate.buf != NULL ? 1 / (1 + od_exp(-wanted_f32(b, o->gate)[r])) : 1;
+	float *shared = o->shared.buf != NULL ? wanted_f32(b, o->shared) + r * o->hidden : NULL;
+
+	for (size_t i = 0; i < o->hidden && o->top_k > 0; i++) {
+		sum[i] = weight[0] * y[i];
+		for (size_t rank = 1; rank < o->top_k; rank++)
+			sum[i] = fmaf(weight[rank], y[rank * o->hidden + i], sum[i]);
+	}
+	if (o->experts_norm.buf != NULL)
+		b->be->rmsnorm(sum, sum, wanted(b, o->experts_norm), o->hidden, o->eps);
+	if (o->shared_norm.buf != NULL)
+		b->be->rmsnorm(shared, shared, wanted(b, o->shared_norm), o->hidden, o->eps);
+	for (size_t i = 0; i < o->hidden && shared != NULL; i++)
+		sum[i] = o->top_k > 0 ? fmaf(open, shared[i], sum[i]) : shared[i];
+	if (o->norm.buf != NULL)
+		b->be->rmsnorm(sum, sum, wanted(b, o->norm), o->hidden, o->eps);
+	return sum;
+}
+
+static void check_combine(struct bench *b, const struct combine_way *w)
+{
+	const uint32_t n = w->n;
 	struct od_op op = { .kind = OD_OP_COMBINE, .n_rows = ROWS };
 	struct od_op_combine *o = &op.combine;
+	float *sum = exact(n, sizeof(*sum));
 
 	bench_reset(b);
-	*o = (struct od_op_combine){ .y = lay_floats(b, ROWS * k * N), .weight = lay_floats(b, ROWS * k),
-				     .x = lay_floats(b, ROWS * N), .sum = scratch_of(b, ROWS * N * sizeof(float)), .top_k = k,
-				     .hidden = N };
-	if (shared)
-		o->shared = lay_floats(b, ROWS * N);
-	if (gate)
+	*o = (struct od_op_combine){ .y = lay_floats(b, ROWS * w->k * n), .weight = lay_floats(b, ROWS * w->k),
+				     .x = lay_floats(b, ROWS * n), .sum = scratch_of(b, ROWS * n * sizeof(float)), .top_k = w->k,
+				     .hidden = n, .eps = 1e-5f };
+	if (w->shared)
+		o->shared = lay_floats(b, ROWS * n);
+	if (w->gate)
 		o->gate = lay_floats(b, ROWS);
-	expect(b);
-	for (size_t i = 0; i < ROWS * N; i++) {
-		const float *y = wanted_f32(b, o->y) + i / N * k * N + i % N, *weight = wanted_f32(b, o->weight) + i / N * k;
-		const float open = gate ? 1 / (1 + od_exp(-wanted_f32(b, o->gate)[i / N])) : 1;
-		float sum = k > 0 ? weight[0] * y[0] : 0;
-
-		for (size_t rank = 1; rank < k; rank++)
-			sum = fmaf(weight[rank], y[rank * N], sum);
-		if (shared)
-			sum = fmaf(open, wanted_f32(b, o->shared)[i], sum);
-		wanted_f32(b, o->x)[i] += sum;
+	if (w->norms) {
+		o->experts_norm = lay_floats(b, n);
+		o->norm = lay_floats(b, n);
 	}
-	by_row(b, &o->y, k * N * sizeof(float));
-	by_row(b, &o->weight, k * sizeof(float));
-	by_row(b, &o->x, N * sizeof(float));
-	if (shared)
-		by_row(b, &o->shared, N * sizeof(float));
-	if (gate)
+	if (w->norms && w->shared)
+		o->shared_norm = lay_floats(b, n);
+	expect(b);
+	for (size_t r = 0; r < ROWS; r++) {
+		const float *more = combine_by_hand(b, o, r, sum);
+
+		for (size_t i = 0; i < n; i++)
+			wanted_f32(b, o->x)[r * n + i] += more[i];
+	}
+	by_row(b, &o->y, w->k * n * sizeof(float));
+	by_row(b, &o->weight, w->k * sizeof(float));
+	by_row(b, &o->x, n * sizeof(float));
+	if (w->shared)
+		by_row(b, &o->shared, n * sizeof(float));
+	if (w->gate)
 		by_row(b, &o->gate, sizeof(float));
 	check_op(b, &op, "combine");
+	free(sum);
 }
 
 static void op_combine(void **state)
 {
-	static const struct {
-		uint32_t k;
-		bool shared, gate;
-	} ways[] = { { 1, false, false }, { 3, false, false }, { 5, false, false }, { 1, true, false },
-		     { 3, true, false },  { 4, true, true },	{ 1, true, true },     { 0, true, false } };
+	static const struct combine_way ways[] = {
+		{ 1, 53, false, false, false }, { 3, 53, false, false, false }, { 5, 601, false, false, false },
+		{ 1, 53, true, false, false },	{ 3, 601, true, false, false }, { 4, 53, true, true, false },
+		{ 1, 601, true, true, false },	{ 0, 53, true, false, false },	{ 0, 601, true, false, false },
+		{ 3, 53, false, false, true },	{ 2, 601, true, false, true },	{ 9, 53, true, true, true },
+	};
 	struct bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
-		check_combine(&b, ways[i].k, ways[i].shared, ways[i].gate);
+		check_combine(&b, &ways[i]);
 	bench_close(&b);
 }
 

@@ -46,12 +46,13 @@ static void norm(struct od_cuda_device *c, const struct od_op *op)
 	const struct gpu_norm a = { .x = od_cuda_at(o->x), .y = od_cuda_at(o->y), .add = od_cuda_at(o->add), .weight = od_cuda_at(o->weight),
 				    .bias = od_cuda_at(o->bias), .n = o->n, .layer = o->kind == OD_NORM_LAYER, .eps = o->eps };
 
-	LAUNCH(c, gpu_norm, 1, op->n_rows, GPU_NORM_SHARED, a);
+	LAUNCH(c, gpu_norm, 1, op->n_rows, gpu_row_shared(o->n), a);
 }
 
 static void rope_store(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_rope_store *o = &op->rope_store;
+	const uint32_t q = o->n_heads * o->k_dim, k = o->n_kv_heads * o->k_dim;
 	const struct gpu_rope_store a = {
 		.rows = od_cuda_at(o->rows), .q = od_cuda_at(o->q), .k = od_cuda_at(o->k), .v = od_cuda_at(o->v), .turn = turn_of(&o->turn),
 		.q_norm = od_cuda_at(o->q_norm), .k_norm = od_cuda_at(o->k_norm), .norm_row = o->norm_row, .v_norm = o->v_norm,
@@ -59,7 +60,7 @@ static void rope_store(struct od_cuda_device *c, const struct od_op *op)
 		.n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim,
 	};
 
-	LAUNCH(c, gpu_rope_store, 1, op->n_rows, GPU_NORM_SHARED, a);
+	LAUNCH(c, gpu_rope_store, 1, op->n_rows, gpu_row_shared(!o->norm_row ? 0 : q > k ? q : k), a);
 }
 
 static void latent_store(struct od_cuda_device *c, const struct od_op *op)
@@ -68,7 +69,7 @@ static void latent_store(struct od_cuda_device *c, const struct od_op *op)
 	const struct gpu_latent_store a = { .rows = od_cuda_at(o->rows), .latent_key = od_cuda_at(o->latent_key), .turn = turn_of(&o->turn),
 					    .norm = od_cuda_at(o->norm), .eps = o->eps, .stream = od_cuda_kv(&o->stream), .rank = o->rank };
 
-	LAUNCH(c, gpu_latent_store, 1, op->n_rows, GPU_NORM_SHARED, a);
+	LAUNCH(c, gpu_latent_store, 1, op->n_rows, gpu_row_shared(o->rank), a);
 }
 
 static void split(struct od_cuda_device *c, const struct od_op *op)
@@ -105,7 +106,10 @@ static void combine(struct od_cuda_device *c, const struct od_op *op)
 		.sum = od_cuda_at(o->sum), .shared = od_cuda_at(o->shared), .top_k = o->top_k, .hidden = o->hidden, .eps = o->eps,
 	};
 
-	LAUNCH(c, gpu_combine, 1, op->n_rows, GPU_NORM_SHARED, a);
+	if (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL)
+		LAUNCH(c, gpu_combine, 1, op->n_rows, gpu_row_shared(o->hidden), a);
+	else
+		LAUNCH(c, gpu_combine, od_cuda_blocks(o->hidden, GPU_NORM_THREADS), op->n_rows, 0, a);
 }
 
 static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)

@@ -1,6 +1,6 @@
 /* gpu_rows.h - sums over a row, and norms, by a block. Sums have the 16 lanes of backend.h: a row's first 16 threads have one each.
  *
- * All threads of the block call these; they begin and end with the block together. Shared memory: GPU_NORM_SHARED of kernels.h.
+ * All threads of the block call these; they begin and end with the block together. Shared memory: gpu_row_shared of kernels.h.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_ROWS_H
 #define OD_COMPUTE_GPU_ROWS_H
@@ -32,32 +32,111 @@ GPU_FN float gpu_activation(uint32_t act, float g, float u, float limit)
 /* How a sum takes an element. */
 enum gpu_sum { GPU_SUM, GPU_SQUARES, GPU_SQUARES_FROM };
 
+#define GPU_EACH 8u /* elements of a thread, whose loads are under way together */
+
+GPU_FN float gpu_sum_with(const enum gpu_sum how, float sum, float x, float from)
+{
+	const float d = how == GPU_SQUARES_FROM ? x - from : x;
+
+	return how == GPU_SUM ? sum + d : fmaf(d, d, sum);
+}
+
+/* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. */
+GPU_FN float gpu_lane_sum(const enum gpu_sum how, const float *x, unsigned n, float from, float sum)
+{
+	for (unsigned begin = gpu_lane() % GPU_LANES; begin < n; begin += GPU_EACH * GPU_LANES) {
+		float v[GPU_EACH];
+
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			v[e] = x[begin + e * GPU_LANES < n ? begin + e * GPU_LANES : begin];
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			if (begin + e * GPU_LANES < n)
+				sum = gpu_sum_with(how, sum, v[e], from);
+	}
+	return sum;
+}
+
 /* The sum of x, of x^2, or of (x - from)^2; every lane of a warp gets it, if its first 16 lanes, and its last, all do the same. */
 GPU_FN float gpu_lanes_sum(const enum gpu_sum how, const float *x, unsigned n, float from)
 {
-	float sum = 0;
-
-	for (unsigned i = gpu_lane() % GPU_LANES; i < n; i += GPU_LANES) {
-		const float d = how == GPU_SQUARES_FROM ? x[i] - from : x[i];
-
-		sum = how == GPU_SUM ? sum + d : fmaf(d, d, sum);
-	}
-	return gpu_fold_each(sum);
+	return gpu_fold_each(gpu_lane_sum(how, x, n, from, 0));
 }
 
-/* For the whole block: the first warp computes it. */
+/* In shared memory: a sum, then a piece of a row. */
+GPU_FN float *gpu_row_piece(void)
+{
+	return (float *)(void *)(gpu_shared() + GPU_ROW_HEAD);
+}
+
+GPU_FN void gpu_copy_piece(const float *x, unsigned n)
+{
+	float *to = gpu_row_piece();
+
+	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * gpu_threads()) {
+		float v[GPU_EACH];
+
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			v[e] = x[begin + e * gpu_threads() < n ? begin + e * gpu_threads() : begin];
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			if (begin + e * gpu_threads() < n)
+				to[begin + e * gpu_threads()] = v[e];
+	}
+}
+
+/* For the whole block. All threads bring the row to shared memory, since 16 lanes alone would wait for each of their loads; the first
+ * warp adds. A row of one piece stays there until the next barrier but one. */
 GPU_FN float gpu_block_sum(const enum gpu_sum how, const float *x, unsigned n, float from)
 {
-	float *shared = (float *)(void *)gpu_shared(), sum;
+	float *result = (float *)(void *)gpu_shared(), sum = 0;
 
-	gpu_sync();
+	for (unsigned at = 0; at < n; at += GPU_ROW_PIECE) {
+		const unsigned some = n - at < GPU_ROW_PIECE ? n - at : GPU_ROW_PIECE;
+
+		gpu_sync();
+		gpu_copy_piece(x + at, some);
+		gpu_sync();
+		if (gpu_warp() == 0)
+			sum = gpu_lane_sum(how, gpu_row_piece(), some, from, sum);
+	}
 	if (gpu_warp() == 0) {
-		sum = gpu_lanes_sum(how, x, n, from);
+		sum = gpu_fold_each(sum);
 		if (gpu_lane() == 0)
-			shared[0] = sum;
+			result[0] = sum;
 	}
 	gpu_sync();
-	return shared[0];
+	return result[0];
+}
+
+/* Where gpu_block_sum has left x [n]. */
+GPU_FN const float *gpu_row_left(const float *x, unsigned n)
+{
+	return n <= GPU_ROW_PIECE ? gpu_row_piece() : x;
+}
+
+/* y = (x - mean) * by * w + b; w NULL: ones; b NULL: none, and no mean. y may be x. Elements first, first + step, ... */
+GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const float *w, const float *b, unsigned n, unsigned first,
+			  unsigned step)
+{
+	for (unsigned begin = first; begin < n; begin += GPU_EACH * step) {
+		float v[GPU_EACH], f[GPU_EACH], c[GPU_EACH];
+
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++) {
+			const unsigned i = begin + e * step < n ? begin + e * step : begin;
+
+			v[e] = x[i];
+			f[e] = w != NULL ? w[i] : 1;
+			c[e] = b != NULL ? b[i] : 0;
+		}
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			if (begin + e * step < n)
+				y[begin + e * step] = gpu_canonical(b != NULL ? (v[e] - mean) * by * f[e] + c[e] : v[e] * by * f[e]);
+	}
 }
 
 /* y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. */
@@ -65,11 +144,7 @@ GPU_FN void gpu_block_rmsnorm(float *y, const float *x, const float *w, unsigned
 {
 	const float by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
 
-	for (unsigned i = gpu_thread(); i < n; i += gpu_threads()) {
-		const float v = x[i] * by;
-
-		y[i] = gpu_canonical(w != NULL ? v * w[i] : v);
-	}
+	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads());
 	gpu_sync();
 }
 
@@ -78,8 +153,7 @@ GPU_FN void gpu_block_layernorm(float *y, const float *x, const float *w, const 
 	const float mean = gpu_block_sum(GPU_SUM, x, n, 0) / (float)n;
 	const float by = 1.0f / sqrtf(gpu_block_sum(GPU_SQUARES_FROM, x, n, mean) / (float)n + eps);
 
-	for (unsigned i = gpu_thread(); i < n; i += gpu_threads())
-		y[i] = gpu_canonical((x[i] - mean) * by * w[i] + b[i]);
+	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads());
 	gpu_sync();
 }
 
@@ -90,16 +164,12 @@ GPU_FN void gpu_groups_rmsnorm(float *u, unsigned n_rows, unsigned n, const floa
 
 	for (unsigned first = 0; first < n_rows; first += groups) {
 		/* Both halves of a warp go along, for what they do together. */
-		const unsigned row = first + mine < n_rows ? first + mine : n_rows - 1;
-		float *x = u + (size_t)row * n;
+		const bool is_one = first + mine < n_rows;
+		float *x = u + (size_t)(is_one ? first + mine : n_rows - 1) * n;
 		const float by = 1.0f / sqrtf(gpu_canonical(gpu_lanes_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
 
 		gpu_sync();
-		for (unsigned i = gpu_lane() % GPU_LANES; first + mine < n_rows && i < n; i += GPU_LANES) {
-			const float v = x[i] * by;
-
-			x[i] = gpu_canonical(w != NULL ? v * w[i] : v);
-		}
+		gpu_scale_row(x, x, 0, by, w, NULL, is_one ? n : 0, gpu_lane() % GPU_LANES, GPU_LANES);
 		gpu_sync();
 	}
 }

@@ -112,15 +112,31 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 	to[a.half + i] = (float)sine * a.magnitude[set];
 }
 
+/* x += add */
+GPU_FN void add_row(float *x, const float *add, unsigned n)
+{
+	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * GPU_NORM_THREADS) {
+		float sum[GPU_EACH];
+
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++) {
+			const unsigned i = begin + e * GPU_NORM_THREADS < n ? begin + e * GPU_NORM_THREADS : begin;
+
+			sum[e] = x[i] + add[i];
+		}
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			if (begin + e * GPU_NORM_THREADS < n)
+				x[begin + e * GPU_NORM_THREADS] = sum[e];
+	}
+}
+
 GPU_KERNEL(gpu_norm, struct gpu_norm, GPU_NORM_THREADS)
 {
 	float *x = a.x + (size_t)gpu_block_y() * a.n, *y = a.y + (size_t)gpu_block_y() * a.n;
 
 	if (a.add != NULL) {
-		const float *add = a.add + (size_t)gpu_block_y() * a.n;
-
-		for (unsigned i = gpu_thread(); i < a.n; i += GPU_NORM_THREADS)
-			x[i] += add[i];
+		add_row(x, a.add + (size_t)gpu_block_y() * a.n, a.n);
 		gpu_sync();
 	}
 	if (a.layer)
@@ -249,37 +265,45 @@ GPU_KERNEL(gpu_gate, struct gpu_gate, GPU_ROW_THREADS)
 		a.y[at] *= gpu_sigmoid(a.gate[at]);
 }
 
+/* The sum of weight * y, in the order of choice. */
+GPU_FN float weighted(const float *y, const float *weight, unsigned top_k, unsigned n)
+{
+	float s = weight[0] * y[0];
+
+	GPU_UNROLL_N(8)
+	for (unsigned k = 1; k < top_k; k++)
+		s = gpu_canonical(fmaf(weight[k], y[(size_t)k * n], s));
+	return s;
+}
+
 GPU_KERNEL(gpu_combine, struct gpu_combine, GPU_NORM_THREADS)
 {
-	const unsigned n = a.hidden, r = gpu_block_y();
+	const unsigned n = a.hidden, r = gpu_block_y(), step = gpu_grid_x() * GPU_NORM_THREADS;
+	const unsigned first = gpu_block_x() * GPU_NORM_THREADS + gpu_thread();
+	const bool norms = a.top_k > 0 && (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL);
 	float *x = a.x + (size_t)r * n, *sum = a.top_k > 0 ? a.sum + (size_t)r * n : NULL;
 	float *shared = a.shared != NULL ? a.shared + (size_t)r * n : NULL;
 
-	for (unsigned i = gpu_thread(); a.top_k > 0 && i < n; i += GPU_NORM_THREADS) {
-		const float *y = a.y + (size_t)r * a.top_k * n + i, *weight = a.weight + (size_t)r * a.top_k;
-		float s = weight[0] * y[0];
-
-		for (unsigned k = 1; k < a.top_k; k++)
-			s = gpu_canonical(fmaf(weight[k], y[(size_t)k * n], s));
-		sum[i] = s;
-	}
-	gpu_sync();
-	if (a.top_k > 0) {
+	for (unsigned i = first; a.top_k > 0 && i < n; i += step)
+		sum[i] = weighted(a.y + (size_t)r * a.top_k * n + i, a.weight + (size_t)r * a.top_k, a.top_k, n);
+	if (norms) {
+		gpu_sync();
 		if (a.experts_norm != NULL)
 			gpu_block_rmsnorm(sum, sum, a.experts_norm, n, a.eps);
 		if (shared != NULL && a.shared_norm != NULL)
 			gpu_block_rmsnorm(shared, shared, a.shared_norm, n, a.eps);
-		if (shared != NULL) {
-			const float gate = a.gate != NULL ? gpu_sigmoid(a.gate[r]) : 1;
-
-			for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
-				sum[i] = gpu_canonical(fmaf(gate, shared[i], sum[i]));
-			gpu_sync();
-		}
-		if (a.norm != NULL)
-			gpu_block_rmsnorm(sum, sum, a.norm, n, a.eps);
 	}
-	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS) {
+	if (a.top_k > 0 && shared != NULL) {
+		const float gate = a.gate != NULL ? gpu_sigmoid(a.gate[r]) : 1;
+
+		for (unsigned i = first; i < n; i += step)
+			sum[i] = gpu_canonical(fmaf(gate, shared[i], sum[i]));
+	}
+	if (norms && a.norm != NULL) {
+		gpu_sync();
+		gpu_block_rmsnorm(sum, sum, a.norm, n, a.eps);
+	}
+	for (unsigned i = first; i < n; i += step) {
 		const float to = x[i] + (a.top_k > 0 ? sum[i] : shared[i]);
 
 		x[i] = a.scale != NULL ? to * *a.scale : to;

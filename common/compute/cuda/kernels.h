@@ -160,8 +160,15 @@ struct gpu_row { /* as struct od_row_info */
 #define GPU_KV_PAGE 64u /* as OD_KV_PAGE */
 
 #define GPU_ROW_THREADS 256u
-#define GPU_NORM_THREADS 128u
-#define GPU_NORM_SHARED 16u /* bytes of shared memory of kernels with norms (gpu_rows.h) */
+#define GPU_NORM_THREADS 256u
+#define GPU_ROW_HEAD 16u    /* bytes: before a piece of a row in shared memory (gpu_rows.h) */
+#define GPU_ROW_PIECE 8192u /* floats; longer rows come in several pieces */
+
+/* Shared memory of kernels with norms of rows of n. */
+static inline size_t gpu_row_shared(uint32_t n)
+{
+	return GPU_ROW_HEAD + sizeof(float) * (n < GPU_ROW_PIECE ? n : GPU_ROW_PIECE);
+}
 
 /* y [n] += bias [n] (NULL: none), then the cap (0: none). grid.x: n / GPU_ROW_THREADS. */
 struct gpu_bias {
@@ -270,7 +277,7 @@ struct gpu_gate {
 };
 GPU_LAUNCHER(gpu_gate, struct gpu_gate);
 
-/* A block of GPU_NORM_THREADS for each row. */
+/* Without norms all elements of a row are independent: grid.x: hidden / GPU_NORM_THREADS. Else 1. */
 struct gpu_combine {
 	const float *y, *weight, *gate, *experts_norm, *shared_norm, *norm, *scale;
 	float *x, *sum, *shared;
