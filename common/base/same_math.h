@@ -1,8 +1,9 @@
-/* same_math.h - exp and log whose results have the same bits everywhere. A C library chooses its own by CPU, and the last bit
+/* same_math.h - exp, log, sine and cosine whose results have the same bits everywhere. A C library chooses its own by CPU, and the last bit
  * can decide which of two tokens is chosen. Thread: any. */
 #ifndef OD_BASE_SAME_MATH_H
 #define OD_BASE_SAME_MATH_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -55,6 +56,48 @@ OD_SAME double od_log_same(double x)
 	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
 		sum = c[i] + sum * rr;
 	return n * OD_LN2_HI + (n * OD_LN2_LO + r * sum);
+}
+
+/* pi/2 as the sum of two doubles; what is left (1.5e-33) times 2^20 is far below the last bit. */
+#define OD_PIO2_HI 0x1.921fb54442d18p+0
+#define OD_PIO2_LO 0x1.1a62633145c07p-54
+#define OD_TWO_OVER_PI 0x1.45f306dc9c883p-1
+/* Adding it leaves a double that ends in the nearest integer: rounding without a call that may differ. */
+#define OD_ROUND_MAGIC 0x1.8p52
+
+/* Sine and cosine of |x| < 2^20. Taylor series on [-pi/4, pi/4]; the first missing term is below 1e-19. Only fma, add and mul: those
+ * are exact by IEEE 754 on every processor, which a library's sin is not. */
+OD_SAME void od_sincos_same(double x, double *sin_x, double *cos_x)
+{
+	static const double sin_term[] = {
+		-1.0 / 6,	 1.0 / 120,	     -1.0 / 5040,	     1.0 / 362880,
+		-1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0, 1.0 / 355687428096000.0,
+	};
+	static const double cos_term[] = {
+		-1.0 / 2,	1.0 / 24,	   -1.0 / 720,		 1.0 / 40320,
+		-1.0 / 3628800, 1.0 / 479001600,   -1.0 / 87178291200.0, 1.0 / 20922789888000.0,
+		-1.0 / 6402373705728000.0,
+	};
+	const double shifted = fma(x, OD_TWO_OVER_PI, OD_ROUND_MAGIC), n = shifted - OD_ROUND_MAGIC;
+	/* The first step is exact (n * OD_PIO2_HI is a multiple of 2^-52 and the difference below 1); the second
+	 * rounds once, by at most 2^-54. */
+	const double r = fma(-n, OD_PIO2_LO, fma(-n, OD_PIO2_HI, x)), z = r * r;
+	double ps = sin_term[7], pc = cos_term[8], s, c;
+	uint64_t quadrant;
+
+	memcpy(&quadrant, &shifted, sizeof(quadrant));
+	for (int i = 6; i >= 0; i--)
+		ps = fma(ps, z, sin_term[i]);
+	for (int i = 7; i >= 0; i--)
+		pc = fma(pc, z, cos_term[i]);
+	s = fma(r * z, ps, r);
+	c = fma(z, pc, 1.0);
+	switch (quadrant & 3u) {
+	case 0: *sin_x = s, *cos_x = c; break;
+	case 1: *sin_x = c, *cos_x = -s; break;
+	case 2: *sin_x = -s, *cos_x = -c; break;
+	default: *sin_x = -c, *cos_x = s; break;
+	}
 }
 
 #endif

@@ -44,6 +44,7 @@ GPU_FN float gpu_sum_with(const enum gpu_sum how, float sum, float x, float from
 /* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. */
 GPU_FN float gpu_lane_sum(const enum gpu_sum how, const float *x, unsigned n, float from, float sum)
 {
+	GPU_NO_UNROLL
 	for (unsigned begin = gpu_lane() % GPU_LANES; begin < n; begin += GPU_EACH * GPU_LANES) {
 		float v[GPU_EACH];
 
@@ -74,6 +75,7 @@ GPU_FN void gpu_copy_piece(const float *x, unsigned n)
 {
 	float *to = gpu_row_piece();
 
+	GPU_NO_UNROLL
 	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * gpu_threads()) {
 		float v[GPU_EACH];
 
@@ -93,6 +95,7 @@ GPU_FN float gpu_block_sum(const enum gpu_sum how, const float *x, unsigned n, f
 {
 	float *result = (float *)(void *)gpu_shared(), sum = 0;
 
+	GPU_NO_UNROLL
 	for (unsigned at = 0; at < n; at += GPU_ROW_PIECE) {
 		const unsigned some = n - at < GPU_ROW_PIECE ? n - at : GPU_ROW_PIECE;
 
@@ -121,6 +124,7 @@ GPU_FN const float *gpu_row_left(const float *x, unsigned n)
 GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const float *w, const float *b, unsigned n, unsigned first,
 			  unsigned step)
 {
+	GPU_NO_UNROLL
 	for (unsigned begin = first; begin < n; begin += GPU_EACH * step) {
 		float v[GPU_EACH], f[GPU_EACH], c[GPU_EACH];
 

@@ -1,4 +1,5 @@
-/* gpu_weights.h - one weight of a published matrix (struct gpu_mat), of any alignment. Not for a shadow's.
+/* gpu_weights.h - codes of weights (enum gpu_form), but for NF4: their values, one of any alignment, or some read together; and scales
+ * of published matrices (struct gpu_mat). Elements of keys and values are codes, too.
  *
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_WEIGHTS_H
@@ -12,23 +13,85 @@ GPU_FN bool gpu_is_scaled(const unsigned form)
 	return form >= GPU_SCALED_I8;
 }
 
+GPU_FN unsigned gpu_code_bits(const unsigned form)
+{
+	switch (form) {
+	case GPU_F32: return 32;
+	case GPU_BF16:
+	case GPU_F16: return 16;
+	case GPU_SCALED_U4:
+	case GPU_SCALED_E2M1: return 4;
+	default: return 8;
+	}
+}
+
+GPU_FN size_t gpu_codes_bytes(const unsigned form, size_t n) /* of n codes, which are whole bytes */
+{
+	return n * gpu_code_bits(form) / 8;
+}
+
+/* What a code stands for, without scale. */
+GPU_FN float gpu_code(const unsigned form, uint32_t code)
+{
+	switch (form) {
+	case GPU_BF16: return gpu_bf16(code);
+	case GPU_F16: return gpu_f16(code);
+	case GPU_F32: return gpu_bits_float(code);
+	case GPU_E4M3:
+	case GPU_SCALED_E4M3: return gpu_e4m3(code);
+	case GPU_E5M2:
+	case GPU_SCALED_E5M2: return gpu_e5m2(code);
+	case GPU_SCALED_U8: return (float)((int)code - 128);
+	case GPU_SCALED_U4: return (float)((int)code - 8);
+	case GPU_SCALED_E2M1: return gpu_e2m1(code);
+	default: return (float)(int8_t)code; /* INT8 of all kinds */
+	}
+}
+
 /* The code of weight i of a row, without scale. */
 GPU_FN float gpu_code_at(const unsigned form, const unsigned char *row, size_t i)
 {
-	switch (form) {
-	case GPU_BF16: return gpu_bf16(((const uint16_t *)(const void *)row)[i]);
-	case GPU_F16: return gpu_f16(((const uint16_t *)(const void *)row)[i]);
-	case GPU_F32: return ((const float *)(const void *)row)[i];
-	case GPU_E4M3:
-	case GPU_SCALED_E4M3: return gpu_e4m3(row[i]);
-	case GPU_E5M2:
-	case GPU_SCALED_E5M2: return gpu_e5m2(row[i]);
-	case GPU_SCALED_I8: return (float)(int8_t)row[i];
-	case GPU_SCALED_U8: return (float)((int)row[i] - 128);
-	case GPU_SCALED_U4: return (float)((int)(row[i / 2] >> 4 * (i % 2) & 15u) - 8);
-	case GPU_SCALED_E2M1: return gpu_e2m1(row[i / 2] >> 4 * (i % 2) & 15u);
-	default: return 0;
+	switch (gpu_code_bits(form)) {
+	case 32: return gpu_code(form, ((const uint32_t *)(const void *)row)[i]);
+	case 16: return gpu_code(form, ((const uint16_t *)(const void *)row)[i]);
+	case 4: return gpu_code(form, row[i / 2] >> 4 * (i % 2) & 15u);
+	default: return gpu_code(form, row[i]);
 	}
+}
+
+/* Codes as they are read: 2, 4, 8 or 16 bytes, aligned to that. */
+struct gpu_raw {
+	uint32_t w[4];
+};
+
+GPU_FN struct gpu_raw gpu_load_raw(const unsigned bytes, const unsigned char *at)
+{
+	struct gpu_raw r = { { 0, 0, 0, 0 } };
+
+	if (bytes == 16) {
+		const gpu_u4 v = gpu_load_16(at);
+
+		r.w[0] = v.x, r.w[1] = v.y, r.w[2] = v.z, r.w[3] = v.w;
+	} else if (bytes == 8) {
+		const gpu_u2 v = gpu_load_8(at);
+
+		r.w[0] = v.x, r.w[1] = v.y;
+	} else if (bytes == 4) {
+		r.w[0] = gpu_load_4(at);
+	} else {
+		r.w[0] = *(const uint16_t *)(const void *)at;
+	}
+	return r;
+}
+
+/* x [n]: the first n codes. */
+GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_raw r, float *x)
+{
+	const unsigned bits = gpu_code_bits(form), each = 32 / bits;
+
+	GPU_UNROLL
+	for (unsigned i = 0; i < n; i++)
+		x[i] = gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
 }
 
 /* Scale i of all. */

@@ -20,46 +20,14 @@
 #define MAX_VALUES 32u /* sums of a thread */
 #define LOWEST (-FLT_MAX) /* as ATTN_LOWEST of cpu_kernels.h */
 
-/* ---- Elements of keys and values ---- */
-
-struct raw {
-	uint32_t w[4];
-};
-
-GPU_FN struct raw load_raw(const unsigned bytes, const unsigned char *at)
+GPU_FN unsigned form_of(const bool bf16) /* of keys and values */
 {
-	struct raw r = { { 0, 0, 0, 0 } };
-
-	if (bytes == 16) {
-		const gpu_u4 v = gpu_load_16(at);
-
-		r.w[0] = v.x, r.w[1] = v.y, r.w[2] = v.z, r.w[3] = v.w;
-	} else if (bytes == 8) {
-		const gpu_u2 v = gpu_load_8(at);
-
-		r.w[0] = v.x, r.w[1] = v.y;
-	} else if (bytes == 4) {
-		r.w[0] = gpu_load_4(at);
-	} else {
-		r.w[0] = *(const uint16_t *)(const void *)at;
-	}
-	return r;
-}
-
-GPU_FN void decode(const bool bf16, const unsigned n, const struct raw r, float *x)
-{
-	GPU_UNROLL
-	for (unsigned i = 0; i < n; i++) {
-		if (bf16)
-			x[i] = gpu_bits_float(i % 2 == 0 ? r.w[i / 2] << 16 : r.w[i / 2] & 0xffff0000u);
-		else
-			x[i] = gpu_bits_float(r.w[i]);
-	}
+	return bf16 ? GPU_BF16 : GPU_F32;
 }
 
 GPU_FN unsigned bytes_of(const bool bf16, const unsigned n)
 {
-	return bf16 ? 2 * n : 4 * n;
+	return (unsigned)gpu_codes_bytes(form_of(bf16), n);
 }
 
 /* ---- A block's work ---- */
@@ -145,13 +113,13 @@ GPU_FN void share(const unsigned T, const unsigned H, const struct work *w)
 GPU_FN void add_keys(const bool bf16, const unsigned H, const unsigned n, const unsigned char *const *key, size_t at, const float *q,
 		     uint32_t q_stride, float *sum)
 {
-	struct raw raw[MAX_STEPS * KEYS];
+	struct gpu_raw raw[MAX_STEPS * KEYS];
 
 	GPU_UNROLL
 	for (unsigned s = 0; s < n; s++) {
 		GPU_UNROLL
 		for (unsigned j = 0; j < KEYS; j++)
-			raw[s * KEYS + j] = load_raw(bytes_of(bf16, 4), key[j] + at + bytes_of(bf16, 16) * s);
+			raw[s * KEYS + j] = gpu_load_raw(bytes_of(bf16, 4), key[j] + at + bytes_of(bf16, 16) * s);
 	}
 	gpu_sync_warp(); /* or else the compiler moves loads behind what waits for others */
 	GPU_UNROLL
@@ -160,7 +128,7 @@ GPU_FN void add_keys(const bool bf16, const unsigned H, const unsigned n, const 
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < KEYS; j++)
-			decode(bf16, 4, raw[s * KEYS + j], x + 4 * j);
+			gpu_decode(form_of(bf16), 4, raw[s * KEYS + j], x + 4 * j);
 		GPU_UNROLL
 		for (unsigned h = 0; h < H; h++) {
 			const gpu_f4 v = gpu_load_f4(q + h * q_stride + 16 * s);
@@ -192,7 +160,7 @@ GPU_FN void add_keys_slowly(const bool bf16, const unsigned H, const unsigned ch
 			for (unsigned j = 0; j < KEYS; j++) {
 				float x;
 
-				decode(bf16, 1, load_raw(bytes_of(bf16, 1), key[j] + (size_t)(k + i) * bytes_of(bf16, 1)), &x);
+				gpu_decode(form_of(bf16), 1, gpu_load_raw(bytes_of(bf16, 1), key[j] + (size_t)(k + i) * bytes_of(bf16, 1)), &x);
 				GPU_UNROLL
 				for (unsigned h = 0; h < H; h++) {
 					float *to = sum + (j * H + h) * 4 + i;
@@ -324,17 +292,17 @@ GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *
 GPU_FN void add_values(const bool bf16, const unsigned H, const unsigned E, const unsigned N, const unsigned AHEAD, const bool all,
 		       const unsigned char *value, uint32_t row_bytes, unsigned n, const float *e, float *acc)
 {
-	struct raw raw[MAX_AHEAD];
+	struct gpu_raw raw[MAX_AHEAD];
 
 	GPU_UNROLL
 	for (unsigned u = 0; u < AHEAD; u++)
-		raw[u] = load_raw(bytes_of(bf16, E), value + (size_t)(all || u < n ? u : n - 1) * row_bytes);
+		raw[u] = gpu_load_raw(bytes_of(bf16, E), value + (size_t)(all || u < n ? u : n - 1) * row_bytes);
 	GPU_UNROLL
 	for (unsigned u = 0; u < AHEAD; u++) {
 		const float *weight = e + (all || u < n ? u : n - 1) * H;
 		float x[4], by[GPU_ATTEND_HEADS];
 
-		decode(bf16, E, raw[u], x);
+		gpu_decode(form_of(bf16), E, raw[u], x);
 		GPU_UNROLL
 		for (unsigned h = 0; h < N; h += 4) {
 			if (N % 4 == 0) {

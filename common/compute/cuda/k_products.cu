@@ -9,7 +9,7 @@
 
 GPU_FN unsigned threads_of(const unsigned form) /* of an output */
 {
-	return form == GPU_SCALED_U4 || form == GPU_SCALED_E2M1 ? 2 : 4;
+	return gpu_code_bits(form) == 4 ? 2 : 4;
 }
 
 GPU_FN bool is_grouped(const unsigned form)
@@ -49,110 +49,10 @@ GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
 
 	if (form == GPU_NF4)
 		return nf4_value(word[j / 2] >> 4 * (j % 2));
-	return form == GPU_INT8 || form == GPU_INT8_GROUP ? (float)(int8_t)row[i] : gpu_code_at(form, row, i);
+	return gpu_code_at(form, row, i);
 }
-
-/* ---- A thread's lanes of 16 weights ---- */
 
 #define MAX_C 8u /* lanes of a thread */
-
-/* Words that they take; the same for each step but for NF4, whose words hold eight steps. */
-GPU_FN unsigned words_of(const unsigned form)
-{
-	switch (form) {
-	case GPU_BF16:
-	case GPU_F16: return 2;
-	case GPU_F32: return 4;
-	default: return 1;
-	}
-}
-
-GPU_FN size_t bytes_of(const unsigned form, size_t n) /* of n weights, a multiple of 16 */
-{
-	switch (form) {
-	case GPU_BF16:
-	case GPU_F16: return 2 * n;
-	case GPU_F32: return 4 * n;
-	case GPU_SCALED_U4:
-	case GPU_SCALED_E2M1: return n / 2;
-	default: return n;
-	}
-}
-
-struct raw {
-	uint32_t w[4];
-};
-
-GPU_FN struct raw load_raw(const unsigned form, const unsigned char *at)
-{
-	struct raw r = { { 0, 0, 0, 0 } };
-
-	if (words_of(form) == 4) {
-		const gpu_u4 v = gpu_load_16(at);
-
-		r.w[0] = v.x, r.w[1] = v.y, r.w[2] = v.z, r.w[3] = v.w;
-	} else if (words_of(form) == 2) {
-		const gpu_u2 v = gpu_load_8(at);
-
-		r.w[0] = v.x, r.w[1] = v.y;
-	} else {
-		r.w[0] = gpu_load_4(at);
-	}
-	return r;
-}
-
-GPU_FN void decode(const unsigned form, const struct raw r, float *w)
-{
-	switch (form) {
-	case GPU_BF16:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = gpu_bits_float(i % 2 == 0 ? r.w[i / 2] << 16 : r.w[i / 2] & 0xffff0000u);
-		break;
-	case GPU_F16:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = gpu_f16(r.w[i / 2] >> 16 * (i % 2) & 0xffffu);
-		break;
-	case GPU_F32:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = gpu_bits_float(r.w[i]);
-		break;
-	case GPU_SCALED_U4:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 8; i++)
-			w[i] = (float)((int)(r.w[0] >> 4 * i & 15u) - 8);
-		break;
-	case GPU_SCALED_E2M1:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 8; i++)
-			w[i] = gpu_e2m1(r.w[0] >> 4 * i & 15u);
-		break;
-	case GPU_E4M3:
-	case GPU_SCALED_E4M3:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = gpu_e4m3(r.w[0] >> 8 * i & 255u);
-		break;
-	case GPU_E5M2:
-	case GPU_SCALED_E5M2:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = gpu_e5m2(r.w[0] >> 8 * i & 255u);
-		break;
-	case GPU_SCALED_U8:
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = (float)((int)(r.w[0] >> 8 * i & 255u) - 128);
-		break;
-	default: /* INT8 */
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++)
-			w[i] = (float)(int8_t)(r.w[0] >> 8 * i & 255u);
-		break;
-	}
-}
 
 /* ---- A tile: a block's outputs with some rows ---- */
 
@@ -199,17 +99,17 @@ GPU_FN void steps_of(const unsigned form, const unsigned R, const struct tile *t
 {
 	const unsigned C = GPU_LANES / threads_of(form);
 	const struct gpu_mat *m = t->m;
-	struct raw raw[STEPS];
+	struct gpu_raw raw[STEPS];
 	float w[MAX_C], scale = 1;
 
 	GPU_UNROLL
 	for (unsigned s = 0; s < n_steps; s++)
-		raw[s] = load_raw(form, t->row + bytes_of(form, k + 16 * s) + bytes_of(form, 16) / threads_of(form) * (t->lane / C));
+		raw[s] = gpu_load_raw((unsigned)gpu_codes_bytes(form, C), t->row + gpu_codes_bytes(form, k + 16 * s) + gpu_codes_bytes(form, C) * (t->lane / C));
 	GPU_UNROLL
 	for (unsigned s = 0; s < n_steps; s++) {
 		const size_t at = k + 16 * s;
 
-		decode(form, raw[s], w);
+		gpu_decode(form, C, raw[s], w);
 		if (gpu_is_scaled(form)) {
 			if (s == 0 || at % m->group == 0)
 				scale = gpu_scale_at(m, (size_t)t->out * ((m->n_in + m->group - 1) / m->group) + at / m->group);
@@ -279,7 +179,7 @@ GPU_FN void slow(const unsigned form, const unsigned R, const struct tile *t, si
 
 GPU_FN bool is_aligned(const unsigned form, const struct tile *t)
 {
-	const size_t each = form == GPU_NF4 ? 16 : bytes_of(form, 16) / threads_of(form);
+	const size_t each = form == GPU_NF4 ? 16 : gpu_codes_bytes(form, 16) / threads_of(form);
 
 	return t->aligned && t->m->row_bytes % each == 0 && (uintptr_t)t->m->data % each == 0;
 }

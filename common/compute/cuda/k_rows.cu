@@ -1,4 +1,5 @@
 /* What is done to each row by itself: embedding, angles, norms, activations, and what stands before and behind attention. */
+#include "common/base/same_math.h"
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/kernels.h"
@@ -64,40 +65,6 @@ GPU_KERNEL(gpu_embed, struct gpu_embed, GPU_ROW_THREADS)
 	a.x[(size_t)gpu_block_y() * a.hidden + element()] = a.scale != 0 ? v * a.scale : v;
 }
 
-/* od_sincos (backend.h). */
-GPU_FN void sin_cos(double x, double *sin_x, double *cos_x)
-{
-	const double sin_term[] = {
-		-1.0 / 6,	 1.0 / 120,	     -1.0 / 5040,	     1.0 / 362880,
-		-1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0, 1.0 / 355687428096000.0,
-	};
-	const double cos_term[] = {
-		-1.0 / 2,	1.0 / 24,	   -1.0 / 720,		 1.0 / 40320,
-		-1.0 / 3628800, 1.0 / 479001600,   -1.0 / 87178291200.0, 1.0 / 20922789888000.0,
-		-1.0 / 6402373705728000.0,
-	};
-	const double shifted = fma(x, 0x1.45f306dc9c883p-1, 0x1.8p52), n = shifted - 0x1.8p52;
-	const double r = fma(-n, 0x1.1a62633145c07p-54, fma(-n, 0x1.921fb54442d18p+0, x)), z = r * r;
-	double ps = sin_term[7], pc = cos_term[8], s, c;
-	uint64_t quadrant;
-
-	memcpy(&quadrant, &shifted, sizeof(quadrant));
-	GPU_UNROLL
-	for (int i = 6; i >= 0; i--)
-		ps = fma(ps, z, sin_term[i]);
-	GPU_UNROLL
-	for (int i = 7; i >= 0; i--)
-		pc = fma(pc, z, cos_term[i]);
-	s = fma(r * z, ps, r);
-	c = fma(z, pc, 1.0);
-	switch (quadrant & 3u) {
-	case 0: *sin_x = s, *cos_x = c; break;
-	case 1: *sin_x = c, *cos_x = -s; break;
-	case 2: *sin_x = -s, *cos_x = -c; break;
-	default: *sin_x = -c, *cos_x = s; break;
-	}
-}
-
 GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 {
 	const struct gpu_row *row = &a.rows[gpu_block_y()];
@@ -107,7 +74,7 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 
 	if (i >= a.half)
 		return;
-	sin_cos((double)((float)row->position * a.inv_freq[set * a.half + i]), &sine, &cosine);
+	od_sincos_same((double)((float)row->position * a.inv_freq[set * a.half + i]), &sine, &cosine);
 	to[i] = (float)cosine * a.magnitude[set];
 	to[a.half + i] = (float)sine * a.magnitude[set];
 }
@@ -115,6 +82,7 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 /* x += add */
 GPU_FN void add_row(float *x, const float *add, unsigned n)
 {
+	GPU_NO_UNROLL
 	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * GPU_NORM_THREADS) {
 		float sum[GPU_EACH];
 
