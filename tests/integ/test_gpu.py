@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 
-from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool
+from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
 from serve_util import Server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -126,6 +126,24 @@ def the_text_is_that_of_the_cpus():
         for form in "bf16", "planes":
             assert text("--resident", "--profile", profile, "--device", "cuda", "--resident-form", form).stdout == want
         assert text("--local", 2, "--profile", profile, "--device", SECOND).stdout == want
+
+
+@test
+@emulated
+def memory_that_is_the_hosts_needs_no_copy():
+    os.environ["OD_GPU_HOST_UNIFIED"] = "1"
+    try:
+        for name in "mixtral_top3", "deepseek_v2_lite", "gpt_oss_mxfp4", "qwen3_next_plain", "gemma4_shared_kv":
+            conforms(name, "--resident", "--device", "cuda", "--threads", 1, "--prefill-rows", 7)
+            conforms(name, "--local", 2, "--device", "cuda", "--threads", 1, "--draft", 4, "--prefill-rows", 3)
+        want = text("--resident", "--cpu", "scalar").stdout
+        for form in "bf16", "planes":
+            args = "--device", "cuda", "--resident-form", form
+            assert text("--resident", *args).stdout == want
+            assert text("--local", 2, *args, *worker_args("--slots=2")).stdout == want
+            assert text("--local", 1, *args, *worker_args("--cache-mib=20")).stdout == want
+    finally:
+        os.environ.pop("OD_GPU_HOST_UNIFIED")
 
 
 @test

@@ -62,7 +62,10 @@ static void look_for_fault(struct od_cuda_device *c)
 		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "a row has expert %u twice", f.expert);
 }
 
-/* ---- memory ---- */
+/* ---- memory ----
+ *
+ * On a GPU that has no memory of its own, buffers are pinned host memory, which both sides reach by the same address: what a reader
+ * reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). */
 
 static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
@@ -72,7 +75,7 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 
 	*out = NULL;
 	if (b != NULL && bytes <= UINT64_MAX / 2)
-		b->at = gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
+		b->at = d->maps ? gpu_alloc_host(c->gpu, bytes + OD_PAD_BYTES) : gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
 	if (b == NULL || b->at == NULL) {
 		free(b);
 		if (atomic_load(&d->lost))
@@ -89,14 +92,18 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 
 static void buf_free(struct od_buf *b)
 {
-	gpu_free(((struct od_cuda_device *)b->device)->gpu, b->at);
+	struct gpu *g = ((struct od_cuda_device *)b->device)->gpu;
+
+	if (b->device->maps)
+		gpu_free_host(g, b->at);
+	else
+		gpu_free(g, b->at);
 	free(b);
 }
 
 static void *map(struct od_ref r)
 {
-	(void)r;
-	return NULL;
+	return r.buf->device->maps ? od_cuda_at(r) : NULL;
 }
 
 static void *host_new(struct od_device *d, uint64_t bytes)
@@ -307,6 +314,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 		c->base.kernels[i] = "cuda";
 		c->base.kernel_class[i] = OD_CLASS_FMA16;
 	}
+	c->base.maps = about.unified;
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)

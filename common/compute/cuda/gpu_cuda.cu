@@ -78,6 +78,7 @@ static int look_at(struct gpu *g, struct od_err *err)
 	g->about.minor = (unsigned)p.minor;
 	g->about.n_sm = (unsigned)p.multiProcessorCount;
 	g->about.most_shared = p.sharedMemPerBlock;
+	g->about.unified = p.integrated && p.canMapHostMemory && p.unifiedAddressing;
 	if (p.major < LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor < LEAST_MINOR) ||
 	    cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; it needs "
@@ -197,7 +198,9 @@ extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64
 	static const cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 	const int error = use(s->g);
 
-	return error != cudaSuccess ? error : cudaMemcpyAsync(to, from, n, kinds[way], s->stream);
+	/* Memory of a unified GPU is the host's for the one and the GPU's for the other: the addresses tell. */
+	return error != cudaSuccess ? error :
+				      cudaMemcpyAsync(to, from, n, s->g->about.unified ? cudaMemcpyDefault : kinds[way], s->stream);
 }
 
 extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g)

@@ -332,6 +332,7 @@ struct gpu {
 	atomic_bool lost;
 	uint64_t used; /* under the lock, as all below */
 	uint64_t total, pinned, most_pinned;
+	bool unified;
 	bool taken[OD_MAX_LATE]; /* streams */
 };
 
@@ -386,6 +387,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
+	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->block = calloc(1, sizeof(*g->block));
 	if (g->block != NULL) {
 		g->block->random = number_of("OD_GPU_SEED", 1) * 0x9e3779b97f4a7c15u | 1;
@@ -420,7 +422,7 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 {
 	pthread_mutex_lock(&g->lock);
 	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = 2, .total_bytes = g->total,
-				     .free_bytes = g->total - g->used, .most_shared = MOST_SHARED };
+				     .free_bytes = g->total - g->used, .most_shared = MOST_SHARED, .unified = g->unified };
 	pthread_mutex_unlock(&g->lock);
 }
 

@@ -7,6 +7,7 @@
 #ifndef OD_COMPUTE_GPU_RUNTIME_H
 #define OD_COMPUTE_GPU_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,7 @@ struct gpu_about {
 	unsigned n_sm;
 	uint64_t free_bytes, total_bytes; /* of its memory */
 	size_t most_shared; /* bytes a block can ask for */
+	bool unified;	    /* its memory is the host's */
 };
 
 /* index: of the GPUs that this process may use. OD_ERR_UNSUPPORTED: no driver, one that is too old, no such GPU, or no kernels for
