@@ -619,7 +619,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_pack_choose_form(w->pack, w->device, w->opt.form, &w->form, err);
+	rc = od_pack_choose_form(w->pack, w->device, OD_FORM_OF_SLOTS, w->opt.form, &w->form, err);
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),

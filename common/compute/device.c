@@ -32,6 +32,11 @@ bool od_device_likes_planes(const struct od_device *d)
 	return d->likes_planes;
 }
 
+bool od_device_tries_planes(const struct od_device *d)
+{
+	return d->tries_planes;
+}
+
 int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	return d->ops->buf_new(out, d, bytes, what, err);

@@ -53,6 +53,7 @@ const char *od_device_kernels(const struct od_device *d, enum od_profile profile
 const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile);
 /* True: products with planes are faster than with plain BF16 when weights come from the device's memory. */
 bool od_device_likes_planes(const struct od_device *d);
+bool od_device_tries_planes(const struct od_device *d); /* whether that is so, only a measurement tells */
 
 /* A device of several cards; any other is its own only card. Card i holds the layers up to od_device_card_end(d, i, n_layers). */
 #define OD_MAX_CARDS 8

@@ -33,7 +33,7 @@ struct od_device {
 	const struct od_device_ops *ops;
 	char name[48];
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
-	bool likes_planes;
+	bool likes_planes, tries_planes;
 	bool maps;
 	uint64_t memory_bytes; /* for models; 0: not known */
 	_Atomic uint64_t waits; /* queues belong to different threads */

@@ -350,8 +350,8 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		rc = choose_ctx(e, err);
 	if (rc == OD_OK)
 		rc = od_device_open(&e->device, e->opts.device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
-	if (rc == OD_OK)
-		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
+	if (rc == OD_OK && (e->opts.mode == ODM_RESIDENT || e->opts.form != OD_FORM_AUTO)) /* else workers choose */
+		rc = od_pack_choose_form(e->pack, e->device, OD_FORM_OF_LAYERS, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
 	check_cache(e);

@@ -5,6 +5,7 @@ little memory. Expected values are the golden files' own, and the CPUs'."""
 import contextlib
 import json
 import os
+import re
 
 from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
 from serve_util import Server
@@ -126,6 +127,22 @@ def the_text_is_that_of_the_cpus():
         for form in "bf16", "planes":
             assert text("--resident", "--profile", profile, "--device", "cuda", "--resident-form", form).stdout == want
         assert text("--local", 2, "--profile", profile, "--device", SECOND).stdout == want
+
+
+@test
+@emulated
+def the_form_of_experts_is_measured_or_asked_for():
+    want = text("--resident", "--cpu", "scalar").stdout
+    measured = "experts stay in memory as (bf16|planes): cuda:0 emulated GPU computed a small one in [0-9.]+ us as bf16 and in [0-9.]+ us"
+    p = text("--resident", "--device", "cuda")
+    assert p.stdout == want and re.search(measured, p.stderr), p
+    for form in None, "bf16", "planes":
+        args = ("--resident-form", form) if form else ()
+        worker = Daemon("worker", "--device", "cuda", "--slots", 3, *args)
+        assert text("--workers", hosts_file([worker])).stdout == want
+        log = worker.text()
+        assert bool(re.search(measured, log)) == (form is None) and f"({form or ''}" in log, log
+        worker.kill()
 
 
 @test

@@ -315,6 +315,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 		c->base.kernel_class[i] = OD_CLASS_FMA16;
 	}
 	c->base.maps = about.unified;
+	c->base.tries_planes = true;
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
