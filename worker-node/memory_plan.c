@@ -73,15 +73,18 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
 	const unsigned own = od_form_bufs(o->form);
-	uint64_t fixed, kept_bytes;
+	uint64_t fixed, kept_bytes, held[OD_N_EXPERT_BUFS]; /* held: of a buffer and its stage */
 	int rc;
 
 	*p = (struct odw_memory_plan){ .slot = own | (o->cache_mib > 0 ? OD_SET_STORED : 0) };
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
-	p->sizes = odw_cache_sizes(o->pack, o->form);
-	p->slot_bytes = odw_bufs_memory(own, p->buf_bytes);
-	kept_bytes = odw_bufs_memory(p->slot, p->buf_bytes) - p->slot_bytes;
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		p->buf_bytes[i] = held[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
+		if (odw_bufs_staged(p->slot, (enum od_expert_buf)i))
+			held[i] = od_staged_bytes(o->device, held[i]);
+	}
+	p->sizes = odw_cache_sizes(o->pack, o->device, o->form);
+	p->slot_bytes = odw_bufs_memory(own, held);
+	kept_bytes = odw_bufs_memory(p->slot, held) - p->slot_bytes;
 	rc = odw_loader_bytes(&fixed, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed + FIXED_BYTES + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);

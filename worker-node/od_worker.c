@@ -394,6 +394,15 @@ static uint64_t load_time_ns(const struct worker *w)
 	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
 }
 
+static const char *why_not_direct(const struct worker *w)
+{
+	if (w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0)
+		return "direct reads need --resident-form planes or --cache-mib";
+	if (w->form == OD_FORM_PLANES && !od_device_maps(w->device))
+		return "the device has memory of its own, and experts as planes go there by way of a stage";
+	return "the pack's file system does not support O_DIRECT";
+}
+
 /* Estimates the load cost until there are real loads to measure; a paced load costs at least its pace. For an empty spool it is
  * unknown. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
@@ -415,10 +424,7 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
 	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
-		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
-		       w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0 ?
-		       "direct reads need --resident-form planes or --cache-mib" :
-		       "the pack's file system does not support O_DIRECT");
+		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", why_not_direct(w));
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
 	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);

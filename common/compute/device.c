@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 void od_device_free(struct od_device *d)
 {
@@ -42,12 +43,35 @@ int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const c
 	return d->ops->buf_new(out, d, bytes, what, err);
 }
 
+int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	struct od_buf *b;
+
+	if (d->maps)
+		return od_buf_new(out, d, bytes, what, err);
+	*out = NULL;
+	b = calloc(1, sizeof(*b));
+	if (b != NULL) {
+		*b = (struct od_buf){ .device = d, .bytes = bytes };
+		atomic_store(&b->stage, od_host_new(d, bytes));
+	}
+	if (b == NULL || atomic_load(&b->stage) == NULL) {
+		free(b);
+		return od_fail(err, OD_ERR_NOMEM, "no host memory for %s: %" PRIu64 " bytes", what, bytes);
+	}
+	*out = b;
+	return OD_OK;
+}
+
 void od_buf_free(struct od_buf *b)
 {
 	if (b == NULL)
 		return;
 	od_buf_drop_stage(b);
-	b->device->ops->buf_free(b);
+	if (b->at != NULL)
+		b->device->ops->buf_free(b);
+	else
+		free(b);
 }
 
 uint64_t od_buf_bytes(const struct od_buf *b)

@@ -68,6 +68,9 @@ unsigned od_device_card_of(const struct od_device *d, uint32_t layer, uint32_t n
  * the error message. */
 OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			     struct od_err *err);
+/* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use it. Where the device
+ * maps nothing it is host memory alone. */
+OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
 void od_buf_free(struct od_buf *b); /* NULL ok */
 uint64_t od_buf_bytes(const struct od_buf *b);
 struct od_device *od_buf_device(const struct od_buf *b);

@@ -9,7 +9,7 @@
 struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
-	char *at; /* its address on the device; the host cannot read it in general */
+	char *at; /* its address on the device; the host cannot read it in general. NULL: it is on the host alone */
 	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };
 

@@ -15,10 +15,11 @@ struct od_inflater {
 	const struct od_pack *pack;
 	struct od_device *device;
 	enum od_form form;
+	struct od_buf *buf;
+	struct od_ref staging; /* in it: one shard's, for od_inflater_load; nowhere: it needs none */
 	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
-	struct od_buf *buf;
-	struct od_ref staging, e; /* in it: one shard's, for od_inflater_load; exponents that were decoded */
+	struct od_ref e; /* in buf: exponents that were decoded */
 	uint8_t *rows; /* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
 	bool lent;     /* e or rows: queued work has not been waited for that reads them */
 };
@@ -33,12 +34,12 @@ uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, en
 {
 	const uint64_t sm = od_device_maps(d) ? p->shard_apart_sm : p->shard_sm;
 
-	return form == OD_FORM_PLAIN ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
+	return form == OD_FORM_PLAIN || !od_device_maps(d) ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
 }
 
 static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
-	return od_staging_bytes(p, d, form) + p->shard_exponents;
+	return od_staging_bytes(p, d, form) + (form == OD_FORM_PLAIN ? p->shard_exponents : 0);
 }
 
 static uint64_t rows_bytes(const struct od_pack *p, const struct od_device *d)
@@ -49,10 +50,21 @@ static uint64_t rows_bytes(const struct od_pack *p, const struct od_device *d)
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
 	if (form == OD_FORM_PLANES)
-		return sizeof(struct od_inflater);
+		return buf_bytes(p, d, form) + sizeof(struct od_inflater);
 	return od_staged_bytes(d, buf_bytes(p, d, form)) + rows_bytes(p, d) + od_decoder_bytes() + sizeof(struct od_inflater);
 }
 
+/* OD_FORM_PLANES */
+static int alloc_on_host(struct od_inflater *inf, struct od_err *err)
+{
+	const uint64_t bytes = buf_bytes(inf->pack, inf->device, inf->form);
+	int rc = bytes > 0 ? od_buf_new_on_host(&inf->buf, inf->device, bytes, "an inflater", err) : OD_OK;
+
+	inf->staging = od_buf_ref(inf->buf, 0);
+	return rc;
+}
+
+/* OD_FORM_PLAIN */
 static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 {
 	const uint64_t rows = rows_bytes(inf->pack, inf->device);
@@ -76,7 +88,7 @@ int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od
 		    struct od_err *err)
 {
 	struct od_inflater *inf = calloc(1, sizeof(*inf));
-	int rc = OD_OK;
+	int rc;
 
 	*out = NULL;
 	if (inf == NULL)
@@ -84,8 +96,7 @@ int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od
 	inf->pack = p;
 	inf->device = d;
 	inf->form = form;
-	if (form == OD_FORM_PLAIN)
-		rc = alloc_staging(inf, err);
+	rc = form == OD_FORM_PLAIN ? alloc_staging(inf, err) : alloc_on_host(inf, err);
 	if (rc != OD_OK) {
 		od_inflater_free(inf);
 		return rc;
@@ -126,10 +137,11 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 }
 
 /* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the shard
- * stays as it is. */
+ * stays as it is. And where it itself goes, if that has buffers. */
 struct target {
 	struct od_ref memory;
 	uint64_t n_rows, n_in, row;
+	struct od_ref sm, e;
 };
 
 static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
@@ -140,6 +152,10 @@ static struct target rows_at(const struct od_pack *p, const struct od_expert_ent
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
 	if (t.memory.buf != NULL)
 		t.memory = od_ref_at(t.memory, od_plain_offset(&p->config, e, s->mat));
+	if (mem->at[OD_BUF_SM].buf != NULL)
+		t.sm = od_ref_at(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset);
+	if (mem->at[OD_BUF_E].buf != NULL)
+		t.e = od_ref_at(mem->at[OD_BUF_E], s->e.offset - e->e_offset);
 	return t;
 }
 
@@ -148,24 +164,37 @@ static struct od_ref weights_at(const struct target *t, const struct od_mat_type
 	return od_ref_at(t->memory, t->row * od_mat_row_bytes(type, t->n_in));
 }
 
+/* True: what stays as it is stored, its weights going nowhere, is read to staging and put from there. */
+static bool is_sent(struct od_ref weights, struct od_ref staging)
+{
+	return weights.buf == NULL && staging.buf != NULL && !od_device_maps(od_buf_device(staging.buf));
+}
+
+/* True: chunks are read to buffers that lie in their pages as the regions do. */
+static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
+{
+	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL && !is_sent(mem->at[OD_BUF_PLAIN], staging);
+}
+
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
 static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-				    const struct od_expert_mem *mem, const struct target *to, struct od_ref staging)
+				    const struct target *to, struct od_ref staging)
 {
 	struct od_shard_bytes b = { .e = staging };
+	const bool sent = is_sent(to->memory, staging);
 
-	if (mem->at[OD_BUF_SM].buf != NULL)
-		b.sm = od_ref_at(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset);
-	else if (od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) && od_ref_map(to->memory) != NULL)
+	if (to->sm.buf != NULL && !sent)
+		b.sm = to->sm;
+	else if (!sent && od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) && od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
 		b.sm = od_ref_at(staging, staged_sm_at(p));
-	if (mem->at[OD_BUF_E].buf != NULL)
-		b.e = od_ref_at(mem->at[OD_BUF_E], s->e.offset - e->e_offset);
+	if (to->e.buf != NULL && !sent)
+		b.e = to->e;
 	return b;
 }
 
-/* Past the page cache go whole parts of regions, to buffers that lie in their pages as the regions do. */
+/* Past the page cache go whole parts of regions, to buffers. */
 static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset, struct od_err *err)
 {
 	const struct od_pack_file *f = &p->experts;
@@ -222,18 +251,18 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 		   struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-	const bool plain = mem->at[OD_BUF_PLAIN].buf != NULL;
-	const uint64_t each = plain ? od_staging_bytes(p, od_buf_device(mem->at[OD_BUF_PLAIN].buf), OD_FORM_PLAIN) : 0;
+	const enum od_form form = mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES;
+	const uint64_t each = staging.buf != NULL ? od_staging_bytes(p, od_buf_device(staging.buf), form) : 0;
 	const struct place at = { m, expert, first, NULL };
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
 		const struct target to = rows_at(p, e, s, mem);
 
-		b[i] = places(p, e, s, mem, &to, od_ref_at(staging, i * each));
+		b[i] = places(p, e, s, &to, od_ref_at(staging, i * each));
 		b[i].checked = OD_SET_STORED & ~which;
 	}
-	return read_shards(p, &at, n, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, b, err);
+	return read_shards(p, &at, n, to_buffers(mem, staging), b, err);
 }
 
 /* ---- putting together ---- */
@@ -274,6 +303,23 @@ static void push_e(const struct good *g)
 {
 	if ((g->b->checked & OD_SET_E) == 0)
 		push(g->b->e, g->s->e.stored_bytes);
+}
+
+/* To where it stays: there already, or from its stage. */
+static void send_bytes(struct od_inflater *inf, struct od_ref from, struct od_ref to, uint64_t n)
+{
+	if (from.buf == to.buf)
+		push(from, n);
+	else
+		od_device_put(inf->device, OD_QUEUE_LOADS, to, od_ref_stage(from), (size_t)n);
+}
+
+static void send_shard(struct od_inflater *inf, const struct good *g, const struct target *to)
+{
+	if ((g->b->checked & OD_SET_SM) == 0)
+		send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
+	if ((g->b->checked & OD_SET_E) == 0)
+		send_bytes(inf, g->b->e, to->e, g->s->e.stored_bytes);
 }
 
 /* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
@@ -361,8 +407,7 @@ static int queue_shard(struct od_inflater *inf, const struct good *g, const stru
 {
 	if (to->memory.buf != NULL)
 		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
-	push_sm(g);
-	push_e(g);
+	send_shard(inf, g, to);
 	return OD_OK;
 }
 
@@ -372,11 +417,12 @@ static int finish_shard(struct od_inflater *inf, const struct place *where, cons
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
+	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL; /* at what may be on the device alone */
 	const struct good g = {
 		.s = s,
 		.type = &x->type[s->mat],
 		.b = b,
-		.coded = { .codec = (enum od_codec)s->e.codec, .at = od_ref_stage(b->e), .bytes = s->e.stored_bytes,
+		.coded = { .codec = (enum od_codec)s->e.codec, .at = looks ? od_ref_stage(b->e) : NULL, .bytes = s->e.stored_bytes,
 			   .n = s->e.raw_bytes, .row = s->e.raw_bytes / s->n_rows },
 	};
 	struct place at = *where;
@@ -426,10 +472,10 @@ static int load_shard(struct od_inflater *inf, const struct place *at, const str
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
 	const struct od_shard *s = &e->x.shard[at->shard];
-	const struct od_shard_bytes b = places(inf->pack, e, s, mem, to, inf->staging);
+	const struct od_shard_bytes b = places(inf->pack, e, s, to, inf->staging);
 	const uint64_t begin_ns = od_now_ns();
 	uint64_t mid_ns;
-	int rc = read_shards(inf->pack, at, 1, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, &b, err);
+	int rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
 
 	mid_ns = od_now_ns();
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);

@@ -4,7 +4,7 @@
  *
  * Reading and finishing can run on different threads. Chunks are read to host-writable memory (od_ref_stage): to their own
  * buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their weights'
- * place, without a copy. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
+ * place, without a copy. If it does not, an expert that stays as stored is read to staging, so that its buffers need no stages. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
  * Thread: od_shards_read from any; an od_inflater belongs to one; several threads may fill different shards of an expert.
  * Owner: the caller of new and load. */
 #ifndef OD_PACK_EXPERT_LOAD_H
@@ -31,7 +31,8 @@ struct od_shard_bytes {
 	unsigned checked;    /* set of OD_SET_STORED: chunks read and checked earlier, which are on the device already */
 };
 
-/* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. */
+/* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. For OD_FORM_PLANES it can be on the
+ * host alone (od_buf_new_on_host). */
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 /* Reads shards [first, first + n), unchecked, into mem and, for chunks without a buffer there, into staging (n *
  * od_staging_bytes). b[i]: where the chunks of shard first + i are. which: the set of OD_SET_STORED to read; the other chunks

@@ -164,6 +164,13 @@ def memory_that_is_the_hosts_needs_no_copy():
 
 
 @test
+def a_cache_on_a_gpu_changes_no_token():
+    want = text("--resident", "--cpu", "scalar").stdout
+    for form in "bf16", "planes":
+        assert text("--local", 1, "--device", "cuda", "--resident-form", form, *worker_args("--cache-mib=20")).stdout == want
+
+
+@test
 def cpus_and_gpus_work_together_without_mixed():
     on_gpu, on_cpu = Daemon("worker", "--device", "cuda"), Daemon("worker", "--cpu", "scalar")
     hosts = os.path.join(TMP, "mixed.txt")

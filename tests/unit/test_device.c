@@ -239,6 +239,58 @@ static void host_memory(void **state)
 	od_buf_free(b);
 }
 
+/* A buffer on the host is a stage for others. */
+static void buffers_on_the_host(void **state)
+{
+	enum { BYTES = 5000 };
+	struct od_buf *from, *to = buf_new(device, BYTES);
+	struct od_err err = { 0 };
+	unsigned char got[BYTES], *stage;
+
+	(void)state;
+	must(od_buf_new_on_host(&from, device, BYTES, "a test", &err), &err);
+	assert_int_equal(od_buf_bytes(from), BYTES);
+	stage = od_ref_stage(od_buf_ref(from, 0));
+	assert_ptr_equal(od_ref_stage(od_buf_ref(from, 1000)), stage + 1000);
+	for (size_t i = 0; i < BYTES; i++)
+		stage[i] = (unsigned char)random_below(&seed, 256);
+	od_device_put(device, OD_QUEUE_LOADS, od_buf_ref(to, 0), stage, BYTES);
+	assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL), OD_OK);
+	get_at(device, got, od_buf_ref(to, 0), BYTES);
+	assert_memory_equal(got, stage, BYTES);
+	od_buf_free(from);
+	od_buf_free(to);
+	assert_int_equal(od_buf_new_on_host(&from, device, UINT64_MAX / 2 + 1, "x", NULL), OD_ERR_NOMEM);
+	assert_null(from);
+}
+
+/* As an expert's slot is used over and over: a load overwrites it only when what read it is done, and what reads it sees the whole
+ * load. The host waits for nothing in between. */
+static void loads_and_runs_take_turns(void **state)
+{
+	enum { ROUNDS = 12, N = 4096 };
+	struct od_buf *slot = buf_new(device, N), *out = buf_new(device, ROUNDS * N);
+	unsigned char from[ROUNDS][N], got[ROUNDS][N];
+
+	(void)state;
+	for (int i = 0; i < ROUNDS; i++) {
+		const struct od_op run = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
+					   .copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(out, (uint64_t)i * N), .n = N } };
+
+		for (size_t k = 0; k < N; k++)
+			from[i][k] = (unsigned char)random_below(&seed, 256);
+		od_device_put(device, OD_QUEUE_LOADS, od_buf_ref(slot, 0), from[i], N);
+		od_device_after(device, OD_QUEUE_COMPUTE, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS));
+		od_device_run(device, OD_QUEUE_COMPUTE, &run);
+		od_device_after(device, OD_QUEUE_LOADS, OD_QUEUE_COMPUTE, od_device_ticket(device, OD_QUEUE_COMPUTE));
+	}
+	get_at(device, got, od_buf_ref(out, 0), sizeof(got));
+	assert_memory_equal(got, from, sizeof(got));
+	assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL), OD_OK);
+	od_buf_free(slot);
+	od_buf_free(out);
+}
+
 static void fills(void **state)
 {
 	enum { BYTES = 300 };
@@ -278,6 +330,8 @@ int main(void)
 		cmocka_unit_test(waits_are_counted),
 		cmocka_unit_test(stages),
 		cmocka_unit_test(host_memory),
+		cmocka_unit_test(buffers_on_the_host),
+		cmocka_unit_test(loads_and_runs_take_turns),
 		cmocka_unit_test(fills),
 	};
 

@@ -108,7 +108,7 @@ static void the_same_weights_in_two_thirds(void **state)
 		}
 	/* Pages are much beside so small an expert, of 384 KiB. */
 	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 < od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
-	assert_true(od_inflater_bytes(planes, device, OD_FORM_PLANES) < 1024);
+	assert_true(od_inflater_bytes(planes, device, OD_FORM_PLANES) < 1024 + od_staging_bytes(planes, device, OD_FORM_PLANES));
 	od_experts_free(a);
 	od_experts_free(b);
 }
@@ -247,7 +247,7 @@ static void what_loads_take(void **state)
 	assert_in_range(staging, maps ? e : e + sm, (maps ? e : e + sm) + 3 * OD_PAD_BYTES);
 	inflater = (staging + e) * (maps ? 1 : 2);
 	assert_in_range(od_inflater_bytes(zstd, device, OD_FORM_PLAIN), inflater, inflater + (256u << 10)); /* zstd's tables */
-	assert_int_equal(od_staging_bytes(planes, device, OD_FORM_PLANES), 0);
+	assert_true((od_staging_bytes(planes, device, OD_FORM_PLANES) == 0) == maps);
 }
 
 /* An expert of a pack in plain memory, all of its shards as one part. */

@@ -119,6 +119,10 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 
 		if (od_buf_new(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
 			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
+		if (odw_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) && od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
+			od_buf_free(buf);
+			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, n);
+		}
 		pthread_mutex_lock(&b->lock);
 		k->all[k->n++] = buf;
 		k->free[k->n_free++] = buf;

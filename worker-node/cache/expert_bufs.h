@@ -16,6 +16,12 @@ OD_MUST_CHECK int odw_bufs_new(struct odw_bufs **out, struct od_device *d, unsig
 			       const uint64_t bytes[OD_N_EXPERT_BUFS], struct od_err *err);
 void odw_bufs_free(struct odw_bufs *b); /* frees all buffers, also those in use; NULL ok */
 
+/* True: where the device maps nothing, buffers of the kind have stages for good, because the host decodes what a cache has kept. */
+static inline bool odw_bufs_staged(unsigned slot, enum od_expert_buf kind)
+{
+	return (slot & OD_SET_PLAIN) != 0 && kind != OD_BUF_PLAIN;
+}
+
 /* Memory of a slot's buffers, with their overhead. */
 uint64_t odw_bufs_memory(unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS]);
 

@@ -156,6 +156,7 @@ static int profile(struct odw_part_times *out, const struct odw_profile_opts *op
 {
 	struct odw_profile_opts o = *opts;
 	struct batch b = { .o = &o, .sample = sample, .n_parts = batch_parts(opts) };
+	const uint64_t bytes = b.n_parts * od_staging_bytes(o.pack, o.device, o.form) * ODW_PART_SHARDS;
 	struct od_inflater *inf;
 	int rc = od_inflater_new(&inf, o.pack, o.device, o.form, err);
 
@@ -165,9 +166,10 @@ static int profile(struct odw_part_times *out, const struct odw_profile_opts *op
 	b.part = calloc(b.n_parts, sizeof(*b.part));
 	if (rc == OD_OK && b.part == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to measure loads of %u parts", b.n_parts);
-	if (rc == OD_OK)
-		rc = od_buf_new(&b.staging, o.device, b.n_parts * od_staging_bytes(o.pack, o.device, o.form) * ODW_PART_SHARDS,
-				"parts to measure", err);
+	if (rc == OD_OK && o.form == OD_FORM_PLAIN)
+		rc = od_buf_new(&b.staging, o.device, bytes, "parts to measure", err);
+	else if (rc == OD_OK && bytes > 0)
+		rc = od_buf_new_on_host(&b.staging, o.device, bytes, "parts to measure", err);
 	if (rc == OD_OK)
 		rc = time_batches(&b, inf, out, err);
 	od_inflater_free(inf);
@@ -222,7 +224,8 @@ int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct
 			  enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err)
 {
 	const uint64_t bytes = bytes_of_experts(o->pack);
-	const bool can = o->mem->at[OD_BUF_SM].buf != NULL; /* weights of their own are read in pieces, wherever they go */
+	/* Weights of their own are read in pieces, wherever they go; so is what goes to a device from a stage. */
+	const bool can = o->mem->at[OD_BUF_SM].buf != NULL && (o->form == OD_FORM_PLAIN || od_device_maps(o->device));
 	int rc;
 
 	*direct = false;
@@ -270,13 +273,16 @@ struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw
 				       .inflaters = costs->n_inflaters };
 }
 
-struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, enum od_form form)
+struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form)
 {
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	double sm, e;
 
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		bytes[i] = od_map_bytes(od_pack_buf_bytes(pack, (enum od_expert_buf)i));
+		if (d != NULL && odw_bufs_staged(od_form_bufs(form), (enum od_expert_buf)i))
+			bytes[i] = od_staged_bytes(d, bytes[i]);
+	}
 	stored_bytes(pack, &sm, &e);
 	if (sm == 0) { /* the empty buffer is there, and goes wherever the other one does */
 		bytes[OD_BUF_E] += bytes[OD_BUF_SM];

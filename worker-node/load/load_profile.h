@@ -39,7 +39,7 @@ OD_MUST_CHECK int odw_profile_read_mode(struct odw_part_times *out, bool *direct
 
 /* Converts the costs for the cache planner: of an average expert of the pack. */
 struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);
-/* Memory of an expert in each cache state. */
-struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, enum od_form form);
+/* Memory of an expert in each cache state, in memory of d (NULL: of the host). */
+struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form);
 
 #endif

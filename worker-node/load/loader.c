@@ -45,7 +45,7 @@ _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place")
 /* What is read into buffers of its own needs no stage's memory. */
 static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
 {
-	if ((slot & OD_SET_STORED) == OD_SET_STORED)
+	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
 	return od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
 }
@@ -53,8 +53,10 @@ static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *
 int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot,
 		     unsigned n_readers, unsigned n_inflaters, struct od_err *err)
 {
-	uint64_t stages, stage = od_staged_bytes(d, stage_bytes(pack, d, form, slot));
+	uint64_t stages, stage = stage_bytes(pack, d, form, slot);
 
+	if (form == OD_FORM_PLAIN)
+		stage = od_staged_bytes(d, stage);
 	if (od_mul(n_inflaters, od_inflater_bytes(pack, d, form), bytes) &&
 	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
 	    od_add(*bytes, stages, bytes))
@@ -147,7 +149,9 @@ static int make_stages(struct odw_loaders *l, struct od_err *err)
 	int rc = OD_OK;
 
 	for (unsigned i = 0; rc == OD_OK && bytes > 0 && i < l->n_stages; i++) {
-		rc = od_buf_new(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err);
+		rc = l->o.form == OD_FORM_PLAIN ?
+			     od_buf_new(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err) :
+			     od_buf_new_on_host(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err);
 		if (rc == OD_OK && od_ref_stage(od_buf_ref(l->staging[i], 0)) == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
 	}

@@ -382,7 +382,7 @@ static void describe(struct live_bench *b)
 	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);
-	l->sizes = odw_cache_sizes(b->pack, b->form);
+	l->sizes = odw_cache_sizes(b->pack, NULL, b->form);
 }
 
 static int run(struct live_bench *b, struct od_err *err)
