@@ -72,7 +72,7 @@ start() { # name command...
 
 on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
-on_gpu="device ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form loader_cache worker_cache"
+on_gpu="device ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form loader_cache"
 
 start_all() {
 	for t in "$B"/tests/test_*; do
@@ -99,7 +99,10 @@ start_on_gpu() { # plugin
 		start "gpu unit:$t" "$B/tests/test_$t"
 	done
 	case $1 in *gpu_host*) ;; *) return ;; esac
-	for t in device expert_form loader_cache worker_cache; do # a GPU without memory of its own
+	for t in device ops; do
+		start "gpu in any order unit:$t" env OD_GPU_ORDER=7 "$B/tests/test_$t"
+	done
+	for t in device expert_form loader_cache; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
 }

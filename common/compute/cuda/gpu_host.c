@@ -396,7 +396,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 					MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	}
 	rc = g->block == NULL || g->block->shared == NULL || g->block->stacks == MAP_FAILED ?
-		     od_fail(err, OD_ERR_NOMEM, "emulated GPU") : od_late_new(&g->late, err);
+		     od_fail(err, OD_ERR_NOMEM, "emulated GPU") : od_late_new(&g->late, number_of("OD_GPU_ORDER", 0), err);
 	if (rc == OD_OK)
 		*out = g;
 	else

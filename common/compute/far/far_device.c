@@ -208,7 +208,7 @@ int od_device_far_new(struct od_device **out, enum od_cpu cpu, unsigned n_thread
 		free(f);
 		return rc;
 	}
-	rc = od_late_new(&f->late, err);
+	rc = od_late_new(&f->late, 0, err);
 	if (rc != OD_OK) {
 		od_cpu_exec_fini(&f->exec);
 		free(f);

@@ -24,11 +24,35 @@ struct od_late {
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	struct queue queue[OD_MAX_LATE];
+	uint64_t random; /* 0: as late as may be */
+	unsigned turn;
 	bool stop;
 	pthread_t thread;
 };
 
 /* ---- its own thread ---- */
+
+static bool can_go_on(const struct od_late *l, const struct queue *q)
+{
+	return q->first != NULL && (q->first->work != NULL || l->queue[q->first->other].done >= q->first->ticket);
+}
+
+/* One of those that can go on: there is one. Mostly the same as before, so that one gets far ahead of the others. */
+static struct queue *any_queue(struct od_late *l)
+{
+	unsigned n = 0, i = 0;
+
+	l->random = l->random * 6364136223846793005u + 1442695040888963407u;
+	if (can_go_on(l, &l->queue[l->turn]) && (l->random >> 32) % 32 != 0)
+		return &l->queue[l->turn];
+	for (i = 0; i < OD_MAX_LATE; i++)
+		n += can_go_on(l, &l->queue[i]);
+	n = (unsigned)(l->random >> 40) % n;
+	for (i = 0; !can_go_on(l, &l->queue[i]) || n-- > 0; i++)
+		;
+	l->turn = i;
+	return &l->queue[i];
+}
 
 /* Called with the lock held. Returns the queue to take work from next; NULL: no caller waits, so nothing is done yet. */
 static struct queue *next_queue(struct od_late *l)
@@ -37,6 +61,8 @@ static struct queue *next_queue(struct od_late *l)
 
 	for (unsigned i = 0; q == NULL && i < OD_MAX_LATE; i++)
 		q = l->queue[i].done < l->queue[i].wanted ? &l->queue[i] : NULL;
+	if (q != NULL && l->random != 0)
+		return any_queue(l);
 	/* Tickets are older than what waits for them, so this ends. */
 	while (q != NULL && q->first->work == NULL && l->queue[q->first->other].done < q->first->ticket)
 		q = &l->queue[q->first->other];
@@ -162,7 +188,7 @@ bool od_late_any(struct od_late *l, bool (*uses)(const void *arg, const void *wh
 
 /* ---- life ---- */
 
-int od_late_new(struct od_late **out, struct od_err *err)
+int od_late_new(struct od_late **out, uint64_t seed, struct od_err *err)
 {
 	struct od_late *l = calloc(1, sizeof(*l));
 
@@ -171,6 +197,7 @@ int od_late_new(struct od_late **out, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a device");
 	for (unsigned i = 0; i < OD_MAX_LATE; i++)
 		l->queue[i].end = &l->queue[i].first;
+	l->random = seed;
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_cond_init(&l->changed, NULL);
 	if (pthread_create(&l->thread, NULL, work_main, l) != 0) {

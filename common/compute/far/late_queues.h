@@ -1,5 +1,5 @@
 /* late_queues.h - in-order queues whose work is done by a thread of their own, and only when a wait needs it: as late as a device
- * may do it. For devices that find mistakes (far_device.h, cuda/gpu_host.c).
+ * may do it, or in a random order. For devices that find mistakes (far_device.h, cuda/gpu_host.c).
  *
  * Thread: any. Owner: the caller; what was given and never waited for is dropped. */
 #ifndef OD_COMPUTE_LATE_QUEUES_H
@@ -15,7 +15,9 @@
 
 struct od_late;
 
-OD_MUST_CHECK int od_late_new(struct od_late **out, struct od_err *err);
+/* seed 0: all work is done as late as may be. Else it is still done when a wait needs some, but then the queues take turns at random: so
+ * work also comes before work of other queues that it should follow. */
+OD_MUST_CHECK int od_late_new(struct od_late **out, uint64_t seed, struct od_err *err);
 void od_late_free(struct od_late *l); /* NULL ok */
 
 /* work(arg) with a copy of arg [n]; an error is kept for the queue's next wait. Queues are 0 to OD_MAX_LATE - 1. */
