@@ -808,6 +808,53 @@ static void op_merge(void **state)
 	bench_close(&b);
 }
 
+/* Stages and slots that are used again at once: a merge sees what was copied before it and nothing that was copied later, and a copy
+ * what was merged before it. Results are fetched at once, or all at the end, when nothing but merges has kept copies back. */
+static void merges_and_copies_take_turns(void **state)
+{
+	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, ROUNDS = 21 };
+	struct od_buf *stage, *slot;
+	struct od_device *d;
+	struct parts p[ROUNDS];
+	struct bench b;
+	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	d = b.d;
+	stage = buf_new(d, 10 * 2 * N);
+	slot = buf_new(d, 2 * N * ROUNDS);
+	for (size_t i = 0; i < ROUNDS; i++)
+		p[i] = random_parts(&b.seed, N, 0);
+	for (size_t way = 0; way < 4; way++) {
+		const bool at_once = way < 2, one_slot = way == 1;
+
+		memset(got, 0, ROUNDS * N * sizeof(*got));
+		for (size_t i = 0; i < ROUNDS; i++) {
+			const uint64_t place = i % (way < 3 ? 2 : 10) * 2 * N; /* soon, or after more merges than a GPU remembers */
+			const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = N_ROWS,
+						  .merge = { .sm = od_buf_ref(stage, place), .e = od_buf_ref(stage, place + N),
+							     .to = od_buf_ref(slot, one_slot ? 0 : i * 2 * N), .n = ROW } };
+
+			od_device_put(d, OD_QUEUE_LOADS, op.merge.sm, p[i].sm, N);
+			od_device_put(d, OD_QUEUE_LOADS, op.merge.e, p[i].e, N);
+			od_device_run(d, OD_QUEUE_LOADS, &op);
+			if (at_once)
+				od_device_get(d, OD_QUEUE_LOADS, got + i * N, op.merge.to, 2 * N);
+		}
+		if (!at_once)
+			od_device_get(d, OD_QUEUE_LOADS, got, od_buf_ref(slot, 0), ROUNDS * 2 * N);
+		assert_int_equal(od_device_wait(d, OD_QUEUE_LOADS, od_device_ticket(d, OD_QUEUE_LOADS), NULL), OD_OK);
+		for (size_t i = 0; i < ROUNDS; i++)
+			assert_memory_equal(got + i * N, p[i].w, 2 * N);
+	}
+	for (size_t i = 0; i < ROUNDS; i++)
+		parts_free(&p[i]);
+	free(got);
+	od_buf_free(stage);
+	od_buf_free(slot);
+	bench_close(&b);
+}
+
 /* One of several threads that load into one buffer. */
 enum { LOAD_ROW = 512, LOAD_ROWS = 40, LOADERS = 4, LOADS = 30 };
 
@@ -939,7 +986,7 @@ int main(void)
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),	     ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
-		ON_ALL_TABLES(op_split),
+		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns),
 #endif
 	};
 

@@ -123,6 +123,7 @@ static void put(struct od_device *d, enum od_queue q, struct od_ref to, const vo
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 
 	od_cuda_begin(c, q);
+	od_cuda_before_copy(c, q, od_cuda_at(to), n);
 	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(to), from, n, GPU_TO), "copy to the GPU");
 	od_cuda_end(c, q);
 }
@@ -132,6 +133,7 @@ static void get(struct od_device *d, enum od_queue q, void *to, struct od_ref fr
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 
 	od_cuda_begin(c, q);
+	od_cuda_before_copy(c, q, od_cuda_at(from), n);
 	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, to, od_cuda_at(from), n, GPU_FROM), "copy from the GPU");
 	od_cuda_end(c, q);
 }
@@ -179,7 +181,7 @@ static uint64_t ticket(struct od_device *d, enum od_queue q)
 	if (t > 0 && u->mark[u->newest].ticket != t) {
 		u->newest = (u->newest + 1) % OD_CUDA_MARKS;
 		u->mark[u->newest].ticket = t;
-		od_cuda_note(c, q, gpu_event_record(u->mark[u->newest].event, u->stream), "event");
+		od_cuda_note(c, q, gpu_event_record(u->mark[u->newest].event, od_cuda_last(c, q)), "event");
 	}
 	pthread_mutex_unlock(&u->order);
 	return t;
@@ -246,6 +248,10 @@ static void free_queue(struct od_cuda_queue *u)
 {
 	for (size_t i = 0; i < OD_CUDA_MARKS; i++)
 		gpu_event_free(u->mark[i].event);
+	for (size_t i = 0; i < OD_CUDA_MERGES; i++)
+		gpu_event_free(u->merge[i].done);
+	gpu_event_free(u->copied);
+	gpu_stream_free(u->merges);
 	gpu_stream_free(u->stream);
 	pthread_mutex_destroy(&u->lock);
 	pthread_mutex_destroy(&u->order);
@@ -265,12 +271,26 @@ static void free_device(struct od_device *d)
 	free(c);
 }
 
-static int make_queue(struct od_cuda_device *c, struct od_cuda_queue *u, struct od_err *err)
+static int make_merges(struct od_cuda_device *c, struct od_cuda_queue *u)
 {
+	int error = gpu_stream_new(&u->merges, c->gpu);
+
+	if (error == 0)
+		error = gpu_event_new(&u->copied, c->gpu);
+	for (size_t i = 0; error == 0 && i < OD_CUDA_MERGES; i++)
+		error = gpu_event_new(&u->merge[i].done, c->gpu);
+	return error;
+}
+
+static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *err)
+{
+	struct od_cuda_queue *u = &c->queue[q];
 	int error = gpu_stream_new(&u->stream, c->gpu);
 
 	for (size_t i = 0; error == 0 && i < OD_CUDA_MARKS; i++)
 		error = gpu_event_new(&u->mark[i].event, c->gpu);
+	if (error == 0 && q == OD_QUEUE_LOADS)
+		error = make_merges(c, u);
 	return error == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "%s: %s", c->base.name, gpu_error(error));
 }
 
@@ -319,7 +339,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
-		rc = make_queue(c, &c->queue[q], err);
+		rc = make_queue(c, (enum od_queue)q, err);
 	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu) != 0)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no event", c->base.name);
 	if (rc == OD_OK) {

@@ -116,6 +116,8 @@ static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 {
 	const struct od_op_copy *o = &op->copy;
 
+	od_cuda_before_copy(c, q, od_cuda_at(o->from), o->n * op->n_rows);
+	od_cuda_before_copy(c, q, od_cuda_at(o->to), o->n * op->n_rows);
 	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(o->to), od_cuda_at(o->from), o->n * op->n_rows, GPU_WITHIN), "copy");
 }
 

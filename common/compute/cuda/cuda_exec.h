@@ -18,9 +18,25 @@ struct od_cuda_mark {
 	struct gpu_event *event;
 };
 
+/* A merge of the load queue: what it reads and writes, and its end. */
+struct od_cuda_merge {
+	struct od_cuda_span {
+		const char *at;
+		uint64_t n;
+	} use[3];
+	struct gpu_event *done;
+};
+#define OD_CUDA_MERGES 8u /* copies run ahead of at most so many */
+
 struct od_cuda_queue {
-	pthread_mutex_t order; /* of what the stream is given, and of the marks: the load queue has many threads */
+	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */
 	struct gpu_stream *stream;
+	/* The load queue's merges have a stream of their own, so that the next copies run beside them (FluxMoE, section 4.1). A merge
+	 * follows all copies before it; a copy follows those merges that use the same bytes. cuda_load.c has both rules. */
+	struct gpu_stream *merges; /* NULL: none */
+	struct gpu_event *copied;
+	struct od_cuda_merge merge[OD_CUDA_MERGES]; /* index: number % OD_CUDA_MERGES */
+	uint64_t n_merges;
 	uint64_t given;
 	struct od_cuda_mark mark[OD_CUDA_MARKS];
 	size_t newest;
@@ -82,6 +98,10 @@ void od_cuda_delta_in(struct od_cuda_device *c, const struct od_op *op);
 void od_cuda_delta(struct od_cuda_device *c, const struct od_op *op);
 void od_cuda_route(struct od_cuda_device *c, const struct od_op *op);
 void od_cuda_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op *op);
+/* Before the queue's stream is given a copy from or to these n bytes. */
+void od_cuda_before_copy(struct od_cuda_device *c, enum od_queue q, const void *at, uint64_t n);
+/* The queue's last stream, behind all that the queue was given. */
+struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q);
 
 /* Chunks of a matrix with planes, at most GPU_MAX_CHUNKS, to BF16. */
 void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to);

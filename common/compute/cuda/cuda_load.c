@@ -8,6 +8,63 @@
 #define SHARED (2 * GPU_PLANES_BLOCK + GPU_PLANES_SCRATCH)
 _Static_assert(GPU_PLANES_BLOCK == OD_PLANES_BLOCK, "planes.h");
 
+/* ---- The load queue's two streams ---- */
+
+static bool uses(const struct od_cuda_merge *m, const char *at, uint64_t n)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < sizeof(m->use) / sizeof(m->use[0]); i++)
+		any = any || (at < m->use[i].at + m->use[i].n && m->use[i].at < at + n);
+	return any;
+}
+
+void od_cuda_before_copy(struct od_cuda_device *c, enum od_queue q, const void *at, uint64_t n)
+{
+	struct od_cuda_queue *u = &c->queue[q];
+	const uint64_t known = u->n_merges < OD_CUDA_MERGES ? u->n_merges : OD_CUDA_MERGES;
+
+	for (uint64_t i = u->n_merges; i > u->n_merges - known; i--) {
+		const struct od_cuda_merge *m = &u->merge[(i - 1) % OD_CUDA_MERGES];
+
+		if (uses(m, at, n)) { /* those before it are done by then */
+			od_cuda_note(c, q, gpu_stream_after(u->stream, m->done), "event");
+			return;
+		}
+	}
+}
+
+struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q)
+{
+	struct od_cuda_queue *u = &c->queue[q];
+
+	if (u->merges == NULL)
+		return u->stream;
+	od_cuda_note(c, q, gpu_event_record(u->copied, u->stream), "event");
+	od_cuda_note(c, q, gpu_stream_after(u->merges, u->copied), "event");
+	return u->merges;
+}
+
+static void note_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
+{
+	const struct od_op_merge *o = &op->merge;
+	const uint64_t n = (uint64_t)o->n * op->n_rows;
+	struct od_cuda_queue *u = &c->queue[q];
+	struct od_cuda_merge *m = &u->merge[u->n_merges % OD_CUDA_MERGES];
+
+	if (u->merges == NULL)
+		return;
+	if (u->n_merges >= OD_CUDA_MERGES) /* it is forgotten */
+		od_cuda_note(c, q, gpu_stream_after(u->stream, m->done), "event");
+	m->use[0] = (struct od_cuda_span){ od_cuda_at(o->sm), n };
+	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), o->planes ? od_planes_bound(n, o->n) : n };
+	m->use[2] = (struct od_cuda_span){ od_cuda_at(o->to), 2 * n };
+	od_cuda_note(c, q, gpu_event_record(m->done, u->merges), "event");
+	u->n_merges++;
+}
+
+/* ---- Merges ---- */
+
 /* True: merging writes over SM bytes that it has yet to read. */
 static bool in_place(const uint8_t *sm, const uint16_t *to, uint64_t n)
 {
@@ -20,7 +77,7 @@ static uint64_t end_of(uint64_t first, uint64_t n, bool overlaps)
 	return overlaps ? first + (n - first) / 2 : n;
 }
 
-static void merge_plain(struct od_cuda_device *c, enum od_queue q, const struct od_op_merge *o, uint64_t n)
+static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o, uint64_t n)
 {
 	struct gpu_merge a = { .sm = od_cuda_at(o->sm), .e = od_cuda_at(o->e), .to = od_cuda_at(o->to) };
 	const bool overlaps = in_place(a.sm, a.to, n);
@@ -32,11 +89,11 @@ static void merge_plain(struct od_cuda_device *c, enum od_queue q, const struct 
 			blocks = (unsigned)((end_of(a.first, n, true) - a.first) / GPU_MERGE_EACH);
 		blocks = blocks > 0 ? blocks : 1;
 		a.end = a.first + (uint64_t)blocks * GPU_MERGE_EACH < n ? a.first + (uint64_t)blocks * GPU_MERGE_EACH : n;
-		od_cuda_note(c, q, gpu_merge(c->queue[q].stream, (struct gpu_grid){ blocks, 1, 1 }, 0, &a), "merge");
+		od_cuda_note(c, q, gpu_merge(s, (struct gpu_grid){ blocks, 1, 1 }, 0, &a), "merge");
 	}
 }
 
-static void merge_chunk(struct od_cuda_device *c, enum od_queue q, const struct od_op_merge *o, uint32_t n_rows)
+static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o, uint32_t n_rows)
 {
 	const uint64_t n = (uint64_t)o->n * n_rows;
 	struct gpu_merge_planes a = { .coded = od_cuda_at(o->e), .sm = od_cuda_at(o->sm), .to = od_cuda_at(o->to), .row = o->n,
@@ -56,7 +113,7 @@ static void merge_chunk(struct od_cuda_device *c, enum od_queue q, const struct 
 			if (at + more > end_of(first, n, overlaps))
 				break;
 		}
-		od_cuda_note(c, q, gpu_merge_planes(c->queue[q].stream, (struct gpu_grid){ end - a.first_block, 1, 1 }, SHARED, &a),
+		od_cuda_note(c, q, gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, SHARED, &a),
 			     "merge of planes");
 	}
 }
@@ -64,11 +121,13 @@ static void merge_chunk(struct od_cuda_device *c, enum od_queue q, const struct 
 void od_cuda_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
 {
 	const struct od_op_merge *o = &op->merge;
+	struct gpu_stream *s = od_cuda_last(c, q);
 
 	if (o->planes)
-		merge_chunk(c, q, o, op->n_rows);
+		merge_chunk(c, q, s, o, op->n_rows);
 	else
-		merge_plain(c, q, o, (uint64_t)o->n * op->n_rows);
+		merge_plain(c, q, s, o, (uint64_t)o->n * op->n_rows);
+	note_merge(c, q, op);
 }
 
 void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to)
