@@ -136,6 +136,17 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 	return od_buf_new(out, of(d)->card[0], bytes, what, err);
 }
 
+/* Pinned for one card it is for all. */
+static void *host_new(struct od_device *d, uint64_t bytes)
+{
+	return of(d)->card[0]->ops->host_new(of(d)->card[0], bytes);
+}
+
+static void host_free(struct od_device *d, void *at)
+{
+	of(d)->card[0]->ops->host_free(of(d)->card[0], at);
+}
+
 static void put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
 {
 	(void)d;
@@ -190,8 +201,18 @@ static void free_cards(struct od_device *d)
 
 /* Buffers are the cards'. */
 static const struct od_device_ops ops = {
+	.buf_new = buf_new, .host_new = host_new, .host_free = host_free, .put = put, .get = get, .run = run, .ticket = ticket,
+	.wait = wait, .after = after, .free = free_cards,
+};
+/* The same of cards whose host memory is like any other. */
+static const struct od_device_ops plain_ops = {
 	.buf_new = buf_new, .put = put, .get = get, .run = run, .ticket = ticket, .wait = wait, .after = after, .free = free_cards,
 };
+
+static bool is_cards(const struct od_device *d)
+{
+	return d->ops == &ops || d->ops == &plain_ops;
+}
 
 int od_device_cards_new(struct od_device **out, struct od_device *const *card, unsigned n, struct od_err *err)
 {
@@ -206,11 +227,12 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 	c = calloc(1, sizeof(*c));
 	if (c == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%u devices", n);
-	c->base.ops = &ops;
+	c->base.ops = card[0]->ops->host_new != NULL ? &ops : &plain_ops;
 	snprintf(c->base.name, sizeof(c->base.name), "%u x %.40s", n, card[0]->name);
 	memcpy(c->base.kernels, card[0]->kernels, sizeof(c->base.kernels));
 	memcpy(c->base.kernel_class, card[0]->kernel_class, sizeof(c->base.kernel_class));
 	c->base.likes_planes = card[0]->likes_planes;
+	c->base.tries_planes = card[0]->tries_planes;
 	c->base.maps = card[0]->maps;
 	c->n = n;
 	memcpy(c->card, card, n * sizeof(struct od_device *));
@@ -220,12 +242,12 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 
 unsigned od_device_cards(const struct od_device *d)
 {
-	return d->ops == &ops ? ((const struct cards *)d)->n : 1;
+	return is_cards(d) ? ((const struct cards *)d)->n : 1;
 }
 
 struct od_device *od_device_card(struct od_device *d, unsigned i)
 {
-	return d->ops == &ops ? of(d)->card[i] : d;
+	return is_cards(d) ? of(d)->card[i] : d;
 }
 
 /* As much of the layers as of the memory; a card whose memory is not known counts as the others. */

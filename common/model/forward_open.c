@@ -133,6 +133,14 @@ static uint64_t host_bytes(const struct od_forward_opts *o, const uint64_t each[
 	return od_mul(i < N_ROW_BUFFERS ? o->max_rows : 1, each[i], &bytes) ? bytes : UINT64_MAX;
 }
 
+/* Of rows on their way from card to card. */
+static uint64_t moved_bytes(const struct od_forward_opts *o, const uint64_t each[N_BUFFERS])
+{
+	const uint64_t x = host_bytes(o, each, BUF_X), input = host_bytes(o, each, BUF_INPUT);
+
+	return x > input ? x : input;
+}
+
 /* Bytes of all buffers, each followed by padding; UINT64_MAX: overflow. */
 static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
 {
@@ -245,7 +253,7 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	list_bytes(&f->o, each);
 	f->staged = f->n_cards > 1 || od_ref_map(od_forward_ref(f, BUF_X)) == NULL;
 	if (f->n_cards > 1)
-		f->moved = od_alloc_array(f->o.max_rows, each[BUF_X] > each[BUF_INPUT] ? each[BUF_X] : each[BUF_INPUT]);
+		f->moved = od_host_new(f->o.device, moved_bytes(&f->o, each));
 	if (f->n_cards > 1 && f->moved == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for rows between cards");
 	for (size_t i = 0; i < N_BUFFERS; i++) {
@@ -346,6 +354,6 @@ void od_forward_free(struct od_forward *f)
 	free(f->part);
 	for (unsigned i = 0; i < f->n_cards; i++)
 		od_buf_free(f->buf[i]);
-	od_free(f->moved);
+	od_host_free(f->o.device, f->moved, moved_bytes(&f->o, each));
 	free(f);
 }
