@@ -200,8 +200,14 @@ uint64_t od_device_waits(const struct od_device *d)
 
 int od_device_failed(const struct od_device *d, struct od_err *why)
 {
-	return atomic_load_explicit(&d->lost, memory_order_relaxed) ?
-		       od_fail(why, OD_ERR_IO, "%s is lost after a fault; it serves again when this program is started again", d->name) : OD_OK;
+	for (unsigned i = 0; i < od_device_cards(d); i++) {
+		const struct od_device *c = od_device_card((struct od_device *)d, i);
+
+		if (atomic_load_explicit(&c->lost, memory_order_relaxed))
+			return od_fail(why, OD_ERR_IO, "%s is lost after a fault; it serves again when this program is started again",
+				       c->name);
+	}
+	return OD_OK;
 }
 
 uint64_t od_device_failures(const struct od_device *d)

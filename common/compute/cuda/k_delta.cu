@@ -457,7 +457,7 @@ GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 	keep_channels(a, &p, m->index, n);
 }
 
-GPU_KERNEL(gpu_delta_few_any, struct gpu_delta, GPU_DELTA_THREADS)
+GPU_ROOMY_KERNEL(gpu_delta_few_any, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	few(&a, false);
 }
