@@ -74,7 +74,7 @@ def parts_predict_what_one_shadow_predicts():
     all_periods = (1, 1), (1, 4), (1, 0), (4, 1), (0, 1), (0, 0)
     for cuts, departure, some in ((1,), "early", all_periods[::3]), ((7,), "late", all_periods), ((2, 3, 10), "early", all_periods[::5]):
         with Cluster(pack(), LAYERS, cuts, "--departure", departure, load_ms=2) as c:
-            for profile, periods in itertools.product(("f32", "bf16"), some):
+            for profile, periods in zip(itertools.cycle(("f32", "bf16")), some):
                 r = predicted(pack(), c.hosts, "--profile", profile, "--align-token", periods[0], "--align-kv", periods[1])
                 what = cuts, departure, profile, periods, r
                 assert r["token_ids"] == want[profile], what
@@ -84,15 +84,14 @@ def parts_predict_what_one_shadow_predicts():
 @test
 def every_kind_of_state_is_cut():
     # MLA; windows and sinks; fixed state beside streams; two sizes of heads; a dense first layer; keys of other layers.
-    for i, name in enumerate(("deepseek_v2_lite", "gpt_oss_bf16", "qwen3_next_plain", "qwen3_5_moe_stacked", "gemma4_own_v",
-                              "gemma4_layer_inputs",
-                              "glm4_moe_air", "phimoe_crossing", "minimax_m2_plain")):
+    for i, name in enumerate(("qwen3_next_plain", "deepseek_v2_lite", "gpt_oss_bf16", "gemma4_own_v", "qwen3_5_moe_stacked",
+                              "gemma4_layer_inputs", "phimoe_crossing", "glm4_moe_air", "minimax_m2_plain")):
         pack_dir = family_pack(name)
         n = layers_of_family(name)
         want = run(pack_dir, "--resident", prompt="a b c d e f g h", tokens=40)["token_ids"]
-        for cut in sorted({n // 2, (1, n - 1)[i % 2]}):
+        for cut in sorted({n // 2, (1, n - 1)[i % 2]}) if i % 3 == 0 else (n // 2,):
             with Cluster(pack_dir, n, (cut,), load_ms=2) as c:
-                for more in (), ("--draft", 4), ("--align-kv", 0):
+                for more in (("--draft", 4), ("--align-kv", 0)) if i % 3 == 0 else ((), ("--draft", 4)):
                     r = predicted(pack_dir, c.hosts, *more, prompt="a b c d e f g h", tokens=40)
                     assert r["token_ids"] == want, (name, cut, more, r)
                     assert r["predicted_uses"] > 0 and r["recall"] == 1, (name, cut, more, r)
