@@ -1,10 +1,10 @@
 /* The layers of a run: those of this process, then those of the chain. */
 #include "shadow-node/emulator_internal.h"
 
-/* The cursor is in the chain. */
-static bool in_chain(const struct ods_emulator *e)
+/* This process's layers are done, and the chain's are next. */
+static bool leaves_here(const struct ods_emulator *e)
 {
-	return e->o.chain != NULL && od_forward_done(e->forward);
+	return e->o.chain != NULL && !e->chained && od_forward_done(e->forward);
 }
 
 uint32_t ods_layer(const struct ods_emulator *e)
@@ -99,7 +99,7 @@ int ods_layer_attention(struct ods_emulator *e, bool published, struct od_err *e
 			ods_align_own(e->rows[i].seq->align, layer, e->rows[i].position);
 	if (!e->chained && published && od_forward_routed(e->forward))
 		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
-	return rc == OD_OK && in_chain(e) && !e->chained ? enter_chain(e, err) : rc;
+	return rc == OD_OK && leaves_here(e) ? enter_chain(e, err) : rc;
 }
 
 int ods_layer_experts(struct ods_emulator *e, struct od_err *err)
@@ -110,7 +110,7 @@ int ods_layer_experts(struct ods_emulator *e, struct od_err *err)
 		ods_chain_experts(e->o.chain);
 	else
 		rc = od_forward_experts(e->forward, e->experts, err);
-	return rc == OD_OK && in_chain(e) && !e->chained ? enter_chain(e, err) : rc;
+	return rc == OD_OK && leaves_here(e) ? enter_chain(e, err) : rc;
 }
 
 int ods_layers_end(struct ods_emulator *e, const uint32_t *kept, size_t n, struct od_err *err)

@@ -252,7 +252,7 @@ static void copy_kept(struct ods_part *p, const Od__PartLayer *l, bool save)
 	}
 }
 
-/* Attention, the router, and its answer. Then the experts, which nobody waits for here. */
+/* Answers as soon as the layer is routed: the first shadow publishes while the experts are computed here. */
 static int run_layer(struct ods_part *p, const Od__PartLayer *l, struct od_err *err)
 {
 	const float *probability = NULL;

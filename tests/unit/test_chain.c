@@ -358,7 +358,7 @@ static void test_interruption(void **unused)
 	open_world(&w);
 	assert_true(comes_up(&w));
 	assert_int_equal(ods_chain_room(w.chain, &room, &err), OD_OK);
-	end_part(&w.part); /* nobody answers, and nobody says so: the wait for a connection */
+	end_part(&w.part); /* the part is gone: only the interruption ends the wait */
 	atomic_store(&w.part.interrupt, true);
 	assert_int_not_equal(run_layers(&w, 1, &err), OD_OK);
 	begin_part(&w.part);
