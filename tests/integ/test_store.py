@@ -713,10 +713,42 @@ def connections(store):
     return sum(x[1].endswith(f":{store.port:04X}") and x[3] == "01" for x in lines)
 
 
+GIVEN_UP_S = 10  # TCP_MAXRT of common/net/endpoint.c
+
+
+def served_beside_clients_that_do_not_read(pack_dir, experts, n, piece):
+    """False if the machine was so slow that the store had given up the clients, so that nothing is shown."""
+    store = Store(pack_dir)
+    c = zmtp.connect(store.port)
+    session = zmtp.parse(ask_store(c, hello())[0][51])[1]
+    silent = [zmtp.connect(store.port) for _ in range(n)]
+    for g in silent:  # so that the store soon has a full connection
+        g.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    usual, start = peak_bytes(store), time.monotonic()
+    for g in silent:
+        for i in range(32):
+            g.send(fetch(session, i + 1, 16, 0, piece))
+    time.sleep(0.5)  # for the store to send them what it will
+    share = 512 << 10
+    for at in range(0, 8 << 20, share):
+        _, chunk, frames = ask_store(c, fetch(session, 1000 + at, 16, at, share))
+        assert chunk.get(2, 0) == 0 and frames == [experts[at:at + share]], (n, at, chunk)
+    all_there = connections(store) == n + 1
+    w = Daemon("worker", store=store.address, spool=spool())  # which begins with what it needs of the store
+    all_there = all_there and connections(store) > n
+    soon = time.monotonic() - start < GIVEN_UP_S - 1
+    assert all_there or not soon, "clients were given up early"
+    w.kill()
+    assert SLOW or peak_bytes(store) < usual + (64 << 20) + (64 << 20), (usual, peak_bytes(store))
+    store.kill()
+    return all_there
+
+
 @test
 def clients_that_do_not_read_hold_up_nobody():
-    """The store gives them up after ten seconds (TCP_MAXRT), with what it holds for them. Whoever is served while they are all
-    connected has not waited for that."""
+    """The store gives them up after ten seconds, with what it holds for them. Whoever is served while they are all
+    connected has not waited for that. A slow machine may need longer for the same, so it may try again; a store that
+    waited for them would not once be in time."""
     checkpoint = os.path.join(TMP, "store-large")
     tool("od-bench", "synth", checkpoint, "--preset", "tiny", "--layers", 2, "--experts", 2, "--top-k", 1, "--hidden",
          512, "--intermediate", 8192, "--heads", 4, "--kv-heads", 4)
@@ -725,28 +757,7 @@ def clients_that_do_not_read_hold_up_nobody():
         experts = f.read()
     assert len(experts) > 8 << 20
     for n, piece in (17, 4 << 20), (100, 512 << 10):
-        store = Store(checkpoint + ".pack")
-        c = zmtp.connect(store.port)
-        session = zmtp.parse(ask_store(c, hello())[0][51])[1]
-        silent, usual = [], peak_bytes(store)
-        for _ in range(n):
-            g = zmtp.connect(store.port)
-            silent.append(g)
-            for i in range(32):
-                g.send(fetch(session, i + 1, 16, 0, piece))
-        time.sleep(0.5)  # for the store to send them what it will
-        share, at = 512 << 10, 0
-        while at < 8 << 20:
-            _, chunk, frames = ask_store(c, fetch(session, 1000 + at, 16, at, share))
-            assert chunk.get(2, 0) == 0 and frames == [experts[at:at + share]], (n, at, chunk)
-            at += share
-        assert connections(store) == n + 1, "it was served only when they were given up"
-        folder = spool()
-        w = Daemon("worker", store=store.address, spool=folder)  # which begins with what it needs of the store
-        assert connections(store) > n, "it began only when they were given up"
-        w.kill()
-        assert SLOW or peak_bytes(store) < usual + (64 << 20) + (64 << 20), (usual, peak_bytes(store))
-        store.kill()
+        assert any(served_beside_clients_that_do_not_read(checkpoint + ".pack", experts, n, piece) for _ in range(8)), n
 
 
 @test
