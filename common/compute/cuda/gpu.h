@@ -23,6 +23,16 @@
 #define GPU_WARP 32u
 #define GPU_ALL_LANES 0xffffffffu
 
+/* A kernel's launcher. */
+#define GPU_LAUNCH(name, function, type, n_threads)                                                            \
+	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)             \
+	{                                                                                                      \
+		static const struct gpu_kernel kernel = { (void (*)(void))function, #name, n_threads, sizeof(type) }; \
+		const struct gpu_launch l = { &kernel, grid, shared, args };                                   \
+                                                                                                               \
+		return gpu_start(stream, &l);                                                                  \
+	}
+
 #ifdef __CUDACC__
 
 #define GPU_FN static __device__ __forceinline__
@@ -38,18 +48,10 @@
 /* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1))
 
-#define GPU_BOUND_KERNEL(name, type, n_threads, bounds)                                                       \
-	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a);               \
-	extern "C" int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
-	{                                                                                                     \
-		void *list[1] = { (void *)args };                                                             \
-                                                                                                              \
-		return gpu_cuda_launch(stream, (const void *)name##_kernel, grid, n_threads, shared, list);   \
-	}                                                                                                     \
+#define GPU_BOUND_KERNEL(name, type, n_threads, bounds)                                         \
+	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a); \
+	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads)                             \
 	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a)
-
-extern "C" int gpu_cuda_launch(struct gpu_stream *s, const void *kernel, struct gpu_grid grid, unsigned n_threads, size_t shared,
-			       void **list);
 
 extern __shared__ __align__(16) unsigned char gpu_shared_bytes[];
 
@@ -165,17 +167,14 @@ typedef float4 gpu_f4;
 #define GPU_UNROLL_N(n)
 #define GPU_NO_UNROLL
 
-#define GPU_KERNEL(name, type, n_threads)                                                          \
+#define GPU_KERNEL(name, type, n_threads)                                                           \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \
-	static void name##_kernel(type a);                                                         \
-	static void name##_fibre(const void *args)                                                 \
-	{                                                                                          \
-		name##_kernel(*(const type *)args);                                                \
-	}                                                                                          \
-	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
-	{                                                                                          \
-		return gpu_host_launch(stream, name##_fibre, #name, args, sizeof(type), grid, n_threads, shared); \
-	}                                                                                          \
+	static void name##_kernel(type a);                                                          \
+	static void name##_fibre(const void *args)                                                  \
+	{                                                                                           \
+		name##_kernel(*(const type *)args);                                                 \
+	}                                                                                           \
+	GPU_LAUNCH(name, name##_fibre, type, n_threads)                                             \
 	static void name##_kernel(type a)
 
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_KERNEL(name, type, n_threads)

@@ -203,6 +203,16 @@ extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64
 				      cudaMemcpyAsync(to, from, n, s->g->about.unified ? cudaMemcpyDefault : kinds[way], s->stream);
 }
 
+extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
+{
+	const int error = use(s->g);
+	void *args[1] = { (void *)l->args };
+
+	return error != cudaSuccess ? error :
+				      cudaLaunchKernel((const void *)l->kernel->function, dim3(l->grid.x, l->grid.y, l->grid.z),
+						       dim3(l->kernel->n_threads, 1, 1), args, l->shared, s->stream);
+}
+
 extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g)
 {
 	struct gpu_event *e = new (std::nothrow) struct gpu_event();
@@ -248,14 +258,4 @@ extern "C" int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
 	const int error = use(s->g);
 
 	return error != cudaSuccess ? error : cudaStreamWaitEvent(s->stream, e->event, 0);
-}
-
-/* gpu.h's launchers end here. */
-extern "C" int gpu_cuda_launch(struct gpu_stream *s, const void *kernel, struct gpu_grid grid, unsigned n_threads, size_t shared,
-			       void **list)
-{
-	const int error = use(s->g);
-
-	return error != cudaSuccess ? error :
-				      cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(n_threads, 1, 1), list, shared, s->stream);
 }

@@ -12,11 +12,6 @@
 
 #include "common/compute/cuda/gpu_runtime.h"
 
-/* Queues a kernel; args [n] is copied. name: a constant. With $OD_GPU_KERNELS the names of all kernels that are launched are appended
- * to that file. */
-int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const char *name, const void *args, size_t n,
-		    struct gpu_grid grid, unsigned n_threads, size_t shared);
-
 /* The fibre that runs. */
 struct gpu_place {
 	unsigned thread, n_threads, x, y, z, n_x; /* in its block; the block in the grid; blocks in x */

@@ -1,7 +1,8 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres.
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_FAIL_AT=N: its N-th
- * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_KERNELS (gpu_fibres.h). */
+ * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_KERNELS, a file that the names of all kernels that
+ * are launched are appended to. */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/far/late_queues.h"
@@ -540,9 +541,8 @@ int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum 
 
 struct launch {
 	struct gpu *g;
-	void (*kernel)(const void *args);
+	const struct gpu_kernel *kernel;
 	struct gpu_grid grid;
-	unsigned n_threads;
 	size_t shared;
 	_Alignas(16) unsigned char args[];
 };
@@ -557,14 +557,14 @@ static int do_launch(void *arg, struct od_err *err)
 		atomic_store(&l->g->lost, true);
 	if (atomic_load(&l->g->lost)) /* what was queued behind a fault is not done either */
 		return OD_OK;
-	b->kernel = l->kernel;
+	b->kernel = (void (*)(const void *))l->kernel->function;
 	b->args = l->args;
-	b->n_threads = l->n_threads;
+	b->n_threads = l->kernel->n_threads;
 	running = b;
 #if defined(__SANITIZE_THREAD__)
 	scheduler_tsan = __tsan_get_current_fiber();
 #endif
-	gpu_place = (struct gpu_place){ .n_threads = l->n_threads, .n_x = l->grid.x, .shared = b->shared };
+	gpu_place = (struct gpu_place){ .n_threads = l->kernel->n_threads, .n_x = l->grid.x, .shared = b->shared };
 	for (gpu_place.z = 0; gpu_place.z < l->grid.z; gpu_place.z++)
 		for (gpu_place.y = 0; gpu_place.y < l->grid.y; gpu_place.y++)
 			for (gpu_place.x = 0; gpu_place.x < l->grid.x; gpu_place.x++)
@@ -604,24 +604,24 @@ static void note_launched(const char *name)
 	pthread_mutex_unlock(&lock);
 }
 
-int gpu_host_launch(struct gpu_stream *s, void (*kernel)(const void *args), const char *name, const void *args, size_t n,
-		    struct gpu_grid grid, unsigned n_threads, size_t shared)
+int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 {
-	struct launch *l;
+	const struct gpu_kernel *k = l->kernel;
+	struct launch *copy;
 
 	if (atomic_load(&s->g->lost))
 		return ERROR_LOST;
-	note_launched(name);
-	if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || n_threads == 0 ||
-	    n_threads % WARP != 0 || n_threads > MAX_THREADS || shared > MOST_SHARED)
+	note_launched(k->name);
+	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > 65535 || l->grid.z > 65535 || k->n_threads == 0 ||
+	    k->n_threads % WARP != 0 || k->n_threads > MAX_THREADS || l->shared > MOST_SHARED)
 		return ERROR_LAUNCH;
-	l = malloc(sizeof(*l) + n);
-	if (l == NULL)
+	copy = malloc(sizeof(*copy) + k->args_bytes);
+	if (copy == NULL)
 		return ERROR_MEMORY;
-	*l = (struct launch){ s->g, kernel, grid, n_threads, shared };
-	memcpy(l->args, args, n);
-	od_late_give(s->g->late, s->number, do_launch, l, sizeof(*l) + n);
-	free(l);
+	*copy = (struct launch){ s->g, k, l->grid, l->shared };
+	memcpy(copy->args, l->args, k->args_bytes);
+	od_late_give(s->g->late, s->number, do_launch, copy, sizeof(*copy) + k->args_bytes);
+	free(copy);
 	return ERROR_NONE;
 }
 

@@ -25,6 +25,21 @@ struct gpu_grid {
 	unsigned x, y, z; /* blocks; each at least 1, y and z at most 65535 */
 };
 
+/* A kernel (gpu.h makes one of each). */
+struct gpu_kernel {
+	void (*function)(void); /* what gpu_start knows how to call */
+	const char *name;
+	unsigned n_threads; /* of a block */
+	size_t args_bytes;
+};
+
+struct gpu_launch {
+	const struct gpu_kernel *kernel;
+	struct gpu_grid grid;
+	size_t shared;	  /* bytes of a block */
+	const void *args; /* [args_bytes]; copied */
+};
+
 struct gpu_about {
 	char name[64];
 	unsigned major, minor; /* compute capability */
@@ -51,6 +66,8 @@ void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
 
 int gpu_stream_new(struct gpu_stream **out, struct gpu *g);
 void gpu_stream_free(struct gpu_stream *s); /* NULL ok; it has been waited for */
+
+int gpu_start(struct gpu_stream *s, const struct gpu_launch *l);
 
 enum gpu_way { GPU_TO, GPU_FROM, GPU_WITHIN };
 int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way);
