@@ -3,8 +3,9 @@ include tests/bench/rules.mk tests/fuzz/rules.mk
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-# The emulated GPU's own test.
-test_gpu_host_OBJS := $(B)/pic/common/compute/cuda/gpu_host.c.o
+# What is only in the GPU's plugins.
+test_gpu_graphs_OBJS := $(B)/pic/common/compute/cuda/gpu_graphs.c.o
+test_gpu_host_OBJS := $(addprefix $(B)/pic/common/compute/cuda/,gpu_graphs.c.o gpu_host.c.o)
 
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a

@@ -273,7 +273,7 @@ static void free_device(struct od_device *d)
 
 static int make_merges(struct od_cuda_device *c, struct od_cuda_queue *u)
 {
-	int error = gpu_stream_new(&u->merges, c->gpu);
+	int error = gpu_stream_new(&u->merges, c->gpu, false);
 
 	if (error == 0)
 		error = gpu_event_new(&u->copied, c->gpu);
@@ -285,7 +285,7 @@ static int make_merges(struct od_cuda_device *c, struct od_cuda_queue *u)
 static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *err)
 {
 	struct od_cuda_queue *u = &c->queue[q];
-	int error = gpu_stream_new(&u->stream, c->gpu);
+	int error = gpu_stream_new(&u->stream, c->gpu, q == OD_QUEUE_COMPUTE);
 
 	for (size_t i = 0; error == 0 && i < OD_CUDA_MARKS; i++)
 		error = gpu_event_new(&u->mark[i].event, c->gpu);

@@ -30,7 +30,7 @@
 		static const struct gpu_kernel kernel = { (void (*)(void))function, #name, n_threads, sizeof(type) }; \
 		const struct gpu_launch l = { &kernel, grid, shared, args };                                   \
                                                                                                                \
-		return gpu_start(stream, &l);                                                                  \
+		return gpu_launch(stream, &l);                                                                 \
 	}
 
 #ifdef __CUDACC__

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/compute/cuda/gpu_runtime.h"
+#include "common/compute/cuda/gpu_graphs.h"
 
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
@@ -19,6 +19,12 @@ struct gpu {
 struct gpu_stream {
 	struct gpu *g;
 	cudaStream_t stream;
+	struct gpu_graphs *graphs; /* NULL: it does not gather */
+};
+
+struct gpu_graph {
+	struct gpu *g;
+	cudaGraphExec_t exec;
 };
 
 struct gpu_event {
@@ -167,7 +173,7 @@ extern "C" void gpu_free_host(struct gpu *g, void *at)
 
 /* ---- streams ---- */
 
-extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
+extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers)
 {
 	struct gpu_stream *s = new (std::nothrow) struct gpu_stream();
 	cudaError_t error = s == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(g);
@@ -180,6 +186,7 @@ extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
 		return error;
 	}
 	s->g = g;
+	s->graphs = gathers ? gpu_graphs_new(s) : NULL;
 	*out = s;
 	return cudaSuccess;
 }
@@ -188,15 +195,24 @@ extern "C" void gpu_stream_free(struct gpu_stream *s)
 {
 	if (s == NULL)
 		return;
+	gpu_graphs_free(s->graphs);
 	if (use(s->g) == cudaSuccess)
 		(void)cudaStreamDestroy(s->stream);
 	delete s;
 }
 
+/* Before the stream is given anything but launches. */
+static int make_ready(struct gpu_stream *s)
+{
+	const int error = gpu_graphs_flush(s->graphs);
+
+	return error != cudaSuccess ? error : use(s->g);
+}
+
 extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
 {
 	static const cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-	const int error = use(s->g);
+	const int error = make_ready(s);
 
 	/* Memory of a unified GPU is the host's for the one and the GPU's for the other: the addresses tell. */
 	return error != cudaSuccess ? error :
@@ -212,6 +228,76 @@ extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 				      cudaLaunchKernel((const void *)l->kernel->function, dim3(l->grid.x, l->grid.y, l->grid.z),
 						       dim3(l->kernel->n_threads, 1, 1), args, l->shared, s->stream);
 }
+
+extern "C" int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
+{
+	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+}
+
+/* ---- graphs ---- */
+
+static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, unsigned n)
+{
+	cudaGraphNode_t node = NULL;
+	cudaError_t error = cudaSuccess;
+
+	for (unsigned i = 0; error == cudaSuccess && i < n; i++) {
+		const cudaGraphNode_t before = node;
+		void *args[1] = { (void *)l[i].args };
+		cudaKernelNodeParams p = {};
+
+		p.func = (void *)l[i].kernel->function;
+		p.gridDim = dim3(l[i].grid.x, l[i].grid.y, l[i].grid.z);
+		p.blockDim = dim3(l[i].kernel->n_threads, 1, 1);
+		p.sharedMemBytes = (unsigned)l[i].shared;
+		p.kernelParams = args;
+		error = cudaGraphAddKernelNode(&node, graph, &before, i > 0 ? 1 : 0, &p);
+	}
+	return error;
+}
+
+extern "C" int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const struct gpu_launch *l, unsigned n)
+{
+	struct gpu_graph *g = new (std::nothrow) struct gpu_graph();
+	cudaError_t error = g == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(s->g);
+	cudaGraph_t graph = NULL;
+
+	*out = NULL;
+	if (error == cudaSuccess)
+		error = cudaGraphCreate(&graph, 0);
+	if (error == cudaSuccess)
+		error = make_graph(graph, l, n);
+	if (error == cudaSuccess)
+		error = cudaGraphInstantiate(&g->exec, graph, 0);
+	if (graph != NULL)
+		(void)cudaGraphDestroy(graph);
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError(); /* launches can do without the graph */
+		delete g;
+		return error;
+	}
+	g->g = s->g;
+	*out = g;
+	return cudaSuccess;
+}
+
+extern "C" int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g)
+{
+	const int error = use(s->g);
+
+	return error != cudaSuccess ? error : cudaGraphLaunch(g->exec, s->stream);
+}
+
+extern "C" void gpu_graph_free(struct gpu_graph *g)
+{
+	if (g == NULL)
+		return;
+	if (use(g->g) == cudaSuccess)
+		(void)cudaGraphExecDestroy(g->exec);
+	delete g;
+}
+
+/* ---- events ---- */
 
 extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g)
 {
@@ -241,7 +327,7 @@ extern "C" void gpu_event_free(struct gpu_event *e)
 
 extern "C" int gpu_event_record(struct gpu_event *e, struct gpu_stream *s)
 {
-	const int error = use(e->g);
+	const int error = make_ready(s);
 
 	return error != cudaSuccess ? error : cudaEventRecord(e->event, s->stream);
 }
@@ -255,7 +341,7 @@ extern "C" int gpu_event_wait(struct gpu_event *e)
 
 extern "C" int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
 {
-	const int error = use(s->g);
+	const int error = make_ready(s);
 
 	return error != cudaSuccess ? error : cudaStreamWaitEvent(s->stream, e->event, 0);
 }

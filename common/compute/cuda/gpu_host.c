@@ -5,6 +5,7 @@
  * are launched are appended to. */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
+#include "common/compute/cuda/gpu_graphs.h"
 #include "common/compute/far/late_queues.h"
 
 #include <fcntl.h>
@@ -340,6 +341,7 @@ struct gpu {
 struct gpu_stream {
 	struct gpu *g;
 	unsigned number;
+	struct gpu_graphs *graphs; /* NULL: it does not gather */
 };
 
 struct gpu_event {
@@ -478,7 +480,7 @@ void gpu_free_host(struct gpu *g, void *at)
 	give_back(g, at, &g->pinned);
 }
 
-int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
+int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers)
 {
 	struct gpu_stream *s = calloc(1, sizeof(*s));
 	unsigned i = 0;
@@ -498,6 +500,7 @@ int gpu_stream_new(struct gpu_stream **out, struct gpu *g)
 	}
 	s->g = g;
 	s->number = i;
+	s->graphs = gathers ? gpu_graphs_new(s) : NULL;
 	*out = s;
 	return ERROR_NONE;
 }
@@ -506,6 +509,7 @@ void gpu_stream_free(struct gpu_stream *s)
 {
 	if (s == NULL)
 		return;
+	gpu_graphs_free(s->graphs);
 	pthread_mutex_lock(&s->g->lock);
 	s->g->taken[s->number] = false;
 	pthread_mutex_unlock(&s->g->lock);
@@ -530,13 +534,14 @@ static int do_copy(void *arg, struct od_err *err)
 int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
 {
 	const struct copy c = { to, from, n };
+	const int error = gpu_graphs_flush(s->graphs);
 
 	(void)way;
-	if (atomic_load(&s->g->lost))
+	if (error == ERROR_NONE && atomic_load(&s->g->lost))
 		return ERROR_LOST;
-	if (n > 0)
+	if (error == ERROR_NONE && n > 0)
 		od_late_give(s->g->late, s->number, do_copy, &c, sizeof(c));
-	return ERROR_NONE;
+	return error;
 }
 
 struct launch {
@@ -625,6 +630,60 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 	return ERROR_NONE;
 }
 
+int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
+{
+	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+}
+
+/* ---- Graphs ---- */
+
+struct gpu_graph {
+	unsigned n;
+	struct gpu_launch launch[]; /* with arguments of their own */
+};
+
+void gpu_graph_free(struct gpu_graph *g)
+{
+	for (unsigned i = 0; g != NULL && i < g->n; i++)
+		free((void *)g->launch[i].args);
+	free(g);
+}
+
+int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const struct gpu_launch *l, unsigned n)
+{
+	struct gpu_graph *g = calloc(1, sizeof(*g) + n * sizeof(g->launch[0]));
+
+	(void)s;
+	*out = NULL;
+	for (; g != NULL && g->n < n; g->n++) {
+		const size_t bytes = l[g->n].kernel->args_bytes;
+		void *args = malloc(bytes);
+
+		if (args == NULL)
+			break;
+		g->launch[g->n] = l[g->n];
+		g->launch[g->n].args = memcpy(args, l[g->n].args, bytes);
+	}
+	if (g == NULL || g->n < n) {
+		gpu_graph_free(g);
+		return ERROR_MEMORY;
+	}
+	*out = g;
+	return ERROR_NONE;
+}
+
+int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g)
+{
+	int error = ERROR_NONE;
+
+	note_launched("graph");
+	for (unsigned i = 0; error == ERROR_NONE && i < g->n; i++)
+		error = gpu_start(s, &g->launch[i]);
+	return error;
+}
+
+/* ---- Events ---- */
+
 int gpu_event_new(struct gpu_event **out, struct gpu *g)
 {
 	*out = calloc(1, sizeof(**out));
@@ -641,9 +700,11 @@ void gpu_event_free(struct gpu_event *e)
 
 int gpu_event_record(struct gpu_event *e, struct gpu_stream *s)
 {
+	const int error = gpu_graphs_flush(s->graphs);
+
 	e->stream = s->number;
 	e->ticket = od_late_ticket(e->g->late, s->number);
-	return ERROR_NONE;
+	return error;
 }
 
 int gpu_event_wait(struct gpu_event *e)
@@ -656,6 +717,8 @@ int gpu_event_wait(struct gpu_event *e)
 
 int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
 {
+	const int error = gpu_graphs_flush(s->graphs);
+
 	od_late_after(s->g->late, s->number, e->stream, e->ticket);
-	return ERROR_NONE;
+	return error;
 }

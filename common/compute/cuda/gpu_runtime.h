@@ -64,10 +64,18 @@ void gpu_free(struct gpu *g, void *at); /* NULL ok; no work uses it any more */
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes);
 void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
 
-int gpu_stream_new(struct gpu_stream **out, struct gpu *g);
+/* gathers: it keeps launches, until it is given anything else or many of them are there, to make graphs of them (gpu_graphs.h). */
+int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers);
 void gpu_stream_free(struct gpu_stream *s); /* NULL ok; it has been waited for */
 
+int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l);
+
+/* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. */
+struct gpu_graph;
 int gpu_start(struct gpu_stream *s, const struct gpu_launch *l);
+int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const struct gpu_launch *l, unsigned n); /* l is copied */
+int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g);
+void gpu_graph_free(struct gpu_graph *g); /* NULL ok; it may still run */
 
 enum gpu_way { GPU_TO, GPU_FROM, GPU_WITHIN };
 int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way);

@@ -1,0 +1,33 @@
+/* gpu_graphs.h - launches of a stream that come again and again, as graphs.
+ *
+ * A small model's step has hundreds of launches of a few microseconds each, and the host needs as long to give them as the GPU to do
+ * them. So a stream gathers its launches; what has been launched twice in the same way, arguments included, is made into a graph, and
+ * from then on it is given in one call. Steps of decoding repeat for as long as no row begins a new page or block of positions. A
+ * graph has the same launches in the same order, so that results do not depend on it.
+ * Thread: the stream's. Owner: the stream. */
+#ifndef OD_COMPUTE_GPU_GRAPHS_H
+#define OD_COMPUTE_GPU_GRAPHS_H
+
+#include "common/compute/cuda/gpu_runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPU_GRAPH_LEAST 6u  /* launches; fewer are given one by one */
+#define GPU_GRAPH_MOST 64u  /* so that the GPU begins before the host has gathered a whole step */
+#define GPU_MAX_GRAPHS 256u /* that are kept; then the one that was not used for longest goes */
+
+struct gpu_graphs;
+
+struct gpu_graphs *gpu_graphs_new(struct gpu_stream *s); /* NULL: out of memory */
+void gpu_graphs_free(struct gpu_graphs *g);		  /* NULL ok */
+int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l);
+/* Gives the stream what was gathered; to be called before it is given anything else. NULL ok. */
+int gpu_graphs_flush(struct gpu_graphs *g);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
