@@ -4,7 +4,7 @@ right, and planes give the bits of plain weights, is checked by the program itse
 import json
 import os
 
-from cluster_util import BIN, run_tests, test, tool
+from cluster_util import BIN, pack, run_tests, test, tool
 
 os.environ["OD_CUDA_PLUGIN"] = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
 PRODUCTS = ["merge", "merge_shards", "merge_planes", "merge_planes_shards", "linear_bf16", "linear_planes", "linear_int8", "linear_nf4",
@@ -31,6 +31,8 @@ def every_kernel_is_measured():
         if w["of_first"] is not None:
             assert 0 < w["of_first_ci95_low"] <= w["of_first"] <= w["of_first_ci95_high"], w
     assert [b["bytes"] for b in r["buffers"]] == [65536] and r["buffers"][0]["new_us"] > 0
+    assert [(x["launches"], 0 < x["us_ci95_low"] <= x["us"] <= x["us_ci95_high"]) for x in r["launches"]] == [
+        ("new", True), ("as before", True)], r["launches"]
 
 
 @test
@@ -53,6 +55,16 @@ def a_device_that_maps_its_memory_has_no_loads():
     r = gpu("--runs", 1, "--device", "cpu", "--size", "2MiB", "--seed", 3)
     assert [w["work"] for w in r["works"]] == PRODUCTS + ["attention"]
     assert r["size_bytes"] == 2 << 20 and [b["bytes"] for b in r["buffers"]] == [65536, 1 << 20]
+
+
+@test
+def decoding_is_held_against_the_memory_of_the_gpu():
+    """The cluster is on one card: main, shadow, and workers, as is resident mode."""
+    r = json.loads(tool("od-bench", "decode", "--pack", pack(), "--local", 2, "--device", "cuda", "--tokens", 4, "--runs", 1,
+                        "--json").stdout)
+    assert r["kernels"] == "cuda" and r["memory_reads"] == "copies of the GPU" and r["workers"] == 2 and r["runs_with_other_tokens"] == 0, r
+    figure = {f["figure"]: f["median"] for f in r["figures"]}
+    assert all(figure[name] > 0 for name in ("cluster", "resident", "memory, read meanwhile", "  weights / memory")), figure
 
 
 @test

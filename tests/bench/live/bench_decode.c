@@ -1,7 +1,7 @@
 /* od-bench decode: decode speed of a cluster, compared with the same model with all experts in this process.
  *
  * The two alternate, one run each, so that a ratio compares runs close in time; medians are over runs. In resident mode the
- * memory bandwidth is measured once per token, outside its time. A decoded token reads its weights once, so GB/s of weights
+ * memory bandwidth is measured once per step, outside its time. A decoded token reads its weights once, so GB/s of weights
  * over GB/s of memory is the share of the memory bandwidth used. Both are bytes over time of a whole run, so that the load
  * of other processes affects both equally. */
 #include "common/base/clock.h"
@@ -51,7 +51,7 @@ struct decode_bench {
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL without resident mode */
 	struct run *run;	/* [opt.runs] */
-	struct run *current;	/* whose tokens read_memory is to look in on; NULL: none */
+	struct run *current;	/* whose steps read_memory is to look in on; NULL: none */
 	uint64_t weight_bytes;	/* that a token reads */
 };
 
@@ -139,15 +139,14 @@ static void note_draft(void *arg, float margin, double probability, bool right)
 	b->margin[i].expected += probability;
 }
 
-/* In the first layer of every decoded token: neighbours in time, which see the same machine. */
-static void read_memory(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
-			const float *weights, float margin)
+/* At the begin of every decode step: neighbours in time, which see the same machine. */
+static void read_memory(void *arg, const struct odm_step *step, const struct odm_part *part)
 {
 	struct decode_bench *b = arg;
 	uint64_t buffer, reading, start;
 
-	(void)position, (void)experts, (void)weights, (void)margin;
-	if (phase != ODM_DECODE || layer != 0 || b->current == NULL)
+	(void)part;
+	if (step->phase != ODM_DECODE || b->current == NULL)
 		return;
 	od_membw_sizes(b->membw, &buffer, &reading);
 	start = od_now_ns();
@@ -169,7 +168,7 @@ static int generate(struct decode_bench *b, enum side s, size_t i, uint64_t toke
 	int rc;
 
 	if (s == RESIDENT)
-		req.observer = (struct odm_observer){ .arg = b, .route = read_memory };
+		req.observer = (struct odm_observer){ .arg = b, .step = read_memory };
 	else
 		req.observer = (struct odm_observer){ .arg = b, .drafted = note_draft };
 	od_sampler_defaults(&req.sampling);
@@ -446,7 +445,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	od_report_fact(r, "weight_bytes_per_token", "weights that a token reads", OD_BYTES(b->weight_bytes), 0, NULL);
 	od_report_fact(r, "resident_bytes", "weights in memory",
 		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, form)), 0, NULL);
-	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
+	od_report_fact(r, "memory_reads", "memory is read by", OD_TEXT(od_membw_loads(b->membw)), 0, NULL);
 }
 
 static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, const struct run *r, enum side s)
@@ -567,7 +566,7 @@ static int run(struct decode_bench *b, struct od_err *err)
 	b->weight_bytes = token_weight_bytes(odm_engine_pack(any), odm_engine_form(any));
 	rc = decode_make_prompts(&b->prompts, o, o->runs, any, err);
 	if (rc == OD_OK && b->engine[RESIDENT] != NULL)
-		rc = decode_open_membw(&b->membw, o, err);
+		rc = decode_open_membw(&b->membw, o, b->engine[RESIDENT], err);
 	if (rc == OD_OK)
 		rc = measure_all(b, err);
 	return rc == OD_OK ? report(b, err) : rc;

@@ -505,7 +505,7 @@ static int open_engine(struct parallel_bench *b, struct od_err *err)
 	b->dense_bytes = od_dense_token_bytes(p);
 	b->expert_bytes = decode_expert_bytes(p, odm_engine_form(b->engine));
 	if (eo.mode == ODM_RESIDENT)
-		rc = decode_open_membw(&b->membw, b->opt, err);
+		rc = decode_open_membw(&b->membw, b->opt, b->engine, err);
 	return rc == OD_OK ? parallel_texts_init(&b->texts, b->engine, b->most, eo.mode == ODM_RESIDENT, err) : rc;
 }
 

@@ -2,6 +2,8 @@
 
 #include "common/base/mem.h"
 
+#include <string.h>
+
 #define MEMBW_BYTES (256u << 20)
 #define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
 
@@ -15,10 +17,12 @@ uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form)
 	return form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
 }
 
-int decode_open_membw(struct od_membw **out, const struct decode_options *o, struct od_err *err)
+int decode_open_membw(struct od_membw **out, const struct decode_options *o, const struct odm_engine *e, struct od_err *err)
 {
 	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
 
+	if (strncmp(od_device_name(odm_engine_device(e)), "cuda", 4) == 0)
+		return od_membw_open_gpu(out, MEMBW_BYTES, o->engine.opts.device, err);
 	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, decode_threads(o), NULL, err);
 }
 

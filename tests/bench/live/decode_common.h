@@ -26,8 +26,9 @@ struct decode_options {
 unsigned decode_threads(const struct decode_options *o);
 /* Bytes of an expert's weights in memory. */
 uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form);
-/* Opens the bandwidth measurement with a buffer of several times the last-level cache. */
-OD_MUST_CHECK int decode_open_membw(struct od_membw **out, const struct decode_options *o, struct od_err *err);
+/* Opens the measurement of the memory bandwidth where the engine computes, with a buffer of several times the last-level cache. */
+OD_MUST_CHECK int decode_open_membw(struct od_membw **out, const struct decode_options *o, const struct odm_engine *e,
+				    struct od_err *err);
 
 /* Call before the engine is opened: loads at most n prompts of the file; fewer than at_once is an error. */
 OD_MUST_CHECK int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once,

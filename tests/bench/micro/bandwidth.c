@@ -4,7 +4,9 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/compute/ops.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -31,6 +33,8 @@ struct od_membw {
 	const struct kernel *kernel;
 	const char *chunk; /* of the reading in progress */
 	atomic_uint_fast64_t sum; /* of all words read since it was set: shows that they were */
+	struct od_device *gpu; /* NULL: memory of the host */
+	struct od_buf *half[2]; /* of the GPU's buffer */
 };
 
 /* Eight independent sums, so that the loads and not the additions set the pace. */
@@ -203,10 +207,77 @@ int od_membw_open(struct od_membw **out, uint64_t bytes, unsigned n_threads, con
 	return OD_OK;
 }
 
+/* ---- of a GPU ---- */
+
+#define GPU_COPIES 8u /* between two waits, each of half the buffer: long against the microseconds of a wait */
+
+/* Nothing that could be stored in less space. */
+static int fill_half(struct od_membw *m, struct od_err *err)
+{
+	uint64_t *block = malloc(BLOCK_BYTES);
+	int rc = OD_OK;
+
+	if (block == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "memory bandwidth");
+	for (size_t i = 0; i < BLOCK_BYTES / sizeof(*block); i++)
+		block[i] = (i + 1) * FILL_FACTOR;
+	for (uint64_t at = 0; at < m->bytes / 2; at += BLOCK_BYTES)
+		od_device_put(m->gpu, OD_QUEUE_COMPUTE, od_buf_ref(m->half[0], at), block, BLOCK_BYTES);
+	rc = od_device_sync(m->gpu, err);
+	free(block);
+	return rc;
+}
+
+int od_membw_open_gpu(struct od_membw **out, uint64_t bytes, const char *device, struct od_err *err)
+{
+	struct od_membw *m = calloc(1, sizeof(*m));
+	int rc;
+
+	*out = NULL;
+	if (m == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "memory bandwidth");
+	m->bytes = od_round_up(bytes, 2 * BLOCK_BYTES);
+	m->chunk_bytes = GPU_COPIES * m->bytes;
+	rc = od_device_open(&m->gpu, device, OD_CPU_AUTO, 1, "od-membw", err);
+	for (int i = 0; rc == OD_OK && i < 2; i++)
+		rc = od_buf_new(&m->half[i], od_device_card(m->gpu, 0), m->bytes / 2, "a benchmark of the memory", err);
+	if (rc == OD_OK)
+		rc = fill_half(m, err);
+	if (rc != OD_OK) {
+		od_membw_close(m);
+		return rc;
+	}
+	*out = m;
+	return OD_OK;
+}
+
+static double read_gpu(struct od_membw *m)
+{
+	const uint64_t start = od_now_ns();
+	uint64_t ns;
+
+	for (unsigned i = 0; i < GPU_COPIES; i++)
+		od_device_run(m->gpu, OD_QUEUE_COMPUTE,
+			      &(struct od_op){ .kind = OD_OP_COPY,
+					       .profile = OD_PROFILE_F32,
+					       .n_rows = 1,
+					       .copy = { .from = od_buf_ref(m->half[i % 2], 0), .to = od_buf_ref(m->half[1 - i % 2], 0),
+							 .n = m->bytes / 2 } });
+	if (od_device_sync(m->gpu, NULL) != OD_OK)
+		return NAN;
+	ns = od_now_ns() - start;
+	return (double)m->chunk_bytes / (double)(ns > 0 ? ns : 1);
+}
+
+/* ---- of both ---- */
+
 void od_membw_close(struct od_membw *m)
 {
 	if (m == NULL)
 		return;
+	od_buf_free(m->half[0]);
+	od_buf_free(m->half[1]);
+	od_device_free(m->gpu);
 	od_pool_free(m->pool);
 	if (m->buf != NULL)
 		munmap(m->buf, m->bytes + PREFETCH_BYTES);
@@ -217,6 +288,8 @@ double od_membw_read(struct od_membw *m)
 {
 	uint64_t start, ns;
 
+	if (m->gpu != NULL)
+		return read_gpu(m);
 	m->chunk = m->buf + m->next;
 	start = od_now_ns();
 	od_pool_for(m->pool, m->chunk_bytes / BLOCK_BYTES, 1, read_blocks, m);
@@ -227,7 +300,7 @@ double od_membw_read(struct od_membw *m)
 
 const char *od_membw_loads(const struct od_membw *m)
 {
-	return m->kernel->loads;
+	return m->gpu != NULL ? "copies of the GPU" : m->kernel->loads;
 }
 
 void od_membw_sizes(const struct od_membw *m, uint64_t *buffer_bytes, uint64_t *reading_bytes)

@@ -19,6 +19,8 @@
 #define DEFAULT_RUNS 15
 #define DEFAULT_MS 20.0
 #define LEAST_SIZE (64u << 10)
+#define N_LAUNCHES 512u
+#define LAUNCH_WIDTH 256u
 
 struct options {
 	const char *device;
@@ -36,6 +38,7 @@ struct gpu_bench {
 	struct gpu_set copy;
 	double seconds[1 + GPU_SET_WORKS][MAX_RUNS]; /* of a pass: of the copy, then of the works */
 	double sample[MAX_RUNS];
+	uint32_t launched; /* of new launches: no two have the same arguments */
 };
 
 static const char usage_text[] =
@@ -248,6 +251,47 @@ static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 	return rc;
 }
 
+/* A step of launches that come again is given as graphs; one whose arguments are new is not. A little work for each. */
+static int launches(struct gpu_bench *b, struct od_ref x, bool again, double *us, struct od_err *err)
+{
+	const uint64_t start = od_now_ns();
+	int rc;
+
+	for (unsigned i = 0; i < N_LAUNCHES; i++)
+		od_device_run(b->d, OD_QUEUE_COMPUTE,
+			      &(struct od_op){ .kind = OD_OP_NORM,
+					       .profile = OD_PROFILE_F32,
+					       .n_rows = 1,
+					       .norm = { .x = x, .weight = x, .y = x, .n = LAUNCH_WIDTH,
+							 .eps = again ? 1e-6f : (float)++b->launched } });
+	rc = od_device_wait(b->d, OD_QUEUE_COMPUTE, od_device_ticket(b->d, OD_QUEUE_COMPUTE), err);
+	*us = (double)(od_now_ns() - start) / 1000 / N_LAUNCHES;
+	return rc;
+}
+
+static int measure_launches(struct gpu_bench *b, struct od_err *err)
+{
+	static const struct od_column columns[] = { { "launches", "launches", 0 }, { "us", "us each", 2 }, { "us_ci95_low", "95 % from", 2 },
+						    { "us_ci95_high", "to", 2 } };
+	struct od_table *t = od_report_table(b->report, "launches", "Launches", columns, sizeof(columns) / sizeof(columns[0]));
+	struct od_buf *x;
+	int rc = od_buf_new(&x, b->d, LAUNCH_WIDTH * sizeof(float), "a benchmark's row", err);
+
+	for (size_t run = 0; rc == OD_OK && run < b->opt.runs + 2; run++) { /* the first two make the graphs */
+		for (int again = 0; rc == OD_OK && again < 2; again++)
+			rc = launches(b, od_buf_ref(x, 0), again, &b->seconds[again][run < 2 ? 0 : run - 2], err);
+	}
+	for (int again = 0; rc == OD_OK && again < 2; again++) {
+		struct od_stats s;
+
+		od_stats_of(b->seconds[again], b->opt.runs, &s);
+		od_table_row(t, (struct od_cell[]){ OD_TEXT(again ? "as before" : "new"), OD_REAL(s.median), OD_REAL(s.ci_low),
+						    OD_REAL(s.ci_high) });
+	}
+	od_buf_free(x);
+	return rc;
+}
+
 static void begin_report(struct gpu_bench *b)
 {
 	static const struct od_column columns[] = {
@@ -282,6 +326,8 @@ static int run(struct gpu_bench *b, struct od_err *err)
 	gpu_set_close(&b->copy);
 	if (rc == OD_OK)
 		rc = measure_buffers(b, err);
+	if (rc == OD_OK)
+		rc = measure_launches(b, err);
 	return rc == OD_OK ? od_report_print(b->report, stdout, b->opt.json, err) : rc;
 }
 
