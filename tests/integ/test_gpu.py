@@ -131,6 +131,23 @@ def the_text_is_that_of_the_cpus():
 
 @test
 @emulated
+def steps_of_decoding_become_graphs():
+    """By the second step of equal launches; a prompt and its first token have none."""
+    want = text("--resident", "--cpu", "scalar").stdout
+    os.environ["OD_GPU_KERNELS"] = os.path.join(TMP, "launched")
+    try:
+        for args, graphs in (("--max-tokens", 1), False), ((), True):
+            got = text("--resident", "--device", "cuda", "--resident-form", "bf16", *args).stdout
+            assert args or got == want
+            with open(os.environ["OD_GPU_KERNELS"]) as f:
+                launched = f.read().split()
+            assert "gpu_norm" in launched and ("graph" in launched) == graphs, launched
+    finally:
+        os.environ.pop("OD_GPU_KERNELS")
+
+
+@test
+@emulated
 def the_form_of_experts_is_measured_or_asked_for():
     want = text("--resident", "--cpu", "scalar").stdout
     measured = "experts stay in memory as (bf16|planes): cuda:0 emulated GPU computed a small one in [0-9.]+ us as bf16 and in [0-9.]+ us"
