@@ -612,18 +612,9 @@ static size_t card_experts(const struct od_pack *p, const struct od_device *d, u
 	return (size_t)(end - begin) * p->config.n_experts;
 }
 
-static size_t part_experts(const struct od_pack *p, size_t *first)
-{
-	uint32_t begin, end;
-
-	od_config_moe_part(&p->config, &begin, &end);
-	*first = (size_t)begin * p->config.n_experts;
-	return (size_t)(end - begin) * p->config.n_experts;
-}
-
 static uint64_t stored_bytes(const struct od_pack *p)
 {
-	size_t first, n = part_experts(p, &first);
+	size_t first, n = od_pack_part_experts(p, &first);
 	uint64_t sum = 0;
 
 	for (size_t i = first; i < first + n; i++)
@@ -707,5 +698,5 @@ uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
 	size_t first;
 
-	return part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
+	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
 }

@@ -20,6 +20,15 @@ const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m,
 	return &p->expert[(size_t)m * p->config.n_experts + expert];
 }
 
+size_t od_pack_part_experts(const struct od_pack *p, size_t *first)
+{
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	*first = (size_t)begin * p->config.n_experts;
+	return (size_t)(end - begin) * p->config.n_experts;
+}
+
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
 {
 	uint64_t at = 0, n_out, n_in;

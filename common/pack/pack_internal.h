@@ -28,6 +28,8 @@ struct od_pack {
 };
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
+/* The experts of this process's layers are entries [*first, *first + n). Returns n. */
+size_t od_pack_part_experts(const struct od_pack *p, size_t *first);
 
 /* Spools only: marks an expert complete or absent. Any thread. */
 void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);

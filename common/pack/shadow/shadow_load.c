@@ -185,17 +185,10 @@ static uint64_t bias_bytes(const struct od_pack *p)
 	return most;
 }
 
-static uint64_t part_experts(const struct od_pack *p)
-{
-	uint32_t begin, end;
-
-	od_config_moe_part(&p->config, &begin, &end);
-	return (uint64_t)(end - begin) * p->config.n_experts;
-}
-
 int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
 {
 	struct od_shadow_store s;
+	size_t first;
 	int rc = open_parts(&s, p, c, err);
 
 	*bytes = 0;
@@ -204,7 +197,7 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
 							    p->manifest.n_experts * sizeof(struct od_expert) +
-								    part_experts(p) * bias_bytes(p);
+								    od_pack_part_experts(p, &first) * bias_bytes(p);
 	}
 	close_parts(&s);
 	return rc;
