@@ -250,6 +250,17 @@ static bool comes_up(struct world *w)
 	return up;
 }
 
+/* Its part is connected, and rows of runs have their memory. */
+static void open_ready_world(struct world *w)
+{
+	struct ods_chain_room room = { 100, 7, 100 };
+	struct od_err err;
+
+	open_world(w);
+	assert_true(comes_up(w));
+	assert_int_equal(ods_chain_room(w->chain, &room, &err), OD_OK);
+}
+
 static int run_layers(struct world *w, uint64_t run, struct od_err *err)
 {
 	const struct ods_chain_rows rows = { w->seq, ROWS };
@@ -317,14 +328,11 @@ static void test_wrong_readiness(void **unused)
 
 static void test_wrong_results(void **unused)
 {
-	struct ods_chain_room room = { 100, 7, 100 };
 	struct world w;
 	struct od_err err;
 
 	(void)unused;
-	open_world(&w);
-	assert_true(comes_up(&w));
-	assert_int_equal(ods_chain_room(w.chain, &room, &err), OD_OK);
+	open_ready_world(&w);
 	for (int manner = FAILS; manner < N_MANNERS; manner++) {
 		atomic_store(&w.part.manner, manner);
 		if (manner == OTHER_SESSION) {
@@ -350,14 +358,11 @@ static void test_wrong_results(void **unused)
 
 static void test_interruption(void **unused)
 {
-	struct ods_chain_room room = { 100, 7, 100 };
 	struct world w;
 	struct od_err err;
 
 	(void)unused;
-	open_world(&w);
-	assert_true(comes_up(&w));
-	assert_int_equal(ods_chain_room(w.chain, &room, &err), OD_OK);
+	open_ready_world(&w);
 	end_part(&w.part); /* the part is gone: only the interruption ends the wait */
 	atomic_store(&w.part.interrupt, true);
 	assert_int_not_equal(run_layers(&w, 1, &err), OD_OK);
