@@ -1,4 +1,4 @@
-/* members_internal.h - the table of members, for members.c (loop thread) and members_look.c (any thread).
+/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread) and members_shadow.c.
  *
  * Thread: the loop thread, except the fields under the lock. */
 #ifndef ODM_MEMBERS_INTERNAL_H
@@ -68,5 +68,10 @@ struct odm_members {
 };
 
 const char *odm_member_name(const struct member *m, char *buf, size_t size); /* "worker 10.0.0.2:5701" */
+
+/* Under the lock: the connected shadows that hold all layers together, or none. */
+void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v);
+/* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
+OD_MUST_CHECK int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err);
 
 #endif

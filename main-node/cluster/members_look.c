@@ -22,37 +22,6 @@ uint64_t odm_members_epoch(struct odm_members *ms)
 	return ms->epoch;
 }
 
-/* The connected shadow that holds this layer as its first one; NULL: none. */
-static const struct odm_member *shadow_from(const struct odm_members *ms, uint32_t layer)
-{
-	for (uint32_t i = 0; i < ms->n_listed; i++) {
-		const struct odm_member *m = &ms->listed[i]->pub;
-
-		if (m->role == OD_NODE_SHADOW && m->session != 0 && m->first_layer == layer && m->end_layer > layer)
-			return m;
-	}
-	return NULL;
-}
-
-/* Shadows that hold all layers together, or none. */
-static void find_shadow(const struct odm_members *ms, struct odm_view *v)
-{
-	const struct odm_member *m = shadow_from(ms, 0);
-	uint32_t end = 0;
-
-	v->n_parts = 0;
-	for (; m != NULL && v->n_parts < OD_MAX_SHADOWS; m = shadow_from(ms, end)) {
-		if (end == 0) {
-			v->shadow = *m;
-		} else {
-			v->part[v->n_parts++] = *m;
-			v->shadow.others = (v->shadow.others + m->session) * 0x9e3779b97f4a7c15u + m->id;
-		}
-		end = m->end_layer;
-	}
-	v->has_shadow = end == ms->o.cluster->config->n_layers;
-}
-
 void odm_members_view(struct odm_members *ms, struct odm_view *v)
 {
 	pthread_mutex_lock(&ms->lock);
@@ -64,7 +33,7 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v)
 		if (m->session != 0 && m->role == OD_NODE_WORKER)
 			v->worker[v->n_workers++] = *m;
 	}
-	find_shadow(ms, v);
+	odm_members_find_shadow(ms, v);
 	pthread_mutex_unlock(&ms->lock);
 }
 
@@ -246,32 +215,6 @@ static uint32_t missing_locked(const struct odm_members *ms, int *refused)
 	return missing;
 }
 
-/* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
-static int check_shadows(const struct odm_members *ms, struct od_err *err)
-{
-	const uint32_t n_layers = ms->o.cluster->config->n_layers;
-	const struct odm_member *m;
-	uint32_t n = 0, used = 0, end = 0;
-	char found[400] = "";
-
-	for (uint32_t i = 0; i < ms->n_listed; i++) {
-		const struct odm_member *s = &ms->listed[i]->pub;
-		const size_t len = strlen(found);
-
-		if (s->role != OD_NODE_SHADOW)
-			continue;
-		snprintf(found + len, sizeof(found) - len, "%s%u-%u", n > 0 ? ", " : "", s->first_layer,
-			 s->end_layer > 0 ? s->end_layer - 1 : 0);
-		n++;
-	}
-	for (m = shadow_from(ms, 0); m != NULL; m = shadow_from(ms, end), used++)
-		end = m->end_layer;
-	if (n == 0 || (used == n && end == n_layers))
-		return OD_OK;
-	return od_fail(err, OD_ERR_MISMATCH, "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
-		       n > 1 ? "s" : "", n > 1 ? "" : "s", found, n > 1 ? "parts that make up" : "all", n_layers - 1);
-}
-
 int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
 {
 	uint64_t end = od_now_ns() + timeout_ns;
@@ -284,7 +227,7 @@ int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err 
 		wait_a_little(ms);
 	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
 	if (missing == 0)
-		rc = check_shadows(ms, err);
+		rc = odm_members_check_shadows(ms, err);
 	pthread_mutex_unlock(&ms->lock);
 	if (missing == 0)
 		return rc;

@@ -1,0 +1,85 @@
+#include "main-node/cluster/members_internal.h"
+
+#include "common/base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Which shadows of the hosts file make up the model together. */
+
+/* Of one that is lost: what it held. */
+static bool holds(const struct member *m, uint32_t layer)
+{
+	return m->pub.role == OD_NODE_SHADOW && m->pub.first_layer <= layer && layer < m->pub.end_layer;
+}
+
+/* The shadow that holds this layer as its first one; NULL: none. lost: also one that is not connected now. */
+static const struct member *shadow_from(const struct odm_members *ms, uint32_t layer, bool lost)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (holds(m, layer) && m->pub.first_layer == layer && (lost || m->pub.session != 0))
+			return m;
+	}
+	return NULL;
+}
+
+void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v)
+{
+	const struct member *m = shadow_from(ms, 0, false);
+	uint32_t end = 0;
+
+	v->n_parts = 0;
+	for (; m != NULL && v->n_parts < OD_MAX_SHADOWS; m = shadow_from(ms, end, false)) {
+		if (end == 0) {
+			v->shadow = m->pub;
+		} else {
+			v->part[v->n_parts++] = m->pub;
+			v->shadow.others = (v->shadow.others + m->pub.session) * 0x9e3779b97f4a7c15u + m->pub.id;
+		}
+		end = m->pub.end_layer;
+	}
+	v->has_shadow = end == ms->o.cluster->config->n_layers;
+}
+
+/* "0-3, 5-11" */
+static void add_span(char *buf, size_t size, uint32_t begin, uint32_t end)
+{
+	const size_t len = strlen(buf);
+
+	snprintf(buf + len, size - len, "%s%u-%u", len > 0 ? ", " : "", begin, end > 0 ? end - 1 : 0);
+}
+
+/* The layers of all shadows, in the order of the file. Returns how many there are. */
+static uint32_t list_layers(const struct odm_members *ms, char *buf, size_t size)
+{
+	uint32_t n = 0;
+
+	buf[0] = '\0';
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct odm_member *s = &ms->listed[i]->pub;
+
+		if (s->role != OD_NODE_SHADOW)
+			continue;
+		add_span(buf, size, s->first_layer, s->end_layer);
+		n++;
+	}
+	return n;
+}
+
+int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err)
+{
+	const uint32_t n_layers = ms->o.cluster->config->n_layers;
+	const struct member *m;
+	uint32_t used = 0, end = 0;
+	char found[400];
+	const uint32_t n = list_layers(ms, found, sizeof(found));
+
+	for (m = shadow_from(ms, 0, false); m != NULL; m = shadow_from(ms, end, false), used++)
+		end = m->pub.end_layer;
+	if (n == 0 || (used == n && end == n_layers))
+		return OD_OK;
+	return od_fail(err, OD_ERR_MISMATCH, "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
+		       n > 1 ? "s" : "", n > 1 ? "" : "s", found, n > 1 ? "parts that make up" : "all", n_layers - 1);
+}
