@@ -209,6 +209,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->stats.slots = m->pub.slots = w->slots;
 	m->pub.first_layer = w->first_layer;
 	m->pub.end_layer = w->end_layer != 0 ? w->end_layer : m->ms->o.cluster->config->n_layers;
+	od_peer_text(w->precision, m->precision, sizeof(m->precision));
 	m->pub.spool = w->spool;
 	m->pub.cache = w->cache_bytes > 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
@@ -266,8 +267,10 @@ static void on_pong(struct member *m, const Od__Pong *p)
 		memcpy(m->cached, p->cached.data, p->cached.len);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
-	if (first && m->exile_ns == 0)
+	if (first && m->exile_ns == 0) {
 		publish(m, "");
+		odm_members_watch_shadows(m->ms);
+	}
 }
 
 static void on_message(void *arg, struct od_msg *msg)

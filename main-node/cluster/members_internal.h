@@ -44,6 +44,7 @@ struct member {
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
 	uint8_t *holds;	  /* of a worker with a spool: a bit per expert, as in PONG */
 	uint8_t *cached;  /* of a worker with a cache: a byte per expert, as in PONG */
+	char precision[40]; /* of a shadow, from its last WELCOME */
 	char why[256];	  /* why it is not connected */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
@@ -61,6 +62,7 @@ struct odm_members {
 	uint64_t left[OD_N_COUNTERS]; /* counted by members that were replaced */
 	bool asked; /* odm_members_ask was called, odm_members_counters not yet */
 	size_t holds_bytes, cached_bytes; /* per member */
+	bool told_precisions; /* it was logged that the shadows' precisions differ */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
 	struct member *listed[OD_MAX_HOSTS]; /* those in the hosts file, in its order */
@@ -73,5 +75,7 @@ const char *odm_member_name(const struct member *m, char *buf, size_t size); /* 
 void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v);
 /* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
 OD_MUST_CHECK int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err);
+/* Loop thread, now and then: logs what has become wrong with the shadows. */
+void odm_members_watch_shadows(struct odm_members *ms);
 
 #endif

@@ -83,3 +83,32 @@ int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err)
 	return od_fail(err, OD_ERR_MISMATCH, "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
 		       n > 1 ? "s" : "", n > 1 ? "" : "s", found, n > 1 ? "parts that make up" : "all", n_layers - 1);
 }
+
+/* Two parts whose precisions differ: the first one, and one that is not like it. False: there are none. */
+static bool find_unlike(const struct odm_members *ms, const struct member **first, const struct member **other)
+{
+	*first = *other = shadow_from(ms, 0, true);
+	while (*other != NULL && strcmp((*other)->precision, (*first)->precision) == 0)
+		*other = shadow_from(ms, (*other)->pub.end_layer, true);
+	return *other != NULL;
+}
+
+/* They work, but the less precise one spoils what the other computes. */
+static void watch_precisions(struct odm_members *ms)
+{
+	const struct member *first, *other;
+	char name[300], other_name[300];
+	const bool differ = find_unlike(ms, &first, &other);
+
+	if (differ && !ms->told_precisions)
+		od_log(OD_LOG_WARN, "%s has precision %s, but %s has %s: recall will be lower than with the better one; start both with the "
+		       "same precision", odm_member_name(first, name, sizeof(name)), first->precision,
+		       odm_member_name(other, other_name, sizeof(other_name)), other->precision);
+	ms->told_precisions = differ;
+}
+
+void odm_members_watch_shadows(struct odm_members *ms)
+{
+	if (ms->o.cluster->shadow)
+		watch_precisions(ms);
+}

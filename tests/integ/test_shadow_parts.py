@@ -11,8 +11,8 @@ import re
 import subprocess
 import time
 
-from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
-                          test, tool)
+from cluster_util import (BIN, CHECKPOINT, HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
+                          run_tests, test, tool)
 
 FAMILIES = "tests/golden/families"
 os.environ["OD_KEYS"] = os.path.join(TMP, "no-keys")  # nothing of this machine's
@@ -29,14 +29,14 @@ def family_pack(name):
 
 
 class Cluster:
-    """Workers, and a shadow cut before each of `cuts`."""
+    """Workers, and a shadow cut before each of `cuts`. precision: one for all parts, or one for each."""
 
     def __init__(self, pack_dir, n_layers, cuts, *args, workers=2, precision="bf16", load_ms=0):
         edges = [0, *cuts, n_layers]
         slow = ["--load-time", load_ms] if load_ms else []
         self.workers = [Daemon("worker", *slow, pack_dir=pack_dir) for _ in range(workers)]
-        self.parts = [Daemon("shadow", "--precision", precision, "--layers", f"{a}-{b - 1}", *args, pack_dir=pack_dir)
-                      for a, b in zip(edges, edges[1:])]
+        self.parts = [Daemon("shadow", "--precision", p, "--layers", f"{a}-{b - 1}", *args, pack_dir=pack_dir)
+                      for a, b, p in zip(edges, edges[1:], itertools.cycle(precision.split()))]
         # The order of lines says nothing: each shadow says which layers it holds.
         self.hosts = hosts_file([*self.parts[::-1], *self.workers], f"parts{time.monotonic_ns()}.txt")
 
@@ -181,7 +181,26 @@ def a_part_that_dies_comes_back():
                 assert r["token_ids"] == want, r
             assert r["predicted_uses"] > 0 and r["recall"] == 1, r
         code, err = m.close()
-        assert code == 0, err
+        assert code == 0 and "precision" not in err, err
+
+
+@test
+def parts_of_two_precisions_are_told_once():
+    model = os.path.join(TMP, "with-int8.pack")
+    tool("od-pack", CHECKPOINT, model, "--shadow", "int8")
+    with Cluster(model, LAYERS, (4, 8), precision="bf16 bf16 int8") as c:
+        m = Lines("--workers", c.hosts)
+        for _ in range(2):
+            m.ask()
+            assert m.answer()["token_ids"] == reference()["token_ids"]
+            c.parts[2].restart()
+            while "session with main" not in c.parts[2].text():
+                time.sleep(0.02)
+        code, err = m.close()
+    assert code == 0, err
+    said = (f"shadow 127.0.0.1:{c.parts[0].port} has precision bf16, but shadow 127.0.0.1:{c.parts[2].port} has int8: recall will be "
+            "lower than with the better one; start both with the same precision")
+    assert said in err and err.count("has precision") == 1, err
 
 
 @test
