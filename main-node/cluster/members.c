@@ -269,7 +269,7 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	pthread_mutex_unlock(&m->ms->lock);
 	if (first && m->exile_ns == 0) {
 		publish(m, "");
-		odm_members_watch_shadows(m->ms);
+		odm_members_watch_shadows(m->ms); /* before main's first step */
 	}
 }
 
@@ -567,6 +567,7 @@ static void on_tick(uv_timer_t *timer)
 		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
 		tick_member(ms->member[i], now, ping);
+	odm_members_watch_shadows(ms);
 }
 
 /* A host whose role has changed is a new member. */
@@ -686,6 +687,11 @@ static void list(struct odm_members *ms, const struct od_hosts *hosts)
 
 		if (m == NULL)
 			continue; /* it could not be added */
+		if (m->retired) { /* it was removed and is back: nothing is known of it */
+			m->pub.first_layer = m->pub.end_layer = 0;
+			m->why[0] = '\0';
+			m->told = false;
+		}
 		m->retired = false;
 		ms->listed[ms->n_listed++] = m;
 	}

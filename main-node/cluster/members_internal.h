@@ -62,6 +62,8 @@ struct odm_members {
 	uint64_t left[OD_N_COUNTERS]; /* counted by members that were replaced */
 	bool asked; /* odm_members_ask was called, odm_members_counters not yet */
 	size_t holds_bytes, cached_bytes; /* per member */
+	bool had_shadow;      /* the shadows have made up the model */
+	char gap[200];	      /* why they no longer do, as it was logged; "": they do */
 	bool told_precisions; /* it was logged that the shadows' precisions differ */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
@@ -75,7 +77,7 @@ const char *odm_member_name(const struct member *m, char *buf, size_t size); /* 
 void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v);
 /* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
 OD_MUST_CHECK int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err);
-/* Loop thread, now and then: logs what has become wrong with the shadows. */
+/* Loop thread, every tick: logs what has become wrong with the shadows of the hosts file, and what is right again. */
 void odm_members_watch_shadows(struct odm_members *ms);
 
 #endif

@@ -107,8 +107,81 @@ static void watch_precisions(struct odm_members *ms)
 	ms->told_precisions = differ;
 }
 
+/* Under the lock: one of them was never connected, and has not had its time yet. */
+static bool is_awaited(const struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (m->pub.role == OD_NODE_SHADOW && m->pub.end_layer == 0 && m->why[0] == '\0')
+			return true;
+	}
+	return false;
+}
+
+static bool is_held(const struct odm_members *ms, uint32_t layer)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		if (holds(ms->listed[i], layer))
+			return true;
+	}
+	return false;
+}
+
+/* Why the shadows do not make up the model; "": they do. Those that are lost count: they are expected back. */
+static void find_gap(const struct odm_members *ms, char *gap, size_t size)
+{
+	const uint32_t n_layers = ms->o.cluster->config->n_layers;
+	const struct member *m;
+	char layers[150] = "";
+	uint32_t end = 0;
+
+	gap[0] = '\0';
+	for (m = shadow_from(ms, 0, true); m != NULL; m = shadow_from(ms, end, true))
+		end = m->pub.end_layer;
+	if (end == n_layers)
+		return;
+	for (uint32_t layer = 0; layer < n_layers; layer = end) {
+		for (end = layer + 1; end < n_layers && is_held(ms, end) == is_held(ms, layer);)
+			end++;
+		if (!is_held(ms, layer))
+			add_span(layers, sizeof(layers), layer, end);
+	}
+	if (layers[0] != '\0') {
+		snprintf(gap, size, "none holds layers %s", layers);
+		return;
+	}
+	list_layers(ms, layers, sizeof(layers));
+	snprintf(gap, size, "their layers overlap (%s)", layers);
+}
+
+static void watch_layers(struct odm_members *ms)
+{
+	const struct od_predictor_kind *own = ms->o.cluster->own;
+	char gap[sizeof(ms->gap)];
+	bool awaited;
+
+	pthread_mutex_lock(&ms->lock);
+	awaited = is_awaited(ms);
+	pthread_mutex_unlock(&ms->lock);
+	if (awaited)
+		return;
+	find_gap(ms, gap, sizeof(gap));
+	ms->had_shadow = ms->had_shadow || gap[0] == '\0';
+	if (!ms->had_shadow || strcmp(gap, ms->gap) == 0)
+		return; /* at the start it is an error: odm_members_check_shadows */
+	memcpy(ms->gap, gap, sizeof(gap));
+	if (gap[0] == '\0')
+		od_log(OD_LOG_INFO, "the shadows of the hosts file make up the model again");
+	else
+		od_log(OD_LOG_WARN, "the shadows of the hosts file do not make up the model: %s. Until they do, predictions come from "
+		       "main's own predictor (%s)", gap, own != NULL ? own->name : "none");
+}
+
 void odm_members_watch_shadows(struct odm_members *ms)
 {
-	if (ms->o.cluster->shadow)
-		watch_precisions(ms);
+	if (!ms->o.cluster->shadow)
+		return;
+	watch_layers(ms);
+	watch_precisions(ms);
 }

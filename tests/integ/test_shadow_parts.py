@@ -4,17 +4,21 @@ shadow that fits no machine runs on two; parts may die and return; and what user
 
 A shadow of precision bf16 in profile f32 computes what main computes. So each of its predictions is right, whatever it is cut into,
 and the whole model is the reference: recall is 1, and drafts are main's own tokens."""
+import atexit
 import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 
 from cluster_util import (BIN, CHECKPOINT, HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
                           run_tests, test, tool)
+from serve_util import Server, stop_servers
 
 FAMILIES = "tests/golden/families"
+atexit.register(stop_servers)
 os.environ["OD_KEYS"] = os.path.join(TMP, "no-keys")  # nothing of this machine's
 
 
@@ -220,6 +224,33 @@ def parts_must_make_up_the_model():
     assert "the shadows of the hosts file hold layers 0-3, 5-11: expected parts that make up layers 0-11" in refused("0-3", "5-11")
     assert "the shadows of the hosts file hold layers 0-11, 0-11: expected parts that make up layers 0-11" in refused(None, None)
     assert "hold layers 0-3, 2-11: expected parts" in refused("0-3", "2-11")
+
+
+@test
+def a_reload_that_leaves_layers_without_a_shadow_is_told_once():
+    gap = "do not make up the model: %s. Until they do, predictions come from main's own predictor (next-gate)"
+    with Cluster(pack(), LAYERS, (4, 8)) as c:
+        s = Server(mode=("--workers", c.hosts))
+        text = s.complete(PROMPT, 24, temperature=0)["choices"][0]["text"]
+        other = Daemon("shadow", "--precision", "bf16", "--layers", "2-11")
+        said, reads = [], 0
+        for parts, what in ((c.parts[:2], gap % "none holds layers 8-11"), (c.parts[1:2], gap % "none holds layers 0-3, 8-11"),
+                            (c.parts, "make up the model again"), ((c.parts[0], other), gap % "their layers overlap (0-3, 2-11)")):
+            hosts_file([*parts, *c.workers], os.path.basename(c.hosts))
+            said.append(what)
+            for _ in range(2):  # the second time nothing has changed
+                s.p.send_signal(signal.SIGHUP)
+                reads += 1
+                s.wait_for("(?s)" + ".*".join(["read again"] * reads))
+            s.wait_for(re.escape(what))
+            assert s.complete(PROMPT, 24, temperature=0)["choices"][0]["text"] == text
+            if parts == c.parts:  # one that is lost is expected back: that is told otherwise
+                c.parts[2].kill()
+                s.wait_for("shadow.* is lost: no answer")
+                time.sleep(0.2)
+        assert re.findall('the shadows of the hosts file (.*)"', s.log) == said, s.log
+        other.kill()
+        assert s.stop() == 0
 
 
 @test
