@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
 #include "main-node/serve/call_memory.h"
@@ -32,12 +33,13 @@ struct server {
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
 	uv_loop_t loop;
-	uv_async_t changed; /* the engine's state */
+	uv_async_t changed; /* the engine's state, or its device is lost */
 	uv_signal_t terminate, interrupt;
 	uv_timer_t end;
 	struct odm_service_watch watch;
 	char address[300]; /* where HTTP is served */
 	bool drained, failed;
+	struct od_err lost; /* its code is not OD_OK: the device is, and this process ends */
 };
 
 /* ---- Ends ---- */
@@ -64,16 +66,32 @@ static void on_drained(void *app)
 	uv_stop(&s->loop);
 }
 
+static void drain(struct server *s)
+{
+	od_log(OD_LOG_INFO, "no more requests are taken; open ones have %g s", s->opts->drain_seconds);
+	odm_service_watch_stopping(&s->watch, (uint64_t)(s->opts->drain_seconds * (double)OD_NS_PER_S));
+	odm_http_drain(s->api.http);
+	uv_timer_start(&s->end, on_end, (uint64_t)(s->opts->drain_seconds * 1e3), 0);
+}
+
 static void on_signal(uv_signal_t *signal, int number)
 {
 	struct server *s = signal->data;
 
 	if (odm_http_draining(s->api.http) || odm_engine_thread_state(s->api.thread, NULL) != ODM_SERVE_READY)
 		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
-	od_log(OD_LOG_INFO, "no more requests are taken; open ones have %g s", s->opts->drain_seconds);
-	odm_service_watch_stopping(&s->watch, (uint64_t)(s->opts->drain_seconds * (double)OD_NS_PER_S));
-	odm_http_drain(s->api.http);
-	uv_timer_start(&s->end, on_end, (uint64_t)(s->opts->drain_seconds * 1e3), 0);
+	drain(s);
+}
+
+/* A server that can compute nothing any more tells those who wait for it why, and ends: started again, it may serve again. */
+static void on_lost(struct server *s, const struct od_err *why)
+{
+	if (odm_http_draining(s->api.http))
+		return;
+	s->lost = *why;
+	od_log(OD_LOG_ERROR, "%s", why->msg);
+	drain(s);
+	od_notify_status("ending: %s", why->msg);
 }
 
 /* ---- The engine ---- */
@@ -89,10 +107,15 @@ static void on_changed(uv_async_t *async)
 {
 	struct server *s = async->data;
 	const struct odm_engine *e = odm_engine_thread_engine(s->api.thread);
+	struct od_err why;
 
 	if (e == NULL) {
 		s->failed = true;
 		uv_stop(&s->loop);
+		return;
+	}
+	if (od_device_failed(odm_engine_device(e), &why) != OD_OK) {
+		on_lost(s, &why);
 		return;
 	}
 	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->api.model), od_log_number("ctx_tokens", odm_engine_ctx(e)),
@@ -118,8 +141,11 @@ static void text_has_first_token(void *arg, uint64_t ns)
 static void text_ended(void *arg, const struct odm_result *r, int rc)
 {
 	struct server *s = arg;
+	struct od_err why;
 
 	odm_metrics_ended(s->api.metrics, r, rc);
+	if (rc != OD_OK && od_device_failed(odm_engine_device(odm_engine_thread_engine(s->api.thread)), &why) != OD_OK)
+		uv_async_send(&s->changed);
 }
 
 /* ---- Start ---- */
@@ -255,6 +281,10 @@ static int stop(struct server *s, struct od_err *err)
 		odm_http_stop_preparing(s->api.http);
 	if (s->failed) {
 		(void)odm_engine_thread_state(s->api.thread, err);
+		rc = err->code;
+	}
+	if (s->lost.code != OD_OK) {
+		*err = s->lost;
 		rc = err->code;
 	}
 	if (s->api.thread != NULL && odm_engine_thread_stop(s->api.thread) != OD_OK && rc == OD_OK)

@@ -7,24 +7,11 @@
 #include <signal.h>
 #include <stdio.h>
 
-/* A server that can compute nothing any more is started again. */
-static bool device_failed(struct odm_service_watch *w, struct od_err *why)
-{
-	const struct odm_engine *e = odm_engine_thread_engine(w->thread);
-
-	return e != NULL && od_device_failed(odm_engine_device(e), why) != OD_OK;
-}
-
 static void on_watchdog(uv_timer_t *timer)
 {
 	struct odm_service_watch *w = timer->data;
 	struct odm_engine_activity a;
-	struct od_err why;
 
-	if (device_failed(w, &why)) {
-		od_log_limited(OD_LOG_ERROR, "%s: the watchdog is not fed", why.msg);
-		return;
-	}
 	if (!odm_engine_thread_alive(w->thread)) {
 		od_log_limited(OD_LOG_ERROR, "the engine makes no progress: the watchdog is not fed");
 		return;

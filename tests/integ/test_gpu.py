@@ -2,6 +2,7 @@
 """The GPU device with an emulated GPU, or with the one of $OD_CUDA_PLUGIN (make gpu-check): whole models of every family, resident and on
 clusters, give what the reference gives, the bits of the CPUs, and text beside them; and what a user sees where there is no GPU, or too
 little memory. Expected values are the golden files' own, and the CPUs'."""
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -259,14 +260,15 @@ def a_lost_gpu_is_told():
 
 @test
 @emulated
-def a_server_whose_gpu_is_lost_says_so_to_all():
+def a_server_whose_gpu_is_lost_says_so_to_all_and_ends():
     with fails_at(3000):
-        s = Server("--device", "cuda")
-    answers = [s.ask("/v1/completions", {"prompt": STORY, "max_tokens": 200}) for _ in range(3)]
+        s = Server("--device", "cuda", "--parallel", 4)
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: s.ask("/v1/completions", {"prompt": STORY, "max_tokens": 200}), range(6)))
     for status, _, o in answers:
         assert status == 500 and "the GPU is lost" in json.dumps(o), answers
-    s.wait_for("the GPU is lost")
-    s.stop()
+    assert s.p.wait(HANG_S) == 1
+    assert re.search(r"level=error .*is lost after a fault", s.log), s.log
 
 
 @test
