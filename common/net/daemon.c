@@ -426,6 +426,15 @@ void od_daemon_stop(struct od_daemon *d)
 
 /* ---- Time and signals ---- */
 
+static void end_if_failed(struct od_daemon *d)
+{
+	d->failed = d->ops->failed(d->arg, &d->why);
+	if (d->failed == OD_OK)
+		return;
+	od_notify_stopping(0);
+	od_daemon_stop(d);
+}
+
 static void on_tick(uv_timer_t *h)
 {
 	struct od_daemon *d = h->data;
@@ -435,9 +444,7 @@ static void on_tick(uv_timer_t *h)
 		od_daemon_stop(d);
 	}
 	if (d->failed == OD_OK && d->ops->failed != NULL)
-		d->failed = d->ops->failed(d->arg, &d->why);
-	if (d->failed != OD_OK)
-		od_daemon_stop(d);
+		end_if_failed(d);
 	od_descriptors_watch();
 	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) != OD_ALIVE)
 		end_session(d, "it is silent");
@@ -682,8 +689,10 @@ int od_daemon_run(struct od_daemon *d, struct od_err *err)
 	od_notify_ready("listening on port %u; no main has connected", d->port);
 	uv_run(&d->loop, UV_RUN_DEFAULT);
 	end_session(d, "stopping");
-	if (d->failed != OD_OK)
+	if (d->failed != OD_OK) {
+		od_notify_status("ended: %s", d->why.msg);
 		*err = d->why;
+	}
 	return d->failed;
 }
 

@@ -234,6 +234,52 @@ def without_a_service_manager_nothing_is_told_and_sighup_ends_a_daemon():
     assert d.process.wait(timeout=HANG_S) == -signal.SIGHUP
 
 
+# ---- A lost GPU ----
+
+PLUGIN = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+
+
+def with_failing_gpu(m, launch, start, *args):
+    """A service with an emulated GPU that is lost with this launch of a kernel; it is ready when this returns."""
+    gpu = {"OD_CUDA_PLUGIN": PLUGIN, "OD_GPU_FAIL_AT": str(launch)}
+    os.environ.update(gpu)
+    with m:
+        started = start(*args, "--device", "cuda")
+    for name in gpu:
+        del os.environ[name]
+    m.wait(READY="1")
+    return started
+
+
+def ends_as_a_failure(m, process):
+    m.wait(STOPPING="1")
+    assert process.wait(HANG_S) == 1
+    m.hear()
+    said = [x["STATUS"] for x in m.heard if "STATUS" in x][-1]  # systemctl status shows the last one
+    assert re.match("end(ing|ed): cuda:0 emulated GPU is lost after a fault", said), said
+
+
+@test
+def a_worker_and_a_shadow_whose_gpu_is_lost_end_as_failures():
+    other = Daemon("worker", "--cpu", "scalar")
+    for role in "worker", "shadow":
+        m = Manager(role + "-gpu", HANG_S)  # it is not read in between: few messages fit
+        lost = with_failing_gpu(m, 300, Daemon, role)
+        text = generate("--workers", hosts_file([lost, other]), "--cpu", "scalar", tokens=200)["token_ids"]
+        assert text == generate("--resident", "--cpu", "scalar", tokens=200)["token_ids"]
+        ends_as_a_failure(m, lost.process)
+    other.kill()
+
+
+@test
+def a_server_whose_gpu_is_lost_ends_as_a_failure():
+    m = Manager("server-gpu", HANG_S)
+    s = with_failing_gpu(m, 3000, Server)
+    status, _, o = s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True})
+    assert status == 500 and "the GPU is lost" in o["error"]["message"], o
+    ends_as_a_failure(m, s.p)
+
+
 # ---- SIGTERM, SIGHUP ----
 
 
@@ -410,6 +456,7 @@ def restarts_come_later_each_time():
     assert delays(3) == [0, 1, 2]
 
 
+GPU_THERE = "/usr/local/lib/od-moe/libod_gpu_host.so"
 HTTP = """import json, sys, urllib.request
 r = urllib.request.Request("http://127.0.0.1:8080/v1/completions", sys.argv[1].encode(), {"Content-Type": "application/json"})
 print(json.load(urllib.request.urlopen(r))["choices"][0]["text"], end="")"""
@@ -418,6 +465,7 @@ print(json.load(urllib.request.urlopen(r))["choices"][0]["text"], end="")"""
 @test
 def a_booted_systemd_runs_all_three():
     root, _ = installed()
+    shutil.copy(PLUGIN, root + GPU_THERE)
     etc = f"{root}/etc/od-moe"
     keys = {}
     for name in ("main", "worker"):  # the shadow has the worker's: both are on this machine, as it were
@@ -444,6 +492,21 @@ def a_booted_systemd_runs_all_three():
     assert not os.path.exists(b.cgroup)
 
 
+def wait_for_restart(b, unit):
+    """The process's new number."""
+    end = time.monotonic() + HANG_S
+    while (now := b.show(unit, "MainPID", "NRestarts", "ActiveState"))["ActiveState"] != "active" or now["NRestarts"] != "1":
+        assert time.monotonic() < end, now
+        time.sleep(0.1)
+    return now["MainPID"]
+
+
+def stops(b, unit):
+    assert b.systemctl("stop", unit).returncode == 0
+    assert b.show(unit, "ActiveState", "Result", "ExecMainStatus") == {
+        "ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}, unit
+
+
 def booted(b):
     b.run("sh", "-c", "mkdir -p /run/systemd/system/od-worker.service.d && printf '[Service]\nWatchdogSec=2s\n' >"
           "/run/systemd/system/od-worker.service.d/watchdog.conf && systemctl daemon-reload")
@@ -468,17 +531,23 @@ def booted(b):
     # A worker that hangs is killed and comes back; main uses it again.
     before = b.show("od-worker", "MainPID")["MainPID"]
     b.systemctl("kill", "--signal=STOP", "od-worker")
-    end = time.monotonic() + HANG_S
-    while (now := b.show("od-worker", "MainPID", "NRestarts", "ActiveState"))["ActiveState"] != "active" or now["NRestarts"] != "1":
-        assert time.monotonic() < end, now
-        time.sleep(0.1)
-    assert now["MainPID"] != before
+    assert wait_for_restart(b, "od-worker") != before
     p = b.run("python3", "-c", HTTP, body)
     assert p.stdout == text, (p.stdout, p.stderr)
     for u in ("od-main", "od-worker", "od-shadow"):
-        assert b.systemctl("stop", u).returncode == 0
-        assert b.show(u, "ActiveState", "Result", "ExecMainStatus") == {
-            "ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}, u
+        stops(b, u)
+    # A server whose GPU is lost is started again, and serves.
+    b.run("sh", "-c", f"mkdir /run/systemd/system/od-main.service.d && printf '[Service]\nEnvironment=OD_CUDA_PLUGIN={GPU_THERE} "
+          "OD_GPU_FAIL_AT=3000\n' >/run/systemd/system/od-main.service.d/gpu.conf && "
+          """echo 'OD_ARGS="--resident --device cuda"' >/etc/od-moe/od-main.conf && systemctl daemon-reload""")
+    assert b.systemctl("start", "od-main").returncode == 0
+    p = b.run("python3", "-c", HTTP, json.dumps({"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}))
+    assert "HTTP Error 500" in p.stderr, p
+    wait_for_restart(b, "od-main")
+    assert "is lost after a fault" in b.log()
+    p = b.run("python3", "-c", HTTP, json.dumps({"prompt": PROMPT, "max_tokens": 4}))
+    assert p.returncode == 0 and p.stdout, p
+    stops(b, "od-main")
     assert "Operation not permitted" not in b.log(), b.log()
 
 
