@@ -343,6 +343,11 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	return OD_OK;
 }
 
+static uint64_t base_bytes(const struct shadow *s)
+{
+	return BASE_BYTES + od_device_own_bytes(s->device);
+}
+
 /* One full context, and at least one page for each further sequence; then as many pages as fit into memory.
  * o->max_sequences: as many as main may open, or fewer if memory is short. */
 static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
@@ -352,7 +357,7 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	uint64_t need, rows, room, pages, more;
 	char a[32], b[32];
 
-	if (!od_add(s->model_bytes, BASE_BYTES, &need) || !od_add(need, ods_emulator_bytes(o), &need) ||
+	if (!od_add(s->model_bytes, base_bytes(s), &need) || !od_add(need, ods_emulator_bytes(o), &need) ||
 	    !od_add(need, sequence, &need) || !od_mul(ctx_pages, page, &rows) || !od_add(need, rows, &need))
 		need = UINT64_MAX;
 	if (need > s->limit_bytes)
@@ -480,7 +485,7 @@ static int need_bytes(struct shadow *s, uint64_t *need, struct od_err *err)
 {
 	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
 
-	if (rc == OD_OK && !od_add(s->model_bytes, BASE_BYTES, need))
+	if (rc == OD_OK && !od_add(s->model_bytes, base_bytes(s), need))
 		*need = UINT64_MAX;
 	return rc;
 }

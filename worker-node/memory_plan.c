@@ -87,6 +87,6 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	kept_bytes = odw_bufs_memory(p->slot, held) - p->slot_bytes;
 	rc = odw_loader_bytes(&fixed, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	if (rc == OD_OK)
-		rc = plan_slots(p, o, fixed + FIXED_BYTES + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
+		rc = plan_slots(p, o, fixed + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
 	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
 }

@@ -100,6 +100,15 @@ uint64_t od_staged_bytes(const struct od_device *d, uint64_t n)
 	return d->maps ? n : 2 * n;
 }
 
+uint64_t od_device_own_bytes(const struct od_device *d)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < od_device_cards(d); i++)
+		sum += od_device_card((struct od_device *)d, i)->own_bytes;
+	return sum;
+}
+
 void *od_host_new(struct od_device *d, uint64_t bytes)
 {
 	void *at = NULL;

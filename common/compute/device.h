@@ -95,6 +95,8 @@ void *od_ref_stage(struct od_ref r);
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
 /* Memory for n bytes of a buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
+/* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */
+uint64_t od_device_own_bytes(const struct od_device *d);
 /* Frees the stage; all pushes have been waited for. */
 void od_buf_drop_stage(struct od_buf *b);
 

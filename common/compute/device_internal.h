@@ -36,6 +36,7 @@ struct od_device {
 	bool likes_planes, tries_planes;
 	bool maps;
 	uint64_t memory_bytes; /* for models; 0: not known */
+	uint64_t own_bytes;    /* that it takes for itself */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 	_Atomic bool lost;

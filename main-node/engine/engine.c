@@ -66,6 +66,7 @@ static uint64_t need_bytes(const struct odm_engine *e)
 		odm_batch_bytes(&chunk, (uint32_t)e->opts.parallel),
 		resident ? od_resident_bytes(&fo) : 0,
 		resident ? od_experts_need_bytes(e->pack, e->form) : 0,
+		od_device_own_bytes(e->device),
 	};
 	uint64_t sum = 0;
 

@@ -233,6 +233,22 @@ def too_little_memory_is_told():
     os.environ.pop("OD_GPU_BYTES")
 
 
+def needed_bytes(program, *args):
+    p = tool(program, "--pack", pack(), "--port", 0, "--memory-limit", "1MiB", *args, ok=False)
+    return int(re.search(r"needs? (\d+) bytes", p.stderr)[1])
+
+
+@test
+@emulated
+def memory_limits_count_the_scratch_memory_of_each_card():
+    scratch = 16 << 20
+    # The device far has stages as a GPU has.
+    worker = [needed_bytes("od-worker", "--resident-form", "bf16", "--device", d) for d in ("far", "cuda")]
+    assert worker[1] == worker[0] + scratch, worker
+    shadow = [needed_bytes("od-shadow", "--device", d) for d in ("cpu", "cuda", "cuda:0,1")]
+    assert [n - shadow[0] for n in shadow] == [0, scratch, 2 * scratch], shadow
+
+
 @test
 def more_than_a_card_has_is_refused():
     p = tool("od-bench", "gpu", "--size", "100TiB", ok=False)

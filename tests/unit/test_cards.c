@@ -37,6 +37,11 @@ static void test_layers_go_by_memory(void **unused)
 	assert_int_equal(od_device_card_of(card[0], 7, 8), 0);
 	assert_int_equal(od_device_cards_new(&d, card, 2, &err), OD_OK);
 	assert_int_equal(od_device_cards(d), 2);
+	assert_int_equal(od_device_own_bytes(d), 0);
+	card[0]->own_bytes = 5;
+	card[1]->own_bytes = 7;
+	assert_int_equal(od_device_own_bytes(d), 12);
+	assert_int_equal(od_device_own_bytes(card[1]), 7);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		card[0]->memory_bytes = cases[i].bytes[0] << 30;
 		card[1]->memory_bytes = cases[i].bytes[1] << 30;
