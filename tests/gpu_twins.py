@@ -12,7 +12,7 @@ import sys
 FOLDER = "common/compute/cuda"
 ONLY_CUDA = {"GPU_PRAGMA", "GPU_BOUND_KERNEL"}  # what gpu.h itself uses there
 LANGUAGE = re.compile(r"\b(__global__|__device__|__shared__|__constant__|__host__|__CUDACC__|__CUDA_ARCH__|__syncthreads|__syncwarp|"
-                      r"__shfl\w*|__ballot\w*|__ld(g|cs|cg|ca|lu|cv)|__popc\w*|atomic[A-Z]\w*|threadIdx|blockIdx|blockDim|gridDim|asm)\b")
+                      r"__shfl\w*|__ballot\w*|__ld(g|cs|cg|ca|lu|cv)|__popc\w*|__byte_perm|atomic[A-Z]\w*|threadIdx|blockIdx|blockDim|gridDim|asm)\b")
 problems = []
 
 
@@ -53,7 +53,7 @@ kernels = sorted(os.path.basename(p) for p in glob.glob(os.path.join(FOLDER, "k_
 for name in kernels + ["gpu_math.h", "gpu_planes.h", "gpu_rows.h", "gpu_weights.h"]:
     for hit in LANGUAGE.finditer(read(name)):
         problems.append(f"{name}: {hit.group()} belongs into gpu.h, with a twin for the host")
-    if name in kernels and not re.search(r"\bGPU_(ROOMY_)?KERNEL\b", read(name)):
+    if name in kernels and not re.search(r"\bGPU_((ROOMY|DENSE)_)?KERNEL\b", read(name)):
         problems.append(f"{name}: there is no GPU_KERNEL in it")
 with open("common/compute/rules.mk", encoding="utf-8") as f:
     listed = re.search(r"^CUDA_KERNELS := \$\(addprefix common/compute/cuda/,((?:[^)\\]|\\\n)*)\)", f.read(), re.M)

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#define SHARED (2 * GPU_PLANES_BLOCK + GPU_PLANES_SCRATCH)
 _Static_assert(GPU_PLANES_BLOCK == OD_PLANES_BLOCK, "planes.h");
 
 /* ---- The load queue's two streams ---- */
@@ -113,7 +112,7 @@ static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 			if (at + more > end_of(first, n, overlaps))
 				break;
 		}
-		od_cuda_note(c, q, gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, SHARED, &a),
+		od_cuda_note(c, q, gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, GPU_PLANES_SHARED, &a),
 			     "merge of planes");
 	}
 }
@@ -139,5 +138,5 @@ void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_
 	const unsigned blocks = (unsigned)od_planes_blocks((uint64_t)a.chunk_rows * a.row, a.row);
 
 	memcpy(a.at, w->chunk_at + first_chunk, n_chunks * sizeof(a.at[0]));
-	od_cuda_launched(c, gpu_merge_planes(od_cuda_stream(c), (struct gpu_grid){ blocks, n_chunks, 1 }, SHARED, &a), "planes");
+	od_cuda_launched(c, gpu_merge_planes(od_cuda_stream(c), (struct gpu_grid){ blocks, n_chunks, 1 }, GPU_PLANES_SHARED, &a), "planes");
 }

@@ -47,6 +47,8 @@
 #define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads))
 /* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1))
+/* The same; it has so few that a multiprocessor runs n_blocks of it at a time, if there is shared memory for them. */
+#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks))
 
 #define GPU_BOUND_KERNEL(name, type, n_threads, bounds)                                         \
 	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a); \
@@ -126,6 +128,12 @@ GPU_FN unsigned gpu_popcount(uint64_t bits)
 	return (unsigned)__popcll(bits);
 }
 
+/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number is in bits 4 * i to 4 * i + 2. */
+GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
+{
+	return __byte_perm(x, y, numbers);
+}
+
 GPU_FN uint32_t gpu_float_bits(float f)
 {
 	return __float_as_uint(f);
@@ -178,6 +186,7 @@ typedef float4 gpu_f4;
 	static void name##_kernel(type a)
 
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_KERNEL(name, type, n_threads)
+#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_KERNEL(name, type, n_threads)
 
 typedef struct {
 	uint32_t x, y, z, w;
@@ -192,6 +201,16 @@ typedef struct {
 GPU_FN unsigned gpu_popcount(uint64_t bits)
 {
 	return (unsigned)__builtin_popcountll(bits);
+}
+
+GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
+{
+	const uint64_t all = (uint64_t)y << 32 | x;
+	uint32_t v = 0;
+
+	for (unsigned i = 0; i < 4; i++)
+		v |= (uint32_t)(all >> 8 * (numbers >> 4 * i & 7) & 255) << 8 * i;
+	return v;
 }
 
 GPU_FN uint32_t gpu_float_bits(float f)
@@ -243,6 +262,23 @@ GPU_FN gpu_f4 gpu_load_f4(const float *at)
 	gpu_check_aligned(at, 16);
 #endif
 	return *(const gpu_f4 *)at;
+}
+
+/* Shared memory, which gpu_load_16 cannot read. */
+GPU_FN gpu_u4 gpu_shared_16(const void *at)
+{
+#ifndef __CUDACC__
+	gpu_check_aligned(at, 16);
+#endif
+	return *(const gpu_u4 *)at;
+}
+
+GPU_FN void gpu_store_16(void *at, gpu_u4 v) /* any memory */
+{
+#ifndef __CUDACC__
+	gpu_check_aligned(at, 16);
+#endif
+	*(gpu_u4 *)at = v;
 }
 
 GPU_FN unsigned gpu_lane(void)

@@ -4,20 +4,6 @@
 #define THREADS 256u
 #define EACH (GPU_MERGE_EACH / THREADS) /* of a thread */
 
-/* Two weights from the lower two bytes. */
-GPU_FN uint32_t merged_2(uint32_t e, uint32_t sm)
-{
-	return gpu_merged(e & 255u, sm & 255u) | gpu_merged(e >> 8 & 255u, sm >> 8 & 255u) << 16;
-}
-
-GPU_FN void store_16(uint16_t *to, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
-{
-	gpu_u4 v;
-
-	v.x = x, v.y = y, v.z = z, v.w = w;
-	*(gpu_u4 *)(void *)to = v;
-}
-
 GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 {
 	const uint64_t first = a.first + (uint64_t)gpu_block_x() * GPU_MERGE_EACH;
@@ -30,9 +16,8 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 		const gpu_u4 e = gpu_load_16(a.e + at), sm = gpu_load_16(a.sm + at);
 
 		gpu_sync();
-		store_16(a.to + at, merged_2(e.x, sm.x), merged_2(e.x >> 16, sm.x >> 16), merged_2(e.y, sm.y), merged_2(e.y >> 16, sm.y >> 16));
-		store_16(a.to + at + 8, merged_2(e.z, sm.z), merged_2(e.z >> 16, sm.z >> 16), merged_2(e.w, sm.w),
-			 merged_2(e.w >> 16, sm.w >> 16));
+		gpu_store_16(a.to + at, gpu_merged_8(e.x, e.y, sm.x, sm.y));
+		gpu_store_16(a.to + at + 8, gpu_merged_8(e.z, e.w, sm.z, sm.w));
 	} else {
 		uint32_t v[EACH];
 
@@ -57,18 +42,19 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 
 GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 {
-	uint8_t *e = gpu_shared(), *sm = e + GPU_PLANES_BLOCK;
 	const uint32_t begin = gpu_block_y() * a.chunk_rows;
 	const uint32_t rows = a.n_rows - begin < a.chunk_rows ? a.n_rows - begin : a.chunk_rows;
-	uint32_t first, weights;
+	uint32_t first, weights, whole;
+	const uint16_t *w;
 	uint64_t place;
 
 	if (!gpu_planes_span(rows * a.row, a.row, a.first_block + gpu_block_x(), &first, &weights))
 		return;
 	place = (uint64_t)begin * a.row + first;
-	for (uint32_t i = gpu_thread(); i < weights; i += GPU_PLANES_THREADS)
-		sm[i] = a.sm[place + i];
-	gpu_planes_decode(a.coded + a.at[gpu_block_y()], a.first_block + gpu_block_x(), weights, e, sm + GPU_PLANES_BLOCK);
-	for (uint32_t i = gpu_thread(); i < weights; i += GPU_PLANES_THREADS)
-		a.to[place + i] = (uint16_t)gpu_merged(e[i], sm[i]);
+	w = gpu_planes_weights(a.coded + a.at[gpu_block_y()], a.first_block + gpu_block_x(), weights, a.sm + place, gpu_shared());
+	whole = (uintptr_t)(a.to + place) % 16 == 0 ? weights / 8 * 8 : 0;
+	for (uint32_t i = 8 * gpu_thread(); i < whole; i += 8 * GPU_PLANES_THREADS)
+		gpu_store_16(a.to + place + i, gpu_shared_16(w + i));
+	for (uint32_t i = whole + gpu_thread(); i < weights; i += GPU_PLANES_THREADS)
+		a.to[place + i] = w[i];
 }

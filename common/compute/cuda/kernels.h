@@ -28,7 +28,7 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 
 #define GPU_PLANES_THREADS 256u
 #define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
-#define GPU_PLANES_SCRATCH (3 * 4 * (GPU_PLANES_BLOCK / 64 + 1) + 64) /* bytes of shared memory for decoding, beside the exponents */
+#define GPU_PLANES_SHARED (2 * GPU_PLANES_BLOCK) /* bytes of shared memory: a block of BF16 */
 
 /* How a matrix's codes become weights. */
 enum gpu_form {
@@ -86,6 +86,8 @@ extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(enum gpu_form form); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form); /* shared memory of a block */
 
+uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
+
 /* ---- Experts (k_experts.cu, k_products.cu) ---- */
 
 struct gpu_vector { /* as struct od_vector; at NULL: none */
@@ -133,9 +135,8 @@ struct gpu_expert_products {
 };
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
-/* Of experts with planes: grid.x: gpu_planes_blocks of the matrix (times two). */
+/* Of experts with planes: grid.x: gpu_planes_blocks of the matrix (times two). Shared memory: GPU_PLANES_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
-uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
 
 /* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
 struct gpu_expert_rows {
