@@ -5,6 +5,7 @@
 #include "common/compute/scratch.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* By type: without scales, and with; -1: not so. */
 static enum gpu_form form_of(const struct od_weight *w)
@@ -54,21 +55,43 @@ struct list {
 	struct od_cuda_device *c;
 	struct gpu_products args;
 	uint32_t most_rows;
+	struct gpu_planes_products planes;
+	uint32_t planes_rows, n_chunks, n_blocks; /* of planes */
 };
+/* The launch's arguments: what the oldest of drivers take. */
+_Static_assert(sizeof(struct gpu_products) <= 4096 && sizeof(struct gpu_planes_products) <= 4096, "kernels.h");
 
-/* Launches what the list has. */
-static void flush(struct list *l)
+/* Of launchers for 1, 2, 4 and GPU_PRODUCT_ROWS rows: the least that has so many, or the last. */
+static unsigned launcher_of(uint32_t n_rows, unsigned *rows)
+{
+	unsigned index = 0;
+
+	for (*rows = 1; *rows < GPU_PRODUCT_ROWS && *rows < n_rows; *rows *= 2)
+		index++;
+	return index;
+}
+
+static void flush_planes(struct list *l)
+{
+	unsigned rows;
+	const unsigned index = launcher_of(l->planes_rows, &rows);
+
+	if (l->planes.n == 0)
+		return;
+	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ l->n_blocks, 1, 1 }, GPU_PLANES_SHARED,
+							  &l->planes), "products of planes");
+	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
+}
+
+static void flush_plain(struct list *l)
 {
 	const struct gpu_products *a = &l->args;
 	const struct gpu_product *last = &a->p[a->n - 1];
-	unsigned rows = 1, index = 0, blocks;
+	unsigned rows, blocks;
+	const unsigned index = launcher_of(l->most_rows, &rows);
 
 	if (a->n == 0)
 		return;
-	while (rows < GPU_PRODUCT_ROWS && rows < l->most_rows) {
-		rows *= 2;
-		index++;
-	}
 	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs((enum gpu_form)last->w.form));
 	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
 								    (struct gpu_grid){ blocks, od_cuda_blocks(l->most_rows, rows), 1 },
@@ -78,12 +101,19 @@ static void flush(struct list *l)
 	l->most_rows = 0;
 }
 
+/* Launches what the list has. */
+static void flush(struct list *l)
+{
+	flush_plain(l);
+	flush_planes(l);
+}
+
 static void add(struct list *l, const struct gpu_product *p)
 {
 	struct gpu_products *a = &l->args;
 
 	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && a->p[0].w.form != p->w.form))
-		flush(l);
+		flush_plain(l);
 	a->p[a->n] = *p;
 	a->p[a->n].first_block = 0;
 	if (a->n > 0) {
@@ -95,16 +125,47 @@ static void add(struct list *l, const struct gpu_product *p)
 	l->most_rows = p->n_rows > l->most_rows ? p->n_rows : l->most_rows;
 }
 
-/* With planes: some chunks at a time are decoded to the scratch, which the products before them have read by then. */
-static void add_coded(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+static uint32_t chunks_of(const struct od_weight *w)
+{
+	return (uint32_t)((w->n_out + w->chunk_rows - 1) / w->chunk_rows);
+}
+
+/* For up to GPU_PRODUCT_ROWS rows. Each launch takes as many chunks as fit, so a matrix may be cut into several. */
+static void add_planes(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+{
+	struct gpu_planes_products *a = &l->planes;
+	const uint32_t all = chunks_of(w);
+
+	for (uint32_t i = 0, n; i < all; i += n) {
+		const uint64_t first = (uint64_t)i * w->chunk_rows;
+		uint64_t rows;
+
+		if (a->n == GPU_MAX_PLANES_PRODUCTS || l->n_chunks == GPU_MAX_PLANES_CHUNKS)
+			flush_planes(l);
+		n = all - i < GPU_MAX_PLANES_CHUNKS - l->n_chunks ? all - i : GPU_MAX_PLANES_CHUNKS - l->n_chunks;
+		rows = w->n_out - first < n * w->chunk_rows ? w->n_out - first : n * w->chunk_rows;
+		a->p[a->n++] = (struct gpu_planes_product){ .sm = (const uint8_t *)od_cuda_at(w->data) + first * w->n_in,
+							    .coded = od_cuda_at(w->coded), .x = x, .y = y + first, .y_stride = w->n_out,
+							    .n_out = (uint32_t)rows, .n_in = (uint32_t)w->n_in,
+							    .chunk_rows = (uint32_t)w->chunk_rows, .n_rows = n_rows,
+							    .first_chunk = l->n_chunks, .first_block = l->n_blocks };
+		memcpy(a->chunk_at + l->n_chunks, w->chunk_at + i, n * sizeof(a->chunk_at[0]));
+		l->planes_rows = n_rows > l->planes_rows ? n_rows : l->planes_rows;
+		l->n_chunks += n;
+		l->n_blocks += gpu_planes_blocks((uint32_t)rows, (uint32_t)w->n_in, (uint32_t)w->chunk_rows);
+	}
+}
+
+/* For more rows: a product of planes would decode again for each GPU_PRODUCT_ROWS of them. So some chunks at a time are decoded to the
+ * scratch, which the products before them have read by then, and multiplied from there. */
+static void add_decoded(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
 	const uint64_t chunk_bytes = 2 * (uint64_t)w->chunk_rows * w->n_in, fit = OD_CUDA_SCRATCH_BYTES / chunk_bytes;
-	const uint32_t all = (uint32_t)((w->n_out + w->chunk_rows - 1) / w->chunk_rows);
-	const uint32_t most = fit < GPU_MAX_CHUNKS ? (uint32_t)fit : GPU_MAX_CHUNKS;
+	const uint32_t all = chunks_of(w), most = fit < GPU_MAX_CHUNKS ? (uint32_t)fit : GPU_MAX_CHUNKS;
 	struct gpu_product p = { .w = od_cuda_mat(w), .x = x, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows };
 
 	assert(most > 0); /* a chunk has at most a shard's rows */
-	flush(l);
+	flush_plain(l);
 	p.w.data = l->c->scratch;
 	p.w.form = GPU_BF16;
 	for (uint32_t i = 0; i < all; i += most) {
@@ -114,17 +175,18 @@ static void add_coded(struct list *l, const struct od_weight *w, const float *x,
 		p.w.n_out = (uint32_t)(left < rows ? left : rows);
 		p.y = y + first;
 		add(l, &p);
-		flush(l);
+		flush_plain(l);
 	}
 }
 
-static void add_plain(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+static void add_weight(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
-	if (w->chunk_at != NULL) {
-		add_coded(l, w, x, y, n_rows);
-		return;
-	}
-	add(l, &(struct gpu_product){ .w = od_cuda_mat(w), .x = x, .y = y, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows });
+	if (w->chunk_at != NULL && n_rows <= GPU_PRODUCT_ROWS)
+		add_planes(l, w, x, y, n_rows);
+	else if (w->chunk_at != NULL)
+		add_decoded(l, w, x, y, n_rows);
+	else
+		add(l, &(struct gpu_product){ .w = od_cuda_mat(w), .x = x, .y = y, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows });
 }
 
 /* ---- Operations ---- */
@@ -135,7 +197,7 @@ void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op)
 	struct list l = { .c = c };
 
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++)
-		add_plain(&l, o->w[i], od_cuda_at(o->x), od_cuda_at(o->y[i]), op->n_rows);
+		add_weight(&l, o->w[i], od_cuda_at(o->x), od_cuda_at(o->y[i]), op->n_rows);
 	flush(&l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
 		const struct gpu_bias b = { .y = od_cuda_at(o->y[i]), .bias = od_cuda_at(o->bias[i]), .n = (uint32_t)o->w[i]->n_out,
@@ -184,8 +246,8 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 		rows += o->part[i].n_rows;
 	up = (float *)(void *)((char *)gate + od_ffn_half_bytes(n, rows));
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		add_plain(&l, &o->part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, o->part[i].n_rows);
-		add_plain(&l, &o->part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, o->part[i].n_rows);
+		add_weight(&l, &o->part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, o->part[i].n_rows);
+		add_weight(&l, &o->part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, o->part[i].n_rows);
 	}
 	flush(&l);
 	at = 0;
@@ -203,7 +265,7 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 	}
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++)
-		add_plain(&l, &o->part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, o->part[i].n_rows);
+		add_weight(&l, &o->part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, o->part[i].n_rows);
 	flush(&l);
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {

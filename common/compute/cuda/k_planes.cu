@@ -1,4 +1,4 @@
-/* Products of rows with weights that stay coded (OD_OP_EXPERTS): a block of threads
+/* Products of rows with weights that stay coded (OD_OP_EXPERTS, and steps of few rows of OD_OP_LINEAR and OD_OP_FFN): a block of threads
  * decodes some rows of weights to BF16 in shared memory, and multiplies them with all rows of x of a tile. So a resident expert takes two
  * thirds of the memory, and of its bandwidth. */
 #include "common/compute/cuda/gpu_planes.h"
@@ -120,7 +120,28 @@ GPU_FN void products_of(const unsigned R, const struct planes *m, const struct r
 		many_outputs(R, rows, w, first, n, row);
 }
 
-/* Experts of a round: which, the device has found out (k_experts.cu). */
+/* ---- Matrices that the host names ---- */
+
+GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_products *a)
+{
+	const struct gpu_planes_product *p;
+	struct planes m;
+	struct rows rows;
+	uint32_t i = 0;
+
+	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_x())
+		i++;
+	p = &a->p[i];
+	m.sm = p->sm, m.coded = p->coded, m.chunk_at = a->chunk_at + p->first_chunk;
+	m.n_out = p->n_out, m.n_in = p->n_in, m.chunk_rows = p->chunk_rows;
+	rows.x = p->x, rows.x_stride = p->n_in, rows.x_pair = NULL;
+	rows.y = p->y, rows.y_stride = p->y_stride, rows.y_pair = NULL;
+	rows.top_k = 1, rows.n = p->n_rows;
+	products_of(R, &m, &rows, gpu_block_x() - p->first_block);
+}
+
+/* ---- Experts: which, the device has found out (k_experts.cu) ---- */
+
 GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t index = a->tiles_before[0] + gpu_block_y(), half = gpu_grid_x() / 2;
@@ -152,6 +173,10 @@ GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_product
 
 /* While a block waits for memory or multiplies with few threads, others decode. */
 #define PLANES(rows)                                                                                     \
+	GPU_DENSE_KERNEL(gpu_planes_products_##rows, struct gpu_planes_products, GPU_PLANES_THREADS, 4)  \
+	{                                                                                                \
+		listed_products_of(rows, &a);                                                            \
+	}                                                                                                \
 	GPU_DENSE_KERNEL(gpu_expert_planes_##rows, struct gpu_expert_products, GPU_PLANES_THREADS, 4)    \
 	{                                                                                                \
 		expert_products_of(rows, &a);                                                            \
@@ -165,6 +190,7 @@ PLANES(8)
 #define NAMES(kernel) \
 	{ kernel##_1, kernel##_2, kernel##_4, kernel##_8 }
 
+gpu_planes_products_fn *const gpu_planes_products[4] = NAMES(gpu_planes_products);
 gpu_expert_products_fn *const gpu_expert_planes[4] = NAMES(gpu_expert_planes);
 
 uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows)

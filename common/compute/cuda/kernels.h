@@ -86,6 +86,28 @@ extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(enum gpu_form form); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form); /* shared memory of a block */
 
+/* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so they come
+ * along. x of row r begins at x + r * n_in. */
+struct gpu_planes_product {
+	const uint8_t *sm, *coded; /* chunk i is at coded + chunk_at[first_chunk + i] */
+	const float *x;
+	float *y;
+	uint64_t y_stride;
+	uint32_t n_out, n_in, chunk_rows, n_rows; /* n_rows: at most those at a time */
+	uint32_t first_chunk, first_block;
+};
+
+#define GPU_MAX_PLANES_PRODUCTS 16u
+#define GPU_MAX_PLANES_CHUNKS 256u /* as many as two matrices of Mixtral's have */
+struct gpu_planes_products {
+	uint32_t n;
+	struct gpu_planes_product p[GPU_MAX_PLANES_PRODUCTS];
+	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
+};
+
+/* Of a launcher for 1, 2, 4 or 8 rows: grid.x: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_SHARED. */
+typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
+extern gpu_planes_products_fn *const gpu_planes_products[4];
 uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
 
 /* ---- Experts (k_experts.cu, k_products.cu) ---- */
