@@ -13,7 +13,7 @@
 
 /* ---- memory before an operation, and what it must be afterwards ---- */
 
-#define ARENA_BYTES ((size_t)ROWS << 17)
+#define ARENA_BYTES ((size_t)ROWS << 18)
 #define MAX_ROW_REFS 10
 #ifndef ROWS /* some tests are compiled again with more */
 #define ROWS 16u /* more than one piece for each of three threads */
@@ -213,7 +213,7 @@ enum weight_kind {
 };
 
 #define CHUNK_ROWS 9u
-#define MAX_CHUNKS 16u
+#define MAX_CHUNKS 320u
 
 struct weight {
 	struct od_weight w;
@@ -231,11 +231,12 @@ static inline struct od_ref lay_random(struct bench *b, enum od_dtype t, size_t 
 	return at;
 }
 
-static inline void lay_planes(struct bench *b, struct weight *w)
+/* A matrix in chunks, at addresses that are aligned to nothing. bf16: freed. */
+static inline void lay_planes(struct bench *b, struct weight *w, size_t chunk_rows, uint16_t *bf16)
 {
+	enum { TURNS = 5 };
 	const size_t n_in = w->w.n_in, n = w->w.n_out * n_in;
-	uint16_t *bf16 = random_weights(&b->seed, OD_BF16, n, PLAIN);
-	uint8_t *e = exact(n, 1), *sm = exact(n, 1), *room = exact(od_planes_bound(CHUNK_ROWS * n_in, n_in), 1);
+	uint8_t *e = exact(n, 1), *sm = exact(n, 1), *room = exact(TURNS + od_planes_bound(chunk_rows * n_in, n_in), 1);
 
 	for (size_t i = 0; i < n; i++) {
 		e[i] = (uint8_t)(bf16[i] >> 7);
@@ -243,16 +244,19 @@ static inline void lay_planes(struct bench *b, struct weight *w)
 	}
 	w->w.data = lay(b, sm, n);
 	w->w.chunk_at = w->chunk_at;
-	w->w.chunk_rows = CHUNK_ROWS;
-	assert_true(w->w.n_out <= MAX_CHUNKS * CHUNK_ROWS);
-	for (size_t row = 0; row < w->w.n_out; row += CHUNK_ROWS) {
-		const size_t left = w->w.n_out - row, weights = (left < CHUNK_ROWS ? left : CHUNK_ROWS) * n_in;
-		const struct od_ref at = lay(b, room, od_planes_encode(e + row * n_in, weights, n_in, room));
+	w->w.chunk_rows = chunk_rows;
+	assert_true(w->w.n_out <= MAX_CHUNKS * chunk_rows);
+	memset(room, 0xa5, TURNS);
+	for (size_t row = 0; row < w->w.n_out; row += chunk_rows) {
+		const size_t left = w->w.n_out - row, weights = (left < chunk_rows ? left : chunk_rows) * n_in;
+		const size_t skip = row / chunk_rows % TURNS;
+		const struct od_ref at = od_ref_at(lay(b, room, skip + od_planes_encode(e + row * n_in, weights, n_in, room + skip)), skip);
 
 		if (row == 0)
 			w->w.coded = at;
-		w->chunk_at[row / CHUNK_ROWS] = at.at - w->w.coded.at;
+		w->chunk_at[row / chunk_rows] = at.at - w->w.coded.at;
 	}
+	w->planes = (struct od_planes){ .chunk_rows = chunk_rows, .base = wanted(b, w->w.coded), .at = w->chunk_at };
 	free(bf16), free(e), free(sm), free(room);
 }
 
@@ -281,7 +285,7 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 
 	*w = (struct weight){ .w = { .dtype = t, .n_out = n_out, .n_in = n_in } };
 	if (kind == W_PLANES)
-		lay_planes(b, w);
+		lay_planes(b, w, CHUNK_ROWS, random_weights(&b->seed, OD_BF16, n_out * n_in, PLAIN));
 	else
 		w->w.data = lay_random(b, od_dtype_bytes(t) == 0 ? OD_INT8 : t,
 				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));
@@ -308,10 +312,8 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 		.grouped = w->w.grouped,
 		.act = w->w.act,
 	};
-	if (kind == W_PLANES) {
-		w->planes = (struct od_planes){ .chunk_rows = CHUNK_ROWS, .base = wanted(b, w->w.coded), .at = w->chunk_at };
+	if (kind == W_PLANES)
 		w->m.planes = &w->planes;
-	}
 }
 
 static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n_tables, uint32_t ctx)

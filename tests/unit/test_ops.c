@@ -466,17 +466,19 @@ static void op_split(void **state)
 static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed, const float *x,
 			float *y, size_t n_rows)
 {
-	float gate[ROWS * FFN_MID], up[ROWS * FFN_MID];
+	const size_t mid = e->mat[OD_MAT_GATE].m.n_out, hidden = e->mat[OD_MAT_DOWN].m.n_out;
+	float *gate = exact(n_rows * mid, sizeof(*gate)), *up = exact(n_rows * mid, sizeof(*up));
 
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_GATE].m, x, gate, n_rows);
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_UP].m, x, up, n_rows);
-	bias_by_hand(b, e, OD_MAT_GATE, gate, n_rows, FFN_MID);
-	bias_by_hand(b, e, OD_MAT_UP, up, n_rows, FFN_MID);
-	act_by_hand(b, act, gate, up, n_rows * FFN_MID);
+	bias_by_hand(b, e, OD_MAT_GATE, gate, n_rows, mid);
+	bias_by_hand(b, e, OD_MAT_UP, up, n_rows, mid);
+	act_by_hand(b, act, gate, up, n_rows * mid);
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_DOWN].m, gate, y, n_rows);
-	bias_by_hand(b, e, OD_MAT_DOWN, y, n_rows, FFN_HIDDEN);
-	for (size_t i = 0; routed && b->profile == OD_PROFILE_BF16 && i < n_rows * FFN_HIDDEN; i++)
+	bias_by_hand(b, e, OD_MAT_DOWN, y, n_rows, hidden);
+	for (size_t i = 0; routed && b->profile == OD_PROFILE_BF16 && i < n_rows * hidden; i++)
 		y[i] = od_bf16_f32(od_f32_bf16(y[i]));
+	free(gate), free(up);
 }
 
 static void op_ffn(void **state)
@@ -512,6 +514,7 @@ static void op_ffn(void **state)
 static void check_parts(struct bench *b, const struct expert *e, const uint32_t *n_rows, uint32_t n_parts, const char *what)
 {
 	struct od_ffn_part part[OD_MAX_PARTS];
+	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].m.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].m.n_out;
 	struct od_op op = { .kind = OD_OP_FFN, .profile = b->profile };
 	uint32_t at = 0;
 
@@ -520,13 +523,13 @@ static void check_parts(struct bench *b, const struct expert *e, const uint32_t 
 		part[i] = od_expert_part(&e[i].e, n_rows[i]);
 		op.n_rows += n_rows[i];
 	}
-	op.ffn.x = lay_floats(b, op.n_rows * FFN_HIDDEN);
-	op.ffn.y = lay_dirt(b, op.n_rows * FFN_HIDDEN * sizeof(float));
-	op.ffn.scratch = scratch_of(b, od_ffn_scratch_bytes(FFN_MID, op.n_rows));
+	op.ffn.x = lay_floats(b, op.n_rows * hidden);
+	op.ffn.y = lay_dirt(b, op.n_rows * hidden * sizeof(float));
+	op.ffn.scratch = scratch_of(b, od_ffn_scratch_bytes(mid, op.n_rows));
 	expect(b);
 	for (uint32_t i = 0; i < n_parts; at += n_rows[i++])
-		ffn_by_hand(b, &e[i], op.ffn.act, true, wanted_f32(b, op.ffn.x) + at * FFN_HIDDEN, wanted_f32(b, op.ffn.y) + at * FFN_HIDDEN,
-			    n_rows[i]);
+		ffn_by_hand(b, &e[i], op.ffn.act, true, wanted_f32(b, op.ffn.x) + (size_t)at * hidden,
+			    wanted_f32(b, op.ffn.y) + (size_t)at * hidden, n_rows[i]);
 	run_in_steps(b, b->d, &op, op.n_rows, what);
 	if (b->profile == OD_PROFILE_F32)
 		run_in_steps(b, b->scalar, &op, op.n_rows, what);
@@ -557,6 +560,154 @@ static void op_ffn_parts(void **state)
 		bench_close(&b);
 	}
 }
+
+/* ---- products of planes, which a GPU multiplies as they are, or decodes first if there are many rows ---- */
+
+/* Exponents as trained weights have them, in all levels of planes. Those of every third stretch are too many for symbols, so its blocks
+ * are raw; but no sum is infinite. */
+static uint16_t *odd_weights(struct bench *b, size_t n, size_t stretch)
+{
+	uint16_t *w = exact(n, sizeof(*w));
+
+	for (size_t i = 0; i < n; i++) {
+		unsigned exponent = 120;
+
+		if (i / stretch % 3 == 1)
+			exponent = 85 + (unsigned)random_below(&b->seed, 40);
+		while (i / stretch % 3 != 1 && exponent > 60 && random_below(&b->seed, 100) < 45)
+			exponent--;
+		w[i] = (uint16_t)((random_u64(&b->seed) & 0x807fu) | exponent << 7);
+	}
+	return w;
+}
+
+static void lay_odd(struct bench *b, struct weight *w, size_t n_out, size_t n_in, size_t chunk_rows)
+{
+	*w = (struct weight){ .w = { .dtype = OD_BF16, .n_out = n_out, .n_in = n_in } };
+	lay_planes(b, w, chunk_rows, odd_weights(b, n_out * n_in, chunk_rows * n_in));
+	w->m = (struct od_mat){ .dtype = OD_BF16, .n_out = n_out, .n_in = n_in, .data = b->want + w->w.data.at, .planes = &w->planes };
+}
+
+struct odd {
+	size_t n_in;
+	struct {
+		size_t n_out, chunk_rows; /* n_out 0: no such matrix; chunk_rows 0: BF16 */
+	} mat[OD_MAX_LINEAR];
+};
+
+static void check_odd_linear(struct bench *b, const struct odd *o)
+{
+	static const uint32_t n_rows[] = { 1, 2, 3, 8, 9, ROWS };
+	static struct weight w[OD_MAX_LINEAR];
+	struct od_op op = { .kind = OD_OP_LINEAR, .profile = b->profile };
+	size_t n = 0;
+
+	bench_reset(b);
+	op.linear.x = lay_floats(b, ROWS * o->n_in);
+	for (; n < OD_MAX_LINEAR && o->mat[n].n_out > 0; n++) {
+		const size_t n_out = o->mat[n].n_out;
+
+		if (o->mat[n].chunk_rows > 0)
+			lay_odd(b, &w[n], n_out, o->n_in, o->mat[n].chunk_rows);
+		else
+			lay_weight(b, &w[n], W_BF16, n_out, o->n_in);
+		op.linear.w[n] = &w[n].w;
+		op.linear.y[n] = lay_dirt(b, ROWS * n_out * sizeof(float));
+		if (n % 2 == 0)
+			op.linear.bias[n] = lay_floats(b, n_out);
+	}
+	for (size_t k = 0; k < sizeof(n_rows) / sizeof(n_rows[0]); k++) {
+		char what[64];
+
+		expect(b);
+		for (size_t i = 0; i < n; i++) {
+			const size_t n_out = o->mat[i].n_out;
+			float *y = wanted(b, op.linear.y[i]);
+
+			od_matmul(b->be, NULL, &w[i].m, wanted(b, op.linear.x), y, n_rows[k]);
+			for (size_t at = 0; i % 2 == 0 && at < n_rows[k] * n_out; at++)
+				y[at] += wanted_f32(b, op.linear.bias[i])[at % n_out];
+		}
+		op.n_rows = n_rows[k];
+		snprintf(what, sizeof(what), "linear of planes, rows of %zu, %u at a time", o->n_in, n_rows[k]);
+		run_in_steps(b, b->d, &op, op.n_rows, what);
+	}
+}
+
+static void op_linear_planes(void **state)
+{
+	/* Blocks of rows: many; some, up to all that a GPU's block has threads for; one. Rows in two pieces and in three. Last chunks are
+	 * shorter, and there are more chunks than a launch of a GPU takes. */
+	static const struct odd odd[] = {
+		{ 70, { { 37, 9 } } },
+		{ 300, { { 150, 70 } } },
+		{ 1000, { { 53, 40 } } },
+		{ 1024, { { 40, 16 } } },
+		{ 5000, { { 7, 3 } } },
+		{ 4096, { { 9, 4 }, { 5, 0 } } },
+		{ 16384, { { 3, 2 } } },
+		{ 16421, { { 5, 2 } } },
+		{ 32787, { { 3, 2 } } },
+		{ 37, { { 300, 1 } } },
+		{ 24, { { 250, 1 }, { 20, 3 }, { 31, 0 }, { 280, 1 } } },
+		{ 15, { { 1, 1 }, { 2, 7 }, { 301, 300 }, { 17, 16 } } },
+	};
+
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++)
+			check_odd_linear(&b, &odd[i]);
+		bench_close(&b);
+	}
+}
+
+static void lay_odd_expert(struct bench *b, struct expert *e, size_t hidden, size_t mid, size_t chunk_rows, bool biased)
+{
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
+		const bool down = i == OD_MAT_DOWN;
+
+		lay_odd(b, &e->mat[i], down ? hidden : mid, down ? mid : hidden, chunk_rows);
+		e->e.mat[i] = e->mat[i].w;
+		e->e.bias[i] = (struct od_vector){ 0 };
+		if (biased)
+			lay_bias(b, e, i, down ? hidden : mid);
+	}
+}
+
+static void op_ffn_planes(void **state)
+{
+	static const struct {
+		size_t hidden, mid, chunk_rows;
+	} odd[] = { { 70, 37, 9 }, { 256, 64, 40 }, { 1500, 41, 12 }, { 5, 16421, 60 } };
+	static const uint32_t rows[] = { 3, 1, 9, 2, 8 };
+	static struct expert e[OD_MAX_PARTS];
+	uint32_t one[OD_MAX_PARTS];
+
+	for (size_t i = 0; i < OD_MAX_PARTS; i++)
+		one[i] = 1;
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+			const uint32_t n_parts = odd[i].mid > 16384 ? 2 : 5;
+
+			bench_reset(&b);
+			for (uint32_t k = 0; k < n_parts; k++)
+				lay_odd_expert(&b, &e[k], odd[i].hidden, odd[i].mid, odd[i].chunk_rows, i % 2 == 0);
+			check_parts(&b, e, rows, n_parts, "parts with planes");
+		}
+		bench_reset(&b);
+		for (size_t i = 0; i < OD_MAX_PARTS; i++)
+			lay_odd_expert(&b, &e[i], 70, 37, 4, false);
+		check_parts(&b, e, one, OD_MAX_PARTS, "as many parts as there may be, with planes");
+		bench_close(&b);
+	}
+}
+
+/* ---- experts whose rows the device sorts ---- */
 
 enum { N_EXPERTS = 6, TOP_K = 3 };
 
@@ -986,7 +1137,8 @@ int main(void)
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),	     ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
-		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns),
+		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns), ON_ALL_TABLES(op_linear_planes),
+		ON_ALL_TABLES(op_ffn_planes),
 #endif
 	};
 
