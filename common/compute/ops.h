@@ -293,7 +293,7 @@ struct od_op_act {
 struct od_ffn_part {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
 	uint32_t n_rows;
-	const struct od_vector *bias; /* [OD_N_EXPERT_MATS]: added to the products; NULL: none */
+	const struct od_vector *bias; /* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all parts or in no part: none */
 };
 
 static inline struct od_ffn_part od_expert_part(const struct od_expert *e, uint32_t n_rows)
