@@ -19,7 +19,7 @@ from cluster_util import (BIN, HANG_S, SLOW, TMP, Daemon, generate, hosts_file, 
                           worker_args)
 
 PROMPTS = int(os.environ.get("OD_PROMPTS", "0"))
-N = PROMPTS or (4 if SLOW else 12)
+N = PROMPTS or (4 if SLOW else 8)
 DRAFTS = ("off", "auto", 1, 4, 16) if not PROMPTS else ("off", "auto", *range(1, 17))
 WORDS = ("once upon a time there was king who had three sons and the eldest went into dark forest to find golden bird that "
          "sang only at night").split()
@@ -256,13 +256,16 @@ def daemons_that_die_in_the_middle_of_a_draft_change_nothing():
         chaos = Chaos(daemons[:3])  # one worker can always serve
         chaos.start()
         try:
-            for draft in (4, 16, "auto") if PROMPTS else (4, 16):
-                check_same(model, prompts, "--workers", hosts, "--draft", draft, *model.args, parallel=4)
+            drafts = [4, 16, "auto"] if PROMPTS else [4, 16]
+            while drafts:
+                check_same(model, prompts, "--workers", hosts, "--draft", drafts.pop(0), *model.args, parallel=4)
+                assert chaos.is_alive()
+                if not drafts and chaos.n <= 3:  # a fast machine is done before much has happened
+                    drafts = [4]
         finally:
             chaos.end()
             for d in daemons:
                 d.kill()
-        assert chaos.n > 3, (model.name, chaos.n)
 
 
 @test
