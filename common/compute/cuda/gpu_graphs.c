@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define GATHER_BYTES (128u << 10)
-#define SEEN 1024u
+#define SEEN 512u
 
 /* A gathered launch; its arguments follow, and zeros up to a multiple of 16. All bytes have a value, so that bytes tell whether
  * launches are the same. */
@@ -33,7 +33,8 @@ struct known {
 struct gpu_graphs {
 	struct gpu_stream *stream;
 	struct run now;
-	uint64_t seen[SEEN]; /* hashes of runs that were launched once */
+	uint64_t seen[SEEN]; /* hashes of the last runs that were not known */
+	unsigned n_seen;
 	struct known *known;
 	unsigned n_known;
 	uint64_t clock;
@@ -105,11 +106,11 @@ static void drop_oldest(struct gpu_graphs *g)
 
 static bool seen_before(struct gpu_graphs *g, uint64_t hash)
 {
-	uint64_t *at = &g->seen[hash % SEEN];
-	const bool before = *at == hash;
-
-	*at = hash;
-	return before;
+	for (unsigned i = 0; i < SEEN; i++)
+		if (g->seen[i] == hash)
+			return true;
+	g->seen[g->n_seen++ % SEEN] = hash;
+	return false;
 }
 
 /* NULL: there is no memory, which is not an error. */
