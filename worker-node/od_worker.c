@@ -398,7 +398,7 @@ static const char *why_not_direct(const struct worker *w)
 {
 	if (w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0)
 		return "direct reads need --resident-form planes or --cache-mib";
-	if (w->form == OD_FORM_PLANES && !od_device_maps(w->device))
+	if (w->form == OD_FORM_PLANES && !od_device_shares(w->device))
 		return "the device has memory of its own, and experts as planes go there by way of a stage";
 	return "the pack's file system does not support O_DIRECT";
 }

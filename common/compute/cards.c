@@ -234,6 +234,7 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 	c->base.likes_planes = card[0]->likes_planes;
 	c->base.tries_planes = card[0]->tries_planes;
 	c->base.maps = card[0]->maps;
+	c->base.shares = card[0]->shares;
 	c->n = n;
 	memcpy(c->card, card, n * sizeof(struct od_device *));
 	*out = &c->base;

@@ -43,12 +43,20 @@ int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const c
 	return d->ops->buf_new(out, d, bytes, what, err);
 }
 
+int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	struct od_device *card = od_device_card(d, 0);
+
+	return card->ops->buf_new_shared != NULL ? card->ops->buf_new_shared(out, card, bytes, what, err) :
+						   od_buf_new(out, card, bytes, what, err);
+}
+
 int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct od_buf *b;
 
-	if (d->maps)
-		return od_buf_new(out, d, bytes, what, err);
+	if (d->shares)
+		return od_buf_new_shared(out, d, bytes, what, err);
 	*out = NULL;
 	b = calloc(1, sizeof(*b));
 	if (b != NULL) {
@@ -95,9 +103,14 @@ bool od_device_maps(const struct od_device *d)
 	return d->maps;
 }
 
+bool od_device_shares(const struct od_device *d)
+{
+	return d->shares;
+}
+
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n)
 {
-	return d->maps ? n : 2 * n;
+	return d->shares ? n : 2 * n;
 }
 
 uint64_t od_device_own_bytes(const struct od_device *d)

@@ -68,6 +68,9 @@ unsigned od_device_card_of(const struct od_device *d, uint32_t layer, uint32_t n
  * the error message. */
 OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			     struct od_err *err);
+/* A buffer that the host fills again and again, such as an expert's: where the device's memory is the host's, it is mapped even if
+ * others are not. What the device reads often should not be in one: a GPU that shares the host's memory does not cache this. */
+OD_MUST_CHECK int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
 /* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use it. Where the device
  * maps nothing it is host memory alone. */
 OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
@@ -81,7 +84,8 @@ static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 
 /* The host address of r, to use while no queued work does; NULL: the device grants no mapping. */
 void *od_ref_map(struct od_ref r);
-bool od_device_maps(const struct od_device *d); /* it maps either all its buffers or none */
+bool od_device_maps(const struct od_device *d);	  /* it maps all its buffers */
+bool od_device_shares(const struct od_device *d); /* it maps those of od_buf_new_shared */
 
 /* Host memory for what put and get copy over and over: zeros, in pages of its own, followed by OD_PAD_BYTES zero bytes. On a GPU it
  * is pinned: from pageable memory a copy takes a detour, and its caller waits for it. NULL: too little memory, which is logged. */
@@ -93,7 +97,7 @@ void od_host_free(struct od_device *d, void *at, uint64_t bytes); /* NULL ok; no
 void *od_ref_stage(struct od_ref r);
 /* Sends n staged bytes to the device, which may read them until the wait; does nothing if the device maps r. */
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
-/* Memory for n bytes of a buffer and for their stage, if the device needs one. */
+/* Memory for n bytes of a shared buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */
 uint64_t od_device_own_bytes(const struct od_device *d);

@@ -10,12 +10,15 @@ struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
 	char *at; /* its address on the device; the host cannot read it in general. NULL: it is on the host alone */
+	bool shared; /* of a device that does not map all buffers: the host can read this one */
 	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };
 
 /* device.h says what each does. */
 struct od_device_ops {
 	int (*buf_new)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
+	/* NULL: buf_new serves */
+	int (*buf_new_shared)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
 	void *(*map)(struct od_ref r);
 	void *(*host_new)(struct od_device *d, uint64_t bytes); /* NULL, with host_free: od_map serves; bytes include the padding */
@@ -34,7 +37,7 @@ struct od_device {
 	char name[48];
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
 	bool likes_planes, tries_planes;
-	bool maps;
+	bool maps, shares; /* shares: also where it maps */
 	uint64_t memory_bytes; /* for models; 0: not known */
 	uint64_t own_bytes;    /* that it takes for itself */
 	_Atomic uint64_t waits; /* queues belong to different threads */

@@ -32,9 +32,9 @@ static uint64_t staged_sm_at(const struct od_pack *p)
 
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
-	const uint64_t sm = od_device_maps(d) ? p->shard_apart_sm : p->shard_sm;
+	const uint64_t sm = od_device_shares(d) ? p->shard_apart_sm : p->shard_sm;
 
-	return form == OD_FORM_PLAIN || !od_device_maps(d) ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
+	return form == OD_FORM_PLAIN || !od_device_shares(d) ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
 }
 
 static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
@@ -44,7 +44,7 @@ static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, en
 
 static uint64_t rows_bytes(const struct od_pack *p, const struct od_device *d)
 {
-	return od_device_maps(d) ? 0 : p->shard_host_rows;
+	return od_device_shares(d) ? 0 : p->shard_host_rows;
 }
 
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
@@ -72,7 +72,7 @@ static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
 	if (rc == OD_OK)
-		rc = od_buf_new(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form), "an inflater", err);
+		rc = od_buf_new_shared(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form), "an inflater", err);
 	if (rc != OD_OK)
 		return rc;
 	inf->staging = od_buf_ref(inf->buf, 0);
@@ -167,7 +167,7 @@ static struct od_ref weights_at(const struct target *t, const struct od_mat_type
 /* True: what stays as it is stored, its weights going nowhere, is read to staging and put from there. */
 static bool is_sent(struct od_ref weights, struct od_ref staging)
 {
-	return weights.buf == NULL && staging.buf != NULL && !od_device_maps(od_buf_device(staging.buf));
+	return weights.buf == NULL && staging.buf != NULL && !od_device_shares(od_buf_device(staging.buf));
 }
 
 /* True: chunks are read to buffers that lie in their pages as the regions do. */
@@ -632,7 +632,7 @@ static int load_card(struct od_expert_store *s, struct od_device *d, unsigned ca
 	s->first = first;
 	if (job->n_items == 0)
 		return OD_OK;
-	rc = od_buf_new(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts", err);
+	rc = od_buf_new_shared(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts", err);
 	if (rc != OD_OK)
 		return rc;
 	s->now = s->slots[card];

@@ -105,7 +105,7 @@ static int place_experts(struct trial *t, struct od_err *err)
 	for (int form = 0; rc == OD_OK && form < OD_N_FORMS; form++) {
 		uint64_t at = 0;
 
-		rc = od_buf_new(&t->weights[form], t->d, EXPERTS * (each[form] + 2 * OD_N_EXPERT_MATS * 2 * OD_PAD_BYTES),
+		rc = od_buf_new_shared(&t->weights[form], t->d, EXPERTS * (each[form] + 2 * OD_N_EXPERT_MATS * 2 * OD_PAD_BYTES),
 				"experts to measure their forms", err);
 		for (uint32_t i = 0; rc == OD_OK && i < EXPERTS; i++)
 			place_expert(t, &t->expert[form][i], (enum od_form)form, &at);

@@ -53,6 +53,15 @@ static inline struct od_buf *buf_new(struct od_device *d, uint64_t bytes)
 	return b;
 }
 
+static inline struct od_buf *shared_buf_new(struct od_device *d, uint64_t bytes) /* as experts have them */
+{
+	struct od_buf *b;
+	struct od_err err = { 0 };
+
+	must(od_buf_new_shared(&b, d, bytes, "a test", &err), &err);
+	return b;
+}
+
 static inline void sync_device(struct od_device *d)
 {
 	struct od_err err = { 0 };

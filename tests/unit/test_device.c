@@ -264,6 +264,44 @@ static void buffers_on_the_host(void **state)
 	assert_null(from);
 }
 
+/* A shared buffer is mapped where the device's memory is the host's; an operation sees what the host writes there. Only a device of
+ * the CPU maps all others. */
+static void shared_buffers(void **state)
+{
+	enum { BYTES = 5000 };
+	struct od_buf *from, *to = buf_new(device, BYTES);
+	struct od_op copy = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1 };
+	struct od_err err = { 0 };
+	unsigned char got[BYTES], want[BYTES], *at;
+
+	(void)state;
+	must(od_buf_new_shared(&from, device, BYTES, "a test", &err), &err);
+	assert_true((od_ref_map(od_buf_ref(from, 0)) != NULL) == od_device_shares(device));
+	assert_true((od_ref_map(od_buf_ref(to, 0)) != NULL) == od_device_maps(device));
+	assert_true(!od_device_maps(device) || od_device_shares(device));
+	if (on_gpu()) {
+		const char *unified = getenv("OD_GPU_HOST_UNIFIED");
+
+		assert_false(od_device_maps(device));
+		assert_true(od_device_shares(device) || unified == NULL || strcmp(unified, "1") != 0);
+	}
+	assert_int_equal(od_staged_bytes(device, BYTES), od_device_shares(device) ? BYTES : 2 * BYTES);
+	at = od_ref_stage(od_buf_ref(from, 0));
+	for (size_t i = 0; i < BYTES; i++)
+		at[i] = want[i] = (unsigned char)random_below(&seed, 256);
+	od_ref_push(od_buf_ref(from, 0), BYTES, OD_QUEUE_COMPUTE);
+	copy.copy.from = od_buf_ref(from, 0);
+	copy.copy.to = od_buf_ref(to, 0);
+	copy.copy.n = BYTES;
+	od_device_run(device, OD_QUEUE_COMPUTE, &copy);
+	get_at(device, got, od_buf_ref(to, 0), BYTES);
+	assert_memory_equal(got, want, BYTES);
+	od_buf_free(from);
+	od_buf_free(to);
+	assert_int_equal(od_buf_new_shared(&from, device, UINT64_MAX / 2 + 1, "x", NULL), OD_ERR_NOMEM);
+	assert_null(from);
+}
+
 /* As an expert's slot is used over and over: a load overwrites it only when what read it is done, and what reads it sees the whole
  * load. The host waits for nothing in between. */
 static void loads_and_runs_take_turns(void **state)
@@ -331,6 +369,7 @@ int main(void)
 		cmocka_unit_test(stages),
 		cmocka_unit_test(host_memory),
 		cmocka_unit_test(buffers_on_the_host),
+		cmocka_unit_test(shared_buffers),
 		cmocka_unit_test(loads_and_runs_take_turns),
 		cmocka_unit_test(fills),
 	};

@@ -48,7 +48,7 @@ static int teardown(void **state)
 static struct od_buf *slot_new(enum od_form form)
 {
 	const uint64_t bytes = od_pack_slot_bytes(planes, form);
-	struct od_buf *slot = buf_new(device, bytes);
+	struct od_buf *slot = shared_buf_new(device, bytes);
 	void *dirt = malloc(bytes);
 
 	memset(dirt, 0xa5, bytes);
@@ -231,7 +231,7 @@ static void buffers_apart(void **state)
  * that it decodes besides, and all that on both sides where the device's is not the host's. */
 static void what_loads_take(void **state)
 {
-	const bool maps = od_device_maps(device);
+	const bool maps = od_device_shares(device);
 	uint64_t e = 0, sm = 0, staging, inflater;
 
 	(void)state;
@@ -269,7 +269,7 @@ static void part_open(struct part *p, struct od_pack *pack)
 	for (uint32_t i = 0; i < x->n_shards; i++)
 		p->n_decoded += x->shard[i].e.codec == OD_CODEC_ZSTD;
 	p->mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, od_buf_ref(p->slot, 0));
-	p->staging = buf_new(device, x->n_shards * od_staging_bytes(pack, device, OD_FORM_PLAIN));
+	p->staging = shared_buf_new(device, x->n_shards * od_staging_bytes(pack, device, OD_FORM_PLAIN));
 	assert_int_equal(od_inflater_new(&p->inf, pack, device, OD_FORM_PLAIN, NULL), OD_OK);
 }
 
@@ -330,7 +330,7 @@ static void a_failed_part_leaves_nothing_queued(void **state)
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_CORRUPT);
 		assert_non_null(strstr(err.msg, "expert (3, 2) shard 1, SM-chunk"));
 		od_buf_free(p.staging);
-		p.staging = buf_new(device, p.n_shards * od_staging_bytes(p.pack, device, OD_FORM_PLAIN));
+		p.staging = shared_buf_new(device, p.n_shards * od_staging_bytes(p.pack, device, OD_FORM_PLAIN));
 		part_read(&p);
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
 		part_close(&p);
@@ -359,7 +359,7 @@ static void past_the_page_cache(void **state)
 		for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) {
 			const uint64_t bytes = od_round_up(od_pack_buf_bytes(planes, (enum od_expert_buf)i), OD_PAGE_BYTES);
 
-			buf[direct][i] = buf_new(device, bytes + OD_PAGE_BYTES);
+			buf[direct][i] = shared_buf_new(device, bytes + OD_PAGE_BYTES);
 			mem[direct].at[i] = page_in(buf[direct][i]);
 			memset(od_ref_stage(mem[direct].at[i]), 0xa5, bytes);
 		}

@@ -117,7 +117,7 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 	while (rc == OD_OK && k->n < n) {
 		struct od_buf *buf;
 
-		if (od_buf_new(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
+		if (od_buf_new_shared(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
 			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
 		if (odw_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) && od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
 			od_buf_free(buf);

@@ -167,7 +167,7 @@ static int profile(struct odw_part_times *out, const struct odw_profile_opts *op
 	if (rc == OD_OK && b.part == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to measure loads of %u parts", b.n_parts);
 	if (rc == OD_OK && o.form == OD_FORM_PLAIN)
-		rc = od_buf_new(&b.staging, o.device, bytes, "parts to measure", err);
+		rc = od_buf_new_shared(&b.staging, o.device, bytes, "parts to measure", err);
 	else if (rc == OD_OK && bytes > 0)
 		rc = od_buf_new_on_host(&b.staging, o.device, bytes, "parts to measure", err);
 	if (rc == OD_OK)
@@ -225,7 +225,7 @@ int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct
 {
 	const uint64_t bytes = bytes_of_experts(o->pack);
 	/* Weights of their own are read in pieces, wherever they go; so is what goes to a device from a stage. */
-	const bool can = o->mem->at[OD_BUF_SM].buf != NULL && (o->form == OD_FORM_PLAIN || od_device_maps(o->device));
+	const bool can = o->mem->at[OD_BUF_SM].buf != NULL && (o->form == OD_FORM_PLAIN || od_device_shares(o->device));
 	int rc;
 
 	*direct = false;

@@ -150,7 +150,7 @@ static int make_stages(struct odw_loaders *l, struct od_err *err)
 
 	for (unsigned i = 0; rc == OD_OK && bytes > 0 && i < l->n_stages; i++) {
 		rc = l->o.form == OD_FORM_PLAIN ?
-			     od_buf_new(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err) :
+			     od_buf_new_shared(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err) :
 			     od_buf_new_on_host(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err);
 		if (rc == OD_OK && od_ref_stage(od_buf_ref(l->staging[i], 0)) == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);

@@ -138,7 +138,7 @@ int od_device_cpu_new(struct od_device **out, enum od_cpu cpu, unsigned n_thread
 	if (c == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a device");
 	c->base.ops = &ops;
-	c->base.maps = true;
+	c->base.maps = c->base.shares = true;
 	c->exec.address = address;
 	rc = od_cpu_exec_init(&c->exec, cpu, n_threads, name, err);
 	if (rc != OD_OK) {

@@ -64,10 +64,11 @@ static void look_for_fault(struct od_cuda_device *c)
 
 /* ---- memory ----
  *
- * On a GPU that has no memory of its own, buffers are pinned host memory, which both sides reach by the same address: what a reader
- * reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). */
+ * On a GPU that has no memory of its own, shared buffers are pinned host memory, which both sides reach by the same address: what a
+ * reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). A GPU does not cache pinned memory ("CUDA for
+ * Tegra", memory types), so what it reads more than once a step is in memory of its own. */
 
-static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what, struct od_err *err)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 	struct od_buf *b = calloc(1, sizeof(*b));
@@ -75,7 +76,7 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 
 	*out = NULL;
 	if (b != NULL && bytes <= UINT64_MAX / 2)
-		b->at = d->maps ? gpu_alloc_host(c->gpu, bytes + OD_PAD_BYTES) : gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
+		b->at = shared ? gpu_alloc_host(c->gpu, bytes + OD_PAD_BYTES) : gpu_alloc(c->gpu, bytes + OD_PAD_BYTES);
 	if (b == NULL || b->at == NULL) {
 		free(b);
 		if (atomic_load(&d->lost))
@@ -86,15 +87,26 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 	}
 	b->device = d;
 	b->bytes = bytes;
+	b->shared = shared;
 	*out = b;
 	return OD_OK;
+}
+
+static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	return new_buf(out, d, bytes, false, what, err);
+}
+
+static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	return new_buf(out, d, bytes, d->shares, what, err);
 }
 
 static void buf_free(struct od_buf *b)
 {
 	struct gpu *g = ((struct od_cuda_device *)b->device)->gpu;
 
-	if (b->device->maps)
+	if (b->shared)
 		gpu_free_host(g, b->at);
 	else
 		gpu_free(g, b->at);
@@ -103,7 +115,7 @@ static void buf_free(struct od_buf *b)
 
 static void *map(struct od_ref r)
 {
-	return r.buf->device->maps ? od_cuda_at(r) : NULL;
+	return r.buf->shared ? od_cuda_at(r) : NULL;
 }
 
 static void *host_new(struct od_device *d, uint64_t bytes)
@@ -296,6 +308,7 @@ static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *
 
 static const struct od_device_ops ops = {
 	.buf_new = buf_new,
+	.buf_new_shared = buf_new_shared,
 	.buf_free = buf_free,
 	.map = map,
 	.host_new = host_new,
@@ -334,7 +347,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 		c->base.kernels[i] = "cuda";
 		c->base.kernel_class[i] = OD_CLASS_FMA16;
 	}
-	c->base.maps = about.unified;
+	c->base.shares = about.unified;
 	c->base.tries_planes = true;
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;

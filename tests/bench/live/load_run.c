@@ -306,7 +306,7 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 
 	for (unsigned i = 0; rc == OD_OK && i < c->n_readers; i++) {
 		reader[i].all = raw;
-		rc = od_buf_new(&reader[i].staging, c->device, each * raw->part_shards, "a reader", err);
+		rc = od_buf_new_shared(&reader[i].staging, c->device, each * raw->part_shards, "a reader", err);
 	}
 	begin_ns = od_now_ns();
 	for (; rc == OD_OK && n < c->n_readers; n += rc == OD_OK)

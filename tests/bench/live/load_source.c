@@ -120,7 +120,7 @@ int load_experts_read(const struct od_pack *pack, struct od_device *d, struct lo
 
 		if (expert[i].stored != NULL)
 			continue;
-		rc = od_buf_new(&expert[i].stored, d, x->bytes, "an expert", err);
+		rc = od_buf_new_shared(&expert[i].stored, d, x->bytes, "an expert", err);
 		if (rc == OD_OK)
 			rc = od_file_pread(fd, od_ref_map(od_buf_ref(expert[i].stored, 0)), x->bytes, x->offset, path, err);
 	}

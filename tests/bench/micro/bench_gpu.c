@@ -209,7 +209,7 @@ static int measure_sets(struct gpu_bench *b, struct od_err *err)
 	for (int kind = GPU_SET_COPY + 1; rc == OD_OK && kind < GPU_N_SETS; kind++) {
 		struct gpu_set set;
 
-		if (kind == GPU_SET_LOADS && od_device_maps(b->d))
+		if (kind == GPU_SET_LOADS && od_device_shares(b->d))
 			continue;
 		rc = gpu_set_open(&set, (enum gpu_set_kind)kind, b->d, &b->shapes, err);
 		if (rc == OD_OK)
