@@ -201,12 +201,12 @@ extern "C" void gpu_stream_free(struct gpu_stream *s)
 	delete s;
 }
 
-/* Before the stream is given anything but launches. */
+/* Before the stream is given anything but launches. After an error events can still be recorded and waited for. */
 static int make_ready(struct gpu_stream *s)
 {
-	const int error = gpu_graphs_flush(s->graphs);
+	const int flushed = gpu_graphs_flush(s->graphs), error = use(s->g);
 
-	return error != cudaSuccess ? error : use(s->g);
+	return flushed != cudaSuccess ? flushed : error;
 }
 
 extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
@@ -325,11 +325,12 @@ extern "C" void gpu_event_free(struct gpu_event *e)
 	delete e;
 }
 
+/* Recorded even after an error: or else who waits for it does not wait for what the stream was given before. */
 extern "C" int gpu_event_record(struct gpu_event *e, struct gpu_stream *s)
 {
-	const int error = make_ready(s);
+	const int before = make_ready(s), error = cudaEventRecord(e->event, s->stream);
 
-	return error != cudaSuccess ? error : cudaEventRecord(e->event, s->stream);
+	return before != cudaSuccess ? before : error;
 }
 
 extern "C" int gpu_event_wait(struct gpu_event *e)
@@ -339,9 +340,9 @@ extern "C" int gpu_event_wait(struct gpu_event *e)
 	return error != cudaSuccess ? error : cudaEventSynchronize(e->event);
 }
 
-extern "C" int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e)
+extern "C" int gpu_stream_after(struct gpu_stream *s, struct gpu_event *e) /* after an error, too */
 {
-	const int error = make_ready(s);
+	const int before = make_ready(s), error = cudaStreamWaitEvent(s->stream, e->event, 0);
 
-	return error != cudaSuccess ? error : cudaStreamWaitEvent(s->stream, e->event, 0);
+	return before != cudaSuccess ? before : error;
 }

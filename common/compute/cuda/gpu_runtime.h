@@ -80,6 +80,7 @@ void gpu_graph_free(struct gpu_graph *g); /* NULL ok; it may still run */
 enum gpu_way { GPU_TO, GPU_FROM, GPU_WITHIN };
 int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way);
 
+/* Recording and gpu_stream_after flush what was gathered. They do their own work even if that fails, and return its error. */
 int gpu_event_new(struct gpu_event **out, struct gpu *g);
 void gpu_event_free(struct gpu_event *e); /* NULL ok */
 int gpu_event_record(struct gpu_event *e, struct gpu_stream *s); /* it is the end of what s has been given so far */
