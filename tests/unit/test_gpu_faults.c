@@ -1,4 +1,5 @@
-/* A GPU that has too little memory, and one that is lost: what its device says, and what goes on. On the emulated GPU. */
+/* A GPU that has too little memory, one that refuses a launch, and one that is lost: what its device says, and what goes on. On the
+ * emulated GPU. */
 #include <stdio.h>
 
 #include "common/compute/device_internal.h"
@@ -102,6 +103,137 @@ static void no_room_for_a_table(void **state)
 	od_device_free(d);
 }
 
+/* ---- a refused launch ---- */
+
+#define EXPERTS_LAUNCHES 4u /* of OD_OP_EXPERTS below: sort, gate and up, activation, down */
+#define Y_BEFORE 7.0f
+
+/* A norm, and two experts that share a matrix, of one row. */
+struct steps {
+	struct od_device *d;
+	struct od_buf *w, *rows, *scratch;
+	struct od_expert e[2];
+	struct od_op norm, experts;
+};
+
+static void steps_open(struct steps *s, unsigned refuse_at)
+{
+	const struct od_op op = { .profile = OD_PROFILE_F32, .n_rows = 1 };
+	uint16_t weights[N * N];
+	char text[16];
+	float x[N];
+
+	snprintf(text, sizeof(text), "%u", refuse_at);
+	setenv("OD_GPU_REFUSE_AT", text, 1);
+	*s = (struct steps){ .d = open_gpu("0x6000000", "0"), .norm = op, .experts = op };
+	unsetenv("OD_GPU_REFUSE_AT");
+	for (size_t i = 0; i < N * N; i++)
+		weights[i] = (uint16_t)(0x3c00 + i % 13);
+	for (size_t i = 0; i < N; i++)
+		x[i] = (float)(i % 5) - 1;
+	s->w = buf_of(s->d, weights, sizeof(weights));
+	s->rows = buf_new(s->d, 5 * N * sizeof(float)); /* of experts: x, y, choice; of a norm: x, y */
+	s->scratch = buf_new(s->d, od_experts_scratch_bytes(N, N, 2, 1, 1));
+	experts_of(s->e, s->w);
+	s->norm.kind = OD_OP_NORM;
+	s->norm.norm = (struct od_op_norm){ .x = od_buf_ref(s->rows, 3 * N * sizeof(float)), .weight = od_buf_ref(s->rows, 0),
+					    .y = od_buf_ref(s->rows, 4 * N * sizeof(float)), .n = N, .eps = 1e-5f };
+	s->experts.kind = OD_OP_EXPERTS;
+	s->experts.experts = (struct od_op_experts){ .expert = s->e, .x = od_buf_ref(s->rows, 0), .y = od_buf_ref(s->rows, N * sizeof(float)),
+						     .choice = od_buf_ref(s->rows, 2 * N * sizeof(float)),
+						     .scratch = od_buf_ref(s->scratch, 0), .n_experts = 2, .top_k = 1, .hidden = N };
+	put_at(s->d, s->experts.experts.x, x, sizeof(x));
+}
+
+static void steps_close(struct steps *s)
+{
+	od_buf_free(s->w), od_buf_free(s->rows), od_buf_free(s->scratch);
+	od_device_free(s->d);
+}
+
+static float first_y(struct steps *s)
+{
+	float y;
+
+	get_at(s->d, &y, s->experts.experts.y, sizeof(y));
+	return y;
+}
+
+static void reset_y(struct steps *s)
+{
+	put_at(s->d, s->experts.experts.y, &(float){ Y_BEFORE }, sizeof(float));
+}
+
+/* A step of n_norms norms, then experts; a ticket is drawn between them if it is to be cut there. */
+static int step(struct steps *s, unsigned n_norms, bool cut, struct od_err *err)
+{
+	for (unsigned i = 0; i < n_norms; i++)
+		od_device_run(s->d, OD_QUEUE_COMPUTE, &s->norm);
+	if (cut)
+		(void)od_device_ticket(s->d, OD_QUEUE_COMPUTE);
+	od_device_run(s->d, OD_QUEUE_COMPUTE, &s->experts);
+	return od_device_sync(s->d, err);
+}
+
+/* Whichever launch of a step is refused: the step fails, none of its later kernels run on what is left of the step before, and the
+ * next step is right. */
+static void check_refused(unsigned n_norms, bool cut)
+{
+	for (unsigned at = 1; at <= n_norms + EXPERTS_LAUNCHES; at++) {
+		struct od_err err = { 0 };
+		struct steps s;
+		float right;
+
+		steps_open(&s, EXPERTS_LAUNCHES + at);
+		assert_int_equal(step(&s, 0, false, &err), OD_OK);
+		right = first_y(&s);
+		assert_true(right != 0 && right != Y_BEFORE);
+		reset_y(&s);
+		assert_int_equal(step(&s, n_norms, cut, &err), OD_ERR_IO);
+		assert_says(&err, "out of memory");
+		assert_true(od_device_failures(s.d) == 1);
+		assert_true(first_y(&s) == Y_BEFORE);
+		assert_int_equal(step(&s, n_norms, cut, &err), OD_OK);
+		assert_true(first_y(&s) == right);
+		assert_int_equal(od_device_failed(s.d, &err), OD_OK);
+		steps_close(&s);
+	}
+}
+
+static void refused_launch_stops_its_step(void **state)
+{
+	(void)state;
+	check_refused(0, false);
+	check_refused(2, true);
+	check_refused(62, false); /* what was gathered is given between the launches of the experts */
+	check_refused(63, false);
+}
+
+/* An error that has not been reported stops kernels, but not copies. */
+static void copies_go_on(void **state)
+{
+	struct od_op copy = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1 };
+	struct od_err err = { 0 };
+	struct steps s;
+	float y;
+
+	(void)state;
+	steps_open(&s, EXPERTS_LAUNCHES + 1);
+	assert_int_equal(step(&s, 0, false, &err), OD_OK);
+	put_at(s.d, s.norm.norm.y, &(float){ 9 }, sizeof(float));
+	copy.copy = (struct od_op_copy){ .from = s.norm.norm.y, .to = s.experts.experts.y, .n = sizeof(float) };
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
+	assert_int_equal(od_device_wait(s.d, OD_QUEUE_COMPUTE, od_device_ticket(s.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_IO);
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts); /* the error is still there */
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &copy);
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
+	od_device_get(s.d, OD_QUEUE_COMPUTE, &y, s.experts.experts.y, sizeof(y));
+	assert_int_equal(od_device_sync(s.d, &err), OD_ERR_IO);
+	assert_true(y == 9);
+	assert_true(od_device_failures(s.d) == 2);
+	steps_close(&s);
+}
+
 /* ---- a lost GPU ---- */
 
 static int wait_all(struct od_device *d, enum od_queue q, struct od_err *err)
@@ -169,6 +301,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_large_a_buffer),	    cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
+		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
 		cmocka_unit_test(every_later_wait_says_so), cmocka_unit_test(loads_come_to_know),
 	};
 

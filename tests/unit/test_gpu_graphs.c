@@ -292,12 +292,35 @@ static void errors_are_told(void **state)
 		assert_int_equal(gpu_graphs_flush(w->graphs), 42);
 		w->s.start_error = 0;
 		flush(w); /* it is not given again */
+		gpu_graphs_resume(w->graphs);
 	}
 	assert_int_equal(w->s.n, 1 + 8 + 8); /* the first one stopped at its first launch */
 	w->s.start_error = 43;
 	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
 		give(w, 0, i, 1, 0);
 	assert_int_equal(gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }), 43);
+}
+
+/* What follows a launch that failed is dropped, whether it is gathered in the same run or later. */
+static void nothing_follows_an_error(void **state)
+{
+	struct world *w = *state;
+
+	w->s.start_error = 42;
+	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
+		give(w, 0, i, 1, 0);
+	assert_int_equal(w->s.n, 0);
+	assert_int_equal(gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }), 42);
+	w->s.start_error = 0;
+	give_run(w, 3 * GPU_GRAPH_MOST, 5);
+	flush(w);
+	assert_int_equal(w->s.n, 1);
+	gpu_graphs_resume(w->graphs);
+	w->s.n = w->n = 0;
+	give_run(w, 10, 7);
+	flush(w);
+	check(w);
+	gpu_graphs_resume(NULL);
 }
 
 int main(void)
@@ -310,6 +333,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(old_graphs_go, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(no_memory_is_no_error, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(errors_are_told, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(nothing_follows_an_error, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

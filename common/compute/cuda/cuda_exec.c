@@ -121,9 +121,26 @@ static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(o->to), od_cuda_at(o->from), o->n * op->n_rows, GPU_WITHIN), "copy");
 }
 
+/* After an error kernels would compute with what others did not write: with old lists, even at addresses that do not exist any more.
+ * So until the error is reported, the compute queue does copies only, which are safe, and which other work may need. */
+static bool may_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
+{
+	struct od_cuda_queue *u = &c->queue[q];
+	bool fine;
+
+	if (q != OD_QUEUE_COMPUTE || op->kind == OD_OP_COPY)
+		return true;
+	pthread_mutex_lock(&u->lock);
+	fine = u->rc == OD_OK;
+	pthread_mutex_unlock(&u->lock);
+	if (fine)
+		gpu_stream_resume(u->stream);
+	return fine;
+}
+
 void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
 {
-	if (op->n_rows == 0)
+	if (op->n_rows == 0 || !may_run(c, q, op))
 		return;
 	switch (op->kind) {
 	case OD_OP_EMBED: embed(c, op); break;

@@ -19,6 +19,7 @@ struct od_cuda_table {
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
 	uint32_t blocks[2]; /* the most that a matrix with planes has */
 	bool biases;
+	bool there; /* on the GPU */
 };
 
 static size_t chunks_of(const struct od_weight *w)
@@ -125,11 +126,12 @@ static void describe(const struct od_expert *of, struct od_cuda_table *t)
 	}
 }
 
-/* NULL: no memory; that is noted. */
+/* NULL: an error, which is noted. */
 static const struct od_cuda_table *table_of(struct od_cuda_device *c, const struct od_op_experts *o)
 {
 	const size_t bytes = table_bytes(o->expert, o->n_experts);
 	struct od_cuda_table *t = c->tables;
+	int error;
 
 	while (t != NULL && (t->of != o->expert || t->n != o->n_experts || t->bytes != bytes))
 		t = t->next;
@@ -137,11 +139,15 @@ static const struct od_cuda_table *table_of(struct od_cuda_device *c, const stru
 		t = new_table(c, o->expert, o->n_experts, bytes);
 	if (t == NULL) {
 		od_cuda_no_memory(c, "a table of experts", bytes);
-	} else if (!is_current(t, o->expert)) {
+	} else if (!t->there || !is_current(t, o->expert)) {
 		/* Work that was queued before may still need what was there. */
 		od_cuda_finish(c);
 		describe(o->expert, t);
-		od_cuda_launched(c, gpu_copy(od_cuda_stream(c), t->gpu, t->host, bytes, GPU_TO), "table of experts");
+		error = gpu_copy(od_cuda_stream(c), t->gpu, t->host, bytes, GPU_TO);
+		od_cuda_launched(c, error, "table of experts");
+		t->there = error == 0;
+		if (!t->there)
+			return NULL;
 	}
 	return t;
 }

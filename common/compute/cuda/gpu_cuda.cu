@@ -187,6 +187,10 @@ extern "C" int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathe
 	}
 	s->g = g;
 	s->graphs = gathers ? gpu_graphs_new(s) : NULL;
+	if (gathers && s->graphs == NULL) {
+		gpu_stream_free(s);
+		return cudaErrorMemoryAllocation;
+	}
 	*out = s;
 	return cudaSuccess;
 }
@@ -232,6 +236,11 @@ extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 extern "C" int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
 {
 	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+}
+
+extern "C" void gpu_stream_resume(struct gpu_stream *s)
+{
+	gpu_graphs_resume(s->graphs);
 }
 
 /* ---- graphs ---- */

@@ -39,6 +39,7 @@ struct gpu_graphs {
 	unsigned n_known;
 	uint64_t clock;
 	bool full; /* the GPU has no memory for more */
+	bool stopped;
 };
 
 static size_t entry_bytes(const struct gpu_kernel *k)
@@ -179,7 +180,14 @@ int gpu_graphs_flush(struct gpu_graphs *g)
 	error = start_run(g);
 	g->now.n = 0;
 	g->now.bytes = 0;
+	g->stopped = error != 0;
 	return error;
+}
+
+void gpu_graphs_resume(struct gpu_graphs *g)
+{
+	if (g != NULL)
+		g->stopped = false;
 }
 
 int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l)
@@ -190,6 +198,8 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l)
 
 	if (g->now.n == GPU_GRAPH_MOST || g->now.bytes + bytes > GATHER_BYTES)
 		error = gpu_graphs_flush(g);
+	if (g->stopped)
+		return error;
 	e = (struct entry *)(void *)(g->now.at + g->now.bytes);
 	memset(e, 0, bytes);
 	e->kernel = l->kernel;

@@ -23,8 +23,10 @@ struct gpu_graphs;
 struct gpu_graphs *gpu_graphs_new(struct gpu_stream *s); /* NULL: out of memory */
 void gpu_graphs_free(struct gpu_graphs *g);		  /* NULL ok */
 int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l);
-/* Gives the stream what was gathered; to be called before it is given anything else. NULL ok. */
+/* Gives the stream what was gathered; to be called before it is given anything else. NULL ok. If a launch fails, the later ones are
+ * dropped, and so is all that is added until gpu_graphs_resume. */
 int gpu_graphs_flush(struct gpu_graphs *g);
+void gpu_graphs_resume(struct gpu_graphs *g); /* NULL ok */
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,9 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres.
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_FAIL_AT=N: its N-th
- * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_KERNELS, a file that the names of all kernels that
- * are launched are appended to. */
+ * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_REFUSE_AT=N: the N-th launch is
+ * refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of all kernels that are launched are
+ * appended to. */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/cuda/gpu_graphs.h"
@@ -331,6 +332,8 @@ struct gpu {
 	pthread_mutex_t lock;
 	struct block *block; /* the work's own, as the next two */
 	uint64_t n_launched, fail_at; /* fail_at 0: never */
+	_Atomic uint64_t n_asked;
+	uint64_t refuse_at; /* 0: never */
 	atomic_bool lost;
 	uint64_t used; /* under the lock, as all below */
 	uint64_t total, pinned, most_pinned;
@@ -389,6 +392,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
+	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
 	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->block = calloc(1, sizeof(*g->block));
@@ -501,6 +505,10 @@ int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers)
 	s->g = g;
 	s->number = i;
 	s->graphs = gathers ? gpu_graphs_new(s) : NULL;
+	if (gathers && s->graphs == NULL) {
+		gpu_stream_free(s);
+		return ERROR_MEMORY;
+	}
 	*out = s;
 	return ERROR_NONE;
 }
@@ -620,6 +628,8 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > 65535 || l->grid.z > 65535 || k->n_threads == 0 ||
 	    k->n_threads % WARP != 0 || k->n_threads > MAX_THREADS || l->shared > MOST_SHARED)
 		return ERROR_LAUNCH;
+	if (atomic_fetch_add(&s->g->n_asked, 1) + 1 == s->g->refuse_at)
+		return ERROR_MEMORY;
 	copy = malloc(sizeof(*copy) + k->args_bytes);
 	if (copy == NULL)
 		return ERROR_MEMORY;
@@ -633,6 +643,11 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
 {
 	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+}
+
+void gpu_stream_resume(struct gpu_stream *s)
+{
+	gpu_graphs_resume(s->graphs);
 }
 
 /* ---- Graphs ---- */

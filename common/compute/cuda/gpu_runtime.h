@@ -69,6 +69,9 @@ int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers);
 void gpu_stream_free(struct gpu_stream *s); /* NULL ok; it has been waited for */
 
 int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l);
+/* A kernel after one that failed would read what that one did not write. So after an error of a launch, a stream that gathers drops
+ * launches until this is called. */
+void gpu_stream_resume(struct gpu_stream *s);
 
 /* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. */
 struct gpu_graph;
