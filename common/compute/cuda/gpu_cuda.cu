@@ -278,10 +278,14 @@ extern "C" int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const
 		error = make_graph(graph, l, n);
 	if (error == cudaSuccess)
 		error = cudaGraphInstantiate(&g->exec, graph, 0);
+	if (error == cudaSuccess) /* takes its memory now: without, its first launch would fail, and with that the step */
+		error = cudaGraphUpload(g->exec, s->stream);
 	if (graph != NULL)
 		(void)cudaGraphDestroy(graph);
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError(); /* launches can do without the graph */
+		if (g != NULL && g->exec != NULL)
+			(void)cudaGraphExecDestroy(g->exec);
 		delete g;
 		return error;
 	}
