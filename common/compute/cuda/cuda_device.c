@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- errors ---- */
 
@@ -45,18 +44,20 @@ void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t 
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* What a kernel could not do. All work of the compute queue that the host knows of is done. */
+/* What a kernel could not do. Later work may still run: a kernel writes kind last, and nothing while kind is set. */
 static void look_for_fault(struct od_cuda_device *c)
 {
 	struct od_cuda_queue *u = &c->queue[OD_QUEUE_COMPUTE];
-	const struct gpu_fault f = *c->fault;
+	const uint32_t kind = __atomic_load_n(&c->fault->kind, __ATOMIC_ACQUIRE);
+	struct gpu_fault f;
 
-	if (f.kind == 0)
+	if (kind == 0)
 		return;
-	memset(c->fault, 0, sizeof(*c->fault));
+	f = *c->fault;
+	__atomic_store_n(&c->fault->kind, 0, __ATOMIC_RELEASE);
 	if (u->rc != OD_OK)
 		return;
-	if (f.kind == GPU_FAULT_RANGE)
+	if (kind == GPU_FAULT_RANGE)
 		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", f.n_experts - 1, f.expert);
 	else
 		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "a row has expert %u twice", f.expert);

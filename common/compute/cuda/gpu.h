@@ -118,9 +118,17 @@ GPU_FN uint32_t gpu_ballot(bool yes)
 	return __ballot_sync(GPU_ALL_LANES, yes);
 }
 
-GPU_FN uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)
+/* A word that the host writes, too. */
+GPU_FN uint32_t gpu_read_host_u32(const uint32_t *at)
 {
-	return atomicCAS(at, expected, to);
+	return *(const volatile uint32_t *)at;
+}
+
+/* For the host, which sees it after all that the thread has written before. */
+GPU_FN void gpu_write_host_u32(uint32_t *at, uint32_t v)
+{
+	__threadfence_system();
+	*(volatile uint32_t *)at = v;
 }
 
 GPU_FN unsigned gpu_popcount(uint64_t bits)

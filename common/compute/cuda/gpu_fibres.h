@@ -60,13 +60,14 @@ float gpu_shuffle_xor(float v, unsigned mask);
 uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by);
 uint32_t gpu_ballot(bool yes);
 
-static inline uint32_t gpu_atomic_cas(uint32_t *at, uint32_t expected, uint32_t to)
+static inline uint32_t gpu_read_host_u32(const uint32_t *at)
 {
-	const uint32_t old = *at;
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
 
-	if (old == expected)
-		*at = to;
-	return old;
+static inline void gpu_write_host_u32(uint32_t *at, uint32_t v)
+{
+	__atomic_store_n(at, v, __ATOMIC_RELEASE);
 }
 
 _Noreturn void gpu_host_fail(const char *what); /* a kernel does what a GPU cannot: ends the process */

@@ -35,17 +35,19 @@ GPU_FN uint32_t fault_of(const struct gpu_sort *a, uint32_t i)
 	return 0;
 }
 
-/* The first fault of the first kernel that has one is told. */
+/* The first fault of the first kernel that has one is told. Only this thread writes it, since all kernels that sort are in one stream;
+ * the host may look at any time, so kind comes last. */
 GPU_FN void tell_fault(const struct gpu_sort *a)
 {
 	uint32_t i = 0;
 
 	while (fault_of(a, i) == 0)
 		i++;
-	if (gpu_atomic_cas(&a->fault->kind, 0, fault_of(a, i)) != 0)
+	if (gpu_read_host_u32(&a->fault->kind) != 0)
 		return;
 	a->fault->expert = a->choice[i];
 	a->fault->n_experts = a->n_experts;
+	gpu_write_host_u32(&a->fault->kind, fault_of(a, i));
 }
 
 GPU_FN bool choices_are_valid(const struct gpu_sort *a, uint32_t *shared)

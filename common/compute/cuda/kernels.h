@@ -19,7 +19,7 @@ extern "C" {
 
 /* What a kernel could not do: host memory that the host looks at after a wait. */
 struct gpu_fault {
-	uint32_t kind; /* 0: nothing */
+	uint32_t kind; /* 0: nothing; written last, and cleared by the host */
 	uint32_t expert, n_experts;
 };
 enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
