@@ -289,7 +289,10 @@ static void errors_are_told(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		give_run(w, 8, 1);
 		w->s.start_error = 42;
+		assert_null(gpu_graphs_failed(w->graphs));
 		assert_int_equal(gpu_graphs_flush(w->graphs), 42);
+		assert_string_equal(gpu_graphs_failed(w->graphs), i == 0 ? "a" : "a graph of launches");
+		assert_null(gpu_graphs_failed(w->graphs));
 		w->s.start_error = 0;
 		flush(w); /* it is not given again */
 		gpu_graphs_resume(w->graphs);

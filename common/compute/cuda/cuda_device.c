@@ -12,12 +12,13 @@
 void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const char *what)
 {
 	struct od_cuda_queue *u = &c->queue[q];
+	const char *kernel = error != 0 && q == OD_QUEUE_COMPUTE ? gpu_failed_kernel(u->stream) : NULL;
 
 	if (error == 0)
 		return;
 	pthread_mutex_lock(&u->lock);
 	if (u->rc == OD_OK)
-		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, what, gpu_error(error));
+		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, kernel != NULL ? kernel : what, gpu_error(error));
 	pthread_mutex_unlock(&u->lock);
 }
 

@@ -243,6 +243,11 @@ extern "C" void gpu_stream_resume(struct gpu_stream *s)
 	gpu_graphs_resume(s->graphs);
 }
 
+extern "C" const char *gpu_failed_kernel(struct gpu_stream *s)
+{
+	return gpu_graphs_failed(s->graphs);
+}
+
 /* ---- graphs ---- */
 
 static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, unsigned n)

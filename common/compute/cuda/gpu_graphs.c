@@ -40,6 +40,7 @@ struct gpu_graphs {
 	uint64_t clock;
 	bool full; /* the GPU has no memory for more */
 	bool stopped;
+	const char *failed; /* the kernel of the launch that did; NULL: none, or it was told */
 };
 
 static size_t entry_bytes(const struct gpu_kernel *k)
@@ -149,8 +150,10 @@ static int start_each(struct gpu_graphs *g)
 	int error = 0;
 
 	list_run(&g->now, list);
-	for (unsigned i = 0; error == 0 && i < g->now.n; i++)
+	for (unsigned i = 0; error == 0 && i < g->now.n; i++) {
 		error = gpu_start(g->stream, &list[i]);
+		g->failed = error != 0 ? list[i].kernel->name : NULL;
+	}
 	return error;
 }
 
@@ -158,6 +161,7 @@ static int start_run(struct gpu_graphs *g)
 {
 	struct known *k;
 	uint64_t hash;
+	int error;
 
 	if (g->now.n < GPU_GRAPH_LEAST)
 		return start_each(g);
@@ -168,7 +172,9 @@ static int start_run(struct gpu_graphs *g)
 	if (k == NULL)
 		return start_each(g);
 	k->used = ++g->clock;
-	return gpu_graph_start(g->stream, k->graph);
+	error = gpu_graph_start(g->stream, k->graph);
+	g->failed = error != 0 ? "a graph of launches" : NULL;
+	return error;
 }
 
 int gpu_graphs_flush(struct gpu_graphs *g)
@@ -182,6 +188,15 @@ int gpu_graphs_flush(struct gpu_graphs *g)
 	g->now.bytes = 0;
 	g->stopped = error != 0;
 	return error;
+}
+
+const char *gpu_graphs_failed(struct gpu_graphs *g)
+{
+	const char *name = g != NULL ? g->failed : NULL;
+
+	if (g != NULL)
+		g->failed = NULL;
+	return name;
 }
 
 void gpu_graphs_resume(struct gpu_graphs *g)

@@ -26,6 +26,8 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l);
 /* Gives the stream what was gathered; to be called before it is given anything else. NULL ok. If a launch fails, the later ones are
  * dropped, and so is all that is added until gpu_graphs_resume. */
 int gpu_graphs_flush(struct gpu_graphs *g);
+/* The name of the kernel whose launch made the last flush fail, once; else NULL. NULL ok. */
+const char *gpu_graphs_failed(struct gpu_graphs *g);
 void gpu_graphs_resume(struct gpu_graphs *g); /* NULL ok */
 
 #ifdef __cplusplus

@@ -650,6 +650,11 @@ void gpu_stream_resume(struct gpu_stream *s)
 	gpu_graphs_resume(s->graphs);
 }
 
+const char *gpu_failed_kernel(struct gpu_stream *s)
+{
+	return gpu_graphs_failed(s->graphs);
+}
+
 /* ---- Graphs ---- */
 
 struct gpu_graph {

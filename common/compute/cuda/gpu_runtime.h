@@ -72,6 +72,8 @@ int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l);
 /* A kernel after one that failed would read what that one did not write. So after an error of a launch, a stream that gathers drops
  * launches until this is called. */
 void gpu_stream_resume(struct gpu_stream *s);
+/* After an error: the name of the gathered kernel that had it, and not of what was called; NULL: none, or it was told before. */
+const char *gpu_failed_kernel(struct gpu_stream *s);
 
 /* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. */
 struct gpu_graph;
