@@ -105,6 +105,7 @@ start_on_gpu() { # plugin
 	for t in device expert_form loader_cache; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
+	start "many SMs unit:ops_attention" env OD_GPU_SM=132 "$B/tests/test_ops_attention" # they decide how attention is cut
 }
 
 # Races, accesses out of bounds and barriers that not all threads reach.

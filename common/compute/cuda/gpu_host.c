@@ -1,9 +1,9 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres.
  *
- * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_FAIL_AT=N: its N-th
- * kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_REFUSE_AT=N: the N-th launch is
- * refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of all kernels that are launched are
- * appended to. */
+ * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_SM, its
+ * multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
+ * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of
+ * all kernels that are launched are appended to. */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/cuda/gpu_graphs.h"
@@ -28,7 +28,7 @@
 #define WARP 32u
 #define MAX_THREADS 1024u
 #define STACK_BYTES (64u << 10)
-#define MOST_SHARED (99u << 10) /* the least of what GPUs from compute capability 8.6 on grant, but for 7.5 */
+#define MOST_SHARED (48u << 10) /* what every GPU grants a launch; for more, CUDA wants cudaFuncSetAttribute */
 #define CANARY_BYTES 64u
 #define DIRT 0xff /* in shared memory: NaN as f32 */
 #define TOTAL_BYTES (8ull << 30)
@@ -338,6 +338,7 @@ struct gpu {
 	uint64_t used; /* under the lock, as all below */
 	uint64_t total, pinned, most_pinned;
 	bool unified;
+	unsigned n_sm;
 	bool taken[OD_MAX_LATE]; /* streams */
 };
 
@@ -391,6 +392,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
+	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
@@ -428,7 +430,7 @@ void gpu_close(struct gpu *g)
 void gpu_look(struct gpu *g, struct gpu_about *about)
 {
 	pthread_mutex_lock(&g->lock);
-	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = 2, .total_bytes = g->total,
+	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = g->n_sm, .total_bytes = g->total,
 				     .free_bytes = g->total - g->used, .most_shared = MOST_SHARED, .unified = g->unified };
 	pthread_mutex_unlock(&g->lock);
 }
