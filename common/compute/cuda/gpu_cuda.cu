@@ -4,6 +4,7 @@
 
 #include <new>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/compute/cuda/gpu_graphs.h"
@@ -72,12 +73,13 @@ static int look_at(struct gpu *g, struct od_err *err)
 	struct cudaDeviceProp p;
 	cudaFuncAttributes attributes;
 	cudaError_t error = cudaGetDeviceProperties(&p, g->index);
+	const bool new_enough = error == cudaSuccess && (p.major > LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor >= LEAST_MINOR));
 
-	if (error == cudaSuccess)
+	if (new_enough)
 		error = cudaSetDevice(g->index);
-	if (error == cudaSuccess)
-		error = cudaFree(NULL); /* makes the context */
-	if (error != cudaSuccess)
+	if (new_enough && error == cudaSuccess)
+		error = cudaFree(NULL); /* makes the context, and loads the kernels */
+	if (error != cudaSuccess && error != cudaErrorNoKernelImageForDevice)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s", g->index, cudaGetErrorString(error));
 	snprintf(g->about.name, sizeof(g->about.name), "%s", p.name);
 	g->about.major = (unsigned)p.major;
@@ -85,8 +87,7 @@ static int look_at(struct gpu *g, struct od_err *err)
 	g->about.n_sm = (unsigned)p.multiProcessorCount;
 	g->about.most_shared = p.sharedMemPerBlock;
 	g->about.unified = p.integrated && p.canMapHostMemory && p.unifiedAddressing;
-	if (p.major < LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor < LEAST_MINOR) ||
-	    cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
+	if (!new_enough || error != cudaSuccess || cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; it needs "
 			       "%d.%d or newer", g->index, p.name, p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
 	return OD_OK;
@@ -95,10 +96,14 @@ static int look_at(struct gpu *g, struct od_err *err)
 extern "C" int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 {
 	struct gpu *g;
+	cudaError_t error;
 	int found = 0, rc;
-	const cudaError_t error = cudaGetDeviceCount(&found);
 
 	*out = NULL;
+	/* CUDA reads it at its first call. By default a kernel is loaded, and on a GPU newer than this build compiled, at its first launch:
+	 * in the middle of a step, which waits for it, and with memory that no plan has counted. */
+	(void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+	error = cudaGetDeviceCount(&found);
 	if (error != cudaSuccess || index >= (unsigned)found)
 		return no_gpu(err, error, found, index);
 	g = new (std::nothrow) struct gpu();
