@@ -92,7 +92,7 @@ static void run(int (*kernel)(struct gpu_stream *, struct gpu_grid, size_t, cons
 
 	assert_int_equal(gpu_open(&g, 0, &err), OD_OK);
 	assert_int_equal(gpu_stream_new(&s, g, false), 0);
-	assert_int_equal(gpu_event_new(&e, g), 0);
+	assert_int_equal(gpu_event_new(&e, g, false), 0);
 	a.out = gpu_alloc(g, BLOCKS * THREADS * sizeof(*a.out));
 	assert_int_equal(kernel(s, (struct gpu_grid){ BLOCKS, 1, 1 }, THREADS * sizeof(uint32_t), &a), 0);
 	assert_int_equal(gpu_copy(s, out, a.out, BLOCKS * THREADS * sizeof(*out), GPU_FROM), 0);

@@ -290,9 +290,9 @@ static int make_merges(struct od_cuda_device *c, struct od_cuda_queue *u)
 	int error = gpu_stream_new(&u->merges, c->gpu, false);
 
 	if (error == 0)
-		error = gpu_event_new(&u->copied, c->gpu);
+		error = gpu_event_new(&u->copied, c->gpu, true);
 	for (size_t i = 0; error == 0 && i < OD_CUDA_MERGES; i++)
-		error = gpu_event_new(&u->merge[i].done, c->gpu);
+		error = gpu_event_new(&u->merge[i].done, c->gpu, true);
 	return error;
 }
 
@@ -301,8 +301,9 @@ static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *
 	struct od_cuda_queue *u = &c->queue[q];
 	int error = gpu_stream_new(&u->stream, c->gpu, q == OD_QUEUE_COMPUTE);
 
+	/* Several loader threads wait at once, and the CPU has other work; the compute queue has one thread, which must go on at once. */
 	for (size_t i = 0; error == 0 && i < OD_CUDA_MARKS; i++)
-		error = gpu_event_new(&u->mark[i].event, c->gpu);
+		error = gpu_event_new(&u->mark[i].event, c->gpu, q == OD_QUEUE_LOADS);
 	if (error == 0 && q == OD_QUEUE_LOADS)
 		error = make_merges(c, u);
 	return error == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "%s: %s", c->base.name, gpu_error(error));
@@ -356,7 +357,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 	c->base.own_bytes = OD_CUDA_SCRATCH_BYTES;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
 		rc = make_queue(c, (enum od_queue)q, err);
-	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu) != 0)
+	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu, false) != 0)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no event", c->base.name);
 	if (rc == OD_OK) {
 		c->scratch = gpu_alloc(c->gpu, OD_CUDA_SCRATCH_BYTES);

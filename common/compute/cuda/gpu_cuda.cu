@@ -322,14 +322,14 @@ extern "C" void gpu_graph_free(struct gpu_graph *g)
 
 /* ---- events ---- */
 
-extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g)
+extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g, bool sleeps)
 {
 	struct gpu_event *e = new (std::nothrow) struct gpu_event();
 	cudaError_t error = e == NULL ? cudaErrorMemoryAllocation : (cudaError_t)use(g);
 
 	*out = NULL;
 	if (error == cudaSuccess)
-		error = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
+		error = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming | (sleeps ? cudaEventBlockingSync : 0));
 	if (error != cudaSuccess) {
 		delete e;
 		return error;

@@ -706,8 +706,9 @@ int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g)
 
 /* ---- Events ---- */
 
-int gpu_event_new(struct gpu_event **out, struct gpu *g)
+int gpu_event_new(struct gpu_event **out, struct gpu *g, bool sleeps)
 {
+	(void)sleeps;
 	*out = calloc(1, sizeof(**out));
 	if (*out == NULL)
 		return ERROR_MEMORY;

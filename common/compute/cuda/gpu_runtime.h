@@ -86,7 +86,7 @@ enum gpu_way { GPU_TO, GPU_FROM, GPU_WITHIN };
 int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way);
 
 /* Recording and gpu_stream_after flush what was gathered. They do their own work even if that fails, and return its error. */
-int gpu_event_new(struct gpu_event **out, struct gpu *g);
+int gpu_event_new(struct gpu_event **out, struct gpu *g, bool sleeps); /* sleeps: who waits for it takes no CPU time, but wakes later */
 void gpu_event_free(struct gpu_event *e); /* NULL ok */
 int gpu_event_record(struct gpu_event *e, struct gpu_stream *s); /* it is the end of what s has been given so far */
 int gpu_event_wait(struct gpu_event *e);			  /* the caller waits */
