@@ -58,8 +58,6 @@ struct list {
 	struct gpu_planes_products planes;
 	uint32_t planes_rows, n_chunks, n_blocks; /* of planes */
 };
-/* The launch's arguments: what the oldest of drivers take. */
-_Static_assert(sizeof(struct gpu_products) <= 4096 && sizeof(struct gpu_planes_products) <= 4096, "kernels.h");
 
 /* Of launchers for 1, 2, 4 and GPU_PRODUCT_ROWS rows: the least that has so many, or the last. */
 static unsigned launcher_of(uint32_t n_rows, unsigned *rows)

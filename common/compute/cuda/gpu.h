@@ -11,6 +11,7 @@
 #ifndef OD_COMPUTE_GPU_H
 #define OD_COMPUTE_GPU_H
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -22,11 +23,13 @@
 
 #define GPU_WARP 32u
 #define GPU_ALL_LANES 0xffffffffu
+#define GPU_MOST_ARGS 4096u /* bytes of a kernel's argument: what the oldest of drivers take */
 
 /* A kernel's launcher. */
 #define GPU_LAUNCH(name, function, type, n_threads)                                                            \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)             \
 	{                                                                                                      \
+		static_assert(sizeof(type) <= GPU_MOST_ARGS, "CUDA takes no more");                            \
 		static const struct gpu_kernel kernel = { (void (*)(void))function, #name, n_threads, sizeof(type) }; \
 		const struct gpu_launch l = { &kernel, grid, shared, args };                                   \
                                                                                                                \
