@@ -53,9 +53,11 @@ $(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
-# Nothing may be contracted or approximated: results are specified to the bit. Orin is 87.
-CUDA_ARCHS ?= 75 80 86 87 89 90
+# Nothing may be contracted or approximated: results are specified to the bit. Orin is 87; 100 and 120 are where nvcc knows them,
+# from CUDA 12.8 on.
 NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null))
+CUDA_NEWEST := $(if $(NVCC),$(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
+CUDA_ARCHS ?= 75 80 86 87 89 90 $(CUDA_NEWEST)
 CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
 # The kernels need nothing newer than the oldest: one PTX is compiled to the code of each, and on still newer ones by the driver.
 CUDA_OLDEST = $(firstword $(CUDA_ARCHS))
