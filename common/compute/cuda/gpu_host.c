@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -28,6 +29,7 @@
 #define WARP 32u
 #define MAX_THREADS 1024u
 #define STACK_BYTES (64u << 10)
+#define ENDED_BYTES (4u << 10) /* at the top of a stack, for the frames of start() and stop() */
 #define MOST_SHARED (48u << 10) /* what every GPU grants a launch; for more, CUDA wants cudaFuncSetAttribute */
 #define CANARY_BYTES 64u
 #define DIRT 0xff /* in shared memory: NaN as f32 */
@@ -179,6 +181,10 @@ static void prepare(struct block *b, unsigned i)
 	/* As if it had been saved just before start(): the stack is as behind a call. */
 	void **top = (void **)(void *)(stack_of(b, i) + STACK_BYTES - 64);
 
+#if defined(__SANITIZE_ADDRESS__)
+	/* The thread that had the stack before never returned from stop(), so its frames are still marked. */
+	__asan_unpoison_memory_region(stack_of(b, i) + STACK_BYTES - ENDED_BYTES, ENDED_BYTES);
+#endif
 	top -= SAVED_WORDS + 1 + (SAVED_WORDS + 1) % 2;
 	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
 	top[START_WORD] = (void *)(uintptr_t)start;
