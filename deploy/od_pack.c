@@ -205,7 +205,7 @@ static int cmd_shadow(const struct options *o, unsigned set)
 	close(fd);
 	od_pack_close(pack);
 	if (missing == 0)
-		printf("%s has the shadows %s.\n", o->word[1], od_shadow_set_text(set, text, sizeof(text)));
+		printf("Now in %s: %s.\n", o->word[1], od_shadow_set_text(set, text, sizeof(text)));
 	return report_missing(o->word[1], missing);
 }
 

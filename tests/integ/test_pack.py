@@ -617,7 +617,7 @@ def test_add_shadows():
     assert {n: i for n, i in inodes(at("add.pack")).items() if n in after} == after  # those stay
     assert contents(at("add.pack")) == whole
     p = good("shadow", at("add.pack"), "nf4,int8")
-    assert p.stderr.count("is there already") == 2 and "has the shadows int8,nf4." in p.stdout
+    assert p.stderr.count("is there already") == 2 and f"Now in {at('add.pack')}: int8,nf4." in p.stdout
     good("shadow", "--force", at("add.pack"), "nf4")
     again = inodes(at("add.pack"))
     assert again["shadow-nf4.bin"] != after["shadow-nf4.bin"] and again["shadow-int8-g64.bin"] == after["shadow-int8-g64.bin"]
