@@ -67,7 +67,7 @@ static void look_for_fault(struct od_cuda_device *c)
 /* ---- memory ----
  *
  * On a GPU that has no memory of its own, shared buffers are pinned host memory, which both sides reach by the same address: what a
- * reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). A GPU does not cache pinned memory ("CUDA for
+ * reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). Such a GPU does not cache pinned memory ("CUDA for
  * Tegra", memory types), so what it reads more than once a step is in memory of its own. */
 
 static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what, struct od_err *err)
