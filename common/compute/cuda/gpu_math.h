@@ -100,15 +100,14 @@ GPU_FN float gpu_round_bf16(float f)
 	return gpu_bf16(gpu_to_bf16(f));
 }
 
+/* A number of fewer bits is one of f32 times a power of two, when its exponent and mantissa are put where f32 has them: numbers below
+ * the least normal one, too. Products by powers of two are exact. Infinities and NaN are others. */
 GPU_FN float gpu_f16(uint32_t h)
 {
-	const uint32_t sign = (h & 0x8000u) << 16, mant = h & 0x3ffu, exp = h >> 10 & 0x1fu;
+	const uint32_t sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
+	const float f = gpu_bits_float(sign | rest) * 0x1p112f;
 
-	if (exp == 0x1f)
-		return gpu_bits_float(sign | 0x7f800000u | mant << 13);
-	if (exp != 0)
-		return gpu_bits_float(sign | (exp + 112u) << 23 | mant << 13);
-	return gpu_bits_float(sign | gpu_float_bits((float)mant * 0x1p-24f));
+	return rest < 0x0f800000u ? f : gpu_bits_float(sign | rest | 0x7f800000u);
 }
 
 GPU_FN float gpu_e5m2(uint32_t b)
@@ -118,13 +117,10 @@ GPU_FN float gpu_e5m2(uint32_t b)
 
 GPU_FN float gpu_e4m3(uint32_t b)
 {
-	const uint32_t sign = (b & 0x80u) << 24, mant = b & 7u, exp = b >> 3 & 15u;
+	const uint32_t sign = (b & 0x80u) << 24, rest = (b & 0x7fu) << 20;
+	const float f = gpu_bits_float(sign | rest) * 0x1p120f;
 
-	if (exp == 15 && mant == 7)
-		return gpu_bits_float(sign | GPU_NAN_BITS);
-	if (exp != 0)
-		return gpu_bits_float(sign | (exp + 120u) << 23 | mant << 20);
-	return gpu_bits_float(sign | gpu_float_bits((float)mant * 0x1p-9f));
+	return rest < 0x07f00000u ? f : gpu_bits_float(sign | GPU_NAN_BITS);
 }
 
 GPU_FN float gpu_e8m0(uint32_t b)
@@ -132,13 +128,16 @@ GPU_FN float gpu_e8m0(uint32_t b)
 	return gpu_bits_float(b == 0 ? 0x00400000u : b == 255 ? GPU_NAN_BITS : b << 23);
 }
 
+/* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. */
 GPU_FN float gpu_e2m1(uint32_t code)
 {
-	/* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. */
-	const uint32_t mag = code & 7u, exp = mag >> 1, mant = mag & 1u;
-	const uint32_t bits = mag < 2 ? mag * 0x3f000000u : (exp + 126u) << 23 | mant << 22;
+	return gpu_bits_float((code & 8u) << 28 | (code & 7u) << 22) * 0x1p126f;
+}
 
-	return gpu_bits_float((code & 8u) << 28 | bits);
+/* code [0, 2^23) minus `by`. */
+GPU_FN float gpu_code_minus(uint32_t code, float by)
+{
+	return gpu_bits_float(0x4b000000u | code) - (0x1p23f + by);
 }
 
 /* ---- Sums ---- */

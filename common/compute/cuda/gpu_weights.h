@@ -41,8 +41,8 @@ GPU_FN float gpu_code(const unsigned form, uint32_t code)
 	case GPU_SCALED_E4M3: return gpu_e4m3(code);
 	case GPU_E5M2:
 	case GPU_SCALED_E5M2: return gpu_e5m2(code);
-	case GPU_SCALED_U8: return (float)((int)code - 128);
-	case GPU_SCALED_U4: return (float)((int)code - 8);
+	case GPU_SCALED_U8: return gpu_code_minus(code, 128);
+	case GPU_SCALED_U4: return gpu_code_minus(code, 8);
 	case GPU_SCALED_E2M1: return gpu_e2m1(code);
 	default: return (float)(int8_t)code; /* INT8 of all kinds */
 	}
