@@ -33,6 +33,26 @@ GPU_KERNEL(mirror, struct args, THREADS)
 	a.out[gpu_block_x() * THREADS + gpu_thread()] = shared[THREADS - 1 - gpu_thread()];
 }
 
+/* The same by copies to shared memory. way 1: they are waited for too late. */
+GPU_KERNEL(mirror_copies, struct args, THREADS)
+{
+	const uint32_t *shared = (const uint32_t *)(void *)gpu_shared();
+	uint32_t *out = a.out + gpu_block_x() * THREADS, other;
+
+	out[gpu_thread()] = gpu_thread() + 1;
+	gpu_sync();
+	if (gpu_thread() < THREADS / 4)
+		gpu_copy_16(gpu_shared() + 16 * gpu_thread(), out + 4 * gpu_thread());
+	gpu_end_copies();
+	if (a.way != 1)
+		gpu_wait_copies(0);
+	gpu_sync();
+	other = shared[THREADS - 1 - gpu_thread()];
+	gpu_wait_copies(0);
+	gpu_sync();
+	out[gpu_thread()] = other;
+}
+
 /* A sum over each warp, and who of it is odd. */
 GPU_KERNEL(exchange, struct args, THREADS)
 {
@@ -46,7 +66,7 @@ GPU_KERNEL(exchange, struct args, THREADS)
 }
 
 /* What no GPU does. */
-enum { APART, PART_OF_WARP, ENDED, DIFFERENT, TOO_FAR, UNALIGNED, N_WAYS };
+enum { APART, PART_OF_WARP, ENDED, DIFFERENT, TOO_FAR, UNALIGNED, UNALIGNED_COPY, COPY_ELSEWHERE, COPY_LEFT, N_WAYS };
 
 GPU_KERNEL(wrong, struct args, THREADS)
 {
@@ -78,11 +98,21 @@ GPU_KERNEL(wrong, struct args, THREADS)
 			(void)gpu_ballot(true);
 		break;
 	case TOO_FAR: gpu_shared()[4 * THREADS] = 1; break;
+	case UNALIGNED_COPY: gpu_copy_16(gpu_shared(), (const unsigned char *)a.out + 4); break;
+	case COPY_ELSEWHERE: gpu_copy_16(a.out, a.out + 4); break;
+	case COPY_LEFT: /* some of so many are late */
+		for (unsigned i = 0; i < THREADS / 4; i++)
+			gpu_copy_16(gpu_shared() + 16 * i, a.out);
+		gpu_end_copies();
+		gpu_wait_copies(1);
+		break;
 	default: a.out[0] = gpu_load_4((const unsigned char *)a.out + 1); break;
 	}
 }
 
-static void run(int (*kernel)(struct gpu_stream *, struct gpu_grid, size_t, const struct args *), uint32_t way, uint32_t *out)
+typedef int kernel_fn(struct gpu_stream *, struct gpu_grid, size_t, const struct args *);
+
+static void run(kernel_fn *kernel, uint32_t way, uint32_t *out)
 {
 	struct gpu_stream *s;
 	struct gpu_event *e;
@@ -112,12 +142,12 @@ static void use_seed(int seed)
 	setenv("OD_GPU_SEED", text, 1);
 }
 
-static size_t wrong_mirrors(uint32_t way)
+static size_t wrong_mirrors(kernel_fn *kernel, uint32_t way)
 {
 	uint32_t out[BLOCKS * THREADS];
 	size_t n = 0;
 
-	run(mirror, way, out);
+	run(kernel, way, out);
 	for (size_t i = 0; i < BLOCKS * THREADS; i++)
 		n += out[i] != THREADS - i % THREADS;
 	return n;
@@ -128,8 +158,10 @@ static void test_barriers(void **state)
 	(void)state;
 	for (int seed = 1; seed < 20; seed++) {
 		use_seed(seed);
-		assert_int_equal(wrong_mirrors(0), 0);
-		assert_true(wrong_mirrors(1) > THREADS / 8); /* a missing barrier shows, whatever the order is */
+		assert_int_equal(wrong_mirrors(mirror, 0), 0);
+		assert_true(wrong_mirrors(mirror, 1) > THREADS / 8); /* a missing barrier shows, whatever the order is */
+		assert_int_equal(wrong_mirrors(mirror_copies, 0), 0);
+		assert_true(wrong_mirrors(mirror_copies, 1) > THREADS / 8);
 	}
 }
 

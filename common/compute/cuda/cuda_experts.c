@@ -190,7 +190,7 @@ static void multiply(struct round *r, bool down)
 							  (struct gpu_grid){ r->table->blocks[down] * (down ? 1 : 2), r->most_tiles, 1 },
 							  GPU_PLANES_SHARED, &r->products), "experts as planes");
 	for (unsigned form = 0; form < GPU_N_FORMS; form++) {
-		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs((enum gpu_form)form));
+		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs());
 
 		if ((r->table->forms[down] >> form & 1) == 0)
 			continue;

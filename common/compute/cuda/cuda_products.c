@@ -90,7 +90,7 @@ static void flush_plain(struct list *l)
 
 	if (a->n == 0)
 		return;
-	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs((enum gpu_form)last->w.form));
+	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs());
 	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
 								    (struct gpu_grid){ blocks, od_cuda_blocks(l->most_rows, rows), 1 },
 								    gpu_product_shared((enum gpu_form)a->p[0].w.form), a),
@@ -117,7 +117,7 @@ static void add(struct list *l, const struct gpu_product *p)
 	if (a->n > 0) {
 		const struct gpu_product *before = &a->p[a->n - 1];
 
-		a->p[a->n].first_block = before->first_block + od_cuda_blocks(before->w.n_out, gpu_product_outs((enum gpu_form)before->w.form));
+		a->p[a->n].first_block = before->first_block + od_cuda_blocks(before->w.n_out, gpu_product_outs());
 	}
 	a->n++;
 	l->most_rows = p->n_rows > l->most_rows ? p->n_rows : l->most_rows;

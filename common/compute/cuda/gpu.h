@@ -171,9 +171,41 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 	return __ldcs((const uint32_t *)at);
 }
 
+/* The thread copies 16 bytes to shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
+GPU_FN void gpu_copy_16(void *shared, const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+#else
+	*(uint4 *)shared = gpu_load_16(from);
+#endif
+}
+
+/* A group of copies ends: those that the thread has begun since the one before, or none. */
+GPU_FN void gpu_end_copies(void)
+{
+#if __CUDA_ARCH__ >= 800
+	asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* All of the thread's groups but the last n, a constant, are there, for this thread. */
+#if __CUDA_ARCH__ >= 800
+#define gpu_wait_copies(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+#define gpu_wait_copies(n)
+#endif
+
+GPU_FN void gpu_check_aligned(const void *at, size_t n)
+{
+	(void)at;
+	(void)n;
+}
+
 typedef uint4 gpu_u4;
 typedef uint2 gpu_u2;
 typedef float4 gpu_f4;
+typedef float2 gpu_f2;
 
 #else
 
@@ -208,6 +240,9 @@ typedef struct {
 typedef struct {
 	float x, y, z, w;
 } gpu_f4;
+typedef struct {
+	float x, y;
+} gpu_f2;
 
 GPU_FN unsigned gpu_popcount(uint64_t bits)
 {
@@ -269,26 +304,26 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 
 GPU_FN gpu_f4 gpu_load_f4(const float *at)
 {
-#ifndef __CUDACC__
 	gpu_check_aligned(at, 16);
-#endif
 	return *(const gpu_f4 *)at;
+}
+
+GPU_FN gpu_f2 gpu_load_f2(const float *at)
+{
+	gpu_check_aligned(at, 8);
+	return *(const gpu_f2 *)at;
 }
 
 /* Shared memory, which gpu_load_16 cannot read. */
 GPU_FN gpu_u4 gpu_shared_16(const void *at)
 {
-#ifndef __CUDACC__
 	gpu_check_aligned(at, 16);
-#endif
 	return *(const gpu_u4 *)at;
 }
 
 GPU_FN void gpu_store_16(void *at, gpu_u4 v) /* any memory */
 {
-#ifndef __CUDACC__
 	gpu_check_aligned(at, 16);
-#endif
 	*(gpu_u4 *)at = v;
 }
 

@@ -59,6 +59,9 @@ void gpu_sync_warp(void);
 float gpu_shuffle_xor(float v, unsigned mask);
 uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by);
 uint32_t gpu_ballot(bool yes);
+void gpu_copy_16(void *shared, const void *from);
+void gpu_end_copies(void);
+void gpu_wait_copies(unsigned n);
 
 static inline uint32_t gpu_read_host_u32(const uint32_t *at)
 {

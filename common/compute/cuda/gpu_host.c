@@ -77,11 +77,22 @@ enum state { READY, AT_BLOCK, AT_WARP, DONE };
 /* What lanes of a warp do together; they must do the same. */
 enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_UP, TOGETHER_BALLOT };
 
+#define MOST_COPIES 64u
+
+/* gpu_copy_16: carried out at once, or when it is waited for. */
+struct async_copy {
+	void *to;
+	const void *from;
+	unsigned group;
+};
+
 struct fibre {
 	void *sp;
 	enum state state;
 	enum together what;
 	unsigned parity; /* of slots */
+	struct async_copy copy[MOST_COPIES];
+	unsigned n_copies, group; /* not carried out yet; that of the next copy */
 #if defined(__SANITIZE_THREAD__)
 	void *tsan;
 #endif
@@ -101,6 +112,7 @@ struct block {
 	void (*kernel)(const void *args);
 	const void *args;
 	unsigned char *stacks, *shared;
+	size_t n_shared; /* bytes that the launch asked for */
 	uint64_t random;
 };
 
@@ -188,7 +200,9 @@ static void prepare(struct block *b, unsigned i)
 	top -= SAVED_WORDS + 1 + (SAVED_WORDS + 1) % 2;
 	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
 	top[START_WORD] = (void *)(uintptr_t)start;
-	b->fibre[i] = (struct fibre){ .sp = top };
+	b->fibre[i].sp = top;
+	b->fibre[i].state = READY;
+	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = 0;
 #if defined(__SANITIZE_THREAD__)
 	b->fibre[i].tsan = __tsan_create_fiber(0);
 #endif
@@ -232,6 +246,8 @@ static void note_stop(struct block *b, unsigned i)
 	}
 	if (b->fibre[i].state == DONE && w->n_at > 0)
 		gpu_host_fail("lanes of its warp wait for it, but it has ended");
+	if (b->fibre[i].state == DONE && b->fibre[i].n_copies > 0)
+		gpu_host_fail("it has ended, but has not waited for a copy to shared memory");
 	if (w->n_at == WARP) {
 		w->n_at = 0;
 		release(b, i / WARP * WARP, (i / WARP + 1) * WARP, AT_WARP);
@@ -246,6 +262,7 @@ static void run_block(struct block *b, size_t shared)
 {
 	b->n_ready = b->n_at = 0;
 	b->n_alive = b->n_threads;
+	b->n_shared = shared;
 	memset(b->shared, DIRT, shared + CANARY_BYTES);
 	for (unsigned i = 0; i < b->n_threads; i++)
 		prepare(b, i);
@@ -329,6 +346,47 @@ uint32_t gpu_ballot(bool yes)
 	for (unsigned i = 0; i < WARP; i++)
 		all |= slot[i] << i;
 	return all;
+}
+
+static void check_copy(const struct block *b, const unsigned char *to, const void *from)
+{
+	if ((uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
+		gpu_host_fail("a copy is not aligned to its size");
+	if (to < b->shared || to + 16 > b->shared + b->n_shared)
+		gpu_host_fail("a copy goes to other than shared memory");
+}
+
+void gpu_copy_16(void *shared, const void *from)
+{
+	struct fibre *f = &running->fibre[gpu_place.thread];
+
+	check_copy(running, shared, from);
+	if (draw(running) % 2 == 0) {
+		memcpy(shared, from, 16);
+		return;
+	}
+	if (f->n_copies == MOST_COPIES)
+		gpu_host_fail("too many copies to shared memory at a time (raise MOST_COPIES)");
+	f->copy[f->n_copies++] = (struct async_copy){ shared, from, f->group };
+}
+
+void gpu_end_copies(void)
+{
+	running->fibre[gpu_place.thread].group++;
+}
+
+void gpu_wait_copies(unsigned n)
+{
+	struct fibre *f = &running->fibre[gpu_place.thread];
+	unsigned left = 0;
+
+	for (unsigned i = 0; i < f->n_copies; i++) {
+		if (f->copy[i].group + n < f->group)
+			memcpy(f->copy[i].to, f->copy[i].from, 16);
+		else
+			f->copy[left++] = f->copy[i];
+	}
+	f->n_copies = left;
 }
 
 /* ---- The GPU ---- */

@@ -59,7 +59,7 @@ GPU_FN float gpu_code_at(const unsigned form, const unsigned char *row, size_t i
 	}
 }
 
-/* Codes as they are read: 2, 4, 8 or 16 bytes, aligned to that. */
+/* Codes as they are read: 1, 2, 4, 8 or 16 bytes, aligned to that. */
 struct gpu_raw {
 	uint32_t w[4];
 };
@@ -80,6 +80,26 @@ GPU_FN struct gpu_raw gpu_load_raw(const unsigned bytes, const unsigned char *at
 		r.w[0] = gpu_load_4(at);
 	} else {
 		r.w[0] = *(const uint16_t *)(const void *)at;
+	}
+	return r;
+}
+
+/* Up to 8 bytes, from any memory: shared memory as well. */
+GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at)
+{
+	struct gpu_raw r = { { 0, 0, 0, 0 } };
+
+	gpu_check_aligned(at, bytes);
+	if (bytes == 8) {
+		const gpu_u2 v = *(const gpu_u2 *)(const void *)at;
+
+		r.w[0] = v.x, r.w[1] = v.y;
+	} else if (bytes == 4) {
+		r.w[0] = *(const uint32_t *)(const void *)at;
+	} else if (bytes == 2) {
+		r.w[0] = *(const uint16_t *)(const void *)at;
+	} else {
+		r.w[0] = *at;
 	}
 	return r;
 }

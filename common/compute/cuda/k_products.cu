@@ -1,24 +1,50 @@
 /* Products of weights with rows: OD_OP_LINEAR, and the matrices of OD_OP_FFN and OD_OP_EXPERTS.
  *
  * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
- * each with some of its lanes, and fold them at the end. The lanes of 16 successive weights are read by neighbours together, so that
- * a row of weights is read in whole sectors. Rows of x are read from the first cache. */
+ * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
+ * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
+ * in whole lines. Rows of x come from the first cache; a thread reads them once for all of its outputs. */
 #include "common/compute/cuda/gpu_weights.h"
 
-#define STEPS 8u /* of 16 weights, read before they are used */
+#define SHARE 8u		  /* threads of an output */
+#define LANES (GPU_LANES / SHARE) /* of an output that a thread has */
+#define OUTS 2u			  /* outputs of a thread */
+#define SUMS (OUTS * LANES)	  /* of a thread and a row of x */
+#define SLOTS (GPU_WARP / SHARE)  /* a thread's outputs are so many apart */
+#define WARP_OUTS (OUTS * SLOTS)
+#define BLOCK_OUTS (GPU_PRODUCT_THREADS / GPU_WARP * WARP_OUTS)
 
-GPU_FN unsigned threads_of(const unsigned form) /* of an output */
-{
-	return gpu_code_bits(form) == 4 ? 2 : 4;
-}
+#define UNIT 16u	       /* bytes that a thread copies at a time */
+#define PIECE (SHARE * UNIT)   /* of a row of weights */
+#define STAGE (WARP_OUTS * PIECE) /* of a warp's ring */
+#define STAGES 12u
+#define RINGS (GPU_PRODUCT_THREADS / GPU_WARP * STAGES * STAGE) /* in shared memory; NF4's values are behind them */
+
+#define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
+#define NF4_PIECE 128u
 
 GPU_FN bool is_grouped(const unsigned form)
 {
 	return form == GPU_INT8_GROUP || form == GPU_NF4;
 }
 
-#define GROUP 64u /* weights of a group of those */
-#define NF4_PIECE 128u
+/* Weights of a row whose lanes are read together. */
+GPU_FN unsigned step_of(const unsigned form)
+{
+	return form == GPU_NF4 ? NF4_PIECE : GPU_LANES;
+}
+
+/* Bytes of n weights, which are whole ones. */
+GPU_FN size_t bytes_of(const unsigned form, size_t n)
+{
+	return form == GPU_NF4 ? n / 2 : gpu_codes_bytes(form, n);
+}
+
+/* Bytes of a step that one thread reads. */
+GPU_FN unsigned own_bytes(const unsigned form)
+{
+	return (unsigned)bytes_of(form, step_of(form)) / SHARE;
+}
 
 GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
 	-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
@@ -30,13 +56,13 @@ GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
 /* From shared memory: other than constants, different elements are read by the lanes of a warp at once. */
 GPU_FN float nf4_value(uint32_t code)
 {
-	return ((const float *)(const void *)gpu_shared())[code & 15u];
+	return ((const float *)(const void *)(gpu_shared() + RINGS))[code & 15u];
 }
 
 GPU_FN void share_nf4(void)
 {
 	if (gpu_thread() < 16)
-		((float *)(void *)gpu_shared())[gpu_thread()] = nf4_values[gpu_thread()];
+		((float *)(void *)(gpu_shared() + RINGS))[gpu_thread()] = nf4_values[gpu_thread()];
 	gpu_sync();
 }
 
@@ -52,205 +78,315 @@ GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
 	return gpu_code_at(form, row, i);
 }
 
-#define MAX_C 8u /* lanes of a thread */
-
 /* ---- A tile: a block's outputs with some rows ---- */
 
 /* What a thread has of it. */
 struct tile {
 	const struct gpu_mat *m;
-	const unsigned char *row; /* of weights */
-	const float *x[GPU_PRODUCT_ROWS]; /* those behind the last row are as the last one, and not stored */
-	uint32_t out, lane; /* its output; the first of its lanes */
-	bool aligned;	    /* all x */
+	const unsigned char *row[OUTS];	  /* of weights; an output behind the last one is as that, and not stored */
+	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
+	uint32_t first, lane;		  /* its first output; the first of its lanes */
+	bool aligned;			  /* all x, to LANES */
 };
 
-/* sum[r * C + i] += w[i] * x[i]; x: of row r from the thread's lane on. */
-GPU_FN void add(const unsigned R, const unsigned C, const struct tile *t, size_t k, const float *w, float *sum)
+/* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart. */
+struct sums {
+	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
+	/* Scales hold until column `until`; the next one of each output is scale next[] of all. */
+	float scale[OUTS];
+	size_t next[OUTS];
+	uint32_t until;
+};
+
+GPU_FN uint32_t output_of(const struct tile *t, unsigned j)
+{
+	return t->first + j * SLOTS;
+}
+
+/* to[r][j][i] += w[j][i] * x[r][k + i]. */
+GPU_FN void add(const unsigned R, const struct tile *t, uint32_t k, const float *w, float *to)
 {
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const float *x = t->x[r] + k + t->lane;
+		const gpu_f2 x = gpu_load_f2(t->x[r] + k);
 
 		GPU_UNROLL
-		for (unsigned i = 0; i < C; i += 4) {
-			const gpu_f4 v = gpu_load_f4(x + i);
+		for (unsigned j = 0; j < OUTS; j++) {
+			float *sum = to + r * SUMS + j * LANES;
 
-			sum[r * C + i] = fmaf(w[i], v.x, sum[r * C + i]);
-			sum[r * C + i + 1] = fmaf(w[i + 1], v.y, sum[r * C + i + 1]);
-			sum[r * C + i + 2] = fmaf(w[i + 2], v.z, sum[r * C + i + 2]);
-			sum[r * C + i + 3] = fmaf(w[i + 3], v.w, sum[r * C + i + 3]);
+			sum[0] = fmaf(w[j * LANES], x.x, sum[0]);
+			sum[1] = fmaf(w[j * LANES + 1], x.y, sum[1]);
 		}
 	}
 }
 
-/* Groups of 64 end: lane = fma(the group's sum, scale, lane). */
-GPU_FN void end_group(const unsigned n, float scale, float *part, float *sum)
+/* Columns that share a scale. */
+GPU_FN uint32_t group_of(const unsigned form, const struct tile *t)
+{
+	return is_grouped(form) ? GROUP : t->m->group;
+}
+
+GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+{
+	const uint32_t groups = gpu_is_scaled(form) || is_grouped(form) ? (t->m->n_in + group_of(form, t) - 1) / group_of(form, t) : 0;
+
+	GPU_UNROLL
+	for (unsigned i = 0; i < R * SUMS; i++)
+		s->sum[i] = s->part[i] = 0;
+	s->until = 0;
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++)
+		s->next[j] = (size_t)(output_of(t, j) < t->m->n_out ? output_of(t, j) : t->m->n_out - 1) * groups;
+}
+
+GPU_FN void next_scales(const unsigned form, const struct tile *t, struct sums *s)
 {
 	GPU_UNROLL
-	for (unsigned i = 0; i < n; i++) {
-		sum[i] = fmaf(part[i], scale, sum[i]);
-		part[i] = 0;
+	for (unsigned j = 0; j < OUTS; j++) {
+		s->scale[j] = is_grouped(form) ? t->m->scale[s->next[j]] : gpu_scale_at(t->m, s->next[j]);
+		s->next[j]++;
 	}
 }
 
-/* Weights with n_steps * 16 columns from k on; scales that change in between are read when they do. */
-GPU_FN void steps_of(const unsigned form, const unsigned R, const struct tile *t, size_t k, const unsigned n_steps, float *part, float *sum)
+/* A group of 64 ends: lane = fma(the group's sum, scale, lane). */
+GPU_FN void end_group(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
 {
-	const unsigned C = GPU_LANES / threads_of(form);
-	const struct gpu_mat *m = t->m;
-	struct gpu_raw raw[STEPS];
-	float w[MAX_C], scale = 1;
-
+	next_scales(form, t, s);
 	GPU_UNROLL
-	for (unsigned s = 0; s < n_steps; s++)
-		raw[s] = gpu_load_raw((unsigned)gpu_codes_bytes(form, C), t->row + gpu_codes_bytes(form, k + 16 * s) + gpu_codes_bytes(form, C) * (t->lane / C));
-	GPU_UNROLL
-	for (unsigned s = 0; s < n_steps; s++) {
-		const size_t at = k + 16 * s;
-
-		gpu_decode(form, C, raw[s], w);
-		if (gpu_is_scaled(form)) {
-			if (s == 0 || at % m->group == 0)
-				scale = gpu_scale_at(m, (size_t)t->out * ((m->n_in + m->group - 1) / m->group) + at / m->group);
-			GPU_UNROLL
-			for (unsigned i = 0; i < C; i++)
-				w[i] *= scale;
-		}
-		add(R, C, t, at, w, form == GPU_INT8_GROUP ? part : sum);
-		if (form == GPU_INT8_GROUP && (at + 16) % GROUP == 0)
-			end_group(R * C, m->scale[(size_t)t->out * ((m->n_in + GROUP - 1) / GROUP) + at / GROUP], part, sum);
+	for (unsigned i = 0; i < R * SUMS; i++) {
+		s->sum[i] = fmaf(s->part[i], s->scale[i / LANES % OUTS], s->sum[i]);
+		s->part[i] = 0;
 	}
 }
 
-/* A piece of 128 weights of NF4. */
-GPU_FN void nf4_piece(const unsigned R, const struct tile *t, size_t k, float *part, float *sum)
+/* A step of weights from column k on; code[j]: where the thread's begin. */
+GPU_FN void add_step(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
+		     struct sums *s)
 {
-	const struct gpu_mat *m = t->m;
-	const float *scale = m->scale + (size_t)t->out * ((m->n_in + GROUP - 1) / GROUP) + k / GROUP;
-	const gpu_u4 v = gpu_load_16(t->row + k / 2 + t->lane * 4);
-	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
+	float w[SUMS];
 
+	if (gpu_is_scaled(form) && k >= s->until) {
+		next_scales(form, t, s);
+		s->until += t->m->group;
+	}
 	GPU_UNROLL
-	for (unsigned g = 0; g < 2; g++) {
+	for (unsigned j = 0; j < OUTS; j++) {
+		gpu_decode(form, LANES, gpu_read_raw(own_bytes(form), code[j]), w + j * LANES);
 		GPU_UNROLL
-		for (unsigned s = 0; s < 4; s++) {
-			float w[4];
+		for (unsigned i = 0; gpu_is_scaled(form) && i < LANES; i++)
+			w[j * LANES + i] *= s->scale[j];
+	}
+	add(R, t, k, w, form == GPU_INT8_GROUP ? s->part : s->sum);
+	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
+		end_group(form, R, t, s);
+}
+
+GPU_FN void add_nf4(const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code, struct sums *s)
+{
+	struct gpu_raw raw[OUTS];
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++)
+		raw[j] = gpu_read_raw(own_bytes(GPU_NF4), code[j]);
+	GPU_NO_UNROLL
+	for (unsigned g = 0; g < NF4_PIECE / GROUP; g++) { /* quant.h: group g has the codes 2 * i + g of a lane */
+		GPU_UNROLL
+		for (unsigned i = 0; i < GROUP / GPU_LANES; i++) {
+			float w[SUMS];
 
 			GPU_UNROLL
-			for (unsigned i = 0; i < 4; i++)
-				w[i] = nf4_value(word[i] >> 4 * (2 * s + g));
-			add(R, 4, t, k + GROUP * g + 16 * s, w, part);
+			for (unsigned n = 0; n < SUMS; n++)
+				w[n] = nf4_value(raw[n / LANES].w[n % LANES] >> 4 * (2 * i + g));
+			add(R, t, k + GROUP * g + GPU_LANES * i, w, s->part);
 		}
-		end_group(R * 4, scale[g], part, sum);
+		end_group(GPU_NF4, R, t, s);
 	}
 }
 
-/* Column by column, of any alignment, from k on. */
-GPU_FN void slow(const unsigned form, const unsigned R, const struct tile *t, size_t k, float *part, float *sum)
+GPU_FN void add_codes(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
+		      struct sums *s)
 {
-	const unsigned C = GPU_LANES / threads_of(form);
-	const struct gpu_mat *m = t->m;
-	const size_t group = is_grouped(form) ? GROUP : gpu_is_scaled(form) ? m->group : 0;
-	const size_t groups = group > 0 ? (m->n_in + group - 1) / group : 0;
+	if (form == GPU_NF4)
+		add_nf4(R, t, k, code, s);
+	else
+		add_step(form, R, t, k, code, s);
+}
+
+/* ---- The ring: a warp's weights on their way ---- */
+
+/* Output r of a warp has its units of a piece in an order of its own: so what a warp reads together, the same units of some outputs, is in
+ * different banks. */
+GPU_FN unsigned swap_of(const unsigned form, unsigned r)
+{
+	const unsigned units = own_bytes(form) * SHARE > UNIT ? own_bytes(form) * SHARE / UNIT : 1; /* of a step */
+
+	return r % (SHARE / units) * units;
+}
+
+GPU_FN void copy_piece(const unsigned form, const struct tile *t, uint32_t piece, unsigned char *stage)
+{
+	const unsigned unit = gpu_lane() % SHARE;
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++) {
+		const unsigned r = gpu_lane() / SHARE + j * SLOTS;
+
+		gpu_copy_16(stage + r * PIECE + (unit ^ swap_of(form, r)) * UNIT, t->row[j] + (size_t)piece * PIECE + unit * UNIT);
+	}
+}
+
+GPU_FN void add_piece(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *stage, struct sums *s)
+{
+	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
+	/* A group of 64 at a time, or few steps with what reads their scales. */
+	const unsigned together = form == GPU_INT8_GROUP ? GROUP / GPU_LANES : form == GPU_NF4 ? 1 : gpu_is_scaled(form) ? 2 : steps;
 
 	GPU_NO_UNROLL
-	for (; k < m->n_in; k += 16) {
-		const float scale = gpu_is_scaled(form) ? gpu_scale_at(m, t->out * groups + k / group) : 1;
-
+	for (unsigned begin = 0; begin < steps; begin += together) {
 		GPU_UNROLL
-		for (unsigned i = 0; i < C; i++) {
-			const size_t at = k + t->lane + i;
+		for (unsigned i = begin; i < begin + together; i++) {
+			const unsigned char *code[OUTS];
 
-			if (at >= m->n_in)
+			GPU_UNROLL
+			for (unsigned j = 0; j < OUTS; j++) {
+				const unsigned r = gpu_lane() / SHARE + j * SLOTS;
+				const unsigned mine = swap_of(form, r) * UNIT + gpu_lane() % SHARE * own_bytes(form);
+
+				/* mine has no bit of a step's place. */
+				code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE);
+			}
+			add_codes(form, R, t, k + i * step_of(form), code, s);
+		}
+	}
+}
+
+/* All whole pieces of the rows; returns how many columns these are. */
+GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+{
+	const uint32_t columns = PIECE / (own_bytes(form) * SHARE) * step_of(form), n = t->m->n_in / columns;
+	unsigned char *ring = gpu_shared() + gpu_warp() * STAGES * STAGE;
+	uint32_t now = 0;
+
+	GPU_NO_UNROLL
+	for (uint32_t i = 0; i + 1 < STAGES; i++) {
+		if (i < n)
+			copy_piece(form, t, i, ring + i * STAGE);
+		gpu_end_copies();
+	}
+	GPU_NO_UNROLL
+	for (uint32_t i = 0; i < n; i++) {
+		gpu_wait_copies(STAGES - 2);
+		gpu_sync_warp(); /* others' copies are there, too, and the stage before has been read */
+		if (i + STAGES - 1 < n)
+			copy_piece(form, t, i + STAGES - 1, ring + (now > 0 ? now - 1 : STAGES - 1) * STAGE);
+		gpu_end_copies();
+		add_piece(form, R, t, i * columns, ring + now * STAGE, s);
+		now = now + 1 < STAGES ? now + 1 : 0;
+	}
+	return n * columns;
+}
+
+/* ---- Sums ---- */
+
+/* Column by column, of any alignment, from k on. */
+GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, struct sums *s)
+{
+	const struct gpu_mat *m = t->m;
+
+	GPU_NO_UNROLL
+	for (; k < m->n_in; k += GPU_LANES) {
+		if (gpu_is_scaled(form) && k >= s->until) {
+			next_scales(form, t, s);
+			s->until += m->group;
+		}
+		GPU_UNROLL
+		for (unsigned n = 0; n < SUMS; n++) {
+			const unsigned i = n % LANES;
+
+			if (k + t->lane + i >= m->n_in)
 				continue;
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++) {
-				const float code = code_at(form, t->row, at);
-				float *to = (is_grouped(form) ? part : sum) + r * C + i;
+				const float code = code_at(form, t->row[n / LANES], k + t->lane + i);
+				float *to = (is_grouped(form) ? s->part : s->sum) + r * SUMS + n;
 
-				*to = fmaf(gpu_is_scaled(form) ? code * scale : code, t->x[r][at], *to);
+				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[n / LANES] : code, t->x[r][k + i], *to);
 			}
 		}
-		if (is_grouped(form) && ((k + 16) % GROUP == 0 || k + 16 >= m->n_in))
-			end_group(R * C, m->scale[t->out * groups + k / GROUP], part, sum);
+		if (is_grouped(form) && ((k + GPU_LANES) % GROUP == 0 || k + GPU_LANES >= m->n_in))
+			end_group(form, R, t, s);
 	}
 }
 
-GPU_FN bool is_aligned(const unsigned form, const struct tile *t)
+/* Whether the matrix's rows are aligned to so many bytes. */
+GPU_FN bool is_aligned(const struct tile *t, size_t bytes)
 {
-	const size_t each = form == GPU_NF4 ? 16 : gpu_codes_bytes(form, 16) / threads_of(form);
-
-	return t->aligned && t->m->row_bytes % each == 0 && (uintptr_t)t->m->data % each == 0;
+	return t->aligned && t->m->row_bytes % bytes == 0 && (uintptr_t)t->m->data % bytes == 0;
 }
 
 /* All lanes of a tile. */
-GPU_FN void dots(const unsigned form, const unsigned R, const struct tile *t, float *sum)
+GPU_FN void dots(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
 {
-	const unsigned C = GPU_LANES / threads_of(form);
-	const size_t n = t->m->n_in, step = form == GPU_NF4 ? NF4_PIECE : 16 * STEPS;
-	float part[GPU_PRODUCT_ROWS * MAX_C];
-	size_t k = 0;
+	const uint32_t n = t->m->n_in;
+	uint32_t k = 0;
 
-	GPU_UNROLL
-	for (unsigned i = 0; i < R * C; i++)
-		sum[i] = part[i] = 0;
-	if (is_aligned(form, t)) {
+	begin_sums(form, R, t, s);
+	if (is_aligned(t, UNIT))
+		k = add_pieces(form, R, t, s);
+	if (is_aligned(t, own_bytes(form))) { /* what is left of the last piece */
 		GPU_NO_UNROLL
-		for (; k + step <= n; k += step) {
-			if (form == GPU_NF4)
-				nf4_piece(R, t, k, part, sum);
-			else
-				steps_of(form, R, t, k, STEPS, part, sum);
+		for (; k + step_of(form) <= n; k += step_of(form)) {
+			const unsigned char *code[OUTS];
+
+			GPU_UNROLL
+			for (unsigned j = 0; j < OUTS; j++)
+				code[j] = t->row[j] + bytes_of(form, k) + gpu_lane() % SHARE * own_bytes(form);
+			add_codes(form, R, t, k, code, s);
 		}
-		GPU_NO_UNROLL
-		for (; form != GPU_NF4 && k + 16 <= n; k += 16)
-			steps_of(form, R, t, k, 1, part, sum);
 	}
 	/* A group that the steps have begun goes on in part. */
 	if (k < n)
-		slow(form, R, t, k, part, sum);
+		add_slowly(form, R, t, k, s);
 	else if (form == GPU_INT8_GROUP && n % GROUP != 0)
-		end_group(R * C, t->m->scale[(size_t)t->out * ((n + GROUP - 1) / GROUP) + n / GROUP], part, sum);
+		end_group(form, R, t, s);
 }
 
-/* The block's outputs begin with first_out. All threads go along; those without an output compute the last one. */
-GPU_FN void begin_tile(const unsigned form, struct tile *t, const struct gpu_mat *m, uint32_t first_out, uint32_t *out)
+/* The block's outputs begin with first. */
+GPU_FN void begin_tile(const unsigned form, struct tile *t, const struct gpu_mat *m, uint32_t first)
 {
-	const unsigned T = threads_of(form);
-
 	if (form == GPU_NF4)
 		share_nf4();
 	t->m = m;
-	*out = first_out + gpu_thread() / T;
-	t->out = *out < m->n_out ? *out : m->n_out - 1;
-	t->row = m->data + t->out * m->row_bytes;
-	t->lane = gpu_thread() % T * (GPU_LANES / T);
+	t->first = first + gpu_warp() * WARP_OUTS + gpu_lane() / SHARE;
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++)
+		t->row[j] = m->data + (output_of(t, j) < m->n_out ? output_of(t, j) : m->n_out - 1) * m->row_bytes;
+	t->lane = gpu_lane() % SHARE * LANES;
 	t->aligned = true;
 }
 
 GPU_FN void set_x(struct tile *t, unsigned r, const float *x)
 {
-	t->x[r] = x;
-	t->aligned = t->aligned && (uintptr_t)x % 16 == 0;
+	t->x[r] = x + t->lane;
+	t->aligned = t->aligned && (uintptr_t)x % (LANES * sizeof(float)) == 0;
 }
 
-/* Of row r. */
-GPU_FN float end_sum(const unsigned form, const struct tile *t, unsigned r, const float *sum)
+/* Output j of row r. All lanes of the warp call this; one of SHARE threads stores it: *stores. */
+GPU_FN float end_sum(const unsigned form, const struct tile *t, const struct sums *s, unsigned r, unsigned j, bool *stores)
 {
-	const unsigned C = GPU_LANES / threads_of(form);
-	const float y = gpu_fold(sum + r * C, C);
+	const float y = gpu_fold(s->sum + r * SUMS + j * LANES, LANES);
 
-	return gpu_canonical(form == GPU_INT8 ? y * t->m->scale[t->out] : y);
+	*stores = output_of(t, j) < t->m->n_out && t->lane == 0;
+	return gpu_canonical(form == GPU_INT8 && *stores ? y * t->m->scale[output_of(t, j)] : y);
 }
 
 GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_products *a)
 {
 	const unsigned first = gpu_block_y() * R;
 	const struct gpu_product *p;
-	float sum[GPU_PRODUCT_ROWS * MAX_C];
+	struct sums s;
 	struct tile t;
-	uint32_t i = 0, out, n;
+	uint32_t i = 0, n;
 
 	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_x())
 		i++;
@@ -258,88 +394,96 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	if (first >= p->n_rows)
 		return;
 	n = p->n_rows - first < R ? p->n_rows - first : R;
-	begin_tile(form, &t, &p->w, (gpu_block_x() - p->first_block) * (GPU_PRODUCT_THREADS / threads_of(form)), &out);
+	begin_tile(form, &t, &p->w, (gpu_block_x() - p->first_block) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		set_x(&t, r, p->x + (first + (r < n ? r : n - 1)) * p->x_stride);
-	dots(form, R, &t, sum);
+	dots(form, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const float y = end_sum(form, &t, r, sum);
+		GPU_UNROLL
+		for (unsigned j = 0; j < OUTS; j++) {
+			bool stores;
+			const float y = end_sum(form, &t, &s, r, j, &stores);
 
-		if (out < p->w.n_out && r < n && t.lane == 0)
-			p->y[(first + r) * p->y_stride + out] = y;
+			if (stores && r < n)
+				p->y[(first + r) * p->y_stride + output_of(&t, j)] = y;
+		}
 	}
 }
 
 /* Experts of a round: which, the device has found out (k_experts.cu). */
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
-	const uint32_t outs = GPU_PRODUCT_THREADS / threads_of(form), n_out = a->down ? a->hidden : a->intermediate;
-	const uint32_t blocks = (n_out + outs - 1) / outs, index = a->tiles_before[0] + gpu_block_y();
+	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
+	const uint32_t index = a->tiles_before[0] + gpu_block_y();
+	const bool up = !a->down && gpu_block_x() >= blocks;
 	const struct gpu_tile *tile;
 	const struct gpu_mat *m;
-	float sum[GPU_PRODUCT_ROWS * MAX_C];
-	bool up;
+	struct sums s;
 	struct tile t;
-	uint32_t out;
 
 	if (index >= a->tiles_before[1])
 		return;
 	tile = &a->tile[index];
-	up = !a->down && gpu_block_x() >= blocks;
 	m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	if (m->form != form)
 		return;
-	begin_tile(form, &t, m, (gpu_block_x() - (up ? blocks : 0)) * outs, &out);
+	begin_tile(form, &t, m, (gpu_block_x() - (up ? blocks : 0)) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile->first + (r < tile->n ? r : tile->n - 1);
 
 		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate : a->x + (size_t)(a->pair[at] / a->top_k) * a->hidden);
 	}
-	dots(form, R, &t, sum);
+	dots(form, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const float y = end_sum(form, &t, r, sum);
-		float *to;
+		float *to = r >= tile->n ? NULL :
+			    a->down	 ? a->y + (size_t)a->pair[tile->first + r] * a->hidden :
+					   (up ? a->up : a->gate) + (size_t)(tile->first + r - a->first) * a->intermediate;
 
-		if (out >= m->n_out || r >= tile->n || t.lane != 0)
-			continue;
-		to = a->down ? a->y + (size_t)a->pair[tile->first + r] * a->hidden :
-			       (up ? a->up : a->gate) + (size_t)(tile->first + r - a->first) * a->intermediate;
-		to[out] = y;
+		GPU_UNROLL
+		for (unsigned j = 0; j < OUTS; j++) {
+			bool stores;
+			const float y = end_sum(form, &t, &s, r, j, &stores);
+
+			if (stores && to != NULL)
+				to[output_of(&t, j)] = y;
+		}
 	}
 }
 
-#define PRODUCTS(kernel, form, rows)                                                          \
-	kernel(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS)        \
-	{                                                                                     \
-		products_of(form, rows, &a);                                                  \
-	}                                                                                     \
-	kernel(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS)  \
-	{                                                                                     \
-		expert_products_of(form, rows, &a);                                           \
+/* Of a multiprocessor: as many as get on without spilled registers. */
+#define BLOCKS 6
+
+#define PRODUCTS(form, rows)                                                                                   \
+	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS)       \
+	{                                                                                                      \
+		products_of(form, rows, &a);                                                                   \
+	}                                                                                                      \
+	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS) \
+	{                                                                                                      \
+		expert_products_of(form, rows, &a);                                                            \
 	}
-#define FORM(kernel, form) PRODUCTS(kernel, form, 1) PRODUCTS(kernel, form, 2) PRODUCTS(kernel, form, 4) PRODUCTS(kernel, form, 8)
+#define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
 #define NAMES(form) \
 	{ gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 }
 
-FORM(GPU_KERNEL, GPU_BF16)
-FORM(GPU_KERNEL, GPU_F16)
-FORM(GPU_KERNEL, GPU_F32)
-FORM(GPU_KERNEL, GPU_E4M3)
-FORM(GPU_KERNEL, GPU_E5M2)
-FORM(GPU_KERNEL, GPU_INT8)
-FORM(GPU_KERNEL, GPU_INT8_GROUP)
-FORM(GPU_KERNEL, GPU_NF4)
-/* Weights of a step, their scales and all sums: with fewer registers some of them are spilled. */
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_I8)
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_U8)
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_U4)
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E2M1)
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E4M3)
-FORM(GPU_ROOMY_KERNEL, GPU_SCALED_E5M2)
+FORM(GPU_BF16)
+FORM(GPU_F16)
+FORM(GPU_F32)
+FORM(GPU_E4M3)
+FORM(GPU_E5M2)
+FORM(GPU_INT8)
+FORM(GPU_INT8_GROUP)
+FORM(GPU_NF4)
+FORM(GPU_SCALED_I8)
+FORM(GPU_SCALED_U8)
+FORM(GPU_SCALED_U4)
+FORM(GPU_SCALED_E2M1)
+FORM(GPU_SCALED_E4M3)
+FORM(GPU_SCALED_E5M2)
 
 gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
 	NAMES(GPU_BF16), NAMES(GPU_F16), NAMES(GPU_F32), NAMES(GPU_E4M3), NAMES(GPU_E5M2), NAMES(GPU_INT8), NAMES(GPU_INT8_GROUP),
@@ -358,10 +502,10 @@ gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
 
 size_t gpu_product_shared(enum gpu_form form)
 {
-	return form == GPU_NF4 ? sizeof(nf4_values) : 0;
+	return RINGS + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
 }
 
-unsigned gpu_product_outs(enum gpu_form form)
+unsigned gpu_product_outs(void)
 {
-	return GPU_PRODUCT_THREADS / (form == GPU_SCALED_U4 || form == GPU_SCALED_E2M1 ? 2 : 4);
+	return BLOCK_OUTS;
 }

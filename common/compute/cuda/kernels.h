@@ -73,7 +73,7 @@ struct gpu_product {
 };
 
 #define GPU_MAX_PRODUCTS 24u
-#define GPU_PRODUCT_THREADS 128u
+#define GPU_PRODUCT_THREADS 64u
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
 struct gpu_products {
 	uint32_t n;
@@ -83,7 +83,7 @@ struct gpu_products {
 /* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: all blocks; grid.y: n_rows / rows, rounded up. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
-unsigned gpu_product_outs(enum gpu_form form); /* outputs of a block */
+unsigned gpu_product_outs(void); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form); /* shared memory of a block */
 
 /* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so they come
