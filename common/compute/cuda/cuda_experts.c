@@ -107,7 +107,6 @@ static void describe(const struct od_expert *of, struct od_cuda_table *t)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct od_weight *w = &of[e].mat[mat];
 			const size_t n = chunks_of(w);
-			const uint32_t blocks = n > 0 ? gpu_planes_blocks((uint32_t)w->n_out, (uint32_t)w->n_in, (uint32_t)w->chunk_rows) : 0;
 			const bool down = mat == OD_MAT_DOWN;
 			struct gpu_mat *m = &t->host[e].mat[mat];
 			struct gpu_vector *bias = &t->host[e].bias[mat];
@@ -120,7 +119,8 @@ static void describe(const struct od_expert *of, struct od_cuda_table *t)
 			on_gpu += n;
 			*bias = (struct gpu_vector){ od_cuda_at(of[e].bias[mat].data), of[e].bias[mat].dtype };
 			t->forms[down] |= 1u << m->form;
-			t->blocks[down] = blocks > t->blocks[down] ? blocks : t->blocks[down];
+			if (n > 0 && gpu_planes_blocks(m->n_out, &m->chunks) > t->blocks[down])
+				t->blocks[down] = gpu_planes_blocks(m->n_out, &m->chunks);
 			t->biases = t->biases || bias->at != NULL;
 		}
 	}

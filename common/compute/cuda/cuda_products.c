@@ -43,7 +43,7 @@ struct gpu_mat od_cuda_mat(const struct od_weight *w)
 		.n_out = (uint32_t)w->n_out,
 		.n_in = (uint32_t)w->n_in,
 		.group = w->scales.group < w->n_in ? (uint32_t)w->scales.group : (uint32_t)w->n_in, /* not used without scales */
-		.chunk_rows = (uint32_t)w->chunk_rows,
+		.chunks = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows),
 		.form = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : form_of(w)),
 		.scale_dtype = (uint8_t)w->scales.dtype,
 	};
@@ -131,6 +131,7 @@ static uint32_t chunks_of(const struct od_weight *w)
 /* For up to GPU_PRODUCT_ROWS rows. Each launch takes as many chunks as fit, so a matrix may be cut into several. */
 static void add_planes(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
+	const struct gpu_chunks c = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows);
 	struct gpu_planes_products *a = &l->planes;
 	const uint32_t all = chunks_of(w);
 
@@ -145,12 +146,12 @@ static void add_planes(struct list *l, const struct od_weight *w, const float *x
 		a->p[a->n++] = (struct gpu_planes_product){ .sm = (const uint8_t *)od_cuda_at(w->data) + first * w->n_in,
 							    .coded = od_cuda_at(w->coded), .x = x, .y = y + first, .y_stride = w->n_out,
 							    .n_out = (uint32_t)rows, .n_in = (uint32_t)w->n_in,
-							    .chunk_rows = (uint32_t)w->chunk_rows, .n_rows = n_rows,
+							    .chunks = c, .n_rows = n_rows,
 							    .first_chunk = l->n_chunks, .first_block = l->n_blocks };
 		memcpy(a->chunk_at + l->n_chunks, w->chunk_at + i, n * sizeof(a->chunk_at[0]));
 		l->planes_rows = n_rows > l->planes_rows ? n_rows : l->planes_rows;
 		l->n_chunks += n;
-		l->n_blocks += gpu_planes_blocks((uint32_t)rows, (uint32_t)w->n_in, (uint32_t)w->chunk_rows);
+		l->n_blocks += gpu_planes_blocks((uint32_t)rows, &c);
 	}
 }
 

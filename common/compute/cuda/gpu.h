@@ -139,10 +139,29 @@ GPU_FN unsigned gpu_popcount(uint64_t bits)
 	return (unsigned)__popcll(bits);
 }
 
-/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number is in bits 4 * i to 4 * i + 2. */
+/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number (0 to 7) is in bits 4 * i to 4 * i + 3. Bits from 16 on are
+ * not used. */
 GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
 {
-	return __byte_perm(x, y, numbers);
+	uint32_t v;
+
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(x), "r"(y), "r"(numbers)); /* __byte_perm masks numbers first */
+	return v;
+}
+
+/* The bits of x where mask has ones, else those of y. */
+GPU_FN uint32_t gpu_choose_bits(uint32_t x, uint32_t y, uint32_t mask)
+{
+	uint32_t v;
+
+	asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(v) : "r"(x), "r"(y), "r"(mask));
+	return v;
+}
+
+/* The low word of both, high before low, moved right by `bits` (0 to 31). */
+GPU_FN uint32_t gpu_funnel(uint32_t low, uint32_t high, uint32_t bits)
+{
+	return __funnelshift_r(low, high, bits);
 }
 
 GPU_FN uint32_t gpu_float_bits(float f)
@@ -169,6 +188,12 @@ GPU_FN uint2 gpu_load_8(const void *at)
 GPU_FN uint32_t gpu_load_4(const void *at)
 {
 	return __ldcs((const uint32_t *)at);
+}
+
+/* Rows are read more than once; aligned to the type. */
+GPU_FN float2 gpu_load_f2(const float *at)
+{
+	return __ldca((const float2 *)at);
 }
 
 /* The thread copies 16 bytes to shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
@@ -259,6 +284,16 @@ GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
 	return v;
 }
 
+GPU_FN uint32_t gpu_choose_bits(uint32_t x, uint32_t y, uint32_t mask)
+{
+	return (x & mask) | (y & ~mask);
+}
+
+GPU_FN uint32_t gpu_funnel(uint32_t low, uint32_t high, uint32_t bits)
+{
+	return (uint32_t)(((uint64_t)high << 32 | low) >> (bits & 31));
+}
+
 GPU_FN uint32_t gpu_float_bits(float f)
 {
 	uint32_t u;
@@ -300,6 +335,12 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 	return *(const uint32_t *)at;
 }
 
+GPU_FN gpu_f2 gpu_load_f2(const float *at)
+{
+	gpu_check_aligned(at, 8);
+	return *(const gpu_f2 *)at;
+}
+
 #endif
 
 GPU_FN gpu_f4 gpu_load_f4(const float *at)
@@ -308,13 +349,13 @@ GPU_FN gpu_f4 gpu_load_f4(const float *at)
 	return *(const gpu_f4 *)at;
 }
 
-GPU_FN gpu_f2 gpu_load_f2(const float *at)
+/* Shared memory, which gpu_load_8 and gpu_load_16 cannot read. */
+GPU_FN gpu_u2 gpu_shared_8(const void *at)
 {
 	gpu_check_aligned(at, 8);
-	return *(const gpu_f2 *)at;
+	return *(const gpu_u2 *)at;
 }
 
-/* Shared memory, which gpu_load_16 cannot read. */
 GPU_FN gpu_u4 gpu_shared_16(const void *at)
 {
 	gpu_check_aligned(at, 16);

@@ -1,6 +1,8 @@
 /* gpu_planes.h - weights as SM bytes and planes of exponents (planes.h): a block of threads makes BF16 of a block of a chunk.
  *
- * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_weights. */
+ * Where memory is fast, instructions are what limits this: some ten for a weight. So four codes are decoded by one look in a table, and
+ * a thread keeps the next escapes in registers.
+ * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. */
 #ifndef OD_COMPUTE_GPU_PLANES_H
 #define OD_COMPUTE_GPU_PLANES_H
 
@@ -13,29 +15,31 @@ GPU_FN uint32_t gpu_merged(uint32_t e, uint32_t sm)
 	return (sm & 1u) << 15 | e << 7 | sm >> 1;
 }
 
-/* Two weights from bytes 0 and 2. */
-GPU_FN uint32_t gpu_merged_2(uint32_t e, uint32_t sm)
+/* Two weights from bytes sm, e, sm, e: each half is turned right by a bit. */
+GPU_FN uint32_t gpu_merged_2(uint32_t both)
 {
-	return e << 7 | (sm >> 1 & 0x007f007fu) | (sm & 0x00010001u) << 15;
+	return gpu_choose_bits(both >> 1, both << 15, 0x7fff7fffu);
 }
 
 /* Eight weights from all bytes. */
-GPU_FN gpu_u4 gpu_merged_8(uint32_t e0, uint32_t e1, uint32_t sm0, uint32_t sm1)
+GPU_FN gpu_u4 gpu_merged_8(gpu_u2 e, gpu_u2 sm)
 {
 	gpu_u4 v;
 
-	v.x = gpu_merged_2(gpu_pick_bytes(e0, 0, 0x4140), gpu_pick_bytes(sm0, 0, 0x4140));
-	v.y = gpu_merged_2(gpu_pick_bytes(e0, 0, 0x4342), gpu_pick_bytes(sm0, 0, 0x4342));
-	v.z = gpu_merged_2(gpu_pick_bytes(e1, 0, 0x4140), gpu_pick_bytes(sm1, 0, 0x4140));
-	v.w = gpu_merged_2(gpu_pick_bytes(e1, 0, 0x4342), gpu_pick_bytes(sm1, 0, 0x4342));
+	v.x = gpu_merged_2(gpu_pick_bytes(sm.x, e.x, 0x5140));
+	v.y = gpu_merged_2(gpu_pick_bytes(sm.x, e.x, 0x7362));
+	v.z = gpu_merged_2(gpu_pick_bytes(sm.y, e.y, 0x5140));
+	v.w = gpu_merged_2(gpu_pick_bytes(sm.y, e.y, 0x7362));
 	return v;
 }
 
 #define HEADER_BYTES 16u
 #define LEVELS 3u
 #define WARPS (GPU_PLANES_THREADS / GPU_WARP) /* a thread has a group of 64 codes */
-#define STRIDE (16 * GPU_PLANES_THREADS) /* all threads load 16 SM bytes each, */
-#define EACH (GPU_PLANES_BLOCK / STRIDE) /* so many times */
+
+/* Of the block's weights a thread has units of eight: unit i begins at weight 8 * thread + i * GPU_PLANES_STRIDE. */
+#define GPU_PLANES_STRIDE (8 * GPU_PLANES_THREADS)
+#define GPU_PLANES_UNITS (GPU_PLANES_BLOCK / GPU_PLANES_STRIDE)
 
 GPU_FN uint32_t u16_at(const uint8_t *at)
 {
@@ -67,103 +71,184 @@ GPU_FN uint32_t level_bytes(uint32_t n)
 	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;
 }
 
-/* 16 bytes at any address, by loads that are aligned. Nothing is read that shares no word of 4 with the bytes before end. */
-GPU_FN gpu_u4 bytes_16(const uint8_t *at, const uint8_t *end)
+/* n words of 4 bytes at any address, by loads that are aligned, which reach up to four bytes further. No more than the first byte need be
+ * there: what is behind weights can be read (OD_PAD_BYTES). */
+GPU_FN void words_at(const unsigned n, const uint8_t *at, uint32_t *to)
 {
 	const uint32_t skip = (uint32_t)((uintptr_t)at % 4);
-	uint64_t w[5];
-	gpu_u4 v;
+	uint32_t w[5];
 
-	if ((uintptr_t)at % 16 == 0 && at + 16 <= end)
-		return gpu_load_16(at);
 	GPU_UNROLL
-	for (unsigned i = 0; i < 5; i++) {
-		const uint8_t *word = at - skip + 4 * i;
-
-		w[i] = word < end ? gpu_load_4(word) : 0;
-	}
-	v.x = (uint32_t)((w[1] << 32 | w[0]) >> 8 * skip);
-	v.y = (uint32_t)((w[2] << 32 | w[1]) >> 8 * skip);
-	v.z = (uint32_t)((w[3] << 32 | w[2]) >> 8 * skip);
-	v.w = (uint32_t)((w[4] << 32 | w[3]) >> 8 * skip);
-	return v;
+	for (unsigned i = 0; i <= n; i++)
+		w[i] = gpu_load_4(at - skip + 4 * i);
+	GPU_UNROLL
+	for (unsigned i = 0; i < n; i++)
+		to[i] = gpu_funnel(w[i], w[i + 1], 8 * skip);
 }
 
 /* The thread's group of a level of n codes: both planes. Behind the last code there is any, but no escape. */
 GPU_FN void load_group(const uint8_t *level, uint32_t n, uint64_t plane[2])
 {
 	const uint32_t first = 64 * gpu_thread(), bytes = n - first < 64 ? (n - first + 7) / 8 : 8;
-	gpu_u4 v;
+	uint32_t w[4];
 
 	plane[0] = plane[1] = 0;
 	if (first >= n)
 		return;
-	v = bytes_16(level + first / 4, level + level_bytes(n));
-	plane[0] = (uint64_t)v.y << 32 | v.x;
-	plane[1] = (uint64_t)v.w << 32 | v.z;
+	words_at(4, level + first / 4, w);
+	plane[0] = (uint64_t)w[1] << 32 | w[0];
+	plane[1] = (uint64_t)w[3] << 32 | w[2];
 	if (bytes < 8)
 		plane[1] = (plane[0] >> 8 * bytes | plane[1] << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
 }
 
-/* next[l]: escapes of level l in groups before the thread's. sums [LEVELS][warps]: shared memory. Has one barrier. */
-GPU_FN void count_before(const uint64_t plane[LEVELS][2], uint32_t *sums, uint32_t *next)
+/* The sum of v over the threads of the warp up to this one. */
+GPU_FN uint32_t sum_in_warp(uint32_t v)
 {
 	GPU_UNROLL
-	for (unsigned l = 0; l < LEVELS; l++) {
-		const uint32_t mine = gpu_popcount(plane[l][0] & plane[l][1]);
-		uint32_t sum = mine;
+	for (unsigned by = 1; by < GPU_WARP; by *= 2) {
+		const uint32_t other = gpu_shuffle_up_u32(v, by);
 
-		GPU_UNROLL
-		for (unsigned by = 1; by < GPU_WARP; by *= 2) {
-			const uint32_t other = gpu_shuffle_up_u32(sum, by);
-
-			if (gpu_lane() >= by)
-				sum += other;
-		}
-		if (gpu_lane() == GPU_WARP - 1)
-			sums[l * WARPS + gpu_warp()] = sum;
-		next[l] = sum - mine;
+		if (gpu_lane() >= by)
+			v += other;
 	}
+	return v;
+}
+
+/* next[l]: escapes of level l in groups before the thread's. shared: [2][warps]. Has one barrier. */
+GPU_FN void count_before(const uint64_t plane[LEVELS][2], uint32_t *shared, uint32_t *next)
+{
+	/* Counts of two levels in one word: a level has at most 2^14 codes. */
+	const uint32_t mine = gpu_popcount(plane[0][0] & plane[0][1]) | gpu_popcount(plane[1][0] & plane[1][1]) << 16;
+	const uint32_t mine_2 = gpu_popcount(plane[2][0] & plane[2][1]);
+	uint32_t sum = sum_in_warp(mine), sum_2 = sum_in_warp(mine_2);
+
+	if (gpu_lane() == GPU_WARP - 1) {
+		shared[gpu_warp()] = sum;
+		shared[WARPS + gpu_warp()] = sum_2;
+	}
+	sum -= mine;
+	sum_2 -= mine_2;
 	gpu_sync();
 	for (unsigned w = 0; w < gpu_warp(); w++) {
-		GPU_UNROLL
-		for (unsigned l = 0; l < LEVELS; l++)
-			next[l] += sums[l * WARPS + w];
+		sum += shared[w];
+		sum_2 += shared[WARPS + w];
 	}
+	next[0] = sum & 0xffffu;
+	next[1] = sum >> 16;
+	next[2] = sum_2;
 }
 
-/* A group's 64 bytes to `to`: of each code its symbol (symbols: three bytes), of an escape the next byte of the level below. A bit of
- * the planes becomes a number of a byte to pick, so four codes are looked up at once. */
-GPU_FN void decode_group(const uint64_t plane[2], uint32_t symbols, const uint8_t *below, uint8_t *to)
+/* ---- Four codes at a time ---- */
+
+/* Bit k of four to nibble k. */
+GPU_FN uint32_t bits_to_nibbles(uint32_t bits)
+{
+	return (bits | bits << 3 | bits << 6 | bits << 9) & 0x1111u;
+}
+
+/* What four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four, take from the symbols (bytes 0 to 2)
+ * and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16 on, bits of the level below. */
+GPU_FN uint32_t entry_of(uint32_t i)
+{
+	const uint32_t low = bits_to_nibbles(i % 16), high = bits_to_nibbles(i / 16), escapes = low & high;
+	const uint32_t before = escapes * 0x11110u; /* nibble k: how many escapes come before code k; nibble 4: all */
+
+	return ((low + 2 * high + escapes + (before & escapes * 3)) & 0xffffu) | (before >> 16 & 7u) << 19;
+}
+
+/* The level below from its next byte on: two aligned words of it, and how many bits of the first one are used up. So up to eight bytes
+ * behind it are read: of the chunk, its padding, or shared memory. */
+struct below {
+	const uint8_t *word;
+	uint32_t low, high, bits;
+};
+
+GPU_FN uint32_t below_word(const uint8_t *at)
+{
+	return *(const uint32_t *)(const void *)at;
+}
+
+GPU_FN void begin_below(struct below *b, const uint8_t *at)
+{
+	b->word = at - (uintptr_t)at % 4;
+	b->low = below_word(b->word);
+	b->high = below_word(b->word + 4);
+	b->bits = (uint32_t)((uintptr_t)at % 4) * 8;
+}
+
+GPU_FN uint32_t four_codes(const bool has_table, const uint32_t *table, uint32_t i, uint32_t symbols, struct below *b)
+{
+	const uint32_t entry = has_table ? table[i] : entry_of(i), four = gpu_pick_bytes(symbols, gpu_funnel(b->low, b->high, b->bits), entry);
+
+	b->bits += entry >> 16;
+	b->low = b->bits < 32 ? b->low : b->high;
+	b->word += b->bits < 32 ? 0 : 4;
+	if (b->bits >= 32)
+		b->high = below_word(b->word + 4);
+	b->bits %= 32;
+	return four;
+}
+
+/* Each group of a level's bytes has its four units of 16 bytes in an order of its own, so that threads that write theirs do not meet
+ * in a bank. */
+GPU_FN uint32_t unit_of(uint32_t group, uint32_t unit)
+{
+	return 64 * group + 16 * (unit ^ (group / 2 % 4));
+}
+
+/* The thread's group of a level: of each code its symbol (symbols: three bytes), of an escape the next byte of the level below. swaps:
+ * the units' order is as unit_of says. */
+GPU_FN void decode_group(const bool has_table, const uint64_t plane[2], uint32_t symbols, struct below *b, const uint32_t *table, uint8_t *to,
+			 const bool swaps)
 {
 	GPU_NO_UNROLL
-	for (unsigned i = 0; i < 4; i++) {
-		const uint32_t low = (uint32_t)(plane[0] >> 16 * i) & 0xffffu, high = (uint32_t)(plane[1] >> 16 * i) & 0xffffu;
-		uint32_t word[4];
-		gpu_u4 v;
+	for (unsigned half = 0; half < 2; half++) {
+		const uint32_t low = (uint32_t)(plane[0] >> 32 * half), high = (uint32_t)(plane[1] >> 32 * half);
+		/* A byte for each four codes: the even and the odd fours. */
+		const uint32_t even = (low & 0x0f0f0f0fu) | (high << 4 & 0xf0f0f0f0u), odd = (low >> 4 & 0x0f0f0f0fu) | (high & 0xf0f0f0f0u);
+		uint32_t word[8];
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < 4; j++) {
-			uint32_t codes = (low >> 4 * j & 15) | (high >> 4 * j & 15) << 16; /* both halves: four bits to a nibble each */
-
-			codes = (codes | codes << 6) & 0x03030303u;
-			codes = (codes | codes << 3) & 0x11111111u;
-			word[j] = gpu_pick_bytes(symbols, 0, codes | codes >> 15);
-			GPU_UNROLL
-			for (unsigned k = 0; k < 4; k++) {
-				if ((low & high) >> (4 * j + k) & 1)
-					word[j] = (word[j] & ~(255u << 8 * k)) | (uint32_t)*below++ << 8 * k;
-			}
+		for (unsigned i = 0; i < 4; i++) {
+			word[2 * i] = four_codes(has_table, table, even >> 8 * i & 255u, symbols, b);
+			word[2 * i + 1] = four_codes(has_table, table, odd >> 8 * i & 255u, symbols, b);
 		}
-		v.x = word[0], v.y = word[1], v.z = word[2], v.w = word[3];
-		gpu_store_16(to + 16 * i, v);
+		GPU_UNROLL
+		for (unsigned u = 0; u < 2; u++) {
+			const gpu_u4 v = { word[4 * u], word[4 * u + 1], word[4 * u + 2], word[4 * u + 3] };
+			const uint32_t unit = 2 * half + u;
+
+			gpu_store_16(to + (swaps ? unit_of(gpu_thread(), unit) : 64 * gpu_thread() + 16 * unit), v);
+		}
 	}
 }
 
-/* The exponents of a coded block, whose levels have n codes (n[LEVELS]: plain bytes), to e; other: as much room. The deepest level comes
- * first: its bytes are what the escapes of the level above stand for, and so on, from one place to the other and back. */
+#define TABLE_BYTES (256 * sizeof(uint32_t))
+
+GPU_FN void decode_levels(const bool has_table, const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, const uint64_t plane[LEVELS][2],
+			  const uint32_t *next, const uint32_t *table, uint8_t *e, uint8_t *other)
+{
+	GPU_UNROLL
+	for (unsigned l = LEVELS; l-- > 0;) {
+		const uint8_t *s = chunk + 3 * l, *below = l == LEVELS - 1 ? plain : l % 2 == 0 ? other : e;
+		struct below b;
+
+		if (64 * gpu_thread() < n[l]) {
+			begin_below(&b, below + next[l]);
+			decode_group(has_table, plane[l], u16_at(s) | (uint32_t)s[2] << 16, &b, table, l % 2 == 0 ? e : other, l == 0);
+		}
+		if (l > 0)
+			gpu_sync();
+	}
+}
+
+/* The exponents of a coded block, whose levels have n codes (n[LEVELS]: plain bytes), to e, with units in their order; other: as much
+ * room. The deepest level comes first: its bytes are what the escapes of the level above stand for, and so on, from one place to the
+ * other and back. The table is where other has room for it, which it nearly always has. */
 GPU_FN void decode(const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, uint8_t *e, uint8_t *other)
 {
+	uint32_t *table = (uint32_t *)(void *)(other + GPU_PLANES_BLOCK - TABLE_BYTES);
 	const uint8_t *level = plain + n[LEVELS];
 	uint64_t plane[LEVELS][2];
 	uint32_t next[LEVELS];
@@ -171,64 +256,67 @@ GPU_FN void decode(const uint8_t *chunk, const uint8_t *plain, const uint32_t *n
 	GPU_UNROLL
 	for (unsigned l = LEVELS; l-- > 0; level += level_bytes(n[l]))
 		load_group(level, n[l], plane[l]);
+	table[gpu_thread()] = entry_of(gpu_thread());
 	count_before(plane, (uint32_t *)(void *)other, next); /* other is not written before the barrier behind the deepest level */
-	GPU_UNROLL
-	for (unsigned l = LEVELS; l-- > 0;) {
-		const uint8_t *s = chunk + 3 * l, *below = l == LEVELS - 1 ? plain : l % 2 == 0 ? other : e;
-
-		if (64 * gpu_thread() < n[l])
-			decode_group(plane[l], u16_at(s) | (uint32_t)s[2] << 16, below + next[l], (l % 2 == 0 ? e : other) + 64 * gpu_thread());
-		if (l > 0)
-			gpu_sync();
-	}
+	if (n[1] <= GPU_PLANES_BLOCK - TABLE_BYTES)
+		decode_levels(true, chunk, plain, n, plane, next, table, e, other);
+	else
+		decode_levels(false, chunk, plain, n, plane, next, table, e, other);
 }
 
-/* Block `block` of a checked chunk as BF16 in shared memory: w [weights]. sm [weights]: its SM bytes, which are loaded while the
- * exponents are decoded. shared: GPU_PLANES_SHARED bytes, aligned to 16; no thread uses it any more. Ends with the block together. */
-GPU_FN const uint16_t *gpu_planes_weights(const uint8_t *chunk, uint32_t block, uint32_t weights, const uint8_t *sm, uint8_t *shared)
+/* The exponents of block `block` of a checked chunk, to shared memory, while the thread loads its units of the block's SM bytes, sm
+ * [weights], to mine; what lies behind the last weight is any. shared: GPU_PLANES_SHARED bytes, aligned to 16; no thread uses it any
+ * more. Ends with the block together. */
+GPU_FN void gpu_planes_decode(const uint8_t *chunk, uint32_t block, uint32_t weights, const uint8_t *sm, uint8_t *shared, gpu_u2 *mine)
 {
 	uint8_t *exponents = shared + GPU_PLANES_BLOCK;
 	const uint8_t *at = chunk + u32_at(chunk + HEADER_BYTES + 4 * block);
-	const uint32_t mine = 16 * gpu_thread();
-	gpu_u4 e[EACH], s[EACH];
+	const bool aligned = (uintptr_t)sm % 8 == 0;
 	uint32_t n[LEVELS + 1];
 
-	/* No test whether a thread has any of the weights: what lies behind the last one is not used. */
 	GPU_UNROLL
-	for (unsigned i = 0; i < EACH; i++)
-		s[i] = bytes_16(sm + mine + i * STRIDE, sm + weights);
+	for (unsigned i = 0; i < GPU_PLANES_UNITS; i++) {
+		const uint32_t unit = 8 * gpu_thread() + i * GPU_PLANES_STRIDE;
+		uint32_t w[2] = { 0, 0 };
+
+		if (!aligned && unit < weights)
+			words_at(2, sm + unit, w);
+		mine[i].x = w[0], mine[i].y = w[1];
+		if (aligned && unit < weights)
+			mine[i] = gpu_load_8(sm + unit);
+	}
 	n[0] = weights;
 	GPU_UNROLL
 	for (unsigned l = 0; l < LEVELS; l++)
 		n[l + 1] = u16_at(at + 2 * l);
 	if (u16_at(at + 6) != 0) { /* raw */
 		GPU_UNROLL
-		for (unsigned i = 0; i < EACH; i++)
-			gpu_store_16(exponents + mine + i * STRIDE, bytes_16(at + 8 + mine + i * STRIDE, at + 8 + weights));
+		for (unsigned u = 0; u < 4 && 64 * gpu_thread() + 16 * u < weights; u++) {
+			uint32_t w[4];
+			gpu_u4 v;
+
+			words_at(4, at + 8 + 64 * gpu_thread() + 16 * u, w);
+			v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];
+			gpu_store_16(exponents + unit_of(gpu_thread(), u), v);
+		}
 	} else {
 		decode(chunk, at + 8, n, exponents, shared);
 	}
 	gpu_sync();
-	/* The weights take the place of the exponents: all of them are read first. */
-	GPU_UNROLL
-	for (unsigned i = 0; i < EACH; i++)
-		e[i] = gpu_shared_16(exponents + mine + i * STRIDE);
-	gpu_sync();
-	GPU_UNROLL
-	for (unsigned i = 0; i < EACH; i++) {
-		uint8_t *to = shared + 2 * (mine + i * STRIDE);
+}
 
-		gpu_store_16(to, gpu_merged_8(e[i].x, e[i].y, s[i].x, s[i].y));
-		gpu_store_16(to + 16, gpu_merged_8(e[i].z, e[i].w, s[i].z, s[i].w));
-	}
-	gpu_sync();
-	return (const uint16_t *)(const void *)shared;
+/* The exponents of the thread's unit i. */
+GPU_FN gpu_u2 gpu_planes_exponents(const uint8_t *shared, unsigned i)
+{
+	/* unit_of is the same for all units of a thread. */
+	const uint8_t *mine = shared + GPU_PLANES_BLOCK + unit_of(gpu_thread() / 8, gpu_thread() / 2 % 4) + gpu_thread() % 2 * 8;
+
+	return gpu_shared_8(mine + i * GPU_PLANES_STRIDE);
 }
 
 #undef HEADER_BYTES
 #undef LEVELS
 #undef WARPS
-#undef STRIDE
-#undef EACH
+#undef TABLE_BYTES
 
 #endif

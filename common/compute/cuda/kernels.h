@@ -28,7 +28,8 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 
 #define GPU_PLANES_THREADS 256u
 #define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
-#define GPU_PLANES_SHARED (2 * GPU_PLANES_BLOCK) /* bytes of shared memory: a block of BF16 */
+#define GPU_PLANES_TASK (2 * GPU_PLANES_BLOCK) /* in shared memory: behind a block of BF16 */
+#define GPU_PLANES_SHARED (GPU_PLANES_TASK + 96) /* bytes of shared memory; three blocks of threads in 100 KB */
 
 /* How a matrix's codes become weights. */
 enum gpu_form {
@@ -50,6 +51,13 @@ enum gpu_form {
 	GPU_PLANES = GPU_N_FORMS /* BF16 as planes: kernels of their own */
 };
 
+/* How a matrix with planes is cut (gpu_planes_chunks). A block of weights has some rows, or one in pieces. */
+struct gpu_chunks {
+	uint32_t rows;	     /* of a chunk */
+	uint32_t block_rows; /* of a block of weights; 1: or less */
+	uint32_t blocks;     /* of a chunk, of whole rows */
+};
+
 struct gpu_mat {
 	const unsigned char *data;
 	const void *scales;   /* published: [n_out][groups] of scale_dtype */
@@ -58,7 +66,8 @@ struct gpu_mat {
 	const uint8_t *coded; /* planes: chunk i is at coded + chunk_at[i] */
 	const uint64_t *chunk_at;
 	uint64_t row_bytes;
-	uint32_t n_out, n_in, group, chunk_rows;
+	uint32_t n_out, n_in, group;
+	struct gpu_chunks chunks;
 	uint8_t form, scale_dtype; /* enum gpu_form, enum od_dtype */
 };
 
@@ -93,7 +102,8 @@ struct gpu_planes_product {
 	const float *x;
 	float *y;
 	uint64_t y_stride;
-	uint32_t n_out, n_in, chunk_rows, n_rows; /* n_rows: at most those at a time */
+	uint32_t n_out, n_in, n_rows; /* n_rows: at most those at a time */
+	struct gpu_chunks chunks;
 	uint32_t first_chunk, first_block;
 };
 
@@ -108,7 +118,8 @@ struct gpu_planes_products {
 /* Of a launcher for 1, 2, 4 or 8 rows: grid.x: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_SHARED. */
 typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
 extern gpu_planes_products_fn *const gpu_planes_products[4];
-uint32_t gpu_planes_blocks(uint32_t n_out, uint32_t n_in, uint32_t chunk_rows);
+struct gpu_chunks gpu_planes_chunks(uint32_t n_in, uint32_t chunk_rows);
+uint32_t gpu_planes_blocks(uint32_t n_out, const struct gpu_chunks *c);
 
 /* ---- Experts (k_experts.cu, k_products.cu) ---- */
 
