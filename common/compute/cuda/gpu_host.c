@@ -22,8 +22,18 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+/* With -fsanitize=thread fibres are threads to the sanitizer that only barriers order, so it finds races between threads of a block:
+ * what a shuffle or a vote orders as well as what no order of fibres shows. The code that switches between them is left out. */
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+#define UNSEEN __attribute__((no_sanitize_thread, noinline))
+#define NO_ORDER 1u /* switching does not order them */
+#define releases(at) __tsan_release((void *)(at))
+#define acquires(at) __tsan_acquire((void *)(at))
+#else
+#define UNSEEN
+#define releases(at) (void)(at)
+#define acquires(at) (void)(at)
 #endif
 
 #define WARP 32u
@@ -93,6 +103,7 @@ struct fibre {
 	unsigned parity; /* of slots */
 	struct async_copy copy[MOST_COPIES];
 	unsigned n_copies, group; /* not carried out yet; that of the next copy */
+	unsigned n_syncs, n_warp_syncs; /* barriers that it has reached */
 #if defined(__SANITIZE_THREAD__)
 	void *tsan;
 #endif
@@ -101,6 +112,7 @@ struct fibre {
 struct warp {
 	uint32_t slot[2][WARP]; /* the next exchange has the other one, so that no lane writes what another has yet to read */
 	unsigned n_at, n_alive;
+	char sync[2]; /* of its barriers, in turn: so the next one does not order what comes before this one */
 };
 
 struct block {
@@ -113,6 +125,7 @@ struct block {
 	const void *args;
 	unsigned char *stacks, *shared;
 	size_t n_shared; /* bytes that the launch asked for */
+	char begin, end, sync[2]; /* what orders threads */
 	uint64_t random;
 };
 
@@ -131,22 +144,18 @@ static unsigned char *stack_of(const struct block *b, unsigned i)
 	return b->stacks + (size_t)i * STACK_BYTES;
 }
 
-static void switch_to(struct block *b, unsigned i)
+UNSEEN static void switch_to(struct block *b, unsigned i)
 {
 #if defined(__SANITIZE_ADDRESS__)
 	void *mine;
 
 	__sanitizer_start_switch_fiber(&mine, stack_of(b, i), STACK_BYTES);
 #elif defined(__SANITIZE_THREAD__)
-	void *me = __tsan_get_current_fiber();
-
-	__tsan_switch_to_fiber(b->fibre[i].tsan, 0);
+	__tsan_switch_to_fiber(b->fibre[i].tsan, NO_ORDER);
 #endif
 	gpu_fibre_switch(&b->scheduler, b->fibre[i].sp);
 #if defined(__SANITIZE_ADDRESS__)
 	__sanitizer_finish_switch_fiber(mine, NULL, NULL);
-#elif defined(__SANITIZE_THREAD__)
-	(void)me;
 #endif
 }
 
@@ -159,7 +168,7 @@ static _Thread_local void *scheduler_tsan;
 #endif
 
 /* The fibre that runs stops. */
-static void stop(enum state state)
+UNSEEN static void stop(enum state state)
 {
 	struct block *b = running;
 	struct fibre *f = &b->fibre[gpu_place.thread];
@@ -170,7 +179,7 @@ static void stop(enum state state)
 
 	__sanitizer_start_switch_fiber(state == DONE ? NULL : &mine, scheduler_stack, scheduler_bytes);
 #elif defined(__SANITIZE_THREAD__)
-	__tsan_switch_to_fiber(scheduler_tsan, 0);
+	__tsan_switch_to_fiber(scheduler_tsan, NO_ORDER);
 #endif
 	gpu_fibre_switch(&f->sp, b->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
@@ -178,17 +187,19 @@ static void stop(enum state state)
 #endif
 }
 
-static void start(void)
+UNSEEN static void start(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
 	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
 #endif
+	acquires(&running->begin);
 	running->kernel(running->args);
+	releases(&running->end);
 	stop(DONE);
 	abort(); /* a thread that is done is never switched to */
 }
 
-static void prepare(struct block *b, unsigned i)
+UNSEEN static void prepare(struct block *b, unsigned i)
 {
 	/* As if it had been saved just before start(): the stack is as behind a call. */
 	void **top = (void **)(void *)(stack_of(b, i) + STACK_BYTES - 64);
@@ -202,15 +213,16 @@ static void prepare(struct block *b, unsigned i)
 	top[START_WORD] = (void *)(uintptr_t)start;
 	b->fibre[i].sp = top;
 	b->fibre[i].state = READY;
-	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = 0;
+	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs = 0;
 #if defined(__SANITIZE_THREAD__)
-	b->fibre[i].tsan = __tsan_create_fiber(0);
+	if (b->fibre[i].tsan == NULL)
+		b->fibre[i].tsan = __tsan_create_fiber(0);
 #endif
 	b->ready[b->n_ready++] = i;
 }
 
 /* xorshift64*; which order it gives does not matter, only that it is another one each time. */
-static uint64_t draw(struct block *b)
+UNSEEN static uint64_t draw(struct block *b)
 {
 	b->random ^= b->random >> 12;
 	b->random ^= b->random << 25;
@@ -218,7 +230,7 @@ static uint64_t draw(struct block *b)
 	return b->random * 0x2545f4914f6cdd1du >> 32;
 }
 
-static void release(struct block *b, unsigned begin, unsigned end, enum state state)
+UNSEEN static void release(struct block *b, unsigned begin, unsigned end, enum state state)
 {
 	for (unsigned i = begin; i < end; i++) {
 		if (b->fibre[i].state != state)
@@ -231,7 +243,7 @@ static void release(struct block *b, unsigned begin, unsigned end, enum state st
 }
 
 /* Thread i has stopped. */
-static void note_stop(struct block *b, unsigned i)
+UNSEEN static void note_stop(struct block *b, unsigned i)
 {
 	struct warp *w = &b->warp[i / WARP];
 
@@ -258,12 +270,13 @@ static void note_stop(struct block *b, unsigned i)
 	}
 }
 
-static void run_block(struct block *b, size_t shared)
+UNSEEN static void run_block(struct block *b, size_t shared)
 {
 	b->n_ready = b->n_at = 0;
 	b->n_alive = b->n_threads;
 	b->n_shared = shared;
 	memset(b->shared, DIRT, shared + CANARY_BYTES);
+	releases(&b->begin);
 	for (unsigned i = 0; i < b->n_threads; i++)
 		prepare(b, i);
 	for (unsigned i = 0; i < b->n_threads / WARP; i++)
@@ -279,11 +292,8 @@ static void run_block(struct block *b, size_t shared)
 		gpu_place.thread = i;
 		switch_to(b, i);
 		note_stop(b, i);
-#if defined(__SANITIZE_THREAD__)
-		if (b->fibre[i].state == DONE)
-			__tsan_destroy_fiber(b->fibre[i].tsan);
-#endif
 	}
+	acquires(&b->end);
 	for (size_t i = 0; i < CANARY_BYTES; i++)
 		if (b->shared[shared + i] != DIRT)
 			gpu_host_fail("a write behind the shared memory that was asked for");
@@ -291,24 +301,33 @@ static void run_block(struct block *b, size_t shared)
 
 /* ---- What a kernel calls ---- */
 
-void gpu_sync(void)
+UNSEEN void gpu_sync(void)
 {
+	char *sync = &running->sync[running->fibre[gpu_place.thread].n_syncs++ % 2];
+
+	releases(sync);
 	stop(AT_BLOCK);
+	acquires(sync);
 }
 
-static void meet(enum together what)
+UNSEEN static void meet(enum together what)
 {
 	running->fibre[gpu_place.thread].what = what;
 	stop(AT_WARP);
 }
 
-void gpu_sync_warp(void)
+UNSEEN void gpu_sync_warp(void)
 {
+	struct warp *w = &running->warp[gpu_place.thread / WARP];
+	char *sync = &w->sync[running->fibre[gpu_place.thread].n_warp_syncs++ % 2];
+
+	releases(sync);
 	meet(TOGETHER_SYNC);
+	acquires(sync);
 }
 
 /* All lanes give a word; returns the warp's. */
-static const uint32_t *exchange(uint32_t mine, enum together what)
+UNSEEN static const uint32_t *exchange(uint32_t mine, enum together what)
 {
 	struct fibre *f = &running->fibre[gpu_place.thread];
 	uint32_t *slot = running->warp[gpu_place.thread / WARP].slot[f->parity];
@@ -319,7 +338,7 @@ static const uint32_t *exchange(uint32_t mine, enum together what)
 	return slot;
 }
 
-float gpu_shuffle_xor(float v, unsigned mask)
+UNSEEN float gpu_shuffle_xor(float v, unsigned mask)
 {
 	const uint32_t *slot;
 	uint32_t bits;
@@ -330,7 +349,7 @@ float gpu_shuffle_xor(float v, unsigned mask)
 	return v;
 }
 
-uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
+UNSEEN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
 {
 	const unsigned lane = gpu_place.thread % WARP;
 	const uint32_t *slot = exchange(v, TOGETHER_UP);
@@ -338,7 +357,7 @@ uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
 	return lane >= by ? slot[lane - by] : v;
 }
 
-uint32_t gpu_ballot(bool yes)
+UNSEEN uint32_t gpu_ballot(bool yes)
 {
 	const uint32_t *slot = exchange(yes, TOGETHER_BALLOT);
 	uint32_t all = 0;
@@ -356,13 +375,20 @@ static void check_copy(const struct block *b, const unsigned char *to, const voi
 		gpu_host_fail("a copy goes to other than shared memory");
 }
 
+/* Word by word, for the thread sanitizer does not see a memcpy that the compiler writes out. */
+static void copy_16(void *to, const void *from)
+{
+	for (unsigned i = 0; i < 4; i++)
+		((volatile uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+}
+
 void gpu_copy_16(void *shared, const void *from)
 {
 	struct fibre *f = &running->fibre[gpu_place.thread];
 
 	check_copy(running, shared, from);
 	if (draw(running) % 2 == 0) {
-		memcpy(shared, from, 16);
+		copy_16(shared, from);
 		return;
 	}
 	if (f->n_copies == MOST_COPIES)
@@ -382,7 +408,7 @@ void gpu_wait_copies(unsigned n)
 
 	for (unsigned i = 0; i < f->n_copies; i++) {
 		if (f->copy[i].group + n < f->group)
-			memcpy(f->copy[i].to, f->copy[i].from, 16);
+			copy_16(f->copy[i].to, f->copy[i].from);
 		else
 			f->copy[left++] = f->copy[i];
 	}
@@ -484,6 +510,11 @@ void gpu_close(struct gpu *g)
 	od_late_free(g->late);
 	if (g->block != NULL && g->block->stacks != NULL && g->block->stacks != MAP_FAILED)
 		munmap(g->block->stacks, (size_t)MAX_THREADS * STACK_BYTES);
+#if defined(__SANITIZE_THREAD__)
+	for (unsigned i = 0; g->block != NULL && i < MAX_THREADS; i++)
+		if (g->block->fibre[i].tsan != NULL)
+			__tsan_destroy_fiber(g->block->fibre[i].tsan);
+#endif
 	if (g->block != NULL)
 		free(g->block->shared);
 	free(g->block);
@@ -626,7 +657,7 @@ struct launch {
 	_Alignas(16) unsigned char args[];
 };
 
-static int do_launch(void *arg, struct od_err *err)
+UNSEEN static int do_launch(void *arg, struct od_err *err)
 {
 	const struct launch *l = arg;
 	struct block *b = l->g->block;
