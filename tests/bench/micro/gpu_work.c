@@ -82,11 +82,16 @@ static int put(struct gpu_set *s, struct od_ref to, const void *from, size_t n)
 	return od_device_sync(s->d, s->err);
 }
 
-/* n bytes at each of so many places. */
-static int put_each(struct gpu_set *s, struct od_ref to, const void *from, size_t n, size_t places, uint64_t stride)
+/* n bytes so many times, one behind the other. The device repeats them: what the host would have to make and to send is gigabytes. */
+static int put_each(struct gpu_set *s, struct od_ref to, const void *from, size_t n, size_t times)
 {
-	for (size_t i = 0; i < places; i++)
-		od_device_put(s->d, OD_QUEUE_COMPUTE, od_ref_at(to, i * stride), from, n);
+	od_device_put(s->d, OD_QUEUE_COMPUTE, to, from, n);
+	for (size_t done = 1, more; done < times; done += more) {
+		more = times - done < done ? times - done : done;
+		od_device_run(s->d, OD_QUEUE_COMPUTE,
+			      &(struct od_op){ .kind = OD_OP_COPY, .n_rows = 1, .profile = OD_PROFILE_F32,
+					       .copy = { .from = to, .to = od_ref_at(to, done * n), .n = more * n } });
+	}
 	return od_device_sync(s->d, s->err);
 }
 
@@ -120,7 +125,7 @@ static struct od_ref random_bytes(struct gpu_set *s, size_t n, size_t places)
 	for (size_t i = 0; s->rc == OD_OK && i <= n / sizeof(*x); i++)
 		x[i] = (uint32_t)draw(&seed);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, to, x, n, places, n);
+		s->rc = put_each(s, to, x, n, places);
 	return to;
 }
 
@@ -221,9 +226,9 @@ static void add_recovery(struct gpu_set *s, const char *key, const char *goal, c
 	struct gpu_work *w = add_work(s, key, goal, places * m->n_chunks);
 
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, sm, m->sm, m->n, places, m->n);
+		s->rc = put_each(s, sm, m->sm, m->n, places);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, e, planes ? m->coded : m->e, e_bytes, places, e_bytes);
+		s->rc = put_each(s, e, planes ? m->coded : m->e, e_bytes, places);
 	for (size_t i = 0; s->rc == OD_OK && i < w->n_steps; i++) {
 		const size_t place = i / m->n_chunks, c = i % m->n_chunks, row = c * m->chunk_rows, left = m->n_out - row;
 		const uint64_t weight = place * m->n + row * m->n_in;
@@ -287,7 +292,7 @@ static void add_bf16(struct gpu_set *s, const struct product *p, const char *key
 	struct od_weight *w = new_host(s, places, sizeof(*w));
 
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, data, m->plain, 2 * m->n, places, 2 * m->n);
+		s->rc = put_each(s, data, m->plain, 2 * m->n, places);
 	for (size_t i = 0; s->rc == OD_OK && i < places; i++)
 		w[i] = weight_of(m, OD_BF16, od_ref_at(data, i * 2 * m->n));
 	add_product(s, p, key, "0.90 of copy", w, places)->moved_bytes = places * 2 * m->n;
@@ -302,9 +307,9 @@ static void add_planes(struct gpu_set *s, const struct product *p, const char *k
 	struct gpu_work *work;
 
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, sm, m->sm, m->n, places, m->n);
+		s->rc = put_each(s, sm, m->sm, m->n, places);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, coded, m->coded, m->coded_bytes, places, m->coded_bytes);
+		s->rc = put_each(s, coded, m->coded, m->coded_bytes, places);
 	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
 		w[i] = weight_of(m, OD_BF16, od_ref_at(sm, i * m->n));
 		w[i].coded = od_ref_at(coded, i * m->coded_bytes);
@@ -373,9 +378,9 @@ static void fill_experts(struct gpu_set *s, const struct layer *l, struct od_exp
 		const struct od_ref coded = planes ? new_buf(s, l->n_experts * (uint64_t)m->coded_bytes) : (struct od_ref){ 0 };
 
 		if (s->rc == OD_OK)
-			s->rc = put_each(s, data, planes ? (const void *)m->sm : m->plain, bytes, l->n_experts, bytes);
+			s->rc = put_each(s, data, planes ? (const void *)m->sm : m->plain, bytes, l->n_experts);
 		if (s->rc == OD_OK && planes)
-			s->rc = put_each(s, coded, m->coded, m->coded_bytes, l->n_experts, m->coded_bytes);
+			s->rc = put_each(s, coded, m->coded, m->coded_bytes, l->n_experts);
 		for (size_t i = 0; s->rc == OD_OK && i < l->n_experts; i++) {
 			struct od_weight *w = &e[i].mat[mat];
 
@@ -460,7 +465,7 @@ static struct od_stream new_stream(struct gpu_set *s, struct od_ref tables, size
 	make_sample(s, &page, OD_KV_PAGE, k.row_bytes / sizeof(uint16_t), OD_KV_PAGE);
 	k.pages = new_buf(s, n_texts * k.table_pages * k.page_bytes);
 	if (s->rc == OD_OK)
-		s->rc = put_each(s, k.pages, page.plain, k.page_bytes, n_texts * k.table_pages, k.page_bytes);
+		s->rc = put_each(s, k.pages, page.plain, k.page_bytes, n_texts * k.table_pages);
 	return k;
 }
 
