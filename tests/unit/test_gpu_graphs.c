@@ -230,7 +230,7 @@ static void old_graphs_go(void **state)
 	struct world *w = *state;
 	unsigned made;
 
-	for (unsigned i = 0; i < GPU_MAX_GRAPHS; i++) {
+	for (unsigned i = 0; i < GPU_GRAPHS_LAUNCHES / 8; i++) {
 		for (unsigned round = 0; round < 2; round++) {
 			give_run(w, 8, 1000 * (uint64_t)i);
 			flush(w);
@@ -238,7 +238,7 @@ static void old_graphs_go(void **state)
 	}
 	check(w);
 	made = w->s.n_made;
-	assert_int_equal(made, GPU_MAX_GRAPHS);
+	assert_int_equal(made, GPU_GRAPHS_LAUNCHES / 8);
 	give_run(w, 8, 0); /* the oldest is used once more, so the second one will go */
 	flush(w);
 	for (unsigned round = 0; round < 2; round++) {
@@ -255,6 +255,12 @@ static void old_graphs_go(void **state)
 		flush(w);
 	}
 	assert_int_equal(w->s.n_made, made + 2);
+	for (unsigned round = 0; round < 2; round++) { /* two of eight launches make room for one of sixteen */
+		give_run(w, 16, 5);
+		flush(w);
+	}
+	assert_int_equal(w->s.n_made, made + 3);
+	assert_int_equal(w->s.n_freed, 4);
 	check(w);
 }
 

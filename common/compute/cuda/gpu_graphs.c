@@ -36,7 +36,7 @@ struct gpu_graphs {
 	uint64_t seen[SEEN]; /* hashes of the last runs that were not known */
 	unsigned n_seen;
 	struct known *known;
-	unsigned n_known;
+	unsigned n_launches; /* of all known */
 	uint64_t clock;
 	bool full; /* the GPU has no memory for more */
 	bool stopped;
@@ -102,7 +102,7 @@ static void drop_oldest(struct gpu_graphs *g)
 			oldest = at;
 	k = *oldest;
 	*oldest = k->next;
-	g->n_known--;
+	g->n_launches -= k->run.n;
 	free_known(k);
 }
 
@@ -121,7 +121,7 @@ static struct known *make(struct gpu_graphs *g, uint64_t hash)
 	struct gpu_launch list[GPU_GRAPH_MOST];
 	struct known *k;
 
-	if (g->n_known == GPU_MAX_GRAPHS)
+	while (g->n_launches + g->now.n > GPU_GRAPHS_LAUNCHES)
 		drop_oldest(g);
 	k = calloc(1, sizeof(*k));
 	if (k == NULL)
@@ -140,7 +140,7 @@ static struct known *make(struct gpu_graphs *g, uint64_t hash)
 	}
 	k->next = g->known;
 	g->known = k;
-	g->n_known++;
+	g->n_launches += k->run.n;
 	return k;
 }
 

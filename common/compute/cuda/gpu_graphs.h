@@ -20,7 +20,9 @@ extern "C" {
 
 #define GPU_GRAPH_LEAST 6u  /* launches; fewer are given one by one */
 #define GPU_GRAPH_MOST 64u  /* so that the GPU begins before the host has gathered a whole step */
-#define GPU_MAX_GRAPHS 256u /* that are kept; then the one that was not used for longest goes */
+/* Of all graphs that are kept; then those that were not used for longest go. A launch takes up to 4 KiB for its arguments, of the host's
+ * memory and of the GPU's. */
+#define GPU_GRAPHS_LAUNCHES 4096u
 
 struct gpu_graphs;
 
