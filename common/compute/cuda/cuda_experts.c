@@ -185,9 +185,10 @@ static void multiply(struct round *r, bool down)
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
 	r->products.down = down;
+	r->products.planes_blocks = r->table->blocks[down];
 	if (r->table->blocks[down] > 0)
 		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
-							  (struct gpu_grid){ r->table->blocks[down] * (down ? 1 : 2), r->most_tiles, 1 },
+							  (struct gpu_grid){ r->most_tiles, r->table->blocks[down] * (down ? 1 : 2), 1 },
 							  GPU_PLANES_SHARED, &r->products), "experts as planes");
 	for (unsigned form = 0; form < GPU_N_FORMS; form++) {
 		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs());
@@ -195,7 +196,7 @@ static void multiply(struct round *r, bool down)
 		if ((r->table->forms[down] >> form & 1) == 0)
 			continue;
 		od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c),
-									    (struct gpu_grid){ down ? blocks : 2 * blocks, r->most_tiles, 1 },
+									    (struct gpu_grid){ r->most_tiles, down ? blocks : 2 * blocks, 1 },
 									    gpu_product_shared((enum gpu_form)form), &r->products),
 				 "experts");
 	}

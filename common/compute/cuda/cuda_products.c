@@ -76,7 +76,7 @@ static void flush_planes(struct list *l)
 
 	if (l->planes.n == 0)
 		return;
-	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ l->n_blocks, 1, 1 }, GPU_PLANES_SHARED,
+	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ 1, l->n_blocks, 1 }, GPU_PLANES_SHARED,
 							  &l->planes), "products of planes");
 	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
 }
@@ -92,7 +92,7 @@ static void flush_plain(struct list *l)
 		return;
 	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs());
 	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
-								    (struct gpu_grid){ blocks, od_cuda_blocks(l->most_rows, rows), 1 },
+								    (struct gpu_grid){ od_cuda_blocks(l->most_rows, rows), blocks, 1 },
 								    gpu_product_shared((enum gpu_form)a->p[0].w.form), a),
 			 "products");
 	l->args.n = 0;

@@ -228,10 +228,10 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 	const struct gpu_planes_product *p;
 	uint32_t i = 0;
 
-	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_x())
+	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_y())
 		i++;
 	p = &a->p[i];
-	find_outputs(t, p->sm, p->coded, a->chunk_at + p->first_chunk, &p->chunks, p->n_out, p->n_in, gpu_block_x() - p->first_block);
+	find_outputs(t, p->sm, p->coded, a->chunk_at + p->first_chunk, &p->chunks, p->n_out, p->n_in, gpu_block_y() - p->first_block);
 	t->x = p->x, t->x_stride = p->n_in, t->x_pair = NULL;
 	t->y = p->y, t->y_stride = p->y_stride, t->y_pair = NULL;
 	t->top_k = 1, t->n_rows = p->n_rows;
@@ -241,15 +241,15 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 
 GPU_FN void find_expert(const struct gpu_expert_products *a, const struct gpu_tile *tile, struct task *t)
 {
-	const uint32_t half = gpu_grid_x() / 2;
-	const bool up = !a->down && gpu_block_x() >= half;
+	const bool up = !a->down && gpu_block_y() >= a->planes_blocks;
 	const struct gpu_mat *m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	const size_t in_round = (size_t)(tile->first - a->first) * a->intermediate;
 
 	t->n = 0;
 	if (m->form != GPU_PLANES)
 		return;
-	find_outputs(t, m->data, m->coded, m->chunk_at, &m->chunks, m->n_out, m->n_in, gpu_block_x() - (up ? half : 0));
+	find_outputs(t, m->data, m->coded, m->chunk_at, &m->chunks, m->n_out, m->n_in,
+		     gpu_block_y() - (up ? a->planes_blocks : 0));
 	t->x = a->down ? a->gate + in_round : a->x;
 	t->x_stride = a->down ? a->intermediate : a->hidden;
 	t->x_pair = a->down ? NULL : a->pair + tile->first;
@@ -262,7 +262,7 @@ GPU_FN void find_expert(const struct gpu_expert_products *a, const struct gpu_ti
 
 GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_products *a)
 {
-	const uint32_t index = a->tiles_before[0] + gpu_block_y();
+	const uint32_t index = a->tiles_before[0] + gpu_block_x();
 
 	if (index >= a->tiles_before[1])
 		return;

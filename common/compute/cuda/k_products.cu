@@ -382,19 +382,19 @@ GPU_FN float end_sum(const unsigned form, const struct tile *t, const struct sum
 
 GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_products *a)
 {
-	const unsigned first = gpu_block_y() * R;
+	const unsigned first = gpu_block_x() * R;
 	const struct gpu_product *p;
 	struct sums s;
 	struct tile t;
 	uint32_t i = 0, n;
 
-	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_x())
+	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_y())
 		i++;
 	p = &a->p[i];
 	if (first >= p->n_rows)
 		return;
 	n = p->n_rows - first < R ? p->n_rows - first : R;
-	begin_tile(form, &t, &p->w, (gpu_block_x() - p->first_block) * BLOCK_OUTS);
+	begin_tile(form, &t, &p->w, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		set_x(&t, r, p->x + (first + (r < n ? r : n - 1)) * p->x_stride);
@@ -416,8 +416,8 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
-	const uint32_t index = a->tiles_before[0] + gpu_block_y();
-	const bool up = !a->down && gpu_block_x() >= blocks;
+	const uint32_t index = a->tiles_before[0] + gpu_block_x();
+	const bool up = !a->down && gpu_block_y() >= blocks;
 	const struct gpu_tile *tile;
 	const struct gpu_mat *m;
 	struct sums s;
@@ -429,7 +429,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	if (m->form != form)
 		return;
-	begin_tile(form, &t, m, (gpu_block_x() - (up ? blocks : 0)) * BLOCK_OUTS);
+	begin_tile(form, &t, m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile->first + (r < tile->n ? r : tile->n - 1);

@@ -81,6 +81,8 @@ struct gpu_product {
 	uint32_t first_block; /* blocks of the products before */
 };
 
+/* In the grids of products, rows come first: so blocks that read the same weights run together, and memory gives them once. */
+
 #define GPU_MAX_PRODUCTS 24u
 #define GPU_PRODUCT_THREADS 64u
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
@@ -89,7 +91,7 @@ struct gpu_products {
 	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form */
 };
 
-/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: all blocks; grid.y: n_rows / rows, rounded up. */
+/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all blocks. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
@@ -115,7 +117,7 @@ struct gpu_planes_products {
 	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
 };
 
-/* Of a launcher for 1, 2, 4 or 8 rows: grid.x: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_SHARED. */
+/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_SHARED. */
 typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
 extern gpu_planes_products_fn *const gpu_planes_products[4];
 struct gpu_chunks gpu_planes_chunks(uint32_t n_in, uint32_t chunk_rows);
@@ -154,7 +156,7 @@ struct gpu_sort {
 GPU_LAUNCHER(gpu_sort, struct gpu_sort);
 
 /* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
- * row for each pair of the round. grid.x: blocks of an expert's outputs (times two for gate and up); grid.y: tiles. */
+ * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs (times two for gate and up). */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
@@ -164,11 +166,12 @@ struct gpu_expert_products {
 	float *gate, *up; /* [together][intermediate] */
 	float *y;
 	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
+	uint32_t planes_blocks; /* of a matrix with planes, at most */
 	bool down;
 };
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
-/* Of experts with planes: grid.x: gpu_planes_blocks of the matrix (times two). Shared memory: GPU_PLANES_SHARED. */
+/* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
 
 /* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
