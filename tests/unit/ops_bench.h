@@ -294,9 +294,11 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 	if (kind == W_INT8 || w->w.grouped)
 		w->w.scale = lay_floats(b, n_out * (w->w.grouped ? od_quant_groups(n_in) : 1));
 	if (scales_of(kind) != 0) {
+		const size_t groups[] = { 32, 16, 48, 128, n_in }, group = groups[random_below(&b->seed, 5)];
+
 		w->w.scales.dtype = scales_of(kind);
-		w->w.scales.group = 32;
-		w->w.scales.at = lay_random(b, w->w.scales.dtype, n_out * ((n_in + 31) / 32));
+		w->w.scales.group = group;
+		w->w.scales.at = lay_random(b, w->w.scales.dtype, n_out * ((n_in + group - 1) / group));
 	}
 	if (kind == W_E4M3)
 		w->w.scales.divisor = lay_floats(b, 1);

@@ -111,6 +111,11 @@ GPU_FN float gpu_shuffle_xor(float v, unsigned mask)
 	return __shfl_xor_sync(GPU_ALL_LANES, v, (int)mask);
 }
 
+GPU_FN float gpu_shuffle_from(float v, unsigned lane)
+{
+	return __shfl_sync(GPU_ALL_LANES, v, (int)lane);
+}
+
 GPU_FN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by) /* the first `by` lanes get their own */
 {
 	return __shfl_up_sync(GPU_ALL_LANES, v, by);

@@ -85,7 +85,7 @@ __asm__(".text\n"
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
 /* What lanes of a warp do together; they must do the same. */
-enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_UP, TOGETHER_BALLOT };
+enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_FROM, TOGETHER_UP, TOGETHER_BALLOT };
 
 #define MOST_COPIES 64u
 
@@ -338,15 +338,25 @@ UNSEEN static const uint32_t *exchange(uint32_t mine, enum together what)
 	return slot;
 }
 
-UNSEEN float gpu_shuffle_xor(float v, unsigned mask)
+UNSEEN static float float_from(float v, enum together what, unsigned lane)
 {
 	const uint32_t *slot;
 	uint32_t bits;
 
 	memcpy(&bits, &v, sizeof(bits));
-	slot = exchange(bits, TOGETHER_XOR);
-	memcpy(&v, &slot[(gpu_place.thread % WARP) ^ mask], sizeof(v));
+	slot = exchange(bits, what);
+	memcpy(&v, &slot[lane], sizeof(v));
 	return v;
+}
+
+UNSEEN float gpu_shuffle_xor(float v, unsigned mask)
+{
+	return float_from(v, TOGETHER_XOR, (gpu_place.thread % WARP) ^ mask);
+}
+
+UNSEEN float gpu_shuffle_from(float v, unsigned lane)
+{
+	return float_from(v, TOGETHER_FROM, lane);
 }
 
 UNSEEN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)

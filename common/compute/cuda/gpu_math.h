@@ -117,10 +117,10 @@ GPU_FN float gpu_e5m2(uint32_t b)
 
 GPU_FN float gpu_e4m3(uint32_t b)
 {
-	const uint32_t sign = (b & 0x80u) << 24, rest = (b & 0x7fu) << 20;
-	const float f = gpu_bits_float(sign | rest) * 0x1p120f;
+	const int32_t top = (int32_t)(b << 24); /* four copies of the sign after the shift, of which one stays */
+	const float f = gpu_bits_float((uint32_t)(top >> 4) & 0x87f00000u) * 0x1p120f;
 
-	return rest < 0x07f00000u ? f : gpu_bits_float(sign | GPU_NAN_BITS);
+	return fabsf(f) <= 448 ? f : gpu_bits_float(GPU_NAN_BITS);
 }
 
 GPU_FN float gpu_e8m0(uint32_t b)

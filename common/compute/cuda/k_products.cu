@@ -92,10 +92,11 @@ struct tile {
 /* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
-	/* Scales hold until column `until`; the next one of each output is scale next[] of all. */
+	/* Scales hold until column `until`; the next one of each output is scale next[] of all. Or, in pieces of some whole groups, the
+	 * threads of an output have read one each, and shared is how many. */
 	float scale[OUTS];
 	size_t next[OUTS];
-	uint32_t until;
+	uint32_t until, shared;
 };
 
 GPU_FN uint32_t output_of(const struct tile *t, unsigned j)
@@ -139,6 +140,18 @@ GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct tile 
 		s->next[j] = (size_t)(output_of(t, j) < t->m->n_out ? output_of(t, j) : t->m->n_out - 1) * groups;
 }
 
+/* Of a piece of s->shared groups. */
+GPU_FN void share_scales(const struct tile *t, struct sums *s)
+{
+	const unsigned mine = gpu_lane() % SHARE < s->shared ? gpu_lane() % SHARE : 0;
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++) {
+		s->scale[j] = gpu_scale_at(t->m, s->next[j] + mine);
+		s->next[j] += s->shared;
+	}
+}
+
 GPU_FN void next_scales(const unsigned form, const struct tile *t, struct sums *s)
 {
 	GPU_UNROLL
@@ -159,22 +172,18 @@ GPU_FN void end_group(const unsigned form, const unsigned R, const struct tile *
 	}
 }
 
-/* A step of weights from column k on; code[j]: where the thread's begin. */
+/* A step of weights from column k on; code[j]: where the thread's begin. scale [OUTS], if the form is scaled. */
 GPU_FN void add_step(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
-		     struct sums *s)
+		     const float *scale, struct sums *s)
 {
 	float w[SUMS];
 
-	if (gpu_is_scaled(form) && k >= s->until) {
-		next_scales(form, t, s);
-		s->until += t->m->group;
-	}
 	GPU_UNROLL
 	for (unsigned j = 0; j < OUTS; j++) {
 		gpu_decode(form, LANES, gpu_read_raw(own_bytes(form), code[j]), w + j * LANES);
 		GPU_UNROLL
 		for (unsigned i = 0; gpu_is_scaled(form) && i < LANES; i++)
-			w[j * LANES + i] *= s->scale[j];
+			w[j * LANES + i] *= scale[j];
 	}
 	add(R, t, k, w, form == GPU_INT8_GROUP ? s->part : s->sum);
 	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
@@ -206,10 +215,15 @@ GPU_FN void add_nf4(const unsigned R, const struct tile *t, uint32_t k, const un
 GPU_FN void add_codes(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
 		      struct sums *s)
 {
-	if (form == GPU_NF4)
+	if (form == GPU_NF4) {
 		add_nf4(R, t, k, code, s);
-	else
-		add_step(form, R, t, k, code, s);
+		return;
+	}
+	if (gpu_is_scaled(form) && k >= s->until) {
+		next_scales(form, t, s);
+		s->until += t->m->group;
+	}
+	add_step(form, R, t, k, code, s->scale, s);
 }
 
 /* ---- The ring: a warp's weights on their way ---- */
@@ -235,11 +249,24 @@ GPU_FN void copy_piece(const unsigned form, const struct tile *t, uint32_t piece
 	}
 }
 
+/* Where the thread's weights of step i are. */
+GPU_FN void find_codes(const unsigned form, const unsigned char *stage, unsigned i, const unsigned char **code)
+{
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++) {
+		const unsigned r = gpu_lane() / SHARE + j * SLOTS;
+		const unsigned mine = swap_of(form, r) * UNIT + gpu_lane() % SHARE * own_bytes(form);
+
+		code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE); /* mine has no bit of a step's place */
+	}
+}
+
 GPU_FN void add_piece(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *stage, struct sums *s)
 {
 	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
-	/* A group of 64 at a time, or few steps with what reads their scales. */
-	const unsigned together = form == GPU_INT8_GROUP ? GROUP / GPU_LANES : form == GPU_NF4 ? 1 : gpu_is_scaled(form) ? 2 : steps;
+	/* A group of 64 at a time, few steps with what reads their scales, or as many steps as leave registers for all sums. */
+	const unsigned many = R > 2 && steps > 4 ? 4 : steps;
+	const unsigned together = form == GPU_INT8_GROUP ? GROUP / GPU_LANES : form == GPU_NF4 ? 1 : gpu_is_scaled(form) ? 2 : many;
 
 	GPU_NO_UNROLL
 	for (unsigned begin = 0; begin < steps; begin += together) {
@@ -247,16 +274,30 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct tile *
 		for (unsigned i = begin; i < begin + together; i++) {
 			const unsigned char *code[OUTS];
 
-			GPU_UNROLL
-			for (unsigned j = 0; j < OUTS; j++) {
-				const unsigned r = gpu_lane() / SHARE + j * SLOTS;
-				const unsigned mine = swap_of(form, r) * UNIT + gpu_lane() % SHARE * own_bytes(form);
-
-				/* mine has no bit of a step's place. */
-				code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE);
-			}
+			find_codes(form, stage, i, code);
 			add_codes(form, R, t, k + i * step_of(form), code, s);
 		}
+	}
+}
+
+/* A piece of s->shared groups of one scale each. */
+GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *stage,
+			     struct sums *s)
+{
+	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
+
+	share_scales(t, s);
+	s->until += steps * GPU_LANES;
+	GPU_UNROLL_N(2)
+	for (unsigned i = 0; i < steps; i++) {
+		const unsigned char *code[OUTS];
+		float scale[OUTS];
+
+		GPU_UNROLL
+		for (unsigned j = 0; j < OUTS; j++) /* a power of two divides the others */
+			scale[j] = gpu_shuffle_from(s->scale[j], gpu_lane() / SHARE * SHARE + i * s->shared / steps);
+		find_codes(form, stage, i, code);
+		add_step(form, R, t, k + i * GPU_LANES, code, scale, s);
 	}
 }
 
@@ -267,6 +308,7 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct t
 	unsigned char *ring = gpu_shared() + gpu_warp() * STAGES * STAGE;
 	uint32_t now = 0;
 
+	s->shared = gpu_is_scaled(form) && columns % t->m->group == 0 && columns / t->m->group <= SHARE ? columns / t->m->group : 0;
 	GPU_NO_UNROLL
 	for (uint32_t i = 0; i + 1 < STAGES; i++) {
 		if (i < n)
@@ -280,7 +322,10 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct t
 		if (i + STAGES - 1 < n)
 			copy_piece(form, t, i + STAGES - 1, ring + (now > 0 ? now - 1 : STAGES - 1) * STAGE);
 		gpu_end_copies();
-		add_piece(form, R, t, i * columns, ring + now * STAGE, s);
+		if (gpu_is_scaled(form) && s->shared > 0)
+			add_shared_piece(form, R, t, i * columns, ring + now * STAGE, s);
+		else
+			add_piece(form, R, t, i * columns, ring + now * STAGE, s);
 		now = now + 1 < STAGES ? now + 1 : 0;
 	}
 	return n * columns;
