@@ -30,7 +30,7 @@ def names(text):
 
 
 def branches(text):
-    text = re.sub(r"^#if __CUDA_ARCH__.*?^#endif$", lambda inner: re.sub(r"^#(if|else|endif).*$", "", inner.group(), flags=re.M), text,
+    text = re.sub(r"^#if [^\n]*__CUDA_ARCH__.*?^#endif$", lambda inner: re.sub(r"^#(if|else|endif).*$", "", inner.group(), flags=re.M), text,
                   flags=re.M | re.S)
     m = re.search(r"^#ifdef __CUDACC__$(.*?)^#else$(.*?)^#endif$", text, re.M | re.S)
     if m is None:

@@ -59,11 +59,13 @@ NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/
 CUDA_NEWEST := $(if $(NVCC),$(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
 CUDA_ARCHS ?= 75 80 86 87 89 90 $(CUDA_NEWEST)
 CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
-# The kernels need nothing newer than the oldest: one PTX is compiled to the code of each, and on still newer ones by the driver.
-CUDA_OLDEST = $(firstword $(CUDA_ARCHS))
+# Copies to shared memory that a thread need not wait for begin with 80 (gpu.h): the PTX of that is compiled to the code of all newer
+# ones, and on still newer ones by the driver. 75 has a PTX of its own.
 empty :=
 space := $(empty) $(empty)
-CUDA_CODE = -gencode arch=compute_$(CUDA_OLDEST),code=[$(subst $(space),$(comma),compute_$(CUDA_OLDEST) $(CUDA_ARCHS:%=sm_%))]
+CUDA_NEWER = $(filter-out 75,$(CUDA_ARCHS))
+CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75,code=sm_75) \
+	$(if $(CUDA_NEWER),-gencode arch=compute_80,code=[$(subst $(space),$(comma),compute_80 $(CUDA_NEWER:%=sm_%))])
 NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
 PLUGINS :=
 ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)

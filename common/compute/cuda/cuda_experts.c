@@ -37,7 +37,6 @@ static size_t table_bytes(const struct od_expert *of, uint32_t n)
 	return n * sizeof(struct gpu_expert) + chunks * sizeof(uint64_t);
 }
 
-
 static void free_table(struct od_cuda_device *c, struct od_cuda_table *t)
 {
 	if (t == NULL)
@@ -165,7 +164,7 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 	const uint64_t some = s->together < s->n_experts ? s->together : s->n_experts, all = pairs / s->rows + s->n_experts + rounds;
 	const uint64_t before = od_round_up(all * sizeof(struct gpu_tile), 256);
 
-	l->most_tiles = (uint32_t)(s->together / s->rows + some);
+	l->most_tiles = (uint32_t)(s->together / s->rows + some < s->together ? s->together / s->rows + some : s->together);
 	l->tile = c->scratch;
 	l->tiles_before = (uint32_t *)(void *)((char *)c->scratch + before);
 	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= 65535;

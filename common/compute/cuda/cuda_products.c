@@ -81,16 +81,20 @@ static void flush_planes(struct list *l)
 	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
 }
 
+/* Of the first n. */
+static uint32_t blocks_before(const struct gpu_products *a, uint32_t n)
+{
+	return n > 0 ? a->p[n - 1].first_block + od_cuda_blocks(a->p[n - 1].w.n_out, gpu_product_outs()) : 0;
+}
+
 static void flush_plain(struct list *l)
 {
 	const struct gpu_products *a = &l->args;
-	const struct gpu_product *last = &a->p[a->n - 1];
-	unsigned rows, blocks;
-	const unsigned index = launcher_of(l->most_rows, &rows);
+	unsigned rows;
+	const unsigned index = launcher_of(l->most_rows, &rows), blocks = blocks_before(a, a->n);
 
 	if (a->n == 0)
 		return;
-	blocks = last->first_block + od_cuda_blocks(last->w.n_out, gpu_product_outs());
 	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
 								    (struct gpu_grid){ od_cuda_blocks(l->most_rows, rows), blocks, 1 },
 								    gpu_product_shared((enum gpu_form)a->p[0].w.form), a),
@@ -110,15 +114,11 @@ static void add(struct list *l, const struct gpu_product *p)
 {
 	struct gpu_products *a = &l->args;
 
-	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && a->p[0].w.form != p->w.form))
+	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && a->p[0].w.form != p->w.form) ||
+	    blocks_before(a, a->n) + od_cuda_blocks(p->w.n_out, gpu_product_outs()) > GPU_MAX_GRID_Y)
 		flush_plain(l);
 	a->p[a->n] = *p;
-	a->p[a->n].first_block = 0;
-	if (a->n > 0) {
-		const struct gpu_product *before = &a->p[a->n - 1];
-
-		a->p[a->n].first_block = before->first_block + od_cuda_blocks(before->w.n_out, gpu_product_outs());
-	}
+	a->p[a->n].first_block = blocks_before(a, a->n);
 	a->n++;
 	l->most_rows = p->n_rows > l->most_rows ? p->n_rows : l->most_rows;
 }

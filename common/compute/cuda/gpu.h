@@ -195,10 +195,10 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 	return __ldcs((const uint32_t *)at);
 }
 
-/* Rows are read more than once; aligned to the type. */
+/* Rows, which are read more than once, and which the kernel does not write; aligned to the type. */
 GPU_FN float2 gpu_load_f2(const float *at)
 {
-	return __ldca((const float2 *)at);
+	return __ldg((const float2 *)at);
 }
 
 /* The thread copies 16 bytes to shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
@@ -210,6 +210,13 @@ GPU_FN void gpu_copy_16(void *shared, const void *from)
 	*(uint4 *)shared = gpu_load_16(from);
 #endif
 }
+
+/* Of a ring that is as far ahead as n - 1 stages; where copies are waited for, one is enough. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GPU_STAGES(n) 2u
+#else
+#define GPU_STAGES(n) (n)
+#endif
 
 /* A group of copies ends: those that the thread has begun since the one before, or none. */
 GPU_FN void gpu_end_copies(void)
@@ -226,7 +233,7 @@ GPU_FN void gpu_end_copies(void)
 #define gpu_wait_copies(n)
 #endif
 
-GPU_FN void gpu_check_aligned(const void *at, size_t n)
+GPU_FN void gpu_check_aligned(const void *at, size_t n) /* a GPU faults by itself */
 {
 	(void)at;
 	(void)n;
@@ -247,6 +254,7 @@ typedef float2 gpu_f2;
 #define GPU_UNROLL
 #define GPU_UNROLL_N(n)
 #define GPU_NO_UNROLL
+#define GPU_STAGES(n) (n)
 
 #define GPU_KERNEL(name, type, n_threads)                                                           \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \

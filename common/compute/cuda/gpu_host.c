@@ -732,7 +732,7 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 	if (atomic_load(&s->g->lost))
 		return ERROR_LOST;
 	note_launched(k->name);
-	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > 65535 || l->grid.z > 65535 || k->n_threads == 0 ||
+	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > GPU_MAX_GRID_Y || l->grid.z > GPU_MAX_GRID_Y || k->n_threads == 0 ||
 	    k->n_threads % WARP != 0 || k->n_threads > MAX_THREADS || l->shared > MOST_SHARED)
 		return ERROR_LAUNCH;
 	if (atomic_fetch_add(&s->g->n_asked, 1) + 1 == s->g->refuse_at)

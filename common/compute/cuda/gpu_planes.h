@@ -1,6 +1,6 @@
 /* gpu_planes.h - weights as SM bytes and planes of exponents (planes.h): a block of threads makes BF16 of a block of a chunk.
  *
- * Where memory is fast, instructions are what limits this: some ten for a weight. So four codes are decoded by one look in a table, and
+ * Where memory is fast, instructions are what limits this: some fifteen for a weight. So four codes are decoded by one look in a table, and
  * a thread keeps the next escapes in registers.
  * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. */
 #ifndef OD_COMPUTE_GPU_PLANES_H
@@ -71,34 +71,42 @@ GPU_FN uint32_t level_bytes(uint32_t n)
 	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;
 }
 
-/* n words of 4 bytes at any address, by loads that are aligned, which reach up to four bytes further. No more than the first byte need be
- * there: what is behind weights can be read (OD_PAD_BYTES). */
-GPU_FN void words_at(const unsigned n, const uint8_t *at, uint32_t *to)
+/* The n + 1 aligned words that have n words of 4 bytes at any address. Only the first byte need be there: what is behind weights can be
+ * read (OD_PAD_BYTES). */
+GPU_FN void load_words(const unsigned n, const uint8_t *at, uint32_t *to)
 {
-	const uint32_t skip = (uint32_t)((uintptr_t)at % 4);
-	uint32_t w[5];
-
 	GPU_UNROLL
 	for (unsigned i = 0; i <= n; i++)
-		w[i] = gpu_load_4(at - skip + 4 * i);
-	GPU_UNROLL
-	for (unsigned i = 0; i < n; i++)
-		to[i] = gpu_funnel(w[i], w[i + 1], 8 * skip);
+		to[i] = gpu_load_4(at - (uintptr_t)at % 4 + 4 * i);
 }
 
-/* The thread's group of a level of n codes: both planes. Behind the last code there is any, but no escape. */
-GPU_FN void load_group(const uint8_t *level, uint32_t n, uint64_t plane[2])
+/* Those n words. */
+GPU_FN void shift_words(const unsigned n, const uint8_t *at, const uint32_t *from, uint32_t *to)
+{
+	GPU_UNROLL
+	for (unsigned i = 0; i < n; i++)
+		to[i] = gpu_funnel(from[i], from[i + 1], (uint32_t)((uintptr_t)at % 4) * 8);
+}
+
+/* Where the thread's group of a level of n codes begins; of a thread without one, where the level does. */
+GPU_FN const uint8_t *group_at(const uint8_t *level, uint32_t n)
+{
+	return level + (64 * gpu_thread() < n ? 16 * gpu_thread() : 0);
+}
+
+/* The thread's group of a level of n codes, from what load_words has loaded: both planes. Codes behind the last one are any, but never
+ * escapes. */
+GPU_FN void make_planes(const uint8_t *level, uint32_t n, const uint32_t *words, uint64_t plane[2])
 {
 	const uint32_t first = 64 * gpu_thread(), bytes = n - first < 64 ? (n - first + 7) / 8 : 8;
 	uint32_t w[4];
 
-	plane[0] = plane[1] = 0;
-	if (first >= n)
-		return;
-	words_at(4, level + first / 4, w);
+	shift_words(4, group_at(level, n), words, w);
 	plane[0] = (uint64_t)w[1] << 32 | w[0];
 	plane[1] = (uint64_t)w[3] << 32 | w[2];
-	if (bytes < 8)
+	if (first >= n)
+		plane[0] = plane[1] = 0;
+	else if (bytes < 8)
 		plane[1] = (plane[0] >> 8 * bytes | plane[1] << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
 }
 
@@ -224,19 +232,42 @@ GPU_FN void decode_group(const bool has_table, const uint64_t plane[2], uint32_t
 	}
 }
 
-#define TABLE_BYTES (256 * sizeof(uint32_t))
+/* The thread's units of a block's SM bytes, [weights]; what lies behind the last one is any. */
+GPU_FN void load_units(const uint8_t *sm, uint32_t weights, gpu_u2 *mine)
+{
+	if ((uintptr_t)sm % 8 == 0) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < GPU_PLANES_UNITS; i++)
+			if (8 * gpu_thread() + i * GPU_PLANES_STRIDE < weights)
+				mine[i] = gpu_load_8(sm + 8 * gpu_thread() + i * GPU_PLANES_STRIDE);
+		return;
+	}
+	GPU_UNROLL
+	for (unsigned i = 0; i < GPU_PLANES_UNITS; i++) {
+		const uint8_t *at = sm + 8 * gpu_thread() + i * GPU_PLANES_STRIDE;
+		uint32_t words[3] = { 0, 0, 0 }, w[2];
 
-GPU_FN void decode_levels(const bool has_table, const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, const uint64_t plane[LEVELS][2],
-			  const uint32_t *next, const uint32_t *table, uint8_t *e, uint8_t *other)
+		if (8 * gpu_thread() + i * GPU_PLANES_STRIDE < weights)
+			load_words(2, at, words);
+		shift_words(2, at, words, w);
+		mine[i].x = w[0], mine[i].y = w[1];
+	}
+}
+
+#define TABLE_BYTES (GPU_PLANES_THREADS * sizeof(uint32_t))
+static_assert(GPU_PLANES_THREADS == 256, "each thread makes an entry of the table");
+
+GPU_FN void decode_levels(const bool has_table, const uint32_t *symbols, const uint8_t *plain, const uint32_t *n,
+			  const uint64_t plane[LEVELS][2], const uint32_t *next, const uint32_t *table, uint8_t *e, uint8_t *other)
 {
 	GPU_UNROLL
 	for (unsigned l = LEVELS; l-- > 0;) {
-		const uint8_t *s = chunk + 3 * l, *below = l == LEVELS - 1 ? plain : l % 2 == 0 ? other : e;
+		const uint8_t *below = l == LEVELS - 1 ? plain : l % 2 == 0 ? other : e;
 		struct below b;
 
 		if (64 * gpu_thread() < n[l]) {
 			begin_below(&b, below + next[l]);
-			decode_group(has_table, plane[l], u16_at(s) | (uint32_t)s[2] << 16, &b, table, l % 2 == 0 ? e : other, l == 0);
+			decode_group(has_table, plane[l], symbols[l], &b, table, l % 2 == 0 ? e : other, l == 0);
 		}
 		if (l > 0)
 			gpu_sync();
@@ -246,22 +277,30 @@ GPU_FN void decode_levels(const bool has_table, const uint8_t *chunk, const uint
 /* The exponents of a coded block, whose levels have n codes (n[LEVELS]: plain bytes), to e, with units in their order; other: as much
  * room. The deepest level comes first: its bytes are what the escapes of the level above stand for, and so on, from one place to the
  * other and back. The table is where other has room for it, which it nearly always has. */
-GPU_FN void decode(const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, uint8_t *e, uint8_t *other)
+GPU_FN void decode(const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, const uint8_t *sm, gpu_u2 *mine, uint8_t *e, uint8_t *other)
 {
 	uint32_t *table = (uint32_t *)(void *)(other + GPU_PLANES_BLOCK - TABLE_BYTES);
-	const uint8_t *level = plain + n[LEVELS];
+	const uint8_t *level[LEVELS], *at = plain + n[LEVELS];
+	uint32_t words[LEVELS][5], symbols[LEVELS], next[LEVELS];
 	uint64_t plane[LEVELS][2];
-	uint32_t next[LEVELS];
 
+	/* Without a branch: so all loads are under way together. */
+	load_units(sm, n[0], mine);
 	GPU_UNROLL
-	for (unsigned l = LEVELS; l-- > 0; level += level_bytes(n[l]))
-		load_group(level, n[l], plane[l]);
+	for (unsigned l = LEVELS; l-- > 0; at += level_bytes(n[l])) {
+		level[l] = at;
+		load_words(4, group_at(at, n[l]), words[l]);
+		symbols[l] = u16_at(chunk + 3 * l) | (uint32_t)chunk[3 * l + 2] << 16;
+	}
+	GPU_UNROLL
+	for (unsigned l = 0; l < LEVELS; l++)
+		make_planes(level[l], n[l], words[l], plane[l]);
 	table[gpu_thread()] = entry_of(gpu_thread());
 	count_before(plane, (uint32_t *)(void *)other, next); /* other is not written before the barrier behind the deepest level */
 	if (n[1] <= GPU_PLANES_BLOCK - TABLE_BYTES)
-		decode_levels(true, chunk, plain, n, plane, next, table, e, other);
+		decode_levels(true, symbols, plain, n, plane, next, table, e, other);
 	else
-		decode_levels(false, chunk, plain, n, plane, next, table, e, other);
+		decode_levels(false, symbols, plain, n, plane, next, table, e, other);
 }
 
 /* The exponents of block `block` of a checked chunk, to shared memory, while the thread loads its units of the block's SM bytes, sm
@@ -271,36 +310,27 @@ GPU_FN void gpu_planes_decode(const uint8_t *chunk, uint32_t block, uint32_t wei
 {
 	uint8_t *exponents = shared + GPU_PLANES_BLOCK;
 	const uint8_t *at = chunk + u32_at(chunk + HEADER_BYTES + 4 * block);
-	const bool aligned = (uintptr_t)sm % 8 == 0;
 	uint32_t n[LEVELS + 1];
 
-	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_UNITS; i++) {
-		const uint32_t unit = 8 * gpu_thread() + i * GPU_PLANES_STRIDE;
-		uint32_t w[2] = { 0, 0 };
-
-		if (!aligned && unit < weights)
-			words_at(2, sm + unit, w);
-		mine[i].x = w[0], mine[i].y = w[1];
-		if (aligned && unit < weights)
-			mine[i] = gpu_load_8(sm + unit);
-	}
 	n[0] = weights;
 	GPU_UNROLL
 	for (unsigned l = 0; l < LEVELS; l++)
 		n[l + 1] = u16_at(at + 2 * l);
 	if (u16_at(at + 6) != 0) { /* raw */
+		load_units(sm, weights, mine);
 		GPU_UNROLL
 		for (unsigned u = 0; u < 4 && 64 * gpu_thread() + 16 * u < weights; u++) {
-			uint32_t w[4];
+			const uint8_t *from = at + 8 + 64 * gpu_thread() + 16 * u;
+			uint32_t words[5], w[4];
 			gpu_u4 v;
 
-			words_at(4, at + 8 + 64 * gpu_thread() + 16 * u, w);
+			load_words(4, from, words);
+			shift_words(4, from, words, w);
 			v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];
 			gpu_store_16(exponents + unit_of(gpu_thread(), u), v);
 		}
 	} else {
-		decode(chunk, at + 8, n, exponents, shared);
+		decode(chunk, at + 8, n, sm, mine, exponents, shared);
 	}
 	gpu_sync();
 }

@@ -21,8 +21,9 @@ struct gpu;
 struct gpu_stream;
 struct gpu_event;
 
+#define GPU_MAX_GRID_Y 65535u
 struct gpu_grid {
-	unsigned x, y, z; /* blocks; each at least 1, y and z at most 65535 */
+	unsigned x, y, z; /* blocks; each at least 1, y and z at most GPU_MAX_GRID_Y */
 };
 
 /* A kernel (gpu.h makes one of each). */

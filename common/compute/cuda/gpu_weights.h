@@ -44,7 +44,7 @@ GPU_FN float gpu_code(const unsigned form, uint32_t code)
 	case GPU_SCALED_U8: return gpu_code_minus(code, 128);
 	case GPU_SCALED_U4: return gpu_code_minus(code, 8);
 	case GPU_SCALED_E2M1: return gpu_e2m1(code);
-	default: return (float)(int8_t)code; /* INT8 of all kinds */
+	default: return gpu_code_minus(code ^ 128u, 128); /* INT8 of all kinds */
 	}
 }
 

@@ -90,29 +90,39 @@ GPU_FN void store_weights(const bool lines, const gpu_u2 *sm, uint8_t *shared)
 	gpu_sync();
 }
 
-/* sum[r]: the thread's lanes of n weights from weight `first` of the block on times x[r]. */
-GPU_FN void add_lines(const unsigned R, const uint8_t *shared, uint32_t first, const float *const *x, uint32_t n, float *sum)
+/* sum[r]: the thread's lanes of a line times x[r], from column k on. */
+GPU_FN void add_line(const unsigned R, const uint8_t *shared, uint32_t line, const float *const *x, size_t k, float *sum)
 {
 	const unsigned pair = gpu_thread() % SHARE;
+	const gpu_u4 v = gpu_shared_16(shared + 2 * LINE * line + 16 * ((pair + line) % 8));
+	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
 
-	GPU_UNROLL_N(2)
-	for (uint32_t k = 0; k < n; k += LINE) {
-		const uint32_t line = (first + k) / LINE;
-		const gpu_u4 v = gpu_shared_16(shared + 2 * LINE * line + 16 * ((pair + line) % 8));
-		const uint32_t word[4] = { v.x, v.y, v.z, v.w };
+	GPU_UNROLL
+	for (unsigned s = 0; s < 4; s++) {
+		const float w0 = gpu_bf16(word[s] & 0xffffu), w1 = gpu_bits_float(word[s] & 0xffff0000u);
 
 		GPU_UNROLL
-		for (unsigned s = 0; s < 4; s++) {
-			const float w0 = gpu_bf16(word[s] & 0xffffu), w1 = gpu_bits_float(word[s] & 0xffff0000u);
+		for (unsigned r = 0; r < R; r++) {
+			const gpu_f2 by = gpu_load_f2(x[r] + k + GPU_LANES * s + LANES * pair);
 
-			GPU_UNROLL
-			for (unsigned r = 0; r < R; r++) {
-				const gpu_f2 by = gpu_load_f2(x[r] + k + GPU_LANES * s + LANES * pair);
-
-				sum[r * LANES] = fmaf(w0, by.x, sum[r * LANES]);
-				sum[r * LANES + 1] = fmaf(w1, by.y, sum[r * LANES + 1]);
-			}
+			sum[r * LANES] = fmaf(w0, by.x, sum[r * LANES]);
+			sum[r * LANES + 1] = fmaf(w1, by.y, sum[r * LANES + 1]);
 		}
+	}
+}
+
+/* Of all n weights from weight `first` of the block on. Lines are counted, so that some are under way together: as many as there are
+ * registers for. */
+GPU_FN void add_lines(const unsigned R, const uint8_t *shared, uint32_t first, const float *const *x, uint32_t n, float *sum)
+{
+	if (R <= 2) {
+		GPU_UNROLL_N(4)
+		for (uint32_t l = 0; l < n / LINE; l++)
+			add_line(R, shared, first / LINE + l, x, (size_t)l * LINE, sum);
+	} else {
+		GPU_NO_UNROLL
+		for (uint32_t l = 0; l < n / LINE; l++)
+			add_line(R, shared, first / LINE + l, x, (size_t)l * LINE, sum);
 	}
 }
 

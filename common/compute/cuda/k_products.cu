@@ -17,7 +17,7 @@
 #define UNIT 16u	       /* bytes that a thread copies at a time */
 #define PIECE (SHARE * UNIT)   /* of a row of weights */
 #define STAGE (WARP_OUTS * PIECE) /* of a warp's ring */
-#define STAGES 12u
+#define STAGES GPU_STAGES(11u)
 #define RINGS (GPU_PRODUCT_THREADS / GPU_WARP * STAGES * STAGE) /* in shared memory; NF4's values are behind them */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
@@ -78,10 +78,9 @@ GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
 	return gpu_code_at(form, row, i);
 }
 
-/* ---- A tile: a block's outputs with some rows ---- */
+/* ---- What a thread has of a block's outputs and rows ---- */
 
-/* What a thread has of it. */
-struct tile {
+struct outputs {
 	const struct gpu_mat *m;
 	const unsigned char *row[OUTS];	  /* of weights; an output behind the last one is as that, and not stored */
 	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
@@ -89,23 +88,24 @@ struct tile {
 	bool aligned;			  /* all x, to LANES */
 };
 
-/* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart. */
+/* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart.
+ * Scales hold until column `until`; the next one of each output is scale next[] of all. Where it is known which come next, they have
+ * been read ahead: those of groups of 64, and in pieces of some whole groups, of which the threads of an output read one each; shared is
+ * how many. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
-	/* Scales hold until column `until`; the next one of each output is scale next[] of all. Or, in pieces of some whole groups, the
-	 * threads of an output have read one each, and shared is how many. */
-	float scale[OUTS];
+	float scale[OUTS], ahead[OUTS];
 	size_t next[OUTS];
 	uint32_t until, shared;
 };
 
-GPU_FN uint32_t output_of(const struct tile *t, unsigned j)
+GPU_FN uint32_t output_of(const struct outputs *t, unsigned j)
 {
 	return t->first + j * SLOTS;
 }
 
 /* to[r][j][i] += w[j][i] * x[r][k + i]. */
-GPU_FN void add(const unsigned R, const struct tile *t, uint32_t k, const float *w, float *to)
+GPU_FN void add(const unsigned R, const struct outputs *t, size_t k, const float *w, float *to)
 {
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
@@ -122,58 +122,66 @@ GPU_FN void add(const unsigned R, const struct tile *t, uint32_t k, const float 
 }
 
 /* Columns that share a scale. */
-GPU_FN uint32_t group_of(const unsigned form, const struct tile *t)
+GPU_FN uint32_t group_of(const unsigned form, const struct outputs *t)
 {
 	return is_grouped(form) ? GROUP : t->m->group;
 }
 
-GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+/* Scale next[] + i of each output; the next one is n on. */
+GPU_FN void read_scales(const unsigned form, const struct outputs *t, struct sums *s, unsigned i, unsigned n, float *to)
+{
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++) {
+		to[j] = is_grouped(form) ? t->m->scale[s->next[j] + i] : gpu_scale_at(t->m, s->next[j] + i);
+		s->next[j] += n;
+	}
+}
+
+GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
 	const uint32_t groups = gpu_is_scaled(form) || is_grouped(form) ? (t->m->n_in + group_of(form, t) - 1) / group_of(form, t) : 0;
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++)
 		s->sum[i] = s->part[i] = 0;
-	s->until = 0;
+	s->until = s->shared = 0;
 	GPU_UNROLL
 	for (unsigned j = 0; j < OUTS; j++)
 		s->next[j] = (size_t)(output_of(t, j) < t->m->n_out ? output_of(t, j) : t->m->n_out - 1) * groups;
+	if (is_grouped(form))
+		read_scales(form, t, s, 0, 1, s->ahead);
 }
 
-/* Of a piece of s->shared groups. */
-GPU_FN void share_scales(const struct tile *t, struct sums *s)
+/* Before column k. */
+GPU_FN void need_scales(const unsigned form, const struct outputs *t, size_t k, struct sums *s)
 {
-	const unsigned mine = gpu_lane() % SHARE < s->shared ? gpu_lane() % SHARE : 0;
-
-	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		s->scale[j] = gpu_scale_at(t->m, s->next[j] + mine);
-		s->next[j] += s->shared;
-	}
+	if (!gpu_is_scaled(form) || k < s->until)
+		return;
+	read_scales(form, t, s, 0, 1, s->scale);
+	s->until += t->m->group;
 }
 
-GPU_FN void next_scales(const unsigned form, const struct tile *t, struct sums *s)
+/* Of the next piece of s->shared groups. */
+GPU_FN void read_ahead(const unsigned form, const struct outputs *t, struct sums *s)
 {
-	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		s->scale[j] = is_grouped(form) ? t->m->scale[s->next[j]] : gpu_scale_at(t->m, s->next[j]);
-		s->next[j]++;
-	}
+	read_scales(form, t, s, gpu_lane() % SHARE < s->shared ? gpu_lane() % SHARE : 0, s->shared, s->ahead);
 }
 
 /* A group of 64 ends: lane = fma(the group's sum, scale, lane). */
-GPU_FN void end_group(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+GPU_FN void end_group(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	next_scales(form, t, s);
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++) {
-		s->sum[i] = fmaf(s->part[i], s->scale[i / LANES % OUTS], s->sum[i]);
+		s->sum[i] = fmaf(s->part[i], s->ahead[i / LANES % OUTS], s->sum[i]);
 		s->part[i] = 0;
 	}
+	s->until += GROUP;
+	if (s->until < t->m->n_in)
+		read_scales(form, t, s, 0, 1, s->ahead);
 }
 
 /* A step of weights from column k on; code[j]: where the thread's begin. scale [OUTS], if the form is scaled. */
-GPU_FN void add_step(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
+GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code,
 		     const float *scale, struct sums *s)
 {
 	float w[SUMS];
@@ -190,7 +198,7 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct tile *t
 		end_group(form, R, t, s);
 }
 
-GPU_FN void add_nf4(const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code, struct sums *s)
+GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code, struct sums *s)
 {
 	struct gpu_raw raw[OUTS];
 
@@ -212,17 +220,14 @@ GPU_FN void add_nf4(const unsigned R, const struct tile *t, uint32_t k, const un
 	}
 }
 
-GPU_FN void add_codes(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *const *code,
+GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code,
 		      struct sums *s)
 {
 	if (form == GPU_NF4) {
 		add_nf4(R, t, k, code, s);
 		return;
 	}
-	if (gpu_is_scaled(form) && k >= s->until) {
-		next_scales(form, t, s);
-		s->until += t->m->group;
-	}
+	need_scales(form, t, k, s);
 	add_step(form, R, t, k, code, s->scale, s);
 }
 
@@ -237,7 +242,7 @@ GPU_FN unsigned swap_of(const unsigned form, unsigned r)
 	return r % (SHARE / units) * units;
 }
 
-GPU_FN void copy_piece(const unsigned form, const struct tile *t, uint32_t piece, unsigned char *stage)
+GPU_FN void copy_piece(const unsigned form, const struct outputs *t, uint32_t piece, unsigned char *stage)
 {
 	const unsigned unit = gpu_lane() % SHARE;
 
@@ -257,11 +262,11 @@ GPU_FN void find_codes(const unsigned form, const unsigned char *stage, unsigned
 		const unsigned r = gpu_lane() / SHARE + j * SLOTS;
 		const unsigned mine = swap_of(form, r) * UNIT + gpu_lane() % SHARE * own_bytes(form);
 
-		code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE); /* mine has no bit of a step's place */
+		code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE); /* unit u is at u ^ swap_of(r) */
 	}
 }
 
-GPU_FN void add_piece(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *stage, struct sums *s)
+GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *stage, struct sums *s)
 {
 	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
 	/* A group of 64 at a time, few steps with what reads their scales, or as many steps as leave registers for all sums. */
@@ -280,13 +285,18 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct tile *
 	}
 }
 
-/* A piece of s->shared groups of one scale each. */
-GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, const unsigned char *stage,
-			     struct sums *s)
+/* A piece of s->shared groups of one scale each; more: another piece follows. */
+GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *stage,
+			     bool more, struct sums *s)
 {
 	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
+	float shared[OUTS];
 
-	share_scales(t, s);
+	GPU_UNROLL
+	for (unsigned j = 0; j < OUTS; j++)
+		shared[j] = s->ahead[j];
+	if (more)
+		read_ahead(form, t, s);
 	s->until += steps * GPU_LANES;
 	GPU_UNROLL_N(2)
 	for (unsigned i = 0; i < steps; i++) {
@@ -295,20 +305,23 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < OUTS; j++) /* a power of two divides the others */
-			scale[j] = gpu_shuffle_from(s->scale[j], gpu_lane() / SHARE * SHARE + i * s->shared / steps);
+			scale[j] = gpu_shuffle_from(shared[j], gpu_lane() / SHARE * SHARE + i * s->shared / steps);
 		find_codes(form, stage, i, code);
 		add_step(form, R, t, k + i * GPU_LANES, code, scale, s);
 	}
 }
 
 /* All whole pieces of the rows; returns how many columns these are. */
-GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
 	const uint32_t columns = PIECE / (own_bytes(form) * SHARE) * step_of(form), n = t->m->n_in / columns;
 	unsigned char *ring = gpu_shared() + gpu_warp() * STAGES * STAGE;
 	uint32_t now = 0;
 
-	s->shared = gpu_is_scaled(form) && columns % t->m->group == 0 && columns / t->m->group <= SHARE ? columns / t->m->group : 0;
+	if (gpu_is_scaled(form) && n > 0 && columns % t->m->group == 0 && columns / t->m->group <= SHARE) {
+		s->shared = columns / t->m->group;
+		read_ahead(form, t, s);
+	}
 	GPU_NO_UNROLL
 	for (uint32_t i = 0; i + 1 < STAGES; i++) {
 		if (i < n)
@@ -323,9 +336,9 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct t
 			copy_piece(form, t, i + STAGES - 1, ring + (now > 0 ? now - 1 : STAGES - 1) * STAGE);
 		gpu_end_copies();
 		if (gpu_is_scaled(form) && s->shared > 0)
-			add_shared_piece(form, R, t, i * columns, ring + now * STAGE, s);
+			add_shared_piece(form, R, t, (size_t)i * columns, ring + now * STAGE, i + 1 < n, s);
 		else
-			add_piece(form, R, t, i * columns, ring + now * STAGE, s);
+			add_piece(form, R, t, (size_t)i * columns, ring + now * STAGE, s);
 		now = now + 1 < STAGES ? now + 1 : 0;
 	}
 	return n * columns;
@@ -334,16 +347,13 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct t
 /* ---- Sums ---- */
 
 /* Column by column, of any alignment, from k on. */
-GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct tile *t, uint32_t k, struct sums *s)
+GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
 {
 	const struct gpu_mat *m = t->m;
 
 	GPU_NO_UNROLL
 	for (; k < m->n_in; k += GPU_LANES) {
-		if (gpu_is_scaled(form) && k >= s->until) {
-			next_scales(form, t, s);
-			s->until += m->group;
-		}
+		need_scales(form, t, k, s);
 		GPU_UNROLL
 		for (unsigned n = 0; n < SUMS; n++) {
 			const unsigned i = n % LANES;
@@ -364,16 +374,16 @@ GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct tile 
 }
 
 /* Whether the matrix's rows are aligned to so many bytes. */
-GPU_FN bool is_aligned(const struct tile *t, size_t bytes)
+GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 {
 	return t->aligned && t->m->row_bytes % bytes == 0 && (uintptr_t)t->m->data % bytes == 0;
 }
 
 /* All lanes of a tile. */
-GPU_FN void dots(const unsigned form, const unsigned R, const struct tile *t, struct sums *s)
+GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	const uint32_t n = t->m->n_in;
-	uint32_t k = 0;
+	const size_t n = t->m->n_in;
+	size_t k = 0;
 
 	begin_sums(form, R, t, s);
 	if (is_aligned(t, UNIT))
@@ -397,7 +407,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct tile *t, st
 }
 
 /* The block's outputs begin with first. */
-GPU_FN void begin_tile(const unsigned form, struct tile *t, const struct gpu_mat *m, uint32_t first)
+GPU_FN void begin_tile(const unsigned form, struct outputs *t, const struct gpu_mat *m, uint32_t first)
 {
 	if (form == GPU_NF4)
 		share_nf4();
@@ -410,14 +420,14 @@ GPU_FN void begin_tile(const unsigned form, struct tile *t, const struct gpu_mat
 	t->aligned = true;
 }
 
-GPU_FN void set_x(struct tile *t, unsigned r, const float *x)
+GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 {
 	t->x[r] = x + t->lane;
 	t->aligned = t->aligned && (uintptr_t)x % (LANES * sizeof(float)) == 0;
 }
 
 /* Output j of row r. All lanes of the warp call this; one of SHARE threads stores it: *stores. */
-GPU_FN float end_sum(const unsigned form, const struct tile *t, const struct sums *s, unsigned r, unsigned j, bool *stores)
+GPU_FN float end_sum(const unsigned form, const struct outputs *t, const struct sums *s, unsigned r, unsigned j, bool *stores)
 {
 	const float y = gpu_fold(s->sum + r * SUMS + j * LANES, LANES);
 
@@ -430,7 +440,7 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	const unsigned first = gpu_block_x() * R;
 	const struct gpu_product *p;
 	struct sums s;
-	struct tile t;
+	struct outputs t;
 	uint32_t i = 0, n;
 
 	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_y())
@@ -466,7 +476,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	const struct gpu_tile *tile;
 	const struct gpu_mat *m;
 	struct sums s;
-	struct tile t;
+	struct outputs t;
 
 	if (index >= a->tiles_before[1])
 		return;
@@ -500,7 +510,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 }
 
 /* Of a multiprocessor: as many as get on without spilled registers. */
-#define BLOCKS 6
+#define BLOCKS 5
 
 #define PRODUCTS(form, rows)                                                                                   \
 	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS)       \
