@@ -64,8 +64,8 @@ CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
 empty :=
 space := $(empty) $(empty)
 CUDA_NEWER = $(filter-out 75,$(CUDA_ARCHS))
-CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75,code=sm_75) \
-	$(if $(CUDA_NEWER),-gencode arch=compute_80,code=[$(subst $(space),$(comma),compute_80 $(CUDA_NEWER:%=sm_%))])
+CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75$(comma)code=sm_75) \
+	$(if $(CUDA_NEWER),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),compute_80 $(CUDA_NEWER:%=sm_%))])
 NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
 PLUGINS :=
 ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)

@@ -166,22 +166,25 @@ GPU_FN uint32_t entry_of(uint32_t i)
 }
 
 /* The level below from its next byte on: two aligned words of it, and how many bits of the first one are used up. So up to eight bytes
- * behind it are read: of the chunk, its padding, or shared memory. */
+ * behind it are read: of the chunk, its padding, or shared memory, but nothing from `end` on, which others may be writing. NULL: no end. */
 struct below {
-	const uint8_t *word;
+	const uint8_t *word, *end;
 	uint32_t low, high, bits;
 };
 
-GPU_FN uint32_t below_word(const uint8_t *at)
+GPU_FN uint32_t below_word(const struct below *b, unsigned i)
 {
-	return *(const uint32_t *)(const void *)at;
+	const uint8_t *at = b->word + 4 * i;
+
+	return b->end == NULL || at < b->end ? *(const uint32_t *)(const void *)at : 0;
 }
 
-GPU_FN void begin_below(struct below *b, const uint8_t *at)
+GPU_FN void begin_below(struct below *b, const uint8_t *at, const uint8_t *end)
 {
 	b->word = at - (uintptr_t)at % 4;
-	b->low = below_word(b->word);
-	b->high = below_word(b->word + 4);
+	b->end = end;
+	b->low = below_word(b, 0);
+	b->high = below_word(b, 1);
 	b->bits = (uint32_t)((uintptr_t)at % 4) * 8;
 }
 
@@ -193,7 +196,7 @@ GPU_FN uint32_t four_codes(const bool has_table, const uint32_t *table, uint32_t
 	b->low = b->bits < 32 ? b->low : b->high;
 	b->word += b->bits < 32 ? 0 : 4;
 	if (b->bits >= 32)
-		b->high = below_word(b->word + 4);
+		b->high = below_word(b, 1);
 	b->bits %= 32;
 	return four;
 }
@@ -266,7 +269,8 @@ GPU_FN void decode_levels(const bool has_table, const uint32_t *symbols, const u
 		struct below b;
 
 		if (64 * gpu_thread() < n[l]) {
-			begin_below(&b, below + next[l]);
+			/* Without a table, other may be full, and e begins behind it. */
+			begin_below(&b, below + next[l], !has_table && l == 0 ? e : NULL);
 			decode_group(has_table, plane[l], symbols[l], &b, table, l % 2 == 0 ? e : other, l == 0);
 		}
 		if (l > 0)

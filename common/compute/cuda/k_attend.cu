@@ -606,10 +606,10 @@ GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_ab
 			   out + r * out_stride + a->rank);
 }
 
-#define ABSORB(form, rows)                                                             \
-	GPU_KERNEL(gpu_absorb_##form##_##rows, struct gpu_absorb, GPU_ABSORB_THREADS) \
-	{                                                                             \
-		absorb_of(form, rows, &a);                                            \
+#define ABSORB(form, rows)                                                                   \
+	GPU_ROOMY_KERNEL(gpu_absorb_##form##_##rows, struct gpu_absorb, GPU_ABSORB_THREADS) \
+	{                                                                                   \
+		absorb_of(form, rows, &a);                                                  \
 	}
 #define FORM(form) ABSORB(form, 1) ABSORB(form, 8)
 #define NAMES(form) { gpu_absorb_##form##_1, gpu_absorb_##form##_8 }

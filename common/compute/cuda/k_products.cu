@@ -269,9 +269,9 @@ GPU_FN void find_codes(const unsigned form, const unsigned char *stage, unsigned
 GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *stage, struct sums *s)
 {
 	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
-	/* A group of 64 at a time, few steps with what reads their scales, or as many steps as leave registers for all sums. */
-	const unsigned many = R > 2 && steps > 4 ? 4 : steps;
-	const unsigned together = form == GPU_INT8_GROUP ? GROUP / GPU_LANES : form == GPU_NF4 ? 1 : gpu_is_scaled(form) ? 2 : many;
+	/* As many steps as leave registers for all sums; few with what reads their scales. */
+	const unsigned most = form == GPU_NF4 ? 1 : R > 4 || gpu_is_scaled(form) ? 2 : R > 2 || is_grouped(form) ? 4 : steps;
+	const unsigned together = most < steps ? most : steps;
 
 	GPU_NO_UNROLL
 	for (unsigned begin = 0; begin < steps; begin += together) {
