@@ -5,7 +5,8 @@
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_RUNS ?= 2000
 FUZZ_SECONDS ?= 60
-FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang \
+# A make that already runs more than one job gives its own to this one.
+FUZZ_MAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$$(nproc)) CC=clang \
 	SANITIZE=fuzzer-no-link,address,undefined B=build-fuzz
 
 # What a fuzzer needs beyond libod.
@@ -33,7 +34,7 @@ $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$(f))))
 
 .PHONY: fuzz fuzz-smoke fuzz-run
 fuzz:
-	@if command -v clang >/dev/null; then $(FUZZ_MAKE) $(FUZZERS:%=build-fuzz/fuzz/%); \
+	+@if command -v clang >/dev/null; then $(FUZZ_MAKE) $(FUZZERS:%=build-fuzz/fuzz/%); \
 		else echo "SKIP: the fuzzers need clang"; fi
 
 fuzz-smoke: fuzz
