@@ -611,8 +611,9 @@ def who_goes_away_frees_its_text():
         for reset in False, True:
             before = s.metric('od_texts_total{finish="cancelled"}')
             c = s.connect()
-            c.request("POST", "/v1/completions", json.dumps({"prompt": [LONG] * 4, "max_tokens": 1000, "ignore_eos": True,
-                                                              "stream": stream}), JSON)
+            # Long prompts first; and texts for minutes, so that they do not end before the client is gone.
+            c.request("POST", "/v1/completions", json.dumps({"prompt": [LONG] * 4 + [PROMPT] * 200, "max_tokens": 100000,
+                                                              "ignore_eos": True, "stream": stream}), JSON)
             wait_until(lambda: s.metric("od_requests_open") == 1)
             vanish(c.sock) if reset else c.sock.close()
             assert_idle(s)
