@@ -3,7 +3,7 @@
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
 #   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
-# JOBS tests run at once (default: as many as there are CPUs).
+# JOBS tests run at once (default: as many as there are CPUs). Those that take longest begin first.
 # Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
 # all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
@@ -74,12 +74,18 @@ on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:fo
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
 on_gpu="device ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form loader_cache"
 
+# Those of tests/integ that take a minute or more, the longest first: begun last, one would run alone at the end.
+longest="gpu store services faults prediction drafts shadow_parts prefix_cache serve keys pack_families results"
+
 start_all() {
+	local long
+	# shellcheck disable=SC2086
+	long=$(printf 'tests/integ/test_%s.py\n' $longest)
+	for t in $long $(printf '%s\n' tests/integ/test_*.py | grep -vxF "$long"); do
+		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
+	done
 	for t in "$B"/tests/test_*; do
 		[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) start "${t#"$B"/tests/}" "$t" ;; esac
-	done
-	for t in tests/integ/test_*.py; do
-		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
 	done
 }
 
