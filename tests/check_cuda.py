@@ -4,17 +4,11 @@
   check_cuda.py LOG...    build/cuda/**/*.log
 
 Local memory is the GPU's own, far slower than registers, and a spill costs its bandwidth without a word. Each kernel counts with its worst
-architecture. ALLOWED names the exceptions: a pattern, the most bytes of stack and of spills, and why."""
+architecture."""
 import collections
 import re
 import sys
 
-# ptxas of CUDA 13.0 for sm_100 keeps a word of these there, though they use 40 registers at most and may have 255.
-ONE_WORD = "not for lack of registers"
-ALLOWED = [  # (pattern, bytes of stack, bytes of spills, why)
-    ("gpu_absorb_GPU_SCALED_E2M1_1", 8, 4, ONE_WORD),
-]
-N_ARCHS = 8  # of CUDA_ARCHS with the newest nvcc: with fewer an exception may be of another
 # Above that a multiprocessor has fewer than 16 warps of it.
 MANY_REGISTERS = 128
 
@@ -44,7 +38,7 @@ def main(logs):
             for name, arch, *figures in kernels(f):
                 found[name][arch] = figures
     archs = sorted({a for by_arch in found.values() for a in by_arch})
-    bad, used = 0, set()
+    bad = 0
     for name, by_arch in sorted(found.items()):
         if missing := [a for a in archs if a not in by_arch]:
             print(f"check-cuda: {name}: not compiled for {', '.join(missing)}")
@@ -54,18 +48,9 @@ def main(logs):
             print(f"check-cuda: {name}: {registers} registers")
         if stack == stores == loads == 0:
             continue
-        rule = next((r for r in ALLOWED if re.fullmatch(r[0], name)), None)
-        if rule:
-            used.add(rule)
-        if rule is None or stack > rule[1] or max(stores, loads) > rule[2]:
-            worst = max(by_arch, key=lambda a: by_arch[a][:3])
-            print(f"check-cuda: {name}: {stack} bytes of local memory, {stores} and {loads} bytes of spills (worst: {worst}); "
-                  f"allowed: {rule[1:3] if rule else 'none'}")
-            bad += 1
-    for rule in ALLOWED:
-        if rule not in used and len(archs) >= N_ARCHS:
-            print(f"check-cuda: the exception {rule[0]} is not needed any more")
-            bad += 1
+        worst = max(by_arch, key=lambda a: by_arch[a][:3])
+        print(f"check-cuda: {name}: {stack} bytes of local memory, {stores} and {loads} bytes of spills (worst: {worst})")
+        bad += 1
     if not found:
         print("check-cuda: no kernels found in the logs of ptxas")
         bad += 1
