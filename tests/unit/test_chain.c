@@ -8,8 +8,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
+#define MOST_TRIES 60000 /* a millisecond apart: only trips where another program has the port */
 #define SESSION 77u
 #define ROWS 2u
 
@@ -45,7 +47,7 @@ struct part {
 	atomic_bool stop, interrupt;
 	pthread_mutex_t lock;
 	pthread_cond_t ready;
-	bool bound;
+	bool bound, failed;
 	float row[ROWS * 64];
 	atomic_uint runs, states, commits;
 };
@@ -135,16 +137,23 @@ static bool answer(struct part *p, void *socket, const struct od_msg *m)
 static void *play(void *arg)
 {
 	struct part *p = arg;
+	const uint16_t port = p->port; /* 0: any */
 	void *socket = NULL;
 	struct od_err err;
 	bool stays = true;
+	int tries = 0, rc;
 
-	if (od_bind_router(p->zmq, "127.0.0.1", p->port, NULL, &socket, &p->port, &err) != OD_OK)
-		return NULL;
+	/* ZeroMQ closes a socket some time after it is asked to, so that one who comes back may have to wait for its own port. */
+	while ((rc = od_bind_router(p->zmq, "127.0.0.1", port, NULL, &socket, &p->port, &err)) == OD_ERR_BUSY && port != 0 &&
+	       tries++ < MOST_TRIES)
+		usleep(1000);
 	pthread_mutex_lock(&p->lock);
-	p->bound = true;
+	p->bound = rc == OD_OK;
+	p->failed = rc != OD_OK;
 	pthread_cond_signal(&p->ready);
 	pthread_mutex_unlock(&p->lock);
+	if (rc != OD_OK)
+		return NULL;
 	while (stays && !atomic_load(&p->stop)) {
 		zmq_pollitem_t item = { .socket = socket, .events = ZMQ_POLLIN };
 		struct od_msg m;
@@ -161,13 +170,14 @@ static void *play(void *arg)
 
 static void begin_part(struct part *p)
 {
-	p->bound = false;
+	p->bound = p->failed = false;
 	atomic_store(&p->stop, false);
 	assert_int_equal(pthread_create(&p->thread, NULL, play, p), 0);
 	pthread_mutex_lock(&p->lock);
-	while (!p->bound)
+	while (!p->bound && !p->failed)
 		pthread_cond_wait(&p->ready, &p->lock);
 	pthread_mutex_unlock(&p->lock);
+	assert_false(p->failed);
 }
 
 static void end_part(struct part *p)
