@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/net/endpoint.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -73,10 +74,12 @@ static void close_part(struct part *p)
 static void *watch_end(struct ods_chain *c, struct part *p)
 {
 	const int zero = 0;
+	static atomic_uint n_watched;
 	char url[64];
 	void *monitor;
 
-	snprintf(url, sizeof(url), "inproc://od-part-%u", p->begin);
+	/* A name of its own each time: ZeroMQ gives one back only some time after it was closed. */
+	snprintf(url, sizeof(url), "inproc://od-part-%u", atomic_fetch_add(&n_watched, 1));
 	if (zmq_socket_monitor(p->socket, url, ZMQ_EVENT_DISCONNECTED) != 0)
 		return NULL;
 	monitor = zmq_socket(c->zmq, ZMQ_PAIR);
