@@ -170,6 +170,19 @@ GPU_FN float gpu_fold_each(float a)
 	return gpu_fold(&a, 1);
 }
 
+/* The sum of v over the lanes of the warp up to this one; all of them call this. */
+GPU_FN uint32_t gpu_sum_up(uint32_t v)
+{
+	GPU_UNROLL
+	for (unsigned by = 1; by < GPU_WARP; by *= 2) {
+		const uint32_t other = gpu_shuffle_up_u32(v, by);
+
+		if (gpu_lane() >= by)
+			v += other;
+	}
+	return v;
+}
+
 /* The greatest of 16 values of neighbours; NaN loses. */
 GPU_FN float gpu_fold_max_each(float a)
 {

@@ -110,26 +110,13 @@ GPU_FN void make_planes(const uint8_t *level, uint32_t n, const uint32_t *words,
 		plane[1] = (plane[0] >> 8 * bytes | plane[1] << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
 }
 
-/* The sum of v over the threads of the warp up to this one. */
-GPU_FN uint32_t sum_in_warp(uint32_t v)
-{
-	GPU_UNROLL
-	for (unsigned by = 1; by < GPU_WARP; by *= 2) {
-		const uint32_t other = gpu_shuffle_up_u32(v, by);
-
-		if (gpu_lane() >= by)
-			v += other;
-	}
-	return v;
-}
-
 /* next[l]: escapes of level l in groups before the thread's. shared: [2][warps]. Has one barrier. */
 GPU_FN void count_before(const uint64_t plane[LEVELS][2], uint32_t *shared, uint32_t *next)
 {
 	/* Counts of two levels in one word: a level has at most 2^14 codes. */
 	const uint32_t mine = gpu_popcount(plane[0][0] & plane[0][1]) | gpu_popcount(plane[1][0] & plane[1][1]) << 16;
 	const uint32_t mine_2 = gpu_popcount(plane[2][0] & plane[2][1]);
-	uint32_t sum = sum_in_warp(mine), sum_2 = sum_in_warp(mine_2);
+	uint32_t sum = gpu_sum_up(mine), sum_2 = gpu_sum_up(mine_2);
 
 	if (gpu_lane() == GPU_WARP - 1) {
 		shared[gpu_warp()] = sum;

@@ -4,14 +4,9 @@
 /* Sum of v of the threads before this one; *all: of all. shared: [GPU_SORT_THREADS / GPU_WARP + 1]. */
 GPU_FN uint32_t sum_before(uint32_t v, uint32_t *shared, uint32_t *all)
 {
-	uint32_t sum = v, base = 0;
+	const uint32_t sum = gpu_sum_up(v);
+	uint32_t base = 0;
 
-	for (unsigned by = 1; by < GPU_WARP; by *= 2) {
-		const uint32_t other = gpu_shuffle_up_u32(sum, by);
-
-		if (gpu_lane() >= by)
-			sum += other;
-	}
 	if (gpu_lane() == GPU_WARP - 1)
 		shared[gpu_warp()] = sum;
 	gpu_sync();
