@@ -57,12 +57,12 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 GPU_KERNEL(exchange, struct args, THREADS)
 {
 	float sum = (float)gpu_thread();
-	uint32_t before = gpu_shuffle_up_u32(gpu_thread(), 1);
+	uint32_t both = gpu_add_up_u32(gpu_thread(), 1);
 
 	for (unsigned mask = 16; mask > 0; mask /= 2)
 		sum += gpu_shuffle_xor(sum, mask);
 	a.out[gpu_block_x() * THREADS + gpu_thread()] = (uint32_t)sum + (gpu_ballot(gpu_thread() % 2 == 1) == 0xaaaaaaaau) +
-							(before == gpu_thread() - (gpu_lane() > 0));
+							(both == (gpu_lane() > 0 ? 2 * gpu_thread() - 1 : gpu_thread()));
 }
 
 /* What no GPU does. */

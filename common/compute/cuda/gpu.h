@@ -95,6 +95,17 @@ GPU_FN unsigned char *gpu_shared(void)
 	return gpu_shared_bytes;
 }
 
+/* Where something lies in shared memory, in a word: addresses are worked out with less. */
+GPU_FN uint32_t gpu_shared_address(const void *at)
+{
+	return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+GPU_FN uint32_t gpu_shared_u32(uint32_t address)
+{
+	return *(const uint32_t *)__cvta_shared_to_generic(address);
+}
+
 GPU_FN void gpu_sync(void) /* all threads of the block */
 {
 	__syncthreads();
@@ -111,14 +122,24 @@ GPU_FN float gpu_shuffle_xor(float v, unsigned mask)
 	return __shfl_xor_sync(GPU_ALL_LANES, v, (int)mask);
 }
 
+GPU_FN uint32_t gpu_shuffle_xor_u32(uint32_t v, unsigned mask)
+{
+	return __shfl_xor_sync(GPU_ALL_LANES, v, (int)mask);
+}
+
 GPU_FN float gpu_shuffle_from(float v, unsigned lane)
 {
 	return __shfl_sync(GPU_ALL_LANES, v, (int)lane);
 }
 
-GPU_FN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by) /* the first `by` lanes get their own */
+GPU_FN uint32_t gpu_add_up_u32(uint32_t v, unsigned by) /* v and the v of the lane that is `by` before, if there is one */
 {
-	return __shfl_up_sync(GPU_ALL_LANES, v, by);
+	asm volatile("{\n.reg .pred p;\n.reg .b32 t;\n"
+		     "shfl.sync.up.b32 t|p, %0, %1, 0, 0xffffffff;\n"
+		     "@p add.u32 %0, %0, t;\n}"
+		     : "+r"(v)
+		     : "r"(by));
+	return v;
 }
 
 GPU_FN uint32_t gpu_ballot(bool yes)
@@ -163,7 +184,7 @@ GPU_FN uint32_t gpu_choose_bits(uint32_t x, uint32_t y, uint32_t mask)
 	return v;
 }
 
-/* The low word of both, high before low, moved right by `bits` (0 to 31). */
+/* The low word of both, high before low, moved right by `bits` modulo 32. */
 GPU_FN uint32_t gpu_funnel(uint32_t low, uint32_t high, uint32_t bits)
 {
 	return __funnelshift_r(low, high, bits);
@@ -196,6 +217,11 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 }
 
 /* Rows, which are read more than once, and which the kernel does not write; aligned to the type. */
+GPU_FN float gpu_load_f1(const float *at)
+{
+	return __ldg(at);
+}
+
 GPU_FN float2 gpu_load_f2(const float *at)
 {
 	return __ldg((const float2 *)at);
@@ -346,6 +372,23 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 {
 	gpu_check_aligned(at, 4);
 	return *(const uint32_t *)at;
+}
+
+GPU_FN uint32_t gpu_shared_address(const void *at)
+{
+	return (uint32_t)((const unsigned char *)at - gpu_shared());
+}
+
+GPU_FN uint32_t gpu_shared_u32(uint32_t address)
+{
+	gpu_check_aligned(gpu_shared() + address, 4);
+	return *(const uint32_t *)(const void *)(gpu_shared() + address);
+}
+
+GPU_FN float gpu_load_f1(const float *at)
+{
+	gpu_check_aligned(at, 4);
+	return *at;
 }
 
 GPU_FN gpu_f2 gpu_load_f2(const float *at)

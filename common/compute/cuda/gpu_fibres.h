@@ -57,8 +57,9 @@ static inline unsigned char *gpu_shared(void)
 void gpu_sync(void);
 void gpu_sync_warp(void);
 float gpu_shuffle_xor(float v, unsigned mask);
+uint32_t gpu_shuffle_xor_u32(uint32_t v, unsigned mask);
 float gpu_shuffle_from(float v, unsigned lane);
-uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by);
+uint32_t gpu_add_up_u32(uint32_t v, unsigned by);
 uint32_t gpu_ballot(bool yes);
 void gpu_copy_16(void *shared, const void *from);
 void gpu_end_copies(void);

@@ -354,17 +354,22 @@ UNSEEN float gpu_shuffle_xor(float v, unsigned mask)
 	return float_from(v, TOGETHER_XOR, (gpu_place.thread % WARP) ^ mask);
 }
 
+UNSEEN uint32_t gpu_shuffle_xor_u32(uint32_t v, unsigned mask)
+{
+	return exchange(v, TOGETHER_XOR)[(gpu_place.thread % WARP) ^ mask];
+}
+
 UNSEEN float gpu_shuffle_from(float v, unsigned lane)
 {
 	return float_from(v, TOGETHER_FROM, lane);
 }
 
-UNSEEN uint32_t gpu_shuffle_up_u32(uint32_t v, unsigned by)
+UNSEEN uint32_t gpu_add_up_u32(uint32_t v, unsigned by)
 {
 	const unsigned lane = gpu_place.thread % WARP;
 	const uint32_t *slot = exchange(v, TOGETHER_UP);
 
-	return lane >= by ? slot[lane - by] : v;
+	return lane >= by ? v + slot[lane - by] : v;
 }
 
 UNSEEN uint32_t gpu_ballot(bool yes)

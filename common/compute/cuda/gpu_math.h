@@ -174,12 +174,8 @@ GPU_FN float gpu_fold_each(float a)
 GPU_FN uint32_t gpu_sum_up(uint32_t v)
 {
 	GPU_UNROLL
-	for (unsigned by = 1; by < GPU_WARP; by *= 2) {
-		const uint32_t other = gpu_shuffle_up_u32(v, by);
-
-		if (gpu_lane() >= by)
-			v += other;
-	}
+	for (unsigned by = 1; by < GPU_WARP; by *= 2)
+		v = gpu_add_up_u32(v, by);
 	return v;
 }
 

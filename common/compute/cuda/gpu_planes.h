@@ -1,8 +1,9 @@
 /* gpu_planes.h - weights as SM bytes and planes of exponents (planes.h): a block of threads makes BF16 of a block of a chunk.
  *
- * Where memory is fast, instructions are what limits this: some fifteen for a weight. So four codes are decoded by one look in a table, and
- * a thread keeps the next escapes in registers.
- * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. */
+ * Where memory is fast, instructions are what limits this. So a thread has 64 weights that lie together, from their codes to BF16 in
+ * registers; four codes are decoded by one look in a table, and the next escapes are in registers, too. Symbols are turned right by a
+ * bit once, and then each byte of four weights takes one instruction.
+ * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode, one calls gpu_planes_find. */
 #ifndef OD_COMPUTE_GPU_PLANES_H
 #define OD_COMPUTE_GPU_PLANES_H
 
@@ -15,31 +16,51 @@ GPU_FN uint32_t gpu_merged(uint32_t e, uint32_t sm)
 	return (sm & 1u) << 15 | e << 7 | sm >> 1;
 }
 
-/* Two weights from bytes sm, e, sm, e: each half is turned right by a bit. */
-GPU_FN uint32_t gpu_merged_2(uint32_t both)
+/* Each of four bytes, turned right by a bit. */
+GPU_FN uint32_t gpu_turned(uint32_t four)
 {
-	return gpu_choose_bits(both >> 1, both << 15, 0x7fff7fffu);
+	return gpu_choose_bits(four >> 1, four << 7, 0x7f7f7f7fu);
+}
+
+/* Four weights from bytes that are turned: the lowest bit of the exponent and the sign are on top. */
+GPU_FN gpu_u2 gpu_merged_4(uint32_t e, uint32_t sm)
+{
+	const uint32_t low = gpu_choose_bits(sm, e, 0x7f7f7f7fu), high = gpu_choose_bits(e, sm, 0x7f7f7f7fu);
+	gpu_u2 v;
+
+	v.x = gpu_pick_bytes(low, high, 0x5140);
+	v.y = gpu_pick_bytes(low, high, 0x7362);
+	return v;
 }
 
 /* Eight weights from all bytes. */
 GPU_FN gpu_u4 gpu_merged_8(gpu_u2 e, gpu_u2 sm)
 {
+	const gpu_u2 a = gpu_merged_4(gpu_turned(e.x), gpu_turned(sm.x)), b = gpu_merged_4(gpu_turned(e.y), gpu_turned(sm.y));
 	gpu_u4 v;
 
-	v.x = gpu_merged_2(gpu_pick_bytes(sm.x, e.x, 0x5140));
-	v.y = gpu_merged_2(gpu_pick_bytes(sm.x, e.x, 0x7362));
-	v.z = gpu_merged_2(gpu_pick_bytes(sm.y, e.y, 0x5140));
-	v.w = gpu_merged_2(gpu_pick_bytes(sm.y, e.y, 0x7362));
+	v.x = a.x, v.y = a.y, v.z = b.x, v.w = b.y;
 	return v;
 }
 
 #define HEADER_BYTES 16u
 #define LEVELS 3u
-#define WARPS (GPU_PLANES_THREADS / GPU_WARP) /* a thread has a group of 64 codes */
+#define WARPS (GPU_PLANES_THREADS / GPU_WARP)
 
-/* Of the block's weights a thread has units of eight: unit i begins at weight 8 * thread + i * GPU_PLANES_STRIDE. */
-#define GPU_PLANES_STRIDE (8 * GPU_PLANES_THREADS)
-#define GPU_PLANES_UNITS (GPU_PLANES_BLOCK / GPU_PLANES_STRIDE)
+/* Of the block's weights a thread has a line of 64: words of two. */
+#define GPU_PLANES_LINE 64u
+#define GPU_PLANES_WORDS (GPU_PLANES_LINE / 2)
+static_assert(GPU_PLANES_LINE * GPU_PLANES_THREADS == GPU_PLANES_BLOCK, "all threads have one");
+
+/* A block of a chunk, for all threads: it lies in shared memory. Who finds it stores it when all is loaded, so that the loads wait for
+ * memory together. */
+struct gpu_planes_block {
+	const uint8_t *at;	  /* plain bytes, or exponents */
+	uint32_t n[LEVELS];	  /* codes of each level */
+	uint32_t level[LEVELS];	  /* where each begins, from `at` on */
+	uint32_t symbols[LEVELS]; /* of each three bytes, turned */
+	uint32_t raw;		  /* 1: exponents, not codes */
+};
 
 GPU_FN uint32_t u16_at(const uint8_t *at)
 {
@@ -66,273 +87,396 @@ GPU_FN bool gpu_planes_span(uint32_t n, uint32_t row, uint32_t block, uint32_t *
 	return *first < n;
 }
 
+/* The n + 1 aligned words that have n words of 4 bytes at any address. Only the first byte need be there: what is behind weights can be
+ * read (OD_PAD_BYTES). */
+GPU_FN void load_words(const unsigned n, const uint8_t *at, uint32_t *to)
+{
+	const uint8_t *words = at - (uintptr_t)at % 4;
+
+	GPU_UNROLL
+	for (unsigned i = 0; i <= n; i++)
+		to[i] = gpu_load_4(words + 4 * i);
+}
+
+/* Those n words. bits: 8 times their address, modulo 32. */
+GPU_FN void shift_words(const unsigned n, uint32_t bits, const uint32_t *from, uint32_t *to)
+{
+	GPU_UNROLL
+	for (unsigned i = 0; i < n; i++)
+		to[i] = gpu_funnel(from[i], from[i + 1], bits);
+}
+
+GPU_FN uint32_t bits_at(const uint8_t *at)
+{
+	return 8 * (uint32_t)(uintptr_t)at;
+}
+
 GPU_FN uint32_t level_bytes(uint32_t n)
 {
 	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;
 }
 
-/* The n + 1 aligned words that have n words of 4 bytes at any address. Only the first byte need be there: what is behind weights can be
- * read (OD_PAD_BYTES). */
-GPU_FN void load_words(const unsigned n, const uint8_t *at, uint32_t *to)
+/* Finds a block of a checked chunk. weights: what it has (gpu_planes_span). */
+GPU_FN struct gpu_planes_block gpu_planes_find(const uint8_t *chunk, uint32_t block, uint32_t weights)
 {
+	const uint8_t *at = chunk + u32_at(chunk + HEADER_BYTES + 4 * block);
+	struct gpu_planes_block b;
+	uint32_t place = u16_at(at + 4); /* plain bytes, then the deepest level */
+
+	b.at = at + 8;
+	b.raw = u16_at(at + 6);
 	GPU_UNROLL
-	for (unsigned i = 0; i <= n; i++)
-		to[i] = gpu_load_4(at - (uintptr_t)at % 4 + 4 * i);
+	for (unsigned l = LEVELS; l-- > 0; place += level_bytes(b.n[l])) {
+		b.n[l] = l > 0 ? u16_at(at + 2 * (l - 1)) : weights;
+		b.level[l] = place;
+		b.symbols[l] = gpu_turned(u16_at(chunk + 3 * l) | (uint32_t)chunk[3 * l + 2] << 16);
+	}
+	return b;
 }
 
-/* Those n words. */
-GPU_FN void shift_words(const unsigned n, const uint8_t *at, const uint32_t *from, uint32_t *to)
+/* ---- What a thread loads ---- */
+
+/* Its line of a block's bytes, [weights]: by 16 bytes, or, if those are not aligned or not all there, slowly. */
+GPU_FN bool line_is_whole(const uint8_t *bytes, uint32_t weights)
 {
-	GPU_UNROLL
-	for (unsigned i = 0; i < n; i++)
-		to[i] = gpu_funnel(from[i], from[i + 1], (uint32_t)((uintptr_t)at % 4) * 8);
+	return (uintptr_t)bytes % 16 == 0 && GPU_PLANES_LINE * gpu_thread() + GPU_PLANES_LINE <= weights;
 }
 
-/* Where the thread's group of a level of n codes begins; of a thread without one, where the level does. */
+GPU_FN void load_line(const uint8_t *bytes, uint32_t *to)
+{
+	GPU_UNROLL
+	for (unsigned u = 0; u < 4; u++) {
+		const gpu_u4 v = gpu_load_16(bytes + GPU_PLANES_LINE * gpu_thread() + 16 * u);
+
+		to[4 * u] = v.x, to[4 * u + 1] = v.y, to[4 * u + 2] = v.z, to[4 * u + 3] = v.w;
+	}
+}
+
+GPU_FN void load_slowly(const uint8_t *bytes, uint32_t weights, uint32_t *to) /* what lies behind the last weight is any */
+{
+	const uint32_t first = GPU_PLANES_LINE * gpu_thread();
+
+	GPU_UNROLL
+	for (unsigned u = 0; u < 4; u++) {
+		uint32_t words[5] = { 0, 0, 0, 0, 0 };
+
+		if (first + 16 * u < weights)
+			load_words(4, bytes + first + 16 * u, words);
+		shift_words(4, bits_at(bytes), words, to + 4 * u);
+	}
+}
+
+/* The thread's group of level 0 of n codes: both planes together. */
 GPU_FN const uint8_t *group_at(const uint8_t *level, uint32_t n)
 {
 	return level + (64 * gpu_thread() < n ? 16 * gpu_thread() : 0);
 }
 
-/* The thread's group of a level of n codes, from what load_words has loaded: both planes. Codes behind the last one are any, but never
- * escapes. */
-GPU_FN void make_planes(const uint8_t *level, uint32_t n, const uint32_t *words, uint64_t plane[2])
+/* 32 codes: their low bits and their high bits. */
+struct codes {
+	uint32_t low, high;
+};
+
+/* Its two halves. words: [5], from load_words. Codes behind the last one are any, but never escapes. */
+GPU_FN void make_group(const uint8_t *level, uint32_t n, const uint32_t *words, struct codes *c)
 {
 	const uint32_t first = 64 * gpu_thread(), bytes = n - first < 64 ? (n - first + 7) / 8 : 8;
 	uint32_t w[4];
 
-	shift_words(4, group_at(level, n), words, w);
-	plane[0] = (uint64_t)w[1] << 32 | w[0];
-	plane[1] = (uint64_t)w[3] << 32 | w[2];
-	if (first >= n)
-		plane[0] = plane[1] = 0;
-	else if (bytes < 8)
-		plane[1] = (plane[0] >> 8 * bytes | plane[1] << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
+	shift_words(4, bits_at(level), words, w); /* groups are multiples of 16 bytes */
+	if (first >= n) {
+		w[0] = w[1] = w[2] = w[3] = 0;
+	} else if (bytes < 8) {
+		const uint64_t low = (uint64_t)w[1] << 32 | w[0];
+		const uint64_t high = (low >> 8 * bytes | ((uint64_t)w[3] << 32 | w[2]) << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
+
+		w[2] = (uint32_t)high, w[3] = (uint32_t)(high >> 32);
+	}
+	c[0].low = w[0], c[0].high = w[2];
+	c[1].low = w[1], c[1].high = w[3];
 }
 
-/* next[l]: escapes of level l in groups before the thread's. shared: [2][warps]. Has one barrier. */
-GPU_FN void count_before(const uint64_t plane[LEVELS][2], uint32_t *shared, uint32_t *next)
+/* Codes [32 * i, 32 * i + 32) of a level of n; those behind the last one are 0. */
+GPU_FN struct codes load_codes(const uint8_t *level, uint32_t n, uint32_t i)
 {
-	/* Counts of two levels in one word: a level has at most 2^14 codes. */
-	const uint32_t mine = gpu_popcount(plane[0][0] & plane[0][1]) | gpu_popcount(plane[1][0] & plane[1][1]) << 16;
-	const uint32_t mine_2 = gpu_popcount(plane[2][0] & plane[2][1]);
-	uint32_t sum = gpu_sum_up(mine), sum_2 = gpu_sum_up(mine_2);
+	const uint32_t group = i / 2 * 64, plane = n - group < 64 ? (n - group + 7) / 8 : 8; /* bytes */
+	const uint32_t left = 32 * i < n ? n - 32 * i : 0, mask = left < 32 ? (1u << left) - 1 : ~0u;
+	const uint8_t *low = level + (left > 0 ? 8 * i - i % 2 * 4 : 0), *high = low + (left > 0 ? plane : 0);
+	uint32_t words[4];
+	struct codes c;
 
+	load_words(1, low, words);
+	load_words(1, high, words + 2);
+	shift_words(1, bits_at(low), words, &c.low);
+	shift_words(1, bits_at(high), words + 2, &c.high);
+	c.low &= mask;
+	c.high &= mask;
+	return c;
+}
+
+GPU_FN uint32_t n_escapes(const struct codes *c)
+{
+	return gpu_popcount((uint64_t)(c[0].low & c[0].high) << 32 | (c[1].low & c[1].high));
+}
+
+/* The sum over earlier warps of what each has; all lanes of the warp call this. */
+GPU_FN uint32_t sum_before(const uint32_t *of_warps)
+{
+	uint32_t sum = gpu_lane() % WARPS < gpu_warp() ? of_warps[gpu_lane() % WARPS] : 0;
+
+	GPU_UNROLL
+	for (unsigned by = WARPS / 2; by > 0; by /= 2)
+		sum += gpu_shuffle_xor_u32(sum, by);
+	return sum;
+}
+
+/* next[l]: escapes of level l that come before the thread's. many: as in decode_below. shared: [2][warps]. Has one barrier. */
+GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], uint32_t *shared, uint32_t *next)
+{
+	/* All in one word: no field overflows in the sum of 31 threads with 64 codes of levels 0 and 1, and 32 of level 2. */
+	const uint32_t n[LEVELS] = { n_escapes(codes[0]), n_escapes(codes[1]), n_escapes(codes[2]) };
+	const uint32_t mine = n[0] << 21 | n[1] << 10 | (many ? 0 : n[2]), before = gpu_sum_up(mine) - mine;
+	uint32_t earlier;
+
+	next[0] = before >> 21;
+	next[1] = before >> 10 & 0x7ffu;
+	next[2] = many ? gpu_sum_up(n[2]) - n[2] : before & 0x3ffu;
 	if (gpu_lane() == GPU_WARP - 1) {
-		shared[gpu_warp()] = sum;
-		shared[WARPS + gpu_warp()] = sum_2;
+		shared[gpu_warp()] = (next[0] + n[0]) | (next[1] + n[1]) << 16; /* a level has at most 2^14 codes */
+		shared[WARPS + gpu_warp()] = next[2] + n[2];
 	}
-	sum -= mine;
-	sum_2 -= mine_2;
 	gpu_sync();
-	for (unsigned w = 0; w < gpu_warp(); w++) {
-		sum += shared[w];
-		sum_2 += shared[WARPS + w];
-	}
-	next[0] = sum & 0xffffu;
-	next[1] = sum >> 16;
-	next[2] = sum_2;
+	earlier = sum_before(shared);
+	next[0] += earlier & 0xffffu;
+	next[1] += earlier >> 16;
+	next[2] += sum_before(shared + WARPS);
 }
 
 /* ---- Four codes at a time ---- */
 
-/* Bit k of four to nibble k. */
-GPU_FN uint32_t bits_to_nibbles(uint32_t bits)
-{
-	return (bits | bits << 3 | bits << 6 | bits << 9) & 0x1111u;
-}
-
 /* What four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four, take from the symbols (bytes 0 to 2)
- * and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16 on, bits of the level below. */
+ * and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16 on, how many of the level below. */
 GPU_FN uint32_t entry_of(uint32_t i)
 {
-	const uint32_t low = bits_to_nibbles(i % 16), high = bits_to_nibbles(i / 16), escapes = low & high;
+	/* Bit k of four to nibble k, of both. */
+	const uint32_t both = (i & 15u) | i >> 4 << 16, twos = (both | both << 6) & 0x03030303u, bits = (twos | twos << 3) & 0x11111111u;
+	const uint32_t low = bits & 0xffffu, high = bits >> 16, escapes = low & high;
 	const uint32_t before = escapes * 0x11110u; /* nibble k: how many escapes come before code k; nibble 4: all */
 
-	return ((low + 2 * high + escapes + (before & escapes * 3)) & 0xffffu) | (before >> 16 & 7u) << 19;
-}
-
-/* The level below from its next byte on: two aligned words of it, and how many bits of the first one are used up. So up to eight bytes
- * behind it are read: of the chunk, its padding, or shared memory, but nothing from `end` on, which others may be writing. NULL: no end. */
-struct below {
-	const uint8_t *word, *end;
-	uint32_t low, high, bits;
-};
-
-GPU_FN uint32_t below_word(const struct below *b, unsigned i)
-{
-	const uint8_t *at = b->word + 4 * i;
-
-	return b->end == NULL || at < b->end ? *(const uint32_t *)(const void *)at : 0;
-}
-
-GPU_FN void begin_below(struct below *b, const uint8_t *at, const uint8_t *end)
-{
-	b->word = at - (uintptr_t)at % 4;
-	b->end = end;
-	b->low = below_word(b, 0);
-	b->high = below_word(b, 1);
-	b->bits = (uint32_t)((uintptr_t)at % 4) * 8;
-}
-
-GPU_FN uint32_t four_codes(const bool has_table, const uint32_t *table, uint32_t i, uint32_t symbols, struct below *b)
-{
-	const uint32_t entry = has_table ? table[i] : entry_of(i), four = gpu_pick_bytes(symbols, gpu_funnel(b->low, b->high, b->bits), entry);
-
-	b->bits += entry >> 16;
-	b->low = b->bits < 32 ? b->low : b->high;
-	b->word += b->bits < 32 ? 0 : 4;
-	if (b->bits >= 32)
-		b->high = below_word(b, 1);
-	b->bits %= 32;
-	return four;
-}
-
-/* Each group of a level's bytes has its four units of 16 bytes in an order of its own, so that threads that write theirs do not meet
- * in a bank. */
-GPU_FN uint32_t unit_of(uint32_t group, uint32_t unit)
-{
-	return 64 * group + 16 * (unit ^ (group / 2 % 4));
-}
-
-/* The thread's group of a level: of each code its symbol (symbols: three bytes), of an escape the next byte of the level below. swaps:
- * the units' order is as unit_of says. */
-GPU_FN void decode_group(const bool has_table, const uint64_t plane[2], uint32_t symbols, struct below *b, const uint32_t *table, uint8_t *to,
-			 const bool swaps)
-{
-	GPU_NO_UNROLL
-	for (unsigned half = 0; half < 2; half++) {
-		const uint32_t low = (uint32_t)(plane[0] >> 32 * half), high = (uint32_t)(plane[1] >> 32 * half);
-		/* A byte for each four codes: the even and the odd fours. */
-		const uint32_t even = (low & 0x0f0f0f0fu) | (high << 4 & 0xf0f0f0f0u), odd = (low >> 4 & 0x0f0f0f0fu) | (high & 0xf0f0f0f0u);
-		uint32_t word[8];
-
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++) {
-			word[2 * i] = four_codes(has_table, table, even >> 8 * i & 255u, symbols, b);
-			word[2 * i + 1] = four_codes(has_table, table, odd >> 8 * i & 255u, symbols, b);
-		}
-		GPU_UNROLL
-		for (unsigned u = 0; u < 2; u++) {
-			const gpu_u4 v = { word[4 * u], word[4 * u + 1], word[4 * u + 2], word[4 * u + 3] };
-			const uint32_t unit = 2 * half + u;
-
-			gpu_store_16(to + (swaps ? unit_of(gpu_thread(), unit) : 64 * gpu_thread() + 16 * unit), v);
-		}
-	}
-}
-
-/* The thread's units of a block's SM bytes, [weights]; what lies behind the last one is any. */
-GPU_FN void load_units(const uint8_t *sm, uint32_t weights, gpu_u2 *mine)
-{
-	if ((uintptr_t)sm % 8 == 0) {
-		GPU_UNROLL
-		for (unsigned i = 0; i < GPU_PLANES_UNITS; i++)
-			if (8 * gpu_thread() + i * GPU_PLANES_STRIDE < weights)
-				mine[i] = gpu_load_8(sm + 8 * gpu_thread() + i * GPU_PLANES_STRIDE);
-		return;
-	}
-	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_UNITS; i++) {
-		const uint8_t *at = sm + 8 * gpu_thread() + i * GPU_PLANES_STRIDE;
-		uint32_t words[3] = { 0, 0, 0 }, w[2];
-
-		if (8 * gpu_thread() + i * GPU_PLANES_STRIDE < weights)
-			load_words(2, at, words);
-		shift_words(2, at, words, w);
-		mine[i].x = w[0], mine[i].y = w[1];
-	}
+	return ((low + 2 * high + escapes + (before & escapes * 3)) & 0xffffu) | (before & 0x70000u);
 }
 
 #define TABLE_BYTES (GPU_PLANES_THREADS * sizeof(uint32_t))
 static_assert(GPU_PLANES_THREADS == 256, "each thread makes an entry of the table");
 
-GPU_FN void decode_levels(const bool has_table, const uint32_t *symbols, const uint8_t *plain, const uint32_t *n,
-			  const uint64_t plane[LEVELS][2], const uint32_t *next, const uint32_t *table, uint8_t *e, uint8_t *other)
-{
-	GPU_UNROLL
-	for (unsigned l = LEVELS; l-- > 0;) {
-		const uint8_t *below = l == LEVELS - 1 ? plain : l % 2 == 0 ? other : e;
-		struct below b;
+/* The level below: the word that its next byte is in, and the one behind, turned. So up to eight bytes behind the last one are read: of the
+ * chunk, its padding, or shared memory that is not written meanwhile. ahead: address in shared memory of what is four bytes behind the
+ * next one; of plain bytes, from base on, which is aligned to 4. */
+struct below {
+	const uint8_t *base; /* NULL: shared memory, where bytes are turned */
+	uint32_t low, high, ahead;
+};
 
-		if (64 * gpu_thread() < n[l]) {
-			/* Without a table, other may be full, and e begins behind it. */
-			begin_below(&b, below + next[l], !has_table && l == 0 ? e : NULL);
-			decode_group(has_table, plane[l], symbols[l], &b, table, l % 2 == 0 ? e : other, l == 0);
-		}
-		if (l > 0)
-			gpu_sync();
+GPU_FN uint32_t below_word(const bool is_plain, const struct below *b, uint32_t at)
+{
+	return is_plain ? gpu_turned(gpu_load_4(b->base + (at & ~3u))) : gpu_shared_u32(at & ~3u);
+}
+
+GPU_FN void begin_below(const bool is_plain, struct below *b, const uint8_t *bytes, uint32_t next)
+{
+	const uint32_t odd = (uint32_t)((uintptr_t)bytes % 4), at = is_plain ? odd + next : gpu_shared_address(bytes) + next;
+
+	b->base = is_plain ? bytes - odd : NULL;
+	b->ahead = at + 4;
+	b->low = below_word(is_plain, b, at);
+	b->high = below_word(is_plain, b, b->ahead);
+}
+
+/* i: which byte of `fours` says how they are coded; table: address. */
+GPU_FN uint32_t four_codes(const bool is_plain, uint32_t table, uint32_t fours, uint32_t i, uint32_t symbols, struct below *b)
+{
+	const uint32_t entry = gpu_shared_u32(table + 4 * gpu_pick_bytes(fours, 0, 0x4440 + i)), before = b->ahead;
+	const uint32_t four = gpu_pick_bytes(symbols, gpu_funnel(b->low, b->high, 8 * before), entry);
+
+	b->ahead += entry >> 16;
+	if (((b->ahead ^ before) & 4) != 0) { /* by at most four: no word is left out */
+		b->low = b->high;
+		b->high = below_word(is_plain, b, b->ahead);
+	}
+	return four;
+}
+
+/* Bytes of 32 codes: of each its symbol, of an escape the next byte of the level below. */
+GPU_FN void decode_codes(const bool is_plain, struct codes c, uint32_t table, uint32_t symbols, struct below *b, uint32_t *word)
+{
+	/* A byte for each four codes: the even and the odd fours. */
+	const uint32_t even = (c.low & 0x0f0f0f0fu) | (c.high << 4 & 0xf0f0f0f0u), odd = (c.low >> 4 & 0x0f0f0f0fu) | (c.high & 0xf0f0f0f0u);
+
+	GPU_UNROLL
+	for (unsigned i = 0; i < 4; i++) {
+		word[2 * i] = four_codes(is_plain, table, even, i, symbols, b);
+		word[2 * i + 1] = four_codes(is_plain, table, odd, i, symbols, b);
 	}
 }
 
-/* The exponents of a coded block, whose levels have n codes (n[LEVELS]: plain bytes), to e, with units in their order; other: as much
- * room. The deepest level comes first: its bytes are what the escapes of the level above stand for, and so on, from one place to the
- * other and back. The table is where other has room for it, which it nearly always has. */
-GPU_FN void decode(const uint8_t *chunk, const uint8_t *plain, const uint32_t *n, const uint8_t *sm, gpu_u2 *mine, uint8_t *e, uint8_t *other)
+/* The same without a table, code by code: [n] bytes. */
+GPU_FN void decode_slowly(const bool is_plain, struct codes c, uint32_t n, uint32_t symbols, const uint8_t *below, uint8_t *to)
 {
-	uint32_t *table = (uint32_t *)(void *)(other + GPU_PLANES_BLOCK - TABLE_BYTES);
-	const uint8_t *level[LEVELS], *at = plain + n[LEVELS];
-	uint32_t words[LEVELS][5], symbols[LEVELS], next[LEVELS];
-	uint64_t plane[LEVELS][2];
+	GPU_NO_UNROLL
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t code = (c.low >> i & 1u) | (c.high >> i & 1u) << 1;
+		uint32_t byte = symbols >> 8 * code;
 
-	/* Without a branch: so all loads are under way together. */
-	load_units(sm, n[0], mine);
-	GPU_UNROLL
-	for (unsigned l = LEVELS; l-- > 0; at += level_bytes(n[l])) {
-		level[l] = at;
-		load_words(4, group_at(at, n[l]), words[l]);
-		symbols[l] = u16_at(chunk + 3 * l) | (uint32_t)chunk[3 * l + 2] << 16;
+		if (code == 3)
+			byte = is_plain ? gpu_turned(*below++) : *below++;
+		to[i] = (uint8_t)byte;
 	}
-	GPU_UNROLL
-	for (unsigned l = 0; l < LEVELS; l++)
-		make_planes(level[l], n[l], words[l], plane[l]);
-	table[gpu_thread()] = entry_of(gpu_thread());
-	count_before(plane, (uint32_t *)(void *)other, next); /* other is not written before the barrier behind the deepest level */
-	if (n[1] <= GPU_PLANES_BLOCK - TABLE_BYTES)
-		decode_levels(true, symbols, plain, n, plane, next, table, e, other);
-	else
-		decode_levels(false, symbols, plain, n, plane, next, table, e, other);
 }
 
-/* The exponents of block `block` of a checked chunk, to shared memory, while the thread loads its units of the block's SM bytes, sm
- * [weights], to mine; what lies behind the last weight is any. shared: GPU_PLANES_SHARED bytes, aligned to 16; no thread uses it any
- * more. Ends with the block together. */
-GPU_FN void gpu_planes_decode(const uint8_t *chunk, uint32_t block, uint32_t weights, const uint8_t *sm, uint8_t *shared, gpu_u2 *mine)
+/* The thread's codes of a level but the first, to bytes. many: it has 64, not 32. is_plain: the level below is plain bytes. */
+GPU_FN void decode_level(const bool many, const bool is_plain, const struct codes *c, uint32_t n, uint32_t table, uint32_t symbols,
+			 const uint8_t *below, uint32_t next, uint8_t *to)
 {
-	uint8_t *exponents = shared + GPU_PLANES_BLOCK;
-	const uint8_t *at = chunk + u32_at(chunk + HEADER_BYTES + 4 * block);
-	uint32_t n[LEVELS + 1];
+	const uint32_t first = (many ? 64 : 32) * gpu_thread();
 
-	n[0] = weights;
-	GPU_UNROLL
-	for (unsigned l = 0; l < LEVELS; l++)
-		n[l + 1] = u16_at(at + 2 * l);
-	if (u16_at(at + 6) != 0) { /* raw */
-		load_units(sm, weights, mine);
-		GPU_UNROLL
-		for (unsigned u = 0; u < 4 && 64 * gpu_thread() + 16 * u < weights; u++) {
-			const uint8_t *from = at + 8 + 64 * gpu_thread() + 16 * u;
-			uint32_t words[5], w[4];
-			gpu_u4 v;
+	if (first >= n)
+		return;
+	if (many) {
+		const uint32_t left = n - first;
 
-			load_words(4, from, words);
-			shift_words(4, from, words, w);
-			v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];
-			gpu_store_16(exponents + unit_of(gpu_thread(), u), v);
-		}
+		decode_slowly(is_plain, c[0], left < 32 ? left : 32, symbols, below + next, to + first);
+		next += gpu_popcount(c[0].low & c[0].high);
+		if (left > 32)
+			decode_slowly(is_plain, c[1], left < 64 ? left - 32 : 32, symbols, below + next, to + first + 32);
 	} else {
-		decode(chunk, at + 8, n, sm, mine, exponents, shared);
+		struct below b;
+		uint32_t w[8];
+
+		begin_below(is_plain, &b, below, next);
+		decode_codes(is_plain, c[0], table, symbols, &b, w);
+		GPU_UNROLL
+		for (unsigned u = 0; u < 2; u++) {
+			const gpu_u4 v = { w[4 * u], w[4 * u + 1], w[4 * u + 2], w[4 * u + 3] };
+
+			gpu_store_16(to + first + 16 * u, v);
+		}
 	}
-	gpu_sync();
 }
 
-/* The exponents of the thread's unit i. */
-GPU_FN gpu_u2 gpu_planes_exponents(const uint8_t *shared, unsigned i)
+/* The levels below level 0 of a coded block, to bytes from `shared` on, and the table. The deepest comes first: its bytes are what the
+ * escapes of the level above stand for, and so on. A thread has 32 codes of each level, because there are few. Where there are many, which
+ * no trained weights have, it has 64, and there is no room for a table yet.
+ * words: of the thread's group of level 0, from load_words; group: it. Returns how many escapes of level 0 come before it. */
+GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, const uint32_t *words, uint8_t *shared, uint32_t *entries,
+			     struct codes *group)
 {
-	/* unit_of is the same for all units of a thread. */
-	const uint8_t *mine = shared + GPU_PLANES_BLOCK + unit_of(gpu_thread() / 8, gpu_thread() / 2 % 4) + gpu_thread() % 2 * 8;
+	uint8_t *bytes_1 = shared, *bytes_2 = shared + GPU_PLANES_BLOCK;
+	const uint32_t table = gpu_shared_address(entries);
+	const unsigned halves = many ? 2 : 1;
+	struct codes codes[LEVELS][2] = { { { 0, 0 } } };
+	uint32_t next[LEVELS];
 
-	return gpu_shared_8(mine + i * GPU_PLANES_STRIDE);
+	GPU_UNROLL
+	for (unsigned half = 0; half < halves; half++) {
+		const uint32_t i = halves * gpu_thread() + half;
+
+		if (32 * i < b->n[1]) { /* which level 2 has not more than */
+			GPU_UNROLL
+			for (unsigned l = 1; l < LEVELS; l++)
+				codes[l][half] = load_codes(b->at + b->level[l], b->n[l], i);
+		}
+	}
+	make_group(b->at + b->level[0], b->n[0], words, group);
+	codes[0][0] = group[0], codes[0][1] = group[1];
+	if (!many)
+		entries[gpu_thread()] = entry_of(gpu_thread());
+	count_before(many, codes, (uint32_t *)(void *)bytes_1, next); /* bytes_1 is not written before the next barrier */
+	decode_level(many, true, codes[2], b->n[2], table, b->symbols[2], b->at, next[2], bytes_2);
+	gpu_sync();
+	decode_level(many, false, codes[1], b->n[1], table, b->symbols[1], bytes_2, next[1], bytes_1);
+	gpu_sync();
+	if (many) {
+		entries[gpu_thread()] = entry_of(gpu_thread());
+		gpu_sync();
+	}
+	return next[0];
+}
+
+GPU_FN void decode_coded(const struct gpu_planes_block *b, const uint8_t *sm, uint8_t *shared, uint32_t *word)
+{
+	uint32_t *entries = (uint32_t *)(void *)(shared + 2 * GPU_PLANES_BLOCK - TABLE_BYTES);
+	const bool is_whole = line_is_whole(sm, b->n[0]);
+	uint32_t mine[GPU_PLANES_WORDS / 2], words[5], next;
+	struct codes group[2];
+	struct below below;
+
+	/* All that a thread loads is under way together. */
+	load_words(4, group_at(b->at + b->level[0], b->n[0]), words);
+	if (is_whole)
+		load_line(sm, mine);
+	if (b->n[1] > GPU_PLANES_BLOCK / 2)
+		next = decode_below(true, b, words, shared, entries, group);
+	else
+		next = decode_below(false, b, words, shared, entries, group);
+	if (!is_whole)
+		load_slowly(sm, b->n[0], mine);
+	begin_below(false, &below, shared, next);
+	GPU_UNROLL
+	for (unsigned half = 0; half < 2; half++) {
+		uint32_t e[8];
+
+		decode_codes(false, group[half], gpu_shared_address(entries), b->symbols[0], &below, e);
+		GPU_UNROLL
+		for (unsigned i = 0; i < 8; i++) {
+			const gpu_u2 v = gpu_merged_4(e[i], gpu_turned(mine[8 * half + i]));
+
+			word[16 * half + 2 * i] = v.x, word[16 * half + 2 * i + 1] = v.y;
+		}
+	}
+}
+
+GPU_FN void decode_raw(const struct gpu_planes_block *b, const uint8_t *sm, uint32_t *word)
+{
+	uint32_t mine[GPU_PLANES_WORDS / 2], e[GPU_PLANES_WORDS / 2];
+
+	load_slowly(sm, b->n[0], mine);
+	load_slowly(b->at, b->n[0], e);
+	GPU_UNROLL
+	for (unsigned i = 0; i < GPU_PLANES_WORDS / 2; i++) {
+		const gpu_u2 v = gpu_merged_4(gpu_turned(e[i]), gpu_turned(mine[i]));
+
+		word[2 * i] = v.x, word[2 * i + 1] = v.y;
+	}
+}
+
+/* Weights of the thread's line of a block, [GPU_PLANES_WORDS], from its exponents and from the block's SM bytes; what lies behind the last
+ * weight is any. shared: GPU_PLANES_TASK bytes, aligned to 16, that no thread uses any more; others still read them when this returns. */
+GPU_FN void gpu_planes_decode(const struct gpu_planes_block *b, const uint8_t *sm, uint8_t *shared, uint32_t *word)
+{
+	if (b->raw != 0)
+		decode_raw(b, sm, word);
+	else
+		decode_coded(b, sm, shared, word);
+}
+
+/* ---- Weights in shared memory ---- */
+
+/* Unit `unit` (16 bytes) of a line. Each line has its eight units in an order of its own, so that neither threads with one unit of many
+ * lines nor those with all of one line meet in a bank. */
+GPU_FN uint32_t gpu_planes_unit(uint32_t line, uint32_t unit)
+{
+	return 2 * GPU_PLANES_LINE * line + ((16 * unit ^ 16 * line) & 0x70u);
+}
+
+/* The thread's line, weights in their order; all threads, after all have decoded. */
+GPU_FN void gpu_planes_store(uint8_t *shared, const uint32_t *word)
+{
+	GPU_UNROLL
+	for (unsigned u = 0; u < 8; u++) {
+		const gpu_u4 v = { word[4 * u], word[4 * u + 1], word[4 * u + 2], word[4 * u + 3] };
+
+		gpu_store_16(shared + gpu_planes_unit(gpu_thread(), u), v);
+	}
 }
 
 #undef HEADER_BYTES

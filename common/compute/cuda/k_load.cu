@@ -47,31 +47,38 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 
 GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 {
-	const uint32_t begin = gpu_block_y() * a.chunk_rows;
+	struct gpu_planes_block *b = (struct gpu_planes_block *)(void *)(gpu_shared() + GPU_PLANES_TASK);
+	const uint32_t begin = gpu_block_y() * a.chunk_rows, block = a.first_block + gpu_block_x();
 	const uint32_t rows = a.n_rows - begin < a.chunk_rows ? a.n_rows - begin : a.chunk_rows;
-	gpu_u2 sm[GPU_PLANES_UNITS];
-	uint32_t first, weights;
+	uint32_t word[GPU_PLANES_WORDS], first, weights;
 	uint64_t place;
 	bool aligned;
 
-	if (!gpu_planes_span(rows * a.row, a.row, a.first_block + gpu_block_x(), &first, &weights))
+	if (!gpu_planes_span(rows * a.row, a.row, block, &first, &weights))
 		return;
+	if (gpu_thread() == 0)
+		*b = gpu_planes_find(a.coded + a.at[gpu_block_y()], block, weights);
+	gpu_sync();
 	place = (uint64_t)begin * a.row + first;
 	aligned = (uintptr_t)(a.to + place) % 16 == 0;
-	gpu_planes_decode(a.coded + a.at[gpu_block_y()], a.first_block + gpu_block_x(), weights, a.sm + place, gpu_shared(), sm);
+	gpu_planes_decode(b, a.sm + place, gpu_shared(), word);
+	gpu_sync();
+	gpu_planes_store(gpu_shared(), word);
+	gpu_sync();
+	/* A warp writes whole lines. */
 	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_UNITS; i++) {
-		const uint32_t at = 8 * gpu_thread() + i * GPU_PLANES_STRIDE;
-		const gpu_u4 v = gpu_merged_8(gpu_planes_exponents(gpu_shared(), i), sm[i]);
-		const uint32_t word[4] = { v.x, v.y, v.z, v.w };
+	for (unsigned i = 0; i < GPU_PLANES_BLOCK / (8 * GPU_PLANES_THREADS); i++) {
+		const uint32_t unit = i * GPU_PLANES_THREADS + gpu_thread();
+		const gpu_u4 v = gpu_shared_16(gpu_shared() + gpu_planes_unit(unit / 8, unit % 8));
+		const uint32_t w[4] = { v.x, v.y, v.z, v.w };
 
-		if (aligned && at + 8 <= weights) {
-			gpu_store_16(a.to + place + at, v);
+		if (aligned && 8 * unit + 8 <= weights) {
+			gpu_store_16(a.to + place + 8 * unit, v);
 			continue;
 		}
 		GPU_UNROLL
 		for (unsigned k = 0; k < 8; k++)
-			if (at + k < weights)
-				a.to[place + at + k] = (uint16_t)(word[k / 2] >> 16 * (k % 2));
+			if (8 * unit + k < weights)
+				a.to[place + 8 * unit + k] = (uint16_t)(w[k / 2] >> 16 * (k % 2));
 	}
 }

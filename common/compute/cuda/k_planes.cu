@@ -3,15 +3,13 @@
  * thirds of the memory, and of its bandwidth. */
 #include "common/compute/cuda/gpu_planes.h"
 
-#define SHARE 8u			     /* threads of an output, */
-#define LANES (GPU_LANES / SHARE)	     /* each with so many of its lanes */
-#define GROUPS (GPU_PLANES_THREADS / SHARE) /* of such threads */
-#define LINE 64u			     /* weights: 128 bytes of shared memory */
+#define LINE GPU_PLANES_LINE
 
 /* What a block of threads has to do: n outputs, which are some rows of weights, or one row in several blocks, with the rows of x of a
  * tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: one thread works it out, and it takes no
  * registers while weights are decoded. */
 struct task {
+	struct gpu_planes_block planes;
 	const uint8_t *chunk, *sm; /* sm: of the first weight */
 	const float *x;
 	float *y;
@@ -36,185 +34,212 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
 	return t->x + (t->x_pair != NULL ? t->x_pair[at] / t->top_k : at) * t->x_stride;
 }
 
-/* All threads; i: output of the task; lane [LANES]: the thread's of the sum. */
-GPU_FN void end_sum(const struct task *t, uint32_t r, uint32_t i, const float *lane)
+/* An output is the work of 16 threads with a lane of its sum each, or of eight with two, which takes fewer instructions for a weight. */
+GPU_FN uint32_t threads_of(const unsigned lanes)
 {
-	const float y = gpu_canonical(gpu_fold(lane, LANES));
+	return GPU_LANES / lanes;
+}
 
-	if (i < t->n && r < t->n_rows && gpu_thread() % SHARE == 0)
+/* All threads; i: output of the task; lane [lanes]: the thread's of the sum. */
+GPU_FN void end_sum(const unsigned lanes, const struct task *t, uint32_t r, uint32_t i, const float *lane)
+{
+	const float y = gpu_canonical(gpu_fold(lane, lanes));
+
+	if (i < t->n && r < t->n_rows && gpu_thread() % threads_of(lanes) == 0)
 		t->y[(t->y_pair != NULL ? t->y_pair[r] : r) * t->y_stride + t->first + i] = y;
 }
 
-/* ---- Weights in shared memory ---- */
+/* ---- Sums ---- */
 
-/* In lines, if rows are whole lines: a thread reads the weights of its lanes of all four steps of a line at once, a word of two for
- * each. The four words of a pair of lanes lie together, and the pairs of a line in an order that depends on the line: so neither those
- * that write units nor those that read meet in a bank. Else weights lie one after the other. */
-struct places {
-	uint8_t *whole, *word[4]; /* of the thread's first unit; a stride of units is 32 lines, whose order is the same again */
-};
-
-GPU_FN void store_unit(const bool lines, const struct places *to, unsigned i, gpu_u2 e, gpu_u2 sm)
+/* The thread's line: a unit has the weights of a pair of lanes of all its four steps. */
+GPU_FN void store_lines(uint8_t *shared, const uint32_t *word)
 {
-	const gpu_u4 v = gpu_merged_8(e, sm);
-	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
-
-	if (!lines)
-		gpu_store_16(to->whole + 2 * i * GPU_PLANES_STRIDE, v);
 	GPU_UNROLL
-	for (unsigned k = 0; lines && k < 4; k++)
-		*(uint32_t *)(void *)(to->word[k] + 2 * i * GPU_PLANES_STRIDE) = word[k];
-}
+	for (unsigned pair = 0; pair < 8; pair++) {
+		const gpu_u4 v = { word[pair], word[8 + pair], word[16 + pair], word[24 + pair] };
 
-/* Weights take the place of their exponents, which are the upper half: those that the upper half of the weights overwrite are read
- * first. Ends with the block together. */
-GPU_FN void store_weights(const bool lines, const gpu_u2 *sm, uint8_t *shared)
-{
-	const unsigned line = gpu_thread() / 8, step = gpu_thread() % 8 / 2, first_pair = gpu_thread() % 2 * 4;
-	gpu_u2 late[GPU_PLANES_UNITS / 2];
-	struct places to;
-
-	to.whole = shared + 16 * gpu_thread();
-	GPU_UNROLL
-	for (unsigned k = 0; k < 4; k++)
-		to.word[k] = shared + 2 * LINE * line + 16 * ((first_pair + k + line) % 8) + 4 * step;
-	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_UNITS / 2; i++) {
-		late[i] = gpu_planes_exponents(shared, i + GPU_PLANES_UNITS / 2);
-		store_unit(lines, &to, i, gpu_planes_exponents(shared, i), sm[i]);
+		gpu_store_16(shared + gpu_planes_unit(gpu_thread(), pair), v);
 	}
-	gpu_sync();
-	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_UNITS / 2; i++)
-		store_unit(lines, &to, i + GPU_PLANES_UNITS / 2, late[i], sm[i + GPU_PLANES_UNITS / 2]);
-	gpu_sync();
 }
 
-/* sum[r]: the thread's lanes of a line times x[r], from column k on. */
-GPU_FN void add_line(const unsigned R, const uint8_t *shared, uint32_t line, const float *const *x, size_t k, float *sum)
+/* sum[r * lanes]: the thread's lanes of a line, from `lane` on, whose unit is at `unit`, times x[r], which is advanced. */
+GPU_FN void add_line(const unsigned R, const unsigned lanes, const uint8_t *unit, uint32_t lane, const float **x, float *sum)
 {
-	const unsigned pair = gpu_thread() % SHARE;
-	const gpu_u4 v = gpu_shared_16(shared + 2 * LINE * line + 16 * ((pair + line) % 8));
+	const uint32_t numbers = lane % 2 == 0 ? 0x1044 : 0x3244;
+	const gpu_u4 v = gpu_shared_16(unit);
 	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
 
 	GPU_UNROLL
 	for (unsigned s = 0; s < 4; s++) {
-		const float w0 = gpu_bf16(word[s] & 0xffffu), w1 = gpu_bits_float(word[s] & 0xffff0000u);
+		if (lanes == 1) {
+			const float w = gpu_bits_float(gpu_pick_bytes(word[s], 0, numbers));
 
-		GPU_UNROLL
-		for (unsigned r = 0; r < R; r++) {
-			const gpu_f2 by = gpu_load_f2(x[r] + k + GPU_LANES * s + LANES * pair);
-
-			sum[r * LANES] = fmaf(w0, by.x, sum[r * LANES]);
-			sum[r * LANES + 1] = fmaf(w1, by.y, sum[r * LANES + 1]);
-		}
-	}
-}
-
-/* Of all n weights from weight `first` of the block on. Lines are counted, so that some are under way together: as many as there are
- * registers for. */
-GPU_FN void add_lines(const unsigned R, const uint8_t *shared, uint32_t first, const float *const *x, uint32_t n, float *sum)
-{
-	if (R <= 2) {
-		GPU_UNROLL_N(4)
-		for (uint32_t l = 0; l < n / LINE; l++)
-			add_line(R, shared, first / LINE + l, x, (size_t)l * LINE, sum);
-	} else {
-		GPU_NO_UNROLL
-		for (uint32_t l = 0; l < n / LINE; l++)
-			add_line(R, shared, first / LINE + l, x, (size_t)l * LINE, sum);
-	}
-}
-
-GPU_FN void add_slowly(const unsigned R, const uint8_t *shared, uint32_t first, const float *const *x, uint32_t n, float *sum)
-{
-	const uint16_t *w = (const uint16_t *)(const void *)shared + first;
-
-	GPU_NO_UNROLL
-	for (uint32_t k = gpu_thread() % SHARE * LANES; k < n; k += GPU_LANES) {
-		GPU_UNROLL
-		for (unsigned i = 0; i < LANES; i++) {
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++)
-				if (k + i < n)
-					sum[r * LANES + i] = fmaf(gpu_bf16(w[k + i]), x[r][k + i], sum[r * LANES + i]);
+				sum[r] = fmaf(w, gpu_load_f1(x[r] + GPU_LANES * s), sum[r]);
+		} else {
+			const float w0 = gpu_bf16(word[s] & 0xffffu), w1 = gpu_bits_float(word[s] & 0xffff0000u);
+
+			GPU_UNROLL
+			for (unsigned r = 0; r < R; r++) {
+				const gpu_f2 by = gpu_load_f2(x[r] + GPU_LANES * s);
+
+				sum[2 * r] = fmaf(w0, by.x, sum[2 * r]);
+				sum[2 * r + 1] = fmaf(w1, by.y, sum[2 * r + 1]);
+			}
+		}
+	}
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++)
+		x[r] += LINE;
+}
+
+/* The same of n lines from line `first` of the block on. Some are under way together, as many as there are registers for. */
+GPU_FN void add_lines(const unsigned R, const unsigned lanes, const uint8_t *shared, uint32_t first, const float **x, uint32_t n, float *sum)
+{
+	const uint32_t lane = gpu_thread() % threads_of(lanes) * lanes;
+	uint32_t l = 0;
+
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++)
+		x[r] += lane;
+	if (R <= 2) {
+		uint32_t unit[8]; /* the order of units is the same every eight lines */
+
+		GPU_UNROLL
+		for (unsigned i = 0; i < 8; i++)
+			unit[i] = gpu_planes_unit(first + i, lane / 2);
+		GPU_NO_UNROLL
+		for (; l + 8 <= n; l += 8) {
+			GPU_UNROLL
+			for (unsigned i = 0; i < 8; i++)
+				add_line(R, lanes, shared + 2 * LINE * l + unit[i], lane, x, sum);
+		}
+	}
+	GPU_UNROLL_N(2)
+	for (; l < n; l++)
+		add_line(R, lanes, shared + gpu_planes_unit(first + l, lane / 2), lane, x, sum);
+}
+
+/* Of n weights from weight `first` of the block on, if rows are no whole lines; one row. */
+GPU_FN void add_slowly(const unsigned lanes, const uint8_t *shared, uint32_t first, const float *x, uint32_t n, float *sum)
+{
+	GPU_NO_UNROLL
+	for (uint32_t k = gpu_thread() % threads_of(lanes) * lanes; k < n; k += GPU_LANES) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < lanes && k + i < n; i++) {
+			const uint32_t at = first + k + i;
+			const uint8_t *w = shared + gpu_planes_unit(at / LINE, at % GPU_LANES / 2) + at % LINE / GPU_LANES * 4 + at % 2 * 2;
+
+			sum[i] = fmaf(gpu_bf16(*(const uint16_t *)(const void *)w), x[k + i], sum[i]);
 		}
 	}
 }
 
-GPU_FN void add(const unsigned R, const bool lines, uint32_t first, const float *const *x, uint32_t n, float *sum)
+GPU_FN bool in_lines(const struct task *t)
 {
-	if (lines)
-		add_lines(R, gpu_shared(), first, x, n, sum);
-	else
-		add_slowly(R, gpu_shared(), first, x, n, sum);
+	return t->n_in % LINE == 0 && (uintptr_t)t->x % (2 * sizeof(float)) == 0;
+}
+
+GPU_FN void add(const unsigned R, const unsigned lanes, bool lines, uint32_t first, const float **x, uint32_t n, float *sum)
+{
+	if (lines) {
+		add_lines(R, lanes, gpu_shared(), first / LINE, x, n / LINE, sum);
+	} else {
+		GPU_UNROLL
+		for (unsigned r = 0; r < R; r++)
+			add_slowly(lanes, gpu_shared(), first, x[r], n, sum + r * lanes);
+	}
 }
 
 /* ---- Products ---- */
 
-/* A group has all R rows of an output. */
-GPU_FN void many_outputs(const unsigned R, const bool lines, const struct task *t)
+/* Threads of an output have all R rows of it. */
+GPU_FN void many_outputs(const unsigned R, const struct task *t)
 {
-	const float *x[GPU_PRODUCT_ROWS];
-
-	GPU_UNROLL
-	for (unsigned r = 0; r < R; r++)
-		x[r] = x_of(t, r);
 	GPU_NO_UNROLL
-	for (uint32_t at = 0; at < t->n; at += GROUPS) {
-		const uint32_t i = at + gpu_thread() / SHARE;
-		float sum[GPU_PRODUCT_ROWS * LANES];
+	for (uint32_t at = 0; at < t->n; at += GPU_PLANES_THREADS / threads_of(2)) {
+		const uint32_t i = at + gpu_thread() / threads_of(2);
+		const float *x[GPU_PRODUCT_ROWS];
+		float sum[GPU_PRODUCT_ROWS * 2];
 
-		GPU_UNROLL
-		for (unsigned k = 0; k < R * LANES; k++)
-			sum[k] = 0;
-		if (i < t->n)
-			add(R, lines, i * t->n_in, x, t->n_in, sum);
 		GPU_UNROLL
 		for (unsigned r = 0; r < R; r++)
-			end_sum(t, r, i, sum + r * LANES);
+			x[r] = x_of(t, r), sum[2 * r] = sum[2 * r + 1] = 0;
+		if (i < t->n)
+			add(R, 2, in_lines(t), i * t->n_in, x, t->n_in, sum);
+		GPU_UNROLL
+		for (unsigned r = 0; r < R; r++)
+			end_sum(2, t, r, i, sum + 2 * r);
 	}
 }
 
-/* With few outputs each group of threads has one row of x: a sum's lanes cannot be shared by more threads, so more rows at a time take
- * longer. */
+GPU_FN uint32_t piece_length(const struct task *t, uint32_t k)
+{
+	return t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
+}
+
+/* With few outputs threads have one row of one. The piece that begins at column k is in shared memory. */
+GPU_FN void add_few(const unsigned R, const unsigned lanes, const struct task *t, uint32_t k, float *sum)
+{
+	const uint32_t length = piece_length(t, k), i = gpu_thread() / threads_of(lanes) / R, r = gpu_thread() / threads_of(lanes) % R;
+
+	if (i < t->n && r < t->n_rows) {
+		const float *x = x_of(t, r) + k;
+
+		add(1, lanes, in_lines(t), i * length, &x, length, sum);
+	}
+}
+
+GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct task *t, const float *sum)
+{
+	end_sum(lanes, t, gpu_thread() / threads_of(lanes) % R, gpu_thread() / threads_of(lanes) / R, sum);
+}
+
+/* The task's block that column k is in. */
+GPU_FN void find_block(struct task *t, uint32_t k)
+{
+	t->planes = gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, piece_length(t, k) * t->n);
+}
+
+/* The task is known to one thread. A sum's lanes cannot be shared by more threads, so more rows at a time take longer. */
 GPU_FN void products_of(const unsigned R)
 {
-	const struct task *t = the_task();
-	const uint32_t i = gpu_thread() / SHARE / R, r = gpu_thread() / SHARE % R;
-	bool lines = false, few = false;
-	float sum[LANES] = { 0, 0 };
+	struct task *t = the_task();
+	const uint32_t few = GPU_PLANES_THREADS / threads_of(2), fewest = GPU_WARP / threads_of(1);
+	float sum[2] = { 0, 0 };
 
 	gpu_sync();
 	if (t->n == 0)
 		return;
 	GPU_NO_UNROLL
 	for (uint32_t k = 0; k < t->n_in; k += GPU_PLANES_BLOCK) {
-		const uint32_t length = t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
-		gpu_u2 sm[GPU_PLANES_UNITS];
+		uint32_t word[GPU_PLANES_WORDS];
 
-		if (k > 0)
+		if (k > 0) {
 			gpu_sync(); /* the piece before has been used */
-		gpu_planes_decode(t->chunk, t->block + k / GPU_PLANES_BLOCK, length * t->n, t->sm + k, gpu_shared(), sm);
-		lines = t->n_in % LINE == 0 && (uintptr_t)t->x % (LANES * sizeof(float)) == 0;
-		if (lines)
-			store_weights(true, sm, gpu_shared());
-		else
-			store_weights(false, sm, gpu_shared());
-		few = t->n * R <= GROUPS;
-		if (few && i < t->n && r < t->n_rows) {
-			const float *x = x_of(t, r) + k;
-
-			add(1, lines, i * length, &x, length, sum);
+			if (gpu_thread() == 0)
+				find_block(t, k);
+			gpu_sync();
 		}
+		gpu_planes_decode(&t->planes, t->sm + k, gpu_shared(), word);
+		gpu_sync();
+		store_lines(gpu_shared(), word);
+		gpu_sync();
+		if (t->n * R <= fewest)
+			add_few(R, 1, t, k, sum);
+		else if (t->n * R <= few)
+			add_few(R, 2, t, k, sum);
 	}
-	if (few)
-		end_sum(t, r, i, sum);
+	if (t->n * R <= fewest)
+		end_few(R, 1, t, sum);
+	else if (t->n * R <= few)
+		end_few(R, 2, t, sum);
 	else
-		many_outputs(R, lines, t);
+		many_outputs(R, t);
 }
 
-/* The outputs of block `block` of a matrix. sm, coded: its own, or its first chunk's that is meant; chunk_at: from that on. */
+/* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or its first chunk's that is meant; chunk_at: from that on. */
 GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at, const struct gpu_chunks *c,
 			 uint32_t n_out, uint32_t n_in, uint32_t block)
 {
@@ -229,6 +254,7 @@ GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded
 	t->chunk = coded + chunk_at[chunk];
 	t->block = in_chunk * ((n_in + GPU_PLANES_BLOCK - 1) / GPU_PLANES_BLOCK);
 	t->sm = sm + (uint64_t)t->first * n_in;
+	find_block(t, 0);
 }
 
 /* ---- Matrices that the host names ---- */
@@ -276,15 +302,23 @@ GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_product
 
 	if (index >= a->tiles_before[1])
 		return;
-	if (gpu_thread() == 0)
-		find_expert(a, &a->tile[index], the_task());
+	if (gpu_thread() == 0) {
+		struct task t;
+
+		find_expert(a, &a->tile[index], &t);
+		*the_task() = t;
+	}
 	products_of(R);
 }
 
 GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_products *a)
 {
-	if (gpu_thread() == 0)
-		find_listed(a, the_task());
+	if (gpu_thread() == 0) {
+		struct task t;
+
+		find_listed(a, &t);
+		*the_task() = t;
+	}
 	products_of(R);
 }
 

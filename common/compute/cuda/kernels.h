@@ -29,7 +29,7 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 #define GPU_PLANES_THREADS 256u
 #define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
 #define GPU_PLANES_TASK (2 * GPU_PLANES_BLOCK) /* in shared memory: behind a block of BF16 */
-#define GPU_PLANES_SHARED (GPU_PLANES_TASK + 96) /* bytes of shared memory; three blocks of threads in 100 KB */
+#define GPU_PLANES_SHARED (GPU_PLANES_TASK + 144) /* bytes of shared memory; three blocks of threads in 100 KB */
 
 /* How a matrix's codes become weights. */
 enum gpu_form {
