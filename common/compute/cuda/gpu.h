@@ -237,11 +237,11 @@ GPU_FN void gpu_copy_16(void *shared, const void *from)
 #endif
 }
 
-/* Of a ring that is as far ahead as n - 1 stages; where copies are waited for, one is enough. */
+/* n; on GPUs before sm_80 `before`. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define GPU_STAGES(n) 2u
+#define GPU_SINCE_80(n, before) (before)
 #else
-#define GPU_STAGES(n) (n)
+#define GPU_SINCE_80(n, before) (n)
 #endif
 
 /* A group of copies ends: those that the thread has begun since the one before, or none. */
@@ -280,7 +280,7 @@ typedef float2 gpu_f2;
 #define GPU_UNROLL
 #define GPU_UNROLL_N(n)
 #define GPU_NO_UNROLL
-#define GPU_STAGES(n) (n)
+#define GPU_SINCE_80(n, before) (n)
 
 #define GPU_KERNEL(name, type, n_threads)                                                           \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \

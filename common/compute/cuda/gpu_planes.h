@@ -142,28 +142,27 @@ GPU_FN bool line_is_whole(const uint8_t *bytes, uint32_t weights)
 	return (uintptr_t)bytes % 16 == 0 && GPU_PLANES_LINE * gpu_thread() + GPU_PLANES_LINE <= weights;
 }
 
-GPU_FN void load_line(const uint8_t *bytes, uint32_t *to)
+/* If it is not whole, some other bytes: that takes less than a branch. */
+GPU_FN void load_line(const uint8_t *bytes, bool is_whole, uint32_t *to)
 {
+	const uint8_t *line = bytes - (uintptr_t)bytes % 16 + (is_whole ? GPU_PLANES_LINE * gpu_thread() : 0);
+
 	GPU_UNROLL
 	for (unsigned u = 0; u < 4; u++) {
-		const gpu_u4 v = gpu_load_16(bytes + GPU_PLANES_LINE * gpu_thread() + 16 * u);
+		const gpu_u4 v = gpu_load_16(line + 16 * u);
 
 		to[4 * u] = v.x, to[4 * u + 1] = v.y, to[4 * u + 2] = v.z, to[4 * u + 3] = v.w;
 	}
 }
 
-GPU_FN void load_slowly(const uint8_t *bytes, uint32_t weights, uint32_t *to) /* what lies behind the last weight is any */
+GPU_FN void load_slowly(const uint8_t *bytes, uint32_t weights, unsigned unit, uint32_t *to) /* 16 of them; behind the last weight any */
 {
-	const uint32_t first = GPU_PLANES_LINE * gpu_thread();
+	const uint32_t first = GPU_PLANES_LINE * gpu_thread() + 16 * unit;
+	uint32_t words[5] = { 0, 0, 0, 0, 0 };
 
-	GPU_UNROLL
-	for (unsigned u = 0; u < 4; u++) {
-		uint32_t words[5] = { 0, 0, 0, 0, 0 };
-
-		if (first + 16 * u < weights)
-			load_words(4, bytes + first + 16 * u, words);
-		shift_words(4, bits_at(bytes), words, to + 4 * u);
-	}
+	if (first < weights)
+		load_words(4, bytes + first, words);
+	shift_words(4, bits_at(bytes), words, to);
 }
 
 /* The thread's group of level 0 of n codes: both planes together. */
@@ -196,12 +195,11 @@ GPU_FN void make_group(const uint8_t *level, uint32_t n, const uint32_t *words, 
 	c[1].low = w[1], c[1].high = w[3];
 }
 
-/* Codes [32 * i, 32 * i + 32) of a level of n; those behind the last one are 0. */
+/* Codes [32 * i, 32 * i + 32) of a level of n. What lies behind the last one is any, and read by no thread that comes later. */
 GPU_FN struct codes load_codes(const uint8_t *level, uint32_t n, uint32_t i)
 {
 	const uint32_t group = i / 2 * 64, plane = n - group < 64 ? (n - group + 7) / 8 : 8; /* bytes */
-	const uint32_t left = 32 * i < n ? n - 32 * i : 0, mask = left < 32 ? (1u << left) - 1 : ~0u;
-	const uint8_t *low = level + (left > 0 ? 8 * i - i % 2 * 4 : 0), *high = low + (left > 0 ? plane : 0);
+	const uint8_t *low = level + (32 * i < n ? 8 * i - i % 2 * 4 : 0), *high = low + (32 * i < n ? plane : 0);
 	uint32_t words[4];
 	struct codes c;
 
@@ -209,8 +207,6 @@ GPU_FN struct codes load_codes(const uint8_t *level, uint32_t n, uint32_t i)
 	load_words(1, high, words + 2);
 	shift_words(1, bits_at(low), words, &c.low);
 	shift_words(1, bits_at(high), words + 2, &c.high);
-	c.low &= mask;
-	c.high &= mask;
 	return c;
 }
 
@@ -412,14 +408,14 @@ GPU_FN void decode_coded(const struct gpu_planes_block *b, const uint8_t *sm, ui
 
 	/* All that a thread loads is under way together. */
 	load_words(4, group_at(b->at + b->level[0], b->n[0]), words);
-	if (is_whole)
-		load_line(sm, mine);
+	load_line(sm, is_whole, mine);
 	if (b->n[1] > GPU_PLANES_BLOCK / 2)
 		next = decode_below(true, b, words, shared, entries, group);
 	else
 		next = decode_below(false, b, words, shared, entries, group);
-	if (!is_whole)
-		load_slowly(sm, b->n[0], mine);
+	GPU_UNROLL
+	for (unsigned u = 0; !is_whole && u < 4; u++)
+		load_slowly(sm, b->n[0], u, mine + 4 * u);
 	begin_below(false, &below, shared, next);
 	GPU_UNROLL
 	for (unsigned half = 0; half < 2; half++) {
@@ -437,15 +433,18 @@ GPU_FN void decode_coded(const struct gpu_planes_block *b, const uint8_t *sm, ui
 
 GPU_FN void decode_raw(const struct gpu_planes_block *b, const uint8_t *sm, uint32_t *word)
 {
-	uint32_t mine[GPU_PLANES_WORDS / 2], e[GPU_PLANES_WORDS / 2];
-
-	load_slowly(sm, b->n[0], mine);
-	load_slowly(b->at, b->n[0], e);
 	GPU_UNROLL
-	for (unsigned i = 0; i < GPU_PLANES_WORDS / 2; i++) {
-		const gpu_u2 v = gpu_merged_4(gpu_turned(e[i]), gpu_turned(mine[i]));
+	for (unsigned u = 0; u < 4; u++) {
+		uint32_t mine[4], e[4];
 
-		word[2 * i] = v.x, word[2 * i + 1] = v.y;
+		load_slowly(sm, b->n[0], u, mine);
+		load_slowly(b->at, b->n[0], u, e);
+		GPU_UNROLL
+		for (unsigned i = 0; i < 4; i++) {
+			const gpu_u2 v = gpu_merged_4(gpu_turned(e[i]), gpu_turned(mine[i]));
+
+			word[8 * u + 2 * i] = v.x, word[8 * u + 2 * i + 1] = v.y;
+		}
 	}
 }
 

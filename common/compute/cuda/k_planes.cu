@@ -17,6 +17,7 @@ struct task {
 	const uint32_t *x_pair, *y_pair; /* NULL: r */
 	uint32_t top_k, n_rows;
 	uint32_t block, first, n, n_in; /* block: the first in the chunk; first: output; n 0: nothing */
+	uint32_t k;			/* first column of the piece of a row that is decoded now */
 };
 
 static_assert(sizeof(struct task) <= GPU_PLANES_SHARED - GPU_PLANES_TASK, "room for it");
@@ -95,7 +96,8 @@ GPU_FN void add_line(const unsigned R, const unsigned lanes, const uint8_t *unit
 }
 
 /* The same of n lines from line `first` of the block on. Some are under way together, as many as there are registers for. */
-GPU_FN void add_lines(const unsigned R, const unsigned lanes, const uint8_t *shared, uint32_t first, const float **x, uint32_t n, float *sum)
+GPU_FN void add_lines(const unsigned R, const unsigned lanes, const uint8_t *shared, uint32_t first, const float **x, uint32_t n,
+		      float *sum)
 {
 	const uint32_t lane = gpu_thread() % threads_of(lanes) * lanes;
 	uint32_t l = 0;
@@ -174,18 +176,18 @@ GPU_FN void many_outputs(const unsigned R, const struct task *t)
 	}
 }
 
-GPU_FN uint32_t piece_length(const struct task *t, uint32_t k)
+GPU_FN uint32_t piece_length(const struct task *t)
 {
-	return t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
+	return t->n_in - t->k < GPU_PLANES_BLOCK ? t->n_in - t->k : GPU_PLANES_BLOCK;
 }
 
-/* With few outputs threads have one row of one. The piece that begins at column k is in shared memory. */
-GPU_FN void add_few(const unsigned R, const unsigned lanes, const struct task *t, uint32_t k, float *sum)
+/* With few outputs threads have one row of one. */
+GPU_FN void add_few(const unsigned R, const unsigned lanes, const struct task *t, float *sum)
 {
-	const uint32_t length = piece_length(t, k), i = gpu_thread() / threads_of(lanes) / R, r = gpu_thread() / threads_of(lanes) % R;
+	const uint32_t length = piece_length(t), i = gpu_thread() / threads_of(lanes) / R, r = gpu_thread() / threads_of(lanes) % R;
 
 	if (i < t->n && r < t->n_rows) {
-		const float *x = x_of(t, r) + k;
+		const float *x = x_of(t, r) + t->k;
 
 		add(1, lanes, in_lines(t), i * length, &x, length, sum);
 	}
@@ -196,10 +198,10 @@ GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct task *t
 	end_sum(lanes, t, gpu_thread() / threads_of(lanes) % R, gpu_thread() / threads_of(lanes) / R, sum);
 }
 
-/* The task's block that column k is in. */
-GPU_FN void find_block(struct task *t, uint32_t k)
+GPU_FN void find_piece(struct task *t, uint32_t k)
 {
-	t->planes = gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, piece_length(t, k) * t->n);
+	t->k = k;
+	t->planes = gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, piece_length(t) * t->n);
 }
 
 /* The task is known to one thread. A sum's lanes cannot be shared by more threads, so more rows at a time take longer. */
@@ -213,23 +215,23 @@ GPU_FN void products_of(const unsigned R)
 	if (t->n == 0)
 		return;
 	GPU_NO_UNROLL
-	for (uint32_t k = 0; k < t->n_in; k += GPU_PLANES_BLOCK) {
+	for (;;) {
 		uint32_t word[GPU_PLANES_WORDS];
 
-		if (k > 0) {
-			gpu_sync(); /* the piece before has been used */
-			if (gpu_thread() == 0)
-				find_block(t, k);
-			gpu_sync();
-		}
-		gpu_planes_decode(&t->planes, t->sm + k, gpu_shared(), word);
+		gpu_planes_decode(&t->planes, t->sm + t->k, gpu_shared(), word);
 		gpu_sync();
 		store_lines(gpu_shared(), word);
 		gpu_sync();
 		if (t->n * R <= fewest)
-			add_few(R, 1, t, k, sum);
+			add_few(R, 1, t, sum);
 		else if (t->n * R <= few)
-			add_few(R, 2, t, k, sum);
+			add_few(R, 2, t, sum);
+		if (t->n_in - t->k <= GPU_PLANES_BLOCK)
+			break;
+		gpu_sync(); /* the piece has been used */
+		if (gpu_thread() == 0)
+			find_piece(t, t->k + GPU_PLANES_BLOCK);
+		gpu_sync();
 	}
 	if (t->n * R <= fewest)
 		end_few(R, 1, t, sum);
@@ -239,7 +241,8 @@ GPU_FN void products_of(const unsigned R)
 		many_outputs(R, t);
 }
 
-/* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or its first chunk's that is meant; chunk_at: from that on. */
+/* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or its first chunk's that
+ * is meant; chunk_at: from that on. */
 GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at, const struct gpu_chunks *c,
 			 uint32_t n_out, uint32_t n_in, uint32_t block)
 {
@@ -254,7 +257,7 @@ GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded
 	t->chunk = coded + chunk_at[chunk];
 	t->block = in_chunk * ((n_in + GPU_PLANES_BLOCK - 1) / GPU_PLANES_BLOCK);
 	t->sm = sm + (uint64_t)t->first * n_in;
-	find_block(t, 0);
+	find_piece(t, 0);
 }
 
 /* ---- Matrices that the host names ---- */
@@ -333,9 +336,10 @@ GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_product
 		expert_products_of(rows, &a);                                                                \
 	}
 
-PLANES(1, 4)
-PLANES(2, 4)
-PLANES(4, 4)
+/* Before sm_80 there is shared memory for one only, so registers need not be few. */
+PLANES(1, GPU_SINCE_80(4, 2))
+PLANES(2, GPU_SINCE_80(4, 2))
+PLANES(4, GPU_SINCE_80(4, 2))
 PLANES(8, 2)
 
 #define NAMES(kernel) \

@@ -17,7 +17,7 @@
 #define UNIT 16u	       /* bytes that a thread copies at a time */
 #define PIECE (SHARE * UNIT)   /* of a row of weights */
 #define STAGE (WARP_OUTS * PIECE) /* of a warp's ring */
-#define STAGES GPU_STAGES(11u)
+#define STAGES GPU_SINCE_80(11u, 2u) /* where copies are waited for, one ahead is enough */
 #define RINGS (GPU_PRODUCT_THREADS / GPU_WARP * STAGES * STAGE) /* in shared memory; NF4's values are behind them */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
