@@ -361,9 +361,9 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	    !od_add(need, sequence, &need) || !od_mul(ctx_pages, page, &rows) || !od_add(need, rows, &need))
 		need = UINT64_MAX;
 	if (need > s->limit_bytes)
-		return od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %s "
-			       "(try a smaller --ctx-size)", o->ctx_tokens, (unsigned long long)need,
-			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(s->limit_bytes, b, sizeof(b)));
+		return od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
+			       "try a smaller --ctx-size", o->ctx_tokens, (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
+			       (unsigned long long)s->limit_bytes, od_format_bytes(s->limit_bytes, b, sizeof(b)));
 	room = s->limit_bytes - need;
 	more = room / (sequence + page);
 	more = more < o->max_sequences - 1 ? more : o->max_sequences - 1;
@@ -521,9 +521,10 @@ static int check_memory(struct shadow *s, struct od_err *err)
 		return OD_OK;
 	if (s->opt.layers != NULL)
 		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
-	return od_fail(err, OD_ERR_NOMEM, "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %s%s", part, s->precision,
-		       od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
-		       part[0] == '\0' ? "its" : "their", given ? "--memory-limit is" : "available are",
+	return od_fail(err, OD_ERR_NOMEM, "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s",
+		       part, s->precision, od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need,
+		       od_format_bytes(need, a, sizeof(a)), part[0] == '\0' ? "its" : "their",
+		       given ? "--memory-limit is" : "available are", (unsigned long long)s->limit_bytes,
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
 }
 

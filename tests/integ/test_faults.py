@@ -301,7 +301,7 @@ def a_child_of_local_that_refuses_an_argument_ends_main():
                        (["--worker-arg=--slots"], ["od-worker: error: --slots needs a value: N"]),
                        (["--worker-arg=--memory-limit=1KB"], ["memory limit", "with status 1"]),
                        (["--worker-arg=--memory-limit=0"], ["memory limit", "with status 1"]),
-                       (["--shadow-arg=--memory-limit=0"], ["--memory-limit is 0 B", "with status 1"]),
+                       (["--shadow-arg=--memory-limit=0"], ["--memory-limit is 0 bytes (0 B)", "with status 1"]),
                        (["--worker-arg=what"], ['od-worker: error: unexpected argument "what"']),
                        (["--worker-arg=--precision=nf4"], ["od-worker: error: unknown option --precision=nf4"]),
                        (["--shadow-arg=--precision=int9"], ["od-shadow: error: --precision: expected one of", "the shadow did not start: "

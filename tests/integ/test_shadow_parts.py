@@ -141,8 +141,8 @@ def what_fits_no_machine_fits_two():
     whole = subprocess.run([os.path.join(BIN, "od-shadow"), "--pack", pack(), "--precision", "bf16", "--memory-limit", a_limit(),
                             "--port", "0"], capture_output=True, text=True, timeout=HANG_S)
     assert whole.returncode == 1
-    said = re.search(r"the bf16 model of \S+ needs \d+ bytes .* --memory-limit is .*\. Layers 0-(\d+) fit without their context: --layers "
-                     "gives this shadow a part, and another shadow of the hosts file the rest", whole.stderr)
+    said = re.search(r"the bf16 model of \S+ needs \d+ bytes .* --memory-limit is " + a_limit() + r" bytes .*\. Layers 0-(\d+) fit without "
+                     "their context: --layers gives this shadow a part, and another shadow of the hosts file the rest", whole.stderr)
     assert said, whole.stderr
     assert LAYERS // 2 < int(said[1]) < LAYERS - 1, said[1]
     with Cluster(pack(), LAYERS, (6,), "--memory-limit", a_limit(), load_ms=2) as c:
