@@ -1,5 +1,7 @@
 #include "common/base/mem.h"
 
+#include "common/base/cgroup.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +113,10 @@ uint64_t od_rss_bytes(void)
 
 uint64_t od_available_ram_bytes(void)
 {
-	return read_kib_field("/proc/meminfo", "MemAvailable:");
+	const uint64_t machine = read_kib_field("/proc/meminfo", "MemAvailable:");
+	const uint64_t group = od_cgroup_available_bytes("/proc/self/cgroup", "/sys/fs/cgroup");
+
+	return group < machine ? group : machine;
 }
 
 /* sysfs knows what a CPU shares; sysconf multiplies it by mistaken counts on some virtual machines. */

@@ -30,8 +30,8 @@ CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c 
 	cuda_products.c gpu_graphs.c)
 CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_planes.cu k_products.cu k_route.cu \
 	k_rows.cu)
-PLUGIN_SRCS := common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c common/compute/quant.c \
-	common/compute/scratch.c
+PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c \
+	common/compute/quant.c common/compute/scratch.c
 GPU_HOST_SRCS := common/compute/cuda/gpu_host.c common/compute/far/late_queues.c
 CUDA_DIR ?= $(B)/cuda
 PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
