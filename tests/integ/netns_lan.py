@@ -97,7 +97,7 @@ class Node(Daemon):
 
     def __init__(self, lan, name, *always, options=(), pack_dir=None, folder=BIN):
         self.lan, self.name, self.always, self.options, self.folder = lan, name, always, options, os.path.abspath(folder)
-        self.role = "shadow" if name == "shadow" else "worker"
+        self.role = "shadow" if name.startswith("shadow") else "worker"
         self.pack_dir = pack_dir or pack()
         self.process = None
         self.log = open(os.path.join(TMP, f"{name}.log"), "w+")
