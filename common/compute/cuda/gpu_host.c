@@ -167,60 +167,6 @@ static _Thread_local size_t scheduler_bytes;
 static _Thread_local void *scheduler_tsan;
 #endif
 
-/* The fibre that runs stops. */
-UNSEEN static void stop(enum state state)
-{
-	struct block *b = running;
-	struct fibre *f = &b->fibre[gpu_place.thread];
-
-	f->state = state;
-#if defined(__SANITIZE_ADDRESS__)
-	void *mine;
-
-	__sanitizer_start_switch_fiber(state == DONE ? NULL : &mine, scheduler_stack, scheduler_bytes);
-#elif defined(__SANITIZE_THREAD__)
-	__tsan_switch_to_fiber(scheduler_tsan, NO_ORDER);
-#endif
-	gpu_fibre_switch(&f->sp, b->scheduler);
-#if defined(__SANITIZE_ADDRESS__)
-	__sanitizer_finish_switch_fiber(mine, &scheduler_stack, &scheduler_bytes);
-#endif
-}
-
-UNSEEN static void start(void)
-{
-#if defined(__SANITIZE_ADDRESS__)
-	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
-#endif
-	acquires(&running->begin);
-	running->kernel(running->args);
-	releases(&running->end);
-	stop(DONE);
-	abort(); /* a thread that is done is never switched to */
-}
-
-UNSEEN static void prepare(struct block *b, unsigned i)
-{
-	/* As if it had been saved just before start(): the stack is as behind a call. */
-	void **top = (void **)(void *)(stack_of(b, i) + STACK_BYTES - 64);
-
-#if defined(__SANITIZE_ADDRESS__)
-	/* The thread that had the stack before never returned from stop(), so its frames are still marked. */
-	__asan_unpoison_memory_region(stack_of(b, i) + STACK_BYTES - ENDED_BYTES, ENDED_BYTES);
-#endif
-	top -= SAVED_WORDS + 1 + (SAVED_WORDS + 1) % 2;
-	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
-	top[START_WORD] = (void *)(uintptr_t)start;
-	b->fibre[i].sp = top;
-	b->fibre[i].state = READY;
-	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs = 0;
-#if defined(__SANITIZE_THREAD__)
-	if (b->fibre[i].tsan == NULL)
-		b->fibre[i].tsan = __tsan_create_fiber(0);
-#endif
-	b->ready[b->n_ready++] = i;
-}
-
 /* xorshift64*; which order it gives does not matter, only that it is another one each time. */
 UNSEEN static uint64_t draw(struct block *b)
 {
@@ -270,6 +216,87 @@ UNSEEN static void note_stop(struct block *b, unsigned i)
 	}
 }
 
+/* One of the threads that can go on, no longer among them. */
+UNSEEN static unsigned take_ready(struct block *b)
+{
+	unsigned at, i;
+
+	if (b->n_ready == 0)
+		gpu_host_fail("threads wait for each other at different barriers");
+	at = (unsigned)(draw(b) * b->n_ready >> 32);
+	i = b->ready[at];
+	b->ready[at] = b->ready[--b->n_ready];
+	gpu_place.thread = i;
+	return i;
+}
+
+/* The fibre that runs stops. */
+UNSEEN static void stop(enum state state)
+{
+	struct block *b = running;
+	struct fibre *f = &b->fibre[gpu_place.thread];
+
+	f->state = state;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	if (state != DONE) {
+		/* On to the next one at once: by way of the scheduler there are twice as many switches. */
+		const unsigned i = gpu_place.thread;
+		unsigned next;
+
+		note_stop(b, i);
+		next = take_ready(b);
+		if (next != i)
+			gpu_fibre_switch(&f->sp, b->fibre[next].sp);
+		return;
+	}
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+	void *mine;
+
+	__sanitizer_start_switch_fiber(state == DONE ? NULL : &mine, scheduler_stack, scheduler_bytes);
+#elif defined(__SANITIZE_THREAD__)
+	__tsan_switch_to_fiber(scheduler_tsan, NO_ORDER);
+#endif
+	gpu_fibre_switch(&f->sp, b->scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(mine, &scheduler_stack, &scheduler_bytes);
+#endif
+}
+
+UNSEEN static void start(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
+#endif
+	acquires(&running->begin);
+	running->kernel(running->args);
+	releases(&running->end);
+	stop(DONE);
+	abort(); /* a thread that is done is never switched to */
+}
+
+UNSEEN static void prepare(struct block *b, unsigned i)
+{
+	/* As if it had been saved just before start(): the stack is as behind a call. */
+	void **top = (void **)(void *)(stack_of(b, i) + STACK_BYTES - 64);
+
+#if defined(__SANITIZE_ADDRESS__)
+	/* The thread that had the stack before never returned from stop(), so its frames are still marked. */
+	__asan_unpoison_memory_region(stack_of(b, i) + STACK_BYTES - ENDED_BYTES, ENDED_BYTES);
+#endif
+	top -= SAVED_WORDS + 1 + (SAVED_WORDS + 1) % 2;
+	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
+	top[START_WORD] = (void *)(uintptr_t)start;
+	b->fibre[i].sp = top;
+	b->fibre[i].state = READY;
+	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs = 0;
+#if defined(__SANITIZE_THREAD__)
+	if (b->fibre[i].tsan == NULL)
+		b->fibre[i].tsan = __tsan_create_fiber(0);
+#endif
+	b->ready[b->n_ready++] = i;
+}
+
 UNSEEN static void run_block(struct block *b, size_t shared)
 {
 	b->n_ready = b->n_at = 0;
@@ -282,16 +309,8 @@ UNSEEN static void run_block(struct block *b, size_t shared)
 	for (unsigned i = 0; i < b->n_threads / WARP; i++)
 		b->warp[i].n_at = 0, b->warp[i].n_alive = WARP;
 	while (b->n_alive > 0) {
-		unsigned at, i;
-
-		if (b->n_ready == 0)
-			gpu_host_fail("threads wait for each other at different barriers");
-		at = (unsigned)(draw(b) % b->n_ready);
-		i = b->ready[at];
-		b->ready[at] = b->ready[--b->n_ready];
-		gpu_place.thread = i;
-		switch_to(b, i);
-		note_stop(b, i);
+		switch_to(b, take_ready(b));
+		note_stop(b, gpu_place.thread); /* others may have run meanwhile */
 	}
 	acquires(&b->end);
 	for (size_t i = 0; i < CANARY_BYTES; i++)
