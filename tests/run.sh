@@ -32,8 +32,9 @@ run_one() { # folder name command...
 		echo "ok 1 - $name # SKIP $why" >"$log"
 		status=0
 	else
-		"$@" >"$log" 2>&1 </dev/null
+		timeout --kill-after=60 2400 "$@" >"$log" 2>&1 </dev/null # the longest takes a few minutes, on a GPU under a sanitizer more
 		status=$?
+		[ "$status" -ne 124 ] || echo "not ok - $name hung: ended after 40 minutes" >>"$log"
 	fi
 	# cmocka 1.1 writes "not ok 3 # SKIP name", which TAP knows as a failure that is expected.
 	sed -i -E 's/^not ok ([0-9]+ # SKIP)/ok \1/' "$log"
