@@ -264,7 +264,7 @@ static void old_graphs_go(void **state)
 	check(w);
 }
 
-/* Without memory for a graph its launches are given one by one, and no other graph is tried. */
+/* Without memory for a graph its launches are given one by one, and no other graph is tried for a while. */
 static void no_memory_is_no_error(void **state)
 {
 	struct world *w = *state;
@@ -279,12 +279,20 @@ static void no_memory_is_no_error(void **state)
 		flush(w);
 	}
 	w->s.new_error = 0;
+	for (unsigned i = 0; i < GPU_GRAPHS_PAUSE - 2; i++) { /* two of the runs after the failure have been */
+		assert_int_equal(w->s.n_made, 1);
+		give_run(w, 8, 50);
+		flush(w);
+		check(w);
+	}
+	assert_int_equal(w->s.n_made, 1);
+	assert_int_equal(w->s.n_graphs, 1);
 	give_run(w, 8, 50);
 	flush(w);
-	assert_int_equal(w->s.n_made, 1);
+	assert_int_equal(w->s.n_made, 2);
 	give_run(w, 8, 1);
 	flush(w);
-	assert_int_equal(w->s.n_graphs, 2);
+	assert_int_equal(w->s.n_graphs, 3);
 	check(w);
 }
 

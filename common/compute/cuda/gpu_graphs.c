@@ -37,8 +37,8 @@ struct gpu_graphs {
 	unsigned n_seen;
 	struct known *known;
 	unsigned n_launches; /* of all known */
-	uint64_t clock;
-	bool full; /* the GPU has no memory for more */
+	uint64_t clock;	     /* runs */
+	uint64_t full_until; /* of the clock: the GPU had no memory for more */
 	bool stopped;
 	const char *failed; /* the kernel of the launch that did; NULL: none, or it was told */
 };
@@ -132,7 +132,8 @@ static struct known *make(struct gpu_graphs *g, uint64_t hash)
 	if (k->run.at != NULL) {
 		memcpy(k->run.at, g->now.at, g->now.bytes);
 		list_run(&k->run, list);
-		g->full = gpu_graph_new(&k->graph, g->stream, list, k->run.n) != 0;
+		if (gpu_graph_new(&k->graph, g->stream, list, k->run.n) != 0)
+			g->full_until = g->clock + GPU_GRAPHS_PAUSE;
 	}
 	if (k->graph == NULL) {
 		free_known(k);
@@ -165,13 +166,14 @@ static int start_run(struct gpu_graphs *g)
 
 	if (g->now.n < GPU_GRAPH_LEAST)
 		return start_each(g);
+	g->clock++;
 	hash = hash_of(&g->now);
 	k = find(g, hash);
-	if (k == NULL && seen_before(g, hash) && !g->full)
+	if (k == NULL && seen_before(g, hash) && g->clock >= g->full_until)
 		k = make(g, hash);
 	if (k == NULL)
 		return start_each(g);
-	k->used = ++g->clock;
+	k->used = g->clock;
 	error = gpu_graph_start(g->stream, k->graph);
 	g->failed = error != 0 ? "a graph of launches" : NULL;
 	return error;

@@ -24,6 +24,9 @@ extern "C" {
  * memory and of the GPU's. */
 #define GPU_GRAPHS_LAUNCHES 4096u
 
+/* Runs until a graph is tried again after the GPU had no memory for one. */
+#define GPU_GRAPHS_PAUSE 1024u
+
 struct gpu_graphs;
 
 struct gpu_graphs *gpu_graphs_new(struct gpu_stream *s); /* NULL: out of memory */
