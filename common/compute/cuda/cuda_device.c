@@ -70,7 +70,7 @@ static void look_for_fault(struct od_cuda_device *c)
  * reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). Such a GPU does not cache pinned memory ("CUDA for
  * Tegra", memory types), so what it reads more than once a step is in memory of its own. */
 
-static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what, struct od_err *err)
+static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what, struct od_err *err)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 	struct od_buf *b = calloc(1, sizeof(*b));
@@ -96,12 +96,12 @@ static int new_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, boo
 
 static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
-	return new_buf(out, d, bytes, false, what, err);
+	return make_buf(out, d, bytes, false, what, err);
 }
 
 static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
-	return new_buf(out, d, bytes, d->shares, what, err);
+	return make_buf(out, d, bytes, d->shares, what, err);
 }
 
 static void buf_free(struct od_buf *b)
