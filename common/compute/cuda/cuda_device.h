@@ -9,7 +9,7 @@
 
 #include "common/compute/device.h"
 
-#define OD_CUDA_PLUGIN_VERSION 4u
+#define OD_CUDA_PLUGIN_VERSION 5u
 #define OD_CUDA_PLUGIN_SYMBOL "od_cuda_plugin"
 
 /* What the plugin exports. */
