@@ -412,6 +412,12 @@ GPU_FN gpu_u2 gpu_shared_8(const void *at)
 	return *(const gpu_u2 *)at;
 }
 
+GPU_FN gpu_f2 gpu_shared_f2(const float *at)
+{
+	gpu_check_aligned(at, 8);
+	return *(const gpu_f2 *)at;
+}
+
 GPU_FN gpu_u4 gpu_shared_16(const void *at)
 {
 	gpu_check_aligned(at, 16);

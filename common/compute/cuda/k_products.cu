@@ -3,7 +3,7 @@
  * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
  * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
- * in whole lines. Rows of x come from the first cache; a thread reads them once for all of its outputs. */
+ * in whole lines. It copies x along with them: a read of x from the first cache would wait for all copies before it. */
 #include "common/compute/cuda/gpu_weights.h"
 
 #define SHARE 8u		  /* threads of an output */
@@ -16,9 +16,9 @@
 
 #define UNIT 16u	       /* bytes that a thread copies at a time */
 #define PIECE (SHARE * UNIT)   /* of a row of weights */
-#define STAGE (WARP_OUTS * PIECE) /* of a warp's ring */
-#define STAGES GPU_SINCE_80(11u, 2u) /* where copies are waited for, one ahead is enough */
-#define RINGS (GPU_PRODUCT_THREADS / GPU_WARP * STAGES * STAGE) /* in shared memory; NF4's values are behind them */
+#define WEIGHTS (WARP_OUTS * PIECE) /* of a stage of a warp's ring; x is behind them */
+#define MOST_X 2048u		    /* bytes of x in a stage; more is not copied */
+#define RING 14336u		    /* bytes of a warp's ring, at most; NF4's values are before the first */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
 #define NF4_PIECE 128u
@@ -46,6 +46,31 @@ GPU_FN unsigned own_bytes(const unsigned form)
 	return (unsigned)bytes_of(form, step_of(form)) / SHARE;
 }
 
+/* Columns of a piece. */
+GPU_FN unsigned columns_of(const unsigned form)
+{
+	return PIECE / (own_bytes(form) * SHARE) * step_of(form);
+}
+
+/* Whether the ring has x of R rows. */
+GPU_FN bool has_x(const unsigned form, const unsigned R)
+{
+	return R * columns_of(form) * sizeof(float) <= MOST_X;
+}
+
+GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
+{
+	return WEIGHTS + (has_x(form, R) ? R * columns_of(form) * (unsigned)sizeof(float) : 0);
+}
+
+/* Of a ring: 4, 7, 9 or 11; where copies are waited for, one ahead is enough. */
+GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
+{
+	const unsigned n = RING / stage_bytes(form, R);
+
+	return GPU_SINCE_80(n >= 11 ? 11u : n >= 9 ? 9u : n >= 7 ? 7u : 4u, 2u);
+}
+
 GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
 	-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
 	-0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
@@ -56,13 +81,13 @@ GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
 /* From shared memory: other than constants, different elements are read by the lanes of a warp at once. */
 GPU_FN float nf4_value(uint32_t code)
 {
-	return ((const float *)(const void *)(gpu_shared() + RINGS))[code & 15u];
+	return ((const float *)(const void *)gpu_shared())[code & 15u];
 }
 
 GPU_FN void share_nf4(void)
 {
 	if (gpu_thread() < 16)
-		((float *)(void *)(gpu_shared() + RINGS))[gpu_thread()] = nf4_values[gpu_thread()];
+		((float *)(void *)gpu_shared())[gpu_thread()] = nf4_values[gpu_thread()];
 	gpu_sync();
 }
 
@@ -85,7 +110,7 @@ struct outputs {
 	const unsigned char *row[OUTS];	  /* of weights; an output behind the last one is as that, and not stored */
 	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
 	uint32_t first, lane;		  /* its first output; the first of its lanes */
-	bool aligned;			  /* all x, to LANES */
+	bool aligned, x_in_units;	  /* all x: to LANES, to UNIT */
 };
 
 /* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart.
@@ -104,19 +129,20 @@ GPU_FN uint32_t output_of(const struct outputs *t, unsigned j)
 	return t->first + j * SLOTS;
 }
 
-/* to[r][j][i] += w[j][i] * x[r][k + i]. */
-GPU_FN void add(const unsigned R, const struct outputs *t, size_t k, const float *w, float *to)
+/* to[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
+GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x, const float *w,
+		float *to)
 {
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const gpu_f2 x = gpu_load_f2(t->x[r] + k);
+		const gpu_f2 by = in_ring ? gpu_shared_f2(x + r * columns_of(form)) : gpu_load_f2(t->x[r] + k);
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < OUTS; j++) {
 			float *sum = to + r * SUMS + j * LANES;
 
-			sum[0] = fmaf(w[j * LANES], x.x, sum[0]);
-			sum[1] = fmaf(w[j * LANES + 1], x.y, sum[1]);
+			sum[0] = fmaf(w[j * LANES], by.x, sum[0]);
+			sum[1] = fmaf(w[j * LANES + 1], by.y, sum[1]);
 		}
 	}
 }
@@ -181,8 +207,8 @@ GPU_FN void end_group(const unsigned form, const unsigned R, const struct output
 }
 
 /* A step of weights from column k on; code[j]: where the thread's begin. scale [OUTS], if the form is scaled. */
-GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code,
-		     const float *scale, struct sums *s)
+GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		     const unsigned char *const *code, const float *scale, struct sums *s)
 {
 	float w[SUMS];
 
@@ -193,12 +219,13 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 		for (unsigned i = 0; gpu_is_scaled(form) && i < LANES; i++)
 			w[j * LANES + i] *= scale[j];
 	}
-	add(R, t, k, w, form == GPU_INT8_GROUP ? s->part : s->sum);
+	add(form, R, t, k, in_ring, x, w, form == GPU_INT8_GROUP ? s->part : s->sum);
 	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
 		end_group(form, R, t, s);
 }
 
-GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code, struct sums *s)
+GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		    const unsigned char *const *code, struct sums *s)
 {
 	struct gpu_raw raw[OUTS];
 
@@ -214,21 +241,21 @@ GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const u
 			GPU_UNROLL
 			for (unsigned n = 0; n < SUMS; n++)
 				w[n] = nf4_value(raw[n / LANES].w[n % LANES] >> 4 * (2 * i + g));
-			add(R, t, k + GROUP * g + GPU_LANES * i, w, s->part);
+			add(GPU_NF4, R, t, k + GROUP * g + GPU_LANES * i, in_ring, x + GROUP * g + GPU_LANES * i, w, s->part);
 		}
 		end_group(GPU_NF4, R, t, s);
 	}
 }
 
-GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *const *code,
-		      struct sums *s)
+GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		      const unsigned char *const *code, struct sums *s)
 {
 	if (form == GPU_NF4) {
-		add_nf4(R, t, k, code, s);
+		add_nf4(R, t, k, in_ring, x, code, s);
 		return;
 	}
 	need_scales(form, t, k, s);
-	add_step(form, R, t, k, code, s->scale, s);
+	add_step(form, R, t, k, in_ring, x, code, s->scale, s);
 }
 
 /* ---- The ring: a warp's weights on their way ---- */
@@ -252,6 +279,34 @@ GPU_FN void copy_piece(const unsigned form, const struct outputs *t, uint32_t pi
 
 		gpu_copy_16(stage + r * PIECE + (unit ^ swap_of(form, r)) * UNIT, t->row[j] + (size_t)piece * PIECE + unit * UNIT);
 	}
+}
+
+/* x of a piece of all rows, one after the other. */
+GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, unsigned char *to)
+{
+	const unsigned units = columns_of(form) * (unsigned)sizeof(float) / UNIT; /* of a row */
+
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++) {
+		GPU_UNROLL
+		for (unsigned u = 0; u < units; u += GPU_WARP)
+			if (u + gpu_lane() < units)
+				gpu_copy_16(to + (r * units + u + gpu_lane()) * UNIT,
+					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_lane()) * (UNIT / sizeof(float)));
+	}
+}
+
+GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, unsigned char *stage)
+{
+	copy_piece(form, t, piece, stage);
+	if (has_x(form, R))
+		copy_x(form, R, t, piece, stage + WEIGHTS);
+}
+
+/* The thread's x of column k of a stage's piece. */
+GPU_FN const float *x_of(const struct outputs *t, const unsigned char *stage, size_t k)
+{
+	return (const float *)(const void *)(stage + WEIGHTS) + k + t->lane;
 }
 
 /* Where the thread's weights of step i are. */
@@ -280,7 +335,7 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 			const unsigned char *code[OUTS];
 
 			find_codes(form, stage, i, code);
-			add_codes(form, R, t, k + i * step_of(form), code, s);
+			add_codes(form, R, t, k + i * step_of(form), has_x(form, R), x_of(t, stage, i * step_of(form)), code, s);
 		}
 	}
 }
@@ -307,15 +362,27 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 		for (unsigned j = 0; j < OUTS; j++) /* a power of two divides the others */
 			scale[j] = gpu_shuffle_from(shared[j], gpu_lane() / SHARE * SHARE + i * s->shared / steps);
 		find_codes(form, stage, i, code);
-		add_step(form, R, t, k + i * GPU_LANES, code, scale, s);
+		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_of(t, stage, i * GPU_LANES), code, scale, s);
+	}
+}
+
+/* All but the last n - 2 of n stages that the thread has asked for are there. */
+GPU_FN void wait_stage(const unsigned n)
+{
+	switch (n) { /* the number is a part of the instruction */
+	case 11: gpu_wait_copies(9); break;
+	case 9: gpu_wait_copies(7); break;
+	case 7: gpu_wait_copies(5); break;
+	case 4: gpu_wait_copies(2); break;
+	default: gpu_wait_copies(0);
 	}
 }
 
 /* All whole pieces of the rows; returns how many columns these are. */
 GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	const uint32_t columns = PIECE / (own_bytes(form) * SHARE) * step_of(form), n = t->m->n_in / columns;
-	unsigned char *ring = gpu_shared() + gpu_warp() * STAGES * STAGE;
+	const uint32_t columns = columns_of(form), n = t->m->n_in / columns, stages = stages_of(form, R), bytes = stage_bytes(form, R);
+	unsigned char *ring = gpu_shared() + (form == GPU_NF4 ? sizeof(nf4_values) : 0) + gpu_warp() * stages * bytes;
 	uint32_t now = 0;
 
 	if (gpu_is_scaled(form) && n > 0 && columns % t->m->group == 0 && columns / t->m->group <= SHARE) {
@@ -323,23 +390,23 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 		read_ahead(form, t, s);
 	}
 	GPU_NO_UNROLL
-	for (uint32_t i = 0; i + 1 < STAGES; i++) {
+	for (uint32_t i = 0; i + 1 < stages; i++) {
 		if (i < n)
-			copy_piece(form, t, i, ring + i * STAGE);
+			copy_stage(form, R, t, i, ring + i * bytes);
 		gpu_end_copies();
 	}
 	GPU_NO_UNROLL
 	for (uint32_t i = 0; i < n; i++) {
-		gpu_wait_copies(STAGES - 2);
+		wait_stage(stages);
 		gpu_sync_warp(); /* others' copies are there, too, and the stage before has been read */
-		if (i + STAGES - 1 < n)
-			copy_piece(form, t, i + STAGES - 1, ring + (now > 0 ? now - 1 : STAGES - 1) * STAGE);
+		if (i + stages - 1 < n)
+			copy_stage(form, R, t, i + stages - 1, ring + (now > 0 ? now - 1 : stages - 1) * bytes);
 		gpu_end_copies();
 		if (gpu_is_scaled(form) && s->shared > 0)
-			add_shared_piece(form, R, t, (size_t)i * columns, ring + now * STAGE, i + 1 < n, s);
+			add_shared_piece(form, R, t, (size_t)i * columns, ring + now * bytes, i + 1 < n, s);
 		else
-			add_piece(form, R, t, (size_t)i * columns, ring + now * STAGE, s);
-		now = now + 1 < STAGES ? now + 1 : 0;
+			add_piece(form, R, t, (size_t)i * columns, ring + now * bytes, s);
+		now = now + 1 < stages ? now + 1 : 0;
 	}
 	return n * columns;
 }
@@ -386,7 +453,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 	size_t k = 0;
 
 	begin_sums(form, R, t, s);
-	if (is_aligned(t, UNIT))
+	if (is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R)))
 		k = add_pieces(form, R, t, s);
 	if (is_aligned(t, own_bytes(form))) { /* what is left of the last piece */
 		GPU_NO_UNROLL
@@ -396,7 +463,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 			GPU_UNROLL
 			for (unsigned j = 0; j < OUTS; j++)
 				code[j] = t->row[j] + bytes_of(form, k) + gpu_lane() % SHARE * own_bytes(form);
-			add_codes(form, R, t, k, code, s);
+			add_codes(form, R, t, k, false, t->x[0], code, s);
 		}
 	}
 	/* A group that the steps have begun goes on in part. */
@@ -417,13 +484,14 @@ GPU_FN void begin_tile(const unsigned form, struct outputs *t, const struct gpu_
 	for (unsigned j = 0; j < OUTS; j++)
 		t->row[j] = m->data + (output_of(t, j) < m->n_out ? output_of(t, j) : m->n_out - 1) * m->row_bytes;
 	t->lane = gpu_lane() % SHARE * LANES;
-	t->aligned = true;
+	t->aligned = t->x_in_units = true;
 }
 
 GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 {
 	t->x[r] = x + t->lane;
 	t->aligned = t->aligned && (uintptr_t)x % (LANES * sizeof(float)) == 0;
+	t->x_in_units = t->x_in_units && (uintptr_t)x % UNIT == 0;
 }
 
 /* Output j of row r. All lanes of the warp call this; one of SHARE threads stores it: *stores. */
@@ -557,7 +625,7 @@ gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
 
 size_t gpu_product_shared(enum gpu_form form)
 {
-	return RINGS + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
+	return GPU_PRODUCT_THREADS / GPU_WARP * RING + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
 }
 
 unsigned gpu_product_outs(void)

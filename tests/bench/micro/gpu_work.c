@@ -12,7 +12,7 @@
 const struct gpu_shapes gpu_shapes_real = {
 	.bytes = 512u << 20, .seed = 1, .wide_in = 4096, .wide_out = 14336, .fine_hidden = 2048, .fine_mid = 768, .fine_top_k = 8,
 	.wide_top_k = 2, .context = 32768, .heads = 32, .kv_heads = 8, .head_dim = 128, .shard_weights = 512u << 10,
-	.large_weights = 16u << 20,
+	.large_weights = 128u << 20,
 };
 
 const struct gpu_shapes gpu_shapes_tiny = {
