@@ -343,6 +343,7 @@ struct od_op_copy {
  * all rows of to. The host has checked a chunk of planes (od_planes_check), so the operation cannot fail. */
 struct od_op_merge {
 	struct od_ref sm, e, to;
+	uint64_t e_bytes; /* of a chunk of planes; 0: as many as there may be, for which later copies wait */
 	uint32_t n;
 	bool planes;
 };

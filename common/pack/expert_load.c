@@ -328,7 +328,7 @@ static int merge_rows(struct od_inflater *inf, const struct good *g, const struc
 	struct od_op op = { .kind = OD_OP_MERGE,
 			    .profile = OD_PROFILE_F32,
 			    .n_rows = g->s->n_rows,
-			    .merge = { .sm = g->b->sm, .e = g->b->e, .to = weights_at(to, g->type), .n = (uint32_t)to->n_in,
+			    .merge = { .sm = g->b->sm, .e = g->b->e, .e_bytes = g->s->e.stored_bytes, .to = weights_at(to, g->type), .n = (uint32_t)to->n_in,
 				       .planes = g->coded.codec == OD_CODEC_PLANES } };
 	int rc;
 

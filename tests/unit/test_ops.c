@@ -969,7 +969,7 @@ static void op_merge(void **state)
  * what was merged before it. Results are fetched at once, or all at the end, when nothing but merges has kept copies back. */
 static void merges_and_copies_take_turns(void **state)
 {
-	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, ROUNDS = 21 };
+	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, PLACES = 40, ROUNDS = 2 * PLACES + 1 };
 	struct od_buf *stage, *slot;
 	struct od_device *d;
 	struct parts p[ROUNDS];
@@ -978,7 +978,7 @@ static void merges_and_copies_take_turns(void **state)
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	d = b.d;
-	stage = buf_new(d, 10 * 2 * N);
+	stage = buf_new(d, PLACES * 2 * N);
 	slot = buf_new(d, 2 * N * ROUNDS);
 	for (size_t i = 0; i < ROUNDS; i++)
 		p[i] = random_parts(&b.seed, N, 0);
@@ -987,7 +987,7 @@ static void merges_and_copies_take_turns(void **state)
 
 		memset(got, 0, ROUNDS * N * sizeof(*got));
 		for (size_t i = 0; i < ROUNDS; i++) {
-			const uint64_t place = i % (way < 3 ? 2 : 10) * 2 * N; /* soon, or after more merges than a GPU remembers */
+			const uint64_t place = i % (way < 3 ? 2 : PLACES) * 2 * N; /* soon, or after more merges than a GPU remembers */
 			const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = N_ROWS,
 						  .merge = { .sm = od_buf_ref(stage, place), .e = od_buf_ref(stage, place + N),
 							     .to = od_buf_ref(slot, one_slot ? 0 : i * 2 * N), .n = ROW } };

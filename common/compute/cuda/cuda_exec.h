@@ -26,7 +26,7 @@ struct od_cuda_merge {
 	} use[3];
 	struct gpu_event *done;
 };
-#define OD_CUDA_MERGES 8u /* copies run ahead of at most so many */
+#define OD_CUDA_MERGES 32u /* copies run ahead of at most so many */
 
 struct od_cuda_queue {
 	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */

@@ -56,7 +56,7 @@ static void note_merge(struct od_cuda_device *c, enum od_queue q, const struct o
 	if (u->n_merges >= OD_CUDA_MERGES) /* it is forgotten */
 		od_cuda_note(c, q, gpu_stream_after(u->stream, m->done), "event");
 	m->use[0] = (struct od_cuda_span){ od_cuda_at(o->sm), n };
-	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), o->planes ? od_planes_bound(n, o->n) : n };
+	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), !o->planes ? n : o->e_bytes > 0 ? o->e_bytes : od_planes_bound(n, o->n) };
 	m->use[2] = (struct od_cuda_span){ od_cuda_at(o->to), 2 * n };
 	od_cuda_note(c, q, gpu_event_record(m->done, u->merges), "event");
 	u->n_merges++;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/compute/cuda/gpu_graphs.h"
 
 #define LEAST_MAJOR 7
@@ -161,14 +162,20 @@ extern "C" void gpu_free(struct gpu *g, void *at)
 		(void)cudaFree(at);
 }
 
+/* CUDA gives small pieces parts of pages, so a page more is asked for; where its memory begins is before what the caller gets. */
 extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
-	void *at = NULL;
+	void *begin = NULL;
+	char *at;
 
-	if (use(g) != cudaSuccess || cudaHostAlloc(&at, bytes > 0 ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+	if (bytes > UINT64_MAX / 2 || use(g) != cudaSuccess ||
+	    cudaHostAlloc(&begin, bytes + 2 * OD_PAGE_BYTES, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
 		(void)cudaGetLastError();
 		return NULL;
 	}
+	at = (char *)begin + OD_PAGE_BYTES;
+	at += (OD_PAGE_BYTES - (uintptr_t)at % OD_PAGE_BYTES) % OD_PAGE_BYTES;
+	((void **)(void *)at)[-1] = begin;
 	memset(at, 0, bytes);
 	return at;
 }
@@ -176,7 +183,7 @@ extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 extern "C" void gpu_free_host(struct gpu *g, void *at)
 {
 	if (at != NULL && use(g) == cudaSuccess)
-		(void)cudaFreeHost(at);
+		(void)cudaFreeHost(((void **)at)[-1]);
 }
 
 /* ---- mapping, which only the driver offers ---- */

@@ -551,6 +551,7 @@ static void add_coded_loads(struct gpu_set *s, const struct sample *m)
 
 			step->op = (struct od_op){ .kind = OD_OP_MERGE, .n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
 						   .merge = { .sm = od_ref_at(at, row * m->n_in), .e = od_ref_at(at, m->n + m->chunk_at[c]),
+							      .e_bytes = (c + 1 < m->n_chunks ? m->chunk_at[c + 1] : m->coded_bytes) - m->chunk_at[c],
 							      .to = od_ref_at(slot, 2 * row * m->n_in), .n = (uint32_t)m->n_in, .planes = true } };
 		}
 	}
