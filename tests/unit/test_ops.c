@@ -641,14 +641,17 @@ static void check_odd_linear(struct bench *b, const struct odd *o)
 
 static void op_linear_planes(void **state)
 {
-	/* Blocks of rows: many; some, up to all that a GPU's block has threads for; one. Rows in two pieces and in three. Last chunks are
-	 * shorter, and there are more chunks than a launch of a GPU takes. */
+	/* Blocks of rows: many; some, up to all that a GPU's block has threads for; one. Rows in two pieces and in three. Lines of 64 in
+	 * eights, and some more. Last chunks are shorter, and there are more chunks than a launch of a GPU takes. */
 	static const struct odd odd[] = {
 		{ 70, { { 37, 9 } } },
 		{ 300, { { 150, 70 } } },
 		{ 1000, { { 53, 40 } } },
 		{ 1024, { { 40, 16 } } },
 		{ 5000, { { 7, 3 } } },
+		{ 576, { { 60, 29 } } },
+		{ 2880, { { 23, 11 } } },
+		{ 32768, { { 3, 2 } } },
 		{ 4096, { { 40, 12 }, { 5, 0 } } },
 		{ 16384, { { 3, 2 } } },
 		{ 16421, { { 5, 2 } } },

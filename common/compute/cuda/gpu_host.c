@@ -3,7 +3,7 @@
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_SM, its
  * multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
  * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of
- * all kernels that are launched are appended to. */
+ * all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"

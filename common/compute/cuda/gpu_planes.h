@@ -195,7 +195,8 @@ GPU_FN void make_group(const uint8_t *level, uint32_t n, const uint32_t *words, 
 	c[1].low = w[1], c[1].high = w[3];
 }
 
-/* Codes [32 * i, 32 * i + 32) of a level of n. What lies behind the last one is any, and read by no thread that comes later. */
+/* Codes [32 * i, 32 * i + 32) of a level of n. Those behind the last one are garbage and may be escapes: that changes only the counts of
+ * later threads, which have no codes of this level. */
 GPU_FN struct codes load_codes(const uint8_t *level, uint32_t n, uint32_t i)
 {
 	const uint32_t group = i / 2 * 64, plane = n - group < 64 ? (n - group + 7) / 8 : 8; /* bytes */
@@ -229,7 +230,7 @@ GPU_FN uint32_t sum_before(const uint32_t *of_warps)
 /* next[l]: escapes of level l that come before the thread's. many: as in decode_below. shared: [2][warps]. Has one barrier. */
 GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], uint32_t *shared, uint32_t *next)
 {
-	/* All in one word: no field overflows in the sum of 31 threads with 64 codes of levels 0 and 1, and 32 of level 2. */
+	/* All in one word: no field overflows in the sum of 31 threads with 64 codes of levels 0 and 1, and 32 of level 2, garbage or not. */
 	const uint32_t n[LEVELS] = { n_escapes(codes[0]), n_escapes(codes[1]), n_escapes(codes[2]) };
 	const uint32_t mine = n[0] << 21 | n[1] << 10 | (many ? 0 : n[2]), before = gpu_sum_up(mine) - mine;
 	uint32_t earlier;
@@ -265,9 +266,9 @@ GPU_FN uint32_t entry_of(uint32_t i)
 #define TABLE_BYTES (GPU_PLANES_THREADS * sizeof(uint32_t))
 static_assert(GPU_PLANES_THREADS == 256, "each thread makes an entry of the table");
 
-/* The level below: the word that its next byte is in, and the one behind, turned. So up to eight bytes behind the last one are read: of the
- * chunk, its padding, or shared memory that is not written meanwhile. ahead: address in shared memory of what is four bytes behind the
- * next one; of plain bytes, from base on, which is aligned to 4. */
+/* The level below: the word that its next byte is in, and the one behind, turned. Up to 40 bytes behind the last one are read, because the
+ * codes behind a level's last one may be escapes: of the chunk, its padding, or shared memory that is not written meanwhile.
+ * ahead: address in shared memory of what is four bytes behind the next one; of plain bytes, from base on, which is aligned to 4. */
 struct below {
 	const uint8_t *base; /* NULL: shared memory, where bytes are turned */
 	uint32_t low, high, ahead;

@@ -130,8 +130,8 @@ GPU_FN uint32_t output_of(const struct outputs *t, unsigned j)
 }
 
 /* to[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
-GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x, const float *w,
-		float *to)
+GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		const float *w, float *to)
 {
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
