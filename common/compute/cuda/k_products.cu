@@ -578,16 +578,16 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 }
 
 /* Of a multiprocessor: as many as get on without spilled registers. */
-#define BLOCKS 5
+#define BLOCKS(rows) ((rows) == 8 ? 4 : 5)
 
-#define PRODUCTS(form, rows)                                                                                   \
-	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS)       \
-	{                                                                                                      \
-		products_of(form, rows, &a);                                                                   \
-	}                                                                                                      \
-	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS) \
-	{                                                                                                      \
-		expert_products_of(form, rows, &a);                                                            \
+#define PRODUCTS(form, rows)                                                                                     \
+	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS(rows))   \
+	{                                                                                                        \
+		products_of(form, rows, &a);                                                                     \
+	}                                                                                                        \
+	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows))\
+	{                                                                                                        \
+		expert_products_of(form, rows, &a);                                                              \
 	}
 #define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
 #define NAMES(form) \
