@@ -714,6 +714,27 @@ struct launch {
 	_Alignas(16) unsigned char args[];
 };
 
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+	return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* All blocks of a grid, in another order each time: a GPU promises none. */
+UNSEEN static void run_grid(struct block *b, const struct gpu_grid *g, size_t shared)
+{
+	const uint64_t n = (uint64_t)g->x * g->y * g->z;
+	uint64_t at = draw(b) % n, step = 1 + draw(b) % n;
+
+	while (common_divisor(n, step) != 1)
+		step++;
+	for (uint64_t i = 0; i < n; i++, at = (at + step) % n) {
+		gpu_place.x = (unsigned)(at % g->x);
+		gpu_place.y = (unsigned)(at / g->x % g->y);
+		gpu_place.z = (unsigned)(at / g->x / g->y);
+		run_block(b, shared);
+	}
+}
+
 UNSEEN static int do_launch(void *arg, struct od_err *err)
 {
 	const struct launch *l = arg;
@@ -732,10 +753,7 @@ UNSEEN static int do_launch(void *arg, struct od_err *err)
 	scheduler_tsan = __tsan_get_current_fiber();
 #endif
 	gpu_place = (struct gpu_place){ .n_threads = l->kernel->n_threads, .n_x = l->grid.x, .shared = b->shared };
-	for (gpu_place.z = 0; gpu_place.z < l->grid.z; gpu_place.z++)
-		for (gpu_place.y = 0; gpu_place.y < l->grid.y; gpu_place.y++)
-			for (gpu_place.x = 0; gpu_place.x < l->grid.x; gpu_place.x++)
-				run_block(b, l->shared);
+	run_grid(b, &l->grid, l->shared);
 	return OD_OK;
 }
 
