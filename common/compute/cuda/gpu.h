@@ -406,12 +406,6 @@ GPU_FN gpu_f4 gpu_load_f4(const float *at)
 }
 
 /* Shared memory, which gpu_load_8 and gpu_load_16 cannot read. */
-GPU_FN gpu_u2 gpu_shared_8(const void *at)
-{
-	gpu_check_aligned(at, 8);
-	return *(const gpu_u2 *)at;
-}
-
 GPU_FN gpu_f2 gpu_shared_f2(const float *at)
 {
 	gpu_check_aligned(at, 8);
