@@ -8,8 +8,17 @@
 #include <string.h>
 
 #define MAX_WINDOW (1u << 24) /* bounds the ring of recent tokens */
-#define WEIGHED 256u	      /* logits at a time */
+#define COMPARED 64u	      /* logits at a time */
+#define WEIGHED 256u	      /* the same */
 #define RACED 32u	      /* tokens that enter a race, or do not, together */
+
+/* Loops over the whole vocabulary: also compiled for the vectors of later CPUs. The bits are the same, since nothing is contracted.
+ * (The thread sanitizer cannot yet run where the C library chooses among them.) */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#define VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#else
+#define VECTORS
+#endif
 
 struct candidate {
 	double p; /* exp of the distance to the best, over temperature */
@@ -26,7 +35,8 @@ struct od_sampler {
 	struct od_logit_bias *bias; /* [o.n_logit_bias] */
 	int32_t *ring;	 /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
-	struct candidate *cand; /* [vocab]; a heap while we choose, best first in the end */
+	float *high;	 /* of each COMPARED logits the highest */
+	struct candidate *cand; /* [vocab]; what top-k and top-p may keep */
 };
 
 void od_sampler_defaults(struct od_sampler_opts *o)
@@ -79,10 +89,15 @@ bool od_sampler_looks_back(const struct od_sampler_opts *o)
 
 #define STREAM_STEP 0x9e3779b97f4a7c15u
 
-static inline uint64_t mix(uint64_t z)
+static inline uint64_t mix_high(uint64_t z) /* right in the upper 31 bits */
 {
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return (z ^ z >> 27) * 0x94d049bb133111ebu;
+}
+
+static inline uint64_t mix(uint64_t z)
+{
+	z = mix_high(z);
 	return z ^ z >> 31;
 }
 
@@ -149,11 +164,12 @@ int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uin
 	s->vocab = vocab;
 	s->seen = calloc(vocab, sizeof(*s->seen));
 	s->cand = calloc(vocab, sizeof(*s->cand));
+	s->high = calloc((vocab + COMPARED - 1) / COMPARED, sizeof(*s->high));
 	if (o->repetition_window > 0)
 		s->ring = calloc(o->repetition_window, sizeof(*s->ring));
 	if (counts_drawn(o))
 		s->drawn = calloc(vocab, sizeof(*s->drawn));
-	if (s->seen == NULL || s->cand == NULL || (o->repetition_window > 0 && s->ring == NULL) ||
+	if (s->seen == NULL || s->cand == NULL || s->high == NULL || (o->repetition_window > 0 && s->ring == NULL) ||
 	    (counts_drawn(o) && s->drawn == NULL))
 		rc = od_fail(err, OD_ERR_NOMEM, "sampler for %u tokens", vocab);
 	if (rc == OD_OK)
@@ -175,6 +191,7 @@ void od_sampler_free(struct od_sampler *s)
 	free(s->bias);
 	free(s->ring);
 	free(s->cand);
+	free(s->high);
 	free(s);
 }
 
@@ -224,7 +241,7 @@ int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64
 
 /* ---- choosing ---- */
 
-bool od_logits_finite(const float *logits, uint32_t vocab)
+VECTORS bool od_logits_finite(const float *logits, uint32_t vocab)
 {
 	int bad = 0;
 
@@ -247,7 +264,7 @@ static void penalise_drawn(const struct od_sampler *s, float *logits)
 }
 
 /* Bias and penalties. Before them NaN becomes minus infinity, infinity the largest number, so that differences exist. */
-static void prepare(struct od_sampler *s, float *logits)
+VECTORS static void prepare(struct od_sampler *s, float *logits)
 {
 	const double penalty = s->o.repetition_penalty;
 
@@ -265,33 +282,56 @@ static void prepare(struct od_sampler *s, float *logits)
 		penalise_drawn(s, logits);
 }
 
-static uint32_t better_one(const float *logits, uint32_t begin, uint32_t end, uint32_t best)
+/* As whole numbers floats have the same order, and compilers make vectors of a loop over those. Its own inverse. */
+static inline int32_t ordered(int32_t bits)
 {
-	for (uint32_t i = begin; i < end; i++)
-		if (logits[i] > logits[best])
-			best = i;
-	return best;
+	return bits ^ (bits >> 31 & INT32_MAX);
 }
 
-static int32_t best_of(const float *logits, uint32_t n)
+/* Of n logits, at least one; none is NaN. */
+static inline float highest_of(const float *logits, uint32_t n)
 {
-	const uint32_t block = 64; /* compared at once by a loop that compilers make vectors of */
-	uint32_t best = 0, i = 0;
+	int32_t highest = INT32_MIN;
+	float high;
 
-	for (; n - i >= block; i += block) {
-		const float high = logits[best];
-		int higher = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		int32_t bits;
 
-		for (uint32_t j = 0; j < block; j++)
-			higher |= logits[i + j] > high;
-		if (higher)
-			best = better_one(logits, i, i + block, best);
+		memcpy(&bits, logits + i, sizeof(bits));
+		bits = ordered(bits);
+		highest = bits > highest ? bits : highest;
 	}
-	return (int32_t)better_one(logits, i, n, best);
+	highest = ordered(highest);
+	memcpy(&high, &highest, sizeof(high));
+	return high;
+}
+
+/* Of n logits, the highest of each COMPARED in turn; the last may be fewer. */
+VECTORS static void highest_of_each(float *high, const float *logits, uint32_t n)
+{
+	for (; n >= COMPARED; n -= COMPARED, logits += COMPARED)
+		*high++ = highest_of(logits, COMPARED);
+	if (n > 0)
+		*high = highest_of(logits, n);
+}
+
+/* The first of the highest. */
+static int32_t best_of(const struct od_sampler *s, const float *logits)
+{
+	const uint32_t blocks = (s->vocab + COMPARED - 1) / COMPARED;
+	uint32_t best = 0;
+
+	highest_of_each(s->high, logits, s->vocab);
+	for (uint32_t b = 1; b < blocks; b++)
+		best = s->high[b] > s->high[best] ? b : best;
+	best *= COMPARED;
+	while (logits[best] != s->high[best / COMPARED])
+		best++;
+	return (int32_t)best;
 }
 
 /* Of the best token it is 1. */
-static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
+VECTORS static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
 {
 	for (uint32_t i = 0; i < n; i++)
 		p[i] = od_exp_same(((double)logits[i] - best) / temperature);
@@ -302,85 +342,151 @@ static bool better(const struct candidate *a, const struct candidate *b)
 	return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
 }
 
-static void sift_down(struct candidate *heap, size_t n, size_t i)
+static void swap(struct candidate *a, struct candidate *b)
 {
-	struct candidate c = heap[i];
-	size_t child;
+	const struct candidate c = *a;
 
-	while ((child = 2 * i + 1) < n) {
-		if (child + 1 < n && better(&heap[child + 1], &heap[child]))
-			child++;
-		if (!better(&heap[child], &c))
-			break;
-		heap[i] = heap[child];
-		i = child;
+	*a = *b;
+	*b = c;
+}
+
+/* One of c [n] goes between those that are better and the others; returns its place. *weight: of the better ones. */
+static size_t divide(struct candidate *c, size_t n, double *weight)
+{
+	struct candidate *last = &c[n - 1];
+	size_t at = 0;
+
+	swap(&c[mix(n) % n], last); /* any; a place that depends on what is there can be a bad one each time */
+	*weight = 0;
+	for (size_t i = 0; i + 1 < n; i++) {
+		if (!better(&c[i], last))
+			continue;
+		*weight += c[i].p;
+		swap(&c[i], &c[at++]);
 	}
-	heap[i] = c;
+	swap(&c[at], last);
+	return at;
 }
 
-static void make_heap(struct candidate *c, size_t n)
+/* A candidate stays while those that are better weigh less than `enough`, which is more than 0. They come first; returns how many. Sorts
+ * nothing else (quickselect: Hoare 1961). */
+static size_t keep_best(struct candidate *c, size_t n, double enough)
 {
-	for (size_t i = n / 2; i-- > 0;)
-		sift_down(c, n, i);
-}
+	size_t kept = 0;
+	double sum = 0, weight;
 
-/* The best of the heap c[0..n) changes places with its last element. */
-static void pop(struct candidate *c, size_t n)
-{
-	struct candidate top = c[0];
+	while (kept < n) {
+		const size_t at = kept + divide(c + kept, n - kept, &weight);
 
-	c[0] = c[n - 1];
-	sift_down(c, n - 1, 0);
-	c[n - 1] = top;
-}
-
-/* Both leave what they keep at the end of cand, the best last, and sort nothing else. total: of all weights.
- * A token stays while those before it weigh less than top_p of all. */
-static size_t keep_top_p(struct od_sampler *s, double total)
-{
-	size_t n = s->vocab, kept = 0;
-	double sum = 0;
-
-	make_heap(s->cand, n);
-	while (kept < n && (kept == 0 || sum < s->o.top_p * total)) {
-		pop(s->cand, n - kept++);
-		sum += s->cand[n - kept].p;
-	}
-	return kept;
-}
-
-static size_t keep_top_k(struct od_sampler *s, double best)
-{
-	size_t n = s->vocab, kept = 0;
-	double total = 0, sum = 0;
-
-	make_heap(s->cand, n);
-	while (kept < s->o.top_k) {
-		struct candidate *c = &s->cand[n - 1 - kept];
-
-		pop(s->cand, n - kept++);
-		weights_of(&c->p, &c->logit, 1, best, s->o.temperature);
-		total += c->p;
-	}
-	for (kept = 0; kept < s->o.top_k && (kept == 0 || sum < s->o.top_p * total); kept++)
-		sum += s->cand[n - 1 - kept].p;
-	return kept;
-}
-
-/* All tokens as candidates; returns the sum of their weights. */
-static double weigh(struct od_sampler *s, const float *logits, double best)
-{
-	double total = 0, p[WEIGHED];
-
-	for (uint32_t at = 0, n; at < s->vocab; at += n) {
-		n = s->vocab - at < WEIGHED ? s->vocab - at : WEIGHED;
-		weights_of(p, logits + at, n, best, s->o.temperature);
-		for (uint32_t i = 0; i < n; i++) {
-			s->cand[at + i] = (struct candidate){ p[i], logits[at + i], (int32_t)(at + i) };
-			total += p[i];
+		if (sum + weight < enough) {
+			sum += weight + c[at].p;
+			kept = at + 1;
+		} else {
+			n = at;
 		}
 	}
-	return total;
+	return kept;
+}
+
+/* Tokens of at least this logit become candidates, in order; returns how many. s->high is that of the logits. */
+static size_t gather(struct od_sampler *s, const float *logits, float least)
+{
+	size_t n = 0;
+
+	for (uint32_t at = 0; at < s->vocab; at += COMPARED) {
+		if (s->high[at / COMPARED] < least)
+			continue;
+		for (uint32_t i = at; i < at + COMPARED && i < s->vocab; i++)
+			if (logits[i] >= least)
+				s->cand[n++] = (struct candidate){ 0, logits[i], (int32_t)i };
+	}
+	return n;
+}
+
+/* Gives candidates their weights; returns the sum. */
+static double weigh(struct candidate *c, size_t n, double best, double temperature)
+{
+	double sum = 0, p[WEIGHED];
+	float logits[WEIGHED];
+
+	for (size_t at = 0, some; at < n; at += some) {
+		some = n - at < WEIGHED ? n - at : WEIGHED;
+		for (size_t i = 0; i < some; i++)
+			logits[i] = c[at + i].logit;
+		weights_of(p, logits, (uint32_t)some, best, temperature);
+		for (size_t i = 0; i < some; i++)
+			sum += c[at + i].p = p[i];
+	}
+	return sum;
+}
+
+/* The sum of all weights. */
+VECTORS static double weight_of_all(const float *logits, uint32_t n, double best, double temperature)
+{
+	double sum[8] = { 0 }, p[WEIGHED]; /* eight sums: additions wait for each other */
+
+	for (uint32_t at = 0, some; at < n; at += some) {
+		some = n - at < WEIGHED ? n - at : WEIGHED;
+		weights_of(p, logits + at, some, best, temperature);
+		for (uint32_t i = some; i % 8 != 0; i++)
+			p[i] = 0;
+		for (uint32_t i = 0; i < some; i += 8)
+			for (uint32_t j = 0; j < 8; j++)
+				sum[j] += p[i + j];
+	}
+	return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+#define MOST_BELOW 700 /* times the temperature: what is further below weighs nothing */
+
+static size_t keep_top_p(struct od_sampler *s, size_t n, double total)
+{
+	const double enough = s->o.top_p * total;
+
+	return keep_best(s->cand, n, enough > 0 ? enough : DBL_MIN);
+}
+
+/* Candidates are tokens of at least some logit, which falls until they weigh enough, and a little more than rounding takes away: so most
+ * tokens need no look. */
+static size_t top_p(struct od_sampler *s, const float *logits, double best)
+{
+	const double total = weight_of_all(logits, s->vocab, best, s->o.temperature), enough = s->o.top_p * total * (1 + 1e-9);
+	double sum;
+	size_t n;
+	int below = 4; /* times the temperature */
+
+	do {
+		n = gather(s, logits, below < MOST_BELOW ? (float)(best - below * s->o.temperature) : -INFINITY);
+		sum = weigh(s->cand, n, best, s->o.temperature);
+		below *= 2;
+	} while (sum < enough && n < s->vocab);
+	return keep_top_p(s, n, total);
+}
+
+/* At least k tokens have it: the k best blocks of COMPARED have one each. */
+static float logit_of_k(struct od_sampler *s, size_t k)
+{
+	const size_t blocks = (s->vocab + COMPARED - 1) / COMPARED;
+	float least = INFINITY;
+
+	if (k > blocks)
+		return -INFINITY;
+	for (size_t b = 0; b < blocks; b++)
+		s->cand[b] = (struct candidate){ 1, s->high[b], (int32_t)b };
+	(void)keep_best(s->cand, blocks, (double)k);
+	for (size_t i = 0; i < k; i++)
+		least = s->cand[i].logit < least ? s->cand[i].logit : least;
+	return least;
+}
+
+static size_t top_k(struct od_sampler *s, const float *logits, double best)
+{
+	const size_t k = s->o.top_k, n = gather(s, logits, logit_of_k(s, k));
+
+	for (size_t i = 0; i < n; i++)
+		s->cand[i].p = 1;
+	(void)keep_best(s->cand, n, (double)k);
+	return keep_top_p(s, k, weigh(s->cand, k, best, s->o.temperature));
 }
 
 /* ---- the draw ---- */
@@ -392,6 +498,8 @@ static double weigh(struct od_sampler *s, const float *logits, double best)
  * more: a small change of many weights moves all the edges behind them.) */
 struct race {
 	uint64_t stream;
+	double best, scale;   /* the highest logit; 1/8 over temperature */
+	double min_p;	      /* what weighs less does not enter */
 	double first, second; /* times */
 	double open;	      /* the second time, plus more than rounding can take away: a later candidate changes nothing */
 	int32_t id;	      /* of the first */
@@ -402,6 +510,8 @@ static void enter(struct race *r, int32_t id, double p)
 	const double u = uniform(r->stream, (uint32_t)id);
 	double arrival;
 
+	if (p < r->min_p || p == 0) /* the best one's is 1 */
+		return;
 	if (1 - u > r->open * p) /* -log(u) > 1 - u */
 		return;
 	arrival = -od_log_same(u) / p;
@@ -415,22 +525,50 @@ static void enter(struct race *r, int32_t id, double p)
 	r->open = r->second * (1 + 1e-9);
 }
 
-/* Whether one of the tokens [begin, end) could arrive before the second. Almost always false, and cheaper than exp and log:
- * with d = (best - logit) / temperature its time is at least (1 - u) * (1 + d/8 + (d/8)^2 / 2)^8. scale: 1/8 over temperature. */
-static bool may_arrive(const struct race *r, const float *logits, uint32_t begin, uint32_t end, double best, double scale)
+/* A token's time is at least this times (1 - u), which is cheaper than exp and log: with d = (best - logit) / temperature it is
+ * (1 + d/8 + (d/8)^2 / 2)^8, at most one over its weight. */
+static inline double least_time(const struct race *r, float logit)
+{
+	const double x = (r->best - (double)logit) * r->scale;
+	double least = 1 + x * (1 + x * 0.5);
+
+	least *= least;
+	least *= least;
+	return least * least;
+}
+
+/* Whether one of the tokens [begin, end) could arrive before the second. Almost always false. */
+VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
 {
 	int any = 0;
 
-	for (uint32_t i = begin; i < end; i++) {
-		const double x = (best - logits[i]) * scale;
-		double least = 1 + x * (1 + x * 0.5);
-
-		least *= least;
-		least *= least;
-		least *= least;
-		any |= (1 - uniform(r->stream, i)) * least < r->open;
-	}
+	for (uint32_t i = begin; i < end; i++)
+		any |= (1 - uniform(r->stream, i)) * least_time(r, logits[i]) < r->open;
 	return any;
+}
+
+/* The same of RACED tokens, but it may be true for more: as if all had the highest of their logits. Then it is the highest number that
+ * counts, of which 31 bits are enough: 1 - u is more than what they leave. */
+static inline bool one_may_arrive(const struct race *r, const float *logits, uint32_t begin)
+{
+	const double least = least_time(r, highest_of(logits + begin, RACED));
+	uint64_t z = r->stream + begin * STREAM_STEP;
+	uint32_t most = 0;
+
+	for (uint32_t i = 0; i < RACED; i++, z += STREAM_STEP) {
+		const uint32_t bits = (uint32_t)(mix_high(z) >> 33);
+
+		most = bits > most ? bits : most;
+	}
+	return !((INT32_MAX - most) * least >= r->open * 0x1p31 || least * r->min_p > 1 + 1e-9);
+}
+
+/* The first of whole RACED tokens, from token `begin` on, of which one may arrive; or where fewer than that are left. */
+VECTORS static uint32_t next_to_race(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
+{
+	while (end - begin >= RACED && !one_may_arrive(r, logits, begin))
+		begin += RACED;
+	return begin;
 }
 
 /* How much higher the second's logit would have to be for a tie. */
@@ -442,62 +580,58 @@ static float lead(const struct race *r, double temperature)
 }
 
 /* All tokens, where neither top-k nor top-p leaves any out. */
-static void race_all(const struct od_sampler *s, struct race *r, const float *logits, double best)
+static void race_all(const struct od_sampler *s, struct race *r, const float *logits)
 {
-	/* An infinite scale would make the best token's distance NaN. A smaller one only loosens the bound. */
-	const double scale = s->o.temperature > 1e-290 ? 0.125 / s->o.temperature : 1e289;
 	double p[RACED];
 
 	for (uint32_t at = 0, n; at < s->vocab; at += n) {
+		at = next_to_race(r, logits, at, s->vocab);
 		n = s->vocab - at < RACED ? s->vocab - at : RACED;
-		if (!may_arrive(r, logits, at, at + n, best, scale))
+		if (!may_arrive(r, logits, at, at + n))
 			continue;
-		weights_of(p, logits + at, n, best, s->o.temperature);
+		weights_of(p, logits + at, n, r->best, s->o.temperature);
 		for (uint32_t i = 0; i < n; i++)
-			if (p[i] >= s->o.min_p && p[i] > 0) /* the best one's is 1 */
-				enter(r, (int32_t)(at + i), p[i]);
+			enter(r, (int32_t)(at + i), p[i]);
 	}
 }
 
 /* Those that top-k and top-p leave. */
-static void race_few(struct od_sampler *s, struct race *r, const float *logits, double best)
+static void race_few(struct od_sampler *s, struct race *r, const float *logits)
 {
-	bool few = s->o.top_k > 0 && s->o.top_k < s->vocab; /* then only they need an exp */
-	double total = few ? 0 : weigh(s, logits, best);
-	size_t n;
+	const size_t n = s->o.top_k > 0 && s->o.top_k < s->vocab ? top_k(s, logits, r->best) : top_p(s, logits, r->best);
 
-	for (uint32_t i = 0; few && i < s->vocab; i++)
-		s->cand[i] = (struct candidate){ 0, logits[i], (int32_t)i };
-	n = few ? keep_top_k(s, best) : keep_top_p(s, total);
-	for (size_t i = s->vocab - n; i < s->vocab; i++)
-		if (s->cand[i].p >= s->o.min_p && s->cand[i].p > 0)
-			enter(r, s->cand[i].id, s->cand[i].p);
+	for (size_t i = 0; i < n; i++)
+		enter(r, s->cand[i].id, s->cand[i].p);
 }
 
 int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
 {
-	struct race r = { stream_of(s->o.seed, s->draws++), INFINITY, INFINITY, INFINITY, INT32_MAX };
+	struct race r = { .stream = stream_of(s->o.seed, s->draws++), .min_p = s->o.min_p, .first = INFINITY, .second = INFINITY,
+			  .open = INFINITY, .id = INT32_MAX };
 	int32_t first;
 	float best;
 
 	if (margin != NULL)
 		*margin = 0;
 	prepare(s, logits);
-	first = best_of(logits, s->vocab);
+	first = best_of(s, logits);
 	best = logits[first];
 	if (!(best >= -FLT_MAX)) /* nothing is possible */
 		return first;
 	if (s->o.temperature == 0) {
 		if (margin != NULL) {
 			logits[first] = -INFINITY;
-			*margin = best - logits[best_of(logits, s->vocab)];
+			*margin = best - logits[best_of(s, logits)];
 		}
 		return first;
 	}
+	r.best = best;
+	/* An infinite scale would make the best token's distance NaN. A smaller one only loosens the bound. */
+	r.scale = s->o.temperature > 1e-290 ? 0.125 / s->o.temperature : 1e289;
 	if (s->o.top_p < 1 || (s->o.top_k > 0 && s->o.top_k < s->vocab))
-		race_few(s, &r, logits, best);
+		race_few(s, &r, logits);
 	else
-		race_all(s, &r, logits, best);
+		race_all(s, &r, logits);
 	if (margin != NULL)
 		*margin = lead(&r, s->o.temperature);
 	return r.id;

@@ -35,6 +35,7 @@ int od_bench_cache_live(int argc, char **argv, struct od_err *err); /* its --liv
 int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --record */
 int od_bench_order(int argc, char **argv, struct od_err *err);
 int od_bench_deal(int argc, char **argv, struct od_err *err);
+int od_bench_sample(int argc, char **argv, struct od_err *err);
 int od_bench_tokenize(int argc, char **argv, struct od_err *err);
 int od_bench_wire(int argc, char **argv, struct od_err *err);
 

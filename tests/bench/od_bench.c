@@ -23,6 +23,7 @@ static const struct od_bench_command commands[] = {
 	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
 	{ "order", "rules for the order of loads, compared with the optimal order", od_bench_order },
 	{ "deal", "time that main needs to place experts on workers", od_bench_deal },
+	{ "sample", "time that the sampler needs to choose a token", od_bench_sample },
 	{ "tokenize", "speed of a tokeniser on texts", od_bench_tokenize },
 	{ "wire", "round trip of a layer's messages, with keys and without", od_bench_wire },
 };

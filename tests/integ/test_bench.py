@@ -222,6 +222,15 @@ def dealing_is_timed():
 
 
 @test
+def draws_are_timed():
+    r = json.loads(tool("od-bench", "sample", "--vocab", 1000, "--draws", 9, "--deviation", 2, "--json").stdout)
+    assert (r["vocab"], r["draws"], r["deviation"]) == (1000, 9, 2)
+    assert len(r["settings"]) == 8 and all(x["us"] > 0 and x["copies"] > 0 for x in r["settings"]), r
+    p = tool("od-bench", "sample", "--vocab", 0, ok=False)
+    assert "vocab" in p.stderr and "found 0" in p.stderr, p.stderr
+
+
+@test
 def round_trips_are_timed_with_keys_and_without():
     r = json.loads(tool("od-bench", "wire", "--rounds", 2, "--trips", 3, "--json").stdout)
     assert (r["rounds"], r["trips"]) == (2, 3) and [x["row_bytes"] for x in r["sizes"]] == [2**10, 2**13, 2**14, 2**17, 2**20, 2**21]

@@ -177,6 +177,24 @@ static void greedy_and_odd_logits(void **state)
 	}
 }
 
+/* Nearly all that is possible, which is less than all tokens. */
+static void impossible_tokens(void **state)
+{
+	const float logits[] = { -INFINITY, 3, -INFINITY, 3, -FLT_MAX };
+	struct od_sampler_opts o;
+	struct od_sampler *s;
+	struct od_err err;
+
+	(void)state;
+	od_sampler_defaults(&o);
+	o.temperature = 1;
+	o.top_p = 1 - 1e-12;
+	assert_int_equal(od_sampler_new(&s, &o, 5, &err), OD_OK);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(sample(s, logits, 5) % 2, 1);
+	od_sampler_free(s);
+}
+
 /* What greedy chooses, looked for one by one: NaN never, an infinity as the largest number, of equals the first. */
 static int32_t best_by_hand(const float *logits, uint32_t n)
 {
@@ -823,7 +841,7 @@ static void refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits),
+		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits), cmocka_unit_test(impossible_tokens),
 		cmocka_unit_test(greedy_everywhere), cmocka_unit_test(large_vocabulary), cmocka_unit_test(against_definition),
 		cmocka_unit_test(draws_are_independent), cmocka_unit_test(large_distribution), cmocka_unit_test(fewer_candidates),
 		cmocka_unit_test(noisy_models_agree), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
