@@ -970,6 +970,49 @@ static void op_merge(void **state)
 	bench_close(&b);
 }
 
+/* A merge alone, without a copy before it, that overwrites what another queue reads. */
+static void merges_follow_other_queues(void **state)
+{
+	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, ROUNDS = 8 };
+	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
+	struct od_buf *stage, *slot, *seen;
+	struct parts p[ROUNDS];
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	stage = buf_new(b.d, ROUNDS * 2 * N);
+	slot = buf_new(b.d, 2 * N);
+	seen = buf_new(b.d, ROUNDS * 2 * N);
+	for (size_t i = 0; i < ROUNDS; i++) {
+		p[i] = random_parts(&b.seed, N, 0);
+		od_device_put(b.d, OD_QUEUE_LOADS, od_buf_ref(stage, i * 2 * N), p[i].sm, N);
+		od_device_put(b.d, OD_QUEUE_LOADS, od_buf_ref(stage, i * 2 * N + N), p[i].e, N);
+	}
+	for (size_t i = 0; i < ROUNDS; i++) {
+		const struct od_op merge = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = N_ROWS,
+					     .merge = { .sm = od_buf_ref(stage, i * 2 * N), .e = od_buf_ref(stage, i * 2 * N + N),
+							.to = od_buf_ref(slot, 0), .n = ROW } };
+		const struct od_op copy = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
+					    .copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(seen, i * 2 * N), .n = 2 * N } };
+
+		od_device_run(b.d, OD_QUEUE_LOADS, &merge);
+		od_device_after(b.d, OD_QUEUE_COMPUTE, OD_QUEUE_LOADS, od_device_ticket(b.d, OD_QUEUE_LOADS));
+		od_device_run(b.d, OD_QUEUE_COMPUTE, &copy);
+		od_device_after(b.d, OD_QUEUE_LOADS, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE));
+	}
+	od_device_get(b.d, OD_QUEUE_COMPUTE, got, od_buf_ref(seen, 0), ROUNDS * 2 * N);
+	assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_OK);
+	for (size_t i = 0; i < ROUNDS; i++) {
+		assert_memory_equal(got + i * N, p[i].w, 2 * N);
+		parts_free(&p[i]);
+	}
+	free(got);
+	od_buf_free(stage);
+	od_buf_free(slot);
+	od_buf_free(seen);
+	bench_close(&b);
+}
+
 /* Stages and slots that are used again at once: a merge sees what was copied before it and nothing that was copied later, and a copy
  * what was merged before it. Results are fetched at once, or all at the end, when nothing but merges has kept copies back. */
 static void merges_and_copies_take_turns(void **state)
@@ -1149,7 +1192,7 @@ int main(void)
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns), ON_ALL_TABLES(op_linear_planes),
-		ON_ALL_TABLES(op_ffn_planes),
+		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues),
 #endif
 	};
 

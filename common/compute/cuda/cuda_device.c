@@ -257,6 +257,7 @@ static void after(struct od_device *d, enum od_queue q, enum od_queue other, uin
 	if (e == NULL)
 		return;
 	od_cuda_begin(c, q);
+	c->queue[q].copies = true; /* merges follow it, too */
 	od_cuda_note(c, q, gpu_stream_after(c->queue[q].stream, e), "event");
 	od_cuda_end(c, q);
 }

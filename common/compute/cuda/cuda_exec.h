@@ -26,7 +26,7 @@ struct od_cuda_merge {
 	} use[3];
 	struct gpu_event *done;
 };
-#define OD_CUDA_MERGES 32u /* copies run ahead of at most so many */
+#define OD_CUDA_MERGES 32u /* copies run ahead of at most so many, at least half of it */
 
 struct od_cuda_queue {
 	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */
@@ -35,8 +35,9 @@ struct od_cuda_queue {
 	 * follows all copies before it; a copy follows those merges that use the same bytes. cuda_load.c has both rules. */
 	struct gpu_stream *merges; /* NULL: none */
 	struct gpu_event *copied;
+	bool copies; /* the stream was given something that no merge waits for yet */
 	struct od_cuda_merge merge[OD_CUDA_MERGES]; /* index: number % OD_CUDA_MERGES */
-	uint64_t n_merges;
+	uint64_t n_merges, n_awaited; /* the first n_awaited are done before any later copy */
 	uint64_t given;
 	struct od_cuda_mark mark[OD_CUDA_MARKS];
 	size_t newest;

@@ -18,19 +18,25 @@ static bool uses(const struct od_cuda_merge *m, const char *at, uint64_t n)
 	return any;
 }
 
+/* Later copies follow the first n merges, of which the last is known. */
+static void await_merges(struct od_cuda_device *c, enum od_queue q, uint64_t n)
+{
+	struct od_cuda_queue *u = &c->queue[q];
+
+	od_cuda_note(c, q, gpu_stream_after(u->stream, u->merge[(n - 1) % OD_CUDA_MERGES].done), "event");
+	u->n_awaited = n;
+}
+
 void od_cuda_before_copy(struct od_cuda_device *c, enum od_queue q, const void *at, uint64_t n)
 {
 	struct od_cuda_queue *u = &c->queue[q];
-	const uint64_t known = u->n_merges < OD_CUDA_MERGES ? u->n_merges : OD_CUDA_MERGES;
 
-	for (uint64_t i = u->n_merges; i > u->n_merges - known; i--) {
-		const struct od_cuda_merge *m = &u->merge[(i - 1) % OD_CUDA_MERGES];
-
-		if (uses(m, at, n)) { /* those before it are done by then */
-			od_cuda_note(c, q, gpu_stream_after(u->stream, m->done), "event");
+	u->copies = true;
+	for (uint64_t i = u->n_merges; i > u->n_awaited; i--)
+		if (uses(&u->merge[(i - 1) % OD_CUDA_MERGES], at, n)) {
+			await_merges(c, q, i);
 			return;
 		}
-	}
 }
 
 struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q)
@@ -39,8 +45,11 @@ struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q)
 
 	if (u->merges == NULL)
 		return u->stream;
-	od_cuda_note(c, q, gpu_event_record(u->copied, u->stream), "event");
-	od_cuda_note(c, q, gpu_stream_after(u->merges, u->copied), "event");
+	if (u->copies) { /* else nothing: between copies, events cost time */
+		od_cuda_note(c, q, gpu_event_record(u->copied, u->stream), "event");
+		od_cuda_note(c, q, gpu_stream_after(u->merges, u->copied), "event");
+		u->copies = false;
+	}
 	return u->merges;
 }
 
@@ -53,8 +62,8 @@ static void note_merge(struct od_cuda_device *c, enum od_queue q, const struct o
 
 	if (u->merges == NULL)
 		return;
-	if (u->n_merges >= OD_CUDA_MERGES) /* it is forgotten */
-		od_cuda_note(c, q, gpu_stream_after(u->stream, m->done), "event");
+	if (u->n_merges - u->n_awaited == OD_CUDA_MERGES) /* many at once */
+		await_merges(c, q, u->n_awaited + OD_CUDA_MERGES / 2);
 	m->use[0] = (struct od_cuda_span){ od_cuda_at(o->sm), n };
 	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), !o->planes ? n : o->e_bytes > 0 ? o->e_bytes : od_planes_bound(n, o->n) };
 	m->use[2] = (struct od_cuda_span){ od_cuda_at(o->to), 2 * n };
