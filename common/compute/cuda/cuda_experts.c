@@ -188,7 +188,7 @@ static void multiply(struct round *r, bool down)
 	if (r->table->blocks[down] > 0)
 		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
 							  (struct gpu_grid){ r->most_tiles, r->table->blocks[down] * (down ? 1 : 2), 1 },
-							  GPU_PLANES_SHARED, &r->products), "experts as planes");
+							  GPU_PLANES_PRODUCT_SHARED, &r->products), "experts as planes");
 	for (unsigned form = 0; form < GPU_N_FORMS; form++) {
 		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs());
 

@@ -76,8 +76,8 @@ static void flush_planes(struct list *l)
 
 	if (l->planes.n == 0)
 		return;
-	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ 1, l->n_blocks, 1 }, GPU_PLANES_SHARED,
-							  &l->planes), "products of planes");
+	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ 1, l->n_blocks, 1 },
+							  GPU_PLANES_PRODUCT_SHARED, &l->planes), "products of planes");
 	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
 }
 

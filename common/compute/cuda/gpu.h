@@ -65,6 +65,15 @@ GPU_FN unsigned gpu_thread(void)
 	return threadIdx.x;
 }
 
+/* The same, read here: what is worked out from it takes no registers before. */
+GPU_FN unsigned gpu_thread_here(void)
+{
+	unsigned v;
+
+	asm volatile("mov.u32 %0, %%tid.x;" : "=r"(v));
+	return v;
+}
+
 GPU_FN unsigned gpu_threads(void)
 {
 	return blockDim.x;
@@ -216,6 +225,12 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 	return __ldcs((const uint32_t *)at);
 }
 
+/* Asks for the 128 bytes that `at` is in, which are there: they come to the L2 cache. */
+GPU_FN void gpu_prefetch(const void *at)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /* Rows, which are read more than once, and which the kernel does not write; aligned to the type. */
 GPU_FN float gpu_load_f1(const float *at)
 {
@@ -281,6 +296,7 @@ typedef float2 gpu_f2;
 #define GPU_UNROLL_N(n)
 #define GPU_NO_UNROLL
 #define GPU_SINCE_80(n, before) (n)
+#define gpu_thread_here gpu_thread
 
 #define GPU_KERNEL(name, type, n_threads)                                                           \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \
@@ -374,6 +390,11 @@ GPU_FN uint32_t gpu_load_4(const void *at)
 	return *(const uint32_t *)at;
 }
 
+GPU_FN void gpu_prefetch(const void *at)
+{
+	(void)*(const volatile unsigned char *)at; /* it has to be there */
+}
+
 GPU_FN uint32_t gpu_shared_address(const void *at)
 {
 	return (uint32_t)((const unsigned char *)at - gpu_shared());
@@ -412,6 +433,12 @@ GPU_FN gpu_f2 gpu_shared_f2(const float *at)
 	return *(const gpu_f2 *)at;
 }
 
+GPU_FN gpu_f4 gpu_shared_f4(const float *at)
+{
+	gpu_check_aligned(at, 16);
+	return *(const gpu_f4 *)at;
+}
+
 GPU_FN gpu_u4 gpu_shared_16(const void *at)
 {
 	gpu_check_aligned(at, 16);
@@ -422,6 +449,12 @@ GPU_FN void gpu_store_16(void *at, gpu_u4 v) /* any memory */
 {
 	gpu_check_aligned(at, 16);
 	*(gpu_u4 *)at = v;
+}
+
+GPU_FN void gpu_store_f4(float *at, gpu_f4 v)
+{
+	gpu_check_aligned(at, 16);
+	*(gpu_f4 *)at = v;
 }
 
 GPU_FN unsigned gpu_lane(void)

@@ -3,7 +3,8 @@
  * Where memory is fast, instructions are what limits this. So a thread has 64 weights that lie together, from their codes to BF16 in
  * registers; four codes are decoded by one look in a table, and the next escapes are in registers, too. Symbols are turned right by a
  * bit once, and then each byte of four weights takes one instruction.
- * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode, one calls gpu_planes_find. */
+ * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. The lanes of a warp call gpu_planes_find
+ * together, and get the same. */
 #ifndef OD_COMPUTE_GPU_PLANES_H
 #define OD_COMPUTE_GPU_PLANES_H
 
@@ -116,13 +117,20 @@ GPU_FN uint32_t level_bytes(uint32_t n)
 	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;
 }
 
-/* Finds a block of a checked chunk. weights: what it has (gpu_planes_span). */
-GPU_FN struct gpu_planes_block gpu_planes_find(const uint8_t *chunk, uint32_t block, uint32_t weights)
+#define PREFETCHED 128u
+
+/* Finds a block of a checked chunk. weights: what it has (gpu_planes_span); is_last: of the chunk. Its codes are needed as soon as its
+ * first bytes have said where they are, so the lanes ask for all of it meanwhile; of the last one, for what it has at least. */
+GPU_FN struct gpu_planes_block gpu_planes_find(const uint8_t *chunk, uint32_t block, uint32_t weights, bool is_last)
 {
-	const uint8_t *at = chunk + u32_at(chunk + HEADER_BYTES + 4 * block);
+	const uint8_t *start = chunk + HEADER_BYTES + 4 * block;
+	const uint32_t begin = u32_at(start), bytes = is_last ? level_bytes(weights) : u32_at(start + 4) - begin;
+	const uint8_t *at = chunk + begin;
 	struct gpu_planes_block b;
 	uint32_t place = u16_at(at + 4); /* plain bytes, then the deepest level */
 
+	for (uint32_t i = PREFETCHED * gpu_lane(); i < bytes; i += PREFETCHED * GPU_WARP)
+		gpu_prefetch(at + i);
 	b.at = at + 8;
 	b.raw = u16_at(at + 6);
 	GPU_UNROLL
@@ -480,6 +488,7 @@ GPU_FN void gpu_planes_store(uint8_t *shared, const uint32_t *word)
 }
 
 #undef HEADER_BYTES
+#undef PREFETCHED
 #undef LEVELS
 #undef WARPS
 #undef TABLE_BYTES

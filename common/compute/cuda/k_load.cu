@@ -56,8 +56,13 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 
 	if (!gpu_planes_span(rows * a.row, a.row, block, &first, &weights))
 		return;
-	if (gpu_thread() == 0)
-		*b = gpu_planes_find(a.coded + a.at[gpu_block_y()], block, weights);
+	if (gpu_warp() == 0) {
+		const struct gpu_planes_block found = gpu_planes_find(a.coded + a.at[gpu_block_y()], block, weights,
+									  first + weights == rows * a.row);
+
+		if (gpu_lane() == 0)
+			*b = found;
+	}
 	gpu_sync();
 	place = (uint64_t)begin * a.row + first;
 	aligned = (uintptr_t)(a.to + place) % 16 == 0;

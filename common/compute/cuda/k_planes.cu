@@ -6,7 +6,7 @@
 #define LINE GPU_PLANES_LINE
 
 /* What a block of threads has to do: n outputs, which are some rows of weights, or one row in several blocks, with the rows of x of a
- * tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: one thread works it out, and it takes no
+ * tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: a warp works it out, and it takes no
  * registers while weights are decoded. */
 struct task {
 	struct gpu_planes_block planes;
@@ -18,6 +18,7 @@ struct task {
 	uint32_t top_k, n_rows;
 	uint32_t block, first, n, n_in; /* block: the first in the chunk; first: output; n 0: nothing */
 	uint32_t k;			/* first column of the piece of a row that is decoded now */
+	bool is_last;			/* the outputs, of the chunk */
 };
 
 static_assert(sizeof(struct task) <= GPU_PLANES_SHARED - GPU_PLANES_TASK, "room for it");
@@ -35,106 +36,49 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
 	return t->x + (t->x_pair != NULL ? t->x_pair[at] / t->top_k : at) * t->x_stride;
 }
 
-/* An output is the work of 16 threads with a lane of its sum each, or of eight with two, which takes fewer instructions for a weight. */
-GPU_FN uint32_t threads_of(const unsigned lanes)
-{
-	return GPU_LANES / lanes;
-}
+/* ---- Sums ----
+ *
+ * A line is 64 weights of a row: four steps of 16, which are one of each lane of a sum. Lanes are independent, but each waits for its
+ * additions, so what they add has to be near: weights are in shared memory, in units of two lanes of a line, and so is x. */
 
-/* All threads; i: output of the task; lane [lanes]: the thread's of the sum. */
+#define STEPS 4u /* of a line */
+
+/* All threads; i: output of the task; lane [lanes]: the thread's of the sum, which it has with its neighbours. */
 GPU_FN void end_sum(const unsigned lanes, const struct task *t, uint32_t r, uint32_t i, const float *lane)
 {
 	const float y = gpu_canonical(gpu_fold(lane, lanes));
 
-	if (i < t->n && r < t->n_rows && gpu_thread() % threads_of(lanes) == 0)
+	if (i < t->n && r < t->n_rows && gpu_thread() % (GPU_LANES / lanes) == 0)
 		t->y[(t->y_pair != NULL ? t->y_pair[r] : r) * t->y_stride + t->first + i] = y;
 }
 
-/* ---- Sums ---- */
-
-/* The thread's line: a unit has the weights of a pair of lanes of all its four steps. */
+/* The thread's line: a unit has the weights of a pair of lanes of all its steps. */
 GPU_FN void store_lines(uint8_t *shared, const uint32_t *word)
 {
 	GPU_UNROLL
-	for (unsigned pair = 0; pair < 8; pair++) {
+	for (unsigned pair = 0; pair < GPU_LANES / 2; pair++) {
 		const gpu_u4 v = { word[pair], word[8 + pair], word[16 + pair], word[24 + pair] };
 
 		gpu_store_16(shared + gpu_planes_unit(gpu_thread(), pair), v);
 	}
 }
 
-/* sum[r * lanes]: the thread's lanes of a line, from `lane` on, whose unit is at `unit`, times x[r], which is advanced. */
-GPU_FN void add_line(const unsigned R, const unsigned lanes, const uint8_t *unit, uint32_t lane, const float **x, float *sum)
+/* Of a line, what has the thread's lanes, from `lane` on. */
+GPU_FN gpu_u4 read_line(const uint8_t *shared, uint32_t line, uint32_t lane)
 {
-	const uint32_t numbers = lane % 2 == 0 ? 0x1044 : 0x3244;
-	const gpu_u4 v = gpu_shared_16(unit);
-	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
-
-	GPU_UNROLL
-	for (unsigned s = 0; s < 4; s++) {
-		if (lanes == 1) {
-			const float w = gpu_bits_float(gpu_pick_bytes(word[s], 0, numbers));
-
-			GPU_UNROLL
-			for (unsigned r = 0; r < R; r++)
-				sum[r] = fmaf(w, gpu_load_f1(x[r] + GPU_LANES * s), sum[r]);
-		} else {
-			const float w0 = gpu_bf16(word[s] & 0xffffu), w1 = gpu_bits_float(word[s] & 0xffff0000u);
-
-			GPU_UNROLL
-			for (unsigned r = 0; r < R; r++) {
-				const gpu_f2 by = gpu_load_f2(x[r] + GPU_LANES * s);
-
-				sum[2 * r] = fmaf(w0, by.x, sum[2 * r]);
-				sum[2 * r + 1] = fmaf(w1, by.y, sum[2 * r + 1]);
-			}
-		}
-	}
-	GPU_UNROLL
-	for (unsigned r = 0; r < R; r++)
-		x[r] += LINE;
+	return gpu_shared_16(shared + gpu_planes_unit(line, lane / 2));
 }
 
-/* The same of n lines from line `first` of the block on. Some are under way together, as many as there are registers for. */
-GPU_FN void add_lines(const unsigned R, const unsigned lanes, const uint8_t *shared, uint32_t first, const float **x, uint32_t n,
-		      float *sum)
+/* Their weights: [lanes][STEPS]. */
+GPU_FN void make_weights(const unsigned lanes, uint32_t lane, gpu_u4 v, float *w)
 {
-	const uint32_t lane = gpu_thread() % threads_of(lanes) * lanes;
-	uint32_t l = 0;
+	const uint32_t word[STEPS] = { v.x, v.y, v.z, v.w }, numbers = lane % 2 == 0 ? 0x1044 : 0x3244;
 
 	GPU_UNROLL
-	for (unsigned r = 0; r < R; r++)
-		x[r] += lane;
-	if (R <= 2) {
-		uint32_t unit[8]; /* the order of units is the same every eight lines */
-
-		GPU_UNROLL
-		for (unsigned i = 0; i < 8; i++)
-			unit[i] = gpu_planes_unit(first + i, lane / 2);
-		GPU_NO_UNROLL
-		for (; l + 8 <= n; l += 8) {
-			GPU_UNROLL
-			for (unsigned i = 0; i < 8; i++)
-				add_line(R, lanes, shared + 2 * LINE * l + unit[i], lane, x, sum);
-		}
-	}
-	GPU_UNROLL_N(2)
-	for (; l < n; l++)
-		add_line(R, lanes, shared + gpu_planes_unit(first + l, lane / 2), lane, x, sum);
-}
-
-/* Of n weights from weight `first` of the block on, if rows are no whole lines; one row. */
-GPU_FN void add_slowly(const unsigned lanes, const uint8_t *shared, uint32_t first, const float *x, uint32_t n, float *sum)
-{
-	GPU_NO_UNROLL
-	for (uint32_t k = gpu_thread() % threads_of(lanes) * lanes; k < n; k += GPU_LANES) {
-		GPU_UNROLL
-		for (unsigned i = 0; i < lanes && k + i < n; i++) {
-			const uint32_t at = first + k + i;
-			const uint8_t *w = shared + gpu_planes_unit(at / LINE, at % GPU_LANES / 2) + at % LINE / GPU_LANES * 4 + at % 2 * 2;
-
-			sum[i] = fmaf(gpu_bf16(*(const uint16_t *)(const void *)w), x[k + i], sum[i]);
-		}
+	for (unsigned s = 0; s < STEPS; s++) {
+		w[s] = lanes == 1 ? gpu_bits_float(gpu_pick_bytes(word[s], 0, numbers)) : gpu_bf16(word[s] & 0xffffu);
+		if (lanes == 2)
+			w[STEPS + s] = gpu_bits_float(word[s] & 0xffff0000u);
 	}
 }
 
@@ -143,72 +87,221 @@ GPU_FN bool in_lines(const struct task *t)
 	return t->n_in % LINE == 0 && (uintptr_t)t->x % (2 * sizeof(float)) == 0;
 }
 
-GPU_FN void add(const unsigned R, const unsigned lanes, bool lines, uint32_t first, const float **x, uint32_t n, float *sum)
+GPU_FN uint32_t piece_length(const struct task *t)
 {
-	if (lines) {
-		add_lines(R, lanes, gpu_shared(), first / LINE, x, n / LINE, sum);
-	} else {
+	return t->n_in - t->k < GPU_PLANES_BLOCK ? t->n_in - t->k : GPU_PLANES_BLOCK;
+}
+
+/* ---- Few outputs ----
+ *
+ * Some neighbours have one output with one row: as many outputs and rows as there are threads for. All threads bring x, some lines of
+ * every row at a time, of which each has the four steps of a lane: while some add what is there, the next are on their way. */
+
+GPU_FN float *x_shared(unsigned turn) /* [rows][lines][GPU_LANES][STEPS] */
+{
+	return (float *)(void *)(gpu_shared() + GPU_PLANES_SHARED) + turn % 2 * GPU_PLANES_THREADS * STEPS;
+}
+
+GPU_FN gpu_f4 load_steps(const float *x)
+{
+	const gpu_f4 v = { gpu_load_f1(x), gpu_load_f1(x + GPU_LANES), gpu_load_f1(x + 2 * GPU_LANES), gpu_load_f1(x + 3 * GPU_LANES) };
+
+	return v;
+}
+
+/* Lines of x that are there together. */
+GPU_FN uint32_t lines_of(const unsigned R)
+{
+	return GPU_PLANES_THREADS / GPU_LANES / R;
+}
+
+/* n lines, 1 or 4 / lanes, from line `first` of the block on, times x. All are read before one is used. */
+GPU_FN void add_together(const unsigned lanes, const unsigned n, uint32_t first, uint32_t lane, const float *x, float *sum)
+{
+	gpu_u4 line[4];
+	gpu_f4 by[4];
+
+	GPU_UNROLL
+	for (unsigned l = 0; l < n; l++) {
+		line[l] = read_line(gpu_shared(), first + l, lane);
 		GPU_UNROLL
-		for (unsigned r = 0; r < R; r++)
-			add_slowly(lanes, gpu_shared(), first, x[r], n, sum + r * lanes);
+		for (unsigned i = 0; i < lanes; i++)
+			by[l * lanes + i] = gpu_shared_f4(x + (l * GPU_LANES + i) * STEPS);
+	}
+	GPU_UNROLL
+	for (unsigned l = 0; l < n; l++) {
+		float w[2 * STEPS];
+
+		make_weights(lanes, lane, line[l], w);
+		GPU_UNROLL
+		for (unsigned i = 0; i < lanes; i++) {
+			const gpu_f4 v = by[l * lanes + i];
+
+			sum[i] = fmaf(w[i * STEPS], v.x, sum[i]);
+			sum[i] = fmaf(w[i * STEPS + 1], v.y, sum[i]);
+			sum[i] = fmaf(w[i * STEPS + 2], v.z, sum[i]);
+			sum[i] = fmaf(w[i * STEPS + 3], v.w, sum[i]);
+		}
 	}
 }
 
-/* ---- Products ---- */
+GPU_FN void add_some_lines(const unsigned lanes, uint32_t first, uint32_t lane, const float *x, uint32_t n, float *sum)
+{
+	const unsigned together = 4 / lanes;
+	uint32_t l = 0;
 
-/* Threads of an output have all R rows of it. */
+	GPU_UNROLL_N(2)
+	for (; l + together <= n; l += together)
+		add_together(lanes, together, first + l, lane, x + l * GPU_LANES * STEPS, sum);
+	GPU_NO_UNROLL
+	for (; l < n; l++)
+		add_together(lanes, 1, first + l, lane, x + l * GPU_LANES * STEPS, sum);
+}
+
+/* sum[lanes] += what the piece has of the thread's lanes. */
+GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct task *t, float *sum)
+{
+	const uint32_t thread = gpu_thread_here(), length = piece_length(t), lines = length / LINE, together = lines_of(R);
+	const uint32_t out = thread / (GPU_LANES / lanes), lane = thread % (GPU_LANES / lanes) * lanes;
+	const uint32_t row = thread / GPU_LANES / together, mine = thread / GPU_LANES % together;
+	const float *x = x_of(t, row) + t->k + mine * LINE + thread % GPU_LANES;
+	const bool adds = out / R < t->n && out % R < t->n_rows;
+	gpu_f4 ahead = { 0, 0, 0, 0 };
+
+	if (mine < lines)
+		ahead = load_steps(x);
+	GPU_NO_UNROLL
+	for (uint32_t first = 0, turn = 0; first < lines; first += together, turn++) {
+		const float *xs = x_shared(turn) + (out % R * together * GPU_LANES + lane) * STEPS;
+		const uint32_t n = lines - first < together ? lines - first : together;
+
+		gpu_store_f4(x_shared(turn) + thread * STEPS, ahead);
+		gpu_sync(); /* who still reads what was there before does not come so far */
+		x += together * LINE;
+		if (first + together + mine < lines)
+			ahead = load_steps(x);
+		if (adds)
+			add_some_lines(lanes, out / R * lines + first, lane, xs, n, sum);
+	}
+}
+
+/* Of n weights from weight `first` of the block on, if rows are no whole lines; one row; two lanes. */
+GPU_FN void add_slowly(uint32_t first, const float *x, uint32_t n, float *sum)
+{
+	GPU_NO_UNROLL
+	for (uint32_t k = gpu_thread() % (GPU_LANES / 2) * 2; k < n; k += GPU_LANES) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < 2 && k + i < n; i++) {
+			const uint32_t at = first + k + i;
+			const uint8_t *w = gpu_shared() + gpu_planes_unit(at / LINE, at % GPU_LANES / 2) + at % LINE / GPU_LANES * 4 + at % 2 * 2;
+
+			sum[i] = fmaf(gpu_bf16(*(const uint16_t *)(const void *)w), x[k + i], sum[i]);
+		}
+	}
+}
+
+GPU_FN void add_piece_slowly(const unsigned R, const struct task *t, float *sum)
+{
+	const uint32_t out = gpu_thread_here() / (GPU_LANES / 2), length = piece_length(t);
+
+	if (out / R < t->n && out % R < t->n_rows)
+		add_slowly(out / R * length, x_of(t, out % R) + t->k, length, sum);
+}
+
+GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct task *t, const float *sum)
+{
+	const uint32_t out = gpu_thread_here() / (GPU_LANES / lanes);
+
+	end_sum(lanes, t, out % R, out / R, sum);
+}
+
+/* ---- Many outputs: threads have all R rows of one, and two lanes ---- */
+
+/* sum[2 * r]: n lines from line `first` of the block on, times x[r], which is advanced. */
+GPU_FN void add_lines(const unsigned R, uint32_t first, const float **x, uint32_t n, float *sum)
+{
+	const uint32_t lane = gpu_thread() % (GPU_LANES / 2) * 2;
+
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++)
+		x[r] += lane;
+	GPU_UNROLL_N(2)
+	for (uint32_t l = 0; l < n; l++) {
+		float w[2 * STEPS];
+
+		make_weights(2, lane, read_line(gpu_shared(), first + l, lane), w);
+		GPU_UNROLL
+		for (unsigned s = 0; s < STEPS; s++) {
+			GPU_UNROLL
+			for (unsigned r = 0; r < R; r++) {
+				const gpu_f2 by = gpu_load_f2(x[r] + s * GPU_LANES);
+
+				sum[2 * r] = fmaf(w[s], by.x, sum[2 * r]);
+				sum[2 * r + 1] = fmaf(w[STEPS + s], by.y, sum[2 * r + 1]);
+			}
+		}
+		GPU_UNROLL
+		for (unsigned r = 0; r < R; r++)
+			x[r] += LINE;
+	}
+}
+
 GPU_FN void many_outputs(const unsigned R, const struct task *t)
 {
 	GPU_NO_UNROLL
-	for (uint32_t at = 0; at < t->n; at += GPU_PLANES_THREADS / threads_of(2)) {
-		const uint32_t i = at + gpu_thread() / threads_of(2);
+	for (uint32_t at = 0; at < t->n; at += GPU_PLANES_THREADS / (GPU_LANES / 2)) {
+		const uint32_t i = at + gpu_thread() / (GPU_LANES / 2);
 		const float *x[GPU_PRODUCT_ROWS];
 		float sum[GPU_PRODUCT_ROWS * 2];
 
 		GPU_UNROLL
 		for (unsigned r = 0; r < R; r++)
 			x[r] = x_of(t, r), sum[2 * r] = sum[2 * r + 1] = 0;
-		if (i < t->n)
-			add(R, 2, in_lines(t), i * t->n_in, x, t->n_in, sum);
+		if (i < t->n && in_lines(t))
+			add_lines(R, i * t->n_in / LINE, x, t->n_in / LINE, sum);
+		GPU_UNROLL
+		for (unsigned r = 0; r < R && !in_lines(t); r++)
+			if (i < t->n)
+				add_slowly(i * t->n_in, x[r], t->n_in, sum + 2 * r);
 		GPU_UNROLL
 		for (unsigned r = 0; r < R; r++)
 			end_sum(2, t, r, i, sum + 2 * r);
 	}
 }
 
-GPU_FN uint32_t piece_length(const struct task *t)
+/* ---- Products ---- */
+
+/* A warp finds what the block of threads does next: the piece from column k on. */
+GPU_FN struct gpu_planes_block find_piece(const struct task *t, uint32_t k)
 {
-	return t->n_in - t->k < GPU_PLANES_BLOCK ? t->n_in - t->k : GPU_PLANES_BLOCK;
+	const uint32_t length = t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
+
+	return gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, length * t->n, t->is_last && k + length == t->n_in);
 }
 
-/* With few outputs threads have one row of one. */
-GPU_FN void add_few(const unsigned R, const unsigned lanes, const struct task *t, float *sum)
+GPU_FN void share_task(const struct task *t)
 {
-	const uint32_t length = piece_length(t), i = gpu_thread() / threads_of(lanes) / R, r = gpu_thread() / threads_of(lanes) % R;
-
-	if (i < t->n && r < t->n_rows) {
-		const float *x = x_of(t, r) + t->k;
-
-		add(1, lanes, in_lines(t), i * length, &x, length, sum);
-	}
+	if (gpu_lane() == 0)
+		*the_task() = *t;
 }
 
-GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct task *t, const float *sum)
+GPU_FN void next_piece(struct task *t)
 {
-	end_sum(lanes, t, gpu_thread() / threads_of(lanes) % R, gpu_thread() / threads_of(lanes) / R, sum);
+	const uint32_t k = t->k + GPU_PLANES_BLOCK;
+	const struct gpu_planes_block planes = find_piece(t, k);
+
+	gpu_sync_warp(); /* all have read it */
+	if (gpu_lane() == 0)
+		t->k = k, t->planes = planes;
 }
 
-GPU_FN void find_piece(struct task *t, uint32_t k)
-{
-	t->k = k;
-	t->planes = gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, piece_length(t) * t->n);
-}
+#define FEWEST (GPU_PLANES_THREADS / GPU_LANES) /* outputs of all rows for which a thread has one lane */
+#define FEW (2 * FEWEST)			 /* the same with two */
 
-/* The task is known to one thread. A sum's lanes cannot be shared by more threads, so more rows at a time take longer. */
+/* The task is known to a warp. It stays in shared memory, so that decoding has the registers. */
 GPU_FN void products_of(const unsigned R)
 {
 	struct task *t = the_task();
-	const uint32_t few = GPU_PLANES_THREADS / threads_of(2), fewest = GPU_WARP / threads_of(1);
 	float sum[2] = { 0, 0 };
 
 	gpu_sync();
@@ -222,23 +315,25 @@ GPU_FN void products_of(const unsigned R)
 		gpu_sync();
 		store_lines(gpu_shared(), word);
 		gpu_sync();
-		if (t->n * R <= fewest)
-			add_few(R, 1, t, sum);
-		else if (t->n * R <= few)
-			add_few(R, 2, t, sum);
+		if (t->n * R <= FEW && !in_lines(t))
+			add_piece_slowly(R, t, sum);
+		else if (t->n * R <= FEWEST)
+			add_piece(R, 1, t, sum);
+		else if (t->n * R <= FEW)
+			add_piece(R, 2, t, sum);
 		if (t->n_in - t->k <= GPU_PLANES_BLOCK)
 			break;
 		gpu_sync(); /* the piece has been used */
-		if (gpu_thread() == 0)
-			find_piece(t, t->k + GPU_PLANES_BLOCK);
+		if (gpu_warp() == 0)
+			next_piece(t);
 		gpu_sync();
 	}
-	if (t->n * R <= fewest)
-		end_few(R, 1, t, sum);
-	else if (t->n * R <= few)
+	if (t->n * R > FEW)
+		many_outputs(R, t);
+	else if (t->n * R > FEWEST || !in_lines(t))
 		end_few(R, 2, t, sum);
 	else
-		many_outputs(R, t);
+		end_few(R, 1, t, sum);
 }
 
 /* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or its first chunk's that
@@ -257,7 +352,9 @@ GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded
 	t->chunk = coded + chunk_at[chunk];
 	t->block = in_chunk * ((n_in + GPU_PLANES_BLOCK - 1) / GPU_PLANES_BLOCK);
 	t->sm = sm + (uint64_t)t->first * n_in;
-	find_piece(t, 0);
+	t->is_last = at + t->n == rows;
+	t->k = 0;
+	t->planes = find_piece(t, 0);
 }
 
 /* ---- Matrices that the host names ---- */
@@ -305,22 +402,22 @@ GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_product
 
 	if (index >= a->tiles_before[1])
 		return;
-	if (gpu_thread() == 0) {
+	if (gpu_warp() == 0) {
 		struct task t;
 
 		find_expert(a, &a->tile[index], &t);
-		*the_task() = t;
+		share_task(&t);
 	}
 	products_of(R);
 }
 
 GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_products *a)
 {
-	if (gpu_thread() == 0) {
+	if (gpu_warp() == 0) {
 		struct task t;
 
 		find_listed(a, &t);
-		*the_task() = t;
+		share_task(&t);
 	}
 	products_of(R);
 }
@@ -338,8 +435,8 @@ GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_product
 
 /* Before sm_80 there is shared memory for one only, so registers need not be few. */
 PLANES(1, GPU_SINCE_80(4, 2))
-PLANES(2, GPU_SINCE_80(4, 2))
-PLANES(4, GPU_SINCE_80(4, 2))
+PLANES(2, GPU_SINCE_80(3, 2))
+PLANES(4, GPU_SINCE_80(3, 2))
 PLANES(8, 2)
 
 #define NAMES(kernel) \

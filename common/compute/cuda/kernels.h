@@ -29,7 +29,8 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 #define GPU_PLANES_THREADS 256u
 #define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
 #define GPU_PLANES_TASK (2 * GPU_PLANES_BLOCK) /* in shared memory: behind a block of BF16 */
-#define GPU_PLANES_SHARED (GPU_PLANES_TASK + 144) /* bytes of shared memory; three blocks of threads in 100 KB */
+#define GPU_PLANES_SHARED (GPU_PLANES_TASK + 144) /* bytes of shared memory */
+#define GPU_PLANES_PRODUCT_SHARED (GPU_PLANES_SHARED + 2 * 16 * GPU_PLANES_THREADS) /* of products: x is behind */
 
 /* How a matrix's codes become weights. */
 enum gpu_form {
@@ -117,7 +118,7 @@ struct gpu_planes_products {
 	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
 };
 
-/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_SHARED. */
+/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_PRODUCT_SHARED. */
 typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
 extern gpu_planes_products_fn *const gpu_planes_products[4];
 struct gpu_chunks gpu_planes_chunks(uint32_t n_in, uint32_t chunk_rows);
@@ -171,7 +172,7 @@ struct gpu_expert_products {
 };
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
-/* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_SHARED. */
+/* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
 
 /* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
