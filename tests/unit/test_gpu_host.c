@@ -33,7 +33,7 @@ GPU_KERNEL(mirror, struct args, THREADS)
 	a.out[gpu_block_x() * THREADS + gpu_thread()] = shared[THREADS - 1 - gpu_thread()];
 }
 
-/* The same by copies to shared memory. way 1: they are waited for too late. */
+/* The same by copies to shared memory, of 16 bytes, or way 2 and 3: of 4. way 1 and 3: they are waited for too late. */
 GPU_KERNEL(mirror_copies, struct args, THREADS)
 {
 	const uint32_t *shared = (const uint32_t *)(void *)gpu_shared();
@@ -41,10 +41,12 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 
 	out[gpu_thread()] = gpu_thread() + 1;
 	gpu_sync();
-	if (gpu_thread() < THREADS / 4)
-		gpu_copy_16(gpu_shared() + 16 * gpu_thread(), out + 4 * gpu_thread());
+	if (a.way >= 2)
+		gpu_copy_4(4 * gpu_thread(), out + gpu_thread());
+	else if (gpu_thread() < THREADS / 4)
+		gpu_copy_16(16 * gpu_thread(), out + 4 * gpu_thread());
 	gpu_end_copies();
-	if (a.way != 1)
+	if (a.way % 2 == 0)
 		gpu_wait_copies(0);
 	gpu_sync();
 	other = shared[THREADS - 1 - gpu_thread()];
@@ -98,11 +100,11 @@ GPU_KERNEL(wrong, struct args, THREADS)
 			(void)gpu_ballot(true);
 		break;
 	case TOO_FAR: gpu_shared()[4 * THREADS] = 1; break;
-	case UNALIGNED_COPY: gpu_copy_16(gpu_shared(), (const unsigned char *)a.out + 4); break;
-	case COPY_ELSEWHERE: gpu_copy_16(a.out, a.out + 4); break;
+	case UNALIGNED_COPY: gpu_copy_16(0, (const unsigned char *)a.out + 4); break;
+	case COPY_ELSEWHERE: gpu_copy_16(4 * THREADS, a.out + 4); break;
 	case COPY_LEFT: /* some of so many are late */
 		for (unsigned i = 0; i < THREADS / 4; i++)
-			gpu_copy_16(gpu_shared() + 16 * i, a.out);
+			gpu_copy_16(16 * i, a.out);
 		gpu_end_copies();
 		gpu_wait_copies(1);
 		break;
@@ -160,8 +162,10 @@ static void test_barriers(void **state)
 		use_seed(seed);
 		assert_int_equal(wrong_mirrors(mirror, 0), 0);
 		assert_true(wrong_mirrors(mirror, 1) > THREADS / 8); /* a missing barrier shows, whatever the order is */
-		assert_int_equal(wrong_mirrors(mirror_copies, 0), 0);
-		assert_true(wrong_mirrors(mirror_copies, 1) > THREADS / 8);
+		for (uint32_t way = 0; way < 4; way += 2) {
+			assert_int_equal(wrong_mirrors(mirror_copies, way), 0);
+			assert_true(wrong_mirrors(mirror_copies, way + 1) > THREADS / 8);
+		}
 	}
 }
 

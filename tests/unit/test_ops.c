@@ -174,8 +174,12 @@ static void op_linear(void **state)
 
 			check_linear(&b, kind, 3, 70, (unsigned)i);
 		}
-		for (int i = 0; i < (ROWS > 16 ? 0 : N_WEIGHT_KINDS); i++) /* longer than what a GPU has on its way at a time */
-			check_linear(&b, &(enum weight_kind){ (enum weight_kind)i }, 1, 3344, 0);
+		/* Longer than what a GPU has on its way at a time, with an even and an odd number of its pieces; and one piece. */
+		for (int i = 0; i < (ROWS > 16 ? 0 : 3 * N_WEIGHT_KINDS); i++) {
+			static const size_t n_in[] = { 3344, 3312, 240 };
+
+			check_linear(&b, &(enum weight_kind){ (enum weight_kind)(i % N_WEIGHT_KINDS) }, 1, n_in[i / N_WEIGHT_KINDS], 0);
+		}
 		bench_close(&b);
 	}
 }

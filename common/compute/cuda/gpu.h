@@ -110,9 +110,14 @@ GPU_FN uint32_t gpu_shared_address(const void *at)
 	return (uint32_t)__cvta_generic_to_shared(at);
 }
 
+GPU_FN const void *gpu_shared_at(uint32_t address)
+{
+	return __cvta_shared_to_generic(address);
+}
+
 GPU_FN uint32_t gpu_shared_u32(uint32_t address)
 {
-	return *(const uint32_t *)__cvta_shared_to_generic(address);
+	return *(const uint32_t *)gpu_shared_at(address);
 }
 
 GPU_FN void gpu_sync(void) /* all threads of the block */
@@ -209,6 +214,13 @@ GPU_FN float gpu_bits_float(uint32_t u)
 	return __uint_as_float(u);
 }
 
+/* v, which is worked out once: the compiler might do it again at each use. */
+GPU_FN uint32_t gpu_now(uint32_t v)
+{
+	asm volatile("" : "+r"(v));
+	return v;
+}
+
 /* Weights are read once: they need not stay in a cache. Aligned to the type. */
 GPU_FN uint4 gpu_load_16(const void *at)
 {
@@ -242,13 +254,23 @@ GPU_FN float2 gpu_load_f2(const float *at)
 	return __ldg((const float2 *)at);
 }
 
-/* The thread copies 16 bytes to shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
-GPU_FN void gpu_copy_16(void *shared, const void *from)
+/* The thread copies 16 bytes to an address of shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
+GPU_FN void gpu_copy_16(uint32_t to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
-	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #else
-	*(uint4 *)shared = gpu_load_16(from);
+	*(uint4 *)__cvta_shared_to_generic(to) = gpu_load_16(from);
+#endif
+}
+
+/* The same of 4 bytes, of which some neighbours are soon copied, too. */
+GPU_FN void gpu_copy_4(uint32_t to, const void *from)
+{
+#if __CUDA_ARCH__ >= 800
+	asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+#else
+	*(uint32_t *)__cvta_shared_to_generic(to) = *(const uint32_t *)from;
 #endif
 }
 
@@ -400,10 +422,20 @@ GPU_FN uint32_t gpu_shared_address(const void *at)
 	return (uint32_t)((const unsigned char *)at - gpu_shared());
 }
 
+GPU_FN const void *gpu_shared_at(uint32_t address)
+{
+	return gpu_shared() + address;
+}
+
 GPU_FN uint32_t gpu_shared_u32(uint32_t address)
 {
-	gpu_check_aligned(gpu_shared() + address, 4);
-	return *(const uint32_t *)(const void *)(gpu_shared() + address);
+	gpu_check_aligned(gpu_shared_at(address), 4);
+	return *(const uint32_t *)gpu_shared_at(address);
+}
+
+GPU_FN uint32_t gpu_now(uint32_t v)
+{
+	return v;
 }
 
 GPU_FN float gpu_load_f1(const float *at)
@@ -419,6 +451,12 @@ GPU_FN gpu_f2 gpu_load_f2(const float *at)
 }
 
 #endif
+
+/* The address of gpu_shared(). To find it out takes long on some GPUs. */
+GPU_FN uint32_t gpu_shared_start(void)
+{
+	return gpu_now(gpu_shared_address(gpu_shared()));
+}
 
 GPU_FN gpu_f4 gpu_load_f4(const float *at)
 {

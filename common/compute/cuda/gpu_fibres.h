@@ -61,7 +61,8 @@ uint32_t gpu_shuffle_xor_u32(uint32_t v, unsigned mask);
 float gpu_shuffle_from(float v, unsigned lane);
 uint32_t gpu_add_up_u32(uint32_t v, unsigned by);
 uint32_t gpu_ballot(bool yes);
-void gpu_copy_16(void *shared, const void *from);
+void gpu_copy_16(uint32_t to, const void *from);
+void gpu_copy_4(uint32_t to, const void *from);
 void gpu_end_copies(void);
 void gpu_wait_copies(unsigned n);
 

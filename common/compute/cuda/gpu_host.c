@@ -90,11 +90,11 @@ enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_FROM, TOGETHER_UP, TOGETHE
 
 #define MOST_COPIES 64u
 
-/* gpu_copy_16: carried out at once, or when it is waited for. */
+/* gpu_copy_16 and gpu_copy_4: carried out at once, or when it is waited for. */
 struct async_copy {
 	void *to;
 	const void *from;
-	unsigned group;
+	unsigned words, group;
 };
 
 struct fibre {
@@ -402,33 +402,44 @@ UNSEEN uint32_t gpu_ballot(bool yes)
 	return all;
 }
 
-static void check_copy(const struct block *b, const unsigned char *to, const void *from)
+static void check_copy(const struct block *b, const unsigned char *to, const void *from, size_t n)
 {
-	if ((uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
+	if ((uintptr_t)to % n != 0 || (uintptr_t)from % n != 0)
 		gpu_host_fail("a copy is not aligned to its size");
-	if (to < b->shared || to + 16 > b->shared + b->n_shared)
+	if (to < b->shared || to + n > b->shared + b->n_shared)
 		gpu_host_fail("a copy goes to other than shared memory");
 }
 
 /* Word by word, for the thread sanitizer does not see a memcpy that the compiler writes out. */
-static void copy_16(void *to, const void *from)
+static void copy_words(void *to, const void *from, unsigned n)
 {
-	for (unsigned i = 0; i < 4; i++)
+	for (unsigned i = 0; i < n; i++)
 		((volatile uint32_t *)to)[i] = ((const uint32_t *)from)[i];
 }
 
-void gpu_copy_16(void *shared, const void *from)
+static void begin_copy(uint32_t to, const void *from, unsigned words)
 {
 	struct fibre *f = &running->fibre[gpu_place.thread];
+	unsigned char *shared = gpu_place.shared + to;
 
-	check_copy(running, shared, from);
+	check_copy(running, shared, from, words * sizeof(uint32_t));
 	if (draw(running) % 2 == 0) {
-		copy_16(shared, from);
+		copy_words(shared, from, words);
 		return;
 	}
 	if (f->n_copies == MOST_COPIES)
 		gpu_host_fail("too many copies to shared memory at a time (raise MOST_COPIES)");
-	f->copy[f->n_copies++] = (struct async_copy){ shared, from, f->group };
+	f->copy[f->n_copies++] = (struct async_copy){ shared, from, words, f->group };
+}
+
+void gpu_copy_16(uint32_t to, const void *from)
+{
+	begin_copy(to, from, 4);
+}
+
+void gpu_copy_4(uint32_t to, const void *from)
+{
+	begin_copy(to, from, 1);
 }
 
 void gpu_end_copies(void)
@@ -443,7 +454,7 @@ void gpu_wait_copies(unsigned n)
 
 	for (unsigned i = 0; i < f->n_copies; i++) {
 		if (f->copy[i].group + n < f->group)
-			copy_16(f->copy[i].to, f->copy[i].from);
+			copy_words(f->copy[i].to, f->copy[i].from, f->copy[i].words);
 		else
 			f->copy[left++] = f->copy[i];
 	}

@@ -142,9 +142,9 @@ GPU_FN float gpu_code_minus(uint32_t code, float by)
 
 /* ---- Sums ---- */
 
-/* lane [n]: a thread's lanes of a sum, thread i of 16 / n neighbours has [i * n, i * n + n). All of them get the sum. n is a
- * constant; all lanes of the warp call this. */
-GPU_FN float gpu_fold(const float *lane, const unsigned n)
+/* lane [n]: a thread's lanes of a sum, thread i of 16 / n that are `apart` from each other has [i * n, i * n + n). All of them get the
+ * sum. n and apart are constants; all lanes of the warp call this. */
+GPU_FN float gpu_fold_apart(const float *lane, const unsigned n, const unsigned apart)
 {
 	float a[GPU_LANES];
 
@@ -156,12 +156,18 @@ GPU_FN float gpu_fold(const float *lane, const unsigned n)
 		GPU_UNROLL
 		for (unsigned i = 0; i < n; i++) {
 			if (half >= n)
-				a[i] += gpu_shuffle_xor(a[i], half / n);
+				a[i] += gpu_shuffle_xor(a[i], half / n * apart);
 			else if (i < half)
 				a[i] += a[i + half];
 		}
 	}
 	return a[0];
+}
+
+/* The same of neighbours. */
+GPU_FN float gpu_fold(const float *lane, const unsigned n)
+{
+	return gpu_fold_apart(lane, n, 1);
 }
 
 /* The same of 16 lanes that neighbours have, one each. */

@@ -104,6 +104,19 @@ GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at
 	return r;
 }
 
+GPU_FN bool gpu_is_int8(const unsigned form)
+{
+	return form == GPU_INT8 || form == GPU_INT8_GROUP || form == GPU_SCALED_I8 || form == GPU_SCALED_U8;
+}
+
+/* gpu_code of byte i of four, with fewer instructions. */
+GPU_FN float gpu_int8(const unsigned form, uint32_t four, unsigned i)
+{
+	const uint32_t from_zero = form == GPU_SCALED_U8 ? four : four ^ 0x80808080u;
+
+	return gpu_bits_float(gpu_pick_bytes(from_zero, 0x4b000000u, 0x7440u | i)) - (0x1p23f + 128);
+}
+
 /* x [n]: the first n codes. */
 GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_raw r, float *x)
 {
@@ -111,7 +124,7 @@ GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_r
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < n; i++)
-		x[i] = gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
+		x[i] = gpu_is_int8(form) ? gpu_int8(form, r.w[i / each], i % each) : gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
 }
 
 /* Scale i of all. */

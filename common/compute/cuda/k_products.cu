@@ -3,22 +3,23 @@
  * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
  * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
- * in whole lines. It copies x along with them: a read of x from the first cache would wait for all copies before it. */
+ * in whole lines. It copies x and the scales of groups of 64 along with them: a read from the first cache would wait for all copies
+ * before it. */
 #include "common/compute/cuda/gpu_weights.h"
 
-#define SHARE 8u		  /* threads of an output */
-#define LANES (GPU_LANES / SHARE) /* of an output that a thread has */
-#define OUTS 2u			  /* outputs of a thread */
-#define SUMS (OUTS * LANES)	  /* of a thread and a row of x */
-#define SLOTS (GPU_WARP / SHARE)  /* a thread's outputs are so many apart */
-#define WARP_OUTS (OUTS * SLOTS)
+#define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
+#define MOST_LANES 4u
+#define MOST_OUTS 2u
+#define WARP_OUTS (GPU_WARP * SUMS / GPU_LANES)
 #define BLOCK_OUTS (GPU_PRODUCT_THREADS / GPU_WARP * WARP_OUTS)
 
 #define UNIT 16u	       /* bytes that a thread copies at a time */
-#define PIECE (SHARE * UNIT)   /* of a row of weights */
-#define WEIGHTS (WARP_OUTS * PIECE) /* of a stage of a warp's ring; x is behind them */
-#define MOST_X 2048u		    /* bytes of x in a stage; more is not copied */
-#define RING 14336u		    /* bytes of a warp's ring, at most; NF4's values are before the first */
+#define PIECE 128u	       /* of a row of weights */
+#define COPIERS (PIECE / UNIT) /* threads that copy a piece of a row */
+#define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* of weights, of a thread */
+#define MOST_X 2048u	  /* bytes of x in a stage; more is not copied */
+#define MOST_STAGES 12u	  /* of a ring */
+#define RING 15360u	  /* bytes of a warp's ring, at most; NF4's values are before the first */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
 #define NF4_PIECE 128u
@@ -26,6 +27,42 @@
 GPU_FN bool is_grouped(const unsigned form)
 {
 	return form == GPU_INT8_GROUP || form == GPU_NF4;
+}
+
+/* Lanes of an output that a thread has. With four it reads four codes of a byte at once, but x serves one output only: so for one row. */
+GPU_FN unsigned lanes_of(const unsigned form, const unsigned R)
+{
+	return R == 1 && form != GPU_NF4 && gpu_code_bits(form) == 8 ? MOST_LANES : SUMS / MOST_OUTS;
+}
+
+/* Outputs of a thread; they are slots_of apart. */
+GPU_FN unsigned outs_of(const unsigned form, const unsigned R)
+{
+	return SUMS / lanes_of(form, R);
+}
+
+/* Threads of an output. */
+GPU_FN unsigned share_of(const unsigned form, const unsigned R)
+{
+	return GPU_LANES / lanes_of(form, R);
+}
+
+/* Threads of neighbouring outputs are neighbours: they read the same x, which shared memory answers at once. */
+GPU_FN unsigned slots_of(const unsigned form, const unsigned R)
+{
+	return GPU_WARP / share_of(form, R);
+}
+
+/* The thread's place among those of an output. */
+GPU_FN unsigned place_of(const unsigned form, const unsigned R)
+{
+	return gpu_lane() / slots_of(form, R);
+}
+
+/* Its output j of the warp's. */
+GPU_FN unsigned out_of(const unsigned form, const unsigned R, unsigned j)
+{
+	return gpu_lane() % slots_of(form, R) + j * slots_of(form, R);
 }
 
 /* Weights of a row whose lanes are read together. */
@@ -40,35 +77,73 @@ GPU_FN size_t bytes_of(const unsigned form, size_t n)
 	return form == GPU_NF4 ? n / 2 : gpu_codes_bytes(form, n);
 }
 
-/* Bytes of a step that one thread reads. */
-GPU_FN unsigned own_bytes(const unsigned form)
+GPU_FN unsigned step_bytes(const unsigned form)
 {
-	return (unsigned)bytes_of(form, step_of(form)) / SHARE;
+	return (unsigned)bytes_of(form, step_of(form));
+}
+
+/* Bytes of a step that one thread reads. */
+GPU_FN unsigned own_bytes(const unsigned form, const unsigned R)
+{
+	return step_bytes(form) / share_of(form, R);
 }
 
 /* Columns of a piece. */
 GPU_FN unsigned columns_of(const unsigned form)
 {
-	return PIECE / (own_bytes(form) * SHARE) * step_of(form);
+	return PIECE / step_bytes(form) * step_of(form);
+}
+
+/* Pieces of a row that are copied and waited for together, a stage: two where one is little work. */
+GPU_FN unsigned pieces_of(const unsigned form, const unsigned R)
+{
+	return R == 1 && form != GPU_NF4 && !gpu_is_scaled(form) ? 2 : 1;
+}
+
+GPU_FN unsigned stage_columns(const unsigned form, const unsigned R)
+{
+	return pieces_of(form, R) * columns_of(form);
+}
+
+/* Groups of 64 of a stage of a row. */
+GPU_FN unsigned stage_groups(const unsigned form, const unsigned R)
+{
+	return is_grouped(form) ? stage_columns(form, R) / GROUP : 0;
 }
 
 /* Whether the ring has x of R rows. */
 GPU_FN bool has_x(const unsigned form, const unsigned R)
 {
-	return R * columns_of(form) * sizeof(float) <= MOST_X;
+	return R * stage_columns(form, R) * sizeof(float) <= MOST_X;
+}
+
+/* A stage: pieces of weights of all outputs, one piece after the other; x; scales of groups. */
+GPU_FN unsigned x_begins(const unsigned form, const unsigned R)
+{
+	return pieces_of(form, R) * WARP_OUTS * PIECE;
+}
+
+GPU_FN unsigned scales_begin(const unsigned form, const unsigned R)
+{
+	return x_begins(form, R) + (has_x(form, R) ? R * stage_columns(form, R) * (unsigned)sizeof(float) : 0);
 }
 
 GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
 {
-	return WEIGHTS + (has_x(form, R) ? R * columns_of(form) * (unsigned)sizeof(float) : 0);
+	return scales_begin(form, R) + WARP_OUTS * stage_groups(form, R) * (unsigned)sizeof(float);
 }
 
-/* Of a ring: 4, 7, 9 or 11; where copies are waited for, one ahead is enough. */
+/* Of a ring; where copies are waited for, one ahead is enough. */
 GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 {
 	const unsigned n = RING / stage_bytes(form, R);
 
-	return GPU_SINCE_80(n >= 11 ? 11u : n >= 9 ? 9u : n >= 7 ? 7u : 4u, 2u);
+	return GPU_SINCE_80(n < MOST_STAGES ? n : MOST_STAGES, 2u);
+}
+
+GPU_FN unsigned ring_bytes(const unsigned form, const unsigned R)
+{
+	return stages_of(form, R) * stage_bytes(form, R);
 }
 
 GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
@@ -107,262 +182,389 @@ GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
 
 struct outputs {
 	const struct gpu_mat *m;
-	const unsigned char *row[OUTS];	  /* of weights; an output behind the last one is as that, and not stored */
-	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
-	uint32_t first, lane;		  /* its first output; the first of its lanes */
-	bool aligned, x_in_units;	  /* all x: to LANES, to UNIT */
+	uint32_t n_out, n_in;		     /* m's: to read them from memory again would be to wait for copies */
+	const unsigned char *row[MOST_OUTS]; /* of weights; an output behind the last one is as that, and not stored */
+	const float *x[GPU_PRODUCT_ROWS];    /* from the thread's lanes on; rows behind the last one likewise */
+	uint32_t warp, first, lane;	     /* the warp's first output; the thread's; the first of its lanes */
+	bool aligned, x_in_units;	     /* all x: to two floats, to UNIT */
 };
 
 /* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart.
- * Scales hold until column `until`; the next one of each output is scale next[] of all. Where it is known which come next, they have
- * been read ahead: those of groups of 64, and in pieces of some whole groups, of which the threads of an output read one each; shared is
- * how many. */
+ * Published scales hold until column `until`; the next one of each output is scale next[] of all. Where pieces are some whole groups,
+ * they have been read ahead: the threads of an output have one each; shared is how many. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
-	float scale[OUTS], ahead[OUTS];
-	size_t next[OUTS];
+	float scale[MOST_OUTS], ahead[MOST_OUTS];
+	size_t next[MOST_OUTS];
 	uint32_t until, shared;
 };
 
-GPU_FN uint32_t output_of(const struct outputs *t, unsigned j)
+/* Of all; one behind the last is as that. */
+GPU_FN uint32_t real_output(const struct outputs *t, uint32_t i)
 {
-	return t->first + j * SLOTS;
+	return i < t->n_out ? i : t->n_out - 1;
+}
+
+GPU_FN uint32_t output_of(const unsigned form, const unsigned R, const struct outputs *t, unsigned j)
+{
+	return t->first + j * slots_of(form, R);
+}
+
+/* x of the thread's lanes: from the ring, or from its row. */
+GPU_FN void read_x(const unsigned lanes, const bool in_ring, const float *ring, const float *row, float *x)
+{
+	if (in_ring && lanes == 4) {
+		const gpu_f4 v = gpu_shared_f4(ring);
+
+		x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+		return;
+	}
+	GPU_UNROLL
+	for (unsigned i = 0; i < lanes; i += 2) {
+		const gpu_f2 v = in_ring ? gpu_shared_f2(ring + i) : gpu_load_f2(row + i);
+
+		x[i] = v.x, x[i + 1] = v.y;
+	}
 }
 
 /* to[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
 GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
 		const float *w, float *to)
 {
+	const unsigned lanes = lanes_of(form, R);
+
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const gpu_f2 by = in_ring ? gpu_shared_f2(x + r * columns_of(form)) : gpu_load_f2(t->x[r] + k);
+		float by[MOST_LANES];
 
+		read_x(lanes, in_ring, x + r * stage_columns(form, R), t->x[r] + k, by);
 		GPU_UNROLL
-		for (unsigned j = 0; j < OUTS; j++) {
-			float *sum = to + r * SUMS + j * LANES;
-
-			sum[0] = fmaf(w[j * LANES], by.x, sum[0]);
-			sum[1] = fmaf(w[j * LANES + 1], by.y, sum[1]);
-		}
+		for (unsigned n = 0; n < SUMS; n++)
+			to[r * SUMS + n] = fmaf(w[n], by[n % lanes], to[r * SUMS + n]);
 	}
 }
 
-/* Columns that share a scale. */
-GPU_FN uint32_t group_of(const unsigned form, const struct outputs *t)
-{
-	return is_grouped(form) ? GROUP : t->m->group;
-}
-
-/* Scale next[] + i of each output; the next one is n on. */
-GPU_FN void read_scales(const unsigned form, const struct outputs *t, struct sums *s, unsigned i, unsigned n, float *to)
-{
-	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		to[j] = is_grouped(form) ? t->m->scale[s->next[j] + i] : gpu_scale_at(t->m, s->next[j] + i);
-		s->next[j] += n;
-	}
-}
+/* ---- Scales ---- */
 
 GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	const uint32_t groups = gpu_is_scaled(form) || is_grouped(form) ? (t->m->n_in + group_of(form, t) - 1) / group_of(form, t) : 0;
+	const uint32_t groups = gpu_is_scaled(form) ? (t->n_in + t->m->group - 1) / t->m->group : 0;
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++)
 		s->sum[i] = s->part[i] = 0;
 	s->until = s->shared = 0;
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++)
-		s->next[j] = (size_t)(output_of(t, j) < t->m->n_out ? output_of(t, j) : t->m->n_out - 1) * groups;
-	if (is_grouped(form))
-		read_scales(form, t, s, 0, 1, s->ahead);
+	for (unsigned j = 0; j < outs_of(form, R); j++)
+		s->next[j] = (size_t)real_output(t, output_of(form, R, t, j)) * groups;
+}
+
+/* Scale next[] + i of each output; the next one is n on. */
+GPU_FN void read_scales(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s, unsigned i, unsigned n, float *to)
+{
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		to[j] = gpu_scale_at(t->m, s->next[j] + i);
+		s->next[j] += n;
+	}
 }
 
 /* Before column k. */
-GPU_FN void need_scales(const unsigned form, const struct outputs *t, size_t k, struct sums *s)
+GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
 {
 	if (!gpu_is_scaled(form) || k < s->until)
 		return;
-	read_scales(form, t, s, 0, 1, s->scale);
+	read_scales(form, R, t, s, 0, 1, s->scale);
 	s->until += t->m->group;
 }
 
 /* Of the next piece of s->shared groups. */
-GPU_FN void read_ahead(const unsigned form, const struct outputs *t, struct sums *s)
+GPU_FN void read_ahead(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	read_scales(form, t, s, gpu_lane() % SHARE < s->shared ? gpu_lane() % SHARE : 0, s->shared, s->ahead);
+	read_scales(form, R, t, s, place_of(form, R) < s->shared ? place_of(form, R) : 0, s->shared, s->ahead);
 }
 
-/* A group of 64 ends: lane = fma(the group's sum, scale, lane). */
-GPU_FN void end_group(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
+/* The scale of output i, of groups of 64, at column k. */
+GPU_FN const float *group_scale(const struct outputs *t, uint32_t i, size_t k)
+{
+	return t->m->scale + (size_t)real_output(t, i) * ((t->n_in + GROUP - 1) / GROUP) + k / GROUP;
+}
+
+/* Of the thread's outputs. */
+GPU_FN void group_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const float **scales)
 {
 	GPU_UNROLL
-	for (unsigned i = 0; i < R * SUMS; i++) {
-		s->sum[i] = fmaf(s->part[i], s->ahead[i / LANES % OUTS], s->sum[i]);
-		s->part[i] = 0;
-	}
-	s->until += GROUP;
-	if (s->until < t->m->n_in)
-		read_scales(form, t, s, 0, 1, s->ahead);
+	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
+		scales[j] = group_scale(t, output_of(form, R, t, j), k);
 }
 
-/* A step of weights from column k on; code[j]: where the thread's begin. scale [OUTS], if the form is scaled. */
-GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		     const unsigned char *const *code, const float *scale, struct sums *s)
+/* A group of 64 ends: lane = fma(the group's sum, scale, lane). scales[j]: of output j. */
+GPU_FN void end_group(const unsigned form, const unsigned R, const float *const *scales, struct sums *s)
 {
+	float scale[MOST_OUTS];
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++)
+		scale[j] = *scales[j];
+	GPU_UNROLL
+	for (unsigned i = 0; i < R * SUMS; i++) {
+		s->sum[i] = fmaf(s->part[i], scale[i % SUMS / lanes_of(form, R)], s->sum[i]);
+		s->part[i] = 0;
+	}
+}
+
+GPU_FN void end_group_at(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+{
+	const float *scales[MOST_OUTS];
+
+	group_scales(form, R, t, k, scales);
+	end_group(form, R, scales, s);
+}
+
+/* ---- Steps ---- */
+
+/* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the form is scaled. */
+GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		     const unsigned char *const *code, const float *scale, float *to)
+{
+	const unsigned lanes = lanes_of(form, R);
 	float w[SUMS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		gpu_decode(form, LANES, gpu_read_raw(own_bytes(form), code[j]), w + j * LANES);
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		gpu_decode(form, lanes, gpu_read_raw(own_bytes(form, R), code[j]), w + j * lanes);
 		GPU_UNROLL
-		for (unsigned i = 0; gpu_is_scaled(form) && i < LANES; i++)
-			w[j * LANES + i] *= scale[j];
+		for (unsigned i = 0; gpu_is_scaled(form) && i < lanes; i++)
+			w[j * lanes + i] *= scale[j];
 	}
-	add(form, R, t, k, in_ring, x, w, form == GPU_INT8_GROUP ? s->part : s->sum);
-	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
-		end_group(form, R, t, s);
+	add(form, R, t, k, in_ring, x, w, to);
 }
 
-GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		    const unsigned char *const *code, struct sums *s)
+/* Group g of a step, from column k on. */
+GPU_FN void add_nf4_group(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+			  const struct gpu_raw *raw, unsigned g, const float *const *scales, struct sums *s)
 {
-	struct gpu_raw raw[OUTS];
+	const unsigned lanes = lanes_of(GPU_NF4, R);
+	const uint32_t table = gpu_shared_start();
+	const float *scale[MOST_OUTS];
+	uint32_t offset[SUMS]; /* of four values */
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++)
-		raw[j] = gpu_read_raw(own_bytes(GPU_NF4), code[j]);
-	GPU_NO_UNROLL
-	for (unsigned g = 0; g < NF4_PIECE / GROUP; g++) { /* quant.h: group g has the codes 2 * i + g of a lane */
-		GPU_UNROLL
-		for (unsigned i = 0; i < GROUP / GPU_LANES; i++) {
-			float w[SUMS];
+	for (unsigned n = 0; n < SUMS; n++) { /* quant.h: group g has the codes 2 * i + g of a lane */
+		const uint32_t v = raw[n / lanes].w[n % lanes];
 
-			GPU_UNROLL
-			for (unsigned n = 0; n < SUMS; n++)
-				w[n] = nf4_value(raw[n / LANES].w[n % LANES] >> 4 * (2 * i + g));
-			add(GPU_NF4, R, t, k + GROUP * g + GPU_LANES * i, in_ring, x + GROUP * g + GPU_LANES * i, w, s->part);
-		}
-		end_group(GPU_NF4, R, t, s);
+		offset[n] = gpu_funnel(v, v, 30 + 4 * g) & 0x3c3c3c3cu;
 	}
+	GPU_UNROLL
+	for (unsigned i = 0; i < GROUP / GPU_LANES; i++) {
+		float w[SUMS];
+
+		GPU_UNROLL
+		for (unsigned n = 0; n < SUMS; n++)
+			w[n] = gpu_bits_float(gpu_shared_u32(table + gpu_pick_bytes(offset[n], 0, 0x4440 | i)));
+		add(GPU_NF4, R, t, k + GPU_LANES * i, in_ring, x + GPU_LANES * i, w, s->part);
+	}
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(GPU_NF4, R); j++)
+		scale[j] = scales[j] + g;
+	end_group(GPU_NF4, R, scale, s);
 }
 
-GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		      const unsigned char *const *code, struct sums *s)
+/* A step: two groups. Many rows leave no registers for both at once. */
+GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		    const unsigned char *const *code, const float *const *scales, struct sums *s)
 {
-	if (form == GPU_NF4) {
-		add_nf4(R, t, k, in_ring, x, code, s);
+	struct gpu_raw raw[MOST_OUTS];
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(GPU_NF4, R); j++)
+		raw[j] = gpu_read_raw(own_bytes(GPU_NF4, R), code[j]);
+	if (R <= 2) {
+		GPU_UNROLL
+		for (unsigned g = 0; g < NF4_PIECE / GROUP; g++)
+			add_nf4_group(R, t, k + g * GROUP, in_ring, x + g * GROUP, raw, g, scales, s);
 		return;
 	}
-	need_scales(form, t, k, s);
-	add_step(form, R, t, k, in_ring, x, code, s->scale, s);
+	GPU_NO_UNROLL
+	for (unsigned g = 0; g < NF4_PIECE / GROUP; g++)
+		add_nf4_group(R, t, k + g * GROUP, in_ring, x + g * GROUP, raw, g, scales, s);
+}
+
+/* scales[j]: of output j's group of 64 that column k is in, and of the next ones. */
+GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
+		      const unsigned char *const *code, const float *const *scales, struct sums *s)
+{
+	if (form == GPU_NF4) {
+		add_nf4(R, t, k, in_ring, x, code, scales, s);
+		return;
+	}
+	need_scales(form, R, t, k, s);
+	add_step(form, R, t, k, in_ring, x, code, s->scale, form == GPU_INT8_GROUP ? s->part : s->sum);
+	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
+		end_group(form, R, scales, s);
 }
 
 /* ---- The ring: a warp's weights on their way ---- */
 
-/* Output r of a warp has its units of a piece in an order of its own: so what a warp reads together, the same units of some outputs, is in
- * different banks. */
-GPU_FN unsigned swap_of(const unsigned form, unsigned r)
-{
-	const unsigned units = own_bytes(form) * SHARE > UNIT ? own_bytes(form) * SHARE / UNIT : 1; /* of a step */
+/* What the thread copies: from where, and to where in the first stage of the ring. */
+struct copies {
+	const unsigned char *row[COPIES]; /* of weights, from its unit on */
+	const float *scale;		  /* of a group, if the ring has them */
+	uint32_t to[COPIES], to_x, to_scale;
+};
 
-	return r % (SHARE / units) * units;
+/* Output r of a warp has its units of a piece in an order of its own: so what a warp reads together, the same units of some outputs, is in
+ * different banks. It reads words of each output together. */
+GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
+{
+	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R), units = bytes > UNIT ? bytes / UNIT : 1;
+
+	return r % (COPIERS / units) * units;
 }
 
-GPU_FN void copy_piece(const unsigned form, const struct outputs *t, uint32_t piece, unsigned char *stage)
+GPU_FN uint32_t ring_of(const unsigned form, const unsigned R)
 {
-	const unsigned unit = gpu_lane() % SHARE;
+	return gpu_shared_start() + (form == GPU_NF4 ? (uint32_t)sizeof(nf4_values) : 0) + gpu_warp() * ring_bytes(form, R);
+}
+
+GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
+{
+	struct copies c = { { NULL }, NULL, { 0 }, 0, 0 };
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		const unsigned r = gpu_lane() / SHARE + j * SLOTS;
+	for (unsigned j = 0; j < COPIES; j++) {
+		const unsigned r = gpu_lane() / COPIERS + j * (WARP_OUTS / COPIES), unit = gpu_lane() % COPIERS;
 
-		gpu_copy_16(stage + r * PIECE + (unit ^ swap_of(form, r)) * UNIT, t->row[j] + (size_t)piece * PIECE + unit * UNIT);
+		c.row[j] = t->m->data + real_output(t, t->warp + r) * t->m->row_bytes + unit * UNIT;
+		c.to[j] = ring + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
 	}
+	c.to_x = ring + x_begins(form, R) + gpu_lane() * UNIT;
+	c.to_scale = ring + scales_begin(form, R) + gpu_lane() * (uint32_t)sizeof(float);
+	if (is_grouped(form)) /* some threads for each output */
+		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) + gpu_lane() % stage_groups(form, R);
+	return c;
 }
 
-/* x of a piece of all rows, one after the other. */
-GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, unsigned char *to)
+/* x of n pieces, of all rows, one after the other. */
+GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n, uint32_t to)
 {
-	const unsigned units = columns_of(form) * (unsigned)sizeof(float) / UNIT; /* of a row */
+	const unsigned floats = UNIT / sizeof(float), units = stage_columns(form, R) / floats; /* of a row */
 
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
 		for (unsigned u = 0; u < units; u += GPU_WARP)
-			if (u + gpu_lane() < units)
-				gpu_copy_16(to + (r * units + u + gpu_lane()) * UNIT,
-					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_lane()) * (UNIT / sizeof(float)));
+			if (u + gpu_lane() < n * (columns_of(form) / floats))
+				gpu_copy_16(to + (r * units + u) * UNIT,
+					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_lane()) * floats);
 	}
 }
 
-GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, unsigned char *stage)
+/* A stage from that piece on; at: where in the ring. */
+GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, uint32_t piece, uint32_t at)
 {
-	copy_piece(form, t, piece, stage);
-	if (has_x(form, R))
-		copy_x(form, R, t, piece, stage + WEIGHTS);
-}
+	const uint32_t all = t->n_in / columns_of(form), each = pieces_of(form, R);
+	const uint32_t n = each == 1 || piece + each <= all ? each : all - piece;
 
-/* The thread's x of column k of a stage's piece. */
-GPU_FN const float *x_of(const struct outputs *t, const unsigned char *stage, size_t k)
-{
-	return (const float *)(const void *)(stage + WEIGHTS) + k + t->lane;
-}
-
-/* Where the thread's weights of step i are. */
-GPU_FN void find_codes(const unsigned form, const unsigned char *stage, unsigned i, const unsigned char **code)
-{
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++) {
-		const unsigned r = gpu_lane() / SHARE + j * SLOTS;
-		const unsigned mine = swap_of(form, r) * UNIT + gpu_lane() % SHARE * own_bytes(form);
-
-		code[j] = stage + r * PIECE + (mine ^ i * own_bytes(form) * SHARE); /* unit u is at u ^ swap_of(r) */
+	for (unsigned i = 0; i < each; i++) {
+		GPU_UNROLL
+		for (unsigned j = 0; i < n && j < COPIES; j++)
+			gpu_copy_16(c->to[j] + at + i * WARP_OUTS * PIECE, c->row[j] + (size_t)(piece + i) * PIECE);
 	}
+	if (has_x(form, R))
+		copy_x(form, R, t, piece, n, c->to_x + at);
+	if (gpu_lane() < WARP_OUTS * stage_groups(form, R) && gpu_lane() % stage_groups(form, R) < n * columns_of(form) / GROUP)
+		gpu_copy_4(c->to_scale + at, c->scale + (size_t)piece * (columns_of(form) / GROUP));
 }
 
-GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *stage, struct sums *s)
+/* What the thread reads in the first stage of the ring. */
+struct places {
+	uint32_t code[MOST_OUTS], x, scale; /* a row's codes without the bits that the unit decides */
+	uint32_t place[MOST_OUTS];	    /* those bits of step 0 */
+};
+
+GPU_FN struct places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
 {
-	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
+	struct places p = { { 0 }, ring + x_begins(form, R) + t->lane * (uint32_t)sizeof(float), ring + scales_begin(form, R), { 0 } };
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		const unsigned r = out_of(form, R, j);
+
+		p.code[j] = ring + r * PIECE;
+		p.place[j] = swap_of(form, R, r) * UNIT ^ place_of(form, R) * own_bytes(form, R);
+	}
+	p.scale += out_of(form, R, 0) * stage_groups(form, R) * (uint32_t)sizeof(float);
+	return p;
+}
+
+/* A step's weights and scales. at: the stage in the ring; i: of its steps. */
+GPU_FN void find_step(const unsigned form, const unsigned R, const struct places *p, uint32_t at, unsigned i, const unsigned char **code,
+		      const float **scales)
+{
+	const unsigned steps = PIECE / step_bytes(form);
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++) /* unit u is at u ^ swap_of(r) */
+		code[j] = (const unsigned char *)gpu_shared_at(p->code[j] + at + i / steps * WARP_OUTS * PIECE +
+							       (p->place[j] ^ i % steps * step_bytes(form)));
+	GPU_UNROLL
+	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
+		scales[j] = (const float *)gpu_shared_at(p->scale + at) + j * slots_of(form, R) * stage_groups(form, R) +
+			    i * step_of(form) / GROUP;
+}
+
+GPU_FN const float *x_at(const unsigned form, const struct places *p, uint32_t at, unsigned i)
+{
+	return (const float *)gpu_shared_at(p->x + at) + i * step_of(form);
+}
+
+/* Piece i of the stage at `at`; its first column is k. */
+GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p, uint32_t at,
+		      unsigned i, struct sums *s)
+{
+	const unsigned steps = PIECE / step_bytes(form);
 	/* As many steps as leave registers for all sums; few with what reads their scales. */
-	const unsigned most = form == GPU_NF4 ? 1 : R > 4 || gpu_is_scaled(form) ? 2 : R > 2 || is_grouped(form) ? 4 : steps;
+	const unsigned most = form == GPU_NF4 && R > 2 ? 1 : R > 4 || gpu_is_scaled(form) ? 2 : R > 2 ? 4 : steps;
 	const unsigned together = most < steps ? most : steps;
 
 	GPU_NO_UNROLL
 	for (unsigned begin = 0; begin < steps; begin += together) {
 		GPU_UNROLL
-		for (unsigned i = begin; i < begin + together; i++) {
-			const unsigned char *code[OUTS];
+		for (unsigned n = begin; n < begin + together; n++) {
+			const unsigned char *code[MOST_OUTS];
+			const float *scales[MOST_OUTS] = { NULL };
 
-			find_codes(form, stage, i, code);
-			add_codes(form, R, t, k + i * step_of(form), has_x(form, R), x_of(t, stage, i * step_of(form)), code, s);
+			find_step(form, R, p, at, i * steps + n, code, scales);
+			add_codes(form, R, t, k + n * step_of(form), has_x(form, R), x_at(form, p, at, i * steps + n), code, scales, s);
 		}
 	}
 }
 
-/* A piece of s->shared groups of one scale each; more: another piece follows. */
-GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const unsigned char *stage,
+/* A stage of one piece of s->shared groups of one scale each; more: another piece follows. */
+GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p, uint32_t at,
 			     bool more, struct sums *s)
 {
-	const unsigned steps = PIECE / (own_bytes(form) * SHARE);
-	float shared[OUTS];
+	const unsigned steps = PIECE / step_bytes(form);
+	float shared[MOST_OUTS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++)
+	for (unsigned j = 0; j < outs_of(form, R); j++)
 		shared[j] = s->ahead[j];
 	if (more)
-		read_ahead(form, t, s);
+		read_ahead(form, R, t, s);
 	s->until += steps * GPU_LANES;
 	GPU_UNROLL_N(2)
 	for (unsigned i = 0; i < steps; i++) {
-		const unsigned char *code[OUTS];
-		float scale[OUTS];
+		const unsigned char *code[MOST_OUTS];
+		float scale[MOST_OUTS];
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < OUTS; j++) /* a power of two divides the others */
-			scale[j] = gpu_shuffle_from(shared[j], gpu_lane() / SHARE * SHARE + i * s->shared / steps);
-		find_codes(form, stage, i, code);
-		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_of(t, stage, i * GPU_LANES), code, scale, s);
+		for (unsigned j = 0; j < outs_of(form, R); j++) /* a power of two divides the others */
+			scale[j] = gpu_shuffle_from(shared[j], out_of(form, R, 0) + i * s->shared / steps * slots_of(form, R));
+		find_step(form, R, p, at, i, code, NULL);
+		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_at(form, p, at, i), code, scale, s->sum);
 	}
 }
 
@@ -370,43 +572,63 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 GPU_FN void wait_stage(const unsigned n)
 {
 	switch (n) { /* the number is a part of the instruction */
+	case 12: gpu_wait_copies(10); break;
 	case 11: gpu_wait_copies(9); break;
+	case 10: gpu_wait_copies(8); break;
 	case 9: gpu_wait_copies(7); break;
+	case 8: gpu_wait_copies(6); break;
 	case 7: gpu_wait_copies(5); break;
+	case 6: gpu_wait_copies(4); break;
+	case 5: gpu_wait_copies(3); break;
 	case 4: gpu_wait_copies(2); break;
+	case 3: gpu_wait_copies(1); break;
 	default: gpu_wait_copies(0);
 	}
 }
 
-/* All whole pieces of the rows; returns how many columns these are. */
-GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
+/* Asks for the first stages. */
+GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, struct sums *s)
 {
-	const uint32_t columns = columns_of(form), n = t->m->n_in / columns, stages = stages_of(form, R), bytes = stage_bytes(form, R);
-	unsigned char *ring = gpu_shared() + (form == GPU_NF4 ? sizeof(nf4_values) : 0) + gpu_warp() * stages * bytes;
-	uint32_t now = 0;
+	const uint32_t n = t->n_in / columns_of(form), each = pieces_of(form, R);
 
-	if (gpu_is_scaled(form) && n > 0 && columns % t->m->group == 0 && columns / t->m->group <= SHARE) {
-		s->shared = columns / t->m->group;
-		read_ahead(form, t, s);
+	if (gpu_is_scaled(form) && n > 0 && columns_of(form) % t->m->group == 0 && columns_of(form) / t->m->group <= share_of(form, R)) {
+		s->shared = columns_of(form) / t->m->group;
+		read_ahead(form, R, t, s);
 	}
-	GPU_NO_UNROLL
-	for (uint32_t i = 0; i + 1 < stages; i++) {
-		if (i < n)
-			copy_stage(form, R, t, i, ring + i * bytes);
+	GPU_UNROLL
+	for (unsigned i = 0; i + 1 < stages_of(form, R); i++) {
+		if (i * each < n)
+			copy_stage(form, R, t, c, i * each, i * stage_bytes(form, R));
 		gpu_end_copies();
 	}
+}
+
+/* All whole pieces of the rows; returns how many columns these are. */
+GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, uint32_t ring,
+			   struct sums *s)
+{
+	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R), ahead = stages_of(form, R) - 1;
+	const struct places p = places_of(form, R, t, ring);
+	uint32_t now = 0, before = ahead * stage_bytes(form, R);
+
 	GPU_NO_UNROLL
-	for (uint32_t i = 0; i < n; i++) {
-		wait_stage(stages);
+	for (uint32_t first = 0; first < n; first += each) {
+		wait_stage(ahead + 1);
 		gpu_sync_warp(); /* others' copies are there, too, and the stage before has been read */
-		if (i + stages - 1 < n)
-			copy_stage(form, R, t, i + stages - 1, ring + (now > 0 ? now - 1 : stages - 1) * bytes);
+		if (first + ahead * each < n)
+			copy_stage(form, R, t, c, first + ahead * each, before);
 		gpu_end_copies();
-		if (gpu_is_scaled(form) && s->shared > 0)
-			add_shared_piece(form, R, t, (size_t)i * columns, ring + now * bytes, i + 1 < n, s);
-		else
-			add_piece(form, R, t, (size_t)i * columns, ring + now * bytes, s);
-		now = now + 1 < stages ? now + 1 : 0;
+		GPU_UNROLL
+		for (unsigned i = 0; i < each; i++) {
+			if (i > 0 && first + i >= n)
+				break;
+			if (gpu_is_scaled(form) && s->shared > 0)
+				add_shared_piece(form, R, t, (size_t)first * columns, &p, now, first + 1 < n, s);
+			else
+				add_piece(form, R, t, (size_t)(first + i) * columns, &p, now, i, s);
+		}
+		before = now;
+		now = now < ahead * stage_bytes(form, R) ? now + stage_bytes(form, R) : 0;
 	}
 	return n * columns;
 }
@@ -416,27 +638,25 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 /* Column by column, of any alignment, from k on. */
 GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
 {
-	const struct gpu_mat *m = t->m;
-
 	GPU_NO_UNROLL
-	for (; k < m->n_in; k += GPU_LANES) {
-		need_scales(form, t, k, s);
+	for (; k < t->n_in; k += GPU_LANES) {
+		need_scales(form, R, t, k, s);
 		GPU_UNROLL
 		for (unsigned n = 0; n < SUMS; n++) {
-			const unsigned i = n % LANES;
+			const unsigned j = n / lanes_of(form, R), i = n % lanes_of(form, R);
 
-			if (k + t->lane + i >= m->n_in)
+			if (k + t->lane + i >= t->n_in)
 				continue;
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++) {
-				const float code = code_at(form, t->row[n / LANES], k + t->lane + i);
+				const float code = code_at(form, t->row[j], k + t->lane + i);
 				float *to = (is_grouped(form) ? s->part : s->sum) + r * SUMS + n;
 
-				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[n / LANES] : code, t->x[r][k + i], *to);
+				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[j] : code, t->x[r][k + i], *to);
 			}
 		}
-		if (is_grouped(form) && ((k + GPU_LANES) % GROUP == 0 || k + GPU_LANES >= m->n_in))
-			end_group(form, R, t, s);
+		if (is_grouped(form) && ((k + GPU_LANES) % GROUP == 0 || k + GPU_LANES >= t->n_in))
+			end_group_at(form, R, t, k, s);
 	}
 }
 
@@ -446,61 +666,79 @@ GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 	return t->aligned && t->m->row_bytes % bytes == 0 && (uintptr_t)t->m->data % bytes == 0;
 }
 
+/* Steps from column k on, read from memory; returns the column behind them. */
+GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+{
+	GPU_NO_UNROLL
+	for (; k + step_of(form) <= t->n_in; k += step_of(form)) {
+		const unsigned char *code[MOST_OUTS];
+		const float *scales[MOST_OUTS] = { NULL };
+
+		GPU_UNROLL
+		for (unsigned j = 0; j < outs_of(form, R); j++)
+			code[j] = t->row[j] + bytes_of(form, k) + place_of(form, R) * own_bytes(form, R);
+		group_scales(form, R, t, k, scales);
+		add_codes(form, R, t, k, false, t->x[0], code, scales, s);
+	}
+	return k;
+}
+
 /* All lanes of a tile. */
 GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	const size_t n = t->m->n_in;
+	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
+	const size_t n = t->n_in;
+	const uint32_t ring = ring_of(form, R);
+	const struct copies c = copies_of(form, R, t, ring);
 	size_t k = 0;
 
 	begin_sums(form, R, t, s);
-	if (is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R)))
-		k = add_pieces(form, R, t, s);
-	if (is_aligned(t, own_bytes(form))) { /* what is left of the last piece */
-		GPU_NO_UNROLL
-		for (; k + step_of(form) <= n; k += step_of(form)) {
-			const unsigned char *code[OUTS];
-
-			GPU_UNROLL
-			for (unsigned j = 0; j < OUTS; j++)
-				code[j] = t->row[j] + bytes_of(form, k) + gpu_lane() % SHARE * own_bytes(form);
-			add_codes(form, R, t, k, false, t->x[0], code, s);
-		}
-	}
+	if (in_pieces)
+		begin_pieces(form, R, t, &c, s);
+	if (form == GPU_NF4)
+		share_nf4(); /* while the copies are on their way */
+	if (in_pieces)
+		k = add_pieces(form, R, t, &c, ring, s);
+	if (is_aligned(t, own_bytes(form, R))) /* what is left of the last piece */
+		k = add_steps(form, R, t, k, s);
 	/* A group that the steps have begun goes on in part. */
 	if (k < n)
 		add_slowly(form, R, t, k, s);
 	else if (form == GPU_INT8_GROUP && n % GROUP != 0)
-		end_group(form, R, t, s);
+		end_group_at(form, R, t, n - 1, s);
 }
 
 /* The block's outputs begin with first. */
-GPU_FN void begin_tile(const unsigned form, struct outputs *t, const struct gpu_mat *m, uint32_t first)
+GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m, uint32_t first)
 {
-	if (form == GPU_NF4)
-		share_nf4();
 	t->m = m;
-	t->first = first + gpu_warp() * WARP_OUTS + gpu_lane() / SHARE;
+	t->n_out = m->n_out;
+	t->n_in = m->n_in;
+	t->warp = first + gpu_warp() * WARP_OUTS;
+	t->first = t->warp + out_of(form, R, 0);
 	GPU_UNROLL
-	for (unsigned j = 0; j < OUTS; j++)
-		t->row[j] = m->data + (output_of(t, j) < m->n_out ? output_of(t, j) : m->n_out - 1) * m->row_bytes;
-	t->lane = gpu_lane() % SHARE * LANES;
+	for (unsigned j = 0; j < outs_of(form, R); j++)
+		t->row[j] = m->data + real_output(t, output_of(form, R, t, j)) * m->row_bytes;
+	t->lane = place_of(form, R) * lanes_of(form, R);
 	t->aligned = t->x_in_units = true;
 }
 
 GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 {
 	t->x[r] = x + t->lane;
-	t->aligned = t->aligned && (uintptr_t)x % (LANES * sizeof(float)) == 0;
+	t->aligned = t->aligned && (uintptr_t)x % (2 * sizeof(float)) == 0;
 	t->x_in_units = t->x_in_units && (uintptr_t)x % UNIT == 0;
 }
 
-/* Output j of row r. All lanes of the warp call this; one of SHARE threads stores it: *stores. */
-GPU_FN float end_sum(const unsigned form, const struct outputs *t, const struct sums *s, unsigned r, unsigned j, bool *stores)
+/* Output j of row r. All lanes of the warp call this; one of those that share it stores it: *stores. */
+GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, unsigned r, unsigned j,
+		     bool *stores)
 {
-	const float y = gpu_fold(s->sum + r * SUMS + j * LANES, LANES);
+	const unsigned lanes = lanes_of(form, R);
+	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(form, R));
 
-	*stores = output_of(t, j) < t->m->n_out && t->lane == 0;
-	return gpu_canonical(form == GPU_INT8 && *stores ? y * t->m->scale[output_of(t, j)] : y);
+	*stores = output_of(form, R, t, j) < t->n_out && t->lane == 0;
+	return gpu_canonical(form == GPU_INT8 && *stores ? y * t->m->scale[output_of(form, R, t, j)] : y);
 }
 
 GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_products *a)
@@ -517,7 +755,7 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	if (first >= p->n_rows)
 		return;
 	n = p->n_rows - first < R ? p->n_rows - first : R;
-	begin_tile(form, &t, &p->w, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
+	begin_tile(form, R, &t, &p->w, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		set_x(&t, r, p->x + (first + (r < n ? r : n - 1)) * p->x_stride);
@@ -525,12 +763,12 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
-		for (unsigned j = 0; j < OUTS; j++) {
+		for (unsigned j = 0; j < outs_of(form, R); j++) {
 			bool stores;
-			const float y = end_sum(form, &t, &s, r, j, &stores);
+			const float y = end_sum(form, R, &t, &s, r, j, &stores);
 
 			if (stores && r < n)
-				p->y[(first + r) * p->y_stride + output_of(&t, j)] = y;
+				p->y[(first + r) * p->y_stride + output_of(form, R, &t, j)] = y;
 		}
 	}
 }
@@ -552,7 +790,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	if (m->form != form)
 		return;
-	begin_tile(form, &t, m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
+	begin_tile(form, R, &t, m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile->first + (r < tile->n ? r : tile->n - 1);
@@ -567,12 +805,12 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 					   (up ? a->up : a->gate) + (size_t)(tile->first + r - a->first) * a->intermediate;
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < OUTS; j++) {
+		for (unsigned j = 0; j < outs_of(form, R); j++) {
 			bool stores;
-			const float y = end_sum(form, &t, &s, r, j, &stores);
+			const float y = end_sum(form, R, &t, &s, r, j, &stores);
 
 			if (stores && to != NULL)
-				to[output_of(&t, j)] = y;
+				to[output_of(form, R, &t, j)] = y;
 		}
 	}
 }
