@@ -162,9 +162,10 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 {
 	const uint64_t pairs = (uint64_t)s->n_rows * s->top_k, rounds = (pairs + s->together - 1) / s->together;
 	const uint64_t some = s->together < s->n_experts ? s->together : s->n_experts, all = pairs / s->rows + s->n_experts + rounds;
-	const uint64_t before = od_round_up(all * sizeof(struct gpu_tile), 256);
+	uint64_t before;
 
 	l->most_tiles = (uint32_t)(s->together / s->rows + some < s->together ? s->together / s->rows + some : s->together);
+	before = od_round_up((all + l->most_tiles) * sizeof(struct gpu_tile), 256); /* products read tiles that are not there */
 	l->tile = c->scratch;
 	l->tiles_before = (uint32_t *)(void *)((char *)c->scratch + before);
 	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= 65535;

@@ -773,36 +773,40 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	}
 }
 
-/* Experts of a round: which, the device has found out (k_experts.cu). */
+/* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as far as it can be:
+ * the first copies wait for it. */
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
-	const uint32_t index = a->tiles_before[0] + gpu_block_x();
+	const uint32_t index = (a->first == 0 ? 0 : a->tiles_before[0]) + gpu_block_x();
 	const bool up = !a->down && gpu_block_y() >= blocks;
-	const struct gpu_tile *tile;
-	const struct gpu_mat *m;
+	const struct gpu_tile tile = a->tile[index]; /* any, if there is none */
+	uint32_t pair[GPU_PRODUCT_ROWS];
+	struct gpu_mat m;
 	struct sums s;
 	struct outputs t;
 
-	if (index >= a->tiles_before[1])
+	if ((index >= a->tiles_before[1]) | (tile.n == 0)) /* none has no rows: this is so that both are asked for together */
 		return;
-	tile = &a->tile[index];
-	m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
-	if (m->form != form)
-		return;
-	begin_tile(form, R, &t, m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
+	m = a->expert[tile.expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++)
+		pair[r] = a->pair[tile.first + (r < tile.n ? r : tile.n - 1)];
+	begin_tile(form, R, &t, &m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		const uint32_t at = tile->first + (r < tile->n ? r : tile->n - 1);
+		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
 
-		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate : a->x + (size_t)(a->pair[at] / a->top_k) * a->hidden);
+		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate : a->x + (size_t)(pair[r] / a->top_k) * a->hidden);
 	}
+	if (m.form != form)
+		return;
 	dots(form, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
-		float *to = r >= tile->n ? NULL :
-			    a->down	 ? a->y + (size_t)a->pair[tile->first + r] * a->hidden :
-					   (up ? a->up : a->gate) + (size_t)(tile->first + r - a->first) * a->intermediate;
+		float *to = r >= tile.n ? NULL :
+			    a->down	? a->y + (size_t)pair[r] * a->hidden :
+					  (up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate;
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < outs_of(form, R); j++) {
