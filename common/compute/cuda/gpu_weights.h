@@ -124,21 +124,32 @@ GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_r
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < n; i++)
-		x[i] = gpu_is_int8(form) ? gpu_int8(form, r.w[i / each], i % each) : gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
+		x[i] = gpu_is_int8(form) ? gpu_int8(form, r.w[i / each], i % each) :
+					   gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
+}
+
+GPU_FN unsigned gpu_scale_bytes(unsigned dtype)
+{
+	return dtype == OD_F32 ? 4 : dtype == OD_BF16 || dtype == OD_F16 ? 2 : 1;
+}
+
+/* A published scale, without the divisor. */
+GPU_FN float gpu_scale_code(unsigned dtype, const void *at)
+{
+	switch (dtype) {
+	case OD_F32: return *(const float *)at;
+	case OD_BF16: return gpu_bf16(*(const uint16_t *)at);
+	case OD_F16: return gpu_f16(*(const uint16_t *)at);
+	case OD_F8_E4M3: return gpu_e4m3(*(const uint8_t *)at);
+	default: return gpu_e8m0(*(const uint8_t *)at);
+	}
 }
 
 /* Scale i of all. */
 GPU_FN float gpu_scale_at(const struct gpu_mat *w, size_t i)
 {
-	float s;
+	const float s = gpu_scale_code(w->scale_dtype, (const char *)w->scales + i * gpu_scale_bytes(w->scale_dtype));
 
-	switch (w->scale_dtype) {
-	case OD_F32: s = ((const float *)w->scales)[i]; break;
-	case OD_BF16: s = gpu_bf16(((const uint16_t *)w->scales)[i]); break;
-	case OD_F16: s = gpu_f16(((const uint16_t *)w->scales)[i]); break;
-	case OD_F8_E4M3: s = gpu_e4m3(((const uint8_t *)w->scales)[i]); break;
-	default: s = gpu_e8m0(((const uint8_t *)w->scales)[i]); break;
-	}
 	return w->divisor != NULL ? s / *w->divisor : s;
 }
 

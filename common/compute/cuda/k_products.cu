@@ -3,8 +3,7 @@
  * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
  * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
- * in whole lines. It copies x and the scales of groups of 64 along with them: a read from the first cache would wait for all copies
- * before it. */
+ * in whole lines. It copies x and scales along with them: a read from the first cache would wait for all copies before it. */
 #include "common/compute/cuda/gpu_weights.h"
 
 #define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
@@ -128,9 +127,15 @@ GPU_FN unsigned scales_begin(const unsigned form, const unsigned R)
 	return x_begins(form, R) + (has_x(form, R) ? R * stage_columns(form, R) * (unsigned)sizeof(float) : 0);
 }
 
+/* Words of an output's scales: floats of groups of 64, or published ones as they are. */
+GPU_FN unsigned stage_scales(const unsigned form, const unsigned R)
+{
+	return gpu_is_scaled(form) ? share_of(form, R) : stage_groups(form, R);
+}
+
 GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
 {
-	return scales_begin(form, R) + WARP_OUTS * stage_groups(form, R) * (unsigned)sizeof(float);
+	return scales_begin(form, R) + WARP_OUTS * stage_scales(form, R) * (unsigned)sizeof(float);
 }
 
 /* Of a ring; where copies are waited for, one ahead is enough. */
@@ -190,11 +195,11 @@ struct outputs {
 };
 
 /* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart.
- * Published scales hold until column `until`; the next one of each output is scale next[] of all. Where pieces are some whole groups,
- * they have been read ahead: the threads of an output have one each; shared is how many. */
+ * Published scales hold until column `until`; the next one of each output is scale next[] of all. Where pieces are some whole groups, at
+ * most as many as threads share an output, the ring has their scales; shared is how many, else 0. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
-	float scale[MOST_OUTS], ahead[MOST_OUTS];
+	float scale[MOST_OUTS], divisor;
 	size_t next[MOST_OUTS];
 	uint32_t until, shared;
 };
@@ -248,25 +253,28 @@ GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, 
 
 GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
-	const uint32_t groups = gpu_is_scaled(form) ? (t->n_in + t->m->group - 1) / t->m->group : 0;
+	const uint32_t group = gpu_is_scaled(form) ? t->m->group : 1, groups = (t->n_in + group - 1) / group;
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++)
 		s->sum[i] = s->part[i] = 0;
 	s->until = s->shared = 0;
+	if (!gpu_is_scaled(form))
+		return;
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++)
 		s->next[j] = (size_t)real_output(t, output_of(form, R, t, j)) * groups;
+	s->divisor = t->m->divisor != NULL ? *t->m->divisor : 1;
+	if (columns_of(form) % group == 0 && columns_of(form) / group <= share_of(form, R))
+		s->shared = columns_of(form) / group;
 }
 
-/* Scale next[] + i of each output; the next one is n on. */
-GPU_FN void read_scales(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s, unsigned i, unsigned n, float *to)
+/* A scale as it is stored. */
+GPU_FN float read_scale(const struct outputs *t, const struct sums *s, const void *at)
 {
-	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++) {
-		to[j] = gpu_scale_at(t->m, s->next[j] + i);
-		s->next[j] += n;
-	}
+	const float scale = gpu_scale_code(t->m->scale_dtype, at);
+
+	return t->m->divisor != NULL ? scale / s->divisor : scale;
 }
 
 /* Before column k. */
@@ -274,14 +282,10 @@ GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outp
 {
 	if (!gpu_is_scaled(form) || k < s->until)
 		return;
-	read_scales(form, R, t, s, 0, 1, s->scale);
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++)
+		s->scale[j] = read_scale(t, s, (const char *)t->m->scales + s->next[j]++ * gpu_scale_bytes(t->m->scale_dtype));
 	s->until += t->m->group;
-}
-
-/* Of the next piece of s->shared groups. */
-GPU_FN void read_ahead(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
-{
-	read_scales(form, R, t, s, place_of(form, R) < s->shared ? place_of(form, R) : 0, s->shared, s->ahead);
 }
 
 /* The scale of output i, of groups of 64, at column k. */
@@ -408,8 +412,10 @@ GPU_FN void add_codes(const unsigned form, const unsigned R, const struct output
 
 /* What the thread copies: from where, and to where in the first stage of the ring. */
 struct copies {
-	const unsigned char *row[COPIES]; /* of weights, from its unit on */
-	const float *scale;		  /* of a group, if the ring has them */
+	const unsigned char *row[COPIES];	/* of weights, from its unit on */
+	const float *scale;			/* of a group of 64 */
+	const unsigned char *scales[MOST_OUTS]; /* published: of an output */
+	uint32_t scales_bytes;			/* of a piece of it; 0: the ring has none */
 	uint32_t to[COPIES], to_x, to_scale;
 };
 
@@ -427,9 +433,9 @@ GPU_FN uint32_t ring_of(const unsigned form, const unsigned R)
 	return gpu_shared_start() + (form == GPU_NF4 ? (uint32_t)sizeof(nf4_values) : 0) + gpu_warp() * ring_bytes(form, R);
 }
 
-GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
+GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, uint32_t ring)
 {
-	struct copies c = { { NULL }, NULL, { 0 }, 0, 0 };
+	struct copies c = { { NULL }, NULL, { NULL }, 0, { 0 }, 0, 0 };
 
 	GPU_UNROLL
 	for (unsigned j = 0; j < COPIES; j++) {
@@ -442,6 +448,15 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 	c.to_scale = ring + scales_begin(form, R) + gpu_lane() * (uint32_t)sizeof(float);
 	if (is_grouped(form)) /* some threads for each output */
 		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) + gpu_lane() % stage_groups(form, R);
+	if (gpu_is_scaled(form) && s->shared > 0) {
+		const size_t bytes = gpu_scale_bytes(t->m->scale_dtype), groups = (t->n_in + t->m->group - 1) / t->m->group;
+
+		c.scales_bytes = s->shared * (uint32_t)bytes;
+		GPU_UNROLL
+		for (unsigned j = 0; j < outs_of(form, R); j++)
+			c.scales[j] = (const unsigned char *)t->m->scales +
+				      real_output(t, t->warp + gpu_lane() / share_of(form, R) + j * slots_of(form, R)) * groups * bytes;
+	}
 	return c;
 }
 
@@ -457,6 +472,19 @@ GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *
 			if (u + gpu_lane() < n * (columns_of(form) / floats))
 				gpu_copy_16(to + (r * units + u) * UNIT,
 					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_lane()) * floats);
+	}
+}
+
+/* Published scales of a piece: a word of each output. They may begin and end within a word. */
+GPU_FN void copy_scales(const unsigned form, const unsigned R, const struct copies *c, uint32_t piece, uint32_t to)
+{
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		const unsigned char *first = c->scales[j] + (size_t)piece * c->scales_bytes;
+		const unsigned char *word = first - (uintptr_t)first % sizeof(uint32_t) + gpu_lane() % share_of(form, R) * sizeof(uint32_t);
+
+		if (word < first + c->scales_bytes)
+			gpu_copy_4(to + j * GPU_WARP * (uint32_t)sizeof(uint32_t), word);
 	}
 }
 
@@ -476,6 +504,8 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 		copy_x(form, R, t, piece, n, c->to_x + at);
 	if (gpu_lane() < WARP_OUTS * stage_groups(form, R) && gpu_lane() % stage_groups(form, R) < n * columns_of(form) / GROUP)
 		gpu_copy_4(c->to_scale + at, c->scale + (size_t)piece * (columns_of(form) / GROUP));
+	if (gpu_is_scaled(form) && c->scales_bytes > 0)
+		copy_scales(form, R, c, piece, c->to_scale + at);
 }
 
 /* What the thread reads in the first stage of the ring. */
@@ -495,7 +525,7 @@ GPU_FN struct places places_of(const unsigned form, const unsigned R, const stru
 		p.code[j] = ring + r * PIECE;
 		p.place[j] = swap_of(form, R, r) * UNIT ^ place_of(form, R) * own_bytes(form, R);
 	}
-	p.scale += out_of(form, R, 0) * stage_groups(form, R) * (uint32_t)sizeof(float);
+	p.scale += out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
 	return p;
 }
 
@@ -511,7 +541,7 @@ GPU_FN void find_step(const unsigned form, const unsigned R, const struct places
 							       (p->place[j] ^ i % steps * step_bytes(form)));
 	GPU_UNROLL
 	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
-		scales[j] = (const float *)gpu_shared_at(p->scale + at) + j * slots_of(form, R) * stage_groups(form, R) +
+		scales[j] = (const float *)gpu_shared_at(p->scale + at) + j * slots_of(form, R) * stage_scales(form, R) +
 			    i * step_of(form) / GROUP;
 }
 
@@ -542,19 +572,29 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 	}
 }
 
-/* A stage of one piece of s->shared groups of one scale each; more: another piece follows. */
+/* The scale that the thread reads for those it shares an output with: output j's, of a piece. */
+GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t, const struct places *p, uint32_t at, unsigned j,
+			  const struct sums *s)
+{
+	const uint32_t bytes = gpu_scale_bytes(t->m->scale_dtype), mine = place_of(form, R) < s->shared ? place_of(form, R) : 0;
+	const uint32_t first = ((uint32_t)(uintptr_t)t->m->scales + (uint32_t)s->next[j] * bytes) % sizeof(uint32_t);
+
+	return read_scale(t, s, gpu_shared_at(p->scale + at + j * GPU_WARP * (uint32_t)sizeof(uint32_t) + first + mine * bytes));
+}
+
+/* A stage of one piece of s->shared groups. */
 GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p, uint32_t at,
-			     bool more, struct sums *s)
+			     struct sums *s)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	float shared[MOST_OUTS];
 
 	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
-		shared[j] = s->ahead[j];
-	if (more)
-		read_ahead(form, R, t, s);
-	s->until += steps * GPU_LANES;
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		shared[j] = shared_scale(form, R, t, p, at, j, s);
+		s->next[j] += s->shared;
+	}
+	s->until += columns_of(form);
 	GPU_UNROLL_N(2)
 	for (unsigned i = 0; i < steps; i++) {
 		const unsigned char *code[MOST_OUTS];
@@ -587,14 +627,10 @@ GPU_FN void wait_stage(const unsigned n)
 }
 
 /* Asks for the first stages. */
-GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, struct sums *s)
+GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c)
 {
 	const uint32_t n = t->n_in / columns_of(form), each = pieces_of(form, R);
 
-	if (gpu_is_scaled(form) && n > 0 && columns_of(form) % t->m->group == 0 && columns_of(form) / t->m->group <= share_of(form, R)) {
-		s->shared = columns_of(form) / t->m->group;
-		read_ahead(form, R, t, s);
-	}
 	GPU_UNROLL
 	for (unsigned i = 0; i + 1 < stages_of(form, R); i++) {
 		if (i * each < n)
@@ -623,7 +659,7 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 			if (i > 0 && first + i >= n)
 				break;
 			if (gpu_is_scaled(form) && s->shared > 0)
-				add_shared_piece(form, R, t, (size_t)first * columns, &p, now, first + 1 < n, s);
+				add_shared_piece(form, R, t, (size_t)first * columns, &p, now, s);
 			else
 				add_piece(form, R, t, (size_t)(first + i) * columns, &p, now, i, s);
 		}
@@ -689,12 +725,13 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
 	const size_t n = t->n_in;
 	const uint32_t ring = ring_of(form, R);
-	const struct copies c = copies_of(form, R, t, ring);
+	struct copies c;
 	size_t k = 0;
 
 	begin_sums(form, R, t, s);
+	c = copies_of(form, R, t, s, ring);
 	if (in_pieces)
-		begin_pieces(form, R, t, &c, s);
+		begin_pieces(form, R, t, &c);
 	if (form == GPU_NF4)
 		share_nf4(); /* while the copies are on their way */
 	if (in_pieces)
@@ -797,7 +834,8 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
 
-		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate : a->x + (size_t)(pair[r] / a->top_k) * a->hidden);
+		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate :
+				       a->x + (size_t)(pair[r] / a->top_k) * a->hidden);
 	}
 	if (m.form != form)
 		return;
