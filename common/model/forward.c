@@ -89,8 +89,19 @@ static void run_angles(struct od_forward *f)
 	}
 }
 
-/* What the device knows of the rows. A table is as long as the step's last position needs, not as ctx would, so that all of
- * them are little, and put at once. */
+/* A table is about as long as the step's last position needs, not as ctx would, so that all of them are little, and put at once. Its length
+ * seldom changes, because a GPU starts steps faster that are as before. */
+static uint32_t table_pages(const struct od_forward *f)
+{
+	const uint32_t most = od_state_pages(od_state_pool_ctx(f->o.state)), needed = od_state_pages(f->max_position + 1);
+	uint32_t n = 1;
+
+	while (n < needed)
+		n *= 2;
+	return n < most ? n : most;
+}
+
+/* What the device knows of the rows. */
 static void put_rows(struct od_forward *f)
 {
 	struct od_device *d = f->o.device;
@@ -103,7 +114,7 @@ static void put_rows(struct od_forward *f)
 					      od_seq_state_is_long(row->seq) };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
 	}
-	f->table_pages = od_state_pages(f->max_position + 1);
+	f->table_pages = table_pages(f);
 	for (uint32_t t = 0; t < f->n_tables; t++) {
 		const uint32_t end = f->begun[t] + f->count[t];
 
