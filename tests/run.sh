@@ -3,7 +3,7 @@
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
 #   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
-# JOBS tests run at once (default: as many as there are CPUs). Those that take longest begin first.
+# JOBS tests run at once (default: one more than there are CPUs). Those that take longest begin first.
 # Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
 # all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
 filter=${1:-}
-jobs=${JOBS:-$(nproc)} # tests at once: most of them wait more than they compute
+jobs=${JOBS:-$(($(nproc) + 1))} # most tests wait for a part of their time
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$work/sums"
