@@ -4,17 +4,17 @@
 _Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
 
 #define MOST_SHARED (48u << 10)
-#define MAX_ROWS 65535u /* of a grid */
+#define MAX_ROWS 65535u /* of a grid; and blocks of positions */
+#define WIDE_BLOCKS 2u	/* of a multiprocessor: of more, the others' threads work while those of one wait */
+#define UNIT 16u	/* bytes: kernels copy as many at a time, if rows are aligned to them */
 /* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more of that. */
 #define PARTS_BYTES_A_SM (128u << 10)
 
-/* n elements of each vector are aligned to their size, for all kv heads. */
-static bool aligned(const struct gpu_kv *s, uint32_t n_kv_heads, uint32_t dim, uint32_t n)
+/* The vectors of all kv heads. */
+static bool aligned(const struct gpu_kv *s, uint32_t n_kv_heads, uint32_t dim)
 {
-	const uint64_t each = od_dtype_bytes((enum od_dtype)s->dtype), size = n * each;
-
-	return (uintptr_t)s->pages % size == 0 && s->page_bytes % size == 0 && s->row_bytes % size == 0 &&
-	       (n_kv_heads == 1 || dim * each % size == 0);
+	return (uintptr_t)s->pages % UNIT == 0 && s->page_bytes % UNIT == 0 && s->row_bytes % UNIT == 0 &&
+	       (n_kv_heads == 1 || dim * od_dtype_bytes((enum od_dtype)s->dtype) % UNIT == 0);
 }
 
 /* Blocks that a row can have: those of a window that begins in the middle of one. */
@@ -31,10 +31,11 @@ struct cut {
 	uint32_t heads;	 /* of a kv head at a time: a power of 2 */
 	uint32_t groups; /* of them */
 	bool wide;	 /* GPU_ATTEND_WIDE */
+	size_t shared;
 };
 
 /* Eight heads, so that keys and values are read once for them, unless fours waste less of the last ones, or multiprocessors would
- * be without work. If they are all the same, a block has one for itself, and more threads. */
+ * be without work. If they have few blocks all the same, these have more threads. */
 static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_attend *o, uint64_t n_blocks)
 {
 	const uint32_t group = o->n_heads / o->n_kv_heads;
@@ -44,31 +45,13 @@ static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_atte
 		t.heads *= 2;
 	if (t.heads == 8 && ((group % 8 != 0 && group % 8 <= 4) || n_blocks * o->n_kv_heads * od_cuda_blocks(group, 8) < c->n_sm))
 		t.heads = 4;
-	while (t.heads > 1 && gpu_attend_shared(t.heads, o->k_dim) > MOST_SHARED)
+	while (t.heads > 1 && gpu_attend_shared(GPU_ATTEND_THREADS, t.heads, o->k_dim) > MOST_SHARED)
 		t.heads /= 2;
 	t.groups = o->n_kv_heads * od_cuda_blocks(group, t.heads);
-	t.wide = t.heads < 8 && n_blocks * t.groups <= c->n_sm;
+	t.wide = t.heads < 8 && n_blocks * t.groups <= WIDE_BLOCKS * c->n_sm &&
+		 gpu_attend_shared(GPU_ATTEND_WIDE, t.heads, o->k_dim) <= MOST_SHARED;
+	t.shared = gpu_attend_shared(t.wide ? GPU_ATTEND_WIDE : GPU_ATTEND_THREADS, t.heads, o->k_dim);
 	return t;
-}
-
-/* What a thread has of the values: the more, the less it reads for each of its sums, but all threads should have some. */
-static void cut_values(struct gpu_attend *a, const struct cut *t)
-{
-	const uint32_t H = t->heads, threads = t->wide ? GPU_ATTEND_WIDE : GPU_ATTEND_THREADS;
-	const struct {
-		uint8_t each, heads;
-	} ways[] = { { 4, (uint8_t)H }, { 2, H < 4 ? (uint8_t)H : 4 }, { 2, H == 8 ? 4 : (uint8_t)(H + 1) / 2 }, { 1, H < 4 ? (uint8_t)H : 4 } };
-	uint32_t most = 0;
-
-	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]) && most < threads; i++) {
-		const uint32_t n = a->v_dim / ways[i].each * (H / ways[i].heads);
-
-		if (a->v_dim % ways[i].each != 0 || n <= most || !aligned(&a->values, a->n_kv_heads, a->v_dim, ways[i].each))
-			continue;
-		most = n;
-		a->v_each = ways[i].each;
-		a->v_heads = ways[i].heads;
-	}
 }
 
 /* Some blocks of some rows. */
@@ -88,21 +71,22 @@ static void run_piece(const struct piece *p)
 	const struct gpu_row *rows = (const struct gpu_row *)od_cuda_at(o->rows) + p->first_row;
 	struct gpu_attend a = {
 		.rows = rows, .q = (const float *)od_cuda_at(o->q) + (size_t)p->first_row * o->n_heads * o->k_dim, .keys = od_cuda_kv(&o->keys),
-		.values = od_cuda_kv(&o->values), .parts = p->parts, .n_heads = o->n_heads, .n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim,
-		.v_dim = o->v_dim, .window = o->window, .scale = o->scale,
+		.values = od_cuda_kv(&o->values), .parts = p->parts, .n_heads = o->n_heads, .k_dim = o->k_dim, .v_dim = o->v_dim,
+		.window = o->window, .group = o->n_heads / o->n_kv_heads, .groups = t.groups / o->n_kv_heads, .scale = o->scale,
 	};
 	const struct gpu_attend_fold f = {
 		.rows = rows, .parts = p->parts, .sinks = od_cuda_at(o->sinks), .before = p->before, .after = p->after,
 		.out = (float *)od_cuda_at(o->out) + (size_t)p->first_row * o->n_heads * o->v_dim, .n_heads = o->n_heads, .v_dim = o->v_dim,
 		.window = o->window,
 	};
-	const struct gpu_grid blocks = { p->parts.n, t.groups, p->n_rows };
+	const struct gpu_grid blocks = { t.groups, p->parts.n, p->n_rows };
 	const struct gpu_grid elements = { od_cuda_blocks(o->v_dim, GPU_FOLD_THREADS), o->n_heads, p->n_rows };
 
-	a.wide_keys = aligned(&a.keys, o->n_kv_heads, o->k_dim, 4);
-	cut_values(&a, &t);
-	od_cuda_launched(p->c, gpu_attend[t.wide][o->keys.dtype == OD_BF16][t.heads == 8 ? 3 : t.heads / 2](
-				       od_cuda_stream(p->c), blocks, gpu_attend_shared(t.heads, o->k_dim), &a),
+	a.aligned_queries = (uintptr_t)a.q % UNIT == 0 && o->k_dim * sizeof(float) % UNIT == 0;
+	a.aligned_keys = aligned(&a.keys, o->n_kv_heads, o->k_dim);
+	a.aligned_values = aligned(&a.values, o->n_kv_heads, o->v_dim);
+	od_cuda_launched(p->c, gpu_attend[t.wide][o->keys.dtype == OD_BF16][t.heads == 8 ? 3 : t.heads / 2](od_cuda_stream(p->c), blocks,
+														t.shared, &a),
 			 "attend");
 	od_cuda_launched(p->c, gpu_attend_fold(od_cuda_stream(p->c), elements, GPU_FOLD_SHARED, &f), "fold of attend");
 }
@@ -117,12 +101,13 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 	uint64_t room = OD_CUDA_SCRATCH_BYTES - state_bytes, blocks, rows;
 	float *state = c->scratch, *at = state + 4 * (size_t)o->n_heads;
 
-	if (state_bytes + block_bytes > OD_CUDA_SCRATCH_BYTES || gpu_attend_shared(1, o->k_dim) > MOST_SHARED) {
+	if (state_bytes + block_bytes > OD_CUDA_SCRATCH_BYTES || gpu_attend_shared(GPU_ATTEND_THREADS, 1, o->k_dim) > MOST_SHARED) {
 		od_cuda_fail(c, "attention: the heads are too large for the GPU's scratch memory");
 		return;
 	}
 	room = wanted < block_bytes ? block_bytes : wanted < room ? wanted : room;
 	blocks = room / block_bytes < all ? room / block_bytes : all;
+	blocks = blocks < MAX_ROWS ? blocks : MAX_ROWS;
 	rows = room / block_bytes / blocks;
 	rows = blocks < all ? 1 : rows < MAX_ROWS ? rows : MAX_ROWS;
 	for (uint32_t r = 0; r < op->n_rows; r += (uint32_t)rows) {

@@ -84,13 +84,17 @@ GPU_FN struct gpu_raw gpu_load_raw(const unsigned bytes, const unsigned char *at
 	return r;
 }
 
-/* Up to 8 bytes, from any memory: shared memory as well. */
+/* The same from any memory: shared memory as well. */
 GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at)
 {
 	struct gpu_raw r = { { 0, 0, 0, 0 } };
 
 	gpu_check_aligned(at, bytes);
-	if (bytes == 8) {
+	if (bytes == 16) {
+		const gpu_u4 v = gpu_shared_16(at);
+
+		r.w[0] = v.x, r.w[1] = v.y, r.w[2] = v.z, r.w[3] = v.w;
+	} else if (bytes == 8) {
 		const gpu_u2 v = *(const gpu_u2 *)(const void *)at;
 
 		r.w[0] = v.x, r.w[1] = v.y;

@@ -1,9 +1,10 @@
 /* Attention over blocks of positions that do not depend on each other (OD_OP_ATTEND), as Flash-Decoding splits it; and the queries
  * of latent attention (OD_OP_LATENT_QUERY).
  *
- * A block of threads has a block of positions and some heads that share its keys and values. Scores: four neighbours eight lanes
- * apart share a key, each has 4 of the 16 lanes of its sums (backend.h); a thread has four keys and all heads, so that what it reads
- * of queries and keys meets in registers. Values: a thread has some elements of some heads, because their sums have an order. */
+ * A block of threads has a block of positions and some heads that share its keys and values, which come through a ring in shared
+ * memory: the memory always has requests, also while threads compute. Scores: four neighbours eight lanes apart share a key, each has 4
+ * of the 16 lanes of its sums (backend.h); a thread has some keys and all heads, so that what it reads of queries and keys meets in
+ * registers. Values: a thread has some elements of some heads, because their sums have an order. */
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/gpu_weights.h"
 #include "common/compute/cuda/kernels.h"
@@ -11,14 +12,30 @@
 #define BLOCK GPU_ATTEND_BLOCK
 #define PAGE GPU_KV_PAGE
 #define PAGES (BLOCK / PAGE)
-#define KEYS 4u /* of a thread at a time */
-#define WARP_KEYS (KEYS * GPU_WARP / 4)
-#define MAX_STEPS 4u /* of 16 elements of keys, read before they are used */
-#define MAX_AHEAD 64u /* values, the same */
+#define STEP GPU_LANES /* elements of a key that its four threads read together */
+#define QUAD 4u	       /* positions whose weights are read together */
+#define QUADS 4u       /* between two jumps */
 #define FOLD_AHEAD 16u
 #define ABSORB_AHEAD 16u
-#define MAX_VALUES 32u /* sums of a thread */
 #define LOWEST (-FLT_MAX) /* as ATTN_LOWEST of cpu_kernels.h */
+
+/* The ring, at the beginning of shared memory: [SLOTS][warps] stages. A warp copies keys for itself: a stage is a piece of each of KEYS * 8
+ * keys. A stage of values is a whole slot: a piece of each of successive positions' values, of which each warp copies a part to its own
+ * place. So values are on their way as soon as the warp has read its last keys, whatever the others do. */
+#define SLOTS 2u
+#define UNIT 16u /* bytes that a thread copies at a time */
+#define KEY_PIECE 128u
+#define VALUE_PIECE 256u
+#define KEY_UNITS (KEY_PIECE / UNIT)
+#define VALUE_UNITS (VALUE_PIECE / UNIT)
+#define KEYS(threads, heads) ((threads) == GPU_ATTEND_THREADS && (heads) < 8 ? 4u : 2u) /* of a thread; by registers, and by room */
+#define STAGE(threads, heads) (KEYS(threads, heads) * (GPU_WARP / 4) * KEY_PIECE)	 /* bytes */
+#define SLOT(threads, heads) ((threads) / GPU_WARP * STAGE(threads, heads))
+#define RING(threads, heads) (SLOTS * SLOT(threads, heads))
+
+#define MAX_KEYS 4u
+#define MAX_SUMS 64u   /* of a thread: keys, heads and lanes */
+#define MAX_VALUES 16u /* of a thread: elements and heads */
 
 GPU_FN unsigned form_of(const bool bf16) /* of keys and values */
 {
@@ -34,15 +51,13 @@ GPU_FN unsigned bytes_of(const bool bf16, const unsigned n)
 
 struct work {
 	const struct gpu_attend *a;
-	const uint32_t *table;		    /* the block's pages */
-	const unsigned char *keys, *values; /* the kv head's in page 0 */
-	uint32_t from, to;		    /* positions [from, to) of the block */
-	uint32_t n_heads;
-	size_t head; /* the first one, of all rows' */
-	/* Shared memory: [BLOCK][H] scores, then their exponentials; [16][H]; [H][q_stride]; [PAGES] */
-	float *score, *fold, *q;
-	uint32_t *page;
+	uint32_t from, to;	/* positions [from, to) of the block */
+	uint32_t n_heads, head; /* head: the first one, of all rows' */
+	uint32_t kv_head, page; /* page: the thread's one of the block's */
 	uint32_t q_stride;
+	/* Shared memory, behind the ring: [H][BLOCK] scores, then their exponentials; [H][q_stride]; [PAGES] where the kv head's are */
+	float *score, *q;
+	const unsigned char **key_page, **value_page;
 };
 
 GPU_FN uint32_t first_seen(uint32_t position, uint32_t window)
@@ -50,91 +65,226 @@ GPU_FN uint32_t first_seen(uint32_t position, uint32_t window)
 	return window != 0 && position >= window ? position + 1 - window : 0;
 }
 
-GPU_FN uint32_t stride_of(uint32_t k_dim) /* so that four elements are aligned */
+/* Page i of the block has positions that the row sees. */
+GPU_FN bool has_page(const struct work *w, unsigned i)
 {
-	return (k_dim + 3) / 4 * 4;
+	return i >= w->from / PAGE && i <= (w->to - 1) / PAGE;
 }
 
 /* False: the row has no such block. */
-GPU_FN bool begin_work(const bool bf16, const unsigned H, const struct gpu_attend *a, struct work *w)
+GPU_FN bool begin_work(const unsigned T, const unsigned H, const struct gpu_attend *a, struct work *w)
 {
 	const struct gpu_row *row = &a->rows[gpu_block_z()];
-	const uint32_t begin = first_seen(row->position, a->window), block = begin / BLOCK + a->parts.first + gpu_block_x();
-	const uint32_t group = a->n_heads / a->n_kv_heads, per_kv_head = (group + H - 1) / H;
-	const uint32_t kv_head = gpu_block_y() / per_kv_head, first = gpu_block_y() % per_kv_head * H;
+	const uint32_t begin = first_seen(row->position, a->window), block = begin / BLOCK + a->parts.first + gpu_block_y();
+	const uint32_t kv_head = gpu_block_x() / a->groups, first = gpu_block_x() % a->groups * H;
 
 	if (block > row->position / BLOCK)
 		return false;
 	w->a = a;
-	w->table = a->keys.tables + (size_t)row->table * a->keys.table_pages + block * PAGES;
-	w->keys = a->keys.pages + (size_t)kv_head * bytes_of(bf16, 1) * a->k_dim;
-	w->values = a->values.pages + (size_t)kv_head * bytes_of(bf16, 1) * a->v_dim;
 	w->from = begin > block * BLOCK ? begin - block * BLOCK : 0;
 	w->to = row->position - block * BLOCK < BLOCK ? row->position - block * BLOCK + 1 : BLOCK;
-	w->n_heads = group - first < H ? group - first : H;
-	w->head = (size_t)gpu_block_z() * a->n_heads + kv_head * group + first;
-	w->score = (float *)(void *)gpu_shared();
-	w->fold = w->score + BLOCK * H;
-	w->q = w->fold + GPU_LANES * H;
-	w->q_stride = stride_of(a->k_dim);
-	w->page = (uint32_t *)(void *)(w->q + w->q_stride * H);
+	w->n_heads = a->group - first < H ? a->group - first : H;
+	w->head = gpu_block_z() * a->n_heads + kv_head * a->group + first;
+	w->score = (float *)(void *)(gpu_shared() + RING(T, H));
+	w->q = w->score + BLOCK * H;
+	w->q_stride = (a->k_dim + STEP - 1) / STEP * STEP;
+	w->key_page = (const unsigned char **)(void *)(w->q + w->q_stride * H);
+	w->value_page = w->key_page + PAGES;
+	w->kv_head = kv_head;
+	w->page = 0;
+	if (has_page(w, gpu_thread()))
+		w->page = a->keys.tables[(size_t)row->table * a->keys.table_pages + block * PAGES + gpu_thread()];
 	return true;
 }
 
-/* Copies queries and page numbers to shared memory; many loads at a time. Heads behind the last one are as it, and not stored. */
-GPU_FN void share(const unsigned T, const unsigned H, const struct work *w)
+/* Where the kv head's keys and values are in the block's pages. */
+GPU_FN void share_pages(const bool bf16, const struct work *w)
 {
-	const uint32_t n = w->a->k_dim;
-	const float *q[GPU_ATTEND_HEADS];
+	const size_t vector = (size_t)w->kv_head * bytes_of(bf16, 1);
 
-	if (gpu_thread() >= w->from / PAGE && gpu_thread() <= (w->to - 1) / PAGE)
-		w->page[gpu_thread()] = w->table[gpu_thread()];
+	if (!has_page(w, gpu_thread()))
+		return;
+	w->key_page[gpu_thread()] = w->a->keys.pages + w->page * w->a->keys.page_bytes + vector * w->a->k_dim;
+	w->value_page[gpu_thread()] = w->a->values.pages + w->page * w->a->values.page_bytes + vector * w->a->v_dim;
+}
+
+/* ---- Copies to shared memory ---- */
+
+/* A unit: n bytes, which are whole elements of any alignment, and zeros behind them. */
+GPU_FN void copy_slowly(const bool bf16, unsigned char *to, const unsigned char *from, uint32_t n)
+{
+	const unsigned each = bytes_of(bf16, 1);
+	uint32_t word[UNIT / 4] = { 0, 0, 0, 0 };
+	gpu_u4 v;
+
 	GPU_UNROLL
-	for (unsigned h = 0; h < H; h++)
-		q[h] = w->a->q + (w->head + (h < w->n_heads ? h : w->n_heads - 1)) * n;
-	GPU_NO_UNROLL
-	for (uint32_t i = gpu_thread(); i < n; i += 4 * T) {
-		float v[4 * GPU_ATTEND_HEADS];
+	for (unsigned i = 0; i < UNIT / each; i++)
+		if (i * each < n)
+			word[i * each / 4] |= gpu_read_raw(each, from + i * each).w[0] << 8 * (i * each % 4);
+	v.x = word[0], v.y = word[1], v.z = word[2], v.w = word[3];
+	gpu_store_16(to, v);
+}
 
-		GPU_UNROLL
-		for (unsigned at = 0; at < 4 * H; at++)
-			v[at] = i + at / H * T < n ? q[at % H][i + at / H * T] : 0;
-		GPU_UNROLL
-		for (unsigned at = 0; at < 4 * H; at++)
-			if (i + at / H * T < n)
-				w->q[at % H * w->q_stride + i + at / H * T] = v[at];
+/* The thread's unit of a row, from byte `at` of `bytes` on; aligned: to UNIT. */
+GPU_FN void copy_unit(const bool bf16, bool aligned, unsigned char *to, const unsigned char *from, uint32_t at, uint32_t bytes)
+{
+	if (aligned && at + UNIT <= bytes)
+		gpu_copy_16(to, from);
+	else
+		copy_slowly(bf16, to, from, at < bytes ? bytes - at : 0);
+}
+
+/* The queries, with zeros up to whole steps; heads behind the last one are as it, and not stored. */
+GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct work *w)
+{
+	GPU_NO_UNROLL
+	for (unsigned h = gpu_warp(); h < H; h += T / GPU_WARP) {
+		const float *q = w->a->q + (size_t)(w->head + (h < w->n_heads ? h : w->n_heads - 1)) * w->a->k_dim;
+
+		GPU_NO_UNROLL
+		for (uint32_t i = gpu_lane() * (UNIT / 4); i < w->q_stride; i += GPU_WARP * (UNIT / 4))
+			copy_unit(false, w->a->aligned_queries, (unsigned char *)(void *)(w->q + h * w->q_stride + i),
+				  (const unsigned char *)(const void *)(q + i), i * 4, w->a->k_dim * 4);
 	}
-	gpu_sync();
+	gpu_end_copies();
+}
+
+/* A stage: positions [first, ...) of the block and a piece of columns. */
+struct stage {
+	uint32_t first, piece;
+};
+
+/* Positions whose keys a warp has. */
+GPU_FN uint32_t warp_keys(const unsigned T)
+{
+	return BLOCK / (T / GPU_WARP);
+}
+
+/* Of a stage; they are in one page. */
+GPU_FN uint32_t stage_keys(const unsigned T, const unsigned H)
+{
+	return KEYS(T, H) * (GPU_WARP / 4);
+}
+
+GPU_FN uint32_t key_pieces(const bool bf16, const struct work *w)
+{
+	return (bytes_of(bf16, 1) * w->a->k_dim + KEY_PIECE - 1) / KEY_PIECE;
+}
+
+/* By pieces, then by positions. */
+GPU_FN struct stage next_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, struct stage s)
+{
+	s.piece++;
+	if (s.piece == key_pieces(bf16, w)) {
+		s.piece = 0;
+		s.first += stage_keys(T, H);
+	}
+	return s;
+}
+
+/* The row sees keys of the stage. */
+GPU_FN bool has_keys(const unsigned T, const unsigned H, const struct work *w, uint32_t first)
+{
+	return first < w->to && first + stage_keys(T, H) > w->from;
+}
+
+/* All of a stage, also those that the row does not see. The units of key i are in an order of its own: so what eight lanes read of eight
+ * keys is in different banks. */
+GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+{
+	const unsigned row = gpu_lane() / KEY_UNITS, ROWS = GPU_WARP / KEY_UNITS, N = stage_keys(T, H) / ROWS;
+	const uint32_t row_bytes = (uint32_t)w->a->keys.row_bytes, bytes = bytes_of(bf16, 1) * w->a->k_dim;
+	const uint32_t at = s.piece * KEY_PIECE + gpu_lane() % KEY_UNITS * UNIT;
+	const uint32_t even = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (gpu_lane() ^ row) * UNIT, odd = even ^ ROWS * UNIT;
+	const unsigned char *from;
+
+	if (!has_keys(T, H, w, s.first))
+		return;
+	from = w->key_page[s.first / PAGE] + ((s.first % PAGE + row) * row_bytes + at);
+	if (w->a->aligned_keys && s.piece < bytes / KEY_PIECE) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < N; i++)
+			gpu_copy_16(gpu_shared() + (i % 2 ? odd : even) + i * ROWS * KEY_PIECE, from + (size_t)(i * ROWS) * row_bytes);
+		return;
+	}
+	GPU_NO_UNROLL
+	for (unsigned i = 0; i < N && at < bytes_of(bf16, 1) * w->q_stride; i++)
+		copy_unit(bf16, w->a->aligned_keys, gpu_shared() + (i % 2 ? odd : even) + i * ROWS * KEY_PIECE,
+			  from + (size_t)(i * ROWS) * row_bytes, at, bytes);
+}
+
+/* Positions of a stage of values; those of a warp's part are in one page. */
+GPU_FN uint32_t stage_values(const unsigned T, const unsigned H)
+{
+	return SLOT(T, H) / VALUE_PIECE;
+}
+
+GPU_FN struct stage first_values(const unsigned T, const unsigned H, const struct work *w)
+{
+	struct stage s;
+
+	s.first = w->from / stage_values(T, H) * stage_values(T, H);
+	s.piece = 0;
+	return s;
+}
+
+/* By positions, then by pieces. */
+GPU_FN struct stage next_values(const unsigned T, const unsigned H, const struct work *w, struct stage s)
+{
+	s.first += stage_values(T, H);
+	if (s.first >= w->to) {
+		s.first = w->from / stage_values(T, H) * stage_values(T, H);
+		s.piece++;
+	}
+	return s;
+}
+
+/* The warp's part, if there is such a stage. */
+GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+{
+	const unsigned ROWS = GPU_WARP / VALUE_UNITS, N = STAGE(T, H) / VALUE_PIECE / ROWS;
+	const uint32_t row_bytes = (uint32_t)w->a->values.row_bytes, bytes = bytes_of(bf16, 1) * w->a->v_dim;
+	const uint32_t at = s.piece * VALUE_PIECE + gpu_lane() % VALUE_UNITS * UNIT, first = s.first + gpu_warp() * N * ROWS;
+	unsigned char *to = gpu_shared() + slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + gpu_lane() * UNIT;
+	const unsigned char *from;
+
+	if (s.piece * VALUE_PIECE >= bytes)
+		return;
+	from = w->value_page[first / PAGE] + ((first % PAGE + gpu_lane() / VALUE_UNITS) * row_bytes + at);
+	if (w->a->aligned_values && s.piece < bytes / VALUE_PIECE) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < N; i++)
+			gpu_copy_16(to + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes);
+		return;
+	}
+	GPU_NO_UNROLL
+	for (unsigned i = 0; i < N && at < bytes; i++)
+		copy_unit(bf16, w->a->aligned_values, to + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes, at, bytes);
 }
 
 /* ---- Scores ---- */
 
-/* sum[(j * H + h) * 4 + i]: of key j and head h, the thread's lane i. n steps from byte at of the keys on; q: from its element on. */
-GPU_FN void add_keys(const bool bf16, const unsigned H, const unsigned n, const unsigned char *const *key, size_t at, const float *q,
-		     uint32_t q_stride, float *sum)
+/* sum[(j * H + h) * 4 + i]: of key j and head h, the thread's lane i. n steps of the ring's keys: the one at `at`, and others that
+ * differ from it in some bits of the address. q: from the thread's element on. */
+GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const unsigned n, uint32_t at, const float *q, uint32_t q_stride,
+		     float *sum)
 {
-	struct gpu_raw raw[MAX_STEPS * KEYS];
-
 	GPU_UNROLL
 	for (unsigned s = 0; s < n; s++) {
-		GPU_UNROLL
-		for (unsigned j = 0; j < KEYS; j++)
-			raw[s * KEYS + j] = gpu_load_raw(bytes_of(bf16, 4), key[j] + at + bytes_of(bf16, 16) * s);
-	}
-	gpu_sync_warp(); /* or else the compiler moves loads behind what waits for others */
-	GPU_UNROLL
-	for (unsigned s = 0; s < n; s++) {
-		float x[KEYS * 4];
+		float x[MAX_KEYS * 4];
 
 		GPU_UNROLL
-		for (unsigned j = 0; j < KEYS; j++)
-			gpu_decode(form_of(bf16), 4, raw[s * KEYS + j], x + 4 * j);
+		for (unsigned j = 0; j < K; j++) {
+			const unsigned other = j * (GPU_WARP / 4) * KEY_PIECE + s * bytes_of(bf16, STEP);
+
+			gpu_decode(form_of(bf16), 4, gpu_read_raw(bytes_of(bf16, 4), gpu_shared() + (at ^ other)), x + 4 * j);
+		}
 		GPU_UNROLL
 		for (unsigned h = 0; h < H; h++) {
-			const gpu_f4 v = gpu_load_f4(q + h * q_stride + 16 * s);
+			const gpu_f4 v = gpu_load_f4(q + h * q_stride + s * STEP);
 
 			GPU_UNROLL
-			for (unsigned j = 0; j < KEYS; j++) {
+			for (unsigned j = 0; j < K; j++) {
 				float *to = sum + (j * H + h) * 4;
 
 				to[0] = fmaf(x[4 * j], v.x, to[0]);
@@ -146,272 +296,292 @@ GPU_FN void add_keys(const bool bf16, const unsigned H, const unsigned n, const 
 	}
 }
 
-/* Element by element, of any alignment, from k on; lane: the thread's first one. */
-GPU_FN void add_keys_slowly(const bool bf16, const unsigned H, const unsigned char *const *key, uint32_t k, unsigned lane,
-			    const struct work *w, float *sum)
+/* A stage's keys are eights. A thread's key 0 is in this one, and key j in this ^ j: so what neighbours give each other when they fold
+ * (fold_keys) is in the same registers in all of them. */
+GPU_FN unsigned first_eight(const unsigned K)
 {
-	GPU_NO_UNROLL
-	for (; k < w->a->k_dim; k += 16) {
-		GPU_UNROLL
-		for (unsigned i = 0; i < 4; i++) {
-			if (k + lane + i >= w->a->k_dim)
-				continue;
-			GPU_UNROLL
-			for (unsigned j = 0; j < KEYS; j++) {
-				float x;
-
-				gpu_decode(form_of(bf16), 1, gpu_load_raw(bytes_of(bf16, 1), key[j] + (size_t)(k + i) * bytes_of(bf16, 1)), &x);
-				GPU_UNROLL
-				for (unsigned h = 0; h < H; h++) {
-					float *to = sum + (j * H + h) * 4 + i;
-
-					*to = fmaf(x, w->q[h * w->q_stride + k + lane + i], *to);
-				}
-			}
-		}
-	}
+	return gpu_lane() / (32 / K);
 }
 
-/* The thread's and its three neighbours' lanes of one head's sums with four keys: each gets the sum of another key. */
-GPU_FN float fold_keys(const unsigned H, const float *sum, bool upper, bool odd)
+GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const struct work *w, uint32_t piece, unsigned slot, float *sum)
+{
+	const unsigned COLUMNS = KEY_PIECE / bytes_of(bf16, 1), TOGETHER = H == 8 ? 1 : 2, row = gpu_lane() % 8;
+	const unsigned byte = bytes_of(bf16, 4) * (gpu_lane() / 8);
+	const uint32_t left = w->q_stride - piece * COLUMNS;
+	const float *q = w->q + piece * COLUMNS + 4 * (gpu_lane() / 8);
+	uint32_t at = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (first_eight(KEYS(T, H)) * 8 + row) * KEY_PIECE + (byte ^ row * UNIT);
+
+	if (left >= COLUMNS) {
+		GPU_NO_UNROLL
+		for (uint32_t k = 0; k < COLUMNS; k += TOGETHER * STEP) /* all at once take too many registers */
+			add_keys(bf16, KEYS(T, H), H, TOGETHER, at ^ bytes_of(bf16, 1) * k, q + k, w->q_stride, sum);
+		return;
+	}
+	GPU_NO_UNROLL
+	for (uint32_t k = 0; k < left; k += STEP)
+		add_keys(bf16, KEYS(T, H), H, 1, at ^ bytes_of(bf16, 1) * k, q + k, w->q_stride, sum);
+}
+
+/* The thread's and its three neighbours' lanes of one head's sums: of the thread's key 0. */
+GPU_FN float fold_keys(const unsigned K, const unsigned H, const float *sum)
 {
 	float four[4];
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < 4; i++) {
-		const float a = sum[i], b = sum[H * 4 + i], c = sum[2 * H * 4 + i], d = sum[3 * H * 4 + i];
-		/* Lanes + 8 are two neighbours on. */
-		const float even_key = (upper ? c : a) + gpu_shuffle_xor(upper ? a : c, 16);
-		const float odd_key = (upper ? d : b) + gpu_shuffle_xor(upper ? b : d, 16);
+		/* Lanes + 8 are two neighbours on, whose key K / 2 is the thread's key 0. With four keys their key 3 is its key 1, which is
+		 * the next neighbour's key 0. */
+		const float mine = sum[i] + gpu_shuffle_xor(sum[K / 2 * H * 4 + i], 16);
+		const float other = K == 4 ? sum[H * 4 + i] + gpu_shuffle_xor(sum[(K - 1) * H * 4 + i], 16) : mine;
 
-		four[i] = (odd ? odd_key : even_key) + gpu_shuffle_xor(odd ? even_key : odd_key, 8);
+		four[i] = mine + gpu_shuffle_xor(other, 8);
 	}
 	return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* Of positions [first, first + WARP_KEYS) of the block, which are in one page; those of a thread are eight apart. */
-GPU_FN void scores_of(const unsigned T, const bool bf16, const unsigned H, const struct work *w, uint32_t first, const unsigned char *page)
+GPU_FN void store_scores(const unsigned K, const unsigned H, const struct work *w, uint32_t first, const float *sum)
 {
-	const unsigned STEPS = bf16 ? MAX_STEPS : T == GPU_ATTEND_WIDE && H == 4 ? 1 : MAX_STEPS / 2; /* by registers */
-	const unsigned part = gpu_lane() / 8, p = first + gpu_lane();
-	float sum[KEYS * GPU_ATTEND_HEADS * 4], *score = w->score + p * H;
-	const unsigned char *key[KEYS];
-	uint32_t k = 0;
+	const uint32_t p = first + first_eight(K) * 8 + gpu_lane() % 8;
 
-	GPU_UNROLL
-	for (unsigned i = 0; i < KEYS * H * 4; i++)
-		sum[i] = 0;
-	GPU_UNROLL
-	for (unsigned j = 0; j < KEYS; j++) { /* those that are not there are as others */
-		const unsigned at = first + 8 * j + gpu_lane() % 8, low = at > w->from ? at : w->from;
-
-		key[j] = page + (low < w->to ? low : w->to - 1) % PAGE * w->a->keys.row_bytes + bytes_of(bf16, 4) * part;
-	}
-	if (w->a->wide_keys) {
-		const float *q = w->q + 4 * part;
-
-		GPU_NO_UNROLL
-		for (; k + 16 * STEPS <= w->a->k_dim; k += 16 * STEPS)
-			add_keys(bf16, H, STEPS, key, (size_t)bytes_of(bf16, 1) * k, q + k, w->q_stride, sum);
-		GPU_NO_UNROLL
-		for (; STEPS > 1 && k + 16 <= w->a->k_dim; k += 16)
-			add_keys(bf16, H, 1, key, (size_t)bytes_of(bf16, 1) * k, q + k, w->q_stride, sum);
-	}
-	add_keys_slowly(bf16, H, key, k, 4 * part, w, sum);
 	GPU_UNROLL
 	for (unsigned h = 0; h < H; h++) {
-		/* Of key `part`, which is position p. */
-		const float s = fold_keys(H, sum + h * 4, (part & 2) != 0, (part & 1) != 0);
+		const float s = fold_keys(K, H, sum + h * 4);
 
-		score[h] = p >= w->from && p < w->to ? s * w->a->scale : -INFINITY;
+		if (K == 4 || gpu_lane() / 8 % 2 == 0) /* or else two have the same key */
+			w->score[h * BLOCK + p] = p >= w->from && p < w->to ? s * w->a->scale : -INFINITY;
 	}
 }
 
+/* The stage that is SLOTS after a stage of keys: keys, or values. Stages of keys are even in number, as those of a page are: so the
+ * first of values goes to slot 0. */
+GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+{
+	s = next_keys(T, bf16, H, w, next_keys(T, bf16, H, w, s));
+	if (s.first < (gpu_warp() + 1) * warp_keys(T)) {
+		copy_keys(T, bf16, H, w, slot, s);
+	} else {
+		s = first_values(T, H, w);
+		if (slot > 0)
+			s = next_values(T, H, w, s);
+		copy_values(T, bf16, H, w, slot, s);
+	}
+	gpu_end_copies();
+}
+
+/* Of the warp's positions. */
 GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const struct work *w)
 {
-	const uint32_t each = BLOCK / (T / GPU_WARP), begin = gpu_warp() * each;
+	const uint32_t begin = gpu_warp() * warp_keys(T);
+	struct stage s;
+	unsigned slot = 0;
 
 	GPU_NO_UNROLL
-	for (uint32_t first = begin; first < begin + each; first += WARP_KEYS) {
-		if (first < w->to && first + WARP_KEYS > w->from) {
-			scores_of(T, bf16, H, w, first, w->keys + w->page[first / PAGE] * w->a->keys.page_bytes);
-			continue;
-		}
+	for (s.first = begin; s.first < begin + warp_keys(T); s.first += stage_keys(T, H)) {
+		float sum[MAX_SUMS];
+
 		GPU_UNROLL
-		for (unsigned h = 0; h < H; h++)
-			w->score[(first + gpu_lane()) * H + h] = -INFINITY;
+		for (unsigned i = 0; i < KEYS(T, H) * H * 4; i++)
+			sum[i] = 0;
+		GPU_NO_UNROLL
+		for (s.piece = 0; s.piece < key_pieces(bf16, w); s.piece++) {
+			gpu_wait_copies(1);
+			gpu_sync_warp(); /* the other lanes' copies are there, too */
+			if (has_keys(T, H, w, s.first))
+				add_piece(T, bf16, H, w, s.piece, slot, sum);
+			gpu_sync_warp(); /* they have been read */
+			copy_ahead(T, bf16, H, w, slot, s);
+			slot ^= 1;
+		}
+		store_scores(KEYS(T, H), H, w, s.first, sum);
 	}
 }
 
-/* Scores become exp(score - the head's largest), which is stored with their sum; positions that are not there add 0. */
+/* Scores become exp(score - the head's largest), which is stored with their sum; positions that are not there add 0. A warp has a
+ * head at a time. */
 GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *w)
 {
-	const unsigned EACH = BLOCK / T * H, t = gpu_thread(), h = t % H;
-	float v[BLOCK / GPU_ATTEND_THREADS * GPU_ATTEND_HEADS], most = LOWEST, s = 0;
-
-	GPU_UNROLL
-	for (unsigned i = 0; i < EACH; i++) { /* of head h: T is a multiple of H */
-		v[i] = w->score[t + i * T];
-		most = gpu_max(v[i], most);
-	}
-	GPU_UNROLL
-	for (unsigned mask = GPU_WARP / 2; mask >= H; mask /= 2)
-		most = gpu_max(gpu_shuffle_xor(most, mask), most);
-	if (gpu_lane() < H)
-		w->fold[gpu_warp() * H + h] = most;
-	gpu_sync();
-	GPU_UNROLL
-	for (unsigned i = 0; i < T / GPU_WARP; i++)
-		most = gpu_max(w->fold[i * H + h], most);
-	GPU_UNROLL
-	for (unsigned i = 0; i < EACH; i++)
-		w->score[t + i * T] = gpu_exp(v[i] - most);
-	gpu_sync();
-	if (t < GPU_LANES * H) { /* lane t / H of head h */
-		GPU_UNROLL
-		for (unsigned i = 0; i < BLOCK / GPU_LANES; i++)
-			s += w->score[i * GPU_LANES * H + t];
-		w->fold[t] = s;
-	}
-	gpu_sync();
-	if (t < w->n_heads) {
-		const size_t to = (w->head + h) * w->a->parts.n + gpu_block_x();
-		float lane[GPU_LANES];
+	GPU_NO_UNROLL
+	for (unsigned h = gpu_warp(); h < H; h += T / GPU_WARP) {
+		float *score = w->score + h * BLOCK, v[BLOCK / GPU_WARP], most = LOWEST, s = 0;
 
 		GPU_UNROLL
-		for (unsigned i = 0; i < GPU_LANES; i++)
-			lane[i] = w->fold[i * H + h];
-		w->a->parts.max[to] = most;
-		w->a->parts.sum[to] = gpu_fold(lane, GPU_LANES);
+		for (unsigned i = 0; i < BLOCK / GPU_WARP; i++) {
+			v[i] = score[i * GPU_WARP + gpu_lane()];
+			most = gpu_max(v[i], most);
+		}
+		GPU_UNROLL
+		for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)
+			most = gpu_max(gpu_shuffle_xor(most, mask), most);
+		GPU_UNROLL
+		for (unsigned i = 0; i < BLOCK / GPU_WARP; i++)
+			score[i * GPU_WARP + gpu_lane()] = gpu_exp(v[i] - most);
+		gpu_sync_warp(); /* the other lanes' are there, too */
+		GPU_UNROLL
+		for (unsigned i = 0; i < BLOCK / GPU_LANES; i++) /* a lane of the sum, twice */
+			s += score[i * GPU_LANES + gpu_lane() % GPU_LANES];
+		s = gpu_fold_each(s);
+		if (gpu_lane() == 0 && h < w->n_heads) {
+			const size_t to = (size_t)(w->head + h) * w->a->parts.n + gpu_block_y();
+
+			w->a->parts.max[to] = most;
+			w->a->parts.sum[to] = s;
+		}
 	}
 }
 
 /* ---- Values ---- */
 
-/* acc[h * E + i] += x[i] * e[h], for the first n of AHEAD successive positions, in order; all: n is AHEAD. e: [positions][H] */
-GPU_FN void add_values(const bool bf16, const unsigned H, const unsigned E, const unsigned N, const unsigned AHEAD, const bool all,
-		       const unsigned char *value, uint32_t row_bytes, unsigned n, const float *e, float *acc)
+/* acc[h * E + i] += value[i] * weight[h * BLOCK], for P successive positions in order. `at`: of the thread's elements in the ring. */
+GPU_FN void add_values(const bool bf16, const unsigned E, const unsigned N, const unsigned P, uint32_t at, const float *weight, float *acc)
 {
-	struct gpu_raw raw[MAX_AHEAD];
+	float x[QUAD * 2], by[QUAD * GPU_ATTEND_HEADS];
 
 	GPU_UNROLL
-	for (unsigned u = 0; u < AHEAD; u++)
-		raw[u] = gpu_load_raw(bytes_of(bf16, E), value + (size_t)(all || u < n ? u : n - 1) * row_bytes);
+	for (unsigned u = 0; u < P; u++)
+		gpu_decode(form_of(bf16), E, gpu_read_raw(bytes_of(bf16, E), gpu_shared() + at + u * VALUE_PIECE), x + u * E);
 	GPU_UNROLL
-	for (unsigned u = 0; u < AHEAD; u++) {
-		const float *weight = e + (all || u < n ? u : n - 1) * H;
-		float x[4], by[GPU_ATTEND_HEADS];
+	for (unsigned h = 0; h < N; h++) {
+		if (P == QUAD) {
+			const gpu_f4 v = gpu_load_f4(weight + h * BLOCK);
 
-		gpu_decode(form_of(bf16), E, raw[u], x);
-		GPU_UNROLL
-		for (unsigned h = 0; h < N; h += 4) {
-			if (N % 4 == 0) {
-				const gpu_f4 v = gpu_load_f4(weight + h);
-
-				by[h] = v.x, by[h + 1] = v.y, by[h + 2] = v.z, by[h + 3] = v.w;
-			} else {
-				by[0] = weight[0];
-				by[N - 1] = weight[N - 1];
-			}
+			by[h * P] = v.x, by[h * P + 1] = v.y, by[h * P + 2] = v.z, by[h * P + 3] = v.w;
+		} else {
+			by[h] = weight[h * BLOCK];
 		}
+	}
+	GPU_UNROLL
+	for (unsigned u = 0; u < P; u++) {
 		GPU_UNROLL
-		for (unsigned i = 0; i < N * E; i++) {
-			const float next = fmaf(x[i % E], by[i / E], acc[i]);
-
-			acc[i] = all || u < n ? next : acc[i];
-		}
+		for (unsigned i = 0; i < N * E; i++)
+			acc[i] = fmaf(x[u * E + i % E], by[i / E * P + u], acc[i]);
 	}
 }
 
-/* A thread has E elements of N heads. */
+/* Positions [p, end) of the block. `at`: of the thread's elements of p; weight: of head 0 and position 0. */
+GPU_FN void add_positions(const bool bf16, const unsigned E, const unsigned N, uint32_t p, uint32_t end, uint32_t at, const float *weight,
+			  float *acc)
+{
+	GPU_NO_UNROLL
+	for (; p < end && p % QUAD != 0; p++, at += VALUE_PIECE)
+		add_values(bf16, E, N, 1, at, weight + p, acc);
+	GPU_NO_UNROLL
+	for (; p + QUADS * QUAD <= end; p += QUADS * QUAD, at += QUADS * QUAD * VALUE_PIECE) {
+		GPU_UNROLL
+		for (unsigned i = 0; i < QUADS; i++)
+			add_values(bf16, E, N, QUAD, at + i * QUAD * VALUE_PIECE, weight + p + i * QUAD, acc);
+	}
+	GPU_NO_UNROLL
+	for (; p < end; p++, at += VALUE_PIECE)
+		add_values(bf16, E, N, 1, at, weight + p, acc);
+}
+
+/* Elements [d, d + E) of heads [head, head + N), if they are there. */
+GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *w, uint32_t d, unsigned head, const float *acc)
+{
+	GPU_UNROLL
+	for (unsigned h = 0; h < N; h++) {
+		float *to = w->a->parts.vector + ((size_t)(w->head + head + h) * w->a->parts.n + gpu_block_y()) * w->a->v_dim + d;
+
+		GPU_UNROLL
+		for (unsigned i = 0; i < E; i++)
+			if (head + h < w->n_heads && d + i < w->a->v_dim)
+				to[i] = acc[h * E + i];
+	}
+}
+
+/* A thread has E elements of N heads of a piece. */
 GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const unsigned E, const unsigned N, const struct work *w)
 {
-	const unsigned AHEAD = bytes_of(bf16, E) <= 4 ? MAX_AHEAD : MAX_AHEAD * 4 / bytes_of(bf16, E), groups = w->a->v_dim / E;
-	const struct gpu_kv *s = &w->a->values;
+	const unsigned ITEMS = VALUE_PIECE / bytes_of(bf16, E), head = gpu_thread() / ITEMS * N, POSITIONS = stage_values(T, H);
+	struct stage s = first_values(T, H, w), ahead = next_values(T, H, w, next_values(T, H, w, s));
+	uint32_t d = gpu_thread() % ITEMS * E;
+	unsigned slot = 0;
+	float acc[MAX_VALUES];
 
+	GPU_UNROLL
+	for (unsigned i = 0; i < N * E; i++)
+		acc[i] = 0;
 	GPU_NO_UNROLL
-	for (unsigned item = gpu_thread(); item < groups * (H / N); item += T) {
-		const unsigned d = item % groups * E, head = item / groups * N;
-		float acc[MAX_VALUES];
+	while (s.piece * ITEMS * E < w->a->v_dim) {
+		const uint32_t p = s.first > w->from ? s.first : w->from, end = s.first + POSITIONS < w->to ? s.first + POSITIONS : w->to;
 
-		if (head >= w->n_heads)
+		gpu_wait_copies(1);
+		gpu_sync(); /* the other warps' copies are there, too, and the exponentials */
+		if (head < w->n_heads && d < w->a->v_dim)
+			add_positions(bf16, E, N, p, end,
+				      slot * SLOT(T, H) + (p - s.first) * VALUE_PIECE + gpu_thread() % ITEMS * bytes_of(bf16, E),
+				      w->score + head * BLOCK, acc);
+		gpu_sync(); /* they have been read */
+		copy_values(T, bf16, H, w, slot, ahead);
+		gpu_end_copies();
+		s = next_values(T, H, w, s);
+		ahead = next_values(T, H, w, ahead);
+		slot ^= 1;
+		if (end < w->to)
 			continue;
+		store_values(E, N, w, d, head, acc);
 		GPU_UNROLL
 		for (unsigned i = 0; i < N * E; i++)
 			acc[i] = 0;
-		GPU_NO_UNROLL
-		for (uint32_t p = w->from, next; p < w->to; p = next) {
-			const unsigned char *value = w->values + w->page[p / PAGE] * s->page_bytes + p % PAGE * s->row_bytes +
-						     (size_t)bytes_of(bf16, 1) * d;
-			const uint32_t page_end = (p / PAGE + 1) * PAGE, row_bytes = (uint32_t)s->row_bytes;
-
-			next = page_end < w->to ? page_end : w->to;
-			GPU_NO_UNROLL
-			for (; p + AHEAD <= next; p += AHEAD, value += (size_t)AHEAD * row_bytes)
-				add_values(bf16, H, E, N, AHEAD, true, value, row_bytes, AHEAD, w->score + p * H + head, acc);
-			GPU_NO_UNROLL
-			for (; p < next; p += AHEAD / 2, value += (size_t)(AHEAD / 2) * row_bytes)
-				add_values(bf16, H, E, N, AHEAD / 2, false, value, row_bytes, next - p, w->score + p * H + head, acc);
-		}
-		GPU_UNROLL
-		for (unsigned h = 0; h < N; h++) {
-			const size_t part = (w->head + head + h) * w->a->parts.n + gpu_block_x();
-
-			GPU_UNROLL
-			for (unsigned i = 0; i < E; i++)
-				if (head + h < w->n_heads)
-					w->a->parts.vector[part * w->a->v_dim + d + i] = acc[h * E + i];
-		}
+		d += ITEMS * E;
 	}
-}
-
-GPU_FN unsigned less(unsigned a, unsigned b)
-{
-	return a < b ? a : b;
 }
 
 /* By T threads. */
 GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const struct gpu_attend *a)
 {
+	/* Sums of a thread in a piece of values: so that all threads have some, if there are enough. */
+	const unsigned SUMS = VALUE_PIECE / bytes_of(bf16, 1) * H > T ? VALUE_PIECE / bytes_of(bf16, 1) * H / T : 1, E = SUMS > 1 ? 2 : 1;
 	struct work w;
+	struct stage s;
 
-	if (!begin_work(bf16, H, a, &w))
+	if (!begin_work(T, H, a, &w))
 		return;
-	share(T, H, &w);
+	copy_queries(T, H, &w);
+	share_pages(bf16, &w);
+	gpu_sync(); /* pages are there */
+	s.first = gpu_warp() * warp_keys(T);
+	s.piece = 0;
+	GPU_NO_UNROLL
+	for (unsigned slot = 0; slot < SLOTS; slot++) { /* a warp has at least as many stages of keys */
+		copy_keys(T, bf16, H, &w, slot, s);
+		gpu_end_copies();
+		s = next_keys(T, bf16, H, &w, s);
+	}
+	gpu_wait_copies(SLOTS);
+	gpu_sync(); /* queries are there */
 	scores(T, bf16, H, &w);
-	gpu_sync();
+	gpu_sync(); /* all scores are there */
 	exponentials(T, H, &w);
-	/* gpu_attend_ways */
-	if (a->v_each == 4)
-		values_of(T, bf16, H, 4, H, &w);
-	else if (a->v_each == 1)
-		values_of(T, bf16, H, 1, less(H, 4), &w);
-	else if (H == 1 || H == 8 || a->v_heads == H)
-		values_of(T, bf16, H, 2, less(H, 4), &w);
-	else
-		values_of(T, bf16, H, 2, H / 2, &w);
+	values_of(T, bf16, H, E, SUMS / E, &w);
 }
 
-#define ATTEND(kernel, name, threads, bf16, heads)   \
-	kernel(name, struct gpu_attend, threads)     \
-	{                                            \
-		attend_of(threads, bf16, heads, &a); \
+/* blocks: of a multiprocessor at a time, by registers; before sm_80 copies take some, too. */
+#define ATTEND(name, bf16, heads, blocks)                                                                           \
+	GPU_DENSE_KERNEL(gpu_attend_##name, struct gpu_attend, GPU_ATTEND_THREADS, GPU_SINCE_80(blocks, blocks / 2)) \
+	{                                                                                                           \
+		attend_of(GPU_ATTEND_THREADS, bf16, heads, &a);                                                     \
+	}
+#define WIDE(name, bf16, heads)                                                      \
+	GPU_ROOMY_KERNEL(gpu_attend_wide_##name, struct gpu_attend, GPU_ATTEND_WIDE) \
+	{                                                                            \
+		attend_of(GPU_ATTEND_WIDE, bf16, heads, &a);                         \
 	}
 
-ATTEND(GPU_KERNEL, gpu_attend_f32_1, 128, false, 1)
-ATTEND(GPU_KERNEL, gpu_attend_f32_2, 128, false, 2)
-ATTEND(GPU_KERNEL, gpu_attend_f32_4, 128, false, 4)
-ATTEND(GPU_KERNEL, gpu_attend_f32_8, 128, false, 8)
-ATTEND(GPU_KERNEL, gpu_attend_bf16_1, 128, true, 1)
-ATTEND(GPU_KERNEL, gpu_attend_bf16_2, 128, true, 2)
-ATTEND(GPU_KERNEL, gpu_attend_bf16_4, 128, true, 4)
-ATTEND(GPU_KERNEL, gpu_attend_bf16_8, 128, true, 8)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_1, 256, false, 1)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_2, 256, false, 2)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_f32_4, 256, false, 4)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_1, 256, true, 1)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_2, 256, true, 2)
-ATTEND(GPU_ROOMY_KERNEL, gpu_attend_wide_bf16_4, 256, true, 4)
+ATTEND(f32_1, false, 1, 8)
+ATTEND(f32_2, false, 2, 8)
+ATTEND(f32_4, false, 4, 6)
+ATTEND(f32_8, false, 8, 6)
+ATTEND(bf16_1, true, 1, 8)
+ATTEND(bf16_2, true, 2, 8)
+ATTEND(bf16_4, true, 4, 8)
+ATTEND(bf16_8, true, 8, 8)
+WIDE(f32_1, false, 1)
+WIDE(f32_2, false, 2)
+WIDE(f32_4, false, 4)
+WIDE(bf16_1, true, 1)
+WIDE(bf16_2, true, 2)
+WIDE(bf16_4, true, 4)
 
 gpu_attend_fn *const gpu_attend[2][2][4] = {
 	{ { gpu_attend_f32_1, gpu_attend_f32_2, gpu_attend_f32_4, gpu_attend_f32_8 },
@@ -420,9 +590,11 @@ gpu_attend_fn *const gpu_attend[2][2][4] = {
 	  { gpu_attend_wide_bf16_1, gpu_attend_wide_bf16_2, gpu_attend_wide_bf16_4, NULL } },
 };
 
-size_t gpu_attend_shared(uint32_t heads, uint32_t k_dim)
+size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim)
 {
-	return ((size_t)BLOCK + GPU_LANES + (k_dim + 3) / 4 * 4) * heads * sizeof(float) + PAGES * sizeof(uint32_t);
+	const size_t floats = ((size_t)BLOCK + (k_dim + STEP - 1) / STEP * STEP) * heads;
+
+	return RING(threads, heads) + floats * sizeof(float) + 2 * PAGES * sizeof(void *);
 }
 
 /* ---- The fold ---- */

@@ -352,7 +352,7 @@ GPU_LAUNCHER(gpu_merge_planes, struct gpu_merge_planes);
 /* ---- Attention (k_attend.cu) ---- */
 
 #define GPU_ATTEND_BLOCK 256u /* as OD_ATTN_BLOCK */
-#define GPU_ATTEND_THREADS 128u
+#define GPU_ATTEND_THREADS 64u
 #define GPU_ATTEND_WIDE 256u /* threads when there are few blocks */
 #define GPU_ATTEND_HEADS 8u /* the most of a kv head at a time */
 
@@ -363,24 +363,22 @@ struct gpu_attend_parts {
 	uint32_t first, n; /* blocks, counted from each row's first one; rows that have fewer leave the others as they are */
 };
 
-/* grid.x: blocks; grid.y: n_kv_heads times the groups of a kv head's heads; grid.z: rows. */
+/* grid.x: n_kv_heads times the groups of a kv head's heads: they read neighbouring memory, or the same; grid.y: blocks; grid.z: rows. */
 struct gpu_attend {
 	const struct gpu_row *rows;
 	const float *q;
 	struct gpu_kv keys, values;
 	struct gpu_attend_parts parts;
-	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window;
+	uint32_t n_heads, k_dim, v_dim, window;
+	uint32_t group, groups; /* heads of a kv head; and so many of them at a time: groups */
 	float scale;
-	bool wide_keys;	 /* four elements of each key are aligned to their size */
-	/* A thread has v_each elements, which are aligned to their size and divide v_dim, of v_heads heads of the H at a time: 4 of
-	 * H; 2 or 1 of H or 4; or, if H is 2 or 4, 2 of H / 2. */
-	uint8_t v_each, v_heads;
+	bool aligned_queries, aligned_keys, aligned_values; /* all vectors of heads, to 16 bytes */
 };
 /* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL: not so
  * many). */
 typedef GPU_LAUNCHER(gpu_attend_fn, struct gpu_attend);
 extern gpu_attend_fn *const gpu_attend[2][2][4];
-size_t gpu_attend_shared(uint32_t heads, uint32_t k_dim); /* shared memory of a block */
+size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim); /* shared memory of a block */
 
 /* Folds the blocks in order. before: what an earlier launch left in after, with its vectors in out; NULL: these are the first
  * blocks. after: NULL: these are the last ones. grid.x: v_dim / GPU_FOLD_THREADS; grid.y: n_heads; grid.z: rows. */
