@@ -15,7 +15,8 @@
 #define STEP GPU_LANES /* elements of a key that its four threads read together */
 #define QUAD 4u	       /* positions whose weights are read together */
 #define QUADS 4u       /* between two jumps */
-#define FOLD_AHEAD 16u
+#define FOLD_AHEAD 64u /* blocks whose vectors the fold reads before it needs them; divides GPU_FOLD_THREADS */
+#define FOLD_EACH 16u  /* of them at a time, so that a row of few blocks does not pay for all */
 #define ABSORB_AHEAD 16u
 #define LOWEST (-FLT_MAX) /* as ATTN_LOWEST of cpu_kernels.h */
 
@@ -599,56 +600,102 @@ size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim)
 
 /* ---- The fold ---- */
 
+#define FOLD_WARPS (GPU_FOLD_THREADS / GPU_WARP)
+
 /* What a head has so far. */
 struct head {
 	float max, sum, value;
 };
 
-/* Of up to GPU_FOLD_THREADS blocks; shared memory. */
-struct factors {
-	float *most, *keep, *add, *sum;
+/* n blocks, at most GPU_FOLD_THREADS. */
+struct fold {
+	const float *max, *sum;
+	const unsigned char *vector; /* the thread's element */
+	uint32_t stride, n;	     /* stride: bytes from a block's vector to the next one's */
+	/* Shared memory: [GPU_FOLD_THREADS] what to keep of what is before a block, what to add of it, its sum; [FOLD_WARPS] */
+	gpu_f4 *factor;
+	float *greatest;
 };
 
-/* Thread i: block i of n. The head's maximum changes to what it is behind them; low and high are those around block i. */
-GPU_FN void fold_factors(const struct factors *f, const float *max, const float *sum, unsigned n, struct head *h)
+/* The greatest of the lanes up to this one. */
+GPU_FN float greatest_so_far(float v)
 {
-	const unsigned t = gpu_thread();
-	const float mine = t < n ? max[t] : LOWEST;
-	float low, high;
+	GPU_UNROLL
+	for (unsigned by = 1; by < GPU_WARP; by *= 2)
+		v = gpu_max(gpu_shuffle_from(v, gpu_lane() >= by ? gpu_lane() - by : gpu_lane()), v);
+	return v;
+}
 
-	f->most[t] = mine;
+/* Thread i: block i of n, which has max and sum. The head's maximum changes to what it is behind them; low and high are those around
+ * block i. */
+GPU_FN void fold_factors(const struct fold *f, float max, float sum, struct head *h)
+{
+	const float so_far = greatest_so_far(max), before = gpu_shuffle_from(so_far, gpu_lane() > 0 ? gpu_lane() - 1 : 0);
+	float low = h->max, high, all = h->max;
+	gpu_f4 factor;
+
+	if (gpu_lane() == GPU_WARP - 1)
+		f->greatest[gpu_warp()] = so_far;
 	gpu_sync();
-	for (unsigned by = 1; by < n; by *= 2) { /* the greatest of blocks 0 to t */
-		const float before = t >= by ? f->most[t - by] : LOWEST;
+	GPU_UNROLL
+	for (unsigned i = 0; i < FOLD_WARPS; i++) {
+		const float most = f->greatest[i];
 
-		gpu_sync();
-		f->most[t] = gpu_max(before, f->most[t]);
-		gpu_sync();
+		all = gpu_max(all, most); /* a sink that is no number loses */
+		low = i < gpu_warp() ? gpu_max(low, most) : low;
 	}
-	low = t > 0 ? gpu_max(h->max, f->most[t - 1]) : h->max;
-	high = gpu_max(h->max, f->most[t]);
-	f->keep[t] = gpu_exp(low - high);
-	f->add[t] = gpu_exp(mine - high);
-	f->sum[t] = t < n ? sum[t] : 0;
-	h->max = gpu_max(h->max, f->most[n - 1]);
+	low = gpu_lane() > 0 ? gpu_max(low, before) : low;
+	high = gpu_max(low, max);
+	factor.x = gpu_exp(low - high), factor.y = gpu_exp(max - high), factor.z = sum, factor.w = 0;
+	f->factor[gpu_thread()] = factor; /* behind a barrier that follows what read those of the blocks before */
+	h->max = all;
 	gpu_sync();
 }
 
-/* Blocks [i, i + n); all: n is FOLD_AHEAD. */
-GPU_FN void fold_blocks(const bool all, const struct factors *f, unsigned i, unsigned n, const float *vector, size_t stride, struct head *h)
+/* x: the element of FOLD_EACH blocks from i on, if there are such; those behind the last one are as it. */
+GPU_FN void read_vectors(const struct fold *f, unsigned i, float *x)
 {
+	if (i >= f->n)
+		return;
+	GPU_UNROLL
+	for (unsigned u = 0; u < FOLD_EACH; u++)
+		x[u] = *(const float *)(const void *)(f->vector + (size_t)((i + u < f->n ? i + u : f->n - 1) * f->stride));
+}
+
+/* FOLD_EACH blocks from i on, in order. */
+GPU_FN void fold_blocks(const struct fold *f, unsigned i, const float *x, struct head *h)
+{
+	if (i >= f->n)
+		return;
+	GPU_UNROLL
+	for (unsigned u = 0; u < FOLD_EACH; u++) {
+		const gpu_f4 by = f->factor[i + u]; /* all are there: so they can be read ahead */
+
+		if (i + u < f->n) {
+			h->sum = fmaf(by.z, by.y, h->sum * by.x);
+			h->value = fmaf(x[u], by.y, h->value * by.x);
+		}
+	}
+}
+
+/* All loads of the first FOLD_AHEAD blocks begin before what waits for one of them. */
+GPU_FN void fold_some(const struct fold *f, struct head *h)
+{
+	const unsigned t = gpu_thread();
+	const float max = t < f->n ? f->max[t] : LOWEST, sum = t < f->n ? f->sum[t] : 0;
 	float x[FOLD_AHEAD];
 
 	GPU_UNROLL
-	for (unsigned u = 0; u < FOLD_AHEAD; u++)
-		x[u] = vector[(i + (all || u < n ? u : n - 1)) * stride];
-	gpu_sync_warp();
-	GPU_UNROLL
-	for (unsigned u = 0; u < FOLD_AHEAD; u++) {
-		if (!all && u >= n)
-			continue;
-		h->sum = fmaf(f->sum[i + u], f->add[i + u], h->sum * f->keep[i + u]);
-		h->value = fmaf(x[u], f->add[i + u], h->value * f->keep[i + u]);
+	for (unsigned at = 0; at < FOLD_AHEAD; at += FOLD_EACH)
+		read_vectors(f, at, x + at);
+	fold_factors(f, max, sum, h);
+	GPU_NO_UNROLL
+	for (unsigned i = 0; i < f->n; i += FOLD_AHEAD) {
+		GPU_UNROLL
+		for (unsigned at = 0; at < FOLD_AHEAD; at += FOLD_EACH) {
+			fold_blocks(f, i + at, x + at, h);
+			read_vectors(f, i + at + FOLD_AHEAD, x + at);
+		}
 	}
 }
 
@@ -659,8 +706,7 @@ GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 	const uint32_t position = a.rows[gpu_block_z()].position;
 	const uint32_t all = position / BLOCK - first_seen(position, a.window) / BLOCK + 1;
 	const uint32_t left = all > a.parts.first ? all - a.parts.first : 0, n = left < a.parts.n ? left : a.parts.n;
-	float *shared = (float *)(void *)gpu_shared(), *out = a.out + head * a.v_dim + d;
-	const struct factors f = { shared, shared + GPU_FOLD_THREADS, shared + 2 * GPU_FOLD_THREADS, shared + 3 * GPU_FOLD_THREADS };
+	float *out = a.out + head * a.v_dim + d;
 	struct head h = { LOWEST, 0, 0 };
 
 	if (a.before != NULL) {
@@ -668,18 +714,18 @@ GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 	} else if (a.sinks != NULL) {
 		h.max = a.sinks[gpu_block_y()], h.sum = 1;
 	}
+	GPU_NO_UNROLL
 	for (uint32_t first = 0; first < n; first += GPU_FOLD_THREADS) {
-		const unsigned here = n - first < GPU_FOLD_THREADS ? n - first : GPU_FOLD_THREADS;
-		const float *vector = a.parts.vector + (part + first) * a.v_dim + d;
-		unsigned i = 0;
+		struct fold f;
 
-		fold_factors(&f, a.parts.max + part + first, a.parts.sum + part + first, here, &h);
-		GPU_NO_UNROLL
-		for (; i + FOLD_AHEAD <= here; i += FOLD_AHEAD)
-			fold_blocks(true, &f, i, FOLD_AHEAD, vector, a.v_dim, &h);
-		if (i < here)
-			fold_blocks(false, &f, i, here - i, vector, a.v_dim, &h);
-		gpu_sync();
+		f.max = a.parts.max + part + first;
+		f.sum = a.parts.sum + part + first;
+		f.vector = (const unsigned char *)(const void *)(a.parts.vector + (part + first) * a.v_dim + d);
+		f.stride = a.v_dim * (uint32_t)sizeof(float);
+		f.n = n - first < GPU_FOLD_THREADS ? n - first : GPU_FOLD_THREADS;
+		f.factor = (gpu_f4 *)(void *)gpu_shared();
+		f.greatest = (float *)(void *)(f.factor + GPU_FOLD_THREADS);
+		fold_some(&f, &h);
 	}
 	if (element < a.v_dim)
 		*out = a.after != NULL ? h.value : gpu_canonical(h.value / h.sum);

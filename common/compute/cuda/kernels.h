@@ -383,7 +383,7 @@ size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim); /* s
 /* Folds the blocks in order. before: what an earlier launch left in after, with its vectors in out; NULL: these are the first
  * blocks. after: NULL: these are the last ones. grid.x: v_dim / GPU_FOLD_THREADS; grid.y: n_heads; grid.z: rows. */
 #define GPU_FOLD_THREADS 128u
-#define GPU_FOLD_SHARED (4 * 4 * GPU_FOLD_THREADS) /* bytes */
+#define GPU_FOLD_SHARED (4 * 4 * GPU_FOLD_THREADS + GPU_FOLD_THREADS / 8) /* bytes: factors, and a float of each warp */
 struct gpu_attend_fold {
 	const struct gpu_row *rows;
 	struct gpu_attend_parts parts;
