@@ -9,7 +9,7 @@ struct texts {
 	uint32_t tables, ctx, table_pages, places;
 };
 
-enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19, MAX_PLACES = 64 };
+enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19, MAX_PLACES = 600 };
 static const struct texts short_texts = { TABLES, CTX, TABLE_PAGES, PLACES };
 
 static char *row_of(const struct bench *b, const struct od_stream *s, const struct od_row_info *row)
@@ -340,6 +340,8 @@ static void op_attend_long(void **state)
 		{ { 257, 1, 128, 128, false, 0.1f, true }, { 16, 5, { 1, 700, 11, 12 }, 16 } },
 		{ { 0, 4, 48, 32, false, -0.3f, false }, { 8, 7, { 1, 800, 13, 13 }, 8 } },
 		{ { 256, 2, 128, 128, false, 0.1f, false }, { 2, 4, { 1, 520, 9, 9 }, 16 } },
+		{ { 0, 2, 80, 96, false, 0.1f, false }, { 8, 5, { 1, 900, 15, 15 }, 16 } },
+		{ { 300, 1, 192, 264, false, 0.07f, true }, { 8, 5, { 1, 800, 13, 13 }, 32 } },
 		{ { 0, 1, 128, 8, false, 0.1f, false }, { 128, 1, { 1, 1030, 17, 17 }, 16 } },
 		/* MLA, and its like with other numbers of heads */
 		{ { 0, 1, 576, 512, true, 0.05f, false }, { 16, 2, { 1, 300, 5, 5 }, 0 } },
@@ -348,6 +350,8 @@ static void op_attend_long(void **state)
 		{ { 0, 1, 64, 512, false, 0.05f, true }, { 4, 2, { 1, 270, 5, 5 }, 16 } },
 		{ { 0, 1, 520, 514, true, 0.05f, false }, { 1, 2, { 1, 300, 5, 5 }, 16 } },
 		{ { 0, 1, 4160, 4096, true, 0.02f, false }, { 5, 2, { 1, 60, 1, 1 }, 0 } },
+		/* more blocks than a GPU folds at a time */
+		{ { 0, 1, 4, 4, true, 0.5f, true }, { 2, 2, { 1, 33500, 524, 524 }, 0 } },
 		/* so many heads that one row's blocks are cut, too */
 		{ { 0, 1, 4, 128, false, 0.25f, true }, { 200, 1, { 1, 1100, 18, 18 }, 16 } },
 		{ { 700, 1, 4, 128, false, 0.25f, false }, { 201, 2, { 1, 900, 15, 15 }, 16 } },
