@@ -130,7 +130,7 @@ GPU_FN void copy_slowly(const bool bf16, unsigned char *to, const unsigned char 
 GPU_FN void copy_unit(const bool bf16, bool aligned, unsigned char *to, const unsigned char *from, uint32_t at, uint32_t bytes)
 {
 	if (aligned && at + UNIT <= bytes)
-		gpu_copy_16(to, from);
+		gpu_copy_16(gpu_shared_address(to), from);
 	else
 		copy_slowly(bf16, to, from, at < bytes ? bytes - at : 0);
 }
@@ -205,7 +205,8 @@ GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const
 	if (w->a->aligned_keys && s.piece < bytes / KEY_PIECE) {
 		GPU_UNROLL
 		for (unsigned i = 0; i < N; i++)
-			gpu_copy_16(gpu_shared() + (i % 2 ? odd : even) + i * ROWS * KEY_PIECE, from + (size_t)(i * ROWS) * row_bytes);
+			gpu_copy_16(gpu_shared_address(gpu_shared()) + (i % 2 ? odd : even) + i * ROWS * KEY_PIECE,
+				    from + (size_t)(i * ROWS) * row_bytes);
 		return;
 	}
 	GPU_NO_UNROLL
@@ -255,7 +256,7 @@ GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, con
 	if (w->a->aligned_values && s.piece < bytes / VALUE_PIECE) {
 		GPU_UNROLL
 		for (unsigned i = 0; i < N; i++)
-			gpu_copy_16(to + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes);
+			gpu_copy_16(gpu_shared_address(to) + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes);
 		return;
 	}
 	GPU_NO_UNROLL
