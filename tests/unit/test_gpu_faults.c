@@ -193,7 +193,7 @@ static void check_refused(unsigned n_norms, bool cut)
 		if (at <= n_norms)
 			assert_says(&err, "cuda:0 emulated GPU: gpu_norm: out of memory");
 		else
-			assert_says(&err, at == n_norms + 1 ? "gpu_sort: out of memory" : "gpu_expert");
+			assert_says(&err, at == n_norms + 1 ? "gpu_sort_few: out of memory" : "gpu_expert");
 		assert_true(od_device_failures(s.d) == 1);
 		assert_true(first_y(&s) == Y_BEFORE);
 		assert_int_equal(step(&s, n_norms, cut, &err), OD_OK);

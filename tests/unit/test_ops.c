@@ -724,7 +724,7 @@ static void op_ffn_planes(void **state)
 
 /* ---- experts whose rows the device sorts ---- */
 
-enum { N_EXPERTS = 6, TOP_K = 3 };
+enum { N_EXPERTS = 6, TOP_K = 3, MANY_EXPERTS = 48, MANY_K = 33 };
 
 /* Expert 0 for nobody, 5 for all but one row, the others for some. */
 static struct od_ref lay_choices(struct bench *b)
@@ -737,45 +737,70 @@ static struct od_ref lay_choices(struct bench *b)
 	return lay(b, choice, sizeof(choice));
 }
 
-/* Expert i has weights of kind first + 2 * i, and the next ones. */
-static void check_experts(void **state, enum od_profile p, int first)
+/* Expert 0 for nobody, all others for most rows. */
+static struct od_ref lay_many_choices(struct bench *b)
+{
+	uint16_t choice[ROWS][MANY_K];
+
+	for (size_t r = 0; r < ROWS; r++)
+		for (size_t k = 0; k < MANY_K; k++)
+			choice[r][k] = (uint16_t)(1 + (7 * r + 11 * k) % (MANY_EXPERTS - 1));
+	return lay(b, choice, sizeof(choice));
+}
+
+/* e [n]: laid. */
+static void check_experts(struct bench *b, const struct expert *e, uint32_t n, uint32_t top_k, struct od_ref choices)
 {
 	struct od_op op = { .kind = OD_OP_EXPERTS, .n_rows = ROWS };
 	struct od_op_experts *o = &op.experts;
-	struct expert e[N_EXPERTS];
-	struct od_expert list[N_EXPERTS];
+	struct od_expert list[MANY_EXPERTS];
 	const uint16_t *choice;
-	struct bench b;
 
-	bench_open(&b, state, p);
-	for (int i = 0; i < N_EXPERTS; i++) {
-		lay_expert(&b, &e[i], first + 2 * i);
+	for (uint32_t i = 0; i < n; i++)
 		list[i] = e[i].e;
-	}
-	*o = (struct od_op_experts){ .expert = list, .x = lay_floats(&b, ROWS * FFN_HIDDEN), .choice = lay_choices(&b),
-				     .y = lay_dirt(&b, ROWS * TOP_K * FFN_HIDDEN * sizeof(float)),
-				     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS,
-										        TOP_K, ROWS)),
-				     .n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
-	expect(&b);
-	choice = wanted(&b, o->choice);
-	for (size_t i = 0; i < ROWS * TOP_K; i++)
-		ffn_by_hand(&b, &e[choice[i]], o->act, true, wanted_f32(&b, o->x) + i / TOP_K * FFN_HIDDEN,
-			    wanted_f32(&b, o->y) + i * FFN_HIDDEN, 1);
-	by_row(&b, &o->x, FFN_HIDDEN * sizeof(float));
-	by_row(&b, &o->choice, TOP_K * sizeof(uint16_t));
-	by_row(&b, &o->y, TOP_K * FFN_HIDDEN * sizeof(float));
-	check_op(&b, &op, "experts");
-	bench_close(&b);
+	*o = (struct od_op_experts){ .expert = list, .x = lay_floats(b, ROWS * FFN_HIDDEN), .choice = choices,
+				     .y = lay_dirt(b, ROWS * top_k * FFN_HIDDEN * sizeof(float)),
+				     .scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, n, top_k, ROWS)),
+				     .n_experts = n, .top_k = top_k, .hidden = FFN_HIDDEN, .act = act_of(1) };
+	expect(b);
+	choice = wanted(b, o->choice);
+	for (size_t i = 0; i < (size_t)ROWS * top_k; i++)
+		ffn_by_hand(b, &e[choice[i]], o->act, true, wanted_f32(b, o->x) + i / top_k * FFN_HIDDEN,
+			    wanted_f32(b, o->y) + i * FFN_HIDDEN, 1);
+	by_row(b, &o->x, FFN_HIDDEN * sizeof(float));
+	by_row(b, &o->choice, top_k * sizeof(uint16_t));
+	by_row(b, &o->y, top_k * FFN_HIDDEN * sizeof(float));
+	check_op(b, &op, "experts");
 }
 
-/* Together they have weights of all kinds. */
+/* Expert i has weights of kind first + 2 * i, and the next ones: together all kinds. */
 static void op_experts(void **state)
 {
+	struct expert e[N_EXPERTS];
+	struct bench b;
+
 	FOR_PROFILES(p) {
-		check_experts(state, p, 1);
-		check_experts(state, p, 5);
+		for (int first = 1; first <= 5; first += 4) {
+			bench_open(&b, state, p);
+			for (int i = 0; i < N_EXPERTS; i++)
+				lay_expert(&b, &e[i], first + 2 * i);
+			check_experts(&b, e, N_EXPERTS, TOP_K, lay_choices(&b));
+			bench_close(&b);
+		}
 	}
+}
+
+/* As many pairs as a GPU sorts in several ways: of 64 rows more than its block holds at once. */
+static void op_many_experts(void **state)
+{
+	static struct expert e[MANY_EXPERTS];
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (int i = 0; i < MANY_EXPERTS; i++)
+		lay_expert(&b, &e[i], 0);
+	check_experts(&b, e, MANY_EXPERTS, MANY_K, lay_many_choices(&b));
+	bench_close(&b);
 }
 
 /* k outputs of experts, and what all rows share: as it is, or through a gate; norms of them, and of both. */
@@ -1191,6 +1216,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_norm),	   ON_ALL_TABLES(op_linear),	     ON_ALL_TABLES(op_route),
 		ON_ALL_TABLES(op_ffn),	   ON_ALL_TABLES(op_experts),	     ON_ALL_TABLES(op_combine),
+		ON_ALL_TABLES(op_many_experts),
 #ifndef FEW_TESTS /* what else there is needs no other number of rows */
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),	     ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),

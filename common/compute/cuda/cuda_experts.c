@@ -226,9 +226,10 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	const uint64_t together = od_experts_together(o->top_k, op->n_rows);
 	const struct od_cuda_table *table;
 	char *at = od_cuda_at(o->scratch);
-	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .end = (uint32_t *)(void *)(at + p.end),
-				 .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault, .n_rows = op->n_rows, .top_k = o->top_k,
-				 .n_experts = o->n_experts, .rows = 1, .together = (uint32_t)together };
+	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
+				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
+				 .together = (uint32_t)together };
+	const bool few = pairs <= GPU_SORT_FEW;
 	struct round r = { .c = c };
 	struct lists l;
 
@@ -245,7 +246,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	}
 	sort.tile = l.tile;
 	sort.tiles_before = l.tiles_before;
-	od_cuda_launched(c, gpu_sort(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, (GPU_SORT_THREADS / 32 + 1) * sizeof(uint32_t), &sort),
+	od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), &sort),
 			 "sort by expert");
 	r.table = table;
 	r.most_tiles = l.most_tiles;

@@ -1,7 +1,11 @@
 /* Which rows go to which expert, and what is done to them beside products (OD_OP_EXPERTS). */
 #include "common/compute/cuda/gpu_rows.h"
+#include "common/compute/cuda/gpu_sort.h"
 
-/* Sum of v of the threads before this one; *all: of all. shared: [GPU_SORT_THREADS / GPU_WARP + 1]. */
+#define CHUNK 2048u /* choices in shared memory at a time; a multiple of 8 */
+#define SUMS (GPU_SORT_THREADS / GPU_WARP) /* a multiple of 4: choices follow */
+
+/* Sum of v of the threads before this one; *all: of all. shared: [SUMS]. */
 GPU_FN uint32_t sum_before(uint32_t v, uint32_t *shared, uint32_t *all)
 {
 	const uint32_t sum = gpu_sum_up(v);
@@ -22,12 +26,14 @@ GPU_FN uint32_t sum_before(uint32_t v, uint32_t *shared, uint32_t *all)
 /* Whether choice i is out of range, or the same as an earlier one of its row. */
 GPU_FN uint32_t fault_of(const struct gpu_sort *a, uint32_t i)
 {
+	bool twice = false;
+
 	if (a->choice[i] >= a->n_experts)
 		return GPU_FAULT_RANGE;
+	GPU_UNROLL_N(8) /* without a way out, so that reads do not wait for each other */
 	for (uint32_t j = i / a->top_k * a->top_k; j < i; j++)
-		if (a->choice[j] == a->choice[i])
-			return GPU_FAULT_TWICE;
-	return 0;
+		twice |= a->choice[j] == a->choice[i];
+	return twice ? GPU_FAULT_TWICE : 0;
 }
 
 /* The first fault of the first kernel that has one is told. Only this thread writes it, since all kernels that sort are in one stream;
@@ -83,29 +89,99 @@ GPU_FN void put_tiles(const struct gpu_sort *a, uint32_t expert, uint32_t begin,
 	}
 }
 
+/* No round has tiles. */
+GPU_FN void begin_rounds(const struct gpu_sort *a)
+{
+	for (uint32_t i = gpu_thread(); i <= (a->n_rows * a->top_k + a->together - 1) / a->together; i += gpu_threads())
+		a->tiles_before[i] = 0;
+}
+
+/* Choices in shared memory: [CHUNK] of them at a time. */
+struct chunk {
+	uint32_t *at; /* two in a word */
+	uint32_t first, n;
+};
+
+#define NO_EXPERT 0xffffu
+
+/* The chunk that begins with choice `first`; it is there already if it is the only one. All threads. */
+GPU_FN void read_chunk(const struct gpu_sort *a, struct chunk *c, uint32_t first)
+{
+	const uint32_t pairs = a->n_rows * a->top_k;
+	uint16_t *to = (uint16_t *)(void *)c->at;
+
+	if (c->n == pairs)
+		return;
+	c->first = first;
+	c->n = pairs - first < CHUNK ? pairs - first : CHUNK;
+	gpu_sync();
+	for (uint32_t i = gpu_thread(); i < (c->n + 7) / 8 * 8; i += GPU_SORT_THREADS)
+		to[i] = i < c->n ? a->choice[first + i] : NO_EXPERT;
+	gpu_sync();
+}
+
+/* A bit for each of choices [i, i + 8) of the chunk that is expert e. */
+GPU_FN uint32_t found_in(const struct chunk *c, uint32_t i, uint32_t e)
+{
+	const gpu_u4 v = gpu_shared_16(c->at + i / 2);
+	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
+	uint32_t found = 0;
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < 4; j++) {
+		found |= (word[j] & 0xffffu) == e ? 1u << 2 * j : 0;
+		found |= word[j] >> 16 == e ? 2u << 2 * j : 0;
+	}
+	return found;
+}
+
+GPU_FN uint32_t count_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t e)
+{
+	uint32_t n = 0;
+
+	for (uint32_t first = 0; first < a->n_rows * a->top_k; first += CHUNK) {
+		read_chunk(a, c, first);
+		GPU_UNROLL_N(2)
+		for (uint32_t i = 0; e < a->n_experts && i < c->n; i += 8)
+			n += gpu_popcount(found_in(c, i, e));
+	}
+	return n;
+}
+
+/* The n pairs of expert e, in order. */
+GPU_FN void put_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t e, uint32_t n, uint32_t *pair)
+{
+	for (uint32_t first = 0; first < a->n_rows * a->top_k; first += CHUNK) {
+		read_chunk(a, c, first);
+		for (uint32_t i = 0; n > 0 && i < c->n; i += 8) {
+			uint32_t found = found_in(c, i, e);
+
+			for (uint32_t j = first + i; found != 0; j++, found >>= 1) {
+				if ((found & 1) == 0)
+					continue;
+				*pair++ = j;
+				n--;
+			}
+		}
+	}
+}
+
+/* Many pairs: a thread for each expert. */
 GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 {
-	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), pairs = a.n_rows * a.top_k, done = 0, tiles = 0;
-	const uint32_t rounds = (pairs + a.together - 1) / a.together;
+	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), done = 0, tiles = 0;
+	struct chunk c = { shared + SUMS, 0, 0 };
 
-	for (uint32_t i = gpu_thread(); i <= rounds; i += GPU_SORT_THREADS)
-		a.tiles_before[i] = 0;
+	begin_rounds(&a);
 	if (!choices_are_valid(&a, shared))
 		return;
-	/* A thread for each expert: it finds its rows in order. */
 	for (uint32_t first = 0; first < a.n_experts; first += GPU_SORT_THREADS) {
-		const uint32_t e = first + gpu_thread();
-		uint32_t n = 0, begin, all, mine, before;
+		const uint32_t e = first + gpu_thread(), n = count_pairs(&a, &c, e);
+		uint32_t begin, all, mine, before;
 
-		for (uint32_t i = 0; e < a.n_experts && i < pairs; i++)
-			n += a.choice[i] == e;
 		begin = done + sum_before(n, shared, &all);
 		done += all;
-		for (uint32_t i = 0, at = begin; n > 0 && i < pairs; i++)
-			if (a.choice[i] == e)
-				a.pair[at++] = i;
-		if (e < a.n_experts)
-			a.end[e] = begin + n;
+		put_pairs(&a, &c, e, n, a.pair + begin);
 		mine = tiles_in(&a, begin, begin + n);
 		before = tiles + sum_before(mine, shared, &all);
 		put_tiles(&a, e, begin, begin + n, a.tile + before);
@@ -116,7 +192,24 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 	}
 	gpu_sync();
 	if (gpu_thread() == 0)
-		a.tiles_before[rounds] = tiles;
+		a.tiles_before[(a.n_rows * a.top_k + a.together - 1) / a.together] = tiles;
+}
+
+GPU_KERNEL(gpu_sort_few, struct gpu_sort, GPU_SORT_FEW)
+{
+	struct gpu_sort_room *room = (struct gpu_sort_room *)(void *)gpu_shared();
+	const uint32_t expert = gpu_thread() < a.n_rows * a.top_k ? a.choice[gpu_thread()] : 0;
+
+	if (gpu_sort_pairs(&a, room, expert))
+		return;
+	begin_rounds(&a);
+	if (gpu_thread() == 0)
+		tell_fault(&a);
+}
+
+size_t gpu_sort_shared(bool few)
+{
+	return few ? sizeof(struct gpu_sort_room) : SUMS * sizeof(uint32_t) + CHUNK * sizeof(uint16_t);
 }
 
 /* The block's pair of a round; false: there is none. */

@@ -145,9 +145,9 @@ struct gpu_tile {
 /* Sorts pairs by expert, then by row, and cuts them into tiles of at most `rows` pairs that end where a round of `together`
  * pairs does. One block. A choice that is out of range, or there twice in a row, is a fault; then there are no tiles. */
 #define GPU_SORT_THREADS 1024u
+#define GPU_SORT_FEW 128u
 struct gpu_sort {
 	const uint16_t *choice; /* [n_rows][top_k] */
-	uint32_t *end;		/* [n_experts] */
 	uint32_t *pair;		/* [n_rows * top_k]: row * top_k + rank */
 	struct gpu_tile *tile;	/* [all] */
 	uint32_t *tiles_before; /* [rounds + 1]: of each round, and all */
@@ -155,6 +155,8 @@ struct gpu_sort {
 	uint32_t n_rows, top_k, n_experts, rows, together;
 };
 GPU_LAUNCHER(gpu_sort, struct gpu_sort);
+GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW pairs */
+size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
  * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs (times two for gate and up). */
