@@ -108,7 +108,7 @@ static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t 
 
 /* ---- grouped-query attention ---- */
 
-enum { HEADS = 6, KV_HEADS = 2, NONE = 0, EACH_HEAD, ALL_HEADS };
+enum { HEADS = 6, KV_HEADS = 2, STORE_HEADS = 18, STORE_KV_HEADS = 9, NONE = 0, EACH_HEAD, ALL_HEADS };
 
 struct store {
 	uint32_t k_dim, v_dim, dims;
@@ -138,28 +138,28 @@ static void clip_by_hand(float *u, size_t n, float most)
 
 static void store_row_by_hand(const struct bench *b, const struct store *s, const struct od_op_rope_store *o, size_t r)
 {
-	const size_t q_n = (size_t)HEADS * s->k_dim, k_n = (size_t)KV_HEADS * s->k_dim, v_n = (size_t)KV_HEADS * s->v_dim;
+	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim, v_n = (size_t)STORE_KV_HEADS * s->v_dim;
 	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + r;
 	float *q = wanted_f32(b, o->q) + r * q_n, *k, *v;
 
-	norm_by_hand(b, s, q, o->q_norm, HEADS);
+	norm_by_hand(b, s, q, o->q_norm, STORE_HEADS);
 	clip_by_hand(q, q_n, s->clip);
-	turn_by_hand(b, &o->turn, r, q, HEADS, s->k_dim);
+	turn_by_hand(b, &o->turn, r, q, STORE_HEADS, s->k_dim);
 	if (s->q_alone)
 		return;
 	k = wanted_f32(b, o->k) + r * k_n;
 	v = wanted_f32(b, o->v) + r * v_n;
-	norm_by_hand(b, s, k, o->k_norm, KV_HEADS);
+	norm_by_hand(b, s, k, o->k_norm, STORE_KV_HEADS);
 	clip_by_hand(k, k_n, s->clip);
 	clip_by_hand(v, v_n, s->clip);
-	turn_by_hand(b, &o->turn, r, k, KV_HEADS, s->k_dim);
+	turn_by_hand(b, &o->turn, r, k, STORE_KV_HEADS, s->k_dim);
 	store_by_hand(o->keys.dtype, row_of(b, &o->keys, row), k, k_n);
 	store_by_hand(o->values.dtype, row_of(b, &o->values, row), v, v_n);
 }
 
 static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 {
-	const size_t q_n = (size_t)HEADS * s->k_dim, k_n = (size_t)KV_HEADS * s->k_dim, v_n = (size_t)KV_HEADS * s->v_dim;
+	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim, v_n = (size_t)STORE_KV_HEADS * s->v_dim;
 	struct od_op op = { .kind = OD_OP_ROPE_STORE, .n_rows = ROWS };
 	struct od_op_rope_store *o = &op.rope_store;
 	struct od_row_info rows[ROWS];
@@ -171,7 +171,7 @@ static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 					.k = lay_floats(b, ROWS * k_n), .v = lay_floats(b, ROWS * v_n),
 					.turn = lay_turn(b, s->dims, s->neighbours), .norm_row = s->norm == ALL_HEADS,
 					.eps = 1e-4f, .clip = s->clip, .keys = lay_stream(b, &short_texts, tables, t, k_n, 16),
-					.values = lay_stream(b, &short_texts, tables, t, v_n, 32), .n_heads = HEADS, .n_kv_heads = KV_HEADS,
+					.values = lay_stream(b, &short_texts, tables, t, v_n, 32), .n_heads = STORE_HEADS, .n_kv_heads = STORE_KV_HEADS,
 					.k_dim = s->k_dim, .v_dim = s->v_dim };
 	if (s->norm != NONE) {
 		o->q_norm = lay_floats(b, s->norm == ALL_HEADS ? q_n : s->k_dim);

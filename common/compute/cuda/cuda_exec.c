@@ -52,15 +52,16 @@ static void norm(struct od_cuda_device *c, const struct od_op *op)
 static void rope_store(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_rope_store *o = &op->rope_store;
-	const uint32_t q = o->n_heads * o->k_dim, k = o->n_kv_heads * o->k_dim;
+	const uint32_t most = o->n_heads > o->n_kv_heads ? o->n_heads : o->n_kv_heads, heads = o->norm_row ? most : GPU_ROPE_HEADS;
+	const unsigned blocks = od_cuda_blocks(o->n_heads, heads) + (o->k.buf != NULL ? 2 * od_cuda_blocks(o->n_kv_heads, heads) : 0);
 	const struct gpu_rope_store a = {
 		.rows = od_cuda_at(o->rows), .q = od_cuda_at(o->q), .k = od_cuda_at(o->k), .v = od_cuda_at(o->v), .turn = turn_of(&o->turn),
 		.q_norm = od_cuda_at(o->q_norm), .k_norm = od_cuda_at(o->k_norm), .norm_row = o->norm_row, .v_norm = o->v_norm,
 		.eps = o->eps, .clip = o->clip, .keys = od_cuda_kv(&o->keys), .values = od_cuda_kv(&o->values), .n_heads = o->n_heads,
-		.n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim,
+		.n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim, .heads = heads,
 	};
 
-	LAUNCH(c, gpu_rope_store, 1, op->n_rows, gpu_row_shared(!o->norm_row ? 0 : q > k ? q : k), a);
+	LAUNCH(c, gpu_rope_store, blocks, op->n_rows, gpu_row_shared(o->norm_row ? most * o->k_dim : 0), a);
 }
 
 static void latent_store(struct od_cuda_device *c, const struct od_op *op)

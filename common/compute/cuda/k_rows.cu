@@ -122,23 +122,40 @@ GPU_FN float clip(float u, float most)
 
 GPU_FN void clip_all(float *u, unsigned n, float most)
 {
-	for (unsigned i = gpu_thread(); most != 0 && i < n; i += gpu_threads())
+	for (unsigned i = gpu_thread(); i < n; i += gpu_threads())
 		u[i] = clip(u[i], most);
 }
+
+#define TURN_EACH 4u /* pairs of a thread, whose loads are under way together */
 
 /* The first pair of a head's that thread i of n turns, and so on. */
 GPU_FN void turn_heads(float *u, unsigned n_heads, unsigned head_dim, const struct gpu_turn *t, const float *cos_sin)
 {
-	const unsigned half = t->dims / 2;
+	const unsigned half = t->dims / 2, n = n_heads * half;
 
-	for (unsigned at = gpu_thread(); at < n_heads * half; at += gpu_threads()) {
-		const unsigned i = at % half;
-		float *head = u + (size_t)(at / half) * head_dim;
-		float *first = head + (t->neighbours ? 2 * i : i), *second = head + (t->neighbours ? 2 * i + 1 : half + i);
-		const float x = *first, y = *second, c = cos_sin[i], s = cos_sin[half + i];
+	GPU_NO_UNROLL
+	for (unsigned begin = gpu_thread(); begin < n; begin += TURN_EACH * gpu_threads()) {
+		float *first[TURN_EACH], *second[TURN_EACH], x[TURN_EACH], y[TURN_EACH], c[TURN_EACH], s[TURN_EACH];
 
-		*first = x * c - y * s;
-		*second = y * c + x * s;
+		GPU_UNROLL
+		for (unsigned e = 0; e < TURN_EACH; e++) {
+			const unsigned at = begin + e * gpu_threads() < n ? begin + e * gpu_threads() : begin, i = at % half;
+			float *head = u + (size_t)(at / half) * head_dim;
+
+			first[e] = head + (t->neighbours ? 2 * i : i);
+			second[e] = head + (t->neighbours ? 2 * i + 1 : half + i);
+			x[e] = *first[e];
+			y[e] = *second[e];
+			c[e] = cos_sin[i];
+			s[e] = cos_sin[half + i];
+		}
+		GPU_UNROLL
+		for (unsigned e = 0; e < TURN_EACH; e++) {
+			if (begin + e * gpu_threads() >= n)
+				continue;
+			*first[e] = x[e] * c[e] - y[e] * s[e];
+			*second[e] = y[e] * c[e] + x[e] * s[e];
+		}
 	}
 }
 
@@ -149,15 +166,15 @@ GPU_FN unsigned char *kv_row(const struct gpu_kv *s, const struct gpu_row *row)
 	return s->pages + page * s->page_bytes + row->position % GPU_KV_PAGE * s->row_bytes;
 }
 
-GPU_FN void store_row(const struct gpu_kv *s, const struct gpu_row *row, const float *from, unsigned n)
+/* Elements of the row [first, first + n). */
+GPU_FN void store_row(uint32_t dtype, unsigned char *row, unsigned first, const float *from, unsigned n)
 {
-	unsigned char *to = kv_row(s, row);
-
+	GPU_UNROLL_N(4)
 	for (unsigned i = gpu_thread(); i < n; i += gpu_threads()) {
-		if (s->dtype == OD_BF16)
-			((uint16_t *)(void *)to)[i] = gpu_to_bf16(from[i]);
+		if (dtype == OD_BF16)
+			((uint16_t *)(void *)row)[first + i] = gpu_to_bf16(from[i]);
 		else
-			((float *)(void *)to)[i] = from[i];
+			((float *)(void *)row)[first + i] = from[i];
 	}
 }
 
@@ -170,35 +187,46 @@ GPU_FN void norm_heads(float *u, unsigned n_heads, unsigned head_dim, const floa
 		gpu_groups_rmsnorm(u, n_heads, head_dim, norm, eps);
 }
 
-GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_NORM_THREADS)
-{
-	const struct gpu_row *row = &a.rows[gpu_block_y()];
-	const unsigned q_n = a.n_heads * a.k_dim, k_n = a.n_kv_heads * a.k_dim, v_n = a.n_kv_heads * a.v_dim;
-	float *q = a.q + (size_t)gpu_block_y() * q_n, *k, *v;
-	const float *cos_sin = a.turn.angles + (size_t)gpu_block_y() * a.turn.dims;
+/* Some heads of q, k or v. */
+struct heads {
+	float *u;
+	const float *norm;
+	unsigned n, dim;
+	bool normed, together, turned;
+};
 
-	if (a.q_norm != NULL)
-		norm_heads(q, a.n_heads, a.k_dim, a.q_norm, a.norm_row, a.eps);
+GPU_FN void norm_and_turn(const struct gpu_rope_store *a, const struct heads *h)
+{
+	if (h->normed)
+		norm_heads(h->u, h->n, h->dim, h->norm, h->together, a->eps);
+	if (a->clip != 0) {
+		gpu_sync();
+		clip_all(h->u, h->n * h->dim, a->clip);
+	}
 	gpu_sync();
-	clip_all(q, q_n, a.clip);
-	gpu_sync();
-	turn_heads(q, a.n_heads, a.k_dim, &a.turn, cos_sin);
-	if (a.k == NULL)
+	if (h->turned)
+		turn_heads(h->u, h->n, h->dim, &a->turn, a->turn.angles + (size_t)gpu_block_y() * a->turn.dims);
+}
+
+GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
+{
+	const unsigned of_q = (a.n_heads + a.heads - 1) / a.heads, of_k = (a.n_kv_heads + a.heads - 1) / a.heads;
+	const bool is_q = gpu_block_x() < of_q, is_k = !is_q && gpu_block_x() - of_q < of_k;
+	const unsigned first = (gpu_block_x() - (is_q ? 0 : is_k ? of_q : of_q + of_k)) * a.heads, all = is_q ? a.n_heads : a.n_kv_heads;
+	const struct gpu_kv *to = is_k ? &a.keys : &a.values;
+	struct heads h = { is_q ? a.q : is_k ? a.k : a.v, is_q ? a.q_norm : is_k ? a.k_norm : NULL, all - first < a.heads ? all - first : a.heads,
+			   is_q || is_k ? a.k_dim : a.v_dim, false, a.norm_row && (is_q || is_k), is_q || is_k };
+	unsigned char *row = NULL;
+
+	h.u += ((size_t)gpu_block_y() * all + first) * h.dim;
+	h.normed = h.norm != NULL || (!h.turned && a.v_norm);
+	if (!is_q)
+		row = kv_row(to, &a.rows[gpu_block_y()]);
+	norm_and_turn(&a, &h);
+	if (is_q)
 		return;
-	k = a.k + (size_t)gpu_block_y() * k_n;
-	v = a.v + (size_t)gpu_block_y() * v_n;
-	if (a.k_norm != NULL)
-		norm_heads(k, a.n_kv_heads, a.k_dim, a.k_norm, a.norm_row, a.eps);
-	if (a.v_norm)
-		norm_heads(v, a.n_kv_heads, a.v_dim, NULL, false, a.eps);
 	gpu_sync();
-	clip_all(k, k_n, a.clip);
-	clip_all(v, v_n, a.clip);
-	gpu_sync();
-	turn_heads(k, a.n_kv_heads, a.k_dim, &a.turn, cos_sin);
-	gpu_sync();
-	store_row(&a.keys, row, k, k_n);
-	store_row(&a.values, row, v, v_n);
+	store_row(to->dtype, row, first * h.dim, h.u, h.n * h.dim);
 }
 
 GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
@@ -209,7 +237,7 @@ GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
 	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
 	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
 	gpu_sync();
-	store_row(&a.stream, &a.rows[gpu_block_y()], u, n);
+	store_row(a.stream.dtype, kv_row(&a.stream, &a.rows[gpu_block_y()]), 0, u, n);
 }
 
 /* ---- behind attention ---- */

@@ -279,7 +279,10 @@ struct gpu_turn {
 	bool neighbours;
 };
 
-/* A block of GPU_NORM_THREADS for each row. k NULL: q alone. */
+/* k NULL: q alone. A block has `heads` heads of q, k or v: GPU_ROPE_HEADS, or all if norm_row. grid.x: all blocks of q, of k, of v;
+ * grid.y: rows. */
+#define GPU_ROPE_THREADS 256u
+#define GPU_ROPE_HEADS 8u
 struct gpu_rope_store {
 	const struct gpu_row *rows;
 	float *q, *k, *v;
@@ -288,7 +291,7 @@ struct gpu_rope_store {
 	bool norm_row, v_norm;
 	float eps, clip;
 	struct gpu_kv keys, values;
-	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
+	uint32_t n_heads, n_kv_heads, k_dim, v_dim, heads;
 };
 GPU_LAUNCHER(gpu_rope_store, struct gpu_rope_store);
 
