@@ -41,21 +41,46 @@ GPU_FN float gpu_sum_with(const enum gpu_sum how, float sum, float x, float from
 	return how == GPU_SUM ? sum + d : fmaf(d, d, sum);
 }
 
-/* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. */
+/* Elements begin, begin + step, ... of x [n], GPU_EACH of them; begin < n. Of those behind the last one any. */
+GPU_FN void gpu_read_each(const float *x, unsigned n, unsigned begin, unsigned step, float *v)
+{
+	GPU_UNROLL
+	for (unsigned e = 0; e < GPU_EACH; e++)
+		v[e] = x[begin + e * step < n ? begin + e * step : begin];
+}
+
+/* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. The additions wait for each other, so the
+ * next elements are read meanwhile. */
 GPU_FN float gpu_lane_sum(const enum gpu_sum how, const float *x, unsigned n, float from, float sum)
 {
-	GPU_NO_UNROLL
-	for (unsigned begin = gpu_lane() % GPU_LANES; begin < n; begin += GPU_EACH * GPU_LANES) {
-		float v[GPU_EACH];
+	const unsigned step = GPU_EACH * GPU_LANES, lane = gpu_lane() % GPU_LANES;
+	const unsigned whole = n / step * step;
+	const float *at = x + lane;
+	float v[GPU_EACH], next[GPU_EACH];
 
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++)
-			v[e] = x[begin + e * GPU_LANES < n ? begin + e * GPU_LANES : begin];
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++)
-			if (begin + e * GPU_LANES < n)
+	if (whole > 0) {
+		gpu_read_each(at, step, 0, GPU_LANES, v);
+		GPU_UNROLL_N(2)
+		for (unsigned begin = step; begin < whole; begin += step, at += step) {
+			gpu_read_each(at + step, step, 0, GPU_LANES, next);
+			GPU_UNROLL
+			for (unsigned e = 0; e < GPU_EACH; e++)
 				sum = gpu_sum_with(how, sum, v[e], from);
+			GPU_UNROLL
+			for (unsigned e = 0; e < GPU_EACH; e++)
+				v[e] = next[e];
+		}
+		GPU_UNROLL
+		for (unsigned e = 0; e < GPU_EACH; e++)
+			sum = gpu_sum_with(how, sum, v[e], from);
 	}
+	if (whole + lane >= n)
+		return sum;
+	gpu_read_each(x, n, whole + lane, GPU_LANES, v);
+	GPU_UNROLL
+	for (unsigned e = 0; e < GPU_EACH; e++)
+		if (whole + lane + e * GPU_LANES < n)
+			sum = gpu_sum_with(how, sum, v[e], from);
 	return sum;
 }
 
@@ -71,17 +96,25 @@ GPU_FN float *gpu_row_piece(void)
 	return (float *)(void *)(gpu_shared() + GPU_ROW_HEAD);
 }
 
-GPU_FN void gpu_copy_piece(const float *x, unsigned n)
+/* x += add (unless NULL) on the way. */
+GPU_FN void gpu_copy_piece(float *x, const float *add, unsigned n)
 {
 	float *to = gpu_row_piece();
 
 	GPU_NO_UNROLL
 	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * gpu_threads()) {
-		float v[GPU_EACH];
+		float v[GPU_EACH], more[GPU_EACH];
 
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++)
-			v[e] = x[begin + e * gpu_threads() < n ? begin + e * gpu_threads() : begin];
+		gpu_read_each(x, n, begin, gpu_threads(), v);
+		if (add != NULL) {
+			gpu_read_each(add, n, begin, gpu_threads(), more);
+			GPU_UNROLL
+			for (unsigned e = 0; e < GPU_EACH; e++) {
+				v[e] += more[e];
+				if (begin + e * gpu_threads() < n)
+					x[begin + e * gpu_threads()] = v[e];
+			}
+		}
 		GPU_UNROLL
 		for (unsigned e = 0; e < GPU_EACH; e++)
 			if (begin + e * gpu_threads() < n)
@@ -90,8 +123,8 @@ GPU_FN void gpu_copy_piece(const float *x, unsigned n)
 }
 
 /* For the whole block. All threads bring the row to shared memory, since 16 lanes alone would wait for each of their loads; the first
- * warp adds. A row of one piece stays there until the next barrier but one. */
-GPU_FN float gpu_block_sum(const enum gpu_sum how, const float *x, unsigned n, float from)
+ * warp adds. A row of one piece stays there until the next barrier but one. First x += add (unless NULL). */
+GPU_FN float gpu_block_sum(const enum gpu_sum how, float *x, const float *add, unsigned n, float from)
 {
 	float *result = (float *)(void *)gpu_shared(), sum = 0;
 
@@ -100,7 +133,7 @@ GPU_FN float gpu_block_sum(const enum gpu_sum how, const float *x, unsigned n, f
 		const unsigned some = n - at < GPU_ROW_PIECE ? n - at : GPU_ROW_PIECE;
 
 		gpu_sync();
-		gpu_copy_piece(x + at, some);
+		gpu_copy_piece(x + at, add != NULL ? add + at : NULL, some);
 		gpu_sync();
 		if (gpu_warp() == 0)
 			sum = gpu_lane_sum(how, gpu_row_piece(), some, from, sum);
@@ -114,50 +147,86 @@ GPU_FN float gpu_block_sum(const enum gpu_sum how, const float *x, unsigned n, f
 	return result[0];
 }
 
+/* The sum of x in shared memory, where gpu_block_sum has left all of it. */
+GPU_FN float gpu_block_sum_again(const enum gpu_sum how, unsigned n, float from)
+{
+	float *result = (float *)(void *)gpu_shared();
+
+	gpu_sync();
+	if (gpu_warp() == 0) {
+		const float sum = gpu_lanes_sum(how, gpu_row_piece(), n, from);
+
+		if (gpu_lane() == 0)
+			result[0] = sum;
+	}
+	gpu_sync();
+	return result[0];
+}
+
 /* Where gpu_block_sum has left x [n]. */
 GPU_FN const float *gpu_row_left(const float *x, unsigned n)
 {
 	return n <= GPU_ROW_PIECE ? gpu_row_piece() : x;
 }
 
-/* y = (x - mean) * by * w + b; w NULL: ones; b NULL: none, and no mean. y may be x. Elements first, first + step, ... */
+/* What a thread scales its next elements with. */
+struct gpu_scales {
+	float w[GPU_EACH], b[GPU_EACH];
+};
+
+GPU_FN void gpu_read_scales(const float *w, const float *b, unsigned n, unsigned begin, unsigned step, struct gpu_scales *s)
+{
+	GPU_UNROLL
+	for (unsigned e = 0; e < GPU_EACH; e++)
+		s->w[e] = 1, s->b[e] = 0;
+	if (w != NULL && begin < n)
+		gpu_read_each(w, n, begin, step, s->w);
+	if (b != NULL && begin < n)
+		gpu_read_each(b, n, begin, step, s->b);
+}
+
+/* y = (x - mean) * by * w + b; w NULL: ones; b NULL: none, and no mean. y may be x. Elements first, first + step, ...; s has scales of the
+ * first ones. */
 GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const float *w, const float *b, unsigned n, unsigned first,
-			  unsigned step)
+			  unsigned step, struct gpu_scales *s)
 {
 	GPU_NO_UNROLL
 	for (unsigned begin = first; begin < n; begin += GPU_EACH * step) {
-		float v[GPU_EACH], f[GPU_EACH], c[GPU_EACH];
+		float v[GPU_EACH];
 
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++) {
-			const unsigned i = begin + e * step < n ? begin + e * step : begin;
-
-			v[e] = x[i];
-			f[e] = w != NULL ? w[i] : 1;
-			c[e] = b != NULL ? b[i] : 0;
-		}
+		if (begin > first)
+			gpu_read_scales(w, b, n, begin, step, s);
+		gpu_read_each(x, n, begin, step, v);
 		GPU_UNROLL
 		for (unsigned e = 0; e < GPU_EACH; e++)
 			if (begin + e * step < n)
-				y[begin + e * step] = gpu_canonical(b != NULL ? (v[e] - mean) * by * f[e] + c[e] : v[e] * by * f[e]);
+				y[begin + e * step] = gpu_canonical(b != NULL ? (v[e] - mean) * by * s->w[e] + s->b[e] : v[e] * by * s->w[e]);
 	}
 }
 
-/* y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. */
-GPU_FN void gpu_block_rmsnorm(float *y, const float *x, const float *w, unsigned n, float eps)
+/* x += add (unless NULL); y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. The first scales are read along with x: they may
+ * come from memory. */
+GPU_FN void gpu_block_rmsnorm(float *y, float *x, const float *add, const float *w, unsigned n, float eps)
 {
-	const float by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
+	struct gpu_scales s;
+	float by;
 
-	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads());
+	gpu_read_scales(w, NULL, n, gpu_thread(), gpu_threads(), &s);
+	by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, add, n, 0)) / (float)n + eps);
+	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads(), &s);
 	gpu_sync();
 }
 
-GPU_FN void gpu_block_layernorm(float *y, const float *x, const float *w, const float *b, unsigned n, float eps)
+GPU_FN void gpu_block_layernorm(float *y, float *x, const float *add, const float *w, const float *b, unsigned n, float eps)
 {
-	const float mean = gpu_block_sum(GPU_SUM, x, n, 0) / (float)n;
-	const float by = 1.0f / sqrtf(gpu_block_sum(GPU_SQUARES_FROM, x, n, mean) / (float)n + eps);
+	struct gpu_scales s;
+	float mean, by;
 
-	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads());
+	gpu_read_scales(w, b, n, gpu_thread(), gpu_threads(), &s);
+	mean = gpu_block_sum(GPU_SUM, x, add, n, 0) / (float)n;
+	by = n <= GPU_ROW_PIECE ? gpu_block_sum_again(GPU_SQUARES_FROM, n, mean) : gpu_block_sum(GPU_SQUARES_FROM, x, NULL, n, mean);
+	by = 1.0f / sqrtf(by / (float)n + eps);
+	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads(), &s);
 	gpu_sync();
 }
 
@@ -170,10 +239,13 @@ GPU_FN void gpu_groups_rmsnorm(float *u, unsigned n_rows, unsigned n, const floa
 		/* Both halves of a warp go along, for what they do together. */
 		const bool is_one = first + mine < n_rows;
 		float *x = u + (size_t)(is_one ? first + mine : n_rows - 1) * n;
-		const float by = 1.0f / sqrtf(gpu_canonical(gpu_lanes_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
+		struct gpu_scales s;
+		float by;
 
+		gpu_read_scales(w, NULL, n, gpu_lane() % GPU_LANES, GPU_LANES, &s);
+		by = 1.0f / sqrtf(gpu_canonical(gpu_lanes_sum(GPU_SQUARES, x, n, 0)) / (float)n + eps);
 		gpu_sync();
-		gpu_scale_row(x, x, 0, by, w, NULL, is_one ? n : 0, gpu_lane() % GPU_LANES, GPU_LANES);
+		gpu_scale_row(x, x, 0, by, w, NULL, is_one ? n : 0, gpu_lane() % GPU_LANES, GPU_LANES, &s);
 		gpu_sync();
 	}
 }

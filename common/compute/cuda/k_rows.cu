@@ -79,38 +79,15 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 	to[a.half + i] = (float)sine * a.magnitude[set];
 }
 
-/* x += add */
-GPU_FN void add_row(float *x, const float *add, unsigned n)
-{
-	GPU_NO_UNROLL
-	for (unsigned begin = gpu_thread(); begin < n; begin += GPU_EACH * GPU_NORM_THREADS) {
-		float sum[GPU_EACH];
-
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++) {
-			const unsigned i = begin + e * GPU_NORM_THREADS < n ? begin + e * GPU_NORM_THREADS : begin;
-
-			sum[e] = x[i] + add[i];
-		}
-		GPU_UNROLL
-		for (unsigned e = 0; e < GPU_EACH; e++)
-			if (begin + e * GPU_NORM_THREADS < n)
-				x[begin + e * GPU_NORM_THREADS] = sum[e];
-	}
-}
-
 GPU_KERNEL(gpu_norm, struct gpu_norm, GPU_NORM_THREADS)
 {
 	float *x = a.x + (size_t)gpu_block_y() * a.n, *y = a.y + (size_t)gpu_block_y() * a.n;
+	const float *add = a.add != NULL ? a.add + (size_t)gpu_block_y() * a.n : NULL;
 
-	if (a.add != NULL) {
-		add_row(x, a.add + (size_t)gpu_block_y() * a.n, a.n);
-		gpu_sync();
-	}
 	if (a.layer)
-		gpu_block_layernorm(y, x, a.weight, a.bias, a.n, a.eps);
+		gpu_block_layernorm(y, x, add, a.weight, a.bias, a.n, a.eps);
 	else
-		gpu_block_rmsnorm(y, x, a.weight, a.n, a.eps);
+		gpu_block_rmsnorm(y, x, add, a.weight, a.n, a.eps);
 }
 
 /* ---- before attention ---- */
@@ -182,7 +159,7 @@ GPU_FN void store_row(uint32_t dtype, unsigned char *row, unsigned first, const 
 GPU_FN void norm_heads(float *u, unsigned n_heads, unsigned head_dim, const float *norm, bool together, float eps)
 {
 	if (together)
-		gpu_block_rmsnorm(u, u, norm, n_heads * head_dim, eps);
+		gpu_block_rmsnorm(u, u, NULL, norm, n_heads * head_dim, eps);
 	else
 		gpu_groups_rmsnorm(u, n_heads, head_dim, norm, eps);
 }
@@ -234,7 +211,7 @@ GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
 	const unsigned n = a.rank + a.turn.dims;
 	float *u = a.latent_key + (size_t)gpu_block_y() * n;
 
-	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
+	gpu_block_rmsnorm(u, u, NULL, a.norm, a.rank, a.eps);
 	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
 	gpu_sync();
 	store_row(a.stream.dtype, kv_row(&a.stream, &a.rows[gpu_block_y()]), 0, u, n);
@@ -272,36 +249,61 @@ GPU_FN float weighted(const float *y, const float *weight, unsigned top_k, unsig
 	return s;
 }
 
-GPU_KERNEL(gpu_combine, struct gpu_combine, GPU_NORM_THREADS)
+/* What a row's element gets without norms. */
+GPU_FN float combined(const struct gpu_combine *a, unsigned i)
 {
-	const unsigned n = a.hidden, r = gpu_block_y(), step = gpu_grid_x() * GPU_NORM_THREADS;
-	const unsigned first = gpu_block_x() * GPU_NORM_THREADS + gpu_thread();
-	const bool norms = a.top_k > 0 && (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL);
-	float *x = a.x + (size_t)r * n, *sum = a.top_k > 0 ? a.sum + (size_t)r * n : NULL;
-	float *shared = a.shared != NULL ? a.shared + (size_t)r * n : NULL;
+	const unsigned n = a->hidden, r = gpu_block_y();
+	const float shared = a->shared != NULL ? a->shared[(size_t)r * n + i] : 0, gate = a->gate != NULL ? a->gate[r] : 0;
+	float sum;
 
-	for (unsigned i = first; a.top_k > 0 && i < n; i += step)
-		sum[i] = weighted(a.y + (size_t)r * a.top_k * n + i, a.weight + (size_t)r * a.top_k, a.top_k, n);
-	if (norms) {
-		gpu_sync();
-		if (a.experts_norm != NULL)
-			gpu_block_rmsnorm(sum, sum, a.experts_norm, n, a.eps);
-		if (shared != NULL && a.shared_norm != NULL)
-			gpu_block_rmsnorm(shared, shared, a.shared_norm, n, a.eps);
+	if (a->top_k == 0)
+		return shared;
+	sum = weighted(a->y + (size_t)r * a->top_k * n + i, a->weight + (size_t)r * a->top_k, a->top_k, n);
+	return a->shared != NULL ? gpu_canonical(fmaf(a->gate != NULL ? gpu_sigmoid(gate) : 1, shared, sum)) : sum;
+}
+
+GPU_FN void add_combined(const struct gpu_combine *a)
+{
+	for (unsigned i = gpu_block_x() * GPU_NORM_THREADS + gpu_thread(); i < a->hidden; i += gpu_grid_x() * GPU_NORM_THREADS) {
+		float *x = a->x + (size_t)gpu_block_y() * a->hidden + i;
+		const float before = *x, scale = a->scale != NULL ? *a->scale : 1, to = before + combined(a, i);
+
+		*x = a->scale != NULL ? to * scale : to;
 	}
-	if (a.top_k > 0 && shared != NULL) {
-		const float gate = a.gate != NULL ? gpu_sigmoid(a.gate[r]) : 1;
+}
 
-		for (unsigned i = first; i < n; i += step)
+GPU_FN void add_normed(const struct gpu_combine *a)
+{
+	const unsigned n = a->hidden, r = gpu_block_y();
+	float *x = a->x + (size_t)r * n, *sum = a->sum + (size_t)r * n, *shared = a->shared != NULL ? a->shared + (size_t)r * n : NULL;
+
+	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
+		sum[i] = weighted(a->y + (size_t)r * a->top_k * n + i, a->weight + (size_t)r * a->top_k, a->top_k, n);
+	gpu_sync();
+	if (a->experts_norm != NULL)
+		gpu_block_rmsnorm(sum, sum, NULL, a->experts_norm, n, a->eps);
+	if (shared != NULL && a->shared_norm != NULL)
+		gpu_block_rmsnorm(shared, shared, NULL, a->shared_norm, n, a->eps);
+	if (shared != NULL) {
+		const float gate = a->gate != NULL ? gpu_sigmoid(a->gate[r]) : 1;
+
+		for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
 			sum[i] = gpu_canonical(fmaf(gate, shared[i], sum[i]));
 	}
-	if (norms && a.norm != NULL) {
-		gpu_sync();
-		gpu_block_rmsnorm(sum, sum, a.norm, n, a.eps);
-	}
-	for (unsigned i = first; i < n; i += step) {
-		const float to = x[i] + (a.top_k > 0 ? sum[i] : shared[i]);
+	gpu_sync();
+	if (a->norm != NULL)
+		gpu_block_rmsnorm(sum, sum, NULL, a->norm, n, a->eps);
+	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS) {
+		const float to = x[i] + sum[i];
 
-		x[i] = a.scale != NULL ? to * *a.scale : to;
+		x[i] = a->scale != NULL ? to * *a->scale : to;
 	}
+}
+
+GPU_KERNEL(gpu_combine, struct gpu_combine, GPU_NORM_THREADS)
+{
+	if (a.top_k > 0 && (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL))
+		add_normed(&a);
+	else
+		add_combined(&a);
 }

@@ -200,7 +200,7 @@ struct gpu_row { /* as struct od_row_info */
 #define GPU_KV_PAGE 64u /* as OD_KV_PAGE */
 
 #define GPU_ROW_THREADS 256u
-#define GPU_NORM_THREADS 256u
+#define GPU_NORM_THREADS 512u /* GPU_EACH of gpu_rows.h for each is a row of 4096 */
 #define GPU_ROW_HEAD 16u    /* bytes: before a piece of a row in shared memory (gpu_rows.h) */
 #define GPU_ROW_PIECE 8192u /* floats; longer rows come in several pieces */
 
