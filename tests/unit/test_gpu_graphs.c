@@ -296,6 +296,51 @@ static void no_memory_is_no_error(void **state)
 	check(w);
 }
 
+/* The last launch can be looked at and taken back, unless it was given already. */
+static void the_last_launch_can_be_taken_back(void **state)
+{
+	struct world *w = *state;
+	struct gpu_launch l;
+
+	assert_false(gpu_graphs_last(NULL, "a", &l));
+	assert_false(gpu_graphs_last(w->graphs, "a", &l));
+	for (unsigned round = 0; round < 3; round++) { /* alone, and as a graph */
+		give_run(w, 9, 4);
+		assert_false(gpu_graphs_last(w->graphs, "b", &l));
+		assert_true(gpu_graphs_last(w->graphs, "a", &l));
+		assert_ptr_equal(l.kernel, &kernels[0]);
+		assert_int_equal(l.grid.x, 9);
+		assert_int_equal(l.shared, 16 * 8);
+		assert_int_equal(((const struct args *)l.args)->value, 4 + 8);
+		gpu_graphs_take_back(w->graphs);
+		w->n--;
+		assert_false(gpu_graphs_last(w->graphs, "a", &l)); /* nor the one before */
+		assert_false(gpu_graphs_last(w->graphs, "b", &l));
+		give(w, 1, 77, 3, 0);
+		assert_true(gpu_graphs_last(w->graphs, "b", &l));
+		flush(w);
+		assert_false(gpu_graphs_last(w->graphs, "b", &l));
+		check(w);
+	}
+	assert_int_equal(w->s.n_graphs, 2);
+	give_run(w, GPU_GRAPH_MOST, 1); /* as many as are gathered: the last one is still there */
+	assert_true(gpu_graphs_last(w->graphs, "b", &l));
+	gpu_graphs_take_back(w->graphs);
+	w->n--;
+	give(w, 0, 5, 1, 0);
+	assert_int_equal(w->s.n, 0);
+	give(w, 0, 6, 1, 0);
+	assert_int_equal(w->s.n, GPU_GRAPH_MOST);
+	flush(w);
+	check(w);
+	give(w, 0, 5, 1, 0); /* none is left */
+	assert_true(gpu_graphs_last(w->graphs, "a", &l));
+	gpu_graphs_take_back(w->graphs);
+	w->n--;
+	flush(w);
+	check(w);
+}
+
 static void errors_are_told(void **state)
 {
 	struct world *w = *state;
@@ -349,6 +394,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(long_runs_are_cut, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(old_graphs_go, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(no_memory_is_no_error, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(the_last_launch_can_be_taken_back, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(errors_are_told, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(nothing_follows_an_error, set_up, tear_down),
 	};

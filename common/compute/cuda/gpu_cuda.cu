@@ -362,6 +362,16 @@ extern "C" const char *gpu_failed_kernel(struct gpu_stream *s)
 	return gpu_graphs_failed(s->graphs);
 }
 
+extern "C" bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l)
+{
+	return gpu_graphs_last(s->graphs, kernel, l);
+}
+
+extern "C" void gpu_take_back(struct gpu_stream *s)
+{
+	gpu_graphs_take_back(s->graphs);
+}
+
 /* ---- graphs ---- */
 
 static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, unsigned n)

@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ struct known {
 struct gpu_graphs {
 	struct gpu_stream *stream;
 	struct run now;
+	size_t last; /* of its entries: where it begins */
 	uint64_t seen[SEEN]; /* hashes of the last runs that were not known */
 	unsigned n_seen;
 	struct known *known;
@@ -187,7 +189,7 @@ int gpu_graphs_flush(struct gpu_graphs *g)
 		return 0;
 	error = start_run(g);
 	g->now.n = 0;
-	g->now.bytes = 0;
+	g->now.bytes = g->last = 0;
 	g->stopped = error != 0;
 	return error;
 }
@@ -217,6 +219,7 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l)
 		error = gpu_graphs_flush(g);
 	if (g->stopped)
 		return error;
+	g->last = g->now.bytes;
 	e = (struct entry *)(void *)(g->now.at + g->now.bytes);
 	memset(e, 0, bytes);
 	e->kernel = l->kernel;
@@ -226,6 +229,24 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l)
 	g->now.n++;
 	g->now.bytes += bytes;
 	return error;
+}
+
+bool gpu_graphs_last(const struct gpu_graphs *g, const char *kernel, struct gpu_launch *l)
+{
+	const struct entry *e;
+
+	if (g == NULL || g->last == g->now.bytes) /* it was given, or taken back */
+		return false;
+	e = (const struct entry *)(const void *)(g->now.at + g->last);
+	*l = (struct gpu_launch){ e->kernel, e->grid, (size_t)e->shared, e + 1 };
+	return strcmp(e->kernel->name, kernel) == 0;
+}
+
+void gpu_graphs_take_back(struct gpu_graphs *g)
+{
+	assert(g->last < g->now.bytes);
+	g->now.n--;
+	g->now.bytes = g->last;
 }
 
 struct gpu_graphs *gpu_graphs_new(struct gpu_stream *s)

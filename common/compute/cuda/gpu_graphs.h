@@ -37,6 +37,9 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l);
 int gpu_graphs_flush(struct gpu_graphs *g);
 /* The name of the kernel whose launch made the last flush fail, once; else NULL. NULL ok. */
 const char *gpu_graphs_failed(struct gpu_graphs *g);
+/* As gpu_last_launch and gpu_take_back. NULL ok: false. */
+bool gpu_graphs_last(const struct gpu_graphs *g, const char *kernel, struct gpu_launch *l);
+void gpu_graphs_take_back(struct gpu_graphs *g);
 void gpu_graphs_resume(struct gpu_graphs *g); /* NULL ok */
 
 #ifdef __cplusplus

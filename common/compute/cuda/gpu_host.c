@@ -838,6 +838,16 @@ const char *gpu_failed_kernel(struct gpu_stream *s)
 	return gpu_graphs_failed(s->graphs);
 }
 
+bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l)
+{
+	return gpu_graphs_last(s->graphs, kernel, l);
+}
+
+void gpu_take_back(struct gpu_stream *s)
+{
+	gpu_graphs_take_back(s->graphs);
+}
+
 /* ---- Graphs ---- */
 
 struct gpu_graph {

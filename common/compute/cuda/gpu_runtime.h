@@ -80,6 +80,11 @@ void gpu_stream_resume(struct gpu_stream *s);
 /* After an error: the name of the gathered kernel that had it, and not of what was called; NULL: none, or it was told before. */
 const char *gpu_failed_kernel(struct gpu_stream *s);
 
+/* The last launch of a stream that gathers, if it is of the kernel with this name and was not given to the GPU yet; l->args is valid until
+ * the stream is used again. After gpu_take_back it is as if it had not been: what is launched instead does its work, too. */
+bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l);
+void gpu_take_back(struct gpu_stream *s);
+
 /* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. */
 struct gpu_graph;
 int gpu_start(struct gpu_stream *s, const struct gpu_launch *l);
