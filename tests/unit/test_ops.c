@@ -890,6 +890,86 @@ static void op_combine(void **state)
 }
 
 /* Bytes as they are, whatever they mean, at places that are aligned to nothing. */
+/* ---- operations that follow each other, which a GPU may run as one ---- */
+
+/* The memory after both. apart: the second begins when the first is done. */
+static unsigned char *after_both(struct bench *b, struct od_op *first, struct od_op *second, bool apart)
+{
+	first->profile = second->profile = b->profile;
+	put_at(b->d, od_buf_ref(b->arena, 0), b->image, b->used);
+	od_device_run(b->d, OD_QUEUE_COMPUTE, first);
+	if (apart)
+		sync_device(b->d);
+	run_op(b->d, second);
+	return copy_at(b->d, od_buf_ref(b->arena, 0), b->used);
+}
+
+static void check_both(struct bench *b, struct od_op *first, struct od_op *second, const char *what)
+{
+	unsigned char *got = after_both(b, first, second, false); /* before the other leaves the same in the device's own memory */
+	unsigned char *want = after_both(b, first, second, true);
+
+	assert_memory_not_equal(b->image, want, b->used);
+	for (size_t i = 0; i < b->used; i++)
+		if (got[i] != want[i])
+			fail_msg("%s, %u and %u rows: byte %zu of %zu differs", what, first->n_rows, second->n_rows, i, b->used);
+	free(want), free(got);
+}
+
+/* Where the norm that follows writes. */
+enum norm_to { TO_OWN, TO_SUM, TO_Y };
+
+static void check_combine_and_norm(struct bench *b, const struct combine_way *w, enum norm_to to, bool layer, uint32_t n_rows,
+				   uint32_t normed)
+{
+	struct od_op combine = { .kind = OD_OP_COMBINE, .n_rows = n_rows }, norm = { .kind = OD_OP_NORM, .n_rows = normed };
+	struct od_op_combine *o = &combine.combine;
+	const uint32_t n = w->n;
+
+	bench_reset(b);
+	*o = (struct od_op_combine){ .y = lay_floats(b, n_rows * (w->k + 1) * n), .weight = lay_floats(b, n_rows * w->k),
+				     .x = lay_floats(b, n_rows * n), .sum = scratch_of(b, n_rows * n * sizeof(float)), .top_k = w->k,
+				     .hidden = n, .eps = 1e-5f };
+	if (w->shared)
+		o->shared = lay_floats(b, n_rows * n);
+	if (w->gate)
+		o->gate = lay_floats(b, n_rows);
+	if (w->norms)
+		o->experts_norm = o->norm = lay_floats(b, n);
+	if (w->norms && w->shared)
+		o->shared_norm = lay_floats(b, n);
+	norm.norm = (struct od_op_norm){ .x = o->x, .weight = lay_floats(b, n), .y = lay_dirt(b, n_rows * n * sizeof(float)),
+					 .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS, .n = n, .eps = 1e-5f };
+	if (layer)
+		norm.norm.bias = lay_floats(b, n);
+	if (to == TO_SUM) { /* in the arena, where it is compared */
+		o->sum = norm.norm.y;
+	} else if (to == TO_Y) {
+		norm.norm.y = o->y;
+	}
+	check_both(b, &combine, &norm, "combine, then norm");
+}
+
+/* Also what may not be one: a norm of fewer rows, one that writes over what other rows still need, rows that are too long. */
+static void combine_and_norm(void **state)
+{
+	static const struct combine_way ways[] = {
+		{ 3, 53, false, false, false }, { 5, 601, true, true, false },	{ 0, 601, true, false, false },
+		{ 2, 4301, true, false, true }, { 2, 8192 + 37, false, false, false }, { 1, 131, false, false, true },
+	};
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		for (int to = TO_OWN; to <= TO_Y; to++) {
+			check_combine_and_norm(&b, &ways[i], (enum norm_to)to, i % 2 == 0, 1, 1);
+			check_combine_and_norm(&b, &ways[i], (enum norm_to)to, i % 2 == 1, 5, 5);
+			check_combine_and_norm(&b, &ways[i], (enum norm_to)to, false, 5, 2);
+		}
+	}
+	bench_close(&b);
+}
+
 static void op_copy(void **state)
 {
 	enum { N = 77 };
@@ -1224,7 +1304,7 @@ int main(void)
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns), ON_ALL_TABLES(op_linear_planes),
-		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues),
+		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues), ON_ALL_TABLES(combine_and_norm),
 #endif
 	};
 

@@ -1,5 +1,7 @@
 #include "common/compute/cuda/cuda_exec.h"
 
+#include <string.h>
+
 _Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PAGE == OD_KV_PAGE, "ops.h");
 
 /* Launches a kernel with a block for each part of each row, and notes what came of it. */
@@ -40,13 +42,34 @@ static void angles(struct od_cuda_device *c, const struct od_op *op)
 	LAUNCH(c, gpu_angles, parts(a.half), op->n_rows, 0, a);
 }
 
+#define MOST_COMBINED 32768u /* floats that one block can read sooner than another kernel begins */
+
+/* As a part of the kernel that has made x, if that is still there. It may not write what other rows' blocks read. */
+static bool norm_in_combine(struct od_cuda_device *c, const struct gpu_norm *n, uint32_t n_rows)
+{
+	struct gpu_launch l;
+	struct gpu_combine_norm a = { .norm = *n };
+
+	if (n->add != NULL || !gpu_last_launch(od_cuda_stream(c), "gpu_combine", &l))
+		return false;
+	memcpy(&a.combine, l.args, sizeof(a.combine)); /* with its padding (gpu_graphs.h) */
+	if (l.grid.y != n_rows || a.combine.x != n->x || a.combine.hidden != n->n || (n_rows > 1 && n->y != a.combine.sum))
+		return false;
+	if (l.grid.x > 1 && ((uint64_t)a.combine.top_k + 2) * n->n > MOST_COMBINED)
+		return false;
+	gpu_take_back(od_cuda_stream(c));
+	LAUNCH(c, gpu_combine_norm, 1, n_rows, gpu_row_shared(n->n), a);
+	return true;
+}
+
 static void norm(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_norm *o = &op->norm;
 	const struct gpu_norm a = { .x = od_cuda_at(o->x), .y = od_cuda_at(o->y), .add = od_cuda_at(o->add), .weight = od_cuda_at(o->weight),
 				    .bias = od_cuda_at(o->bias), .n = o->n, .layer = o->kind == OD_NORM_LAYER, .eps = o->eps };
 
-	LAUNCH(c, gpu_norm, 1, op->n_rows, gpu_row_shared(o->n), a);
+	if (!norm_in_combine(c, &a, op->n_rows))
+		LAUNCH(c, gpu_norm, 1, op->n_rows, gpu_row_shared(o->n), a);
 }
 
 static void rope_store(struct od_cuda_device *c, const struct od_op *op)

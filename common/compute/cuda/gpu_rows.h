@@ -204,29 +204,38 @@ GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const 
 	}
 }
 
-/* x += add (unless NULL); y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. The first scales are read along with x: they may
- * come from memory. */
-GPU_FN void gpu_block_rmsnorm(float *y, float *x, const float *add, const float *w, unsigned n, float eps)
+/* The block's first scales, to be read early: they may come from memory. */
+GPU_FN void gpu_block_scales(const float *w, const float *b, unsigned n, struct gpu_scales *s)
 {
-	struct gpu_scales s;
-	float by;
+	gpu_read_scales(w, b, n, gpu_thread(), gpu_threads(), s);
+}
 
-	gpu_read_scales(w, NULL, n, gpu_thread(), gpu_threads(), &s);
-	by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, add, n, 0)) / (float)n + eps);
-	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads(), &s);
+/* x += add (unless NULL); y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. s: of gpu_block_scales. */
+GPU_FN void gpu_block_rmsnorm_by(float *y, float *x, const float *add, const float *w, unsigned n, float eps, struct gpu_scales *s)
+{
+	const float by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, add, n, 0)) / (float)n + eps);
+
+	gpu_scale_row(y, gpu_row_left(x, n), 0, by, w, NULL, n, gpu_thread(), gpu_threads(), s);
 	gpu_sync();
 }
 
-GPU_FN void gpu_block_layernorm(float *y, float *x, const float *add, const float *w, const float *b, unsigned n, float eps)
+GPU_FN void gpu_block_rmsnorm(float *y, float *x, const float *w, unsigned n, float eps)
 {
 	struct gpu_scales s;
+
+	gpu_block_scales(w, NULL, n, &s);
+	gpu_block_rmsnorm_by(y, x, NULL, w, n, eps, &s);
+}
+
+GPU_FN void gpu_block_layernorm_by(float *y, float *x, const float *add, const float *w, const float *b, unsigned n, float eps,
+				   struct gpu_scales *s)
+{
 	float mean, by;
 
-	gpu_read_scales(w, b, n, gpu_thread(), gpu_threads(), &s);
 	mean = gpu_block_sum(GPU_SUM, x, add, n, 0) / (float)n;
 	by = n <= GPU_ROW_PIECE ? gpu_block_sum_again(GPU_SQUARES_FROM, n, mean) : gpu_block_sum(GPU_SQUARES_FROM, x, NULL, n, mean);
 	by = 1.0f / sqrtf(by / (float)n + eps);
-	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads(), &s);
+	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads(), s);
 	gpu_sync();
 }
 

@@ -79,15 +79,28 @@ GPU_KERNEL(gpu_angles, struct gpu_angles, GPU_ROW_THREADS)
 	to[a.half + i] = (float)sine * a.magnitude[set];
 }
 
+GPU_FN void norm_scales(const struct gpu_norm *a, struct gpu_scales *s)
+{
+	gpu_block_scales(a->weight, a->layer ? a->bias : NULL, a->n, s);
+}
+
+GPU_FN void norm_row(const struct gpu_norm *a, struct gpu_scales *s)
+{
+	const size_t at = (size_t)gpu_block_y() * a->n;
+	const float *add = a->add != NULL ? a->add + at : NULL;
+
+	if (a->layer)
+		gpu_block_layernorm_by(a->y + at, a->x + at, add, a->weight, a->bias, a->n, a->eps, s);
+	else
+		gpu_block_rmsnorm_by(a->y + at, a->x + at, add, a->weight, a->n, a->eps, s);
+}
+
 GPU_KERNEL(gpu_norm, struct gpu_norm, GPU_NORM_THREADS)
 {
-	float *x = a.x + (size_t)gpu_block_y() * a.n, *y = a.y + (size_t)gpu_block_y() * a.n;
-	const float *add = a.add != NULL ? a.add + (size_t)gpu_block_y() * a.n : NULL;
+	struct gpu_scales s;
 
-	if (a.layer)
-		gpu_block_layernorm(y, x, add, a.weight, a.bias, a.n, a.eps);
-	else
-		gpu_block_rmsnorm(y, x, add, a.weight, a.n, a.eps);
+	norm_scales(&a, &s);
+	norm_row(&a, &s);
 }
 
 /* ---- before attention ---- */
@@ -159,7 +172,7 @@ GPU_FN void store_row(uint32_t dtype, unsigned char *row, unsigned first, const 
 GPU_FN void norm_heads(float *u, unsigned n_heads, unsigned head_dim, const float *norm, bool together, float eps)
 {
 	if (together)
-		gpu_block_rmsnorm(u, u, NULL, norm, n_heads * head_dim, eps);
+		gpu_block_rmsnorm(u, u, norm, n_heads * head_dim, eps);
 	else
 		gpu_groups_rmsnorm(u, n_heads, head_dim, norm, eps);
 }
@@ -211,7 +224,7 @@ GPU_KERNEL(gpu_latent_store, struct gpu_latent_store, GPU_NORM_THREADS)
 	const unsigned n = a.rank + a.turn.dims;
 	float *u = a.latent_key + (size_t)gpu_block_y() * n;
 
-	gpu_block_rmsnorm(u, u, NULL, a.norm, a.rank, a.eps);
+	gpu_block_rmsnorm(u, u, a.norm, a.rank, a.eps);
 	turn_heads(u + a.rank, 1, a.turn.dims, &a.turn, a.turn.angles + (size_t)gpu_block_y() * a.turn.dims);
 	gpu_sync();
 	store_row(a.stream.dtype, kv_row(&a.stream, &a.rows[gpu_block_y()]), 0, u, n);
@@ -238,37 +251,53 @@ GPU_KERNEL(gpu_gate, struct gpu_gate, GPU_ROW_THREADS)
 		a.y[at] *= gpu_sigmoid(a.gate[at]);
 }
 
-/* The sum of weight * y, in the order of choice. */
-GPU_FN float weighted(const float *y, const float *weight, unsigned top_k, unsigned n)
+/* The sums of weight * y, in the order of choice, of `each` elements: at[e] of each y [n]. */
+GPU_FN void weigh(const struct gpu_combine *a, const unsigned each, const unsigned *at, float *sum)
 {
-	float s = weight[0] * y[0];
+	const float *weight = a->weight + (size_t)gpu_block_y() * a->top_k, *y = a->y + (size_t)gpu_block_y() * a->top_k * a->hidden;
 
-	GPU_UNROLL_N(8)
-	for (unsigned k = 1; k < top_k; k++)
-		s = gpu_canonical(fmaf(weight[k], y[(size_t)k * n], s));
-	return s;
+	GPU_UNROLL
+	for (unsigned e = 0; e < each; e++)
+		sum[e] = weight[0] * y[at[e]];
+	GPU_UNROLL_N(4)
+	for (unsigned k = 1; k < a->top_k; k++) {
+		y += a->hidden;
+		GPU_UNROLL
+		for (unsigned e = 0; e < each; e++)
+			sum[e] = gpu_canonical(fmaf(weight[k], y[at[e]], sum[e]));
+	}
 }
 
-/* What a row's element gets without norms. */
-GPU_FN float combined(const struct gpu_combine *a, unsigned i)
+/* x += what it gets without norms, `each` elements of a thread at a time: all that they need is under way together. */
+GPU_FN void add_combined(const struct gpu_combine *a, const unsigned each)
 {
-	const unsigned n = a->hidden, r = gpu_block_y();
-	const float shared = a->shared != NULL ? a->shared[(size_t)r * n + i] : 0, gate = a->gate != NULL ? a->gate[r] : 0;
-	float sum;
+	const unsigned n = a->hidden, r = gpu_block_y(), step = gpu_grid_x() * GPU_NORM_THREADS;
+	const float *shared = a->shared != NULL ? a->shared + (size_t)r * n : NULL;
+	const float scale = a->scale != NULL ? *a->scale : 1, gate = a->gate != NULL ? a->gate[r] : 0;
+	float *x = a->x + (size_t)r * n;
 
-	if (a->top_k == 0)
-		return shared;
-	sum = weighted(a->y + (size_t)r * a->top_k * n + i, a->weight + (size_t)r * a->top_k, a->top_k, n);
-	return a->shared != NULL ? gpu_canonical(fmaf(a->gate != NULL ? gpu_sigmoid(gate) : 1, shared, sum)) : sum;
-}
+	GPU_NO_UNROLL
+	for (unsigned begin = gpu_block_x() * GPU_NORM_THREADS + gpu_thread(); begin < n; begin += each * step) {
+		float before[GPU_EACH], beside[GPU_EACH], sum[GPU_EACH];
+		unsigned at[GPU_EACH];
 
-GPU_FN void add_combined(const struct gpu_combine *a)
-{
-	for (unsigned i = gpu_block_x() * GPU_NORM_THREADS + gpu_thread(); i < a->hidden; i += gpu_grid_x() * GPU_NORM_THREADS) {
-		float *x = a->x + (size_t)gpu_block_y() * a->hidden + i;
-		const float before = *x, scale = a->scale != NULL ? *a->scale : 1, to = before + combined(a, i);
-
-		*x = a->scale != NULL ? to * scale : to;
+		GPU_UNROLL
+		for (unsigned e = 0; e < each; e++) {
+			at[e] = begin + e * step < n ? begin + e * step : begin;
+			before[e] = x[at[e]];
+			beside[e] = shared != NULL ? shared[at[e]] : 0;
+		}
+		if (a->top_k > 0)
+			weigh(a, each, at, sum);
+		GPU_UNROLL
+		for (unsigned e = 0; e < each; e++) {
+			if (a->top_k == 0)
+				sum[e] = beside[e];
+			else if (shared != NULL)
+				sum[e] = gpu_canonical(fmaf(a->gate != NULL ? gpu_sigmoid(gate) : 1, beside[e], sum[e]));
+			if (begin + e * step < n)
+				x[at[e]] = a->scale != NULL ? (before[e] + sum[e]) * scale : before[e] + sum[e];
+		}
 	}
 }
 
@@ -278,12 +307,12 @@ GPU_FN void add_normed(const struct gpu_combine *a)
 	float *x = a->x + (size_t)r * n, *sum = a->sum + (size_t)r * n, *shared = a->shared != NULL ? a->shared + (size_t)r * n : NULL;
 
 	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
-		sum[i] = weighted(a->y + (size_t)r * a->top_k * n + i, a->weight + (size_t)r * a->top_k, a->top_k, n);
+		weigh(a, 1, &i, sum + i);
 	gpu_sync();
 	if (a->experts_norm != NULL)
-		gpu_block_rmsnorm(sum, sum, NULL, a->experts_norm, n, a->eps);
+		gpu_block_rmsnorm(sum, sum, a->experts_norm, n, a->eps);
 	if (shared != NULL && a->shared_norm != NULL)
-		gpu_block_rmsnorm(shared, shared, NULL, a->shared_norm, n, a->eps);
+		gpu_block_rmsnorm(shared, shared, a->shared_norm, n, a->eps);
 	if (shared != NULL) {
 		const float gate = a->gate != NULL ? gpu_sigmoid(a->gate[r]) : 1;
 
@@ -292,7 +321,7 @@ GPU_FN void add_normed(const struct gpu_combine *a)
 	}
 	gpu_sync();
 	if (a->norm != NULL)
-		gpu_block_rmsnorm(sum, sum, NULL, a->norm, n, a->eps);
+		gpu_block_rmsnorm(sum, sum, a->norm, n, a->eps);
 	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS) {
 		const float to = x[i] + sum[i];
 
@@ -300,10 +329,27 @@ GPU_FN void add_normed(const struct gpu_combine *a)
 	}
 }
 
+GPU_FN bool has_norms(const struct gpu_combine *a)
+{
+	return a->top_k > 0 && (a->experts_norm != NULL || a->shared_norm != NULL || a->norm != NULL);
+}
+
 GPU_KERNEL(gpu_combine, struct gpu_combine, GPU_NORM_THREADS)
 {
-	if (a.top_k > 0 && (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL))
+	if (has_norms(&a))
 		add_normed(&a);
 	else
-		add_combined(&a);
+		add_combined(&a, 1);
+}
+
+GPU_KERNEL(gpu_combine_norm, struct gpu_combine_norm, GPU_NORM_THREADS)
+{
+	struct gpu_scales s;
+
+	norm_scales(&a.norm, &s);
+	if (has_norms(&a.combine))
+		add_normed(&a.combine);
+	else
+		add_combined(&a.combine, GPU_EACH);
+	norm_row(&a.norm, &s); /* begins with a barrier */
 }

@@ -329,6 +329,13 @@ struct gpu_combine {
 };
 GPU_LAUNCHER(gpu_combine, struct gpu_combine);
 
+/* And then the norm of the same x. A block for each row; grid.x 1. */
+struct gpu_combine_norm {
+	struct gpu_combine combine;
+	struct gpu_norm norm;
+};
+GPU_LAUNCHER(gpu_combine_norm, struct gpu_combine_norm);
+
 /* ---- Loads (k_load.cu) ---- */
 
 /* BF16 [first, end) of n from SM bytes and exponents (ZipMoE, arXiv 2601.21198, section 3.3). grid.x: (end - first) /
