@@ -970,6 +970,56 @@ static void combine_and_norm(void **state)
 	bench_close(&b);
 }
 
+static void check_route_and_experts(struct bench *b, const struct expert *e, const struct od_router_spec *way, bool own, uint32_t n_rows,
+				    uint32_t run)
+{
+	struct od_op route = { .kind = OD_OP_ROUTE, .n_rows = n_rows }, experts = { .kind = OD_OP_EXPERTS, .n_rows = run }, other;
+	struct od_op_route *o = &route.route;
+	struct od_expert list[N_EXPERTS];
+	const struct od_ref choices = lay_choices(b), x = lay_floats(b, n_rows * FFN_HIDDEN);
+
+	for (int i = 0; i < N_EXPERTS; i++)
+		list[i] = e[i].e;
+	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * N_EXPERTS), .choice = lay_dirt(b, n_rows * TOP_K * sizeof(uint16_t)),
+				   .weight = lay_dirt(b, n_rows * TOP_K * sizeof(float)), .margin = lay_dirt(b, n_rows * sizeof(float)),
+				   .round = b->profile == OD_PROFILE_BF16 ? x : (struct od_ref){ 0 }, .n_experts = N_EXPERTS, .top_k = TOP_K,
+				   .hidden = FFN_HIDDEN, .router = *way };
+	experts.experts = (struct od_op_experts){
+		.expert = list, .x = x, .choice = own ? choices : o->choice, .y = lay_dirt(b, n_rows * TOP_K * FFN_HIDDEN * sizeof(float)),
+		.scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS, TOP_K, n_rows)),
+		.n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
+	/* Once before, with other choices: then the GPU knows the experts, and has lists that are wrong. */
+	other = experts;
+	other.profile = b->profile;
+	other.experts.choice = choices;
+	put_at(b->d, od_buf_ref(b->arena, 0), b->image, b->used);
+	run_op(b->d, &other);
+	check_both(b, &route, &experts, "route, then experts");
+}
+
+/* Of a row, of several, of fewer than were routed; and with other choices than those of the router. */
+static void route_and_experts(void **state)
+{
+	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1), WAY(OD_SCORE_LOGIT, 0, 0, false, 1, false, false, 0),
+						      { .score = OD_SCORE_MIXER, .band = 0.3f } };
+	static const uint32_t rows[][2] = { { 1, 1 }, { 3, 3 }, { 7, 1 } };
+	struct expert e[N_EXPERTS];
+
+	FOR_PROFILES(p) {
+		for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+			for (size_t i = 0; i < 6; i++) {
+				struct bench b;
+
+				bench_open(&b, state, p);
+				for (int k = 0; k < N_EXPERTS; k++)
+					lay_expert(&b, &e[k], k);
+				check_route_and_experts(&b, e, &ways[w], i >= 3, rows[i % 3][0], rows[i % 3][1]);
+				bench_close(&b);
+			}
+		}
+	}
+}
+
 static void op_copy(void **state)
 {
 	enum { N = 77 };
@@ -1304,7 +1354,7 @@ int main(void)
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns), ON_ALL_TABLES(op_linear_planes),
-		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues), ON_ALL_TABLES(combine_and_norm),
+		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues), ON_ALL_TABLES(combine_and_norm), ON_ALL_TABLES(route_and_experts),
 #endif
 	};
 

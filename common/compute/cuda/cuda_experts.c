@@ -218,6 +218,32 @@ static void run_round(struct round *r, bool round_bf16)
 							    0, &r->rows), "expert's end");
 }
 
+/* Of one row, as a part of the kernel that chose, if that is still there. */
+static bool sort_in_route(struct od_cuda_device *c, const struct gpu_sort *sort)
+{
+	struct gpu_launch l;
+	struct gpu_route a;
+
+	if (sort->n_rows != 1 || !gpu_last_launch(od_cuda_stream(c), "gpu_route", &l))
+		return false;
+	memcpy(&a, l.args, sizeof(a)); /* with its padding (gpu_graphs.h) */
+	if (l.grid.y != 1 || a.choice != sort->choice || a.top_k != sort->top_k || a.n_experts != sort->n_experts || a.sort.pair != NULL)
+		return false;
+	a.sort = *sort;
+	gpu_take_back(od_cuda_stream(c));
+	od_cuda_launched(c, gpu_route(od_cuda_stream(c), l.grid, l.shared, &a), "route");
+	return true;
+}
+
+static void sort_pairs(struct od_cuda_device *c, const struct gpu_sort *sort)
+{
+	const bool few = (uint64_t)sort->n_rows * sort->top_k <= GPU_SORT_FEW;
+
+	if (!sort_in_route(c, sort))
+		od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), sort),
+				 "sort by expert");
+}
+
 void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_experts *o = &op->experts;
@@ -229,7 +255,6 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
 				 .together = (uint32_t)together };
-	const bool few = pairs <= GPU_SORT_FEW;
 	struct round r = { .c = c };
 	struct lists l;
 
@@ -246,8 +271,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	}
 	sort.tile = l.tile;
 	sort.tiles_before = l.tiles_before;
-	od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), &sort),
-			 "sort by expert");
+	sort_pairs(c, &sort);
 	r.table = table;
 	r.most_tiles = l.most_tiles;
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),

@@ -436,6 +436,7 @@ struct gpu_route {
 	float *round;
 	uint32_t n_experts, top_k, hidden;
 	struct od_router_spec router;
+	struct gpu_sort sort; /* of one row, what gpu_sort_few would do next; pair NULL: nothing */
 };
 GPU_LAUNCHER(gpu_route, struct gpu_route);
 size_t gpu_route_shared(uint32_t n_experts); /* shared memory of a block */
