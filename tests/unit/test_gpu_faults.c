@@ -179,6 +179,8 @@ static int step(struct steps *s, unsigned n_norms, bool cut, struct od_err *err)
  * next step is right. */
 static void check_refused(unsigned n_norms, bool cut)
 {
+	static const char *const names[EXPERTS_LAUNCHES] = { "gpu_sort_few: out of memory", "gpu_expert", "gpu_act", "gpu_expert" };
+
 	for (unsigned at = 1; at <= n_norms + EXPERTS_LAUNCHES; at++) {
 		struct od_err err = { 0 };
 		struct steps s;
@@ -193,7 +195,7 @@ static void check_refused(unsigned n_norms, bool cut)
 		if (at <= n_norms)
 			assert_says(&err, "cuda:0 emulated GPU: gpu_norm: out of memory");
 		else
-			assert_says(&err, at == n_norms + 1 ? "gpu_sort_few: out of memory" : "gpu_expert");
+			assert_says(&err, names[at - n_norms - 1]);
 		assert_true(od_device_failures(s.d) == 1);
 		assert_true(first_y(&s) == Y_BEFORE);
 		assert_int_equal(step(&s, n_norms, cut, &err), OD_OK);

@@ -798,11 +798,13 @@ static void op_many_experts(void **state)
 	static struct expert e[MANY_EXPERTS];
 	struct bench b;
 
-	bench_open(&b, state, OD_PROFILE_F32);
-	for (int i = 0; i < MANY_EXPERTS; i++)
-		lay_expert(&b, &e[i], 0);
-	check_experts(&b, e, MANY_EXPERTS, MANY_K, lay_many_choices(&b));
-	bench_close(&b);
+	for (int biased = 0; biased < 2; biased++) {
+		bench_open(&b, state, OD_PROFILE_BF16);
+		for (int i = 0; i < MANY_EXPERTS; i++)
+			lay_expert(&b, &e[i], i % 2 * biased);
+		check_experts(&b, e, MANY_EXPERTS, MANY_K, lay_many_choices(&b));
+		bench_close(&b);
+	}
 }
 
 /* k outputs of experts, and what all rows share: as it is, or through a gate; norms of them, and of both. */

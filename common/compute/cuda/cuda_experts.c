@@ -202,20 +202,42 @@ static void multiply(struct round *r, bool down)
 	}
 }
 
-static void run_round(struct round *r, bool round_bf16)
+/* Of the round's n pairs. Only for biases a kernel needs to know the experts, and waits for three reads more. */
+static void activate(struct round *r, uint32_t n)
 {
-	const struct gpu_grid grid = { od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS), r->most_tiles * r->rows.rows, 1 };
+	const unsigned blocks = od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS);
+	const struct gpu_act a = { .gate = r->products.gate, .up = r->products.up, .n = r->products.intermediate,
+				   .stride = r->products.intermediate, .act = r->rows.act, .limit = r->rows.limit };
 
-	multiply(r, false);
 	r->rows.n = r->products.intermediate;
-	od_cuda_launched(r->c, gpu_expert_act(od_cuda_stream(r->c), grid, 0, &r->rows), "activation");
+	if (r->table->biases)
+		od_cuda_launched(r->c, gpu_expert_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, r->most_tiles * r->rows.rows, 1 }, 0,
+						      &r->rows), "activation");
+	else
+		od_cuda_launched(r->c, gpu_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, n, 1 }, 0, &a), "activation");
+}
+
+static void run_round(struct round *r, uint32_t n, bool round_bf16)
+{
+	multiply(r, false);
+	activate(r, n);
 	multiply(r, true);
 	r->rows.n = r->products.hidden;
 	r->rows.round = round_bf16;
-	if (round_bf16 || r->table->biases)
+	if (r->table->biases)
 		od_cuda_launched(r->c, gpu_expert_down_end(od_cuda_stream(r->c),
-							    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS), grid.y, 1 },
+							    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS),
+									       r->most_tiles * r->rows.rows, 1 },
 							    0, &r->rows), "expert's end");
+}
+
+/* All of y, after the last round of experts without biases. */
+static void round_all(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct gpu_expert_end e = { .y = od_cuda_at(op->experts.y), .n = op->experts.top_k * op->experts.hidden, .round = true };
+
+	od_cuda_launched(c, gpu_expert_end(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(e.n, GPU_ROW_THREADS), op->n_rows, 1 }, 0, &e),
+			 "expert's end");
 }
 
 /* Of one row, as a part of the kernel that chose, if that is still there. */
@@ -283,6 +305,8 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
 		r.products.first = r.rows.first = first;
 		r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
-		run_round(&r, op->profile == OD_PROFILE_BF16);
+		run_round(&r, pairs - first < sort.together ? pairs - first : sort.together, op->profile == OD_PROFILE_BF16);
 	}
+	if (op->profile == OD_PROFILE_BF16 && !table->biases)
+		round_all(c, op);
 }
