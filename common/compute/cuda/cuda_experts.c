@@ -266,17 +266,26 @@ static void sort_pairs(struct od_cuda_device *c, const struct gpu_sort *sort)
 				 "sort by expert");
 }
 
+/* Pairs of a round: as many as half of the scratch has room for. Each round takes three launches or four, and reads again the weights of
+ * an expert that is in several. */
+static uint32_t pairs_together(size_t half_bytes, uint32_t intermediate, uint32_t pairs)
+{
+	const uint64_t fit = (half_bytes - OD_PAD_BYTES) / (intermediate * sizeof(float));
+
+	return fit < pairs ? (uint32_t)fit : pairs;
+}
+
 void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_experts *o = &op->experts;
 	const uint32_t n = (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, pairs = op->n_rows * o->top_k;
 	const struct od_experts_places p = od_experts_places(o->hidden, n, o->n_experts, o->top_k, op->n_rows);
-	const uint64_t together = od_experts_together(o->top_k, op->n_rows);
+	const size_t half = (size_t)(p.bytes - p.x) / 2; /* x and y are not used here */
 	const struct od_cuda_table *table;
 	char *at = od_cuda_at(o->scratch);
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
-				 .together = (uint32_t)together };
+				 .together = pairs_together(half, n, pairs) };
 	struct round r = { .c = c };
 	struct lists l;
 
@@ -287,6 +296,8 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	table = table_of(c, o);
 	if (table == NULL)
 		return;
+	if (!find_lists(c, &sort, &l))
+		sort.together = (uint32_t)od_experts_together(o->top_k, op->n_rows);
 	if (!find_lists(c, &sort, &l)) {
 		od_cuda_fail(c, "too many rows at once for this number of experts; use fewer --prefill-rows");
 		return;
@@ -297,8 +308,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	r.table = table;
 	r.most_tiles = l.most_tiles;
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),
-						   .gate = (float *)(void *)(at + p.ffn),
-						   .up = (float *)(void *)(at + p.ffn + od_ffn_half_bytes(n, together)),
+						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
 						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n };
 	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .gate = r.products.gate, .up = r.products.up,
 					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
