@@ -1356,7 +1356,8 @@ int main(void)
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge),   ON_ALL_TABLES(several_threads_load), ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),   ON_ALL_TABLES(merges_and_copies_take_turns), ON_ALL_TABLES(op_linear_planes),
-		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues), ON_ALL_TABLES(combine_and_norm), ON_ALL_TABLES(route_and_experts),
+		ON_ALL_TABLES(op_ffn_planes), ON_ALL_TABLES(merges_follow_other_queues), ON_ALL_TABLES(combine_and_norm),
+		ON_ALL_TABLES(route_and_experts),
 #endif
 	};
 
