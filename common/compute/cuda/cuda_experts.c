@@ -185,6 +185,8 @@ static void multiply(struct round *r, bool down)
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
 	r->products.down = down;
+	r->products.ends = down && r->table->blocks[1] == 0;
+	r->products.round = r->rows.round;
 	r->products.planes_blocks = r->table->blocks[down];
 	if (r->table->blocks[down] > 0)
 		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
@@ -221,10 +223,10 @@ static void run_round(struct round *r, uint32_t n, bool round_bf16)
 {
 	multiply(r, false);
 	activate(r, n);
+	r->rows.round = round_bf16;
 	multiply(r, true);
 	r->rows.n = r->products.hidden;
-	r->rows.round = round_bf16;
-	if (r->table->biases)
+	if (!r->products.ends && r->table->biases)
 		od_cuda_launched(r->c, gpu_expert_down_end(od_cuda_stream(r->c),
 							    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS),
 									       r->most_tiles * r->rows.rows, 1 },
@@ -317,6 +319,6 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 		r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
 		run_round(&r, pairs - first < sort.together ? pairs - first : sort.together, op->profile == OD_PROFILE_BF16);
 	}
-	if (op->profile == OD_PROFILE_BF16 && !table->biases)
+	if (op->profile == OD_PROFILE_BF16 && !table->biases && !r.products.ends)
 		round_all(c, op);
 }

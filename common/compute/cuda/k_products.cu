@@ -4,6 +4,7 @@
  * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
  * in whole lines. It copies x and scales along with them: a read from the first cache would wait for all copies before it. */
+#include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/gpu_weights.h"
 
 #define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
@@ -810,6 +811,14 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	}
 }
 
+/* An expert's output i: what gpu_expert_down_end would make of it. */
+GPU_FN float end_down(const struct gpu_expert_products *a, const struct gpu_expert *e, uint32_t i, float y)
+{
+	if (e->bias[GPU_DOWN].at != NULL)
+		y += gpu_vector_at(&e->bias[GPU_DOWN], i);
+	return a->round ? gpu_round_bf16(y) : y;
+}
+
 /* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as far as it can be:
  * the first copies wait for it. */
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
@@ -852,7 +861,8 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 			const float y = end_sum(form, R, &t, &s, r, j, &stores);
 
 			if (stores && to != NULL)
-				to[output_of(form, R, &t, j)] = y;
+				to[output_of(form, R, &t, j)] =
+					a->ends ? end_down(a, &a->expert[tile.expert], output_of(form, R, &t, j), y) : y;
 		}
 	}
 }

@@ -171,6 +171,7 @@ struct gpu_expert_products {
 	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
 	uint32_t planes_blocks; /* of a matrix with planes, at most */
 	bool down;
+	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
 };
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
