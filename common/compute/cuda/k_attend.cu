@@ -56,10 +56,28 @@ struct work {
 	uint32_t n_heads, head; /* head: the first one, of all rows' */
 	uint32_t kv_head, page; /* page: the thread's one of the block's */
 	uint32_t q_stride;
-	/* Shared memory, behind the ring: [H][BLOCK] scores, then their exponentials; [H][q_stride]; [PAGES] where the kv head's are */
-	float *score, *q;
-	const unsigned char **key_page, **value_page;
 };
+
+/* Shared memory behind the ring. Where something is, takes no registers. */
+GPU_FN float *score_at(const unsigned T, const unsigned H) /* [H][BLOCK], then their exponentials */
+{
+	return (float *)(void *)(gpu_shared() + RING(T, H));
+}
+
+GPU_FN const unsigned char **key_pages(const unsigned T, const unsigned H) /* [PAGES]: where the kv head's are */
+{
+	return (const unsigned char **)(void *)(score_at(T, H) + BLOCK * H);
+}
+
+GPU_FN const unsigned char **value_pages(const unsigned T, const unsigned H)
+{
+	return key_pages(T, H) + PAGES;
+}
+
+GPU_FN float *query_at(const unsigned T, const unsigned H) /* [H][q_stride] */
+{
+	return (float *)(void *)(value_pages(T, H) + PAGES);
+}
 
 GPU_FN uint32_t first_seen(uint32_t position, uint32_t window)
 {
@@ -73,7 +91,7 @@ GPU_FN bool has_page(const struct work *w, unsigned i)
 }
 
 /* False: the row has no such block. */
-GPU_FN bool begin_work(const unsigned T, const unsigned H, const struct gpu_attend *a, struct work *w)
+GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct work *w)
 {
 	const struct gpu_row *row = &a->rows[gpu_block_z()];
 	const uint32_t begin = first_seen(row->position, a->window), block = begin / BLOCK + a->parts.first + gpu_block_y();
@@ -86,11 +104,7 @@ GPU_FN bool begin_work(const unsigned T, const unsigned H, const struct gpu_atte
 	w->to = row->position - block * BLOCK < BLOCK ? row->position - block * BLOCK + 1 : BLOCK;
 	w->n_heads = a->group - first < H ? a->group - first : H;
 	w->head = gpu_block_z() * a->n_heads + kv_head * a->group + first;
-	w->score = (float *)(void *)(gpu_shared() + RING(T, H));
-	w->q = w->score + BLOCK * H;
 	w->q_stride = (a->k_dim + STEP - 1) / STEP * STEP;
-	w->key_page = (const unsigned char **)(void *)(w->q + w->q_stride * H);
-	w->value_page = w->key_page + PAGES;
 	w->kv_head = kv_head;
 	w->page = 0;
 	if (has_page(w, gpu_thread()))
@@ -99,14 +113,14 @@ GPU_FN bool begin_work(const unsigned T, const unsigned H, const struct gpu_atte
 }
 
 /* Where the kv head's keys and values are in the block's pages. */
-GPU_FN void share_pages(const bool bf16, const struct work *w)
+GPU_FN void share_pages(const unsigned T, const bool bf16, const unsigned H, const struct work *w)
 {
 	const size_t vector = (size_t)w->kv_head * bytes_of(bf16, 1);
 
 	if (!has_page(w, gpu_thread()))
 		return;
-	w->key_page[gpu_thread()] = w->a->keys.pages + w->page * w->a->keys.page_bytes + vector * w->a->k_dim;
-	w->value_page[gpu_thread()] = w->a->values.pages + w->page * w->a->values.page_bytes + vector * w->a->v_dim;
+	key_pages(T, H)[gpu_thread()] = w->a->keys.pages + w->page * w->a->keys.page_bytes + vector * w->a->k_dim;
+	value_pages(T, H)[gpu_thread()] = w->a->values.pages + w->page * w->a->values.page_bytes + vector * w->a->v_dim;
 }
 
 /* ---- Copies to shared memory ---- */
@@ -144,7 +158,7 @@ GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct work *
 
 		GPU_NO_UNROLL
 		for (uint32_t i = gpu_lane() * (UNIT / 4); i < w->q_stride; i += GPU_WARP * (UNIT / 4))
-			copy_unit(false, w->a->aligned_queries, (unsigned char *)(void *)(w->q + h * w->q_stride + i),
+			copy_unit(false, w->a->aligned_queries, (unsigned char *)(void *)(query_at(T, H) + h * w->q_stride + i),
 				  (const unsigned char *)(const void *)(q + i), i * 4, w->a->k_dim * 4);
 	}
 	gpu_end_copies();
@@ -201,7 +215,7 @@ GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const
 
 	if (!has_keys(T, H, w, s.first))
 		return;
-	from = w->key_page[s.first / PAGE] + ((s.first % PAGE + row) * row_bytes + at);
+	from = key_pages(T, H)[s.first / PAGE] + ((s.first % PAGE + row) * row_bytes + at);
 	if (w->a->aligned_keys && s.piece < bytes / KEY_PIECE) {
 		GPU_UNROLL
 		for (unsigned i = 0; i < N; i++)
@@ -252,7 +266,7 @@ GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, con
 
 	if (s.piece * VALUE_PIECE >= bytes)
 		return;
-	from = w->value_page[first / PAGE] + ((first % PAGE + gpu_lane() / VALUE_UNITS) * row_bytes + at);
+	from = value_pages(T, H)[first / PAGE] + ((first % PAGE + gpu_lane() / VALUE_UNITS) * row_bytes + at);
 	if (w->a->aligned_values && s.piece < bytes / VALUE_PIECE) {
 		GPU_UNROLL
 		for (unsigned i = 0; i < N; i++)
@@ -310,7 +324,7 @@ GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const
 	const unsigned COLUMNS = KEY_PIECE / bytes_of(bf16, 1), TOGETHER = H == 8 ? 1 : 2, row = gpu_lane() % 8;
 	const unsigned byte = bytes_of(bf16, 4) * (gpu_lane() / 8);
 	const uint32_t left = w->q_stride - piece * COLUMNS;
-	const float *q = w->q + piece * COLUMNS + 4 * (gpu_lane() / 8);
+	const float *q = query_at(T, H) + piece * COLUMNS + 4 * (gpu_lane() / 8);
 	uint32_t at = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (first_eight(KEYS(T, H)) * 8 + row) * KEY_PIECE + (byte ^ row * UNIT);
 
 	if (left >= COLUMNS) {
@@ -341,8 +355,9 @@ GPU_FN float fold_keys(const unsigned K, const unsigned H, const float *sum)
 	return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-GPU_FN void store_scores(const unsigned K, const unsigned H, const struct work *w, uint32_t first, const float *sum)
+GPU_FN void store_scores(const unsigned T, const unsigned H, const struct work *w, uint32_t first, const float *sum)
 {
+	const unsigned K = KEYS(T, H);
 	const uint32_t p = first + first_eight(K) * 8 + gpu_lane() % 8;
 
 	GPU_UNROLL
@@ -350,7 +365,7 @@ GPU_FN void store_scores(const unsigned K, const unsigned H, const struct work *
 		const float s = fold_keys(K, H, sum + h * 4);
 
 		if (K == 4 || gpu_lane() / 8 % 2 == 0) /* or else two have the same key */
-			w->score[h * BLOCK + p] = p >= w->from && p < w->to ? s * w->a->scale : -INFINITY;
+			score_at(T, H)[h * BLOCK + p] = p >= w->from && p < w->to ? s * w->a->scale : -INFINITY;
 	}
 }
 
@@ -394,7 +409,7 @@ GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const st
 			copy_ahead(T, bf16, H, w, slot, s);
 			slot ^= 1;
 		}
-		store_scores(KEYS(T, H), H, w, s.first, sum);
+		store_scores(T, H, w, s.first, sum);
 	}
 }
 
@@ -404,7 +419,7 @@ GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *
 {
 	GPU_NO_UNROLL
 	for (unsigned h = gpu_warp(); h < H; h += T / GPU_WARP) {
-		float *score = w->score + h * BLOCK, v[BLOCK / GPU_WARP], most = LOWEST, s = 0;
+		float *score = score_at(T, H) + h * BLOCK, v[BLOCK / GPU_WARP], most = LOWEST, s = 0;
 
 		GPU_UNROLL
 		for (unsigned i = 0; i < BLOCK / GPU_WARP; i++) {
@@ -512,7 +527,7 @@ GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const
 		if (head < w->n_heads && d < w->a->v_dim)
 			add_positions(bf16, E, N, p, end,
 				      slot * SLOT(T, H) + (p - s.first) * VALUE_PIECE + gpu_thread() % ITEMS * bytes_of(bf16, E),
-				      w->score + head * BLOCK, acc);
+				      score_at(T, H) + head * BLOCK, acc);
 		gpu_sync(); /* they have been read */
 		copy_values(T, bf16, H, w, slot, ahead);
 		gpu_end_copies();
@@ -537,10 +552,10 @@ GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const
 	struct work w;
 	struct stage s;
 
-	if (!begin_work(T, H, a, &w))
+	if (!begin_work(H, a, &w))
 		return;
 	copy_queries(T, H, &w);
-	share_pages(bf16, &w);
+	share_pages(T, bf16, H, &w);
 	gpu_sync(); /* pages are there */
 	s.first = gpu_warp() * warp_keys(T);
 	s.piece = 0;
