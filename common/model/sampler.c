@@ -8,13 +8,13 @@
 #include <string.h>
 
 #define MAX_WINDOW (1u << 24) /* bounds the ring of recent tokens */
-#define COMPARED 64u	      /* logits at a time */
-#define WEIGHED 256u	      /* the same */
+#define COMPARED 64u	      /* logits of which the highest is known */
+#define WEIGHED 256u	      /* logits weighed at a time */
 #define RACED 32u	      /* tokens that enter a race, or do not, together */
 
 /* Loops over the whole vocabulary: also compiled for the vectors of later CPUs. The bits are the same, since nothing is contracted.
  * (The thread sanitizer cannot yet run where the C library chooses among them.) */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define VECTORS
@@ -275,9 +275,12 @@ VECTORS static void prepare(struct od_sampler *s, float *logits)
 	}
 	for (size_t i = 0; i < s->o.n_logit_bias; i++)
 		logits[s->bias[i].token] += s->bias[i].bias;
-	for (uint32_t i = 0; penalty != 1 && i < s->vocab; i++)
+	for (uint32_t i = 0; penalty != 1 && i < s->vocab; i++) {
+		const double x = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
+
 		if (s->seen[i] > 0)
-			logits[i] = (float)(logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty);
+			logits[i] = (float)(x > (double)FLT_MAX ? (double)FLT_MAX : x);
+	}
 	if (s->drawn != NULL)
 		penalise_drawn(s, logits);
 }
@@ -356,7 +359,7 @@ static size_t divide(struct candidate *c, size_t n, double *weight)
 	struct candidate *last = &c[n - 1];
 	size_t at = 0;
 
-	swap(&c[mix(n) % n], last); /* any; a place that depends on what is there can be a bad one each time */
+	swap(&c[mix(n) % n], last); /* a fixed place (the first, the middle) is a bad pivot where things are sorted */
 	*weight = 0;
 	for (size_t i = 0; i + 1 < n; i++) {
 		if (!better(&c[i], last))
@@ -437,17 +440,17 @@ VECTORS static double weight_of_all(const float *logits, uint32_t n, double best
 	return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
-#define MOST_BELOW 700 /* times the temperature: what is further below weighs nothing */
-
-static size_t keep_top_p(struct od_sampler *s, size_t n, double total)
+/* top_p of 1 keeps all, whatever rounding says. */
+static size_t keep_top_p(const struct od_sampler *s, size_t n, double total)
 {
 	const double enough = s->o.top_p * total;
 
-	return keep_best(s->cand, n, enough > 0 ? enough : DBL_MIN);
+	return s->o.top_p < 1 ? keep_best(s->cand, n, enough > 0 ? enough : DBL_MIN) : n;
 }
 
-/* Candidates are tokens of at least some logit, which falls until they weigh enough, and a little more than rounding takes away: so most
- * tokens need no look. */
+#define MOST_BELOW 700 /* times the temperature: what is further below weighs nothing */
+
+/* Gathers the tokens within 4, 8, 16 ... temperatures of the best, until they weigh enough, with a margin for rounding. */
 static size_t top_p(struct od_sampler *s, const float *logits, double best)
 {
 	const double total = weight_of_all(logits, s->vocab, best, s->o.temperature), enough = s->o.top_p * total * (1 + 1e-9);
@@ -547,8 +550,8 @@ VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32
 	return any;
 }
 
-/* The same of RACED tokens, but it may be true for more: as if all had the highest of their logits. Then it is the highest number that
- * counts, of which 31 bits are enough: 1 - u is more than what they leave. */
+/* The same of RACED tokens, but it says yes too often: it takes the highest of their logits and the highest of their numbers. Of that 31
+ * bits are enough: 1 - u is more than what they leave. */
 static inline bool one_may_arrive(const struct race *r, const float *logits, uint32_t begin)
 {
 	const double least = least_time(r, highest_of(logits + begin, RACED));
@@ -563,7 +566,7 @@ static inline bool one_may_arrive(const struct race *r, const float *logits, uin
 	return !((INT32_MAX - most) * least >= r->open * 0x1p31 || least * r->min_p > 1 + 1e-9);
 }
 
-/* The first of whole RACED tokens, from token `begin` on, of which one may arrive; or where fewer than that are left. */
+/* Skips groups of RACED tokens of which none can arrive; stops at another one, or where fewer are left. */
 VECTORS static uint32_t next_to_race(const struct race *r, const float *logits, uint32_t begin, uint32_t end)
 {
 	while (end - begin >= RACED && !one_may_arrive(r, logits, begin))

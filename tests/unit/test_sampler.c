@@ -195,6 +195,49 @@ static void impossible_tokens(void **state)
 	od_sampler_free(s);
 }
 
+/* A penalty below 1 raises a logit, but not to infinity. */
+static void penalty_of_a_huge_logit(void **state)
+{
+	const float logits[] = { 0, 2e38f, 0 };
+	const int32_t seen = 1;
+	struct od_sampler_opts o;
+	struct od_sampler *s;
+	struct od_err err;
+	float margin;
+
+	(void)state;
+	od_sampler_defaults(&o);
+	o.repetition_penalty = 0.5;
+	for (int hot = 0; hot < 2; hot++) {
+		o.temperature = hot;
+		assert_int_equal(od_sampler_new(&s, &o, 3, &err), OD_OK);
+		assert_int_equal(od_sampler_prompt(s, &seen, 1), OD_OK);
+		assert_int_equal(sample_with(s, logits, 3, &margin), 1);
+		od_sampler_free(s);
+	}
+}
+
+/* top-k alone leaves k tokens, however little they weigh. */
+static void second_of_two_is_light(void **state)
+{
+	const float logits[] = { 0, -40, -50 };
+	struct od_sampler_opts o;
+	struct od_sampler *s;
+	struct od_err err;
+	float margin;
+
+	(void)state;
+	od_sampler_defaults(&o);
+	o.temperature = 1;
+	o.top_k = 2;
+	assert_int_equal(od_sampler_new(&s, &o, 3, &err), OD_OK);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(sample_with(s, logits, 3, &margin), 0);
+		assert_true(margin < INFINITY);
+	}
+	od_sampler_free(s);
+}
+
 /* What greedy chooses, looked for one by one: NaN never, an infinity as the largest number, of equals the first. */
 static int32_t best_by_hand(const float *logits, uint32_t n)
 {
@@ -360,7 +403,7 @@ static struct by_hand draw_by_hand(const struct od_sampler_opts *o, const float 
 	qsort(place, n, sizeof(*place), better_first);
 	for (uint32_t i = 0; i < k; i++)
 		total += weight_by_hand(o, place[i].logit, place[0].logit);
-	for (uint32_t i = 0; i < k && (i == 0 || (k == n && o->top_p == 1) || before < o->top_p * total); i++) {
+	for (uint32_t i = 0; i < k && (i == 0 || o->top_p == 1 || before < o->top_p * total); i++) {
 		const double p = weight_by_hand(o, place[i].logit, place[0].logit);
 		double arrival;
 
@@ -842,6 +885,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits), cmocka_unit_test(impossible_tokens),
+		cmocka_unit_test(penalty_of_a_huge_logit), cmocka_unit_test(second_of_two_is_light),
 		cmocka_unit_test(greedy_everywhere), cmocka_unit_test(large_vocabulary), cmocka_unit_test(against_definition),
 		cmocka_unit_test(draws_are_independent), cmocka_unit_test(large_distribution), cmocka_unit_test(fewer_candidates),
 		cmocka_unit_test(noisy_models_agree), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
