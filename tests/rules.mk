@@ -5,7 +5,7 @@ UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
 # What is only in the GPU's plugins.
 test_gpu_graphs_OBJS := $(B)/pic/common/compute/cuda/gpu_graphs.c.o
-test_gpu_host_OBJS := $(addprefix $(B)/pic/common/compute/cuda/,gpu_graphs.c.o gpu_host.c.o)
+test_gpu_host_OBJS := $(addprefix $(B)/pic/common/compute/cuda/,gpu_fibres.c.o gpu_graphs.c.o gpu_host.c.o)
 
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a

@@ -32,7 +32,7 @@ CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_expert
 	k_rows.cu)
 PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c
-GPU_HOST_SRCS := common/compute/cuda/gpu_host.c common/compute/far/late_queues.c
+GPU_HOST_SRCS := $(addprefix common/compute/cuda/,gpu_fibres.c gpu_host.c) common/compute/far/late_queues.c
 CUDA_DIR ?= $(B)/cuda
 PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
 GPU_KERNEL_OBJS := $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))

@@ -1,4 +1,4 @@
-/* gpu_fibres.h - the threads of a block on the host (gpu_host.c); what gpu.h says of the same functions holds.
+/* gpu_fibres.h - the threads of a block on the host; what gpu.h says of the same functions holds.
  *
  * A kernel that forgets a barrier reads what another thread has not written, in some order: tests find it because the
  * order is random ($OD_GPU_SEED).
@@ -75,6 +75,17 @@ static inline void gpu_write_host_u32(uint32_t *at, uint32_t v)
 {
 	__atomic_store_n(at, v, __ATOMIC_RELEASE);
 }
+
+/* ---- For gpu_host.c ---- */
+
+#define GPU_HOST_THREADS 1024u	   /* the most of a block */
+#define GPU_HOST_SHARED (48u << 10) /* what every GPU grants a launch; for more, CUDA wants cudaFuncSetAttribute */
+
+/* Runs the blocks of grids. One thread at a time. seed: of the order of blocks and threads. NULL: no memory. */
+struct gpu_blocks;
+struct gpu_blocks *gpu_blocks_new(uint64_t seed);
+void gpu_blocks_free(struct gpu_blocks *b); /* NULL ok */
+void gpu_blocks_run(struct gpu_blocks *b, const struct gpu_launch *l);
 
 _Noreturn void gpu_host_fail(const char *what); /* a kernel does what a GPU cannot: ends the process */
 
