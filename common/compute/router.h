@@ -21,17 +21,18 @@ enum od_router_score {
 /* Experts are chosen by their score, or by score + bias; weights are made of the scores alone. */
 struct od_router_spec {
 	uint32_t n_groups, top_groups; /* choose only experts of the top_groups best of n_groups groups; n_groups 0: of all */
-	bool renormalise;	       /* weights are divided by their sum + sum_eps */
-	float scale;		       /* factor of weights */
 	enum od_router_score score;
-	bool bias;	/* each expert has one */
-	bool logit_bias; /* so has each logit: the router is a linear layer with a bias */
-	bool norm;	/* the router norms the row itself; else it sees that of the experts */
-	bool factors;	/* each expert has one, of its weights */
+	float scale;	   /* factor of weights */
 	float logit_scale; /* factor of logits; 0: none */
-	bool group_two; /* a group is as good as its two best experts together; else as its best */
 	float sum_eps;
-	float band; /* of OD_SCORE_MIXER, which uses none of the other settings */
+	float band;	  /* of OD_SCORE_MIXER, which uses none of the other settings */
+	bool renormalise; /* weights are divided by their sum + sum_eps */
+	bool bias;	  /* each expert has one */
+	bool logit_bias;  /* so has each logit: the router is a linear layer with a bias */
+	bool norm;	  /* the router norms the row itself; else it sees that of the experts */
+	bool factors;	  /* each expert has one, of its weights */
+	bool group_two;	  /* a group is as good as its two best experts together; else as its best */
+	uint8_t zero[2];  /* instead of padding: a GPU compares specs byte by byte */
 };
 
 #endif

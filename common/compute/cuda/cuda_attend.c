@@ -4,8 +4,7 @@
 _Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
 
 #define MOST_SHARED (48u << 10)
-#define MAX_ROWS 65535u /* of a grid; and blocks of positions */
-#define WIDE_BLOCKS 2u	/* of a multiprocessor: of more, the others' threads work while those of one wait */
+#define WIDE_BLOCKS 2u /* of a multiprocessor, at most, so that wide ones pay: of more, some compute while others wait */
 #define UNIT 16u	/* bytes: kernels copy as many at a time, if rows are aligned to them */
 /* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more of that. */
 #define PARTS_BYTES_A_SM (128u << 10)
@@ -107,9 +106,9 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 	}
 	room = wanted < block_bytes ? block_bytes : wanted < room ? wanted : room;
 	blocks = room / block_bytes < all ? room / block_bytes : all;
-	blocks = blocks < MAX_ROWS ? blocks : MAX_ROWS;
+	blocks = blocks < GPU_MAX_GRID_Y ? blocks : GPU_MAX_GRID_Y;
 	rows = room / block_bytes / blocks;
-	rows = blocks < all ? 1 : rows < MAX_ROWS ? rows : MAX_ROWS;
+	rows = blocks < all ? 1 : rows < GPU_MAX_GRID_Y ? rows : GPU_MAX_GRID_Y;
 	for (uint32_t r = 0; r < op->n_rows; r += (uint32_t)rows) {
 		struct piece p = { .c = c, .o = o, .first_row = r, .n_rows = op->n_rows - r < rows ? op->n_rows - r : (uint32_t)rows };
 		size_t n;

@@ -52,7 +52,7 @@ static bool norm_in_combine(struct od_cuda_device *c, const struct gpu_norm *n, 
 
 	if (n->add != NULL || !gpu_last_launch(od_cuda_stream(c), "gpu_combine", &l))
 		return false;
-	memcpy(&a.combine, l.args, sizeof(a.combine)); /* with its padding (gpu_graphs.h) */
+	memcpy(&a.combine, l.args, sizeof(a.combine));
 	if (l.grid.y != n_rows || a.combine.x != n->x || a.combine.hidden != n->n || (n_rows > 1 && n->y != a.combine.sum))
 		return false;
 	if (l.grid.x > 1 && ((uint64_t)a.combine.top_k + 2) * n->n > MOST_COMBINED)

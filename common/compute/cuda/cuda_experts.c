@@ -116,7 +116,7 @@ static void describe(const struct od_expert *of, struct od_cuda_table *t)
 				memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
 			chunk += n;
 			on_gpu += n;
-			*bias = (struct gpu_vector){ od_cuda_at(of[e].bias[mat].data), of[e].bias[mat].dtype };
+			*bias = (struct gpu_vector){ .at = od_cuda_at(of[e].bias[mat].data), .dtype = of[e].bias[mat].dtype };
 			t->forms[down] |= 1u << m->form;
 			if (n > 0 && gpu_planes_blocks(m->n_out, &m->chunks) > t->blocks[down])
 				t->blocks[down] = gpu_planes_blocks(m->n_out, &m->chunks);
@@ -165,10 +165,11 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 	uint64_t before;
 
 	l->most_tiles = (uint32_t)(s->together / s->rows + some < s->together ? s->together / s->rows + some : s->together);
-	before = od_round_up((all + l->most_tiles) * sizeof(struct gpu_tile), 256); /* products read tiles that are not there */
+	/* A kernel reads its tile before it knows whether there is one. */
+	before = od_round_up((all + l->most_tiles) * sizeof(struct gpu_tile), 256);
 	l->tile = c->scratch;
 	l->tiles_before = (uint32_t *)(void *)((char *)c->scratch + before);
-	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= 65535;
+	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= GPU_MAX_GRID_Y;
 }
 
 struct round {
@@ -250,7 +251,7 @@ static bool sort_in_route(struct od_cuda_device *c, const struct gpu_sort *sort)
 
 	if (sort->n_rows != 1 || !gpu_last_launch(od_cuda_stream(c), "gpu_route", &l))
 		return false;
-	memcpy(&a, l.args, sizeof(a)); /* with its padding (gpu_graphs.h) */
+	memcpy(&a, l.args, sizeof(a));
 	if (l.grid.y != 1 || a.choice != sort->choice || a.top_k != sort->top_k || a.n_experts != sort->n_experts || a.sort.pair != NULL)
 		return false;
 	a.sort = *sort;

@@ -256,8 +256,8 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 				     .act = (uint32_t)o->act.kind, .limit = o->act.limit };
 
 		if (part->bias != NULL) {
-			a.gate_bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_GATE].data), part->bias[OD_MAT_GATE].dtype };
-			a.up_bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_UP].data), part->bias[OD_MAT_UP].dtype };
+			a.gate_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_GATE].data), .dtype = part->bias[OD_MAT_GATE].dtype };
+			a.up_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_UP].data), .dtype = part->bias[OD_MAT_UP].dtype };
 		}
 		od_cuda_launched(c, gpu_act(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), part->n_rows, 1 }, 0, &a),
 				 "activation");
@@ -272,7 +272,7 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 		struct gpu_expert_end e = { .y = y + at * hidden, .n = (uint32_t)hidden, .round = o->routed && op->profile == OD_PROFILE_BF16 };
 
 		if (part->bias != NULL)
-			e.bias = (struct gpu_vector){ od_cuda_at(part->bias[OD_MAT_DOWN].data), part->bias[OD_MAT_DOWN].dtype };
+			e.bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_DOWN].data), .dtype = part->bias[OD_MAT_DOWN].dtype };
 		if (part->bias != NULL || e.round)
 			od_cuda_launched(c, gpu_expert_end(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(hidden, GPU_ROW_THREADS), part->n_rows, 1 },
 							   0, &e), "expert's end");

@@ -2,11 +2,10 @@
  *
  * A small model's step has hundreds of launches of a few microseconds each, and the host needs as long to give them as the GPU to do
  * them. So a stream gathers its launches; what has been launched twice in the same way, arguments included, is made into a graph, and
- * from then on it is given in one call. Steps of decoding repeat for as long as no row begins a new page or block of positions. A
- * graph has the same launches in the same order, so that results do not depend on it.
+ * from then on it is given in one call. Steps of decoding repeat for as long as no row begins a block of positions and page tables do
+ * not grow. A graph has the same launches in the same order, so that results do not depend on it.
  *
- * Arguments are compared byte by byte, padding included. C does not promise that an initialiser zeroes padding; gcc and clang do in
- * practice. If they do not, equal launches are taken for different ones: that costs time, and results stay right.
+ * Arguments are compared byte by byte, so they have no padding (kernels.h).
  *
  * Thread: the stream's. Owner: the stream. */
 #ifndef OD_COMPUTE_GPU_GRAPHS_H
@@ -37,7 +36,7 @@ int gpu_graphs_add(struct gpu_graphs *g, const struct gpu_launch *l);
 int gpu_graphs_flush(struct gpu_graphs *g);
 /* The name of the kernel whose launch made the last flush fail, once; else NULL. NULL ok. */
 const char *gpu_graphs_failed(struct gpu_graphs *g);
-/* As gpu_last_launch and gpu_take_back. NULL ok: false. */
+/* As gpu_last_launch and gpu_take_back. NULL: false. */
 bool gpu_graphs_last(const struct gpu_graphs *g, const char *kernel, struct gpu_launch *l);
 void gpu_graphs_take_back(struct gpu_graphs *g);
 void gpu_graphs_resume(struct gpu_graphs *g); /* NULL ok */

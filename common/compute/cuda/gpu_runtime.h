@@ -81,7 +81,8 @@ void gpu_stream_resume(struct gpu_stream *s);
 const char *gpu_failed_kernel(struct gpu_stream *s);
 
 /* The last launch of a stream that gathers, if it is of the kernel with this name and was not given to the GPU yet; l->args is valid until
- * the stream is used again. After gpu_take_back it is as if it had not been: what is launched instead does its work, too. */
+ * the stream is used again. After gpu_take_back, right after that, it is as if it had not been: what is launched instead does its work,
+ * too. */
 bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l);
 void gpu_take_back(struct gpu_stream *s);
 

@@ -15,6 +15,10 @@
 extern "C" {
 #endif
 
+/* Arguments have no padding, which might be anything, because gpu_graphs compares them byte by byte: zero stands in its place. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+
 #define GPU_LAUNCHER(name, type) int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)
 
 /* What a kernel could not do: host memory that the host looks at after a wait. */
@@ -70,6 +74,7 @@ struct gpu_mat {
 	uint32_t n_out, n_in, group;
 	struct gpu_chunks chunks;
 	uint8_t form, scale_dtype; /* enum gpu_form, enum od_dtype */
+	uint8_t zero[6];
 };
 
 /* y[r * y_stride + o] = row o of w times x[r * x_stride ...], for n_rows rows. */
@@ -88,7 +93,7 @@ struct gpu_product {
 #define GPU_PRODUCT_THREADS 64u
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
 struct gpu_products {
-	uint32_t n;
+	uint32_t n, zero;
 	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form */
 };
 
@@ -113,7 +118,7 @@ struct gpu_planes_product {
 #define GPU_MAX_PLANES_PRODUCTS 16u
 #define GPU_MAX_PLANES_CHUNKS 256u /* as many as two matrices of Mixtral's have */
 struct gpu_planes_products {
-	uint32_t n;
+	uint32_t n, zero;
 	struct gpu_planes_product p[GPU_MAX_PLANES_PRODUCTS];
 	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
 };
@@ -128,7 +133,7 @@ uint32_t gpu_planes_blocks(uint32_t n_out, const struct gpu_chunks *c);
 
 struct gpu_vector { /* as struct od_vector; at NULL: none */
 	const void *at; /* of any alignment */
-	uint32_t dtype;
+	uint32_t dtype, zero;
 };
 
 enum { GPU_GATE, GPU_UP, GPU_DOWN, GPU_N_MATS };
@@ -152,14 +157,14 @@ struct gpu_sort {
 	struct gpu_tile *tile;	/* [all] */
 	uint32_t *tiles_before; /* [rounds + 1]: of each round, and all */
 	struct gpu_fault *fault;
-	uint32_t n_rows, top_k, n_experts, rows, together;
+	uint32_t n_rows, top_k, n_experts, rows, together, zero;
 };
 GPU_LAUNCHER(gpu_sort, struct gpu_sort);
 GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW pairs */
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
- * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs (times two for gate and up). */
+ * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, (times two for gate and up). */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
@@ -171,6 +176,7 @@ struct gpu_expert_products {
 	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
 	uint32_t planes_blocks; /* of a matrix with planes, at most */
 	bool down;
+	uint8_t zero;
 	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
 };
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
@@ -188,6 +194,7 @@ struct gpu_expert_rows {
 	uint32_t n, first, rows, act; /* n: intermediate, or hidden */
 	float limit;
 	bool round;
+	uint8_t zero[3];
 };
 GPU_LAUNCHER(gpu_expert_act, struct gpu_expert_rows);
 GPU_LAUNCHER(gpu_expert_down_end, struct gpu_expert_rows);
@@ -236,6 +243,7 @@ struct gpu_expert_end {
 	struct gpu_vector bias;
 	uint32_t n;
 	bool round;
+	uint8_t zero[3];
 };
 GPU_LAUNCHER(gpu_expert_end, struct gpu_expert_end);
 
@@ -245,6 +253,7 @@ struct gpu_embed {
 	float *x;
 	uint32_t hidden, dtype;
 	float scale;
+	uint32_t zero;
 };
 GPU_LAUNCHER(gpu_embed, struct gpu_embed);
 
@@ -254,6 +263,7 @@ struct gpu_angles {
 	float *angles;
 	uint32_t half;
 	float magnitude[2];
+	uint32_t zero;
 };
 GPU_LAUNCHER(gpu_angles, struct gpu_angles);
 
@@ -263,6 +273,7 @@ struct gpu_norm {
 	const float *add, *weight, *bias;
 	uint32_t n, layer; /* layer: OD_NORM_LAYER */
 	float eps;
+	uint32_t zero;
 };
 GPU_LAUNCHER(gpu_norm, struct gpu_norm);
 
@@ -278,6 +289,7 @@ struct gpu_turn {
 	const float *angles;
 	uint32_t dims;
 	bool neighbours;
+	uint8_t zero[3];
 };
 
 /* k NULL: q alone. A block has `heads` heads of q, k or v: GPU_ROPE_HEADS, or all if norm_row. grid.x: all blocks of q, of k, of v;
@@ -289,10 +301,11 @@ struct gpu_rope_store {
 	float *q, *k, *v;
 	struct gpu_turn turn;
 	const float *q_norm, *k_norm;
-	bool norm_row, v_norm;
-	float eps, clip;
 	struct gpu_kv keys, values;
+	float eps, clip;
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim, heads;
+	bool norm_row, v_norm;
+	uint8_t zero[2];
 };
 GPU_LAUNCHER(gpu_rope_store, struct gpu_rope_store);
 
@@ -301,8 +314,8 @@ struct gpu_latent_store {
 	float *latent_key;
 	struct gpu_turn turn;
 	const float *norm;
-	float eps;
 	struct gpu_kv stream;
+	float eps;
 	uint32_t rank;
 };
 GPU_LAUNCHER(gpu_latent_store, struct gpu_latent_store);
@@ -317,7 +330,7 @@ GPU_LAUNCHER(gpu_split, struct gpu_split); /* grid.x: n_heads * dim / GPU_ROW_TH
 struct gpu_gate {
 	float *y;
 	const float *gate;
-	uint32_t n;
+	uint32_t n, zero;
 };
 GPU_LAUNCHER(gpu_gate, struct gpu_gate);
 
@@ -327,6 +340,7 @@ struct gpu_combine {
 	float *x, *sum, *shared;
 	uint32_t top_k, hidden;
 	float eps;
+	uint32_t zero;
 };
 GPU_LAUNCHER(gpu_combine, struct gpu_combine);
 
@@ -386,6 +400,7 @@ struct gpu_attend {
 	uint32_t group, groups; /* heads of a kv head; and so many of them at a time: groups */
 	float scale;
 	bool aligned_queries, aligned_keys, aligned_values; /* all vectors of heads, to 16 bytes */
+	uint8_t zero;
 };
 /* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL: not so
  * many). */
@@ -404,7 +419,7 @@ struct gpu_attend_fold {
 	const float *before; /* [rows][n_heads][2]: maximum, sum */
 	float *after;
 	float *out;
-	uint32_t n_heads, v_dim, window;
+	uint32_t n_heads, v_dim, window, zero;
 };
 GPU_LAUNCHER(gpu_attend_fold, struct gpu_attend_fold);
 
@@ -416,7 +431,7 @@ struct gpu_absorb {
 	float *out;
 	struct gpu_turn turn;
 	struct gpu_mat kv_b;
-	uint32_t n_heads, nope_dim, v_dim, rank, n_rows;
+	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
 };
 /* Of a launcher for forms and 1 or GPU_PRODUCT_ROWS rows at a time; NULL: of a shadow's. Shared memory: 4 * GPU_ABSORB_EACH *
  * rows bytes. */
@@ -451,6 +466,7 @@ struct gpu_delta_in {
 	const float *a_log, *dt_bias;
 	uint32_t n_heads, n_key_heads, k_dim, v_dim, channels;
 	bool by_key_head;
+	uint8_t zero[3];
 };
 GPU_LAUNCHER(gpu_delta_in, struct gpu_delta_in);
 
@@ -481,6 +497,8 @@ extern gpu_delta_fn *const gpu_delta_few[2], *const gpu_delta_recur[2];
 GPU_LAUNCHER(gpu_delta_find, struct gpu_delta);
 GPU_LAUNCHER(gpu_delta_mix, struct gpu_delta);
 GPU_LAUNCHER(gpu_delta_end, struct gpu_delta);
+
+#pragma GCC diagnostic pop
 
 #ifdef __cplusplus
 }
