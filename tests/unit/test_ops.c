@@ -377,19 +377,21 @@ static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
 	free(at), free(wide), free(odd);
 }
 
+static void lay_matrix(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased)
+{
+	const size_t n_out = i == OD_MAT_DOWN ? FFN_HIDDEN : FFN_MID, n_in = i == OD_MAT_DOWN ? FFN_MID : FFN_HIDDEN;
+
+	lay_weight(b, &e->mat[i], kind, n_out, n_in);
+	e->e.mat[i] = e->mat[i].w;
+	e->e.bias[i] = (struct od_vector){ 0 };
+	if (biased)
+		lay_bias(b, e, i, n_out);
+}
+
 static void lay_expert(struct bench *b, struct expert *e, int turn)
 {
-	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
-		const bool down = i == OD_MAT_DOWN;
-		/* NF4 does not fit rows of FFN_MID */
-		const enum weight_kind kind = (enum weight_kind)((turn + 3 * i) % (down ? W_NF4 : N_WEIGHT_KINDS));
-
-		lay_weight(b, &e->mat[i], kind, down ? FFN_HIDDEN : FFN_MID, down ? FFN_MID : FFN_HIDDEN);
-		e->e.mat[i] = e->mat[i].w;
-		e->e.bias[i] = (struct od_vector){ 0 };
-		if (has_bias(turn))
-			lay_bias(b, e, i, down ? FFN_HIDDEN : FFN_MID);
-	}
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++) /* NF4 does not fit rows of FFN_MID */
+		lay_matrix(b, e, i, (enum weight_kind)((turn + 3 * i) % (i == OD_MAT_DOWN ? W_NF4 : N_WEIGHT_KINDS)), has_bias(turn));
 }
 
 static void bias_by_hand(const struct bench *b, const struct expert *e, int mat, float *y, size_t n_rows, size_t n)
@@ -793,6 +795,24 @@ static void op_experts(void **state)
 	}
 }
 
+/* All weights of one kind without scales: a GPU multiplies gate and up together. */
+static void op_experts_of_a_kind(void **state)
+{
+	struct expert e[N_EXPERTS];
+	struct bench b;
+
+	FOR_PROFILES(p) {
+		for (int turn = 0; turn < 2 * W_INT8; turn++) {
+			bench_open(&b, state, p);
+			for (int i = 0; i < N_EXPERTS; i++)
+				for (int m = 0; m < OD_N_EXPERT_MATS; m++)
+					lay_matrix(&b, &e[i], m, (enum weight_kind)(turn / 2), has_bias(turn));
+			check_experts(&b, e, N_EXPERTS, TOP_K, lay_choices(&b));
+			bench_close(&b);
+		}
+	}
+}
+
 /* As many pairs as a GPU sorts in several ways: of 64 rows more than its block holds at once. */
 static void op_many_experts(void **state)
 {
@@ -802,7 +822,7 @@ static void op_many_experts(void **state)
 	for (int biased = 0; biased < 2; biased++) {
 		bench_open(&b, state, OD_PROFILE_BF16);
 		for (int i = 0; i < MANY_EXPERTS; i++)
-			lay_expert(&b, &e[i], i % 2 * biased);
+			lay_expert(&b, &e[i], i % 2 * 2 + biased); /* all have biases, or none */
 		check_experts(&b, e, MANY_EXPERTS, MANY_K, lay_many_choices(&b));
 		bench_close(&b);
 	}
@@ -892,7 +912,6 @@ static void op_combine(void **state)
 	bench_close(&b);
 }
 
-/* Bytes as they are, whatever they mean, at places that are aligned to nothing. */
 /* ---- operations that follow each other, which a GPU may run as one ---- */
 
 /* The memory after both. apart: the second begins when the first is done. */
@@ -1023,6 +1042,7 @@ static void route_and_experts(void **state)
 	}
 }
 
+/* Bytes as they are, whatever they mean, at places that are aligned to nothing. */
 static void op_copy(void **state)
 {
 	enum { N = 77 };
@@ -1351,7 +1371,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_norm),	   ON_ALL_TABLES(op_linear),	     ON_ALL_TABLES(op_route),
 		ON_ALL_TABLES(op_ffn),	   ON_ALL_TABLES(op_experts),	     ON_ALL_TABLES(op_combine),
-		ON_ALL_TABLES(op_many_experts),
+		ON_ALL_TABLES(op_many_experts), ON_ALL_TABLES(op_experts_of_a_kind),
 #ifndef FEW_TESTS /* what else there is needs no other number of rows */
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),	     ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_act),	   ON_ALL_TABLES(op_copy),	     ON_ALL_TABLES(failures_show_once),

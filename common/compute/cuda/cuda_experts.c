@@ -181,11 +181,20 @@ struct round {
 	unsigned index; /* of the rows of a tile */
 };
 
+/* All experts' gate and up are of one form, and that can be multiplied together. */
+static bool has_pairs(const struct od_cuda_table *t)
+{
+	const uint32_t forms = t->forms[0]; /* at least one */
+
+	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 && gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
+}
+
 static void multiply(struct round *r, bool down)
 {
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
 	r->products.down = down;
+	r->products.pairs = !down && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
 	r->products.round = r->rows.round;
 	r->products.planes_blocks = r->table->blocks[down];
@@ -205,7 +214,8 @@ static void multiply(struct round *r, bool down)
 	}
 }
 
-/* Of the round's n pairs. Only for biases a kernel needs to know the experts, and waits for three reads more. */
+/* Of the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and waits for three reads
+ * more. */
 static void activate(struct round *r, uint32_t n)
 {
 	const unsigned blocks = od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS);
@@ -213,6 +223,8 @@ static void activate(struct round *r, uint32_t n)
 				   .stride = r->products.intermediate, .act = r->rows.act, .limit = r->rows.limit };
 
 	r->rows.n = r->products.intermediate;
+	if (r->products.pairs)
+		return;
 	if (r->table->biases)
 		od_cuda_launched(r->c, gpu_expert_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, r->most_tiles * r->rows.rows, 1 }, 0,
 						      &r->rows), "activation");
@@ -312,7 +324,8 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	r.most_tiles = l.most_tiles;
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),
 						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
-						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n };
+						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n,
+						   .act = (uint32_t)o->act.kind, .limit = o->act.limit };
 	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .gate = r.products.gate, .up = r.products.up,
 					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {

@@ -65,7 +65,7 @@ GPU_FN unsigned gpu_thread(void)
 	return threadIdx.x;
 }
 
-/* The same, read here: what is worked out from it takes no registers before. */
+/* The same, read again: so no register holds it, or what depends on it, from before. */
 GPU_FN unsigned gpu_thread_here(void)
 {
 	unsigned v;
@@ -458,6 +458,7 @@ GPU_FN uint32_t gpu_shared_start(void)
 	return gpu_now(gpu_shared_address(gpu_shared()));
 }
 
+/* Any memory. */
 GPU_FN gpu_f4 gpu_load_f4(const float *at)
 {
 	gpu_check_aligned(at, 16);
@@ -469,12 +470,6 @@ GPU_FN gpu_f2 gpu_shared_f2(const float *at)
 {
 	gpu_check_aligned(at, 8);
 	return *(const gpu_f2 *)at;
-}
-
-GPU_FN gpu_f4 gpu_shared_f4(const float *at)
-{
-	gpu_check_aligned(at, 16);
-	return *(const gpu_f4 *)at;
 }
 
 GPU_FN gpu_u4 gpu_shared_16(const void *at)

@@ -126,7 +126,7 @@ GPU_FN void add_together(const unsigned lanes, const unsigned n, uint32_t first,
 		line[l] = read_line(gpu_shared(), first + l, lane);
 		GPU_UNROLL
 		for (unsigned i = 0; i < lanes; i++)
-			by[l * lanes + i] = gpu_shared_f4(x + (l * GPU_LANES + i) * STEPS);
+			by[l * lanes + i] = gpu_load_f4(x + (l * GPU_LANES + i) * STEPS);
 	}
 	GPU_UNROLL
 	for (unsigned l = 0; l < n; l++) {

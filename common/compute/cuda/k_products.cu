@@ -189,6 +189,7 @@ GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
 struct outputs {
 	const struct gpu_mat *m;
 	uint32_t n_out, n_in;		     /* m's: to read them from memory again would be to wait for copies */
+	const unsigned char *second;	     /* of a matrix like m, which has the second half of the warp's rows; NULL: none */
 	const unsigned char *row[MOST_OUTS]; /* of weights; an output behind the last one is as that, and not stored */
 	const float *x[GPU_PRODUCT_ROWS];    /* from the thread's lanes on; rows behind the last one likewise */
 	uint32_t warp, first, lane;	     /* the warp's first output; the thread's; the first of its lanes */
@@ -213,14 +214,22 @@ GPU_FN uint32_t real_output(const struct outputs *t, uint32_t i)
 
 GPU_FN uint32_t output_of(const unsigned form, const unsigned R, const struct outputs *t, unsigned j)
 {
-	return t->first + j * slots_of(form, R);
+	return t->first + (t->second != NULL ? 0 : j * slots_of(form, R));
+}
+
+/* Row i of the warp's. */
+GPU_FN const unsigned char *row_of(const struct outputs *t, unsigned i)
+{
+	if (t->second == NULL)
+		return t->m->data + real_output(t, t->warp + i) * t->m->row_bytes;
+	return (i < WARP_OUTS / 2 ? t->m->data : t->second) + real_output(t, t->warp + i % (WARP_OUTS / 2)) * t->m->row_bytes;
 }
 
 /* x of the thread's lanes: from the ring, or from its row. */
 GPU_FN void read_x(const unsigned lanes, const bool in_ring, const float *ring, const float *row, float *x)
 {
 	if (in_ring && lanes == 4) {
-		const gpu_f4 v = gpu_shared_f4(ring);
+		const gpu_f4 v = gpu_load_f4(ring);
 
 		x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 		return;
@@ -442,7 +451,7 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 	for (unsigned j = 0; j < COPIES; j++) {
 		const unsigned r = gpu_lane() / COPIERS + j * (WARP_OUTS / COPIES), unit = gpu_lane() % COPIERS;
 
-		c.row[j] = t->m->data + real_output(t, t->warp + r) * t->m->row_bytes + unit * UNIT;
+		c.row[j] = row_of(t, r) + unit * UNIT;
 		c.to[j] = ring + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
 	}
 	c.to_x = ring + x_begins(form, R) + gpu_lane() * UNIT;
@@ -700,7 +709,7 @@ GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outpu
 /* Whether the matrix's rows are aligned to so many bytes. */
 GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 {
-	return t->aligned && t->m->row_bytes % bytes == 0 && (uintptr_t)t->m->data % bytes == 0;
+	return t->aligned && t->m->row_bytes % bytes == 0 && ((uintptr_t)t->m->data | (uintptr_t)t->second) % bytes == 0;
 }
 
 /* Steps from column k on, read from memory; returns the column behind them. */
@@ -746,17 +755,19 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 		end_group_at(form, R, t, n - 1, s);
 }
 
-/* The block's outputs begin with first. */
-GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m, uint32_t first)
+/* The block's outputs begin with first; second: as in struct outputs. */
+GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m, const unsigned char *second,
+		       uint32_t first)
 {
 	t->m = m;
+	t->second = second;
 	t->n_out = m->n_out;
 	t->n_in = m->n_in;
-	t->warp = first + gpu_warp() * WARP_OUTS;
+	t->warp = first + gpu_warp() * (second != NULL ? WARP_OUTS / 2 : WARP_OUTS);
 	t->first = t->warp + out_of(form, R, 0);
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++)
-		t->row[j] = m->data + real_output(t, output_of(form, R, t, j)) * m->row_bytes;
+		t->row[j] = row_of(t, out_of(form, R, j));
 	t->lane = place_of(form, R) * lanes_of(form, R);
 	t->aligned = t->x_in_units = true;
 }
@@ -793,7 +804,7 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	if (first >= p->n_rows)
 		return;
 	n = p->n_rows - first < R ? p->n_rows - first : R;
-	begin_tile(form, R, &t, &p->w, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
+	begin_tile(form, R, &t, &p->w, NULL, (gpu_block_y() - p->first_block) * BLOCK_OUTS);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		set_x(&t, r, p->x + (first + (r < n ? r : n - 1)) * p->x_stride);
@@ -819,26 +830,68 @@ GPU_FN float end_down(const struct gpu_expert_products *a, const struct gpu_expe
 	return a->round ? gpu_round_bf16(y) : y;
 }
 
+/* Whether gate and up can be multiplied together: a thread has an output of both. Their codes have to be all that an output needs. */
+#define HAS_PAIRS(form) ((form) == GPU_BF16 || (form) == GPU_F16 || (form) == GPU_F32)
+
+/* Output i of gate and of up: what gpu_expert_act would make of them. */
+GPU_FN float activate(const struct gpu_expert_products *a, const struct gpu_expert *e, uint32_t i, float gate, float up)
+{
+	if (e->bias[GPU_GATE].at != NULL) {
+		gate += gpu_vector_at(&e->bias[GPU_GATE], i);
+		up += gpu_vector_at(&e->bias[GPU_UP], i);
+	}
+	return gpu_activation(a->act, gate, up, a->limit);
+}
+
+/* The thread's outputs of row r, which go to `to`; NULL: there is no such row. */
+GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gpu_expert_products *a, const struct gpu_expert *e,
+			  const struct outputs *t, const struct sums *s, unsigned r, float *to)
+{
+	float y[MOST_OUTS];
+	bool stores[MOST_OUTS];
+
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++)
+		y[j] = end_sum(form, R, t, s, r, j, &stores[j]);
+	if (to == NULL)
+		return;
+	if (HAS_PAIRS(form) && t->second != NULL) {
+		if (stores[0])
+			to[t->first] = activate(a, e, t->first, y[0], y[1]);
+		return;
+	}
+	GPU_UNROLL
+	for (unsigned j = 0; j < outs_of(form, R); j++) {
+		const uint32_t i = output_of(form, R, t, j);
+
+		if (stores[j])
+			to[i] = a->ends ? end_down(a, e, i, y[j]) : y[j];
+	}
+}
+
 /* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as far as it can be:
  * the first copies wait for it. */
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
 	const uint32_t index = (a->first == 0 ? 0 : a->tiles_before[0]) + gpu_block_x();
-	const bool up = !a->down && gpu_block_y() >= blocks;
+	const bool pairs = HAS_PAIRS(form) && a->pairs, up = !a->down && !pairs && gpu_block_y() >= blocks;
 	const struct gpu_tile tile = a->tile[index]; /* any, if there is none */
 	uint32_t pair[GPU_PRODUCT_ROWS];
+	const struct gpu_expert *e;
 	struct gpu_mat m;
 	struct sums s;
 	struct outputs t;
 
 	if ((index >= a->tiles_before[1]) | (tile.n == 0)) /* none has no rows: this is so that both are asked for together */
 		return;
-	m = a->expert[tile.expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
+	e = &a->expert[tile.expert];
+	m = e->mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		pair[r] = a->pair[tile.first + (r < tile.n ? r : tile.n - 1)];
-	begin_tile(form, R, &t, &m, (gpu_block_y() - (up ? blocks : 0)) * BLOCK_OUTS);
+	begin_tile(form, R, &t, &m, pairs ? e->mat[GPU_UP].data : NULL,
+		   (gpu_block_y() - (up ? blocks : 0)) * (pairs ? BLOCK_OUTS / 2 : BLOCK_OUTS));
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
@@ -850,21 +903,11 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 		return;
 	dots(form, R, &t, &s);
 	GPU_UNROLL
-	for (unsigned r = 0; r < R; r++) {
-		float *to = r >= tile.n ? NULL :
-			    a->down	? a->y + (size_t)pair[r] * a->hidden :
-					  (up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate;
-
-		GPU_UNROLL
-		for (unsigned j = 0; j < outs_of(form, R); j++) {
-			bool stores;
-			const float y = end_sum(form, R, &t, &s, r, j, &stores);
-
-			if (stores && to != NULL)
-				to[output_of(form, R, &t, j)] =
-					a->ends ? end_down(a, &a->expert[tile.expert], output_of(form, R, &t, j), y) : y;
-		}
-	}
+	for (unsigned r = 0; r < R; r++)
+		store_outputs(form, R, a, e, &t, &s, r,
+			      r >= tile.n ? NULL :
+			      a->down	  ? a->y + (size_t)pair[r] * a->hidden :
+					    (up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate);
 }
 
 /* Of a multiprocessor: as many as get on without spilled registers. */
@@ -916,6 +959,11 @@ gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
 size_t gpu_product_shared(enum gpu_form form)
 {
 	return GPU_PRODUCT_THREADS / GPU_WARP * RING + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
+}
+
+bool gpu_products_pair(enum gpu_form form)
+{
+	return HAS_PAIRS(form);
 }
 
 unsigned gpu_product_outs(void)

@@ -164,7 +164,7 @@ GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
- * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, (times two for gate and up). */
+ * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, of which gate and up have as many each. */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
@@ -175,10 +175,13 @@ struct gpu_expert_products {
 	float *y;
 	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
 	uint32_t planes_blocks; /* of a matrix with planes, at most */
+	uint32_t act; /* enum od_act */
+	float limit;
 	bool down;
-	uint8_t zero;
+	bool pairs;	  /* gate and up, both of one form of gpu_products_pair: together, with what gpu_expert_act does */
 	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
 };
+bool gpu_products_pair(enum gpu_form form);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
 /* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
