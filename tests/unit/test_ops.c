@@ -730,7 +730,7 @@ static void op_ffn_planes(void **state)
 
 enum { N_EXPERTS = 6, TOP_K = 3, MANY_EXPERTS = 48, MANY_K = 33 };
 
-/* Expert 0 for nobody, 5 for all but one row, the others for some. */
+/* No row chooses expert 0, all but one choose 5, and some choose each of the others. */
 static struct od_ref lay_choices(struct bench *b)
 {
 	uint16_t choice[ROWS][TOP_K];
@@ -741,7 +741,7 @@ static struct od_ref lay_choices(struct bench *b)
 	return lay(b, choice, sizeof(choice));
 }
 
-/* Expert 0 for nobody, all others for most rows. */
+/* No row chooses expert 0; most rows choose each of the others. */
 static struct od_ref lay_many_choices(struct bench *b)
 {
 	uint16_t choice[ROWS][MANY_K];

@@ -196,7 +196,6 @@ static void multiply(struct round *r, bool down)
 	r->products.down = down;
 	r->products.pairs = !down && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
-	r->products.round = r->rows.round;
 	r->products.planes_blocks = r->table->blocks[down];
 	if (r->table->blocks[down] > 0)
 		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
@@ -232,11 +231,10 @@ static void activate(struct round *r, uint32_t n)
 		od_cuda_launched(r->c, gpu_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, n, 1 }, 0, &a), "activation");
 }
 
-static void run_round(struct round *r, uint32_t n, bool round_bf16)
+static void run_round(struct round *r, uint32_t n)
 {
 	multiply(r, false);
 	activate(r, n);
-	r->rows.round = round_bf16;
 	multiply(r, true);
 	r->rows.n = r->products.hidden;
 	if (!r->products.ends && r->table->biases)
@@ -294,6 +292,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_experts *o = &op->experts;
 	const uint32_t n = (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, pairs = op->n_rows * o->top_k;
+	const bool round = op->profile == OD_PROFILE_BF16;
 	const struct od_experts_places p = od_experts_places(o->hidden, n, o->n_experts, o->top_k, op->n_rows);
 	const size_t half = (size_t)(p.bytes - p.x) / 2; /* x and y are not used here */
 	const struct od_cuda_table *table;
@@ -325,14 +324,15 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),
 						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
 						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n,
-						   .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+						   .act = (uint32_t)o->act.kind, .limit = o->act.limit, .round = round };
 	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .gate = r.products.gate, .up = r.products.up,
-					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit,
+					   .round = round };
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
 		r.products.first = r.rows.first = first;
 		r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
-		run_round(&r, pairs - first < sort.together ? pairs - first : sort.together, op->profile == OD_PROFILE_BF16);
+		run_round(&r, pairs - first < sort.together ? pairs - first : sort.together);
 	}
-	if (op->profile == OD_PROFILE_BF16 && !table->biases && !r.products.ends)
+	if (round && !table->biases && !r.products.ends)
 		round_all(c, op);
 }

@@ -64,27 +64,7 @@ struct gpu_raw {
 	uint32_t w[4];
 };
 
-GPU_FN struct gpu_raw gpu_load_raw(const unsigned bytes, const unsigned char *at)
-{
-	struct gpu_raw r = { { 0, 0, 0, 0 } };
-
-	if (bytes == 16) {
-		const gpu_u4 v = gpu_load_16(at);
-
-		r.w[0] = v.x, r.w[1] = v.y, r.w[2] = v.z, r.w[3] = v.w;
-	} else if (bytes == 8) {
-		const gpu_u2 v = gpu_load_8(at);
-
-		r.w[0] = v.x, r.w[1] = v.y;
-	} else if (bytes == 4) {
-		r.w[0] = gpu_load_4(at);
-	} else {
-		r.w[0] = *(const uint16_t *)(const void *)at;
-	}
-	return r;
-}
-
-/* The same from any memory: shared memory as well. */
+/* From any memory. */
 GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at)
 {
 	struct gpu_raw r = { { 0, 0, 0, 0 } };
