@@ -71,9 +71,11 @@ start() { # name command...
 	run_one "$work/$n_started" "$@" &
 }
 
-on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
-	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
-on_gpu="device ops ops_64 ops_attention ops_attention_64 ops_delta ops_float64 route expert_form loader_cache"
+on_far="unit:device unit:ops unit:ops_experts unit:ops_loads unit:ops_attention unit:mixers unit:forward unit:forward_steps
+	unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow unit:od_worker
+	unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
+on_gpu="device ops ops_64 ops_experts ops_experts_64 ops_loads ops_attention ops_attention_64 ops_delta ops_float64 route expert_form
+	loader_cache"
 
 # Those of tests/integ that take a minute or more, the longest first: begun last, one would run alone at the end.
 longest="gpu store services faults prediction drafts shadow_parts prefix_cache serve keys pack_families results"
@@ -106,7 +108,7 @@ start_on_gpu() { # plugin
 		start "gpu unit:$t" "$B/tests/test_$t"
 	done
 	case $1 in *gpu_host*) ;; *) return ;; esac
-	for t in device ops; do
+	for t in device ops ops_experts ops_loads; do
 		start "gpu in any order unit:$t" env OD_GPU_ORDER=7 "$B/tests/test_$t"
 	done
 	for t in device expert_form loader_cache; do # a GPU without memory of its own

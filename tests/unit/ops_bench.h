@@ -330,4 +330,38 @@ static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n
 	return lay(b, rows, sizeof(rows));
 }
 
+/* ---- routers ---- */
+
+/* Groups, top groups, renormalise, scale, bias, a group's two best, sum_eps. */
+#define WAY(of, n, top, by_sum, by, with_bias, two, eps)                                                                       \
+	{ .n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias,                \
+	  .group_two = two, .sum_eps = eps }
+#define SOFTMAX(n, top, by_sum, by) WAY(OD_SCORE_SOFTMAX, n, top, by_sum, by, false, false, 0)
+
+/* ---- operations that follow each other, which a GPU may run as one ---- */
+
+/* The memory after both. apart: the second begins when the first is done. */
+static inline unsigned char *after_both(struct bench *b, struct od_op *first, struct od_op *second, bool apart)
+{
+	first->profile = second->profile = b->profile;
+	put_at(b->d, od_buf_ref(b->arena, 0), b->image, b->used);
+	od_device_run(b->d, OD_QUEUE_COMPUTE, first);
+	if (apart)
+		sync_device(b->d);
+	run_op(b->d, second);
+	return copy_at(b->d, od_buf_ref(b->arena, 0), b->used);
+}
+
+static inline void check_both(struct bench *b, struct od_op *first, struct od_op *second, const char *what)
+{
+	unsigned char *got = after_both(b, first, second, false); /* before the other leaves the same in the device's own memory */
+	unsigned char *want = after_both(b, first, second, true);
+
+	assert_memory_not_equal(b->image, want, b->used);
+	for (size_t i = 0; i < b->used; i++)
+		if (got[i] != want[i])
+			fail_msg("%s, %u and %u rows: byte %zu of %zu differs", what, first->n_rows, second->n_rows, i, b->used);
+	free(want), free(got);
+}
+
 #endif
