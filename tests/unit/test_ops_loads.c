@@ -95,6 +95,68 @@ static void op_merge(void **state)
 	bench_close(&b);
 }
 
+/* Changes a chunk of planes to one that od-pack would not write, but that the check of a pack lets through: other codes, other bits
+ * behind a level's last code, other symbols, some twice. Returns how many bits. */
+static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, size_t row)
+{
+	enum { TRIES = 100, SYMBOLS = 9 };
+	unsigned n_changed = 0;
+
+	for (unsigned i = 0; i < TRIES; i++) {
+		uint8_t *at = chunk + random_below(seed, i % 4 == 0 ? SYMBOLS : bytes), was = *at;
+
+		*at ^= (uint8_t)(1u << random_below(seed, 8));
+		if (od_planes_check(chunk, bytes, n, row, NULL) == OD_OK)
+			n_changed++;
+		else
+			*at = was;
+	}
+	return n_changed;
+}
+
+/* What the device makes of a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no further. */
+static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_t *chunk, size_t bytes, uint32_t n_rows, uint32_t row)
+{
+	const size_t n = (size_t)n_rows * row, room = (size_t)od_round_up(bytes + OD_PAD_BYTES, 256) - OD_PAD_BYTES;
+	struct od_buf *coded = buf_new(d, room), *sm = buf_new(d, n), *to = buf_new(d, 2 * n);
+	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = n_rows,
+				  .merge = { .sm = od_buf_ref(sm, 0), .e = od_buf_ref(coded, room - bytes), .e_bytes = bytes,
+					     .to = od_buf_ref(to, 0), .n = row, .planes = true } };
+	uint16_t *w;
+
+	put_at(d, op.merge.e, chunk, bytes);
+	put_at(d, op.merge.sm, p->sm, n);
+	run_op(d, &op);
+	w = copy_at(d, op.merge.to, 2 * n);
+	od_buf_free(coded), od_buf_free(sm), od_buf_free(to);
+	return w;
+}
+
+/* Hostile packs: whatever the check lets through is decoded as the scalar code does, and nothing behind the chunk is read. */
+static void merges_of_damaged_chunks(void **state)
+{
+	static const uint32_t rows[] = { 37, 173, 4096, 17000 };
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t i = 0; i < 60; i++) {
+		const uint32_t row = rows[i % 4], n_rows = 1 + (uint32_t)random_below(&b.seed, 5);
+		const size_t n = (size_t)n_rows * row;
+		struct parts p = random_parts(&b.seed, n, i % 3 == 2 ? row : 0);
+		uint8_t *chunk = exact(od_planes_bound(n, row), 1);
+		const size_t bytes = od_planes_encode(p.e, n, row, chunk);
+		uint16_t *got, *want;
+
+		assert_true(damage(&b.seed, chunk, bytes, n, row) >= 20);
+		got = merged(b.d, &p, chunk, bytes, n_rows, row);
+		want = merged(b.scalar, &p, chunk, bytes, n_rows, row);
+		assert_memory_equal(got, want, 2 * n);
+		free(got), free(want), free(chunk);
+		parts_free(&p);
+	}
+	bench_close(&b);
+}
+
 /* A merge alone, without a copy before it, that overwrites what another queue reads. */
 static void merges_follow_other_queues(void **state)
 {
@@ -255,6 +317,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_merge),
+		ON_ALL_TABLES(merges_of_damaged_chunks),
 		ON_ALL_TABLES(merges_follow_other_queues),
 		ON_ALL_TABLES(merges_and_copies_take_turns),
 		ON_ALL_TABLES(several_threads_load),

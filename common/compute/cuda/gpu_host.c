@@ -52,7 +52,8 @@ struct gpu_event {
 
 struct memory { /* in front of it */
 	uint64_t bytes;
-	void *begin; /* of what malloc gave */
+	void *begin; /* of its pages and of the one behind them */
+	size_t all;
 };
 
 enum { ERROR_NONE, ERROR_MEMORY, ERROR_LAUNCH, ERROR_LOST };
@@ -120,23 +121,24 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is caught. */
 static void *take(struct gpu *g, uint64_t bytes, size_t align, uint64_t *used, uint64_t total)
 {
-	struct memory *m = NULL;
-	char *at = NULL;
+	const size_t room = (size_t)od_round_up(bytes, align), pages = (size_t)od_round_up(align + room, OD_PAGE_BYTES);
+	char *begin = MAP_FAILED, *at;
 
 	pthread_mutex_lock(&g->lock);
 	if (bytes <= total - *used && !atomic_load(&g->lost))
-		at = aligned_alloc(align, (size_t)od_round_up(align + bytes, align));
-	if (at != NULL)
+		begin = mmap(NULL, pages + OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (begin != MAP_FAILED)
 		*used += bytes;
 	pthread_mutex_unlock(&g->lock);
-	if (at == NULL)
+	if (begin == MAP_FAILED)
 		return NULL;
-	memset(at, 0, align + bytes);
-	m = (struct memory *)(void *)(at + align) - 1;
-	*m = (struct memory){ bytes, at };
-	return at + align;
+	mprotect(begin + pages, OD_PAGE_BYTES, PROT_NONE);
+	at = begin + pages - room;
+	*((struct memory *)(void *)at - 1) = (struct memory){ bytes, begin, pages + OD_PAGE_BYTES };
+	return at;
 }
 
 static void give_back(struct gpu *g, void *at, uint64_t *used)
@@ -148,7 +150,7 @@ static void give_back(struct gpu *g, void *at, uint64_t *used)
 	pthread_mutex_lock(&g->lock);
 	*used -= m->bytes;
 	pthread_mutex_unlock(&g->lock);
-	free(m->begin);
+	munmap(m->begin, m->all);
 }
 
 void *gpu_alloc(struct gpu *g, uint64_t bytes)
