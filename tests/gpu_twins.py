@@ -10,7 +10,7 @@ import re
 import sys
 
 FOLDER = "common/compute/cuda"
-ONLY_CUDA = {"GPU_PRAGMA", "GPU_BOUND_KERNEL"}  # what gpu.h itself uses there
+ONLY_CUDA = {"GPU_PRAGMA", "GPU_BOUND_KERNEL", "gpu_after_previous"}  # what gpu.h itself uses there
 LANGUAGE = re.compile(r"\b(__global__|__device__|__shared__|__constant__|__host__|__CUDACC__|__CUDA_ARCH__|__syncthreads|__syncwarp|"
                       r"__shfl\w*|__ballot\w*|__ld(g|cs|cg|ca|lu|cv)|__popc\w*|__byte_perm|atomic[A-Z]\w*|threadIdx|blockIdx|blockDim|gridDim|asm)\b")
 problems = []

@@ -67,13 +67,15 @@ NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/
 CUDA_NEWEST := $(if $(NVCC),$(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
 CUDA_ARCHS ?= 75 80 86 87 89 90 $(CUDA_NEWEST)
 CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
-# Copies to shared memory that a thread need not wait for begin with 80 (gpu.h): the PTX of that is compiled to the code of all newer
-# ones, and on still newer ones by the driver. 75 has a PTX of its own.
+# Copies to shared memory that a thread need not wait for begin with 80, kernels that start early with 90 (gpu.h): so there is PTX for 75,
+# for 80 and for 90. The newest of them is in the plugin, for the driver of a still newer GPU to compile.
 empty :=
 space := $(empty) $(empty)
-CUDA_NEWER = $(filter-out 75,$(CUDA_ARCHS))
+CUDA_AMPERE = $(filter 8%,$(CUDA_ARCHS))
+CUDA_NEWER = $(filter-out 75 8%,$(CUDA_ARCHS))
 CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75$(comma)code=sm_75) \
-	$(if $(CUDA_NEWER),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),compute_80 $(CUDA_NEWER:%=sm_%))])
+	$(if $(CUDA_AMPERE),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),$(strip $(if $(CUDA_NEWER),,compute_80) $(CUDA_AMPERE:%=sm_%)))]) \
+	$(if $(CUDA_NEWER),-gencode arch=compute_90$(comma)code=[$(subst $(space),$(comma),compute_90 $(CUDA_NEWER:%=sm_%))])
 NVCC_FLAGS = -std=c++17 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden
 PLUGINS :=
 ifneq ($(filter 1,$(CUDA))$(if $(and $(filter auto,$(CUDA)),$(NVCC),$(CUDA_HERE)),yes),)

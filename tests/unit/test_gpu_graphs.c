@@ -29,7 +29,7 @@ struct arrival {
 
 struct gpu_stream {
 	struct arrival arrived[MOST];
-	unsigned n, n_alone, n_graphs, n_made, n_freed;
+	unsigned n, n_alone, n_first, n_graphs, n_made, n_freed; /* n_first: of those alone, the ones that follow none */
 	int start_error, new_error;
 };
 
@@ -53,12 +53,13 @@ static void arrive(struct gpu_stream *s, const struct arrival *a)
 	s->arrived[s->n++] = *a;
 }
 
-int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
+int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows)
 {
 	const struct arrival a = arrival_of(l);
 
 	arrive(s, &a);
 	s->n_alone++;
+	s->n_first += !follows;
 	return s->start_error;
 }
 
@@ -187,6 +188,7 @@ static void short_runs_are_not(void **state)
 		give_run(w, GPU_GRAPH_LEAST - 1, 7);
 		flush(w);
 		check(w);
+		assert_int_equal(w->s.n_first, i + 1);
 	}
 	assert_int_equal(w->s.n_made, 0);
 }

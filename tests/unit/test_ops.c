@@ -526,6 +526,7 @@ static void op_copy(void **state)
 	check_op(&b, &op, "copy");
 	bench_close(&b);
 }
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {

@@ -561,6 +561,7 @@ static void failures_show_once(void **state)
 	free(y);
 	bench_close(&b);
 }
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {

@@ -313,6 +313,7 @@ static void several_threads_load(void **state)
 	od_buf_free(to);
 	bench_close(&b);
 }
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {

@@ -47,16 +47,33 @@
 #define GPU_NO_UNROLL GPU_PRAGMA(unroll 1)
 
 /* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). */
-#define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads))
+#define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads), true)
 /* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
-#define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1))
+#define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1), true)
 /* The same; it has so few that a multiprocessor runs n_blocks of it at a time, if there is shared memory for them. */
-#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks))
+#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
 
-#define GPU_BOUND_KERNEL(name, type, n_threads, bounds)                                         \
-	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a); \
-	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads)                             \
-	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a)
+#define GPU_BOUND_KERNEL(name, type, n_threads, bounds, is_small)                              \
+	GPU_FN void name##_work(const type &a);                                                \
+	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a) \
+	{                                                                                      \
+		gpu_after_previous(is_small);                                                  \
+		name##_work(a);                                                                \
+	}                                                                                      \
+	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads)                            \
+	GPU_FN void name##_work(const type &a)
+
+/* From compute capability 9.0 on, blocks of a kernel may be there before the kernel before it in its stream has ended. They wait for that,
+ * so nothing changes, but that they need not be sent first. is_small: those of the next kernel may come now; else when this one's have
+ * ended, or they would take their places where the first end, and leave other multiprocessors without work. */
+GPU_FN void gpu_after_previous(bool is_small)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+	if (is_small)
+		asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 extern __shared__ __align__(16) unsigned char gpu_shared_bytes[];
 

@@ -19,6 +19,7 @@
 struct gpu {
 	int index;
 	struct gpu_about about;
+	bool waits; /* its kernels wait for what they follow (gpu_after_previous) */
 };
 
 struct gpu_stream {
@@ -94,6 +95,7 @@ static int look_at(struct gpu *g, struct od_err *err)
 	if (!new_enough || error != cudaSuccess || cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; it needs "
 			       "%d.%d or newer", g->index, p.name, p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
+	g->waits = p.major >= 9 && attributes.ptxVersion >= 90;
 	return OD_OK;
 }
 
@@ -337,19 +339,27 @@ extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64
 				      cudaMemcpyAsync(to, from, n, s->g->about.unified ? cudaMemcpyDefault : kinds[way], s->stream);
 }
 
-extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
+extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows)
 {
 	const int error = use(s->g);
 	void *args[1] = { (void *)l->args };
+	cudaLaunchAttribute early = {};
+	cudaLaunchConfig_t config = {};
 
-	return error != cudaSuccess ? error :
-				      cudaLaunchKernel((const void *)l->kernel->function, dim3(l->grid.x, l->grid.y, l->grid.z),
-						       dim3(l->kernel->n_threads, 1, 1), args, l->shared, s->stream);
+	early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	early.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = dim3(l->grid.x, l->grid.y, l->grid.z);
+	config.blockDim = dim3(l->kernel->n_threads, 1, 1);
+	config.dynamicSmemBytes = l->shared;
+	config.stream = s->stream;
+	config.attrs = &early;
+	config.numAttrs = follows && s->g->waits ? 1 : 0;
+	return error != cudaSuccess ? error : cudaLaunchKernelExC(&config, (const void *)l->kernel->function, args);
 }
 
 extern "C" int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
 {
-	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l, false);
 }
 
 extern "C" void gpu_stream_resume(struct gpu_stream *s)
@@ -374,7 +384,28 @@ extern "C" void gpu_take_back(struct gpu_stream *s)
 
 /* ---- graphs ---- */
 
-static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, unsigned n)
+/* early: may begin while the one before ends. */
+static cudaError_t put_after(cudaGraph_t graph, cudaGraphNode_t before, cudaGraphNode_t node, bool early)
+{
+#if CUDART_VERSION >= 12030
+	cudaGraphEdgeData edge = {};
+
+	if (early) {
+		edge.from_port = cudaGraphKernelNodePortProgrammatic;
+		edge.type = cudaGraphDependencyTypeProgrammatic;
+	}
+#if CUDART_VERSION >= 13000
+	return cudaGraphAddDependencies(graph, &before, &node, &edge, 1);
+#else
+	return cudaGraphAddDependencies_v2(graph, &before, &node, &edge, 1);
+#endif
+#else
+	(void)early;
+	return cudaGraphAddDependencies(graph, &before, &node, 1);
+#endif
+}
+
+static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, unsigned n, bool early)
 {
 	cudaGraphNode_t node = NULL;
 	cudaError_t error = cudaSuccess;
@@ -389,7 +420,9 @@ static cudaError_t make_graph(cudaGraph_t graph, const struct gpu_launch *l, uns
 		p.blockDim = dim3(l[i].kernel->n_threads, 1, 1);
 		p.sharedMemBytes = (unsigned)l[i].shared;
 		p.kernelParams = args;
-		error = cudaGraphAddKernelNode(&node, graph, &before, i > 0 ? 1 : 0, &p);
+		error = cudaGraphAddKernelNode(&node, graph, NULL, 0, &p);
+		if (error == cudaSuccess && i > 0)
+			error = put_after(graph, before, node, early);
 	}
 	return error;
 }
@@ -404,7 +437,7 @@ extern "C" int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const
 	if (error == cudaSuccess)
 		error = cudaGraphCreate(&graph, 0);
 	if (error == cudaSuccess)
-		error = make_graph(graph, l, n);
+		error = make_graph(graph, l, n, s->g->waits);
 	if (error == cudaSuccess)
 		error = cudaGraphInstantiate(&g->exec, graph, 0);
 	if (error == cudaSuccess) /* takes its memory now: without, its first launch would fail, and with that the step */

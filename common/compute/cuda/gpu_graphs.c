@@ -154,7 +154,7 @@ static int start_each(struct gpu_graphs *g)
 
 	list_run(&g->now, list);
 	for (unsigned i = 0; error == 0 && i < g->now.n; i++) {
-		error = gpu_start(g->stream, &list[i]);
+		error = gpu_start(g->stream, &list[i], i > 0);
 		g->failed = error != 0 ? list[i].kernel->name : NULL;
 	}
 	return error;

@@ -315,11 +315,12 @@ static void note_launched(const char *name)
 	pthread_mutex_unlock(&lock);
 }
 
-int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
+int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows)
 {
 	const struct gpu_kernel *k = l->kernel;
 	struct launch *copy;
 
+	(void)follows; /* kernels wait before they do anything */
 	if (atomic_load(&s->g->lost))
 		return ERROR_LOST;
 	note_launched(k->name);
@@ -340,7 +341,7 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l)
 
 int gpu_launch(struct gpu_stream *s, const struct gpu_launch *l)
 {
-	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l);
+	return s->graphs != NULL ? gpu_graphs_add(s->graphs, l) : gpu_start(s, l, false);
 }
 
 void gpu_stream_resume(struct gpu_stream *s)
@@ -406,7 +407,7 @@ int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g)
 
 	note_launched("graph");
 	for (unsigned i = 0; error == ERROR_NONE && i < g->n; i++)
-		error = gpu_start(s, &g->launch[i]);
+		error = gpu_start(s, &g->launch[i], i > 0);
 	return error;
 }
 

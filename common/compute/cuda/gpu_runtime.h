@@ -86,9 +86,10 @@ const char *gpu_failed_kernel(struct gpu_stream *s);
 bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l);
 void gpu_take_back(struct gpu_stream *s);
 
-/* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. */
+/* For gpu_graphs.c: a launch that is not gathered; launches [n], in order, as one. follows: the stream has been given nothing since the
+ * launch before, so the GPU may prepare this one while that one ends (GPU_KERNEL). */
 struct gpu_graph;
-int gpu_start(struct gpu_stream *s, const struct gpu_launch *l);
+int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows);
 int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const struct gpu_launch *l, unsigned n); /* l is copied */
 int gpu_graph_start(struct gpu_stream *s, struct gpu_graph *g);
 void gpu_graph_free(struct gpu_graph *g); /* NULL ok; it may still run */
