@@ -105,7 +105,7 @@ static void no_room_for_a_table(void **state)
 
 /* ---- a refused launch ---- */
 
-#define EXPERTS_LAUNCHES 3u /* of OD_OP_EXPERTS below: sort, gate and up, down */
+#define EXPERTS_LAUNCHES 2u /* of OD_OP_EXPERTS below, of one row: gate and up, down */
 #define Y_BEFORE 7.0f
 
 /* A norm, and two experts that share a matrix, of one row. */
@@ -179,7 +179,7 @@ static int step(struct steps *s, unsigned n_norms, bool cut, struct od_err *err)
  * next step is right. */
 static void check_refused(unsigned n_norms, bool cut)
 {
-	static const char *const names[EXPERTS_LAUNCHES] = { "gpu_sort_few: out of memory", "gpu_expert", "gpu_expert" };
+	static const char *const names[EXPERTS_LAUNCHES] = { "gpu_experts_GPU_BF16_1: out of memory", "gpu_experts_GPU_BF16_1" };
 
 	for (unsigned at = 1; at <= n_norms + EXPERTS_LAUNCHES; at++) {
 		struct od_err err = { 0 };
@@ -237,6 +237,53 @@ static void copies_go_on(void **state)
 	assert_true(y == 9);
 	assert_true(od_device_failures(s.d) == 2);
 	steps_close(&s);
+}
+
+/* ---- wrong choices ---- */
+
+#define CHOICES 2u /* of a row, and experts */
+#define MANY_ROWS 200u
+
+/* Rows that each choose all experts, but the last one has the second one wrong: that is told, and a later step is right. One row is not
+ * sorted, few rows and many are by kernels of their own. */
+static void check_wrong_choice(uint32_t n_rows, uint16_t wrong, const char *says)
+{
+	const uint64_t row = N * sizeof(float);
+	uint16_t choice[MANY_ROWS][CHOICES];
+	struct od_err err = { 0 };
+	struct steps s;
+	struct od_buf *more, *scratch;
+
+	steps_open(&s, 0);
+	more = buf_new(s.d, n_rows * (row + CHOICES * (row + sizeof(uint16_t))));
+	scratch = buf_new(s.d, od_experts_scratch_bytes(N, N, CHOICES, CHOICES, n_rows));
+	s.experts.n_rows = n_rows;
+	s.experts.experts.x = od_buf_ref(more, 0);
+	s.experts.experts.y = od_buf_ref(more, n_rows * row);
+	s.experts.experts.choice = od_buf_ref(more, n_rows * (1 + CHOICES) * row);
+	s.experts.experts.scratch = od_buf_ref(scratch, 0);
+	s.experts.experts.top_k = CHOICES;
+	for (uint32_t r = 0; r < n_rows; r++)
+		choice[r][0] = 0, choice[r][1] = r == n_rows - 1 ? wrong : 1;
+	put_at(s.d, s.experts.experts.choice, choice, n_rows * sizeof(choice[0]));
+	assert_int_equal(step(&s, 1, false, &err), OD_ERR_RANGE);
+	assert_says(&err, says);
+	choice[n_rows - 1][1] = 1;
+	put_at(s.d, s.experts.experts.choice, choice, n_rows * sizeof(choice[0]));
+	assert_int_equal(step(&s, 1, false, &err), OD_OK);
+	od_buf_free(more), od_buf_free(scratch);
+	steps_close(&s);
+}
+
+static void wrong_choices_are_told(void **state)
+{
+	static const uint32_t rows[] = { 1, 3, MANY_ROWS };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		check_wrong_choice(rows[i], 0, "a row has expert 0 twice");
+		check_wrong_choice(rows[i], CHOICES, "expected 0 to 1, found 2");
+	}
 }
 
 /* ---- a lost GPU ---- */
@@ -307,6 +354,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_large_a_buffer),	    cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
 		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
+		cmocka_unit_test(wrong_choices_are_told),
 		cmocka_unit_test(every_later_wait_says_so), cmocka_unit_test(loads_come_to_know),
 	};
 

@@ -253,30 +253,12 @@ static void round_all(struct od_cuda_device *c, const struct od_op *op)
 			 "expert's end");
 }
 
-/* Of one row, as a part of the kernel that chose, if that is still there. */
-static bool sort_in_route(struct od_cuda_device *c, const struct gpu_sort *sort)
-{
-	struct gpu_launch l;
-	struct gpu_route a;
-
-	if (sort->n_rows != 1 || !gpu_last_launch(od_cuda_stream(c), "gpu_route", &l))
-		return false;
-	memcpy(&a, l.args, sizeof(a));
-	if (l.grid.y != 1 || a.choice != sort->choice || a.top_k != sort->top_k || a.n_experts != sort->n_experts || a.sort.pair != NULL)
-		return false;
-	a.sort = *sort;
-	gpu_take_back(od_cuda_stream(c));
-	od_cuda_launched(c, gpu_route(od_cuda_stream(c), l.grid, l.shared, &a), "route");
-	return true;
-}
-
 static void sort_pairs(struct od_cuda_device *c, const struct gpu_sort *sort)
 {
 	const bool few = (uint64_t)sort->n_rows * sort->top_k <= GPU_SORT_FEW;
 
-	if (!sort_in_route(c, sort))
-		od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), sort),
-				 "sort by expert");
+	od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), sort),
+			 "sort by expert");
 }
 
 /* Pairs of a round: as many as half of the scratch has room for. Each round takes three launches or four, and reads again the weights of
@@ -301,7 +283,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
 				 .together = pairs_together(half, n, pairs) };
 	struct round r = { .c = c };
-	struct lists l;
+	struct lists l = { .most_tiles = sort.together };
 
 	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
 		sort.rows *= 2;
@@ -310,23 +292,28 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	table = table_of(c, o);
 	if (table == NULL)
 		return;
-	if (!find_lists(c, &sort, &l))
-		sort.together = (uint32_t)od_experts_together(o->top_k, op->n_rows);
-	if (!find_lists(c, &sort, &l)) {
-		od_cuda_fail(c, "too many rows at once for this number of experts; use fewer --prefill-rows");
-		return;
+	if (op->n_rows > 1) {
+		if (!find_lists(c, &sort, &l))
+			sort.together = (uint32_t)od_experts_together(o->top_k, op->n_rows);
+		if (!find_lists(c, &sort, &l)) {
+			od_cuda_fail(c, "too many rows at once for this number of experts; use fewer --prefill-rows");
+			return;
+		}
+		sort.tile = l.tile;
+		sort.tiles_before = l.tiles_before;
+		sort_pairs(c, &sort);
 	}
-	sort.tile = l.tile;
-	sort.tiles_before = l.tiles_before;
-	sort_pairs(c, &sort);
 	r.table = table;
 	r.most_tiles = l.most_tiles;
-	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .x = od_cuda_at(o->x),
+	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .choice = sort.choice,
+						   .fault = c->fault, .x = od_cuda_at(o->x),
 						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
-						   .y = od_cuda_at(o->y), .top_k = o->top_k, .hidden = o->hidden, .intermediate = n,
+						   .y = od_cuda_at(o->y), .top_k = o->top_k, .n_experts = o->n_experts, .hidden = o->hidden,
+						   .intermediate = n,
 						   .act = (uint32_t)o->act.kind, .limit = o->act.limit, .round = round };
-	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .gate = r.products.gate, .up = r.products.up,
-					   .y = r.products.y, .rows = sort.rows, .act = (uint32_t)o->act.kind, .limit = o->act.limit,
+	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair,
+					   .choice = op->n_rows > 1 ? NULL : sort.choice, .gate = r.products.gate, .up = r.products.up,
+					   .y = r.products.y, .rows = sort.rows, .top_k = o->top_k, .n_experts = o->n_experts, .act = (uint32_t)o->act.kind, .limit = o->act.limit,
 					   .round = round };
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
 		r.products.first = r.rows.first = first;

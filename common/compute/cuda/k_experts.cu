@@ -23,32 +23,9 @@ GPU_FN uint32_t sum_before(uint32_t v, uint32_t *shared, uint32_t *all)
 	return base + sum - v;
 }
 
-/* Whether choice i is out of range, or the same as an earlier one of its row. */
-GPU_FN uint32_t fault_of(const struct gpu_sort *a, uint32_t i)
-{
-	bool twice = false;
-
-	if (a->choice[i] >= a->n_experts)
-		return GPU_FAULT_RANGE;
-	GPU_UNROLL_N(8) /* without a way out, so that reads do not wait for each other */
-	for (uint32_t j = i / a->top_k * a->top_k; j < i; j++)
-		twice |= a->choice[j] == a->choice[i];
-	return twice ? GPU_FAULT_TWICE : 0;
-}
-
-/* The first fault of the first kernel that has one is told. Only this thread writes it, since all kernels that sort are in one stream;
- * the host may look at any time, so kind comes last. */
 GPU_FN void tell_fault(const struct gpu_sort *a)
 {
-	uint32_t i = 0;
-
-	while (fault_of(a, i) == 0)
-		i++;
-	if (gpu_read_host_u32(&a->fault->kind) != 0)
-		return;
-	a->fault->expert = a->choice[i];
-	a->fault->n_experts = a->n_experts;
-	gpu_write_host_u32(&a->fault->kind, fault_of(a, i));
+	gpu_tell_fault(a->choice, a->top_k, a->n_experts, a->fault);
 }
 
 GPU_FN bool choices_are_valid(const struct gpu_sort *a, uint32_t *shared)
@@ -56,7 +33,7 @@ GPU_FN bool choices_are_valid(const struct gpu_sort *a, uint32_t *shared)
 	uint32_t bad = 0;
 
 	for (uint32_t i = gpu_thread(); i < a->n_rows * a->top_k; i += GPU_SORT_THREADS)
-		bad |= fault_of(a, i) != 0;
+		bad |= gpu_fault_of(a->choice, a->top_k, a->n_experts, i) != 0;
 	(void)sum_before(bad, shared, &bad);
 	if (bad > 0 && gpu_thread() == 0)
 		tell_fault(a);
@@ -212,14 +189,23 @@ size_t gpu_sort_shared(bool few)
 	return few ? sizeof(struct gpu_sort_room) : SUMS * sizeof(uint32_t) + CHUNK * sizeof(uint16_t);
 }
 
-/* The block's pair of a round; false: there is none. */
-GPU_FN bool find_pair(const struct gpu_expert_rows *a, uint32_t *at, const struct gpu_expert **expert)
+/* The block's pair of a round: the at-th, of all pairs *pair; false: there is none. */
+GPU_FN bool find_pair(const struct gpu_expert_rows *a, uint32_t *at, uint32_t *pair, const struct gpu_expert **expert)
 {
-	const uint32_t index = a->tiles_before[0] + gpu_block_y() / a->rows, r = gpu_block_y() % a->rows;
+	uint32_t index, r, e;
 
+	if (a->choice != NULL) {
+		*at = *pair = a->first + gpu_block_y();
+		e = *at < a->top_k ? a->choice[*at] : a->n_experts;
+		*expert = &a->expert[e];
+		return e < a->n_experts;
+	}
+	index = a->tiles_before[0] + gpu_block_y() / a->rows;
+	r = gpu_block_y() % a->rows;
 	if (index >= a->tiles_before[1] || r >= a->tile[index].n)
 		return false;
 	*at = a->tile[index].first + r;
+	*pair = a->pair[*at];
 	*expert = &a->expert[a->tile[index].expert];
 	return true;
 }
@@ -228,10 +214,10 @@ GPU_KERNEL(gpu_expert_act, struct gpu_expert_rows, GPU_ROW_THREADS)
 {
 	const uint32_t i = gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
 	const struct gpu_expert *e;
-	uint32_t at;
+	uint32_t at, pair;
 	float g, u;
 
-	if (!find_pair(&a, &at, &e) || i >= a.n)
+	if (!find_pair(&a, &at, &pair, &e) || i >= a.n)
 		return;
 	g = a.gate[(size_t)(at - a.first) * a.n + i];
 	u = a.up[(size_t)(at - a.first) * a.n + i];
@@ -246,12 +232,12 @@ GPU_KERNEL(gpu_expert_down_end, struct gpu_expert_rows, GPU_ROW_THREADS)
 {
 	const uint32_t i = gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
 	const struct gpu_expert *e;
-	uint32_t at;
+	uint32_t at, pair;
 	float *y;
 
-	if (!find_pair(&a, &at, &e) || i >= a.n)
+	if (!find_pair(&a, &at, &pair, &e) || i >= a.n)
 		return;
-	y = a.y + (size_t)a.pair[at] * a.n + i;
+	y = a.y + (size_t)pair * a.n + i;
 	if (e->bias[GPU_DOWN].at != NULL)
 		*y += gpu_vector_at(&e->bias[GPU_DOWN], i);
 	if (a.round)

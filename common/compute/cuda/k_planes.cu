@@ -2,6 +2,7 @@
  * decodes some rows of weights to BF16 in shared memory, and multiplies them with all rows of x of a tile. So a resident expert takes two
  * thirds of the memory, and of its bandwidth. */
 #include "common/compute/cuda/gpu_planes.h"
+#include "common/compute/cuda/gpu_sort.h"
 
 #define LINE GPU_PLANES_LINE
 
@@ -375,7 +376,7 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 
 /* ---- Experts: which, the device has found out (k_experts.cu) ---- */
 
-GPU_FN void find_expert(const struct gpu_expert_products *a, const struct gpu_tile *tile, struct task *t)
+GPU_FN void find_expert(const unsigned R, const struct gpu_expert_products *a, const struct gpu_tile *tile, struct task *t)
 {
 	const bool up = !a->down && gpu_block_y() >= a->planes_blocks;
 	const struct gpu_mat *m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
@@ -388,24 +389,24 @@ GPU_FN void find_expert(const struct gpu_expert_products *a, const struct gpu_ti
 		     gpu_block_y() - (up ? a->planes_blocks : 0));
 	t->x = a->down ? a->gate + in_round : a->x;
 	t->x_stride = a->down ? a->intermediate : a->hidden;
-	t->x_pair = a->down ? NULL : a->pair + tile->first;
-	t->y = a->down ? a->y : (up ? a->up : a->gate) + in_round;
+	t->x_pair = a->down || R == 1 ? NULL : a->pair + tile->first;
+	t->y = !a->down ? (up ? a->up : a->gate) + in_round : R == 1 ? a->y + (size_t)tile->first * a->hidden : a->y;
 	t->y_stride = a->down ? a->hidden : a->intermediate;
-	t->y_pair = a->down ? a->pair + tile->first : NULL;
+	t->y_pair = a->down && R > 1 ? a->pair + tile->first : NULL;
 	t->top_k = a->top_k;
 	t->n_rows = tile->n;
 }
 
 GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_products *a)
 {
-	const uint32_t index = a->tiles_before[0] + gpu_block_x();
+	struct gpu_tile tile;
 
-	if (index >= a->tiles_before[1])
+	if (!gpu_find_tile(R, a, &tile))
 		return;
 	if (gpu_warp() == 0) {
 		struct task t;
 
-		find_expert(a, &a->tile[index], &t);
+		find_expert(R, a, &tile, &t);
 		share_task(&t);
 	}
 	products_of(R);
@@ -431,6 +432,8 @@ GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_product
 	GPU_DENSE_KERNEL(gpu_expert_planes_##rows, struct gpu_expert_products, GPU_PLANES_THREADS, blocks)   \
 	{                                                                                                    \
 		expert_products_of(rows, &a);                                                                \
+		if ((rows) == 1)                                                                             \
+			gpu_check_choices(&a);                                                               \
 	}
 
 /* Before sm_80 there is shared memory for one only, so registers need not be few. */

@@ -5,6 +5,7 @@
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
  * in whole lines. It copies x and scales along with them: a read from the first cache would wait for all copies before it. */
 #include "common/compute/cuda/gpu_rows.h"
+#include "common/compute/cuda/gpu_sort.h"
 #include "common/compute/cuda/gpu_weights.h"
 
 #define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
@@ -874,22 +875,21 @@ GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gp
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
-	const uint32_t index = (a->first == 0 ? 0 : a->tiles_before[0]) + gpu_block_x();
 	const bool pairs = HAS_PAIRS(form) && a->pairs, up = !a->down && !pairs && gpu_block_y() >= blocks;
-	const struct gpu_tile tile = a->tile[index]; /* any, if there is none */
 	uint32_t pair[GPU_PRODUCT_ROWS];
 	const struct gpu_expert *e;
+	struct gpu_tile tile;
 	struct gpu_mat m;
 	struct sums s;
 	struct outputs t;
 
-	if ((index >= a->tiles_before[1]) | (tile.n == 0)) /* none has no rows: this is so that both are asked for together */
+	if (!gpu_find_tile(R, a, &tile))
 		return;
 	e = &a->expert[tile.expert];
 	m = e->mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
-		pair[r] = a->pair[tile.first + (r < tile.n ? r : tile.n - 1)];
+		pair[r] = gpu_pair_at(R, a, tile.first + (r < tile.n ? r : tile.n - 1));
 	begin_tile(form, R, &t, &m, pairs ? e->mat[GPU_UP].data : NULL,
 		   (gpu_block_y() - (up ? blocks : 0)) * (pairs ? BLOCK_OUTS / 2 : BLOCK_OUTS));
 	GPU_UNROLL
@@ -921,6 +921,8 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows))\
 	{                                                                                                        \
 		expert_products_of(form, rows, &a);                                                              \
+		if ((rows) == 1)                                                                                 \
+			gpu_check_choices(&a);                                                                   \
 	}
 #define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
 #define NAMES(form) \

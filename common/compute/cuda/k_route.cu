@@ -6,7 +6,7 @@
 #include <assert.h>
 
 #include "common/compute/cuda/gpu_rows.h"
-#include "common/compute/cuda/gpu_sort.h"
+#include "common/compute/cuda/kernels.h"
 
 #define THREADS GPU_ROUTE_THREADS
 #define MAX_BEST (GPU_MAX_CHOICE + 1)
@@ -21,8 +21,6 @@ struct room {
 	uint16_t left_of[MAX_BEST * MAX_SEGMENT];
 	uint16_t segment[MAX_BEST], best[MAX_BEST], order[GPU_MAX_GROUPS];
 };
-static_assert(THREADS == GPU_SORT_FEW && GPU_MAX_CHOICE <= GPU_SORT_FEW && offsetof(struct room, left) % 16 == 0 &&
-		      sizeof(struct gpu_sort_room) <= sizeof(((struct room *)0)->left), "gpu_sort_pairs in the place of left");
 static_assert(SEGMENTS / 2 + 1 >= MAX_BEST && THREADS >= GPU_MAX_GROUPS && THREADS >= MAX_BEST, "od_rank by a block");
 static_assert(2 * OD_MAX_EXPERTS * sizeof(float) + sizeof(struct room) <= 48 << 10, "shared memory of a block");
 
@@ -311,13 +309,6 @@ GPU_FN void mix(const struct route *r)
 	softmax(r->decides, r->n);
 }
 
-/* The choices of the only row, which are valid. */
-GPU_FN void sort_choices(const struct route *r)
-{
-	gpu_sync();
-	(void)gpu_sort_pairs(&r->a->sort, (struct gpu_sort_room *)(void *)r->room->left, gpu_thread() < r->k ? r->room->best[gpu_thread()] : 0);
-}
-
 /* Part of the row for the experts. */
 GPU_FN void round_part(const struct gpu_route *a, unsigned part)
 {
@@ -356,8 +347,6 @@ GPU_KERNEL(gpu_route, struct gpu_route, GPU_ROUTE_THREADS)
 		score_experts(&r);
 		choose(&r);
 	}
-	if (a.sort.pair != NULL)
-		sort_choices(&r);
 	for (unsigned e = gpu_thread(); e < r.n; e += THREADS)
 		logits[e] = r.decides[e];
 }

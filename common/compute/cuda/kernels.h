@@ -147,7 +147,7 @@ struct gpu_tile {
 	uint32_t expert, first, n;
 };
 
-/* Sorts pairs by expert, then by row, and cuts them into tiles of at most `rows` pairs that end where a round of `together`
+/* Sorts pairs of several rows by expert, then by row, and cuts them into tiles of at most `rows` pairs that end where a round of `together`
  * pairs does. One block. A choice that is out of range, or there twice in a row, is a fault; then there are no tiles. */
 #define GPU_SORT_THREADS 1024u
 #define GPU_SORT_FEW 128u
@@ -164,22 +164,27 @@ GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
- * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, of which gate and up have as many each. */
+ * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, of which gate and up have as many each.
+ * One row is not sorted: each of its choices is a tile, whose pair is the choice. Gate and up look for faults then; a choice that is out of
+ * range has no outputs. */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
 	const uint32_t *tiles_before; /* of this round, then of the next */
 	const uint32_t *pair;
+	const uint16_t *choice; /* of the one row, [top_k]; it is used by launchers for one row, and the three before by the others */
+	struct gpu_fault *fault;
 	const float *x;
 	float *gate, *up; /* [together][intermediate] */
 	float *y;
-	uint32_t top_k, hidden, intermediate, first; /* first: pair of the round */
+	uint32_t top_k, n_experts, hidden, intermediate, first; /* first: pair of the round */
 	uint32_t planes_blocks; /* of a matrix with planes, at most */
 	uint32_t act; /* enum od_act */
 	float limit;
 	bool down;
 	bool pairs;	  /* gate and up, both of one form of gpu_products_pair: together, with what gpu_expert_act does */
 	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
+	uint8_t zero[4];
 };
 bool gpu_products_pair(enum gpu_form form);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
@@ -193,8 +198,9 @@ struct gpu_expert_rows {
 	const struct gpu_tile *tile;
 	const uint32_t *tiles_before;
 	const uint32_t *pair;
+	const uint16_t *choice; /* NULL: there are several rows */
 	float *gate, *up, *y;
-	uint32_t n, first, rows, act; /* n: intermediate, or hidden */
+	uint32_t n, first, rows, top_k, n_experts, act; /* n: intermediate, or hidden */
 	float limit;
 	bool round;
 	uint8_t zero[3];
@@ -455,7 +461,6 @@ struct gpu_route {
 	float *round;
 	uint32_t n_experts, top_k, hidden;
 	struct od_router_spec router;
-	struct gpu_sort sort; /* of one row, what gpu_sort_few would do next; pair NULL: nothing */
 };
 GPU_LAUNCHER(gpu_route, struct gpu_route);
 size_t gpu_route_shared(uint32_t n_experts); /* shared memory of a block */
