@@ -208,7 +208,7 @@ static void multiply(struct round *r, bool down)
 			continue;
 		od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c),
 									    (struct gpu_grid){ r->most_tiles, down ? blocks : 2 * blocks, 1 },
-									    gpu_product_shared((enum gpu_form)form), &r->products),
+									    gpu_product_shared((enum gpu_form)form, r->index), &r->products),
 				 "experts");
 	}
 }

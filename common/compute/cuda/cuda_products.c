@@ -97,7 +97,7 @@ static void flush_plain(struct list *l)
 		return;
 	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
 								    (struct gpu_grid){ od_cuda_blocks(l->most_rows, rows), blocks, 1 },
-								    gpu_product_shared((enum gpu_form)a->p[0].w.form), a),
+								    gpu_product_shared((enum gpu_form)a->p[0].w.form, index), a),
 			 "products");
 	l->args.n = 0;
 	l->most_rows = 0;

@@ -3,7 +3,8 @@
  * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
  * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
  * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
- * in whole lines. It copies x and scales along with them: a read from the first cache would wait for all copies before it. */
+ * in whole lines. Scales come along with them, and x, which the block's warps share: a read from the first cache would wait for all copies
+ * before it. */
 #include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/gpu_sort.h"
 #include "common/compute/cuda/gpu_weights.h"
@@ -12,7 +13,8 @@
 #define MOST_LANES 4u
 #define MOST_OUTS 2u
 #define WARP_OUTS (GPU_WARP * SUMS / GPU_LANES)
-#define BLOCK_OUTS (GPU_PRODUCT_THREADS / GPU_WARP * WARP_OUTS)
+#define WARPS (GPU_PRODUCT_THREADS / GPU_WARP)
+#define BLOCK_OUTS (WARPS * WARP_OUTS)
 
 #define UNIT 16u	       /* bytes that a thread copies at a time */
 #define PIECE 128u	       /* of a row of weights */
@@ -20,7 +22,8 @@
 #define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* of weights, of a thread */
 #define MOST_X 2048u	  /* bytes of x in a stage; more is not copied */
 #define MOST_STAGES 12u	  /* of a ring */
-#define RING 15360u	  /* bytes of a warp's ring, at most; NF4's values are before the first */
+#define RING 30720u	  /* bytes of the block's ring, at most; NF4's values are before it */
+#define RING_16 27648u
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
 #define NF4_PIECE 128u
@@ -118,10 +121,15 @@ GPU_FN bool has_x(const unsigned form, const unsigned R)
 	return R * stage_columns(form, R) * sizeof(float) <= MOST_X;
 }
 
-/* A stage: pieces of weights of all outputs, one piece after the other; x; scales of groups. */
-GPU_FN unsigned x_begins(const unsigned form, const unsigned R)
+/* A stage: of each warp pieces of weights of all outputs, one piece after the other; x; of each warp scales of groups. */
+GPU_FN unsigned weights_bytes(const unsigned form, const unsigned R)
 {
 	return pieces_of(form, R) * WARP_OUTS * PIECE;
+}
+
+GPU_FN unsigned x_begins(const unsigned form, const unsigned R)
+{
+	return WARPS * weights_bytes(form, R);
 }
 
 GPU_FN unsigned scales_begin(const unsigned form, const unsigned R)
@@ -135,9 +143,14 @@ GPU_FN unsigned stage_scales(const unsigned form, const unsigned R)
 	return gpu_is_scaled(form) ? share_of(form, R) : stage_groups(form, R);
 }
 
+GPU_FN unsigned scales_bytes(const unsigned form, const unsigned R)
+{
+	return WARP_OUTS * stage_scales(form, R) * (unsigned)sizeof(float);
+}
+
 GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
 {
-	return scales_begin(form, R) + WARP_OUTS * stage_scales(form, R) * (unsigned)sizeof(float);
+	return scales_begin(form, R) + WARPS * scales_bytes(form, R);
 }
 
 /* Of a ring; where copies are waited for, one ahead is enough. */
@@ -194,6 +207,7 @@ struct outputs {
 	const unsigned char *row[MOST_OUTS]; /* of weights; an output behind the last one is as that, and not stored */
 	const float *x[GPU_PRODUCT_ROWS];    /* from the thread's lanes on; rows behind the last one likewise */
 	uint32_t warp, first, lane;	     /* the warp's first output; the thread's; the first of its lanes */
+	float scale[MOST_OUTS];		     /* of INT8, read before copies are asked for */
 	bool aligned, x_in_units;	     /* all x: to two floats, to UNIT */
 };
 
@@ -419,7 +433,7 @@ GPU_FN void add_codes(const unsigned form, const unsigned R, const struct output
 		end_group(form, R, scales, s);
 }
 
-/* ---- The ring: a warp's weights on their way ---- */
+/* ---- The ring: weights on their way ---- */
 
 /* What the thread copies: from where, and to where in the first stage of the ring. */
 struct copies {
@@ -439,9 +453,9 @@ GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
 	return r % (COPIERS / units) * units;
 }
 
-GPU_FN uint32_t ring_of(const unsigned form, const unsigned R)
+GPU_FN uint32_t ring_of(const unsigned form)
 {
-	return gpu_shared_start() + (form == GPU_NF4 ? (uint32_t)sizeof(nf4_values) : 0) + gpu_warp() * ring_bytes(form, R);
+	return gpu_shared_start() + (form == GPU_NF4 ? (uint32_t)sizeof(nf4_values) : 0);
 }
 
 GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, uint32_t ring)
@@ -453,10 +467,10 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 		const unsigned r = gpu_lane() / COPIERS + j * (WARP_OUTS / COPIES), unit = gpu_lane() % COPIERS;
 
 		c.row[j] = row_of(t, r) + unit * UNIT;
-		c.to[j] = ring + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
+		c.to[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
 	}
-	c.to_x = ring + x_begins(form, R) + gpu_lane() * UNIT;
-	c.to_scale = ring + scales_begin(form, R) + gpu_lane() * (uint32_t)sizeof(float);
+	c.to_x = ring + x_begins(form, R) + gpu_thread() * UNIT;
+	c.to_scale = ring + scales_begin(form, R) + gpu_warp() * scales_bytes(form, R) + gpu_lane() * (uint32_t)sizeof(float);
 	if (is_grouped(form)) /* some threads for each output */
 		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) + gpu_lane() % stage_groups(form, R);
 	if (gpu_is_scaled(form) && s->shared > 0) {
@@ -471,7 +485,7 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 	return c;
 }
 
-/* x of n pieces, of all rows, one after the other. */
+/* The thread's part of x of n pieces, of all rows, one after the other. */
 GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n, uint32_t to)
 {
 	const unsigned floats = UNIT / sizeof(float), units = stage_columns(form, R) / floats; /* of a row */
@@ -479,10 +493,10 @@ GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
-		for (unsigned u = 0; u < units; u += GPU_WARP)
-			if (u + gpu_lane() < n * (columns_of(form) / floats))
+		for (unsigned u = 0; u < units; u += GPU_PRODUCT_THREADS)
+			if (u + gpu_thread() < n * (columns_of(form) / floats))
 				gpu_copy_16(to + (r * units + u) * UNIT,
-					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_lane()) * floats);
+					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_thread()) * floats);
 	}
 }
 
@@ -533,10 +547,10 @@ GPU_FN struct places places_of(const unsigned form, const unsigned R, const stru
 	for (unsigned j = 0; j < outs_of(form, R); j++) {
 		const unsigned r = out_of(form, R, j);
 
-		p.code[j] = ring + r * PIECE;
+		p.code[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE;
 		p.place[j] = swap_of(form, R, r) * UNIT ^ place_of(form, R) * own_bytes(form, R);
 	}
-	p.scale += out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
+	p.scale += gpu_warp() * scales_bytes(form, R) + out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
 	return p;
 }
 
@@ -661,7 +675,10 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 	GPU_NO_UNROLL
 	for (uint32_t first = 0; first < n; first += each) {
 		wait_stage(ahead + 1);
-		gpu_sync_warp(); /* others' copies are there, too, and the stage before has been read */
+		if (has_x(form, R)) /* others' copies are there, too, and the stage before has been read */
+			gpu_sync();
+		else
+			gpu_sync_warp();
 		if (first + ahead * each < n)
 			copy_stage(form, R, t, c, first + ahead * each, before);
 		gpu_end_copies();
@@ -735,7 +752,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 {
 	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
 	const size_t n = t->n_in;
-	const uint32_t ring = ring_of(form, R);
+	const uint32_t ring = ring_of(form);
 	struct copies c;
 	size_t k = 0;
 
@@ -769,6 +786,9 @@ GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t,
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++)
 		t->row[j] = row_of(t, out_of(form, R, j));
+	GPU_UNROLL
+	for (unsigned j = 0; form == GPU_INT8 && j < outs_of(form, R); j++)
+		t->scale[j] = m->scale[real_output(t, output_of(form, R, t, j))];
 	t->lane = place_of(form, R) * lanes_of(form, R);
 	t->aligned = t->x_in_units = true;
 }
@@ -788,7 +808,7 @@ GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs
 	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(form, R));
 
 	*stores = output_of(form, R, t, j) < t->n_out && t->lane == 0;
-	return gpu_canonical(form == GPU_INT8 && *stores ? y * t->m->scale[output_of(form, R, t, j)] : y);
+	return gpu_canonical(form == GPU_INT8 ? y * t->scale[j] : y);
 }
 
 GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_products *a)
@@ -890,6 +910,8 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
 		pair[r] = gpu_pair_at(R, a, tile.first + (r < tile.n ? r : tile.n - 1));
+	if (m.form != form)
+		return;
 	begin_tile(form, R, &t, &m, pairs ? e->mat[GPU_UP].data : NULL,
 		   (gpu_block_y() - (up ? blocks : 0)) * (pairs ? BLOCK_OUTS / 2 : BLOCK_OUTS));
 	GPU_UNROLL
@@ -899,8 +921,6 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate :
 				       a->x + (size_t)(pair[r] / a->top_k) * a->hidden);
 	}
-	if (m.form != form)
-		return;
 	dots(form, R, &t, &s);
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++)
@@ -958,9 +978,12 @@ gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
 	EXPERTS(GPU_SCALED_E2M1), EXPERTS(GPU_SCALED_E4M3), EXPERTS(GPU_SCALED_E5M2),
 };
 
-size_t gpu_product_shared(enum gpu_form form)
+/* Of one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
+size_t gpu_product_shared(enum gpu_form form, unsigned index)
 {
-	return GPU_PRODUCT_THREADS / GPU_WARP * RING + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
+	const bool is_16 = form == GPU_BF16 || form == GPU_F16;
+
+	return (index == 0 && is_16 ? RING_16 : RING) + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
 }
 
 bool gpu_products_pair(enum gpu_form form)

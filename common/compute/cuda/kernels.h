@@ -101,7 +101,7 @@ struct gpu_products {
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
-size_t gpu_product_shared(enum gpu_form form); /* shared memory of a block */
+size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory of a block */
 
 /* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so they come
  * along. x of row r begins at x + r * n_in. */
