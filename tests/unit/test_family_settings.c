@@ -161,8 +161,7 @@ static void test_windows(void **state)
 		      "{\"num_hidden_layers\":3,\"use_sliding_window\":true,\"sliding_window\":99,\"layer_types\":"
 		      "[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]}",
 		      3, (uint32_t[]){ 0, 99, 99 });
-	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
-		      2, (uint32_t[]){ 0, 0 });
+	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"sliding_window\":0}", 2, (uint32_t[]){ 0, 0 }); /* not used */
 	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"use_sliding_window\":true,\"sliding_window\":null}", 2,
 		      (uint32_t[]){ 0, 0 });
 	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":3,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
@@ -174,6 +173,14 @@ static void test_windows(void **state)
 	refuse(qwen15_moe_a27b, "{\"layer_types\":\"full_attention\"}", OD_ERR_FORMAT, "layer_types", "a string");
 	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":1}", OD_ERR_FORMAT, "use_sliding_window", "an integer");
 	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":-1}", OD_ERR_RANGE, "sliding_window", "-1");
+	/* For transformers 0 is a window, too, in which nothing is. */
+	refuse(mixtral_8x7b, "{\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
+	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
+	refuse(qwen15_moe_a27b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
+	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+	       OD_ERR_UNSUPPORTED, "layer_types", "use_sliding_window");
+	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],\"use_sliding_window\":true,"
+	       "\"sliding_window\":null}", OD_ERR_UNSUPPORTED, "layer_types", "sliding_window");
 }
 
 /* What transformers takes where these two are missing. */

@@ -19,7 +19,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_experts(&p, "num_local_experts", "intermediate_size");
 	if (rc == OD_OK)
-		rc = od_json_u32_or(root, "sliding_window", 0, UINT32_MAX, 0, &l.mix.window, where, err);
+		rc = od_json_u32_or(root, "sliding_window", 1, UINT32_MAX, 0, &l.mix.window, where, err);
 	if (rc == OD_OK)
 		rc = od_parse_layers(&p, &n_layers);
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)

@@ -188,7 +188,7 @@ int od_parse_window(const struct od_parse *p, uint32_t *window)
 	*window = 0;
 	if (rc != OD_OK || !used || json_is_null(json_object_get(p->root, "sliding_window")))
 		return rc;
-	return od_json_u32_or(p->root, "sliding_window", 0, UINT32_MAX, 4096, window, p->where, p->err);
+	return od_json_u32_or(p->root, "sliding_window", 1, UINT32_MAX, 4096, window, p->where, p->err);
 }
 
 /* ---- RoPE ---- */

@@ -28,8 +28,12 @@ static int read_window(const struct od_parse *p, uint32_t layer, uint32_t n_laye
 	    (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0))
 		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"layer_types\": expected \"full_attention\" or "
 			       "\"sliding_attention\" for each of %u layers", p->where, n_layers);
-	*window = strcmp(type, "sliding_attention") == 0 ? size : 0;
-	return OD_OK;
+	if (strcmp(type, "full_attention") == 0)
+		return OD_OK;
+	*window = size;
+	/* transformers then has a window of no position in such layers, or refuses. */
+	return size > 0 ? OD_OK : od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"layer_types\": layer %u is \"sliding_attention\": "
+		"expected \"use_sliding_window\" true and a \"sliding_window\"", p->where, layer);
 }
 
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
