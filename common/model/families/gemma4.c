@@ -196,7 +196,10 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 
 	if (!od_json_has(p->root, key)) { /* as transformers has it */
 		r.theta = kind == FULL ? 1e6 : 1e4;
-		r.pairs = kind == FULL && dims >= 8 ? dims / 8 : 0;
+		r.pairs = kind == FULL ? dims / 8 : 0;
+		if (kind == FULL && r.pairs == 0) /* 0 would be all */
+			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\" is missing, so a quarter of a head turns: expected "
+				       "\"global_head_dim\" of at least 8, found %u", p->where, key, dims);
 		return od_config_add_rope(p->cfg, &r, index, p->err);
 	}
 	rc = od_json_obj(p->root, key, &all, p->where, p->err);
