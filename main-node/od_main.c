@@ -511,8 +511,10 @@ static int run(struct app *a, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = odm_engine_open(&a->engine, &a->opt.engine.opts, err);
-	if (rc != OD_OK)
+	if (rc != OD_OK) {
+		odm_prompts_fini(&a->prompts);
 		return rc;
+	}
 	engine_open = 1;
 	if (!a->opt.engine.opts.quiet)
 		od_log(OD_LOG_INFO, "KV cache: at most %s, for texts of up to %u tokens",

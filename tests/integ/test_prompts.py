@@ -180,6 +180,8 @@ def bad_files_are_refused_whole():
     assert p.returncode == 1 and "nothing.jsonl" in p.stderr, p.stderr
     p = main("--resident", "--prompts", TMP)
     assert p.returncode == 1 and "directory" in p.stderr, p.stderr
+    p = main("--resident", "--prompts", write("good.jsonl", [{"prompt": "x"}]), pack_dir=os.path.join(TMP, "no-pack"))
+    assert p.returncode == 1 and "no pack at" in p.stderr, p.stderr  # with SANITIZE=address also that nothing leaks
 
 
 @test
