@@ -250,7 +250,7 @@ static int encode(const struct odm_prompts *p, struct odm_prompt *q, const struc
 		return rc;
 	}
 	if (q->n_ids == 0)
-		return od_fail(err, OD_ERR_ARG, "%s, line %zu: the prompt is empty and the model has no BOS token to begin with",
+		return od_fail(err, OD_ERR_ARG, "%s, line %zu: the prompt is empty, and the tokenizer puts no BOS in front of it",
 			       p->path, q->line);
 	if (q->n_ids > ctx)
 		return od_fail(err, OD_ERR_RANGE, "%s, line %zu: the prompt has %zu tokens, more than the context of %u; shorten it or "

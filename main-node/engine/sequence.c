@@ -27,7 +27,7 @@ const char *odm_finish_name(enum odm_finish f)
 int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
 {
 	if (req->n_prompt == 0)
-		return od_fail(err, OD_ERR_ARG, "the prompt is empty and the model has no BOS token to begin with");
+		return od_fail(err, OD_ERR_ARG, "the prompt is empty, and the tokenizer puts no BOS in front of it");
 	if (req->n_prompt > e->opts.ctx_tokens)
 		return od_fail(err, OD_ERR_RANGE,
 			       "the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",

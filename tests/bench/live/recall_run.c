@@ -428,7 +428,7 @@ static int check_prompts(const struct recall_run *r, struct od_err *err)
 		const struct od_prompt *q = &r->prompts->prompt[i];
 
 		if (q->n_ids == 0)
-			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty and the model has no BOS token to begin with",
+			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
 				       q->name);
 		if (q->n_ids > r->opt.ctx_tokens)
 			return od_fail(err, OD_ERR_RANGE, "%s: the prompt has %zu tokens, more than the context of %llu; "

@@ -547,7 +547,7 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 		const struct od_prompt *q = &b->prompts.prompt[i];
 
 		if (q->n_ids == 0)
-			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty and the model has no BOS token to begin with",
+			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
 				       q->name);
 		ctx = q->n_ids > ctx ? q->n_ids : ctx;
 	}
