@@ -477,8 +477,8 @@ static int load_shard(struct od_inflater *inf, const struct place *at, const str
 	uint64_t mid_ns;
 	int rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
 
-	mid_ns = od_now_ns();
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);
+	mid_ns = od_now_ns(); /* behind the span, which ends only now: spans of a thread must not cross */
 	if (rc == OD_OK)
 		rc = end_finish(inf, finish_shard(inf, at, &b, to, err), err);
 	if (rc != OD_OK)

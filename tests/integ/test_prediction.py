@@ -276,5 +276,22 @@ def a_trace_shows_every_process_at_work():
     assert not [f for f in os.listdir(TMP) if f.startswith("trace.json.")], "the children's files are gone"
 
 
+@test
+def spans_of_a_thread_do_not_cross():
+    path = os.path.join(TMP, "crossing.json")
+    for args in (("--resident",), ("--local", 2)):
+        generate(*args, "--trace", path, tokens=8)
+        with open(path) as f:
+            spans = [e for e in json.load(f) if e["ph"] == "X"]
+        open_until = {}
+        for e in sorted(spans, key=lambda e: (e["ts"], -e["dur"])):
+            ends = open_until.setdefault((e["pid"], e["tid"]), [])
+            while ends and ends[-1] <= e["ts"]:
+                ends.pop()
+            end = round(e["ts"] + e["dur"], 3)
+            assert not ends or end <= ends[-1], (args, e)
+            ends.append(end)
+
+
 if __name__ == "__main__":
     run_tests()
