@@ -38,6 +38,11 @@ while read -r name; do complain "file name used twice: $name"; done < <(
 while read -r hit; do complain "banned call: $hit"; done < <(
 	sources . | xargs -r grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|atol|atof|mktemp|tmpnam)\(' )
 
+# Scripts that the documents run by their names can be run so.
+while read -r script; do
+	[ -x "$script" ] || complain "$script: a document runs it, but it is missing or not executable"
+done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' README.md docs/*.md | grep -oE 'tests/[^ ]+' | sort -u)
+
 # What is written for CUDA has a twin for the emulated GPU.
 python3 tests/gpu_twins.py || bad=1
 

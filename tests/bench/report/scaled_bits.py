@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "tests", "integ"))
 import pack_reader as pr  # noqa: E402
 import scaled_checkpoint as sc  # noqa: E402
