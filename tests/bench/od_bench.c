@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const struct od_bench_command commands[] = {
-	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
+	{ "synth", "write a synthetic checkpoint: Mixtral of any size, or layers of a family", od_bench_synth },
 	{ "codec", "size and decode speed of the expert codecs", od_bench_codec },
 	{ "gemv", "speed of products of few rows, weights in plain BF16 and as planes", od_bench_gemv },
 	{ "gpu", "how much of its memory bandwidth the kernels of a GPU use", od_bench_gpu },

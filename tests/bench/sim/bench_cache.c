@@ -68,7 +68,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help)
-		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record --help\n"
+		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record FILE --help\n"
 			       "       od-bench cache --live --help",
 			       "Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
 			       "bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
