@@ -25,15 +25,16 @@ WORDS = "the old man said that she was a king and went into forest house bird go
 
 class Server:
     def __init__(self, args, *more):
+        log = tempfile.TemporaryFile("w+")  # not a pipe, which would be full after some hundred answers
         self.p = subprocess.Popen([os.path.join(args.bin, "od-main"), "serve", "--pack", args.pack, "--listen", "127.0.0.1:0", "--quiet",
-                                   *(args.server or ["--resident"]), *more], stderr=subprocess.PIPE, text=True)
-        self.port = None
-        for line in self.p.stderr:
-            m = re.search(r"listening on http://127.0.0.1:(\d+)", line)
-            self.port = int(m.group(1)) if m else self.port
-            if "ready: " in line:
-                return
-        sys.exit("od-main serve did not start")
+                                   "--log-format", "kv", *(args.server or ["--resident"]), *more], stderr=log)
+        said = ""
+        while 'msg="ready"' not in said:
+            if self.p.poll() is not None:
+                sys.exit(f"od-main serve did not start:\n{said}")
+            time.sleep(0.05)
+            said = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
+        self.port = int(re.search(r"listening on http://127.0.0.1:(\d+)", said).group(1))
 
     def ask(self, prompt, tokens):
         """(text, cached tokens, seconds to the first token, to the last)"""
@@ -57,7 +58,6 @@ class Server:
 
     def stop(self):
         self.p.send_signal(signal.SIGTERM)
-        self.p.stderr.read()
         self.p.wait()
 
 
