@@ -223,7 +223,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 
 static void on_refuse(struct member *m, const Od__Refuse *r)
 {
-	char name[300], why[256], field[40], reason[160];
+	char name[300], why[400], field[40], reason[320];
 	bool busy = r->code == OD_ERR_BUSY, named;
 
 	od_peer_text(r->field, field, sizeof(field));
@@ -284,7 +284,7 @@ static void on_message(void *arg, struct od_msg *msg)
 		return;
 	}
 	if (od_check_version(h, &err) != OD_OK) {
-		char why[300];
+		char why[400];
 
 		snprintf(why, sizeof(why), "refused: %s", err.msg);
 		drop(m, RETRY_REFUSED_NS, why);
@@ -455,7 +455,7 @@ static void open_socket(struct member *m)
 static void check_ready(struct member *m, uint64_t now, bool ping)
 {
 	bool distrusted;
-	char why[300];
+	char why[sizeof(m->why) + 50];
 
 	pthread_mutex_lock(&m->ms->lock);
 	distrusted = m->distrusted;

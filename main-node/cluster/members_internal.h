@@ -45,7 +45,7 @@ struct member {
 	uint8_t *holds;	  /* of a worker with a spool: a bit per expert, as in PONG */
 	uint8_t *cached;  /* of a worker with a cache: a byte per expert, as in PONG */
 	char precision[40]; /* of a shadow, from its last WELCOME */
-	char why[256];	  /* why it is not connected */
+	char why[400];	  /* why it is not connected */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
 	bool retired;	  /* no longer in the hosts file */

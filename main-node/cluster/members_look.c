@@ -137,12 +137,16 @@ void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session,
 	pthread_mutex_unlock(&ms->lock);
 }
 
+/* As many hosts as fit, and how many there are besides. The first one is cut if it does not fit. */
 static void explain_locked(struct odm_members *ms, bool refused_only, char *buf, size_t size)
 {
+	static const size_t more_bytes = sizeof("; and 4294967295 more");
+	const size_t room = size > more_bytes ? size - more_bytes : size;
 	size_t used = 0;
+	uint32_t more = 0;
 
 	buf[0] = '\0';
-	for (uint32_t i = 0; i < ms->n_listed && used < size; i++) {
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		const struct member *m = ms->listed[i];
 		char name[300];
 		int n;
@@ -151,10 +155,19 @@ static void explain_locked(struct odm_members *ms, bool refused_only, char *buf,
 			continue;
 		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
 			continue;
-		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
+		n = snprintf(buf + used, room - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
 			     m->why[0] != '\0' ? m->why : "no connection; check that it runs, and its address and port");
-		used += n > 0 ? (size_t)n : 0;
+		if (n > 0 && (size_t)n < room - used) {
+			used += (size_t)n;
+		} else if (used == 0) {
+			used = strlen(buf);
+		} else {
+			buf[used] = '\0';
+			more++;
+		}
 	}
+	if (more > 0)
+		snprintf(buf + used, size - used, "; and %u more", more);
 }
 
 void odm_members_explain(struct odm_members *ms, char *buf, size_t size)

@@ -360,6 +360,26 @@ def an_unreachable_host_is_named():
 
 
 @test
+def hosts_that_do_not_fit_into_a_message_are_counted():
+    sockets = [socket.socket() for _ in range(20)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    p = subprocess.run(main_args("--workers", hosts("".join(f"127.0.0.1:{s.getsockname()[1]}\n" for s in sockets))),
+                       capture_output=True, text=True, timeout=HANG_S)
+    named = re.findall(r"worker 127\.0\.0\.1:\d+: cannot connect; check that it runs there, and its address and port; ", p.stderr)
+    assert p.returncode == 1 and named and p.stderr.endswith(f"port; and {20 - len(named)} more\n"), p.stderr
+
+
+@test
+def the_reason_of_a_refusal_is_not_cut():
+    """The longest ones end with what to do about it."""
+    reason = b"kernel_class: " + b"expected and found, " * 14 + b"or allow it with --mixed"
+    f = fake([zmtp.field(1, zmtp.VERSION) + zmtp.field(12, zmtp.field(1, 17) + zmtp.field(2, b"kernel_class") + zmtp.field(3, reason))])
+    refused("--workers", hosts_file([f]), says=["refused: " + reason.decode()])
+    f.close()
+
+
+@test
 def a_worker_of_another_model_is_refused():
     other = os.path.join(TMP, "other")
     tool("od-bench", "synth", other, "--preset", "tiny")
