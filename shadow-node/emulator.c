@@ -41,7 +41,7 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 		most = sum > most ? sum : most;
 	}
 	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) + sizeof(struct ods_chain_rows) +
-	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + most;
+	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + od_device_cards(o->forward.device) * most;
 }
 
 /* Rows whose tokens are sampled after one pass of the head. */

@@ -108,6 +108,12 @@ def split_shadows_have_all_precisions():
         experts, _, dense = precision.partition("+")
         more = ("--shadow-arg=--dense-precision=" + dense,) if dense else ()
         assert text("--local", 2, "--device", "cuda:0,1", "--draft", 4, "--shadow-arg=--precision=" + experts, *more).stdout == want
+    # The shadow runs rows of which it has main's keys and values already, and keeps those aside.
+    shadow, w = Daemon("shadow", "--device", "cuda:0,1"), Daemon("worker")
+    assert text("--workers", hosts_file([shadow, w]), "--draft", 4, "--align-token", 2).stdout == want
+    assert shadow.alive(), shadow.text()
+    for d in shadow, w:
+        d.kill()
     p = tool("od-worker", "--pack", pack(), "--device", "cuda:0,1", "--port", 0, ok=False)
     assert "--device cuda:0,1: a worker uses one card: start a worker for each" in p.stderr, p
     p = text("--resident", "--device", "cuda:1,1", ok=False)
