@@ -223,19 +223,24 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 	return OD_OK;
 }
 
-/* Layers that lie on different cards share nothing but rows. */
-static int check_cards(const struct od_forward_opts *o, struct od_err *err)
+int od_forward_check_cards(const struct od_config *c, const struct od_device *d, struct od_err *err)
 {
-	const struct od_config *c = o->config;
+	const uint32_t begin = od_config_begin(c), end = od_config_end(c);
+	const unsigned last = od_device_cards(d) - 1;
 
-	if (od_device_cards(o->device) == 1)
+	if (od_device_cards(d) == 1)
 		return OD_OK;
+	if (od_device_card_of(d, begin, c->n_layers) != 0 || od_device_card_of(d, end - 1, c->n_layers) != last)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: of layers %u-%u, the first would be on card %u and the last on card %u: expected card "
+			       "0 and card %u; use fewer cards%s", od_device_name(d), begin, end - 1,
+			       od_device_card_of(d, begin, c->n_layers), od_device_card_of(d, end - 1, c->n_layers), last,
+			       c->part.end != 0 ? ", and a shadow with --layers for each" : "");
 	for (uint32_t i = 0; i < c->n_layers; i++) {
 		const uint32_t kv_of = od_config_layer(c, i)->mix.kv_of;
 
-		if (kv_of != 0 && od_device_card_of(o->device, kv_of - 1, c->n_layers) != od_device_card_of(o->device, i, c->n_layers))
+		if (kv_of != 0 && od_device_card_of(d, kv_of - 1, c->n_layers) != od_device_card_of(d, i, c->n_layers))
 			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: layer %u attends to the keys of layer %u, which is on another card",
-				       od_device_name(o->device), i, kv_of - 1);
+				       od_device_name(d), i, kv_of - 1);
 	}
 	return OD_OK;
 }
@@ -314,7 +319,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	if (rc == OD_OK)
 		rc = check_state(opts, err);
 	if (rc == OD_OK)
-		rc = check_cards(opts, err);
+		rc = od_forward_check_cards(opts->config, opts->device, err);
 	if (rc != OD_OK)
 		return rc;
 	f = calloc(1, sizeof(*f));

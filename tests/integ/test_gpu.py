@@ -116,6 +116,8 @@ def split_shadows_have_all_precisions():
         d.kill()
     p = tool("od-worker", "--pack", pack(), "--device", "cuda:0,1", "--port", 0, ok=False)
     assert "--device cuda:0,1: a worker uses one card: start a worker for each" in p.stderr, p
+    p = tool("od-shadow", "--pack", pack(), "--device", "cuda:0,1", "--layers", "0-1", "--port", 0, ok=False)
+    assert "of layers 0-1, the first would be on card 0 and the last on card 0" in p.stderr and "a shadow with --layers for each" in p.stderr, p
     p = text("--resident", "--device", "cuda:1,1", ok=False)
     assert "--device: cuda:1 is named twice" in p.stderr, p
     p = text("--resident", "--device", "cuda:0,7", ok=False)
