@@ -384,22 +384,22 @@ extern "C" void gpu_take_back(struct gpu_stream *s)
 
 /* ---- graphs ---- */
 
-/* early: may begin while the one before ends. */
+/* early: the node may be prepared while the one before it ends, as with gpu_start's attribute; before CUDA 12.3 it is not. */
 static cudaError_t put_after(cudaGraph_t graph, cudaGraphNode_t before, cudaGraphNode_t node, bool early)
 {
 #if CUDART_VERSION >= 12030
 	cudaGraphEdgeData edge = {};
 
-	if (early) {
-		edge.from_port = cudaGraphKernelNodePortProgrammatic;
-		edge.type = cudaGraphDependencyTypeProgrammatic;
-	}
-#if CUDART_VERSION >= 13000
-	return cudaGraphAddDependencies(graph, &before, &node, &edge, 1);
-#else
-	return cudaGraphAddDependencies_v2(graph, &before, &node, &edge, 1);
+	edge.from_port = cudaGraphKernelNodePortProgrammatic;
+	edge.type = cudaGraphDependencyTypeProgrammatic;
 #endif
+#if CUDART_VERSION >= 13000
+	return cudaGraphAddDependencies(graph, &before, &node, early ? &edge : NULL, 1);
 #else
+#if CUDART_VERSION >= 12030
+	if (early)
+		return cudaGraphAddDependencies_v2(graph, &before, &node, &edge, 1);
+#endif
 	(void)early;
 	return cudaGraphAddDependencies(graph, &before, &node, 1);
 #endif
