@@ -313,11 +313,13 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 						   .act = (uint32_t)o->act.kind, .limit = o->act.limit, .round = round };
 	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair,
 					   .choice = op->n_rows > 1 ? NULL : sort.choice, .gate = r.products.gate, .up = r.products.up,
-					   .y = r.products.y, .rows = sort.rows, .top_k = o->top_k, .n_experts = o->n_experts, .act = (uint32_t)o->act.kind, .limit = o->act.limit,
+					   .y = r.products.y, .rows = sort.rows, .top_k = o->top_k, .n_experts = o->n_experts,
+					   .act = (uint32_t)o->act.kind, .limit = o->act.limit,
 					   .round = round };
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
 		r.products.first = r.rows.first = first;
-		r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
+		if (op->n_rows > 1)
+			r.products.tiles_before = r.rows.tiles_before = l.tiles_before + i;
 		run_round(&r, pairs - first < sort.together ? pairs - first : sort.together);
 	}
 	if (round && !table->biases && !r.products.ends)

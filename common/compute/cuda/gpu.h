@@ -46,11 +46,13 @@
 #define GPU_UNROLL_N(n) GPU_PRAGMA(unroll n)
 #define GPU_NO_UNROLL GPU_PRAGMA(unroll 1)
 
-/* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). */
+/* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). It begins when the one
+ * before it in its stream has ended (gpu_after_previous). */
 #define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads), true)
 /* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1), true)
-/* The same; it has so few that a multiprocessor runs n_blocks of it at a time, if there is shared memory for them. */
+/* The same; it has so few that a multiprocessor runs n_blocks of it at a time, if there is shared memory for them. It is one of many
+ * blocks. */
 #define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
 
 #define GPU_BOUND_KERNEL(name, type, n_threads, bounds, is_small)                              \

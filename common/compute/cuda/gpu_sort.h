@@ -1,7 +1,8 @@
-/* gpu_sort.h - choices of experts: their faults, and few pairs of a row and its choice sorted by expert (struct gpu_sort).
+/* gpu_sort.h - choices of experts: their faults; the tile of a block; and few pairs of a row and its choice, sorted by expert (struct
+ * gpu_sort).
  *
- * A thread for each pair counts the pairs that come before its own: all choices are in shared memory then, so that no step waits for
- * global memory. All threads of the block call these, GPU_SORT_FEW of them.
+ * To sort, a thread for each pair counts the pairs that come before its own: all choices are in shared memory then, so that no step waits
+ * for global memory. All threads of the block call what sorts, GPU_SORT_FEW of them.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_SORT_H
 #define OD_COMPUTE_GPU_SORT_H
