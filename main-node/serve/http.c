@@ -271,14 +271,14 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 		drop_body(x);
 }
 
-/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or it is
- * endless. */
+/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or the body is endless,
+ * or has no certain end. */
 static bool answers_at_once(struct odm_exchange *x)
 {
 	const char *length = odm_request_header(x, "Content-Length");
 
-	return x->replied &&
-	       (odm_request_header(x, "Expect") != NULL || (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
+	return x->replied && (odm_request_header(x, "Expect") != NULL || odm_request_is_ambiguous(x) ||
+			      (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
 }
 
 /* ---- The answer ---- */

@@ -13,6 +13,22 @@ const char *odm_request_header(struct odm_exchange *x, const char *name)
 	return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+	(void)kind;
+	(void)value;
+	*(unsigned *)n += strcasecmp(key, "Content-Length") == 0;
+	return MHD_YES;
+}
+
+bool odm_request_is_ambiguous(struct odm_exchange *x)
+{
+	unsigned n = 0;
+
+	MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_length, &n);
+	return n > 1 || (n > 0 && odm_request_header(x, "Transfer-Encoding") != NULL);
+}
+
 void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message)
 {
 	struct odm_api_error e;
@@ -101,6 +117,10 @@ void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *o
 			   const char *method, const char *path)
 {
 	find_origin(x, opts);
+	if (odm_request_is_ambiguous(x)) {
+		odm_request_refuse(x, 400, NULL, "expected one header Content-Length, and none beside Transfer-Encoding");
+		return;
+	}
 	if (opts->keys == NULL && !odm_host_allowed(odm_request_header(x, "Host"), opts->listen, machine)) {
 		odm_request_refuse(x, 403, NULL, "the header Host names neither this machine nor an address; use its address, or API keys");
 		return;

@@ -68,6 +68,7 @@ struct odm_exchange {
 void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *opts, const char *machine, bool draining,
 			   const char *method, const char *path);
 const char *odm_request_header(struct odm_exchange *x, const char *name); /* NULL: it has none. Borrowed */
+bool odm_request_is_ambiguous(struct odm_exchange *x); /* its header does not say where its body ends, or says it twice */
 /* Its body is not kept. code: of the error; NULL ok. */
 void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message);
 

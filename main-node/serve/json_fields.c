@@ -3,6 +3,7 @@
 #include "common/base/strbuf.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,8 @@ const char *odm_json_describe(const json_t *v, char *buf, size_t size)
 		return buf;
 	}
 	switch (json_typeof(v)) {
-	case JSON_OBJECT: text = "an object"; break;
-	case JSON_ARRAY: text = "an array"; break;
+	case JSON_OBJECT: text = json_object_size(v) > 0 ? "an object" : "an empty object"; break;
+	case JSON_ARRAY: text = json_array_size(v) > 0 ? "an array" : "an empty array"; break;
 	case JSON_STRING: text = "a string"; break;
 	case JSON_TRUE: text = "true"; break;
 	case JSON_FALSE: text = "false"; break;
@@ -51,7 +52,8 @@ static int read_int(const struct odm_field *f, const char *path, const json_t *v
 	const double d = json_number_value(v);
 	char expected[96];
 
-	snprintf(expected, sizeof(expected), "an integer from %.0f to %.0f", f->min, f->max);
+	/* As a double, the greatest integer is one more. */
+	snprintf(expected, sizeof(expected), "an integer from %.0f to %lld", f->min, f->max < 0x1p63 ? (long long)f->max : LLONG_MAX);
 	if (!json_is_number(v) || d < f->min || d > f->max)
 		return refuse(path, v, expected, e);
 	if (json_is_real(v) && (d != floor(d) || fabs(d) > MAX_INT_IN_REAL))

@@ -555,6 +555,26 @@ def garbage_is_answered_or_hung_up():
 
 
 @test
+def bodies_without_a_certain_end_are_refused():
+    """What a proxy takes for another request must not be read as a part of this one (RFC 9112, 6.3)."""
+    s = Server()
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 1}).encode()
+    for headers in ([b"Content-Length: %d" % len(body), b"Content-Length: 2"], [b"Content-Length: 2", b"Content-Length: %d" % len(body)],
+                    [b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked"]):
+        with s.socket() as k:
+            k.sendall(b"\r\n".join([b"POST /v1/completions HTTP/1.1", b"Host: localhost", b"Content-Type: application/json", *headers]) +
+                      b"\r\n\r\n" + body)
+            answer = b""
+            try:
+                while piece := k.recv(65536):  # to the end: it hangs up
+                    answer += piece
+            except ConnectionResetError:
+                pass
+            assert answer.startswith(b"HTTP/1.1 400") and b"expected one header Content-Length" in answer, (headers, answer)
+    assert s.stop() == 0, s.log
+
+
+@test
 def clients_come_again_after_as_many_silent_ones_as_may_be():
     s = Server("--header-seconds", "1", "--max-connections", "8")
     silent = [s.socket() for _ in range(8)]

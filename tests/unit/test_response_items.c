@@ -92,7 +92,7 @@ static const struct request_row rows[] = {
 	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text'}]}"), "input[0].content[0].text: expected a string, found nothing" },
 	{ ITEMS("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}"), "input[0].call_id: expected a string, found nothing" },
 	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': {}}"),
-	  "input[0].arguments: expected a string, found an object" },
+	  "input[0].arguments: expected a string, found an empty object" },
 	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c'}"),
 	  "input[0].output: expected a string or an array, found nothing" },
 	{ ITEMS("{'type': 'reasoning'}"), "input[0].summary: expected a string or an array, found nothing" },
