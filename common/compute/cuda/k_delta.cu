@@ -195,7 +195,7 @@ GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint
 			x[e] = place_of(a, p, i < all ? i : begin);
 			sum[e] = 0;
 		}
-		GPU_UNROLL_N(4)
+		GPU_UNROLL_N(2)
 		for (unsigned i = 0; i < a->taps; i++) {
 			GPU_UNROLL
 			for (unsigned e = 0; e < EACH; e++)
