@@ -161,11 +161,6 @@ GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 	return GPU_SINCE_80(n < MOST_STAGES ? n : MOST_STAGES, 2u);
 }
 
-GPU_FN unsigned ring_bytes(const unsigned form, const unsigned R)
-{
-	return stages_of(form, R) * stage_bytes(form, R);
-}
-
 GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
 	-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
 	-0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
