@@ -466,9 +466,9 @@ static void wake_engine(void *port)
 	od_data_port_wake(port);
 }
 
-static int ask_puller(void *puller, uint32_t m, uint32_t expert, int code, struct od_err *err)
+static int ask_puller(void *puller, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err)
 {
-	return odw_puller_missed(puller, m, expert, code, err);
+	return odw_puller_missed(puller, m, expert, begin_ns, code, err);
 }
 
 static int open_loaders(struct worker *w, struct od_data_port *port, struct od_err *err)

@@ -19,7 +19,9 @@ struct odw_loaders {
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
 	struct od_buf *staging[ODW_MAX_STAGES]; /* NULL: what is read has buffers of its own */
 	uint32_t n_shards, part_shards;
-	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS]; /* a stage has one thread at a time */
+	/* A stage has one thread at a time. */
+	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS];
+	uint64_t begin_ns[ODW_MAX_STAGES]; /* of the read of what is in it */
 	pthread_t reading[ODW_MAX_LOADERS];
 	struct inflating inflating[ODW_MAX_LOADERS];
 };
@@ -68,7 +70,7 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 		    struct od_err *err)
 {
 	if (rc != OD_OK && l->o.missed != NULL)
-		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, rc, err);
+		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, l->begin_ns[job->stage], rc, err);
 	if (rc != OD_OK)
 		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
 			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
@@ -101,9 +103,11 @@ static void *read_parts(void *arg)
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
 		uint32_t first, n = shards_of(l, &job, &first);
-		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem,
-				   od_buf_ref(l->staging[job.stage], 0), l->bytes[job.stage], &err);
+		int rc;
 
+		l->begin_ns[job.stage] = begin_ns;
+		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, od_buf_ref(l->staging[job.stage], 0),
+			       l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
 			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
@@ -119,9 +123,11 @@ static int finish_part(struct inflating *own, const struct odw_load_job *job, st
 	uint32_t first, n = shards_of(l, job, &first);
 	int rc = OD_OK;
 
-	if (job->read == 0) /* no reader has said where it is */
+	if (job->read == 0) { /* no reader has said where it is */
+		l->begin_ns[job->stage] = begin_ns;
 		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, (struct od_ref){ 0 }, l->bytes[job->stage],
 				    err);
+	}
 	if (rc == OD_OK)
 		rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem, err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);

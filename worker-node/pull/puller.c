@@ -49,6 +49,7 @@ struct odw_puller {
 	struct od_err stuck; /* why nothing can be had at present; code OD_OK: it can */
 	struct odw_pull_figures figures;
 	uint64_t *lost_ns; /* [plan.n]: when it was last found damaged; 0: never */
+	uint64_t *whole_ns; /* [plan.n]: when it was last pulled; 0: never */
 	bool unsaved;
 	/* The thread's own. */
 	struct pull active[MAX_ACTIVE];
@@ -76,6 +77,7 @@ static void mark(struct odw_puller *p, uint32_t expert, bool whole)
 	if (has(p, expert) == whole)
 		return;
 	od_spool_mark(p->o.spool, m, e, whole);
+	p->whole_ns[expert] = whole ? od_now_ns() : p->whole_ns[expert];
 	p->figures.whole_bytes += whole ? bytes : -bytes;
 	p->figures.changes++;
 	p->unsaved = true;
@@ -153,7 +155,7 @@ static bool lose(struct odw_puller *p, uint32_t expert)
 	return !again;
 }
 
-int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, int code, struct od_err *err)
+int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err)
 {
 	const uint32_t i = m * p->per_layer + expert;
 	const bool bad = code == OD_ERR_CORRUPT || code == OD_ERR_IO || code == OD_ERR_FORMAT;
@@ -161,8 +163,8 @@ int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, int cod
 	bool damaged;
 
 	pthread_mutex_lock(&p->lock);
-	damaged = bad && has(p, i);
-	/* Bad and not whole: another part of it was found damaged before, or it makes room for others. */
+	damaged = bad && has(p, i) && begin_ns >= p->whole_ns[i];
+	/* Bad and not whole, or pulled since: another part of it was found damaged before, or it makes room for others. */
 	if (code == OD_ERR_MISSING || (bad && (!damaged || lose(p, i))))
 		code = absent(p, i, err);
 	pthread_mutex_unlock(&p->lock);
@@ -583,7 +585,8 @@ static int open_plan(struct odw_puller *p, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	p->lost_ns = calloc(p->plan.n, sizeof(*p->lost_ns));
-	if (p->lost_ns == NULL)
+	p->whole_ns = calloc(p->plan.n, sizeof(*p->whole_ns));
+	if (p->lost_ns == NULL || p->whole_ns == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to pull %u experts", p->plan.n);
 	least = small + p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0);
 	if (least > limit)
@@ -645,6 +648,7 @@ void odw_puller_stop(struct odw_puller *p)
 		free_pull(&p->active[i]);
 	odw_pull_plan_fini(&p->plan);
 	free(p->lost_ns);
+	free(p->whole_ns);
 	odw_store_close(p->o.store);
 	od_spool_close(p->o.spool);
 	if (p->wake_fd >= 0)

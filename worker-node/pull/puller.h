@@ -34,10 +34,10 @@ void odw_puller_place(struct odw_puller *p, const struct od_share *share);
 /* Main requests an expert that no worker has: adds it to the goal, if the limit leaves room. */
 void odw_puller_fetch(struct odw_puller *p, uint32_t m, uint32_t expert);
 
-/* Handles a load that failed with code and err. Absent: pulls the expert at once if it is in the goal. Damaged on disk: treats
- * it as absent and pulls the damaged chunks again; after repeated damage the code is kept. Returns the code for main, err the
- * reason; OD_ERR_BUSY: the expert is being pulled, ask again. */
-int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, int code, struct od_err *err);
+/* Handles a load that failed with code and err; begin_ns: when what failed began to be read. Absent: pulls the expert at once if it is in
+ * the goal. Damaged on disk: treats it as absent and pulls the damaged chunks again, unless that has been done since; after repeated damage
+ * the code is kept. Returns the code for main, err the reason; OD_ERR_BUSY: the expert is being pulled, or has just been; ask again. */
+int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err);
 
 void odw_puller_figures(struct odw_puller *p, struct odw_pull_figures *f);
 
