@@ -301,7 +301,7 @@ VARIANTS = [
     ("qwen2_moe_plain", dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention", "full_attention"])),
     ("qwen2_moe_plain", dict(qkv_bias=False, mlp_only_layers=[0, 2, 9], shared_expert_intermediate_size=64)),
     ("olmoe_plain", dict(attention_bias=True, clip_qkv=2.5)), ("olmoe_plain", dict(num_key_value_heads=GONE, head_dim=12)),
-    ("mixtral_top3", dict(head_dim=12, sliding_window=GONE)), ("mixtral_top3", dict(architectures=GONE, sliding_window=0)),
+    ("mixtral_top3", dict(head_dim=12, sliding_window=GONE)), ("mixtral_top3", dict(architectures=GONE, sliding_window=None)),
     ("mixtral_top3", dict(model_type=GONE, num_key_value_heads=None)),
     ("mixtral_top3", dict(num_attention_heads=8, num_key_value_heads=GONE, rope_theta=GONE)),
     ("deepseek_v2_lite", dict(n_shared_experts=None)),
