@@ -52,7 +52,7 @@ for name in "gpu_cuda.cu", "gpu_host.c":
         problems.append(f"{name}: {call} of gpu_runtime.h is missing")
 
 kernels = sorted(os.path.basename(p) for p in glob.glob(os.path.join(FOLDER, "k_*.cu")))
-for name in kernels + ["gpu_math.h", "gpu_planes.h", "gpu_rows.h", "gpu_sort.h", "gpu_weights.h"]:
+for name in kernels + ["gpu_math.h", "gpu_planes.h", "gpu_rows.h", "gpu_tiles.h", "gpu_weights.h"]:
     for hit in LANGUAGE.finditer(read(name)):
         problems.append(f"{name}: {hit.group()} belongs into gpu.h, with a twin for the host")
     if name in kernels and not re.search(r"\bGPU_((ROOMY|DENSE)_)?KERNEL\b", read(name)):

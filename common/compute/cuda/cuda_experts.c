@@ -283,7 +283,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
 				 .together = pairs_together(half, n, pairs) };
 	struct round r = { .c = c };
-	struct lists l = { .most_tiles = sort.together };
+	struct lists l = { .most_tiles = sort.together }; /* of one row */
 
 	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
 		sort.rows *= 2;

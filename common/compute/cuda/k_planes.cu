@@ -2,7 +2,7 @@
  * decodes some rows of weights to BF16 in shared memory, and multiplies them with all rows of x of a tile. So a resident expert takes two
  * thirds of the memory, and of its bandwidth. */
 #include "common/compute/cuda/gpu_planes.h"
-#include "common/compute/cuda/gpu_sort.h"
+#include "common/compute/cuda/gpu_tiles.h"
 
 #define LINE GPU_PLANES_LINE
 

@@ -6,7 +6,7 @@
  * in whole lines. Scales come along with them, and x, which the block's warps share: a read from the first cache would wait for all copies
  * before it. */
 #include "common/compute/cuda/gpu_rows.h"
-#include "common/compute/cuda/gpu_sort.h"
+#include "common/compute/cuda/gpu_tiles.h"
 #include "common/compute/cuda/gpu_weights.h"
 
 #define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
@@ -23,7 +23,7 @@
 #define MOST_X 2048u	  /* bytes of x in a stage; more is not copied */
 #define MOST_STAGES 12u	  /* of a ring */
 #define RING 30720u	  /* bytes of the block's ring, at most; NF4's values are before it */
-#define RING_16 27648u
+#define RING_16 27648u	  /* of one row of 16 bits (gpu_product_shared) */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
 #define NF4_PIECE 128u
