@@ -77,7 +77,8 @@ static void mark(struct odw_puller *p, uint32_t expert, bool whole)
 	if (has(p, expert) == whole)
 		return;
 	od_spool_mark(p->o.spool, m, e, whole);
-	p->whole_ns[expert] = whole ? od_now_ns() : p->whole_ns[expert];
+	if (whole)
+		p->whole_ns[expert] = od_now_ns();
 	p->figures.whole_bytes += whole ? bytes : -bytes;
 	p->figures.changes++;
 	p->unsaved = true;
