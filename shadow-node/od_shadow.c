@@ -626,6 +626,7 @@ static int run(struct shadow *s, struct od_err *err)
 	if (s->opt.layers != NULL)
 		snprintf(part, sizeof(part), ", layers %u-%u", od_config_begin(od_pack_config(s->pack)),
 			 od_config_end(od_pack_config(s->pack)) - 1);
+	od_device_log_memory(s->device);
 	od_log(OD_LOG_INFO, "pack %s: %s model%s of %s, %s departure; listening on %s, port %u, data port %u",
 	       od_pack_dir(s->pack), s->precision, part,
 	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],

@@ -521,10 +521,12 @@ static int open_daemon(struct worker *w, struct od_err *err)
 		rc = open_loaders(w, engine.port, err);
 	if (rc == OD_OK && w->cache != NULL)
 		rc = open_planner(w, err);
-	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
-		       od_daemon_args_where(&w->opt.common, w->keys, where, sizeof(where)), od_daemon_port(w->daemon), od_data_port_number(engine.port));
-	return rc;
+	if (rc != OD_OK)
+		return rc;
+	od_device_log_memory(w->device);
+	od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
+	       od_daemon_args_where(&w->opt.common, w->keys, where, sizeof(where)), od_daemon_port(w->daemon), od_data_port_number(engine.port));
+	return OD_OK;
 }
 
 static int check_options(const struct options *o, struct od_host *store, struct od_err *err)

@@ -1,5 +1,6 @@
 #include "common/compute/device_internal.h"
 
+#include "common/base/args.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
@@ -38,17 +39,30 @@ bool od_device_tries_planes(const struct od_device *d)
 	return d->tries_planes;
 }
 
+/* Several cards as one make a buffer on one of them, which has counted it. */
+static int counted(int rc, const struct od_buf *b, struct od_device *d)
+{
+	if (rc == OD_OK && b->device == d)
+		atomic_fetch_add(&d->buffer_bytes, b->bytes);
+	return rc;
+}
+
 int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
-	return d->ops->buf_new(out, d, bytes, what, err);
+	const int rc = d->ops->buf_new(out, d, bytes, what, err);
+
+	return counted(rc, *out, d);
 }
 
 int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct od_device *card = od_device_card(d, 0);
+	int rc;
 
-	return card->ops->buf_new_shared != NULL ? card->ops->buf_new_shared(out, card, bytes, what, err) :
-						   od_buf_new(out, card, bytes, what, err);
+	if (card->ops->buf_new_shared == NULL)
+		return od_buf_new(out, card, bytes, what, err);
+	rc = card->ops->buf_new_shared(out, card, bytes, what, err);
+	return counted(rc, *out, card);
 }
 
 int od_device_map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err)
@@ -86,10 +100,12 @@ void od_buf_free(struct od_buf *b)
 	if (b == NULL)
 		return;
 	od_buf_drop_stage(b);
-	if (b->at != NULL)
+	if (b->at != NULL) {
+		atomic_fetch_sub(&b->device->buffer_bytes, b->bytes);
 		b->device->ops->buf_free(b);
-	else
+	} else {
 		free(b);
+	}
 }
 
 uint64_t od_buf_bytes(const struct od_buf *b)
@@ -130,6 +146,20 @@ uint64_t od_device_own_bytes(const struct od_device *d)
 	for (unsigned i = 0; i < od_device_cards(d); i++)
 		sum += od_device_card((struct od_device *)d, i)->own_bytes;
 	return sum;
+}
+
+void od_device_log_memory(const struct od_device *d)
+{
+	for (unsigned i = 0; i < od_device_cards(d); i++) {
+		const struct od_device *card = od_device_card((struct od_device *)d, i);
+		char own[32], before[32];
+
+		if (card->memory_bytes > 0)
+			od_log(OD_LOG_INFO, "%s: this process has taken %s of its memory; %s were in use before, by the context of this process "
+					    "and other programs",
+			       card->name, od_format_bytes(card->own_bytes + atomic_load(&card->buffer_bytes), own, sizeof(own)),
+			       od_format_bytes(card->used_bytes, before, sizeof(before)));
+	}
 }
 
 void *od_host_new(struct od_device *d, uint64_t bytes)

@@ -106,6 +106,9 @@ void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */
 uint64_t od_device_own_bytes(const struct od_device *d);
+/* Of each GPU: how much of its memory this process has taken so far, and what was in use before: its context, with all kernels, and other
+ * programs. */
+void od_device_log_memory(const struct od_device *d);
 /* Frees the stage; all pushes have been waited for. */
 void od_buf_drop_stage(struct od_buf *b);
 

@@ -42,6 +42,8 @@ struct od_device {
 	bool maps, shares; /* shares: also where it maps */
 	uint64_t memory_bytes; /* for models; 0: not known */
 	uint64_t own_bytes;    /* that it takes for itself */
+	uint64_t used_bytes;   /* of its memory, before this process took any: its context, and other programs */
+	_Atomic uint64_t buffer_bytes; /* of all buffers */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 	_Atomic bool lost;

@@ -422,6 +422,8 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 		return rc;
 	}
 	odm_engine_publish(e, true);
+	if (!e->opts.quiet)
+		od_device_log_memory(e->device);
 	*out = e;
 	return OD_OK;
 }

@@ -258,6 +258,26 @@ def memory_limits_count_the_scratch_memory_of_each_card():
 
 
 @test
+@emulated
+def programs_say_how_much_of_the_card_they_have():
+    """The emulated card counts what it gives."""
+    for role, *args in ("worker", "--slots", 20, "--resident-form", "bf16"), ("worker", "--slots", 20), ("shadow",):
+        d = Daemon(role, "--device", "cuda", *args)
+        mib = float(re.search(r"has taken ([\d.]+) MiB of its memory; 0 B were in use before", d.text())[1])
+        d.kill()
+        for part, has in (0.99, "MiB needed"), (1.01, "has taken"):
+            os.environ["OD_GPU_BYTES"] = str(int(part * mib * 2**20))
+            try:
+                d = Daemon(role, "--device", "cuda", *args)
+                said = d.text()
+                d.kill()
+            except AssertionError as e:
+                said = str(e)
+            assert has in said, (mib, part, said)
+        os.environ.pop("OD_GPU_BYTES")
+
+
+@test
 def more_than_a_card_has_is_refused():
     p = tool("od-bench", "gpu", "--size", "100TiB", ok=False)
     assert p.returncode == 1 and "52428801 MiB needed" in p.stderr and "MiB free" in p.stderr, p

@@ -361,6 +361,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 	c->base.tries_planes = true;
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;
+	c->base.used_bytes = about.total_bytes - about.free_bytes;
 	c->base.own_bytes = OD_CUDA_SCRATCH_BYTES;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
 		rc = make_queue(c, (enum od_queue)q, err);
