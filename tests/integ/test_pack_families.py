@@ -674,7 +674,7 @@ OWN = {
                ("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
                ("top_k_experts", [GONE, 0, 6, 2.0]), ("num_key_value_heads", [GONE, 0, 3, 8]), ("head_dim", [9, 0, 1 << 21]),
                ("global_head_dim", [9, 0, 1 << 21]), ("attention_k_eq_v", [1]), ("sliding_window", [0, -1, "8"]),
-               ("final_logit_softcapping", [-1, "30"]),
+               ("final_logit_softcapping", [0, -1, "30"]),
                ("layer_types", [["full_attention"], ["full_attention"] * 2 + ["chunked_attention"], [1, 2, 3], {}]),
                ("rope_parameters", [dict(full_attention=o, sliding_attention=dict(rope_theta=1e4)) for o in (
                    None, 1, {}, dict(rope_theta=0), dict(rope_theta=1e4, rope_type="yarn", factor=4),

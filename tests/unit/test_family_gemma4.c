@@ -316,6 +316,7 @@ static void test_refuses(void **state)
 	refuse(t, "{\"rope_scaling\":{\"rope_type\":\"yarn\"}}", OD_ERR_UNSUPPORTED, "rope_scaling", "yarn");
 	refuse(t, "{\"hidden_activation\":\"gelu\"}", OD_ERR_UNSUPPORTED, "hidden_activation", "\"gelu\"");
 	refuse(t, "{\"final_logit_softcapping\":-1}", OD_ERR_RANGE, "final_logit_softcapping", "-1");
+	refuse(t, "{\"final_logit_softcapping\":0}", OD_ERR_RANGE, "final_logit_softcapping", "found 0");
 	refuse(t, "{\"rope_parameters\":null,\"global_head_dim\":6}", OD_ERR_UNSUPPORTED, "rope_parameters", "at least 8, found 6");
 	refuse(t, "{\"num_global_key_value_heads\":3}", OD_ERR_FORMAT, "num_global_key_value_heads", "found 3");
 	refuse(t, "{\"num_key_value_heads\":5}", OD_ERR_FORMAT, "num_key_value_heads", "found 5");

@@ -312,7 +312,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_json_bool_or(root, "tie_word_embeddings", true, &cfg->tied_head, where, err);
 	if (rc == OD_OK)
-		rc = od_json_f64_or(root, "final_logit_softcapping", 0, 1e6, 0, &cap, where, err);
+		rc = od_json_f64_or(root, "final_logit_softcapping", 1e-6, 1e6, 0, &cap, where, err); /* transformers divides by it, 0 too */
 	cfg->logit_cap = (float)cap;
 	cfg->embed_scale = (float)sqrt(cfg->hidden);
 	cfg->act.kind = OD_ACT_GELU;
