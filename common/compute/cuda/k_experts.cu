@@ -167,8 +167,7 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 			a.tiles_before[r] = before + tiles_in(&a, begin, r * a.together);
 		tiles += all;
 	}
-	gpu_sync();
-	if (gpu_thread() == 0)
+	if (gpu_thread() == 0) /* begin_rounds' 0 there is older than the barriers since */
 		a.tiles_before[(a.n_rows * a.top_k + a.together - 1) / a.together] = tiles;
 }
 

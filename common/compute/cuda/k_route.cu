@@ -128,9 +128,10 @@ GPU_FN void rank(struct room *m, const float *score, unsigned n, uint16_t *best,
 
 		if (place < want)
 			(each == 1 ? best : m->segment)[place] = (uint16_t)gpu_thread();
-		gpu_sync();
-		if (each > 1)
+		if (each > 1) {
+			gpu_sync();
 			rank_segments(m, score, n, each, best, want);
+		}
 	}
 	gpu_sync();
 }
@@ -217,7 +218,7 @@ GPU_FN float keep_groups(const struct route *r)
 		return 1;
 	if (gpu_thread() < n_groups)
 		m->group[gpu_thread()] = group_score(r->decides + gpu_thread() * size, size, r->a->router.group_two);
-	gpu_sync();
+	/* No barrier: of at most THREADS groups each thread looks at its own, until rank has one. */
 	rank(m, m->group, n_groups, m->order, n_groups);
 	for (unsigned i = top * size + gpu_thread(); i < n_groups * size; i += THREADS)
 		r->decides[m->order[i / size] * size + i % size] = out;
