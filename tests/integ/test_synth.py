@@ -293,6 +293,28 @@ def test_an_existing_folder_is_kept():
     assert "not a folder" in p.stderr and os.path.getsize(file) == 1
 
 
+def test_force_replaces_nothing_of_others():
+    """A pack, a checkpoint of somebody else's (also when it lies among our own files), and any other folder stay as they are."""
+    header = b'{"__metadata__":{"format":"pt"}}'
+    for name, files in (("pack", dict(config="{}", manifest="x")), ("folder", dict(notes="mine")),
+                        ("published", {"config": "{}", "model-00001-of-00002.safetensors": len(header).to_bytes(8, "little") + header})):
+        os.mkdir(os.path.join(TMP, name))
+        for file, text in files.items():
+            with open(os.path.join(TMP, name, file if "." in file else file + ".json"), "wb") as f:
+                f.write(text if isinstance(text, bytes) else text.encode())
+        before = digest(os.path.join(TMP, name))
+        p = synth(name, "--preset", "tiny", "--force", ok=False)
+        assert p.returncode == 2 and "made by od-bench synth" in p.stderr and name in p.stderr, p.stderr
+        assert digest(os.path.join(TMP, name)) == before, name
+    path = synth("among", "--preset", "tiny", "--shards", "3")
+    shutil.copy(os.path.join(TMP, "published", "model-00001-of-00002.safetensors"), path)
+    before = digest(path)
+    p = synth("among", "--preset", "tiny", "--force", ok=False)
+    assert p.returncode == 2 and "model-00001-of-00002.safetensors was not made by" in p.stderr and digest(path) == before, p.stderr
+    os.mkdir(os.path.join(TMP, "empty"))
+    assert "config.json" in os.listdir(synth("empty", "--preset", "tiny", "--force"))
+
+
 def test_impossible_shapes_are_refused():
     for words, args in (("--heads 4 is not a multiple of --kv-heads 3", ["--kv-heads", "3"]),
                         ("--head-dim: expected an even number", ["--head-dim", "7"]),

@@ -185,19 +185,49 @@ static int write_all_weights(const struct options *o, struct od_err *err)
 	return rc;
 }
 
+static bool is_weights(const char *name)
+{
+	unsigned shard, of;
+	int end = 0;
+
+	return strcmp(name, "model.safetensors") == 0 ||
+	       (sscanf(name, "model-%5u-of-%5u.safetensors%n", &shard, &of, &end) == 2 && end > 0 && name[end] == '\0');
+}
+
 static bool is_ours(const char *name)
 {
 	static const char *const names[] = { "config.json", "generation_config.json", "tokenizer.json",
-					     "tokenizer_config.json", "model.safetensors",
-					     "model.safetensors.index.json" };
-	unsigned shard, of;
-	int end = 0;
+					     "tokenizer_config.json", "model.safetensors.index.json" };
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(name, names[i]) == 0)
 			return true;
 	}
-	return sscanf(name, "model-%5u-of-%5u.safetensors%n", &shard, &of, &end) == 2 && end > 0 && name[end] == '\0';
+	return is_weights(name);
+}
+
+/* An empty folder, or a checkpoint made here: --force must not cost anyone a pack, or a model that was downloaded. */
+static int check_replaceable(const char *dir, struct od_err *err)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	size_t n = 0, n_made = 0;
+	int rc = OD_OK;
+
+	if (d == NULL)
+		return od_fail_errno(err, OD_ERR_IO, "cannot read folder %s", dir);
+	while (rc == OD_OK && (e = readdir(d)) != NULL) {
+		bool made = is_weights(e->d_name) && synth_is_weights(dirfd(d), e->d_name);
+
+		if (is_weights(e->d_name) && !made)
+			rc = od_fail(err, OD_ERR_ARG, "--force: %s/%s was not made by od-bench synth; choose another folder", dir, e->d_name);
+		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+		n_made += made;
+	}
+	closedir(d);
+	if (rc == OD_OK && n > 0 && n_made == 0)
+		rc = od_fail(err, OD_ERR_ARG, "--force: %s holds files, but no weights made by od-bench synth; choose another folder", dir);
+	return rc;
 }
 
 /* The old checkpoint's files, so that no shard of it is left between the new ones; other files stay. */
@@ -229,8 +259,10 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 		if (!o->force)
 			return od_fail(err, OD_ERR_ARG, "%s already exists; choose another folder, or use --force to "
 				       "replace its checkpoint", o->dir);
-		rc = od_is_dir(o->dir) ? remove_checkpoint(o->dir, err) :
+		rc = od_is_dir(o->dir) ? check_replaceable(o->dir, err) :
 					 od_fail(err, OD_ERR_ARG, "%s is not a folder", o->dir);
+		if (rc == OD_OK)
+			rc = remove_checkpoint(o->dir, err);
 	} else {
 		rc = od_mkdir_p(o->dir, err);
 	}
@@ -440,7 +472,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
 		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },
-		{ "force", OD_ARG_FLAG, &o->force, NULL, "replace the checkpoint in DIR", 0, 0, NULL },
+		{ "force", OD_ARG_FLAG, &o->force, NULL, "replace the checkpoint in DIR, which this command must have made", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the summary as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};

@@ -3,16 +3,20 @@
 #include "common/base/file.h"
 #include "tests/bench/synth/synth_family.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RMS_EPS 1e-5
 #define ROPE_THETA 1e6 /* Mixtral's */
 #define N_SPECIAL 3
+/* How a weight file begins behind its header's length: "pt" is what transformers asks for, the rest tells what this is. */
+#define MARK "{\"__metadata__\":{\"format\":\"pt\",\"made_by\":\"od-bench synth\""
 
 /* Takes root; NULL means that making it ran out of memory. */
 static int write_json(json_t *root, const char *dir, const char *name, struct od_err *err)
@@ -230,9 +234,7 @@ int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char
 	if (f == NULL)
 		return od_fail_errno(err, OD_ERR_NOMEM, "safetensors header");
 	fwrite(&json_bytes, sizeof(json_bytes), 1, f);
-	/* "pt" is what transformers asks for; the rest tells a finder what this is. */
-	fprintf(f, "{\"__metadata__\":{\"format\":\"pt\",\"made_by\":\"od-bench synth\",\"seed\":\"%llu\"}",
-		(unsigned long long)m->seed);
+	fprintf(f, MARK ",\"seed\":\"%llu\"}", (unsigned long long)m->seed);
 	print_entries(f, m, first, end);
 	fputc('}', f);
 	for (long n = ftell(f); n % 8 != 0; n++)
@@ -247,6 +249,18 @@ int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char
 	json_bytes = *len - sizeof(json_bytes);
 	memcpy(*out, &json_bytes, sizeof(json_bytes));
 	return OD_OK;
+}
+
+bool synth_is_weights(int dir_fd, const char *name)
+{
+	char start[sizeof(uint64_t) + sizeof(MARK) - 1];
+	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	bool is = fd >= 0 && pread(fd, start, sizeof(start), 0) == (ssize_t)sizeof(start) &&
+		  memcmp(start + sizeof(uint64_t), MARK, sizeof(MARK) - 1) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return is;
 }
 
 void synth_cut(const struct synth_model *m, uint64_t n_shards, uint64_t *first)

@@ -4,6 +4,7 @@
 #ifndef OD_SYNTH_FILES_H
 #define OD_SYNTH_FILES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,8 @@ OD_MUST_CHECK int synth_write_config(const struct synth_model *m, const char *di
 /* The start of a safetensors file with tensors [first, end): length, JSON, padding to 8 bytes. */
 OD_MUST_CHECK int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char **out, size_t *len,
 			       struct od_err *err);
+/* Whether this file of a folder begins as synth_header makes it. */
+bool synth_is_weights(int dir_fd, const char *name);
 
 /* Splits all tensors into n_shards runs of about equal size: tensors [first[i], first[i + 1]) are in file i.
  * first: [n_shards + 1]; n_shards is at most the number of tensors. */
