@@ -108,10 +108,13 @@ static int add_ids(struct completion *c, const struct odm_engine *engine, const 
 {
 	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
 	const size_t n = json_array_size(v);
-	int32_t *ids = calloc(n + 1, sizeof(*ids));
+	int32_t *ids;
 	char found[64];
 	int rc = OD_OK;
 
+	if (n == 0)
+		return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT, "prompt: an array of token ids is empty");
+	ids = calloc(n, sizeof(*ids));
 	if (ids == NULL)
 		return odm_no_memory(e);
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {

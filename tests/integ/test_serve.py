@@ -267,7 +267,8 @@ def a_cluster_answers_alike():
 # ---- Refusals ----
 
 BAD_FIELDS = [
-    ({"prompt": 3}, "prompt"), ({}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
+    ({"prompt": 3}, "prompt"), ({}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"),
+    ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
     ({"prompt": ["a", [1]]}, "prompt"), ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1, 99999]]}, "prompt"), ({"prompt": [-1]}, "prompt"),
     ({"prompt": [1.5]}, "prompt"), ({"prompt": ["a"] * 300}, "prompt"), ({"prompt": "king " * 3000}, "prompt"),
     ({"prompt": "a", "max_tokens": "3"}, "max_tokens"), ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
@@ -307,6 +308,7 @@ def wrong_fields_are_named():
         assert_error(server().ask("/v1/completions", body, connection=c), 400, param, str(body)[:80])
     o = server().ask("/v1/completions", {"prompt": "king " * 3000})[2]
     assert o["error"]["code"] == "context_length_exceeded", o
+    assert "an array of token ids is empty" in server().ask("/v1/completions", {"prompt": [[3], []]})[2]["error"]["message"]
 
 
 @test
