@@ -184,25 +184,34 @@ static int start_one(struct odm_local *l, int *ready, struct od_err *err)
 	return rc;
 }
 
+/* What it was started with beyond main's own options, which often is the reason. */
+static void say_args(const struct od_arg_list *args, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	buf[0] = '\0';
+	for (size_t i = 0; i < args->n && len < size; i++)
+		len += (size_t)snprintf(buf + len, size - len, "%s%s", i == 0 ? "; it was started with " : " ", args->value[i]);
+}
+
 /* Its pipe has ended; so will it, once it has said why. */
 static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 {
 	const bool shadow = l->shadow && i == 0;
-	const struct od_arg_list *args = shadow ? &l->o->shadow_args : &l->o->worker_args;
-	const char *hint = args->n == 0 ? "" : shadow ? " (see --shadow-arg)" : " (see --worker-arg)";
-	char name[48] = "the shadow";
+	char name[48] = "the shadow", args[256];
 	int status = 0;
 
 	while (waitpid(l->pid[i], &status, 0) < 0 && errno == EINTR)
 		;
 	l->pid[i] = 0;
+	say_args(shadow ? &l->o->shadow_args : &l->o->worker_args, args, sizeof(args));
 	if (!shadow)
 		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local_workers);
 	if (WIFSIGNALED(status))
 		return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it was ended by signal %d (%s)%s", name,
-			       WTERMSIG(status), strsignal(WTERMSIG(status)), hint);
+			       WTERMSIG(status), strsignal(WTERMSIG(status)), args);
 	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it ended with status %d, and its own message above says "
-		       "why%s", name, WEXITSTATUS(status), hint);
+		       "why%s", name, WEXITSTATUS(status), args);
 }
 
 /* "PORT\n", which comes in one piece, or the end of the pipe. */

@@ -297,7 +297,7 @@ def children_of_local_get_their_arguments():
 def a_child_of_local_that_refuses_an_argument_ends_main():
     begin = time.monotonic()
     for args, says in ((["--worker-arg=--slots=0"], ["od-worker: error: --slots: expected 1 to 64, found 0", "did not start: it ended "
-                                                     "with status 2, and its own message above says why (see --worker-arg)"]),
+                                                     "with status 2, and its own message above says why; it was started with --slots=0"]),
                        (["--worker-arg=--slots"], ["od-worker: error: --slots needs a value: N"]),
                        (["--worker-arg=--memory-limit=1KB"], ["memory limit", "with status 1"]),
                        (["--worker-arg=--memory-limit=0"], ["memory limit", "with status 1"]),
@@ -305,7 +305,7 @@ def a_child_of_local_that_refuses_an_argument_ends_main():
                        (["--worker-arg=what"], ['od-worker: error: unexpected argument "what"']),
                        (["--worker-arg=--precision=nf4"], ["od-worker: error: unknown option --precision=nf4"]),
                        (["--shadow-arg=--precision=int9"], ["od-shadow: error: --precision: expected one of", "the shadow did not start: "
-                                                            "it ended with status 2", "(see --shadow-arg)"]),
+                                                            "it ended with status 2", "; it was started with --precision=int9"]),
                        (["--worker-arg=--version"], ["did not start: it ended with status 0"])):
         refused("--local", 2, *args, says=says)
     assert time.monotonic() - begin < HANG_S / 2
