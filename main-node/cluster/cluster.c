@@ -124,7 +124,7 @@ static void refresh_view(struct odm_cluster *c)
 	}
 	c->view.n_workers = n;
 	c->groups = odm_cluster_groups(c, &c->view);
-	if (odm_view_has_spool(&c->view) || odm_view_has_cache(&c->view))
+	if (odm_view_has_costs(&c->view))
 		c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
 	memset(c->index, 0xff, OD_MAX_HOSTS * sizeof(*c->index)); /* ODM_NOBODY */

@@ -41,7 +41,7 @@ static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expe
 static void make_groups(struct odm_links *l)
 {
 	l->groups = odm_cluster_groups(l->cluster, &l->view);
-	if (odm_view_has_spool(&l->view) || odm_view_has_cache(&l->view))
+	if (odm_view_has_costs(&l->view))
 		l->groups.cost = cost_of;
 	l->groups.cost_arg = l;
 }

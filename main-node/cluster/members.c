@@ -212,6 +212,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	od_peer_text(w->precision, m->precision, sizeof(m->precision));
 	m->pub.spool = w->spool;
 	m->pub.cache = w->cache_bytes > 0;
+	m->pub.n_damaged = 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
 	memset(m->cached, 0, m->ms->cached_bytes);
 	pthread_mutex_unlock(&m->ms->lock);

@@ -33,6 +33,7 @@ struct odm_member {
 	uint64_t others; /* of the first of several shadows in a view: says which incarnations of the others; else 0 */
 	bool spool;	/* the worker may lack experts (odm_members_cost) */
 	bool cache;	/* the worker caches experts (odm_members_cost) */
+	uint32_t n_damaged; /* experts of its pack that it could not load in this session (odm_members_cost) */
 };
 
 /* A member's last report. */
@@ -60,6 +61,7 @@ uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
 
 bool odm_view_has_spool(const struct odm_view *v); /* at least one worker has a spool */
 bool odm_view_has_cache(const struct odm_view *v); /* at least one worker has a cache */
+bool odm_view_has_costs(const struct odm_view *v); /* not every expert costs every worker a whole load (odm_members_cost) */
 
 struct odm_members_opts {
 	const struct odm_cluster_opts *cluster; /* borrowed */
@@ -95,13 +97,17 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker:
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 /* False: no such member. */
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
-/* As odm_cost_fn, from the worker's last report. A worker with a spool lacks the experts that it has not reported. */
+/* As odm_cost_fn, from the worker's last report. A worker with a spool lacks the experts that it has not reported,
+ * one with a pack those that it had found damaged when the view was made: within a step the costs of these do not change. */
 void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
 		      uint8_t *cost);
 /* Engine thread: this incarnation has answered on its data port. Raises the epoch. */
 void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session);
 /* Engine thread: this incarnation has answered a RUN; resets its distrust count. */
 void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session);
+/* Engine thread: this incarnation cannot load an expert of its pack; others are asked for it from the next step on. Raises the epoch.
+ * Nothing for a worker with a spool, which pulls the expert again. */
+void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t m, uint32_t expert);
 /* Engine thread: this incarnation sends heartbeats but does not work (its data socket is dead): disconnect and start over.
  * odm_members_explain reports it as lost at once, even before the loop thread has dropped it. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);

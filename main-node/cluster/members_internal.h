@@ -10,6 +10,8 @@
 
 struct od_uv_socket;
 
+#define MAX_DAMAGED 256 /* experts of a worker's pack; with more it is asked again */
+
 enum member_state {
 	M_CLOSED,     /* no socket; opens at retry_ns, when the name has been resolved */
 	M_CONNECTING, /* socket open, HELLO not yet accepted by ZeroMQ */
@@ -44,6 +46,7 @@ struct member {
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
 	uint8_t *holds;	  /* of a worker with a spool: a bit per expert, as in PONG */
 	uint8_t *cached;  /* of a worker with a cache: a byte per expert, as in PONG */
+	uint32_t damaged[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
 	char precision[40]; /* of a shadow, from its last WELCOME */
 	char why[400];	  /* why it is not connected */
 	int refused_code; /* of the last REFUSE; 0: none */

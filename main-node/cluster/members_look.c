@@ -64,6 +64,15 @@ bool odm_view_has_cache(const struct odm_view *v)
 	return false;
 }
 
+bool odm_view_has_costs(const struct odm_view *v)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].spool || v->worker[i].cache || v->worker[i].n_damaged > 0)
+			return true;
+	}
+	return false;
+}
+
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 {
 	bool alive;
@@ -74,13 +83,37 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 	return alive;
 }
 
+/* Of those that were known when `as` was copied from m. */
+static bool is_damaged(const struct member *m, const struct odm_member *as, size_t expert)
+{
+	for (uint32_t i = 0; i < as->n_damaged; i++) {
+		if (m->damaged[i] == expert)
+			return true;
+	}
+	return false;
+}
+
+void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t m, uint32_t expert)
+{
+	const size_t at = (size_t)m * ms->o.cluster->config->n_experts + expert;
+	struct member *of;
+
+	pthread_mutex_lock(&ms->lock);
+	of = id < ms->n && ms->member[id]->pub.session == session ? ms->member[id] : NULL;
+	if (of != NULL && !of->pub.spool && of->pub.n_damaged < MAX_DAMAGED && !is_damaged(of, &of->pub, at)) {
+		of->damaged[of->pub.n_damaged++] = (uint32_t)at;
+		ms->epoch++;
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
 void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
 		      uint8_t *cost)
 {
 	const size_t first = (size_t)m * ms->o.cluster->config->n_experts;
 	const struct member *of;
 
-	if (!worker->spool && !worker->cache) {
+	if (!worker->spool && !worker->cache && worker->n_damaged == 0) {
 		memset(cost, ODM_COST_LOAD, n);
 		return;
 	}
@@ -88,7 +121,7 @@ void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, u
 	of = ms->member[worker->id];
 	for (size_t i = 0; i < n; i++) {
 		const size_t at = first + expert[i];
-		const bool holds = !worker->spool || (of->holds[at / 8] >> at % 8 & 1) != 0;
+		const bool holds = worker->spool ? (of->holds[at / 8] >> at % 8 & 1) != 0 : !is_damaged(of, worker, at);
 
 		cost[i] = holds ? odm_cost_of_state(od_cache_from_wire(of->cached[at])) : ODM_COST_LACKS;
 	}

@@ -415,12 +415,16 @@ static bool ask_all_again(struct odm_recovery *r, struct odm_piece *p)
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x)
 {
 	const bool lacks = x->code == OD_ERR_BUSY || x->code == OD_ERR_MISSING;
+	const bool damaged = x->code == OD_ERR_CORRUPT || x->code == OD_ERR_IO || x->code == OD_ERR_FORMAT;
+	const struct odm_link *l = &r->net->link[p->worker];
 	char name[300] = "a worker", reason[300];
 	struct odm_member_stats st;
 	uint32_t to;
 
 	od_peer_text(x->reason, reason, sizeof(reason));
-	odm_members_stats(members(r), r->net->link[p->worker].member, &st, name, sizeof(name));
+	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
+	if (damaged)
+		odm_members_damaged(members(r), l->member, l->session, r->call->m, p->expert);
 	p->coming = p->coming || x->code == OD_ERR_BUSY;
 	p->missing = p->missing || x->code == OD_ERR_MISSING;
 	if (lacks) /* nothing was lost */

@@ -837,6 +837,9 @@ def a_corrupt_expert_is_run_elsewhere():
         r = generate("--workers", hosts_file(nodes), prompt=PROMPT, tokens=40)
         assert r["token_ids"] == reference()["token_ids"][:40]
         assert r["recovered_runs"] > 0
+    # An expert that a worker could not load is another one's from the next step on: moved once, not for each use.
+    r = generate("--workers", hosts_file([bad, good]), "--predictor", "none", prompt=PROMPT, tokens=200)
+    assert 0 < r["recovered_runs"] <= 12 * 8, r["recovered_runs"]
     refused("--workers", hosts_file([bad]), says=["checksum", "expert"], tokens=40)
     assert bad.alive()
     for w in bad, worse, good, better:

@@ -37,7 +37,7 @@ static struct worker {
 	bool says_busy; /* whatever it does; else when it has something to do */
 	unsigned attached; /* that are on their way */
 	uint64_t pongs;
-	unsigned n_runs;
+	unsigned n_runs, n_damaged;
 	uint64_t last_request;
 } worker[MAX_WORKERS];
 
@@ -79,6 +79,15 @@ void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session,
 	assert_int_equal(session, id + 1);
 	worker[id].distrusted = true;
 	snprintf(w.why, sizeof(w.why), "%s", why);
+}
+
+void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, uint32_t m, uint32_t expert)
+{
+	(void)ms;
+	assert_int_equal(session, id + 1);
+	assert_int_equal(m, 0);
+	assert_int_equal(expert, 0);
+	worker[id].n_damaged++;
 }
 
 void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
@@ -447,6 +456,31 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	odm_pieces_fini(&w.work);
 }
 
+/* Another worker runs it in any case; of damage the next steps must know. */
+static void what_is_damaged_is_told(void **state)
+{
+	static const struct {
+		int code;
+		bool damaged;
+	} answer[] = {
+		{ OD_ERR_CORRUPT, true }, { OD_ERR_IO, true }, { OD_ERR_FORMAT, true }, { OD_ERR_BUSY, false },
+		{ OD_ERR_MISSING, false }, { OD_ERR_NOMEM, false }, { OD_ERR_RANGE, false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(answer) / sizeof(answer[0]); i++) {
+		Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+
+		begin(2, 1);
+		x.code = answer[i].code;
+		x.reason = (char *)"so it says";
+		odm_recovery_failed(&w.recovery, &w.work.piece[0], &x);
+		assert_int_equal(w.work.piece[0].worker, 1);
+		assert_int_equal(worker[0].n_damaged, answer[i].damaged);
+		odm_pieces_fini(&w.work);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -460,6 +494,7 @@ int main(void)
 		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
 		cmocka_unit_test(one_that_answers_busy_for_ever_ends_the_step),
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
+		cmocka_unit_test(what_is_damaged_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
