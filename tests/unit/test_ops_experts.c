@@ -172,14 +172,21 @@ static void check_parts(struct bench *b, const struct expert *e, const uint32_t 
 		run_in_steps(b, b->scalar, &op, op.n_rows, what);
 }
 
-static void op_ffn_parts(void **state)
+/* As many parts as there may be, of a row each. */
+static void check_most_parts(struct bench *b, const struct expert e[OD_MAX_PARTS], const char *what)
 {
-	static struct expert e[OD_MAX_PARTS];
-	static const uint32_t few[] = { 3, 1, 16, 2 };
 	uint32_t one[OD_MAX_PARTS];
 
 	for (size_t i = 0; i < OD_MAX_PARTS; i++)
 		one[i] = 1;
+	check_parts(b, e, one, OD_MAX_PARTS, what);
+}
+
+static void op_ffn_parts(void **state)
+{
+	static struct expert e[OD_MAX_PARTS];
+	static const uint32_t few[] = { 3, 1, 16, 2 };
+
 	FOR_PROFILES(p) {
 		struct bench b;
 
@@ -193,7 +200,7 @@ static void op_ffn_parts(void **state)
 		bench_reset(&b);
 		for (size_t i = 0; i < OD_MAX_PARTS; i++)
 			lay_expert(&b, &e[i], W_INT8);
-		check_parts(&b, e, one, OD_MAX_PARTS, "as many parts as there may be");
+		check_most_parts(&b, e, "as many parts as there may be");
 		bench_close(&b);
 	}
 }
@@ -329,10 +336,7 @@ static void op_ffn_planes(void **state)
 	} odd[] = { { 70, 37, 9 }, { 256, 64, 40 }, { 1500, 41, 12 }, { 5, 16421, 60 } };
 	static const uint32_t rows[] = { 3, 1, 9, 2, 8 };
 	static struct expert e[OD_MAX_PARTS];
-	uint32_t one[OD_MAX_PARTS];
 
-	for (size_t i = 0; i < OD_MAX_PARTS; i++)
-		one[i] = 1;
 	FOR_PROFILES(p) {
 		struct bench b;
 
@@ -348,7 +352,7 @@ static void op_ffn_planes(void **state)
 		bench_reset(&b);
 		for (size_t i = 0; i < OD_MAX_PARTS; i++)
 			lay_odd_expert(&b, &e[i], 70, 37, 4, false);
-		check_parts(&b, e, one, OD_MAX_PARTS, "as many parts as there may be, with planes");
+		check_most_parts(&b, e, "as many parts as there may be, with planes");
 		bench_close(&b);
 	}
 }
@@ -379,6 +383,18 @@ static struct od_ref lay_many_choices(struct bench *b)
 	return lay(b, choice, sizeof(choice));
 }
 
+/* The operation on n_rows rows x of what e [n] and choice are; list [n] is filled. */
+static struct od_op_experts experts_of(struct bench *b, const struct expert *e, struct od_expert *list, uint32_t n, uint32_t top_k,
+				       uint32_t n_rows, struct od_ref x, struct od_ref choice)
+{
+	for (uint32_t i = 0; i < n; i++)
+		list[i] = e[i].e;
+	return (struct od_op_experts){ .expert = list, .x = x, .choice = choice,
+				       .y = lay_dirt(b, n_rows * top_k * FFN_HIDDEN * sizeof(float)),
+				       .scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, n, top_k, n_rows)),
+				       .n_experts = n, .top_k = top_k, .hidden = FFN_HIDDEN, .act = act_of(1) };
+}
+
 /* e [n]: laid. */
 static void check_experts(struct bench *b, const struct expert *e, uint32_t n, uint32_t top_k, struct od_ref choices)
 {
@@ -387,12 +403,7 @@ static void check_experts(struct bench *b, const struct expert *e, uint32_t n, u
 	struct od_expert list[MANY_EXPERTS];
 	const uint16_t *choice;
 
-	for (uint32_t i = 0; i < n; i++)
-		list[i] = e[i].e;
-	*o = (struct od_op_experts){ .expert = list, .x = lay_floats(b, ROWS * FFN_HIDDEN), .choice = choices,
-				     .y = lay_dirt(b, ROWS * top_k * FFN_HIDDEN * sizeof(float)),
-				     .scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, n, top_k, ROWS)),
-				     .n_experts = n, .top_k = top_k, .hidden = FFN_HIDDEN, .act = act_of(1) };
+	*o = experts_of(b, e, list, n, top_k, ROWS, lay_floats(b, ROWS * FFN_HIDDEN), choices);
 	expect(b);
 	choice = wanted(b, o->choice);
 	for (size_t i = 0; i < (size_t)ROWS * top_k; i++)
@@ -465,16 +476,11 @@ static void check_route_and_experts(struct bench *b, const struct expert *e, con
 	struct od_expert list[N_EXPERTS];
 	const struct od_ref choices = lay_choices(b), x = lay_floats(b, n_rows * FFN_HIDDEN);
 
-	for (int i = 0; i < N_EXPERTS; i++)
-		list[i] = e[i].e;
 	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * N_EXPERTS), .choice = lay_dirt(b, n_rows * TOP_K * sizeof(uint16_t)),
 				   .weight = lay_dirt(b, n_rows * TOP_K * sizeof(float)), .margin = lay_dirt(b, n_rows * sizeof(float)),
 				   .round = b->profile == OD_PROFILE_BF16 ? x : (struct od_ref){ 0 }, .n_experts = N_EXPERTS, .top_k = TOP_K,
 				   .hidden = FFN_HIDDEN, .router = *way };
-	experts.experts = (struct od_op_experts){
-		.expert = list, .x = x, .choice = own ? choices : o->choice, .y = lay_dirt(b, n_rows * TOP_K * FFN_HIDDEN * sizeof(float)),
-		.scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS, TOP_K, n_rows)),
-		.n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
+	experts.experts = experts_of(b, e, list, N_EXPERTS, TOP_K, n_rows, x, own ? choices : o->choice);
 	/* Once before, with other choices: then the GPU knows the experts, and has lists that are wrong. */
 	other = experts;
 	other.profile = b->profile;
@@ -527,14 +533,9 @@ static void failures_show_once(void **state)
 	float *y;
 
 	bench_open(&b, state, OD_PROFILE_F32);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		lay_expert(&b, &e[i], 0);
-		list[i] = e[i].e;
-	}
-	op.experts = (struct od_op_experts){ .expert = list, .x = lay_floats(&b, FFN_HIDDEN), .choice = lay(&b, NULL, 2),
-					     .y = lay_dirt(&b, FFN_HIDDEN * sizeof(float)),
-					     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, 2, 1, 1)),
-					     .n_experts = 2, .top_k = 1, .hidden = FFN_HIDDEN };
+	op.experts = experts_of(&b, e, list, 2, 1, 1, lay_floats(&b, FFN_HIDDEN), lay(&b, NULL, 2));
 	expect(&b);
 	ffn_by_hand(&b, &e[1], op.experts.act, true, wanted(&b, op.experts.x), wanted(&b, op.experts.y), 1);
 	put_at(b.d, od_buf_ref(b.arena, 0), b.image, b.used);
