@@ -1,0 +1,451 @@
+/* The pages of a pool: which sequence has which, who is promised some, which are shared or kept. */
+#include <string.h>
+
+#include "common/model/seq_state.h"
+#include "tests/unit/config_util.h"
+#include "tests/unit/random.h"
+#include "tests/unit/state_util.h"
+
+#define MAX_PAGES 64u
+#define CTX 150u /* three pages, the last one in part */
+
+static struct od_config cfg; /* three layers that are alike */
+static struct od_device *device;
+static uint64_t seed = 1;
+
+static int open_device(void **state)
+{
+	(void)state;
+	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });
+	device = device_new(OD_CPU_SCALAR, 1);
+	return 0;
+}
+
+static int close_device(void **state)
+{
+	(void)state;
+	od_device_free(device);
+	return 0;
+}
+
+/* Of as many pages as its sequences need to be as long as ctx, or of fewer. */
+static struct od_state_pool *small_pool(uint32_t ctx, uint32_t n, uint32_t n_pages)
+{
+	struct od_state_pool *p;
+	struct od_err err = { 0 };
+
+	must(od_state_pool_new(&p, device, &cfg, OD_PROFILE_BF16, ctx, n, n_pages, &err), &err);
+	assert_int_equal(od_state_pool_free_pages(p), n_pages);
+	return p;
+}
+
+/* Without a promise. */
+static struct od_seq_state *bare_seq(struct od_state_pool *p)
+{
+	struct od_seq_state *s;
+	struct od_err err = { 0 };
+
+	must(od_seq_state_new(&s, p, &err), &err);
+	return s;
+}
+
+/* Pages come when they are reserved, stay where they are, and stay when a sequence is truncated. */
+static void test_reserve(void **state)
+{
+	struct od_state_pool *p = small_pool(CTX, 1, 3);
+	struct od_seq_state *s = open_seq(p);
+	uint32_t page[3];
+
+	(void)state;
+	od_seq_state_reserve(s, 0);
+	assert_int_equal(od_seq_state_n_pages(s), 0);
+	for (uint32_t n = 1; n <= CTX; n++) {
+		od_seq_state_reserve(s, n);
+		assert_int_equal(od_seq_state_n_pages(s), od_state_pages(n));
+		assert_true(n <= OD_KV_PAGE || memcmp(page, od_seq_state_pages(s), od_state_pages(n - 1) * sizeof(*page)) == 0);
+		memcpy(page, od_seq_state_pages(s), od_state_pages(n) * sizeof(*page));
+	}
+	od_seq_state_reserve(s, 1);
+	assert_int_equal(od_seq_state_n_pages(s), 3);
+	od_seq_state_set_length(s, 140);
+	assert_int_equal(od_seq_state_length(s), 140);
+	od_seq_state_set_length(s, 2);
+	assert_int_equal(od_seq_state_length(s), 2);
+	assert_int_equal(od_seq_state_n_pages(s), 3);
+	assert_memory_equal(page, od_seq_state_pages(s), sizeof(page));
+	od_seq_state_free(s);
+	od_state_pool_free(p);
+}
+
+/* Each page of a sequence is a page of the pool, and of no other sequence. */
+static void check_owners(struct od_seq_state *const *s, uint32_t n, uint32_t n_pages)
+{
+	bool taken[MAX_PAGES] = { false };
+
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t k = 0; s[i] != NULL && k < od_seq_state_n_pages(s[i]); k++) {
+			uint32_t page = od_seq_state_pages(s[i])[k];
+
+			assert_in_range(page, 0, n_pages - 1);
+			assert_false(taken[page]);
+			taken[page] = true;
+		}
+	}
+}
+
+/* Sequences come, grow and go in any order; freed pages are used again, so that all n may always be as long as they
+ * like. */
+static void test_reuse(void **state)
+{
+	const uint32_t n = 7, n_pages = n * od_state_pages(CTX);
+	struct od_state_pool *p = small_pool(CTX, n, n_pages);
+	struct od_seq_state *s[7] = { NULL };
+	uint32_t moved = 0, first[7] = { 0 };
+
+	(void)state;
+	assert_true(n_pages <= MAX_PAGES);
+	for (int round = 0; round < 2000; round++) {
+		uint32_t i = random_below(&seed, n);
+
+		if (s[i] == NULL) {
+			s[i] = open_seq(p);
+			assert_int_equal(od_seq_state_n_pages(s[i]), 0);
+			assert_int_equal(od_seq_state_length(s[i]), 0);
+		} else if (random_below(&seed, 4) == 0) {
+			od_seq_state_free(s[i]);
+			s[i] = NULL;
+		} else {
+			od_seq_state_reserve(s[i], 1 + random_below(&seed, CTX));
+			moved += od_seq_state_pages(s[i])[0] != first[i];
+			first[i] = od_seq_state_pages(s[i])[0];
+		}
+		check_owners(s, n, n_pages);
+	}
+	assert_true(moved > 100);
+	for (uint32_t i = 0; i < n; i++) {
+		if (s[i] == NULL)
+			s[i] = open_seq(p);
+		od_seq_state_reserve(s[i], CTX);
+		assert_int_equal(od_seq_state_n_pages(s[i]), od_state_pages(CTX));
+	}
+	check_owners(s, n, n_pages);
+	for (uint32_t i = 0; i < n; i++)
+		od_seq_state_free(s[i]);
+	od_state_pool_free(p);
+}
+
+/* ---- promises and sharing ---- */
+
+static void test_promise(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 5);
+	struct od_seq_state *a = bare_seq(p), *b = bare_seq(p), *c = bare_seq(p);
+
+	(void)state;
+	assert_int_equal(od_seq_state_promise(a, 0), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 5);
+	assert_int_equal(od_seq_state_promise(a, 65), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_n_pages(a), 0); /* promised, not taken */
+	assert_int_equal(od_seq_state_promise(b, 193), OD_ERR_BUSY);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 192), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 1), OD_OK); /* a promise stays */
+	assert_int_equal(od_seq_state_promise(a, 128), OD_OK);
+	assert_int_equal(od_seq_state_promise(a, 129), OD_ERR_BUSY);
+	assert_int_equal(od_seq_state_promise(c, 1), OD_ERR_BUSY);
+	od_seq_state_reserve(c, 0);
+	od_seq_state_reserve(a, 1);
+	od_seq_state_reserve(b, 192);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_set_length(b, 192);
+	od_seq_state_set_length(b, 0);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a); /* a page that it has, and one that it was promised */
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	assert_int_equal(od_seq_state_promise(c, 64), OD_OK);
+	assert_int_equal(od_seq_state_promise(b, 200), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_reserve(b, 200);
+	od_seq_state_reserve(c, 64);
+	od_seq_state_free(b);
+	od_seq_state_free(c);
+	assert_int_equal(od_state_pool_free_pages(p), 5);
+	od_state_pool_free(p);
+}
+
+/* What is kept takes nothing of what sequences are promised; an idle page is attached, or dropped and used again. */
+static void test_keep(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 5);
+	struct od_seq_state *a = bare_seq(p), *b;
+	uint32_t page[3];
+
+	(void)state;
+	od_state_pool_set_aside(p, 2);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(a, 200), OD_ERR_BUSY); /* four pages */
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	od_seq_state_reserve(a, 192);
+	od_seq_state_set_length(a, 192);
+	memcpy(page, od_seq_state_pages(a), sizeof(page));
+	od_state_pool_keep(p, page[0]);
+	od_state_pool_keep(p, page[1]);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a);
+	assert_int_equal(od_state_pool_idle_pages(p), 2);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	od_seq_state_attach(a, page, 2);
+	assert_int_equal(od_seq_state_length(a), 128);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_reserve(a, 192);
+	assert_memory_equal(od_seq_state_pages(a), page, 2 * sizeof(*page));
+	od_state_pool_drop(p, page[1]); /* a sequence has it still */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a);
+	assert_int_equal(od_state_pool_idle_pages(p), 1);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	b = bare_seq(p);
+	assert_int_equal(od_seq_state_promise(b, 192), OD_OK);
+	od_seq_state_reserve(b, 192);
+	for (int i = 0; i < 3; i++)
+		assert_true(od_seq_state_pages(b)[i] != page[0]);
+	od_seq_state_attach(a, page, 1); /* as many as fit are busy: this one is told so */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 65), OD_ERR_BUSY);
+	od_seq_state_free(a);
+	od_seq_state_free(b);
+	od_state_pool_drop(p, page[0]);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	od_state_pool_free(p);
+}
+
+/* Pages that were used are used again before others are touched, those of a text's beginning first. */
+static void test_touches_little(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 4, 12);
+	uint32_t first[4];
+
+	(void)state;
+	for (uint32_t round = 0; round < 10; round++) {
+		struct od_seq_state *s = open_seq(p);
+
+		od_seq_state_reserve(s, round == 0 ? 200 : 1 + 19 * round);
+		if (round == 0)
+			memcpy(first, od_seq_state_pages(s), sizeof(first));
+		assert_memory_equal(first, od_seq_state_pages(s), od_seq_state_n_pages(s) * sizeof(*first));
+		od_seq_state_free(s);
+	}
+	od_state_pool_free(p);
+}
+
+static void test_share(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 4, 7);
+	struct od_seq_state *a = bare_seq(p), *b = bare_seq(p), *c = bare_seq(p);
+	uint32_t page[4];
+
+	(void)state;
+	assert_int_equal(od_seq_state_promise(a, 200), OD_OK);
+	od_seq_state_reserve(a, 150);
+	od_seq_state_set_length(a, 150);
+	memcpy(page, od_seq_state_pages(a), 3 * sizeof(*page));
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	od_seq_state_share(b, a, 2); /* first shared, then promised what is behind */
+	assert_int_equal(od_seq_state_length(b), 128);
+	assert_int_equal(od_seq_state_n_pages(b), 2);
+	assert_memory_equal(od_seq_state_pages(b), page, 2 * sizeof(*page));
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 128), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 129), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	assert_int_equal(od_seq_state_promise(c, 128), OD_OK); /* first promised, then shared */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_share(c, b, 1);
+	assert_int_equal(od_seq_state_length(c), 64);
+	assert_int_equal(od_state_pool_free_pages(p), 1);
+	od_seq_state_reserve(c, 128);
+	assert_int_equal(od_seq_state_pages(c)[0], page[0]);
+	assert_true(od_seq_state_pages(c)[1] != page[1]);
+	assert_int_equal(od_state_pool_free_pages(p), 1);
+	od_seq_state_free(a); /* its third page, and one that it was promised; the others have users */
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	od_seq_state_reserve(a, 192);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_true(od_seq_state_pages(a)[i] != page[0] && od_seq_state_pages(a)[i] != page[1]);
+	od_seq_state_free(b); /* page 1 and a promise; page 0 is c's, too */
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	od_seq_state_free(c);
+	assert_int_equal(od_state_pool_free_pages(p), 4);
+	od_seq_state_free(a);
+	a = bare_seq(p);
+	b = bare_seq(p);
+	od_seq_state_share(b, a, 0);
+	assert_int_equal(od_seq_state_length(b), 0);
+	od_seq_state_free(a);
+	od_seq_state_free(b);
+	assert_int_equal(od_state_pool_free_pages(p), 7);
+	od_state_pool_free(p);
+}
+
+/* A model of the pool that is counted anew each time: who has which page, and how many each may still ask for. */
+#define PEOPLE 6u
+struct person {
+	struct od_seq_state *s;
+	uint32_t page[4], n, promised; /* pages */
+	int32_t text[200];	       /* what it wrote, or shares */
+	uint32_t length;
+};
+
+static uint32_t count_free(const struct person *who, uint32_t n_pages)
+{
+	bool taken[MAX_PAGES] = { false };
+	uint32_t free_pages = n_pages;
+
+	for (uint32_t i = 0; i < PEOPLE; i++) {
+		for (uint32_t k = 0; k < who[i].n; k++) {
+			free_pages -= !taken[who[i].page[k]];
+			taken[who[i].page[k]] = true;
+		}
+		free_pages -= who[i].promised > who[i].n ? who[i].promised - who[i].n : 0;
+	}
+	return free_pages;
+}
+
+static void write_on(struct person *w, uint32_t n)
+{
+	od_seq_state_reserve(w->s, w->length + n);
+	for (; n > 0; n--, w->length++) {
+		w->text[w->length] = (int32_t)random_below(&seed, 1000000);
+		put_at(device, od_seq_state_row(w->s, 1, 0, w->length), &w->text[w->length], sizeof(w->text[0]));
+	}
+	od_seq_state_set_length(w->s, w->length);
+}
+
+static void open_person(struct od_state_pool *p, struct person *who, uint32_t i)
+{
+	struct person *w = &who[i], *from = &who[random_below(&seed, PEOPLE)];
+	uint32_t shared = 0, positions = random_below(&seed, 201), before = count_free(who, 9);
+	const bool first = random_below(&seed, 2);
+
+	*w = (struct person){ .s = bare_seq(p) };
+	if (from->s != NULL && from != w)
+		shared = random_below(&seed, from->length / OD_KV_PAGE + 1);
+	if (first && shared > 0)
+		od_seq_state_share(w->s, from->s, shared);
+	if (od_state_pages(positions) > before + (first ? shared : 0)) {
+		assert_int_equal(od_seq_state_promise(w->s, positions), OD_ERR_BUSY);
+	} else {
+		assert_int_equal(od_seq_state_promise(w->s, positions), OD_OK);
+		w->promised = od_state_pages(positions);
+	}
+	if (!first && shared > 0)
+		od_seq_state_share(w->s, from->s, shared);
+	w->promised = w->promised > shared ? w->promised : shared;
+	w->length = shared * OD_KV_PAGE;
+	memcpy(w->text, from->text, w->length * sizeof(w->text[0]));
+}
+
+static void check_people(const struct od_state_pool *p, struct person *who)
+{
+	for (uint32_t i = 0; i < PEOPLE; i++) {
+		struct person *w = &who[i];
+
+		if (w->s == NULL)
+			continue;
+		w->n = od_seq_state_n_pages(w->s);
+		memcpy(w->page, od_seq_state_pages(w->s), w->n * sizeof(w->page[0]));
+		assert_int_equal(od_seq_state_length(w->s), w->length);
+		for (uint32_t at = 0; at < w->length; at += 1 + at % 7) {
+			int32_t found;
+
+			get_at(device, &found, od_seq_state_row(w->s, 1, 0, at), sizeof(found));
+			assert_int_equal(found, w->text[at]);
+		}
+	}
+	assert_int_equal(od_state_pool_free_pages(p), count_free(who, 9));
+}
+
+/* Sequences that share with any other, are promised what there is, write, and go, in any order. */
+static void test_share_at_random(void **state)
+{
+	struct od_state_pool *p = small_pool(200, PEOPLE, 9);
+	struct person who[PEOPLE] = { { NULL } };
+	uint32_t shared = 0, full = 0;
+
+	(void)state;
+	seed = 5;
+	for (int round = 0; round < 4000; round++) {
+		const uint32_t i = random_below(&seed, PEOPLE);
+		struct person *w = &who[i];
+		uint32_t room;
+
+		if (w->s == NULL) {
+			open_person(p, who, i);
+			shared += w->length > 0;
+		} else if (random_below(&seed, 4) == 0) {
+			od_seq_state_free(w->s);
+			*w = (struct person){ NULL };
+		} else {
+			room = w->promised * OD_KV_PAGE < 200 ? w->promised * OD_KV_PAGE : 200;
+			write_on(w, random_below(&seed, room - w->length + 1));
+		}
+		check_people(p, who);
+		full += od_state_pool_free_pages(p) == 0;
+	}
+	assert_true(shared > 100 && full > 100);
+	for (uint32_t i = 0; i < PEOPLE; i++)
+		od_seq_state_free(who[i].s);
+	assert_int_equal(od_state_pool_free_pages(p), 9);
+	od_state_pool_free(p);
+}
+
+static void test_places(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 1);
+	struct od_seq_state *s[3] = { bare_seq(p), bare_seq(p), bare_seq(p) };
+
+	(void)state;
+	for (uint32_t round = 0; round < 9; round++) {
+		uint32_t seen = 0;
+
+		for (uint32_t i = 0; i < 3; i++)
+			seen |= 1u << od_seq_state_place(s[i]);
+		assert_int_equal(seen, 7);
+		od_seq_state_free(s[round % 3]);
+		if (round % 2) {
+			od_seq_state_free(s[(round + 1) % 3]);
+			s[(round + 1) % 3] = bare_seq(p);
+		}
+		s[round % 3] = bare_seq(p);
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		od_seq_state_free(s[i]);
+	od_state_pool_free(p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_reserve),
+		cmocka_unit_test(test_reuse),
+		cmocka_unit_test(test_promise),
+		cmocka_unit_test(test_keep),
+		cmocka_unit_test(test_touches_little),
+		cmocka_unit_test(test_share),
+		cmocka_unit_test(test_share_at_random),
+		cmocka_unit_test(test_places),
+	};
+
+	return cmocka_run_group_tests(tests, open_device, close_device);
+}
