@@ -277,6 +277,15 @@ uint64_t od_device_failures(const struct od_device *d)
 	return atomic_load_explicit(&d->failures, memory_order_relaxed);
 }
 
+uint64_t od_device_load_errors(const struct od_device *d)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < od_device_cards(d); i++)
+		sum += atomic_load_explicit(&od_device_card((struct od_device *)d, i)->load_errors, memory_order_relaxed);
+	return sum;
+}
+
 int od_device_sync(struct od_device *d, struct od_err *err)
 {
 	return od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), err);

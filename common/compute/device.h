@@ -9,7 +9,7 @@
  *
  * The load queue is shared by many threads, and an error of one must not reach another. So it accepts only work that cannot
  * fail once the host has checked its operands: put, get, OD_OP_COPY, OD_OP_MERGE. If the device itself fails, every later
- * wait of that queue reports it.
+ * wait of that queue reports it; if it refuses some work, the first wait reports that, and od_device_load_errors tells the others.
  * Thread: the compute queue belongs to one thread at a time; the load queue, and making, mapping and freeing buffers, to any.
  * Owner: the caller frees buffers before their device, after waiting for all work that uses them. */
 #ifndef OD_COMPUTE_DEVICE_H
@@ -132,6 +132,10 @@ uint64_t od_device_waits(const struct od_device *d);
 /* How many waits of the compute queue have failed. An error is reported once, by the first wait, which may belong to other
  * work. If this number grew while your work was queued, do not trust your results. */
 uint64_t od_device_failures(const struct od_device *d);
+
+/* How many errors the load queue has had. Its first wait afterwards reports one, which may be another thread's. If this number grew
+ * since your work began, do not trust what it has written. */
+uint64_t od_device_load_errors(const struct od_device *d);
 
 /* Not OD_OK: the device itself has failed, as a GPU has after a fault, and all later work will fail. Any thread. */
 OD_MUST_CHECK int od_device_failed(const struct od_device *d, struct od_err *why);

@@ -46,6 +46,7 @@ struct od_device {
 	_Atomic uint64_t buffer_bytes; /* of all buffers */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
+	_Atomic uint64_t load_errors; /* noted before the call that had one returns */
 	_Atomic bool lost;
 };
 

@@ -22,6 +22,7 @@ struct od_inflater {
 	struct od_ref e; /* in buf: exponents that were decoded */
 	uint8_t *rows; /* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
 	bool lent;     /* e or rows: queued work has not been waited for that reads them */
+	uint64_t errors; /* of the load queue, before the work that is under way */
 };
 
 /* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw ones. */
@@ -267,10 +268,20 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 
 /* ---- putting together ---- */
 
+static void begin_finish(struct od_inflater *inf)
+{
+	inf->errors = od_device_load_errors(inf->device);
+}
+
 static int wait_loads(struct od_inflater *inf, struct od_err *err)
 {
+	int rc = od_device_wait(inf->device, OD_QUEUE_LOADS, od_device_ticket(inf->device, OD_QUEUE_LOADS), err);
+
 	inf->lent = false;
-	return od_device_wait(inf->device, OD_QUEUE_LOADS, od_device_ticket(inf->device, OD_QUEUE_LOADS), err);
+	/* Another thread's wait reported an error, which may have been of this one's work. */
+	if (rc == OD_OK && od_device_load_errors(inf->device) != inf->errors)
+		rc = od_fail(err, OD_ERR_IO, "%s: its load queue failed during the load", od_device_name(inf->device));
+	return rc;
 }
 
 /* Before e and rows are written again. */
@@ -455,6 +466,7 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	int rc = OD_OK;
 
+	begin_finish(inf);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
 		const struct place at = { m, expert, first + i, NULL };
 		const struct target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
@@ -479,6 +491,7 @@ static int load_shard(struct od_inflater *inf, const struct place *at, const str
 
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);
 	mid_ns = od_now_ns(); /* behind the span, which ends only now: spans of a thread must not cross */
+	begin_finish(inf);
 	if (rc == OD_OK)
 		rc = end_finish(inf, finish_shard(inf, at, &b, to, err), err);
 	if (rc != OD_OK)

@@ -337,6 +337,38 @@ static void a_failed_part_leaves_nothing_queued(void **state)
 	}
 }
 
+/* As a launch that the device refuses: the error is noted, and another thread's wait takes it. */
+static void refuse(struct od_device *d, enum od_queue q, const struct od_op *op)
+{
+	(void)op;
+	assert_int_equal(q, OD_QUEUE_LOADS);
+	atomic_fetch_add(&d->load_errors, 1);
+}
+
+static void another_threads_wait_may_take_the_error(void **state)
+{
+	const struct od_device_ops *ops = device->ops;
+	struct od_device_ops refusing = *ops;
+	struct od_err err = { 0 };
+	struct part p;
+
+	(void)state;
+	refusing.run = refuse;
+	part_open(&p, planes);
+	for (int i = 0; i < 2; i++) { /* what comes later is fine */
+		part_read(&p);
+		device->ops = &refusing;
+		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_IO);
+		assert_non_null(strstr(err.msg, "its load queue failed during the load"));
+		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_ERR_IO);
+		device->ops = ops;
+		part_read(&p);
+		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
+		assert_int_equal(od_inflater_load(p.inf, 3, 2, 1, &p.mem, NULL, &err), OD_OK);
+	}
+	part_close(&p);
+}
+
 /* The first whole page of a buffer: reads past the page cache go to such. */
 static struct od_ref page_in(struct od_buf *b)
 {
@@ -457,6 +489,7 @@ int main(void)
 		cmocka_unit_test(what_loads_take),
 		cmocka_unit_test(a_part_is_one_wait),
 		cmocka_unit_test(a_failed_part_leaves_nothing_queued),
+		cmocka_unit_test(another_threads_wait_may_take_the_error),
 		cmocka_unit_test(past_the_page_cache),
 		cmocka_unit_test(what_cannot_be_is_said),
 		cmocka_unit_test(what_is_broken_is_found),

@@ -29,6 +29,11 @@ static void assert_says(const struct od_err *err, const char *part)
 		fail_msg("expected \"...%s...\", found \"%s\"", part, err->msg);
 }
 
+static int wait_all(struct od_device *d, enum od_queue q, struct od_err *err)
+{
+	return od_device_wait(d, q, od_device_ticket(d, q), err);
+}
+
 /* ---- memory ---- */
 
 static void too_large_a_buffer(void **state)
@@ -239,6 +244,32 @@ static void copies_go_on(void **state)
 	steps_close(&s);
 }
 
+/* The load queue's wait that comes first may be another thread's, so the number of errors tells, too. */
+static void a_refused_load_is_counted(void **state)
+{
+	struct od_err err = { 0 };
+	struct od_device *d;
+	struct od_buf *b;
+	struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = 1 };
+
+	(void)state;
+	setenv("OD_GPU_REFUSE_AT", "2", 1);
+	d = open_gpu("0x6000000", "0");
+	unsetenv("OD_GPU_REFUSE_AT");
+	b = buf_new(d, 4096);
+	op.merge = (struct od_op_merge){ .sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256 };
+	for (int i = 0; i < 3; i++) {
+		od_device_run(d, OD_QUEUE_LOADS, &op);
+		assert_true(od_device_load_errors(d) == (i > 0));
+		assert_int_equal(wait_all(d, OD_QUEUE_LOADS, &err), i == 1 ? OD_ERR_IO : OD_OK);
+		assert_int_equal(wait_all(d, OD_QUEUE_LOADS, &err), OD_OK);
+	}
+	assert_says(&err, "cuda:0 emulated GPU: merge: out of memory");
+	assert_true(od_device_failures(d) == 0 && od_device_load_errors(d) == 1);
+	od_buf_free(b);
+	od_device_free(d);
+}
+
 /* ---- wrong choices ---- */
 
 #define CHOICES 2u /* of a row, and experts */
@@ -287,11 +318,6 @@ static void wrong_choices_are_told(void **state)
 }
 
 /* ---- a lost GPU ---- */
-
-static int wait_all(struct od_device *d, enum od_queue q, struct od_err *err)
-{
-	return od_device_wait(d, q, od_device_ticket(d, q), err);
-}
 
 /* Its third kernel faults: that step's wait says so, and every later one of either queue. */
 static void every_later_wait_says_so(void **state)
@@ -354,6 +380,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_large_a_buffer),	    cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
 		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
+		cmocka_unit_test(a_refused_load_is_counted),
 		cmocka_unit_test(wrong_choices_are_told),
 		cmocka_unit_test(every_later_wait_says_so), cmocka_unit_test(loads_come_to_know),
 	};

@@ -16,6 +16,8 @@ void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const ch
 
 	if (error == 0)
 		return;
+	if (q == OD_QUEUE_LOADS)
+		atomic_fetch_add_explicit(&c->base.load_errors, 1, memory_order_relaxed);
 	pthread_mutex_lock(&u->lock);
 	if (u->rc == OD_OK)
 		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, kernel != NULL ? kernel : what, gpu_error(error));
