@@ -510,8 +510,8 @@ static int check_memory(struct shadow *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	bool given = s->opt.memory_limit != UINT64_MAX;
-	uint64_t have = od_available_ram_bytes(), need;
-	char a[32], b[32], part[64] = "", advice[200];
+	uint64_t have = od_device_free_bytes(s->device), need;
+	char a[32], b[32], place[64], available[80], part[64] = "", advice[200];
 	int rc = need_bytes(s, &need, err);
 
 	if (rc != OD_OK)
@@ -521,10 +521,11 @@ static int check_memory(struct shadow *s, struct od_err *err)
 		return OD_OK;
 	if (s->opt.layers != NULL)
 		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
+	snprintf(available, sizeof(available), "available %s are", od_device_memory_place(s->device, place, sizeof(place)));
 	return od_fail(err, OD_ERR_NOMEM, "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s",
 		       part, s->precision, od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need,
 		       od_format_bytes(need, a, sizeof(a)), part[0] == '\0' ? "its" : "their",
-		       given ? "--memory-limit is" : "available are", (unsigned long long)s->limit_bytes,
+		       given ? "--memory-limit is" : available, (unsigned long long)s->limit_bytes,
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
 }
 

@@ -6,7 +6,10 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#define MEMORY_LEFT 64u /* of a GPU's free memory one part in so many */
 
 void od_device_free(struct od_device *d)
 {
@@ -160,6 +163,28 @@ void od_device_log_memory(const struct od_device *d)
 			       card->name, od_format_bytes(card->own_bytes + atomic_load(&card->buffer_bytes), own, sizeof(own)),
 			       od_format_bytes(card->used_bytes, before, sizeof(before)));
 	}
+}
+
+static uint64_t own_memory(const struct od_device *d)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; !d->shares && i < od_device_cards(d); i++)
+		sum += od_device_card((struct od_device *)d, i)->memory_bytes;
+	return sum;
+}
+
+uint64_t od_device_free_bytes(const struct od_device *d)
+{
+	const uint64_t own = own_memory(d);
+
+	return own > 0 ? own - own / MEMORY_LEFT : od_available_ram_bytes();
+}
+
+const char *od_device_memory_place(const struct od_device *d, char *text, size_t size)
+{
+	snprintf(text, size, "on %s", own_memory(d) > 0 ? d->name : "this machine");
+	return text;
 }
 
 void *od_host_new(struct od_device *d, uint64_t bytes)

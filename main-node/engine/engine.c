@@ -140,10 +140,10 @@ static int check_cache_pages(struct odm_engine *e, struct od_err *err)
 static int choose_pages(struct odm_engine *e, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
-	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
+	const uint64_t have = od_device_free_bytes(e->device), one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
 	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_items(o->prefix_cache_mib, each);
 	uint64_t snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
-	char a[32], b[32];
+	char a[32], b[32], place[64];
 
 	if (!od_add(need, cache * each, &need) || !od_add(need, snapshots * snapshot_bytes(e), &need))
 		need = UINT64_MAX;
@@ -155,14 +155,15 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 	if (o->state_bytes > 0 && pages == 0)
 		return od_fail(err, OD_ERR_ARG, "--state-memory %s is too small: one page of 64 tokens takes %s",
 			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
-	if (have > 0 && each > 0 && need <= have && o->state_bytes == 0)
-		pages = min_u64(pages, (have - need) / each);
+	if (have > 0 && each > 0 && o->state_bytes == 0)
+		pages = min_u64(pages, need <= have ? (have - need) / each : least);
 	if (pages < least)
 		pages = least;
 	e->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
 	if (!od_add(need, e->n_pages * each, &need) || (have > 0 && need > have))
-		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
-			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
+		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available%s", od_pack_dir(e->pack),
+			       od_format_bytes(need, a, sizeof(a)), od_device_memory_place(e->device, place, sizeof(place)),
+			       od_format_bytes(have, b, sizeof(b)),
 			       o->mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
 						       : " (try a smaller --ctx-size, --parallel or --prefix-cache-mib)");
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)

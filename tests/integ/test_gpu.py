@@ -234,10 +234,28 @@ def no_plugin_no_gpu():
 @test
 @emulated
 def too_little_memory_is_told():
-    for mib in 10, 30, 60:
+    for mib, told in (10, "too little memory: "), (30, "of memory on cuda:0 emulated GPU, 29.5 MiB are available"), (60, ", 59.1 MiB are"):
         os.environ["OD_GPU_BYTES"] = str(mib << 20)
         p = text("--resident", "--device", "cuda", ok=False)
-        assert p.returncode == 1 and "MiB needed" in p.stderr and "MiB free" in p.stderr or "too little memory" in p.stderr, p
+        assert p.returncode == 1 and told in p.stderr, p
+        if mib > 16:
+            p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, ok=False)
+            assert re.search(r"int8 model .* available on cuda:0 emulated GPU are \d+ bytes", p.stderr), p
+    os.environ.pop("OD_GPU_BYTES")
+    p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, "--memory-limit", "1MiB", ok=False)
+    assert "--memory-limit is 1048576 bytes" in p.stderr, p
+
+
+@test
+@emulated
+def caches_take_what_the_gpu_has_free():
+    """Not what the host has: the model leaves too little for the contexts of all texts, and for the largest prefix cache."""
+    want = text("--resident", "--cpu", "scalar").stdout
+    os.environ["OD_GPU_BYTES"] = str(82 << 20)
+    s = Server("--device", "cuda", "--resident-form", "bf16", "--parallel", 6)
+    answers = [s.complete(STORY, 12, temperature=0)["choices"][0]["text"] for _ in range(2)]
+    assert [a + "\n" for a in answers] == [want] * 2, (answers, want)
+    assert s.stop() == 0
     os.environ.pop("OD_GPU_BYTES")
 
 

@@ -2,6 +2,7 @@
  * emulated GPU. */
 #include <stdio.h>
 
+#include "common/base/mem.h"
 #include "common/compute/device_internal.h"
 #include "tests/unit/device_util.h"
 
@@ -51,6 +52,30 @@ static void too_large_a_buffer(void **state)
 	assert_int_equal(od_buf_new(&large, d, 2 * MIB, "x", &err), OD_ERR_NOMEM);
 	od_buf_free(small);
 	od_buf_free(buf_new(d, 78 * MIB));
+	od_device_free(d);
+}
+
+/* Models are planned by the memory that they go to, of all cards; a GPU that has none of its own has the host's. */
+static void what_is_free(void **state)
+{
+	const uint64_t one = 96 * MIB - 96 * MIB / 64, ram = od_available_ram_bytes();
+	struct od_device *d = open_gpu("0x6000000", "0");
+	struct od_err err = { 0 };
+	char place[64];
+
+	(void)state;
+	assert_true(od_device_free_bytes(d) == one);
+	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on cuda:0 emulated GPU");
+	od_device_free(d);
+	must(od_device_open(&d, "cuda:0,1", OD_CPU_AUTO, 1, "test", &err), &err);
+	assert_true(od_device_free_bytes(d) == 2 * one);
+	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on 2 x cuda:0 emulated GPU");
+	od_device_free(d);
+	setenv("OD_GPU_HOST_UNIFIED", "1", 1);
+	d = open_gpu("0x6000000", "0");
+	unsetenv("OD_GPU_HOST_UNIFIED");
+	assert_true(od_device_free_bytes(d) > ram / 8);
+	assert_string_equal(od_device_memory_place(d, place, sizeof(place)), "on this machine");
 	od_device_free(d);
 }
 
@@ -378,7 +403,7 @@ static void loads_come_to_know(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(too_large_a_buffer),	    cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
+		cmocka_unit_test(too_large_a_buffer), cmocka_unit_test(what_is_free), cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
 		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
 		cmocka_unit_test(a_refused_load_is_counted),
 		cmocka_unit_test(wrong_choices_are_told),
