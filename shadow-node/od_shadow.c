@@ -560,7 +560,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 	rc = od_device_open(&s->device, s->opt.common.device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = od_forward_check_cards(od_pack_config(s->pack), s->device, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && s->choice.experts == OD_PRECISION_BF16) /* others have one form */
 		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err);
 	if (rc == OD_OK)
 		rc = check_memory(s, err);

@@ -173,6 +173,15 @@ def the_form_of_experts_is_measured_or_asked_for():
 
 @test
 @emulated
+def a_shadow_measures_forms_only_of_experts_as_published():
+    for precision in "int8", "bf16":
+        shadow = Daemon("shadow", "--device", "cuda", "--precision", precision)
+        assert ("experts stay in memory as" in shadow.text()) == (precision == "bf16"), shadow.text()
+        shadow.kill()
+
+
+@test
+@emulated
 def memory_that_is_the_hosts_needs_no_copy():
     os.environ["OD_GPU_HOST_UNIFIED"] = "1"
     try:
