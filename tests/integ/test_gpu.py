@@ -288,7 +288,7 @@ def memory_limits_count_the_scratch_memory_of_each_card():
 @emulated
 def programs_say_how_much_of_the_card_they_have():
     """The emulated card counts what it gives."""
-    for role, *args in ("worker", "--slots", 20, "--resident-form", "bf16"), ("worker", "--slots", 20), ("shadow",):
+    for role, *args in ("worker", "--slots", 20, "--resident-form", "bf16"), ("worker", "--slots", 20, "--resident-form", "planes"), ("shadow",):
         d = Daemon(role, "--device", "cuda", *args)
         mib = float(re.search(r"has taken ([\d.]+) MiB of its memory; 0 B were in use before", d.text())[1])
         d.kill()
