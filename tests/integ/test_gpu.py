@@ -288,20 +288,25 @@ def memory_limits_count_the_scratch_memory_of_each_card():
 @emulated
 def programs_say_how_much_of_the_card_they_have():
     """The emulated card counts what it gives."""
-    for role, *args in ("worker", "--slots", 20, "--resident-form", "bf16"), ("worker", "--slots", 20, "--resident-form", "planes"), ("shadow",):
-        d = Daemon(role, "--device", "cuda", *args)
-        mib = float(re.search(r"has taken ([\d.]+) MiB of its memory; 0 B were in use before", d.text())[1])
+    says = re.compile(r"has taken ([\d.]+) MiB of its memory; 0 B were in use before")
+    for form in "bf16", "planes":
+        args = "--device", "cuda", "--slots", 20, "--resident-form", form
+        d = Daemon("worker", *args)
+        mib = float(says.search(d.text())[1])
         d.kill()
         for part, has in (0.99, "MiB needed"), (1.01, "has taken"):
             os.environ["OD_GPU_BYTES"] = str(int(part * mib * 2**20))
             try:
-                d = Daemon(role, "--device", "cuda", *args)
+                d = Daemon("worker", *args)
                 said = d.text()
                 d.kill()
             except AssertionError as e:
                 said = str(e)
             assert has in said, (mib, part, said)
         os.environ.pop("OD_GPU_BYTES")
+    d = Daemon("shadow", "--device", "cuda")
+    assert float(says.search(d.text())[1]) > 16 and says.search(text("--resident", "--device", "cuda").stderr), d.text()
+    d.kill()
 
 
 @test
