@@ -83,6 +83,20 @@ else
 	@python3 tests/check_cuda.py $(CUDA_OBJS:$(CUDA_DIR)/%.o=$(B)/cuda-check/%.log)
 endif
 
+# The emulated GPU with an interpreter of PTX (tests/ptx) in place of fibres.
+PTX_OBJS := $(patsubst %,$(B)/pic/tests/ptx/%.o,ptx_blocks.c ptx_execute.c ptx_host_kernels.c ptx_meet.c ptx_memory.c ptx_modules.c \
+	ptx_parse.c ptx_races.c ptx_text.c)
+ifeq ($(SANITIZE),)
+$(PTX_OBJS): EMULATED_FLAGS := -O3 $(FMA_HERE)
+endif
+
+$(B)/lib/libod_gpu_ptx.so: $(filter-out %/gpu_fibres.c.o,$(GPU_HOST_OBJS)) $(PTX_OBJS)
+	@mkdir -p $(@D)
+	@echo "LD      $@"
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
+
+-include $(PTX_OBJS:.o=.d)
+
 # The GPU device on this machine's GPU; without one it says so. OD_CUDA_PLUGIN=build/lib/libod_gpu_host.so: on the emulated one.
 .PHONY: gpu-check
 gpu-check:
