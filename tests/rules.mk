@@ -83,9 +83,11 @@ else
 	@python3 tests/check_cuda.py $(CUDA_OBJS:$(CUDA_DIR)/%.o=$(B)/cuda-check/%.log)
 endif
 
-# The emulated GPU with an interpreter of PTX (tests/ptx) in place of fibres.
+# The GPU's tests on the PTX that nvcc makes of the kernels for the plugin: tests/ptx runs it, in place of the emulated GPU's fibres.
+# Minutes, with nvcc.
 PTX_OBJS := $(patsubst %,$(B)/pic/tests/ptx/%.o,ptx_blocks.c ptx_execute.c ptx_host_kernels.c ptx_meet.c ptx_memory.c ptx_modules.c \
 	ptx_parse.c ptx_races.c ptx_text.c)
+PTX_FILES = $(foreach v,$(CUDA_PTX),$(CUDA_KERNELS:common/compute/cuda/%.cu=$(B)/ptx/$(v)/%.ptx))
 ifeq ($(SANITIZE),)
 $(PTX_OBJS): EMULATED_FLAGS := -O3 $(FMA_HERE)
 endif
@@ -95,7 +97,32 @@ $(B)/lib/libod_gpu_ptx.so: $(filter-out %/gpu_fibres.c.o,$(GPU_HOST_OBJS)) $(PTX
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
+$(B)/ptx/flags: cuda-flags
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' >$@
+
+# $(1): the PTX's version
+define ptx_rule
+$(B)/ptx/$(1)/%.ptx: common/compute/cuda/%.cu $(B)/ptx/flags
+	@mkdir -p $$(@D)
+	@echo "PTX $(1)  $$<"
+	@$$(NVCC) $$(NVCC_FLAGS) -ptx -arch=compute_$(1) -MMD -MP -MF $$@.d -o $$@ $$<
+endef
+$(foreach v,75 80 90,$(eval $(call ptx_rule,$(v))))
+
+.PHONY: check-ptx check-ptx-build
+check-ptx-build: check-build $(B)/lib/libod_gpu_ptx.so $(PTX_FILES)
+
+check-ptx:
+ifeq ($(NVCC),)
+	@echo "check-ptx: SKIP: nvcc is not installed (CUDA toolkit)"
+else
+	@$(MAKE) --no-print-directory -j$$(nproc) check-ptx-build
+	@B=$(B) PTX="$(strip $(CUDA_PTX))" tests/run.sh --ptx
+endif
+
 -include $(PTX_OBJS:.o=.d)
+-include $(wildcard $(B)/ptx/*/*.d)
 
 # The GPU device on this machine's GPU; without one it says so. OD_CUDA_PLUGIN=build/lib/libod_gpu_host.so: on the emulated one.
 .PHONY: gpu-check

@@ -3,7 +3,8 @@
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
 #   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
-# JOBS tests run at once (default: one more than there are CPUs). Those that take longest begin first.
+#   tests/run.sh --ptx       the same on the kernels' PTX, of the versions in $PTX (make check-ptx)
+# JOBS tests run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first.
 # Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
 # all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
@@ -13,6 +14,7 @@ B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
 filter=${1:-}
 jobs=${JOBS:-$(($(nproc) + 1))} # most tests wait for a part of their time
+[ "$filter" != --ptx ] || jobs=${JOBS:-$(nproc)} # these do not
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$work/sums"
@@ -102,10 +104,11 @@ start_on_far() {
 	done
 }
 
-start_on_gpu() { # plugin
-	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$1 OD_GPU_KERNELS=$work/kernels
+start_on_gpu() { # plugin [what it is]
+	local gpu=${2:-gpu}
+	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$1 OD_GPU_KERNELS=$work/kernels-$gpu
 	for t in $on_gpu; do
-		start "gpu unit:$t" "$B/tests/test_$t"
+		start "$gpu unit:$t" "$B/tests/test_$t"
 	done
 	case $1 in *gpu_host*) ;; *) return ;; esac
 	for t in device ops ops_experts ops_loads; do
@@ -115,6 +118,14 @@ start_on_gpu() { # plugin
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
 	start "many SMs unit:ops_attention" env OD_GPU_SM=132 "$B/tests/test_ops_attention" # they decide how attention is cut
+}
+
+start_on_ptx() {
+	local version
+	for version in $PTX; do
+		export OD_PTX=$B/ptx/$version
+		start_on_gpu "$PWD/$B/lib/libod_gpu_ptx.so" "ptx$version"
+	done
 }
 
 # Races, accesses out of bounds and barriers that not all threads reach.
@@ -137,6 +148,8 @@ if [ "$filter" = --gpu ]; then
 	start integ/test_gpu.py python3 tests/integ/test_gpu.py
 	start_on_gpu "$OD_CUDA_PLUGIN"
 	start_sanitizer
+elif [ "$filter" = --ptx ]; then
+	start_on_ptx
 else
 	start_all
 	if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
@@ -145,10 +158,10 @@ else
 	fi
 fi
 wait
-if [ -e "$work/kernels" ]; then # only the emulated GPU writes it
-	start "gpu kernels" tests/gpu_launched.sh "$OD_CUDA_PLUGIN" "$work/kernels"
-	wait
-fi
+for kernels in "$work"/kernels-*; do # only emulated GPUs write them
+	[ -e "$kernels" ] && start "${kernels##*/kernels-} kernels" tests/gpu_launched.sh "$OD_CUDA_PLUGIN" "$kernels"
+done
+wait
 read -r passed failed skipped n_ended < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }' "$work/sums")
 if [ "$n_ended" -ne "$n_started" ]; then
 	echo "$((n_started - n_ended)) tests left no result"

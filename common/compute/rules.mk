@@ -73,6 +73,7 @@ empty :=
 space := $(empty) $(empty)
 CUDA_AMPERE = $(filter 8%,$(CUDA_ARCHS))
 CUDA_NEWER = $(filter-out 75 8%,$(CUDA_ARCHS))
+CUDA_PTX = $(filter 75,$(CUDA_ARCHS)) $(if $(CUDA_AMPERE),80) $(if $(CUDA_NEWER),90)
 CUDA_CODE = $(if $(filter 75,$(CUDA_ARCHS)),-gencode arch=compute_75$(comma)code=sm_75) \
 	$(if $(CUDA_AMPERE),-gencode arch=compute_80$(comma)code=[$(subst $(space),$(comma),$(strip $(if $(CUDA_NEWER),,compute_80) $(CUDA_AMPERE:%=sm_%)))]) \
 	$(if $(CUDA_NEWER),-gencode arch=compute_90$(comma)code=[$(subst $(space),$(comma),compute_90 $(CUDA_NEWER:%=sm_%))])
