@@ -126,6 +126,7 @@ start_on_ptx() {
 		export OD_PTX=$B/ptx/$version
 		start_on_gpu "$PWD/$B/lib/libod_gpu_ptx.so" "ptx$version"
 	done
+	start "ptx faults" python3 tests/ptx_faults.py "$OD_PTX" "$B/tests" # the last one: the newest
 }
 
 # Races, accesses out of bounds and barriers that not all threads reach.
