@@ -379,7 +379,9 @@ static int make_memory(struct worker *w, struct od_err *err)
 					     .budget_bytes = m->cache_bytes };
 	odw_planner_bufs(&w->plan, &none, n);
 	rc = odw_bufs_grow(w->bufs, n, err);
-	if (rc != OD_OK || w->opt.cache_mib == 0)
+	if (rc != OD_OK)
+		return od_fail_within(err, "%u slots do not fit (see --memory-limit and --slots)", m->n_slots);
+	if (w->opt.cache_mib == 0)
 		return rc;
 	if (all < OD_MAX_HEADER_BYTES / 2) { /* else it would not fit into a PONG: main then places as without a cache */
 		w->cached = malloc(all);

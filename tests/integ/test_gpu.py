@@ -250,6 +250,10 @@ def too_little_memory_is_told():
         if mib > 16:
             p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, ok=False)
             assert re.search(r"int8 model .* available on cuda:0 emulated GPU are \d+ bytes", p.stderr), p
+        if mib == 30:
+            p = tool("od-worker", "--pack", pack(), "--device", "cuda", "--port", 0, "--resident-form", "bf16", ok=False)
+            assert re.search(r"64 slots do not fit \(see --memory-limit and --slots\): buffer \d+ of 64: cuda:0 emulated GPU: no memory for "
+                             r"an expert: 1 MiB needed, 0 MiB free", p.stderr), p
     os.environ.pop("OD_GPU_BYTES")
     p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, "--memory-limit", "1MiB", ok=False)
     assert "--memory-limit is 1048576 bytes" in p.stderr, p
