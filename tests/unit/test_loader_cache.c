@@ -1,5 +1,6 @@
 /* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged files. */
 #include "common/base/mem.h"
+#include "common/compute/device_internal.h"
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
@@ -64,7 +65,17 @@ struct world {
 	struct odw_loaders *loaders;
 	sem_t ready;
 	uint64_t step;
+	atomic_int n_missed;
 };
+
+static int count_missed(void *arg, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err)
+{
+	struct world *w = arg;
+
+	(void)m, (void)expert, (void)begin_ns, (void)err;
+	w->n_missed++;
+	return code;
+}
 
 static void wake(void *arg)
 {
@@ -97,7 +108,7 @@ static void open_world(struct world *w, enum od_form form)
 	struct odw_schedule_opts so = { .n_moe = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
 					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .max_pinned = n };
 	struct odw_loader_opts lo = { .pack = pack, .device = device, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
-				      .wake_arg = &w->ready };
+				      .wake_arg = &w->ready, .missed = count_missed, .missed_arg = w };
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	size_t n_bufs[OD_N_EXPERT_BUFS];
 
@@ -304,12 +315,45 @@ static void what_never_was_whole_is_forgotten(void **state)
 	}
 }
 
+/* As a launch that a GPU refuses. */
+static void refuse(struct od_device *d, enum od_queue q, const struct od_op *op)
+{
+	(void)q, (void)op;
+	atomic_fetch_add(&d->load_errors, 1);
+}
+
+/* A puller, which is asked when a load fails, would pull again what is damaged. */
+static void a_device_that_fails_is_no_damage(void **state)
+{
+	const struct od_device_ops *ops = device->ops;
+	struct od_device_ops refusing = *ops;
+	const struct od_shard *s = &od_pack_expert(pack, LAYER, 5)->shard[0];
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	refusing.run = refuse;
+	device->ops = &refusing;
+	open_world(&w, OD_FORM_PLAIN);
+	assert_int_equal(use(&w, 5, &item), OD_ERR_IO);
+	close_world(&w);
+	assert_int_equal(w.n_missed, 0);
+	device->ops = ops;
+	open_world(&w, OD_FORM_PLAIN);
+	flip(s->sm.offset);
+	assert_int_equal(use(&w, 5, &item), OD_ERR_CORRUPT);
+	close_world(&w);
+	assert_true(w.n_missed > 0);
+	flip(s->sm.offset);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(only_what_is_missing_is_read),
 		cmocka_unit_test(damage_is_found_where_it_is_read),
 		cmocka_unit_test(what_never_was_whole_is_forgotten),
+		cmocka_unit_test(a_device_that_fails_is_no_damage),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

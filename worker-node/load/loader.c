@@ -66,10 +66,11 @@ int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct o
 	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers, n_inflaters);
 }
 
-static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, int rc,
+/* of_pack: an error is of what was read, not of the device. */
+static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, bool of_pack, int rc,
 		    struct od_err *err)
 {
-	if (rc != OD_OK && l->o.missed != NULL)
+	if (rc != OD_OK && of_pack && l->o.missed != NULL)
 		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, l->begin_ns[job->stage], rc, err);
 	if (rc != OD_OK)
 		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
@@ -111,7 +112,7 @@ static void *read_parts(void *arg)
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
 			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
-		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
+		end_job(l, &job, rc == OD_OK ? bytes : 0, true, rc, &err);
 	}
 	return NULL;
 }
@@ -143,7 +144,7 @@ static void *finish_parts(void *arg)
 		struct od_err err = { 0 };
 		int rc = finish_part(own, &job, &err);
 
-		end_job(own->all, &job, 0, rc, &err);
+		end_job(own->all, &job, 0, rc != OD_ERR_IO, rc, &err); /* it reads no file */
 	}
 	return NULL;
 }

@@ -26,8 +26,8 @@ struct odw_loader_opts {
 	unsigned n_readers, n_inflaters;
 	odw_read_fn *read; /* NULL: from the pack */
 	void *read_arg;
-	/* Called when a load fails with code; begin_ns: when that part of it began to be read. Returns the code to report, and err. NULL:
-	 * code is reported. Any thread. */
+	/* Called when a load fails with code, unless it is the device that failed; begin_ns: when that part of it began to be read.
+	 * Returns the code to report, and err. NULL: code is reported. Any thread. */
 	int (*missed)(void *arg, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err);
 	void *missed_arg;
 	void (*wake)(void *arg); /* an expert that a RUN waits for has been loaded, or failed to load. Any thread */
