@@ -369,6 +369,17 @@ def a_worker_whose_gpu_is_lost_leaves():
 
 @test
 @emulated
+def what_a_gpu_refuses_at_the_start_fails_no_load():
+    os.environ["OD_GPU_REFUSE_AT"] = "1"  # of the measured loads
+    worker = Daemon("worker", "--device", "cuda", "--resident-form", "bf16")
+    os.environ.pop("OD_GPU_REFUSE_AT")
+    assert text("--workers", hosts_file([worker])).stdout == text("--resident", "--cpu", "scalar").stdout
+    assert "cannot be loaded" not in worker.text(), worker.text()
+    worker.kill()
+
+
+@test
+@emulated
 def a_shadow_whose_gpu_is_lost_leaves():
     model = os.path.join(TMP, "lost-shadow.pack")
     tool("od-pack", "deploy/models/talebook", model, "--shadow", "int8")

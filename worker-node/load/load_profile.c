@@ -62,9 +62,10 @@ static void finish_part(const struct batch *b, const struct part *p, struct od_i
 	const struct odw_profile_opts *o = b->o;
 	uint64_t begin_ns = o->now_ns();
 	int rc = p->read_bytes > 0 ? OD_OK : OD_ERR_IO;
+	struct od_err why; /* taken from the device, which would report it to the first load */
 
 	if (rc == OD_OK)
-		rc = od_inflater_finish(inf, b->m, b->expert, p->first, p->n, p->bytes, o->mem, NULL);
+		rc = od_inflater_finish(inf, b->m, b->expert, p->first, p->n, p->bytes, o->mem, &why);
 	if (rc != OD_OK)
 		return;
 	t->finishes++;
