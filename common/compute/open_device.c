@@ -99,8 +99,10 @@ static int open_any(struct od_device **out, enum od_cpu cpu, unsigned n_threads,
 {
 	struct od_err why;
 
-	if (open_cuda(out, 0, &why) == OD_OK)
+	if (open_cuda(out, 0, &why) == OD_OK) {
+		od_log(OD_LOG_INFO, "computing on %s", od_device_name(*out));
 		return OD_OK;
+	}
 	od_log(OD_LOG_INFO, "computing on the CPUs: %s", why.msg);
 	return od_device_cpu_new(out, cpu, n_threads, name, err);
 }

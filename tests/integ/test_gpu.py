@@ -228,6 +228,8 @@ def no_plugin_no_gpu():
         assert p.stdout == text("--resident").stdout and "computing on the CPUs: cuda: the GPU plugin" in p.stderr, p
     finally:
         os.environ["OD_CUDA_PLUGIN"] = PLUGIN
+    p = text("--resident", "--device", "auto", "--resident-form", "bf16")
+    assert "computing on cuda:0 " in p.stderr, p
     p = text("--resident", "--device", "cuda:7", ok=False)
     no_seventh = "there are 2 emulated GPUs" if EMULATED else "there is no such GPU; expected cuda:0"
     assert p.returncode == 1 and "cuda:7: " + no_seventh in p.stderr, p
