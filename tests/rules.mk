@@ -15,7 +15,7 @@ endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 
 .PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_gpu_host.so
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
 
 check-source:
 	@tests/check-source.sh
