@@ -17,6 +17,7 @@
 #define DEFAULT_PREFILL_ROWS 256u
 #define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
 #define AUTO_CACHE_PART 4
+#define CARDS_PART 2 /* what is free on several cards is less on the fullest: layers are whole, and the first and the last hold more */
 #define MIB (1ull << 20)
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 
@@ -156,7 +157,7 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--state-memory %s is too small: one page of 64 tokens takes %s",
 			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
 	if (have > 0 && each > 0 && o->state_bytes == 0)
-		pages = min_u64(pages, need <= have ? (have - need) / each : least);
+		pages = min_u64(pages, need <= have ? (have - need) / each / (od_device_cards(e->device) > 1 ? CARDS_PART : 1) : least);
 	if (pages < least)
 		pages = least;
 	e->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);

@@ -266,11 +266,12 @@ def too_little_memory_is_told():
 def caches_take_what_the_gpu_has_free():
     """Not what the host has: the model leaves too little for the contexts of all texts, and for the largest prefix cache."""
     want = text("--resident", "--cpu", "scalar").stdout
-    os.environ["OD_GPU_BYTES"] = str(82 << 20)
-    s = Server("--device", "cuda", "--resident-form", "bf16", "--parallel", 6)
-    answers = [s.complete(STORY, 12, temperature=0)["choices"][0]["text"] for _ in range(2)]
-    assert [a + "\n" for a in answers] == [want] * 2, (answers, want)
-    assert s.stop() == 0
+    for device, mib in ("cuda", 82), ("cuda:0,1", 50):
+        os.environ["OD_GPU_BYTES"] = str(mib << 20)
+        s = Server("--device", device, "--resident-form", "bf16", "--parallel", 8)
+        answers = [s.complete(STORY, 12, temperature=0)["choices"][0]["text"] for _ in range(2)]
+        assert [a + "\n" for a in answers] == [want] * 2, (answers, want)
+        assert s.stop() == 0
     os.environ.pop("OD_GPU_BYTES")
 
 
