@@ -143,10 +143,11 @@ static void *take(struct gpu *g, uint64_t bytes, size_t align, uint64_t *used, u
 
 static void give_back(struct gpu *g, void *at, uint64_t *used)
 {
-	struct memory *m = (struct memory *)at - 1;
+	struct memory *m;
 
 	if (at == NULL)
 		return;
+	m = (struct memory *)at - 1;
 	pthread_mutex_lock(&g->lock);
 	*used -= m->bytes;
 	pthread_mutex_unlock(&g->lock);
