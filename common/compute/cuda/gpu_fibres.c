@@ -468,6 +468,10 @@ void gpu_blocks_free(struct gpu_blocks *b)
 {
 	if (b == NULL)
 		return;
+#if defined(__SANITIZE_ADDRESS__)
+	if (b->stacks != MAP_FAILED) /* what is mapped there next would have the marks of frames that never ended */
+		__asan_unpoison_memory_region(b->stacks, (size_t)MAX_THREADS * STACK_BYTES);
+#endif
 	if (b->stacks != MAP_FAILED)
 		munmap(b->stacks, (size_t)MAX_THREADS * STACK_BYTES);
 #if defined(__SANITIZE_THREAD__)
