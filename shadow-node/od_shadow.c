@@ -328,7 +328,8 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	ours = od_device_kernel_class(s->device, (enum od_profile)h->profile);
 	if (!h->mixed && strcmp(h->kernel_class, ours) != 0)
 		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
-			       "predictions would be less accurate; --cpu selects other kernels, --mixed allows this",
+			       "predictions would be less accurate; choose kernels of one class with --cpu, of od-main or here, or allow it "
+			       "with od-main's --mixed",
 			       od_peer_text(h->kernel_class, class, sizeof(class)), ours, od_device_name(s->device));
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)

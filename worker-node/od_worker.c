@@ -106,7 +106,7 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 	if (strcmp(own_class, hello->kernel_class) != 0 && !hello->mixed)
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
-			       "their last bits; choose other kernels with --cpu, or allow it with --mixed",
+			       "their last bits; choose kernels of one class with --cpu, of od-main or here, or allow it with od-main's --mixed",
 			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class, od_device_name(w->device));
 	return OD_OK;
 }

@@ -43,7 +43,7 @@ enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
  * tests "far" (far/far_device.h), which computes as cpu does. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads
  * counts the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it
  * is not there, or has no such kernels. */
-#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (a model split by layers over several), auto (a GPU if there is one)"
+#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (main, or a shadow: split by layers over several), auto (a GPU if there is one)"
 OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads, const char *name,
 				 struct od_err *err);
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
