@@ -55,6 +55,20 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 	out[gpu_thread()] = other;
 }
 
+/* Each thread has many copies under way: more than products of rows of F32 with many columns have. */
+GPU_KERNEL(many_copies, struct args, THREADS)
+{
+	uint32_t *out = a.out + gpu_block_x() * THREADS;
+
+	out[gpu_thread()] = THREADS - gpu_thread();
+	gpu_sync();
+	for (unsigned i = 0; i < a.way; i++)
+		gpu_copy_4(4 * gpu_thread(), out + gpu_thread());
+	gpu_end_copies();
+	gpu_wait_copies(0);
+	out[gpu_thread()] = ((const uint32_t *)(const void *)gpu_shared())[gpu_thread()];
+}
+
 /* A sum over each warp, and who of it is odd. */
 GPU_KERNEL(exchange, struct args, THREADS)
 {
@@ -169,6 +183,13 @@ static void test_barriers(void **state)
 	}
 }
 
+static void test_many_copies(void **state)
+{
+	(void)state;
+	use_seed(5);
+	assert_int_equal(wrong_mirrors(many_copies, 300), 0);
+}
+
 static void test_warps(void **state)
 {
 	uint32_t out[BLOCKS * THREADS];
@@ -209,6 +230,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_barriers),
+		cmocka_unit_test(test_many_copies),
 		cmocka_unit_test(test_warps),
 		cmocka_unit_test(test_mistakes_end_it),
 	};
