@@ -1,6 +1,7 @@
 /* Executes instructions. */
 #include <string.h>
 
+#include "common/compute/dtype.h"
 #include "tests/ptx/ptx_block.h"
 
 #define NEVER UINT32_MAX
@@ -31,25 +32,9 @@ typedef double of_f64;
 
 /* ---- Expressions of ptx_ops.h ---- */
 
-static inline uint32_t bits_of(float v)
-{
-	uint32_t u;
-
-	memcpy(&u, &v, sizeof(u));
-	return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-	float v;
-
-	memcpy(&v, &u, sizeof(v));
-	return v;
-}
-
 static inline float canonical(float v)
 {
-	return float_of(v != v ? 0x7fffffffu : bits_of(v));
+	return od_bits_f32(v != v ? 0x7fffffffu : od_f32_bits(v));
 }
 
 static inline double canonical64(double v)
@@ -68,7 +53,7 @@ static inline float least(float a, float b)
 		return canonical(b);
 	if (b != b)
 		return a;
-	return a == b ? float_of(bits_of(a) | bits_of(b)) : a < b ? a : b;
+	return a == b ? od_bits_f32(od_f32_bits(a) | od_f32_bits(b)) : a < b ? a : b;
 }
 
 static inline float greatest(float a, float b)
@@ -77,7 +62,7 @@ static inline float greatest(float a, float b)
 		return canonical(b);
 	if (b != b)
 		return a;
-	return a == b ? float_of(bits_of(a) & bits_of(b)) : a > b ? a : b;
+	return a == b ? od_bits_f32(od_f32_bits(a) & od_f32_bits(b)) : a > b ? a : b;
 }
 
 /* prmt: four of eight bytes, or their signs. */
