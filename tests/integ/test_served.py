@@ -105,16 +105,17 @@ def a_lost_worker_loads_nothing():
 
 @test
 def a_text_alone_counts_nothing_of_those_before_it():
+    # The third needs all three pages of 64 positions that there are, so it begins when both others have ended.
     path = os.path.join(TMP, "three.jsonl")
     with open(path, "w") as f:
-        f.write((json.dumps({"prompt": PROMPT, "max_tokens": 20}) + "\n") * 3)
-    argv = main_args("--local", 4, "--worker-arg=--slots=2", "--prompts", path, "--parallel", 2)
+        f.writelines(json.dumps({"prompt": PROMPT, "max_tokens": n}) + "\n" for n in (20, 20, 150))
+    argv = main_args("--local", 4, "--worker-arg=--slots=2", "--prompts", path, "--parallel", 2, "--state-memory", "2304KiB")
     at = argv.index("--prompt")
     del argv[at:at + 2]
     p = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S)
     assert p.returncode == 0, p.stderr
     one, two, three = sorted(map(json.loads, p.stdout.splitlines()), key=lambda r: r["index"])
-    assert one["begun_loads"] == two["begun_loads"] == 0 and one["loads"] > 0, "two at once, which end in the same step"
+    assert one["begun_loads"] == two["begun_loads"] == 0 and one["loads"] > 0, (one, two)
     check_sums(three, "the third")
 
 
