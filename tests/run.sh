@@ -129,7 +129,8 @@ start_on_ptx() {
 	start "ptx faults" python3 tests/ptx_faults.py "$OD_PTX" "$B/tests" # the last one: the newest
 }
 
-# Races, accesses out of bounds and barriers that not all threads reach.
+# Races, accesses out of bounds and barriers that not all threads reach. The tools change each kernel that is loaded, so only those that
+# a test uses are.
 start_sanitizer() {
 	local tool found
 	found=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -137,7 +138,7 @@ start_sanitizer() {
 	for tool in memcheck racecheck synccheck; do
 		for t in $on_gpu; do
 			if [ -n "$found" ]; then
-				start "$tool unit:$t" "$found" --tool $tool --error-exitcode 9 --report-api-errors no "$B/tests/test_$t"
+				start "$tool unit:$t" env CUDA_MODULE_LOADING=LAZY "$found" --tool $tool --error-exitcode 9 --report-api-errors no "$B/tests/test_$t"
 			else
 				start "$tool unit:$t" echo "ok 1 - $tool # SKIP there is no compute-sanitizer for this GPU"
 			fi
