@@ -335,6 +335,8 @@ static void test_yarn(void **state)
 	assert_true(c.rope[0].beta_fast == 24 && c.rope[0].beta_slow == 2.5 && !c.rope[0].between);
 	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":false"));
 	assert_true(c.rope[0].between);
+	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":null")); /* not as if it were missing: transformers takes it for false */
+	assert_true(c.rope[0].between);
 	check_yarn(qwen3_30b_a3b, YARN(",\"attention_factor\":1.25"), 4, 1.25, plain);
 	check_yarn(qwen3_30b_a3b, YARN(",\"mscale\":0.5"), 4, 1.138629436111989, plain); /* both, or none counts */
 	/* (0.05 ln 4 + 1) / (0.025 ln 4 + 1); of scores only DeepSeek has a factor. */

@@ -234,7 +234,7 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "attention_factor", 0, 1e6, -1, &magnitude, where, p->err);
 	if (rc == OD_OK)
-		rc = od_json_bool_or(o, "truncate", true, &truncate, where, p->err);
+		rc = od_json_bool_or(o, "truncate", !json_is_null(json_object_get(o, "truncate")), &truncate, where, p->err); /* null: false */
 	if (rc != OD_OK)
 		return rc;
 	r->between = !truncate;
