@@ -38,18 +38,30 @@ static bool is_token_name(const char *name)
 	return n > n_end && strcmp(name + n - n_end, "_token") == 0;
 }
 
-static int add_tokens(struct odm_chat_template *t, json_t *config, struct od_err *err)
+/* all: each entry that is a token, whatever its name; else those that are called so. */
+static int add_tokens(struct odm_chat_template *t, json_t *from, bool all, struct od_err *err)
 {
 	const char *name;
 	json_t *v;
 
-	json_object_foreach(config, name, v) {
-		json_t *text = is_token_name(name) ? token_text(v) : NULL;
+	json_object_foreach(from, name, v) {
+		json_t *text = all || is_token_name(name) ? token_text(v) : NULL;
 
 		if (text != NULL && json_object_set(t->tokens, name, text) != 0)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for special tokens");
 	}
 	return OD_OK;
+}
+
+/* Those that only some models have (image_token ...) stand among the others, or in an object of their own. */
+static int add_all_tokens(struct odm_chat_template *t, json_t *config, struct od_err *err)
+{
+	static const char *const own[] = { "extra_special_tokens", "model_specific_special_tokens" };
+	int rc = add_tokens(t, config, false, err);
+
+	for (size_t i = 0; rc == OD_OK && i < sizeof(own) / sizeof(own[0]); i++)
+		rc = add_tokens(t, json_object_get(config, own[i]), true, err);
+	return rc;
 }
 
 /* ---- templates ---- */
@@ -130,7 +142,7 @@ static int read_config(struct odm_chat_template *t, const char *dir, const char 
 		return rc;
 	rc = parse_field(t, config, path, err);
 	if (rc == OD_OK && has_tokens)
-		rc = add_tokens(t, config, err);
+		rc = add_all_tokens(t, config, err);
 	json_decref(config);
 	return rc;
 }

@@ -66,6 +66,17 @@ def test_places():
                                                    "chat_template.jinja": "{{ bos_token }}"}), *args)
 
 
+def test_tokens_of_the_model():
+    """Tokens that only some models have may stand in objects of their own; a list there has no names."""
+    text = {"chat_template.jinja": "{{ bos_token }}{{ image_token }}{{ think }}|{{ boi_token }}"}
+    args = ["--messages", save(MESSAGES, at("m.json"))]
+    own = {"bos_token": "<s>", "extra_special_tokens": {"image_token": "<i>", "think": {"content": "<t>"}},
+           "model_specific_special_tokens": {"boi_token": "<b>", "n": 3}}
+    prints("<s><i><t>|<b>", "--checkpoint", checkpoint("own", dict(text, **{"tokenizer_config.json": own})), *args)
+    own = {"bos_token": "<s>", "extra_special_tokens": ["<i>"], "model_specific_special_tokens": None}
+    prints("<s>|", "--checkpoint", checkpoint("own", dict(text, **{"tokenizer_config.json": own})), *args)
+
+
 def test_named():
     """A list of templates: `tool_use` is for requests with tools."""
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools|length }}"},
