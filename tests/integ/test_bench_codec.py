@@ -3,6 +3,7 @@
 from cluster_util import pack, run_tests, test, tool
 import json
 import math
+import os
 
 CODECS = ["zstd-3", "raw", "zstd", "lz4", "planes"]
 SM_BITS = {"BF16": 8, "F16": 8, "F32": 24, "I8": 0}
@@ -59,6 +60,17 @@ def experts_of_a_pack():
     info = json.loads(tool("od-pack", "info", "--json", pack()).stdout)
     assert refs["BF16"]["weights"] == info["expert_weights"]
     assert math.isclose(rows["BF16", info["codec"], "scalar"]["bits_per_weight"], info["bits_per_weight"])
+
+
+@test
+def the_device_of_the_environment_plays_no_part():
+    """Codecs are the CPU's; on the device far, as on a GPU, weights could not be read."""
+    was = os.environ.get("OD_DEVICE")
+    os.environ["OD_DEVICE"] = "far"
+    try:
+        check(bench("--pack", pack(), "--cpu", "scalar", "--weights", 1), ["BF16"], ["scalar"])
+    finally:
+        os.environ.pop("OD_DEVICE") if was is None else os.environ.update(OD_DEVICE=was)
 
 
 @test

@@ -35,6 +35,17 @@ def every_source_form_and_number_of_threads():
 
 
 @test
+def the_device_of_the_environment_plays_no_part():
+    """Loads are timed on the CPU; to the device far, as to a GPU, threads could not read."""
+    was = os.environ.get("OD_DEVICE")
+    os.environ["OD_DEVICE"] = "far"
+    try:
+        assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
+    finally:
+        os.environ.pop("OD_DEVICE") if was is None else os.environ.update(OD_DEVICE=was)
+
+
+@test
 def past_the_page_cache_planes_only():
     with open(os.path.join(pack(), "experts.bin"), "rb") as f:
         try:

@@ -499,7 +499,7 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
 	if (rc == OD_OK)
-		rc = od_device_open(&b->device, NULL, OD_CPU_AUTO, 1, "od-bench", err);
+		rc = od_device_open(&b->device, "cpu", OD_CPU_AUTO, 1, "od-bench", err); /* whatever $OD_DEVICE says: threads read to its memory */
 	if (rc == OD_OK)
 		rc = open_packs(b, err);
 	if (rc == OD_OK)

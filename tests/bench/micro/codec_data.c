@@ -240,7 +240,7 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 	struct od_inflater *inf = NULL;
 	struct od_device *cpu;
 	struct od_buf *slot = NULL;
-	int rc = od_device_open(&cpu, NULL, OD_CPU_AUTO, 1, "od-bench", err);
+	int rc = od_device_open(&cpu, "cpu", OD_CPU_AUTO, 1, "od-bench", err); /* whatever $OD_DEVICE says: its weights are read here */
 
 	*d = (struct codec_data){ .dtype = dtype };
 	if (rc == OD_OK)
