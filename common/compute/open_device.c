@@ -24,7 +24,7 @@ static void *open_plugin(const char **path)
 	void *library = NULL;
 
 	*path = getenv("OD_CUDA_PLUGIN");
-	if (*path != NULL)
+	if (*path != NULL && **path != '\0') /* dlopen takes no name for the program itself */
 		return dlopen(*path, RTLD_NOW | RTLD_LOCAL);
 	*path = PLUGIN;
 	found[n > 0 ? n : 0] = '\0';

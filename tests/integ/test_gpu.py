@@ -236,6 +236,9 @@ def no_plugin_no_gpu():
     for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "cuda:0,", "cuda:,1", "cuda,1", "cuda:0,1,2,3,4,5,6,7,8":
         p = text("--resident", "--device", wrong, ok=False)
         assert "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
+    os.environ["OD_CUDA_PLUGIN"] = ""  # as if it were not set: the plugin beside the program, if there is one
+    p = text("--resident", "--device", "auto")
+    assert "computing on " in p.stderr and "another version" not in p.stderr, p
     os.environ["OD_CUDA_PLUGIN"] = "libc.so.6"
     p = text("--resident", "--device", "cuda", ok=False)
     assert p.returncode == 1 and "is of another version than this program" in p.stderr, p
