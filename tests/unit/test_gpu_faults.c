@@ -89,7 +89,13 @@ static void no_room_to_begin(void **state)
 	setenv("OD_GPU_BYTES", "1000000", 1);
 	assert_int_equal(od_device_open(&d, "cuda", OD_CPU_AUTO, 1, "test", &err), OD_ERR_NOMEM);
 	assert_null(d);
-	assert_says(&err, "cuda:0 emulated GPU: too little memory: 1000000 bytes free");
+	assert_says(&err, "cuda:0 emulated GPU: too little memory: 16777216 bytes needed, 1000000 bytes free");
+	setenv("OD_GPU_BYTES", "0x6000000", 1);
+	setenv("OD_GPU_PINNED_BYTES", "4", 1); /* of the host, that is */
+	assert_int_equal(od_device_open(&d, "cuda", OD_CPU_AUTO, 1, "test", &err), OD_ERR_NOMEM);
+	unsetenv("OD_GPU_PINNED_BYTES");
+	assert_null(d);
+	assert_says(&err, "cuda:0 emulated GPU: no host memory for copies: not even");
 }
 
 /* Experts of N and N, all with the same matrix. */

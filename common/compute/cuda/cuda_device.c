@@ -371,10 +371,16 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no event", c->base.name);
 	if (rc == OD_OK) {
 		c->scratch = gpu_alloc(c->gpu, OD_CUDA_SCRATCH_BYTES);
-		c->fault = gpu_alloc_host(c->gpu, sizeof(*c->fault));
+		if (c->scratch == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: too little memory: %" PRIu64 " bytes needed, %" PRIu64 " bytes free",
+				     c->base.name, (uint64_t)OD_CUDA_SCRATCH_BYTES, about.free_bytes);
 	}
-	if (rc == OD_OK && (c->scratch == NULL || c->fault == NULL))
-		rc = od_fail(err, OD_ERR_NOMEM, "%s: too little memory: %" PRIu64 " bytes free", c->base.name, about.free_bytes);
+	if (rc == OD_OK) {
+		c->fault = gpu_alloc_host(c->gpu, sizeof(*c->fault));
+		if (c->fault == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: no host memory for copies: not even %zu bytes, pinned", c->base.name,
+				     sizeof(*c->fault));
+	}
 	if (rc != OD_OK) {
 		free_device(&c->base);
 		return rc;
