@@ -136,6 +136,16 @@ static int check_cache_pages(struct odm_engine *e, struct od_err *err)
 	return OD_OK;
 }
 
+/* What may help if it does not fit. On a GPU a measurement may have chosen the larger form. */
+static const char *memory_advice(const struct odm_engine *e)
+{
+	if (e->opts.mode != ODM_RESIDENT)
+		return "try a smaller --ctx-size, --parallel or --prefix-cache-mib";
+	if (e->form == OD_FORM_PLAIN && od_pack_can_form(e->pack, OD_FORM_PLANES, NULL) == OD_OK)
+		return "--resident-form planes needs less; without --resident the experts stay on the workers";
+	return "without --resident the experts stay on the workers";
+}
+
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
  * before it is read, with the numbers. Then pages of ended texts. */
 static int choose_pages(struct odm_engine *e, struct od_err *err)
@@ -162,11 +172,9 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 		pages = least;
 	e->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
 	if (!od_add(need, e->n_pages * each, &need) || (have > 0 && need > have))
-		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available%s", od_pack_dir(e->pack),
+		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)", od_pack_dir(e->pack),
 			       od_format_bytes(need, a, sizeof(a)), od_device_memory_place(e->device, place, sizeof(place)),
-			       od_format_bytes(have, b, sizeof(b)),
-			       o->mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
-						       : " (try a smaller --ctx-size, --parallel or --prefix-cache-mib)");
+			       od_format_bytes(have, b, sizeof(b)), memory_advice(e));
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
 		cache = auto_items(have > need ? have - need : 0, each);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)

@@ -252,6 +252,12 @@ def too_little_memory_is_told():
         os.environ["OD_GPU_BYTES"] = str(mib << 20)
         p = text("--resident", "--device", "cuda", ok=False)
         assert p.returncode == 1 and told in p.stderr, p
+        p = text("--resident", "--device", "cuda", "--resident-form", "bf16", ok=False)
+        advised = "(--resident-form planes needs less; without --resident the experts stay on the workers)" in p.stderr
+        assert p.returncode == 1 and advised == (mib > 16), p
+        p = text("--resident", "--device", "cuda", "--resident-form", "planes", ok=False)
+        advised = "available (without --resident the experts stay on the workers)" in p.stderr
+        assert p.returncode == 1 and advised == (mib > 16), p
         if mib > 16:
             p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, ok=False)
             assert re.search(r"int8 model .* available on cuda:0 emulated GPU are \d+ bytes", p.stderr), p
