@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import time
 
 from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
 from serve_util import Server
@@ -323,6 +324,31 @@ def programs_say_how_much_of_the_card_they_have():
     d = Daemon("shadow", "--device", "cuda")
     assert float(says.search(d.text())[1]) > 16 and says.search(text("--resident", "--device", "cuda").stderr), d.text()
     d.kill()
+
+
+def buffers_of(process):
+    """How many buffers of the emulated GPU there are, and some stacks: a page that cannot be read is behind each."""
+    with open(f"/proc/{process.pid}/maps") as f:
+        pages = [line.split()[0].split("-") for line in f if " ---p " in line]
+    return sum(int(end, 16) - int(begin, 16) == 4096 for begin, end in pages)
+
+
+@test
+@emulated
+def a_cache_that_does_not_fit_takes_no_memory():
+    """A plan's buffers are of no use if there is memory for some of them only; graphs and other programs need what they took."""
+    want = text("--resident", "--cpu", "scalar").stdout
+    os.environ["OD_GPU_BYTES"] = str(30 << 20)
+    worker = Daemon("worker", "--device", "cuda", "--resident-form", "planes", "--cache-mib", 20, "--slots", 2)
+    os.environ.pop("OD_GPU_BYTES")
+    before = buffers_of(worker.process)
+    assert text("--workers", hosts_file([worker])).stdout == want
+    assert "the cache stays as it is: buffer " in worker.text() and " 0 MiB free" in worker.text(), worker.text()
+    end = time.monotonic() + 60  # the last plan may still be under way
+    while buffers_of(worker.process) > before + 5 and time.monotonic() < end:
+        time.sleep(0.1)
+    assert buffers_of(worker.process) <= before + 5, (before, buffers_of(worker.process))
+    worker.kill()
 
 
 @test

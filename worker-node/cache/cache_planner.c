@@ -121,8 +121,10 @@ static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, co
 		return OD_OK;
 	odw_planner_bufs(&p->o, plan, n);
 	rc = odw_bufs_grow(p->o.bufs, n, err);
-	if (rc != OD_OK)
+	if (rc != OD_OK) {
+		(void)shrink_to(p, &both); /* those that could be made are of no use, and took the last of the memory */
 		return rc;
+	}
 	p->plan = *plan;
 	if (!u->begun)
 		return begin_cache(&p->o, u, plan, err);
