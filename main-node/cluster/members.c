@@ -20,6 +20,7 @@
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
 #define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
+#define LOOK_UP_AGAIN_NS (5 * OD_NS_PER_S) /* the name of a host that is not connected */
 #define EXILE_S 5 /* of one that was distrusted; doubled each time in a row, for each may cost a step 3 s */
 #define MAX_STRIKES 6
 
@@ -360,11 +361,23 @@ static void on_garbage(void *arg, const struct od_route *route, const struct od_
 	od_log_limited(OD_LOG_WARN, "%s:%u sent a malformed message: %s", m->host.host, m->host.port, why->msg);
 }
 
+/* What connects to the old address starts again. */
+static void set_address(struct member *m, const char *address)
+{
+	if (strcmp(m->address, address) == 0)
+		return;
+	if (m->state != M_CLOSED) {
+		drop(m, 0, "its name has another address now");
+		m->told = false;
+	}
+	snprintf(m->address, sizeof(m->address), "%s", address);
+}
+
 static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
 {
 	struct member *m = lookup->data;
 	const struct addrinfo *best = list;
-	char why[160];
+	char address[sizeof(m->address)] = "", why[160];
 
 	m->looking_up = false;
 	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
@@ -372,12 +385,16 @@ static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *li
 			best = a;
 	}
 	if (status == 0 && best != NULL)
-		status = getnameinfo(best->ai_addr, best->ai_addrlen, m->address, sizeof(m->address), NULL, 0,
-				     NI_NUMERICHOST);
+		status = getnameinfo(best->ai_addr, best->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
 	uv_freeaddrinfo(list);
-	if (status == 0)
+	if (m->ms->stopping || m->state == M_READY)
 		return;
-	m->address[0] = '\0';
+	if (status == 0) {
+		set_address(m, address);
+		return;
+	}
+	if (m->address[0] != '\0')
+		return; /* without its name server, too, a host is mostly where it was */
 	m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 	snprintf(why, sizeof(why), "cannot resolve its name (%s)", uv_strerror(status));
 	set_why(m, why);
@@ -389,9 +406,18 @@ static void look_up(struct member *m)
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 
 	m->lookup.data = m;
+	m->looked_up_ns = od_now_ns();
 	m->looking_up = uv_getaddrinfo(m->ms->loop, &m->lookup, on_address, m->host.host, NULL, &hints) == 0;
 	if (!m->looking_up)
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+}
+
+/* A host that is away may come back with another address. */
+static void look_up_again(struct member *m, uint64_t now)
+{
+	if (m->address[0] != '\0' && strcmp(m->address, m->host.host) != 0 && !m->looking_up && !m->retired &&
+	    now - m->looked_up_ns > LOOK_UP_AGAIN_NS)
+		look_up(m);
 }
 
 /* Two names of one address: the second would be refused for ever, for it is us that the daemon serves. */
@@ -538,6 +564,8 @@ static void check_connecting(struct member *m, uint64_t now)
 
 static void tick_member(struct member *m, uint64_t now, bool ping)
 {
+	if (m->state != M_READY)
+		look_up_again(m, now);
 	switch (m->state) {
 	case M_CLOSED:
 		if (now >= m->retry_ns && !m->retired)

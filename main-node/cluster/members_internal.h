@@ -27,8 +27,8 @@ struct member {
 	struct od_uv_socket *socket;
 	void *watched, *handshake; /* the ZeroMQ socket that is not ready yet, and its watch; NULL: none */
 	uint64_t session, last_session, ping;
-	uint64_t since_ns, retry_ns;
-	char address[100]; /* numeric, once resolved */
+	uint64_t since_ns, retry_ns, looked_up_ns;
+	char address[100]; /* numeric, once resolved; looked up again while it is not connected */
 	uv_getaddrinfo_t lookup;
 	bool looking_up;
 	_Atomic unsigned strikes; /* times distrusted since it last answered a RUN; reset by the engine thread */

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Several hosts: network namespaces on a bridge. Daemons and main without keys (test_keys.py has them), main with the
-hosts file; then a cable is pulled. Needs root."""
+hosts file; then a cable is pulled, and a host gets another address. Needs root."""
 import json
 import os
+import shutil
 import subprocess
 import time
 
@@ -96,6 +97,41 @@ def a_cable_is_pulled_and_put_back():
     assert main.returncode == 0, err
     for n in nodes:
         n.kill()
+
+
+@test
+def a_name_with_another_address_is_found():
+    folder = f"/etc/netns/{lan().name('main')}"  # its files lie over those of /etc for programs in this namespace
+    os.makedirs(folder)
+    try:
+        def name(last):
+            with open(f"{folder}/hosts", "w") as f:
+                f.write(f"{NET}.{last} worker.test\n")
+
+        name(11)
+        workers = [Node("w0", "worker"), Node("w1", "worker")]
+        path = os.path.join(TMP, "lan-names.txt")
+        with open(path, "w") as f:
+            f.write(f"worker.test\n{NET}.12\n")
+        main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
+                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        ask(main)
+        assert answer(main)["workers"] == 2
+        workers.pop(0).kill()
+        name(13)
+        workers.append(Node("w2", "worker"))
+        deadline = time.monotonic() + HANG_S
+        ask(main)
+        while answer(main)["workers"] != 2:
+            assert time.monotonic() < deadline, "the worker was never found"
+            time.sleep(0.1)
+            ask(main)
+        out, err = main.communicate(timeout=HANG_S)
+        assert main.returncode == 0, err
+        for n in workers:
+            n.kill()
+    finally:
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
