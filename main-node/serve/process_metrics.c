@@ -51,6 +51,16 @@ static double seconds(clockid_t clock)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Read once: two clocks never give the same difference twice, and to Prometheus each other value is a restart. */
+static double start_time(void)
+{
+	static double start;
+
+	if (start == 0)
+		start = seconds(CLOCK_REALTIME) - seconds(CLOCK_BOOTTIME) + start_after_boot();
+	return start;
+}
+
 void odm_metrics_write_process(struct od_strbuf *out)
 {
 	struct rlimit files = { 0 };
@@ -61,6 +71,5 @@ void odm_metrics_write_process(struct od_strbuf *out)
 	odm_metrics_gauge(out, "process_resident_memory_bytes", "Resident memory of od-main.", (double)od_rss_bytes());
 	odm_metrics_gauge(out, "process_open_fds", "Open file descriptors of od-main.", open_descriptors());
 	odm_metrics_gauge(out, "process_max_fds", "Limit of its open file descriptors.", (double)files.rlim_cur);
-	odm_metrics_gauge(out, "process_start_time_seconds", "Start of od-main, in seconds since 1970.",
-			  seconds(CLOCK_REALTIME) - seconds(CLOCK_BOOTTIME) + start_after_boot());
+	odm_metrics_gauge(out, "process_start_time_seconds", "Start of od-main, in seconds since 1970.", start_time());
 }

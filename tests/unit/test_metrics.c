@@ -227,12 +227,31 @@ static void the_process_is_shown(void **state)
 	od_strbuf_fini(&out);
 }
 
+/* Another value would be a restart. */
+static void the_start_does_not_change(void **state)
+{
+	double first = 0;
+
+	(void)state;
+	for (int i = 0; i < 1000; i++) {
+		struct od_strbuf out = { 0 };
+		double start;
+
+		odm_metrics_write_process(&out);
+		start = value_of(out.text, "\nprocess_start_time_seconds ");
+		od_strbuf_fini(&out);
+		first = i == 0 ? start : first;
+		assert_true(start == first);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_counter_is_shown_once), cmocka_unit_test(names_say_kind_and_unit),
 		cmocka_unit_test(texts_are_counted),	       cmocka_unit_test(a_report_is_shown),
 		cmocka_unit_test(daemons_have_labels),	       cmocka_unit_test(the_process_is_shown),
+		cmocka_unit_test(the_start_does_not_change),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
