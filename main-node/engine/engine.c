@@ -136,14 +136,18 @@ static int check_cache_pages(struct odm_engine *e, struct od_err *err)
 	return OD_OK;
 }
 
-/* What may help if it does not fit. On a GPU a measurement may have chosen the larger form. */
+static bool has_smaller_form(const struct odm_engine *e)
+{
+	return e->opts.mode == ODM_RESIDENT && e->form == OD_FORM_PLAIN && od_pack_can_form(e->pack, OD_FORM_PLANES, NULL) == OD_OK;
+}
+
+/* What may help if it does not fit. */
 static const char *memory_advice(const struct odm_engine *e)
 {
 	if (e->opts.mode != ODM_RESIDENT)
 		return "try a smaller --ctx-size, --parallel or --prefix-cache-mib";
-	if (e->form == OD_FORM_PLAIN && od_pack_can_form(e->pack, OD_FORM_PLANES, NULL) == OD_OK)
-		return "--resident-form planes needs less; without --resident the experts stay on the workers";
-	return "without --resident the experts stay on the workers";
+	return has_smaller_form(e) ? "--resident-form planes needs less; without --resident the experts stay on the workers" :
+				     "without --resident the experts stay on the workers";
 }
 
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
@@ -182,6 +186,20 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
 	e->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	return check_cache_pages(e, err);
+}
+
+/* The form of experts is the faster one only if the model fits with it. */
+static int choose_memory(struct odm_engine *e, struct od_err *err)
+{
+	int rc = choose_pages(e, err);
+
+	if (rc != OD_ERR_NOMEM || e->opts.form != OD_FORM_AUTO || !has_smaller_form(e))
+		return rc;
+	e->form = OD_FORM_PLANES;
+	rc = choose_pages(e, err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model would not fit");
+	return rc;
 }
 
 int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err)
@@ -366,7 +384,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	check_cache(e);
-	rc = choose_pages(e, err);
+	rc = choose_memory(e, err);
 	if (rc != OD_OK)
 		return rc;
 	if (od_pack_tokenizer_path(e->pack) != NULL) {

@@ -266,6 +266,11 @@ def too_little_memory_is_told():
             p = tool("od-worker", "--pack", pack(), "--device", "cuda", "--port", 0, "--resident-form", "bf16", ok=False)
             assert re.search(r"64 slots do not fit \(see --memory-limit and --slots\): buffer \d+ of 64: cuda:0 emulated GPU: no memory for "
                              r"an expert: 1 MiB needed, 0 MiB free", p.stderr), p
+    os.environ["OD_GPU_BYTES"] = str(74 << 20)  # of both forms planes fit, whichever is measured to be faster
+    assert not text("--resident", "--device", "cuda", "--resident-form", "bf16", ok=False).stdout
+    p = text("--resident", "--device", "cuda")
+    smaller = "experts stay compressed in memory: as BF16 the model would not fit" in p.stderr
+    assert p.stdout == text("--resident", "--cpu", "scalar").stdout and smaller == ("experts stay in memory as bf16" in p.stderr), p
     os.environ.pop("OD_GPU_BYTES")
     p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, "--memory-limit", "1MiB", ok=False)
     assert "--memory-limit is 1048576 bytes" in p.stderr, p
