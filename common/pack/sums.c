@@ -20,6 +20,7 @@ const struct od_small_file od_small_files[] = {
 	{ "config.json", true, true, 2 },
 	{ "generation_config.json", false, true, 3 },
 	{ "model.json", true, false, 4 },
+	{ "special_tokens_map.json", false, true, 11 },
 	{ "tiktoken.model", false, true, 9 },
 	{ "tokenizer.json", false, true, 5 },
 	{ "tokenizer.model", false, true, 10 },
