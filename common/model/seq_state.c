@@ -232,16 +232,15 @@ int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, ui
 	return rc;
 }
 
-static struct od_ref snapshot_on(const struct od_state_pool *p, unsigned card, uint32_t snapshot)
+struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, unsigned card, uint32_t snapshot)
 {
 	assert(snapshot < p->n_snapshots);
 	return od_buf_ref(p->snapshots[card], snapshot * p->card_fixed[card]);
 }
 
-struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot)
+uint64_t od_state_pool_card_bytes(const struct od_state_pool *p, unsigned card)
 {
-	assert(p->card_fixed[0] == p->fixed_bytes);
-	return snapshot_on(p, 0, snapshot);
+	return p->card_fixed[card];
 }
 
 void od_state_pool_free(struct od_state_pool *p)
@@ -623,7 +622,7 @@ void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot)
 	s->kept[0].length = s->length;
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		if (s->pool->fixed[i] != NULL)
-			copy_fixed(s, i, snapshot_on(s->pool, i, snapshot));
+			copy_fixed(s, i, od_state_pool_snapshot(s->pool, i, snapshot));
 }
 
 void od_seq_state_mark(struct od_seq_state *s, uint32_t length, uint32_t snapshot)
@@ -644,7 +643,8 @@ bool od_seq_state_mark_of(const struct od_seq_state *s, uint32_t layer, uint32_t
 	if (i >= s->n_marks)
 		return false;
 	*length = s->mark[i].length;
-	*to = od_ref_at(snapshot_on(s->pool, s->pool->layer[layer].card, s->mark[i].snapshot), s->pool->layer[layer].fixed_at);
+	*to = od_ref_at(od_state_pool_snapshot(s->pool, s->pool->layer[layer].card, s->mark[i].snapshot),
+			s->pool->layer[layer].fixed_at);
 	return true;
 }
 

@@ -41,8 +41,9 @@ OD_MUST_CHECK int od_state_pool_new(struct od_state_pool **out, struct od_device
 OD_MUST_CHECK int od_state_pool_set_copies(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
 /* Once: room for n snapshots of fixed state, od_state_pool_fixed_bytes each. */
 OD_MUST_CHECK int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, uint32_t n, struct od_err *err);
-/* Its place; only on a device of one card. */
-struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, uint32_t snapshot);
+/* The part of a snapshot that a card has, and its bytes: of the card's layers, in order. */
+struct od_ref od_state_pool_snapshot(const struct od_state_pool *p, unsigned card, uint32_t snapshot);
+uint64_t od_state_pool_card_bytes(const struct od_state_pool *p, unsigned card);
 void od_state_pool_free(struct od_state_pool *p); /* NULL ok */
 /* True: the pool's layout is the one of this configuration. */
 bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *cfg);

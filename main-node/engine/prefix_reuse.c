@@ -33,13 +33,11 @@ static int open_files(struct odm_engine *e, struct od_err *err)
 		.kind = { .profile = e->opts.profile, .kernel_class = od_device_kernel_class(e->device, e->opts.profile),
 			  .mixed = e->opts.mixed, .config = e->config },
 		.pool = e->state,
+		.device = e->device,
 		.limit_bytes = FILES_PER_MEMORY * (e->cache_pages * odm_page_bytes(e) +
 						   e->n_snapshots * od_state_pool_fixed_bytes(e->state)),
 	};
 
-	if (!od_state_pool_mapped(e->state))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "--prefix-cache: the KV cache is in the memory of device %s, where files cannot be "
-			       "read to; leave it out", od_device_name(e->device));
 	od_pack_fingerprint_bytes(e->pack, o.kind.fingerprint);
 	return odm_prefix_store_open(&e->reuse.store, &o, err);
 }

@@ -49,17 +49,18 @@ struct odm_prefix_read {
 	bool ended, closed;
 };
 
-/* A stream of a layer in the pool. */
+/* Of a page: a stream of a layer. Of a snapshot: what a card has of it. */
 struct part {
-	uint8_t *pages;
-	size_t page_bytes;
+	struct od_ref first; /* in the pool: that of page, or snapshot, 0 */
+	size_t each_bytes;
 };
 
 struct odm_prefix_store {
 	struct odm_prefix_folder folder;
 	struct od_state_pool *pool;
-	struct part *part;
-	size_t n_parts;
+	struct od_device *device;
+	struct part *part[ODM_N_PREFIX_WHAT];
+	size_t n_parts[ODM_N_PREFIX_WHAT];
 	pthread_t writer, reader;
 	bool has_writer, has_reader;
 	/* The writer's. */
@@ -83,40 +84,63 @@ static bool has_state(const struct odm_prefix_store *s)
 	return s->folder.id[ODM_PREFIX_STATE].rows_bytes > 0;
 }
 
-/* Lock held, so that the page, or the snapshot, stays what it is. */
-static void copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what what, uint32_t i, uint8_t *rows, bool to_pool)
+/* Lock held, so that the page, or the snapshot, stays what it is. False: the device has failed, and the target may hold anything. */
+static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what what, uint32_t i, uint8_t *rows, bool to_pool)
 {
-	const struct part state = { .page_bytes = s->folder.id[ODM_PREFIX_STATE].rows_bytes,
-				    .pages = what == ODM_PREFIX_STATE ? od_ref_map(od_state_pool_snapshot(s->pool, 0)) : NULL };
-	const struct part *part = what == ODM_PREFIX_STATE ? &state : s->part;
-	const size_t n = what == ODM_PREFIX_STATE ? 1 : s->n_parts;
+	const uint64_t errors = od_device_load_errors(s->device);
+	struct od_err err;
 
-	for (size_t k = 0; k < n; k++) {
-		uint8_t *at = part[k].pages + i * part[k].page_bytes;
+	for (size_t k = 0; k < s->n_parts[what]; k++) {
+		const struct part *part = &s->part[what][k];
+		const struct od_ref at = od_ref_at(part->first, (uint64_t)i * part->each_bytes);
 
-		memcpy(to_pool ? at : rows, to_pool ? rows : at, part[k].page_bytes);
-		rows += part[k].page_bytes;
+		if (to_pool)
+			od_device_put(s->device, OD_QUEUE_LOADS, at, rows, part->each_bytes);
+		else
+			od_device_get(s->device, OD_QUEUE_LOADS, rows, at, part->each_bytes);
+		rows += part->each_bytes;
 	}
+	if (od_device_wait(s->device, OD_QUEUE_LOADS, od_device_ticket(s->device, OD_QUEUE_LOADS), &err) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "prefix cache: %s", err.msg);
+		return false;
+	}
+	return od_device_load_errors(s->device) == errors; /* the other thread's wait may have reported an error of this copy */
+}
+
+static void add_part(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
+{
+	s->part[what][s->n_parts[what]++] = (struct part){ first, each_bytes };
 }
 
 static int list_parts(struct odm_prefix_store *s, const struct od_config *c, struct od_err *err)
 {
 	size_t sum = 0;
 
-	s->part = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(*s->part));
-	if (s->part == NULL)
+	s->part[ODM_PREFIX_PAGE] = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(struct part));
+	s->part[ODM_PREFIX_STATE] = calloc(OD_MAX_CARDS, sizeof(struct part));
+	if (s->part[ODM_PREFIX_PAGE] == NULL || s->part[ODM_PREFIX_STATE] == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
 	for (uint32_t l = 0; l < c->n_layers; l++) {
 		struct od_stream stream[OD_MAX_STREAMS];
 		const uint32_t n = od_state_pool_streams(s->pool, l, stream);
 
 		for (uint32_t i = 0; i < n; i++) {
-			s->part[s->n_parts++] = (struct part){ od_ref_map(stream[i].pages), stream[i].page_bytes };
+			add_part(s, ODM_PREFIX_PAGE, stream[i].pages, stream[i].page_bytes);
 			sum += stream[i].page_bytes;
 		}
 	}
 	assert(sum == s->folder.id[ODM_PREFIX_PAGE].rows_bytes);
+	for (unsigned i = 0; has_state(s) && i < od_device_cards(s->device); i++) {
+		if (od_state_pool_card_bytes(s->pool, i) > 0)
+			add_part(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0), od_state_pool_card_bytes(s->pool, i));
+	}
 	return OD_OK;
+}
+
+/* The engine thread's: what the store's threads copy from now on, they copy after all that the device was given to compute until now. */
+static void follow_compute(const struct odm_prefix_store *s)
+{
+	od_device_after(s->device, OD_QUEUE_LOADS, OD_QUEUE_COMPUTE, od_device_ticket(s->device, OD_QUEUE_COMPUTE));
 }
 
 /* ---- Writing ---- */
@@ -138,15 +162,13 @@ static int64_t now_us(void)
 	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* False: the page, or its snapshot, is not there, or holds something else by now. */
+/* False: the page, or its snapshot, is not there, or holds something else by now; or it cannot be copied. */
 static bool take_rows(struct odm_prefix_store *s, const struct save *v, enum odm_prefix_what what, uint32_t page)
 {
 	bool there;
 
 	pthread_mutex_lock(&s->lock);
-	there = v->at[what][page] != NONE;
-	if (there)
-		copy_rows(s, what, v->at[what][page], odm_prefix_file_rows(s->write_buf, page), false);
+	there = v->at[what][page] != NONE && copy_rows(s, what, v->at[what][page], odm_prefix_file_rows(s->write_buf, page), false);
 	pthread_mutex_unlock(&s->lock);
 	return there;
 }
@@ -283,6 +305,7 @@ void odm_prefix_store_save(struct odm_prefix_store *s, bool is_long, const int32
 	v->at[ODM_PREFIX_STATE] = state != NULL ? copy_array(state, n_pages, sizeof(*state)) : NULL;
 	v->text = copy_array(text, (size_t)n_pages * OD_KV_PAGE, sizeof(*v->text));
 	if (v->at[ODM_PREFIX_PAGE] != NULL && v->text != NULL) {
+		follow_compute(s);
 		pthread_mutex_lock(&s->lock);
 		if (s->n_saves < MAX_SAVES) {
 			*s->last_save = v;
@@ -365,9 +388,9 @@ static bool read_rows(struct odm_prefix_store *s, struct odm_prefix_read *r, enu
 	bool more = read_file(s, r, what, i, key, buf);
 
 	pthread_mutex_lock(&s->lock);
-	more = more && !r->closed && !s->stopping;
+	more = more && !r->closed && !s->stopping &&
+	       copy_rows(s, what, what == ODM_PREFIX_STATE ? r->state : r->page[i], odm_prefix_file_rows(buf, i), true);
 	if (more) {
-		copy_rows(s, what, what == ODM_PREFIX_STATE ? r->state : r->page[i], odm_prefix_file_rows(buf, i), true);
 		r->at = i + 1;
 		r->has_state = what == ODM_PREFIX_STATE;
 		r->progress_ns = od_now_ns();
@@ -476,6 +499,7 @@ struct odm_prefix_read *odm_prefix_store_read(struct odm_prefix_store *s, bool i
 		free_read(r);
 		return NULL;
 	}
+	follow_compute(s);
 	pthread_mutex_lock(&s->lock);
 	*s->last_read = r;
 	s->last_read = &r->next;
@@ -581,6 +605,7 @@ int odm_prefix_store_open(struct odm_prefix_store **out, const struct odm_prefix
 	pthread_cond_init(&s->news, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	s->pool = o->pool;
+	s->device = o->device;
 	s->last_save = &s->first_save;
 	s->last_read = &s->first_read;
 	rc = open_store(s, o, err);
@@ -610,6 +635,7 @@ void odm_prefix_store_close(struct odm_prefix_store *s)
 	pthread_mutex_destroy(&s->lock);
 	odm_prefix_folder_fini(&s->folder);
 	free(s->write_buf);
-	free(s->part);
+	for (int what = 0; what < ODM_N_PREFIX_WHAT; what++)
+		free(s->part[what]);
 	free(s);
 }

@@ -6,7 +6,7 @@
  * rest is computed. Files are used like the cache's pages: the least recently used go when the folder has reached its limit
  * (prefix_folder.h). Snapshots count as used a second before their pages, so they go first.
  * is_long: of od_seq_state_is_long. state: snapshots of the pool, by page; ODM_NO_SNAPSHOT where there is none.
- * The pool's memory must be mapped: the threads copy rows and snapshots from and to it, under the lock.
+ * The threads copy rows and snapshots from and to the pool's memory under the lock, on the device's load queue.
  * Thread: the engine thread. Owner: the engine; closed when no read is open, and before the pool. */
 #ifndef ODM_PREFIX_STORE_H
 #define ODM_PREFIX_STORE_H
@@ -21,6 +21,7 @@ struct odm_prefix_store_opts {
 	const char *dir;
 	struct odm_prefix_kind kind; /* with fixed state, the pool has room for snapshots */
 	struct od_state_pool *pool;
+	struct od_device *device; /* the pool's */
 	uint64_t limit_bytes; /* of all files; the store takes less if the disk is nearly full */
 };
 

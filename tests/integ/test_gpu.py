@@ -290,6 +290,24 @@ def caches_take_what_the_gpu_has_free():
     os.environ.pop("OD_GPU_BYTES")
 
 
+@test
+def files_of_the_prefix_cache_are_for_any_device():
+    """A text whose first page, and recurrent state, another device has computed, is the text of the CPU alone."""
+    several = "cuda:0,1" if EMULATED else "cuda"
+    ids = [(7 * i * i + 3 * i) % 251 for i in range(100)]
+    for name in "deepseek_v2_lite", "qwen3_moe_window", "qwen3_next_plain":
+        want = None
+        for n, devices in enumerate((("cpu", "cuda"), ("cuda", several), (several, "cpu"))):
+            for device in devices:
+                s = Server("--device", device, "--prefix-cache", os.path.join(TMP, f"{name}-{n}"), pack_dir=family(name))
+                o = s.complete(ids, 12, temperature=0, logprobs=2)
+                restored = s.metric("od_main_restored_prompt_tokens_total")
+                assert restored == (0 if device == devices[0] else 64), (name, devices, device, restored, s.log)
+                want = want or o["choices"]
+                assert o["choices"] == want, (name, devices, device, o, want)
+                assert s.stop() == 0, s.log
+
+
 def needed_bytes(program, *args):
     p = tool(program, "--pack", pack(), "--port", 0, "--memory-limit", "1MiB", *args, ok=False)
     return int(re.search(r"needs? (\d+) bytes", p.stderr)[1])

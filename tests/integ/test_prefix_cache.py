@@ -17,7 +17,6 @@ from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
 PAGE = 64
-FAR = os.environ.get("OD_DEVICE") == "far"
 STORY = ("Once upon a time there was a king who had three sons, of whom two were clever and wise, but the third did not "
          "speak much, and was simple, and was called the Simpleton. When the king had become old and weak, and was thinking of his end, "
          "he did not know which of his sons should inherit the kingdom after him. Then he said to them: Go forth, and he who "
@@ -75,11 +74,6 @@ def folder(name):
 
 def files(path):
     return sorted(os.path.join(path, f) for f in os.listdir(path) if f.endswith(".kv"))
-
-
-def need_files():
-    if FAR:
-        raise Skip("files need memory that the host can reach")
 
 
 # ---- Memory ----
@@ -196,18 +190,17 @@ def qwen3_next():
 @test
 def recurrent_state_is_shared_where_texts_part():
     want = Server("--prefix-cache-mib", 0, pack_dir=qwen3_next())
-    where = None if FAR else folder("recurrent")
-    files_too = [] if FAR else ["--prefix-cache", where]
+    where = folder("recurrent")
     for mode in ("--resident",), ("--local", "2"):
         begin = mode[0] + STORY
-        server = Server(*files_too, pack_dir=qwen3_next(), mode=mode)
+        server = Server("--prefix-cache", where, pack_dir=qwen3_next(), mode=mode)
         seen = talk(server, want, begin=begin)
         print("#", *mode, "cached, same begin, prompt:", seen, flush=True)
         # Such answers are noise, and are tokenised anew in another way.
         assert seen[0][0] == 0 and all(cached >= (n - 1) // PAGE * PAGE > 0 for (_, _, n), (cached, _, _) in zip(seen, seen[1:]))
         assert talk(server, want, begin=begin)[0][0] >= 2 * PAGE
         assert server.stop() == 0, server.log
-        for flipped in [] if FAR else (False, True):
+        for flipped in False, True:
             states = sorted(os.path.join(where, f) for f in os.listdir(where) if f.endswith(".fs"))
             assert states, os.listdir(where)
             for f in states if flipped else []:
@@ -216,7 +209,7 @@ def recurrent_state_is_shared_where_texts_part():
                     byte = b.read(1)
                     b.seek(-1, 1)
                     b.write(bytes([byte[0] ^ 4]))
-            server = Server(*files_too, pack_dir=qwen3_next(), mode=mode)
+            server = Server("--prefix-cache", where, pack_dir=qwen3_next(), mode=mode)
             seen = talk(server, want, begin=begin)
             print("#", *mode, "after a restart, flipped" if flipped else "after a restart:", seen, flush=True)
             assert (seen[0][0] == 0) == flipped, seen
@@ -230,7 +223,6 @@ def recurrent_state_is_shared_where_texts_part():
 
 @test
 def a_restart_forgets_nothing():
-    need_files()
     where = os.path.join(folder("restart"), "made", "here")
     for mode in ("--resident",), ("--local", "2"):
         server = Server("--prefix-cache", where, mode=mode)
@@ -248,7 +240,6 @@ def a_restart_forgets_nothing():
 
 @test
 def sixteen_at_once_after_a_restart():
-    need_files()
     where = folder("many")
     prompts = [STORY + f"There were {i} of them. " + STORY for i in range(16)]
     reference = cold()
@@ -275,7 +266,6 @@ def filled(name):
 
 @test
 def a_flipped_bit_gives_the_cold_answer():
-    need_files()
     where = filled("bit")
     rng = random.Random(1)
     n = len(files(where))
@@ -298,7 +288,6 @@ def a_flipped_bit_gives_the_cold_answer():
 
 @test
 def files_that_are_cut_or_gone_are_no_trouble():
-    need_files()
     where = filled("cut")
     for change in (lambda f: os.truncate(f, 0)), (lambda f: os.truncate(f, 1000)), os.unlink, \
                   (lambda f: shutil.copy(files(where)[0], f) if f != files(where)[0] else None):
@@ -317,7 +306,6 @@ def files_that_are_cut_or_gone_are_no_trouble():
 
 @test
 def files_of_another_model_go():
-    need_files()
     where = filled("model")
     other = os.path.join(TMP, "fine.pack")
     tool("od-pack", "deploy/models/talebook-fine", other)
@@ -339,7 +327,6 @@ def files_of_another_model_go():
 
 @test
 def a_full_disk_costs_only_the_files():
-    need_files()
     where = folder("full")
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", where], capture_output=True).returncode != 0:
         raise Skip("no file system may be mounted here")
@@ -367,7 +354,6 @@ def a_full_disk_costs_only_the_files():
 
 @test
 def a_folder_that_others_can_read_is_refused():
-    need_files()
     where = folder("open")
     os.chmod(where, 0o755)
     p = subprocess.run([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--listen", "127.0.0.1:0",

@@ -601,7 +601,7 @@ static void check_marks(struct engine *e, const float *plain, char *const *state
 
 			if (mark[i] > first + right)
 				continue;
-			got = copy_at(e->device, od_state_pool_snapshot(e->state, i), bytes);
+			got = copy_at(e->device, od_state_pool_snapshot(e->state, 0, i), bytes);
 			assert_memory_equal(got, states[mark[i]], bytes);
 			free(got);
 			checked++;

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/compute/device_internal.h"
 #include "main-node/engine/prefix_store.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/state_util.h"
@@ -246,22 +247,17 @@ static void assert_rows(const struct od_seq_state *s, uint32_t begin, uint32_t e
 
 static int try_open(struct world *w, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
 {
-	const struct odm_prefix_store_opts o = { .dir = dir, .kind = kind_of(model), .pool = w->pool, .limit_bytes = limit };
+	const struct odm_prefix_store_opts o = { .dir = dir, .kind = kind_of(model), .pool = w->pool, .device = device, .limit_bytes = limit };
 
 	return odm_prefix_store_open(&w->store, &o, err);
 }
 
-/* False: this device's memory is not mapped, which the engine refuses. */
-static bool open_world(struct world *w, const char *dir, uint8_t model, uint64_t limit)
+static void open_world(struct world *w, const char *dir, uint8_t model, uint64_t limit)
 {
 	struct od_err err = { 0 };
 
 	*w = (struct world){ 0 };
 	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err), &err);
-	if (!od_state_pool_mapped(w->pool)) {
-		od_state_pool_free(w->pool);
-		return false;
-	}
 	w->from = open_seq(w->pool);
 	w->to = open_seq(w->pool);
 	fill(w->from);
@@ -269,7 +265,6 @@ static bool open_world(struct world *w, const char *dir, uint8_t model, uint64_t
 		must(od_state_pool_set_snapshots(w->pool, device, SNAPSHOTS, &err), &err);
 	od_seq_state_reserve(w->to, CTX);
 	must(try_open(w, dir, model, limit, &err), &err);
-	return true;
 }
 
 static void close_world(struct world *w)
@@ -348,8 +343,7 @@ static void test_comes_back(void **state)
 	struct stat st;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, 3);
 	save(&w, 5);
 	close_world(&w); /* writes what waits */
@@ -362,16 +356,72 @@ static void test_comes_back(void **state)
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(st.st_size, FILE_BYTES(4));
 
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	assert_int_equal(restore(&w, 0, 4), 4);
 	assert_rows(w.to, 0, 4);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	assert_int_equal(restore(&w, 2, PAGES), 5);
 	assert_rows(w.to, 2, 5);
 	text[3 * OD_KV_PAGE]++; /* another text from the fourth page on */
 	assert_int_equal(restore(&w, 0, PAGES), 3);
 	text[3 * OD_KV_PAGE]--;
+	close_world(&w);
+}
+
+/* A device that refuses the n-th copy from now on; another thread's wait takes the error. */
+static const struct od_device_ops *real;
+static _Atomic int until_refused;
+
+static void refuse(struct od_device *d)
+{
+	if (atomic_fetch_sub(&until_refused, 1) == 1)
+		atomic_fetch_add(&d->load_errors, 1);
+}
+
+static void refused_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
+{
+	refuse(d);
+	real->put(d, q, to, from, n);
+}
+
+static void refused_get(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n)
+{
+	refuse(d);
+	real->get(d, q, to, from, n);
+}
+
+/* A page has four copies. */
+static void test_refused_copies(void **state)
+{
+	const char *dir = temp_path("refused");
+	struct od_device_ops refusing;
+	struct world w;
+
+	(void)state;
+	real = device->ops;
+	refusing = *real;
+	refusing.put = refused_put;
+	refusing.get = refused_get;
+	open_world(&w, dir, 1, 1 << 20);
+	device->ops = &refusing;
+	until_refused = 7;
+	save(&w, 3);
+	close_world(&w);
+	device->ops = real;
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(there(dir, 1, i), i < 1);
+
+	open_world(&w, dir, 1, 1 << 20);
+	save(&w, 3);
+	close_world(&w);
+	open_world(&w, dir, 1, 1 << 20);
+	device->ops = &refusing;
+	until_refused = 10;
+	assert_int_equal(restore(&w, 0, 3), 2);
+	assert_int_equal(restore(&w, 2, 3), 3);
+	device->ops = real;
+	assert_rows(w.to, 0, 3);
 	close_world(&w);
 }
 
@@ -398,12 +448,11 @@ static void test_damage(void **state)
 	(void)state;
 	path_of_page(path, dir, 1, 2);
 	for (size_t i = 0; i < 2 + sizeof(at) / sizeof(at[0]); i++) {
-		if (!open_world(&w, dir, 1, 1 << 20))
-			skip();
+		open_world(&w, dir, 1, 1 << 20);
 		save(&w, 4);
 		close_world(&w);
 		assert_true(there(dir, 1, 2));
-		assert_true(open_world(&w, dir, 1, 1 << 20));
+		open_world(&w, dir, 1, 1 << 20);
 		if (i < 6)
 			spoil(path, at[i]);
 		else
@@ -424,17 +473,16 @@ static void test_only_the_name(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, 3);
 	close_world(&w);
 	path_of_page(path, dir, 1, 1);
 	spoil(path, 2);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	assert_int_equal(restore(&w, 0, 3), 1);
 	save(&w, 3);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	assert_int_equal(restore(&w, 0, 3), 3);
 	assert_rows(w.to, 0, 3);
 	close_world(&w);
@@ -449,8 +497,7 @@ static void test_other_models_go(void **state)
 	struct od_err err;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, 2);
 	close_world(&w);
 	snprintf(own, sizeof(own), "%s/notes.txt", dir);
@@ -460,7 +507,7 @@ static void test_other_models_go(void **state)
 	assert_int_equal(od_file_write_atomic(own, "mine", 4, &err), OD_OK);
 	assert_int_equal(od_file_write_atomic(odd, "odd", 3, &err), OD_OK);
 	assert_int_equal(od_file_write_atomic(tmp, "half", 4, &err), OD_OK);
-	assert_true(open_world(&w, dir, 2, 1 << 20));
+	open_world(&w, dir, 2, 1 << 20);
 	assert_int_equal(restore(&w, 0, 2), 0);
 	save(&w, 1);
 	close_world(&w);
@@ -478,11 +525,10 @@ static void test_limit(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 3 * FILE_BYTES(3)))
-		skip();
+	open_world(&w, dir, 1, 3 * FILE_BYTES(3));
 	save(&w, 3);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 3 * FILE_BYTES(3)));
+	open_world(&w, dir, 1, 3 * FILE_BYTES(3));
 	text[0]++;
 	save(&w, 1);
 	close_world(&w);
@@ -523,8 +569,7 @@ static void test_forgotten(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	for (int i = 0; i < 30; i++) { /* keeps the writer busy */
 		text[0]++;
 		save(&w, 1);
@@ -544,11 +589,10 @@ static void test_given_up(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, PAGES);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	for (int i = 0; i < 50; i++) {
 		struct odm_prefix_read *a = odm_prefix_store_read(w.store, false, text, 0, PAGES, od_seq_state_pages(w.to), NONE);
 		struct odm_prefix_read *b = odm_prefix_store_read(w.store, false, text, 1, PAGES, od_seq_state_pages(w.to), NONE);
@@ -576,12 +620,11 @@ static void test_long_texts(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, 2);
 	odm_prefix_store_save(w.store, true, text, 3, od_seq_state_pages(w.from), NULL);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, PAGES), 2);
 	assert_int_equal(odm_prefix_store_find(w.store, true, text, 0, PAGES), 3);
 	close_world(&w);
@@ -595,11 +638,10 @@ static void test_hanging_disk(void **state)
 	uint64_t begin;
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	save(&w, 3);
 	close_world(&w);
-	assert_true(open_world(&w, dir, 1, 1 << 20));
+	open_world(&w, dir, 1, 1 << 20);
 	atomic_store(&hangs, true);
 	begin = od_now_ns();
 	assert_int_equal(restore(&w, 0, 3), 0);
@@ -626,8 +668,7 @@ static void test_bad_folders(void **state)
 	struct od_err err = { 0 };
 
 	(void)state;
-	if (!open_world(&w, dir, 1, 1 << 20))
-		skip();
+	open_world(&w, dir, 1, 1 << 20);
 	odm_prefix_store_close(w.store);
 	assert_int_equal(chmod(dir, 0750), 0);
 	assert_int_equal(try_open(&w, dir, 1, 1 << 20, &err), OD_ERR_ARG);
@@ -642,20 +683,16 @@ static void test_bad_folders(void **state)
 
 static const uint32_t snapshots_at[PAGES] = { NONE, 2, NONE, 0, NONE, NONE }; /* of which pages there are some */
 
-static bool open_fixed(struct world *w, const char *dir, uint64_t limit)
+static void open_fixed(struct world *w, const char *dir, uint64_t limit)
 {
 	char bytes[STATE_BYTES];
 
 	fixed = true;
-	if (!open_world(w, dir, 1, limit)) {
-		fixed = false;
-		return false;
-	}
+	open_world(w, dir, 1, limit);
 	for (uint32_t i = 0; i < SNAPSHOTS; i++) {
 		memset(bytes, (int)(40 + i), sizeof(bytes));
-		put_at(device, od_state_pool_snapshot(w->pool, i), bytes, sizeof(bytes));
+		put_at(device, od_state_pool_snapshot(w->pool, 0, i), bytes, sizeof(bytes));
 	}
-	return true;
 }
 
 static void close_fixed(struct world *w)
@@ -697,7 +734,7 @@ static bool restore_fixed(struct world *w, uint32_t n, char expected)
 	odm_prefix_read_close(r);
 	assert_int_equal(end, n);
 	assert_rows(w->to, 0, n);
-	get_at(device, bytes, od_state_pool_snapshot(w->pool, 3), sizeof(bytes));
+	get_at(device, bytes, od_state_pool_snapshot(w->pool, 0, 3), sizeof(bytes));
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		assert_int_equal(bytes[i], there ? expected : 43);
 	return there;
@@ -712,8 +749,7 @@ static void test_snapshots_come_back(void **state)
 	struct stat st;
 
 	(void)state;
-	if (!open_fixed(&w, dir, 1 << 20))
-		skip();
+	open_fixed(&w, dir, 1 << 20);
 	save_fixed(&w, 5);
 	close_fixed(&w);
 	for (uint32_t i = 0; i < PAGES; i++)
@@ -724,7 +760,7 @@ static void test_snapshots_come_back(void **state)
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(st.st_size, STATE_FILE_BYTES(3));
 	for (int i = 0; i < 2; i++) {
-		assert_true(open_fixed(&w, dir, 1 << 20));
+		open_fixed(&w, dir, 1 << 20);
 		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, PAGES), 4);
 		assert_int_equal(odm_prefix_store_find(w.store, false, text, 0, 3), 2);
 		assert_int_equal(odm_prefix_store_find(w.store, false, text, 1, 3), 2);
@@ -744,11 +780,10 @@ static void test_damaged_snapshot(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
-		if (!open_fixed(&w, dir, 1 << 20))
-			skip();
+		open_fixed(&w, dir, 1 << 20);
 		save_fixed(&w, 4);
 		close_fixed(&w);
-		assert_true(open_fixed(&w, dir, 1 << 20));
+		open_fixed(&w, dir, 1 << 20);
 		path_of(path, dir, 1, 3, ".fs");
 		spoil(path, at[i]);
 		assert_false(restore_fixed(&w, 4, 40));
@@ -765,8 +800,7 @@ static void test_forgotten_snapshot(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_fixed(&w, dir, 1 << 20))
-		skip();
+	open_fixed(&w, dir, 1 << 20);
 	for (int i = 0; i < 30; i++) { /* keeps the writer busy */
 		text[0]++;
 		save_fixed(&w, 1);
@@ -789,8 +823,7 @@ static void test_forgotten_meanwhile(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_fixed(&w, dir, 1 << 20))
-		skip();
+	open_fixed(&w, dir, 1 << 20);
 	for (uint32_t i = 0; i < 400; i++) { /* from the second time on all files are there, so the writer is quick */
 		save_fixed(&w, 5);
 		od_sleep_until(od_now_ns() + i % 40 * 10000);
@@ -809,11 +842,10 @@ static void test_snapshots_go_first(void **state)
 	struct world w;
 
 	(void)state;
-	if (!open_fixed(&w, dir, all))
-		skip();
+	open_fixed(&w, dir, all);
 	save_fixed(&w, 4);
 	close_fixed(&w);
-	assert_true(open_fixed(&w, dir, STATE_FILE_BYTES(3) + FILE_BYTES(0) + FILE_BYTES(1) + FILE_BYTES(2) + FILE_BYTES(3)));
+	open_fixed(&w, dir, STATE_FILE_BYTES(3) + FILE_BYTES(0) + FILE_BYTES(1) + FILE_BYTES(2) + FILE_BYTES(3));
 	assert_true(has_snapshot(dir, 1));
 	assert_false(has_snapshot(dir, 3));
 	for (uint32_t i = 0; i < 4; i++)
@@ -822,7 +854,7 @@ static void test_snapshots_go_first(void **state)
 	fixed = true;
 	path_of(path, dir, 1, 1, ".fs");
 	assert_int_equal(access(path, F_OK), 0);
-	assert_true(open_world(&w, dir, 2, 1 << 20));
+	open_world(&w, dir, 2, 1 << 20);
 	assert_int_not_equal(access(path, F_OK), 0);
 	close_fixed(&w);
 }
@@ -835,7 +867,7 @@ int main(void)
 		cmocka_unit_test(test_damaged_snapshot),  cmocka_unit_test(test_forgotten_snapshot),
 		cmocka_unit_test(test_snapshots_go_first), cmocka_unit_test(test_forgotten_meanwhile),
 		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_only_the_name),
+		cmocka_unit_test(test_only_the_name),	  cmocka_unit_test(test_refused_copies),
 		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_limit_without_descriptors),
 		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
