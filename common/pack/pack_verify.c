@@ -70,7 +70,7 @@ static int compare_small(const struct verifier *v, const struct od_small_file *f
 	int rc = od_path(ours, sizeof(ours), v->pack->dir, f->name, err);
 
 	if (rc == OD_OK)
-		rc = od_path(theirs, sizeof(theirs), v->job->against, f->name, err);
+		rc = od_path(theirs, sizeof(theirs), v->job->against, f->source, err);
 	if (rc != OD_OK)
 		return rc;
 	have_ours = od_file_there(ours);
@@ -95,7 +95,7 @@ static int open_source(struct verifier *v, struct od_err *err)
 	if (v->job->against == NULL)
 		return OD_OK;
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
-		if (f->copied)
+		if (f->source != NULL)
 			rc = compare_small(v, f, err);
 	if (rc == OD_OK)
 		rc = od_checkpoint_open(&v->source, v->job->against, err);

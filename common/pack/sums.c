@@ -15,27 +15,28 @@
 #define SUMS_MAX_BYTES 4096u
 
 const struct od_small_file od_small_files[] = {
-	{ "chat_template.jinja", false, true, 7 },
-	{ "chat_template.json", false, true, 8 },
-	{ "config.json", true, true, 2 },
-	{ "generation_config.json", false, true, 3 },
-	{ "model.json", true, false, 4 },
-	{ "special_tokens_map.json", false, true, 11 },
-	{ "tiktoken.model", false, true, 9 },
-	{ "tokenizer.json", false, true, 5 },
-	{ "tokenizer.model", false, true, 10 },
-	{ "tokenizer_config.json", false, true, 6 },
-	{ NULL, false, false, 0 },
+	{ "chat_template.jinja", false, "chat_template.jinja", 7 },
+	{ "chat_template.json", false, "chat_template.json", 8 },
+	{ "chat_template_tool_use.jinja", false, "additional_chat_templates/tool_use.jinja", 12 },
+	{ "config.json", true, "config.json", 2 },
+	{ "generation_config.json", false, "generation_config.json", 3 },
+	{ "model.json", true, NULL, 4 },
+	{ "special_tokens_map.json", false, "special_tokens_map.json", 11 },
+	{ "tiktoken.model", false, "tiktoken.model", 9 },
+	{ "tokenizer.json", false, "tokenizer.json", 5 },
+	{ "tokenizer.model", false, "tokenizer.model", 10 },
+	{ "tokenizer_config.json", false, "tokenizer_config.json", 6 },
+	{ NULL, false, NULL, 0 },
 };
 
 bool od_small_file_wanted(const struct od_small_file *f, const char *checkpoint)
 {
 	const char *tokenizer;
 
-	if (!f->copied || !od_tokenizer_is_name(f->name))
-		return f->copied;
+	if (!od_tokenizer_is_name(f->source))
+		return true;
 	tokenizer = od_tokenizer_name(checkpoint);
-	return tokenizer != NULL && strcmp(f->name, tokenizer) == 0;
+	return tokenizer != NULL && strcmp(f->source, tokenizer) == 0;
 }
 
 void od_hex(const uint8_t *bytes, size_t n, char *hex)

@@ -19,12 +19,11 @@
 struct od_small_file {
 	const char *name;
 	bool required;
-	bool copied; /* from the checkpoint; else made by od-pack */
+	const char *source; /* its path in the checkpoint that it is copied from; NULL: od-pack makes it */
 	uint32_t number; /* pinned: names the file on the wire between a store and its workers */
 };
 extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
-/* False for a file that a pack of this checkpoint does not have: one that od-pack makes, and of several tokeniser files all but
- * od_tokenizer_name's. */
+/* f has a source. False for a file that a pack of this checkpoint does not have: of several tokeniser files all but od_tokenizer_name's. */
 bool od_small_file_wanted(const struct od_small_file *f, const char *checkpoint);
 
 #define OD_HEX_CHARS(n_bytes) (2 * (n_bytes))

@@ -116,16 +116,17 @@ static int parse_field(struct odm_chat_template *t, json_t *config, const char *
 	return json_is_array(v) ? parse_named(t, v, where, err) : parse_one(&t->plain, v, where, err);
 }
 
-static int read_plain_file(struct odm_chat_template *t, const char *dir, struct od_err *err)
+/* A file that is a template; of several the first counts. */
+static int read_template(struct source *s, const char *dir, const char *name, struct od_err *err)
 {
 	char path[PATH_MAX], *text;
 	size_t len;
-	int rc = od_path(path, sizeof(path), dir, "chat_template.jinja", err);
+	int rc = od_path(path, sizeof(path), dir, name, err);
 
-	if (rc != OD_OK || !od_file_there(path))
+	if (rc != OD_OK || s->parsed != NULL || !od_file_there(path))
 		return rc;
 	rc = od_file_read(path, MAX_TEMPLATE_BYTES, &text, &len, err);
-	return rc == OD_OK ? parse_text(&t->plain, text, len, path, err) : rc;
+	return rc == OD_OK ? parse_text(s, text, len, path, err) : rc;
 }
 
 /* A JSON file that may have a template, tokens, or both. */
@@ -168,7 +169,11 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 	if (rc == OD_OK && !od_is_dir(dir))
 		rc = od_fail(err, OD_ERR_MISSING, "%s: expected the folder of a checkpoint or a pack", dir);
 	if (rc == OD_OK)
-		rc = read_plain_file(t, dir, err);
+		rc = read_template(&t->plain, dir, "chat_template.jinja", err);
+	if (rc == OD_OK) /* of a checkpoint, as transformers saves it */
+		rc = read_template(&t->with_tools, dir, "additional_chat_templates/tool_use.jinja", err);
+	if (rc == OD_OK) /* of a pack */
+		rc = read_template(&t->with_tools, dir, "chat_template_tool_use.jinja", err);
 	if (rc == OD_OK)
 		rc = read_config(t, dir, "chat_template.json", false, err);
 	if (rc == OD_OK) /* the one below counts more */

@@ -30,8 +30,8 @@ SCALED = ["I8", "U4B8", "U8B128", "F4_E2M1"]  # types of matrices that are nothi
 FOUR_BITS = ["U4B8", "F4_E2M1"]
 PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
 SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
-SMALL = ["chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "model.json", "special_tokens_map.json",
-         "tiktoken.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
+SMALL = ["chat_template.jinja", "chat_template.json", "chat_template_tool_use.jinja", "config.json", "generation_config.json",
+         "model.json", "special_tokens_map.json", "tiktoken.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
 PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5}
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,

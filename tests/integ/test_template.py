@@ -150,21 +150,24 @@ def test_pack():
     refused("info", at("new.pack"), says=["chat_template.jinja", "SHA-256"])
 
 
-def test_pack_leaves_out():
-    """The template for tools that transformers saves in a folder of its own is not packed, and od-pack says what to do; the list that
-    it names works."""
+def test_template_for_tools():
+    """transformers saves it in a folder of its own; a pack has it, too."""
+    with_tools = save({"messages": MESSAGES, "tools": [{}]}, at("t.json"))
+    without = save(MESSAGES, at("w.json"))
     tc.write_checkpoint(at("two"), tc.CONFIG, tc.tensors(tc.CONFIG))
     save("plain", at("two"), "chat_template.jinja")
-    assert "additional_chat_templates" not in good(at("two"), at("one.pack"), "--shadow", "none").stderr
     os.makedirs(at("two", "additional_chat_templates"))
     save("tools", at("two", "additional_chat_templates"), "tool_use.jinja")
-    said = good(at("two"), at("two.pack"), "--shadow", "none").stderr
-    assert all(x in said for x in ("additional_chat_templates/tool_use.jinja is left out", '"chat_template" of tokenizer_config.json')), said
-    os.remove(at("two", "chat_template.jinja"))
-    save({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}, at("two"),
-         "tokenizer_config.json")
-    good(at("two"), at("list.pack"), "--shadow", "none")
-    prints("tools", "--checkpoint", at("list.pack"), "--messages", save({"messages": MESSAGES, "tools": [{}]}, at("t.json")))
+    save({"chat_template": [{"name": "tool_use", "template": "older"}]}, at("two"), "tokenizer_config.json")
+    good(at("two"), at("two.pack"), "--shadow", "none")
+    good("verify", at("two.pack"), "--against", at("two"))
+    for folder in "two", "two.pack":
+        prints("tools", "--checkpoint", at(folder), "--messages", with_tools)
+        prints("plain", "--checkpoint", at(folder), "--messages", without)
+    save("another", at("two", "additional_chat_templates"), "tool_use.jinja")
+    refused("verify", at("two.pack"), "--against", at("two"), says=["chat_template_tool_use.jinja differs from", "tool_use.jinja"])
+    os.remove(at("two", "chat_template.jinja"))  # the only template then
+    prints("another", "--checkpoint", at("two"), "--messages", without)
 
 
 def test_answers():

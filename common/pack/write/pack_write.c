@@ -79,7 +79,7 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 {
 	char from[PATH_MAX], to[PATH_MAX], *text;
 	size_t len;
-	int rc = od_path(from, sizeof(from), w->job->checkpoint, f->name, err);
+	int rc = od_path(from, sizeof(from), w->job->checkpoint, f->source, err);
 
 	if (rc == OD_OK)
 		rc = od_path(to, sizeof(to), w->partial.dir, f->name, err);
@@ -96,30 +96,16 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 	return rc;
 }
 
-/* transformers saves the template for requests with tools there, and would use it; a pack has no place for it. */
-static void note_template_left_out(const struct writer *w)
-{
-	static const char name[] = "additional_chat_templates/tool_use.jinja";
-	char path[PATH_MAX];
-
-	if (od_path(path, sizeof(path), w->job->checkpoint, name, NULL) == OD_OK && od_file_there(path))
-		note(w, "warning: %s is left out: requests with tools get the same chat template as others. To keep both, list them in "
-		     "\"chat_template\" of tokenizer_config.json, as [{\"name\": \"default\", \"template\": \"...\"}, {\"name\": "
-		     "\"tool_use\", ...}], and remove chat_template.jinja", name);
-}
-
 static int copy_small_files(struct writer *w, struct od_err *err)
 {
 	int rc = OD_OK;
 
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
-		if (f->copied)
+		if (f->source != NULL)
 			rc = copy_small(w, f, err);
 	if (rc == OD_OK && od_tokenizer_name(w->job->checkpoint) == NULL)
 		note(w, "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
 		     "with this pack; only od-bench can use it", w->job->checkpoint);
-	if (rc == OD_OK)
-		note_template_left_out(w);
 	return rc;
 }
 
