@@ -373,49 +373,87 @@ static void set_address(struct member *m, const char *address)
 	snprintf(m->address, sizeof(m->address), "%s", address);
 }
 
-static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
-{
-	struct member *m = lookup->data;
-	const struct addrinfo *best = list;
-	char address[sizeof(m->address)] = "", why[160];
+/* A name that is looked up, on a thread of its own: a name server that does not answer must not silence our heartbeats. At
+ * our end the thread is left alone, for nothing stops getaddrinfo. */
+struct name_lookup {
+	_Atomic unsigned refs; /* the member's and the thread's */
+	atomic_bool done;      /* then the fields below are set */
+	int status;	       /* of getaddrinfo or getnameinfo */
+	char address[sizeof(((struct member *)NULL)->address)];
+	char name[sizeof(((struct od_host *)NULL)->host)];
+};
 
-	m->looking_up = false;
+static void unref_lookup(struct name_lookup *l)
+{
+	if (l != NULL && atomic_fetch_sub(&l->refs, 1) == 1)
+		free(l);
+}
+
+static void *resolve(void *arg)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *best;
+	struct name_lookup *l = arg;
+	struct addrinfo *list = NULL;
+
+	l->status = getaddrinfo(l->name, NULL, &hints, &list);
+	best = list;
 	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
 		if (a->ai_family == AF_INET) /* our default listening addresses are IPv4 */
 			best = a;
 	}
-	if (status == 0 && best != NULL)
-		status = getnameinfo(best->ai_addr, best->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
-	uv_freeaddrinfo(list);
-	if (m->ms->stopping || m->state == M_READY)
-		return;
-	if (status == 0) {
-		set_address(m, address);
-		return;
-	}
-	if (m->address[0] != '\0')
-		return; /* without its name server, too, a host is mostly where it was */
-	m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-	snprintf(why, sizeof(why), "cannot resolve its name (%s)", uv_strerror(status));
-	set_why(m, why);
+	if (l->status == 0)
+		l->status = getnameinfo(best->ai_addr, best->ai_addrlen, l->address, sizeof(l->address), NULL, 0, NI_NUMERICHOST);
+	if (list != NULL)
+		freeaddrinfo(list);
+	atomic_store(&l->done, true);
+	unref_lookup(l);
+	return NULL;
 }
 
-/* Names are looked up beside the loop: a name server that does not answer must not silence our heartbeats. */
 static void look_up(struct member *m)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+	struct name_lookup *l = calloc(1, sizeof(*l));
+	pthread_t thread;
 
-	m->lookup.data = m;
 	m->looked_up_ns = od_now_ns();
-	m->looking_up = uv_getaddrinfo(m->ms->loop, &m->lookup, on_address, m->host.host, NULL, &hints) == 0;
-	if (!m->looking_up)
+	if (l != NULL) {
+		l->refs = 2;
+		memcpy(l->name, m->host.host, sizeof(l->name));
+	}
+	if (l == NULL || pthread_create(&thread, NULL, resolve, l) != 0) {
+		free(l);
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+		return;
+	}
+	pthread_setname_np(thread, "od-lookup");
+	pthread_detach(thread);
+	m->lookup = l;
+}
+
+static void take_address(struct member *m)
+{
+	struct name_lookup *l = m->lookup;
+	char why[160];
+
+	if (l == NULL || !atomic_load(&l->done))
+		return;
+	m->lookup = NULL;
+	if (m->state == M_READY) {
+		/* It was there in the meantime. */
+	} else if (l->status == 0) {
+		set_address(m, l->address);
+	} else if (m->address[0] == '\0') { /* else: without its name server, too, a host is mostly where it was */
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+		snprintf(why, sizeof(why), "cannot resolve its name (%s)", gai_strerror(l->status));
+		set_why(m, why);
+	}
+	unref_lookup(l);
 }
 
 /* A host that is away may come back with another address. */
 static void look_up_again(struct member *m, uint64_t now)
 {
-	if (m->address[0] != '\0' && strcmp(m->address, m->host.host) != 0 && !m->looking_up && !m->retired &&
+	if (m->address[0] != '\0' && strcmp(m->address, m->host.host) != 0 && m->lookup == NULL && !m->retired &&
 	    now - m->looked_up_ns > LOOK_UP_AGAIN_NS)
 		look_up(m);
 }
@@ -454,7 +492,7 @@ static void open_socket(struct member *m)
 	int rc;
 
 	if (m->address[0] == '\0') {
-		if (!m->looking_up)
+		if (m->lookup == NULL)
 			look_up(m);
 		return;
 	}
@@ -564,6 +602,7 @@ static void check_connecting(struct member *m, uint64_t now)
 
 static void tick_member(struct member *m, uint64_t now, bool ping)
 {
+	take_address(m);
 	if (m->state != M_READY)
 		look_up_again(m, now);
 	switch (m->state) {
@@ -615,6 +654,7 @@ static void free_member(struct member *m)
 {
 	if (m == NULL)
 		return;
+	unref_lookup(m->lookup);
 	free(m->holds);
 	free(m->cached);
 	free(m);
@@ -625,7 +665,7 @@ static uint32_t free_id(const struct odm_members *ms)
 {
 	uint32_t id = 0;
 
-	while (id < ms->n && !(ms->member[id]->retired && ms->member[id]->state == M_CLOSED && !ms->member[id]->looking_up))
+	while (id < ms->n && !(ms->member[id]->retired && ms->member[id]->state == M_CLOSED && ms->member[id]->lookup == NULL))
 		id++;
 	return id;
 }
@@ -811,8 +851,6 @@ void odm_members_stop(struct odm_members *ms)
 		end_watch(ms->member[i]);
 		od_uv_socket_close(ms->member[i]->socket);
 		ms->member[i]->socket = NULL;
-		if (ms->member[i]->looking_up)
-			uv_cancel((uv_req_t *)&ms->member[i]->lookup);
 	}
 	uv_close((uv_handle_t *)&ms->timer, NULL);
 }

@@ -9,6 +9,7 @@
 #include "main-node/cluster/members.h"
 
 struct od_uv_socket;
+struct name_lookup;
 
 #define MAX_DAMAGED 256 /* experts of a worker's pack; with more it is asked again */
 
@@ -29,8 +30,7 @@ struct member {
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns, looked_up_ns;
 	char address[100]; /* numeric, once resolved; looked up again while it is not connected */
-	uv_getaddrinfo_t lookup;
-	bool looking_up;
+	struct name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last answered a RUN; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
 	uint32_t pid;	   /* of its last WELCOME */

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Several hosts: network namespaces on a bridge. Daemons and main without keys (test_keys.py has them), main with the
-hosts file; then a cable is pulled, and a host gets another address. Needs root."""
+hosts file; then a cable is pulled, a host gets another address, and the name server is silent. Needs root."""
 import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 
 from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
@@ -131,6 +132,51 @@ def a_name_with_another_address_is_found():
         for n in workers:
             n.kill()
     finally:
+        shutil.rmtree(folder)
+
+
+SILENT_SERVER = """
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 53))
+print("bound", flush=True)
+s.recv(512)
+print("asked", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@test
+def a_silent_name_server_does_not_hold_up_the_end():
+    """The resolver waits for it for 150 s."""
+    folder = f"/etc/netns/{lan().name('main')}"
+    os.makedirs(folder)
+    server = None
+    try:
+        server = lan().start("shadow", sys.executable, "-c", SILENT_SERVER, f"{NET}.2", HANG_S, text=True, stdout=subprocess.PIPE)
+        assert server.stdout.readline() == "bound\n"
+        with open(f"{folder}/resolv.conf", "w") as f:
+            f.write(f"nameserver {NET}.2\noptions timeout:30 attempts:5\n")
+        with open(f"{folder}/hosts", "w") as f:
+            f.write(f"{NET}.12 worker.test\n")
+        workers = [Node("w0", "worker"), Node("w1", "worker")]
+        path = os.path.join(TMP, "lan-silent.txt")
+        with open(path, "w") as f:
+            f.write(f"{NET}.11\nworker.test\n")
+        main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
+                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        ask(main)
+        assert answer(main)["workers"] == 2
+        open(f"{folder}/hosts", "w").close()
+        workers.pop().kill()
+        assert server.stdout.readline() == "asked\n"
+        out, err = main.communicate(timeout=60)
+        assert main.returncode == 0, err
+        workers.pop().kill()
+    finally:
+        if server is not None:
+            server.kill()
+            server.wait()
         shutil.rmtree(folder)
 
 
