@@ -219,6 +219,16 @@ def dealing_is_timed():
     assert all(x[k] > 0 for x in r["deals"] for k in ("group_us", "group_caches_us", "all_us", "all_caches_us")), r
     p = tool("od-bench", "deal", "--workers", 0, ok=False)
     assert "workers" in p.stderr and "found 0" in p.stderr, p.stderr
+    assert json.loads(tool("od-bench", "deal", "--workers", 5, "--group", 9, "--json").stdout)["group"] == 5, "no more than there are"
+
+
+@test
+def memory_is_read_with_loads_that_there_are():
+    assert json.loads(tool("od-bench", "membw", "--loads", "scalar", "--seconds", 0.1, "--json").stdout)["loads"] == "scalar"
+    p = tool("od-bench", "membw", "--loads", "sse", ok=False)
+    assert p.returncode == 2 and '--loads: expected avx512, avx2 or scalar, found "sse"' in p.stderr, p
+    p = tool("od-bench", "membw", "--size", "1KB", ok=False)
+    assert p.returncode == 2 and "--size: expected at least " in p.stderr, p
 
 
 @test

@@ -120,7 +120,11 @@ static int choose_kernel(struct od_membw *m, const char *loads, struct od_err *e
 			return OD_OK;
 		}
 	}
-	return od_fail(err, OD_ERR_UNSUPPORTED, "this CPU has no %s loads", loads);
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
+		if (loads != NULL && strcmp(loads, kernels[i].loads) == 0)
+			return od_fail(err, OD_ERR_UNSUPPORTED, "this CPU has no %s loads", loads);
+	}
+	return od_fail(err, OD_ERR_ARG, "--loads: expected avx512, avx2 or scalar, found \"%s\"", loads);
 }
 
 /* Written by the threads that will read it: fresh pages would all be the one zero page, which is in the

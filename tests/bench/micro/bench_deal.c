@@ -107,6 +107,8 @@ int od_bench_deal(int argc, char **argv, struct od_err *err)
 			       "(few rows), or on all workers (a prompt).", table, n_table);
 		return OD_OK;
 	}
+	if (d.group > d.workers)
+		d.group = d.workers; /* as main has it */
 	for (uint16_t e = 0; e < MAX_EXPERTS; e++)
 		d.expert[e] = e;
 	d.scratch = calloc(ODM_DEAL_SCRATCH(MAX_EXPERTS, d.workers), sizeof(*d.scratch));

@@ -111,8 +111,8 @@ int od_bench_membw(int argc, char **argv, struct od_err *err)
 		return OD_OK;
 	}
 	if (bytes < least_bytes)
-		return od_fail(err, OD_ERR_ARG, "--size: expected at least %s (%d times the last-level cache, or the "
-			       "cache is measured), found %s", od_format_bytes(least_bytes, least, sizeof(least)),
+		return od_fail(err, OD_ERR_ARG, "--size: expected at least %s (%d times the last-level cache; less would "
+			       "measure the cache), found %s", od_format_bytes(least_bytes, least, sizeof(least)),
 			       CACHE_MULTIPLE, od_format_bytes(bytes, found, sizeof(found)));
 	return run(bytes, (unsigned)threads, loads, seconds, json, err);
 }

@@ -276,7 +276,7 @@ int od_bench_wire(int argc, char **argv, struct od_err *err)
 		return rc;
 	if (help) {
 		od_bench_usage("wire [OPTIONS]", "Measures the round trip of a RUN and its RESULT over TCP on loopback, without computing\n"
-			       "anything: with keys and without, in turns. The 10th percentile, which other\n"
+			       "anything: with keys and without, in turns. Prints the 10th percentile, which other\n"
 			       "load disturbs least, and the median.", table, n_table);
 		return OD_OK;
 	}
