@@ -275,7 +275,7 @@ static void on_bye(struct od_daemon *d)
 	if (d->leaving)
 		uv_stop(&d->loop);
 	else if (send_bye(d) != OD_OK)
-		od_log_limited(OD_LOG_WARN, "cannot answer BYE");
+		od_log(OD_LOG_DEBUG, "main had ended before its BYE was answered");
 	end_session(d, "main sent BYE");
 }
 

@@ -887,5 +887,24 @@ def an_expert_that_only_drafts_need_may_be_lost():
         d.kill()
 
 
+@test
+def a_main_that_has_ended_is_no_warning():
+    """Main waits for no answer to its BYE, so a worker that was busy meanwhile finds it gone."""
+    worker = Daemon("worker")
+    m = Lines("--workers", hosts_file([worker]))
+    m.ask()
+    m.answer()
+    worker.signal(signal.SIGSTOP)
+    status, err = m.close()
+    assert status == 0, err
+    worker.signal(signal.SIGCONT)
+    end = time.monotonic() + HANG_S
+    while "session with main" not in worker.text() or " ended: " not in worker.text():
+        assert time.monotonic() < end, worker.text()
+        time.sleep(0.05)
+    assert "main sent BYE" in worker.text() and "warning" not in worker.text(), worker.text()
+    worker.kill()
+
+
 if __name__ == "__main__":
     run_tests()
