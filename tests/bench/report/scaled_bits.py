@@ -4,6 +4,7 @@ Gaussian weights (tests/integ/tiny_checkpoint.py), matrices of 1024 x 1024; stan
 
     tests/bench/report/scaled_bits.py [BUILD]        BUILD: default build; minutes, for Python quantises
 """
+import argparse
 import json
 import math
 import os
@@ -43,7 +44,9 @@ def packed(build, pub):
 
 
 def main():
-    build = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build")
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("build", nargs="?", default=os.path.join(ROOT, "build"))
+    build = p.parse_args().build
     tens = tc.tensors(CONFIG, seed=3)
     print("| way | type | published | entropy: codes | scales | packed |\n|---|---|---|---|---|---|")
     for way in WAYS:
