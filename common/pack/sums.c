@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define PIECE_BYTES (64u * 1024)
+#define SMALL_MAX_BYTES (256u << 20) /* of a small file: no reader takes more */
 #define LINE_MAX_BYTES 128u
 #define SUMS_MAX_BYTES 4096u
 
@@ -82,6 +83,11 @@ int od_sha256_file(const char *path, uint8_t sha256[32], struct od_err *err)
 	rc = od_file_open(path, &fd, &size, err);
 	if (rc != OD_OK)
 		return rc;
+	if (size > SMALL_MAX_BYTES) { /* a sparse one of terabytes would be hashed for hours */
+		close(fd);
+		return od_fail(err, OD_ERR_FORMAT, "%s has %llu bytes, more than the %u expected at most", path,
+			       (unsigned long long)size, SMALL_MAX_BYTES);
+	}
 	buf = malloc(PIECE_BYTES);
 	if (buf == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);

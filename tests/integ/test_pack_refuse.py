@@ -306,6 +306,18 @@ def test_cut_short_or_missing():
             shutil.rmtree(at("cut.pack"))
 
 
+def test_small_files_that_are_huge():
+    """Refused before they are hashed: a sparse one of 1 TiB would take hours."""
+    for name in contents(at("det.pack")):
+        if name.endswith(".bin") or name == "SHA256SUMS":
+            continue
+        shutil.copytree(at("det.pack"), at("huge.pack"))
+        os.truncate(at("huge.pack", name), 300 << 20)
+        for cmd in ("info", "verify"):
+            refused(cmd, at("huge.pack"), says=[at("huge.pack", name) + f" has {300 << 20} bytes, more than the "])
+        shutil.rmtree(at("huge.pack"))
+
+
 def test_sums_file():
     lines = read(at("det.pack"), "SHA256SUMS").decode().splitlines(True)
     good_text = "".join(lines)
