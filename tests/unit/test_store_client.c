@@ -187,6 +187,44 @@ static void pieces_come_in_any_order(void **state)
 	assert_int_equal(bytes, 0);
 }
 
+/* What is wrong with an answer is what is said. */
+static void bad_answers_are_told_apart(void **state)
+{
+	const struct od_out_frame frame[2] = { { .bytes = "aaaaaaaaaa", .len = 10 }, { .bytes = "aaaaaaaaaa", .len = 10 } };
+	const struct {
+		int code;
+		size_t n_frames;
+		uint32_t expected; /* bytes */
+		const char *says;
+	} bad[] = {
+		{ OD_OK, 0, 10, "it sent 0 frames, expected 1" },
+		{ OD_OK, 2, 10, "it sent 2 frames, expected 1" },
+		{ OD_OK, 1, 11, "it sent 10 bytes, expected 11" },
+		{ OD_ERR_IO, 0, 10, od_status_text(OD_ERR_IO) }, /* without a reason of its own */
+	};
+
+	(void)state;
+	greet(7);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		Od__Header h = OD__HEADER__INIT;
+		Od__Chunk c = OD__CHUNK__INIT;
+		struct odw_fetched f;
+
+		assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 0, bad[i].expected, i), OD_OK);
+		c.request = receive()->fetch->request;
+		c.code = bad[i].code;
+		h.session = 7;
+		h.body_case = OD__HEADER__BODY_CHUNK;
+		h.chunk = &c;
+		assert_int_equal(od_wire_send(router, &last.route, &h, frame, bad[i].n_frames), OD_OK);
+		next(&f);
+		assert_int_equal(f.tag, i);
+		assert_int_equal(f.code, bad[i].code == OD_OK ? OD_ERR_PROTOCOL : bad[i].code);
+		assert_string_equal(f.reason, bad[i].says);
+		od_msg_fini(&f.msg);
+	}
+}
+
 static void another_store_process_begins_another_life(void **state)
 {
 	uint64_t life, bytes, end = od_now_ns() + PATIENCE_NS;
@@ -316,6 +354,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(pieces_come_in_any_order, setup, teardown),
+		cmocka_unit_test_setup_teardown(bad_answers_are_told_apart, setup, teardown),
 		cmocka_unit_test_setup_teardown(another_store_process_begins_another_life, setup, teardown),
 		cmocka_unit_test_setup_teardown(so_many_at_a_time, setup, teardown),
 		cmocka_unit_test_setup_teardown(what_is_large_comes_in_parts, setup, teardown),

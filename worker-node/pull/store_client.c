@@ -302,9 +302,14 @@ static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *
 	*f = (struct odw_fetched){ .tag = o->tag, .code = c->code };
 	od_peer_text(c->reason, f->reason, sizeof(f->reason));
 	f->bytes = od_msg_frame(m, 0, &len);
-	if (c->code == OD_OK && (f->bytes == NULL || len != part_bytes(o) || m->n_frames != 1)) {
+	if (c->code == OD_OK && m->n_frames != 1) {
+		f->code = OD_ERR_PROTOCOL;
+		snprintf(f->reason, sizeof(f->reason), "it sent %zu frames, expected 1", m->n_frames);
+	} else if (c->code == OD_OK && len != part_bytes(o)) {
 		f->code = OD_ERR_PROTOCOL;
 		snprintf(f->reason, sizeof(f->reason), "it sent %zu bytes, expected %u", len, part_bytes(o));
+	} else if (c->code != OD_OK && f->reason[0] == '\0') {
+		snprintf(f->reason, sizeof(f->reason), "%s", od_status_text(c->code));
 	}
 	if (f->code == OD_OK && o->whole != NULL && take_part(s, o, f))
 		return false;
