@@ -8,7 +8,6 @@
 #include "common/pack/share.h"
 
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -373,81 +372,32 @@ static void set_address(struct member *m, const char *address)
 	snprintf(m->address, sizeof(m->address), "%s", address);
 }
 
-/* A name that is looked up, on a thread of its own: a name server that does not answer must not silence our heartbeats. At
- * our end the thread is left alone, for nothing stops getaddrinfo. */
-struct name_lookup {
-	_Atomic unsigned refs; /* the member's and the thread's */
-	atomic_bool done;      /* then the fields below are set */
-	int status;	       /* of getaddrinfo or getnameinfo */
-	char address[sizeof(((struct member *)NULL)->address)];
-	char name[sizeof(((struct od_host *)NULL)->host)];
-};
-
-static void unref_lookup(struct name_lookup *l)
-{
-	if (l != NULL && atomic_fetch_sub(&l->refs, 1) == 1)
-		free(l);
-}
-
-static void *resolve(void *arg)
-{
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *best;
-	struct name_lookup *l = arg;
-	struct addrinfo *list = NULL;
-
-	l->status = getaddrinfo(l->name, NULL, &hints, &list);
-	best = list;
-	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
-		if (a->ai_family == AF_INET) /* our default listening addresses are IPv4 */
-			best = a;
-	}
-	if (l->status == 0)
-		l->status = getnameinfo(best->ai_addr, best->ai_addrlen, l->address, sizeof(l->address), NULL, 0, NI_NUMERICHOST);
-	if (list != NULL)
-		freeaddrinfo(list);
-	atomic_store(&l->done, true);
-	unref_lookup(l);
-	return NULL;
-}
-
 static void look_up(struct member *m)
 {
-	struct name_lookup *l = calloc(1, sizeof(*l));
-	pthread_t thread;
-
 	m->looked_up_ns = od_now_ns();
-	if (l != NULL) {
-		l->refs = 2;
-		memcpy(l->name, m->host.host, sizeof(l->name));
-	}
-	if (l == NULL || pthread_create(&thread, NULL, resolve, l) != 0) {
-		free(l);
+	m->lookup = odm_name_lookup_begin(m->host.host);
+	if (m->lookup == NULL)
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-		return;
-	}
-	pthread_setname_np(thread, "od-lookup");
-	pthread_detach(thread);
-	m->lookup = l;
 }
 
 static void take_address(struct member *m)
 {
-	struct name_lookup *l = m->lookup;
-	char why[160];
+	char address[ODM_ADDRESS_CHARS], why[160];
+	const char *failed;
 
-	if (l == NULL || !atomic_load(&l->done))
+	if (m->lookup == NULL || !odm_name_lookup_done(m->lookup, address, &failed))
 		return;
+	odm_name_lookup_end(m->lookup);
 	m->lookup = NULL;
-	if (m->state == M_READY) {
-		/* It was there in the meantime. */
-	} else if (l->status == 0) {
-		set_address(m, l->address);
+	if (m->state == M_READY)
+		return; /* it has come back in the meantime */
+	if (failed == NULL) {
+		set_address(m, address);
 	} else if (m->address[0] == '\0') { /* else: without its name server, too, a host is mostly where it was */
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-		snprintf(why, sizeof(why), "cannot resolve its name (%s)", gai_strerror(l->status));
+		snprintf(why, sizeof(why), "cannot resolve its name (%s)", failed);
 		set_why(m, why);
 	}
-	unref_lookup(l);
 }
 
 /* A host that is away may come back with another address. */
@@ -654,7 +604,7 @@ static void free_member(struct member *m)
 {
 	if (m == NULL)
 		return;
-	unref_lookup(m->lookup);
+	odm_name_lookup_end(m->lookup);
 	free(m->holds);
 	free(m->cached);
 	free(m);

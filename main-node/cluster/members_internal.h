@@ -7,9 +7,9 @@
 #include <pthread.h>
 
 #include "main-node/cluster/members.h"
+#include "main-node/cluster/name_lookup.h"
 
 struct od_uv_socket;
-struct name_lookup;
 
 #define MAX_DAMAGED 256 /* experts of a worker's pack; with more it is asked again */
 
@@ -29,8 +29,8 @@ struct member {
 	void *watched, *handshake; /* the ZeroMQ socket that is not ready yet, and its watch; NULL: none */
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns, looked_up_ns;
-	char address[100]; /* numeric, once resolved; looked up again while it is not connected */
-	struct name_lookup *lookup; /* NULL: none is under way */
+	char address[ODM_ADDRESS_CHARS]; /* numeric, once resolved; looked up again while it is not connected */
+	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last answered a RUN; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
 	uint32_t pid;	   /* of its last WELCOME */
