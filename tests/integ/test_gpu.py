@@ -2,6 +2,7 @@
 """The GPU device with an emulated GPU, or with the one of $OD_CUDA_PLUGIN (make gpu-check): whole models of every family, resident and on
 clusters, give what the reference gives, the bits of the CPUs, and text beside them; and what a user sees where there is no GPU, or too
 little memory. Expected values are the golden files' own, and the CPUs'."""
+import atexit
 import concurrent.futures
 import contextlib
 import json
@@ -10,8 +11,9 @@ import re
 import time
 
 from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
-from serve_util import Server
+from serve_util import Server, stop_servers
 
+atexit.register(stop_servers)
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 FAMILIES = os.path.join(GOLDEN, "families")
