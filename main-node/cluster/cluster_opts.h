@@ -41,6 +41,10 @@ struct odm_cluster_opts {
 	/* Loop thread: the hosts file was read again. Fills in the hosts' keys; not OD_OK: the cluster stays as it is. */
 	int (*rekey)(void *arg, struct od_hosts *hosts, struct od_err *err);
 	void *rekey_arg;
+	/* Loop thread: whether the process of this host, which main started, has ended since the last call; *why says how. NULL: main
+	 * started none. */
+	bool (*ended)(void *arg, const struct od_host *host, char *why, size_t size);
+	void *ended_arg;
 	const atomic_bool *cancel; /* true: main is to end */
 };
 

@@ -291,16 +291,18 @@ int odm_links_wait(struct odm_links *l, struct od_err *err)
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
 	uint64_t end = od_now_ns() + ODM_RETURN_WAIT_NS;
 
-	odm_links_refresh(l);
-	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && od_now_ns() < end) {
-		wait_a_little(l);
+	for (;;) {
+		const bool awaited = odm_members_awaited(odm_cluster_members(l->cluster)); /* first: one that comes now is seen below */
+
 		odm_links_refresh(l);
+		if (l->view.n_workers > 0)
+			return OD_OK;
+		if (atomic_load(o->cancel))
+			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		if ((!awaited && l->n_joining == 0) || od_now_ns() >= end)
+			return odm_links_none_left(l, err);
+		wait_a_little(l);
 	}
-	if (l->view.n_workers > 0)
-		return OD_OK;
-	if (atomic_load(o->cancel))
-		return od_fail(err, OD_ERR_CANCELLED, "cancelled");
-	return odm_links_none_left(l, err);
 }
 
 bool odm_links_join(struct odm_links *l)

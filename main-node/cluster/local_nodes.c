@@ -194,11 +194,23 @@ static void say_args(const struct od_arg_list *args, char *buf, size_t size)
 		len += (size_t)snprintf(buf + len, size - len, "%s%s", i == 0 ? "; it was started with " : " ", args->value[i]);
 }
 
+static const char *say_status(int status, char *buf, size_t size)
+{
+	const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+	if (number == 0)
+		snprintf(buf, size, "ended with status %d", WEXITSTATUS(status));
+	else
+		snprintf(buf, size, "was ended by signal %d (%s%s)", number, strsignal(number),
+			 number == SIGKILL ? ", as when memory runs out" : "");
+	return buf;
+}
+
 /* Its pipe has ended; so will it, once it has said why. */
 static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 {
 	const bool shadow = l->shadow && i == 0;
-	char name[48] = "the shadow", args[256];
+	char name[48] = "the shadow", args[256], how[120];
 	int status = 0;
 
 	while (waitpid(l->pid[i], &status, 0) < 0 && errno == EINTR)
@@ -207,11 +219,8 @@ static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 	say_args(shadow ? &l->o->shadow_args : &l->o->worker_args, args, sizeof(args));
 	if (!shadow)
 		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local_workers);
-	if (WIFSIGNALED(status))
-		return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it was ended by signal %d (%s)%s", name,
-			       WTERMSIG(status), strsignal(WTERMSIG(status)), args);
-	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it ended with status %d, and its own message above says "
-		       "why%s", name, WEXITSTATUS(status), args);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it %s%s%s", name, say_status(status, how, sizeof(how)),
+		       WIFSIGNALED(status) ? "" : ", and its own message above says why", args);
 }
 
 /* "PORT\n", which comes in one piece, or the end of the pipe. */
@@ -300,6 +309,21 @@ int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, 
 	}
 	*out = l;
 	return OD_OK;
+}
+
+bool odm_local_ended(void *arg, const struct od_host *host, char *why, size_t size)
+{
+	struct odm_local *l = arg;
+	const size_t i = host->line - 1; /* start_all numbers them */
+	const pid_t pid = l->pid[i];
+	char how[120];
+	int status;
+
+	if (pid == 0 || waitpid(pid, &status, WNOHANG) != pid)
+		return false;
+	l->pid[i] = 0;
+	snprintf(why, size, "its process %d %s, and is not started again", (int)pid, say_status(status, how, sizeof(how)));
+	return true;
 }
 
 void odm_local_stop(struct odm_local *l)

@@ -550,14 +550,32 @@ static void check_connecting(struct member *m, uint64_t now)
 	}
 }
 
+/* A child of main: that it has ended is known before its silence says so. */
+static void check_process(struct member *m)
+{
+	const struct odm_cluster_opts *o = m->ms->o.cluster;
+	char name[300], why[sizeof(m->why)];
+
+	if (o->ended == NULL || m->gone || !o->ended(o->ended_arg, &m->host, why, sizeof(why)))
+		return;
+	pthread_mutex_lock(&m->ms->lock);
+	m->gone = true;
+	pthread_mutex_unlock(&m->ms->lock);
+	if (m->state != M_READY && m->last_session != 0)
+		od_log(OD_LOG_WARN, "%s does not come back: %s", odm_member_name(m, name, sizeof(name)), why);
+	drop(m, 0, why);
+	set_refused(m, OD_ERR_UNREACHABLE);
+}
+
 static void tick_member(struct member *m, uint64_t now, bool ping)
 {
+	check_process(m);
 	take_address(m);
 	if (m->state != M_READY)
 		look_up_again(m, now);
 	switch (m->state) {
 	case M_CLOSED:
-		if (now >= m->retry_ns && !m->retired)
+		if (now >= m->retry_ns && !m->retired && !m->gone)
 			open_socket(m);
 		break;
 	case M_CONNECTING:

@@ -210,6 +210,20 @@ void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
 	pthread_mutex_unlock(&ms->lock);
 }
 
+bool odm_members_awaited(struct odm_members *ms)
+{
+	bool any = false;
+
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n_listed && !any; i++) {
+		const struct member *m = ms->listed[i];
+
+		any = m->host.role == OD_NODE_WORKER && !m->gone && (m->pub.session == 0 || m->distrusted);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return any;
+}
+
 /* Under the lock: until something changes, or for a tenth of a second at most (to look at *cancel). */
 static void wait_a_little(struct odm_members *ms)
 {

@@ -158,10 +158,11 @@ static void drop_held(struct odm_recovery *r)
 /* A worker that is away may be back within a while: then what was set aside goes on. */
 int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 {
-	char away[2];
+	bool awaited;
 
 	if (r->unserved_ns == 0)
 		return OD_OK;
+	awaited = odm_members_awaited(members(r)); /* first: one that comes now is seen below */
 	if (odm_links_join(r->net)) {
 		r->unserved_ns = 0;
 		for (size_t i = 0; i < r->work->n; i++) {
@@ -170,8 +171,7 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 		}
 		return OD_OK;
 	}
-	odm_members_explain(members(r), away, sizeof(away));
-	if ((away[0] != '\0' || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
+	if ((awaited || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
 		return OD_OK;
 	if (only_drafts_held(r)) {
 		drop_held(r);

@@ -353,6 +353,8 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.own_keys = e->keys != NULL ? &e->keys->own : NULL,
 			.rekey = odm_engine_rekey,
 			.rekey_arg = e,
+			.ended = e->local != NULL ? odm_local_ended : NULL,
+			.ended_arg = e->local,
 			.cancel = e->opts.cancel,
 		};
 

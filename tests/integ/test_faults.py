@@ -326,9 +326,39 @@ def a_child_of_local_that_dies_is_not_waited_for():
         os.chmod(f.name, 0o755)
     argv = main_args("--local", 3)
     p = subprocess.run([os.path.join(folder, "od-main"), *argv[1:]], capture_output=True, text=True, timeout=HANG_S / 2)
-    assert p.returncode == 1 and "of 3 did not start: it was ended by signal 9 (Killed)" in p.stderr, p.stderr
+    assert p.returncode == 1 and "of 3 did not start: it was ended by signal 9 (Killed, as when memory runs out)" in p.stderr, p.stderr
     with open(os.path.join(folder, "pid")) as f:
         assert not os.path.exists(f"/proc/{int(f.read())}"), "the shadow lives on"
+
+
+def children(p):
+    """Process numbers of the children, in the order of their start."""
+    with open(f"/proc/{p.pid}/task/{p.pid}/children") as f:
+        return [int(c) for c in f.read().split()]
+
+
+@test
+def a_child_of_local_that_ends_is_told_and_not_waited_for():
+    m = Lines("--local", 2)
+    m.ask()
+    assert m.answer()["token_ids"] == reference()["token_ids"]
+    shadow, first, second = children(m.p)
+    said = ""
+    for pid, number, how in ((first, signal.SIGKILL, "was ended by signal 9 (Killed"), (shadow, signal.SIGTERM, "ended with status 0")):
+        os.kill(pid, number)
+        while f"its process {pid} {how}" not in said:
+            line = m.p.stderr.readline()
+            said += line
+            assert line and "no answer" not in said, said
+        m.ask()
+        assert m.answer()["token_ids"] == reference()["token_ids"], how
+    os.kill(second, signal.SIGKILL)
+    m.ask()
+    status, err = m.close()
+    said += err
+    assert status == 1 and said.count("and is not started again") >= 3 and "no answer" not in said, said
+    none_left = said[said.index("no worker is left"):]
+    assert all(f"its process {pid} " in none_left for pid in (first, second)), said
 
 
 def hosts(text):

@@ -96,11 +96,10 @@ void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
 	assert_int_equal(session, id + 1);
 }
 
-void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
+bool odm_members_awaited(struct odm_members *ms)
 {
 	(void)ms;
-	(void)size;
-	buf[0] = '\0';
+	return false;
 }
 
 bool odm_links_alive(struct odm_links *l, uint32_t i)
