@@ -10,7 +10,8 @@
 
 /* State of a link for recovery.c while a layer waits. */
 struct odm_link_watch {
-	bool served;	     /* it has answered a RUN */
+	unsigned served;     /* RUNs that it has answered */
+	unsigned lost;	     /* answers until those that it has lost are forgiven */
 	unsigned unanswered; /* probes since its last message */
 	unsigned resends;    /* since its last answer */
 	uint64_t quiet;	     /* probe rounds since its last answer while it owed one */

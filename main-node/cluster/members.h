@@ -103,7 +103,7 @@ void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, u
 		      uint8_t *cost);
 /* Engine thread: this incarnation has answered on its data port. Raises the epoch. */
 void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session);
-/* Engine thread: this incarnation has answered a RUN; resets its distrust count. */
+/* Engine thread: this incarnation has answered RUNs for a while; resets its distrust count. */
 void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session);
 /* Engine thread: this incarnation cannot load an expert of its pack; others are asked for it from the next step on. Raises the epoch.
  * Nothing for a worker with a spool, which pulls the expert again. */

@@ -31,7 +31,7 @@ struct member {
 	uint64_t since_ns, retry_ns, looked_up_ns;
 	char address[ODM_ADDRESS_CHARS]; /* numeric, once resolved; looked up again while it is not connected */
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
-	_Atomic unsigned strikes; /* times distrusted since it last answered a RUN; reset by the engine thread */
+	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
 	uint32_t pid;	   /* of its last WELCOME */
 	char host_name[64];

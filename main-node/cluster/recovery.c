@@ -10,6 +10,10 @@
 /* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100 Mbit. */
 #define UNANSWERED_NS_PER_BYTE 600
 #define MAX_RESENDS 2
+/* A connection breaks now and then; a worker that loses RUNs all the time costs more than it does. So many answers make good for a
+ * lost RUN, and for having been distrusted. */
+#define FORGIVEN_AFTER 200
+#define MAX_LOST 5 /* that are not forgiven */
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 /* An answer may take so long, and for each weight of the experts that are owed: a disk of 1 MB/s (BF16) that just is not stuck,
  * and a processor of 1 GFLOP/s. */
@@ -228,10 +232,9 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 {
 	struct odm_link *l = &r->net->link[worker];
 
-	if (ran && !l->watch.served) {
+	if (ran && ++l->watch.served == FORGIVEN_AFTER)
 		odm_members_served(members(r), l->member, l->session);
-		l->watch.served = true;
-	}
+	l->watch.lost -= ran && l->watch.lost > 0;
 	l->watch.state = ODM_LINK_UNKNOWN;
 	l->watch.resends = l->watch.quiet = 0;
 	if (!odm_pieces_owed(r->work, worker)) /* nor of earlier layers, which were through before this one began */
@@ -246,6 +249,13 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 
 	if (!odm_pieces_owed(r->work, worker))
 		return;
+	if (l->watch.resends == 0)
+		l->watch.lost += FORGIVEN_AFTER;
+	/* A slow text is better than none: the last worker stays. */
+	if (l->watch.lost > MAX_LOST * FORGIVEN_AFTER && candidate(r, r->work->piece, 1) != ODM_NOBODY) {
+		odm_members_distrust(members(r), l->member, l->session, "it loses RUNs again and again, and answers others");
+		return;
+	}
 	if (l->watch.resends++ == MAX_RESENDS) {
 		odm_members_distrust(members(r), l->member, l->session, "it is idle but does not answer its RUNs");
 		return;

@@ -40,6 +40,7 @@ static struct worker {
 	unsigned n_runs, n_damaged;
 	uint64_t last_request;
 } worker[MAX_WORKERS];
+static bool was_served; /* worker 0 */
 
 static struct world {
 	struct odm_links net;
@@ -94,6 +95,7 @@ void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
 {
 	(void)ms;
 	assert_int_equal(session, id + 1);
+	was_served = true;
 }
 
 bool odm_members_awaited(struct odm_members *ms)
@@ -169,6 +171,7 @@ static void begin(uint32_t n_workers, size_t n_rows)
 
 	memset(&w, 0, sizeof(w));
 	memset(worker, 0, sizeof(worker));
+	was_served = false;
 	clock_ms = 1000000;
 	w.net.link = w.link;
 	w.net.view.n_workers = n_workers;
@@ -303,6 +306,43 @@ static void one_that_is_idle_and_never_answers_is_given_up(void **state)
 	assert_int_equal(worker[0].n_runs, 3);
 	assert_true(worker[0].distrusted);
 	odm_pieces_fini(&w.work);
+}
+
+/* Layers with worker 0 until it is given up, but at most `most`; every nth RUN never comes there. Returns how many it lost. */
+static unsigned lose_every(unsigned nth, unsigned most, uint32_t n_workers)
+{
+	unsigned lost = 0;
+	int rc;
+
+	begin(n_workers, 1);
+	for (unsigned i = 1; i <= most && !worker[0].distrusted; i++) {
+		if (i > 1)
+			begin_layer(1);
+		if (i % nth == 0) {
+			w.due_ms[0] = 0;
+			lost++;
+		}
+		wait_ms(60000, &rc);
+		assert_int_equal(rc, OD_OK);
+		assert_int_equal(w.work.n_done, 1);
+	}
+	odm_pieces_fini(&w.work);
+	return lost;
+}
+
+/* docs/PROTOCOL.md: after more than five, of which 200 answers each forgive one. */
+static void one_that_loses_runs_again_and_again_is_given_up(void **state)
+{
+	(void)state;
+	assert_int_equal(lose_every(10, 1000, 2), 6);
+	assert_true(worker[0].gone);
+	assert_non_null(strstr(w.why, "it loses RUNs again and again"));
+	assert_false(was_served); /* so its next exile is longer */
+	assert_int_equal(lose_every(201, 3000, 2), 14);
+	assert_false(worker[0].distrusted);
+	assert_true(was_served);
+	assert_int_equal(lose_every(10, 1000, 1), 100); /* the last one stays */
+	assert_false(worker[0].distrusted);
 }
 
 static void one_that_computes_many_rows_is_not_given_up(void **state)
@@ -486,6 +526,7 @@ int main(void)
 		cmocka_unit_test(many_dead_ports_cost_one_detection),
 		cmocka_unit_test(a_run_that_a_connection_swallowed_is_sent_again_soon),
 		cmocka_unit_test(one_that_is_idle_and_never_answers_is_given_up),
+		cmocka_unit_test(one_that_loses_runs_again_and_again_is_given_up),
 		cmocka_unit_test(one_that_computes_many_rows_is_not_given_up),
 		cmocka_unit_test(many_rows_of_a_layer_that_is_done_excuse_nobody),
 		cmocka_unit_test(rows_on_their_way_get_their_time),
