@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Several hosts: network namespaces on a bridge. Daemons and main without keys (test_keys.py has them), main with the
 hosts file; then a cable is pulled, a host gets another address, and the name server is silent. Needs root."""
+import contextlib
 import json
 import os
 import shutil
@@ -23,6 +24,21 @@ def lan():
         except Unavailable as e:
             raise Skip(e) from None
     return _lan[0]
+
+
+@contextlib.contextmanager
+def etc_of(node):
+    """A folder whose files lie over those of /etc for programs in this namespace."""
+    parent, folder = "/etc/netns", f"/etc/netns/{lan().name(node)}"
+    new = not os.path.exists(parent)
+    os.makedirs(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+        if new:
+            with contextlib.suppress(OSError):  # somebody else has a folder there by now
+                os.rmdir(parent)
 
 
 def on(node, *args, **kw):
@@ -102,9 +118,7 @@ def a_cable_is_pulled_and_put_back():
 
 @test
 def a_name_with_another_address_is_found():
-    folder = f"/etc/netns/{lan().name('main')}"  # its files lie over those of /etc for programs in this namespace
-    os.makedirs(folder)
-    try:
+    with etc_of("main") as folder:
         def name(last):
             with open(f"{folder}/hosts", "w") as f:
                 f.write(f"{NET}.{last} worker.test\n")
@@ -131,8 +145,6 @@ def a_name_with_another_address_is_found():
         assert main.returncode == 0, err
         for n in workers:
             n.kill()
-    finally:
-        shutil.rmtree(folder)
 
 
 SILENT_SERVER = """
@@ -149,11 +161,9 @@ time.sleep(float(sys.argv[2]))
 @test
 def a_silent_name_server_does_not_hold_up_the_end():
     """The resolver waits for it for 150 s."""
-    folder = f"/etc/netns/{lan().name('main')}"
-    os.makedirs(folder)
-    server = None
-    try:
+    with etc_of("main") as folder:
         server = lan().start("shadow", sys.executable, "-c", SILENT_SERVER, f"{NET}.2", HANG_S, text=True, stdout=subprocess.PIPE)
+        _children.append(server)
         assert server.stdout.readline() == "bound\n"
         with open(f"{folder}/resolv.conf", "w") as f:
             f.write(f"nameserver {NET}.2\noptions timeout:30 attempts:5\n")
@@ -173,11 +183,8 @@ def a_silent_name_server_does_not_hold_up_the_end():
         out, err = main.communicate(timeout=60)
         assert main.returncode == 0, err
         workers.pop().kill()
-    finally:
-        if server is not None:
-            server.kill()
-            server.wait()
-        shutil.rmtree(folder)
+        server.kill()
+        server.wait()
 
 
 if __name__ == "__main__":
