@@ -117,6 +117,8 @@ static void say_failed(const struct odm_job *j, const struct od_err *err)
 {
 	if (err->code == OD_ERR_CANCELLED && j->request != NULL)
 		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->request));
+	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED && j->request == NULL) /* asked for again and again */
+		od_log_limited(OD_LOG_WARN, "the self-test of /health failed: %s", err->msg);
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED)
 		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->request), od_log_text("error", err->msg));
 }

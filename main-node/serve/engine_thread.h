@@ -64,7 +64,7 @@ struct odm_job_spec {
 	size_t n_stop;
 	const int32_t *end, *shown; /* as in odm_request */
 	size_t n_ends, n_shown;
-	const char *request; /* as in odm_request; copied */
+	const char *request; /* as in odm_request; copied; NULL: the self-test of /health */
 	int logprobs; /* as in odm_request; -1: news has no tokens */
 	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */

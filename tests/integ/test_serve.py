@@ -712,6 +712,7 @@ def health_names_no_machine_to_strangers():
         assert status == 503 and o["status"] == "failed", o
         assert (str(d.port) in o["error"]["message"]) == named, (headers, o)
     assert s.stop() == 0, s.log
+    assert s.log.count('msg="a text failed" request=') == 1 and 'msg="the self-test of /health failed: no worker is left' in s.log, s.log
 
 
 @test
