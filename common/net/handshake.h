@@ -12,6 +12,7 @@ void od_handshake_end(void *watch, void *socket);
 enum od_handshake {
 	OD_HANDSHAKE_OPEN,	/* nothing has failed */
 	OD_HANDSHAKE_REFUSED,	/* the other side does not know our key */
+	OD_HANDSHAKE_SILENT,	/* the other side is connected and says nothing */
 	OD_HANDSHAKE_BROKEN,	/* the other side hung up: its key is not the one that we expect */
 	OD_HANDSHAKE_UNLIKE,	/* one side uses keys, the other does not */
 };

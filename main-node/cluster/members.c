@@ -517,6 +517,9 @@ static void check_handshake(struct member *m)
 		snprintf(why, sizeof(why), "it refuses this node's key %s: add it to the peers file there, and restart it or kill -HUP",
 			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
 		break;
+	case OD_HANDSHAKE_SILENT:
+		set_why(m, "it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
+		return;
 	case OD_HANDSHAKE_BROKEN:
 		if (!keys) {
 			set_why(m, "it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");

@@ -390,6 +390,22 @@ def an_unreachable_host_is_named():
 
 
 @test
+def a_stopped_daemon_is_told_from_one_that_hangs_up():
+    w = Daemon("worker")
+    w.signal(signal.SIGSTOP)
+    refused("--workers", hosts_file([w]), says=[f"worker 127.0.0.1:{w.port}: it takes the connection and says nothing"])
+    w.kill()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up():
+        while True:
+            listener.accept()[0].close()
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    refused("--workers", hosts(f"127.0.0.1:{listener.getsockname()[1]}\n"), says=["it ends the handshake"])
+
+
+@test
 def hosts_that_do_not_fit_into_a_message_are_counted():
     sockets = [socket.socket() for _ in range(20)]
     for s in sockets:
