@@ -67,6 +67,7 @@ struct od_daemon {
 	struct od_route route;
 	_Atomic uint64_t epoch; /* the newest that main told us; goes back with all we send */
 	char main_name[64];
+	uint64_t main_id; /* 0: it has none */
 	struct od_liveness main;
 
 	pthread_mutex_t lock; /* guards what follows */
@@ -210,6 +211,16 @@ static bool taken(struct od_daemon *d, const struct od_msg *m)
 	return send_pong(d, 0) != OD_ERR_UNREACHABLE; /* sequence 0 answers no PING */
 }
 
+/* The session's main may know this daemon by two addresses, which only an operator can change. */
+static void say_taken(const struct od_daemon *d, const Od__Hello *hello, struct od_err *err)
+{
+	if (hello->main_id != 0 && hello->main_id == d->main_id)
+		od_fail(err, OD_ERR_MISMATCH, "session: main \"%s\" uses this %s already, by another address: two lines of its hosts "
+			"file are the same daemon; remove one", d->main_name, d->role);
+	else
+		od_fail(err, OD_ERR_BUSY, "session: this %s is in use by main \"%s\"", d->role, d->main_name);
+}
+
 static void begin_session(struct od_daemon *d, const struct od_msg *m)
 {
 	uint64_t session;
@@ -220,6 +231,7 @@ static void begin_session(struct od_daemon *d, const struct od_msg *m)
 	d->route = m->route;
 	atomic_store(&d->epoch, m->header->epoch);
 	od_peer_text(m->header->hello->main_name, d->main_name, sizeof(d->main_name));
+	d->main_id = m->header->hello->main_id;
 	od_liveness_start(&d->main, od_now_ns());
 	atomic_store(&d->session, session);
 	od_log(OD_LOG_INFO, "session with main \"%s\" started", d->main_name);
@@ -240,7 +252,7 @@ static void on_hello(struct od_daemon *d, const struct od_msg *m)
 		return;
 	}
 	if (taken(d, m)) {
-		od_fail(&err, OD_ERR_BUSY, "session: this %s is in use by main \"%s\"", d->role, d->main_name);
+		say_taken(d, m->header->hello, &err);
 		refuse(d, &m->route, "session", &err);
 		return;
 	}

@@ -8,6 +8,7 @@
 #include "common/pack/share.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,7 @@ static void send_hello(struct member *m)
 	hello.ctx_tokens = o->ctx_tokens;
 	hello.max_rows = m->host.role == OD_NODE_SHADOW && o->max_rows > ODM_MAX_STEP_ROWS ? ODM_MAX_STEP_ROWS : o->max_rows;
 	hello.max_sequences = o->max_sequences;
+	hello.main_id = ms->main_id;
 	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_HELLO;
@@ -788,11 +790,14 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	int rc;
 
 	*out = NULL;
-	if (ms == NULL)
+	if (ms == NULL || sodium_init() < 0) {
+		free(ms);
 		return od_fail(err, OD_ERR_NOMEM, "members");
+	}
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
+	randombytes_buf(&ms->main_id, sizeof(ms->main_id));
 	ms->cached_bytes = (size_t)cfg->n_moe * cfg->n_experts;
 	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
 	pthread_mutex_init(&ms->lock, NULL);

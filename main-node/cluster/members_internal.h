@@ -60,6 +60,7 @@ struct odm_members {
 	uv_loop_t *loop;
 	uv_timer_t timer;
 	unsigned tick;
+	uint64_t main_id; /* random, for HELLO: a daemon with two addresses knows main again */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	_Atomic uint64_t epoch; /* changes under the lock */

@@ -639,6 +639,24 @@ class Mute(zmtp.FakeDaemon):
         self.data.close()
 
 
+def relay(listener, port):
+    """Gives connections to the listener on to this port."""
+    def give(a, b):
+        try:
+            while data := a.recv(65536):
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in a, b:
+            s.close()
+
+    while True:
+        a, _ = listener.accept()
+        b = socket.create_connection(("127.0.0.1", port))
+        for x, y in (a, b), (b, a):
+            threading.Thread(target=give, args=(x, y), daemon=True).start()
+
+
 class Restarting:
     """A worker's control port as it is just being restarted: the first connection is welcomed, and told BYE when ATTACH comes;
     the others are the worker's."""
@@ -663,21 +681,7 @@ class Restarting:
         c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 5) + zmtp.field(15, b""))
         time.sleep(3)  # longer than main waits for ATTACHED, much shorter than for everybody
         self.listener = socket.create_server(("127.0.0.1", self.port))
-        while True:
-            a, _ = self.listener.accept()
-            b = socket.create_connection(("127.0.0.1", self.worker.port))
-            for x, y in (a, b), (b, a):
-                threading.Thread(target=self._pass, args=(x, y), daemon=True).start()
-
-    @staticmethod
-    def _pass(a, b):
-        try:
-            while data := a.recv(65536):
-                b.sendall(data)
-        except OSError:
-            pass
-        for s in a, b:
-            s.close()
+        relay(self.listener, self.worker.port)
 
 
 @test
@@ -844,6 +848,15 @@ def two_names_of_one_daemon_are_told():
     w = Daemon("worker")
     path = hosts(f"localhost:{w.port}\n127.0.0.1:{w.port}\n")
     refused("--workers", path, says=["is the same daemon as worker", f"localhost:{w.port}", f"127.0.0.1:{w.port}"])
+    # By addresses that tell nothing of each other, as IPv4 and IPv6 do.
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=relay, args=(listener, w.port), daemon=True).start()
+    path = hosts(f"127.0.0.1:{listener.getsockname()[1]}\n127.0.0.1:{w.port}\n")
+    refused("--workers", path, says=["uses this worker already, by another address: two lines of its hosts file are the same daemon"])
+    m = Lines("--workers", hosts_file([w]))  # who it is, not where: another main is told otherwise
+    wait_for_workers(m, 1)
+    refused("--workers", path, says=["this worker is in use by main"])
+    assert m.close()[0] == 0
     w.kill()
 
 
