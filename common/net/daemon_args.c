@@ -13,6 +13,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NO_FD UINT64_MAX
 #define MAX_OWN 24
@@ -68,9 +69,17 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 	return rc;
 }
 
+/* Until the daemon serves, nothing needs an orderly end: what a spool lacks is pulled at the next start. */
+static void end_start(int number)
+{
+	(void)number;
+	_exit(0);
+}
+
 int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc, char **argv,
 			 bool *done, struct od_err *err)
 {
+	const struct sigaction end = { .sa_handler = end_start };
 	int rc;
 
 	*a = (struct od_daemon_args){
@@ -91,6 +100,8 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	od_log_init(argv[0], a->verbose ? OD_LOG_DEBUG : a->quiet ? OD_LOG_WARN : OD_LOG_INFO);
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGINT, &end, NULL); /* these two until the daemon's loop listens to them */
+	sigaction(SIGTERM, &end, NULL);
 	if (a->die_with_parent)
 		od_notify_off();
 	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
@@ -99,11 +110,15 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct od_keys **out, struct od_err *err)
 {
 	char listen[300];
+	int rc;
 
 	snprintf(listen, sizeof(listen), "--listen %s", a->listen != NULL ? a->listen : "");
 	if (far == NULL && a->listen != NULL && !od_is_loopback(a->listen))
 		far = listen;
-	return od_keys_open(out, &a->keys, far, true, err);
+	rc = od_keys_open(out, &a->keys, far, true, err);
+	if (*out != NULL || od_notify_on())
+		signal(SIGHUP, SIG_IGN); /* until the daemon's loop listens to it */
+	return rc;
 }
 
 void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about, const struct od_keys *keys,

@@ -78,8 +78,12 @@ static void on_signal(uv_signal_t *signal, int number)
 {
 	struct server *s = signal->data;
 
-	if (odm_http_draining(s->api.http) || odm_engine_thread_state(s->api.thread, NULL) != ODM_SERVE_READY)
+	if (odm_http_draining(s->api.http))
 		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
+	if (odm_engine_thread_state(s->api.thread, NULL) == ODM_SERVE_LOADING) { /* there is nothing to end in order yet */
+		od_log(OD_LOG_INFO, "stopping before the model is loaded");
+		_exit(0);
+	}
 	drain(s);
 }
 

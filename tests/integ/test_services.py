@@ -329,6 +329,26 @@ def a_second_signal_does_not_wait():
     main.wait()
 
 
+@test
+def sigterm_during_the_start_is_a_clean_end():
+    with socket.socket() as s:  # bound, so that nobody listens there
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+        log = os.path.join(TMP, "waits.log")
+        w = subprocess.Popen([os.path.join(BIN, "od-worker"), "--store", address, "--spool", os.path.join(TMP, "waits")],
+                             stderr=open(log, "w"))
+        while "does not answer" not in open(log).read():
+            assert w.poll() is None, open(log).read()
+            time.sleep(0.02)
+        w.terminate()
+        assert w.wait(timeout=HANG_S) == 0
+        hosts = os.path.join(TMP, "nobody.txt")
+        with open(hosts, "w") as f:
+            f.write(f"{address}\n")
+        main = Server(mode=("--workers", hosts), ready=False)
+        assert main.stop() == 0 and "stopping before the model is loaded" in main.log, main.log
+
+
 def public_key(path):
     with open(path) as f:
         return [line.split()[0] for line in f if not line.startswith("# ")][0]
