@@ -109,6 +109,14 @@ static const char *alignment(const struct odm_engine_args *a)
 	return a->align_kv != 1 ? "align-kv" : NULL;
 }
 
+static bool has_hedge(const struct odm_engine_opts *o)
+{
+	struct odm_engine_opts defaults;
+
+	odm_engine_defaults(&defaults);
+	return o->hedge_percent != defaults.hedge_percent;
+}
+
 /* The first option that says nothing without a cluster, or NULL. */
 static const char *cluster_only(const struct odm_engine_args *a)
 {
@@ -118,6 +126,8 @@ static const char *cluster_only(const struct odm_engine_args *a)
 		return "predictor";
 	if (o->group_size > 0)
 		return "group-size";
+	if (has_hedge(o))
+		return "hedge";
 	return o->mixed ? "mixed" : alignment(a);
 }
 
@@ -139,6 +149,9 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	if (unheard != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and with --predictor %s there is none; leave one of "
 			       "them out", unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
+	if (o->predictor == ODM_PREDICT_NONE && o->own == NULL && has_hedge(o))
+		return od_fail(err, OD_ERR_ARG, "--hedge is about predictions, and with --predictor none there are none; leave one of "
+			       "them out");
 	return OD_OK;
 }
 

@@ -295,6 +295,8 @@ def what_cannot_be_replayed_is_refused():
 
     refused("--routes FILE or --zipf S", 2)
     refused("--routes FILE or --zipf S", 2, "--routes", recorded(), "--zipf", 1)
+    for option in "steps", "drift", "layers", "experts", "top-k":
+        refused(f"--{option} is for --zipf", 2, "--routes", recorded(), f"--{option}", 2)
     refused("found \"120%\"", 2, "--zipf", 1, "--budget", "10%,120%")
     refused("found \"5 cm\"", 2, "--zipf", 1, "--budget", "5 cm")
     refused("at most the 8 experts", 2, "--zipf", 1, "--top-k", 9)

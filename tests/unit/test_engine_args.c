@@ -143,6 +143,8 @@ static void refusals(void **state)
 		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
 		{ "--workers h --shadow-arg x", "--shadow-arg needs --local: it is for the processes" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
+		{ "--resident --hedge 10", "--hedge is for a cluster (--workers or --local)" },
+		{ "--local 2 --predictor none --hedge 10", "--hedge is about predictions" },
 		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
 		{ "--resident --mixed", "--mixed is for a cluster" },

@@ -82,12 +82,34 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	return rc;
 }
 
+/* What a recording has of its own; 0: not given. */
+static int check_zipf(struct options *o, bool zipf, struct od_err *err)
+{
+	const struct {
+		const char *name;
+		uint64_t *value, usual;
+	} only[] = { { "steps", &o->zipf.steps, 2000 }, { "drift", &o->zipf.drift, 0 }, { "layers", &o->layers, 32 },
+		     { "experts", &o->experts, 8 }, { "top-k", &o->top_k, 2 } };
+
+	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++) {
+		if (!zipf && *only[i].value != 0)
+			return od_fail(err, OD_ERR_ARG, "--%s is for --zipf: a recording has its own", only[i].name);
+		if (*only[i].value == 0)
+			*only[i].value = only[i].usual;
+	}
+	return OD_OK;
+}
+
 static int check(struct options *o, struct od_err *err)
 {
 	const bool zipf = !isnan(o->zipf.exponent);
+	int rc;
 
 	if ((o->routes != NULL) == zipf)
 		return od_fail(err, OD_ERR_ARG, "expected either --routes FILE or --zipf S");
+	rc = check_zipf(o, zipf, err);
+	if (rc != OD_OK)
+		return rc;
 	if (zipf && o->top_k > o->experts)
 		return od_fail(err, OD_ERR_ARG, "--top-k: expected at most the %llu experts, found %llu",
 			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
@@ -335,10 +357,7 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 {
 	struct options o = {
 		.budgets = DEFAULT_BUDGETS,
-		.zipf = { .exponent = NAN, .steps = 2000 },
-		.layers = 32,
-		.experts = 8,
-		.top_k = 2,
+		.zipf = { .exponent = NAN },
 		.batch = 1,
 		.workers = 1,
 		.weights = MIXTRAL_WEIGHTS,
