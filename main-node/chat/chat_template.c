@@ -38,29 +38,48 @@ static bool is_token_name(const char *name)
 	return n > n_end && strcmp(name + n - n_end, "_token") == 0;
 }
 
-/* all: each entry that is a token, whatever its name; else those that are called so. */
-static int add_tokens(struct odm_chat_template *t, json_t *from, bool all, struct od_err *err)
+/* Every model has these, or could. */
+static bool is_common(const char *name)
+{
+	static const char *const common[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+	size_t i = 0;
+
+	while (i < sizeof(common) / sizeof(common[0]) && strcmp(name, common[i]) != 0)
+		i++;
+	return i < sizeof(common) / sizeof(common[0]);
+}
+
+/* own: each entry of an object of tokens, whatever its name; else those that are called so, of which only the common ones may stand
+ * in another file already. Null says that there is none. */
+static int add_tokens(struct odm_chat_template *t, json_t *from, bool own, struct od_err *err)
 {
 	const char *name;
 	json_t *v;
 
 	json_object_foreach(from, name, v) {
-		json_t *text = all || is_token_name(name) ? token_text(v) : NULL;
+		const bool named = is_common(name) || (is_token_name(name) && json_object_get(t->tokens, name) == NULL);
+		json_t *text = own || named ? token_text(v) : NULL;
 
 		if (text != NULL && json_object_set(t->tokens, name, text) != 0)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for special tokens");
+		if (json_is_null(v))
+			json_object_del(t->tokens, name);
 	}
 	return OD_OK;
 }
 
-/* Those that only some models have (image_token ...) stand among the others, or in an object of their own. */
-static int add_all_tokens(struct odm_chat_template *t, json_t *config, struct od_err *err)
+/* As transformers does. Those that only some models have (image_token ...) stand among the others, or in an object of their own,
+ * which counts more. */
+static int add_all_tokens(struct odm_chat_template *t, json_t *config, json_t *map, struct od_err *err)
 {
 	static const char *const own[] = { "extra_special_tokens", "model_specific_special_tokens" };
-	int rc = add_tokens(t, config, false, err);
+	json_t *const file[] = { config, map };
+	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < sizeof(own) / sizeof(own[0]); i++)
-		rc = add_tokens(t, json_object_get(config, own[i]), true, err);
+	for (size_t f = 0; rc == OD_OK && f < 2; f++)
+		rc = add_tokens(t, file[f], false, err);
+	for (size_t i = 0; rc == OD_OK && i < 4; i++)
+		rc = add_tokens(t, json_object_get(file[i / 2], own[i % 2]), true, err);
 	return rc;
 }
 
@@ -129,22 +148,43 @@ static int read_template(struct source *s, const char *dir, const char *name, st
 	return rc == OD_OK ? parse_text(s, text, len, path, err) : rc;
 }
 
-/* A JSON file that may have a template, tokens, or both. */
-static int read_config(struct odm_chat_template *t, const char *dir, const char *name, bool has_tokens, struct od_err *err)
+/* *out: a new reference, NULL where there is no such file. */
+static int load(const char *dir, const char *name, char path[PATH_MAX], json_t **out, struct od_err *err)
+{
+	int rc = od_path(path, PATH_MAX, dir, name, err);
+
+	*out = NULL;
+	return rc == OD_OK && od_file_there(path) ? od_json_load(path, MAX_CONFIG_BYTES, out, err) : rc;
+}
+
+static int read_template_object(struct odm_chat_template *t, const char *dir, const char *name, struct od_err *err)
 {
 	char path[PATH_MAX];
-	json_t *config;
-	int rc = od_path(path, sizeof(path), dir, name, err);
+	json_t *object;
+	int rc = load(dir, name, path, &object, err);
 
-	if (rc != OD_OK || !od_file_there(path))
-		return rc;
-	rc = od_json_load(path, MAX_CONFIG_BYTES, &config, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = parse_field(t, config, path, err);
-	if (rc == OD_OK && has_tokens)
-		rc = add_all_tokens(t, config, err);
+	if (rc == OD_OK)
+		rc = parse_field(t, object, path, err);
+	json_decref(object);
+	return rc;
+}
+
+/* tokenizer_config.json, and what older checkpoints have beside it: transformers does not look there if the first lists the added
+ * tokens. */
+static int read_tokenizer_config(struct odm_chat_template *t, const char *dir, struct od_err *err)
+{
+	char path[PATH_MAX];
+	json_t *config, *map = NULL;
+	int rc = load(dir, "tokenizer_config.json", path, &config, err);
+
+	if (rc == OD_OK)
+		rc = parse_field(t, config, path, err);
+	if (rc == OD_OK && json_object_get(config, "added_tokens_decoder") == NULL)
+		rc = load(dir, "special_tokens_map.json", path, &map, err);
+	if (rc == OD_OK)
+		rc = add_all_tokens(t, config, map, err);
 	json_decref(config);
+	json_decref(map);
 	return rc;
 }
 
@@ -175,11 +215,9 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 	if (rc == OD_OK) /* of a pack */
 		rc = read_template(&t->with_tools, dir, "chat_template_tool_use.jinja", err);
 	if (rc == OD_OK)
-		rc = read_config(t, dir, "chat_template.json", false, err);
-	if (rc == OD_OK) /* the one below counts more */
-		rc = read_config(t, dir, "special_tokens_map.json", true, err);
+		rc = read_template_object(t, dir, "chat_template.json", err);
 	if (rc == OD_OK)
-		rc = read_config(t, dir, "tokenizer_config.json", true, err);
+		rc = read_tokenizer_config(t, dir, err);
 	if (rc == OD_OK && t->plain.parsed == NULL && t->with_tools.parsed == NULL)
 		rc = od_fail(err, OD_ERR_MISSING,
 			     "%s has no chat template (chat_template.jinja, chat_template.json, or chat_template in "

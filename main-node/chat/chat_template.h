@@ -3,7 +3,8 @@
  * A folder is a checkpoint or a pack. The template comes from chat_template.jinja, else chat_template.json, else the field
  * chat_template of tokenizer_config.json, as in transformers; that for requests with tools from additional_chat_templates/tool_use.jinja
  * (in a pack chat_template_tool_use.jinja) or the same field; the tokens (bos_token, eos_token, ...) from
- * tokenizer_config.json (also those in its extra_special_tokens and model_specific_special_tokens) and special_tokens_map.json.
+ * tokenizer_config.json (also those in its extra_special_tokens and model_specific_special_tokens) and, if that has no
+ * added_tokens_decoder, from special_tokens_map.json, which then counts more.
  * Thread: immutable once it is open; any number of threads may render. Owner: the caller. */
 #ifndef ODM_CHAT_TEMPLATE_H
 #define ODM_CHAT_TEMPLATE_H

@@ -61,9 +61,28 @@ def test_places():
                                                       "chat_template.json": {"chat_template": PLAIN}}), *args)
     prints("<a>", "--checkpoint", checkpoint("c", {"special_tokens_map.json": {"bos_token": {"content": "<a>"}},
                                                    "chat_template.jinja": "{{ bos_token }}"}), *args)
-    prints("<b>", "--checkpoint", checkpoint("c", {"special_tokens_map.json": {"bos_token": "<a>"},
-                                                   "tokenizer_config.json": {"bos_token": "<b>"},
-                                                   "chat_template.jinja": "{{ bos_token }}"}), *args)
+
+
+def test_two_files_of_tokens():
+    """special_tokens_map.json counts more than tokenizer_config.json, but not if the latter lists the added tokens. The expected
+    texts are what AutoTokenizer of transformers 5.23 makes of these files (tokenizer_class PreTrainedTokenizerFast)."""
+    names = [n + "_token" for n in ("bos", "eos", "unk", "pad", "sep")]
+    a, b, none = ({n: t for n in names} for t in ("<a>", "<b>", None))
+    as_objects = {n: {"content": "<a>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False} for n in names}
+    listed = {"added_tokens_decoder": {"3": {"content": "<b>", "special": True}}}
+    image = {"image_token": "<i>"}
+    for config, token_map, expected in (
+            ({}, a, "<a><a><a><a><a>|"), (b, a, "<a><a><a><a><a>|"), (b, as_objects, "<a><a><a><a><a>|"), (none, a, "<a><a><a><a><a>|"),
+            (b, {"eos_token": "<a>"}, "<b><a><b><b><b>|"), (b, {"eos_token": None}, "<b><b><b><b>|"),
+            (dict(b, **listed), a, "<b><b><b><b><b>|"), (dict(b, **listed), as_objects, "<b><b><b><b><b>|"),
+            (listed, a, "|"), (dict(none, **listed), a, "|"), ({}, image, "|<i>"), (listed, image, "|"),
+            (image, {"image_token": "<j>"}, "|<i>"), (dict(image, **listed), {"image_token": "<j>"}, "|<i>"),
+            ({"extra_special_tokens": image}, {"image_token": "<j>"}, "|<i>"),
+            ({"model_specific_special_tokens": image}, {"image_token": "<j>"}, "|<i>"),
+            ({"extra_special_tokens": image}, {"extra_special_tokens": {"image_token": "<j>"}}, "|<j>")):
+        c = checkpoint("two", {"special_tokens_map.json": token_map, "tokenizer_config.json": config,
+                               "chat_template.jinja": "".join("{{ %s }}" % n for n in names) + "|{{ image_token }}"})
+        prints(expected, "--checkpoint", c, "--messages", save(MESSAGES, at("m.json")))
 
 
 def test_tokens_of_the_model():
