@@ -379,11 +379,11 @@ class Model:
 
     def _long(self):
         """What long RoPE adds."""
-        o, key = self._rope_object(), "original_max_position_embeddings"
+        o = self._rope_object()
         if "longrope" not in (o.get("rope_type"), o.get("type")):
             return {}
         short, long = (",".join(map(f32_bits, o[k + "_factor"])) for k in ("short", "long"))
-        return dict(magnitude=f32_bits(o["short_mscale"]), short_ctx=o.get(key) or self.cfg[key],
+        return dict(magnitude=f32_bits(o["short_mscale"]), short_ctx=o["original_max_position_embeddings"],
                     long_magnitude=f32_bits(o["long_mscale"]), short_factors=short, long_factors=long)
 
     def rope_text(self):

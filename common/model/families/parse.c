@@ -282,10 +282,15 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 	static const char *const factors[] = { "short_factor", "long_factor" };
 	const double least = (double)p->cfg->ctx_max / (1 << 20);
 	double magnitude[2] = { 0, 0 };
-	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? read_original_ctx(p, o, where, 0, &r->short_ctx) :
+	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? OD_OK :
 		 od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected at most %d with long RoPE, found %u", p->where,
 			 2 * OD_MAX_ROPE_PAIRS, r->dims);
 
+	/* Without it transformers 5.23 takes max_position_embeddings, whatever stands beside the object: never the long factors. */
+	if (rc == OD_OK)
+		rc = od_json_u32(o, "original_max_position_embeddings", 1, UINT32_MAX, &r->short_ctx, where, p->err);
+	if (rc == OD_OK)
+		rc = read_original_ctx(p, o, where, 0, &r->short_ctx);
 	for (uint32_t set = 0; rc == OD_OK && set < 2; set++)
 		rc = read_factors(p, o, where, factors[set], least, r->dims / 2, r->pair_factor[set]);
 	if (rc == OD_OK)
