@@ -411,7 +411,8 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	return OD_OK;
 }
 
-/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too. */
+/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too, and whether the
+ * head is tied. */
 static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where, struct od_err *err)
 {
 	const char *key = "text_config";
@@ -459,6 +460,8 @@ int od_config_parse(struct od_config *cfg, const json_t *root, const char *where
 		rc = read_quantization(cfg, text, where, err);
 	if (rc == OD_OK)
 		rc = parse_family(cfg, text, where, err);
+	if (rc == OD_OK && text != root) /* it counts more than the one inside */
+		rc = od_json_bool_or(root, "tie_word_embeddings", cfg->tied_head, &cfg->tied_head, where, err);
 	if (rc == OD_OK)
 		rc = check_size(cfg, where, err);
 	if (rc != OD_OK)

@@ -89,7 +89,7 @@ class Model:
 
     def __init__(self, cfg):
         self.prefix = "model." if cfg.get("text_config") is None else "model.language_model."  # of names in the checkpoint
-        cfg = cfg.get("text_config") or cfg
+        outer, cfg = cfg, cfg.get("text_config") or cfg
         self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
         self.family = MODEL_TYPES.get(self.family, self.family)
         self.latent = self.family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
@@ -108,7 +108,8 @@ class Model:
         self.layer_of = [i for i in range(self.n_layers) if self.is_moe(i)]
         self.n_moe = len(self.layer_of)
         self.top_k = cfg["top_k_experts" if self.gemma else "num_experts_per_tok"]
-        self.tied = self.get("tie_word_embeddings", self.gemma)
+        tied = outer.get("tie_word_embeddings")
+        self.tied = self.get("tie_word_embeddings", self.gemma) if tied is None else tied
         self.dense = [(role, None, shape) for role, shape in self._whole()]
         for layer in range(self.n_layers):
             has = {**self._attention_shapes(layer), **self._ffn_shapes(layer)}

@@ -464,6 +464,19 @@ def test_text_parts():
         shutil.rmtree(at("bad"))
 
 
+def test_tied_outside():
+    """Of a multimodal model: the class that its configuration names reads tie_word_embeddings beside text_config."""
+    for name, family, architecture, _, _, _ in PARTS:
+        _, cfg, _ = golden(name)
+        for outside, inside, tied in ((True, GONE, True), (True, False, True), (True, True, True), (False, True, False),
+                                      (None, True, True), (GONE, True, True), (GONE, False, False)):
+            cfg = with_fields(cfg, tie_word_embeddings=inside)
+            tens = tc.tensors(with_fields(cfg, tie_word_embeddings=tied), seed=4)
+            assert ("lm_head.weight" in tens) == (not tied)
+            outer, renamed = tc.multimodal(cfg, tens, family, architecture)
+            same_bits(packed("tied", with_fields(outer, tie_word_embeddings=outside), renamed), tens)
+
+
 # ---- what is refused ----
 
 def nothing_is_made(*says):
