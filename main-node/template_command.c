@@ -56,7 +56,7 @@ static int read_json(const char *path, json_t **out, struct od_err *err)
 
 	*out = NULL;
 	if (rc == OD_OK) {
-		*out = json_loadb(text.len > 0 ? text.text : "", text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+		*out = od_json_decode(text.len > 0 ? text.text : "", text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 		if (*out == NULL)
 			rc = od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line,
 				     why.column, why.text);

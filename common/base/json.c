@@ -1,9 +1,12 @@
 #include "common/base/json.h"
 
 #include "common/base/file.h"
+#include "common/base/strbuf.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *type_name(const json_t *v)
 {
@@ -14,7 +17,7 @@ static const char *type_name(const json_t *v)
 	case JSON_ARRAY: return "an array";
 	case JSON_STRING: return "a string";
 	case JSON_INTEGER: return "an integer";
-	case JSON_REAL: return "a real number";
+	case JSON_REAL: return fabs(json_real_value(v)) < 0x1p63 ? "a real number" : "a number beyond 63 bits";
 	case JSON_TRUE:
 	case JSON_FALSE: return "a boolean";
 	case JSON_NULL: return "null";
@@ -28,11 +31,68 @@ static int wrong_type(const json_t *v, const char *key, const char *expected, co
 		       where, key, expected, type_name(v));
 }
 
+/* Bytes of the integer that text [len] begins with, if it has more than 63 bits; else 0. */
+static size_t big_integer(const char *text, size_t len)
+{
+	char digits[24];
+	size_t n = text[0] == '-', kept;
+
+	while (n < len && text[n] >= '0' && text[n] <= '9')
+		n++;
+	if (n < len && strchr(".eE", text[n]) != NULL)
+		return 0;
+	kept = n < sizeof(digits) ? n : sizeof(digits) - 1;
+	memcpy(digits, text, kept);
+	digits[kept] = '\0';
+	errno = 0;
+	(void)strtoll(digits, NULL, 10);
+	return errno == ERANGE ? n : 0;
+}
+
+static json_t *parse_with_big_integers(const char *body, size_t len, size_t flags, json_error_t *why)
+{
+	struct od_strbuf out = { 0 };
+	bool string = false, number = false;
+	size_t from = 0;
+	json_t *v;
+
+	for (size_t i = 0; i < len; i++) {
+		const char c = body[i];
+		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL;
+		size_t big = 0;
+
+		if (string && c == '\\')
+			i++;
+		else if (c == '"')
+			string = !string;
+		else if (!string && digit && !number)
+			big = big_integer(body + i, len - i);
+		number = !string && digit;
+		if (big == 0)
+			continue;
+		i += big - 1;
+		od_strbuf_append(&out, body + from, i + 1 - from);
+		od_strbuf_append(&out, ".0", 2);
+		from = i + 1;
+	}
+	od_strbuf_append(&out, body + from, len - from);
+	v = out.failed ? NULL : json_loadb(out.text, out.len, flags, why);
+	od_strbuf_fini(&out);
+	return v;
+}
+
+json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+	json_t *v = json_loadb(text, len, flags, why);
+
+	return v == NULL && json_error_code(why) == json_error_numeric_overflow ? parse_with_big_integers(text, len, flags, why) : v;
+}
+
 int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err)
 {
 	json_error_t why;
 
-	*out = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	*out = od_json_decode(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (*out == NULL)
 		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why.line,
 			       why.column, why.text);

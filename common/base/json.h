@@ -1,7 +1,7 @@
 /* json.h - typed, range-checked reads of untrusted JSON, over jansson.
  *
- * A duplicate key, an integer beyond 63 bits or a real beyond a double makes the whole text invalid. 3.0 and 1e3 are reals,
- * not integers. An error names the file ("where"), the field, and the expected and found values.
+ * A duplicate key or a real beyond a double makes the whole text invalid. 3.0 and 1e3 are reals, not integers. An error names the file
+ * ("where"), the field, and the expected and found values.
  * Thread: any. Owner: returned strings and objects are borrowed from the parent; NULL unless OD_OK. Strings may contain
  * NULs: use json_string_length. */
 #ifndef OD_BASE_JSON_H
@@ -12,6 +12,10 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+
+/* json_loadb of jansson, which has no integers beyond 63 bits: here they become reals, as in JavaScript. tokenizer_config.json often
+ * has one (10^30 rounded to a double, as model_max_length). */
+json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why);
 
 /* *out is a new reference (json_decref it), NULL unless OD_OK. The root must be an object. */
 OD_MUST_CHECK int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err *err);

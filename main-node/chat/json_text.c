@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/base/json.h"
+
 static bool is_space(char c)
 {
 	return c == ' ' || c == '\n' || c == '\r' || c == '\t';
@@ -63,13 +65,9 @@ static bool too_deep(struct odm_slice text)
 
 json_t *odm_json_value(struct odm_slice text)
 {
-	const size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-	json_t *v;
+	json_error_t why;
 
-	if (too_deep(text))
-		return NULL;
-	v = json_loadb(text.text, text.len, flags, NULL);
-	return v != NULL ? v : json_loadb(text.text, text.len, flags | JSON_DECODE_INT_AS_REAL, NULL);
+	return too_deep(text) ? NULL : od_json_decode(text.text, text.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
 }
 
 /* ---- Walking ---- */

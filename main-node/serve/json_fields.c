@@ -1,8 +1,7 @@
 #include "main-node/serve/json_fields.h"
 
-#include "common/base/strbuf.h"
+#include "common/base/json.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -185,57 +184,6 @@ int odm_field_check_kept(const char *path, const json_t *v, struct odm_api_error
 			    ODM_MAX_KEPT_BYTES, bytes);
 }
 
-/* Bytes of the integer that text [len] begins with, if it has more than 63 bits; else 0. */
-static size_t big_integer(const char *text, size_t len)
-{
-	char digits[24];
-	size_t n = text[0] == '-', kept;
-
-	while (n < len && text[n] >= '0' && text[n] <= '9')
-		n++;
-	if (n < len && strchr(".eE", text[n]) != NULL)
-		return 0;
-	kept = n < sizeof(digits) ? n : sizeof(digits) - 1;
-	memcpy(digits, text, kept);
-	digits[kept] = '\0';
-	errno = 0;
-	(void)strtoll(digits, NULL, 10);
-	return errno == ERANGE ? n : 0;
-}
-
-/* jansson has no larger integers: they become reals, as in JavaScript. */
-static json_t *parse_with_big_integers(const char *body, size_t len, size_t flags, json_error_t *why)
-{
-	struct od_strbuf out = { 0 };
-	bool string = false, number = false;
-	size_t from = 0;
-	json_t *v;
-
-	for (size_t i = 0; i < len; i++) {
-		const char c = body[i];
-		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL;
-		size_t big = 0;
-
-		if (string && c == '\\')
-			i++;
-		else if (c == '"')
-			string = !string;
-		else if (!string && digit && !number)
-			big = big_integer(body + i, len - i);
-		number = !string && digit;
-		if (big == 0)
-			continue;
-		i += big - 1;
-		od_strbuf_append(&out, body + from, i + 1 - from);
-		od_strbuf_append(&out, ".0", 2);
-		from = i + 1;
-	}
-	od_strbuf_append(&out, body + from, len - from);
-	v = out.failed ? NULL : json_loadb(out.text, out.len, flags, why);
-	od_strbuf_fini(&out);
-	return v;
-}
-
 /* Whether there are more commas and brackets between strings than a request needs: no array or object has more elements. */
 static bool has_too_many_values(const char *body, size_t len)
 {
@@ -255,16 +203,13 @@ static bool has_too_many_values(const char *body, size_t len)
 
 int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
 {
-	const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
 	json_error_t why = { 0 };
 
 	*out = NULL;
 	if (has_too_many_values(body, len))
 		return odm_api_fail(e, TOO_LARGE, NULL, OD_ERR_RANGE, "the body: expected at most %u commas and opening brackets",
 				    MAX_SIGNS);
-	*out = json_loadb(body, len, flags, &why);
-	if (*out == NULL && json_error_code(&why) == json_error_numeric_overflow)
-		*out = parse_with_big_integers(body, len, flags, &why);
+	*out = od_json_decode(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or it is out of memory */
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	if (*out == NULL)

@@ -146,7 +146,7 @@ static int read_messages(const char *path, json_t **out, struct od_err *err)
 	*out = NULL;
 	if (rc != OD_OK)
 		return rc;
-	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	root = od_json_decode(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	free(text);
 	if (root == NULL)
 		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line, why.column,

@@ -96,6 +96,19 @@ def test_tokens_of_the_model():
     prints("<s>|", "--checkpoint", checkpoint("own", dict(text, **{"tokenizer_config.json": own})), *args)
 
 
+def test_big_integers():
+    """Many a tokenizer_config.json has one; a client's may be in the messages' variables. Both are doubles, as in JavaScript."""
+    config = {"model_max_length": 1000000000000000019884624838656, "chat_template": PLAIN, "bos_token": "<s>"}
+    c = checkpoint("big", {"tokenizer_config.json": config})
+    prints("<s>[user]Grüße\n[assistant]it's", "--checkpoint", c, "--messages", save(MESSAGES, at("m.json")))
+    c = checkpoint("big", {"tokenizer_config.json": dict(config, chat_template="{{ n > 2 and n == 1e20 }} {{ m }}")})
+    prints("True 7", "--checkpoint", c, "--messages", save({"messages": MESSAGES, "n": 10**20, "m": 7}, at("n.json")))
+    call = {"function": {"name": "f", "arguments": json.dumps({"a": 1, "b": 10**20, "c": [2]})}}  # its other numbers stay integers
+    c = checkpoint("big", {"chat_template.jinja": "{% for k, v in messages[0].tool_calls[0].function.arguments.items() %}"
+                                                  "{% if k != 'b' %}{{ v }} {% endif %}{% endfor %}"})
+    prints("1 [2] ", "--checkpoint", c, "--messages", save([{"role": "assistant", "content": "", "tool_calls": [call]}], at("n.json")))
+
+
 def test_named():
     """A list of templates: `tool_use` is for requests with tools."""
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools|length }}"},
