@@ -722,12 +722,12 @@ OWN = {
 }
 # What these families read, where others must not have it: settings of EVERYWHERE that are theirs to refuse, or not.
 READ = {"glm4_moe": ("use_qk_norm", "partial_rotary_factor"), "minimax_m2": ("use_qk_norm", "partial_rotary_factor"),
-        "mixtral": ("sliding_window",), "qwen3_moe": ("sliding_window",), "qwen2_moe": ("sliding_window", "layer_types"),
+        "mixtral": ("sliding_window",), "qwen3_moe": ("sliding_window", "use_qk_norm"), "olmoe": ("use_qk_norm",), "qwen2_moe": ("sliding_window", "layer_types"),
         "gemma4": ("hidden_act", "final_logit_softcapping", "rope_theta", "num_experts_per_tok", "sliding_window", "layer_types"),
         "phimoe": ("sliding_window", "lm_head_bias"),
         "gpt_oss": ("swiglu_limit", "rope_theta", "sliding_window", "layer_types"),
-        "qwen3_next": ("partial_rotary_factor", "sliding_window", "layer_types"),
-        "qwen3_5_moe": ("partial_rotary_factor", "sliding_window", "layer_types", "rope_theta", "rope_scaling")}
+        "qwen3_next": ("partial_rotary_factor", "sliding_window", "layer_types", "use_qk_norm"),
+        "qwen3_5_moe": ("partial_rotary_factor", "sliding_window", "layer_types", "rope_theta", "rope_scaling", "use_qk_norm")}
 
 
 def test_bad_configs():
@@ -759,9 +759,9 @@ def test_neutral_settings():
                       residual_multiplier=1.0, logits_scaling=1, logit_scale=None, attn_logit_softcapping=0,
                       final_logit_softcapping=None, swiglu_limit=0.0, layer_types=None)
     own = {"mixtral": dict(attention_bias=False, rope_scaling={"type": "default"}),
-           "qwen3_moe": dict(attention_bias=None, hidden_act=GONE),
+           "qwen3_moe": dict(attention_bias=None, hidden_act=GONE, use_qk_norm=True, qkv_bias=False, shared_expert_intermediate_size=0),
            "qwen2_moe": dict(attention_bias=False, qkv_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
-           "olmoe": dict(attention_bias=False, hidden_act=None),
+           "olmoe": dict(attention_bias=False, hidden_act=None, use_qk_norm=True),
            "deepseek_v2": dict(attention_bias=False, norm_topk_prob=None, scoring_func=GONE, moe_layer_freq=None),
            "deepseek_v3": dict(attention_bias=None, rope_interleave=True, scoring_func=GONE, topk_method=GONE,
                                norm_topk_prob=GONE, routed_scaling_factor=None, n_shared_experts=GONE),
@@ -780,9 +780,9 @@ def test_neutral_settings():
                           sliding_window=999),
            "gpt_oss": dict(layer_types=["full_attention", "sliding_attention"], swiglu_limit=1.0, swiglu_alpha=1.702, experts_per_token=2, initial_context_length=99, attention_bias=GONE,
                            rope_theta=150000, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
-           "qwen3_next": dict(attention_bias=None, use_sliding_window=None, sliding_window=7, attn_output_gate=True, partial_rotary_factor=0.5,
+           "qwen3_next": dict(use_qk_norm=True, attention_bias=None, use_sliding_window=None, sliding_window=7, attn_output_gate=True, partial_rotary_factor=0.5,
                               layer_types=["linear_attention", "linear_attention", "full_attention"], norm_topk_prob=GONE),
-           "qwen3_5_moe": dict(attn_output_gate=GONE, output_gate_type="swish", full_attention_interval=GONE, partial_rotary_factor=0.5, norm_topk_prob=True,
+           "qwen3_5_moe": dict(use_qk_norm=True, attn_output_gate=GONE, output_gate_type="swish", full_attention_interval=GONE, partial_rotary_factor=0.5, norm_topk_prob=True,
                                layer_types=["linear_attention", "linear_attention", "full_attention"], mlp_only_layers=[1])}
     for family, name in FAMILIES.items():
         path, cfg, tens = golden(name)

@@ -183,17 +183,17 @@ const char gemma4_26b_a4b[] =
 #define GROUPS "n_group", "topk_group"
 #define DELTA "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim", \
 	"shared_expert_intermediate_size"
-#define GATED "partial_rotary_factor", "layer_types", "sliding_window"
+#define GATED "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm"
 #define PARTIAL "use_qk_norm", "partial_rotary_factor"
 
 const struct family_text family_published[] = {
 	{ .config = mixtral_8x7b, .numbers = { "num_local_experts", "intermediate_size" }, .reads = { "sliding_window" }, .no_norm_topk = true },
 	{ .config = minimax_m2, .numbers = { "num_local_experts", "intermediate_size" }, .reads = { PARTIAL }, .no_norm_topk = true },
-	{ .config = qwen3_30b_a3b, .numbers = { "num_experts", GQA_MOE }, .reads = { "sliding_window" } },
+	{ .config = qwen3_30b_a3b, .numbers = { "num_experts", GQA_MOE }, .reads = { "sliding_window", "use_qk_norm" } },
 	{ .config = qwen15_moe_a27b,
 	  .numbers = { "num_experts", GQA_MOE, "shared_expert_intermediate_size" },
 	  .reads = { "sliding_window", "layer_types" } },
-	{ .config = olmoe_1b_7b, .numbers = { "num_experts", "intermediate_size" } },
+	{ .config = olmoe_1b_7b, .numbers = { "num_experts", "intermediate_size" }, .reads = { "use_qk_norm" } },
 	{ .config = deepseek_v2, .numbers = { MLA_MOE, GROUPS } },
 	{ .config = deepseek_v2_lite, .numbers = { MLA_MOE } },
 	{ .config = deepseek_v3, .numbers = { MLA_MOE, GROUPS } },

@@ -4,11 +4,12 @@
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
+	static const char *const own[] = { "use_qk_norm", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE, .router = { .scale = 1 } };
 	uint32_t n_layers = 0;
 	double clip = 0;
-	int rc = od_parse_refuse(&p, NULL);
+	int rc = od_parse_refuse(&p, own);
 
 	if (rc == OD_OK)
 		rc = od_parse_gqa(&p, &l.mix);

@@ -5,7 +5,7 @@
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", NULL };
+	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .router = { .renormalise = true, .scale = 1 }, .shared_gate = true };
 	struct od_mixer delta = { 0 }, attention = { 0 };

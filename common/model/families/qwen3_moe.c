@@ -4,7 +4,7 @@
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	static const char *const own[] = { "sliding_window", NULL };
+	static const char *const own[] = { "sliding_window", "use_qk_norm", NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .router = { .scale = 1 } };
 	uint32_t n_layers = 0;
