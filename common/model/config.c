@@ -118,12 +118,13 @@ static int read_common(struct od_config *cfg, const json_t *root, const char *wh
 		{ "vocab_size", VOCAB_MAX, &cfg->vocab },
 		{ "max_position_embeddings", CTX_MAX, &cfg->ctx_max },
 	};
-	double eps;
+	double eps = cfg->family->rms_eps;
+	const bool must = eps == 0 || json_object_get(root, "rms_norm_eps") != NULL;
 	int rc = OD_OK;
 
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]) && rc == OD_OK; i++)
 		rc = od_json_u32(root, field[i].key, 1, field[i].max, field[i].out, where, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && must)
 		rc = od_json_f64(root, "rms_norm_eps", 0, 1, &eps, where, err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(root, "tie_word_embeddings", false, &cfg->tied_head, where, err);

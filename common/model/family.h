@@ -98,9 +98,10 @@ struct od_family {
 	const char *const *other_modalities;
 	/* In any checkpoint: how the names of further tensors begin that are left out; ends with NULL. NULL: none. */
 	const char *const *left_out;
-	/* What transformers takes for num_key_value_heads [0: num_attention_heads] and rope_theta [0: 10000] where they are missing. */
+	/* What transformers takes for num_key_value_heads [0: num_attention_heads], rope_theta [0: 10000] and rms_norm_eps [0: it must
+	 * be there] where they are missing. */
 	uint32_t kv_heads;
-	double rope_theta;
+	double rope_theta, rms_eps;
 };
 
 #define OD_NAME_BYTES 256

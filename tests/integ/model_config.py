@@ -92,6 +92,8 @@ class Model:
         outer, cfg = cfg, cfg.get("text_config") or cfg
         self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
         self.family = MODEL_TYPES.get(self.family, self.family)
+        if self.family == "olmoe":
+            self.cfg = cfg = {"rms_norm_eps": 1e-5, **cfg}
         self.latent = self.family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
         self.v3 = self.family in ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # its routers
         self.gated = self.family in ("qwen3_next", "qwen3_5_moe")

@@ -38,4 +38,5 @@ const struct od_family od_family_olmoe = {
 	.architectures = architectures,
 	.model_types = model_types,
 	.parse = parse,
+	.rms_eps = 1e-5,
 };
