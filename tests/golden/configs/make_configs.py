@@ -4,8 +4,8 @@
     make reference-venv
     build/reference/bin/python tests/golden/configs/make_configs.py
 
-Written down from the defaults of transformers' own configuration classes and from the papers, less what only training and
-tokenizers read. `parameters` is the sum over the model's parameters on the meta device, `buffers` over its other tensors that a
+Written down from the defaults of transformers' own configuration classes, from the papers and from published files, fields that change
+nothing included. `parameters` is the sum over the model's parameters on the meta device, `buffers` over its other tensors that a
 checkpoint has (routers' correction biases). Layers that predict further tokens (MTP) are no part of either."""
 import copy
 import json
@@ -178,6 +178,54 @@ CONFIGS |= {
 }
 
 
+# What published files have besides: for training, for generation, for other programs, or for parts that are left out. None of it changes
+# a shape or a number.
+ANY = dict(attention_dropout=0.0, bos_token_id=1, eos_token_id=2, initializer_range=0.02, torch_dtype="bfloat16",
+           transformers_version="4.51.0", use_cache=True)
+MOE = dict(output_router_logits=False, router_aux_loss_coef=0.001)
+CODE = dict(auto_map=dict(AutoConfig="configuration.Config", AutoModelForCausalLM="modeling.ForCausalLM"))
+DEEPSEEK = CODE | dict(aux_loss_alpha=0.001, ep_size=1, pretraining_tp=1, seq_aux=True)
+FP8 = dict(quantization_config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128]))
+VISION = dict(image_token_id=248056, video_token_id=248057, vision_start_token_id=248053, vision_end_token_id=248054)
+FAMILY_MORE = {
+    "mixtral": MOE | dict(sliding_window=None, router_jitter_noise=0.0),
+    "qwen2_moe": MOE | dict(max_window_layers=21, sliding_window=32768),
+    "qwen3_moe": MOE | dict(max_window_layers=48, rope_scaling=None, sliding_window=None),
+    "olmoe": MOE | dict(attention_bias=False, clip_qkv=None, eos_token_id=50279, pad_token_id=1, rope_scaling=None),
+    "deepseek_v2": DEEPSEEK,
+    "deepseek_v3": DEEPSEEK,
+    "glm4_moe": dict(eos_token_id=[151329, 151336, 151338], pad_token_id=151329, rope_scaling=None),
+    "glm4_moe_lite": dict(eos_token_id=[154820, 154827, 154829], pad_token_id=154820, partial_rotary_factor=1.0),
+    "minimax_m2": CODE | FP8 | dict(
+        attn_type_list=[1] * 62, bos_token_id=None, eos_token_id=None, layernorm_full_attention_beta=1.0,
+        layernorm_linear_attention_beta=1.0, layernorm_mlp_beta=1.0, mlp_intermediate_size=8192, mtp_transformer_layers=1,
+        num_mtp_modules=3, output_router_logits=False, qk_norm_type="per_layer", router_jitter_noise=0.0, shared_intermediate_size=0,
+        shared_moe_mode="sigmoid", sliding_window=None, use_mtp=True),
+    "phimoe": MOE | CODE | dict(eos_token_id=32000, hidden_dropout=0.0, input_jitter_noise=0.01),
+    "gpt_oss": dict(eos_token_id=200002, experts_per_token=4, initial_context_length=4096, output_router_logits=False,
+                    pad_token_id=199999, router_aux_loss_coef=0.9, quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+                        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])),
+    "qwen3_next": MOE | dict(rope_scaling=None, use_sliding_window=False),
+    "qwen3_5_moe_text": VISION | dict(attn_output_gate=True, mamba_ssm_dtype="float32", mlp_only_layers=[], mtp_num_hidden_layers=1,
+                                      mtp_use_dedicated_embeddings=False, router_aux_loss_coef=0.001),
+}
+MORE = {
+    "Qwen3-Coder-480B-A35B": dict(qkv_bias=False, shared_expert_intermediate_size=0, use_qk_norm=True),
+    "DeepSeek-V3": FP8,
+    "DeepSeek-R1": dict(quantization_config=FP8["quantization_config"] | dict(scale_fmt="ue8m0")),
+    "Kimi-K2": dict(num_nextn_predict_layers=0, quantization_config=dict(
+        quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", kv_cache_scheme=None,
+        ignore=["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+        config_groups=dict(group_0=dict(targets=["Linear"], input_activations=None, output_activations=None, weights=dict(
+            actorder=None, block_structure=None, dynamic=False, group_size=32, num_bits=4, observer="minmax", observer_kwargs={},
+            strategy="group", symmetric=True, type="int"))))),
+}
+
+
+def published(name, config):
+    return ANY | FAMILY_MORE.get(config["model_type"], FAMILY_MORE.get(of(config), {})) | MORE.get(name, {}) | config
+
+
 def of(config):
     """The name of its file in families/."""
     return AS.get(config["model_type"], config["model_type"])
@@ -202,7 +250,7 @@ def main():
             continue
         parameters, buffers = count(config)
         print(f"{name}: {parameters} parameters, {buffers} beside them")
-        out.append(dict(name=name, parameters=parameters, buffers=buffers, config=config))
+        out.append(dict(name=name, parameters=parameters, buffers=buffers, config=published(name, config)))
     with open(os.path.join(HERE, "configs.json"), "w", encoding="utf-8") as f:
         f.write("[\n" + ",\n".join(json.dumps(c) for c in out) + "\n]\n")
 
