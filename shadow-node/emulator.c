@@ -15,18 +15,15 @@ static uint32_t places(const struct ods_emulator_opts *o)
 	return 2 * (uint32_t)o->max_sequences;
 }
 
-uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o)
+/* Buffer bytes per row on the host: row of the run and of the plan, its prediction. */
+static uint64_t host_row_bytes(void)
 {
-	return ods_sequence_bytes(&o->forward, o->ctx_tokens);
+	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) + sizeof(struct ods_chain_rows) +
+	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float));
 }
 
-uint64_t ods_emulator_page_bytes(const struct ods_emulator_opts *o)
-{
-	return ods_sequence_page_bytes(&o->forward);
-}
-
-/* Buffer bytes per row: row of the run and of the plan, its prediction, a saved KV row. */
-static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
+/* A saved KV row. */
+static uint64_t saved_row_bytes(const struct ods_emulator_opts *o)
 {
 	const struct od_config *c = o->forward.config;
 	uint64_t most = 0;
@@ -40,8 +37,7 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 			sum += s.width[j] * sizeof(float);
 		most = sum > most ? sum : most;
 	}
-	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) + sizeof(struct ods_chain_rows) +
-	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + od_device_cards(o->forward.device) * most;
+	return most;
 }
 
 /* Rows whose tokens are sampled after one pass of the head. */
@@ -52,16 +48,16 @@ static size_t max_logits(const struct ods_emulator_opts *o)
 	return n < ODS_MAX_LOGITS ? n : ODS_MAX_LOGITS;
 }
 
-uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
+void ods_emulator_split(const struct ods_emulator_opts *o, struct od_split *s)
 {
-	uint64_t sum = o->max_sequences * (sizeof(struct ods_sequence *) + sizeof(uint64_t)), rows;
 	struct od_forward_opts forward = o->forward;
 
 	forward.max_logits = max_logits(o);
-	if (!od_add(sum, od_forward_bytes(&forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
-	    !od_add(sum, rows, &sum) || !od_add(sum, od_resident_bytes(&o->forward), &sum))
-		return UINT64_MAX;
-	return sum;
+	od_forward_split(&forward, s);
+	od_split_add(&s->each.bytes, od_resident_bytes(&o->forward));
+	od_split_add(&s->each.bytes, o->forward.max_rows * saved_row_bytes(o)); /* at most ODS_MAX_STEP_ROWS */
+	od_split_add(&s->beside.bytes, o->forward.max_rows * host_row_bytes() + o->max_sequences * (sizeof(struct ods_sequence *) + sizeof(uint64_t)));
+	ods_sequence_split(&o->forward, o->ctx_tokens, s);
 }
 
 static bool has_fixed(const struct od_config *c)

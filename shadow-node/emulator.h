@@ -58,10 +58,9 @@ struct ods_emulator_opts {
 
 struct ods_emulator;
 
-/* Memory without sequences and KV pages; per sequence; per KV page. UINT64_MAX: the sum overflows. */
-uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o);
-uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o);
-uint64_t ods_emulator_page_bytes(const struct ods_emulator_opts *o);
+/* Adds its memory: without sequences and KV pages; of each sequence, as a copy; of each page. The state of o need not be made yet, nor
+ * the weights loaded. */
+void ods_emulator_split(const struct ods_emulator_opts *o, struct od_split *s);
 OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *o,
 				   const struct ods_sink *sink, struct od_err *err);
 void ods_emulator_free(struct ods_emulator *e); /* NULL ok */

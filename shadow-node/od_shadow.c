@@ -59,6 +59,7 @@ struct shadow {
 	struct od_shadow_store *store;
 	struct od_device *device; /* of both profiles */
 	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
+	struct od_split model; /* without sequences, their rows and their pages */
 	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
 	struct od_data_port *port;
@@ -349,33 +350,59 @@ static uint64_t base_bytes(const struct shadow *s)
 	return BASE_BYTES + od_device_own_bytes(s->device);
 }
 
-/* One full context, and at least one page for each further sequence; then as many pages as fit into memory.
- * o->max_sequences: as many as main may open, or fewer if memory is short. */
+/* After any return od_split_fini is valid. */
+static int open_split(const struct shadow *s, const struct ods_emulator_opts *o, struct od_split *split, struct od_err *err)
+{
+	int rc = od_split_copy(split, &s->model, err);
+
+	if (rc == OD_OK)
+		ods_emulator_split(o, split);
+	return rc;
+}
+
+/* One full context, and at least one page for each further sequence; then as many pages as fit into memory. Returns the bytes of all, or 0:
+ * not even the first fits. o->max_sequences: as many as main may open, or fewer if memory is short. */
+static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o)
+{
+	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens);
+	uint64_t n = 1, pages;
+
+	if (!od_split_fits(split, ctx_pages, 1))
+		return 0;
+	while (n < o->max_sequences && od_split_fits(split, ctx_pages + n, n + 1))
+		n++;
+	pages = od_split_most_pages(split, n);
+	pages = pages < n * ctx_pages ? pages : n * ctx_pages;
+	o->max_sequences = (size_t)n;
+	o->n_pages = (uint32_t)pages;
+	return od_split_need(split, split->n_cards, pages, n);
+}
+
 static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
 {
-	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), page = ods_emulator_page_bytes(o);
-	const uint64_t sequence = ods_emulator_sequence_bytes(o);
-	uint64_t need, rows, room, pages, more;
-	char a[32], b[32];
+	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens);
+	const size_t asked = o->max_sequences;
+	struct od_split split;
+	char a[32], b[32], cards[400];
+	int rc = open_split(s, o, &split, err);
+	uint64_t need = 0;
 
-	if (!od_add(s->model_bytes, base_bytes(s), &need) || !od_add(need, ods_emulator_bytes(o), &need) ||
-	    !od_add(need, sequence, &need) || !od_mul(ctx_pages, page, &rows) || !od_add(need, rows, &need))
-		need = UINT64_MAX;
-	if (need > s->limit_bytes)
-		return od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
-			       "try a smaller --ctx-size", o->ctx_tokens, (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
-			       (unsigned long long)s->limit_bytes, od_format_bytes(s->limit_bytes, b, sizeof(b)));
-	room = s->limit_bytes - need;
-	more = room / (sequence + page);
-	more = more < o->max_sequences - 1 ? more : o->max_sequences - 1;
-	pages = (room - more * sequence) / page;
-	pages = pages < more * ctx_pages ? pages : more * ctx_pages;
-	if (more + 1 < o->max_sequences)
-		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %llu", o->max_sequences,
-		       (unsigned long long)more + 1);
-	o->max_sequences = (size_t)more + 1;
-	o->n_pages = (uint32_t)(ctx_pages + pages);
-	need += more * sequence + pages * page;
+	if (rc == OD_OK) {
+		od_split_count(&split, s->device);
+		need = choose_pages(&split, o);
+	}
+	if (rc == OD_OK && need == 0) {
+		need = od_split_need(&split, split.n_cards, ctx_pages, 1);
+		rc = od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
+			     "try a smaller --ctx-size%s", o->ctx_tokens, (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
+			     (unsigned long long)s->limit_bytes, od_format_bytes(s->limit_bytes, b, sizeof(b)),
+			     od_split_text(&split, s->device, ctx_pages, 1, cards, sizeof(cards)));
+	}
+	od_split_fini(&split);
+	if (rc != OD_OK)
+		return rc;
+	if (o->max_sequences < asked)
+		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %zu", asked, o->max_sequences);
 	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
 	return OD_OK;
 }
@@ -518,7 +545,7 @@ static int check_memory(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	s->limit_bytes = given ? s->opt.memory_limit : have != 0 ? have : UINT64_MAX;
-	if (need <= s->limit_bytes)
+	if (need <= s->limit_bytes || (!given && od_device_cards(s->device) > 1)) /* each of several cards has its own limit: deal_layers */
 		return OD_OK;
 	if (s->opt.layers != NULL)
 		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
@@ -528,6 +555,40 @@ static int check_memory(struct shadow *s, struct od_err *err)
 		       od_format_bytes(need, a, sizeof(a)), part[0] == '\0' ? "its" : "their",
 		       given ? "--memory-limit is" : available, (unsigned long long)s->limit_bytes,
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
+}
+
+/* Deals the layers to the cards before main says how long texts may be, and how many rows a step has: room for as many rows as there may
+ * be, if that is possible, and for most state. */
+static int deal_layers(struct shadow *s, struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(s->pack);
+	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32, .max_rows = ODS_MAX_STEP_ROWS },
+				       .ctx_tokens = 1, .max_sequences = 1 };
+	bool fits = od_device_cards(s->device) == 1;
+	const uint64_t limit = fits || s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : UINT64_MAX;
+	int rc = od_split_init(&s->model, s->device, c->n_layers, od_config_begin(c), od_config_end(c), limit, err);
+
+	if (rc == OD_OK)
+		rc = od_shadow_split(s->pack, &s->choice, &s->model, err);
+	od_split_add(&s->model.beside.bytes, BASE_BYTES);
+	for (; rc == OD_OK && !fits && o.forward.max_rows > 0; o.forward.max_rows /= 2) {
+		struct od_split split;
+		char cards[400];
+
+		rc = open_split(s, &o, &split, err);
+		if (rc == OD_OK) {
+			od_split_deal(&split, s->device, 1, 1);
+			fits = od_split_fits(&split, 1, 1);
+		}
+		if (rc == OD_OK && !fits && o.forward.max_rows == 1)
+			rc = od_fail(err, OD_ERR_NOMEM, "layers %u-%u of the %s model of %s do not fit one after the other%s", od_config_begin(c),
+				     od_config_end(c) - 1, s->precision, od_pack_dir(s->pack),
+				     od_split_text(&split, s->device, 1, 1, cards, sizeof(cards)));
+		if (rc == OD_OK && fits)
+			od_split_log(&split, s->device, 1, 1);
+		od_split_fini(&split);
+	}
+	return rc;
 }
 
 static void show_progress(void *arg, uint64_t done, uint64_t all)
@@ -559,12 +620,12 @@ static int load_model(struct shadow *s, struct od_err *err)
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
 	rc = od_device_open(&s->device, s->opt.common.device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
-	if (rc == OD_OK)
-		rc = od_forward_check_cards(od_pack_config(s->pack), s->device, err);
 	if (rc == OD_OK && s->choice.experts == OD_PRECISION_BF16) /* others have one form */
 		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err);
 	if (rc == OD_OK)
 		rc = check_memory(s, err);
+	if (rc == OD_OK)
+		rc = deal_layers(s, err);
 	if (rc != OD_OK)
 		return rc;
 	return od_shadow_load(&s->store, s->pack, s->device, &s->choice, threads,
@@ -607,6 +668,7 @@ static void stop(struct shadow *s)
 	od_daemon_free(s->daemon);
 	od_keys_free(s->keys);
 	od_shadow_free(s->store);
+	od_split_fini(&s->model);
 	od_device_free(s->device);
 	od_pack_close(s->pack);
 	pthread_mutex_destroy(&s->lock);

@@ -14,7 +14,7 @@ struct ods_part;
 /* Sends to the first shadow; a message that cannot be sent is lost, and so is the run. */
 typedef void ods_part_send_fn(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 
-/* Its memory is at most that of an emulator with these options (ods_emulator_bytes and the following). */
+/* Its memory is at most that of an emulator with these options (ods_emulator_split). */
 OD_MUST_CHECK int ods_part_new(struct ods_part **out, const struct ods_emulator_opts *o, ods_part_send_fn *send, void *arg,
 			       struct od_err *err);
 void ods_part_free(struct ods_part *p); /* NULL ok */

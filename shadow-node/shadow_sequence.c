@@ -38,28 +38,22 @@ static uint32_t max_ask(const struct od_forward_opts *f)
 	return (uint32_t)(ODS_MAX_ASK_BYTES / most);
 }
 
-uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f)
-{
-	const uint64_t map = ods_align_page_bytes(f->config->n_layers) + 2 * sizeof(uint32_t); /* the pool's lists */
-	uint64_t sum;
-
-	return od_add(od_state_pool_bytes(f->config, f->profile, 1, 0), map, &sum) ? sum : UINT64_MAX;
-}
-
-uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
+void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od_split *s)
 {
 	const struct od_config *c = f->config;
 	/* Tokens, the sampler's copy of them, margins. */
-	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, ODS_FIXED_COPIES), tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
+	const uint64_t tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
 	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's tables
 	 * for both. */
-	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
+	const uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
-	if (!od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum) ||
-	    !od_add(sum, ods_align_bytes(c->n_layers, ctx) + sizeof(struct ods_sequence) + SAMPLER_BIAS_BYTES, &sum) ||
-	    !od_add(sum, tokens + pages, &sum))
-		return UINT64_MAX;
-	return sum;
+	od_state_split(c, f->profile, s);
+	for (uint32_t i = s->begin; i < s->end; i++) /* those of both, and the zeros that a text begins with */
+		if (!od_mul(s->layer[i].copy, 2 * ODS_FIXED_COPIES + 1, &s->layer[i].copy))
+			s->layer[i].copy = UINT64_MAX;
+	od_split_add(&s->beside.page, ods_align_page_bytes(c->n_layers) + 2 * sizeof(uint32_t)); /* the pool's lists */
+	od_split_add(&s->beside.copy, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES + ods_align_bytes(c->n_layers, ctx) + SAMPLER_BIAS_BYTES +
+					    sizeof(struct ods_sequence) + tokens + pages);
 }
 
 void ods_sequence_free(struct ods_sequence *s)

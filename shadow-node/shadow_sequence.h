@@ -59,9 +59,8 @@ struct ods_sequence {
 /* The streams of a layer, of any part of the model: bytes of a position in each. Returns their number. */
 uint32_t ods_row_bytes(const struct od_forward_opts *f, uint32_t layer, uint64_t row_bytes[OD_MAX_STREAMS]);
 
-/* Memory of one sequence without its KV pages; of one KV page. UINT64_MAX: the sum overflows. */
-uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx);
-uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f);
+/* Adds what a sequence takes without its KV pages, as a copy, and what a page takes. */
+void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od_split *s);
 
 /* A new sequence: greedy sampling, and main sends the KV rows. */
 OD_MUST_CHECK int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_forward_opts *f,

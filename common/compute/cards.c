@@ -12,6 +12,7 @@ struct cards {
 	_Atomic uint64_t tickets;
 	unsigned n;
 	struct od_device *card[OD_MAX_CARDS];
+	uint32_t end[OD_MAX_CARDS]; /* behind the last layer of each */
 };
 
 static struct cards *of(struct od_device *d)
@@ -237,6 +238,7 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 	c->base.shares = card[0]->shares;
 	c->n = n;
 	memcpy(c->card, card, n * sizeof(struct od_device *));
+	memset(c->end, 0xff, sizeof(c->end)); /* until they are dealt, layers are the first card's */
 	*out = &c->base;
 	return OD_OK;
 }
@@ -251,28 +253,27 @@ struct od_device *od_device_card(struct od_device *d, unsigned i)
 	return is_cards(d) ? of(d)->card[i] : d;
 }
 
-/* As much of the layers as of the memory; a card whose memory is not known counts as the others. */
-uint32_t od_device_card_end(const struct od_device *d, unsigned i, uint32_t n_layers)
+void od_device_split(struct od_device *d, const uint32_t *end)
 {
-	const unsigned n = od_device_cards(d);
-	double before = 0, all = 0;
-
-	if (i + 1 >= n)
-		return n_layers;
-	for (unsigned j = 0; j < n; j++) {
-		const uint64_t bytes = ((const struct cards *)d)->card[j]->memory_bytes;
-
-		all += bytes > 0 ? (double)bytes : 1;
-		before += j <= i ? (bytes > 0 ? (double)bytes : 1) : 0;
-	}
-	return (uint32_t)((double)n_layers * before / all + 0.5);
+	if (is_cards(d))
+		memcpy(of(d)->end, end, of(d)->n * sizeof(*end));
 }
 
-unsigned od_device_card_of(const struct od_device *d, uint32_t layer, uint32_t n_layers)
+uint32_t od_device_card_end(const struct od_device *d, unsigned i)
+{
+	return is_cards(d) ? ((const struct cards *)d)->end[i] : UINT32_MAX;
+}
+
+uint32_t od_device_card_begin(const struct od_device *d, unsigned i)
+{
+	return i > 0 ? od_device_card_end(d, i - 1) : 0;
+}
+
+unsigned od_device_card_of(const struct od_device *d, uint32_t layer)
 {
 	unsigned i = 0;
 
-	while (layer >= od_device_card_end(d, i, n_layers))
+	while (i + 1 < od_device_cards(d) && layer >= od_device_card_end(d, i))
 		i++;
 	return i;
 }

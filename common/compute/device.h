@@ -55,12 +55,16 @@ const char *od_device_kernel_class(const struct od_device *d, enum od_profile pr
 bool od_device_likes_planes(const struct od_device *d);
 bool od_device_tries_planes(const struct od_device *d); /* whether that is so, only a measurement tells */
 
-/* A device of several cards; any other is its own only card. Card i holds the layers up to od_device_card_end(d, i, n_layers). */
+/* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin, od_device_card_end): none or many,
+ * the last also those behind. od_device_split sets the ends [cards], in ascending order, before anything of a layer is made
+ * (od_split_deal); until then all layers are the first card's. Thread: the caller sees to it that nobody else uses d. */
 #define OD_MAX_CARDS 8
 unsigned od_device_cards(const struct od_device *d);
 struct od_device *od_device_card(struct od_device *d, unsigned i);
-uint32_t od_device_card_end(const struct od_device *d, unsigned i, uint32_t n_layers);
-unsigned od_device_card_of(const struct od_device *d, uint32_t layer, uint32_t n_layers);
+void od_device_split(struct od_device *d, const uint32_t *end);
+uint32_t od_device_card_begin(const struct od_device *d, unsigned i);
+uint32_t od_device_card_end(const struct od_device *d, unsigned i);
+unsigned od_device_card_of(const struct od_device *d, uint32_t layer);
 
 /* ---- memory ---- */
 

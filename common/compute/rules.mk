@@ -1,4 +1,4 @@
-LIBOD_SRCS += $(addprefix common/compute/,cards.c device.c dtype.c far/far_device.c far/late_queues.c open_device.c planes.c quant.c rank.c scratch.c \
+LIBOD_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c dtype.c far/far_device.c far/late_queues.c open_device.c planes.c quant.c rank.c scratch.c \
 	sincos.c)
 LIBOD_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 

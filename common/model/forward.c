@@ -25,7 +25,7 @@ static void run(struct od_forward *f, struct od_op *op)
 
 static unsigned card_of(const struct od_forward *f, uint32_t layer)
 {
-	return f->n_cards > 1 ? od_device_card_of(f->o.device, layer, f->o.config->n_layers) : 0;
+	return od_device_card_of(f->o.device, layer);
 }
 
 /* ---- begin ---- */
@@ -128,7 +128,7 @@ static void put_rows(struct od_forward *f)
 			      (size_t)f->n_tables * f->table_pages * sizeof(*f->tables));
 		run_angles(f);
 	}
-	f->card = 0;
+	f->card = card_of(f, f->layer);
 	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
 	f->put_open = true;
 }

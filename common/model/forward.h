@@ -68,9 +68,7 @@ void od_forward_free(struct od_forward *f); /* NULL ok; waits */
 /* Memory that od_forward_new will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t per sequence. device
  * NULL: without the host's copies where it does not map. */
 uint64_t od_forward_bytes(const struct od_forward_opts *opts);
-/* Layers that lie on different cards share nothing but rows. A step begins on the first card, with the embeddings, and ends on the last
- * one, with the head. */
-OD_MUST_CHECK int od_forward_check_cards(const struct od_config *c, const struct od_device *d, struct od_err *err);
+void od_forward_split(const struct od_forward_opts *opts, struct od_split *s); /* adds it */
 
 /* Starts a step of rows[0..n_rows) and checks token ids, positions and context lengths. If nothing was fetched from the
  * previous step, waits for it and reports its error. */

@@ -172,6 +172,15 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 	return sum;
 }
 
+void od_forward_split(const struct od_forward_opts *opts, struct od_split *s)
+{
+	uint64_t at[N_BUFFERS];
+	const uint64_t on_device = place_buffers(opts, at), all = od_forward_bytes(opts);
+
+	od_split_add(&s->each.bytes, on_device);
+	od_split_add(&s->beside.bytes, all - on_device);
+}
+
 static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer)
 {
 	uint64_t n_out, n_in;
@@ -220,28 +229,6 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 			       od_dtype_name(od_state_pool_dtype(o->state)));
 	if (!od_state_pool_fits(o->state, o->config))
 		return od_fail(err, OD_ERR_MISMATCH, "keys and values do not have the shapes of their configuration");
-	return OD_OK;
-}
-
-int od_forward_check_cards(const struct od_config *c, const struct od_device *d, struct od_err *err)
-{
-	const uint32_t begin = od_config_begin(c), end = od_config_end(c);
-	const unsigned last = od_device_cards(d) - 1;
-
-	if (od_device_cards(d) == 1)
-		return OD_OK;
-	if (od_device_card_of(d, begin, c->n_layers) != 0 || od_device_card_of(d, end - 1, c->n_layers) != last)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: of layers %u-%u, the first would be on card %u and the last on card %u: expected card "
-			       "0 and card %u; use fewer cards%s", od_device_name(d), begin, end - 1,
-			       od_device_card_of(d, begin, c->n_layers), od_device_card_of(d, end - 1, c->n_layers), last,
-			       c->part.end != 0 ? ", and a shadow with --layers for each" : "");
-	for (uint32_t i = 0; i < c->n_layers; i++) {
-		const uint32_t kv_of = od_config_layer(c, i)->mix.kv_of;
-
-		if (kv_of != 0 && od_device_card_of(d, kv_of - 1, c->n_layers) != od_device_card_of(d, i, c->n_layers))
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: layer %u attends to the keys of layer %u, which is on another card",
-				       od_device_name(d), i, kv_of - 1);
-	}
 	return OD_OK;
 }
 
@@ -318,8 +305,6 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	rc = check_dense(opts->dense, opts->config, err);
 	if (rc == OD_OK)
 		rc = check_state(opts, err);
-	if (rc == OD_OK)
-		rc = od_forward_check_cards(opts->config, opts->device, err);
 	if (rc != OD_OK)
 		return rc;
 	f = calloc(1, sizeof(*f));

@@ -82,7 +82,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
 		struct od_state_spec s = { 0 };
-		struct layer l = { .card = d != NULL ? od_device_card_of(d, i, cfg->n_layers) : 0 };
+		struct layer l = { .card = d != NULL ? od_device_card_of(d, i) : 0 };
 		uint64_t *end = &page_bytes[l.card], *fixed_end = &fixed_bytes[l.card];
 
 		if (od_config_holds(cfg, i))
@@ -126,6 +126,21 @@ uint64_t od_state_fixed_bytes(const struct od_config *cfg)
 	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS];
 
 	return place_layers(cfg, OD_PROFILE_F32, 0, NULL, NULL, pages, copy) ? copy[0] : UINT64_MAX;
+}
+
+void od_state_split(const struct od_config *cfg, enum od_profile profile, struct od_split *s)
+{
+	for (uint32_t i = s->begin; i < s->end; i++) {
+		const struct od_layer_spec *spec = od_config_layer(cfg, i);
+		struct od_state_spec state = { 0 };
+
+		spec->mixer->state(&spec->mix, &state);
+		for (uint32_t j = 0; j < state.n_streams; j++)
+			od_split_add(&s->layer[i].page, (uint64_t)state.width[j] * od_dtype_bytes(dtype_of(profile)) * OD_KV_PAGE);
+		od_split_add(&s->layer[i].copy, od_round_up(state.fixed_bytes, OD_FIXED_ALIGN));
+		for (uint32_t j = spec->mix.kv_of; j > 0 && j <= i; j++) /* whose keys a layer uses is kv_of - 1 */
+			s->joined[j] = true;
+	}
 }
 
 /* Room for the copies that the pool has now. */

@@ -17,6 +17,7 @@
 #ifndef OD_MODEL_SEQ_STATE_H
 #define OD_MODEL_SEQ_STATE_H
 
+#include "common/compute/card_split.h"
 #include "common/model/mixer.h"
 
 struct od_state_pool;
@@ -29,6 +30,8 @@ struct od_fixed {
 
 /* Memory of n_pages pages and of the fixed state of n_sequences, in bytes. */
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences);
+/* Adds what a page and a copy of fixed state take in each layer, and says which layers use the keys of others. */
+void od_state_split(const struct od_config *cfg, enum od_profile profile, struct od_split *s);
 /* Bytes of a sequence's fixed state in all layers; UINT64_MAX: more than 64 bits can say. */
 uint64_t od_state_fixed_bytes(const struct od_config *cfg);
 /* A pool for at most n_sequences open sequences of at most ctx positions each, with n_pages pages (at most UINT32_MAX). For

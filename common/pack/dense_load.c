@@ -40,18 +40,33 @@ static uint64_t all_tensors(const struct od_pack *p, bool quantised)
 	return n;
 }
 
-/* Those of layers are on the layer's card; embeddings are on the first, head and the norm before it on the last. */
+static bool is_with_first(const struct od_dense_tensor *t)
+{
+	return t->role == OD_ROLE_EMBED || t->role >= OD_ROLE_LAYER_EMBED;
+}
+
+static unsigned last_card(const struct od_device *d, const struct od_pack *p)
+{
+	return od_device_card_of(d, od_config_end(&p->config) - 1);
+}
+
+/* Those of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the last. */
 static unsigned card_of(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
 {
 	if (od_role_per_layer(t->role))
-		return od_device_card_of(d, t->layer, p->config.n_layers);
-	return t->role == OD_ROLE_EMBED || t->role >= OD_ROLE_LAYER_EMBED ? 0 : od_device_cards(d) - 1;
+		return od_device_card_of(d, t->layer);
+	return is_with_first(t) ? od_device_card_of(d, od_config_begin(&p->config)) : last_card(d, p);
+}
+
+static bool is_tied(const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	return t->role == OD_ROLE_EMBED && p->config.tied_head && od_config_holds_head(&p->config);
 }
 
 /* Embeddings that are the head as well are on both cards. */
 static bool is_head_too(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
 {
-	return t->role == OD_ROLE_EMBED && p->config.tied_head && od_device_cards(d) > 1;
+	return is_tied(p, t) && card_of(d, p, t) != last_card(d, p);
 }
 
 static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, unsigned card, bool quantised)
@@ -64,7 +79,7 @@ static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, u
 		if (!is_loaded(p, t, quantised))
 			continue;
 		n += card_of(d, p, t) == card ? tensor_memory(t) : 0;
-		n += is_head_too(d, p, t) && card == od_device_cards(d) - 1 ? tensor_memory(t) : 0;
+		n += is_head_too(d, p, t) && card == last_card(d, p) ? tensor_memory(t) : 0;
 	}
 	return n;
 }
@@ -77,6 +92,20 @@ uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised)
 uint64_t od_dense_need_bytes(const struct od_pack *p)
 {
 	return od_dense_some_bytes(p, true);
+}
+
+void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
+{
+	od_split_add(&s->beside.bytes, p->config.n_layers * sizeof(struct od_layer_weights));
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (!is_loaded(p, t, quantised))
+			continue;
+		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes : is_with_first(t) ? &s->first : &s->last,
+			     tensor_memory(t));
+		od_split_add(&s->tied, is_tied(p, t) ? tensor_memory(t) : 0);
+	}
 }
 
 int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, void *memory,
@@ -238,7 +267,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 		at[i] = od_buf_ref(s->bytes[i], 0);
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
-		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[od_device_cards(s->device) - 1];
+		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[last_card(s->device, p)];
 
 		if (!is_loaded(p, t, quantised))
 			continue;
@@ -251,7 +280,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 		od_weight_bind(&s->dense.head, &t->type, t->n_out, t->n_in, *head);
 		*head = od_ref_at(*head, tensor_memory(t));
 	}
-	if (p->config.tied_head && od_device_cards(s->device) == 1)
+	if (p->config.tied_head && s->dense.head.data.buf == NULL)
 		s->dense.head = s->dense.embed;
 	return rc;
 }

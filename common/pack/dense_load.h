@@ -4,6 +4,7 @@
 #ifndef OD_PACK_DENSE_LOAD_H
 #define OD_PACK_DENSE_LOAD_H
 
+#include "common/compute/card_split.h"
 #include "common/pack/pack.h"
 
 struct od_dense_store;
@@ -14,6 +15,8 @@ const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed
 uint64_t od_dense_bytes(const struct od_dense_store *s);
 /* The memory that od_dense_load will take. */
 uint64_t od_dense_need_bytes(const struct od_pack *p);
+/* Adds the same where it belongs. quantised: with the matrices that a shadow stores in its own precision. */
+void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s);
 /* Bytes that a token reads: all weights, but only one row of the embedding. A tied embedding is also read in full, as head. */
 uint64_t od_dense_token_bytes(const struct od_pack *p);
 

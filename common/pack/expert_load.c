@@ -612,8 +612,7 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 /* Experts of this process's part that belong on a card: [*first, *first + n). Returns n. */
 static size_t card_experts(const struct od_pack *p, const struct od_device *d, unsigned card, size_t *first)
 {
-	const uint32_t layers = p->config.n_layers, low = card == 0 ? 0 : od_device_card_end(d, card - 1, layers);
-	const uint32_t high = od_device_card_end(d, card, layers);
+	const uint32_t low = od_device_card_begin(d, card), high = od_device_card_end(d, card);
 	uint32_t begin, end;
 
 	od_config_moe_part(&p->config, &begin, &end);
@@ -712,4 +711,15 @@ uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 	size_t first;
 
 	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
+}
+
+void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s)
+{
+	const uint64_t slot = od_pack_slot_bytes(p, form);
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	od_split_add(&s->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
+	for (uint32_t m = begin; m < end; m++)
+		od_split_add(&s->layer[p->config.layer_of[m]].bytes, p->config.n_experts * slot);
 }

@@ -10,6 +10,7 @@
 #ifndef OD_PACK_EXPERT_LOAD_H
 #define OD_PACK_EXPERT_LOAD_H
 
+#include "common/compute/card_split.h"
 #include "common/pack/pack.h"
 
 struct od_inflater;
@@ -59,5 +60,6 @@ OD_MUST_CHECK int od_experts_load_all(struct od_expert_store **out, const struct
 void od_experts_free(struct od_expert_store *s);			       /* NULL ok */
 const struct od_expert *od_experts_get(const struct od_expert_store *s); /* [n_moe][n_experts] */
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form);
+void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s); /* adds them where they belong */
 
 #endif

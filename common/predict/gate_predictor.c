@@ -46,7 +46,7 @@ static void use_card(struct gate_predictor *g, unsigned card)
 static void put_rows(struct gate_predictor *g, uint32_t m, size_t n, bool fresh)
 {
 	const struct od_predictor_opts *o = &g->base.o;
-	const unsigned card = od_device_card_of(o->device, o->config->layer_of[m], o->config->n_layers);
+	const unsigned card = od_device_card_of(o->device, o->config->layer_of[m]);
 
 	if (!fresh && card == g->card)
 		return;

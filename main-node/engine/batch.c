@@ -61,12 +61,12 @@ static struct od_forward_opts prefill_opts(const struct od_forward_opts *o, uint
 	return p;
 }
 
-uint64_t odm_batch_bytes(const struct od_forward_opts *o, uint32_t max_sequences)
+void odm_batch_split(const struct od_forward_opts *o, uint32_t max_sequences, struct od_split *s)
 {
 	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
-	uint64_t sum = od_forward_bytes(&p);
 
-	return od_add(sum, od_forward_bytes(&d), &sum) ? sum : UINT64_MAX;
+	od_forward_split(&p, s);
+	od_forward_split(&d, s);
 }
 
 int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o, uint32_t max_sequences,

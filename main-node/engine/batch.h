@@ -31,8 +31,8 @@ bool odm_has_fixed_state(const struct od_config *c); /* of a layer: it does not 
 /* The maximum number of rows of a decode step of up to max_sequences texts, drafts included. */
 uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences);
 
-/* Memory of both passes. */
-uint64_t odm_batch_bytes(const struct od_forward_opts *o, uint32_t max_sequences);
+/* Adds the memory of both passes. */
+void odm_batch_split(const struct od_forward_opts *o, uint32_t max_sequences, struct od_split *s);
 /* o->max_rows: of a prefill chunk. */
 OD_MUST_CHECK int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o,
 				 uint32_t max_sequences, struct od_err *err);

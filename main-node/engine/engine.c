@@ -17,7 +17,6 @@
 #define DEFAULT_PREFILL_ROWS 256u
 #define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
 #define AUTO_CACHE_PART 4
-#define CARDS_PART 2 /* what is free on several cards is less on the fullest: layers are whole, and the first and the last hold more */
 #define MIB (1ull << 20)
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 
@@ -54,28 +53,27 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
 }
 
-/* Memory of main itself, without sequences' pages; UINT64_MAX: more than 64 bits can say. */
-static uint64_t need_bytes(const struct odm_engine *e)
+/* Memory of main itself, without sequences' pages. */
+static int open_split(struct odm_engine *e, struct od_split *s, struct od_err *err)
 {
 	const struct od_forward_opts fo = { .config = e->config, .device = e->device, .profile = e->opts.profile, .max_rows = most_rows(e) };
 	const struct od_forward_opts chunk = { .config = e->config, .device = e->device, .profile = e->opts.profile,
 					       .max_rows = e->opts.prefill_rows };
-	const bool resident = e->opts.mode == ODM_RESIDENT;
-	const uint64_t part[] = {
-		od_dense_need_bytes(e->pack),
-		od_state_pool_bytes(e->config, e->opts.profile, 0, (uint32_t)e->opts.parallel),
-		odm_batch_bytes(&chunk, (uint32_t)e->opts.parallel),
-		resident ? od_resident_bytes(&fo) : 0,
-		resident ? od_experts_need_bytes(e->pack, e->form) : 0,
-		od_device_own_bytes(e->device),
-	};
-	uint64_t sum = 0;
+	const uint64_t have = od_device_free_bytes(e->device);
+	/* Each of several cards has its own limit. */
+	const uint64_t limit = have > 0 && od_device_cards(e->device) == 1 ? have : UINT64_MAX;
+	int rc = od_split_init(s, e->device, e->config->n_layers, 0, e->config->n_layers, limit, err);
 
-	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
-		if (!od_add(sum, part[i], &sum))
-			return UINT64_MAX;
+	if (rc != OD_OK)
+		return rc;
+	od_dense_split(e->pack, true, s);
+	odm_batch_split(&chunk, (uint32_t)e->opts.parallel, s);
+	if (e->opts.mode == ODM_RESIDENT) {
+		od_experts_split(e->pack, e->form, s);
+		od_split_add(&s->each.bytes, od_resident_bytes(&fo));
 	}
-	return sum;
+	od_state_split(e->config, e->opts.profile, s);
+	return OD_OK;
 }
 
 uint64_t odm_page_bytes(const struct odm_engine *e)
@@ -102,10 +100,18 @@ static uint64_t asked_items(uint64_t mib, uint64_t each)
 	return mib < UINT64_MAX / MIB ? mib * MIB / each : UINT64_MAX / each;
 }
 
-/* The same if it was not said, by the memory that the rest leaves. */
-static uint64_t auto_items(uint64_t free_bytes, uint64_t each)
+/* The same if it was not said, by the memory that `pages` and `copies` leave; is_page: or snapshots. */
+static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t copies, bool is_page)
 {
-	return each == 0 ? 0 : min_u64(free_bytes / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each;
+	uint64_t most = UINT64_MAX;
+
+	for (unsigned i = 0; i <= s->n_cards; i++) {
+		const uint64_t each = is_page ? s->card[i].sum.page : s->card[i].sum.copy, need = od_split_need(s, i, pages, copies);
+
+		if (each > 0)
+			most = min_u64(most, min_u64((s->card[i].free - need) / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each);
+	}
+	return most != UINT64_MAX ? most : 0;
 }
 
 /* n: pages, or snapshots, that fit. */
@@ -150,53 +156,80 @@ static const char *memory_advice(const struct odm_engine *e)
 				     "without --resident the experts stay on the workers";
 }
 
-/* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
- * before it is read, with the numbers. Then pages of ended texts. */
-static int choose_pages(struct odm_engine *e, struct od_err *err)
+/* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other things. */
+static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache, uint64_t copies, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
-	const uint64_t have = od_device_free_bytes(e->device), one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
-	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_items(o->prefix_cache_mib, each);
-	uint64_t snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
-	char a[32], b[32], place[64];
+	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
+	uint64_t pages = one * o->parallel, least = one, most;
+	char a[32], b[32], place[64], cards[400];
 
-	if (!od_add(need, cache * each, &need) || !od_add(need, snapshots * snapshot_bytes(e), &need))
-		need = UINT64_MAX;
-
-	if (o->state_bytes > 0 && each > 0)
+	if (o->state_bytes > 0 && each > 0) {
 		pages = min_u64(pages, o->state_bytes / each);
-	else
-		least = one;
+		least = pages;
+	}
 	if (o->state_bytes > 0 && pages == 0)
 		return od_fail(err, OD_ERR_ARG, "--state-memory %s is too small: one page of 64 tokens takes %s",
 			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
-	if (have > 0 && each > 0 && o->state_bytes == 0)
-		pages = min_u64(pages, need <= have ? (have - need) / each / (od_device_cards(e->device) > 1 ? CARDS_PART : 1) : least);
-	if (pages < least)
-		pages = least;
+	od_split_add(&least, cache);
+	od_split_deal(s, e->device, least, copies);
+	most = od_split_most_pages(s, copies);
+	if (pages + cache > most && most >= least)
+		pages = most - cache;
+	else if (most < least)
+		pages = least - cache;
 	e->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
-	if (!od_add(need, e->n_pages * each, &need) || (have > 0 && need > have))
-		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)", od_pack_dir(e->pack),
-			       od_format_bytes(need, a, sizeof(a)), od_device_memory_place(e->device, place, sizeof(place)),
-			       od_format_bytes(have, b, sizeof(b)), memory_advice(e));
+	if (od_split_fits(s, e->n_pages + cache, copies))
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(e->pack),
+		       od_format_bytes(od_split_need(s, s->n_cards, e->n_pages + cache, copies), a, sizeof(a)),
+		       od_device_memory_place(e->device, place, sizeof(place)), od_format_bytes(od_device_free_bytes(e->device), b, sizeof(b)),
+		       memory_advice(e), od_split_text(s, e->device, e->n_pages + cache, copies, cards, sizeof(cards)));
+}
+
+/* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended texts. */
+static int plan_state(struct odm_engine *e, struct od_split *s, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &e->opts;
+	/* The pool has two copies for each sequence, and one of zeros. */
+	const uint64_t copies = 2 * (uint64_t)o->parallel + 1;
+	uint64_t cache = asked_items(o->prefix_cache_mib, odm_page_bytes(e)), snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
+	int rc = choose_pages(e, s, cache, copies + snapshots, err);
+
+	if (rc != OD_OK)
+		return rc;
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
-		cache = auto_items(have > need ? have - need : 0, each);
+		cache = auto_items(s, e->n_pages, copies + snapshots, true);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
-		snapshots = auto_items(have > need ? have - need : 0, snapshot_bytes(e));
+		snapshots = auto_items(s, e->n_pages + asked_items(o->prefix_cache_mib, odm_page_bytes(e)), copies, false);
 	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
 	e->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
-	return check_cache_pages(e, err);
+	rc = check_cache_pages(e, err);
+	if (rc == OD_OK)
+		od_split_log(s, e->device, (uint64_t)e->n_pages + e->cache_pages, copies + e->n_snapshots);
+	return rc;
+}
+
+static int choose_split(struct odm_engine *e, struct od_err *err)
+{
+	struct od_split s;
+	int rc = open_split(e, &s, err);
+
+	if (rc == OD_OK)
+		rc = plan_state(e, &s, err);
+	od_split_fini(&s);
+	return rc;
 }
 
 /* The form of experts is the faster one only if the model fits with it. */
 static int choose_memory(struct odm_engine *e, struct od_err *err)
 {
-	int rc = choose_pages(e, err);
+	int rc = choose_split(e, err);
 
 	if (rc != OD_ERR_NOMEM || e->opts.form != OD_FORM_AUTO || !has_smaller_form(e))
 		return rc;
 	e->form = OD_FORM_PLANES;
-	rc = choose_pages(e, err);
+	rc = choose_split(e, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model would not fit");
 	return rc;

@@ -81,21 +81,12 @@ def so_do_clusters_with_a_shadow_and_drafts():
 @emulated
 def a_model_is_split_over_two_cards():
     """The emulated GPUs, and the check that each operation finds its operands on one card."""
-    one_card = []
     for i, name in enumerate(("deepseek_v2_lite", "deepseek_v3_groups", "glm4_moe_air", "gpt_oss_mxfp4", "gemma4_own_v",
                               "gemma4_layer_inputs", "gemma4_shared_kv", "qwen3_next_plain", "qwen3_5_moe_stacked", "minimax_m2_plain",
                               "phimoe_crossing", "olmoe_clip", "qwen2_moe_plain")):
         os.environ["OD_GPU_SEED"] = str(100 + i)
-        p = tool("od-bench", "conform", "--golden", os.path.join(FAMILIES, name), "--pack", family(name), "--json", "--resident",
-                 "--device", "cuda:1,0", "--threads", 1, "--prefill-rows", (256, 1, 7)[i % 3], ok=None)
-        if p.returncode != 0:
-            assert "attends to the keys of layer" in p.stderr and "which is on another card" in p.stderr, (name, p.stderr)
-            one_card.append(name)
-            continue
-        r = json.loads(p.stdout)
-        assert r["n_conform"] == len(r["prompts"]) and 0 < r["max_logit_error"] < 1e-4, (name, r)
+        conforms(name, "--resident", "--device", "cuda:1,0", "--threads", 1, "--prefill-rows", (256, 1, 7)[i % 3])
     os.environ.pop("OD_GPU_SEED")
-    assert one_card == ["gemma4_shared_kv"], one_card
     # Clusters: the shadow, too, is split, in each precision; workers take a card each. Prompts, drafts, main's own predictors.
     for name, args in (("deepseek_v2_lite", ("--draft", 4)), ("gpt_oss_mxfp4", ("--draft", 4)), ("qwen3_next_plain", ("--draft", 4)), ("gemma4_own_v", ("--predictor", "multi-gate")),
                        ("mixtral_top3", ("--predictor", "trajectory")), ("olmoe_plain", ("--predictor", "next-gate"))):
@@ -119,12 +110,64 @@ def split_shadows_have_all_precisions():
         d.kill()
     p = tool("od-worker", "--pack", pack(), "--device", "cuda:0,1", "--port", 0, ok=False)
     assert "--device cuda:0,1: a worker uses one card: start a worker for each" in p.stderr, p
-    p = tool("od-shadow", "--pack", pack(), "--device", "cuda:0,1", "--layers", "0-1", "--port", 0, ok=False)
-    assert "of layers 0-1, the first would be on card 0 and the last on card 0" in p.stderr and "a shadow with --layers for each" in p.stderr, p
     p = text("--resident", "--device", "cuda:1,1", ok=False)
     assert "--device: cuda:1 is named twice" in p.stderr, p
     p = text("--resident", "--device", "cuda:0,7", ok=False)
-    assert "cuda:7: there are 2 emulated GPUs" in p.stderr, p
+    assert "cuda:7: there are 3 emulated GPUs" in p.stderr, p
+
+
+@test
+@emulated
+def cards_of_unequal_size_get_the_layers_that_fit():
+    """With three cards of 60, 33 and 33 MiB, say, a split in proportion to their memory would not fit."""
+    want = text("--resident", "--cpu", "scalar").stdout
+    for sizes, devices in ((40, 80), "0,1"), ((80, 40), "1,0"), ((60, 33, 33), "0,1,2"), ((33, 60, 33), "0,1,2"), ((70, 28, 34), "0,1,2"):
+        os.environ["OD_GPU_BYTES"] = ",".join(str(n << 20) for n in sizes)
+        p = text("--resident", "--resident-form", "bf16", "--device", "cuda:" + devices)
+        assert p.stdout == want, (sizes, p)
+        split = re.findall(r"cuda:(\d) emulated GPU: (?:layers (\d+)-(\d+)|layer (\d+)|no layer): ([\d.]+) MiB needed, ([\d.]+) MiB free", p.stderr)
+        assert [s[0] for s in split] == devices.split(",") and all(float(s[4]) <= float(s[5]) for s in split), p.stderr
+        taken = re.findall(r"has taken ([\d.]+) MiB", p.stderr)
+        assert all(abs(float(s[4]) - float(t)) < 0.2 for s, t in zip(split, taken, strict=True)), p.stderr
+    # What is needed, and what is free, of each card.
+    os.environ["OD_GPU_BYTES"] = f"{40 << 20},{45 << 20}"
+    p = text("--resident", "--resident-form", "bf16", "--device", "cuda:0,1", ok=False)
+    assert re.search(r"needs [\d.]+ MiB of memory on 2 x cuda:0 emulated GPU, 83.7 MiB are available .*; "
+                     r"cuda:0 emulated GPU: layers 0-\d: 3\d.\d MiB needed, 39.4 MiB free; "
+                     r"cuda:1 emulated GPU: layers \d-11: [5-7]\d.\d MiB needed, 44.3 MiB free", p.stderr), p
+    # A shadow, too.
+    os.environ["OD_GPU_BYTES"] = f"{44 << 20},{64 << 20}"
+    shadow, worker = Daemon("shadow", "--device", "cuda:0,1", "--precision", "bf16"), Daemon("worker", "--device", "cpu")
+    assert recall_of(hosts_file([shadow, worker])) == 1
+    for d in shadow, worker:
+        d.kill()
+    assert "the model is split by layers; cuda:0 emulated GPU: layers 0-" in shadow.text(), shadow.text()
+    os.environ["OD_GPU_BYTES"] = f"{28 << 20},{50 << 20}"
+    p = tool("od-shadow", "--pack", pack(), "--device", "cuda:0,1", "--precision", "bf16", "--port", 0, ok=False)
+    assert re.search(r"layers 0-11 of the bf16 model of \S+ do not fit one after the other; cuda:0 emulated GPU: layers 0-\d: "
+                     r"[\d.]+ MiB needed, 27.6 MiB free; cuda:1 emulated GPU: layers \d-11: [\d.]+ MiB needed, 49.2 MiB free", p.stderr), p
+    os.environ.pop("OD_GPU_BYTES")
+
+
+def recall_of(hosts):
+    """Of a shadow that is as precise as main. Main does not wait for it: on a busy machine it may be through first."""
+    for _ in range(60):
+        r = json.loads(text("--workers", hosts, "--json", "--draft", 4).stdout)
+        if r["predicted_uses"] > 0:
+            return r["recall"]
+
+
+@test
+@emulated
+def a_part_of_a_shadow_is_split_over_cards():
+    worker = Daemon("worker", "--device", "cpu")
+    for cut, devices in (5, ("cuda:0,1", "cuda:0,1")), (11, ("cuda:1,0,2", "cuda:0,1")), (6, ("cpu", "cuda:0,1")):
+        parts = [Daemon("shadow", "--precision", "bf16", "--layers", layers, "--device", device)
+                 for layers, device in zip((f"0-{cut - 1}", f"{cut}-11"), devices)]
+        assert recall_of(hosts_file([*parts, worker])) == 1
+        for p, device in zip(parts, devices):
+            assert p.alive() and ("the model is split by layers" in p.text()) == (device != "cpu"), p.text()
+            p.kill()
 
 
 def text(*args, ok=True):
@@ -234,7 +277,7 @@ def no_plugin_no_gpu():
     p = text("--resident", "--device", "auto", "--resident-form", "bf16")
     assert "computing on cuda:0 " in p.stderr, p
     p = text("--resident", "--device", "cuda:7", ok=False)
-    no_seventh = "there are 2 emulated GPUs" if EMULATED else "there is no such GPU; expected cuda:0"
+    no_seventh = "there are 3 emulated GPUs" if EMULATED else "there is no such GPU; expected cuda:0"
     assert p.returncode == 1 and "cuda:7: " + no_seventh in p.stderr, p
     for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "cuda:0,", "cuda:,1", "cuda,1", "cuda:0,1,2,3,4,5,6,7,8":
         p = text("--resident", "--device", wrong, ok=False)

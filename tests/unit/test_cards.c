@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "common/compute/card_split.h"
 #include "common/compute/cards.h"
 #include "common/compute/device_internal.h"
 
@@ -18,39 +19,169 @@ static void open_far(struct od_device *card[2])
 		assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
 }
 
-static void test_layers_go_by_memory(void **unused)
+/* ---- which layers go where ---- */
+
+#define MOST_LAYERS 7
+
+static uint32_t random_below(uint32_t *state, uint32_t n)
 {
-	static const struct {
-		uint64_t bytes[2];
-		uint32_t n_layers, end;
-	} cases[] = {
-		{ { 0, 0 }, 32, 16 }, { { 0, 0 }, 1, 1 }, { { 0, 0 }, 3, 2 },
-		{ { 8, 24 }, 32, 8 }, { { 24, 8 }, 32, 24 }, { { 1000, 1 }, 32, 32 }, { { 1, 1000 }, 32, 0 },
-	};
+	*state = *state * 1664525u + 1013904223u;
+	return (uint32_t)(((uint64_t)(*state >> 8) * n) >> 24);
+}
+
+/* Whether it all fits with the layers of card i ending at end[i]. */
+static bool fits_like(const struct od_split *s, const uint32_t *own, const uint32_t *end, uint64_t pages, uint64_t copies)
+{
+	bool ok = true;
+
+	for (unsigned i = 0; i < s->n_cards; i++) {
+		const uint32_t begin = i > 0 ? end[i - 1] : s->begin;
+		const bool first = begin == s->begin && end[i] > begin, last = end[i] == s->end && end[i] > begin;
+		uint64_t need = own[i] + s->each.bytes + pages * s->each.page + copies * s->each.copy;
+
+		for (uint32_t l = begin; l < end[i]; l++)
+			need += s->layer[l].bytes + pages * s->layer[l].page + copies * s->layer[l].copy;
+		need += (first ? s->first : 0) + (last ? s->last + (first ? 0 : s->tied) : 0);
+		ok = ok && need <= s->card[i].free && (end[i] == s->end || end[i] <= s->begin || !s->joined[end[i]]);
+	}
+	return ok;
+}
+
+/* Any way to cut the layers. */
+static bool fits_somehow(const struct od_split *s, const uint32_t *own, uint32_t *end, unsigned card, uint64_t pages, uint64_t copies)
+{
+	bool ok = false;
+
+	if (card + 1 == s->n_cards) {
+		end[card] = s->end;
+		return fits_like(s, own, end, pages, copies);
+	}
+	for (end[card] = card > 0 ? end[card - 1] : s->begin; !ok && end[card] <= s->end; end[card]++)
+		ok = fits_somehow(s, own, end, card + 1, pages, copies);
+	return ok;
+}
+
+static void make_up_model(struct od_split *s, uint32_t *seed)
+{
+	const uint32_t scale = 1 + random_below(seed, 40), page = random_below(seed, 4);
+
+	for (uint32_t i = 0; i < s->n_layers; i++) {
+		const bool dealt = i >= s->begin && i < s->end;
+
+		s->layer[i] = (struct od_split_sum){ dealt ? random_below(seed, 2 * scale) : 0, dealt ? random_below(seed, page + 1) : 0,
+						     dealt && random_below(seed, 3) == 0 ? random_below(seed, 5) : 0 };
+		s->joined[i] = i > s->begin && random_below(seed, 5) == 0;
+	}
+	s->each = (struct od_split_sum){ random_below(seed, 5), random_below(seed, 4) == 0, random_below(seed, 4) == 0 };
+	s->first = random_below(seed, scale);
+	s->last = random_below(seed, scale);
+	s->tied = random_below(seed, 2) * s->first;
+}
+
+/* Against all ways to cut the layers of small models for two to four cards. */
+static void test_layers_are_dealt_so_that_most_fits(void **unused)
+{
+	uint32_t seed = 7, n_fit = 0, n_empty = 0, n_tied = 0;
+
+	(void)unused;
+	for (int round = 0; round < 3000; round++) {
+		const unsigned n = 2 + random_below(&seed, 3);
+		const uint32_t n_layers = 1 + random_below(&seed, MOST_LAYERS), begin = random_below(&seed, n_layers);
+		const uint64_t pages = random_below(&seed, 4), copies = random_below(&seed, 3);
+		uint32_t own[4], end[OD_MAX_CARDS], found[OD_MAX_CARDS];
+		struct od_device *card[4], *d;
+		struct od_split s;
+		struct od_err err;
+		uint64_t most = pages;
+
+		for (unsigned i = 0; i < n; i++) {
+			assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
+			card[i]->memory_bytes = 1 + random_below(&seed, 250);
+			card[i]->own_bytes = own[i] = random_below(&seed, 3);
+		}
+		assert_int_equal(od_device_cards_new(&d, card, n, &err), OD_OK);
+		assert_int_equal(od_split_init(&s, d, n_layers, begin, n_layers - random_below(&seed, n_layers - begin), UINT64_MAX, &err), OD_OK);
+		make_up_model(&s, &seed);
+		od_split_deal(&s, d, pages, copies);
+		for (unsigned i = 0; i < n; i++)
+			found[i] = od_device_card_end(d, i);
+		for (uint32_t l = s.begin; l < s.end; l++)
+			assert_true(l >= od_device_card_begin(d, od_device_card_of(d, l)) && l < od_device_card_end(d, od_device_card_of(d, l)));
+		assert_int_equal(od_split_fits(&s, pages, copies), fits_like(&s, own, found, pages, copies));
+		assert_int_equal(od_split_fits(&s, pages, copies), fits_somehow(&s, own, end, 0, pages, copies));
+		if (od_split_fits(&s, pages, copies) && s.card[n].sum.page > s.n_cards * s.each.page) {
+			while (fits_somehow(&s, own, end, 0, most + 1, copies))
+				most++;
+			assert_int_equal(od_split_most_pages(&s, copies), most);
+			n_fit++;
+			n_empty += od_device_card_of(d, s.end - 1) == od_device_card_of(d, s.begin);
+			n_tied += od_device_card_of(d, s.end - 1) != od_device_card_of(d, s.begin) && s.tied > 0;
+		}
+		od_split_fini(&s);
+		od_device_free(d);
+	}
+	assert_true(n_fit > 300 && n_fit < 2500 && n_empty > 30 && n_tied > 30);
+}
+
+static void test_one_card_has_all_layers(void **unused)
+{
 	struct od_device *card[2], *d;
+	struct od_split s;
 	struct od_err err;
+	char text[400];
 
 	(void)unused;
 	open_far(card);
 	assert_int_equal(od_device_cards(card[0]), 1);
 	assert_ptr_equal(od_device_card(card[0], 0), card[0]);
-	assert_int_equal(od_device_card_of(card[0], 7, 8), 0);
+	assert_int_equal(od_device_card_of(card[0], 7), 0);
+	assert_int_equal(od_split_init(&s, card[0], 2, 0, 2, 100, &err), OD_OK);
+	s.layer[0] = (struct od_split_sum){ 10, 3, 1 };
+	s.layer[1] = (struct od_split_sum){ 20, 2, 0 };
+	s.first = 7;
+	s.last = 8;
+	s.tied = 1000; /* the embeddings serve as the head */
+	s.each.bytes = 5;
+	od_split_deal(&s, card[0], 0, 0);
+	assert_int_equal(od_split_need(&s, 0, 2, 3), 10 + 20 + 7 + 8 + 5 + 2 * 5 + 3);
+	assert_int_equal(od_split_need(&s, 1, 2, 3), 10 + 20 + 7 + 8 + 5 + 2 * 5 + 3);
+	assert_int_equal(od_split_most_pages(&s, 0), 10);
+	assert_true(od_split_fits(&s, 10, 0) && !od_split_fits(&s, 10, 1) && !od_split_fits(&s, UINT64_MAX, 0));
+	assert_string_equal(od_split_text(&s, card[0], 1, 1, text, sizeof(text)), "");
+	od_split_fini(&s);
 	assert_int_equal(od_device_cards_new(&d, card, 2, &err), OD_OK);
 	assert_int_equal(od_device_cards(d), 2);
+	assert_int_equal(od_device_card_of(d, 7), 0); /* nobody has dealt them */
 	assert_int_equal(od_device_own_bytes(d), 0);
 	card[0]->own_bytes = 5;
 	card[1]->own_bytes = 7;
 	assert_int_equal(od_device_own_bytes(d), 12);
 	assert_int_equal(od_device_own_bytes(card[1]), 7);
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		card[0]->memory_bytes = cases[i].bytes[0] << 30;
-		card[1]->memory_bytes = cases[i].bytes[1] << 30;
-		assert_int_equal(od_device_card_end(d, 0, cases[i].n_layers), cases[i].end);
-		assert_int_equal(od_device_card_end(d, 1, cases[i].n_layers), cases[i].n_layers);
-		for (uint32_t layer = 0; layer < cases[i].n_layers; layer++)
-			assert_int_equal(od_device_card_of(d, layer, cases[i].n_layers), layer >= cases[i].end);
-	}
 	od_device_free(d); /* and its cards */
+}
+
+/* What a user sees when it does not fit. */
+static void test_each_card_says_what_it_lacks(void **unused)
+{
+	struct od_device *card[2], *d;
+	struct od_split s;
+	struct od_err err;
+	char text[400];
+
+	(void)unused;
+	open_far(card);
+	card[0]->memory_bytes = 64 << 20;
+	card[1]->memory_bytes = 32 << 20;
+	assert_int_equal(od_device_cards_new(&d, card, 2, &err), OD_OK);
+	assert_int_equal(od_split_init(&s, d, 8, 0, 8, UINT64_MAX, &err), OD_OK);
+	for (uint32_t i = 0; i < 8; i++)
+		s.layer[i] = (struct od_split_sum){ (i < 7 ? 10 : 40) << 20, 1 << 20, 0 };
+	od_split_deal(&s, d, 2, 0);
+	assert_false(od_split_fits(&s, 2, 0));
+	assert_string_equal(od_split_text(&s, d, 2, 0, text, sizeof(text)),
+			    "; far scalar: layers 0-4: 60.0 MiB needed, 63.0 MiB free; far scalar: layers 5-7: 66.0 MiB needed, 31.5 MiB free");
+	od_split_fini(&s);
+	od_device_free(d);
 }
 
 static void test_data_reaches_its_card(void **unused)
@@ -88,7 +219,9 @@ static void test_data_reaches_its_card(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_layers_go_by_memory),
+		cmocka_unit_test(test_layers_are_dealt_so_that_most_fits),
+		cmocka_unit_test(test_one_card_has_all_layers),
+		cmocka_unit_test(test_each_card_says_what_it_lacks),
 		cmocka_unit_test(test_data_reaches_its_card),
 	};
 

@@ -1,7 +1,8 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres (gpu_fibres.h).
  *
- * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory; OD_GPU_SM, its
- * multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
+ * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the first, the second and
+ * all further ones); OD_GPU_SM, its multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is
+ * after a fault;
  * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of
  * all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/clock.h"
@@ -19,6 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define N_GPUS 3
 #define TOTAL_BYTES (8ull << 30)
 
 /* ---- The GPU ---- */
@@ -75,20 +77,30 @@ static uint64_t number_of(const char *variable, uint64_t otherwise)
 	return text != NULL ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* The number of a GPU in a list. */
+static uint64_t number_in(const char *variable, unsigned index, uint64_t otherwise)
+{
+	const char *text = getenv(variable);
+
+	for (const char *comma; text != NULL && index > 0 && (comma = strchr(text, ',')) != NULL; index--)
+		text = comma + 1;
+	return text != NULL ? strtoull(text, NULL, 0) : otherwise;
+}
+
 int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
 	int rc;
 
 	*out = NULL;
-	if (index > 1) {
+	if (index >= N_GPUS) {
 		free(g);
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there are 2 emulated GPUs", index);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there are %d emulated GPUs", index, N_GPUS);
 	}
 	if (g == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
 	pthread_mutex_init(&g->lock, NULL);
-	g->total = number_of("OD_GPU_BYTES", TOTAL_BYTES);
+	g->total = number_in("OD_GPU_BYTES", index, TOTAL_BYTES);
 	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);

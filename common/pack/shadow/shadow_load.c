@@ -91,6 +91,14 @@ static uint64_t bytes_of(const struct part *part, size_t begin, size_t end)
 	return begin < end ? t[end - 1].offset + t[end - 1].bytes - t[begin].offset : 0;
 }
 
+static uint64_t layer_bytes(const struct part *part, const struct od_config *c, uint32_t layer)
+{
+	size_t begin, end;
+
+	find_tensors(part, c, layer, layer + 1, &begin, &end);
+	return bytes_of(part, begin, end);
+}
+
 static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
 		     struct od_err *err)
 {
@@ -203,6 +211,32 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 	return rc;
 }
 
+int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, struct od_split *split, struct od_err *err)
+{
+	const struct od_config *cfg = &p->config;
+	struct od_shadow_store s;
+	uint32_t begin, end;
+	int rc = open_parts(&s, p, c, err);
+
+	if (rc == OD_OK) {
+		od_dense_split(p, c->dense == OD_PRECISION_BF16, split);
+		od_split_add(&split->beside.bytes, c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
+		for (uint32_t i = split->begin; c->dense != OD_PRECISION_BF16 && i < split->end; i++)
+			od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_part, cfg, i));
+	}
+	if (rc == OD_OK && c->experts == OD_PRECISION_BF16) {
+		od_experts_split(p, c->form, split);
+	} else if (rc == OD_OK) {
+		od_config_moe_part(cfg, &begin, &end);
+		od_split_add(&split->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
+		for (uint32_t m = begin; m < end; m++)
+			od_split_add(&split->layer[cfg->layer_of[m]].bytes,
+				     layer_bytes(&s.experts, cfg, cfg->layer_of[m]) + cfg->n_experts * bias_bytes(p));
+	}
+	close_parts(&s);
+	return rc;
+}
+
 /* ---- reading ---- */
 
 static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
@@ -226,8 +260,7 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 static struct run run_of(const struct part *part, const struct od_shadow_store *s, unsigned card)
 {
 	const struct od_config *c = &s->pack->config;
-	uint32_t begin = card == 0 ? 0 : od_device_card_end(s->device, card - 1, c->n_layers);
-	uint32_t end = od_device_card_end(s->device, card, c->n_layers);
+	uint32_t begin = od_device_card_begin(s->device, card), end = od_device_card_end(s->device, card);
 	struct run run = { 0 };
 
 	begin = begin > od_config_begin(c) ? begin : od_config_begin(c);
