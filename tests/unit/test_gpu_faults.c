@@ -200,6 +200,36 @@ static void reset_y(struct steps *s)
 	put_at(s->d, s->experts.experts.y, &(float){ Y_BEFORE }, sizeof(float));
 }
 
+/* A handle of a buffer that was freed may come back for another one, in another place of the GPU's memory. */
+static void experts_are_known_by_their_place(void **state)
+{
+	struct od_err err = { 0 };
+	struct od_buf *other, was;
+	struct steps s;
+	uint16_t weights[N * N];
+	float right, y;
+
+	(void)state;
+	steps_open(&s, 0);
+	other = buf_new(s.d, sizeof(weights));
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
+	assert_int_equal(od_device_sync(s.d, &err), OD_OK);
+	right = first_y(&s);
+	assert_true(right != 0);
+	was = *s.w;
+	s.w->at = other->at;
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
+	assert_int_equal(od_device_sync(s.d, &err), OD_OK);
+	y = first_y(&s);
+	assert_true(y == 0); /* as all weights are there */
+	s.w->at = was.at;
+	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
+	assert_int_equal(od_device_sync(s.d, &err), OD_OK);
+	assert_true(first_y(&s) == right);
+	od_buf_free(other);
+	steps_close(&s);
+}
+
 /* A step of n_norms norms, then experts; a ticket is drawn between them if it is to be cut there. */
 static int step(struct steps *s, unsigned n_norms, bool cut, struct od_err *err)
 {
@@ -410,6 +440,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_large_a_buffer), cmocka_unit_test(what_is_free), cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
+		cmocka_unit_test(experts_are_known_by_their_place),
 		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
 		cmocka_unit_test(a_refused_load_is_counted),
 		cmocka_unit_test(wrong_choices_are_told),

@@ -13,7 +13,6 @@ struct od_cuda_table {
 	struct od_cuda_table *next;
 	const struct od_expert *of;
 	uint32_t n;
-	struct od_expert *was; /* [n]: what the table was made of */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
 	size_t bytes; /* of both */
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
@@ -27,13 +26,21 @@ static size_t chunks_of(const struct od_weight *w)
 	return w->chunk_at != NULL ? (w->n_out + w->chunk_rows - 1) / w->chunk_rows : 0;
 }
 
+static size_t expert_chunks(const struct od_expert *e)
+{
+	size_t n = 0;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		n += chunks_of(&e->mat[mat]);
+	return n;
+}
+
 static size_t table_bytes(const struct od_expert *of, uint32_t n)
 {
 	size_t chunks = 0;
 
 	for (uint32_t e = 0; e < n; e++)
-		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-			chunks += chunks_of(&of[e].mat[mat]);
+		chunks += expert_chunks(&of[e]);
 	return n * sizeof(struct gpu_expert) + chunks * sizeof(uint64_t);
 }
 
@@ -43,7 +50,6 @@ static void free_table(struct od_cuda_device *c, struct od_cuda_table *t)
 		return;
 	gpu_free(c->gpu, t->gpu);
 	free(t->host);
-	free(t->was);
 	free(t);
 }
 
@@ -61,9 +67,9 @@ static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od
 
 	if (t != NULL) {
 		*t = (struct od_cuda_table){ .next = c->tables, .of = of, .n = n, .bytes = bytes, .host = calloc(1, bytes),
-					     .was = calloc(n, sizeof(*t->was)), .gpu = gpu_alloc(c->gpu, bytes) };
+					     .gpu = gpu_alloc(c->gpu, bytes) };
 	}
-	if (t == NULL || t->host == NULL || t->was == NULL || t->gpu == NULL) {
+	if (t == NULL || t->host == NULL || t->gpu == NULL) {
 		free_table(c, t);
 		return NULL;
 	}
@@ -76,20 +82,44 @@ static uint64_t *host_chunks(const struct od_cuda_table *t)
 	return (uint64_t *)(void *)(t->host + t->n);
 }
 
-/* The experts are still what the table was made of. Every step asks, so this allocates nothing. */
+static struct gpu_expert describe_expert(const struct od_expert *e, const uint64_t *on_gpu)
+{
+	struct gpu_expert g;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		const size_t n = chunks_of(&e->mat[mat]);
+
+		g.mat[mat] = od_cuda_mat(&e->mat[mat]);
+		g.mat[mat].chunk_at = n > 0 ? on_gpu : NULL;
+		g.bias[mat] = (struct gpu_vector){ .at = od_cuda_at(e->bias[mat].data), .dtype = e->bias[mat].dtype };
+		on_gpu += n;
+	}
+	return g;
+}
+
+_Static_assert(sizeof(struct gpu_mat) == 6 * sizeof(void *) + sizeof(uint64_t) + 3 * sizeof(uint32_t) + sizeof(struct gpu_chunks) + 8 &&
+		       sizeof(struct gpu_vector) == sizeof(void *) + 2 * sizeof(uint32_t) &&
+		       sizeof(struct gpu_expert) == GPU_N_MATS * (sizeof(struct gpu_mat) + sizeof(struct gpu_vector)),
+	       "memcmp needs structs without padding");
+
+/* The table still says what kernels need: where the experts are on the GPU, not in which buffers, because another buffer may have the
+ * handle of one that was freed. Every step asks, so this allocates nothing. */
 static bool is_current(const struct od_cuda_table *t, const struct od_expert *of)
 {
-	const uint64_t *chunk = host_chunks(t);
+	const uint64_t *chunk = host_chunks(t), *on_gpu = (const uint64_t *)(const void *)(t->gpu + t->n);
 
-	if (memcmp(t->was, of, t->n * sizeof(*of)) != 0)
-		return false;
 	for (uint32_t e = 0; e < t->n; e++) {
+		const struct gpu_expert now = describe_expert(&of[e], on_gpu);
+
+		if (memcmp(&now, &t->host[e], sizeof(now)) != 0)
+			return false;
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const size_t n = chunks_of(&of[e].mat[mat]);
 
 			if (n > 0 && memcmp(chunk, of[e].mat[mat].chunk_at, n * sizeof(*chunk)) != 0)
 				return false;
 			chunk += n;
+			on_gpu += n;
 		}
 	}
 	return true;
@@ -99,28 +129,23 @@ static void describe(const struct od_expert *of, struct od_cuda_table *t)
 {
 	uint64_t *chunk = host_chunks(t), *on_gpu = (uint64_t *)(void *)(t->gpu + t->n);
 
-	memcpy(t->was, of, t->n * sizeof(*of));
 	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
 	t->biases = false;
-	for (uint32_t e = 0; e < t->n; e++) {
+	for (uint32_t e = 0; e < t->n; on_gpu += expert_chunks(&of[e]), e++) {
+		t->host[e] = describe_expert(&of[e], on_gpu);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct od_weight *w = &of[e].mat[mat];
+			const struct gpu_mat *m = &t->host[e].mat[mat];
 			const size_t n = chunks_of(w);
 			const bool down = mat == OD_MAT_DOWN;
-			struct gpu_mat *m = &t->host[e].mat[mat];
-			struct gpu_vector *bias = &t->host[e].bias[mat];
 
-			*m = od_cuda_mat(w);
-			m->chunk_at = n > 0 ? on_gpu : NULL;
 			if (n > 0)
 				memcpy(chunk, w->chunk_at, n * sizeof(*chunk));
 			chunk += n;
-			on_gpu += n;
-			*bias = (struct gpu_vector){ .at = od_cuda_at(of[e].bias[mat].data), .dtype = of[e].bias[mat].dtype };
 			t->forms[down] |= 1u << m->form;
 			if (n > 0 && gpu_planes_blocks(m->n_out, &m->chunks) > t->blocks[down])
 				t->blocks[down] = gpu_planes_blocks(m->n_out, &m->chunks);
-			t->biases = t->biases || bias->at != NULL;
+			t->biases = t->biases || t->host[e].bias[mat].at != NULL;
 		}
 	}
 }
