@@ -16,6 +16,7 @@ struct odw_planner {
 	pthread_t thread;
 	double *inclusion;	   /* [n_experts] */
 	struct od_cache_plan plan; /* that there are buffers for */
+	bool failed;		   /* the last plan, and the log has a warning */
 };
 
 /* Then F is weights as published, else as they are stored. */
@@ -145,9 +146,12 @@ static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
 	if (rc == OD_OK)
 		rc = change_plan(p, u, &plan, &err);
 	if (rc != OD_OK) {
-		od_log(OD_LOG_WARN, "the cache stays as it is: %s", err.msg);
+		if (!p->failed) /* the next plans want as much */
+			od_log(OD_LOG_WARN, "the cache stays as it is: %s; see --cache-mib", err.msg);
+		p->failed = true;
 		return;
 	}
+	p->failed = false;
 	od_log(OD_LOG_INFO, "cache of %u layers after %" PRIu64 " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
 	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)", u->n_moe, u->visits,
 	       plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S], plan.experts[OD_CACHE_E],
