@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/mem.h"
 #include "worker-node/load/load_profile.h"
+#include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
 
@@ -52,6 +53,18 @@ static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 	return rc;
 }
 
+/* A GPU with memory of its own may have less than the limit: as many slots as it has room for beside the cache, the rows of a step and
+ * `loads`, what of the load threads' memory it has. It says itself what it has no room for, if that is the first slot or what was asked for. */
+static void fit_card(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t loads)
+{
+	const uint64_t have = od_device_free_bytes(o->device), each = odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes);
+	const uint64_t beside = od_device_own_bytes(o->device) + ODW_SCRATCH_BYTES + loads + (o->cache_mib << 20);
+	const uint64_t fit = have > beside ? (have - beside) / each : 0;
+
+	if (o->slots == 0 && od_device_has_memory(o->device) && fit < p->n_slots)
+		p->n_slots = fit > 0 ? (unsigned)fit : 1;
+}
+
 /* What --cache-mib leaves beside what the slots hold for it. */
 static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes, struct od_err *err)
 {
@@ -88,5 +101,7 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	rc = odw_loader_bytes(&fixed, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
+	if (rc == OD_OK) /* as BF16, half of the load threads' memory is stages on the host; as planes all */
+		fit_card(p, o, o->form == OD_FORM_PLAIN ? fixed / 2 : 0);
 	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
 }

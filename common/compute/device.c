@@ -181,9 +181,14 @@ uint64_t od_device_free_bytes(const struct od_device *d)
 	return own > 0 ? own - own / MEMORY_LEFT : od_available_ram_bytes();
 }
 
+bool od_device_has_memory(const struct od_device *d)
+{
+	return own_memory(d) > 0;
+}
+
 const char *od_device_memory_place(const struct od_device *d, char *text, size_t size)
 {
-	snprintf(text, size, "on %s", own_memory(d) > 0 ? d->name : "this machine");
+	snprintf(text, size, "on %s", od_device_has_memory(d) ? d->name : "this machine");
 	return text;
 }
 

@@ -116,6 +116,8 @@ void od_device_log_memory(const struct od_device *d);
 /* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were opened, but for a part
  * that is left to what is made later, such as graphs; else the host's. */
 uint64_t od_device_free_bytes(const struct od_device *d);
+/* True: that is memory of its own. */
+bool od_device_has_memory(const struct od_device *d);
 /* Where that is, for messages: "on cuda:0 NVIDIA H200", "on this machine". */
 const char *od_device_memory_place(const struct od_device *d, char *text, size_t size);
 /* Frees the stage; all pushes have been waited for. */

@@ -308,7 +308,7 @@ def too_little_memory_is_told():
             p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, ok=False)
             assert re.search(r"int8 model .* available on cuda:0 emulated GPU are \d+ bytes", p.stderr), p
         if mib == 30:
-            p = tool("od-worker", "--pack", pack(), "--device", "cuda", "--port", 0, "--resident-form", "bf16", ok=False)
+            p = tool("od-worker", "--pack", pack(), "--device", "cuda", "--port", 0, "--resident-form", "bf16", "--slots", 64, ok=False)
             assert re.search(r"64 slots do not fit \(see --memory-limit and --slots\): buffer \d+ of 64: cuda:0 emulated GPU: no memory for "
                              r"an expert: 1 MiB needed, 0 MiB free", p.stderr), p
     os.environ["OD_GPU_BYTES"] = str(74 << 20)  # of both forms planes fit, whichever is measured to be faster
@@ -319,6 +319,29 @@ def too_little_memory_is_told():
     os.environ.pop("OD_GPU_BYTES")
     p = tool("od-shadow", "--pack", pack(), "--device", "cuda", "--port", 0, "--memory-limit", "1MiB", ok=False)
     assert "--memory-limit is 1048576 bytes" in p.stderr, p
+
+
+@test
+@emulated
+def a_worker_has_as_many_slots_as_the_gpu_has_room_for():
+    want = text("--resident", "--cpu", "scalar").stdout
+    seen = []
+    for mib, args in (28, ()), (30, ()), (40, ()), (40, ("--cache-mib", 10)), (30, ("--cache-mib", 100)), (200, ()):
+        for form in "bf16", "planes":
+            os.environ["OD_GPU_BYTES"] = str(mib << 20)
+            worker = Daemon("worker", "--device", "cuda", "--resident-form", form, *args)
+            os.environ.pop("OD_GPU_BYTES")
+            assert text("--workers", hosts_file([worker]), "--prefill-rows", 1).stdout == want
+            seen.append(int(re.search(r"(\d+) slots? of ", worker.text())[1]))
+            assert " level=error " not in worker.text(), worker.text()
+            worker.kill()
+    bf16, planes = seen[::2], seen[1::2]
+    assert 1 < bf16[0] < bf16[1] < bf16[2] < 64 and bf16[3] < bf16[2] and bf16[4:] == [1, 64], seen
+    assert all(p >= b for b, p in zip(bf16, planes)) and planes[0] > bf16[0], seen
+    os.environ["OD_GPU_BYTES"] = str(17 << 20)
+    p = tool("od-worker", "--pack", pack(), "--device", "cuda", "--port", 0, ok=False)
+    assert "cuda:0 emulated GPU: no memory for " in p.stderr, p
+    os.environ.pop("OD_GPU_BYTES")
 
 
 @test
