@@ -5,6 +5,7 @@
 #include "main-node/engine/prefix_cache.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/shared_device.h"
 #include "tests/unit/state_util.h"
 
 #define PAGES 5u /* of a text, at most */
@@ -15,23 +16,7 @@
 #define POOL (SEQUENCES * PAGES + IDLE)
 
 static struct od_config cfg;
-static struct od_device *device;
 static uint64_t seed = 1;
-
-static int open_device(void **state)
-{
-	(void)state;
-	cfg = uniform_config((struct uniform){ .n_layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .ctx = CTX });
-	device = device_new(OD_CPU_SCALAR, 1);
-	return 0;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	od_device_free(device);
-	return 0;
-}
 
 /* ---- What pages hold ---- */
 
@@ -361,5 +346,6 @@ int main(void)
 		cmocka_unit_test(test_tokens_are_compared),
 	};
 
+	cfg = uniform_config((struct uniform){ .n_layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .ctx = CTX });
 	return cmocka_run_group_tests(tests, open_device, close_device);
 }

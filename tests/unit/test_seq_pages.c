@@ -4,29 +4,14 @@
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/shared_device.h"
 #include "tests/unit/state_util.h"
 
 #define MAX_PAGES 64u
 #define CTX 150u /* three pages, the last one in part */
 
 static struct od_config cfg; /* three layers that are alike */
-static struct od_device *device;
 static uint64_t seed = 1;
-
-static int open_device(void **state)
-{
-	(void)state;
-	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });
-	device = device_new(OD_CPU_SCALAR, 1);
-	return 0;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	od_device_free(device);
-	return 0;
-}
 
 /* Of as many pages as its sequences need to be as long as ctx, or of fewer. */
 static struct od_state_pool *small_pool(uint32_t ctx, uint32_t n, uint32_t n_pages)
@@ -447,5 +432,6 @@ int main(void)
 		cmocka_unit_test(test_places),
 	};
 
+	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });
 	return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -5,33 +5,18 @@
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/shared_device.h"
 #include "tests/unit/state_util.h"
 
 #define KV_DIM 12u
 
 static struct od_config cfg; /* three layers that are alike */
-static struct od_device *device;
 static uint64_t seed = 1;
 
 static struct od_config config_of(uint32_t n_layers, uint32_t kv_heads, uint32_t head_dim, uint32_t ctx)
 {
 	return uniform_config((struct uniform){
 		.n_layers = n_layers, .heads = kv_heads, .kv_heads = kv_heads, .head_dim = head_dim, .ctx = ctx });
-}
-
-static int open_device(void **state)
-{
-	(void)state;
-	cfg = config_of(3, 2, 6, 200);
-	device = device_new(OD_CPU_SCALAR, 1);
-	return 0;
-}
-
-static int close_device(void **state)
-{
-	(void)state;
-	od_device_free(device);
-	return 0;
 }
 
 static struct od_state_pool *pool_of(const struct od_config *c, enum od_profile profile, uint32_t ctx, uint32_t n)
@@ -496,5 +481,6 @@ int main(void)
 		cmocka_unit_test(test_fixed_alone),
 	};
 
+	cfg = config_of(3, 2, 6, 200);
 	return cmocka_run_group_tests(tests, open_device, close_device);
 }
