@@ -113,13 +113,14 @@ static int map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *
 
 static void buf_free(struct od_buf *b)
 {
-	struct gpu *g = ((struct od_cuda_device *)b->device)->gpu;
+	struct od_cuda_device *c = (struct od_cuda_device *)b->device;
 
 	if (b->shared)
-		gpu_free_host(g, b->at);
+		gpu_free_host(c->gpu, b->at);
 	else
-		gpu_free(g, b->at);
+		gpu_free(c->gpu, b->at);
 	free(b);
+	atomic_fetch_add(&c->n_freed, 1);
 }
 
 static void *map(struct od_ref r)

@@ -5,6 +5,7 @@
 #define OD_COMPUTE_CUDA_EXEC_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/compute/cuda/kernels.h"
 #include "common/compute/device_internal.h"
@@ -55,6 +56,7 @@ struct od_cuda_device {
 	struct gpu_event *finished;
 	unsigned n_sm;
 	struct od_cuda_table *tables; /* cuda_experts.c */
+	_Atomic uint64_t n_freed;     /* buffers, ever */
 };
 
 static inline void *od_cuda_at(struct od_ref r) /* NULL: nowhere */

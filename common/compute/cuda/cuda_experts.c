@@ -13,6 +13,8 @@ struct od_cuda_table {
 	struct od_cuda_table *next;
 	const struct od_expert *of;
 	uint32_t n;
+	struct od_expert *was; /* [n]: what the table was made of */
+	uint64_t n_freed;      /* the device's buffers until then */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
 	size_t bytes; /* of both */
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
@@ -50,6 +52,7 @@ static void free_table(struct od_cuda_device *c, struct od_cuda_table *t)
 		return;
 	gpu_free(c->gpu, t->gpu);
 	free(t->host);
+	free(t->was);
 	free(t);
 }
 
@@ -67,9 +70,9 @@ static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od
 
 	if (t != NULL) {
 		*t = (struct od_cuda_table){ .next = c->tables, .of = of, .n = n, .bytes = bytes, .host = calloc(1, bytes),
-					     .gpu = gpu_alloc(c->gpu, bytes) };
+					     .was = calloc(n, sizeof(*t->was)), .gpu = gpu_alloc(c->gpu, bytes) };
 	}
-	if (t == NULL || t->host == NULL || t->gpu == NULL) {
+	if (t == NULL || t->host == NULL || t->was == NULL || t->gpu == NULL) {
 		free_table(c, t);
 		return NULL;
 	}
@@ -102,33 +105,58 @@ _Static_assert(sizeof(struct gpu_mat) == 6 * sizeof(void *) + sizeof(uint64_t) +
 		       sizeof(struct gpu_expert) == GPU_N_MATS * (sizeof(struct gpu_mat) + sizeof(struct gpu_vector)),
 	       "memcmp needs structs without padding");
 
-/* The table still says what kernels need: where the experts are on the GPU, not in which buffers, because another buffer may have the
- * handle of one that was freed. Every step asks, so this allocates nothing. */
-static bool is_current(const struct od_cuda_table *t, const struct od_expert *of)
+static bool has_chunks(const struct od_cuda_table *t, const struct od_expert *of)
 {
-	const uint64_t *chunk = host_chunks(t), *on_gpu = (const uint64_t *)(const void *)(t->gpu + t->n);
+	const uint64_t *chunk = host_chunks(t);
 
 	for (uint32_t e = 0; e < t->n; e++) {
-		const struct gpu_expert now = describe_expert(&of[e], on_gpu);
-
-		if (memcmp(&now, &t->host[e], sizeof(now)) != 0)
-			return false;
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const size_t n = chunks_of(&of[e].mat[mat]);
 
 			if (n > 0 && memcmp(chunk, of[e].mat[mat].chunk_at, n * sizeof(*chunk)) != 0)
 				return false;
 			chunk += n;
-			on_gpu += n;
 		}
 	}
 	return true;
 }
 
-static void describe(const struct od_expert *of, struct od_cuda_table *t)
+static bool is_in_place(const struct od_cuda_table *t, const struct od_expert *of)
+{
+	const uint64_t *on_gpu = (const uint64_t *)(const void *)(t->gpu + t->n);
+
+	for (uint32_t e = 0; e < t->n; on_gpu += expert_chunks(&of[e]), e++) {
+		const struct gpu_expert now = describe_expert(&of[e], on_gpu);
+
+		if (memcmp(&now, &t->host[e], sizeof(now)) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* The table still says what kernels need: where the experts are on the GPU. As long as no buffer was freed, whose handle another one could
+ * have, their handles say so in a fifth of the time. Every step asks, so this allocates nothing. */
+static bool is_current(const struct od_cuda_device *c, struct od_cuda_table *t, const struct od_expert *of)
+{
+	const uint64_t n_freed = atomic_load(&c->n_freed);
+
+	if (!has_chunks(t, of))
+		return false;
+	if (t->n_freed == n_freed && memcmp(t->was, of, t->n * sizeof(*of)) == 0)
+		return true;
+	if (!is_in_place(t, of))
+		return false;
+	memcpy(t->was, of, t->n * sizeof(*of));
+	t->n_freed = n_freed;
+	return true;
+}
+
+static void describe(const struct od_cuda_device *c, const struct od_expert *of, struct od_cuda_table *t)
 {
 	uint64_t *chunk = host_chunks(t), *on_gpu = (uint64_t *)(void *)(t->gpu + t->n);
 
+	memcpy(t->was, of, t->n * sizeof(*of));
+	t->n_freed = atomic_load(&c->n_freed);
 	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
 	t->biases = false;
 	for (uint32_t e = 0; e < t->n; on_gpu += expert_chunks(&of[e]), e++) {
@@ -163,10 +191,10 @@ static const struct od_cuda_table *table_of(struct od_cuda_device *c, const stru
 		t = new_table(c, o->expert, o->n_experts, bytes);
 	if (t == NULL) {
 		od_cuda_no_memory(c, "a table of experts", bytes);
-	} else if (!t->there || !is_current(t, o->expert)) {
+	} else if (!t->there || !is_current(c, t, o->expert)) {
 		/* Work that was queued before may still need what was there. */
 		od_cuda_finish(c);
-		describe(o->expert, t);
+		describe(c, o->expert, t);
 		error = gpu_copy(od_cuda_stream(c), t->gpu, t->host, bytes, GPU_TO);
 		od_cuda_launched(c, error, "table of experts");
 		t->there = error == 0;
