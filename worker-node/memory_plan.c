@@ -53,16 +53,28 @@ static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 	return rc;
 }
 
-/* A GPU with memory of its own may have less than the limit: as many slots as it has room for beside the cache, the rows of a step and
- * `loads`, what of the load threads' memory it has. It says itself what it has no room for, if that is the first slot or what was asked for. */
-static void fit_card(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t loads)
+unsigned odw_free_slots(unsigned n, uint64_t free_bytes, uint64_t beside_bytes, uint64_t slot_bytes)
 {
-	const uint64_t have = od_device_free_bytes(o->device), each = odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes);
-	const uint64_t beside = od_device_own_bytes(o->device) + ODW_SCRATCH_BYTES + loads + (o->cache_mib << 20);
-	const uint64_t fit = have > beside ? (have - beside) / each : 0;
+	const uint64_t fit = free_bytes > beside_bytes ? (free_bytes - beside_bytes) / slot_bytes : 0;
 
-	if (o->slots == 0 && od_device_has_memory(o->device) && fit < p->n_slots)
-		p->n_slots = fit > 0 ? (unsigned)fit : 1;
+	if (free_bytes == 0 || fit >= n)
+		return n;
+	return fit > 0 ? (unsigned)fit : 1;
+}
+
+/* There may be less free than the limit: on the host, where `fixed` comes on top; or on a GPU with memory of its own, where the rows of a
+ * step do, and `loads`, what of the load threads' memory it has. A GPU says itself what it has no room for, if that is the first slot or what
+ * was asked for. */
+static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, uint64_t loads)
+{
+	const uint64_t have = od_device_free_bytes(o->device), cache = o->cache_mib << 20;
+	const uint64_t on_card = od_device_own_bytes(o->device) + ODW_SCRATCH_BYTES + loads;
+
+	if (o->slots == 0 && od_device_has_memory(o->device))
+		p->n_slots = odw_free_slots(p->n_slots, have, on_card + cache, odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
+	else if (o->slots == 0)
+		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
+	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
 }
 
 /* What --cache-mib leaves beside what the slots hold for it. */
@@ -86,7 +98,7 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
 	const unsigned own = od_form_bufs(o->form);
-	uint64_t fixed, kept_bytes, held[OD_N_EXPERT_BUFS]; /* held: of a buffer and its stage */
+	uint64_t loads, fixed, kept_bytes, held[OD_N_EXPERT_BUFS]; /* held: of a buffer and its stage */
 	int rc;
 
 	*p = (struct odw_memory_plan){ .slot = own | (o->cache_mib > 0 ? OD_SET_STORED : 0) };
@@ -98,10 +110,11 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	p->sizes = odw_cache_sizes(o->pack, o->device, o->form);
 	p->slot_bytes = odw_bufs_memory(own, held);
 	kept_bytes = odw_bufs_memory(p->slot, held) - p->slot_bytes;
-	rc = odw_loader_bytes(&fixed, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	rc = odw_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)
-		rc = plan_slots(p, o, fixed + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
+		rc = plan_slots(p, o, fixed, kept_bytes, err);
 	if (rc == OD_OK) /* as BF16, half of the load threads' memory is stages on the host; as planes all */
-		fit_card(p, o, o->form == OD_FORM_PLAIN ? fixed / 2 : 0);
+		fit_free(p, o, fixed, o->form == OD_FORM_PLAIN ? loads / 2 : 0);
 	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
 }

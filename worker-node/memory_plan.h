@@ -25,6 +25,7 @@ struct odw_memory_plan {
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* of one buffer of each kind */
 	uint64_t slot_bytes;		      /* of a slot, without the buffers that only a cache needs */
 	struct od_cache_sizes sizes;	      /* of an expert in each cache state */
+	uint64_t need_bytes;		      /* of all of it, by the limit's count */
 	uint64_t cache_bytes;		      /* budget for cached data outside slots */
 	uint32_t max_pinned;		      /* limit of slots that the cache pins, in addition to n_slots */
 };
@@ -36,5 +37,7 @@ OD_MUST_CHECK int odw_memory_plan(struct odw_memory_plan *p, const struct odw_me
  * at most ODW_MAX_SLOTS. */
 OD_MUST_CHECK int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes,
 				uint64_t asked, struct od_err *err);
+/* As many of n slots as there is room for beside beside_bytes, at least one. free_bytes 0: it is not known. */
+unsigned odw_free_slots(unsigned n, uint64_t free_bytes, uint64_t beside_bytes, uint64_t slot_bytes);
 
 #endif

@@ -347,6 +347,20 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start and end ---- */
 
+/* Memory is taken as it is used: a worker that needs more than there is starts, and the kernel ends it later. */
+static void say_memory(const struct worker *w)
+{
+	const struct odw_memory_plan *m = &w->memory;
+	const uint64_t have = od_device_free_bytes(w->device);
+	char a[32], b[32];
+
+	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
+	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form], od_format_bytes(w->opt.memory_bytes, b, sizeof(b)));
+	if (have > 0 && !od_device_has_memory(w->device) && m->need_bytes > have)
+		od_log(OD_LOG_WARN, "this worker needs %s of memory, and %s are available: the kernel may end it; free some, or see --slots "
+		       "and --cache-mib", od_format_bytes(m->need_bytes, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
+}
+
 /* Buffers of experts, and the tables of a cache of them. */
 static int make_memory(struct worker *w, struct od_err *err)
 {
@@ -364,16 +378,13 @@ static int make_memory(struct worker *w, struct od_err *err)
 	struct odw_memory_plan *m = &w->memory;
 	const struct od_cache_plan none = { 0 };
 	size_t n[OD_N_EXPERT_BUFS];
-	char slot[32], limit[32];
 	int rc = odw_memory_plan(m, &opts, err);
 
 	if (rc == OD_OK)
 		rc = odw_bufs_new(&w->bufs, w->device, m->slot, m->buf_bytes, err);
 	if (rc != OD_OK)
 		return rc;
-	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
-	       od_format_bytes(m->slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
-	       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
+	say_memory(w);
 	w->plan = (struct odw_planner_opts){ .pack = w->pack, .bufs = w->bufs, .slot = m->slot, .n_slots = m->n_slots,
 					     .n_experts = w->cfg->n_experts, .policy = opts.policy, .sizes = m->sizes,
 					     .budget_bytes = m->cache_bytes };

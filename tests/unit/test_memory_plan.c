@@ -50,11 +50,23 @@ static void too_little_names_the_bytes_needed(void **state)
 	assert_int_equal(odw_fit_slots(&n, UINT64_MAX, 64 * MIB, UINT64_MAX / 4, 5, &err), OD_ERR_RANGE);
 }
 
+static void number_follows_from_what_is_free(void **state)
+{
+	(void)state;
+	assert_int_equal(odw_free_slots(10, 64 * MIB + 10 * MIB, 64 * MIB, MIB), 10);
+	assert_int_equal(odw_free_slots(10, 64 * MIB + 10 * MIB - 1, 64 * MIB, MIB), 9);
+	assert_int_equal(odw_free_slots(10, 64 * MIB + MIB - 1, 64 * MIB, MIB), 1);
+	assert_int_equal(odw_free_slots(10, MIB, 64 * MIB, MIB), 1);
+	assert_int_equal(odw_free_slots(10, 0, 64 * MIB, MIB), 10);
+	assert_int_equal(odw_free_slots(10, UINT64_MAX, 0, 1), 10);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(number_follows_from_the_limit),
 		cmocka_unit_test(too_little_names_the_bytes_needed),
+		cmocka_unit_test(number_follows_from_what_is_free),
 	};
 
 	return cmocka_run_group_tests_name("memory_plan", tests, NULL, NULL);
