@@ -286,6 +286,7 @@ void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const ch
 	form->takes_developer = strstr(text, "developer") != NULL;
 	form->takes_thinking = has_any(text, thinking);
 	form->short_ids = has_any(text, nine);
+	form->name_is_role = f->calls == kimi;
 }
 
 /* ---- What answers contain ---- */

@@ -72,6 +72,7 @@ struct odm_chat_form {
 	bool takes_developer; /* the template knows the role developer */
 	bool takes_thinking; /* the template wants reasoning_content as "thinking" */
 	bool short_ids;	     /* ids of calls are nine letters and digits (Mistral's) */
+	bool name_is_role;   /* a message's name is written in the place of its role (Kimi's) */
 };
 
 /* template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template that

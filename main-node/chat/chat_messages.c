@@ -353,7 +353,7 @@ static int read_tool(struct build *b, json_t *message)
 
 	id = json_object_get(message, "tool_call_id");
 	name = json_is_string(id) ? json_object_getn(b->names, json_string_value(id), json_string_length(id)) : NULL;
-	if (rc != OD_OK || name == NULL || json_object_get(message, "name") != NULL)
+	if (rc != OD_OK || name == NULL || b->form->name_is_role || json_object_get(message, "name") != NULL)
 		return rc;
 	return set(b, message, "name", json_incref(name));
 }

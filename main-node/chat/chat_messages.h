@@ -7,10 +7,11 @@
  *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
  *   Arguments that a request gives as an object stay one, without a text.
  * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts.
- * - A tool's answer without a name gets its call's name; calls without a type are functions; a function's fields begin with
- *   name and arguments, as models write them; content that is null, or missing beside calls, is null if the template looks for
- *   that, else an empty text; reasoning is another name of reasoning_content, and thinking where the template says so; developer
- *   is system where the template does not know the role; ids of calls become nine letters and digits where it wants that.
+ * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role; calls
+ *   without a type are functions; a function's fields begin with name and arguments, as models write them; content that is null,
+ *   or missing beside calls, is null if the template looks for that, else an empty text; reasoning is another name of
+ *   reasoning_content, and thinking where the template says so; developer is system where the template does not know the role;
+ *   ids of calls become nine letters and digits where it wants that.
  * - Fields that are null, as clients send them for what an answer did not have, are left out, but for content.
  *
  * Thread: one at a time. Owner: the caller; odm_context_fini frees. */

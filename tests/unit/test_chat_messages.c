@@ -86,6 +86,7 @@ static const char *const forms[] = {
 	['h' - 'a'] = "<|channel|><|message|> arguments | tojson .thinking developer", /* harmony */
 	['m' - 'a'] = "[TOOL_CALLS] length != 9 function|tojson", /* Mistral's */
 	['t' - 'a'] = "item.text <tool_call> arguments|tojson", /* takes parts */
+	['k' - 'a'] = "message.get('name') or message['role'] <|tool_calls_section_begin|>", /* Kimi-K2-Thinking's */
 };
 
 static const struct {
@@ -93,6 +94,10 @@ static const struct {
 	const char *given, *expected; /* the error's text if it is no array */
 } rows[] = {
 	/* unchanged */
+	{ 'k', "[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'functions.f:0', 'type': 'function', 'function': {'name': "
+	       "'f', 'arguments': '{}'}}]}, {'role': 'tool', 'tool_call_id': 'functions.f:0', 'content': 'r'}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'functions.f:0', 'type': 'function', 'function': {'name': "
+	  "'f', 'arguments': '{}'}}]}, {'role': 'tool', 'tool_call_id': 'functions.f:0', 'content': 'r'}]" },
 	{ 'p', "[{'role': 'system', 'content': ' a\\n'}, {'role': 'user', 'content': 'b', 'name': 'n', 'x': 1.50}]",
 	  "[{'role': 'system', 'content': ' a\\n'}, {'role': 'user', 'content': 'b', 'name': 'n', 'x': 1.50}]" },
 	{ 'v', "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
