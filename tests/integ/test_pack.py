@@ -382,6 +382,27 @@ def test_same_bytes_every_time():
     assert set(contents(at("det.none"))) == set(want) - {"shadow-int8.bin"}
 
 
+def test_index_counts():
+    """A publication that uses shards of another: they also have tensors that the index has elsewhere, with other bits, or not at
+    all; and the index has one that no file has."""
+    tens, stale = tc.tensors(tc.CONFIG, seed=20), tc.tensors(tc.CONFIG, seed=21)
+    tc.write_checkpoint(at("index"), tc.CONFIG, tens, shards=3)
+    index = os.path.join(at("index"), "model.safetensors.index.json")
+    with open(index) as f:
+        d = json.load(f)
+    for file in set(d["weight_map"].values()):
+        part = {n: t for n, t in tens.items() if d["weight_map"][n] == file}
+        more = {n: stale[n] for n in list(tens)[::5] if n not in part}
+        tc.write_safetensors(os.path.join(at("index"), file),
+                             {**more, **part, file + ".weight_scale_inv": ("F32", [1], b"\0\0\x80\x3f")})
+    d["weight_map"]["gone.weight_scale_inv"] = file
+    with open(index, "w") as f:
+        json.dump(dict(d, metadata={"total_size": 1.5}), f)
+    good(at("index"), at("index.pack"), "--shadow", "none")
+    assert pr.Pack(at("index.pack")).tensors == tens
+    good("verify", at("index.pack"), "--against", at("index"))
+
+
 def test_tied_head_and_ignorable():
     cfg = dict(tc.CONFIG, tie_word_embeddings=True)
     tens = tc.tensors(cfg, seed=6)

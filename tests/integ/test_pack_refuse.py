@@ -94,8 +94,10 @@ def test_bad_files():
     bad_checkpoint("index-nul", [index, "file name"],
                    edit_index(lambda d: d["weight_map"].update({a: d["weight_map"][a] + "\0/x"})), shards=3)
     bad_checkpoint("index-type", [index, "file name"], edit_index(lambda d: d["weight_map"].update({a: 7})), shards=3)
-    bad_checkpoint("index-less", [index, a], edit_index(lambda d: d["weight_map"].pop(a)), shards=3)
-    bad_checkpoint("index-more", [index, "ghost", "nowhere"], edit_index(lambda d: d["weight_map"].update(ghost=part2)), shards=3)
+    bad_checkpoint("index-less", [f"tensor {a} is missing"], edit_index(lambda d: d["weight_map"].pop(a)), shards=3)
+    other = lambda file: part2 if file != part2 else "model-00001-of-00003.safetensors"
+    bad_checkpoint("index-other", [f"tensor {a} is missing"],
+                   edit_index(lambda d: d["weight_map"].update({a: other(d["weight_map"][a])})), shards=3)
     bad_checkpoint("fifo", [st, "regular"], lambda p: (os.remove(os.path.join(p, st)), os.mkfifo(os.path.join(p, st))))
     refused(at("nowhere"), at("x.pack"), says=["no checkpoint folder", "nowhere"])
 

@@ -377,24 +377,21 @@ static int sort_tensors(struct od_checkpoint *c, struct od_err *err)
 	return OD_OK;
 }
 
-/* The index must agree with the files: each tensor that it names is in the file that it says, and no other. */
-static int check_index(const struct od_checkpoint *c, json_t *map, const char *path, struct od_err *err)
+/* A tensor is in the file that the index says. What a file has beside that is not the model's: some publishers use files of another
+ * publication in part. What the index names and no file has is missing only if it is needed. */
+static void drop_not_in_index(struct od_checkpoint *c, const json_t *map)
 {
-	const char *name;
-	json_t *file;
+	size_t n = 0;
 
-	json_object_foreach(map, name, file) {
-		const struct od_tensor *t = od_checkpoint_find(c, name);
+	for (size_t i = 0; i < c->n_tensors; i++) {
+		const char *file = json_string_value(json_object_get(map, c->tensor[i].name));
 
-		if (t == NULL || strcmp(c->file[t->file].name, json_string_value(file)) != 0)
-			return od_fail(err, OD_ERR_MISSING, "%s: tensor %s: expected in %s, found %s", path, name,
-				       json_string_value(file), t == NULL ? "nowhere" : c->file[t->file].name);
+		if (file != NULL && strcmp(file, c->file[c->tensor[i].file].name) == 0)
+			c->tensor[n++] = c->tensor[i];
+		else
+			free(c->tensor[i].name);
 	}
-	for (size_t i = 0; i < c->n_tensors; i++)
-		if (json_object_get(map, c->tensor[i].name) == NULL)
-			return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s of %s is not in \"weight_map\"", path,
-				       c->tensor[i].name, c->file[c->tensor[i].file].name);
-	return OD_OK;
+	c->n_tensors = n;
 }
 
 static int open_index(struct od_checkpoint *c, const char *path, struct od_err *err)
@@ -427,10 +424,10 @@ static int open_index(struct od_checkpoint *c, const char *path, struct od_err *
 		list[n++] = (char *)s; /* borrowed from root */
 	}
 	rc = add_files(c, list, n, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK) {
+		drop_not_in_index(c, map);
 		rc = sort_tensors(c, err);
-	if (rc == OD_OK)
-		rc = check_index(c, map, path, err);
+	}
 done:
 	free(list);
 	json_decref(root);
