@@ -282,7 +282,8 @@ def test_good_ones_are_not_refused():
             sc.Publication(CFG, tens, tens, {})
         sc.write(at("fine"), pub)
         good(at("fine"), at("fine.pack"), "--shadow", "none", "--force")
-    for end in ("input_scale", "input_global_scale", "k_scale", "v_scale", "q_scale", "output_scale"):
+    for end in ("input_scale", "input_global_scale", "input_zero_point", "activation_scale", "k_scale", "v_scale", "q_scale",
+                "kv_scale", "output_scale"):
         put(X + end, "F32", [1])(pub.tensors)
         put(Q + end, "BF16", [])(pub.tensors)
     sc.write(at("fine"), pub)
@@ -304,6 +305,8 @@ def test_other_ways_to_scale():
         bad(None, [X + end], change)
     bad(None, [X, "publication"], both(without(X + "weight"), *gptq))
     bad(None, [X, "publication"], both(without(X + "weight"), *gptq[:2], gptq[3]))  # as AWQ has it
+    bad(None, [X + "weight_scale_2", "Model Optimizer", "publication"],
+        both(put(X + "weight", "U8", [152, 68]), put(X + "weight_scale", "F8_E4M3", [152, 8]), put(X + "weight_scale_2", "F32", [])))
     for method in ("gptq", "awq", "bitsandbytes", "modelopt", "mxfp4", "FP8", ""):
         for kind in (None, "fp8-rows"):
             bad(kind, ["quantization_config", method, "publication"], config={"quant_method": method})

@@ -662,6 +662,7 @@ static const char *unknown_way(const char *name)
 		{ ".weight_zero_point", "zero points, so asymmetric weights" },
 		{ ".weight_g_idx", "groups that are not neighbours (activation order)" },
 		{ ".g_idx", "groups of GPTQ" },
+		{ ".weight_scale_2", "weights of 4 bits as NVIDIA's Model Optimizer packs them" },
 		{ ".weight.absmax", "weights as bitsandbytes packs them" },
 		{ ".SCB", "weights as bitsandbytes packs them" },
 	};
@@ -690,8 +691,8 @@ static int refuse_unknown_ways(const struct od_checkpoint *c, struct od_err *err
 /* Scales of activations and of KV caches of 8 bits: here neither has so few. */
 static bool of_activations(const char *name)
 {
-	static const char *const end[] = { ".input_scale", ".input_global_scale", ".output_scale", ".q_scale", ".k_scale",
-					   ".v_scale" };
+	static const char *const end[] = { ".input_scale", ".input_global_scale", ".input_zero_point", ".activation_scale",
+					   ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale" };
 
 	for (size_t i = 0; i < sizeof(end) / sizeof(end[0]); i++)
 		if (ends_with(name, end[i]))
