@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define CONFIG_MAX_BYTES (1u << 20)
+#define CONFIG_MAX_BYTES (16u << 20) /* quantization_config may list each matrix of each expert */
 #define DIM_MAX (1u << 20)
 #define VOCAB_MAX (1u << 24)
 #define CTX_MAX (1u << 20)	   /* RoPE angles stay below od_sincos's bound */

@@ -293,6 +293,18 @@ def test_good_ones_are_not_refused():
     assert contents(at("fine.pack")) == before
 
 
+def test_long_config():
+    """Modules that stay as they are, each by its name, as compressed-tensors writes them: here most of Qwen3-235B's experts."""
+    pub = sc.publish(CFG, tc.tensors(CFG), sc.linear(sc.KINDS["fp8-rows"]), random.Random(3), "any")
+    ignore = [f"model.layers.{i}.mlp.experts.{e}.{m}_proj" for i in range(94) for e in range(128) for m in ("gate", "up", "down")]
+    config = dict(pub.config["quantization_config"], ignore=ignore)
+    pub = pub._replace(config=dict(pub.config, quantization_config=config))
+    sc.write(at("long"), pub)
+    assert os.path.getsize(os.path.join(at("long"), "config.json")) > 1 << 20
+    good(at("long"), at("long.pack"), "--shadow", "none")
+    same_bits(pr.Pack(at("long.pack")), pub)
+
+
 def test_other_ways_to_scale():
     """Zero points, orders of columns, GPTQ and AWQ, other methods: by name, with what would do instead."""
     for kind in ("w4-32", "int8-rows", "fp8-rows"):
