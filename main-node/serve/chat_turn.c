@@ -1,5 +1,6 @@
 #include "main-node/serve/chat_turn.h"
 
+#include "common/base/strbuf.h"
 #include "main-node/chat/answer.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
@@ -13,7 +14,6 @@
 #define CALL_ID_LETTERS 24 /* as OpenAI's */
 #define SHORT_ID_LETTERS 9 /* chat_form.h, short_ids */
 #define MAX_ID 64
-#define MOST_BEHIND 4096 /* bytes that a template writes behind a message's text */
 
 /* Tokens, without repetitions. */
 struct ids {
@@ -196,25 +196,63 @@ static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
 	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", err->msg);
 }
 
-/* Cuts what the template writes behind the last message's text: marks, not more than MOST_BEHIND bytes. To look further back for
- * a long text could take hours. */
-static int cut_behind_last(const json_t *messages, const char *text, size_t *len, struct odm_api_error *e)
-{
-	static const char space[] = " \n\r\t";
-	const json_t *content = json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content");
-	const char *s = json_string_value(content);
-	size_t n = json_string_length(content);
+/* Stands behind the last message's text while the template is rendered, to find where the text ends: as transformers does it. A
+ * template that trims takes the space away, and then what the text ended with counts as trimmed too. */
+#define LAST_TAG "CONTINUE_FINAL_MESSAGE_TAG"
 
-	while (n > 0 && strchr(space, s[n - 1]) != NULL) /* templates trim */
-		n--;
-	while (n > 0 && strchr(space, *s) != NULL)
-		s++, n--;
-	for (size_t end = *len; n > 0 && end >= n && *len - end <= MOST_BEHIND; end--) {
-		if (memcmp(text + end - n, s, n) != 0)
-			continue;
-		*len = end;
-		return OD_OK;
+static bool tag_text(json_t *object, const char *key)
+{
+	const json_t *text = json_object_get(object, key);
+	struct od_strbuf tagged = { 0 };
+	bool done = json_is_string(text);
+
+	od_strbuf_append(&tagged, json_string_value(text), json_string_length(text));
+	od_strbuf_append(&tagged, LAST_TAG " ", sizeof(LAST_TAG));
+	done = done && !tagged.failed && json_object_set_new(object, key, json_stringn(tagged.text, tagged.len)) == 0;
+	od_strbuf_fini(&tagged);
+	return done;
+}
+
+/* A new reference: the messages with the tag, in the last part with a text if the content is a list. NULL: no text, or out of memory. */
+static json_t *tag_last(const json_t *messages)
+{
+	json_t *all = json_copy((json_t *)messages), *last, *content;
+	const size_t n = json_array_size(all);
+	bool tagged = false;
+
+	last = n > 0 ? json_deep_copy(json_array_get(all, n - 1)) : NULL;
+	content = json_object_get(last, "content");
+	if (!json_is_array(content))
+		tagged = tag_text(last, "content");
+	for (size_t i = json_array_size(content); i > 0 && !tagged; i--)
+		tagged = tag_text(json_array_get(content, i - 1), "text");
+	if (last == NULL || json_array_set_new(all, n - 1, last) != 0 || !tagged) {
+		json_decref(all);
+		all = NULL;
 	}
+	return all;
+}
+
+/* Ends the prompt where the tag is, the last one if a message has it too. */
+static bool cut_at_tag(const char *text, size_t *len)
+{
+	static const char tag[] = LAST_TAG, space[] = " \n\r\t\v\f";
+	const size_t n = sizeof(tag) - 1;
+	size_t at = *len;
+
+	while (at > 0 && (*len - at < n || memcmp(text + at, tag, n) != 0))
+		at--;
+	if (*len - at < n || memcmp(text + at, tag, n) != 0)
+		return false;
+	if (at + n == *len || text[at + n] != ' ')
+		while (at > 0 && memchr(space, text[at - 1], sizeof(space) - 1) != NULL)
+			at--;
+	*len = at;
+	return true;
+}
+
+static int no_last_text(struct odm_api_error *e)
+{
 	return odm_api_fail(e, 400, "continue_final_message", OD_ERR_ARG,
 			    "continue_final_message: expected a last message whose content is a text that the model's chat template "
 			    "writes");
@@ -223,20 +261,26 @@ static int cut_behind_last(const json_t *messages, const char *text, size_t *len
 static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct asked *q, char **text,
 		  size_t *len, struct odm_api_error *e)
 {
-	json_t *vars;
+	json_t *vars, *tagged = NULL;
 	struct od_err err;
 	int rc = OD_OK;
 
 	*text = NULL;
 	if (json_array_size(q->messages) == 0)
 		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
+	if (q->continue_final_message) {
+		tagged = tag_last(q->messages);
+		if (tagged == NULL)
+			return no_last_text(e);
+	}
 	vars = variables_of(t, q);
-	if (vars == NULL)
-		return odm_no_memory(e);
-	if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
+	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
+		rc = odm_no_memory(e);
+	else if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
 		rc = refuse_messages(&err, e);
-	if (rc == OD_OK && q->continue_final_message)
-		rc = cut_behind_last(q->messages, *text, len, e);
+	if (rc == OD_OK && tagged != NULL && !cut_at_tag(*text, len))
+		rc = no_last_text(e);
+	json_decref(tagged);
 	json_decref(vars);
 	return rc;
 }

@@ -161,12 +161,31 @@ def parts_of_characters_have_bytes():
         assert t.token == "\ufffd" and t.bytes == [0xC3], t
 
 
+TRIMS = "{{ bos_token }}{% for m in messages %}{{ m.content | trim }}\n a {% endfor %}"
+
+
 @test
 def the_last_message_can_be_continued():
-    messages = [*USER, {"role": "assistant", "content": " who had a son. "}]
-    extra = {"continue_final_message": True}
-    o = chat(messages, max_tokens=9, extra_body=extra)
-    assert o.choices[0].message.content == generate("--resident", prompt=PROMPT + " who had a son.", tokens=9)["text"]
+    """Expected prompts are what apply_chat_template of transformers 5.23 makes of them with continue_final_message: spaces that the
+    template keeps stay, and marks behind the text are no part of it, even where they look like it. Parts are joined as everywhere."""
+    folder = os.path.join(TMP, "trims")
+    shutil.copytree("deploy/models/talebook", folder)
+    with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as f:
+        f.write(TRIMS)
+    tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+    trims = Server(pack_dir=folder + ".pack")
+    parts = [{"type": "text", "text": " who"}, {"type": "text", "text": " had "}, {"type": "text", "text": ""}]
+    for content, kept, trimmed in ((" who had a son. ", " who had a son. ", "\n a who had a son."),
+                                   (" who had a son.\n", " who had a son.\n", "\n a who had a son."),
+                                   (" who had", " who had", "\n a who had"), (" a", " a", "\n a a"), ("", "", "\n a"),
+                                   (parts, " who\n had \n", None)):
+        for s, end in (server(), kept), (trims, trimmed):
+            if end is None:
+                continue
+            o = chat([*USER, {"role": "assistant", "content": content}], s=s, max_tokens=9, extra_body={"continue_final_message": True})
+            a = generate("--resident", prompt=PROMPT + end, tokens=9)
+            assert (o.choices[0].message.content, o.usage.prompt_tokens) == (a["text"], len(a["prompt_ids"])), (content, end, o, a)
+    assert trims.stop() == 0, trims.log
 
 
 # ---- Refusals ----
@@ -190,7 +209,7 @@ BAD_FIELDS = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": 2}, "logprobs"), ({"modalities": ["text", "audio"]}, "modalities"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"chat_template": "x"}, "chat_template"), ({"functions": [{}]}, "functions"),
     ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"stop": 3}, "stop"), ({"n": 0}, "n"), ({"temperature": -1}, "temperature"),
-    ({"continue_final_message": True, "messages": [{"role": "assistant", "content": ""}]}, "continue_final_message"),
+    ({"continue_final_message": True, "messages": [{"role": "assistant", "content": None}]}, "continue_final_message"),
     ({"continue_final_message": True, "messages": [{"role": "system", "content": "lost"}]}, "continue_final_message"),
 ]
 
