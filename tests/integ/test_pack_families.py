@@ -40,11 +40,16 @@ def whole_golden(name):
     return path, json.loads(read(path, "config.json")), tens
 
 
+def n_behind(cfg):
+    """Layers behind the last one."""
+    return cfg.get("num_mtp_modules" if cfg.get("model_type") == "minimax_m2" else "num_nextn_predict_layers", 0)
+
+
 def golden(name):
     """The same without the layers that predict further tokens, which no pack has."""
     path, cfg, tens = whole_golden(name)
     n = cfg["num_hidden_layers"]
-    behind = ("mtp.", *("model.layers.%d." % i for i in range(n, n + cfg.get("num_nextn_predict_layers", 0))))
+    behind = ("mtp.", *("model.layers.%d." % i for i in range(n, n + n_behind(cfg))))
     return path, cfg, {k: v for k, v in tens.items() if not k.startswith(behind)}
 
 
@@ -582,7 +587,7 @@ def test_bad_stacked_tensors():
 
 def surplus(spec):
     """Names of tensors that the model has not, though another model has, or another layer: also the one behind all."""
-    for layer in [*range(spec.n_layers), spec.n_layers + spec.get("num_nextn_predict_layers", 0)]:
+    for layer in [*range(spec.n_layers), spec.n_layers + n_behind(spec.cfg)]:
         for role, _, _ in model_config.ROLES:
             yield spec.dense_name(role, layer)
         yield "model.layers.%d.mlp.experts.0.up_proj.weight" % layer
@@ -590,6 +595,17 @@ def surplus(spec):
     yield from (spec.experts()[-1][0].replace(".%d." % (spec.n_experts - 1), ".%d." % spec.n_experts), "model.norm.bias",
                 "lm_head.bias", "model.layers.0.input_layernorm.bias", "model.layers.0.mlp.gate.e_score_correction_bias",
                 "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.self_attn.sinks", "mtp.fc.weight")
+
+
+def test_layers_behind():
+    """MiniMax-M2's own field says how many there may be, some or all; vLLM leaves out the same."""
+    _, cfg, tens = whole_golden("minimax_m2_plain")
+    assert cfg["num_mtp_modules"] == 3 and cfg["num_hidden_layers"] == 2
+    for layers in ([2], [2, 3, 4]):
+        gate = "block_sparse_moe.gate.weight"
+        behind = {"model.layers.%d.%s" % (i, name): t for i in layers
+                  for name, t in (("eh_proj.weight", ("F32", [32, 64], bytes(8192))), (gate, tens["model.layers.1." + gate]))}
+        assert packed("behind", cfg, {**tens, **behind}).tensors.keys() == packed("before", cfg, tens).tensors.keys()
 
 
 def test_surplus_tensors():
@@ -696,7 +712,8 @@ OWN = {
                    dict(PROPORTIONAL, factor=0.5))]),
                ("per_layer_config", [1, {"3": {"head_dim": 8}}, {"0": {"head_dim": 8}}, {"1": {"head_dim": 0}},
                                      {"1": {"head_dim": 8, "sliding_window": 4}}])],
-    "minimax_m2": [("head_dim", [GONE, None, 9, 0]), ("num_key_value_heads", [3, 8, 0]), ("num_local_experts", [GONE, 0]),
+    "minimax_m2": [("head_dim", [GONE, None, 9, 0]), ("num_mtp_modules", [-1, "1"]), ("num_key_value_heads", [3, 8, 0]),
+                   ("num_local_experts", [GONE, 0]),
                    ("intermediate_size", [GONE, 0]), ("rotary_dim", [0, 14, "8"]), ("attention_bias", [True]),
                    ("use_qk_norm", [False, 0]), ("use_routing_bias", [False]), ("scoring_func", ["softmax"]),
                    ("qk_norm_type", ["per_head"]), ("attn_type_list", [[1, 0], [7, 1], ["1"]]),

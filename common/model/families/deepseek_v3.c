@@ -15,7 +15,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_v3_experts(&p, &l, 2.5);
 	if (rc == OD_OK)
-		rc = od_parse_mtp(&p);
+		rc = od_parse_mtp(&p, "num_nextn_predict_layers");
 	return rc == OD_OK ? od_parse_add_layers(&p, 3, &l) : rc;
 }
 

@@ -29,7 +29,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_v3_experts(&p, &l, 1);
 	if (rc == OD_OK)
-		rc = od_parse_mtp(&p);
+		rc = od_parse_mtp(&p, "num_nextn_predict_layers");
 	return rc == OD_OK ? od_parse_add_layers(&p, 1, &l) : rc;
 }
 

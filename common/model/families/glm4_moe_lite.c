@@ -44,7 +44,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_v3_experts(&p, &l, 1.8);
 	if (rc == OD_OK)
-		rc = od_parse_mtp(&p);
+		rc = od_parse_mtp(&p, "num_nextn_predict_layers");
 	return rc == OD_OK ? add_layers(&p, &l) : rc;
 }
 

@@ -68,6 +68,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_experts(&p, "num_local_experts", "intermediate_size");
 	if (rc == OD_OK)
+		rc = od_parse_mtp(&p, "num_mtp_modules");
+	if (rc == OD_OK)
 		rc = od_parse_layers(&p, &n_layers);
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++)
 		rc = od_config_add_layer(cfg, &l, err);

@@ -523,9 +523,9 @@ int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, doubl
 	return rc == OD_OK ? od_parse_shared(p, 1, &l->shared_intermediate) : rc;
 }
 
-int od_parse_mtp(const struct od_parse *p)
+int od_parse_mtp(const struct od_parse *p, const char *key)
 {
-	return od_json_u32_or(p->root, "num_nextn_predict_layers", 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
+	return od_json_u32_or(p->root, key, 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
 }
 
 int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l)

@@ -50,8 +50,8 @@ OD_MUST_CHECK int od_parse_shared(const struct od_parse *p, uint32_t fallback, u
 /* Routed, shared and dense networks of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2) and the families that took them over:
  * sigmoids with a bias, groups by their two best. scale: where routed_scaling_factor is missing. */
 OD_MUST_CHECK int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, double scale);
-/* num_nextn_predict_layers: layers behind those of the model, which a checkpoint may have. */
-OD_MUST_CHECK int od_parse_mtp(const struct od_parse *p);
+/* key: how many layers behind those of the model a checkpoint may have. */
+OD_MUST_CHECK int od_parse_mtp(const struct od_parse *p, const char *key);
 /* Adds all layers: the first first_k_dense_replace [fallback] ones dense, the others with experts. */
 OD_MUST_CHECK int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l);
 OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers); /* num_hidden_layers */
