@@ -67,7 +67,7 @@ struct odm_chat_form {
 	bool harmony;		     /* gpt-oss's channels: calls and thoughts are messages of their own */
 	bool opens_thought;	     /* the generation prompt ends with an opened thought, by default */
 	enum odm_echo echo;
-	bool takes_null;     /* the template looks whether content is none, as it is beside calls; else it gets an empty text */
+	bool takes_null;     /* beside calls the template looks whether content is none; else it gets an empty text */
 	bool takes_parts;    /* the template reads content that is a list of parts */
 	bool takes_developer; /* the template knows the role developer */
 	bool takes_thinking; /* the template wants reasoning_content as "thinking" */

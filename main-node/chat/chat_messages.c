@@ -301,6 +301,7 @@ static int read_parts(struct build *b, json_t *message, const json_t *parts, siz
 static int read_content(struct build *b, json_t *message, size_t at)
 {
 	const json_t *content = json_object_get(message, "content");
+	const bool calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
 
 	snprintf(b->where, sizeof(b->where), "messages[%zu].content", at);
 	if (json_is_array(content))
@@ -309,9 +310,9 @@ static int read_content(struct build *b, json_t *message, size_t at)
 		return OD_OK;
 	if (content != NULL && !json_is_null(content))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s: expected a string or an array", b->where);
-	if (content == NULL && json_array_size(json_object_get(message, "tool_calls")) == 0)
+	if (content == NULL && !calls)
 		return od_fail(b->err, OD_ERR_MISSING, "%s: missing", b->where);
-	return set(b, message, "content", b->form->takes_null ? json_null() : json_string(""));
+	return set(b, message, "content", calls && b->form->takes_null ? json_null() : json_string(""));
 }
 
 /* ---- Messages ---- */

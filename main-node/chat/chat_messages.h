@@ -9,7 +9,7 @@
  * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts.
  * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role; calls
  *   without a type are functions; a function's fields begin with name and arguments, as models write them; content that is null,
- *   or missing beside calls, is null if the template looks for that, else an empty text; reasoning is another name of
+ *   or missing beside calls, is null beside calls if the template looks for that, else an empty text; reasoning is another name of
  *   reasoning_content, and thinking where the template says so; developer is system where the template does not know the role;
  *   ids of calls become nine letters and digits where it wants that.
  * - Fields that are null, as clients send them for what an answer did not have, are left out, but for content.

@@ -225,6 +225,18 @@ def test_answers():
     fails("--checkpoint", folder, "--parse", "-", "--messages", "-", status=2, says=["--parse"])
 
 
+def test_thought_alone():
+    """An answer that ended in its thought has no content; the client sends that back. DeepSeek's template reads null only beside calls,
+    and otherwise fails. Expected is what jinja2 makes of it with an empty text, which vLLM gives the template."""
+    with open("tests/golden/chat/chat_cases.json", encoding="utf-8") as f:
+        text = next(c["template"] for c in json.load(f)["cases"] if c["name"] == "deepseek_v3/three")
+    folder = checkpoint("thought", {"chat_template.jinja": text, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>"}})
+    user = lambda content: {"role": "user", "content": content}
+    messages = [user("Hi"), {"role": "assistant", "content": None, "reasoning_content": "hm"}, user("Go on")]
+    prints("<s><｜User｜>Hi<｜Assistant｜><｜end▁of▁sentence｜><｜User｜>Go on<｜Assistant｜><think>\n", "--checkpoint", folder, "--messages",
+           save({"messages": messages, "add_generation_prompt": True}, at("thought.json")))
+
+
 def test_calls_come_back():
     """What --parse makes of a model's text, sent back as a message, is rendered as that text. jinja2 proved the same of each
     case's "echo" when answers.json was made; here the arguments are od-main's own."""

@@ -107,7 +107,7 @@ static const struct {
 	/* null: what an answer did not have, as clients send it back */
 	{ 'p', "[{'role': 'assistant', 'content': null, 'refusal': null, 'tool_calls': null, 'x': {'y': null}}]",
 	  "[{'role': 'assistant', 'content': '', 'x': {'y': null}}]" },
-	{ 'v', "[{'role': 'assistant', 'content': null, 'refusal': null}]", "[{'role': 'assistant', 'content': null}]" },
+	{ 'v', "[{'role': 'assistant', 'content': null, 'refusal': null}]", "[{'role': 'assistant', 'content': ''}]" },
 	{ 'v', "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]",
 	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]" },
 	/* parts */
