@@ -275,6 +275,14 @@ static int check_part(struct build *b, const json_t *part, size_t at, size_t i)
 	return OD_OK;
 }
 
+/* Templates that read a user's parts may still write a tool's as they are: GLM-4.6's do. */
+static bool joins_parts(const struct build *b, const json_t *message)
+{
+	const char *role = json_string_value(json_object_get(message, "role"));
+
+	return !b->form->takes_parts || (b->text_only && strcmp(role, "tool") == 0);
+}
+
 static int read_parts(struct build *b, json_t *message, const json_t *parts, size_t at)
 {
 	struct od_strbuf text = { 0 };
@@ -291,7 +299,7 @@ static int read_parts(struct build *b, json_t *message, const json_t *parts, siz
 		od_strbuf_append(&text, "\n", i > 0);
 		od_strbuf_append(&text, json_string_value(t), json_string_length(t));
 	}
-	if (rc == OD_OK && !b->form->takes_parts)
+	if (rc == OD_OK && joins_parts(b, message))
 		rc = text.failed ? no_memory(b)
 				 : set(b, message, "content", json_stringn(text.text != NULL ? text.text : "", text.len));
 	od_strbuf_fini(&text);

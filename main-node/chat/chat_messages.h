@@ -6,7 +6,8 @@
  *   unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As an object of
  *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
  *   Arguments that a request gives as an object stay one, without a text.
- * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts.
+ * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts, and
+ *   of a tool's answer always.
  * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role; calls
  *   without a type are functions; a function's fields begin with name and arguments, as models write them; content that is null,
  *   or missing beside calls, is null beside calls if the template looks for that, else an empty text; reasoning is another name of

@@ -115,6 +115,8 @@ static const struct {
 	  "[{'role': 'user', 'content': 'a\\nb'}]" },
 	{ 't', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]",
 	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]" },
+	{ 't', "[{'role': 'tool', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
+	  "[{'role': 'tool', 'content': 'a\\nb'}]" },
 	{ 't', "[{'role': 'user', 'content': [{'type': 'image_url'}]}]",
 	  "messages[0].content[0].type: expected text, found image_url" },
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text'}]}]", "messages[0].content[0].text: expected a string" },
