@@ -562,7 +562,8 @@ static int check_memory(struct shadow *s, struct od_err *err)
 static int deal_layers(struct shadow *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
-	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32, .max_rows = ODS_MAX_STEP_ROWS },
+	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
+						    .max_rows = ODS_MAX_STEP_ROWS },
 				       .ctx_tokens = 1, .max_sequences = 1 };
 	bool fits = od_device_cards(s->device) == 1;
 	const uint64_t limit = fits || s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : UINT64_MAX;

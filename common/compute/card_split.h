@@ -18,7 +18,8 @@ struct od_split {
 	struct od_split_sum *layer, each;     /* layer: [n_layers]; each: on every card, as the rows of a step */
 	struct od_split_sum beside;	      /* on the host: it counts for the limit of all together */
 	bool *joined;			      /* [n_layers]: it must be where the layer before it is */
-	uint64_t first, last, tied;	      /* besides: with the first layer; with the last; with that, unless the first is there too (at most as much as first) */
+	/* Besides: with the first layer; with the last; with that, unless the first is there too (at most as much as first). */
+	uint64_t first, last, tied;
 	unsigned n_cards;
 	struct od_split_card {
 		struct od_split_sum sum;
