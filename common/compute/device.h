@@ -57,7 +57,7 @@ bool od_device_tries_planes(const struct od_device *d); /* whether that is so, o
 
 /* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin, od_device_card_end): none or many,
  * the last also those behind. od_device_split sets the ends [cards], in ascending order, before anything of a layer is made
- * (od_split_deal); until then all layers are the first card's. Thread: the caller sees to it that nobody else uses d. */
+ * (od_split_deal); until then all layers are the first card's. Thread: no other one may use d meanwhile. */
 #define OD_MAX_CARDS 8
 unsigned od_device_cards(const struct od_device *d);
 struct od_device *od_device_card(struct od_device *d, unsigned i);

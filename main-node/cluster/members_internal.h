@@ -52,7 +52,7 @@ struct member {
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
 	bool retired;	  /* no longer in the hosts file */
-	bool gone;	  /* its process has ended, and nobody starts it again (odm_cluster_opts.ended) */
+	bool gone;	  /* its process has ended and is not started again (odm_cluster_opts.ended) */
 };
 
 struct odm_members {

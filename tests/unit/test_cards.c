@@ -151,7 +151,7 @@ static void test_one_card_has_all_layers(void **unused)
 	od_split_fini(&s);
 	assert_int_equal(od_device_cards_new(&d, card, 2, &err), OD_OK);
 	assert_int_equal(od_device_cards(d), 2);
-	assert_int_equal(od_device_card_of(d, 7), 0); /* nobody has dealt them */
+	assert_int_equal(od_device_card_of(d, 7), 0); /* layers are not dealt yet */
 	assert_int_equal(od_device_own_bytes(d), 0);
 	card[0]->own_bytes = 5;
 	card[1]->own_bytes = 7;
