@@ -25,6 +25,7 @@ run_one() { # folder name command...
 	local dir=$1 name=$2 log=$1/log status ok bad skip why
 	shift 2
 	mkdir -p "$dir/reports"
+	echo "$name" >"$dir/name"
 	# Builds with SANITIZE write what they find to files: of daemons that a test kills, nobody reads the rest.
 	export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$dir/reports/report
 	export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$dir/reports/report
@@ -129,26 +130,35 @@ start_on_ptx() {
 	start "ptx faults" python3 tests/ptx_faults.py "$OD_PTX" "$B/tests" # the last one: the newest
 }
 
-# Races, accesses out of bounds and barriers that not all threads reach. The tools change each kernel that is loaded, so only those that
-# a test uses are.
+# The tests in a program whose plain run on the GPU has ended: those that choose_tables() can choose from.
+tests_in() { # program
+	sed -nE 's/^(not )?ok [0-9]+ - (.*) scalar$/\2/p' "$(dirname "$(grep -lx "gpu unit:$1" "$work"/*/name)")/log"
+}
+
+# Races, accesses out of bounds and barriers that not all threads reach. The tools change each kernel that is loaded and slow down each
+# launch, so the tests of a program run side by side, and load only the kernels that they use. By default all sanitizers share ten ports.
 start_sanitizer() {
-	local tool found
+	local tool found only
 	found=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 	case $OD_CUDA_PLUGIN in *gpu_host*) found="" ;; esac
 	for tool in memcheck racecheck synccheck; do
 		for t in $on_gpu; do
-			if [ -n "$found" ]; then
-				start "$tool unit:$t" env CUDA_MODULE_LOADING=LAZY "$found" --tool $tool --error-exitcode 9 --report-api-errors no "$B/tests/test_$t"
-			else
+			if [ -z "$found" ]; then
 				start "$tool unit:$t" echo "ok 1 - $tool # SKIP there is no compute-sanitizer for this GPU"
+				continue
 			fi
+			while read -r only; do # a program that has none is run as a whole
+				start "$tool unit:$t${only:+ $only}" env CUDA_MODULE_LOADING=LAZY ${only:+OD_TEST="$only"} "$found" --tool $tool \
+					--error-exitcode 9 --report-api-errors no --port $((49152 + n_started % 800 * 20)) "$B/tests/test_$t"
+			done < <(tests_in "$t" | grep . || echo)
 		done
 	done
 }
 
 if [ "$filter" = --gpu ]; then
-	start integ/test_gpu.py python3 tests/integ/test_gpu.py
 	start_on_gpu "$OD_CUDA_PLUGIN"
+	wait # sanitizers need the names of the tests
+	start integ/test_gpu.py python3 tests/integ/test_gpu.py
 	start_sanitizer
 elif [ "$filter" = --ptx ]; then
 	start_on_ptx
