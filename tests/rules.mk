@@ -14,8 +14,13 @@ $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a
 endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 
+# What tests preload to lose a real GPU.
+$(B)/tests/lose_gpu.so: $(B)/pic/tests/lose_gpu.c.o
+	@mkdir -p $(@D)
+	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ -ldl -lpthread
+
 .PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
 
 check-source:
 	@tests/check-source.sh

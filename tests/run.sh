@@ -159,6 +159,7 @@ if [ "$filter" = --gpu ]; then
 	start_on_gpu "$OD_CUDA_PLUGIN"
 	wait # sanitizers need the names of the tests
 	start integ/test_gpu.py python3 tests/integ/test_gpu.py
+	start integ/test_gpu_lost.py python3 tests/integ/test_gpu_lost.py
 	start_sanitizer
 elif [ "$filter" = --ptx ]; then
 	start_on_ptx

@@ -4,13 +4,12 @@ clusters, give what the reference gives, the bits of the CPUs, and text beside t
 little memory. Expected values are the golden files' own, and the CPUs'."""
 import atexit
 import concurrent.futures
-import contextlib
 import json
 import os
 import re
 import time
 
-from cluster_util import BIN, HANG_S, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
+from cluster_util import BIN, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -450,54 +449,6 @@ def more_than_a_card_has_is_refused():
     assert p.returncode == 1 and "52428801 MiB needed" in p.stderr and "MiB free" in p.stderr, p
 
 
-@contextlib.contextmanager
-def fails_at(launch):
-    """Programs that start now get a GPU that is lost with this launch of a kernel."""
-    os.environ["OD_GPU_FAIL_AT"] = str(launch)
-    try:
-        yield
-    finally:
-        os.environ.pop("OD_GPU_FAIL_AT")
-
-
-@test
-@emulated
-def a_lost_gpu_is_told():
-    for launch in 1, 100, 900:
-        with fails_at(launch):
-            p = text("--resident", "--device", "cuda", ok=False)
-        assert p.returncode == 1 and "the GPU is lost" in p.stderr and "cuda:0 emulated GPU" in p.stderr, (launch, p)
-
-
-@test
-@emulated
-def a_server_whose_gpu_is_lost_says_so_to_all_and_ends():
-    with fails_at(3000):
-        s = Server("--device", "cuda", "--parallel", 4)
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda _: s.ask("/v1/completions", {"prompt": STORY, "max_tokens": 200}), range(6)))
-    for status, _, o in answers:
-        assert status == 500 and "the GPU is lost" in json.dumps(o), answers
-    assert s.p.wait(HANG_S) == 1
-    assert re.search(r"level=error .*is lost after a fault", s.log), s.log
-
-
-@test
-@emulated
-def a_worker_whose_gpu_is_lost_leaves():
-    """Main gives its experts to the other one, and nobody sees it in the text."""
-    with fails_at(300):
-        lost = Daemon("worker", "--device", "cuda")
-    other = Daemon("worker", "--cpu", "scalar")
-    p = text("--workers", hosts_file([lost, other], "lost.txt"), "--cpu", "scalar")
-    assert p.stdout == text("--resident", "--cpu", "scalar").stdout
-    assert "another worker will" in p.stderr, p.stderr
-    assert lost.process.wait(HANG_S) == 1
-    assert "is lost after a fault" in lost.text(), lost.text()
-    assert other.alive()
-    other.kill()
-
-
 @test
 @emulated
 def what_a_gpu_refuses_at_the_start_fails_no_load():
@@ -506,21 +457,6 @@ def what_a_gpu_refuses_at_the_start_fails_no_load():
     os.environ.pop("OD_GPU_REFUSE_AT")
     assert text("--workers", hosts_file([worker])).stdout == text("--resident", "--cpu", "scalar").stdout
     assert "cannot be loaded" not in worker.text(), worker.text()
-    worker.kill()
-
-
-@test
-@emulated
-def a_shadow_whose_gpu_is_lost_leaves():
-    model = os.path.join(TMP, "lost-shadow.pack")
-    tool("od-pack", "deploy/models/talebook", model, "--shadow", "int8")
-    with fails_at(300):
-        shadow = Daemon("shadow", "--device", "cuda", pack_dir=model)
-    worker = Daemon("worker", "--cpu", "scalar")
-    p = text("--workers", hosts_file([shadow, worker], "lost.txt"), "--cpu", "scalar")
-    assert p.stdout == text("--resident", "--cpu", "scalar").stdout
-    assert shadow.process.wait(HANG_S) == 1
-    assert "is lost after a fault" in shadow.text(), shadow.text()
     worker.kill()
 
 
