@@ -10,6 +10,7 @@ import re
 import time
 
 from cluster_util import BIN, TMP, Daemon, Skip, hosts_file, pack, run_tests, test, tool, worker_args
+from gpu_util import EMULATED, PLUGIN
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -17,12 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 FAMILIES = os.path.join(GOLDEN, "families")
 NAMES = sorted(n for n in os.listdir(FAMILIES) if os.path.isdir(os.path.join(FAMILIES, n)))
-PLUGIN = os.path.abspath(os.environ.get("OD_CUDA_PLUGIN") or os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
-EMULATED = "gpu_host" in os.path.basename(PLUGIN)
 SECOND = "cuda:1" if EMULATED else "cuda"
 STORY = "Once upon a time there was a king who had"
-os.environ.pop("OD_DEVICE", None)
-os.environ["OD_CUDA_PLUGIN"] = PLUGIN
 
 
 def emulated(f):
