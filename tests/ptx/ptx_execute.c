@@ -79,6 +79,14 @@ static inline uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector)
 	return v;
 }
 
+/* dp4a of signed bytes. */
+static inline uint32_t four_products(uint32_t a, uint32_t b, uint32_t sum)
+{
+	for (unsigned i = 0; i < 4; i++)
+		sum += (uint32_t)((int)(int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i));
+	return sum;
+}
+
 /* bfi: b with the low n bits of a at a place. */
 static inline uint64_t inserted(uint64_t a, uint64_t b, uint32_t at, uint32_t n, unsigned width)
 {
