@@ -28,7 +28,7 @@ struct od_weight {
 	} scales;
 	struct od_ref scale;
 	bool grouped;
-	enum od_activations act; /* a device without products of rounded rows does not round them */
+	enum od_activations act; /* a GPU rounds rows for OD_NF4, and no others */
 	/* OD_BF16 as planes: data has SM bytes, chunk i of the coded exponents begins at coded + chunk_at[i]. */
 	struct od_ref coded;
 	const uint64_t *chunk_at; /* [n_out / chunk_rows, rounded up]; host memory; NULL: plain */

@@ -208,7 +208,7 @@ enum weight_kind {
 	W_E5M2,
 	W_E4M3_ALONE, /* published, without scales */
 	W_E5M2_ALONE,
-	W_NF4,		/* rows are rounded; n_in is a multiple of 128 */
+	W_NF4,		/* rows are rounded */
 	N_WEIGHT_KINDS
 };
 
@@ -290,7 +290,7 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 		w->w.data = lay_random(b, od_dtype_bytes(t) == 0 ? OD_INT8 : t,
 				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));
 	w->w.grouped = kind == W_INT8_GROUPED || kind == W_INT8_INT8 || kind == W_NF4;
-	w->w.act = (kind == W_INT8_INT8 || kind == W_NF4) && !on_gpu() ? OD_ACT_INT8 : OD_ACT_F32;
+	w->w.act = kind == W_NF4 || (kind == W_INT8_INT8 && !on_gpu()) ? OD_ACT_INT8 : OD_ACT_F32;
 	if (kind == W_INT8 || w->w.grouped)
 		w->w.scale = lay_floats(b, n_out * (w->w.grouped ? od_quant_groups(n_in) : 1));
 	if (scales_of(kind) != 0) {

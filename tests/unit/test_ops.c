@@ -1,6 +1,8 @@
 /* Operations of a device (ops.h) on rows: embedding, norms, products, routers, combining. Each against the kernels' table called directly,
  * bit for bit over all memory that it could touch: with several rows, and with each row alone. Attention's, experts' and those of loads
  * have files of their own. */
+#include <float.h>
+
 #include "common/compute/rank.h"
 #include "tests/unit/ops_bench.h"
 
@@ -170,8 +172,8 @@ static void op_linear(void **state)
 
 			check_linear(&b, kind, 1 + (size_t)i / N_WEIGHT_KINDS, 256, i % 3 == 0 ? 0 : (unsigned)i % 8);
 		}
-		for (int i = 0; i < (ROWS > 16 ? 0 : W_NF4); i++) {
-			const enum weight_kind kind[] = { (enum weight_kind)i, W_BF16, (enum weight_kind)((i + 5) % W_NF4) };
+		for (int i = 0; i < (ROWS > 16 ? 0 : N_WEIGHT_KINDS); i++) {
+			const enum weight_kind kind[] = { (enum weight_kind)i, W_BF16, (enum weight_kind)((i + 5) % N_WEIGHT_KINDS) };
 
 			check_linear(&b, kind, 3, 70, (unsigned)i);
 		}
@@ -181,6 +183,52 @@ static void op_linear(void **state)
 
 			check_linear(&b, &(enum weight_kind){ (enum weight_kind)(i % N_WEIGHT_KINDS) }, 1, n_in[i / N_WEIGHT_KINDS], 0);
 		}
+		bench_close(&b);
+	}
+}
+
+/* Rows that are rounded: groups of zeros, of what is too small for a scale, of what is large, with infinities and NaN, ties. */
+static void op_linear_rounded(void **state)
+{
+	enum { N = 64 * 4 + 7, N_OUT = 19 };
+
+	FOR_PROFILES(p) {
+		struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
+		struct weight w;
+		struct bench b;
+		float *x;
+
+		bench_open(&b, state, p);
+		op.linear.x = lay_floats(&b, ROWS * N);
+		lay_weight(&b, &w, W_NF4, N_OUT, N);
+		op.linear.w[0] = &w.w;
+		op.linear.y[0] = lay_dirt(&b, ROWS * N_OUT * sizeof(float));
+		x = (float *)(void *)(b.image + op.linear.x.at);
+		for (size_t i = 0; i < ROWS * N; i++) {
+			const size_t r = i / N, k = i % N;
+
+			switch ((r + k / 64) % 8) {
+			case 0: x[i] = k % 2 ? 0 : -0.0f; break;
+			case 1: x[i] *= 0x1p-149f * 60; break;
+			case 3: x[i] = (float)k - 63.5f; break; /* times 127 over the group's greatest */
+			case 4: x[i] = k % 64 == 0 ? 127 : (float)(k % 64) - 31.5f; break;
+			case 5: x[i] *= FLT_MAX; break;
+			case 6: /* r 1 and 2 have no number */
+				if (r < 3 && k % 64 == 5)
+					x[i] = r == 1 ? NAN : -INFINITY;
+				break;
+			default: break;
+			}
+			if (r == 5) /* a scale so small that a quotient is above 127 */
+				x[i] = 0x1p-149f * (k % 3 == 0 ? 8190 : (float)(k * 37 % 8190));
+		}
+		/* Only output 3 has no number: nothing that stands behind another one's scales is read. */
+		((float *)(void *)(b.image + w.w.scale.at))[3 * od_quant_groups(N)] = NAN;
+		expect(&b);
+		od_matmul(b.be, NULL, &w.m, wanted(&b, op.linear.x), wanted(&b, op.linear.y[0]), ROWS);
+		by_row(&b, &op.linear.x, N * sizeof(float));
+		by_row(&b, &op.linear.y[0], N_OUT * sizeof(float));
+		check_op(&b, &op, "linear of rounded rows");
 		bench_close(&b);
 	}
 }
@@ -540,6 +588,7 @@ int main(void)
 		ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),
 		ON_ALL_TABLES(op_copy),
+		ON_ALL_TABLES(op_linear_rounded),
 		ON_ALL_TABLES(combine_and_norm),
 #endif
 	};

@@ -54,8 +54,8 @@ static void lay_matrix(struct bench *b, struct expert *e, int i, enum weight_kin
 
 static void lay_expert(struct bench *b, struct expert *e, int turn)
 {
-	for (int i = 0; i < OD_N_EXPERT_MATS; i++) /* NF4 does not fit rows of FFN_MID */
-		lay_matrix(b, e, i, (enum weight_kind)((turn + 3 * i) % (i == OD_MAT_DOWN ? W_NF4 : N_WEIGHT_KINDS)), has_bias(turn));
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++)
+		lay_matrix(b, e, i, (enum weight_kind)((turn + 3 * i) % N_WEIGHT_KINDS), has_bias(turn));
 }
 
 static void bias_by_hand(const struct bench *b, const struct expert *e, int mat, float *y, size_t n_rows, size_t n)

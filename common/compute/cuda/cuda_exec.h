@@ -11,7 +11,7 @@
 #include "common/compute/device_internal.h"
 
 #define OD_CUDA_MARKS 64u
-#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of attention and of coded matrices; larger work is cut into pieces */
+#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of attention, of coded matrices and of rounded rows; larger work is cut into pieces */
 
 /* A ticket that the host may wait for. */
 struct od_cuda_mark {
@@ -110,6 +110,8 @@ struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q);
 void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to);
 
 struct gpu_kv od_cuda_kv(const struct od_stream *s);
+/* Rounds rows of n that meet NF4 (kernels.h) to `to`. False: they take more bytes than there is room, which is noted. */
+bool od_cuda_round(struct od_cuda_device *c, const float *x, uint32_t n, uint32_t n_rows, float *to, uint64_t room);
 /* A matrix for a kernel; with planes, its chunk_at is the caller's to set. */
 struct gpu_mat od_cuda_mat(const struct od_weight *w);
 

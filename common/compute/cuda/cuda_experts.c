@@ -204,7 +204,10 @@ static const struct od_cuda_table *table_of(struct od_cuda_device *c, const stru
 	return t;
 }
 
-/* Where things lie in the device's scratch. */
+/* The device's scratch: lists of several rows, then, in its second half, rows that meet NF4. */
+#define ROUNDED_AT (OD_CUDA_SCRATCH_BYTES / 2)
+#define ROUNDED_BYTES (OD_CUDA_SCRATCH_BYTES - ROUNDED_AT)
+
 struct lists {
 	struct gpu_tile *tile;
 	uint32_t *tiles_before;
@@ -222,7 +225,12 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 	before = od_round_up((all + l->most_tiles) * sizeof(struct gpu_tile), 256);
 	l->tile = c->scratch;
 	l->tiles_before = (uint32_t *)(void *)((char *)c->scratch + before);
-	return before + (rounds + 1) * sizeof(uint32_t) <= OD_CUDA_SCRATCH_BYTES && l->most_tiles * s->rows <= GPU_MAX_GRID_Y;
+	return before + (rounds + 1) * sizeof(uint32_t) <= ROUNDED_AT && l->most_tiles * s->rows <= GPU_MAX_GRID_Y;
+}
+
+static bool meets_rounded(const struct od_cuda_table *t, bool down)
+{
+	return (t->forms[down] >> GPU_NF4 & 1) != 0;
 }
 
 struct round {
@@ -230,6 +238,8 @@ struct round {
 	const struct od_cuda_table *table;
 	struct gpu_expert_products products;
 	struct gpu_expert_rows rows;
+	float *rounded;	 /* both products' rows, one after the other */
+	uint32_t n_rows; /* of x */
 	uint32_t most_tiles;
 	unsigned index; /* of the rows of a tile */
 };
@@ -242,10 +252,16 @@ static bool has_pairs(const struct od_cuda_table *t)
 	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 && gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
 }
 
-static void multiply(struct round *r, bool down)
+/* n: rows of x, or pairs of gate. */
+static void multiply(struct round *r, bool down, uint32_t n)
 {
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
+	if (meets_rounded(r->table, down) &&
+	    !od_cuda_round(r->c, down ? r->products.gate : r->products.x, down ? r->products.intermediate : r->products.hidden, n,
+			   r->rounded, ROUNDED_BYTES))
+		return;
+	r->products.rounded = r->rounded;
 	r->products.down = down;
 	r->products.pairs = !down && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
@@ -286,9 +302,9 @@ static void activate(struct round *r, uint32_t n)
 
 static void run_round(struct round *r, uint32_t n)
 {
-	multiply(r, false);
+	multiply(r, false, r->n_rows);
 	activate(r, n);
-	multiply(r, true);
+	multiply(r, true, n);
 	r->rows.n = r->products.hidden;
 	if (!r->products.ends && r->table->biases)
 		od_cuda_launched(r->c, gpu_expert_down_end(od_cuda_stream(r->c),
@@ -314,6 +330,11 @@ static void sort_pairs(struct od_cuda_device *c, const struct gpu_sort *sort)
 			 "sort by expert");
 }
 
+static uint32_t rounded_fit(uint32_t n) /* rows of n */
+{
+	return (uint32_t)(ROUNDED_BYTES / (GPU_ROUNDED_FLOATS(n) * sizeof(float)));
+}
+
 /* Pairs of a round: as many as half of the scratch has room for. Each round takes three launches or four, and reads again the weights of
  * an expert that is in several. */
 static uint32_t pairs_together(size_t half_bytes, uint32_t intermediate, uint32_t pairs)
@@ -335,8 +356,8 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
 				 .together = pairs_together(half, n, pairs) };
-	struct round r = { .c = c };
-	struct lists l = { .most_tiles = sort.together }; /* of one row */
+	struct round r = { .c = c, .rounded = (float *)(void *)((char *)c->scratch + ROUNDED_AT), .n_rows = op->n_rows };
+	struct lists l = { NULL, NULL, 0 };
 
 	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
 		sort.rows *= 2;
@@ -345,9 +366,14 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	table = table_of(c, o);
 	if (table == NULL)
 		return;
+	if (meets_rounded(table, true) && rounded_fit(n) < sort.together)
+		sort.together = rounded_fit(n);
+	l.most_tiles = sort.together; /* of one row */
 	if (op->n_rows > 1) {
-		if (!find_lists(c, &sort, &l))
-			sort.together = (uint32_t)od_experts_together(o->top_k, op->n_rows);
+		const uint32_t fewer = (uint32_t)od_experts_together(o->top_k, op->n_rows);
+
+		if (!find_lists(c, &sort, &l) && fewer < sort.together)
+			sort.together = fewer;
 		if (!find_lists(c, &sort, &l)) {
 			od_cuda_fail(c, "too many rows at once for this number of experts; use fewer --prefill-rows");
 			return;

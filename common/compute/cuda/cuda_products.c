@@ -178,14 +178,55 @@ static void add_decoded(struct list *l, const struct od_weight *w, const float *
 	}
 }
 
-static void add_weight(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+bool od_cuda_round(struct od_cuda_device *c, const float *x, uint32_t n, uint32_t n_rows, float *to, uint64_t room)
 {
-	if (w->chunk_at != NULL && n_rows <= GPU_PRODUCT_ROWS)
-		add_planes(l, w, x, y, n_rows);
-	else if (w->chunk_at != NULL)
-		add_decoded(l, w, x, y, n_rows);
-	else
-		add(l, &(struct gpu_product){ .w = od_cuda_mat(w), .x = x, .y = y, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows });
+	const struct gpu_round_rows a = { .x = x, .to = to, .n = n };
+
+	if (GPU_ROUNDED_FLOATS(n) * sizeof(float) * n_rows > room) {
+		od_cuda_fail(c, "too many rows at once for weights in NF4; use fewer --prefill-rows");
+		return false;
+	}
+	od_cuda_launched(c, gpu_round_rows(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROUNDED_COLUMNS), n_rows, 1 }, 0, &a),
+			 "rounding");
+	return true;
+}
+
+static bool meets_rounded(const struct od_weight *w)
+{
+	return w->dtype == OD_NF4;
+}
+
+/* Those of n matrices of the same rows that meet rounded ones. */
+static void multiply_rounded(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x, uint32_t n_rows)
+{
+	flush(l); /* others may use the scratch, too */
+	if (!od_cuda_round(l->c, x, (uint32_t)w[0]->n_in, n_rows, l->c->scratch, OD_CUDA_SCRATCH_BYTES))
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		if (meets_rounded(w[i]))
+			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]), .x = l->c->scratch, .y = y[i],
+						      .x_stride = GPU_ROUNDED_FLOATS(w[i]->n_in), .y_stride = w[i]->n_out, .n_rows = n_rows });
+	flush(l);
+}
+
+/* n matrices of the same rows. */
+static void add_weights(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x, uint32_t n_rows)
+{
+	bool rounded = false;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (meets_rounded(w[i]))
+			rounded = true;
+		else if (w[i]->chunk_at != NULL && n_rows <= GPU_PRODUCT_ROWS)
+			add_planes(l, w[i], x, y[i], n_rows);
+		else if (w[i]->chunk_at != NULL)
+			add_decoded(l, w[i], x, y[i], n_rows);
+		else
+			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]), .x = x, .y = y[i], .x_stride = w[i]->n_in,
+						      .y_stride = w[i]->n_out, .n_rows = n_rows });
+	}
+	if (rounded)
+		multiply_rounded(l, w, y, n, x, n_rows);
 }
 
 /* ---- Operations ---- */
@@ -194,9 +235,12 @@ void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_linear *o = &op->linear;
 	struct list l = { .c = c };
+	float *y[OD_MAX_LINEAR];
+	uint32_t n;
 
-	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++)
-		add_weight(&l, o->w[i], od_cuda_at(o->x), od_cuda_at(o->y[i]), op->n_rows);
+	for (n = 0; n < OD_MAX_LINEAR && o->w[n] != NULL; n++)
+		y[n] = od_cuda_at(o->y[n]);
+	add_weights(&l, o->w, y, n, od_cuda_at(o->x), op->n_rows);
 	flush(&l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
 		const struct gpu_bias b = { .y = od_cuda_at(o->y[i]), .bias = od_cuda_at(o->bias[i]), .n = (uint32_t)o->w[i]->n_out,
@@ -245,8 +289,10 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 		rows += o->part[i].n_rows;
 	up = (float *)(void *)((char *)gate + od_ffn_half_bytes(n, rows));
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
-		add_weight(&l, &o->part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, o->part[i].n_rows);
-		add_weight(&l, &o->part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, o->part[i].n_rows);
+		const struct od_weight *const w[] = { &o->part[i].mat[OD_MAT_GATE], &o->part[i].mat[OD_MAT_UP] };
+		float *const to[] = { gate + at * n, up + at * n };
+
+		add_weights(&l, w, to, 2, x + at * hidden, o->part[i].n_rows);
 	}
 	flush(&l);
 	at = 0;
@@ -263,8 +309,12 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 				 "activation");
 	}
 	at = 0;
-	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++)
-		add_weight(&l, &o->part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, o->part[i].n_rows);
+	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
+		const struct od_weight *const w = &o->part[i].mat[OD_MAT_DOWN];
+		float *const to = y + at * hidden;
+
+		add_weights(&l, &w, &to, 1, gate + at * n, o->part[i].n_rows);
+	}
 	flush(&l);
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {

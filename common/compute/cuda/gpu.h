@@ -198,14 +198,20 @@ GPU_FN unsigned gpu_popcount(uint64_t bits)
 	return (unsigned)__popcll(bits);
 }
 
-/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number (0 to 7) is in bits 4 * i to 4 * i + 3. Bits from 16 on are
- * not used. */
+/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number is in bits 4 * i to 4 * i + 2, or eight times its highest bit, if
+ * bit 4 * i + 3 is 1. Bits from 16 on are not used. */
 GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
 {
 	uint32_t v;
 
 	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(x), "r"(y), "r"(numbers)); /* __byte_perm masks numbers first */
 	return v;
+}
+
+/* sum and the four products of signed bytes of x and y. */
+GPU_FN uint32_t gpu_dot4(uint32_t x, uint32_t y, uint32_t sum)
+{
+	return (uint32_t)__dp4a((int)x, (int)y, (int)sum);
 }
 
 /* The bits of x where mask has ones, else those of y. */
@@ -375,9 +381,19 @@ GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
 	const uint64_t all = (uint64_t)y << 32 | x;
 	uint32_t v = 0;
 
-	for (unsigned i = 0; i < 4; i++)
-		v |= (uint32_t)(all >> 8 * (numbers >> 4 * i & 7) & 255) << 8 * i;
+	for (unsigned i = 0; i < 4; i++) {
+		const uint32_t byte = all >> 8 * (numbers >> 4 * i & 7) & 255;
+
+		v |= ((numbers >> 4 * i & 8) == 0 ? byte : byte >> 7 != 0 ? 255u : 0) << 8 * i;
+	}
 	return v;
+}
+
+GPU_FN uint32_t gpu_dot4(uint32_t x, uint32_t y, uint32_t sum)
+{
+	for (unsigned i = 0; i < 4; i++)
+		sum += (uint32_t)((int8_t)(x >> 8 * i) * (int8_t)(y >> 8 * i));
+	return sum;
 }
 
 GPU_FN uint32_t gpu_choose_bits(uint32_t x, uint32_t y, uint32_t mask)

@@ -22,7 +22,7 @@
 #define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* of weights, of a thread */
 #define MOST_X 2048u	  /* bytes of x in a stage; more is not copied */
 #define MOST_STAGES 12u	  /* of a ring */
-#define RING 30720u	  /* bytes of the block's ring, at most; NF4's values are before it */
+#define RING 30720u	  /* bytes of the block's ring, at most */
 #define RING_16 27648u	  /* of one row of 16 bits (gpu_product_shared) */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
@@ -115,10 +115,16 @@ GPU_FN unsigned stage_groups(const unsigned form, const unsigned R)
 	return is_grouped(form) ? stage_columns(form, R) / GROUP : 0;
 }
 
+/* Bytes of a row of x. */
+GPU_FN unsigned x_bytes(const unsigned form, const unsigned R)
+{
+	return form == GPU_NF4 ? GPU_ROUNDED_BYTES : stage_columns(form, R) * (unsigned)sizeof(float);
+}
+
 /* Whether the ring has x of R rows. */
 GPU_FN bool has_x(const unsigned form, const unsigned R)
 {
-	return R * stage_columns(form, R) * sizeof(float) <= MOST_X;
+	return form == GPU_NF4 || R * x_bytes(form, R) <= MOST_X;
 }
 
 /* A stage: of each warp pieces of weights of all outputs, one piece after the other; x; of each warp scales of groups. */
@@ -134,7 +140,7 @@ GPU_FN unsigned x_begins(const unsigned form, const unsigned R)
 
 GPU_FN unsigned scales_begin(const unsigned form, const unsigned R)
 {
-	return x_begins(form, R) + (has_x(form, R) ? R * stage_columns(form, R) * (unsigned)sizeof(float) : 0);
+	return x_begins(form, R) + (has_x(form, R) ? R * x_bytes(form, R) : 0);
 }
 
 /* Words of an output's scales: floats of groups of 64, or published ones as they are. */
@@ -159,38 +165,6 @@ GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 	const unsigned n = RING / stage_bytes(form, R);
 
 	return GPU_SINCE_80(n < MOST_STAGES ? n : MOST_STAGES, 2u);
-}
-
-GPU_CONSTANT const float nf4_values[16] = { /* od_nf4_values (quant.h) */
-	-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
-	-0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
-	0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
-	0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f,
-};
-
-/* From shared memory: other than constants, different elements are read by the lanes of a warp at once. */
-GPU_FN float nf4_value(uint32_t code)
-{
-	return ((const float *)(const void *)gpu_shared())[code & 15u];
-}
-
-GPU_FN void share_nf4(void)
-{
-	if (gpu_thread() < 16)
-		((float *)(void *)gpu_shared())[gpu_thread()] = nf4_values[gpu_thread()];
-	gpu_sync();
-}
-
-/* The code of weight i of a row, without scale. */
-GPU_FN float code_at(const unsigned form, const unsigned char *row, size_t i)
-{
-	/* quant.h: word i of 16 has the codes of eight weights of its lane. */
-	const size_t in = i % NF4_PIECE, lane = in % 16, j = in % GROUP / 16 * 2 + in / GROUP;
-	const unsigned char *word = row + i / NF4_PIECE * (NF4_PIECE / 2) + lane * 4;
-
-	if (form == GPU_NF4)
-		return nf4_value(word[j / 2] >> 4 * (j % 2));
-	return gpu_code_at(form, row, i);
 }
 
 /* ---- What a thread has of a block's outputs and rows ---- */
@@ -364,64 +338,10 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 	add(form, R, t, k, in_ring, x, w, to);
 }
 
-/* Group g of a step, from column k on. */
-GPU_FN void add_nf4_group(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-			  const struct gpu_raw *raw, unsigned g, const float *const *scales, struct sums *s)
-{
-	const unsigned lanes = lanes_of(GPU_NF4, R);
-	const uint32_t table = gpu_shared_start();
-	const float *scale[MOST_OUTS];
-	uint32_t offset[SUMS]; /* of four values */
-
-	GPU_UNROLL
-	for (unsigned n = 0; n < SUMS; n++) { /* quant.h: group g has the codes 2 * i + g of a lane */
-		const uint32_t v = raw[n / lanes].w[n % lanes];
-
-		offset[n] = gpu_funnel(v, v, 30 + 4 * g) & 0x3c3c3c3cu;
-	}
-	GPU_UNROLL
-	for (unsigned i = 0; i < GROUP / GPU_LANES; i++) {
-		float w[SUMS];
-
-		GPU_UNROLL
-		for (unsigned n = 0; n < SUMS; n++)
-			w[n] = gpu_bits_float(gpu_shared_u32(table + gpu_pick_bytes(offset[n], 0, 0x4440 | i)));
-		add(GPU_NF4, R, t, k + GPU_LANES * i, in_ring, x + GPU_LANES * i, w, s->part);
-	}
-	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(GPU_NF4, R); j++)
-		scale[j] = scales[j] + g;
-	end_group(GPU_NF4, R, scale, s);
-}
-
-/* A step: two groups. Many rows leave no registers for both at once. */
-GPU_FN void add_nf4(const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		    const unsigned char *const *code, const float *const *scales, struct sums *s)
-{
-	struct gpu_raw raw[MOST_OUTS];
-
-	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(GPU_NF4, R); j++)
-		raw[j] = gpu_read_raw(own_bytes(GPU_NF4, R), code[j]);
-	if (R <= 2) {
-		GPU_UNROLL
-		for (unsigned g = 0; g < NF4_PIECE / GROUP; g++)
-			add_nf4_group(R, t, k + g * GROUP, in_ring, x + g * GROUP, raw, g, scales, s);
-		return;
-	}
-	GPU_NO_UNROLL
-	for (unsigned g = 0; g < NF4_PIECE / GROUP; g++)
-		add_nf4_group(R, t, k + g * GROUP, in_ring, x + g * GROUP, raw, g, scales, s);
-}
-
 /* scales[j]: of output j's group of 64 that column k is in, and of the next ones. */
 GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
 		      const unsigned char *const *code, const float *const *scales, struct sums *s)
 {
-	if (form == GPU_NF4) {
-		add_nf4(R, t, k, in_ring, x, code, scales, s);
-		return;
-	}
 	need_scales(form, R, t, k, s);
 	add_step(form, R, t, k, in_ring, x, code, s->scale, form == GPU_INT8_GROUP ? s->part : s->sum);
 	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
@@ -446,11 +366,6 @@ GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
 	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R), units = bytes > UNIT ? bytes / UNIT : 1;
 
 	return r % (COPIERS / units) * units;
-}
-
-GPU_FN uint32_t ring_of(const unsigned form)
-{
-	return gpu_shared_start() + (form == GPU_NF4 ? (uint32_t)sizeof(nf4_values) : 0);
 }
 
 GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, uint32_t ring)
@@ -483,15 +398,15 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 /* The thread's part of x of n pieces, of all rows, one after the other. */
 GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n, uint32_t to)
 {
-	const unsigned floats = UNIT / sizeof(float), units = stage_columns(form, R) / floats; /* of a row */
+	const unsigned units = x_bytes(form, R) / UNIT, each = units / pieces_of(form, R); /* of a row; of a piece of it */
 
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
 		for (unsigned u = 0; u < units; u += GPU_PRODUCT_THREADS)
-			if (u + gpu_thread() < n * (columns_of(form) / floats))
-				gpu_copy_16(to + (r * units + u) * UNIT,
-					    t->x[r] - t->lane + (size_t)piece * columns_of(form) + (u + gpu_thread()) * floats);
+			if (u + gpu_thread() < n * each)
+				gpu_copy_16(to + (r * units + u) * UNIT, (const unsigned char *)(t->x[r] - t->lane) +
+										 ((size_t)piece * each + u + gpu_thread()) * UNIT);
 	}
 }
 
@@ -628,6 +543,126 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 	}
 }
 
+/* ---- NF4: rows have been rounded to INT8 (gpu_round_rows), and products of four are one instruction ---- */
+
+static_assert(GPU_ROUNDED_COLUMNS == PIECE / (NF4_PIECE / 2) * NF4_PIECE, "a stage of a row is a piece of a rounded one");
+
+/* od_nf4_int8 (quant.h), four values a word, as a sum: a code selects from the half of the values that it is in. Of the other half it gets a
+ * value's sign, 0 or -1, for which the values of the high half make up. */
+struct nf4_table {
+	uint32_t low[2], high[2];
+};
+
+/* Values that the compiler takes for different ones in each thread stay in its registers; others would be moved there for each use. */
+GPU_FN struct nf4_table nf4_table(void)
+{
+	const uint32_t zero = gpu_thread_here() & 0x80000000u;
+	const struct nf4_table t = { { 0xcebda881u ^ zero, 0x00f4e9dcu ^ zero }, { 0x2c20150bu ^ zero, 0x7f5d4839u ^ zero } };
+
+	return t;
+}
+
+/* Of eight codes, those of each of both groups that are multiplied with a lane's word. */
+GPU_FN void nf4_bytes(const uint32_t *half, uint32_t codes, uint32_t *of)
+{
+	const uint32_t first = gpu_pick_bytes(half[0], half[1], codes), second = gpu_pick_bytes(half[0], half[1], codes >> 16);
+
+	of[0] = gpu_pick_bytes(first, second, 0x6420), of[1] = gpu_pick_bytes(first, second, 0x7531);
+}
+
+/* A step, of both of its groups or of the first: raw[j] has codes of output j, scale[j] its groups' scales; x[r]: a piece of row r; step: of
+ * the piece. */
+GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gpu_raw *raw, const unsigned char *const *x, unsigned step,
+		    const float (*scale)[2], unsigned groups, struct sums *s)
+{
+	const unsigned lanes = lanes_of(GPU_NF4, R);
+	uint32_t low[SUMS][2], high[SUMS][2];
+
+	GPU_UNROLL
+	for (unsigned n = 0; n < SUMS; n++) {
+		nf4_bytes(t->low, raw[n / lanes].w[n % lanes], low[n]);
+		nf4_bytes(t->high, raw[n / lanes].w[n % lanes] ^ 0x88888888u, high[n]);
+	}
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++) {
+		const gpu_u4 v = gpu_shared_16(x[r] + step * NF4_PIECE + place_of(GPU_NF4, R) * UNIT);
+		const gpu_f2 both = gpu_shared_f2((const float *)(const void *)(x[r] + GPU_ROUNDED_COLUMNS) + step * (NF4_PIECE / GROUP));
+		const uint32_t q[4] = { v.x, v.y, v.z, v.w };
+
+		GPU_UNROLL
+		for (unsigned g = 0; g < NF4_PIECE / GROUP; g++) {
+			const float by = g == 0 ? both.x : both.y;
+
+			if (g >= groups)
+				break;
+			GPU_UNROLL
+			for (unsigned n = 0; n < SUMS; n++) {
+				const uint32_t mine = q[n % lanes * 2 + g];
+				const uint32_t sum = gpu_dot4(low[n][g], mine, gpu_dot4(high[n][g], mine, gpu_float_bits(0x1.8p23f)));
+
+				s->sum[r * SUMS + n] = fmaf(gpu_bits_float(sum) - 0x1.8p23f, scale[n / lanes][g] * by, s->sum[r * SUMS + n]);
+			}
+		}
+	}
+}
+
+/* A stage; at: where in the ring. */
+GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct places *p, uint32_t ring, uint32_t at,
+			  struct sums *s)
+{
+	const unsigned char *x[GPU_PRODUCT_ROWS];
+
+	GPU_UNROLL
+	for (unsigned r = 0; r < R; r++)
+		x[r] = (const unsigned char *)gpu_shared_at(ring + x_begins(GPU_NF4, R) + at + r * GPU_ROUNDED_BYTES);
+	GPU_UNROLL
+	for (unsigned i = 0; i < PIECE / step_bytes(GPU_NF4); i++) {
+		const unsigned char *code[MOST_OUTS];
+		const float *scales[MOST_OUTS];
+		struct gpu_raw raw[MOST_OUTS];
+		float scale[MOST_OUTS][2];
+
+		find_step(GPU_NF4, R, p, at, i, code, scales);
+		GPU_UNROLL
+		for (unsigned j = 0; j < MOST_OUTS; j++) {
+			const gpu_f2 both = gpu_shared_f2(scales[j]);
+
+			raw[j] = gpu_read_raw(own_bytes(GPU_NF4, R), code[j]);
+			scale[j][0] = both.x, scale[j][1] = both.y;
+		}
+		add_nf4(R, table, raw, x, i, scale, 2, s);
+	}
+}
+
+/* The rest of the rows, of any alignment, from column k on, where a piece of a rounded row begins. */
+GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+{
+	const struct nf4_table table = nf4_table();
+
+	GPU_NO_UNROLL
+	for (; k < t->n_in; k += NF4_PIECE) {
+		const unsigned groups = k + GROUP < t->n_in ? 2 : 1;
+		const unsigned char *x[GPU_PRODUCT_ROWS];
+		struct gpu_raw raw[MOST_OUTS];
+		float scale[MOST_OUTS][2];
+
+		GPU_UNROLL
+		for (unsigned r = 0; r < R; r++)
+			x[r] = (const unsigned char *)(t->x[r] - t->lane) + k / GPU_ROUNDED_COLUMNS * GPU_ROUNDED_BYTES;
+		GPU_UNROLL
+		for (unsigned j = 0; j < MOST_OUTS; j++) {
+			const unsigned char *code = t->row[j] + k / NF4_PIECE * (NF4_PIECE / 2) + t->lane * sizeof(uint32_t);
+			const float *first = group_scale(t, output_of(GPU_NF4, R, t, j), k);
+
+			GPU_UNROLL
+			for (unsigned n = 0; n < lanes_of(GPU_NF4, R); n++, code += 4)
+				raw[j].w[n] = code[0] | code[1] << 8 | code[2] << 16 | (uint32_t)code[3] << 24;
+			scale[j][0] = first[0], scale[j][1] = first[groups - 1];
+		}
+		add_nf4(R, &table, raw, x, (unsigned)(k / NF4_PIECE % 2), scale, groups, s);
+	}
+}
+
 /* All but the last n - 2 of n stages that the thread has asked for are there. */
 GPU_FN void wait_stage(const unsigned n)
 {
@@ -665,8 +700,11 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 {
 	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R), ahead = stages_of(form, R) - 1;
 	const struct places p = places_of(form, R, t, ring);
+	struct nf4_table table;
 	uint32_t now = 0, before = ahead * stage_bytes(form, R);
 
+	if (form == GPU_NF4)
+		table = nf4_table();
 	GPU_NO_UNROLL
 	for (uint32_t first = 0; first < n; first += each) {
 		wait_stage(ahead + 1);
@@ -681,7 +719,9 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 		for (unsigned i = 0; i < each; i++) {
 			if (i > 0 && first + i >= n)
 				break;
-			if (gpu_is_scaled(form) && s->shared > 0)
+			if (form == GPU_NF4)
+				add_nf4_stage(R, &table, &p, ring, now, s);
+			else if (gpu_is_scaled(form) && s->shared > 0)
 				add_shared_piece(form, R, t, (size_t)first * columns, &p, now, s);
 			else
 				add_piece(form, R, t, (size_t)(first + i) * columns, &p, now, i, s);
@@ -708,7 +748,7 @@ GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outpu
 				continue;
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++) {
-				const float code = code_at(form, t->row[j], k + t->lane + i);
+				const float code = gpu_code_at(form, t->row[j], k + t->lane + i);
 				float *to = (is_grouped(form) ? s->part : s->sum) + r * SUMS + n;
 
 				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[j] : code, t->x[r][k + i], *to);
@@ -747,7 +787,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 {
 	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
 	const size_t n = t->n_in;
-	const uint32_t ring = ring_of(form);
+	const uint32_t ring = gpu_shared_start();
 	struct copies c;
 	size_t k = 0;
 
@@ -755,10 +795,12 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 	c = copies_of(form, R, t, s, ring);
 	if (in_pieces)
 		begin_pieces(form, R, t, &c);
-	if (form == GPU_NF4)
-		share_nf4(); /* while the copies are on their way */
 	if (in_pieces)
 		k = add_pieces(form, R, t, &c, ring, s);
+	if (form == GPU_NF4) {
+		add_nf4_slowly(R, t, k, s);
+		return;
+	}
 	if (is_aligned(t, own_bytes(form, R))) /* what is left of the last piece */
 		k = add_steps(form, R, t, k, s);
 	/* A group that the steps have begun goes on in part. */
@@ -913,8 +955,11 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
 
-		set_x(&t, r, a->down ? a->gate + (size_t)(at - a->first) * a->intermediate :
-				       a->x + (size_t)(pair[r] / a->top_k) * a->hidden);
+		const size_t row = a->down ? at - a->first : pair[r] / a->top_k;
+
+		set_x(&t, r, form == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :
+			     a->down	     ? a->gate + row * a->intermediate :
+					       a->x + row * a->hidden);
 	}
 	dots(form, R, &t, &s);
 	GPU_UNROLL
@@ -978,7 +1023,7 @@ size_t gpu_product_shared(enum gpu_form form, unsigned index)
 {
 	const bool is_16 = form == GPU_BF16 || form == GPU_F16;
 
-	return (index == 0 && is_16 ? RING_16 : RING) + (form == GPU_NF4 ? sizeof(nf4_values) : 0);
+	return index == 0 && is_16 ? RING_16 : RING;
 }
 
 bool gpu_products_pair(enum gpu_form form)

@@ -37,6 +37,43 @@ GPU_KERNEL(gpu_act, struct gpu_act, GPU_ROW_THREADS)
 	a.gate[at] = gpu_activation(a.act, g, u, a.limit);
 }
 
+/* q and the group's scale by quant.h; each thread has a lane of a group. */
+GPU_KERNEL(gpu_round_rows, struct gpu_round_rows, GPU_ROUND_THREADS)
+{
+	const unsigned group = gpu_thread() / GPU_LANES, lane = gpu_thread() % GPU_LANES, each = 4 * GPU_LANES;
+	const unsigned first = gpu_block_x() * GPU_ROUNDED_COLUMNS + group * each + lane;
+	const float *x = a.x + (size_t)gpu_block_y() * a.n;
+	float *to = a.to + ((size_t)gpu_block_y() * gpu_grid_x() + gpu_block_x()) * (GPU_ROUNDED_BYTES / sizeof(float));
+	uint32_t most = 0, q = 0;
+	float v[4], scale;
+
+	GPU_UNROLL
+	for (unsigned m = 0; m < 4; m++) {
+		const unsigned i = first + m * GPU_LANES;
+		uint32_t size;
+
+		v[m] = i < a.n ? x[i] : 0;
+		size = gpu_float_bits(v[m]) & 0x7fffffffu; /* in the order of |x|; infinities and NaN come last */
+		most = size > most ? size : most;
+	}
+	GPU_UNROLL
+	for (unsigned half = GPU_LANES / 2; half > 0; half /= 2) {
+		const uint32_t other = gpu_shuffle_xor_u32(most, half);
+
+		most = other > most ? other : most;
+	}
+	scale = most < gpu_float_bits(INFINITY) ? gpu_bits_float(most) / 127 : NAN;
+	GPU_UNROLL
+	for (unsigned m = 0; m < 4; m++) { /* a quotient by a subnormal scale may pass 127; with 0 or NaN any number does */
+		const float rounded = fminf(fmaxf(v[m] / scale, -127), 127) + 0x1.8p23f;
+
+		q |= (gpu_float_bits(rounded) & 255u) << 8 * m;
+	}
+	((uint32_t *)(void *)to)[group / 2 * 2 * GPU_LANES + 2 * lane + group % 2] = q;
+	if (lane == 0)
+		to[GPU_ROUNDED_COLUMNS / sizeof(float) + group] = gpu_canonical(scale / 127);
+}
+
 GPU_KERNEL(gpu_expert_end, struct gpu_expert_end, GPU_ROW_THREADS)
 {
 	float *y = a.y + (size_t)gpu_block_y() * a.n + element();

@@ -77,7 +77,7 @@ struct gpu_mat {
 	uint8_t zero[6];
 };
 
-/* y[r * y_stride + o] = row o of w times x[r * x_stride ...], for n_rows rows. */
+/* y[r * y_stride + o] = row o of w times x[r * x_stride ...], for n_rows rows. x of NF4: rounded rows. */
 struct gpu_product {
 	struct gpu_mat w;
 	const float *x;
@@ -86,6 +86,20 @@ struct gpu_product {
 	uint32_t n_rows;
 	uint32_t first_block; /* blocks of the products before */
 };
+
+/* Rows that meet NF4, rounded to INT8 (quant.h), in pieces of 256 columns, of which the last has zeros behind the row: in words of four elements
+ * of a lane and a group of 64, as their codes lie in a row of NF4, [2 times 128 columns][lanes][2 groups]; then of each group scale / 127. */
+#define GPU_ROUND_THREADS 64u
+#define GPU_ROUNDED_COLUMNS 256u
+#define GPU_ROUNDED_BYTES (GPU_ROUNDED_COLUMNS + 4u * (unsigned)sizeof(float))
+/* Of a row of n, counted in floats. */
+#define GPU_ROUNDED_FLOATS(n) (((size_t)(n) + GPU_ROUNDED_COLUMNS - 1) / GPU_ROUNDED_COLUMNS * (GPU_ROUNDED_BYTES / sizeof(float)))
+struct gpu_round_rows { /* grid.x: pieces of a row; grid.y: rows */
+	const float *x;
+	float *to; /* aligned to 16 bytes */
+	uint32_t n, zero;
+};
+GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 
 /* In the grids of products, rows come first: so blocks that read the same weights run together, and memory gives them once. */
 
@@ -175,6 +189,7 @@ struct gpu_expert_products {
 	const uint16_t *choice; /* of the one row, [top_k]; it is used by launchers for one row, and the three before by the others */
 	struct gpu_fault *fault;
 	const float *x;
+	const float *rounded; /* rows that meet NF4: of x, or of down the pairs' of gate */
 	float *gate, *up; /* [together][intermediate] */
 	float *y;
 	uint32_t top_k, n_experts, hidden, intermediate, first; /* first: pair of the round */
