@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """od-bench load: which lines there are, and that what they say fits the pack; never how fast."""
 from cluster_util import pack, run_tests, test, tool
+import gpu_util  # noqa: F401: which GPU
 import json
 import os
 import tempfile
@@ -36,13 +37,26 @@ def every_source_form_and_number_of_threads():
 
 @test
 def the_device_of_the_environment_plays_no_part():
-    """Loads are timed on the CPU; to the device far, as to a GPU, threads could not read."""
+    """Loads are timed on the CPU, unless --device says something else."""
     was = os.environ.get("OD_DEVICE")
     os.environ["OD_DEVICE"] = "far"
     try:
         assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
     finally:
         os.environ.pop("OD_DEVICE") if was is None else os.environ.update(OD_DEVICE=was)
+
+
+@test
+def loads_to_a_gpu():
+    rows = bench("--pack", pack(), "--device", "cuda", "--source", "cache,direct,paced", "--pace", "1GB/s")
+    assert rows["device"].startswith("cuda:0"), rows
+    assert [(x["source"], x["form"]) for x in rows["loads"]] == [
+        (s, f) for s in ("cache", "1GB/s") for f in ("bf16", "planes")], rows  # parts are read to stages, so not past the page cache
+    assert all(x["published_gbps"] > 0 for x in rows["loads"]), rows
+    text = bench("--pack", pack(), "--device", "cuda", "--source", "direct", ok=False)
+    assert "no GPU with memory of its own" in text, text
+    text = bench("--pack", pack(), "--device", "cuda:0,1", ok=False)
+    assert "one card" in text, text
 
 
 @test

@@ -29,7 +29,7 @@
 #define MAX_BUFS (ODW_MAX_SLOTS + 1)
 
 struct options {
-	const char *packs, *sources, *paces, *forms, *load_threads, *svg;
+	const char *packs, *sources, *paces, *forms, *load_threads, *svg, *device;
 	uint64_t read_threads, experts, together, slots, rounds, seed;
 	bool json, help;
 };
@@ -206,7 +206,7 @@ static unsigned slots_of(const struct load_bench *b)
 }
 _Static_assert(ODW_MAX_LOADERS <= ODW_MAX_SLOTS, "MAX_BUFS are enough for either");
 
-/* Each buffer is written once: a page that is not there yet costs more than reading it. */
+/* Each buffer that the host writes is written once: a page that is not there yet costs more than reading it. */
 static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
 	struct od_expert_mem mem[MAX_BUFS] = { 0 };
@@ -214,7 +214,7 @@ static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t 
 	for (unsigned i = 0; i < slots_of(b); i++) {
 		odw_bufs_fill(b->bufs[form], &mem[i]);
 		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
-			if (mem[i].at[k].buf != NULL)
+			if (mem[i].at[k].buf != NULL && od_ref_map(mem[i].at[k]) != NULL)
 				memset(od_ref_map(mem[i].at[k]), 1, bytes[k]);
 		}
 	}
@@ -282,14 +282,14 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 
 		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
 			continue;
-		if (l.source->kind == LOAD_DIRECT && l.form != OD_FORM_PLANES)
+		if (l.source->kind == LOAD_DIRECT && (l.form != OD_FORM_PLANES || !od_device_shares(b->device)))
 			continue; /* they are read through the page cache all the same */
 		b->line[b->n_lines] = l;
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
 	}
 	return rc == OD_OK && b->n_lines == 0 ?
 		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in these forms, or the "
-		       "only source is direct, which needs planes") : rc;
+		       "only source is direct, which needs planes, and no GPU with memory of its own") : rc;
 }
 
 static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
@@ -404,6 +404,7 @@ static int report(const struct load_bench *b, struct od_err *err)
 	od_report_fact(r, "slots", "slots", OD_INT(b->opt.slots), 0, NULL);
 	od_report_fact(r, "read_threads", "read threads", OD_INT(b->opt.read_threads), 0, NULL);
 	od_report_fact(r, "cpus", "CPUs", OD_INT(od_cpu_count()), 0, NULL);
+	od_report_fact(r, "device", "device", OD_TEXT(od_device_name(b->device)), 0, NULL);
 	t = od_report_table(r, "loads", "GB/s: raw of bytes as stored, published of the same experts' as published; % of read "
 			    "threads' and load threads' time", columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < b->n_lines; i++)
@@ -499,7 +500,9 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
 	if (rc == OD_OK)
-		rc = od_device_open(&b->device, "cpu", OD_CPU_AUTO, 1, "od-bench", err); /* whatever $OD_DEVICE says: threads read to its memory */
+		rc = od_device_open(&b->device, b->opt.device, OD_CPU_AUTO, 1, "od-bench", err);
+	if (rc == OD_OK && od_device_cards(b->device) > 1)
+		rc = od_fail(err, OD_ERR_ARG, "--device %s: a worker uses one card", b->opt.device);
 	if (rc == OD_OK)
 		rc = open_packs(b, err);
 	if (rc == OD_OK)
@@ -539,11 +542,12 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 					 .experts = 4,
 					 .slots = 2,
 					 .rounds = 5,
-					 .seed = 1 } };
+					 .seed = 1,
+					 .device = "cpu" } }; /* whatever $OD_DEVICE says */
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },
-		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only, and no GPU with memory of its own), paced; default: cache,disk,paced", 0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
 		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, where a pack allows it; default: both", 0, 0, NULL },
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of inflate threads; default 2", 0, 0, NULL },
@@ -553,6 +557,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "rounds; medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },
+		{ "device", OD_ARG_STRING, &o->device, "NAME", "where experts are loaded to: cpu (default), cuda or cuda:N (a GPU)", 0, 0, NULL },
 		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also plot the ratios into DIR/load.svg (gnuplot)", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },

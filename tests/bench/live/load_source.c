@@ -117,12 +117,17 @@ int load_experts_read(const struct od_pack *pack, struct od_device *d, struct lo
 
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		const struct od_pack_expert *x = od_pack_expert(pack, expert[i].m, expert[i].expert);
+		uint8_t *to = NULL;
 
 		if (expert[i].stored != NULL)
 			continue;
 		rc = od_buf_new_shared(&expert[i].stored, d, x->bytes, "an expert", err);
 		if (rc == OD_OK)
-			rc = od_file_pread(fd, od_ref_map(od_buf_ref(expert[i].stored, 0)), x->bytes, x->offset, path, err);
+			to = od_ref_stage(od_buf_ref(expert[i].stored, 0));
+		if (rc == OD_OK && to == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "no memory for the stage of an expert");
+		if (rc == OD_OK)
+			rc = od_file_pread(fd, to, x->bytes, x->offset, path, err);
 	}
 	if (fd >= 0)
 		close(fd);
