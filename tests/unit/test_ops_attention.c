@@ -334,7 +334,6 @@ static void op_attend_long(void **state)
 		struct seen seen;
 		struct step step;
 	} ways[] = {
-		{ { 0, 2, 20, 24, false, 0.25f, false }, { 10, 64, { 1, 800, 13, 14 }, 16 } },
 		{ { 300, 1, 33, 7, false, 0.3f, true }, { 3, 16, { 2, 1500, 24, 50 }, 16 } },
 		{ { 1000, 1, 64, 64, false, 0.2f, false }, { 12, 5, { 1, 1400, 22, 22 }, 4 } },
 		{ { 257, 1, 128, 128, false, 0.1f, true }, { 16, 5, { 1, 700, 11, 12 }, 16 } },
@@ -355,6 +354,9 @@ static void op_attend_long(void **state)
 		/* so many heads that one row's blocks are cut, too */
 		{ { 0, 1, 4, 128, false, 0.25f, true }, { 200, 1, { 1, 1100, 18, 18 }, 16 } },
 		{ { 700, 1, 4, 128, false, 0.25f, false }, { 201, 2, { 1, 900, 15, 15 }, 16 } },
+		/* so many blocks that a GPU takes those of 64 threads, and eight heads of them at a time, or two if there are no more */
+		{ { 0, 2, 20, 24, false, 0.25f, false }, { 10, 64, { 1, 800, 13, 14 }, 16 } },
+		{ { 0, 8, 4, 8, false, 0.5f, true }, { 16, 64, { 1, 60, 1, 1 }, 16 } },
 	};
 
 	FOR_PROFILES(p) {
