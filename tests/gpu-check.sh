@@ -1,6 +1,6 @@
 #!/bin/bash
 # make gpu-check: the tests of the GPU device on the GPU of this machine: operations against the CPU's bits, golden tokens of models,
-# clusters on one card, too little memory, a lost GPU; and the operations once more under compute-sanitizer, if that is installed.
+# clusters on one card, too little memory, a lost GPU; and a part of the operations' runs under compute-sanitizer, if that is installed.
 #   OD_CUDA_PLUGIN   a plugin to test instead of this build's, which then needs neither nvcc nor a GPU:
 #                    build/lib/libod_gpu_host.so is the emulated GPU
 # Without nvcc or a GPU it says so and succeeds.

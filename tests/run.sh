@@ -12,6 +12,7 @@ set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
+unset OD_TEST OD_TEST_RUNS OD_TEST_MARKS # all tests, and all of each
 filter=${1:-}
 jobs=${JOBS:-$(($(nproc) + 1))} # most tests wait for a part of their time
 [ "$filter" != --ptx ] || jobs=${JOBS:-$(nproc)} # these do not
@@ -118,7 +119,9 @@ start_on_gpu() { # plugin [what it is]
 	for t in device expert_form loader_cache; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
-	start "many SMs unit:ops_attention" env OD_GPU_SM=132 "$B/tests/test_ops_attention" # they decide how attention is cut
+	for t in $on_gpu; do # what sanitizers run has all kernels, too
+		case $t in ops*) start "gpu sample unit:$t" env OD_GPU_KERNELS="$work/kernels-sample" tests/gpu_sample.sh "$B/tests/test_$t" ;; esac
+	done
 }
 
 start_on_ptx() {
@@ -136,20 +139,26 @@ tests_in() { # program
 }
 
 # Races, accesses out of bounds and barriers that not all threads reach. The tools change each kernel that is loaded and slow down each
-# launch, so the tests of a program run side by side, and load only the kernels that they use. By default all sanitizers share ten ports.
+# launch, so the tests of a program run side by side, load only the kernels that they use, and do some of their runs (gpu_sample.sh).
+# By default all sanitizers share ten ports, and racecheck has a thread for each CPU in each process, and keeps records of all accesses of
+# the launches that nobody has waited for.
 start_sanitizer() {
-	local tool found only
+	local tool found only options
 	found=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 	case $OD_CUDA_PLUGIN in *gpu_host*) found="" ;; esac
-	for tool in memcheck racecheck synccheck; do
+	for tool in racecheck memcheck synccheck; do # the slowest first
+		options="--tool $tool"
+		[ "$tool" != racecheck ] || options+=" --racecheck-num-workers 1 --force-synchronization-limit 4"
 		for t in $on_gpu; do
 			if [ -z "$found" ]; then
 				start "$tool unit:$t" echo "ok 1 - $tool # SKIP there is no compute-sanitizer for this GPU"
 				continue
 			fi
 			while read -r only; do # a program that has none is run as a whole
-				start "$tool unit:$t${only:+ $only}" env CUDA_MODULE_LOADING=LAZY ${only:+OD_TEST="$only"} "$found" --tool $tool \
-					--error-exitcode 9 --report-api-errors no --port $((49152 + n_started % 800 * 20)) "$B/tests/test_$t"
+				# shellcheck disable=SC2086
+				start "$tool unit:$t${only:+ $only}" env CUDA_MODULE_LOADING=LAZY ${only:+OD_TEST="$only"} tests/gpu_sample.sh \
+					"$B/tests/test_$t" "$found" $options --error-exitcode 9 --report-api-errors no \
+					--port $((49152 + n_started % 800 * 20))
 			done < <(tests_in "$t" | grep . || echo)
 		done
 	done

@@ -1,0 +1,18 @@
+#!/bin/bash
+# TAP: a test of the GPU that does only some runs of its operations (run_in_steps of tests/unit/ops_bench.h), for sanitizers, which would
+# take hours for all. The emulated GPU does all of them before, and says which run launches a kernel first. These are chosen, so that each
+# kernel of the test is among them, and of the others each third, or eight if that is fewer.
+#   tests/gpu_sample.sh PROGRAM [TOOL...]    TOOL...: a command that runs the program; $OD_TEST: the only test of it to run
+set -u
+B=${B:-build}
+names=$(mktemp)
+trap 'rm -f "$names" "$names.log"' EXIT
+export OD_GPU_SM=132 # of the emulated GPU: an H100's or H200's; they decide how attention is cut
+if ! env OD_CUDA_PLUGIN="$PWD/$B/lib/libod_gpu_host.so" OD_GPU_KERNELS="$names" OD_TEST_MARKS="$names" "$1" >"$names.log" 2>&1; then
+	cat "$names.log"
+	echo "not ok - $1 fails on the emulated GPU, which has to say which of its runs launch which kernels"
+	exit 1
+fi
+runs=$(awk '$0 == "run" { n++; next } { first[n] = 1 }
+	END { step = n > 24 ? int((n + 7) / 8) : 3; for (i = 1; i <= n; i++) printf "%d", first[i] || i % step == 1 }' "$names")
+OD_TEST_RUNS=$runs "${@:2}" "$1"
