@@ -41,15 +41,20 @@ static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
 	free(at), free(wide), free(odd);
 }
 
-static void lay_matrix(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased)
+static void lay_sized(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased, size_t hidden, size_t mid)
 {
-	const size_t n_out = i == OD_MAT_DOWN ? FFN_HIDDEN : FFN_MID, n_in = i == OD_MAT_DOWN ? FFN_MID : FFN_HIDDEN;
+	const size_t n_out = i == OD_MAT_DOWN ? hidden : mid, n_in = i == OD_MAT_DOWN ? mid : hidden;
 
 	lay_weight(b, &e->mat[i], kind, n_out, n_in);
 	e->e.mat[i] = e->mat[i].w;
 	e->e.bias[i] = (struct od_vector){ 0 };
 	if (biased)
 		lay_bias(b, e, i, n_out);
+}
+
+static void lay_matrix(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased)
+{
+	lay_sized(b, e, i, kind, biased, FFN_HIDDEN, FFN_MID);
 }
 
 static void lay_expert(struct bench *b, struct expert *e, int turn)
@@ -387,12 +392,14 @@ static struct od_ref lay_many_choices(struct bench *b)
 static struct od_op_experts experts_of(struct bench *b, const struct expert *e, struct od_expert *list, uint32_t n, uint32_t top_k,
 				       uint32_t n_rows, struct od_ref x, struct od_ref choice)
 {
+	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].w.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].w.n_out;
+
 	for (uint32_t i = 0; i < n; i++)
 		list[i] = e[i].e;
 	return (struct od_op_experts){ .expert = list, .x = x, .choice = choice,
-				       .y = lay_dirt(b, n_rows * top_k * FFN_HIDDEN * sizeof(float)),
-				       .scratch = scratch_of(b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, n, top_k, n_rows)),
-				       .n_experts = n, .top_k = top_k, .hidden = FFN_HIDDEN, .act = act_of(1) };
+				       .y = lay_dirt(b, n_rows * top_k * hidden * sizeof(float)),
+				       .scratch = scratch_of(b, od_experts_scratch_bytes(hidden, mid, n, top_k, n_rows)),
+				       .n_experts = n, .top_k = top_k, .hidden = hidden, .act = act_of(1) };
 }
 
 /* e [n]: laid. */
@@ -401,17 +408,18 @@ static void check_experts(struct bench *b, const struct expert *e, uint32_t n, u
 	struct od_op op = { .kind = OD_OP_EXPERTS, .n_rows = ROWS };
 	struct od_op_experts *o = &op.experts;
 	struct od_expert list[MANY_EXPERTS];
+	const size_t hidden = e->mat[OD_MAT_DOWN].w.n_out;
 	const uint16_t *choice;
 
-	*o = experts_of(b, e, list, n, top_k, ROWS, lay_floats(b, ROWS * FFN_HIDDEN), choices);
+	*o = experts_of(b, e, list, n, top_k, ROWS, lay_floats(b, ROWS * hidden), choices);
 	expect(b);
 	choice = wanted(b, o->choice);
 	for (size_t i = 0; i < (size_t)ROWS * top_k; i++)
-		ffn_by_hand(b, &e[choice[i]], o->act, true, wanted_f32(b, o->x) + i / top_k * FFN_HIDDEN,
-			    wanted_f32(b, o->y) + i * FFN_HIDDEN, 1);
-	by_row(b, &o->x, FFN_HIDDEN * sizeof(float));
+		ffn_by_hand(b, &e[choice[i]], o->act, true, wanted_f32(b, o->x) + i / top_k * hidden,
+			    wanted_f32(b, o->y) + i * hidden, 1);
+	by_row(b, &o->x, hidden * sizeof(float));
 	by_row(b, &o->choice, top_k * sizeof(uint16_t));
-	by_row(b, &o->y, top_k * FFN_HIDDEN * sizeof(float));
+	by_row(b, &o->y, top_k * hidden * sizeof(float));
 	check_op(b, &op, "experts");
 }
 
@@ -448,6 +456,23 @@ static void op_experts_of_a_kind(void **state)
 			check_experts(&b, e, N_EXPERTS, TOP_K, lay_choices(&b));
 			bench_close(&b);
 		}
+	}
+}
+
+/* The only expert of a layer, whose rows are longer than what a GPU copies of them at a time, whatever its weights are, with a rest. */
+static void op_experts_of_long_rows(void **state)
+{
+	enum { HIDDEN = 592, MID = 280 };
+	const uint16_t choice[ROWS] = { 0 };
+	struct expert e;
+	struct bench b;
+
+	for (int kind = 0; kind < N_WEIGHT_KINDS; kind++) {
+		bench_open(&b, state, kind % 2 == 0 ? OD_PROFILE_F32 : OD_PROFILE_BF16);
+		for (int m = 0; m < OD_N_EXPERT_MATS; m++)
+			lay_sized(&b, &e, m, (enum weight_kind)kind, kind % 3 == 0, HIDDEN, MID);
+		check_experts(&b, &e, 1, 1, lay(&b, choice, sizeof(choice)));
+		bench_close(&b);
 	}
 }
 
@@ -571,6 +596,7 @@ int main(void)
 		ON_ALL_TABLES(op_many_experts),
 		ON_ALL_TABLES(op_experts_of_a_kind),
 #ifndef FEW_TESTS /* what else there is needs no other number of rows */
+		ON_ALL_TABLES(op_experts_of_long_rows),
 		ON_ALL_TABLES(op_act),
 		ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_linear_planes),
