@@ -39,7 +39,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "draft", OD_ARG_STRING, &a->draft, "auto|off|lookup|N", "verify drafts, several tokens a step: of the shadow, as many as pay (default) or up to N; lookup: from the text itself", 0, 0, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
-		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow different CPU kernel classes; results then depend on placement", 0, 0, NULL },
+		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow workers of other kernel classes (CPUs, GPUs); tokens then depend on placement", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
 		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it keys and values after every J tokens; 0: never (default: 1)", 0, 1e9, NULL },
 		{ "key", OD_ARG_STRING, &o->keys.key, "FILE", "this node's secret key (default, beyond loopback: $OD_KEYS/node.key, else /etc/od-moe/node.key)", 0, 0, NULL },

@@ -177,6 +177,17 @@ static void send_place(struct member *m)
 		tell_left_out(m, &h);
 }
 
+/* A shadow of another class changes predictions, but no token. */
+static void tell_mixed(const struct member *m, const char *theirs)
+{
+	const char *ours = m->ms->o.cluster->kernel_class;
+	char name[300], class[40];
+
+	if (m->host.role == OD_NODE_WORKER && strcmp(theirs, ours) != 0)
+		od_log(OD_LOG_INFO, "%s has kernel class %s, od-main %s (--mixed): which of them computes decides the last bits of results, "
+		       "and so may change tokens", odm_member_name(m, name, sizeof(name)), od_peer_text(theirs, class, sizeof(class)), ours);
+}
+
 static void on_welcome(struct member *m, const Od__Header *h)
 {
 	const Od__Welcome *w = h->welcome;
@@ -222,6 +233,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	send_place(m);
 	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
 	       od_peer_text(w->backend, why, sizeof(why)));
+	tell_mixed(m, w->kernel_class);
 }
 
 static void on_refuse(struct member *m, const Od__Refuse *r)

@@ -261,6 +261,29 @@ def cpus_and_gpus_work_together_without_mixed():
 
 
 @test
+def other_kernel_classes_need_mixed():
+    """Of a GPU and of CPUs with BF16 dot products, in profile bf16 only."""
+    with open("/proc/cpuinfo") as f:
+        if " avx512_bf16" not in f.read():
+            raise Skip("this CPU has no BF16 dot products")
+    on_gpu, on_cpu = Daemon("worker", "--device", "cuda"), Daemon("worker", "--cpu", "avx512bf16")
+    hosts = hosts_file([on_gpu, on_cpu])
+    for main, refused, ours in ("cpu", on_gpu, "bf16dot-2"), ("cuda", on_cpu, "fma16-2"):
+        args = "--workers", hosts, "--profile", "bf16", "--device", main, "--cpu", "avx512bf16"
+        theirs = {"bf16dot-2": "fma16-2", "fma16-2": "bf16dot-2"}[ours]
+        p = text(*args, ok=False)
+        assert p.returncode == 1 and not p.stdout, p
+        assert f"worker 127.0.0.1:{refused.port} refused: kernel_class: expected {ours}, found {theirs} (" in p.stderr, p
+        assert "allow it with od-main's --mixed" in p.stderr, p
+        p = text(*args, "--mixed")
+        assert "12 generated" in p.stderr, p
+        assert p.stderr.count("(--mixed)") == 1, p
+        assert f"worker 127.0.0.1:{refused.port} has kernel class {theirs}, od-main {ours} (--mixed)" in p.stderr, p
+    for d in on_gpu, on_cpu:
+        d.kill()
+
+
+@test
 def no_plugin_no_gpu():
     os.environ["OD_CUDA_PLUGIN"] = "/nowhere/libod_cuda.so"
     try:
