@@ -92,7 +92,7 @@ int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without,
 		fputs(usage, stdout);
 		od_args_help(stdout, table, n);
 	}
-	return rc;
+	return rc == OD_OK ? od_device_check(a->opts.device, err) : rc;
 }
 
 /* The first option that only processes of --local obey, or NULL. */

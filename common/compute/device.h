@@ -46,6 +46,7 @@ enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (main, or a shadow: split by layers over several), auto (a GPU if there is one)"
 OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads, const char *name,
 				 struct od_err *err);
+OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err); /* OD_ERR_ARG: --device can have no such name; NULL ok */
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */

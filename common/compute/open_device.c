@@ -76,18 +76,33 @@ static unsigned gpus_of(const char *device, unsigned *gpu)
 	return *at == '\0' ? n : 0;
 }
 
+/* As gpus_of; of other devices 0. what: who named it. */
+static int read_name(const char *device, const char *what, unsigned *gpu, unsigned *n, struct od_err *err)
+{
+	*n = gpus_of(device, gpu);
+	if (*n == 0 && strcmp(device, "cpu") != 0 && strcmp(device, "far") != 0 && strcmp(device, "auto") != 0)
+		return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M, found \"%.64s\"", what, device);
+	for (unsigned i = 0; i < *n; i++)
+		for (unsigned j = 0; j < i; j++)
+			if (gpu[j] == gpu[i])
+				return od_fail(err, OD_ERR_ARG, "%s: cuda:%u is named twice", what, gpu[i]);
+	return OD_OK;
+}
+
+int od_device_check(const char *device, struct od_err *err)
+{
+	unsigned gpu[OD_MAX_CARDS], n;
+
+	return device == NULL ? OD_OK : read_name(device, "--device", gpu, &n, err);
+}
+
 static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, struct od_err *err)
 {
 	struct od_device *card[OD_MAX_CARDS] = { NULL };
 	int rc = OD_OK;
 
-	for (unsigned i = 0; rc == OD_OK && i < n; i++) {
-		for (unsigned j = 0; j < i; j++)
-			if (gpu[j] == gpu[i])
-				rc = od_fail(err, OD_ERR_ARG, "--device: cuda:%u is named twice", gpu[i]);
-		if (rc == OD_OK)
-			rc = open_cuda(&card[i], gpu[i], err);
-	}
+	for (unsigned i = 0; rc == OD_OK && i < n; i++)
+		rc = open_cuda(&card[i], gpu[i], err);
 	if (rc == OD_OK)
 		rc = od_device_cards_new(out, card, n, err);
 	for (unsigned i = 0; rc != OD_OK && i < n; i++)
@@ -112,17 +127,19 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 {
 	const char *what = device != NULL ? "--device" : "$OD_DEVICE";
 	unsigned gpu[OD_MAX_CARDS], n;
+	int rc;
 
 	*out = NULL;
 	device = device != NULL ? device : getenv("OD_DEVICE");
-	if (device == NULL || strcmp(device, "cpu") == 0)
+	device = device != NULL ? device : "cpu";
+	rc = read_name(device, what, gpu, &n, err);
+	if (rc != OD_OK)
+		return rc;
+	if (strcmp(device, "cpu") == 0)
 		return od_device_cpu_new(out, cpu, n_threads, name, err);
 	if (strcmp(device, "far") == 0)
 		return od_device_far_new(out, cpu, n_threads, name, err);
 	if (strcmp(device, "auto") == 0)
 		return open_any(out, cpu, n_threads, name, err);
-	n = gpus_of(device, gpu);
-	if (n > 0)
-		return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
-	return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M, found \"%.64s\"", what, device);
+	return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
 }

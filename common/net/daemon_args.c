@@ -66,7 +66,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 		fputs(about->usage, stdout);
 		od_args_help(stdout, table, n);
 	}
-	return rc;
+	return rc == OD_OK ? od_device_check(a->device, err) : rc;
 }
 
 /* Until the daemon serves, nothing needs an orderly end: what a spool lacks is pulled at the next start. */

@@ -107,7 +107,7 @@ def split_shadows_have_all_precisions():
     p = tool("od-worker", "--pack", pack(), "--device", "cuda:0,1", "--port", 0, ok=False)
     assert "--device cuda:0,1: a worker uses one card: start a worker for each" in p.stderr, p
     p = text("--resident", "--device", "cuda:1,1", ok=False)
-    assert "--device: cuda:1 is named twice" in p.stderr, p
+    assert p.returncode == 2 and "--device: cuda:1 is named twice" in p.stderr, p
     p = text("--resident", "--device", "cuda:0,7", ok=False)
     assert "cuda:7: there are 3 emulated GPUs" in p.stderr, p
 
@@ -300,7 +300,12 @@ def no_plugin_no_gpu():
     assert p.returncode == 1 and "cuda:7: " + no_seventh in p.stderr, p
     for wrong in "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "cuda:0,", "cuda:,1", "cuda,1", "cuda:0,1,2,3,4,5,6,7,8":
         p = text("--resident", "--device", wrong, ok=False)
-        assert "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
+        assert p.returncode == 2 and "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
+    for program, *args in ("od-main", "serve", "--resident"), ("od-shadow", "--port", 0), ("od-worker", "--port", 0):  # services: 2 is not tried again
+        p = tool(program, *args, "--pack", pack(), "--device", "cuda:x", ok=False)
+        assert p.returncode == 2 and "--device: expected auto, cpu, cuda, cuda:N or cuda:N,M" in p.stderr, p
+        p = tool(program, *args, "--pack", pack(), "--device", "cuda:1023", ok=False)
+        assert p.returncode == 1 and "cuda:1023: " in p.stderr, p
     os.environ["OD_CUDA_PLUGIN"] = ""  # as if it were not set: the plugin beside the program, if there is one
     p = text("--resident", "--device", "auto")
     assert "computing on " in p.stderr and "another version" not in p.stderr, p
