@@ -17,6 +17,7 @@ from serve_util import Server, stop_servers
 atexit.register(stop_servers)
 STORY = "Once upon a time there was a king who had"
 TOKENS = 24 if EMULATED else 900  # a text ends before a real GPU is lost otherwise
+SEVERAL = "cuda:0,1" if EMULATED else "cuda"  # then one of them is lost
 _files = 0
 
 
@@ -62,9 +63,9 @@ def want():
 
 @test
 def main_says_so_and_ends():
-    for launch in (1, 100, 900) if EMULATED else (0,):
+    for launch, device in ((1, "cuda"), (100, "cuda"), (900, "cuda"), (500, SEVERAL)) if EMULATED else ((0, "cuda"),):
         with doomed(launch) as lose:
-            status, out, err = interrupted(lose, "--resident", "--device", "cuda")
+            status, out, err = interrupted(lose, "--resident", "--device", device)
         assert status == 1 and want().startswith(out.rstrip("\n\ufffd")), (launch, status, out, err)
         assert re.search(r"error: .*cuda:0 ", err) and (not EMULATED or "the GPU is lost" in err), (launch, err)
 
@@ -72,7 +73,7 @@ def main_says_so_and_ends():
 @test
 def a_server_says_so_to_all_and_ends():
     with doomed(3000) as lose:
-        s = Server("--device", "cuda", "--parallel", 4)
+        s = Server("--device", SEVERAL, "--parallel", 4)
     ask = {"prompt": STORY, "max_tokens": 200 if EMULATED else 900, "ignore_eos": True}
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         waiting = [pool.submit(s.ask, "/v1/completions", ask) for _ in range(6)]
@@ -107,7 +108,7 @@ def a_shadow_leaves():
     model = os.path.join(TMP, "lost-shadow.pack")
     tool("od-pack", "deploy/models/talebook", model, "--shadow", "int8")
     with doomed(60) as lose:
-        shadow = Daemon("shadow", "--device", "cuda", pack_dir=model)
+        shadow = Daemon("shadow", "--device", SEVERAL, pack_dir=model)
     worker = Daemon("worker", "--device", "cpu")
     hosts = hosts_file([shadow, worker], "shadow.txt")
     for _ in range(5):  # main does not wait for a shadow: a text may be at its end before the shadow is asked again
