@@ -19,8 +19,14 @@ $(B)/tests/lose_gpu.so: $(B)/pic/tests/lose_gpu.c.o
 	@mkdir -p $(@D)
 	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ -ldl -lpthread
 
+# A driver that a GPU's plugin cannot use.
+$(B)/tests/wrong_driver/libcuda.so.1: $(B)/pic/tests/wrong_driver.c.o
+	@mkdir -p $(@D)
+	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^
+
 .PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
+	$(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
 
 check-source:
 	@tests/check-source.sh

@@ -4,6 +4,7 @@ clusters, give what the reference gives, the bits of the CPUs, and text beside t
 little memory. Expected values are the golden files' own, and the CPUs'."""
 import atexit
 import concurrent.futures
+import ctypes.util
 import json
 import os
 import re
@@ -313,6 +314,34 @@ def no_plugin_no_gpu():
     p = text("--resident", "--device", "cuda", ok=False)
     assert p.returncode == 1 and "is of another version than this program" in p.stderr, p
     os.environ["OD_CUDA_PLUGIN"] = PLUGIN
+
+
+@test
+def a_driver_that_cannot_be_used_is_told():
+    """By the plugin as nvcc makes it, with a driver of tests; and, on most machines without a GPU, with none."""
+    plugin = os.path.join(BIN, "..", "cuda-check", "libod_cuda.so") if EMULATED else PLUGIN  # make check has made it before
+    if not os.path.exists(plugin):
+        raise Skip("nvcc is not installed (CUDA toolkit)")
+    os.environ.update(OD_CUDA_PLUGIN=os.path.abspath(plugin), LD_LIBRARY_PATH=os.path.join(BIN, "..", "tests", "wrong_driver"))
+    try:
+        for driver, told in (("12010 0", "the driver is too old: it supports CUDA 12.1, and this program needs "),
+                             ("99000 100", "this machine has no GPU that CUDA can use"), ("99000 3", "initialization error")):
+            os.environ["OD_DRIVER"] = driver
+            p = text("--resident", "--device", "cuda", ok=False)
+            assert p.returncode == 1 and not p.stdout and "cuda:0: " + told in p.stderr, (driver, p)
+            p = text("--resident", "--device", "auto")
+            assert p.stdout == text("--resident").stdout and "computing on the CPUs: cuda:0: " + told in p.stderr, (driver, p)
+        os.environ["OD_DRIVER"] = "12010 0"
+        p = tool("od-worker", "--pack", pack(), "--port", 0, "--device", "cuda", ok=False)
+        assert p.returncode == 1 and "; update the NVIDIA driver, or build the plugin with an older CUDA toolkit" in p.stderr, p
+        os.environ.pop("LD_LIBRARY_PATH")
+        if EMULATED and ctypes.util.find_library("cuda") is None:
+            p = text("--resident", "--device", "cuda", ok=False)
+            assert p.returncode == 1 and "cuda:0: no NVIDIA driver is installed" in p.stderr, p
+    finally:
+        os.environ["OD_CUDA_PLUGIN"] = PLUGIN
+        os.environ.pop("LD_LIBRARY_PATH", None)
+        os.environ.pop("OD_DRIVER", None)
 
 
 @test

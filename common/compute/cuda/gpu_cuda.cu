@@ -59,7 +59,8 @@ static int no_gpu(struct od_err *err, cudaError_t error, int found, unsigned ind
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: no NVIDIA driver is installed", index);
 	if (error == cudaErrorInsufficientDriver || (driver > 0 && driver < CUDART_VERSION / 1000 * 1000))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
-			       "update the NVIDIA driver", index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+			       "update the NVIDIA driver, or build the plugin with an older CUDA toolkit (12.2 or newer)", index,
+			       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
 	if (error == cudaErrorNoDevice || (error == cudaSuccess && found == 0))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use", index);
 	if (error != cudaSuccess)
