@@ -4,9 +4,10 @@ right, and planes give the bits of plain weights, is checked by the program itse
 import json
 import os
 
-from cluster_util import BIN, pack, run_tests, test, tool
+from cluster_util import BIN, TMP, pack, run_tests, test, tool
 
 os.environ["OD_CUDA_PLUGIN"] = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+PROMPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench", "prompts.jsonl")
 PRODUCTS = ["merge", "merge_shards", "merge_planes", "merge_planes_shards", "linear_bf16", "linear_planes", "linear_int8", "linear_nf4",
             "linear_down_bf16", "linear_down_planes", "experts_wide_bf16", "experts_wide_planes", "experts_fine_bf16",
             "experts_fine_planes"]
@@ -68,6 +69,28 @@ def decoding_is_held_against_the_memory_of_the_gpu():
     assert r["kernels"] == "cuda" and r["memory_reads"] == "copies of the GPU" and r["workers"] == 2 and r["runs_with_other_tokens"] == 0, r
     figure = {f["figure"]: f["median"] for f in r["figures"]}
     assert all(figure[name] > 0 for name in ("cluster", "resident", "memory, read meanwhile", "  weights / memory")), figure
+
+
+@test
+def recall_without_a_cluster_computes_on_the_device_that_it_is_told():
+    """The shadow of BF16 has the bits of main's model: so nothing in a dump depends on the device."""
+    def rows(*args):
+        dump = os.path.join(TMP, "dump.jsonl")
+        tool("od-bench", "recall", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3, "--precision", "bf16", "--threads", 1,
+             "--dump", dump, *args)
+        with open(dump) as f:
+            return f.read()
+
+    os.environ["OD_GPU_KERNELS"] = launched = os.path.join(TMP, "recall-kernels")
+    try:
+        want = rows()
+        assert want and not os.path.exists(launched)
+        assert rows("--device", "cuda") == want and os.path.exists(launched)
+    finally:
+        os.environ.pop("OD_GPU_KERNELS")
+    for device, status, said in ("cuda:9", 1, "cuda:9: there are 3 emulated GPUs"), ("cuda:0,1", 2, "without a cluster it is one card"):
+        p = tool("od-bench", "recall", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3, "--device", device, ok=False)
+        assert p.returncode == status and said in p.stderr, p
 
 
 @test

@@ -422,6 +422,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 	struct recall_run r = {
 		.opt = {
 			.pack = e->pack,
+			.device = e->device,
 			.cpu = e->cpu,
 			.profile = (enum od_profile)(o->engine.profile + 1),
 			.threads = e->threads,

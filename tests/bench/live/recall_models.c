@@ -71,7 +71,7 @@ int recall_models_fit(const struct od_pack *p, const struct od_shadow_choice *wa
 }
 
 int recall_models_open(struct recall_models **out, const struct od_pack *p, const struct recall_configs *configs,
-		       unsigned n_threads, uint64_t extra_bytes, bool progress, struct od_err *err)
+		       const char *device, unsigned n_threads, uint64_t extra_bytes, bool progress, struct od_err *err)
 {
 	struct recall_models *m = calloc(1, sizeof(*m));
 	int rc;
@@ -82,7 +82,9 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 	plan(m, configs);
 	rc = recall_models_fit(p, m->choice, m->n, extra_bytes, "try fewer precisions at a time, or fewer --threads", err);
 	if (rc == OD_OK)
-		rc = od_device_open(&m->device, NULL, OD_CPU_AUTO, 1, "od-recall", err);
+		rc = od_device_open(&m->device, device, OD_CPU_AUTO, 1, "od-recall", err);
+	if (rc == OD_OK && od_device_cards(m->device) > 1)
+		rc = od_fail(err, OD_ERR_ARG, "--device: without a cluster it is one card, found %s", od_device_name(m->device));
 	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
 		rc = od_shadow_load(&m->store[i], p, m->device, &m->choice[i], n_threads, progress ? show_progress : NULL,
 				    &m->choice[i], err);

@@ -1,6 +1,6 @@
-/* recall_models.h - the weights of the true model and of its quantised copies, in this process's memory.
+/* recall_models.h - the weights of the true model and of its quantised copies, in this process's memory, or its GPU's.
  *
- * The weights are on a CPU device of their own that never computes; each thread has its own device and uses these weights
+ * The weights are on a device of their own that never computes; each thread has its own device and uses these weights
  * (cpu_device.h).
  * Thread: immutable once open. Owner: recall_models_open's caller; the pack is borrowed. */
 #ifndef OD_BENCH_RECALL_MODELS_H
@@ -18,8 +18,8 @@ OD_MUST_CHECK int recall_models_fit(const struct od_pack *p, const struct od_sha
 
 /* Loads the pack's own weights and each precision that a configuration names, if they fit together with extra_bytes. */
 OD_MUST_CHECK int recall_models_open(struct recall_models **out, const struct od_pack *p,
-				     const struct recall_configs *configs, unsigned n_threads, uint64_t extra_bytes,
-				     bool progress, struct od_err *err);
+				     const struct recall_configs *configs, const char *device, unsigned n_threads,
+				     uint64_t extra_bytes, bool progress, struct od_err *err);
 void recall_models_close(struct recall_models *m); /* NULL ok */
 
 /* The weights of a configuration's shadow; c NULL: the true model's. */

@@ -317,7 +317,7 @@ static void close_hand(struct hand *h, size_t n_configs)
 /* A device each: a device computes for one thread. */
 static int open_device(const struct crew *w, struct od_device **device, struct od_err *err)
 {
-	return od_device_open(device, NULL, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
+	return od_device_open(device, w->run->opt.device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
 }
 
 static int open_recorder(struct hand *h, struct od_err *err)
@@ -511,7 +511,7 @@ int recall_run_open(struct recall_run *r, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_counts(r, err);
 	if (rc == OD_OK)
-		rc = recall_models_open(&r->models, r->pack, r->configs, (unsigned)r->opt.threads, thread_bytes(r),
+		rc = recall_models_open(&r->models, r->pack, r->configs, r->opt.device, (unsigned)r->opt.threads, thread_bytes(r),
 					r->opt.progress, err);
 	if (rc == OD_OK && r->opt.served != NULL)
 		rc = recall_served_init(&r->served, r->opt.served, r->configs, r->prompts->n, od_pack_config(r->pack), err);

@@ -16,6 +16,7 @@
 
 struct recall_run_opts {
 	const char *pack; /* NULL: the default of od_pack_open */
+	const char *device; /* od_device_open's; of one card */
 	int cpu;	  /* enum od_cpu */
 	enum od_profile profile;
 	uint64_t threads, ctx_tokens; /* 0: number of CPUs; the model's context, at most 4096 */
