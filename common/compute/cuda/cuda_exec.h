@@ -11,7 +11,7 @@
 #include "common/compute/device_internal.h"
 
 #define OD_CUDA_MARKS 64u
-#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of attention, of coded matrices and of rounded rows; larger work is cut into pieces */
+#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of rounded rows; of attention and of coded matrices, whose larger work is cut into pieces */
 
 /* A ticket that the host may wait for. */
 struct od_cuda_mark {
