@@ -228,6 +228,11 @@ static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struc
 	return before + (rounds + 1) * sizeof(uint32_t) <= ROUNDED_AT && l->most_tiles * s->rows <= GPU_MAX_GRID_Y;
 }
 
+static float *rounded_rows(const struct od_cuda_device *c)
+{
+	return (float *)(void *)((char *)c->scratch + ROUNDED_AT);
+}
+
 static bool meets_rounded(const struct od_cuda_table *t, bool down)
 {
 	return (t->forms[down] >> GPU_NF4 & 1) != 0;
@@ -238,7 +243,6 @@ struct round {
 	const struct od_cuda_table *table;
 	struct gpu_expert_products products;
 	struct gpu_expert_rows rows;
-	float *rounded;	 /* both products' rows, one after the other */
 	uint32_t n_rows; /* of x */
 	uint32_t most_tiles;
 	unsigned index; /* of the rows of a tile */
@@ -259,9 +263,8 @@ static void multiply(struct round *r, bool down, uint32_t n)
 
 	if (meets_rounded(r->table, down) &&
 	    !od_cuda_round(r->c, down ? r->products.gate : r->products.x, down ? r->products.intermediate : r->products.hidden, n,
-			   r->rounded, ROUNDED_BYTES))
+			   rounded_rows(r->c), ROUNDED_BYTES))
 		return;
-	r->products.rounded = r->rounded;
 	r->products.down = down;
 	r->products.pairs = !down && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
@@ -356,7 +359,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
 				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
 				 .together = pairs_together(half, n, pairs) };
-	struct round r = { .c = c, .rounded = (float *)(void *)((char *)c->scratch + ROUNDED_AT), .n_rows = op->n_rows };
+	struct round r = { .c = c, .n_rows = op->n_rows };
 	struct lists l = { NULL, NULL, 0 };
 
 	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
@@ -385,7 +388,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	r.table = table;
 	r.most_tiles = l.most_tiles;
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .choice = sort.choice,
-						   .fault = c->fault, .x = od_cuda_at(o->x),
+						   .fault = c->fault, .x = od_cuda_at(o->x), .rounded = rounded_rows(c),
 						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
 						   .y = od_cuda_at(o->y), .top_k = o->top_k, .n_experts = o->n_experts, .hidden = o->hidden,
 						   .intermediate = n,

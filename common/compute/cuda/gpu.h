@@ -40,7 +40,6 @@
 
 #define GPU_FN static __device__ __forceinline__
 #define GPU_RESTRICT __restrict__
-#define GPU_CONSTANT static __device__ __constant__
 #define GPU_PRAGMA(x) _Pragma(#x)
 #define GPU_UNROLL GPU_PRAGMA(unroll)
 #define GPU_UNROLL_N(n) GPU_PRAGMA(unroll n)
@@ -338,7 +337,6 @@ typedef float2 gpu_f2;
 
 #define GPU_FN static inline __attribute__((unused))
 #define GPU_RESTRICT restrict
-#define GPU_CONSTANT static
 #define GPU_UNROLL
 #define GPU_UNROLL_N(n)
 #define GPU_NO_UNROLL

@@ -491,7 +491,7 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	/* As many steps as leave registers for all sums; few with what reads their scales. */
-	const unsigned most = form == GPU_NF4 && R > 2 ? 1 : R > 4 || gpu_is_scaled(form) ? 2 : R > 2 ? 4 : steps;
+	const unsigned most = R > 4 || gpu_is_scaled(form) ? 2 : R > 2 ? 4 : steps;
 	const unsigned together = most < steps ? most : steps;
 
 	GPU_NO_UNROLL
@@ -547,8 +547,8 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 
 static_assert(GPU_ROUNDED_COLUMNS == PIECE / (NF4_PIECE / 2) * NF4_PIECE, "a stage of a row is a piece of a rounded one");
 
-/* od_nf4_int8 (quant.h), four values a word, as a sum: a code selects from the half of the values that it is in. Of the other half it gets a
- * value's sign, 0 or -1, for which the values of the high half make up. */
+/* od_nf4_int8 (quant.h), four values a word, as a sum: a code selects from the half of the values that it is in. Of the other half it gets
+ * a value's sign, 0 or -1, for which the values of the high half make up. */
 struct nf4_table {
 	uint32_t low[2], high[2];
 };
@@ -570,8 +570,8 @@ GPU_FN void nf4_bytes(const uint32_t *half, uint32_t codes, uint32_t *of)
 	of[0] = gpu_pick_bytes(first, second, 0x6420), of[1] = gpu_pick_bytes(first, second, 0x7531);
 }
 
-/* A step, of both of its groups or of the first: raw[j] has codes of output j, scale[j] its groups' scales; x[r]: a piece of row r; step: of
- * the piece. */
+/* A step, of both of its groups or of the first: raw[j] has codes of output j, scale[j] its groups' scales; x[r]: a piece of row r; step:
+ * of the piece. */
 GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gpu_raw *raw, const unsigned char *const *x, unsigned step,
 		    const float (*scale)[2], unsigned groups, struct sums *s)
 {
@@ -954,7 +954,6 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
-
 		const size_t row = a->down ? at - a->first : pair[r] / a->top_k;
 
 		set_x(&t, r, form == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :

@@ -87,8 +87,9 @@ struct gpu_product {
 	uint32_t first_block; /* blocks of the products before */
 };
 
-/* Rows that meet NF4, rounded to INT8 (quant.h), in pieces of 256 columns, of which the last has zeros behind the row: in words of four elements
- * of a lane and a group of 64, as their codes lie in a row of NF4, [2 times 128 columns][lanes][2 groups]; then of each group scale / 127. */
+/* Rows that meet NF4, rounded to INT8 (quant.h), in pieces of 256 columns, of which the last has zeros behind the row: in words of four
+ * elements of a lane and a group of 64, as their codes lie in a row of NF4, [2 times 128 columns][lanes][2 groups]; then of each group
+ * scale / 127. */
 #define GPU_ROUND_THREADS 64u
 #define GPU_ROUNDED_COLUMNS 256u
 #define GPU_ROUNDED_BYTES (GPU_ROUNDED_COLUMNS + 4u * (unsigned)sizeof(float))
