@@ -530,6 +530,7 @@ static const char *advise_layers(struct shadow *s, char *text, size_t size)
 		if (od_pack_take_part(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK && need <= s->limit_bytes)
 			snprintf(text, size, ". Layers %u-%u fit without their context: --layers gives this shadow a part, and another "
 				 "shadow of the hosts file the rest", begin, i - 1);
+	(void)!od_pack_take_part(s->pack, begin, end, NULL); /* as it was */
 	return text;
 }
 
@@ -592,6 +593,34 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
+/* The form of experts, and whether there is the memory. */
+static int plan_device(struct shadow *s, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (s->choice.experts == OD_PRECISION_BF16) /* others have one form */
+		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err);
+	if (rc == OD_OK)
+		rc = check_memory(s, err);
+	return rc == OD_OK ? deal_layers(s, err) : rc;
+}
+
+static int open_device(struct shadow *s, struct od_err *err)
+{
+	const enum od_cpu cpu = (enum od_cpu)s->opt.common.cpu;
+	const unsigned threads = (unsigned)s->opt.common.threads;
+	int rc = od_device_open(&s->device, s->opt.common.device, cpu, threads, "od-compute", err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = plan_device(s, err);
+	if (rc == OD_OK)
+		return rc;
+	od_split_fini(&s->model);
+	rc = od_device_fall_back(&s->device, rc, cpu, threads, "od-compute", err);
+	return rc == OD_OK ? plan_device(s, err) : rc;
+}
+
 static void show_progress(void *arg, uint64_t done, uint64_t all)
 {
 	char a[32], b[32];
@@ -620,13 +649,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
-	rc = od_device_open(&s->device, s->opt.common.device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
-	if (rc == OD_OK && s->choice.experts == OD_PRECISION_BF16) /* others have one form */
-		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err);
-	if (rc == OD_OK)
-		rc = check_memory(s, err);
-	if (rc == OD_OK)
-		rc = deal_layers(s, err);
+	rc = open_device(s, err);
 	if (rc != OD_OK)
 		return rc;
 	return od_shadow_load(&s->store, s->pack, s->device, &s->choice, threads,

@@ -402,6 +402,35 @@ static int make_memory(struct worker *w, struct od_err *err)
 	return odw_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
 }
 
+static int use_device(struct worker *w, struct od_err *err)
+{
+	int rc = od_pack_choose_form(w->pack, w->device, OD_FORM_OF_SLOTS, w->opt.form, &w->form, err);
+
+	return rc == OD_OK ? make_memory(w, err) : rc;
+}
+
+static void free_memory(struct worker *w)
+{
+	odw_cache_free(w->cache);
+	odw_bufs_free(w->bufs);
+	free(w->cached);
+	w->cache = NULL;
+	w->bufs = NULL;
+	w->cached = NULL;
+}
+
+/* The form of experts in slots, and the slots, on the CPUs if --device auto finds no room on a GPU. */
+static int choose_device(struct worker *w, struct od_err *err)
+{
+	int rc = use_device(w, err);
+
+	if (rc == OD_OK)
+		return rc;
+	free_memory(w);
+	rc = od_device_fall_back(&w->device, rc, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	return rc == OD_OK ? use_device(w, err) : rc;
+}
+
 static uint64_t load_time_ns(const struct worker *w)
 {
 	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
@@ -461,7 +490,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 					  .n_readers = (unsigned)w->opt.read_threads,
 					  .n_inflaters = (unsigned)w->opt.load_threads,
 					  .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
-	int rc = make_memory(w, err);
+	int rc = choose_device(w, err);
 
 	opts.n_slots = w->memory.n_slots;
 	opts.bufs = w->bufs;
@@ -640,9 +669,6 @@ static int open_worker(struct worker *w, struct od_err *err)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_pack_choose_form(w->pack, w->device, OD_FORM_OF_SLOTS, w->opt.form, &w->form, err);
-	if (rc != OD_OK)
-		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
 	       w->cfg->family->name, w->cfg->n_moe, w->cfg->n_experts,
 	       od_format_bytes(od_pack_expert_stored_bytes(w->pack), bytes, sizeof(bytes)));
@@ -662,13 +688,11 @@ static void close_worker(struct worker *w)
 	odw_engine_free(w->engine);
 	odw_puller_stop(w->puller);
 	odw_schedule_free(w->schedule);
-	odw_cache_free(w->cache);
-	odw_bufs_free(w->bufs);
+	free_memory(w);
 	od_device_free(w->device);
 	od_pack_close(w->pack);
 	od_keys_free(w->keys);
 	free(w->holds);
-	free(w->cached);
 }
 
 int main(int argc, char **argv)

@@ -40,6 +40,7 @@ struct od_device {
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
 	bool likes_planes, tries_planes;
 	bool maps, shares; /* shares: also where it maps */
+	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */
 	uint64_t own_bytes;    /* that it takes for itself */
 	uint64_t used_bytes;   /* of its memory, before this process took any: its context, and other programs */

@@ -116,6 +116,7 @@ static int open_any(struct od_device **out, enum od_cpu cpu, unsigned n_threads,
 
 	if (open_cuda(out, 0, &why) == OD_OK) {
 		od_log(OD_LOG_INFO, "computing on %s", od_device_name(*out));
+		(*out)->is_auto = true;
 		return OD_OK;
 	}
 	od_log(OD_LOG_INFO, "computing on the CPUs: %s", why.msg);
@@ -142,4 +143,14 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 	if (strcmp(device, "auto") == 0)
 		return open_any(out, cpu, n_threads, name, err);
 	return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
+}
+
+int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
+{
+	if (rc != OD_ERR_NOMEM || !(*d)->is_auto || !od_device_has_memory(*d))
+		return rc;
+	od_log(OD_LOG_WARN, "computing on the CPUs instead of %s: %s", od_device_name(*d), err->msg);
+	od_device_free(*d);
+	*d = NULL;
+	return od_device_cpu_new(d, cpu, n_threads, name, err);
 }

@@ -397,6 +397,31 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);
 }
 
+/* The form of experts, and how its memory is used. */
+static int plan_device(struct odm_engine *e, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (e->opts.mode == ODM_RESIDENT || e->opts.form != OD_FORM_AUTO) /* else workers choose */
+		rc = od_pack_choose_form(e->pack, e->device, OD_FORM_OF_LAYERS, e->opts.form, &e->form, err);
+	return rc == OD_OK ? choose_memory(e, err) : rc;
+}
+
+static int open_device(struct odm_engine *e, struct od_err *err)
+{
+	const enum od_cpu cpu = (enum od_cpu)e->opts.cpu;
+	const unsigned threads = (unsigned)e->opts.threads;
+	int rc = od_device_open(&e->device, e->opts.device, cpu, threads, "od-compute", err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = plan_device(e, err);
+	if (rc == OD_OK)
+		return rc;
+	rc = od_device_fall_back(&e->device, rc, cpu, threads, "od-compute", err);
+	return rc == OD_OK ? plan_device(e, err) : rc;
+}
+
 static int open_all(struct odm_engine *e, struct od_err *err)
 {
 	int rc;
@@ -412,14 +437,10 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->keys, &e->hosts, err);
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
-	if (rc == OD_OK)
-		rc = od_device_open(&e->device, e->opts.device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
-	if (rc == OD_OK && (e->opts.mode == ODM_RESIDENT || e->opts.form != OD_FORM_AUTO)) /* else workers choose */
-		rc = od_pack_choose_form(e->pack, e->device, OD_FORM_OF_LAYERS, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
 	check_cache(e);
-	rc = choose_memory(e, err);
+	rc = open_device(e, err);
 	if (rc != OD_OK)
 		return rc;
 	if (od_pack_tokenizer_path(e->pack) != NULL) {

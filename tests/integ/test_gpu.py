@@ -376,6 +376,37 @@ def too_little_memory_is_told():
 
 @test
 @emulated
+def auto_computes_on_the_cpus_if_the_gpu_has_too_little_memory():
+    want = text("--resident", "--cpu", "scalar").stdout
+    instead = "computing on the CPUs instead of cuda:0 emulated GPU: "
+    try:
+        os.environ["OD_GPU_BYTES"] = str(10 << 20)  # too little for the device itself
+        p = text("--resident", "--device", "auto")
+        assert p.stdout == want and "computing on the CPUs: cuda:0 emulated GPU: too little memory" in p.stderr, p
+        os.environ["OD_GPU_BYTES"] = str(30 << 20)
+        p = text("--resident", "--device", "auto")
+        assert p.stdout == want and instead in p.stderr and " MiB are available" in p.stderr, p
+        shadow, worker = Daemon("shadow", "--device", "auto"), Daemon("worker", "--device", "auto", "--slots", 64)
+        assert instead + "the int8 model of " in shadow.text(), shadow.text()
+        assert instead + "64 slots do not fit" in worker.text() and "64 slots of " in worker.text(), worker.text()
+        hosts = hosts_file([shadow, worker])
+        os.environ.pop("OD_GPU_BYTES")
+        assert text("--workers", hosts).stdout == want
+        shadow.kill()
+        worker.kill()
+        os.environ["OD_GPU_BYTES"] = str(17 << 20)  # main's layers do not fit; which of the children fit, does not matter
+        p = text("--local", 2, "--device", "auto")
+        assert p.stdout == want and instead in p.stderr, p
+        os.environ["OD_GPU_HOST_UNIFIED"] = "1"  # the CPUs have no more
+        p = text("--resident", "--device", "auto", ok=False)
+        assert p.returncode == 1 and instead not in p.stderr and "cuda:0 emulated GPU" in p.stderr, p
+    finally:
+        os.environ.pop("OD_GPU_BYTES", None)
+        os.environ.pop("OD_GPU_HOST_UNIFIED", None)
+
+
+@test
+@emulated
 def a_worker_has_as_many_slots_as_the_gpu_has_room_for():
     want = text("--resident", "--cpu", "scalar").stdout
     seen = []
