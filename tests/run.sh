@@ -119,8 +119,8 @@ start_on_gpu() { # plugin [what it is]
 	for t in device expert_form loader_cache; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
-	for t in $on_gpu; do # what sanitizers run has all kernels, too
-		case $t in ops*) start "gpu sample unit:$t" env OD_GPU_KERNELS="$work/kernels-sample" tests/gpu_sample.sh "$B/tests/test_$t" ;; esac
+	for t in ops ops_delta; do
+		start "gpu sample unit:$t" tests/gpu_sample.sh "$B/tests/test_$t"
 	done
 }
 
