@@ -66,7 +66,7 @@ $(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
 NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null))
 CUDA_NEWEST := $(if $(NVCC),$(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
 CUDA_ARCHS ?= 75 80 86 87 89 90 $(CUDA_NEWEST)
-CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu),yes)
+CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/nvgpu),yes)
 # Copies to shared memory that a thread need not wait for begin with 80, kernels that start early with 90 (gpu.h): so there is PTX for 75,
 # for 80 and for 90. The newest of them is in the plugin, for the driver of a still newer GPU to compile.
 empty :=

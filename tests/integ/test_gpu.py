@@ -325,7 +325,8 @@ def a_driver_that_cannot_be_used_is_told():
     os.environ.update(OD_CUDA_PLUGIN=os.path.abspath(plugin), LD_LIBRARY_PATH=os.path.join(BIN, "..", "tests", "wrong_driver"))
     try:
         for driver, told in (("12010 0", "the driver is too old: it supports CUDA 12.1, and this program needs "),
-                             ("99000 100", "this machine has no GPU that CUDA can use"), ("99000 3", "initialization error")):
+                             ("99000 100", "this machine has no GPU that CUDA can use, or"),
+                             ("99000 801", "this machine has no GPU that CUDA can use, or"), ("99000 3", "initialization error")):
             os.environ["OD_DRIVER"] = driver
             p = text("--resident", "--device", "cuda", ok=False)
             assert p.returncode == 1 and not p.stdout and "cuda:0: " + told in p.stderr, (driver, p)

@@ -61,8 +61,10 @@ static int no_gpu(struct od_err *err, cudaError_t error, int found, unsigned ind
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
 			       "update the NVIDIA driver, or build the plugin with an older CUDA toolkit (12.2 or newer)", index,
 			       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
-	if (error == cudaErrorNoDevice || (error == cudaSuccess && found == 0))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use", index);
+	/* A Jetson's driver says "not supported" to a user who may not open its device files. */
+	if (error == cudaErrorNoDevice || error == cudaErrorNotSupported || (error == cudaSuccess && found == 0))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use, or its device files are closed to "
+			       "this user (a service needs gpu.conf: README, \"As services\")", index);
 	if (error != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: %s", index, cudaGetErrorString(error));
 	return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there is no such GPU; expected cuda:0%s%.0d", index, found > 1 ? " to cuda:" : "",
