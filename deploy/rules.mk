@@ -33,6 +33,7 @@ install: programs
 	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
 	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots
 	install -m 755 deploy/systemd/restart-delay $(LIBDIR)/od-moe
+	install -m 644 deploy/systemd/gpu.conf $(LIBDIR)/od-moe
 	install -m 644 deploy/systemd/od-moe.sysusers $(LIBDIR)/sysusers.d/od-moe.conf
 	@for s in $(SERVICES); do \
 		echo "unit $(LIBDIR)/systemd/system/$$s.service, options $(CONFDIR)/$$s.conf"; \

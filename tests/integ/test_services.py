@@ -420,6 +420,7 @@ def make_install_puts_units_and_keeps_what_was_edited():
         with open(f"{root}/etc/od-moe/{u}.conf") as f:
             assert re.search(r'^OD_ARGS="--\w', f.read(), re.M)
     assert os.access(f"{root}/opt/od/lib/od-moe/restart-delay", os.X_OK)
+    assert stat.S_IMODE(os.stat(f"{root}/opt/od/lib/od-moe/gpu.conf").st_mode) == 0o644
     with open(f"{root}/opt/od/lib/sysusers.d/od-moe.conf") as f:
         assert re.search("^u od-moe ", f.read(), re.M)
     with open(f"{root}/etc/od-moe/od-worker.conf", "w") as f:
@@ -556,11 +557,18 @@ def booted(b):
     assert p.stdout == text, (p.stdout, p.stderr)
     for u in ("od-main", "od-worker", "od-shadow"):
         stops(b, u)
-    # A server whose GPU is lost is started again, and serves.
+    # A server whose GPU is lost is started again, and serves. Its sandbox is that of README, "As services".
+    assert b.run("install", "-D", "-m", "644", "/usr/local/lib/od-moe/gpu.conf",
+                 "/etc/systemd/system/od-main.service.d/gpu.conf").returncode == 0
     b.run("sh", "-c", f"mkdir /run/systemd/system/od-main.service.d && printf '[Service]\nEnvironment=OD_CUDA_PLUGIN={GPU_THERE} "
-          "OD_GPU_FAIL_AT=3000\n' >/run/systemd/system/od-main.service.d/gpu.conf && "
+          "OD_GPU_FAIL_AT=3000\n' >/run/systemd/system/od-main.service.d/emulated.conf && "
           """echo 'OD_ARGS="--resident --device cuda"' >/etc/od-moe/od-main.conf && systemctl daemon-reload""")
     assert b.systemctl("start", "od-main").returncode == 0
+    opened = b.show("od-main", "PrivateDevices", "DeviceAllow", "MemoryDenyWriteExecute", "NoNewPrivileges")
+    assert opened == {"PrivateDevices": "no", "DeviceAllow": "char-* rwm", "MemoryDenyWriteExecute": "no", "NoNewPrivileges": "yes"}, opened
+    groups = b.run("grep", "^Groups:", f"/proc/{b.show('od-main', 'MainPID')['MainPID']}/status").stdout.split()
+    for g in "video", "render":
+        assert b.run("getent", "group", g).stdout.split(":")[2] in groups, (g, groups)
     p = b.run("python3", "-c", HTTP, json.dumps({"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True}))
     assert "HTTP Error 500" in p.stderr, p
     wait_for_restart(b, "od-main")
