@@ -221,3 +221,53 @@ int od_json_f64_or(const json_t *obj, const char *key, double min, double max, d
 	*out = fallback;
 	return od_json_has(obj, key) ? od_json_f64(obj, key, min, max, out, where, err) : OD_OK;
 }
+
+#if JANSSON_VERSION_HEX >= 0x020e00
+json_t *od_json_getn(const json_t *obj, const char *key, size_t len)
+{
+	return json_object_getn(obj, key, len);
+}
+
+bool od_json_setn(json_t *obj, const char *key, size_t len, json_t *value)
+{
+	return json_object_setn_new(obj, key, len, value) == 0;
+}
+
+size_t od_json_key_len(void *iter)
+{
+	return json_object_iter_key_len(iter);
+}
+#else
+/* NULL: it has a NUL inside, or there is no memory. */
+static char *key_text(const char *key, size_t len)
+{
+	return memchr(key, '\0', len) == NULL ? strndup(key, len) : NULL;
+}
+
+json_t *od_json_getn(const json_t *obj, const char *key, size_t len)
+{
+	char *text = key_text(key, len);
+	json_t *v = text != NULL ? json_object_get(obj, text) : NULL;
+
+	free(text);
+	return v;
+}
+
+bool od_json_setn(json_t *obj, const char *key, size_t len, json_t *value)
+{
+	char *text = key_text(key, len);
+	int rc = -1;
+
+	if (text != NULL)
+		rc = json_object_set_new(obj, text, value);
+	else
+		json_decref(value);
+	free(text);
+	return rc == 0;
+}
+
+size_t od_json_key_len(void *iter)
+{
+	return strlen(json_object_iter_key(iter));
+}
+#endif

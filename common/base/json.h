@@ -46,4 +46,10 @@ OD_MUST_CHECK int od_json_f64_or(const json_t *obj, const char *key, double min,
 /* True when the field exists and is not null. */
 bool od_json_has(const json_t *obj, const char *key);
 
+/* Keys of any text, [len] bytes of UTF-8. jansson before 2.14 (Ubuntu 22.04 has 2.13) ends keys at a NUL: there a key with one inside is
+ * never found, and cannot be set. setn takes the reference to value, whatever it returns. */
+json_t *od_json_getn(const json_t *obj, const char *key, size_t len);
+OD_MUST_CHECK bool od_json_setn(json_t *obj, const char *key, size_t len, json_t *value);
+size_t od_json_key_len(void *iter); /* of json_object_iter */
+
 #endif

@@ -1,5 +1,6 @@
 #include "main-node/chat/call_args.h"
 
+#include "common/base/json.h"
 #include "main-node/chat/gemma_args.h"
 
 #include <stdlib.h>
@@ -101,7 +102,7 @@ static unsigned param_types(const json_t *function, const char *key, size_t len)
 {
 	const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
 
-	return schema_types(json_object_getn(properties, key, len), 0);
+	return schema_types(od_json_getn(properties, key, len), 0);
 }
 
 /* ---- Values of XML parameters ---- */

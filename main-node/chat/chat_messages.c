@@ -1,5 +1,6 @@
 #include "main-node/chat/chat_messages.h"
 
+#include "common/base/json.h"
 #include "main-node/chat/gemma_args.h"
 
 #include <stdint.h>
@@ -100,7 +101,7 @@ static json_t *values_of(const struct odm_chat_form *form, struct odm_slice args
 			value = json_string(spelling);
 		else
 			value = json_stringn(m.value.text, m.value.len);
-		if (key == NULL || json_object_setn_new(object, json_string_value(key), json_string_length(key), value) != 0) {
+		if (key == NULL || !od_json_setn(object, json_string_value(key), json_string_length(key), value)) {
 			json_decref(object);
 			object = NULL;
 		}
@@ -198,9 +199,9 @@ static int note_name(struct build *b, const json_t *call, json_t *name)
 	const char *key = json_string_value(id);
 	const size_t len = json_string_length(id);
 
-	if (key == NULL || json_object_getn(b->names, key, len) != NULL)
+	if (key == NULL || od_json_getn(b->names, key, len) != NULL)
 		return OD_OK;
-	return json_object_setn(b->names, key, len, name) == 0 ? OD_OK : no_memory(b);
+	return od_json_setn(b->names, key, len, json_incref(name)) ? OD_OK : no_memory(b);
 }
 
 /* Templates may write the whole object, and clients sort its fields in their own way. The new one in *function. */
@@ -361,7 +362,7 @@ static int read_tool(struct build *b, json_t *message)
 	int rc = b->form->short_ids ? shorten_id(b, message, "tool_call_id") : OD_OK;
 
 	id = json_object_get(message, "tool_call_id");
-	name = json_is_string(id) ? json_object_getn(b->names, json_string_value(id), json_string_length(id)) : NULL;
+	name = json_is_string(id) ? od_json_getn(b->names, json_string_value(id), json_string_length(id)) : NULL;
 	if (rc != OD_OK || name == NULL || b->form->name_is_role || json_object_get(message, "name") != NULL)
 		return rc;
 	return set(b, message, "name", json_incref(name));

@@ -1,5 +1,6 @@
 #include "main-node/serve/token_text.h"
 
+#include "common/base/json.h"
 #include "common/base/strbuf.h"
 #include "main-node/serve/utf8_text.h"
 
@@ -63,8 +64,8 @@ static void put(json_t *top, const struct od_tokenizer *t, int32_t token, double
 	size_t shown;
 	json_t *text = token_json(t, token, &shown);
 
-	if (text != NULL && json_object_getn(top, json_string_value(text), json_string_length(text)) == NULL)
-		json_object_setn_new_nocheck(top, json_string_value(text), json_string_length(text), json_real(logprob));
+	if (text != NULL && od_json_getn(top, json_string_value(text), json_string_length(text)) == NULL)
+		(void)!od_json_setn(top, json_string_value(text), json_string_length(text), json_real(logprob));
 	json_decref(text);
 }
 

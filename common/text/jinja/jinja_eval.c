@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/json.h"
 #include "common/text/jinja/jinja_show.h"
 
 #define OPERATIONS ((uint64_t)20000000)
@@ -237,7 +238,7 @@ static void find_globals(struct jinja_run *r, const json_t *vars)
 	r->globals = jinja_alloc_array(&r->job, r->t->n_names, sizeof(*r->globals));
 	for (size_t i = 0; i < r->t->n_names; i++) {
 		const struct jinja_str *name = r->t->names[i].s;
-		const json_t *given = json_object_getn(vars, name->p, name->len);
+		const json_t *given = od_json_getn(vars, name->p, name->len);
 		const struct jinja_function *f = jinja_find_global(name);
 
 		if (given != NULL)

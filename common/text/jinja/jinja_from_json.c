@@ -1,5 +1,7 @@
 #include "common/text/jinja/jinja_eval.h"
 
+#include "common/base/json.h"
+
 /* Strings stay where they are: the caller keeps its JSON while it renders. */
 static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 {
@@ -29,7 +31,7 @@ static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 	for (void *it = json_object_iter((json_t *)v); it != NULL; it = json_object_iter_next((json_t *)v, it)) {
 		key = json_object_iter_key(it);
 		item = json_object_iter_value(it);
-		jinja_dict_set(j, d, jinja_of_str(jinja_str_borrow(j, key, json_object_iter_key_len(it))),
+		jinja_dict_set(j, d, jinja_of_str(jinja_str_borrow(j, key, od_json_key_len(it))),
 			       jinja_from_json(j, item));
 	}
 	return jinja_of_dict(d);
