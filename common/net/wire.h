@@ -14,6 +14,10 @@
 #include "common/base/status.h"
 #include "proto/od.pb-c.h"
 
+#if PROTOBUF_C_VERSION_NUMBER < 1004000 /* as in Ubuntu 22.04 */
+#define _OD__HEADER__BODY__CASE_IS_INT_SIZE _OD__HEADER__BODY_IS_INT_SIZE
+#endif
+
 #define OD_PROTOCOL_VERSION 4
 #define OD_MAX_FRAMES 3			  /* header and two tensors */
 #define OD_MAX_REQUESTS_BYTES 1024 /* of RUN.requests with its end; longer lists are cut */

@@ -12,6 +12,11 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are little-endian and so is this code");
 
 #define ZSTD_CUT_BYTES 16 /* what another block may cost */
+#if ZSTD_VERSION_NUMBER >= 10500
+#define CODES_LITERALS ZSTD_ps_enable
+#else /* as in Ubuntu 22.04 */
+#define CODES_LITERALS ZSTD_lcm_huffman
+#endif
 
 const char *const od_codec_names[] = { "raw", "zstd", "lz4", "planes", NULL };
 
@@ -115,7 +120,7 @@ static int set_literals_only(ZSTD_CCtx *ctx, struct od_err *err)
 		{ ZSTD_c_compressionLevel, 1 },
 		{ ZSTD_c_strategy, ZSTD_fast },
 		{ ZSTD_c_targetLength, ZSTD_TARGETLENGTH_MAX },
-		{ ZSTD_c_literalCompressionMode, ZSTD_ps_enable },
+		{ ZSTD_c_literalCompressionMode, CODES_LITERALS },
 		{ ZSTD_c_windowLog, 23 }, /* at least the largest shard; zstd lowers it to what the input needs */
 		{ ZSTD_c_contentSizeFlag, 1 },
 		{ ZSTD_c_checksumFlag, 0 }, /* chunks have their own */

@@ -85,7 +85,11 @@ static bool add_headers(struct odm_chat_client *c, const char *api_key)
 
 static void set_options(struct odm_chat_client *c, const char *ca_file)
 {
+#if LIBCURL_VERSION_NUM >= 0x075500
 	curl_easy_setopt(c->easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else /* as in Ubuntu 22.04 */
+	curl_easy_setopt(c->easy, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
+#endif
 	curl_easy_setopt(c->easy, CURLOPT_PROXY, "");
 	curl_easy_setopt(c->easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1); /* so that to stop an answer is to close */
 	curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, c->headers);
