@@ -23,9 +23,28 @@ struct tok_regex {
 
 /* ---- rewriting ---- */
 
+#if PCRE2_MAJOR == 10 && PCRE2_MINOR < 40 /* as in Ubuntu 22.04 */
+/* A bare name is the script alone. There are no properties but categories: patterns that name others are refused. */
+#define SCRIPT ""
+#define SPACE_IN_CLASS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define OTHER_IN_CLASS \
+	"\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}" \
+	"\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
+#define SPACE "[" SPACE_IN_CLASS "]"
+#define OTHER "[" OTHER_IN_CLASS "]"
+#define ALPHABETIC "\\p{L}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}" /* but marks */
+#else
+#define SCRIPT "sc:"
+#define SPACE "\\p{White_Space}"
+#define OTHER "\\P{White_Space}"
+#define SPACE_IN_CLASS SPACE
+#define OTHER_IN_CLASS OTHER
+#define ALPHABETIC "\\p{Alphabetic}"
+#endif
+
 /* Oniguruma's \w in a class and on its own, found by asking it for every code point: on its own it also takes
  * the superscripts and fractions of Latin-1. */
-#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_IN_CLASS ALPHABETIC "\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 struct rewrite {
@@ -88,7 +107,7 @@ static int rewrite_property(struct rewrite *r)
 		{"Upper", "Uppercase"}, {"Uppercase", "Uppercase"}, {"Lower", "Lowercase"}, {"Lowercase", "Lowercase"},
 		{"Digit", "Nd"}, {"Space", "White_Space"}, {"White_Space", "White_Space"}, {"Cntrl", "Cc"},
 	};
-	const char *end, *name, *prefix = "sc:";
+	const char *end, *name, *prefix = SCRIPT;
 	char buf[64];
 	size_t n;
 	int rc;
@@ -160,9 +179,9 @@ static int rewrite_escape(struct rewrite *r, bool in_class)
 	if (c == 'x' || c == 'u')
 		return rewrite_code_point(r);
 	if (c == 's')
-		as = "\\p{White_Space}";
+		as = in_class ? SPACE_IN_CLASS : SPACE;
 	else if (c == 'S')
-		as = "\\P{White_Space}";
+		as = in_class ? OTHER_IN_CLASS : OTHER;
 	else if (c == 'w')
 		as = in_class ? WORD_IN_CLASS : "[" WORD "]";
 	else if (c == 'W' && !in_class)
@@ -195,7 +214,7 @@ static int rewrite_posix(struct rewrite *r)
 {
 	static const char *const sets[][2] = {
 		{"[:alpha:]", "\\p{Alphabetic}"}, {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
-		{"[:punct:]", "\\p{P}\\p{S}"}, {"[:space:]", "\\p{White_Space}"}, {"[:upper:]", "\\p{Uppercase}"},
+		{"[:punct:]", "\\p{P}\\p{S}"}, {"[:space:]", SPACE_IN_CLASS}, {"[:upper:]", "\\p{Uppercase}"},
 		{"[:lower:]", "\\p{Lowercase}"}, {"[:digit:]", "\\p{Nd}"}, {"[:cntrl:]", "\\p{Cc}"},
 		{"[:blank:]", "\\p{Zs}\\t"}, {"[:xdigit:]", "0-9A-Fa-f"},
 	};
