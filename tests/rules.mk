@@ -145,6 +145,11 @@ gpu-check:
 check-arm64: deps
 	@tests/check-arm64.sh
 
+# With libraries that are as old as those of Jetsons. As root.
+.PHONY: check-debian11
+check-debian11:
+	@tests/check-debian11.sh
+
 # Every cluster shape, faults at 100 random moments, and a few faults of a network: minutes, not seconds.
 .PHONY: soak
 soak: programs
