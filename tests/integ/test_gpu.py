@@ -409,14 +409,15 @@ def auto_computes_on_the_cpus_if_the_gpu_has_too_little_memory():
 @test
 @emulated
 def a_worker_has_as_many_slots_as_the_gpu_has_room_for():
-    want = text("--resident", "--cpu", "scalar").stdout
+    short = "--prompt", "Once upon", "--max-tokens", 3
+    want = text("--resident", "--cpu", "scalar", *short).stdout
     seen = []
     for mib, args in (28, ()), (30, ()), (40, ()), (40, ("--cache-mib", 10)), (30, ("--cache-mib", 100)), (200, ()):
         for form in "bf16", "planes":
             os.environ["OD_GPU_BYTES"] = str(mib << 20)
             worker = Daemon("worker", "--device", "cuda", "--resident-form", form, *args)
             os.environ.pop("OD_GPU_BYTES")
-            assert text("--workers", hosts_file([worker]), "--prefill-rows", 1).stdout == want
+            assert text("--workers", hosts_file([worker]), "--prefill-rows", 1, *short).stdout == want
             seen.append(int(re.search(r"(\d+) slots? of ", worker.text())[1]))
             assert " level=error " not in worker.text(), worker.text()
             worker.kill()
