@@ -48,8 +48,8 @@ OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enu
 				 struct od_err *err);
 OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err); /* OD_ERR_ARG: --device can have no such name; NULL ok */
 /* Where "auto" has chosen a GPU whose own memory is too small for what is to be computed (rc: OD_ERR_NOMEM, with err), opens the CPUs in its
- * place, logs that, and returns OD_OK: the caller tries again. Else returns rc. All buffers of *d have been freed. *d is NULL only if the
- * CPUs cannot be opened. */
+ * place, with the GPU's kernel class unless cpu names another, logs that, and returns OD_OK: the caller tries again. Else returns rc. All
+ * buffers of *d have been freed. *d is NULL only if the CPUs cannot be opened. */
 OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err);
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */

@@ -110,16 +110,33 @@ static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, s
 	return rc;
 }
 
+/* With the kernel class of GPUs, if none is asked for: other processes of the cluster may have found room on the same GPU. */
+static int open_cpus_instead(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
+{
+	const struct od_backend *best;
+	int rc = od_backend_cpu(&best, cpu, OD_PROFILE_BF16, err);
+
+	*out = NULL;
+	if (rc != OD_OK)
+		return rc;
+	if (cpu == OD_CPU_AUTO && strcmp(best->kernel_class, OD_CLASS_FMA16) != 0)
+		cpu = OD_CPU_AVX512; /* all that OD_CPU_AVX512_BF16 has, but the class */
+	return od_device_cpu_new(out, cpu, n_threads, name, err);
+}
+
 static int open_any(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
 {
 	struct od_err why;
+	const int rc = open_cuda(out, 0, &why);
 
-	if (open_cuda(out, 0, &why) == OD_OK) {
+	if (rc == OD_OK) {
 		od_log(OD_LOG_INFO, "computing on %s", od_device_name(*out));
 		(*out)->is_auto = true;
 		return OD_OK;
 	}
 	od_log(OD_LOG_INFO, "computing on the CPUs: %s", why.msg);
+	if (rc == OD_ERR_NOMEM)
+		return open_cpus_instead(out, cpu, n_threads, name, err);
 	return od_device_cpu_new(out, cpu, n_threads, name, err);
 }
 
@@ -151,6 +168,5 @@ int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned 
 		return rc;
 	od_log(OD_LOG_WARN, "computing on the CPUs instead of %s: %s", od_device_name(*d), err->msg);
 	od_device_free(*d);
-	*d = NULL;
-	return od_device_cpu_new(d, cpu, n_threads, name, err);
+	return open_cpus_instead(d, cpu, n_threads, name, err);
 }

@@ -398,6 +398,13 @@ def auto_computes_on_the_cpus_if_the_gpu_has_too_little_memory():
         os.environ["OD_GPU_BYTES"] = str(17 << 20)  # main's layers do not fit; which of the children fit, does not matter
         p = text("--local", 2, "--device", "auto")
         assert p.stdout == want and instead in p.stderr, p
+        # The CPUs' own kernels of bf16 may be of another class than those of a process that has room on the GPU.
+        bf16 = text("--resident", "--profile", "bf16", "--cpu", "scalar").stdout
+        for mib in 19, 40:  # room for workers; for main, too
+            os.environ["OD_GPU_BYTES"] = str(mib << 20)
+            p = text("--local", 2, "--device", "auto", "--profile", "bf16")
+            assert p.stdout == bf16 and instead in p.stderr, (mib, p)
+        os.environ["OD_GPU_BYTES"] = str(17 << 20)
         os.environ["OD_GPU_HOST_UNIFIED"] = "1"  # the CPUs have no more
         p = text("--resident", "--device", "auto", ok=False)
         assert p.returncode == 1 and instead not in p.stderr and "cuda:0 emulated GPU" in p.stderr, p
