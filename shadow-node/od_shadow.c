@@ -24,6 +24,7 @@
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
 #define MAX_PACE_MS 60000
+#define MAIN_CTX_TOKENS 4096u	    /* od-main's default context, unless the model's is smaller */
 
 static struct od_daemon_about about = {
 	.role = "shadow",
@@ -605,20 +606,39 @@ static int plan_device(struct shadow *s, struct od_err *err)
 	return rc == OD_OK ? deal_layers(s, err) : rc;
 }
 
+/* Whether there is room for a session, too, if main has its default context: what it needs, it says after the model is loaded. */
+static int check_session(const struct shadow *s, struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(s->pack);
+	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
+						    .max_rows = ODS_MAX_STEP_ROWS },
+				       .ctx_tokens = c->ctx_max < MAIN_CTX_TOKENS ? c->ctx_max : MAIN_CTX_TOKENS,
+				       .max_sequences = 1 };
+	uint64_t ceiling;
+
+	return plan_memory(s, &o, &ceiling, err);
+}
+
 static int open_device(struct shadow *s, struct od_err *err)
 {
 	const enum od_cpu cpu = (enum od_cpu)s->opt.common.cpu;
 	const unsigned threads = (unsigned)s->opt.common.threads;
+	bool model_fits;
 	int rc = od_device_open(&s->device, s->opt.common.device, cpu, threads, "od-compute", err);
 
 	if (rc != OD_OK)
 		return rc;
 	rc = plan_device(s, err);
+	model_fits = rc == OD_OK;
+	if (model_fits)
+		rc = check_session(s, err);
 	if (rc == OD_OK)
 		return rc;
-	od_split_fini(&s->model);
 	rc = od_device_fall_back(&s->device, rc, cpu, threads, "od-compute", err);
-	return rc == OD_OK ? plan_device(s, err) : rc;
+	if (rc != OD_OK) /* no other device: sessions with a smaller context may fit */
+		return model_fits && s->device != NULL ? OD_OK : rc;
+	od_split_fini(&s->model);
+	return plan_device(s, err);
 }
 
 static void show_progress(void *arg, uint64_t done, uint64_t all)
