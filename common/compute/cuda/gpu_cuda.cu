@@ -88,7 +88,8 @@ static int look_at(struct gpu *g, struct od_err *err)
 	if (new_enough && error == cudaSuccess)
 		error = cudaFree(NULL); /* makes the context, and loads the kernels */
 	if (error != cudaSuccess && error != cudaErrorNoKernelImageForDevice)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s", g->index, cudaGetErrorString(error));
+		return od_fail(err, error == cudaErrorMemoryAllocation ? OD_ERR_NOMEM : OD_ERR_UNSUPPORTED, "cuda:%d: %s", g->index,
+			       cudaGetErrorString(error));
 	snprintf(g->about.name, sizeof(g->about.name), "%s", p.name);
 	g->about.major = (unsigned)p.major;
 	g->about.minor = (unsigned)p.minor;
