@@ -623,22 +623,18 @@ static int open_device(struct shadow *s, struct od_err *err)
 {
 	const enum od_cpu cpu = (enum od_cpu)s->opt.common.cpu;
 	const unsigned threads = (unsigned)s->opt.common.threads;
-	bool model_fits;
 	int rc = od_device_open(&s->device, s->opt.common.device, cpu, threads, "od-compute", err);
 
 	if (rc != OD_OK)
 		return rc;
 	rc = plan_device(s, err);
-	model_fits = rc == OD_OK;
-	if (model_fits)
+	if (rc == OD_OK && od_device_can_fall_back(s->device)) /* else sessions with a smaller context may fit */
 		rc = check_session(s, err);
 	if (rc == OD_OK)
 		return rc;
-	rc = od_device_fall_back(&s->device, rc, cpu, threads, "od-compute", err);
-	if (rc != OD_OK) /* no other device: sessions with a smaller context may fit */
-		return model_fits && s->device != NULL ? OD_OK : rc;
 	od_split_fini(&s->model);
-	return plan_device(s, err);
+	rc = od_device_fall_back(&s->device, rc, cpu, threads, "od-compute", err);
+	return rc == OD_OK ? plan_device(s, err) : rc;
 }
 
 static void show_progress(void *arg, uint64_t done, uint64_t all)

@@ -68,10 +68,10 @@ unsigned odw_free_slots(unsigned n, uint64_t free_bytes, uint64_t beside_bytes, 
 static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, uint64_t loads)
 {
 	const uint64_t have = od_device_free_bytes(o->device), cache = o->cache_mib << 20;
-	const uint64_t on_card = od_device_own_bytes(o->device) + ODW_SCRATCH_BYTES + loads;
 
+	p->beside_bytes = ODW_SCRATCH_BYTES + loads;
 	if (o->slots == 0 && od_device_has_memory(o->device))
-		p->n_slots = odw_free_slots(p->n_slots, have, on_card + cache, odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
+		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache, odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
 	else if (o->slots == 0)
 		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;

@@ -26,6 +26,7 @@ struct odw_memory_plan {
 	uint64_t slot_bytes;		      /* of a slot, without the buffers that only a cache needs */
 	struct od_cache_sizes sizes;	      /* of an expert in each cache state */
 	uint64_t need_bytes;		      /* of all of it, by the limit's count */
+	uint64_t beside_bytes;		      /* of a device with memory of its own: what is taken of it beside slots and cache */
 	uint64_t cache_bytes;		      /* budget for cached data outside slots */
 	uint32_t max_pinned;		      /* limit of slots that the cache pins, in addition to n_slots */
 };

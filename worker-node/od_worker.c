@@ -419,11 +419,23 @@ static void free_memory(struct worker *w)
 	w->cached = NULL;
 }
 
+/* Whether a GPU has room for what is made after the slots. */
+static int check_room(const struct worker *w, struct od_err *err)
+{
+	struct od_buf *trial;
+	int rc = od_buf_new(&trial, w->device, w->memory.beside_bytes, "rows and loads, beside the slots", err);
+
+	od_buf_free(trial);
+	return rc;
+}
+
 /* The form of experts in slots, and the slots, on the CPUs if --device auto finds no room on a GPU. */
 static int choose_device(struct worker *w, struct od_err *err)
 {
 	int rc = use_device(w, err);
 
+	if (rc == OD_OK && od_device_can_fall_back(w->device)) /* else it says itself what has no room */
+		rc = check_room(w, err);
 	if (rc == OD_OK)
 		return rc;
 	free_memory(w);

@@ -51,6 +51,7 @@ OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err); /* OD
  * place, with the GPU's kernel class unless cpu names another, logs that, and returns OD_OK: the caller tries again. Else returns rc. All
  * buffers of *d have been freed. *d is NULL only if the CPUs cannot be opened. */
 OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err);
+bool od_device_can_fall_back(const struct od_device *d); /* "auto" has chosen a GPU with memory of its own */
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */

@@ -162,9 +162,14 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 	return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
 }
 
+bool od_device_can_fall_back(const struct od_device *d)
+{
+	return d->is_auto && od_device_has_memory(d);
+}
+
 int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
 {
-	if (rc != OD_ERR_NOMEM || !(*d)->is_auto || !od_device_has_memory(*d))
+	if (rc != OD_ERR_NOMEM || !od_device_can_fall_back(*d))
 		return rc;
 	od_log(OD_LOG_WARN, "computing on the CPUs instead of %s: %s", od_device_name(*d), err->msg);
 	od_device_free(*d);

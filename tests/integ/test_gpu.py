@@ -404,6 +404,11 @@ def auto_computes_on_the_cpus_if_the_gpu_has_too_little_memory():
             os.environ["OD_GPU_BYTES"] = str(mib << 20)
             p = text("--local", 2, "--device", "auto", "--profile", "bf16")
             assert p.stdout == bf16 and instead in p.stderr, (mib, p)
+        os.environ["OD_GPU_BYTES"] = str(22000000)  # there is room for these slots, but not for the threads that load
+        worker = Daemon("worker", "--device", "auto", "--slots", 8)
+        assert instead in worker.text() and "no memory for rows and loads, beside the slots" in worker.text(), worker.text()
+        assert text("--workers", hosts_file([worker])).stdout == want
+        worker.kill()
         os.environ["OD_GPU_BYTES"] = str(120000000)  # the shadow's model fits; a session of it does not
         p = text("--local", 1, "--device", "auto")
         assert p.stdout == want and instead + "ctx_tokens: " in p.stderr, p
