@@ -24,9 +24,10 @@ struct tok_regex {
 /* ---- rewriting ---- */
 
 #if PCRE2_MAJOR == 10 && PCRE2_MINOR < 40 /* as in Ubuntu 22.04 */
-/* A bare name is the script alone. There are no properties but categories: patterns that name others are refused. */
+/* A bare name is the script alone. There are no properties but categories: patterns that name others are refused.
+ * In a class a set ends with a range, so that a hyphen behind it is a hyphen, as behind \p{...}. */
 #define SCRIPT ""
-#define SPACE_IN_CLASS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE_IN_CLASS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{2000}-\\x{200a}"
 #define OTHER_IN_CLASS \
 	"\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}" \
 	"\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
