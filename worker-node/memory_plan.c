@@ -71,7 +71,8 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 
 	p->beside_bytes = ODW_SCRATCH_BYTES + loads;
 	if (o->slots == 0 && od_device_has_memory(o->device))
-		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache, odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
+		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache,
+					    odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
 	else if (o->slots == 0)
 		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
