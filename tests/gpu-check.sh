@@ -12,7 +12,7 @@ skip() { echo "gpu-check: SKIP: $*"; exit 0; }
 if [ -n "${OD_CUDA_PLUGIN:-}" ]; then
 	make --no-print-directory B="$B" -j"$(nproc)" check-build || exit 1
 else
-	compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/nvhost-gpu ] || skip "this machine has no NVIDIA GPU"
+	compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/nvhost-gpu ] || [ -e /dev/nvgpu ] || skip "this machine has no NVIDIA GPU"
 	[ -n "$(command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null)" ] || skip "nvcc is not installed (CUDA toolkit)"
 	make --no-print-directory B="$B" -j"$(nproc)" CUDA=auto check-build || exit 1
 	OD_CUDA_PLUGIN=$PWD/$B/lib/libod_cuda.so
