@@ -24,7 +24,6 @@
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
 #define MAX_PACE_MS 60000
-#define MAIN_CTX_TOKENS 4096u	    /* od-main's default context, unless the model's is smaller */
 
 static struct od_daemon_about about = {
 	.role = "shadow",
@@ -612,8 +611,7 @@ static int check_session(const struct shadow *s, struct od_err *err)
 	const struct od_config *c = od_pack_config(s->pack);
 	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
 						    .max_rows = ODS_MAX_STEP_ROWS },
-				       .ctx_tokens = c->ctx_max < MAIN_CTX_TOKENS ? c->ctx_max : MAIN_CTX_TOKENS,
-				       .max_sequences = 1 };
+				       .ctx_tokens = od_config_default_ctx(c), .max_sequences = 1 };
 	uint64_t ceiling;
 
 	return plan_memory(s, &o, &ceiling, err);

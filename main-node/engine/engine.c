@@ -13,7 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
 #define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
 #define AUTO_CACHE_PART 4
@@ -275,7 +274,7 @@ static int choose_ctx(struct odm_engine *e, struct od_err *err)
 	uint32_t max = e->config->ctx_max;
 
 	if (e->opts.ctx_tokens == 0)
-		e->opts.ctx_tokens = max < DEFAULT_CTX_CAP ? max : DEFAULT_CTX_CAP;
+		e->opts.ctx_tokens = od_config_default_ctx(e->config);
 	if (e->opts.ctx_tokens > max)
 		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu", max,
 			       (unsigned long long)e->opts.ctx_tokens);
