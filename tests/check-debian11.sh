@@ -38,6 +38,7 @@ skips() {
 	done
 }
 
+# $OD_DEVICE: not once more on the other devices.
 # make's own words are for its children, not for the build here. gcc 10 takes sums that are used in part for uninitialized.
 unset MAKEFLAGS MAKELEVEL MFLAGS
 SKIPS=$(skips)

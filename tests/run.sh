@@ -119,7 +119,7 @@ start_on_gpu() { # plugin [what it is]
 	for t in device expert_form loader_cache; do # a GPU without memory of its own
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
-	for t in ops ops_delta; do
+	for t in ops ops_delta; do # sanitizers run a sample of each test, which has to have all of its kernels
 		start "gpu sample unit:$t" tests/gpu_sample.sh "$B/tests/test_$t"
 	done
 }
