@@ -66,8 +66,9 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 	*k = (struct odm_ticket){ .n_open = n, .counts = !beyond };
 	t->n_open += k->counts;
 	for (size_t i = 0; i < n; i++) {
-		struct odm_job *j = odm_job_ref(job[i]);
+		struct odm_job *j = job[i];
 
+		odm_job_hold(j);
 		j->thread = t;
 		j->ticket = k;
 		j->queued = true;
@@ -147,7 +148,7 @@ void odm_job_cancel(struct odm_job *j)
 	(void)od_fail(&err, OD_ERR_CANCELLED, "cancelled");
 	say_failed(j, &err);
 	odm_job_tell_done(j, NULL, &err);
-	odm_job_unref(j);
+	odm_job_let_go(j);
 }
 
 /* ---- What the engine tells ---- */
@@ -238,7 +239,7 @@ static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_r
 		t->opts.ended(t->opts.arg, r, err->code);
 	say_failed(j, err);
 	odm_job_tell_done(j, r, err);
-	odm_job_unref(j);
+	odm_job_let_go(j);
 }
 
 static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
@@ -306,13 +307,15 @@ static void tell_places(struct odm_engine_thread *t)
 	t->places_changed = false;
 	for (size_t i = 0; job != NULL && i < t->n_running; i++)
 		if (!t->running[i]->begun)
-			job[n++] = odm_job_ref(t->running[i]);
+			job[n++] = t->running[i];
 	for (struct odm_job *j = t->first; job != NULL && j != NULL; j = j->next)
-		job[n++] = odm_job_ref(j);
+		job[n++] = j;
+	for (size_t i = 0; i < n; i++)
+		odm_job_hold(job[i]);
 	pthread_mutex_unlock(&t->lock);
 	for (size_t i = 0; i < n; i++) {
 		odm_job_tell_place(job[i], i + 1);
-		odm_job_unref(job[i]);
+		odm_job_let_go(job[i]);
 	}
 	free(job);
 	pthread_mutex_lock(&t->lock);

@@ -69,7 +69,7 @@ struct odm_job_spec {
 	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
 	void (*wake)(void *arg);
-	void (*release)(void *arg); /* as wake: once, after the last one, which says that a submitted job is done; NULL ok */
+	void (*release)(void *arg); /* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
 	void *arg;
 };
 

@@ -64,6 +64,7 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 		return NULL;
 	}
 	atomic_init(&j->refs, 1);
+	atomic_init(&j->holders, 0);
 	j->spec = *spec;
 	pthread_mutex_init(&j->lock, NULL);
 	if (!copy_lists(j)) {
@@ -99,6 +100,19 @@ void odm_job_unref(struct odm_job *j)
 {
 	if (j != NULL && atomic_fetch_sub(&j->refs, 1) == 1)
 		job_free(j);
+}
+
+void odm_job_hold(struct odm_job *j)
+{
+	(void)odm_job_ref(j);
+	atomic_fetch_add(&j->holders, 1);
+}
+
+void odm_job_let_go(struct odm_job *j)
+{
+	if (atomic_fetch_sub(&j->holders, 1) == 1 && j->spec.release != NULL)
+		j->spec.release(j->spec.arg);
+	odm_job_unref(j);
 }
 
 size_t odm_job_prompt_tokens(const struct odm_job *j)
@@ -144,7 +158,7 @@ void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
 void odm_job_tell_place(struct odm_job *j, size_t place)
 {
 	pthread_mutex_lock(&j->lock);
-	if (j->news.place == place || j->news.begun) {
+	if (j->news.place == place || j->news.begun || j->news.done) {
 		pthread_mutex_unlock(&j->lock);
 		return;
 	}
@@ -179,8 +193,6 @@ void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const stru
 		j->news.first_token_ns = j->first_token_ns > 0 ? j->first_token_ns - j->submitted_ns : 0;
 	}
 	unlock_and_wake(j);
-	if (j->spec.release != NULL)
-		j->spec.release(j->spec.arg);
 }
 
 bool odm_job_take_news(struct odm_job *j, struct odm_news *news)

@@ -16,7 +16,7 @@ struct odm_ticket {
 };
 
 struct odm_job {
-	atomic_uint refs;
+	atomic_uint refs, holders;
 	struct odm_engine_thread *thread; /* since it was submitted */
 	struct odm_job_spec spec;
 	char **stop, *request;
@@ -37,10 +37,15 @@ struct odm_job {
 	uint64_t submitted_ns, begun_ns, first_token_ns; /* 0: not yet */
 };
 
+/* As ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is done; tell_places() holds one
+ * because a cancel may end it meanwhile, and a wake after release would reach freed memory. */
+void odm_job_hold(struct odm_job *j);
+void odm_job_let_go(struct odm_job *j);
+
 /* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens included. */
 bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
-void odm_job_tell_place(struct odm_job *j, size_t place);
+void odm_job_tell_place(struct odm_job *j, size_t place); /* nothing if the job has begun or is done */
 void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens);
 /* r: NULL: it never was in the engine. */
 void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err);
