@@ -43,12 +43,13 @@ test_conversation_OBJS := $(addprefix $(B)/obj/main-node/,terminal/conversation.
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
 test_metrics_OBJS := $(addprefix $(B)/obj/main-node/serve/,metric_table.o metrics.o process_metrics.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_step_uses_OBJS := $(B)/obj/main-node/cluster/step_uses.o
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_prefix_cache_OBJS := $(B)/obj/main-node/engine/prefix_cache.o
 test_prefix_store_OBJS := $(addprefix $(B)/obj/main-node/engine/,prefix_file.o prefix_folder.o prefix_store.o) \
 	$(B)/obj/tests/unit/sum_mixer.o
 test_snapshots_OBJS := $(B)/obj/main-node/engine/snapshots.o
-test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread
+test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_private
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)

@@ -44,7 +44,8 @@ void od_split_count(struct od_split *s, const struct od_device *d);
 bool od_split_fits(const struct od_split *s, uint64_t pages, uint64_t copies);
 uint64_t od_split_most_pages(const struct od_split *s, uint64_t copies); /* UINT64_MAX: pages take nothing */
 uint64_t od_split_need(const struct od_split *s, unsigned card, uint64_t pages, uint64_t copies); /* UINT64_MAX: it is too much to say */
-/* "; cuda:0 X: layers 0-3 need 4 GiB, 5 GiB are free; ..."; one card: "". */
+/* "; cuda:0: layers 0-3: 4 GiB needed, 5 GiB free; ..."; one card: "". Without the names of GPUs, so that eight fit an od_err. */
+#define OD_SPLIT_TEXT_BYTES (OD_MAX_CARDS * 64)
 void od_split_log(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies); /* of several cards */
 const char *od_split_text(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies, char *text, size_t size);
 

@@ -375,11 +375,9 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 	}
 	if (decode && r->loaded_bytes > 0)
 		odm_step_uses_loaded(&s->uses, s->call->m, p->expert);
-	if (decode && r->ready && was_ordered(s, p)) {
-		c[OD_C_SERVED_IN_TIME] += p->count;
+	if (decode && r->ready && was_ordered(s, p))
 		for (uint32_t i = 0; i < p->count; i++)
-			odm_step_uses_served(&s->uses, s->work.order[p->first + i] / s->o.config->top_k);
-	}
+			odm_step_uses_served(&s->uses, s->work.order[p->first + i] / s->o.config->top_k, c);
 	if (!decode || r->ready)
 		return;
 	c[OD_C_STALLS]++;
@@ -559,7 +557,6 @@ static void after_runs(struct service *s)
 	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability,
 			      s->now->step->counters);
-	s->now->step->counters[OD_C_EXPERT_USES] += call->n_rows * s->o.config->top_k;
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
@@ -578,7 +575,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 		s->net.link[w].held_bytes = 0;
 	if (decode) {
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
-		odm_step_uses_routed(&s->uses, call->m, call->expert);
+		odm_step_uses_routed(&s->uses, call->m, call->expert, call->n_rows, s->now->step->counters);
 	}
 	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
 	if (!decode)
@@ -633,6 +630,13 @@ static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 		memcpy(node->c, st.c, sizeof(node->c));
 		node->c[OD_C_SLOTS] = st.slots;
 	}
+}
+
+static int failed(struct odm_expert_service *base, struct od_err *why)
+{
+	struct service *s = (struct service *)base;
+
+	return odm_members_all_gone(odm_cluster_members(s->cluster)) ? odm_links_none_left(&s->net, why) : OD_OK;
 }
 
 static uint64_t fewest_slots(const struct odm_figures *f)
@@ -791,6 +795,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.draft = find_draft,
 		.close_sequence = close_sequence,
 		.nodes = nodes,
+		.failed = failed,
 		.count_open = count_open,
 		.free = free_service,
 	};

@@ -46,7 +46,7 @@ bool odm_links_attach(struct odm_links *l);
 /* Within a step, without waiting: present workers outside the view join it, returning ones at their old index; other indices
  * stay. True: at least one joined. Links of lost workers must be closed before. */
 bool odm_links_join(struct odm_links *l);
-/* Sets and returns the error of a step that has no worker left. */
+/* Any thread: sets and returns the error of a step that has no worker left. */
 int odm_links_none_left(struct odm_links *l, struct od_err *err);
 
 #endif

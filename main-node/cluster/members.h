@@ -117,6 +117,8 @@ void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session,
 OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);
 /* Any thread: a worker of the hosts file is not connected, and may still come. */
 bool odm_members_awaited(struct odm_members *ms);
+/* Any thread: each worker was a process of main's that has ended, and is not started again. */
+bool odm_members_all_gone(struct odm_members *ms);
 /* Any thread: "worker 10.0.0.2:5701: no answer for 1.5 s; ...", for all hosts that are not connected. */
 void odm_members_explain(struct odm_members *ms, char *buf, size_t size);
 

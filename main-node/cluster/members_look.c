@@ -224,6 +224,21 @@ bool odm_members_awaited(struct odm_members *ms)
 	return any;
 }
 
+bool odm_members_all_gone(struct odm_members *ms)
+{
+	uint32_t gone = 0, left = 0;
+
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		gone += m->host.role == OD_NODE_WORKER && m->gone;
+		left += m->host.role == OD_NODE_WORKER && !m->gone;
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return gone > 0 && left == 0;
+}
+
 /* Under the lock: until something changes, or for a tenth of a second at most (to look at *cancel). */
 static void wait_a_little(struct odm_members *ms)
 {

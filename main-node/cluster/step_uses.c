@@ -39,14 +39,18 @@ static uint16_t *route_of(const struct odm_step_uses *u, uint32_t m)
 	return u->route + (size_t)m * u->max_rows * u->top_k;
 }
 
-void odm_step_uses_routed(struct odm_step_uses *u, uint32_t m, const uint16_t *expert)
+void odm_step_uses_routed(struct odm_step_uses *u, uint32_t m, const uint16_t *expert, size_t n_rows, uint64_t *c)
 {
+	if (u->n_rows == 0)
+		c[OD_C_EXPERT_USES] += n_rows * u->top_k;
 	memcpy(route_of(u, m), expert, u->n_rows * u->top_k * sizeof(*expert));
 }
 
-void odm_step_uses_served(struct odm_step_uses *u, size_t row)
+void odm_step_uses_served(struct odm_step_uses *u, size_t row, uint64_t *c)
 {
-	if (row < u->n_rows)
+	if (u->n_rows == 0)
+		c[OD_C_SERVED_IN_TIME]++;
+	else
 		u->served[row]++;
 }
 
@@ -76,6 +80,7 @@ static uint64_t undone_loads(const struct odm_step_uses *u)
 void odm_step_uses_settle(const struct odm_step_uses *u, const struct odm_step *step, const uint32_t *kept)
 {
 	uint64_t *c = step->counters;
+	bool undone = false;
 
 	if (u->n_rows == 0)
 		return;
@@ -84,11 +89,9 @@ void odm_step_uses_settle(const struct odm_step_uses *u, const struct odm_step *
 			const size_t row = step->part[i].first + j;
 
 			u->stands[row] = j < kept[i];
-			if (u->stands[row])
-				continue;
-			c[OD_C_EXPERT_USES] -= (uint64_t)u->n_moe * u->top_k;
-			c[OD_C_SERVED_IN_TIME] -= u->served[row];
-			c[OD_C_UNDONE_SERVED] += u->served[row];
+			undone = undone || !u->stands[row];
+			c[OD_C_EXPERT_USES] += u->stands[row] ? (uint64_t)u->n_moe * u->top_k : 0;
+			c[u->stands[row] ? OD_C_SERVED_IN_TIME : OD_C_UNDONE_SERVED] += u->served[row];
 		}
-	c[OD_C_UNDONE_LOADS] += undone_loads(u);
+	c[OD_C_UNDONE_LOADS] += undone ? undone_loads(u) : 0;
 }

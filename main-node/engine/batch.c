@@ -430,7 +430,6 @@ static int end_decode(struct odm_engine *e, struct od_err *err)
 	struct odm_batch *b = &e->batch;
 	struct odm_pass *p = &b->decode;
 	size_t n, part = 0, index = 0;
-	bool undone = false;
 	int rc = OD_OK;
 
 	for (size_t i = 0; i < p->step.n_parts; i++)
@@ -441,10 +440,9 @@ static int end_decode(struct odm_engine *e, struct od_err *err)
 		return rc;
 	for (size_t i = 0; i < p->step.n_parts; i++) {
 		b->row[i] = p->of[i]->kept;
-		undone = undone || p->of[i]->kept < p->part[i].n;
 		count_draft(e, p->of[i]);
 	}
-	if (undone && e->service->kept != NULL)
+	if (p->step.n_rows > p->step.n_parts && e->service->kept != NULL)
 		e->service->kept(e->service, &p->step, b->row);
 	return odm_pass_end(p, b->row, err);
 }

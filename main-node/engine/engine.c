@@ -161,7 +161,7 @@ static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache
 	const struct odm_engine_opts *o = &e->opts;
 	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
 	uint64_t pages = one * o->parallel, least = one, most;
-	char a[32], b[32], place[64], cards[400];
+	char a[32], b[32], place[64], cards[OD_SPLIT_TEXT_BYTES];
 
 	if (o->state_bytes > 0 && each > 0) {
 		pages = min_u64(pages, o->state_bytes / each);
@@ -567,6 +567,13 @@ enum od_form odm_engine_form(const struct odm_engine *e)
 const struct od_device *odm_engine_device(const struct odm_engine *e)
 {
 	return e->device;
+}
+
+int odm_engine_failed(const struct odm_engine *e, struct od_err *why)
+{
+	const int rc = od_device_failed(e->device, why);
+
+	return rc == OD_OK && e->service->failed != NULL ? e->service->failed(e->service, why) : rc;
 }
 
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)

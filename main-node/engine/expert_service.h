@@ -76,8 +76,8 @@ struct odm_expert_service {
 	unsigned (*needs)(struct odm_expert_service *s, const struct odm_step *step, uint32_t m);
 	/* All layers are done, or the step was abandoned. */
 	void (*end_step)(struct odm_expert_service *s, const struct odm_step *step);
-	/* After end_step and before the next step: the first kept[i] rows of the i-th part stand, the others are undone. Called
-	 * if any are. */
+	/* After end_step and before the next step, of a step with drafts: the first kept[i] rows of the i-th part stand, the others are
+	 * undone. */
 	void (*kept)(struct odm_expert_service *s, const struct odm_step *step, const uint32_t *kept);
 	/* Between steps: the shadow's draft behind the token at this position, the sequence's last one; d->n is at most
 	 * `most`. */
@@ -89,6 +89,8 @@ struct odm_expert_service {
 			       struct odm_figures *f, struct od_recall *recall);
 	/* Any thread: adds the daemons to f, as they last reported. */
 	void (*nodes)(struct odm_expert_service *s, struct odm_figures *f);
+	/* Any thread: OD_OK, or why it can never run an expert again. */
+	int (*failed)(struct odm_expert_service *s, struct od_err *why);
 	/* Adds what close_sequence would say now of the predictions for open sequences; it never says less. */
 	void (*count_open)(struct odm_expert_service *s, uint64_t *c);
 	void (*free)(struct odm_expert_service *s);

@@ -33,13 +33,13 @@ struct server {
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
 	uv_loop_t loop;
-	uv_async_t changed; /* the engine's state, or its device is lost */
+	uv_async_t changed; /* the engine's state, or it has failed for good */
 	uv_signal_t terminate, interrupt;
 	uv_timer_t end;
 	struct odm_service_watch watch;
 	char address[300]; /* where HTTP is served */
 	bool drained, failed;
-	struct od_err lost; /* its code is not OD_OK: the device is, and this process ends */
+	struct od_err lost; /* its code is not OD_OK: the engine has failed for good, and this process ends */
 };
 
 /* ---- Ends ---- */
@@ -118,7 +118,7 @@ static void on_changed(uv_async_t *async)
 		uv_stop(&s->loop);
 		return;
 	}
-	if (od_device_failed(odm_engine_device(e), &why) != OD_OK) {
+	if (odm_engine_failed(e, &why) != OD_OK) {
 		on_lost(s, &why);
 		return;
 	}
@@ -148,7 +148,7 @@ static void text_ended(void *arg, const struct odm_result *r, int rc)
 	struct od_err why;
 
 	odm_metrics_ended(s->api.metrics, r, rc);
-	if (rc != OD_OK && od_device_failed(odm_engine_device(odm_engine_thread_engine(s->api.thread)), &why) != OD_OK)
+	if (rc != OD_OK && odm_engine_failed(odm_engine_thread_engine(s->api.thread), &why) != OD_OK)
 		uv_async_send(&s->changed);
 }
 

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -128,7 +129,7 @@ static void test_one_card_has_all_layers(void **unused)
 	struct od_device *card[2], *d;
 	struct od_split s;
 	struct od_err err;
-	char text[400];
+	char text[OD_SPLIT_TEXT_BYTES];
 
 	(void)unused;
 	open_far(card);
@@ -166,7 +167,7 @@ static void test_each_card_says_what_it_lacks(void **unused)
 	struct od_device *card[2], *d;
 	struct od_split s;
 	struct od_err err;
-	char text[400];
+	char text[OD_SPLIT_TEXT_BYTES];
 
 	(void)unused;
 	open_far(card);
@@ -179,7 +180,35 @@ static void test_each_card_says_what_it_lacks(void **unused)
 	od_split_deal(&s, d, 2, 0);
 	assert_false(od_split_fits(&s, 2, 0));
 	assert_string_equal(od_split_text(&s, d, 2, 0, text, sizeof(text)),
-			    "; far scalar: layers 0-4: 60.0 MiB needed, 63.0 MiB free; far scalar: layers 5-7: 66.0 MiB needed, 31.5 MiB free");
+			    "; far: layers 0-4: 60.0 MiB needed, 63.0 MiB free; far: layers 5-7: 66.0 MiB needed, 31.5 MiB free");
+	od_split_fini(&s);
+	od_device_free(d);
+}
+
+/* The last one has what is too much, so it must not be cut off. */
+static void test_eight_cards_fit_a_message(void **unused)
+{
+	struct od_device *card[OD_MAX_CARDS], *d;
+	struct od_split s;
+	struct od_err err;
+	char text[OD_SPLIT_TEXT_BYTES], end[80];
+
+	(void)unused;
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++) {
+		assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
+		snprintf(card[i]->name, sizeof(card[i]->name), "cuda:%u NVIDIA RTX 6000 Ada Generation Lap", 1016 + i);
+		card[i]->memory_bytes = 1000ull << 20;
+	}
+	assert_int_equal(od_device_cards_new(&d, card, OD_MAX_CARDS, &err), OD_OK);
+	assert_int_equal(od_split_init(&s, d, 400, 100, 400, UINT64_MAX, &err), OD_OK);
+	for (uint32_t i = 0; i < 400; i++)
+		s.layer[i].bytes = 33 << 20;
+	od_split_deal(&s, d, 2, 0);
+	assert_false(od_split_fits(&s, 2, 0));
+	od_fail(&err, OD_ERR_NOMEM, "%0220d%s", 0, od_split_text(&s, d, 2, 0, text, sizeof(text)));
+	/* 29 layers fit each of the others; a 64th is left free. */
+	snprintf(end, sizeof(end), "; cuda:1023: layers %d-399: %.1f GiB needed, 984.4 MiB free", 100 + 7 * 29, (300 - 7 * 29) * 33 / 1024.0);
+	assert_string_equal(err.msg + strlen(err.msg) - strlen(end), end);
 	od_split_fini(&s);
 	od_device_free(d);
 }
@@ -221,7 +250,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layers_are_dealt_so_that_most_fits),
 		cmocka_unit_test(test_one_card_has_all_layers),
-		cmocka_unit_test(test_each_card_says_what_it_lacks),
+		cmocka_unit_test(test_each_card_says_what_it_lacks), cmocka_unit_test(test_eight_cards_fit_a_message),
 		cmocka_unit_test(test_data_reaches_its_card),
 	};
 
