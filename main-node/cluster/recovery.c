@@ -46,12 +46,13 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 	return r->rest_ns != 0 && ms > REST_MS ? REST_MS : ms;
 }
 
-/* The nth living worker for a piece, counted through the layer's group and then the groups after it, those that have the
- * expert before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. */
-static uint32_t candidate(struct odm_recovery *r, const struct odm_piece *p, uint32_t nth)
+/* The next living worker for a piece: of the layer's group and then of the groups after it, those that have the expert before
+ * those that lack it; each expert begins at another one, so that what a lost worker owed is spread. Dead ones keep their places in
+ * this order: a worker that dies between two attempts does not let one be passed over that was not asked. */
+static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_groups *g = &r->net->groups;
-	uint32_t group = odm_group_of_layer(g, r->call->step, r->call->m);
+	uint32_t group = odm_group_of_layer(g, r->call->step, r->call->m), place = 0;
 
 	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
 		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
@@ -59,12 +60,23 @@ static uint32_t candidate(struct odm_recovery *r, const struct odm_piece *p, uin
 		for (uint32_t j = 0; j < size; j++) {
 			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
-			if (odm_worker_has(g, w, r->call->m, p->expert) == (i < g->n_groups) &&
-			    odm_links_alive(r->net, w) && nth-- == 0)
-				return w;
+			if (place++ < p->n_passed || odm_worker_has(g, w, r->call->m, p->expert) != (i < g->n_groups) ||
+			    !odm_links_alive(r->net, w))
+				continue;
+			p->n_passed = place;
+			return w;
 		}
 	}
+	p->n_passed = place;
 	return ODM_NOBODY;
+}
+
+/* The first one. */
+static uint32_t first_candidate(struct odm_recovery *r, struct odm_piece *p)
+{
+	p->n_passed = 0;
+	p->coming = p->missing = false;
+	return candidate(r, p);
 }
 
 static void move_piece(struct odm_recovery *r, struct odm_piece *p, uint32_t to)
@@ -86,10 +98,8 @@ static void set_aside(struct odm_recovery *r, struct odm_piece *p)
 /* To the first of its workers. */
 static void begin_again(struct odm_recovery *r, struct odm_piece *p)
 {
-	const uint32_t to = candidate(r, p, 0);
+	const uint32_t to = first_candidate(r, p);
 
-	p->attempts = 1;
-	p->coming = p->missing = false;
 	if (to != ODM_NOBODY) {
 		move_piece(r, p, to);
 		return;
@@ -241,6 +251,15 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 		l->watch.most_rows = 0;
 }
 
+static bool others_live(struct odm_recovery *r, uint32_t worker)
+{
+	uint32_t i = 0;
+
+	while (i < r->net->view.n_workers && (i == worker || !odm_links_alive(r->net, i)))
+		i++;
+	return i < r->net->view.n_workers;
+}
+
 /* It has read its data socket since it was idle, and still owes something: that, or the answer, went down with a broken
  * connection. */
 static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
@@ -252,7 +271,7 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 	if (l->watch.resends == 0)
 		l->watch.lost += FORGIVEN_AFTER;
 	/* A slow text is better than none: the last worker stays. */
-	if (l->watch.lost > MAX_LOST * FORGIVEN_AFTER && candidate(r, r->work->piece, 1) != ODM_NOBODY) {
+	if (l->watch.lost > MAX_LOST * FORGIVEN_AFTER && others_live(r, worker)) {
 		odm_members_distrust(members(r), l->member, l->session, "it loses RUNs again and again, and answers others");
 		return;
 	}
@@ -411,13 +430,12 @@ void odm_recovery_end_rests(struct odm_recovery *r)
 /* All have been asked, and none has it. True: there will be another round. */
 static bool ask_all_again(struct odm_recovery *r, struct odm_piece *p)
 {
-	const uint32_t first = candidate(r, p, 0);
+	uint32_t first;
 
 	if (!p->coming && (p->fetch || !p->missing))
 		return false;
 	p->fetch = p->fetch || !p->coming;
-	p->attempts = 1;
-	p->coming = p->missing = false;
+	first = first_candidate(r, p);
 	rest(r, p, first != ODM_NOBODY ? first : p->worker); /* none alive: odm_recovery_move handles that */
 	return true;
 }
@@ -448,9 +466,9 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 		rest(r, p, p->worker);
 		return;
 	}
-	to = candidate(r, p, p->attempts++);
+	to = candidate(r, p);
 	if (to == p->worker)
-		to = candidate(r, p, p->attempts++);
+		to = candidate(r, p);
 	if (to == ODM_NOBODY && ask_all_again(r, p))
 		return;
 	if (to == ODM_NOBODY) {

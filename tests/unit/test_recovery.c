@@ -495,6 +495,33 @@ static void one_that_answers_busy_for_ever_ends_the_step(void **state)
 	odm_pieces_fini(&w.work);
 }
 
+/* One that fails an expert, and then dies before the next one fails it, too: all others are still asked. */
+static void one_that_dies_lets_nobody_be_passed_over(void **state)
+{
+	Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+	struct odm_piece *p;
+
+	(void)state;
+	x.code = OD_ERR_IO;
+	x.reason = (char *)"the GPU is lost";
+	for (uint32_t n = 3; n <= MAX_WORKERS; n++) {
+		begin(n, 1);
+		p = &w.work.piece[0];
+		for (uint32_t i = 0; i + 1 < n; i++) {
+			assert_int_equal(p->worker, i);
+			odm_recovery_failed(&w.recovery, p, &x);
+			worker[i].gone = true;
+			odm_recovery_move(&w.recovery);
+		}
+		assert_int_equal(p->worker, n - 1);
+		assert_int_equal(p->state, ODM_PIECE_TODO);
+		odm_recovery_failed(&w.recovery, p, &x);
+		assert_int_equal(p->worker, ODM_NOBODY);
+		assert_int_equal(odm_recovery_serve(&w.recovery, &error), OD_ERR_IO);
+		odm_pieces_fini(&w.work);
+	}
+}
+
 /* Another worker runs it in any case; of damage the next steps must know. */
 static void what_is_damaged_is_told(void **state)
 {
@@ -534,6 +561,7 @@ int main(void)
 		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
 		cmocka_unit_test(one_that_answers_busy_for_ever_ends_the_step),
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
+		cmocka_unit_test(one_that_dies_lets_nobody_be_passed_over),
 		cmocka_unit_test(what_is_damaged_is_told),
 	};
 
