@@ -331,7 +331,8 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
 			       "predictions would be less accurate; choose kernels of one class with --cpu, of od-main or here, or allow it "
 			       "with od-main's --mixed",
-			       od_peer_text(h->kernel_class, class, sizeof(class)), ours, od_device_name(s->device));
+			       od_peer_text(h->kernel_class, class, sizeof(class)), ours,
+			       od_device_kernels(s->device, (enum od_profile)h->profile));
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
 		return od_fail(err, OD_ERR_RANGE, "ctx_tokens: expected 1 to %u, found %u", c->ctx_max, h->ctx_tokens);
@@ -383,7 +384,7 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens);
 	const size_t asked = o->max_sequences;
 	struct od_split split;
-	char a[32], b[32], cards[400];
+	char a[32], b[32], cards[OD_SPLIT_TEXT_BYTES];
 	int rc = open_split(s, o, &split, err);
 	uint64_t need = 0;
 
@@ -575,7 +576,7 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 	od_split_add(&s->model.beside.bytes, BASE_BYTES);
 	for (; rc == OD_OK && !fits && o.forward.max_rows > 0; o.forward.max_rows /= 2) {
 		struct od_split split;
-		char cards[400];
+		char cards[OD_SPLIT_TEXT_BYTES];
 
 		rc = open_split(s, &o, &split, err);
 		if (rc == OD_OK) {
@@ -593,18 +594,6 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
-/* The form of experts, and whether there is the memory. */
-static int plan_device(struct shadow *s, struct od_err *err)
-{
-	int rc = OD_OK;
-
-	if (s->choice.experts == OD_PRECISION_BF16) /* others have one form */
-		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err);
-	if (rc == OD_OK)
-		rc = check_memory(s, err);
-	return rc == OD_OK ? deal_layers(s, err) : rc;
-}
-
 /* Whether there is room for a session, too, if main has its default context: what it needs, it says after the model is loaded. */
 static int check_session(const struct shadow *s, struct od_err *err)
 {
@@ -617,6 +606,40 @@ static int check_session(const struct shadow *s, struct od_err *err)
 	return plan_memory(s, &o, &ceiling, err);
 }
 
+static int plan_layers(struct shadow *s, struct od_err *err)
+{
+	int rc = check_memory(s, err);
+
+	return rc == OD_OK ? deal_layers(s, err) : rc;
+}
+
+/* The form of experts is the faster one only if the model and a session fit with it. */
+static int plan_form(struct shadow *s, struct od_err *err)
+{
+	int rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err), fits;
+
+	if (rc == OD_OK)
+		rc = plan_layers(s, err);
+	fits = rc == OD_OK ? check_session(s, NULL) : rc;
+	if (fits != OD_ERR_NOMEM || s->choice.form == OD_FORM_PLANES || od_pack_can_form(s->pack, OD_FORM_PLANES, NULL) != OD_OK)
+		return rc;
+	od_split_fini(&s->model);
+	s->choice.form = OD_FORM_PLANES;
+	rc = plan_layers(s, err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model and its context would not fit");
+	return rc;
+}
+
+static int plan_device(struct shadow *s, struct od_err *err)
+{
+	int rc = s->choice.experts == OD_PRECISION_BF16 ? plan_form(s, err) : plan_layers(s, err); /* others have one form */
+
+	if (rc == OD_OK && od_device_can_fall_back(s->device)) /* else sessions with a smaller context may fit */
+		rc = check_session(s, err);
+	return rc;
+}
+
 static int open_device(struct shadow *s, struct od_err *err)
 {
 	const enum od_cpu cpu = (enum od_cpu)s->opt.common.cpu;
@@ -626,8 +649,6 @@ static int open_device(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	rc = plan_device(s, err);
-	if (rc == OD_OK && od_device_can_fall_back(s->device)) /* else sessions with a smaller context may fit */
-		rc = check_session(s, err);
 	if (rc == OD_OK)
 		return rc;
 	od_split_fini(&s->model);

@@ -3,7 +3,7 @@
 
 gpu.h: every function, macro and type of its branch for CUDA is in its branch for the host, or in gpu_fibres.h. gpu_runtime.h: every
 function is in gpu_cuda.cu and in gpu_host.c. Kernels are defined by GPU_KERNEL alone, which makes both, and nothing else in their
-files is CUDA's own language; every kernel file is built for both."""
+files, or in other headers than gpu.h, is CUDA's own language; every kernel file is built for both."""
 import glob
 import os
 import re
@@ -52,11 +52,14 @@ for name in "gpu_cuda.cu", "gpu_host.c":
         problems.append(f"{name}: {call} of gpu_runtime.h is missing")
 
 kernels = sorted(os.path.basename(p) for p in glob.glob(os.path.join(FOLDER, "k_*.cu")))
-for name in kernels + ["gpu_math.h", "gpu_planes.h", "gpu_rows.h", "gpu_tiles.h", "gpu_weights.h"]:
+headers = {os.path.basename(p) for p in glob.glob(os.path.join(FOLDER, "*.h"))} - {"gpu.h"}
+for name in kernels + sorted(headers):
     for hit in LANGUAGE.finditer(read(name)):
         problems.append(f"{name}: {hit.group()} belongs into gpu.h, with a twin for the host")
     if name in kernels and not re.search(r"\bGPU_((ROOMY|DENSE)_)?KERNEL\b", read(name)):
         problems.append(f"{name}: there is no GPU_KERNEL in it")
+for kernel in set(re.findall(r"\b__global__\s+void\s+(\w+)", read("gpu_cuda.cu"))) - {"probe"}:  # that one is empty
+    problems.append(f"gpu_cuda.cu: the kernel {kernel} belongs into a file k_*.cu, with a twin for the host")
 with open("common/compute/rules.mk", encoding="utf-8") as f:
     listed = re.search(r"^CUDA_KERNELS := \$\(addprefix common/compute/cuda/,((?:[^)\\]|\\\n)*)\)", f.read(), re.M)
 for name in sorted(set(kernels) ^ set(listed.group(1).replace("\\\n", " ").split() if listed else [])):

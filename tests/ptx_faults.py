@@ -13,11 +13,11 @@ import tempfile
 
 # What is wrong; file, kernel, instruction, what replaces it; the test, and a part of what it says.
 CASES = [
-    ("a barrier is missing", "k_products", "gpu_products_GPU_BF16_8", r"bar\.sync\s+0;", "", "ops_float64", "RACE: a read after a write"),
-    ("a wait for copies is missing", "k_products", "gpu_products_GPU_BF16_8", r"cp\.async\.wait_group\s+\d+;", "", "ops_float64",
+    ("a barrier is missing", "k_many", "gpu_many_products", r"bar\.sync\s+0;", "", "ops_float64", "RACE: a read after a write"),
+    ("a wait for copies is missing", "k_products", "gpu_products_GPU_BF16_8", r"cp\.async\.wait_group\s+\d+;", "", "ops",
      "RACE: a read of what is being copied"),
     ("bits are chosen the other way round", "k_load", "gpu_merge", r"\b0xe4;", "0xe2;", "ops_loads", "not ok 1 - op_merge"),
-    ("an instruction is not known", "k_products", "gpu_products_GPU_BF16_8", r"bar\.sync\s+0;", "bar.arrive 0;", "ops_float64",
+    ("an instruction is not known", "k_many", "gpu_many_products", r"bar\.sync\s+0;", "bar.arrive 0;", "ops_float64",
      "instruction bar.arrive is not known"),
 ]
 

@@ -71,8 +71,7 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 
 	p->beside_bytes = ODW_SCRATCH_BYTES + loads;
 	if (o->slots == 0 && od_device_has_memory(o->device))
-		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache,
-					    odw_bufs_memory(od_form_bufs(o->form), p->buf_bytes));
+		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache, p->slot_bytes);
 	else if (o->slots == 0)
 		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
@@ -99,18 +98,15 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
 {
 	const unsigned own = od_form_bufs(o->form);
-	uint64_t loads, fixed, kept_bytes, held[OD_N_EXPERT_BUFS]; /* held: of a buffer and its stage */
+	uint64_t loads, fixed, kept_bytes;
 	int rc;
 
 	*p = (struct odw_memory_plan){ .slot = own | (o->cache_mib > 0 ? OD_SET_STORED : 0) };
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		p->buf_bytes[i] = held[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
-		if (odw_bufs_staged(p->slot, (enum od_expert_buf)i))
-			held[i] = od_staged_bytes(o->device, held[i]);
-	}
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
 	p->sizes = odw_cache_sizes(o->pack, o->device, o->form);
-	p->slot_bytes = odw_bufs_memory(own, held);
-	kept_bytes = odw_bufs_memory(p->slot, held) - p->slot_bytes;
+	p->slot_bytes = odw_bufs_memory(o->device, p->slot, own, p->buf_bytes); /* own buffers have no stages */
+	kept_bytes = odw_bufs_memory(o->device, p->slot, p->slot & ~own, p->buf_bytes);
 	rc = odw_loader_bytes(&loads, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	fixed = loads + FIXED_BYTES + od_device_own_bytes(o->device) + (o->pulls ? PULL_BYTES : 0);
 	if (rc == OD_OK)

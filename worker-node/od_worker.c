@@ -107,7 +107,8 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
 			       "their last bits; choose kernels of one class with --cpu, of od-main or here, or allow it with od-main's --mixed",
-			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class, od_device_name(w->device));
+			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class,
+			       od_device_kernels(w->device, w->session.profile));
 	return OD_OK;
 }
 
@@ -144,7 +145,7 @@ static void on_begin(void *arg, uint64_t session)
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
-	       od_device_name(w->device), od_device_kernel_class(w->device, w->session.profile));
+	       od_device_kernels(w->device, w->session.profile), od_device_kernel_class(w->device, w->session.profile));
 }
 
 static void on_end(void *arg, uint64_t session)
@@ -646,17 +647,14 @@ static int open_spool(struct worker *w, const struct od_host *address, struct od
 	return odw_puller_start(&w->puller, &opts, err);
 }
 
-static int open_pack(struct worker *w, struct od_err *err)
+static int open_pack(struct worker *w, const struct od_host *store, struct od_err *err)
 {
-	struct od_host store;
-	int rc = check_options(&w->opt, &store, err);
+	int rc = open_keys(w, store, err);
 
-	if (rc == OD_OK)
-		rc = open_keys(w, &store, err);
 	if (rc != OD_OK)
 		return rc;
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is treated like a full disk */
-	rc = w->opt.spool != NULL ? open_spool(w, &store, err) : od_pack_open_some(&w->pack, w->opt.common.pack, err);
+	rc = w->opt.spool != NULL ? open_spool(w, store, err) : od_pack_open_some(&w->pack, w->opt.common.pack, err);
 	if (rc != OD_OK)
 		return rc;
 	w->cfg = od_pack_config(w->pack);
@@ -668,17 +666,20 @@ static int open_pack(struct worker *w, struct od_err *err)
 
 static int open_worker(struct worker *w, struct od_err *err)
 {
+	struct od_host store;
 	char bytes[32];
-	int rc;
+	int rc = check_options(&w->opt, &store, err);
 
 	if (w->opt.load_time_ms > 0)
 		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
 	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
-	rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
-	if (rc == OD_OK && od_device_cards(w->device) > 1)
-		rc = od_fail(err, OD_ERR_ARG, "--device %s: a worker uses one card: start a worker for each", w->opt.common.device);
 	if (rc == OD_OK)
-		rc = open_pack(w, err);
+		rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	if (rc == OD_OK && od_device_cards(w->device) > 1)
+		rc = od_fail(err, OD_ERR_ARG, "%s: a worker uses one card: start a worker for each", od_device_name(w->device));
+	w->opt.common.parsed = rc != OD_ERR_ARG; /* these, too, stay wrong however often a service starts again */
+	if (rc == OD_OK)
+		rc = open_pack(w, &store, err);
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),

@@ -42,11 +42,28 @@ bool od_device_tries_planes(const struct od_device *d)
 	return d->tries_planes;
 }
 
+static uint64_t in_pages(const struct od_device *d, uint64_t bytes)
+{
+	return d->page_bytes > 0 && bytes > d->page_bytes / 2 ? od_round_up(bytes, d->page_bytes) : bytes;
+}
+
+uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes)
+{
+	const uint64_t n = od_map_bytes(bytes);
+
+	return d == NULL || d->shares ? n : in_pages(d, n);
+}
+
+static uint64_t taken_by(const struct od_buf *b)
+{
+	return b->shared ? b->bytes : in_pages(b->device, b->bytes + OD_PAD_BYTES);
+}
+
 /* Several cards as one make a buffer on one of them, which has counted it. */
 static int counted(int rc, const struct od_buf *b, struct od_device *d)
 {
 	if (rc == OD_OK && b->device == d)
-		atomic_fetch_add(&d->buffer_bytes, b->bytes);
+		atomic_fetch_add(&d->buffer_bytes, taken_by(b));
 	return rc;
 }
 
@@ -104,7 +121,7 @@ void od_buf_free(struct od_buf *b)
 		return;
 	od_buf_drop_stage(b);
 	if (b->at != NULL) {
-		atomic_fetch_sub(&b->device->buffer_bytes, b->bytes);
+		atomic_fetch_sub(&b->device->buffer_bytes, taken_by(b));
 		b->device->ops->buf_free(b);
 	} else {
 		free(b);

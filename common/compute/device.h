@@ -112,6 +112,9 @@ void od_host_free(struct od_device *d, void *at, uint64_t bytes); /* NULL ok; no
 void *od_ref_stage(struct od_ref r);
 /* Sends n staged bytes to the device, which may read them until the wait; does nothing if the device maps r. */
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
+/* Memory that a buffer of od_buf_new_shared takes, with its padding, but without a stage: a GPU with memory of its own gives whole pages of
+ * it, of 2 MiB, to all but small ones. d NULL: a device that maps all buffers. */
+uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes);
 /* Memory for n bytes of a shared buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */

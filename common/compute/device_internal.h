@@ -43,8 +43,9 @@ struct od_device {
 	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */
 	uint64_t own_bytes;    /* that it takes for itself */
+	uint64_t page_bytes;   /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
 	uint64_t used_bytes;   /* of its memory, before this process took any: its context, and other programs */
-	_Atomic uint64_t buffer_bytes; /* of all buffers */
+	_Atomic uint64_t buffer_bytes; /* that all buffers take */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 	_Atomic uint64_t load_errors; /* noted before the call that had one returns */

@@ -48,7 +48,7 @@ static int open_cuda(struct od_device **out, unsigned index, struct od_err *err)
 
 	if (library == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda: the GPU plugin cannot be opened (it is built by make CUDA=1): %s", dlerror());
-	if (p == NULL || p->version != OD_CUDA_PLUGIN_VERSION || p->device_bytes != sizeof(struct od_device))
+	if (p == NULL || p->version != OD_CUDA_PLUGIN_VERSION)
 		return od_fail(err, OD_ERR_MISMATCH, "cuda: %s is of another version than this program: install both from one build", path);
 	return p->open(out, index, err);
 }
@@ -81,7 +81,8 @@ static int read_name(const char *device, const char *what, unsigned *gpu, unsign
 {
 	*n = gpus_of(device, gpu);
 	if (*n == 0 && strcmp(device, "cpu") != 0 && strcmp(device, "far") != 0 && strcmp(device, "auto") != 0)
-		return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M, found \"%.64s\"", what, device);
+		return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to %d, at most %d GPUs), found \"%.64s\"",
+			       what, MAX_GPU, OD_MAX_CARDS, device);
 	for (unsigned i = 0; i < *n; i++)
 		for (unsigned j = 0; j < i; j++)
 			if (gpu[j] == gpu[i])

@@ -28,12 +28,22 @@ endif
 # The GPU device is a plugin. libod_gpu_host.so has the same sources with an emulated GPU, for tests: its kernels are compiled as C.
 CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c cuda_device.c cuda_exec.c cuda_experts.c cuda_load.c \
 	cuda_products.c gpu_graphs.c)
-CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_planes.cu k_products.cu k_route.cu \
-	k_rows.cu)
+CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
+	k_route.cu k_rows.cu)
 PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c
 GPU_HOST_SRCS := $(addprefix common/compute/cuda/,gpu_fibres.c gpu_host.c) common/compute/far/late_queues.c
 CUDA_DIR ?= $(B)/cuda
+
+# A program and its plugin pass each other what these headers declare, so the version of both is a checksum of them.
+PLUGIN_HDRS := $(sort $(wildcard common/compute/*.h)) common/compute/cuda/cuda_device.h common/base/status.h
+.PHONY: plugin-version
+$(B)/gen/plugin_version.h: plugin-version
+	@mkdir -p $(@D)
+	@line="#define OD_CUDA_PLUGIN_VERSION $$(cat $(PLUGIN_HDRS) | cksum | cut -d' ' -f1)u"; \
+		echo "$$line" | cmp -s - $@ || echo "$$line" >$@
+$(B)/obj/common/compute/open_device.o $(B)/pic/common/compute/cuda/cuda_device.c.o: | $(B)/gen/plugin_version.h
+
 PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
 GPU_KERNEL_OBJS := $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))
 GPU_HOST_OBJS := $(PLUGIN_OBJS) $(GPU_KERNEL_OBJS)
@@ -61,10 +71,10 @@ $(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
-# Nothing may be contracted or approximated: results are specified to the bit. Orin is 87; 100 and 120 are where nvcc knows them,
-# from CUDA 12.8 on.
+# Nothing may be contracted or approximated: results are specified to the bit. Orin is 87, Thor 110: code of other GPUs does not run on a
+# Jetson. 100 and 120 are where nvcc knows them, from CUDA 12.8 on, 110 from 13.0 on.
 NVCC ?= $(firstword $(shell command -v nvcc; ls /usr/local/cuda/bin/nvcc 2>/dev/null))
-CUDA_NEWEST := $(if $(NVCC),$(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
+CUDA_NEWEST := $(if $(NVCC),$(filter 100 110 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
 CUDA_ARCHS ?= 75 80 86 87 89 90 $(CUDA_NEWEST)
 CUDA_HERE := $(if $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/nvgpu),yes)
 # Copies to shared memory that a thread need not wait for begin with 80, kernels that start early with 90 (gpu.h): so there is PTX for 75,

@@ -9,7 +9,7 @@ from cluster_util import BIN, TMP, pack, run_tests, test, tool
 os.environ["OD_CUDA_PLUGIN"] = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
 PROMPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench", "prompts.jsonl")
 PRODUCTS = ["merge", "merge_shards", "merge_planes", "merge_planes_shards", "linear_bf16", "linear_planes", "linear_int8", "linear_nf4",
-            "linear_down_bf16", "linear_down_planes", "experts_wide_bf16", "experts_wide_planes", "experts_fine_bf16",
+            "linear_down_bf16", "linear_down_planes", "rows_1", "rows_16", "rows_64", "rows_512", "experts_wide_bf16", "experts_wide_planes", "experts_fine_bf16",
             "experts_fine_planes"]
 LOADS = ["load_raw", "load_planes"]
 
@@ -46,6 +46,9 @@ def bytes_are_counted():
     for name, per_byte in weights.items():
         if name.startswith("merge"):  # 2 bytes of a weight are written, 2 or about 1.34 are read
             assert 0.49 < per_byte < 0.61 and (per_byte < 0.501) == ("planes" not in name), (name, per_byte)
+        elif name.startswith("rows_"):  # weights are read once, and count for each row
+            rows, n_in, n_out = int(name[5:]), 256, 96
+            assert abs(per_byte - 2 * n_in * n_out * rows / (2 * n_in * n_out + 4 * rows * (n_in + n_out))) < 1e-6, (name, per_byte)
         elif name.endswith(("bf16", "raw")):
             assert abs(per_byte - 1) < 1e-6, (name, per_byte)
         elif name.endswith("planes"):
@@ -82,12 +85,9 @@ def recall_without_a_cluster_computes_on_the_device_that_it_is_told():
             return f.read()
 
     os.environ["OD_GPU_KERNELS"] = launched = os.path.join(TMP, "recall-kernels")
-    try:
-        want = rows()
-        assert want and not os.path.exists(launched)
-        assert rows("--device", "cuda") == want and os.path.exists(launched)
-    finally:
-        os.environ.pop("OD_GPU_KERNELS")
+    want = rows()
+    assert want and not os.path.exists(launched)
+    assert rows("--device", "cuda") == want and os.path.exists(launched)
     for device, status, said in ("cuda:9", 1, "cuda:9: there are 3 emulated GPUs"), ("cuda:0,1", 2, "without a cluster it is one card"):
         p = tool("od-bench", "recall", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3, "--device", device, ok=False)
         assert p.returncode == status and said in p.stderr, p

@@ -16,6 +16,7 @@ ALU1(MOV_F64, "mov.f64", u64, u64, a)
 ALU1(MOV_PRED, "mov.pred", pred, pred, a)
 ALU1(CVTA_TO_GLOBAL, "cvta.to.global.u64", u64, u64, a)
 
+ALU2(ADD_S16, "add.s16", u16, u16, u16, a + b)
 ALU2(ADD_U32, "add.u32", u32, u32, u32, a + b)
 ALU2(ADD_S32, "add.s32", u32, u32, u32, a + b)
 ALU2(ADD_S64, "add.s64", u64, u64, u64, a + b)

@@ -33,8 +33,8 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 	struct odw_bufs *b;
 
 	(void)state;
-	assert_int_equal(odw_bufs_memory(OD_SET_STORED, bytes), 8192 + 4096);
-	assert_int_equal(odw_bufs_memory(OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192); /* with zeros behind it */
+	assert_int_equal(odw_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes), 8192 + 4096);
+	assert_int_equal(odw_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192); /* with zeros behind it */
 	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {

@@ -113,7 +113,7 @@ static void which_device(void **state)
 	setenv("OD_DEVICE", "gpu", 1);
 	assert_int_equal(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 	assert_null(d);
-	assert_non_null(strstr(err.msg, "$OD_DEVICE: expected auto, cpu, cuda, cuda:N or cuda:N,M, found \"gpu\""));
+	assert_non_null(strstr(err.msg, "$OD_DEVICE: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to 1023, at most 8 GPUs), found \"gpu\""));
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		assert_int_equal(od_device_open(&d, wrong[i], OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 		assert_non_null(strstr(err.msg, "--device: expected"));

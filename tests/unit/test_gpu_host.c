@@ -55,6 +55,24 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 	out[gpu_thread()] = other;
 }
 
+/* The same by warps. Behind a sum over the warp each writes again what it has written; way 1: without a barrier before. */
+GPU_KERNEL(mirror_warps, struct args, THREADS)
+{
+	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), other;
+
+	if (gpu_lane() == 0)
+		shared[gpu_warp()] = gpu_warp();
+	gpu_sync();
+	other = shared[THREADS / GPU_WARP - 1 - gpu_warp()];
+	if (a.way != 1)
+		gpu_sync();
+	for (unsigned mask = 16; mask > 0; mask /= 2)
+		(void)gpu_shuffle_xor(1, mask);
+	if (gpu_lane() == 0)
+		shared[gpu_warp()] = THREADS;
+	a.out[gpu_block_x() * THREADS + gpu_thread()] = other * GPU_WARP + GPU_WARP - gpu_lane();
+}
+
 /* Each thread has many copies under way: more than products of rows of F32 with many columns have. */
 GPU_KERNEL(many_copies, struct args, THREADS)
 {
@@ -183,6 +201,20 @@ static void test_barriers(void **state)
 	}
 }
 
+/* A warp gets so far ahead of another one in some orders only. */
+static void test_warps_run_ahead(void **state)
+{
+	size_t n = 0;
+
+	(void)state;
+	for (int seed = 1; seed < 20; seed++) {
+		use_seed(seed);
+		assert_int_equal(wrong_mirrors(mirror_warps, 0), 0);
+		n += wrong_mirrors(mirror_warps, 1);
+	}
+	assert_true(n > THREADS);
+}
+
 static void test_many_copies(void **state)
 {
 	(void)state;
@@ -230,6 +262,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_barriers),
+		cmocka_unit_test(test_warps_run_ahead),
 		cmocka_unit_test(test_many_copies),
 		cmocka_unit_test(test_warps),
 		cmocka_unit_test(test_mistakes_end_it),

@@ -187,6 +187,32 @@ static void op_linear(void **state)
 	}
 }
 
+#ifdef FEW_TESTS
+/* So many outputs that a GPU multiplies all rows at once by the kernel for many rows (is_many of cuda_products.c), unless it has more than
+ * 192 multiprocessors. Which forms it takes, other tests show; here are some in one launch. */
+static void op_linear_wide(void **state)
+{
+	static const enum weight_kind kind[OD_MAX_LINEAR] = { W_BF16, W_INT8, W_U4B8, W_E4M3 };
+	enum { N = 46, N_OUT = 47 * 64 + 5 };
+	struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS, .profile = OD_PROFILE_F32 };
+	struct weight w[OD_MAX_LINEAR];
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	op.linear.x = lay_floats(&b, ROWS * N);
+	for (size_t i = 0; i < OD_MAX_LINEAR; i++) {
+		lay_weight(&b, &w[i], kind[i], N_OUT, N);
+		op.linear.w[i] = &w[i].w;
+		op.linear.y[i] = lay_dirt(&b, ROWS * N_OUT * sizeof(float));
+	}
+	expect(&b);
+	for (size_t i = 0; i < OD_MAX_LINEAR; i++)
+		od_matmul(b.be, NULL, &w[i].m, wanted(&b, op.linear.x), wanted(&b, op.linear.y[i]), ROWS);
+	run_in_steps(&b, b.d, &op, ROWS, "linear of many outputs");
+	bench_close(&b);
+}
+#endif
+
 /* Rows that are rounded: groups of zeros, of what is too small for a scale, of what is large, with infinities and NaN, ties. */
 static void op_linear_rounded(void **state)
 {
@@ -231,6 +257,32 @@ static void op_linear_rounded(void **state)
 		check_op(&b, &op, "linear of rounded rows");
 		bench_close(&b);
 	}
+}
+
+/* Products so small that they are -0, as is their sum: whatever a kernel takes for what is behind a row does not make 0 of it. */
+static void op_linear_minus_zero(void **state)
+{
+	enum { N = 40, N_OUT = 21, TINY_BF16 = (127 - 100) << 7 };
+	struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
+	struct weight w;
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	op.linear.x = lay_floats(&b, ROWS * N);
+	lay_weight(&b, &w, W_BF16, N_OUT, N);
+	op.linear.w[0] = &w.w;
+	op.linear.y[0] = lay_dirt(&b, ROWS * N_OUT * sizeof(float));
+	for (size_t i = 0; i < ROWS * N; i++)
+		((float *)(void *)(b.image + op.linear.x.at))[i] = -0x1p-100f;
+	for (size_t i = 0; i < N_OUT * N; i++)
+		((uint16_t *)(void *)(b.image + w.w.data.at))[i] = TINY_BF16;
+	expect(&b);
+	od_matmul(b.be, NULL, &w.m, wanted(&b, op.linear.x), wanted(&b, op.linear.y[0]), ROWS);
+	assert_true(signbit(*wanted_f32(&b, op.linear.y[0])));
+	by_row(&b, &op.linear.x, N * sizeof(float));
+	by_row(&b, &op.linear.y[0], N_OUT * sizeof(float));
+	check_op(&b, &op, "linear of -0");
+	bench_close(&b);
 }
 
 /* ---- routers ---- */
@@ -582,13 +634,16 @@ int main(void)
 		ON_ALL_TABLES(op_linear),
 		ON_ALL_TABLES(op_route),
 		ON_ALL_TABLES(op_combine),
-#ifndef FEW_TESTS /* what else there is needs no other number of rows */
+#ifdef FEW_TESTS
+		ON_ALL_TABLES(op_linear_wide),
+#else /* what else there is needs no other number of rows */
 		ON_ALL_TABLES(op_embed),
 		ON_ALL_TABLES(op_angles),
 		ON_ALL_TABLES(op_gate),
 		ON_ALL_TABLES(op_split),
 		ON_ALL_TABLES(op_copy),
 		ON_ALL_TABLES(op_linear_rounded),
+		ON_ALL_TABLES(op_linear_minus_zero),
 		ON_ALL_TABLES(combine_and_norm),
 #endif
 	};

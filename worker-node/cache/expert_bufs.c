@@ -19,12 +19,19 @@ struct odw_bufs {
 	struct kind kind[OD_N_EXPERT_BUFS];
 };
 
-uint64_t odw_bufs_memory(unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS])
+uint64_t odw_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes)
+{
+	const bool has_stage = d != NULL && !od_device_shares(d) && odw_bufs_staged(slot, kind);
+
+	return od_buf_memory(d, bytes) + (has_stage ? od_map_bytes(bytes) : 0);
+}
+
+uint64_t odw_bufs_memory(const struct od_device *d, unsigned slot, unsigned which, const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
-		sum += (slot & 1u << i) != 0 ? od_map_bytes(bytes[i]) : 0;
+		sum += (which & 1u << i) != 0 ? odw_buf_memory(d, slot, (enum od_expert_buf)i, bytes[i]) : 0;
 	return sum;
 }
 

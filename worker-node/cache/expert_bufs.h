@@ -22,8 +22,10 @@ static inline bool odw_bufs_staged(unsigned slot, enum od_expert_buf kind)
 	return (slot & OD_SET_PLAIN) != 0 && kind != OD_BUF_PLAIN;
 }
 
-/* Memory of a slot's buffers, with their overhead. */
-uint64_t odw_bufs_memory(unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS]);
+/* Memory that a buffer of the kind takes, with its stage if it has one; and one of each kind of the set `which`. slot, bytes: as
+ * in odw_bufs_new. d NULL: a device that maps all buffers. */
+uint64_t odw_buf_memory(const struct od_device *d, unsigned slot, enum od_expert_buf kind, uint64_t bytes);
+uint64_t odw_bufs_memory(const struct od_device *d, unsigned slot, unsigned which, const uint64_t bytes[OD_N_EXPERT_BUFS]);
 
 /* Set the number of buffers of each kind to n. odw_bufs_shrink frees surplus buffers that are not in use; true: at most n are
  * left (false: call it again when some have been returned). odw_bufs_grow makes the missing ones. */

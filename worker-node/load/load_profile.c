@@ -279,11 +279,8 @@ struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct o
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	double sm, e;
 
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		bytes[i] = od_map_bytes(od_pack_buf_bytes(pack, (enum od_expert_buf)i));
-		if (d != NULL && odw_bufs_staged(od_form_bufs(form), (enum od_expert_buf)i))
-			bytes[i] = od_staged_bytes(d, bytes[i]);
-	}
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		bytes[i] = odw_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i, od_pack_buf_bytes(pack, (enum od_expert_buf)i));
 	stored_bytes(pack, &sm, &e);
 	if (sm == 0) { /* the empty buffer is there, and goes wherever the other one does */
 		bytes[OD_BUF_E] += bytes[OD_BUF_SM];

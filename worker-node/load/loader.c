@@ -17,7 +17,8 @@ struct inflating {
 struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	struct od_buf *staging[ODW_MAX_STAGES]; /* NULL: what is read has buffers of its own */
+	struct od_buf *staging; /* of all stages, in one buffer: a GPU gives whole pages to each. NULL: what is read has buffers of its own */
+	uint64_t stage_bytes;
 	uint32_t n_shards, part_shards;
 	/* A stage has one thread at a time. */
 	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS];
@@ -44,12 +45,12 @@ unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 }
 _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
 
-/* What is read into buffers of its own needs no stage's memory. */
+/* Of a stage. What is read into buffers of its own needs no stage's memory. */
 static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
 {
 	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
-	return od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
+	return od_round_up(od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards), OD_PAGE_BYTES);
 }
 
 int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot,
@@ -94,6 +95,11 @@ static uint32_t shards_of(const struct odw_loaders *l, const struct odw_load_job
 	return l->n_shards - *first < l->part_shards ? l->n_shards - *first : l->part_shards;
 }
 
+static struct od_ref stage_at(const struct odw_loaders *l, unsigned i)
+{
+	return od_buf_ref(l->staging, i * l->stage_bytes);
+}
+
 static void *read_parts(void *arg)
 {
 	struct odw_loaders *l = arg;
@@ -107,7 +113,7 @@ static void *read_parts(void *arg)
 		int rc;
 
 		l->begin_ns[job.stage] = begin_ns;
-		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, od_buf_ref(l->staging[job.stage], 0),
+		rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, stage_at(l, job.stage),
 			       l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
@@ -152,16 +158,18 @@ static void *finish_parts(void *arg)
 /* Address space, of which only what is read into becomes memory. */
 static int make_stages(struct odw_loaders *l, struct od_err *err)
 {
-	uint64_t bytes = stage_bytes(l->o.pack, l->o.device, l->o.form, l->o.slot);
-	int rc = OD_OK;
+	const char *what = "the stages of the load threads";
+	uint64_t bytes;
+	int rc;
 
-	for (unsigned i = 0; rc == OD_OK && bytes > 0 && i < l->n_stages; i++) {
-		rc = l->o.form == OD_FORM_PLAIN ?
-			     od_buf_new_shared(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err) :
-			     od_buf_new_on_host(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err);
-		if (rc == OD_OK && od_ref_stage(od_buf_ref(l->staging[i], 0)) == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
-	}
+	l->stage_bytes = stage_bytes(l->o.pack, l->o.device, l->o.form, l->o.slot);
+	bytes = l->n_stages * l->stage_bytes;
+	if (bytes == 0)
+		return OD_OK;
+	rc = l->o.form == OD_FORM_PLAIN ? od_buf_new_shared(&l->staging, l->o.device, bytes, what, err) :
+					  od_buf_new_on_host(&l->staging, l->o.device, bytes, what, err);
+	if (rc == OD_OK && od_ref_stage(stage_at(l, 0)) == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %s", what);
 	return rc;
 }
 
@@ -233,7 +241,6 @@ void odw_loaders_stop(struct odw_loaders *l)
 		pthread_join(l->inflating[i].thread, NULL);
 	for (unsigned i = 0; i < l->o.n_inflaters; i++)
 		od_inflater_free(l->inflating[i].inflater);
-	for (unsigned i = 0; i < l->n_stages; i++)
-		od_buf_free(l->staging[i]);
+	od_buf_free(l->staging);
 	free(l);
 }

@@ -366,6 +366,7 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 	c->base.memory_bytes = about.free_bytes;
 	c->base.used_bytes = about.total_bytes - about.free_bytes;
 	c->base.own_bytes = OD_CUDA_SCRATCH_BYTES;
+	c->base.page_bytes = about.page_bytes;
 	for (int q = 0; rc == OD_OK && q < OD_N_QUEUES; q++)
 		rc = make_queue(c, (enum od_queue)q, err);
 	if (rc == OD_OK && gpu_event_new(&c->finished, c->gpu, false) != 0)
@@ -392,6 +393,5 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 
 __attribute__((visibility("default"))) const struct od_cuda_plugin od_cuda_plugin = {
 	.version = OD_CUDA_PLUGIN_VERSION,
-	.device_bytes = sizeof(struct od_device),
 	.open = open_device,
 };

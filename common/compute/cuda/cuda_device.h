@@ -8,14 +8,13 @@
 #define OD_COMPUTE_CUDA_DEVICE_H
 
 #include "common/compute/device.h"
+#include "plugin_version.h"
 
-#define OD_CUDA_PLUGIN_VERSION 5u
 #define OD_CUDA_PLUGIN_SYMBOL "od_cuda_plugin"
 
 /* What the plugin exports. */
 struct od_cuda_plugin {
-	uint32_t version; /* OD_CUDA_PLUGIN_VERSION: the first field for good */
-	uint32_t device_bytes; /* of struct od_device, to find a plugin of another build */
+	uint32_t version; /* OD_CUDA_PLUGIN_VERSION (plugin_version.h, which make writes): the first field for good */
 	/* index: which GPU of those that the process may use. */
 	int (*open)(struct od_device **out, unsigned index, struct od_err *err);
 };

@@ -27,7 +27,7 @@ struct od_cuda_merge {
 	} use[3];
 	struct gpu_event *done;
 };
-#define OD_CUDA_MERGES 32u /* copies run ahead of at most so many, at least half of it */
+#define OD_CUDA_MERGES 32u /* known ones that copies do not follow yet, at most; before there are more, copies follow the older half */
 
 struct od_cuda_queue {
 	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */

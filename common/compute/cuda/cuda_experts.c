@@ -20,6 +20,7 @@ struct od_cuda_table {
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
 	uint32_t blocks[2]; /* the most that a matrix with planes has */
 	bool biases;
+	bool many; /* gpu_many_takes all matrices */
 	bool there; /* on the GPU */
 };
 
@@ -159,6 +160,7 @@ static void describe(const struct od_cuda_device *c, const struct od_expert *of,
 	t->n_freed = atomic_load(&c->n_freed);
 	t->forms[0] = t->forms[1] = t->blocks[0] = t->blocks[1] = 0;
 	t->biases = false;
+	t->many = true;
 	for (uint32_t e = 0; e < t->n; on_gpu += expert_chunks(&of[e]), e++) {
 		t->host[e] = describe_expert(&of[e], on_gpu);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
@@ -174,6 +176,7 @@ static void describe(const struct od_cuda_device *c, const struct od_expert *of,
 			if (n > 0 && gpu_planes_blocks(m->n_out, &m->chunks) > t->blocks[down])
 				t->blocks[down] = gpu_planes_blocks(m->n_out, &m->chunks);
 			t->biases = t->biases || t->host[e].bias[mat].at != NULL;
+			t->many = t->many && gpu_many_takes(m->form);
 		}
 	}
 }
@@ -246,6 +249,7 @@ struct round {
 	uint32_t n_rows; /* of x */
 	uint32_t most_tiles;
 	unsigned index; /* of the rows of a tile */
+	bool many;	/* a tile has GPU_MANY_ROWS */
 };
 
 /* All experts' gate and up are of one form, and that can be multiplied together. */
@@ -256,33 +260,47 @@ static bool has_pairs(const struct od_cuda_table *t)
 	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 && gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
 }
 
+static uint32_t blocks_of(const struct round *r, bool down)
+{
+	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
+
+	return od_cuda_blocks(n_out, r->many ? GPU_MANY_OUTS : gpu_product_outs()) * (down ? 1 : 2);
+}
+
 /* n: rows of x, or pairs of gate. */
 static void multiply(struct round *r, bool down, uint32_t n)
 {
-	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
+	const struct gpu_grid grid = { r->most_tiles, blocks_of(r, down), 1 };
 
 	if (meets_rounded(r->table, down) &&
 	    !od_cuda_round(r->c, down ? r->products.gate : r->products.x, down ? r->products.intermediate : r->products.hidden, n,
 			   rounded_rows(r->c), ROUNDED_BYTES))
 		return;
 	r->products.down = down;
-	r->products.pairs = !down && has_pairs(r->table);
+	r->products.pairs = !down && !r->many && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
 	r->products.planes_blocks = r->table->blocks[down];
 	if (r->table->blocks[down] > 0)
 		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
 							  (struct gpu_grid){ r->most_tiles, r->table->blocks[down] * (down ? 1 : 2), 1 },
 							  GPU_PLANES_PRODUCT_SHARED, &r->products), "experts as planes");
-	for (unsigned form = 0; form < GPU_N_FORMS; form++) {
-		const unsigned blocks = od_cuda_blocks(n_out, gpu_product_outs());
+	if (r->many)
+		od_cuda_launched(r->c, gpu_many_experts(od_cuda_stream(r->c), grid, gpu_many_shared(), &r->products), "experts");
+	for (unsigned form = 0; !r->many && form < GPU_N_FORMS; form++)
+		if ((r->table->forms[down] >> form & 1) != 0)
+			od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c), grid,
+										    gpu_product_shared((enum gpu_form)form, r->index),
+										    &r->products),
+					 "experts");
+}
 
-		if ((r->table->forms[down] >> form & 1) == 0)
-			continue;
-		od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c),
-									    (struct gpu_grid){ r->most_tiles, down ? blocks : 2 * blocks, 1 },
-									    gpu_product_shared((enum gpu_form)form, r->index), &r->products),
-				 "experts");
-	}
+/* How many rows a tile has. */
+static void choose_tiles(struct round *r, const struct od_op_experts *o, struct gpu_sort *sort)
+{
+	r->many = r->table->many && (uint64_t)sort->n_rows * o->top_k >= (uint64_t)o->n_experts * GPU_MANY_FROM;
+	sort->rows = r->many ? GPU_MANY_ROWS : 1;
+	for (r->index = 0; sort->rows < GPU_PRODUCT_ROWS && sort->rows < sort->n_rows; r->index++)
+		sort->rows *= 2;
 }
 
 /* Of the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and waits for three reads
@@ -357,18 +375,16 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	const struct od_cuda_table *table;
 	char *at = od_cuda_at(o->scratch);
 	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
-				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts, .rows = 1,
+				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts,
 				 .together = pairs_together(half, n, pairs) };
 	struct round r = { .c = c, .n_rows = op->n_rows };
 	struct lists l = { NULL, NULL, 0 };
 
-	while (sort.rows < GPU_PRODUCT_ROWS && sort.rows < op->n_rows) {
-		sort.rows *= 2;
-		r.index++;
-	}
 	table = table_of(c, o);
 	if (table == NULL)
 		return;
+	r.table = table;
+	choose_tiles(&r, o, &sort);
 	if (meets_rounded(table, true) && rounded_fit(n) < sort.together)
 		sort.together = rounded_fit(n);
 	l.most_tiles = sort.together; /* of one row */
@@ -385,7 +401,6 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 		sort.tiles_before = l.tiles_before;
 		sort_pairs(c, &sort);
 	}
-	r.table = table;
 	r.most_tiles = l.most_tiles;
 	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .choice = sort.choice,
 						   .fault = c->fault, .x = od_cuda_at(o->x), .rounded = rounded_rows(c),

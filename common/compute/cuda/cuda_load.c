@@ -79,7 +79,8 @@ static bool in_place(const uint8_t *sm, const uint16_t *to, uint64_t n)
 	return (uintptr_t)sm >= (uintptr_t)to && (uintptr_t)sm < (uintptr_t)(to + n);
 }
 
-/* Where a launch that begins at `first` of n must end. */
+/* Where a launch that begins at weight `first` of n must end. In place, byte i of SM lies where weight (n + i) / 2 goes, so a launch may
+ * write half of the weights that are left. */
 static uint64_t end_of(uint64_t first, uint64_t n, bool overlaps)
 {
 	return overlaps ? first + (n - first) / 2 : n;

@@ -55,6 +55,7 @@ struct list {
 	struct od_cuda_device *c;
 	struct gpu_products args;
 	uint32_t most_rows;
+	bool many; /* args: of gpu_many_products */
 	struct gpu_planes_products planes;
 	uint32_t planes_rows, n_chunks, n_blocks; /* of planes */
 };
@@ -81,24 +82,47 @@ static void flush_planes(struct list *l)
 	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
 }
 
-/* Of the first n. */
-static uint32_t blocks_before(const struct gpu_products *a, uint32_t n)
+static uint32_t blocks_of(bool many, const struct gpu_product *p)
 {
-	return n > 0 ? a->p[n - 1].first_block + od_cuda_blocks(a->p[n - 1].w.n_out, gpu_product_outs()) : 0;
+	return od_cuda_blocks(p->w.n_out, many ? GPU_MANY_OUTS : gpu_product_outs());
+}
+
+/* Of all in the list. */
+static uint32_t blocks_before(const struct list *l)
+{
+	const uint32_t n = l->args.n;
+
+	return n > 0 ? l->args.p[n - 1].first_block + blocks_of(l->many, &l->args.p[n - 1]) : 0;
+}
+
+/* Larger blocks pay if half of the multiprocessors have one. */
+static bool is_many(const struct od_cuda_device *c, const struct gpu_product *p)
+{
+	return p->n_rows >= GPU_MANY_FROM && gpu_many_takes(p->w.form) &&
+	       2 * (uint64_t)od_cuda_blocks(p->n_rows, GPU_MANY_ROWS) * blocks_of(true, p) >= c->n_sm;
+}
+
+static int launch_plain(const struct list *l)
+{
+	const struct gpu_products *a = &l->args;
+	const enum gpu_form form = (enum gpu_form)a->p[0].w.form;
+	struct gpu_grid grid = { .y = blocks_before(l), .z = 1 };
+	unsigned rows, index;
+
+	if (l->many) {
+		grid.x = od_cuda_blocks(l->most_rows, GPU_MANY_ROWS);
+		return gpu_many_products(od_cuda_stream(l->c), grid, gpu_many_shared(), a);
+	}
+	index = launcher_of(l->most_rows, &rows);
+	grid.x = od_cuda_blocks(l->most_rows, rows);
+	return gpu_products[form][index](od_cuda_stream(l->c), grid, gpu_product_shared(form, index), a);
 }
 
 static void flush_plain(struct list *l)
 {
-	const struct gpu_products *a = &l->args;
-	unsigned rows;
-	const unsigned index = launcher_of(l->most_rows, &rows), blocks = blocks_before(a, a->n);
-
-	if (a->n == 0)
+	if (l->args.n == 0)
 		return;
-	od_cuda_launched(l->c, gpu_products[a->p[0].w.form][index](od_cuda_stream(l->c),
-								    (struct gpu_grid){ od_cuda_blocks(l->most_rows, rows), blocks, 1 },
-								    gpu_product_shared((enum gpu_form)a->p[0].w.form, index), a),
-			 "products");
+	od_cuda_launched(l->c, launch_plain(l), "products");
 	l->args.n = 0;
 	l->most_rows = 0;
 }
@@ -112,13 +136,17 @@ static void flush(struct list *l)
 
 static void add(struct list *l, const struct gpu_product *p)
 {
+	const bool many = is_many(l->c, p);
 	struct gpu_products *a = &l->args;
+	uint32_t first;
 
-	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && a->p[0].w.form != p->w.form) ||
-	    blocks_before(a, a->n) + od_cuda_blocks(p->w.n_out, gpu_product_outs()) > GPU_MAX_GRID_Y)
+	if (a->n == GPU_MAX_PRODUCTS || (a->n > 0 && (many != l->many || (!many && a->p[0].w.form != p->w.form))) ||
+	    blocks_before(l) + blocks_of(many, p) > GPU_MAX_GRID_Y)
 		flush_plain(l);
+	l->many = many;
+	first = blocks_before(l);
 	a->p[a->n] = *p;
-	a->p[a->n].first_block = blocks_before(a, a->n);
+	a->p[a->n].first_block = first;
 	a->n++;
 	l->most_rows = p->n_rows > l->most_rows ? p->n_rows : l->most_rows;
 }

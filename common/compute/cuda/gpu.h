@@ -48,10 +48,10 @@
 /* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). It begins when the one
  * before it in its stream has ended (gpu_after_previous). */
 #define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads), true)
-/* The same; it may have so many registers that a multiprocessor runs one block of it at a time. */
+/* The same with as many registers as it needs, though a multiprocessor then may run only one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1), true)
-/* The same; it has so few that a multiprocessor runs n_blocks of it at a time, if there is shared memory for them. It is one of many
- * blocks. */
+/* The same for large grids: so few registers that a multiprocessor runs n_blocks blocks at a time, if there is shared memory for them. It
+ * does not let the next kernel's blocks come early. */
 #define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
 
 #define GPU_BOUND_KERNEL(name, type, n_threads, bounds, is_small)                              \
@@ -64,9 +64,10 @@
 	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads)                            \
 	GPU_FN void name##_work(const type &a)
 
-/* From compute capability 9.0 on, blocks of a kernel may be there before the kernel before it in its stream has ended. They wait for that,
- * so nothing changes, but that they need not be sent first. is_small: those of the next kernel may come now; else when this one's have
- * ended, or they would take their places where the first end, and leave other multiprocessors without work. */
+/* Programmatic dependent launch: from compute capability 9.0 on, a GPU may start a kernel's blocks while the kernel before it in the stream
+ * still runs. Here each block waits until that kernel has ended and its writes are visible, so results do not change; only the start is
+ * hidden. is_small: the next kernel's blocks may start now. Those of a large grid keep them out until they end: waiting blocks would take
+ * the places of those that end first, and leave other multiprocessors without work. */
 GPU_FN void gpu_after_previous(bool is_small)
 {
 #if __CUDA_ARCH__ >= 900

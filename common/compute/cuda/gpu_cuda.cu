@@ -15,6 +15,8 @@
 
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
+/* Of cudaMalloc, from Pascal on; no call tells it (github.com/pytorch/pytorch/pull/17120). */
+#define PAGE_BYTES (2u << 20)
 
 struct gpu {
 	int index;
@@ -94,11 +96,14 @@ static int look_at(struct gpu *g, struct od_err *err)
 	g->about.major = (unsigned)p.major;
 	g->about.minor = (unsigned)p.minor;
 	g->about.n_sm = (unsigned)p.multiProcessorCount;
-	g->about.most_shared = p.sharedMemPerBlock;
+	g->about.page_bytes = PAGE_BYTES;
 	g->about.unified = p.integrated && p.canMapHostMemory && p.unifiedAddressing;
-	if (!new_enough || error != cudaSuccess || cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; it needs "
-			       "%d.%d or newer", g->index, p.name, p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
+	if (!new_enough)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d; expected %d.%d or newer", g->index, p.name,
+			       p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
+	if (error != cudaSuccess || cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; build the "
+			       "plugin for it, too (make CUDA=1, without CUDA_ARCHS)", g->index, p.name, p.major, p.minor);
 	g->waits = p.major >= 9 && attributes.ptxVersion >= 90;
 	return OD_OK;
 }
@@ -168,7 +173,7 @@ extern "C" void gpu_free(struct gpu *g, void *at)
 		(void)cudaFree(at);
 }
 
-/* CUDA gives small pieces parts of pages, so a page more is asked for; where its memory begins is before what the caller gets. */
+/* CUDA's memory may begin within a page, so a page more is asked for, and one in front, which ends with CUDA's address. */
 extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
 	void *begin = NULL;

@@ -104,7 +104,8 @@ struct warp {
 struct gpu_blocks {
 	struct fibre fibre[MAX_THREADS];
 	struct warp warp[MAX_THREADS / WARP];
-	unsigned ready[MAX_THREADS], n_ready;
+	unsigned ready[MAX_THREADS], n_ready; /* in the order in which they came to be ready */
+	unsigned reach; /* one of so many that came last goes on */
 	unsigned n_threads, n_alive, n_at;
 	void *scheduler; /* its stack pointer */
 	void (*kernel)(const void *args);
@@ -162,6 +163,20 @@ UNSEEN static uint64_t draw(struct gpu_blocks *b)
 	return b->random * 0x2545f4914f6cdd1du >> 32;
 }
 
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+	return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* The numbers 0 to n - 1 in one of many orders: each is (the one before + step) % n. */
+UNSEEN static void choose_order(struct gpu_blocks *b, uint64_t n, uint64_t *first, uint64_t *step)
+{
+	*first = draw(b) % n;
+	*step = 1 + draw(b) % n;
+	while (common_divisor(n, *step) != 1)
+		++*step;
+}
+
 UNSEEN static void release(struct gpu_blocks *b, unsigned begin, unsigned end, enum state state)
 {
 	for (unsigned i = begin; i < end; i++) {
@@ -172,6 +187,20 @@ UNSEEN static void release(struct gpu_blocks *b, unsigned begin, unsigned end, e
 		b->fibre[i].state = READY;
 		b->ready[b->n_ready++] = i;
 	}
+}
+
+/* All threads go on, from the block's beginning or from a barrier, in one of two ways. If all that can go on draw lots each time, no warp
+ * gets further than the others. If the one that came last goes on, a warp comes to the next barrier before another begins, past shuffles
+ * and votes. */
+UNSEEN static void release_block(struct gpu_blocks *b)
+{
+	const unsigned n = b->n_threads / WARP;
+	uint64_t at, step;
+
+	b->reach = draw(b) % 2 == 0 ? MAX_THREADS : 1;
+	choose_order(b, n, &at, &step);
+	for (unsigned i = 0; i < n; i++, at = (at + step) % n)
+		release(b, (unsigned)at * WARP, (unsigned)(at + 1) * WARP, AT_BLOCK);
 }
 
 /* Thread i has stopped. */
@@ -198,18 +227,19 @@ UNSEEN static void note_stop(struct gpu_blocks *b, unsigned i)
 	}
 	if (b->n_alive > 0 && b->n_at == b->n_alive) {
 		b->n_at = 0;
-		release(b, 0, b->n_threads, AT_BLOCK);
+		release_block(b);
 	}
 }
 
 /* One of the threads that can go on, no longer among them. */
 UNSEEN static unsigned take_ready(struct gpu_blocks *b)
 {
+	const unsigned reach = b->n_ready < b->reach ? b->n_ready : b->reach;
 	unsigned at, i;
 
 	if (b->n_ready == 0)
 		gpu_host_fail("threads wait for each other at different barriers");
-	at = (unsigned)(draw(b) * b->n_ready >> 32);
+	at = b->n_ready - 1 - (unsigned)(draw(b) * reach >> 32);
 	i = b->ready[at];
 	b->ready[at] = b->ready[--b->n_ready];
 	gpu_place.thread = i;
@@ -274,13 +304,12 @@ UNSEEN static void prepare(struct gpu_blocks *b, unsigned i)
 	memset(top, 0, (SAVED_WORDS + 1) * sizeof(*top));
 	top[START_WORD] = (void *)(uintptr_t)start;
 	b->fibre[i].sp = top;
-	b->fibre[i].state = READY;
+	b->fibre[i].state = AT_BLOCK;
 	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs = 0;
 #if defined(__SANITIZE_THREAD__)
 	if (b->fibre[i].tsan == NULL)
 		b->fibre[i].tsan = __tsan_create_fiber(0);
 #endif
-	b->ready[b->n_ready++] = i;
 }
 
 UNSEEN static void run_block(struct gpu_blocks *b, size_t shared)
@@ -294,6 +323,7 @@ UNSEEN static void run_block(struct gpu_blocks *b, size_t shared)
 		prepare(b, i);
 	for (unsigned i = 0; i < b->n_threads / WARP; i++)
 		b->warp[i].n_at = 0, b->warp[i].n_alive = WARP;
+	release_block(b);
 	while (b->n_alive > 0) {
 		switch_to(b, take_ready(b));
 		note_stop(b, gpu_place.thread); /* others may have run meanwhile */
@@ -481,18 +511,14 @@ void gpu_blocks_free(struct gpu_blocks *b)
 	free(b);
 }
 
-static uint64_t common_divisor(uint64_t a, uint64_t b)
-{
-	return b == 0 ? a : common_divisor(b, a % b);
-}
-
 /* Blocks come in another order each time: a GPU promises none. */
 UNSEEN void gpu_blocks_run(struct gpu_blocks *b, const struct gpu_launch *l)
 {
 	const struct gpu_grid *g = &l->grid;
 	const uint64_t n = (uint64_t)g->x * g->y * g->z;
-	uint64_t at = draw(b) % n, step = 1 + draw(b) % n;
+	uint64_t at, step;
 
+	choose_order(b, n, &at, &step);
 	b->kernel = (void (*)(const void *))l->kernel->function;
 	b->args = l->args;
 	b->n_threads = l->kernel->n_threads;
@@ -501,8 +527,6 @@ UNSEEN void gpu_blocks_run(struct gpu_blocks *b, const struct gpu_launch *l)
 	scheduler_tsan = __tsan_get_current_fiber();
 #endif
 	gpu_place = (struct gpu_place){ .n_threads = b->n_threads, .n_x = g->x, .shared = b->shared };
-	while (common_divisor(n, step) != 1)
-		step++;
 	for (uint64_t i = 0; i < n; i++, at = (at + step) % n) {
 		gpu_place.x = (unsigned)(at % g->x);
 		gpu_place.y = (unsigned)(at / g->x % g->y);

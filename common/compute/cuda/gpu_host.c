@@ -1,10 +1,10 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres (gpu_fibres.h).
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the first, the second and
- * all further ones); OD_GPU_SM, its multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is
- * after a fault;
- * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of
- * all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and OD_GPU_PINNED_BYTES (gpu_open). */
+ * all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none); OD_GPU_SM, its multiprocessors (2); OD_GPU_FAIL_AT=N:
+ * its N-th kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack
+ * of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of all kernels that are launched are appended to; OD_GPU_ORDER,
+ * OD_GPU_HOST_UNIFIED and OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
@@ -34,7 +34,7 @@ struct gpu {
 	uint64_t refuse_at; /* 0: never */
 	atomic_bool lost;
 	uint64_t used; /* under the lock, as all below */
-	uint64_t total, pinned, most_pinned;
+	uint64_t total, page_bytes, pinned, most_pinned;
 	bool unified;
 	unsigned n_sm;
 	bool taken[OD_MAX_LATE]; /* streams */
@@ -53,7 +53,7 @@ struct gpu_event {
 };
 
 struct memory { /* in front of it */
-	uint64_t bytes;
+	uint64_t taken;
 	void *begin; /* of its pages and of the one behind them */
 	size_t all;
 };
@@ -101,6 +101,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "emulated GPU");
 	pthread_mutex_init(&g->lock, NULL);
 	g->total = number_in("OD_GPU_BYTES", index, TOTAL_BYTES);
+	g->page_bytes = number_of("OD_GPU_PAGE_BYTES", 0);
 	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
@@ -129,27 +130,28 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 {
 	pthread_mutex_lock(&g->lock);
 	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = g->n_sm, .total_bytes = g->total,
-				     .free_bytes = g->total - g->used, .most_shared = GPU_HOST_SHARED, .unified = g->unified };
+				     .free_bytes = g->total - g->used, .page_bytes = g->page_bytes, .unified = g->unified };
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is caught. */
-static void *take(struct gpu *g, uint64_t bytes, size_t align, uint64_t *used, uint64_t total)
+/* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is caught. taken: what
+ * of `total` it takes. */
+static void *take(struct gpu *g, uint64_t bytes, uint64_t taken, size_t align, uint64_t *used, uint64_t total)
 {
 	const size_t room = (size_t)od_round_up(bytes, align), pages = (size_t)od_round_up(align + room, OD_PAGE_BYTES);
 	char *begin = MAP_FAILED, *at;
 
 	pthread_mutex_lock(&g->lock);
-	if (bytes <= total - *used && !atomic_load(&g->lost))
+	if (taken <= total - *used && !atomic_load(&g->lost))
 		begin = mmap(NULL, pages + OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (begin != MAP_FAILED)
-		*used += bytes;
+		*used += taken;
 	pthread_mutex_unlock(&g->lock);
 	if (begin == MAP_FAILED)
 		return NULL;
 	mprotect(begin + pages, OD_PAGE_BYTES, PROT_NONE);
 	at = begin + pages - room;
-	*((struct memory *)(void *)at - 1) = (struct memory){ bytes, begin, pages + OD_PAGE_BYTES };
+	*((struct memory *)(void *)at - 1) = (struct memory){ taken, begin, pages + OD_PAGE_BYTES };
 	return at;
 }
 
@@ -161,14 +163,19 @@ static void give_back(struct gpu *g, void *at, uint64_t *used)
 		return;
 	m = (struct memory *)at - 1;
 	pthread_mutex_lock(&g->lock);
-	*used -= m->bytes;
+	*used -= m->taken;
 	pthread_mutex_unlock(&g->lock);
 	munmap(m->begin, m->all);
 }
 
+static uint64_t in_pages(const struct gpu *g, uint64_t bytes)
+{
+	return g->page_bytes > 0 && bytes > g->page_bytes / 2 ? od_round_up(bytes, g->page_bytes) : bytes;
+}
+
 void *gpu_alloc(struct gpu *g, uint64_t bytes)
 {
-	return take(g, bytes, 256, &g->used, g->total);
+	return take(g, bytes, in_pages(g, bytes), 256, &g->used, g->total);
 }
 
 void gpu_free(struct gpu *g, void *at)
@@ -178,7 +185,7 @@ void gpu_free(struct gpu *g, void *at)
 
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
-	return take(g, bytes, OD_PAGE_BYTES, &g->pinned, g->most_pinned);
+	return take(g, bytes, bytes, OD_PAGE_BYTES, &g->pinned, g->most_pinned);
 }
 
 void gpu_free_host(struct gpu *g, void *at)

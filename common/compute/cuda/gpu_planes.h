@@ -368,10 +368,10 @@ GPU_FN void decode_level(const bool many, const bool is_plain, const struct code
 	}
 }
 
-/* The levels below level 0 of a coded block, to bytes from `shared` on, and the table. The deepest comes first: its bytes are what the
- * escapes of the level above stand for, and so on. A thread has 32 codes of each level, because there are few. Where there are many, which
- * no trained weights have, it has 64, and there is no room for a table yet.
- * words: of the thread's group of level 0, from load_words; group: it. Returns how many escapes of level 0 come before it. */
+/* Decodes levels 2 and 1 of a coded block to bytes from `shared` on, and makes the table for level 0. Level 2 comes first: an escape of
+ * level 1 stands for the next byte of level 2, as one of level 0 does for one of level 1. A thread has 32 codes of each of the two. many:
+ * it has 64, as no trained weights need; then bytes of level 2 lie where the table will be, so the table is made last.
+ * words: of the thread's group of level 0, from load_words; group: its codes. Returns how many escapes of level 0 come before them. */
 GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, const uint32_t *words, uint8_t *shared, uint32_t *entries,
 			     struct codes *group)
 {

@@ -46,8 +46,8 @@ struct gpu_about {
 	unsigned major, minor; /* compute capability */
 	unsigned n_sm;
 	uint64_t free_bytes, total_bytes; /* of its memory */
-	size_t most_shared; /* bytes a block can ask for */
-	bool unified;	    /* its memory is the host's */
+	uint64_t page_bytes; /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
+	bool unified;	     /* its memory is the host's */
 };
 
 /* index: of the GPUs that this process may use. OD_ERR_UNSUPPORTED: no driver, one that is too old, no such GPU, or no kernels for
@@ -81,8 +81,7 @@ void gpu_stream_resume(struct gpu_stream *s);
 const char *gpu_failed_kernel(struct gpu_stream *s);
 
 /* The last launch of a stream that gathers, if it is of the kernel with this name and was not given to the GPU yet; l->args is valid until
- * the stream is used again. After gpu_take_back, right after that, it is as if it had not been: what is launched instead does its work,
- * too. */
+ * the stream is used again. gpu_take_back, right after it, removes that launch: the caller launches a kernel that does its work, too. */
 bool gpu_last_launch(struct gpu_stream *s, const char *kernel, struct gpu_launch *l);
 void gpu_take_back(struct gpu_stream *s);
 

@@ -4,7 +4,7 @@
 #ifndef OD_COMPUTE_GPU_TILES_H
 #define OD_COMPUTE_GPU_TILES_H
 
-#include "common/compute/cuda/gpu.h"
+#include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/kernels.h"
 
 /* Whether choice i is out of range, or the same as an earlier one of its row. */
@@ -68,6 +68,14 @@ GPU_FN bool gpu_find_tile(const unsigned R, const struct gpu_expert_products *a,
 GPU_FN uint32_t gpu_pair_at(const unsigned R, const struct gpu_expert_products *a, uint32_t i)
 {
 	return R == 1 ? i : a->pair[i];
+}
+
+/* An expert's output i: what gpu_expert_down_end would make of it. */
+GPU_FN float gpu_end_down(const struct gpu_expert_products *a, const struct gpu_expert *e, uint32_t i, float y)
+{
+	if (e->bias[GPU_DOWN].at != NULL)
+		y += gpu_vector_at(&e->bias[GPU_DOWN], i);
+	return a->round ? gpu_round_bf16(y) : y;
 }
 
 #endif

@@ -48,15 +48,21 @@ GPU_FN float gpu_code(const unsigned form, uint32_t code)
 	}
 }
 
-/* The code of weight i of a row, without scale. */
+/* The code of weight i of a row. */
+GPU_FN uint32_t gpu_raw_at(const unsigned bits, const unsigned char *row, size_t i)
+{
+	switch (bits) {
+	case 32: return ((const uint32_t *)(const void *)row)[i];
+	case 16: return ((const uint16_t *)(const void *)row)[i];
+	case 4: return row[i / 2] >> 4 * (i % 2) & 15u;
+	default: return row[i];
+	}
+}
+
+/* What it stands for, without scale. */
 GPU_FN float gpu_code_at(const unsigned form, const unsigned char *row, size_t i)
 {
-	switch (gpu_code_bits(form)) {
-	case 32: return gpu_code(form, ((const uint32_t *)(const void *)row)[i]);
-	case 16: return gpu_code(form, ((const uint16_t *)(const void *)row)[i]);
-	case 4: return gpu_code(form, row[i / 2] >> 4 * (i % 2) & 15u);
-	default: return gpu_code(form, row[i]);
-	}
+	return gpu_code(form, gpu_raw_at(gpu_code_bits(form), row, i));
 }
 
 /* Codes as they are read: 1, 2, 4, 8 or 16 bytes, aligned to that. */

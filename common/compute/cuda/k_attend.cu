@@ -312,8 +312,8 @@ GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const 
 	}
 }
 
-/* A stage's keys are eights. A thread's key 0 is in this one, and key j in this ^ j: so what neighbours give each other when they fold
- * (fold_keys) is in the same registers in all of them. */
+/* A stage has K groups of eight keys. A thread's key j is of group first_eight ^ j. So when neighbours exchange sums (fold_keys), all
+ * give what is in the same registers. */
 GPU_FN unsigned first_eight(const unsigned K)
 {
 	return gpu_lane() / (32 / K);
@@ -338,15 +338,15 @@ GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const
 		add_keys(bf16, KEYS(T, H), H, 1, at ^ bytes_of(bf16, 1) * k, q + k, w->q_stride, sum);
 }
 
-/* The thread's and its three neighbours' lanes of one head's sums: of the thread's key 0. */
+/* The sum of one head and the thread's key 0, of its four lanes and its three neighbours'. */
 GPU_FN float fold_keys(const unsigned K, const unsigned H, const float *sum)
 {
 	float four[4];
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < 4; i++) {
-		/* Lanes + 8 are two neighbours on, whose key K / 2 is the thread's key 0. With four keys their key 3 is its key 1, which is
-		 * the next neighbour's key 0. */
+		/* 16 threads on are the sum's lanes + 8; what is key K / 2 there, is key 0 here. With four keys, key 3 there is key 1 here,
+		 * and key 0 of the thread 8 on, which has the sum's lanes + 4. */
 		const float mine = sum[i] + gpu_shuffle_xor(sum[K / 2 * H * 4 + i], 16);
 		const float other = K == 4 ? sum[H * 4 + i] + gpu_shuffle_xor(sum[(K - 1) * H * 4 + i], 16) : mine;
 

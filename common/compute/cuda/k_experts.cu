@@ -162,7 +162,7 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 		mine = tiles_in(&a, begin, begin + n);
 		before = tiles + sum_before(mine, shared, &all);
 		put_tiles(&a, e, begin, begin + n, a.tile + before);
-		/* Of whom a round's first pair is says how many tiles are before the round. */
+		/* The thread that has the first pair of a round knows how many tiles come before the round. */
 		for (uint32_t r = (begin + a.together - 1) / a.together; n > 0 && r * a.together < begin + n; r++)
 			a.tiles_before[r] = before + tiles_in(&a, begin, r * a.together);
 		tiles += all;
@@ -292,7 +292,7 @@ size_t gpu_sort_shared(bool few)
 	return few ? sizeof(struct few_room) : SUMS * sizeof(uint32_t) + CHUNK * sizeof(uint16_t);
 }
 
-/* The block's pair of a round: the at-th, of all pairs *pair; false: there is none. */
+/* The pair that grid.y names. *at: its place among the sorted ones; *pair: row * top_k + rank. False: there is none. */
 GPU_FN bool find_pair(const struct gpu_expert_rows *a, uint32_t *at, uint32_t *pair, const struct gpu_expert **expert)
 {
 	uint32_t index, r, e;

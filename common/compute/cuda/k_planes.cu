@@ -44,7 +44,7 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
 
 #define STEPS 4u /* of a line */
 
-/* All threads; i: output of the task; lane [lanes]: the thread's of the sum, which it has with its neighbours. */
+/* All threads call this. i: the thread's output of the task; lane [lanes]: its lanes of that sum; its neighbours have the others. */
 GPU_FN void end_sum(const unsigned lanes, const struct task *t, uint32_t r, uint32_t i, const float *lane)
 {
 	const float y = gpu_canonical(gpu_fold(lane, lanes));

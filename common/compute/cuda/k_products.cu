@@ -180,9 +180,9 @@ struct outputs {
 	bool aligned, x_in_units;	     /* all x: to two floats, to UNIT */
 };
 
-/* Sums: [rows][outputs][lanes] of the thread; of a group of 64 apart.
- * Published scales hold until column `until`; the next one of each output is scale next[] of all. Where pieces are some whole groups, at
- * most as many as threads share an output, the ring has their scales; shared is how many, else 0. */
+/* The thread's sums: [rows][outputs][lanes]; part: the same of the group of 64 that has begun.
+ * Published scales: scale[] holds for columns before `until`; the next one of each output is number next[] of the matrix. shared: how many
+ * groups a piece has, if they are whole and no more than the threads of an output; then the ring has their scales. Else 0. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
 	float scale[MOST_OUTS], divisor;
@@ -359,8 +359,8 @@ struct copies {
 	uint32_t to[COPIES], to_x, to_scale;
 };
 
-/* Output r of a warp has its units of a piece in an order of its own: so what a warp reads together, the same units of some outputs, is in
- * different banks. It reads words of each output together. */
+/* Unit u of a piece of the warp's output r lies at u ^ swap_of(r) in the ring: so the units that a warp reads together, the same of some
+ * outputs, are in different banks. */
 GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
 {
 	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R), units = bytes > UNIT ? bytes / UNIT : 1;
@@ -663,7 +663,7 @@ GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, 
 	}
 }
 
-/* All but the last n - 2 of n stages that the thread has asked for are there. */
+/* Waits for the oldest of the thread's n - 1 stages under way; the ring has n. */
 GPU_FN void wait_stage(const unsigned n)
 {
 	switch (n) { /* the number is a part of the instruction */
@@ -880,14 +880,6 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	}
 }
 
-/* An expert's output i: what gpu_expert_down_end would make of it. */
-GPU_FN float end_down(const struct gpu_expert_products *a, const struct gpu_expert *e, uint32_t i, float y)
-{
-	if (e->bias[GPU_DOWN].at != NULL)
-		y += gpu_vector_at(&e->bias[GPU_DOWN], i);
-	return a->round ? gpu_round_bf16(y) : y;
-}
-
 /* Whether gate and up can be multiplied together: a thread has an output of both. Their codes have to be all that an output needs. */
 #define HAS_PAIRS(form) ((form) == GPU_BF16 || (form) == GPU_F16 || (form) == GPU_F32)
 
@@ -923,7 +915,7 @@ GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gp
 		const uint32_t i = output_of(form, R, t, j);
 
 		if (stores[j])
-			to[i] = a->ends ? end_down(a, e, i, y[j]) : y[j];
+			to[i] = a->ends ? gpu_end_down(a, e, i, y[j]) : y[j];
 	}
 }
 

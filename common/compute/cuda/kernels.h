@@ -109,7 +109,7 @@ GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
 struct gpu_products {
 	uint32_t n, zero;
-	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form */
+	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form; for gpu_many_products of any that it takes */
 };
 
 /* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all blocks. */
@@ -117,6 +117,20 @@ typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory of a block */
+
+/* The same of many rows (k_many.cu), of which a block has GPU_MANY_ROWS, and GPU_MANY_OUTS outputs. Shared memory: gpu_many_shared. */
+#define GPU_MANY_THREADS 256u
+#define GPU_MANY_ROWS 32u
+#define GPU_MANY_OUTS 64u
+#define GPU_MANY_FROM 16u /* least rows, of experts on average: with fewer, most of a block's sums would be of no row */
+GPU_LAUNCHER(gpu_many_products, struct gpu_products);
+size_t gpu_many_shared(void);
+
+/* Whether they take weights of this form (enum gpu_form). */
+static inline bool gpu_many_takes(uint8_t form)
+{
+	return form != GPU_PLANES && form != GPU_INT8_GROUP && form != GPU_NF4;
+}
 
 /* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so they come
  * along. x of row r begins at x + r * n_in. */
@@ -162,15 +176,16 @@ struct gpu_tile {
 	uint32_t expert, first, n;
 };
 
-/* Sorts pairs of several rows by expert, then by row, and cuts them into tiles of at most `rows` pairs that end where a round of `together`
- * pairs does. One block. A choice that is out of range, or there twice in a row, is a fault; then there are no tiles. */
+/* Sorts the pairs of several rows and their choices by expert, then by row. A round is `together` successive pairs; a tile is at most
+ * `rows` successive pairs of one expert in one round. One block. A choice that is out of range, or there twice in a row, is a fault; then
+ * there are no tiles. */
 #define GPU_SORT_THREADS 1024u
 #define GPU_SORT_FEW 128u
 struct gpu_sort {
 	const uint16_t *choice; /* [n_rows][top_k] */
 	uint32_t *pair;		/* [n_rows * top_k]: row * top_k + rank */
 	struct gpu_tile *tile;	/* [all] */
-	uint32_t *tiles_before; /* [rounds + 1]: of each round, and all */
+	uint32_t *tiles_before; /* [rounds + 1]: tiles of the rounds before each; last: all tiles */
 	struct gpu_fault *fault;
 	uint32_t n_rows, top_k, n_experts, rows, together, zero;
 };
@@ -178,10 +193,10 @@ GPU_LAUNCHER(gpu_sort, struct gpu_sort);
 GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW pairs */
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
-/* Products of a round's tiles. mats gate and up: to h, from the pairs' rows of x; down: from h to the pairs' places in y. h has a
- * row for each pair of the round. grid.x: tiles; grid.y: blocks of an expert's outputs, of which gate and up have as many each.
- * One row is not sorted: each of its choices is a tile, whose pair is the choice. Gate and up look for faults then; a choice that is out of
- * range has no outputs. */
+/* Products of a round's tiles. Gate and up: from the pairs' rows of x to gate and up, which have a row for each pair of the round. Down:
+ * from gate to the pairs' places in y. grid.x: tiles; grid.y: blocks of an expert's outputs, first all of gate, then as many of up. One row
+ * is not sorted: each of its choices is a tile of one pair. Then the launch for gate and up looks for faults; a choice that is out of range
+ * has no outputs. */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
@@ -205,10 +220,13 @@ struct gpu_expert_products {
 bool gpu_products_pair(enum gpu_form form);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
+/* Of tiles of GPU_MANY_ROWS, and weights of any forms that gpu_many_takes; `pairs` is not used, `ends` is as if set. */
+GPU_LAUNCHER(gpu_many_experts, struct gpu_expert_products);
 /* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
 
-/* The activation of a round's pairs, after biases, and what stands behind down. grid.x: elements; grid.y: tiles times rows. */
+/* Of a round's pairs: biases and activation (gpu_expert_act); bias and rounding after down (gpu_expert_down_end). grid.x: elements;
+ * grid.y: tiles times rows. */
 struct gpu_expert_rows {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;

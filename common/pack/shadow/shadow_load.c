@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of tensors on their way to a device that maps no memory, the host has so many bytes at a time, or a tensor for each thread if that is
+ * more. */
+#define STAGE_BYTES (8u << 20)
+
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
 struct part {
 	struct od_shadow_file file;
@@ -23,8 +27,8 @@ struct part {
 		size_t begin, end;
 		uint64_t base, n_bytes;
 		struct od_buf *bytes;
-	} card[OD_MAX_CARDS], *now; /* now: the one that is being read */
-	char *host; /* its bytes meanwhile */
+	} card[OD_MAX_CARDS], now; /* now: those of a card that are being read */
+	char *host; /* their bytes meanwhile */
 };
 
 struct od_shadow_store {
@@ -243,9 +247,9 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 {
 	const struct part *part = arg;
 	const struct od_pack_file *f = &part->file.file;
-	const size_t index = part->now->begin + item;
+	const size_t index = part->now.begin + item;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
-	char *at = part->host + (t->offset - part->now->base);
+	char *at = part->host + (t->offset - part->now.base);
 	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
 
 	(void)thread;
@@ -271,27 +275,48 @@ static struct run run_of(const struct part *part, const struct od_shadow_store *
 	return run;
 }
 
+/* The tensors of a card from `begin` on that are read together: all, if no stage is needed. */
+static struct run piece_of(const struct part *part, const struct run *run, size_t begin, unsigned n_threads)
+{
+	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
+	struct run piece = { .begin = begin, .end = begin + 1, .base = t[begin].offset };
+
+	while (piece.end < run->end && (od_ref_map(od_buf_ref(run->bytes, 0)) != NULL || piece.end - begin < n_threads ||
+					bytes_of(part, begin, piece.end + 1) <= STAGE_BYTES))
+		piece.end++;
+	piece.n_bytes = (piece.end < run->end ? t[piece.end].offset : run->base + run->n_bytes) - piece.base;
+	return piece;
+}
+
+static int read_piece(struct part *part, const struct run *run, struct od_team_job *team, struct od_err *err)
+{
+	struct od_fill fill;
+	int rc = od_fill_begin(&fill, od_buf_ref(run->bytes, part->now.base - run->base), part->now.n_bytes, err);
+
+	if (rc != OD_OK)
+		return rc;
+	part->host = fill.host;
+	team->fn = read_record;
+	team->arg = part;
+	team->n_items = part->now.end - part->now.begin;
+	rc = od_fill_end(&fill, od_team_run(team, err), err);
+	team->done_bytes += part->now.n_bytes;
+	return rc;
+}
+
 static int read_card(struct part *part, const struct od_shadow_store *s, unsigned card, struct od_team_job *team, struct od_err *err)
 {
 	struct run *run = &part->card[card];
-	struct od_fill fill;
 	int rc;
 
 	*run = run_of(part, s, card);
 	if (run->n_bytes == 0)
 		return OD_OK;
 	rc = od_buf_new(&run->bytes, od_device_card(s->device, card), run->n_bytes, part->file.file.path, err);
-	if (rc == OD_OK)
-		rc = od_fill_begin(&fill, od_buf_ref(run->bytes, 0), run->n_bytes, err);
-	if (rc != OD_OK)
-		return rc;
-	part->host = fill.host;
-	part->now = run;
-	team->fn = read_record;
-	team->arg = part;
-	team->n_items = run->end - run->begin;
-	rc = od_fill_end(&fill, od_team_run(team, err), err);
-	team->done_bytes += run->n_bytes;
+	for (size_t at = run->begin; rc == OD_OK && at < run->end; at = part->now.end) {
+		part->now = piece_of(part, run, at, team->n_threads);
+		rc = read_piece(part, run, team, err);
+	}
 	return rc;
 }
 

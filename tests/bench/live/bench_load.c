@@ -502,7 +502,7 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_device_open(&b->device, b->opt.device, OD_CPU_AUTO, 1, "od-bench", err);
 	if (rc == OD_OK && od_device_cards(b->device) > 1)
-		rc = od_fail(err, OD_ERR_ARG, "--device %s: a worker uses one card", b->opt.device);
+		rc = od_fail(err, OD_ERR_ARG, "%s: a worker uses one card", od_device_name(b->device));
 	if (rc == OD_OK)
 		rc = open_packs(b, err);
 	if (rc == OD_OK)

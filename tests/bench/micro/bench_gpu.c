@@ -43,8 +43,8 @@ struct gpu_bench {
 };
 
 static const char usage_text[] =
-	"Measures kernels of a GPU by the bytes that they move, beside copies within its memory: recovery of weights, products of one\n"
-	"row, experts, attention, loads. Weights are random and larger than the caches.";
+	"Measures kernels of a GPU by the bytes that they move, beside copies within its memory: recovery of weights, products of one row\n"
+	"and of many, experts, attention, loads. Weights are random and larger than the caches.";
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {

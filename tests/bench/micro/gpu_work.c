@@ -264,6 +264,7 @@ static void open_recovery(struct gpu_set *s)
 struct product {
 	struct od_ref x, y;
 	const struct sample *m;
+	uint32_t n_rows;
 };
 
 static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, const char *key, const char *goal, struct od_weight *w,
@@ -272,9 +273,9 @@ static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, 
 	struct gpu_work *work = add_work(s, key, goal, places);
 
 	for (size_t i = 0; s->rc == OD_OK && i < places; i++)
-		work->step[i].op = (struct od_op){ .kind = OD_OP_LINEAR, .n_rows = 1,
+		work->step[i].op = (struct od_op){ .kind = OD_OP_LINEAR, .n_rows = p->n_rows,
 						   .linear = { .w = { &w[i] }, .x = p->x, .y = { p->y } } };
-	work->bf16_bytes = places * 2 * p->m->n;
+	work->bf16_bytes = places * 2 * p->m->n * p->n_rows;
 	expect(work, p->y, p->m->n_out * sizeof(float), NULL);
 	return work;
 }
@@ -284,18 +285,28 @@ static struct od_weight weight_of(const struct sample *m, enum od_dtype dtype, s
 	return (struct od_weight){ .dtype = dtype, .n_out = m->n_out, .n_in = m->n_in, .data = data };
 }
 
+/* The matrix at *places places. */
+static struct od_weight *bf16_weights(struct gpu_set *s, const struct sample *m, size_t *places)
+{
+	struct od_weight *w;
+	struct od_ref data;
+
+	*places = places_for(s, 2 * m->n);
+	data = new_buf(s, *places * 2 * m->n);
+	w = new_host(s, *places, sizeof(*w));
+	if (s->rc == OD_OK)
+		s->rc = put_each(s, data, m->plain, 2 * m->n, *places);
+	for (size_t i = 0; s->rc == OD_OK && i < *places; i++)
+		w[i] = weight_of(m, OD_BF16, od_ref_at(data, i * 2 * m->n));
+	return w;
+}
+
 static void add_bf16(struct gpu_set *s, const struct product *p, const char *key)
 {
-	const struct sample *m = p->m;
-	const size_t places = places_for(s, 2 * m->n);
-	const struct od_ref data = new_buf(s, places * 2 * m->n);
-	struct od_weight *w = new_host(s, places, sizeof(*w));
+	size_t places;
+	struct od_weight *w = bf16_weights(s, p->m, &places);
 
-	if (s->rc == OD_OK)
-		s->rc = put_each(s, data, m->plain, 2 * m->n, places);
-	for (size_t i = 0; s->rc == OD_OK && i < places; i++)
-		w[i] = weight_of(m, OD_BF16, od_ref_at(data, i * 2 * m->n));
-	add_product(s, p, key, "0.90 of copy", w, places)->moved_bytes = places * 2 * m->n;
+	add_product(s, p, key, "0.90 of copy", w, places)->moved_bytes = places * 2 * p->m->n;
 }
 
 static void add_planes(struct gpu_set *s, const struct product *p, const char *key)
@@ -344,7 +355,7 @@ static void open_wide(struct gpu_set *s, bool down)
 {
 	const struct gpu_shapes *o = s->shapes;
 	struct sample *m = new_host(s, 1, sizeof(*m));
-	struct product p = { .m = m };
+	struct product p = { .m = m, .n_rows = 1 };
 
 	if (s->rc == OD_OK)
 		make_sample(s, m, down ? o->wide_in : o->wide_out, down ? o->wide_out : o->wide_in, o->shard_weights);
@@ -358,6 +369,37 @@ static void open_wide(struct gpu_set *s, bool down)
 		return;
 	add_quantised(s, &p, OD_INT8);
 	add_quantised(s, &p, OD_NF4);
+}
+
+/* Of one row and of many: the first has the same bits. */
+static void open_rows(struct gpu_set *s)
+{
+	static const struct {
+		const char *key;
+		uint32_t n;
+	} rows[] = { { "rows_1", 1 }, { "rows_16", 16 }, { "rows_64", 64 }, { "rows_512", 512 } };
+	const size_t last = sizeof(rows) / sizeof(rows[0]) - 1;
+	const struct gpu_shapes *o = s->shapes;
+	struct sample *m = new_host(s, 1, sizeof(*m));
+	struct product p = { .m = m };
+	struct od_weight *w;
+	size_t places;
+
+	if (s->rc == OD_OK)
+		make_sample(s, m, o->wide_out, o->wide_in, o->shard_weights);
+	if (s->rc != OD_OK)
+		return;
+	p.x = random_floats(s, rows[last].n * m->n_in, -1, 1);
+	p.y = new_buf(s, rows[last].n * m->n_out * sizeof(float));
+	w = bf16_weights(s, m, &places);
+	for (size_t i = 0; i <= last; i++) {
+		struct gpu_work *work;
+
+		p.n_rows = rows[i].n;
+		work = add_product(s, &p, rows[i].key, NULL, w, places);
+		work->moved_bytes = places * (2 * m->n + rows[i].n * (m->n_in + m->n_out) * sizeof(float));
+		work->as_first = i > 0;
+	}
 }
 
 /* ---- experts ---- */
@@ -583,6 +625,7 @@ int gpu_set_open(struct gpu_set *s, enum gpu_set_kind kind, struct od_device *d,
 	case GPU_SET_RECOVERY: open_recovery(s); break;
 	case GPU_SET_WIDE: open_wide(s, false); break;
 	case GPU_SET_WIDE_DOWN: open_wide(s, true); break;
+	case GPU_SET_ROWS: open_rows(s); break;
 	case GPU_SET_WIDE_EXPERTS: open_experts(s, false); break;
 	case GPU_SET_FINE_EXPERTS: open_experts(s, true); break;
 	case GPU_SET_ATTENTION: open_attention(s); break;

@@ -30,7 +30,7 @@ struct gpu_step {
 struct gpu_work {
 	const char *key, *goal; /* goal NULL: none */
 	uint64_t moved_bytes;		/* that a pass reads and writes in the device's memory, or carries to it */
-	uint64_t bf16_bytes;		/* of its weights, as BF16; 0: it has none */
+	uint64_t bf16_bytes;		/* of its weights, as BF16, for each row; 0: it has none */
 	enum od_queue queue;
 	struct gpu_step *step;
 	size_t n_steps;
@@ -56,6 +56,7 @@ enum gpu_set_kind {
 	GPU_SET_RECOVERY,
 	GPU_SET_WIDE,	   /* products, rows as long as Mixtral's hidden size */
 	GPU_SET_WIDE_DOWN, /* as long as its intermediate size */
+	GPU_SET_ROWS, /* products of rows as long as Mixtral's hidden size, of one and of many */
 	GPU_SET_WIDE_EXPERTS,
 	GPU_SET_FINE_EXPERTS,
 	GPU_SET_ATTENTION,
