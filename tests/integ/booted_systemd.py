@@ -74,16 +74,22 @@ class Booted:
                 raise Unavailable(f"it has not booted after {patience_s} s")
             time.sleep(0.1)
 
-    def run(self, *args, **kw):
-        """A command in there."""
+    def init(self):
+        """Its systemd's process number; None: there is none yet. Until BOOT has come that far, /run may still be this machine's."""
         try:
             with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
-                init = f.read().split()
-        except OSError:
-            init = []
-        if not init:
+                pid = f.read().split()[0]
+            with open(f"/proc/{pid}/comm") as f:
+                return pid if f.read() == "systemd\n" else None
+        except (OSError, IndexError):
+            return None
+
+    def run(self, *args, **kw):
+        """A command in there."""
+        init = self.init()
+        if init is None:
             return subprocess.CompletedProcess(args, 1, "", "it does not run")
-        return subprocess.run(["nsenter", "-t", init[0], "-m", "-p", "-n", "-C", *args], capture_output=True, text=True,
+        return subprocess.run(["nsenter", "-t", init, "-m", "-p", "-n", "-C", *args], capture_output=True, text=True,
                               timeout=120, **kw)
 
     def systemctl(self, *args):

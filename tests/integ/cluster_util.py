@@ -1,11 +1,15 @@
 """What the cluster tests share: a pack of the demo checkpoint, daemons on loopback, od-main, TAP. Standard library."""
 import atexit
+import contextlib
 import json
 import os
+import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 
 BIN = os.path.join(os.environ.get("B", "build"), "bin")
@@ -34,19 +38,23 @@ def tool(name, *args, ok=True, stdin=None):
 
 
 _pack = None
+_pack_lock = threading.Lock()
 
 
 def pack():
-    """The demo checkpoint's pack, made once per test program."""
+    """The demo checkpoint's pack, made once per test program, whichever of its threads asks first."""
     global _pack
-    if _pack is None:
-        _pack = os.path.join(TMP, "talebook.pack")
-        tool("od-pack", CHECKPOINT, _pack)
+    with _pack_lock:
+        if _pack is None:
+            path = os.path.join(TMP, "talebook.pack")
+            tool("od-pack", CHECKPOINT, path)
+            _pack = path
     return _pack
 
 
 class Daemon:
     """A worker or shadow on a free port, or on the port it had before. store, spool: instead of a pack."""
+    port, hold = 0, socket.socket()  # hold has the port while the process is gone
 
     def __init__(self, role, *args, port=0, pack_dir=None, store=None, spool=None):
         self.role, self.args = role, args
@@ -69,18 +77,26 @@ class Daemon:
             self.process.wait()
             raise AssertionError(f"od-{self.role} did not start: {self.text()}")
         self.port = int(line)
+        self.hold.close()
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read()
+        """By pread: daemon and test share the file's offset, and a seek would move where the daemon writes."""
+        fd = self.log.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode()
 
     def signal(self, number):
         self.process.send_signal(number)
 
     def kill(self):
+        """So that no other program gets its port before a Daemon takes it again, it stays bound."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        if self.port and self.hold.fileno() < 0:  # else it has been killed before, and has it
+            self.hold = socket.socket()
+            self.hold.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):  # another Daemon has it
+                self.hold.bind(("127.0.0.1", self.port))
 
     def restart(self):
         self.kill()
@@ -88,6 +104,18 @@ class Daemon:
 
     def alive(self):
         return self.process.poll() is None
+
+
+def free_port():
+    """Below those that the kernel gives out, so that no other program gets it before it is used."""
+    for port in random.sample(range(15000, 32000), 1000):
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+    raise AssertionError("no free port")
 
 
 def hosts_file(daemons, name="hosts.txt"):
@@ -148,6 +176,13 @@ class Lines:
         assert line, self.p.stderr.read()
         return json.loads(line)
 
+    def message(self):
+        """The next line that it says; empty: none comes. Byte by byte: what a buffer had read ahead, close would not get."""
+        line = b""
+        while not line.endswith(b"\n") and (byte := os.read(self.p.stderr.fileno(), 1)):
+            line += byte
+        return line.decode()
+
     def close(self):
         out, err = self.p.communicate(timeout=HANG_S)
         return self.p.returncode, err
@@ -169,9 +204,12 @@ def run_tests():
     only = sys.argv[1:]
     tests = [t for t in _tests if t.__module__ == "__main__" and (not only or t.__name__ in only)]
     bad = 0
+    environment = dict(os.environ)  # each test may change it
     print(f"1..{len(tests)}")
     for n, t in enumerate(tests, 1):
         name = t.__name__.replace("_", " ")
+        os.environ.clear()
+        os.environ.update(environment)
         try:
             t()
             print(f"ok {n} - {name}", flush=True)

@@ -270,7 +270,7 @@ def what_changes_nothing_is_ignored():
 @test
 def a_stream_that_fails_says_so():
     anthropic = client_module("anthropic")
-    s = Server("--parallel", 1, "--drain-seconds", 0.2)
+    s = Server("--parallel", 1, "--drain-seconds", 0.2, "--predictor", "none", "--worker-arg=--load-time=20", mode=("--local", 1))
     n = 0
     try:
         with client(s).messages.stream(**defaults({"max_tokens": 1000, "temperature": 1, "ignore_eos": True})) as stream:

@@ -38,12 +38,8 @@ def every_source_form_and_number_of_threads():
 @test
 def the_device_of_the_environment_plays_no_part():
     """Loads are timed on the CPU, unless --device says something else."""
-    was = os.environ.get("OD_DEVICE")
     os.environ["OD_DEVICE"] = "far"
-    try:
-        assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
-    finally:
-        os.environ.pop("OD_DEVICE") if was is None else os.environ.update(OD_DEVICE=was)
+    assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
 
 
 @test

@@ -44,7 +44,7 @@ def the_shadow_predicts_what_a_live_one_predicts():
     both = recall(*SMALL, "--precision", "bf16,int8")
     for precision in "bf16", "int8":
         alone = recall(*SMALL, "--precision", precision)
-        live = recall(*SMALL, "--precision", precision, "--local", 2)
+        live = recall(*SMALL, "--precision", precision, "--local", 2, "--worker-arg", "--load-time=2")  # the shadow gets its turn
         assert alone["configuration"] == precision + " T1_KV1"
         for key in "recall", "predicted_uses", "recalled_uses", "expert_uses":
             assert alone[key] == of(both, "configurations", precision + " T1_KV1")[0].get(key, alone[key]), key
@@ -125,7 +125,7 @@ def check_dumped_rows(lines):
     for x in lines:
         p = x["probabilities"]
         order = sorted(range(len(p)), key=lambda e: (-p[e], e))
-        assert x["used"] == order[:TOP_K] and close(sum(p), 1) or abs(sum(p) - 1) < 1e-5, x
+        assert x["used"] == order[:TOP_K] and abs(sum(p) - 1) < 1e-5, x
         assert abs(x["margin"] - (p[order[TOP_K - 1]] - p[order[TOP_K]])) < 1e-6, x
         assert len(set(x.get("predicted", []))) == len(x.get("predicted", [])) and x.get("lead", 1) >= 1
         q = x.get("predicted_probabilities", [])

@@ -87,7 +87,7 @@ def what_cannot_be_done_is_refused():
 
 @test
 def a_live_cluster_says_it_too():
-    r = bench("--local", 2, "--limit", 1, "--worker-arg", "--slots=2", "--hedge", 50)
+    r = bench("--local", 2, "--limit", 1, "--worker-arg", "--slots=2", "--worker-arg", "--load-time=2", "--hedge", 50)
     assert 0 < r["served_in_time"] <= 1 and r["extra_loads"] > 0 and r["hedged"] > 0, r
 
 

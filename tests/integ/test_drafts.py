@@ -158,11 +158,15 @@ def drafts_of_any_length_change_nothing():
     for model in MODELS:
         prompts, drafted, accepted = some_prompts(model, 1), 0, 0
         for precision, parallel, draft in settings(model):
-            got = check_same(model, prompts, "--local", 2, "--draft", draft, *model.args,
-                             *shadow_args(f"--precision={precision}"), parallel=parallel)
+            args = "--local", 2, "--draft", draft, *model.args, *shadow_args(f"--precision={precision}")
+            got = check_same(model, prompts, *args, parallel=parallel)
+            for log2_ms in range(6):  # the shadow may not have had its turn: loads take longer each time
+                if draft in ("off", "auto") or total(got, "drafted_tokens") > 0:
+                    break
+                got = check_same(model, prompts, *args, *worker_args(f"--load-time={2 ** log2_ms}"), parallel=parallel)
             now = total(got, "drafted_tokens"), total(got, "accepted_tokens")
             assert now[1] <= now[0] and (draft != "off" or now[0] == 0), (model.name, draft, precision, parallel)
-            assert now[0] > 0 or draft in ("off", "auto") or (SLOW and model is not TALEBOOK), (model.name, draft, precision)
+            assert now[0] > 0 or draft in ("off", "auto"), (model.name, draft, precision)
             drafted, accepted = drafted + now[0], accepted + now[1]
             # Every token needs a row of its own. Rows that were undone are counted apart, and texts share steps.
             if parallel == 1 and model is TALEBOOK:

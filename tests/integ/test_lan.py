@@ -10,7 +10,7 @@ import sys
 import time
 
 from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
-from netns_lan import Lan, Unavailable, ip
+from netns_lan import Lan, Node, Unavailable, ip
 
 NET = "10.213.77"
 NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12, "w2": 13}
@@ -45,20 +45,8 @@ def on(node, *args, **kw):
     return lan().start(node, *args, env={**os.environ, "OD_PACK": pack()}, text=True, **kw)
 
 
-class Node:
-    def __init__(self, node, role):
-        self.p = on(node, f"od-{role}", "--insecure", "--threads", 1, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _children.append(self)
-
-    def kill(self):
-        if self.p.poll() is None:
-            self.p.kill()
-        self.p.wait()
-
-
 def start():
-    nodes = [Node("shadow", "shadow")] + [Node(f"w{i}", "worker") for i in range(3)]
+    nodes = [Node(lan(), name) for name in ("shadow", "w0", "w1", "w2")]
     path = os.path.join(TMP, "lan-hosts.txt")
     with open(path, "w") as f:
         f.write(f"shadow {NET}.2\n# workers\n{NET}.11\nworker {NET}.12:5701\n{NET}.13\n")
@@ -124,7 +112,7 @@ def a_name_with_another_address_is_found():
                 f.write(f"{NET}.{last} worker.test\n")
 
         name(11)
-        workers = [Node("w0", "worker"), Node("w1", "worker")]
+        workers = [Node(lan(), "w0"), Node(lan(), "w1")]
         path = os.path.join(TMP, "lan-names.txt")
         with open(path, "w") as f:
             f.write(f"worker.test\n{NET}.12\n")
@@ -134,7 +122,7 @@ def a_name_with_another_address_is_found():
         assert answer(main)["workers"] == 2
         workers.pop(0).kill()
         name(13)
-        workers.append(Node("w2", "worker"))
+        workers.append(Node(lan(), "w2"))
         deadline = time.monotonic() + HANG_S
         ask(main)
         while answer(main)["workers"] != 2:
@@ -169,7 +157,7 @@ def a_silent_name_server_does_not_hold_up_the_end():
             f.write(f"nameserver {NET}.2\noptions timeout:30 attempts:5\n")
         with open(f"{folder}/hosts", "w") as f:
             f.write(f"{NET}.12 worker.test\n")
-        workers = [Node("w0", "worker"), Node("w1", "worker")]
+        workers = [Node(lan(), "w0"), Node(lan(), "w1")]
         path = os.path.join(TMP, "lan-silent.txt")
         with open(path, "w") as f:
             f.write(f"{NET}.11\nworker.test\n")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Workers that keep experts beyond their use: the same tokens whatever they keep, less is read, memory stays within its
 limit, and nothing of it suffers when a worker dies."""
+import ctypes
 import json
 import os
 import time
@@ -75,6 +76,7 @@ def without_a_cache_there_is_none():
 
 @test
 def what_is_kept_is_not_read():
+    assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0  # PR_SET_THP_DISABLE: huge pages would make memory resident that nothing uses
     plain = second("--local", 1, *worker_args("--slots=1"), "--predictor", "none", "--resident-form", "planes")
     for mib in 2, 8, 40:
         r = second("--local", 1, "--predictor", "none", "--resident-form", "planes",

@@ -35,6 +35,16 @@ def until_predicted(*args, tokens):
     return answers
 
 
+def mostly_predicted(*args, tokens, prompt):
+    """An answer of which most uses were predicted: recall of few says little."""
+    r = small(*args, tokens=tokens, prompt=prompt)
+    for log2_ms in range(9):
+        if r["predicted_uses"] > 0.8 * r["expert_uses"]:
+            break
+        r = small(*args, *worker_args(f"--load-time={2 ** log2_ms}"), tokens=tokens, prompt=prompt)
+    return r
+
+
 @test
 def a_bf16_shadow_predicts_everything():
     for profile in "f32", "bf16":
@@ -51,7 +61,7 @@ def an_int8_shadow_predicts_nearly_everything():
     # sep-reference of the same quantisation: 99.82 % with token and KV aligned every time.
     uses = recalled = 0
     for prompt in "He was very much admired indeed.", "\"He looks just like an angel,\" said the children", PROMPT:
-        r = small("--local", 3, *shadow_args("--precision=int8"), tokens=128, prompt=prompt)
+        r = mostly_predicted("--local", 3, *shadow_args("--precision=int8"), tokens=128, prompt=prompt)
         uses += r["predicted_uses"]
         recalled += r["recalled_uses"]
     assert 0.993 < recalled / uses < 1, recalled / uses
@@ -74,7 +84,7 @@ def every_alignment_gives_the_same_tokens():
 @test
 def an_int8_shadow_drifts_little_with_the_true_tokens():
     for periods in (1, 4), (1, 0), (2, 1):
-        r = small("--local", 2, *shadow_args("--precision=int8"), *align(*periods), tokens=128)
+        r = mostly_predicted("--local", 2, *shadow_args("--precision=int8"), *align(*periods), tokens=128, prompt=PROMPT)
         assert 0.985 < r["recall"] <= 1, (periods, r)
 
 
@@ -114,7 +124,7 @@ def every_precision_predicts_as_its_definition_does():
                             *[(["nf4", "--cpu", c], 0.965, 0.99) for c in cpus() if c == "avx2"]):
         uses = recalled = 0
         for prompt in "He was very much admired indeed.", "\"He looks just like an angel,\" said the children":
-            r = small("--local", 2, *shadow_args("--precision", *args), tokens=128, prompt=prompt)
+            r = mostly_predicted("--local", 2, *shadow_args("--precision", *args), tokens=128, prompt=prompt)
             uses += r["predicted_uses"]
             recalled += r["recalled_uses"]
         assert low <= recalled / uses <= high, (args, recalled / uses)

@@ -9,6 +9,7 @@ from collections import Counter
 import json
 import os
 import threading
+import time
 
 PARTS = 3  # that an expert of this model is read in: a shard for each of its matrices
 SENTENCES = ("The wolf said to the little girl, where are you going? ", "Once upon a time there was a king who had three sons. ",
@@ -98,7 +99,14 @@ def the_same_logits_when_a_worker_is_killed():
     assert len(want) == 3 and all(logits > 0 for logits, _ in want)
     for after_s in (0.7, 1.5):
         workers = [Daemon("worker", "--slots", 1, "--load-time", 10) for _ in range(3)]
-        killer = threading.Timer(after_s, workers[1].kill)
+
+        def kill_later(w=workers[1], s=after_s):
+            while "session with main" not in w.text():
+                time.sleep(0.01)
+            time.sleep(s)
+            w.kill()
+
+        killer = threading.Thread(target=kill_later, daemon=True)
         killer.start()
         p = tool("od-bench", "conform", "--golden", golden, "--pack", pack(), "--json", "--workers", hosts_file(workers),
                  "--predictor", "none", "--prefill-rows", 3)

@@ -225,7 +225,7 @@ def one_that_loses_an_answer_now_and_then_is_given_up():
 
 @test
 def one_that_serves_again_is_forgiven():
-    """The data port freezes, twice, with good service between: 200 answers."""
+    """The data port freezes, twice, with good service between: 200 answers, and some on their way when it froze."""
     frozen, answers = threading.Event(), [0]
 
     def on_result(relay, head, experts):
@@ -240,7 +240,7 @@ def one_that_serves_again_is_forgiven():
     for want in 2, 1, 2, 1:
         answers[0] = 0
         (frozen.clear if want == 2 else frozen.set)()
-        while workers[-1:] != [want] or (want == 2 and answers[0] <= 200):
+        while workers[-1:] != [want] or (want == 2 and answers[0] <= 250):
             m.ask()
             r = m.answer()
             assert r["token_ids"] == reference()["token_ids"][:TOKENS], r

@@ -4,7 +4,7 @@ foresees on the same texts (tests/golden/predict), and never change a token. od-
 import json
 import os
 
-from cluster_util import TMP, Daemon, Lines, generate, hosts_file, main_args, pack, run_tests, shadow_args, test, tool
+from cluster_util import TMP, Daemon, Lines, generate, hosts_file, main_args, pack, run_tests, shadow_args, test, tool, worker_args
 
 with open("tests/golden/predict/rivals.json") as f:
     GOLDEN = json.load(f)
@@ -84,7 +84,7 @@ def workers_without_a_shadow():
 def the_stand_in_does_not_count_as_the_shadow():
     # Beside one that speaks; how often it is late depends on the machine. test_lying_shadow.py has a silent one,
     # test_predictions.c the rule that the stand-in gives way.
-    for a in tell("--local", 2, *shadow_args("--precision=bf16")):
+    for a in tell("--local", 2, *shadow_args("--precision=bf16"), *worker_args("--load-time=2")):  # the shadow gets its turn
         assert a["predicted_uses"] > 0 and a["recall"] == 1, a  # next-gate alone: 0.8
 
 

@@ -3,6 +3,7 @@
 goes away is told so, or nothing, and disturbs no other."""
 import atexit
 import errno
+import glob
 import json
 import math
 import os
@@ -262,6 +263,25 @@ def a_cluster_answers_alike():
     assert len(re.findall(r'^od_worker_loads_total\{worker="[^"]+"\} \d+$', text, re.M)) == 2, text
     assert len(re.findall(r'^od_shadow_steps_total\{shadow="[^"]+"\} \d+$', text, re.M)) == 1, text
     assert s.stop() == 0, s.log
+
+
+def local_workers(s):
+    children = [pid for task in glob.glob(f"/proc/{s.p.pid}/task/*/children") for pid in open(task).read().split()]
+    return [int(pid) for pid in children if "od-worker" in open(f"/proc/{pid}/comm").read()]
+
+
+@test
+def a_server_ends_if_none_of_its_own_workers_is_left():
+    """They are not started again; the server is, as a service."""
+    s = Server(mode=("--local", 2))
+    want = text_of(s.complete(PROMPT, 8))
+    first, second = local_workers(s)
+    os.kill(first, signal.SIGKILL)
+    assert text_of(s.complete(PROMPT, 8)) == want
+    os.kill(second, signal.SIGKILL)
+    status, _, o = s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})
+    assert status in (500, 503) and "no worker is left to run experts" in json.dumps(o), (status, o)
+    assert s.p.wait(HANG_S) == 1 and re.search(r"level=error .*no worker is left to run experts: .*and is not started again", s.log), s.log
 
 
 # ---- Refusals ----
@@ -704,15 +724,16 @@ def health_names_no_machine_to_strangers():
     key = {"Authorization": "Bearer the-key"}
     d = Daemon("worker")
     s = Server("--api-key-file", path, mode=("--workers", hosts_file([d], "health_hosts.txt")))
-    assert s.ask("/health")[0] == 200
+    wait_until(lambda: s.ask("/health")[0] == 200)
     d.kill()
     assert_error(s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}, headers=key), 503)
     for headers, named in ({}, False), ({"x-api-key": "wrong"}, False), (key, True):
         status, _, o = s.ask("/health", headers=headers)
         assert status == 503 and o["status"] == "failed", o
         assert (str(d.port) in o["error"]["message"]) == named, (headers, o)
+    s.wait_for("the self-test of /health failed: no worker is left")
     assert s.stop() == 0, s.log
-    assert s.log.count('msg="a text failed" request=') == 1 and 'msg="the self-test of /health failed: no worker is left' in s.log, s.log
+    assert s.log.count('msg="a text failed" request=') == 1, s.log
 
 
 @test
@@ -727,7 +748,7 @@ def health_says_why_not():
     assert_error(s.ask("/v1/models"), 503)
     d.start()
     s.wait_ready()
-    assert s.ask("/health")[0] == 200
+    wait_until(lambda: s.ask("/health")[0] == 200)
     assert text_of(s.complete(PROMPT, 8)) == text_of(server().complete(PROMPT, 8))
     d.kill()
     a = s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4})
@@ -812,7 +833,7 @@ def descriptors_and_memory_stay():
 
 @test
 def sigterm_drains():
-    s = Server("--parallel", 1, "--drain-seconds", 3600)
+    s = Server("--parallel", 1, "--drain-seconds", 3600, mode=("--local", 1, "--worker-arg", "--run-time=1"))
     c, r = s.open_stream(prompt=PROMPT, max_tokens=200, ignore_eos=True)
     s.p.send_signal(signal.SIGTERM)
     s.wait_for("no more requests")

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
 import urllib.parse
 import urllib.request
 
-from cluster_util import HANG_S, TMP, Daemon, Skip, hosts_file, run_tests, test
+from cluster_util import HANG_S, TMP, Daemon, Skip, free_port, hosts_file, run_tests, test
 from metric_rows import rows
 from serve_util import JSON, Server, stop_servers
 
@@ -92,6 +91,7 @@ def promtool_finds_nothing():
 
 @test
 def values_rise_during_a_text():
+    begin = time.time()
     s = Server(mode=("--local", 2, "--worker-arg", "--run-time=1"))
     s.complete(PROMPT, 4)
     a = Asked(s, LONG)
@@ -102,7 +102,7 @@ def values_rise_during_a_text():
         time.sleep(0.4)
     assert a.status == 200 and len(seen) > 4, (a.answer, len(seen))
     seen = [v for v in seen if v["od_texts_running"] == 1]
-    first, last = seen[1], seen[-1]
+    first, last = seen[1], seen[-2]  # the last one may be of the text's end
     rising = ["od_main_tokens_total", "od_main_expert_uses_total", "od_main_predicted_uses_total", "od_main_recalled_uses_total",
               "od_main_runs_total", "od_main_run_bytes_total", "od_main_result_bytes_total", "od_main_align_bytes_total",
               "od_main_align_seconds_total", "od_main_experts_seconds_total", "od_batch_texts_count", "process_cpu_seconds_total"]
@@ -111,7 +111,8 @@ def values_rise_during_a_text():
     assert [k for k in rising if last[k] <= first[k]] == []
     counters = [k for k in last if re.search(r"_total(\{|$)|_(bucket|sum|count)(\{|$)", k)]
     for before, after in zip(seen, seen[1:]):
-        assert [k for k in counters if after[k] < before[k]] == []
+        fell = [(k, before[k], after[k]) for k in counters if after[k] < before[k]]
+        assert fell == [], fell
     assert last["od_kv_cache_used_bytes"] > 0 and last["od_texts_total{finish=\"length\"}"] == 1
     end = values(metrics(s))
     assert end["od_main_tokens_total"] == 904 and end["od_kv_cache_used_bytes"] == 0
@@ -119,7 +120,7 @@ def values_rise_during_a_text():
     assert end["od_time_to_first_token_seconds_count"] == end["od_queue_time_seconds_count"] == 2
     assert end["process_open_fds"] == s.descriptors() or abs(end["process_open_fds"] - s.descriptors()) <= 2
     assert abs(end["process_resident_memory_bytes"] - s.rss_kib() * 1024) < 8 << 20
-    assert abs(end["process_start_time_seconds"] - os.stat(f"/proc/{s.p.pid}").st_ctime) < 60
+    assert begin - 2 < end["process_start_time_seconds"] < begin + 60
     assert s.stop() == 0, s.log
 
 
@@ -132,14 +133,15 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
     wait_until(lambda: all(f"request={i}" in shadow.text() for i in ("first/1", "second:2")), "not at the shadow")
     wait_until(lambda: re.search(r"texts from step \d+ on\" request=(first/1,second:2|second:2,first/1)\n", workers[0].text()),
                "not at the worker")
-    before = values(metrics(s))
     name = f'worker="127.0.0.1:{workers[1].port}"'
+    wait_until(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] > 0, "no loads")  # known from its next PONG
+    before = values(metrics(s))
     assert before[f"od_worker_up{{{name}}}"] == 1 and f"od_worker_slots{{{name}}}" in before
     workers[1].kill()
     wait_until(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 0, "up")
     lost = values(metrics(s))
     assert lost[f'od_worker_up{{worker="127.0.0.1:{workers[0].port}"}}'] == 1 and lost[f'od_shadow_up{{shadow="127.0.0.1:{shadow.port}"}}'] == 1
-    assert lost[f"od_worker_loads_total{{{name}}}"] >= before[f"od_worker_loads_total{{{name}}}"] > 0
+    assert lost[f"od_worker_loads_total{{{name}}}"] >= before[f"od_worker_loads_total{{{name}}}"]
     assert f"od_worker_slots{{{name}}}" not in lost
     for a in asked:
         a.join()
@@ -202,7 +204,7 @@ def no_request_forges_a_line_or_shows_its_text():
 def cancelled_requests_say_so():
     s = Server()
     c = s.connect()
-    c.request("POST", "/v1/completions", json.dumps({**LONG, "stream": True}), {**JSON, "X-Request-Id": "gone-1"})
+    c.request("POST", "/v1/completions", json.dumps({**LONG, "prompt": [PROMPT] * 50, "stream": True}), {**JSON, "X-Request-Id": "gone-1"})
     c.getresponse().read(200)
     c.close()
     wait_until(lambda: 'msg="cancelled" request=gone-1' in s.log, "not cancelled")
@@ -237,9 +239,7 @@ def a_prometheus_server_scrapes_it():
     server = program("prometheus")
     s = Server(mode=("--local", 2))
     s.complete(PROMPT, 20)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = os.path.join(TMP, "prometheus.yml")
     with open("docs/METRICS.md") as f:  # the example of the docs
         text = re.search(r"```yaml\n(.*?)```", f.read(), re.S).group(1)

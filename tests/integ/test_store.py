@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
-from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, Skip, _children, generate, hosts_file,
+from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, Skip, _children, free_port, generate, hosts_file,
                           main_args, pack, reference, run_tests, test, tool)
 
 N_LAYERS, N_EXPERTS = 12, 8  # of the demo checkpoint
@@ -25,12 +25,6 @@ def spool():
     global _spools
     _spools += 1
     return os.path.join(TMP, f"spool{_spools}")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Store:
@@ -137,14 +131,15 @@ def share(worker, n, groups):
 
 
 def good(folder):
-    """Every expert that the state calls whole is, to the bit, what it is in the pack."""
+    """Every expert that the state calls whole is, to the bit, what it is in the pack. A worker may go on to pull others meanwhile."""
     tool("od-pack", "verify", folder)
+    whole = state(folder)
     theirs = open(os.path.join(pack(), "experts.bin"), "rb").read()
     ours = open(os.path.join(folder, "experts.bin"), "rb").read()
     assert len(ours) == len(theirs)
     table = json.load(open(os.path.join(pack(), "model.json")))["experts"]["table"]
     for x in table:
-        if state(folder)[x["m"]][x["expert"]]:
+        if whole[x["m"]][x["expert"]]:
             at = slice(x["offset"], x["offset"] + x["bytes"])
             assert ours[at] == theirs[at], (x["m"], x["expert"])
 

@@ -12,19 +12,16 @@
 
 /* A ROUTER's queue to its peer is full for the next so many messages: what is sent so is the route in front of one. */
 static atomic_int clogged;
+static int (*real_send)(void *, const void *, size_t, int);
 
 int zmq_send(void *s, const void *buf, size_t len, int flags)
 {
-	static int (*real)(void *, const void *, size_t, int);
-
 	if (clogged > 0 && flags == (ZMQ_DONTWAIT | ZMQ_SNDMORE)) {
 		clogged--;
 		errno = EAGAIN;
 		return -1;
 	}
-	if (real == NULL)
-		*(void **)&real = dlsym(RTLD_NEXT, "zmq_send");
-	return real(s, buf, len, flags);
+	return real_send(s, buf, len, flags);
 }
 
 struct rig {
@@ -748,8 +745,9 @@ static void test_strangers(void **state)
 	session = greet(&r, s, 0);
 	expect_pong(s, session, 1);
 	put_junk_tcp(od_daemon_port(r.daemon));
-	put_garbage(r.context, od_daemon_port(r.daemon));
 	expect_pong(s, session, 2); /* the session goes on */
+	put_garbage(r.context, od_daemon_port(r.daemon));
+	expect_pong(s, session, 3);
 	assert_int_equal(r.messages, 0);
 	assert_int_equal(r.begins, 1);
 	od_close_socket(s);
@@ -804,5 +802,6 @@ int main(void)
 		cmocka_unit_test(test_unsent_pong),
 	};
 
+	*(void **)&real_send = dlsym(RTLD_NEXT, "zmq_send"); /* before there are threads */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
