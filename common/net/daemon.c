@@ -38,7 +38,7 @@ struct od_daemon {
 	uint8_t fingerprint[32];
 	const struct od_daemon_ops *ops;
 	void *arg;
-	pid_t parent; /* with die_with_parent; 0: none */
+	pid_t parent; /* 0: none */
 	int ready_fd;
 	char host_name[256];
 
@@ -586,14 +586,12 @@ static int choose_address(const struct od_daemon_opts *o, const char **host, str
 		       "listen on " LOOPBACK, *host);
 }
 
-/* A parent that dies between our start and prctl shows in getppid, or in a ready_fd without a reader. */
-static int tie_to_parent(struct od_daemon *d, struct od_err *err)
+int od_tie_to_parent(pid_t parent, struct od_err *err)
 {
-	d->parent = getppid();
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot watch the parent process");
-	if (getppid() != d->parent)
-		return od_fail(err, OD_ERR_CANCELLED, "parent process exited during the start");
+	if (getppid() != parent)
+		return od_fail(err, OD_ERR_CANCELLED, "the parent process %d exited during the start", (int)parent);
 	return OD_OK;
 }
 
@@ -630,8 +628,6 @@ static int open_daemon(struct od_daemon *d, const struct od_daemon_opts *o, stru
 	const char *host;
 	int rc = choose_address(o, &host, err);
 
-	if (rc == OD_OK && o->die_with_parent)
-		rc = tie_to_parent(d, err);
 	if (rc != OD_OK)
 		return rc;
 	if (sodium_init() < 0)
@@ -664,6 +660,7 @@ int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, con
 	d->ops = ops;
 	d->arg = arg;
 	d->ready_fd = opts->ready_fd;
+	d->parent = opts->parent;
 	memcpy(d->fingerprint, opts->fingerprint, sizeof(d->fingerprint));
 	if (gethostname(d->host_name, sizeof(d->host_name) - 1) != 0)
 		d->host_name[0] = '\0';

@@ -9,6 +9,7 @@
 #ifndef OD_NET_DAEMON_H
 #define OD_NET_DAEMON_H
 
+#include <sys/types.h>
 #include <uv.h>
 
 #include "common/net/data_port.h"
@@ -49,9 +50,14 @@ struct od_daemon_opts {
 	const struct od_keys *keys; /* encrypt, and serve only their peers; borrowed; NULL: anybody, in the clear */
 	uint16_t port, data_port; /* 0: any free port */
 	int ready_fd;		  /* od_daemon_run writes "PORT\n" there; always closed by the daemon; -1: none */
-	bool die_with_parent;	  /* exit when the parent process does */
+	pid_t parent;		  /* exit when it, of od_tie_to_parent(), does; 0: none */
 	uint8_t fingerprint[32];
 };
+
+/* At the start of a process that is to end with its parent, before it loads anything: it gets SIGTERM when the parent's thread that has
+ * started it ends. The parent says its process id, for one that has died already would be taken for its heir.
+ * OD_ERR_CANCELLED: another process is the parent. */
+OD_MUST_CHECK int od_tie_to_parent(pid_t parent, struct od_err *err);
 
 /* Binds both sockets. *data_port is for the engine thread; the daemon owns and frees it. */
 OD_MUST_CHECK int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts,

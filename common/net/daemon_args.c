@@ -11,6 +11,7 @@
 #include "common/net/daemon.h"
 #include "common/net/endpoint.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
 		{ .kind = OD_ARG_TITLE, .help = "Process and logs" },
 		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "once it listens, write the control port and a newline to FD", 0, 1e6, NULL },
-		{ "die-with-parent", OD_ARG_FLAG, &a->die_with_parent, NULL, "exit when the parent process does", 0, 0, NULL },
+		{ "die-with-parent", OD_ARG_UINT, &a->parent, "PID", "exit when the parent process, PID, does", 1, INT_MAX, NULL },
 		{ "trace", OD_ARG_STRING, &a->trace, "FILE", "write a Chrome trace (JSON)", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &a->quiet, NULL, "log only warnings and errors", 0, 0, NULL },
 		{ "verbose", OD_ARG_FLAG, &a->verbose, NULL, "log more", 0, 0, NULL },
@@ -102,8 +103,12 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	signal(SIGPIPE, SIG_IGN);
 	sigaction(SIGINT, &end, NULL); /* these two until the daemon's loop listens to them */
 	sigaction(SIGTERM, &end, NULL);
-	if (a->die_with_parent)
+	if (a->parent != 0) {
 		od_notify_off();
+		rc = od_tie_to_parent((pid_t)a->parent, err);
+		if (rc != OD_OK)
+			return rc;
+	}
 	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
 }
 
@@ -132,7 +137,7 @@ void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_
 		.port = (uint16_t)a->port,
 		.data_port = (uint16_t)a->data_port,
 		.ready_fd = a->ready_fd == NO_FD ? -1 : (int)a->ready_fd,
-		.die_with_parent = a->die_with_parent,
+		.parent = (pid_t)a->parent,
 	};
 }
 

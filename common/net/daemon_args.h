@@ -14,12 +14,12 @@ struct od_daemon_opts;
 
 struct od_daemon_args {
 	const char *pack, *listen, *trace;
-	uint64_t port, data_port, threads, ready_fd;
+	uint64_t port, data_port, threads, ready_fd, parent;
 	const char *device; /* NULL: od_device_open's default */
 	int cpu; /* enum od_cpu */
 	int log_format; /* enum od_log_format or OD_LOG_AUTO */
 	struct od_keys_args keys;
-	bool die_with_parent, quiet, verbose, help, version;
+	bool quiet, verbose, help, version;
 	bool parsed; /* the command line was valid */
 };
 

@@ -34,6 +34,7 @@ struct command {
 	char *arg[OWN_ARGS + OD_ARG_LIST_MAX + 1];
 	size_t n;
 	char program[PATH_MAX], trace[PATH_MAX];
+	char parent[16]; /* this process */
 	char device[32]; /* of a worker, when main has several cards */
 };
 
@@ -125,7 +126,8 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 		add(c, "--pack", o->pack);
 	add(c, "--port", "0");
 	add(c, "--ready-fd", READY_FD_TEXT);
-	add(c, "--die-with-parent", NULL);
+	snprintf(c->parent, sizeof(c->parent), "%d", (int)getpid());
+	add(c, "--die-with-parent", c->parent);
 	if (o->trace != NULL) {
 		odm_local_trace_path(o->trace, index, c->trace, sizeof(c->trace));
 		add(c, "--trace", c->trace);

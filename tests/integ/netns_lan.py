@@ -108,7 +108,8 @@ class Node(Daemon):
         r, w = os.pipe()
         self.process = self.lan.start(
             self.name, os.path.join(self.folder, f"od-{self.role}"), "--insecure", "--pack", self.pack_dir, "--threads", 1,
-            "--ready-fd", w, "--die-with-parent", *self.always, *self.options, pass_fds=[w], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+            "--ready-fd", w, "--die-with-parent", os.getpid(), *self.always, *self.options, pass_fds=[w], stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=subprocess.STDOUT)
         os.close(w)
         with os.fdopen(r) as f:
             if not f.readline():

@@ -258,7 +258,7 @@ def main_is_killed_and_the_next_one_is_served():
     m.ask()
     time.sleep(0.3)
     m.p.kill()
-    m.p.communicate()
+    m.p.communicate(timeout=HANG_S)
     r = generate("--workers", path, prompt=PROMPT, tokens=TOKENS)
     assert r["token_ids"] == reference()["token_ids"]
     for w in workers:
@@ -284,10 +284,10 @@ def children_of_local_die_with_main():
             children = f.read().split()
     assert len(children) == 3, children
     m.kill()
-    m.communicate()
     while any(lives(c) for c in children):
         assert time.monotonic() < end, "children live on"
         time.sleep(0.02)
+    m.communicate(timeout=HANG_S)
 
 
 def refused(*args, says, tokens=4, status=1):

@@ -72,17 +72,19 @@ const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_
 
 pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
 {
+	char text[16], parent[16];
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
-				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
+				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent", parent,
 				     "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
 				     od_cpu_names[shadow_cpu], "--layer-time", shadow_layer_ms,
 				     /* Not said when it is the same. */
 				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
 				     NULL };
-	char text[16];
 	int ready;
-	pid_t pid = start(args, &ready, NULL);
+	pid_t pid;
 
+	snprintf(parent, sizeof(parent), "%d", (int)getpid());
+	pid = start(args, &ready, NULL);
 	read_all(ready, text, sizeof(text));
 	*port = (uint16_t)strtoul(text, NULL, 10);
 	assert_int_not_equal(*port, 0);

@@ -678,15 +678,15 @@ static void test_signals(void **state)
 	}
 }
 
-static void be_daemon(int ready_fd)
+static void be_daemon(int ready_fd, pid_t parent)
 {
 	struct od_err err;
 	struct rig r;
 
 	rig_init(&r);
 	r.opts.ready_fd = ready_fd;
-	r.opts.die_with_parent = true;
-	if (od_daemon_new(&r.daemon, &r.opts, &rig_ops, &r, &r.data, &err) != OD_OK ||
+	r.opts.parent = parent;
+	if (od_tie_to_parent(parent, &err) != OD_OK || od_daemon_new(&r.daemon, &r.opts, &rig_ops, &r, &r.data, &err) != OD_OK ||
 	    od_daemon_run(r.daemon, &err) != OD_OK)
 		_exit(1);
 	od_daemon_free(r.daemon);
@@ -695,8 +695,10 @@ static void be_daemon(int ready_fd)
 
 static void be_parent(int ready_fd)
 {
+	const pid_t parent = getpid();
+
 	if (fork() == 0)
-		be_daemon(ready_fd);
+		be_daemon(ready_fd, parent);
 	for (;;)
 		pause();
 }
@@ -729,6 +731,35 @@ static void test_dies_with_parent(void **state)
 	assert_int_equal(read(alive[0], &byte, 1), 0);
 	close(ready[0]);
 	close(alive[0]);
+}
+
+/* Its process number says whom the child must not outlive: the process that gets the child of a dead one is its parent, too. */
+static void test_has_lost_its_parent(void **state)
+{
+	int said[2];
+	pid_t parent;
+	struct od_err err;
+	int rc;
+
+	(void)state;
+	assert_int_equal(pipe(said), 0);
+	parent = fork();
+	assert_true(parent >= 0);
+	if (parent == 0) {
+		const pid_t self = getpid();
+
+		if (fork() != 0)
+			_exit(0);
+		while (getppid() == self)
+			usleep(1000);
+		rc = od_tie_to_parent(self, &err);
+		_exit(write(said[1], &rc, sizeof(rc)) == sizeof(rc) ? 0 : 1);
+	}
+	close(said[1]);
+	assert_int_equal(waitpid(parent, NULL, 0), parent);
+	assert_int_equal(read(said[0], &rc, sizeof(rc)), sizeof(rc));
+	assert_int_equal(rc, OD_ERR_CANCELLED);
+	close(said[0]);
 }
 
 static void test_strangers(void **state)
@@ -785,7 +816,8 @@ static void test_unsent_pong(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_dies_with_parent), /* first: it forks, and there are no threads yet */
+		cmocka_unit_test(test_dies_with_parent),
+		cmocka_unit_test(test_has_lost_its_parent), /* first: it forks, and there are no threads yet */
 		cmocka_unit_test(test_welcome),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_one_main),

@@ -141,14 +141,16 @@ static void *keep_pinging(void *arg)
 void open_worker(struct worker *w, const char *pack, const char *const *extra)
 {
 	static int count;
+	char parent[16];
 	const char *argv[24] = { bin, "--pack", pack, "--port", "0", "--threads", "2", "--load-threads", "2", "--die-with-parent",
-				 "--ready-fd" };
+				 parent, "--ready-fd" };
 	char fd[16], line[16] = "";
-	int pipe_fd[2], n = 11;
+	int pipe_fd[2], n = 12;
 
 	memset(w, 0, sizeof(*w));
 	snprintf(w->log, sizeof(w->log), "%s/log-%d", tmp, count++);
 	assert_int_equal(pipe2(pipe_fd, O_CLOEXEC), 0);
+	snprintf(parent, sizeof(parent), "%d", (int)getpid());
 	snprintf(fd, sizeof(fd), "%d", pipe_fd[1]);
 	argv[n++] = fd;
 	for (; extra != NULL && *extra != NULL; extra++)
