@@ -15,10 +15,13 @@
 #include "main-node/template_command.h"
 #include "main-node/token_json.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define MAX_PROMPT_BYTES (64u << 20)
@@ -58,12 +61,29 @@ static const struct command {
 static atomic_bool interrupted;
 static volatile sig_atomic_t which_signal;
 static volatile sig_atomic_t engine_open; /* before, nothing needs an orderly end: children die with us */
+static int interrupted_fd; /* readable once it is interrupted */
 
 static void on_signal(int number)
 {
+	const int saved = errno;
+
 	which_signal = number;
 	if (!engine_open || atomic_exchange(&interrupted, true)) /* or asked twice */
 		_exit(EXIT_BY_SIGNAL + number);
+	eventfd_write(interrupted_fd, 1);
+	errno = saved;
+}
+
+static int catch_signals(struct od_err *err)
+{
+	const struct sigaction act = { .sa_handler = on_signal };
+
+	interrupted_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (interrupted_fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot create an eventfd");
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	return OD_OK;
 }
 
 static void default_options(struct options *o)
@@ -271,38 +291,73 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	return rc;
 }
 
-/* Reads a line, without its newline; line->text is NULL at the end of the input, or after a signal. */
-static int read_line(struct od_strbuf *line, struct od_err *err)
+/* Bytes of standard input; *n is 0 at its end, and after a signal: a read() that only begins then would wait for input that may never
+ * come, and so would one whose thread is not the one that took the signal. */
+static int read_input(char *bytes, size_t size, size_t *n, struct od_err *err)
 {
-	char piece[4096];
-	bool any = false;
+	struct pollfd fds[] = { { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = interrupted_fd, .events = POLLIN } };
+	ssize_t got = -1;
+
+	*n = 0;
+	do {
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[1].revents != 0)
+			return OD_OK;
+		got = read(STDIN_FILENO, bytes, size);
+	} while (got < 0 && (errno == EINTR || errno == EAGAIN));
+	if (got < 0)
+		return od_fail_errno(err, OD_ERR_IO, "reading standard input");
+	*n = (size_t)got;
+	return OD_OK;
+}
+
+/* What of standard input has been read beyond the line before. */
+struct line_input {
+	char bytes[4096];
+	size_t at, n;
+};
+
+/* Reads a line, without its newline; line->text is NULL at the end of the input, or after a signal. */
+static int read_line(struct line_input *in, struct od_strbuf *line, struct od_err *err)
+{
+	const char *end = NULL;
 
 	od_strbuf_fini(line);
-	for (int c = 0; c != '\n' && c != EOF;) {
-		size_t n = 0;
+	while (end == NULL) {
+		const char *begin;
+		size_t n;
 
-		while (n < sizeof(piece) && (c = getchar()) != EOF && c != '\n')
-			piece[n++] = (char)c;
-		any = any || n > 0 || c == '\n';
-		if (any)
-			od_strbuf_append(line, piece, n);
+		if (in->at == in->n) {
+			int rc = read_input(in->bytes, sizeof(in->bytes), &in->n, err);
+
+			in->at = 0;
+			if (rc != OD_OK)
+				return rc;
+			if (in->n == 0 && atomic_load(&interrupted))
+				od_strbuf_fini(line);
+			if (in->n == 0)
+				break;
+		}
+		begin = in->bytes + in->at;
+		end = memchr(begin, '\n', in->n - in->at);
+		n = end != NULL ? (size_t)(end - begin) : in->n - in->at;
+		od_strbuf_append(line, begin, n);
+		in->at += n + (end != NULL);
 		if (line->len > MAX_PROMPT_BYTES)
 			return od_fail(err, OD_ERR_RANGE, "a line of standard input is longer than %u bytes",
 				       MAX_PROMPT_BYTES);
 	}
 	if (line->len > 0 && line->text[line->len - 1] == '\r') /* a file from elsewhere */
 		line->text[--line->len] = '\0';
-	if (line->failed)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for a line of standard input");
-	if (ferror(stdin) && !atomic_load(&interrupted))
-		return od_fail_errno(err, OD_ERR_IO, "reading standard input");
-	return OD_OK;
+	return line->failed ? od_fail(err, OD_ERR_NOMEM, "no memory for a line of standard input") : OD_OK;
 }
 
 /* One prompt a line. If a prompt fails, reports it and goes on with the next, unless the cluster is lost. */
 static int run_lines(struct app *a, struct od_err *err)
 {
 	bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+	struct line_input in = { .at = 0 };
 	struct od_strbuf line = { 0 };
 	int rc = OD_OK;
 
@@ -311,7 +366,7 @@ static int run_lines(struct app *a, struct od_err *err)
 	while (rc == OD_OK && !a->output_failed && !atomic_load(&interrupted)) {
 		if (terminal)
 			fputs("> ", stderr);
-		rc = read_line(&line, err);
+		rc = read_line(&in, &line, err);
 		if (rc != OD_OK || line.text == NULL)
 			break;
 		if (line.len == 0)
@@ -334,14 +389,17 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 {
 	char piece[4096];
 	size_t n;
+	int rc;
 
-	while ((n = fread(piece, 1, sizeof(piece), stdin)) > 0) {
+	while ((rc = read_input(piece, sizeof(piece), &n, err)) == OD_OK && n > 0) {
 		od_strbuf_append(text, piece, n);
 		if (text->len > MAX_PROMPT_BYTES)
 			return od_fail(err, OD_ERR_RANGE, "standard input is longer than %u bytes", MAX_PROMPT_BYTES);
 	}
-	if (ferror(stdin))
-		return od_fail_errno(err, OD_ERR_IO, "reading standard input");
+	if (rc == OD_OK && atomic_load(&interrupted))
+		rc = od_fail(err, OD_ERR_CANCELLED, "interrupted");
+	if (rc != OD_OK)
+		return rc;
 	od_strbuf_append(text, "", 0); /* an empty prompt is a prompt */
 	return text->failed ? od_fail(err, OD_ERR_NOMEM, "no memory for the prompt") : OD_OK;
 }
@@ -546,7 +604,6 @@ static void list_commands(void)
 int main(int argc, char **argv)
 {
 	const struct command *command = find_command(argc, argv);
-	struct sigaction act = { .sa_handler = on_signal };
 	struct app a = { 0 };
 	struct od_err err = { 0 };
 	int rc;
@@ -571,12 +628,12 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	od_descriptors_raise();
-	sigaction(SIGINT, &act, NULL);
-	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	if (a.opt.engine.opts.serve_store != NULL)
 		signal(SIGHUP, SIG_IGN); /* workers still pull; with --workers the cluster's loop thread listens to it later */
-	rc = run(&a, &err);
+	rc = catch_signals(&err);
+	if (rc == OD_OK)
+		rc = run(&a, &err);
 	if (atomic_load(&interrupted))
 		return EXIT_BY_SIGNAL + which_signal;
 	if (rc == OD_OK && a.output_failed)

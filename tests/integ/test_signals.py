@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Signals that come at a bad moment, or that another thread takes than the one that waits: as the kernel likes, above all after SIGSTOP
+and SIGCONT. And what a process has inherited from who started it."""
+import atexit
+import contextlib
+import ctypes
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+import termios
+import time
+
+from cluster_util import BIN, HANG_S, PROMPT, TMP, Lines, main_args, pack, reference, run_tests, test
+from serve_util import Server, stop_servers
+
+atexit.register(stop_servers)
+
+
+def threads(pid):
+    """{number: name}, without the main thread."""
+    found = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{tid}/comm") as f:
+            found[int(tid)] = f.read().strip()
+    del found[pid]
+    return found
+
+
+def signal_thread(pid, tid, number):
+    assert ctypes.CDLL(None).tgkill(pid, tid, number) == 0
+
+
+def state(pid, tid):
+    with open(f"/proc/{pid}/task/{tid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def wait_until(true, what):
+    end = time.monotonic() + HANG_S
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def slow_bin(name):
+    """A folder with od-main and workers that start only when its file "go" is there."""
+    folder = os.path.join(TMP, name)
+    os.mkdir(folder)
+    shutil.copy(os.path.join(BIN, "od-main"), folder)
+    worker = os.path.join(folder, "od-worker")
+    with open(worker, "w") as f:
+        f.write(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; [ -d {folder} ] || exit; done\nexec {os.path.abspath(BIN)}/od-worker \"$@\"\n")
+    os.chmod(worker, 0o755)
+    return folder
+
+
+def has_child(pid, tid):
+    with open(f"/proc/{pid}/task/{tid}/children") as f:
+        return f.read() != ""
+
+
+@test
+def a_signal_ends_main_that_waits_for_a_line():
+    m = Lines("--resident", "--threads", 2)
+    m.ask()
+    assert m.answer()["token_ids"] == reference()["token_ids"]
+    signal_thread(m.p.pid, list(threads(m.p.pid))[0], signal.SIGTERM)
+    assert m.p.wait(HANG_S) == 128 + signal.SIGTERM
+    assert m.close()[1] == ""
+
+
+@test
+def a_signal_ends_main_that_waits_for_its_prompt():
+    argv = [a for a in main_args("--resident", "--threads", 2, prompt="-") if a != "--json"]
+    p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while "KV cache" not in p.stderr.readline():
+        pass
+    wait_until(lambda: state(p.pid, p.pid) == "S", "it does not wait")
+    signal_thread(p.pid, list(threads(p.pid))[0], signal.SIGINT)
+    assert p.wait(HANG_S) == 128 + signal.SIGINT
+    assert p.communicate()[0] == ""
+
+
+if __name__ == "__main__":
+    run_tests()
