@@ -84,5 +84,18 @@ def a_signal_ends_main_that_waits_for_its_prompt():
     assert p.communicate()[0] == ""
 
 
+@test
+def a_server_that_is_being_loaded_outlives_sighup():
+    folder = slow_bin("loading")
+    s = Server(ready=False, mode=("--local", 1, "--predictor", "none"), program=os.path.join(folder, "od-main"))
+    engine = next(t for t, name in threads(s.p.pid).items() if name == "od-engine")
+    wait_until(lambda: has_child(s.p.pid, engine) and state(s.p.pid, engine) == "S", "no child")
+    signal_thread(s.p.pid, engine, signal.SIGHUP)
+    with open(os.path.join(folder, "go"), "w"):
+        pass
+    s.wait_ready()
+    assert s.stop() == 0, s.log
+
+
 if __name__ == "__main__":
     run_tests()
