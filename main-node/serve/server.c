@@ -293,7 +293,7 @@ static int stop(struct server *s, struct od_err *err)
 	}
 	if (s->api.thread != NULL && odm_engine_thread_stop(s->api.thread) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, OD_ERR_IO, "a part of the output could not be written");
-	if (s->api.http != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
+	if (s->api.thread != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
 		uv_timer_start(&s->end, on_last_words, LAST_WORDS_MS, 0);
 		uv_run(&s->loop, UV_RUN_DEFAULT);
 	}
@@ -330,9 +330,9 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	if (s->api.metrics == NULL || s->api.health == NULL || s->api.calls == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
-		rc = start_engine(s, err); /* first, so that HTTP always finds it */
+		rc = open_http(s, err); /* first: an address in use must not wait until an engine is loaded that can be stopped only then */
 	if (rc == OD_OK)
-		rc = open_http(s, err);
+		rc = start_engine(s, err);
 	if (rc == OD_OK)
 		uv_run(&s->loop, UV_RUN_DEFAULT);
 	stopped = stop(s, &why);

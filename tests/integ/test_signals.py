@@ -97,5 +97,14 @@ def a_server_that_is_being_loaded_outlives_sighup():
     assert s.stop() == 0, s.log
 
 
+@test
+def a_server_without_an_address_does_not_wait_for_its_workers():
+    folder = slow_bin("busy")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        p = subprocess.run([os.path.join(folder, "od-main"), "serve", "--pack", pack(), "--local", "1", "--predictor", "none",
+                            "--listen", f"127.0.0.1:{taken.getsockname()[1]}"], capture_output=True, text=True, timeout=HANG_S)
+    assert p.returncode == 1 and "in use" in p.stderr, (p.returncode, p.stderr)
+
+
 if __name__ == "__main__":
     run_tests()
