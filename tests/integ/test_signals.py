@@ -106,5 +106,22 @@ def a_server_without_an_address_does_not_wait_for_its_workers():
     assert p.returncode == 1 and "in use" in p.stderr, (p.returncode, p.stderr)
 
 
+@test
+def ends_of_children_are_seen_although_who_starts_main_ignores_those_of_its_own():
+    argv = main_args("--local", 1, "--predictor", "none")
+    at = argv.index("--prompt")
+    del argv[at:at + 2]
+    p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    p.stdin.write(PROMPT + "\n")
+    p.stdin.flush()
+    assert p.stdout.readline()
+    with open(f"/proc/{p.pid}/task/{p.pid}/children") as f:
+        worker = int(f.read())
+    os.kill(worker, signal.SIGKILL)
+    said = p.communicate(PROMPT + "\n", timeout=HANG_S)[1]
+    assert p.returncode == 1 and f"its process {worker} was ended by signal 9" in said, said
+
+
 if __name__ == "__main__":
     run_tests()
