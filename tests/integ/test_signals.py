@@ -123,5 +123,22 @@ def ends_of_children_are_seen_although_who_starts_main_ignores_those_of_its_own(
     assert p.returncode == 1 and f"its process {worker} was ended by signal 9" in said, said
 
 
+@test
+def children_of_local_write_to_a_terminal_that_stops_background_jobs():
+    pid, terminal = pty.fork()
+    if pid == 0:
+        mode = termios.tcgetattr(0)
+        mode[3] |= termios.TOSTOP
+        termios.tcsetattr(0, termios.TCSANOW, mode)
+        argv = main_args("--local", 1, "--predictor", "none", "--worker-arg=--verbose", tokens=4)
+        os.execv(argv[0], argv)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+        while piece := os.read(terminal, 4096):
+            said += piece
+    assert os.waitpid(pid, 0)[1] == 0 and b"od-worker: listening" in said, said
+    os.close(terminal)
+
+
 if __name__ == "__main__":
     run_tests()
