@@ -416,9 +416,9 @@ static void a_refused_key_is_logged_once(void **state)
 
 /* ---- connections without a key ---- */
 
-/* Far more silent clients than a ROUTER keeps. Those that came first are ended, long before HANDSHAKE_IVL; clients with a key are
- * not, whenever they came. */
-static void silent_clients_make_room(void **state)
+/* Far more silent clients than a ROUTER keeps. Those that came first are ended, before HANDSHAKE_IVL; clients with a key are not,
+ * whenever they came. False: the machine was so slow that HANDSHAKE_IVL may have ended them, and nothing is shown. */
+static bool room_is_made(void)
 {
 	enum { FIRST = 64, LAST = 128, SILENT = FIRST + OD_GATE_PENDING };
 	int fd[SILENT];
@@ -428,8 +428,8 @@ static void silent_clients_make_room(void **state)
 	struct od_msg m;
 	char byte;
 	struct rig r;
+	bool last_are_there = true, soon;
 
-	(void)state;
 	rig_open(&r);
 	before = client(&r, &r.friend, r.server.public_key);
 	await(before, ZMQ_POLLOUT);
@@ -447,12 +447,14 @@ static void silent_clients_make_room(void **state)
 	there_and_back(&r, after, 2);
 	for (int i = 0; i < FIRST; i++)
 		get_end(fd[i]);
-	assert_true(od_now_ns() < first_ns + HANDSHAKE_MS * OD_NS_PER_MS);
 	for (int i = SILENT - LAST; i < SILENT; i++) {
 		ssize_t n = recv(fd[i], &byte, 1, MSG_DONTWAIT);
 
-		assert_true(n == 1 || (n < 0 && errno == EAGAIN)); /* a greeting, or nothing yet */
+		if (n != 1 && (n == 0 || errno != EAGAIN)) /* neither a greeting nor nothing yet */
+			last_are_there = false;
 	}
+	soon = od_now_ns() < first_ns + HANDSHAKE_MS * OD_NS_PER_MS;
+	assert_true(last_are_there || !soon);
 	assert_int_equal(ping(r.router, &route, 3), OD_OK); /* not a new connection of the same client */
 	get_msg(before, false, &m);
 	od_msg_fini(&m);
@@ -463,6 +465,16 @@ static void silent_clients_make_room(void **state)
 	od_close_socket(before);
 	od_close_socket(after);
 	rig_close(&r);
+	return soon;
+}
+
+static void silent_clients_make_room(void **state)
+{
+	int tries = 1;
+
+	(void)state;
+	while (!room_is_made())
+		assert_true(tries++ < 8);
 }
 
 static void plain_tcp_stays_out(void **state)
