@@ -44,8 +44,8 @@ static enum od_handshake kind_of(uint16_t event, uint32_t value)
 {
 	switch (event) {
 	case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return OD_HANDSHAKE_REFUSED;
-	case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* an error of the socket; if time ran out, that of the last look */
-		return value == EAGAIN ? OD_HANDSHAKE_SILENT : OD_HANDSHAKE_BROKEN;
+	case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* an error of the socket; if time ran out, that of the last look or wait */
+		return value == EAGAIN || value == EINTR ? OD_HANDSHAKE_SILENT : OD_HANDSHAKE_BROKEN;
 	case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
 		return value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? OD_HANDSHAKE_UNLIKE : OD_HANDSHAKE_BROKEN;
 	default: return OD_HANDSHAKE_OPEN; /* the monitor ends */

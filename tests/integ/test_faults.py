@@ -409,7 +409,15 @@ def an_unreachable_host_is_named():
 def a_stopped_daemon_is_told_from_one_that_hangs_up():
     w = Daemon("worker")
     w.signal(signal.SIGSTOP)
-    refused("--workers", hosts_file([w]), says=[f"worker 127.0.0.1:{w.port}: it takes the connection and says nothing"])
+    silent = f"worker 127.0.0.1:{w.port}: it takes the connection and says nothing"
+    refused("--workers", hosts_file([w]), says=[silent])
+    m = subprocess.Popen(main_args("--workers", hosts_file([w])), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while m.poll() is None:  # main may be stopped and go on, as with Ctrl-Z: its waits are interrupted, and nobody has hung up
+        m.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        m.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+    assert silent in m.communicate(timeout=HANG_S)[1]
     w.kill()
     listener = socket.create_server(("127.0.0.1", 0))
 
