@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
 without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
-from cluster_util import BIN, HANG_S, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
+from cluster_util import BIN, HANG_S, Daemon, generate, hosts_file, pack, run_tests, test, tool, undisturbed, worker_args
 import json
 import os
 import re
@@ -45,9 +45,9 @@ CASES = [
 def same_tokens_for_every_cluster_shape():
     for i, (workers, group, slots, predictor, threads, profile, rows) in enumerate(CASES):
         prompt = PROMPTS[i % len(PROMPTS)]
-        r = generate("--local", workers, "--group-size", group, *worker_args("--slots", slots), "--predictor",
-                     predictor, "--threads", threads, "--profile", profile, "--prefill-rows", rows,
-                     "--resident-form", ("planes", "bf16")[i // 2 % 2], prompt=prompt)
+        r = undisturbed("--local", workers, "--group-size", group, *worker_args("--slots", slots), "--predictor",
+                        predictor, "--threads", threads, "--profile", profile, "--prefill-rows", rows,
+                        "--resident-form", ("planes", "bf16")[i // 2 % 2], prompt=prompt)
         assert r["token_ids"] == resident(profile, prompt), (CASES[i], r["token_ids"], resident(profile, prompt))
         assert r["workers"] == workers and r["slots"] == slots
         assert r["groups"] == max(1, workers // min(group, workers)), r["groups"]
@@ -64,7 +64,7 @@ def same_tokens_from_planes():
 
 @test
 def figures_add_up():
-    r = generate("--local", 2, "--predictor", "none", *worker_args("--slots=1"), tokens=10)
+    r = undisturbed("--local", 2, "--predictor", "none", *worker_args("--slots=1"), tokens=10)
     layers, top_k, steps = 12, 2, 9  # ten tokens take nine decode steps
     assert r["expert_uses"] == layers * top_k * steps, r["expert_uses"]
     assert r["stalls"] == r["expert_uses"], "without prediction every expert is loaded on the router's word"
@@ -78,7 +78,7 @@ def a_decode_step_waits_once_for_each_layer_and_once_for_its_logits():
     for device in "cpu", "far":
         os.environ["OD_DEVICE"] = device
         for args in (), ("--align-kv", 4), ("--predictor", "next-gate"), ("--predictor", "none"):
-            r = generate("--local", 3, *args)
+            r = undisturbed("--local", 3, *args)
             # 12 layers; the prompt is a step, too, and gives the first token. A draft's right tokens need no step. The
             # shadow asks for the prompt, and main's own predictor stands in while it is silent: both wait apart from that.
             steps = r["tokens"] - r["accepted_tokens"]

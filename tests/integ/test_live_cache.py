@@ -7,7 +7,7 @@ import os
 import time
 
 from cluster_util import (HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
-                          run_tests, test, tool, worker_args)
+                          run_tests, test, tool, undisturbed, worker_args)
 
 TEXT = 60 if SLOW else 120
 _resident = []
@@ -20,7 +20,7 @@ def resident():
 
 
 def cached(*args):
-    r = generate(*args, prompt=PROMPT, tokens=TEXT)
+    r = undisturbed(*args, prompt=PROMPT, tokens=TEXT)
     assert r["token_ids"] == resident(), args
     return r
 

@@ -2,7 +2,7 @@
 """A prompt's experts: each is loaded once a layer, with one slot too; a row goes to a worker once, however many of its
 experts are there; and nothing of that shows in tokens or logits. What is expected is counted from the router's
 decisions, as od-bench cache records them in resident mode."""
-from cluster_util import SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
+from cluster_util import SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool, undisturbed, worker_args
 from test_cache import EXPERTS, LAYERS, TOP_K, read_routes, record
 from test_conform import TALEBOOK, conform, cut, load, write
 from collections import Counter
@@ -50,8 +50,8 @@ def spans(path, name):
 def check(prompt, rows, workers, *args):
     all_chunks, trace = chunks(prompt, rows, *args), os.path.join(TMP, "prefill.trace")
     one = generate("--resident", "--temperature", "1.3", "--seed", 5, "--prefill-rows", rows, *args, prompt=prompt, tokens=1)
-    r = generate("--local", workers, "--predictor", "none", "--temperature", "1.3", "--seed", 5, "--prefill-rows", rows,
-                 "--trace", trace, *worker_args("--slots=1"), *args, prompt=prompt, tokens=1)
+    r = undisturbed("--local", workers, "--predictor", "none", "--temperature", "1.3", "--seed", 5, "--prefill-rows", rows,
+                    "--trace", trace, *worker_args("--slots=1"), *args, prompt=prompt, tokens=1)
     assert r["slots"] == 1 and r["token_ids"] == one["token_ids"]
     assert [len(c[0]) for c in all_chunks] == [min(rows, r["prompt_tokens"] - i) for i in range(0, r["prompt_tokens"], rows)]
     want = [sum(x) for x in zip(*(expected(c, workers) for c in all_chunks))]

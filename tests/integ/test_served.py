@@ -5,11 +5,11 @@ import os
 import subprocess
 
 from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
-                          run_tests, test, tool, worker_args)
+                          run_tests, test, tool, undisturbed, worker_args)
 
 
 def run(*args, tokens=60):
-    r = generate("--local", 4, *args, prompt=PROMPT, tokens=tokens)
+    r = undisturbed("--local", 4, *args, prompt=PROMPT, tokens=tokens)
     assert r["token_ids"] == reference()["token_ids"][:tokens], args
     check_sums(r, args)
     return r
@@ -49,8 +49,8 @@ def wrong_guesses_of_a_rough_shadow_change_nothing():
     for sampling in (), ("--temperature", 0.8, "--seed", 7), ("--temperature", 1.5, "--top-k", 5, "--seed", 8):
         tokens = generate("--resident", *sampling, prompt=PROMPT, tokens=TOKENS)["token_ids"]
         for hedge in 0, 20:
-            r = generate("--local", 4, "--shadow-arg=--precision=nf4", "--worker-arg=--slots=2", "--hedge", hedge,
-                         *sampling, prompt=PROMPT, tokens=TOKENS)
+            r = undisturbed("--local", 4, "--shadow-arg=--precision=nf4", "--worker-arg=--slots=2", "--hedge", hedge,
+                            *sampling, prompt=PROMPT, tokens=TOKENS)
             assert r["token_ids"] == tokens, (sampling, hedge)
             check_sums(r, (sampling, hedge))
 
