@@ -55,7 +55,7 @@ struct od_daemon_opts {
 };
 
 /* At the start of a process that is to end with its parent, before it loads anything: it gets SIGTERM when the parent's thread that has
- * started it ends. The parent says its process id, for one that has died already would be taken for its heir.
+ * started it ends. `parent` comes from the parent: of a child whose parent has died already, getppid() is the process that adopted it.
  * OD_ERR_CANCELLED: another process is the parent. */
 OD_MUST_CHECK int od_tie_to_parent(pid_t parent, struct od_err *err);
 

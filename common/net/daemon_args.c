@@ -104,7 +104,7 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	sigaction(SIGINT, &end, NULL); /* these two until the daemon's loop listens to them */
 	sigaction(SIGTERM, &end, NULL);
 	if (a->parent != 0) {
-		signal(SIGTTOU, SIG_IGN); /* it is no job of the terminal's: with "stty tostop" its first message would stop it */
+		signal(SIGTTOU, SIG_IGN); /* a child is a background job: with "stty tostop" its first message would stop it */
 		od_notify_off();
 		rc = od_tie_to_parent((pid_t)a->parent, err);
 		if (rc != OD_OK)

@@ -293,7 +293,7 @@ int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, 
 	int rc;
 
 	*out = NULL;
-	signal(SIGCHLD, SIG_DFL); /* who has started main may ignore it, which main inherits: then nobody is told how a child has ended */
+	signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide from waitpid() how a child ended */
 	*hosts = (struct od_hosts){ .host = calloc(all, sizeof(struct od_host)) };
 	if (l != NULL) {
 		l->o = opts;

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 
 BIN = os.path.join(os.environ.get("B", "build"), "bin")
@@ -105,6 +106,14 @@ class Daemon:
 
     def alive(self):
         return self.process.poll() is None
+
+
+def wait_for(condition, what="it never happened"):
+    """Until condition() is true. what: what is wrong if it does not become so, or a function that says it."""
+    end = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(0.02)
 
 
 def free_port():

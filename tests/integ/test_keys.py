@@ -17,7 +17,7 @@ import time
 import netns_lan
 import zmtp
 from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, _children, free_port, generate, hosts_file, main_args, pack,
-                          run_tests, test, tool)
+                          run_tests, test, tool, wait_for)
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 TOKENS = 60
@@ -70,13 +70,6 @@ def keyed_hosts(nodes, name="keyed-hosts.txt"):
 
 def keyed(role, key, peers, *args, **kw):
     return Daemon(role, "--listen", "127.0.0.1", "--key", key.secret, "--peers", peers, *args, **kw)
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
 
 
 _expected = []

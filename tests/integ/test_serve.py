@@ -13,9 +13,8 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 
-from cluster_util import HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool
+from cluster_util import HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool, wait_for
 from serve_util import JSON, Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -537,22 +536,15 @@ def tls_is_spoken():
     c = connect()  # one that goes away
     c.request("POST", "/v1/completions", json.dumps({"prompt": LONG, "max_tokens": 100, "ignore_eos": True}), {**JSON, **auth})
     c.sock.close()
-    wait_until(lambda: "od_requests_open 0" in s.ask("/metrics", headers=auth, connection=connect())[2].decode())
+    wait_for(lambda: "od_requests_open 0" in s.ask("/metrics", headers=auth, connection=connect())[2].decode())
     assert s.stop() == 0, s.log
 
 
 # ---- Clients that behave badly ----
 
 
-def wait_until(condition):
-    end = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < end, "never"
-        time.sleep(0.02)
-
-
 def assert_idle(s):
-    wait_until(lambda: s.metric("od_requests_open") == 0)
+    wait_for(lambda: s.metric("od_requests_open") == 0)
     assert s.metric("od_texts_running") == 0 and s.metric("od_texts_waiting") == 0
 
 
@@ -656,7 +648,7 @@ def who_goes_away_frees_its_text():
             # Long prompts first; and texts for minutes, so that they do not end before the client is gone.
             c.request("POST", "/v1/completions", json.dumps({"prompt": [LONG] * 4 + [PROMPT] * 200, "max_tokens": 100000,
                                                               "ignore_eos": True, "stream": stream}), JSON)
-            wait_until(lambda: s.metric("od_texts_running") > 0)  # a text that still waits is not counted when it is cancelled
+            wait_for(lambda: s.metric("od_texts_running") > 0)  # a text that still waits is not counted when it is cancelled
             vanish(c.sock) if reset else c.sock.close()
             assert_idle(s)
             assert s.metric('od_texts_total{finish="cancelled"}') > before
@@ -678,9 +670,9 @@ def who_goes_away_while_it_waits_frees_its_place():
     body = json.dumps({"prompt": PROMPT, "max_tokens": 1}).encode()
     waiting.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
                     % (len(body), body))
-    wait_until(lambda: s.metric("od_requests_open") == 2)
+    wait_for(lambda: s.metric("od_requests_open") == 2)
     vanish(waiting)
-    wait_until(lambda: s.metric("od_requests_open") == 1)
+    wait_for(lambda: s.metric("od_requests_open") == 1)
     r.close()
     c.close()
     assert s.stop() == 0, s.log
@@ -724,7 +716,7 @@ def health_names_no_machine_to_strangers():
     key = {"Authorization": "Bearer the-key"}
     d = Daemon("worker")
     s = Server("--api-key-file", path, mode=("--workers", hosts_file([d], "health_hosts.txt")))
-    wait_until(lambda: s.ask("/health")[0] == 200)
+    wait_for(lambda: s.ask("/health")[0] == 200)
     d.kill()
     assert_error(s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}, headers=key), 503)
     for headers, named in ({}, False), ({"x-api-key": "wrong"}, False), (key, True):
@@ -748,7 +740,7 @@ def health_says_why_not():
     assert_error(s.ask("/v1/models"), 503)
     d.start()
     s.wait_ready()
-    wait_until(lambda: s.ask("/health")[0] == 200)
+    wait_for(lambda: s.ask("/health")[0] == 200)
     assert text_of(s.complete(PROMPT, 8)) == text_of(server().complete(PROMPT, 8))
     d.kill()
     a = s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4})
@@ -756,7 +748,7 @@ def health_says_why_not():
     status, _, o = s.ask("/health")
     assert status == 503 and str(d.port) in o["error"]["message"], o
     d.start()
-    wait_until(lambda: s.ask("/health")[0] == 200)
+    wait_for(lambda: s.ask("/health")[0] == 200)
     assert text_of(s.complete(PROMPT, 8)) == text_of(server().complete(PROMPT, 8))
     assert s.stop() == 0, s.log
     d.kill()
@@ -821,13 +813,13 @@ def descriptors_and_memory_stay():
     for i in range(20 if SLOW else 60):
         turn(i)
     assert_idle(s)
-    wait_until(lambda: s.metric("od_connections") == 1)
+    wait_for(lambda: s.metric("od_connections") == 1)
     fds, rss = s.descriptors(), s.rss_kib()
     for i in range(20 if SLOW else 60):
         turn(i)
     assert_idle(s)
-    wait_until(lambda: s.metric("od_connections") == 1)
-    wait_until(lambda: s.descriptors() <= fds)  # it closes the last connection soon
+    wait_for(lambda: s.metric("od_connections") == 1)
+    wait_for(lambda: s.descriptors() <= fds)  # it closes the last connection soon
     assert SLOW or s.rss_kib() < rss + 3000, (rss, s.rss_kib())
 
 
@@ -882,7 +874,7 @@ def hosts_are_read_again():
         s.complete(PROMPT, 1)
         return f":{more.port}" in s.ask("/metrics")[2].decode()
 
-    wait_until(moved)
+    wait_for(moved)
     d.kill()
     assert text_of(s.complete(PROMPT, 6)) == first
     assert s.stop() == 0, s.log

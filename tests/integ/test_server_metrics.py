@@ -12,7 +12,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from cluster_util import HANG_S, TMP, Daemon, Skip, free_port, hosts_file, run_tests, test
+from cluster_util import HANG_S, TMP, Daemon, Skip, free_port, hosts_file, run_tests, test, wait_for
 from metric_rows import rows
 from serve_util import JSON, Server, stop_servers
 
@@ -35,13 +35,6 @@ def metrics(s):
 def values(text):
     """{name with labels: value}"""
     return {k: float(v) for k, v in re.findall(r"^([a-z_]+(?:\{[^}]*\})?) (\S+)$", text, re.M)}
-
-
-def wait_until(true, what):
-    end = time.monotonic() + HANG_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 class Asked(threading.Thread):
@@ -95,7 +88,7 @@ def values_rise_during_a_text():
     s = Server(mode=("--local", 2, "--worker-arg", "--run-time=1"))
     s.complete(PROMPT, 4)
     a = Asked(s, LONG)
-    wait_until(lambda: values(metrics(s))["od_texts_running"] == 1, "no text")
+    wait_for(lambda: values(metrics(s))["od_texts_running"] == 1, "no text")
     seen = []
     while a.is_alive():
         seen.append(values(metrics(s)))
@@ -130,15 +123,15 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
     shadow = Daemon("shadow", "--verbose")
     s = Server(mode=("--workers", hosts_file([*workers, shadow], "ids.txt")))
     asked = [Asked(s, LONG, "first/1"), Asked(s, LONG, "second:2")]
-    wait_until(lambda: all(f"request={i}" in shadow.text() for i in ("first/1", "second:2")), "not at the shadow")
-    wait_until(lambda: re.search(r"texts from step \d+ on\" request=(first/1,second:2|second:2,first/1)\n", workers[0].text()),
-               "not at the worker")
+    wait_for(lambda: all(f"request={i}" in shadow.text() for i in ("first/1", "second:2")), "not at the shadow")
+    wait_for(lambda: re.search(r"texts from step \d+ on\" request=(first/1,second:2|second:2,first/1)\n", workers[0].text()),
+             "not at the worker")
     name = f'worker="127.0.0.1:{workers[1].port}"'
-    wait_until(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] > 0, "no loads")  # known from its next PONG
+    wait_for(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] > 0, "no loads")  # known from its next PONG
     before = values(metrics(s))
     assert before[f"od_worker_up{{{name}}}"] == 1 and f"od_worker_slots{{{name}}}" in before
     workers[1].kill()
-    wait_until(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 0, "up")
+    wait_for(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 0, "up")
     lost = values(metrics(s))
     assert lost[f'od_worker_up{{worker="127.0.0.1:{workers[0].port}"}}'] == 1 and lost[f'od_shadow_up{{shadow="127.0.0.1:{shadow.port}"}}'] == 1
     assert lost[f"od_worker_loads_total{{{name}}}"] >= before[f"od_worker_loads_total{{{name}}}"]
@@ -147,8 +140,8 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
         a.join()
         assert a.status == 200 and a.answer_headers["X-Request-Id"] == a.headers["X-Request-Id"], a.answer
     workers[1].start()
-    wait_until(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 1, "down")
-    wait_until(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] == 0, "counters of the new process")
+    wait_for(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 1, "down")
+    wait_for(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] == 0, "counters of the new process")
     assert s.stop() == 0, s.log
     lines = kv_lines(s.log)
     for i in "first/1", "second:2":
@@ -207,8 +200,8 @@ def cancelled_requests_say_so():
     c.request("POST", "/v1/completions", json.dumps({**LONG, "prompt": [PROMPT] * 50, "stream": True}), {**JSON, "X-Request-Id": "gone-1"})
     c.getresponse().read(200)
     c.close()
-    wait_until(lambda: 'msg="cancelled" request=gone-1' in s.log, "not cancelled")
-    wait_until(lambda: "answered" in s.log, "no line")
+    wait_for(lambda: 'msg="cancelled" request=gone-1' in s.log, "not cancelled")
+    wait_for(lambda: "answered" in s.log, "no line")
     line = [x for x in kv_lines(s.log) if x["msg"] == "answered"][0]
     assert line["request"] == "gone-1" and line["complete"] == "false" and line["status"] == "200", line
     assert s.stop() == 0, s.log
@@ -220,7 +213,7 @@ def refusals_of_strangers_are_limited():
     for _ in range(40):
         s.ask("/nothing")
     s.complete(PROMPT, 2)  # is logged, whatever strangers do
-    wait_until(lambda: "path=/v1/completions" in s.log, "no line")
+    wait_for(lambda: "path=/v1/completions" in s.log, "no line")
     assert len([x for x in kv_lines(s.log) if x.get("path") == "/nothing"]) <= 20
     assert s.stop() == 0, s.log
 
@@ -260,7 +253,7 @@ def a_prometheus_server_scrapes_it():
         return o["data"]["result"]
 
     try:
-        wait_until(lambda: query("od_main_tokens_total"), "nothing was scraped")
+        wait_for(lambda: query("od_main_tokens_total"), "nothing was scraped")
         assert query("od_main_tokens_total")[0]["value"][1] == "20"
         assert query("sum(od_worker_up)")[0]["value"][1] == "2" and query("up")[0]["value"][1] == "1"
         assert float(query("histogram_quantile(0.5, od_time_to_first_token_seconds_bucket)")[0]["value"][1]) > 0

@@ -11,9 +11,8 @@ import signal
 import socket
 import subprocess
 import termios
-import time
 
-from cluster_util import BIN, HANG_S, PROMPT, TMP, Lines, main_args, pack, reference, run_tests, test
+from cluster_util import BIN, HANG_S, PROMPT, TMP, Lines, main_args, pack, reference, run_tests, test, wait_for
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -36,13 +35,6 @@ def signal_thread(pid, tid, number):
 def state(pid, tid):
     with open(f"/proc/{pid}/task/{tid}/stat") as f:
         return f.read().rsplit(")", 1)[1].split()[0]
-
-
-def wait_until(true, what):
-    end = time.monotonic() + HANG_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 
 
 def slow_bin(name):
@@ -78,7 +70,7 @@ def a_signal_ends_main_that_waits_for_its_prompt():
     p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while "KV cache" not in p.stderr.readline():
         pass
-    wait_until(lambda: state(p.pid, p.pid) == "S", "it does not wait")
+    wait_for(lambda: state(p.pid, p.pid) == "S", "it does not wait")
     signal_thread(p.pid, list(threads(p.pid))[0], signal.SIGINT)
     assert p.wait(HANG_S) == 128 + signal.SIGINT
     assert p.communicate()[0] == ""
@@ -89,7 +81,7 @@ def a_server_that_is_being_loaded_outlives_sighup():
     folder = slow_bin("loading")
     s = Server(ready=False, mode=("--local", 1, "--predictor", "none"), program=os.path.join(folder, "od-main"))
     engine = next(t for t, name in threads(s.p.pid).items() if name == "od-engine")
-    wait_until(lambda: has_child(s.p.pid, engine) and state(s.p.pid, engine) == "S", "no child")
+    wait_for(lambda: has_child(s.p.pid, engine) and state(s.p.pid, engine) == "S", "no child")
     signal_thread(s.p.pid, engine, signal.SIGHUP)
     with open(os.path.join(folder, "go"), "w"):
         pass

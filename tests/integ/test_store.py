@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
 from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, Skip, _children, free_port, generate, hosts_file,
-                          main_args, pack, reference, run_tests, test, tool)
+                          main_args, pack, reference, run_tests, test, tool, wait_for)
 
 N_LAYERS, N_EXPERTS = 12, 8  # of the demo checkpoint
 _spools = 0
@@ -60,13 +60,6 @@ def tempfile_log():
 def text_of(f):
     with open(f.name) as g:
         return g.read()
-
-
-def wait_for(condition, what="it never happened"):
-    end = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 class Proxy:
