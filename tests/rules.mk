@@ -33,13 +33,22 @@ check-source:
 
 # The official clients of the APIs that od-main serves, from PyPI, for tests/integ.
 CLIENTS := build/clients
-.PHONY: clients
-clients: $(CLIENTS)/installed
+.PHONY: api-clients
+api-clients: $(CLIENTS)/installed
 $(CLIENTS)/installed: tests/integ/clients.txt
 	@rm -rf $(CLIENTS)
 	@python3 -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
+
+# The programs that people use with od-main serve, from PyPI (about 4 GB), each in a conversation with tools. Minutes.
+# CLIENT=test_agents.py: one of them. As root: they run where there is no network but loopback.
+CLIENT_PROGRAMS := build/client-programs
+.PHONY: clients
+clients: programs
+	@deploy/install-deps.sh python3-venv chromium chromium-driver
+	@tests/clients/install.sh $(CLIENT_PROGRAMS)
+	@for t in tests/clients/$(or $(CLIENT),test_*.py); do echo "$$t" && B=$(B) python3 $$t || exit 1; done
 
 # Hugging Face transformers, pinned, for what is compared with it live; about 6 GB, and no test of make check needs it.
 REFERENCE := build/reference
@@ -67,7 +76,7 @@ check: deps
 	@B=$(B) tests/run.sh && [ ! -e $(B)/fuzz-failed ]
 
 check-fetched:
-	@$(MAKE) --no-print-directory clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
+	@$(MAKE) --no-print-directory api-clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
 	@B=$(B) tests/get-prometheus.sh
 
 check-fuzz:

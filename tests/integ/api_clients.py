@@ -1,4 +1,4 @@
-"""The official clients of the APIs, which `make clients` installs. Where they are missing, tests that need them are skipped."""
+"""The official clients of the APIs, which `make api-clients` installs. Where they are missing, tests that need them are skipped."""
 import glob
 import importlib
 import sys
@@ -12,7 +12,7 @@ def client_module(name):
     try:
         return importlib.import_module(name)
     except ImportError as e:
-        raise Skip(f"{e}; install it with: make clients") from e
+        raise Skip(f"{e}; install it with: make api-clients") from e
 
 
 def openai_client(server, **options):
