@@ -58,8 +58,7 @@ static int read_json(const char *path, json_t **out, struct od_err *err)
 	if (rc == OD_OK) {
 		*out = od_json_decode(text.len > 0 ? text.text : "", text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 		if (*out == NULL)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line,
-				     why.column, why.text);
+			rc = od_json_refuse(text.len > 0 ? text.text : "", text.len, &why, path, err);
 	}
 	od_strbuf_fini(&text);
 	return rc;

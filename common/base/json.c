@@ -8,6 +8,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* jansson calls a string that it has no memory for a wrong one, so its allocations are watched. */
+static _Thread_local bool no_memory;
+
+static void *watched_malloc(size_t size)
+{
+	void *p = malloc(size);
+
+	no_memory = no_memory || p == NULL;
+	return p;
+}
+
+/* Before main(), because jansson's functions are those of the process. */
+__attribute__((constructor)) static void watch_memory(void)
+{
+	json_set_alloc_funcs(watched_malloc, free);
+}
+
+json_t *od_json_loadb(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+	json_t *v;
+
+	no_memory = false;
+	v = json_loadb(text, len, flags, why);
+	if (v == NULL && no_memory)
+		*why = (json_error_t){ 0 };
+	return v;
+}
+
+/* Bytes of the number that text [len] begins with and that Python's json writes though JSON has none; else 0. */
+static size_t python_word(const char *text, size_t len)
+{
+	static const char *const words[] = { "Infinity", "-Infinity", "NaN" };
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		const size_t n = strlen(words[i]);
+
+		if (len >= n && memcmp(text, words[i], n) == 0)
+			return n;
+	}
+	return 0;
+}
+
 static const char *type_name(const json_t *v)
 {
 	if (v == NULL)
@@ -15,7 +57,8 @@ static const char *type_name(const json_t *v)
 	switch (json_typeof(v)) {
 	case JSON_OBJECT: return "an object";
 	case JSON_ARRAY: return "an array";
-	case JSON_STRING: return "a string";
+	case JSON_STRING: return python_word(json_string_value(v), json_string_length(v)) == json_string_length(v) ?
+		json_string_value(v) : "a string";
 	case JSON_INTEGER: return "an integer";
 	case JSON_REAL: return fabs(json_real_value(v)) < 0x1p63 ? "a real number" : "a number beyond 63 bits";
 	case JSON_TRUE:
@@ -49,7 +92,8 @@ static size_t big_integer(const char *text, size_t len)
 	return errno == ERANGE ? n : 0;
 }
 
-static json_t *parse_with_big_integers(const char *body, size_t len, size_t flags, json_error_t *why)
+/* Again, with what jansson does not take written otherwise: big integers as reals and, if words says so, Python's words as strings. */
+static json_t *parse_again(const char *body, size_t len, size_t flags, bool words, json_error_t *why)
 {
 	struct od_strbuf out = { 0 };
 	bool string = false, number = false;
@@ -59,49 +103,81 @@ static json_t *parse_with_big_integers(const char *body, size_t len, size_t flag
 	for (size_t i = 0; i < len; i++) {
 		const char c = body[i];
 		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL;
-		size_t big = 0;
+		size_t big = 0, word = 0;
 
 		if (string && c == '\\')
 			i++;
 		else if (c == '"')
 			string = !string;
-		else if (!string && digit && !number)
-			big = big_integer(body + i, len - i);
+		else if (!string && !number) {
+			word = words ? python_word(body + i, len - i) : 0;
+			big = word == 0 && digit ? big_integer(body + i, len - i) : 0;
+		}
 		number = !string && digit;
-		if (big == 0)
+		if (big == 0 && word == 0)
 			continue;
-		i += big - 1;
-		od_strbuf_append(&out, body + from, i + 1 - from);
-		od_strbuf_append(&out, ".0", 2);
+		od_strbuf_append(&out, body + from, i - from);
+		od_strbuf_append(&out, "\"", word > 0);
+		od_strbuf_append(&out, body + i, big + word);
+		od_strbuf_append(&out, word > 0 ? "\"" : ".0", word > 0 ? 1 : 2);
+		i += big + word - 1;
+		number = word == 0;
 		from = i + 1;
 	}
 	od_strbuf_append(&out, body + from, len - from);
-	v = out.failed ? NULL : json_loadb(out.text, out.len, flags, why);
+	*why = (json_error_t){ 0 };
+	v = out.failed ? NULL : od_json_loadb(out.text, out.len, flags, why);
 	od_strbuf_fini(&out);
 	return v;
 }
 
-json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why)
+static json_t *decode(const char *text, size_t len, size_t flags, bool words, json_error_t *why)
 {
-	json_t *v = json_loadb(text, len, flags, why);
+	json_t *v = od_json_loadb(text, len, flags, why);
 
-	return v == NULL && json_error_code(why) == json_error_numeric_overflow ? parse_with_big_integers(text, len, flags, why) : v;
+	if (v != NULL || why->text[0] == '\0' ||
+	    (json_error_code(why) != json_error_numeric_overflow && !(words && json_error_code(why) == json_error_invalid_syntax)))
+		return v;
+	return parse_again(text, len, flags, words, why);
 }
 
-int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err)
+json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why)
+{
+	return decode(text, len, flags, false, why);
+}
+
+int od_json_refuse(const char *text, size_t len, const json_error_t *why, const char *where, struct od_err *err)
+{
+	if (why->text[0] == '\0')
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory to read it (%zu bytes of JSON)", where, len);
+	if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one", where);
+	if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
+		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it is UTF-16; save it as UTF-8", where);
+	if (json_error_code(why) == json_error_stack_overflow)
+		return od_fail(err, OD_ERR_FORMAT, "%s: line %d, column %d: arrays and objects are nested too deeply: %s", where, why->line,
+			       why->column, why->text);
+	return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why->line, why->column, why->text);
+}
+
+static int parse(const char *text, size_t len, const char *where, bool words, json_t **out, struct od_err *err)
 {
 	json_error_t why;
 
-	*out = od_json_decode(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	*out = decode(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, words, &why);
 	if (*out == NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why.line,
-			       why.column, why.text);
+		return od_json_refuse(text, len, &why, where, err);
 	if (!json_is_object(*out)) {
 		json_decref(*out);
 		*out = NULL;
 		return od_fail(err, OD_ERR_FORMAT, "%s: expected a JSON object", where);
 	}
 	return OD_OK;
+}
+
+int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err)
+{
+	return parse(text, len, where, false, out, err);
 }
 
 int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err *err)
@@ -114,7 +190,7 @@ int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err
 	rc = od_file_read(path, max_bytes, &text, &len, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_json_parse(text, len, path, out, err);
+	rc = parse(text, len, path, true, out, err);
 	free(text);
 	return rc;
 }

@@ -13,11 +13,16 @@
 
 #include "common/base/status.h"
 
-/* json_loadb of jansson, which has no integers beyond 63 bits: here they become reals, as in JavaScript. tokenizer_config.json often
+/* json_loadb of jansson; *why has no text if there was no memory, which jansson tells from a wrong text only sometimes. */
+json_t *od_json_loadb(const char *text, size_t len, size_t flags, json_error_t *why);
+/* The same, but jansson has no integers beyond 63 bits: here they become reals, as in JavaScript. tokenizer_config.json often
  * has one (10^30 rounded to a double, as model_max_length). */
 json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why);
+/* Says why od_json_decode gave nothing, and returns that code: OD_ERR_NOMEM when *why has no text, for then there was no memory. */
+OD_MUST_CHECK int od_json_refuse(const char *text, size_t len, const json_error_t *why, const char *where, struct od_err *err);
 
-/* *out is a new reference (json_decref it), NULL unless OD_OK. The root must be an object. */
+/* *out is a new reference (json_decref it), NULL unless OD_OK. The root must be an object. od_json_load takes
+ * what Python's json writes: Infinity, -Infinity and NaN become strings, which no field of numbers takes. */
 OD_MUST_CHECK int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err *err);
 OD_MUST_CHECK int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err);
 

@@ -147,10 +147,11 @@ static int read_messages(const char *path, json_t **out, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	root = od_json_decode(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-	free(text);
 	if (root == NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line, why.column,
-			       why.text);
+		rc = od_json_refuse(text, len, &why, path, err);
+	free(text);
+	if (rc != OD_OK)
+		return rc;
 	messages = json_is_object(root) ? json_object_get(root, "messages") : root;
 	rc = check_messages(messages, path, err);
 	if (rc == OD_OK)

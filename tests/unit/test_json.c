@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -98,7 +99,7 @@ static void whole_texts(void **state)
 		{ "{\"\\u0000\": 1}", "NUL byte in object key" },
 		{ "{\"a\": \"\xff\"}", "f: not valid JSON: line 1" },
 		{ "{\"a\": \"\\ud800\"}", "f: not valid JSON: line 1" },
-		{ "\xef\xbb\xbf{}", "f: not valid JSON: line 1" },
+		{ "\xef\xbb\xbf{}", "f: not valid JSON: it begins with a byte order mark" },
 	};
 
 	(void)state;
@@ -145,6 +146,97 @@ static void depth_is_bounded(void **state)
 	memset(deep + 6, '[', DEPTH);
 	assert_int_equal(od_json_parse(deep, sizeof(deep), "f", &o, &err), OD_ERR_FORMAT);
 	assert_non_null(strstr(err.msg, "depth"));
+}
+
+/* ---- no memory ---- */
+
+static int allocations, denied; /* of jansson; which one gets no memory */
+static json_malloc_t malloc_before;
+
+static void *grudging(size_t size)
+{
+	return malloc_before(allocations++ == denied ? (size_t)1 << 62 : size);
+}
+
+/* Each allocation in turn: the whole text is read, or it is memory that is missing, never the text that is wrong. */
+static void no_memory(void **state)
+{
+	static const char *const texts[] = {
+		text, "{\"big\": [18446744073709551616, 1], \"deep\": {\"a\": [{\"b\": null}]}}", "{\"k\": \"\\u00e9 a longer string than the first buffer\"}",
+	};
+	json_free_t free_before;
+	struct od_err err;
+	json_t *o;
+
+	(void)state;
+	json_get_alloc_funcs(&malloc_before, &free_before);
+	json_set_alloc_funcs(grudging, free);
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		int rc = OD_ERR_NOMEM, failures = 0;
+
+		for (denied = 0; rc != OD_OK; denied++) {
+			allocations = 0;
+			rc = od_json_parse(texts[i], strlen(texts[i]), "f", &o, &err);
+			if (rc != OD_OK && (rc != OD_ERR_NOMEM || strstr(err.msg, "f: no memory") == NULL || o != NULL))
+				fail_msg("text %zu, allocation %d: %s", i, denied, err.msg);
+			failures += rc != OD_OK;
+		}
+		json_decref(o);
+		assert_true(failures > 2);
+	}
+	json_set_alloc_funcs(malloc_before, free_before);
+}
+
+static void load(const char *content, size_t len, json_t **o, int want, const char *reason)
+{
+	struct od_err err = { 0 };
+
+	assert_int_equal(od_file_write_atomic(temp_path("p.json"), content, len, &err), OD_OK);
+	assert_int_equal(od_json_load(temp_path("p.json"), 4096, o, &err), want);
+	if (strstr(err.msg, reason) == NULL)
+		fail_msg("%s", err.msg);
+}
+
+/* Python's json.dumps(float("inf")) and so on. A file of numbers may have them where nothing reads them; a field of ours may not. */
+static void words_of_python(void **state)
+{
+	static const char words[] = "{\"limit\": [0.0, Infinity], \"low\":-Infinity,\n\"not\" :NaN, \"s\": \"Infinity, \\\"NaN\\\"\", \"n\": 5,"
+				    "\"big\": -9223372036854775809}";
+	static const struct {
+		const char *key, *found;
+	} t[] = { { "low", "found -Infinity" }, { "not", "found NaN" } };
+	struct od_err err;
+	json_t *o;
+	double d;
+
+	(void)state;
+	load(words, strlen(words), &o, OD_OK, "");
+	assert_string_equal(json_string_value(json_object_get(o, "s")), "Infinity, \"NaN\"");
+	assert_int_equal(json_integer_value(json_object_get(o, "n")), 5);
+	assert_true(json_real_value(json_object_get(o, "big")) == -0x1p63);
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		assert_int_equal(od_json_f64(o, t[i].key, -1e308, 1e308, &d, "f", &err), OD_ERR_FORMAT);
+		assert_non_null(strstr(err.msg, t[i].key));
+		assert_non_null(strstr(err.msg, t[i].found));
+	}
+	assert_int_equal(od_json_f64_or(o, "low", -1e308, 1e308, 1, &d, "f", &err), OD_ERR_FORMAT);
+	json_decref(o);
+	load("{\"a\": Infinit}", 14, &o, OD_ERR_FORMAT, "not valid JSON: line 1");
+	load("{\"a\": Infinity", 15, &o, OD_ERR_FORMAT, "not valid JSON: line 1");
+	load("{\"a\": nan}", 10, &o, OD_ERR_FORMAT, "not valid JSON: line 1");
+	load("{Infinity: 1}", 13, &o, OD_OK, ""); /* no harm: no such field */
+	json_decref(o);
+	assert_int_equal(od_json_parse("{\"a\": NaN}", 10, "f", &o, &err), OD_ERR_FORMAT); /* elsewhere JSON is JSON */
+}
+
+static void byte_order_marks(void **state)
+{
+	json_t *o;
+
+	(void)state;
+	load("\xef\xbb\xbf{}", 5, &o, OD_ERR_FORMAT, "begins with a byte order mark; save it as UTF-8 without one");
+	load("\xff\xfe{\0}\0", 6, &o, OD_ERR_FORMAT, "it is UTF-16; save it as UTF-8");
+	load("\xfe\xff\0{\0}", 6, &o, OD_ERR_FORMAT, "it is UTF-16; save it as UTF-8");
 }
 
 static void files(void **state)
@@ -305,7 +397,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(whole_texts), cmocka_unit_test(big_integers),	   cmocka_unit_test(a_nul_and_a_cut),
-		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),
+		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),	   cmocka_unit_test(no_memory),
+		cmocka_unit_test(words_of_python), cmocka_unit_test(byte_order_marks),
 		cmocka_unit_test(integers),	   cmocka_unit_test(reals),
 		cmocka_unit_test(strings_and_containers), cmocka_unit_test(fields_that_may_be_missing),
 	};

@@ -90,8 +90,10 @@ static int next_value(struct header *h, json_t **out, struct od_err *err)
 	json_error_t why;
 
 	skip_space(h);
-	*out = json_loadb(h->text + h->pos, h->len - h->pos,
-			  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &why);
+	*out = od_json_loadb(h->text + h->pos, h->len - h->pos,
+			     JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &why);
+	if (*out == NULL && why.text[0] == '\0')
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory to read its header", h->file);
 	if (*out == NULL)
 		return bad_json(h, why.text, err);
 	h->pos += (size_t)why.position;
