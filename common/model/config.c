@@ -8,6 +8,7 @@
 #include "common/model/mixer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define CONFIG_MAX_BYTES (16u << 20) /* quantization_config may list each matrix of each expert */
@@ -412,6 +413,25 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	return OD_OK;
 }
 
+/* The text part's own model_type may be missing; transformers would read another one's fields with other defaults. */
+static int check_text_type(const struct od_config *cfg, const json_t *root, const json_t *text, const char *where, struct od_err *err)
+{
+	const char *outer = json_string_value(json_object_get(root, "model_type")), *expected = cfg->family->text_type, *found = expected;
+	char inside[1024];
+	int rc = OD_OK;
+
+	if (expected == NULL || (outer != NULL && strcmp(outer, expected) == 0))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"text_config\": expected none in a %s model", where,
+			       outer != NULL ? outer : cfg->family->name);
+	snprintf(inside, sizeof(inside), "%s: field \"text_config\"", where);
+	if (od_json_has(text, "model_type"))
+		rc = od_json_str(text, "model_type", &found, inside, err);
+	if (rc == OD_OK && strcmp(found, expected) != 0)
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"model_type\": expected \"%s\" in a \"%s\" model, found \"%.64s\"", inside,
+			     expected, outer != NULL ? outer : cfg->family->name, found);
+	return rc;
+}
+
 /* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too, and whether the
  * head is tied. */
 static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where, struct od_err *err)
@@ -424,8 +444,8 @@ static int find_text(struct od_config *cfg, const json_t *root, const json_t **t
 	if (!od_json_has(root, key))
 		return OD_OK;
 	rc = od_json_obj(root, key, &inner, where, err);
-	if (rc == OD_OK && cfg->family->other_modalities == NULL)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected none in a %s model", where, key, cfg->family->name);
+	if (rc == OD_OK)
+		rc = check_text_type(cfg, root, inner, where, err);
 	if (rc == OD_OK)
 		*text = inner;
 	cfg->multimodal = rc == OD_OK;

@@ -93,8 +93,10 @@ struct od_family {
 	bool interleaved; /* there gate's and up's rows alternate */
 	bool transposed;  /* there are [n_experts][hidden][2 * intermediate] and [n_experts][intermediate][hidden] */
 	bool mxfp4;	  /* or they are in MXFP4, with rows as above: two tensors NAME_blocks and NAME_scales */
-	/* In a multimodal checkpoint: how the names of tensors begin that text does not need; ends with NULL. NULL: this family is
-	 * never part of one. There the text's config.json is the field text_config, and "model." is "model.language_model.". */
+	/* The model_type of the text part of a multimodal model; one of model_types. NULL: the family is never such a part. */
+	const char *text_type;
+	/* In a multimodal checkpoint: how the names of tensors begin that text does not need; ends with NULL. NULL as text_type is. There
+	 * the text's config.json is the field text_config, and "model." is "model.language_model.". */
 	const char *const *other_modalities;
 	/* In any checkpoint: how the names of further tensors begin that are left out; ends with NULL. NULL: none. */
 	const char *const *left_out;

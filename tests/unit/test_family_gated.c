@@ -142,6 +142,24 @@ static void test_multimodal(void **state)
 	check_ignored(&c, "model.visual.blocks.0.norm1.weight", true);
 	check_ignored(&c, "mtp.fc.weight", true);
 	check_ignored(&c, "model.audio.conv.weight", false);
+	/* Of what family the text is says the outer model_type; the inner one must agree, and may be missing. */
+	json_t *root = json_loads(text, 0, NULL), *inner = json_object_get(root, "text_config");
+	static const char *const others[] = { "qwen3_next", "qwen3_5_moe", "gemma4_text", "qwen3_moe", "" };
+	struct od_err err = { 0 };
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		json_object_set_new(inner, "model_type", json_string(others[i]));
+		assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_UNSUPPORTED);
+		assert_non_null(strstr(err.msg, "field \"text_config\": field \"model_type\": expected \"qwen3_5_moe_text\""));
+	}
+	json_object_set_new(inner, "model_type", json_integer(3));
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_FORMAT);
+	json_object_del(inner, "model_type");
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
+	json_object_set_new(root, "model_type", json_string("qwen3_5_moe_text")); /* a text has no further text inside */
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "text_config"));
+	json_decref(root);
 	refuse(text, "{\"text_config\":null}", OD_ERR_MISSING, "hidden_size", "nothing");
 	refuse(text, "{\"text_config\":{}}", OD_ERR_MISSING, "hidden_size", "nothing");
 }

@@ -327,9 +327,127 @@ static void test_canonical(void **state)
 	free(line);
 }
 
+/* ---- members of RoPE's objects ---- */
+
+/* A published text, with the object that holds RoPE's settings (or those of one kind of layers) instead of its own. */
+static json_t *with_rope(const char *text, const char *kind, const char *rope)
+{
+	json_t *root = json_loads(text, 0, NULL), *o = json_loads(rope, 0, NULL);
+
+	assert_non_null(root);
+	assert_non_null(o);
+	if (kind != NULL) {
+		json_object_set_new(json_object_get(root, "rope_parameters"), kind, o);
+		return root;
+	}
+	json_object_del(root, "rope_parameters");
+	json_object_set_new(root, "rope_scaling", o);
+	return root;
+}
+
+static void rope_member(const char *text, const char *kind, const char *rope, const char *member)
+{
+	static const char *const values[] = { "2", "0.5", "\"x\"", "true", "{\"rope_type\":\"default\",\"rope_theta\":5}", "[1]" };
+	struct od_config c;
+	struct od_err err = { 0 };
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]) + 1; i++) {
+		const bool good = i == sizeof(values) / sizeof(values[0]);
+		json_t *root = with_rope(text, kind, rope);
+		json_t *o = kind != NULL ? json_object_get(json_object_get(root, "rope_parameters"), kind) : json_object_get(root, "rope_scaling");
+		int rc;
+
+		json_object_set_new(o, member, json_loads(good ? "null" : values[i], JSON_DECODE_ANY, NULL));
+		rc = od_config_parse(&c, root, "config.json", &err);
+		if (good ? rc != OD_OK : rc != OD_ERR_UNSUPPORTED || strstr(err.msg, member) == NULL || strstr(err.msg, "rope_") == NULL)
+			fail_msg("%s in %s: %s: %d \"%s\"", member, rope, good ? "null" : values[i], rc, err.msg);
+		json_decref(root);
+	}
+}
+
+/* Nothing reads them: those of other types, of other families, of the kinds of layers that a family does not have, and misspelt ones. */
+static void test_rope_members(void **state)
+{
+	static const char *const strangers[] = { "low_freq_factor", "high_freq_factor", "llama_4_scaling_beta", "finetuned", "full_attention",
+						 "sliding_attention", "scaling_factor", "Factor", "short_factor", "alpha", "attn_factor",
+						 "original_max_position_embedding", "partial_rotary_factors", "rope_base", "" };
+	static const char *const of_yarn[] = { "factor", "beta_fast", "attention_factor", "mscale_all_dim", "truncate",
+					       "original_max_position_embeddings" };
+	static const char plain[] = "{\"rope_type\":\"default\"}", old[] = "{\"type\":\"default\"}", none[] = "{\"rope_theta\":null}";
+	static const char yarn[] = "{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":4096}";
+	static const char sliding[] = "{\"rope_type\":\"default\",\"rope_theta\":1e4}",
+			  full[] = "{\"type\":\"proportional\",\"rope_theta\":1e6,\"partial_rotary_factor\":0.25}";
+
+	(void)state;
+	for (size_t i = 0; i < n_family_published; i++) {
+		const char *text = family_published[i].config;
+
+		for (size_t k = 0; k < sizeof(strangers) / sizeof(strangers[0]); k++) {
+			if (text == gemma4_26b_a4b) {
+				rope_member(text, "sliding_attention", sliding, strangers[k]);
+				rope_member(text, "full_attention", full, strangers[k]);
+				continue;
+			}
+			rope_member(text, NULL, plain, strangers[k]);
+			rope_member(text, NULL, old, strangers[k]);
+			rope_member(text, NULL, none, strangers[k]);
+			rope_member(text, NULL, yarn, strangers[k]);
+		}
+		for (size_t k = 0; k < sizeof(of_yarn) / sizeof(of_yarn[0]); k++)
+			rope_member(text, text == gemma4_26b_a4b ? "sliding_attention" : NULL, text == gemma4_26b_a4b ? sliding : plain,
+				    of_yarn[k]);
+		if (text != qwen35_35b && text != gemma4_26b_a4b) /* three numbers of a position come with pictures only */
+			rope_member(text, NULL, plain, "mrope_section");
+	}
+}
+
+static void test_rope_of_gemma(void **state)
+{
+	static const char *const beside[] = { "type", "rope_type", "factor", "rope_theta", "chunked_attention" };
+	char changes[512];
+	struct od_config c;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+		snprintf(changes, sizeof(changes), "{\"rope_parameters\":{\"%s\":\"linear\",\"full_attention\":{\"rope_theta\":1e6},"
+			 "\"sliding_attention\":{\"rope_theta\":1e4}}}", beside[i]);
+		refuse(gemma4_26b_a4b, changes, OD_ERR_UNSUPPORTED, beside[i], "rope_parameters");
+	}
+	/* rope_type, else type. */
+	refuse(gemma4_26b_a4b, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"linear\",\"factor\":4},"
+	       "\"sliding_attention\":{\"rope_theta\":1e4}}}", OD_ERR_UNSUPPORTED, "full_attention", "\"linear\"");
+	take(&c, gemma4_26b_a4b, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"proportional\",\"factor\":4},"
+	     "\"sliding_attention\":{\"rope_theta\":1e4,\"type\":\"linear\",\"rope_type\":\"default\"}}}");
+	assert_true(c.rope[1].divisor == 4);
+	refuse(gemma4_26b_a4b, GEMMA_ROPE("\"default\",\"partial_rotary_factor\":0.5", "\"default\""), OD_ERR_UNSUPPORTED,
+	       "full_attention", "expected 1 with type \"default\", found 0.5");
+	take(&c, gemma4_26b_a4b, GEMMA_ROPE("\"default\",\"partial_rotary_factor\":1", "\"default\""));
+}
+
+/* transformers takes each of these names for the number of experts in some family. */
+static void test_names_of_experts(void **state)
+{
+	static const char *const names[] = { "num_local_experts", "num_experts", "n_routed_experts" };
+
+	(void)state;
+	for (size_t i = 0; i < n_family_published; i++)
+		for (size_t k = 0; k < 3; k++) {
+			char changes[64];
+
+			snprintf(changes, sizeof(changes), "\"%s\":", names[k]); /* its own name? */
+			if (family_published[i].config == gemma4_26b_a4b || strstr(family_published[i].config, changes) != NULL)
+				continue;
+			snprintf(changes, sizeof(changes), "{\"%s\":23}", names[k]);
+			refuse(family_published[i].config, changes, OD_ERR_FORMAT, names[k], "expected the same number");
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_rope_members),
+		cmocka_unit_test(test_rope_of_gemma),
+		cmocka_unit_test(test_names_of_experts),
 		cmocka_unit_test(test_refuses_what_nothing_here_does),
 		cmocka_unit_test(test_refuses_numbers),
 		cmocka_unit_test(test_refuses_experts),

@@ -167,6 +167,18 @@ static int read_heads(const struct od_parse *p, enum attention kind, uint32_t n_
 	return OD_OK;
 }
 
+/* transformers turns the whole head then, whatever this says. */
+static int read_whole(const struct od_parse *p, const json_t *o, const char *where)
+{
+	double part;
+	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
+
+	if (rc == OD_OK && part != 1)
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"partial_rotary_factor\": expected 1 with type \"default\", found %g",
+			     where, part);
+	return rc;
+}
+
 /* Of "proportional": the part of the pairs that turns; their frequencies are those of the whole head. */
 static int read_part(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
 {
@@ -186,9 +198,23 @@ static int read_part(const struct od_parse *p, const json_t *o, const char *wher
 	return OD_OK;
 }
 
+/* Beside the objects of the two kinds transformers reads nothing, so nothing may stand there. */
+static int check_kinds(const struct od_parse *p, const json_t *all, const char *where)
+{
+	const char *name;
+	json_t *value;
+
+	json_object_foreach((json_t *)(uintptr_t)all, name, value)
+		if (!json_is_null(value) && strcmp(name, attention_names[FULL]) != 0 && strcmp(name, attention_names[SLIDING]) != 0)
+			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%.64s\": expected \"%s\" and \"%s\" alone", where, name,
+				       attention_names[FULL], attention_names[SLIDING]);
+	return OD_OK;
+}
+
 static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dims, uint32_t *index)
 {
-	const char *key = "rope_parameters", *name = attention_names[kind], *type = "default";
+	static const char *const types[] = { "default", "proportional", NULL };
+	const char *key = "rope_parameters", *name = attention_names[kind], *type;
 	struct od_rope r = { .dims = dims, .magnitude = 1 };
 	json_t *all, *o;
 	char where[1024];
@@ -205,18 +231,16 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 	rc = od_json_obj(p->root, key, &all, p->where, p->err);
 	snprintf(where, sizeof(where), "%s: field \"%s\"", p->where, key);
 	if (rc == OD_OK)
+		rc = check_kinds(p, all, where);
+	if (rc == OD_OK)
 		rc = od_json_obj(all, name, &o, where, p->err);
 	snprintf(where, sizeof(where), "%s: field \"%s\": \"%s\"", p->where, key, name);
-	if (rc == OD_OK && od_json_has(o, "rope_type"))
-		rc = od_json_str(o, "rope_type", &type, where, p->err);
+	if (rc == OD_OK)
+		rc = od_parse_rope_type(p, o, where, types, &type);
 	if (rc == OD_OK)
 		rc = od_json_f64(o, "rope_theta", 1, 1e12, &r.theta, where, p->err);
-	if (rc != OD_OK)
-		return rc;
-	if (strcmp(type, "proportional") == 0)
-		rc = read_part(p, o, where, &r);
-	else if (strcmp(type, "default") != 0)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected rope_type \"default\" or \"proportional\", found \"%.64s\"", where, type);
+	if (rc == OD_OK)
+		rc = strcmp(type, "proportional") == 0 ? read_part(p, o, where, &r) : read_whole(p, o, where);
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
 }
 
@@ -341,5 +365,6 @@ const struct od_family od_family_gemma4 = {
 	.experts = "experts",
 	.stacked_gate_up = "experts.gate_up_proj",
 	.stacked_down = "experts.down_proj",
+	.text_type = "gemma4_text",
 	.other_modalities = other_modalities,
 };

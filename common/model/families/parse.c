@@ -302,12 +302,57 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 	return rc;
 }
 
+/* What each type of RoPE has, as transformers names it. Without an entry: nothing but what is common to all. */
+static const char *const rope_common[] = { "rope_type", "type", "rope_theta", "partial_rotary_factor", NULL };
+static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL }; /* of text they change nothing */
+static const char *const rope_yarn[] = { "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
+					 "original_max_position_embeddings", NULL };
+static const char *const rope_long[] = { "short_factor", "long_factor", "short_mscale", "long_mscale",
+					 "original_max_position_embeddings", NULL };
+static const char *const rope_proportional[] = { "factor", NULL };
+
+static const char *const *rope_members(const char *type)
+{
+	static const struct {
+		const char *type;
+		const char *const *members;
+	} of[] = { { "yarn", rope_yarn }, { "longrope", rope_long }, { "proportional", rope_proportional } };
+
+	for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+		if (strcmp(of[i].type, type) == 0)
+			return of[i].members;
+	return NULL;
+}
+
+int od_parse_rope_type(const struct od_parse *p, const json_t *o, const char *where, const char *const *types, const char **type)
+{
+	const char *key = od_json_has(o, "rope_type") ? "rope_type" : "type", *name;
+	char expected[64] = "";
+	json_t *value;
+	int rc;
+
+	*type = "default";
+	rc = od_json_has(o, key) ? od_json_str(o, key, type, where, p->err) : OD_OK;
+	if (rc != OD_OK)
+		return rc;
+	if (!is_own(types, *type)) {
+		for (size_t i = 0, n = 0; types[i] != NULL && n < sizeof(expected); i++)
+			n += (size_t)snprintf(expected + n, sizeof(expected) - n, "%s\"%s\"", i > 0 ? " or " : "", types[i]);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found \"%.64s\"", where, key, expected, *type);
+	}
+	json_object_foreach((json_t *)(uintptr_t)o, name, value)
+		if (!json_is_null(value) && !is_own(rope_common, name) && !is_own(rope_members(*type), name) &&
+		    !(p->cfg->family->other_modalities != NULL && is_own(rope_pictures, name)))
+			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%.64s\" is not supported in a RoPE of type \"%s\"", where,
+				       name, *type);
+	return OD_OK;
+}
+
 /* rope_scaling (older files) or rope_parameters (newer ones). */
 static int read_scaling(const struct od_parse *p, const char *key, bool has_long, struct od_rope *r, double *attention,
 			const json_t **at)
 {
-	const char *other = has_long ? "longrope" : "yarn";
-	const char *type = "default";
+	const char *const types[] = { "default", has_long ? "longrope" : "yarn", NULL }, *type;
 	char where[1024];
 	json_t *o;
 	int rc = od_json_obj(p->root, key, &o, p->where, p->err);
@@ -315,9 +360,7 @@ static int read_scaling(const struct od_parse *p, const char *key, bool has_long
 	if (rc != OD_OK)
 		return rc;
 	snprintf(where, sizeof(where), "%s: field \"%s\"", p->where, key);
-	/* Both may stand, then the newer one counts. */
-	if (od_json_has(o, "rope_type") || od_json_has(o, "type"))
-		rc = od_json_str(o, od_json_has(o, "rope_type") ? "rope_type" : "type", &type, where, p->err);
+	rc = od_parse_rope_type(p, o, where, types, &type);
 	if (rc != OD_OK)
 		return rc;
 	/* "type": "default" may stand without one; then the frequency base is where it always was. */
@@ -325,9 +368,6 @@ static int read_scaling(const struct od_parse *p, const char *key, bool has_long
 		*at = o;
 	if (strcmp(type, "default") == 0)
 		return OD_OK;
-	if (strcmp(type, other) != 0)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected type \"default\" or \"%s\", found \"%.64s\"", where, other,
-			       type);
 	return has_long ? read_long(p, o, where, r) : read_yarn(p, o, where, r, attention);
 }
 
@@ -445,21 +485,34 @@ int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 
 /* ---- experts and layers ---- */
 
+/* The number of experts has several names; transformers takes some for others in each family, so all that are there must agree. */
+static int read_n_experts(const struct od_parse *p, const char *n_key)
+{
+	static const char *const other[] = { "num_local_experts", "num_experts", "n_routed_experts" };
+	struct od_config *c = p->cfg;
+	const char *key = n_key;
+	uint32_t again;
+	int rc;
+
+	if (!od_json_has(p->root, n_key) && od_json_has(p->root, other[0])) /* as transformers 5 writes it for some */
+		key = other[0];
+	rc = od_json_u32(p->root, key, 1, OD_MAX_EXPERTS, &c->n_experts, p->where, p->err);
+	for (size_t i = 0; rc == OD_OK && i < sizeof(other) / sizeof(other[0]); i++) {
+		rc = od_json_u32_or(p->root, other[i], 1, OD_MAX_EXPERTS, c->n_experts, &again, p->where, p->err);
+		if (rc == OD_OK && again != c->n_experts)
+			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected the same number, found %u and %u",
+				     p->where, key, other[i], c->n_experts, again);
+	}
+	return rc;
+}
+
 int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key)
 {
-	const char *other = "num_local_experts"; /* as transformers 5 writes it for some that were published otherwise */
-	const bool by_other = !od_json_has(p->root, n_key) && od_json_has(p->root, other);
 	struct od_config *c = p->cfg;
-	uint32_t again;
 	int rc = od_json_u32(p->root, size_key, 1, OD_DIM_MAX, &c->intermediate, p->where, p->err);
 
 	if (rc == OD_OK)
-		rc = od_json_u32(p->root, by_other ? other : n_key, 1, OD_MAX_EXPERTS, &c->n_experts, p->where, p->err);
-	if (rc == OD_OK)
-		rc = od_json_u32_or(p->root, other, 1, OD_MAX_EXPERTS, c->n_experts, &again, p->where, p->err);
-	if (rc == OD_OK && again != c->n_experts)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected the same number, found %u and %u",
-			     p->where, n_key, other, c->n_experts, again);
+		rc = read_n_experts(p, n_key);
 	if (rc != OD_OK)
 		return rc;
 	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,
@@ -525,7 +578,9 @@ int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, doubl
 
 int od_parse_mtp(const struct od_parse *p, const char *key)
 {
-	return od_json_u32_or(p->root, key, 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
+	const char *other = "num_mtp_layers"; /* as transformers 5 writes num_nextn_predict_layers */
+
+	return od_json_u32_or(p->root, od_json_has(p->root, key) ? key : other, 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
 }
 
 int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l)

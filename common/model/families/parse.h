@@ -33,6 +33,10 @@ OD_MUST_CHECK int od_parse_gqa(const struct od_parse *p, struct od_mixer *mix);
 OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);
 /* How many of a head's elements RoPE rotates, by partial_rotary_factor [fallback; null: 1] beside or among RoPE's settings. */
 OD_MUST_CHECK int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims);
+/* The type of an object of RoPE's settings: rope_type, else type, else "default", and one of types (ends with NULL). Refuses, by
+ * name, members that nothing reads in a RoPE of this type: they may well change its angles. where: the object's name for messages. */
+OD_MUST_CHECK int od_parse_rope_type(const struct od_parse *p, const json_t *o, const char *where, const char *const *types,
+				     const char **type);
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. *attention (NULL ok): the
  * factor of attention scores from mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention);

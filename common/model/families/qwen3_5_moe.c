@@ -39,6 +39,7 @@ const struct od_family od_family_qwen3_5_moe = {
 	},
 	.stacked_gate_up = "mlp.experts.gate_up_proj",
 	.stacked_down = "mlp.experts.down_proj",
+	.text_type = "qwen3_5_moe_text",
 	.other_modalities = pictures,
 	.left_out = left_out,
 	.kv_heads = 2,
