@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/base/version.h"
+#include "common/pack/given.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_add.h"
@@ -340,6 +341,9 @@ static int run(const struct options *o)
 	unsigned set = 0;
 	struct od_err err;
 
+	/* One word that cannot be packed anyhow: the reason says more than the word that is missing. */
+	if (command == CMD_PACK && o->n_words == 1 && od_given_checkpoint(o->word[0], NULL, &err) != OD_OK)
+		print_error(&err);
 	if (o->n_words != commands[command].n_words)
 		return usage_error(commands[command].expected);
 	if (o->against != NULL && command != CMD_VERIFY)

@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/pack/checksum.h"
+#include "common/pack/given.h"
 #include "common/pack/spool/spool_state.h"
 #include "common/text/tokenizer.h"
 
@@ -228,10 +229,9 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 		dir = getenv("OD_PACK");
 	if (dir == NULL || dir[0] == '\0')
 		dir = DEFAULT_DIR;
-	if (!od_is_dir(dir))
-		return od_fail(err, OD_ERR_MISSING, "no pack at %s; make one with: od-pack CHECKPOINT %s", dir, dir);
-	if (has_file(dir, "config.json") && !has_file(dir, OD_MODEL_NAME) && !has_file(dir, OD_SUMS_NAME))
-		return od_fail(err, OD_ERR_MISSING, "%s is a checkpoint, not a pack; make one with: od-pack %s PACK", dir, dir);
+	rc = od_given_pack(dir, err);
+	if (rc != OD_OK)
+		return rc;
 	spool = has_file(dir, OD_SPOOL_STATE_NAME);
 	if (spool && !some)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is one worker's share of a pack (it has a " OD_SPOOL_STATE_NAME

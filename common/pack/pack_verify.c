@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
+#include "common/pack/given.h"
 #include "common/pack/import/source.h"
 #include "common/pack/inflater.h"
 #include "common/pack/shadow/shadow_file.h"
@@ -94,6 +95,7 @@ static int open_source(struct verifier *v, struct od_err *err)
 
 	if (v->job->against == NULL)
 		return OD_OK;
+	rc = od_given_checkpoint(v->job->against, NULL, err);
 	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
 		if (f->source != NULL)
 			rc = compare_small(v, f, err);

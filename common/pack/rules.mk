@@ -1,4 +1,4 @@
-LIBOD_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c form_measure.c manifest.c mat_type.c pack.c pack_info.c \
+LIBOD_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 LIBOD_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
 LIBOD_SRCS += $(addprefix common/pack/shadow/,quant_rows.c shadow_add.c shadow_file.c shadow_layout.c shadow_load.c shadow_write.c)

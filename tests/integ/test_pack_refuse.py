@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
 from model_config import Model
-from pack_commands import (BIG_FILES, QUANT, at, contents, forge_header, good, make_det, make_partial, read, refused, resum,
+from pack_commands import (BIG_FILES, OD_PACK, QUANT, at, contents, forge_header, good, make_det, make_partial, read, refused, resum,
                            run_tests, write)
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "pack", "bad_headers.json")
@@ -85,7 +85,12 @@ def test_bad_files():
     bad_checkpoint("cut-header", [st, "cut short"], cut(st, 500))
     bad_checkpoint("config", ["config.json", "JSON"], lambda p: write(b"{", p, "config.json"))
     bad_checkpoint("family", ["known", "mixtral"], lambda p: write(json.dumps(dict(tc.CONFIG, architectures=["Foo"], model_type="foo")).encode(), p, "config.json"))
-    bad_checkpoint("shard", [part2], remove(part2), shards=3)
+    bad_checkpoint("shard", [part2 + " is missing", index + " lists 3 files, of which 1 is not there", "hf download"], remove(part2),
+                   shards=3)
+    bad_checkpoint("shards", [part2 + " is missing", "of which 2 are not there"],
+                   lambda p: [os.remove(os.path.join(p, f"model-0000{i}-of-00003.safetensors")) for i in (2, 3)], shards=3)
+    bad_checkpoint("shard-no-index", ["model-00003-of-00003.safetensors is missing", "hf download"],
+                   lambda p: [os.remove(os.path.join(p, n)) for n in (index, "model-00003-of-00003.safetensors")], shards=3)
     bad_checkpoint("twice", ["twice", part2, "model-copy"], twice, shards=3)
     bad_checkpoint("index-json", [index, "JSON"], lambda p: write(b"[", p, index), shards=3)
     bad_checkpoint("index-map", [index, "weight_map"], edit_index(lambda d: d.pop("weight_map")), shards=3)
@@ -100,6 +105,119 @@ def test_bad_files():
                    edit_index(lambda d: d["weight_map"].update({a: other(d["weight_map"][a])})), shards=3)
     bad_checkpoint("fifo", [st, "regular"], lambda p: (os.remove(os.path.join(p, st)), os.mkfifo(os.path.join(p, st))))
     refused(at("nowhere"), at("x.pack"), says=["no checkpoint folder", "nowhere"])
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665cb9d11f6\nsize 5368709120\n"
+
+
+def folder(name, **files):
+    """A folder of other files; in names stands __ for a dot and ___ for a slash."""
+    path = at("given-" + name)
+    for file, data in files.items():
+        file = os.path.join(path, file.replace("___", "/").replace("__", "."))
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        write(data, file)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def test_other_things_than_checkpoints():
+    """What users name instead: it is said what it is and what to do."""
+    config = json.dumps(tc.CONFIG).encode()
+    gguf = ["GGUF", "not read yet", "*.safetensors"]
+    good_one = at("given-good")
+    tc.write_checkpoint(good_one, tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+    pack = at("given-good.pack")
+    good(good_one, pack, "--shadow", "none")
+    for path, says in (
+            ("Qwen/Qwen3-30B-A3B", ["no checkpoint folder Qwen/Qwen3-30B-A3B here", "hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"]),
+            ("https://huggingface.co/Qwen/Qwen3-30B-A3B/tree/main", ["hf download Qwen/Qwen3-30B-A3B --local-dir"]),
+            ("https://example.org/model", ["an address", "download"]),
+            (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", gguf),
+            (folder("renamed", m__model=b"GGUF\3\0\0\0") + "/m.model", gguf),
+            (folder("gguf", m__gguf=b"GGUF", README__md=b"#"), ["m.gguf", *gguf]),
+            (folder("gguf-config", m__gguf=b"GGUF", config__json=config), ["m.gguf", *gguf]),
+            (os.path.join(good_one, "model.safetensors"), ["one file of a checkpoint", "its folder is " + good_one]),
+            (os.path.join(good_one, "config.json"), ["one file of a checkpoint", "its folder is " + good_one]),
+            (folder("archive", m__tar__gz=b"x") + "/m.tar.gz", ["an archive", "unpack it"]),
+            (os.path.join(pack, "experts.bin"), ["experts.bin"]),
+            (os.path.join(pack, "model.json"), ["is a file of a pack", pack]),
+            (folder("any", notes__txt=b"x") + "/notes.txt", ["is a file", "expected a checkpoint folder"]),
+            (folder("any"), ["no checkpoint folder", "config.json"]),
+            (folder("empty"), ["is empty", "config.json"]),
+            (folder("config", config__json=config), ["no model.safetensors", "hf download"]),
+            (folder("unfinished", config__json=config, a__safetensors__incomplete=b"x"), ["unfinished download", "a.safetensors.incomplete"]),
+            (folder("pickles", config__json=config, pytorch_model__bin=b"PK"), ["pytorch_model.bin", "PyTorch's pickles", "save_pretrained"]),
+            (folder("pickles-pth", consolidated__00__pth=b"PK", params__json=b"{}"), ["params.json", "own form"]),
+            (folder("pth", model__pth=b"PK"), ["model.pth", "PyTorch's pickles"]),
+            (folder("mistral", params__json=b"{}", consolidated__safetensors=b"x", tekken__json=b"{}"), ["params.json", "own form"]),
+            (folder("mistral-config", params__json=b"{}", consolidated__safetensors=b"x", config__json=config), ["consolidated", "own form"]),
+            (folder("onnx", config__json=config, model__onnx=b"x"), ["model.onnx", "ONNX"]),
+            (folder("mlx", weights__npz=b"PK", config__json=config), ["weights.npz", "MLX"]),
+            (folder("tf", tf_model__h5=b"x", config__json=config), ["tf_model.h5", "TensorFlow"]),
+            (folder("adapter", adapter_config__json=b"{}", adapter_model__safetensors=b"x"), ["adapter (LoRA)", "merge"]),
+            (folder("adapter-config", adapter_config__json=b"{}", adapter_model__safetensors=b"x", config__json=config), ["adapter (LoRA)"]),
+            (folder("weights", model__safetensors=b"x"), ["config.json is missing", "hf download"]),
+            (folder("below", sub___config__json=config, sub___model__safetensors=b"x"), ["a checkpoint is below it", at("given-below", "sub")]),
+            (folder("cache", refs___main=b"abc", blobs___1=b"x", snapshots___abc___config__json=config),
+             ["a checkpoint is below it", at("given-cache", "snapshots", "abc")]),
+            (pack, ["is a pack already", "od-pack info " + pack])):
+        refused(path, at("given.pack"), says=["error", *says])
+        assert not os.path.exists(at("given.pack")) and not os.path.exists(at("given.pack.partial")), path
+        if path != at("given-good"):
+            refused("verify", pack, "--against", path, says=["error"])
+    p = refused(at("given-gguf", "m.gguf"), status=2, says=["GGUF", "not read yet", "expected CHECKPOINT and PACK"])
+    assert p.stderr.count("--help") == 1, p.stderr
+    refused(good_one, status=2, says=["expected CHECKPOINT and PACK"])
+    # The two exchanged, the pack there or not.
+    for first in (at("given-nothing.pack"), pack, at("given-empty")):
+        refused(first, good_one, says=["the checkpoint comes first", f"od-pack {good_one} {first}"])
+    refused(good_one, good_one, says=["exists and is not a pack", "another name"])
+    refused(good_one, good_one, "--force", says=["exists and is not a pack", "another name"])
+    os.symlink("nowhere", at("given-link"))
+    refused(at("given-link"), at("given.pack"), says=["given-link is a symbolic link to something that does not exist"])
+
+
+def test_pointers():
+    """A clone without git lfs; a web page that was saved under the file's name."""
+    for name in "model.safetensors", "tokenizer.json", "config.json", "generation_config.json":
+        for data, says in ((POINTER, ["git LFS pointer", "git lfs pull"]), (b"<!DOCTYPE html>\n<html>", ["web page"])):
+            bad_checkpoint("pointer", [name + " is", *says, "hf download"], lambda p: write(data, p, name))
+    every = ["model-0000%d-of-00003.safetensors" % i for i in (1, 2, 3)]
+    bad_checkpoint("pointers", ["(and others) is a git LFS pointer"], lambda p: [write(POINTER, p, n) for n in every], shards=3)
+
+
+def test_other_things_than_packs():
+    for path, says in (
+            (folder("gguf-file", m__gguf=b"GGUF\3\0\0\0") + "/m.gguf", ["GGUF", "not read yet"]),
+            ("Qwen/Qwen3-30B-A3B", ["no pack Qwen/Qwen3-30B-A3B", "hf download Qwen/Qwen3-30B-A3B", "od-pack"]),
+            (at("given-good"), ["is a checkpoint, not a pack", "od-pack " + at("given-good")]),
+            (at("given-good.pack", "model.json"), ["is a file of a pack", at("given-good.pack")]),
+            (at("given-empty"), ["is no pack", "model.json", "od-pack CHECKPOINT PACK"]),
+            (at("given-nothing"), ["no pack at", "od-pack CHECKPOINT"])):
+        for command in ("info", "verify"):
+            refused(command, path, says=["error", *says])
+        for program in ("od-worker", "od-shadow", "od-main"):
+            more = ["--resident", "--prompt", "x"] if program == "od-main" else []
+            p = subprocess.run([os.path.join(os.path.dirname(OD_PACK), program), "--pack", path, *more], capture_output=True, text=True)
+            assert p.returncode == 1 and all(s in p.stderr for s in says), (program, path, p.stderr)
+    make_partial("unfinished")
+    refused("info", at("unfinished.partial"), says=["is an unfinished pack", "again"])
+    refused(at("unfinished.partial"), at("given.pack"), says=["is an unfinished pack"])
+
+
+def test_words_of_python():
+    """json.dumps(float("inf")): such a model is refused for what it is."""
+    inf = float("inf")
+    write_config = lambda **f: lambda p: write(json.dumps(dict(tc.CONFIG, **f)).encode(), p, "config.json")
+    bad_checkpoint("inf-family", ["nemotron_h", "Mamba layers"],
+                   write_config(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", time_step_limit=[0.0, inf]))
+    for value, found in ((inf, "Infinity"), (-inf, "-Infinity"), (float("nan"), "NaN")):
+        bad_checkpoint("inf-field", ["rms_norm_eps", "found " + found], write_config(rms_norm_eps=value))
+    tc.write_checkpoint(at("inf"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+    write_config(time_step_limit=[0.0, inf])(at("inf"))  # nothing here reads it
+    good(at("inf"), at("inf.pack"), "--shadow", "none")
+    good("verify", at("inf.pack"), "--against", at("inf"))
 
 
 def test_links_to_nothing():

@@ -111,7 +111,7 @@ static int read_range(struct od_tensor *t, const json_t *v, const struct header 
 			       h->file, t->name);
 	if (begin < 0 || end < begin || (uint64_t)end > h->data_bytes)
 		return od_fail(err, OD_ERR_RANGE, "%s: tensor %s: data_offsets [%lld, %lld] are outside the data: "
-			       "expected at most %" PRIu64 " bytes (file cut short?)", h->file, t->name,
+			       "expected at most %" PRIu64 " bytes (file cut short? download it again)", h->file, t->name,
 			       (long long)begin, (long long)end, h->data_bytes);
 	t->offset = 8 + h->len + (uint64_t)begin;
 	t->bytes = (uint64_t)(end - begin);
@@ -396,6 +396,32 @@ static void drop_not_in_index(struct od_checkpoint *c, const json_t *map)
 	c->n_tensors = n;
 }
 
+/* All that the index names must be there: it is sorted, each once. */
+static int check_listed(const struct od_checkpoint *c, const char *index, char **name, size_t n, struct od_err *err)
+{
+	const char *first = NULL;
+	char path[PATH_MAX];
+	size_t n_files = 0, n_missing = 0;
+	int rc = OD_OK;
+
+	qsort(name, n, sizeof(*name), by_string);
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		if (i > 0 && strcmp(name[i], name[i - 1]) == 0)
+			continue;
+		n_files++;
+		rc = od_path(path, sizeof(path), c->dir, name[i], err);
+		if (rc != OD_OK || od_file_there(path))
+			continue;
+		first = first != NULL ? first : name[i];
+		n_missing++;
+	}
+	if (rc == OD_OK && first != NULL)
+		rc = od_fail(err, OD_ERR_MISSING, "%s/%s is missing: %s lists %zu files, of which %zu %s not there; get the rest: hf download "
+			     "ORGANISATION/NAME --local-dir %s", c->dir, first, strrchr(index, '/') + 1, n_files, n_missing,
+			     n_missing == 1 ? "is" : "are", c->dir);
+	return rc;
+}
+
 static int open_index(struct od_checkpoint *c, const char *path, struct od_err *err)
 {
 	json_t *root, *map, *file;
@@ -425,7 +451,9 @@ static int open_index(struct od_checkpoint *c, const char *path, struct od_err *
 		}
 		list[n++] = (char *)s; /* borrowed from root */
 	}
-	rc = add_files(c, list, n, err);
+	rc = check_listed(c, path, list, n, err);
+	if (rc == OD_OK)
+		rc = add_files(c, list, n, err);
 	if (rc == OD_OK) {
 		drop_not_in_index(c, map);
 		rc = sort_tensors(c, err);

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/pack/checksum.h"
+#include "common/pack/given.h"
 #include "common/pack/import/source.h"
 #include "common/pack/manifest.h"
 #include "common/pack/shadow/shadow_add.h"
@@ -105,7 +106,8 @@ static int copy_small_files(struct writer *w, struct od_err *err)
 			rc = copy_small(w, f, err);
 	if (rc == OD_OK && od_tokenizer_name(w->job->checkpoint) == NULL)
 		note(w, "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
-		     "with this pack; only od-bench can use it", w->job->checkpoint);
+		     "with this pack; only od-bench can use it. Where there are a vocab.json and a merges.txt, transformers makes one: "
+		     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)", w->job->checkpoint);
 	return rc;
 }
 
@@ -376,11 +378,10 @@ static void note_left_out(const struct writer *w)
 static int open_source(struct writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
-	int rc;
+	int rc = od_given_checkpoint(w->job->checkpoint, w->job->pack, err);
 
-	if (!od_is_dir(w->job->checkpoint))
-		return od_fail(err, OD_ERR_MISSING, "no checkpoint folder %s", w->job->checkpoint);
-	rc = od_path(path, sizeof(path), w->job->checkpoint, "config.json", err);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), w->job->checkpoint, "config.json", err);
 	if (rc == OD_OK)
 		rc = od_config_load(&w->config, path, err);
 	if (rc == OD_OK)

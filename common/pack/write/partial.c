@@ -15,7 +15,6 @@
 #include <unistd.h>
 #include <zstd.h>
 
-#define SOURCE_NAME "source.txt" /* which checkpoint the partial is from */
 #define SOURCE_MAX_BYTES (16u << 20)
 
 static const char *const big_files[] = { OD_DENSE_NAME, OD_EXPERTS_NAME, NULL };
@@ -31,8 +30,8 @@ static void remove_file(const char *dir, const char *name)
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
-	static const char *const other[] = { OD_SUMS_NAME,	 SOURCE_NAME,
-					     OD_SUMS_NAME ".tmp", SOURCE_NAME ".tmp",
+	static const char *const other[] = { OD_SUMS_NAME,	 OD_SOURCE_NAME,
+					     OD_SUMS_NAME ".tmp", OD_SOURCE_NAME ".tmp",
 					     OD_SHADOW_OLD_NAME, OD_SHADOW_OLD_NAME ".tmp",
 					     NULL };
 	char tmp[64];
@@ -80,13 +79,11 @@ static int check_target(const char *pack, bool force, struct od_err *err)
 			       "inside it", pack);
 	if (is_empty_dir(pack))
 		return OD_OK;
-	if (!force)
-		return od_fail(err, OD_ERR_ARG, "%s exists already; --force replaces it", pack);
 	/* Even --force must not delete a folder that is not a pack. */
 	if (od_path(path, sizeof(path), pack, OD_MODEL_NAME, err) != OD_OK || access(path, F_OK) != 0)
-		return od_fail(err, OD_ERR_ARG, "%s exists and is not a pack (no %s in it); not replacing it", pack,
-			       OD_MODEL_NAME);
-	return OD_OK;
+		return od_fail(err, OD_ERR_ARG, "%s exists and is not a pack (no %s in it); not replacing it: give the pack another name",
+			       pack, OD_MODEL_NAME);
+	return force ? OD_OK : od_fail(err, OD_ERR_ARG, "%s exists already; --force replaces it", pack);
 }
 
 /* Names, sizes, times and header sums of the source, and how it is coded, as text. *out is malloc'd. */
@@ -126,7 +123,7 @@ static int adopt(struct od_partial *p, const struct od_checkpoint *c, enum od_co
 {
 	char path[PATH_MAX], *ours = NULL, *theirs = NULL;
 	size_t our_len, their_len = 0;
-	int rc = od_path(path, sizeof(path), p->dir, SOURCE_NAME, err);
+	int rc = od_path(path, sizeof(path), p->dir, OD_SOURCE_NAME, err);
 
 	if (rc == OD_OK)
 		rc = describe_source(c, codec, &ours, &our_len, err);
@@ -256,7 +253,7 @@ int od_partial_publish(struct od_partial *p, struct od_err *err)
 	}
 	/* The note about the source goes last: killed before, the next run can still resume. */
 	if (rc == OD_OK)
-		rc = od_path(path, sizeof(path), p->pack, SOURCE_NAME, err);
+		rc = od_path(path, sizeof(path), p->pack, OD_SOURCE_NAME, err);
 	if (rc != OD_OK)
 		return rc;
 	unlink(path);
