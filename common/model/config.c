@@ -193,6 +193,9 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 	size_t i = 0;
 	int rc;
 
+	if (od_json_has(root, "quantization"))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization\": expected none: weights as MLX packs them are not supported; "
+			       "use another publication of the model, or the one in BF16", where);
 	if (!od_json_has(root, key))
 		return OD_OK;
 	while (i < n_known && (method == NULL || strcmp(method, known[i]) != 0))

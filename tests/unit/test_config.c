@@ -280,6 +280,7 @@ static void test_refuses_variants(void **state)
 	must_refuse("attention_bias", "true", OD_ERR_UNSUPPORTED, "attention_bias", "true");
 	must_refuse("attention_bias", "1", OD_ERR_FORMAT, "attention_bias", "an integer");
 	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found none");
+	must_refuse("quantization", "{\"group_size\": 64, \"bits\": 4}", OD_ERR_UNSUPPORTED, "field \"quantization\"", "MLX");
 	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config", "gptq");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 96]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 96");

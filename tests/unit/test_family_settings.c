@@ -39,6 +39,7 @@ static void test_rotates_in_part(void **state)
 static void test_refuses_what_minimax_m1_had(void **state)
 {
 	(void)state;
+	refuse(minimax_m2, "{\"attn_type_list\":1}", OD_ERR_FORMAT, "attn_type_list", "an array");
 	refuse(minimax_m2, "{\"attn_type_list\":[1,0,1]}", OD_ERR_UNSUPPORTED, "attn_type_list", "1 for every layer");
 	refuse(minimax_m2, "{\"use_qk_norm\":false}", OD_ERR_UNSUPPORTED, "use_qk_norm", "expected true, found false");
 	refuse(minimax_m2, "{\"use_routing_bias\":false}", OD_ERR_UNSUPPORTED, "use_routing_bias", "expected true, found false");

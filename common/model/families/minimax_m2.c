@@ -14,7 +14,7 @@ static int refuse(const struct od_parse *p)
 		{ "shared_intermediate_size", 0 }, { "layernorm_full_attention_beta", 1 }, { "layernorm_mlp_beta", 1 },
 		{ "routed_scaling_factor", 1 },
 	};
-	const json_t *types = json_object_get(p->root, "attn_type_list");
+	json_t *types = NULL;
 	int rc = od_parse_refuse(p, own);
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(on) / sizeof(on[0]); i++)
@@ -27,6 +27,8 @@ static int refuse(const struct od_parse *p)
 		rc = od_parse_only_str(p, "qk_norm_type", "per_layer");
 	if (rc == OD_OK)
 		rc = od_parse_only_str(p, "scoring_func", "sigmoid");
+	if (rc == OD_OK && od_json_has(p->root, "attn_type_list"))
+		rc = od_json_arr(p->root, "attn_type_list", &types, p->where, p->err);
 	for (size_t i = 0; rc == OD_OK && i < json_array_size(types); i++)
 		if (json_integer_value(json_array_get(types, i)) != 1)
 			rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"attn_type_list\": expected 1 for every layer", p->where);
