@@ -2,13 +2,16 @@
 #include "main-node/template_command.h"
 
 #include "common/base/args.h"
+#include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/text/jinja/jinja.h"
+#include "common/text/tokenizer.h"
 #include "main-node/chat/answer_print.h"
 #include "main-node/chat/chat_template.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +23,7 @@
 
 struct options {
 	const char *checkpoint, *messages, *single_case, *parse;
-	bool help;
+	bool ids, help;
 };
 
 /* A regular file or a pipe; "-": standard input. */
@@ -82,8 +85,50 @@ static int read_variables(const char *path, json_t **vars, struct od_err *err)
 	return OD_OK;
 }
 
+static int load_tokenizer(const char *dir, struct od_tokenizer **out, struct od_err *err)
+{
+	const char *name = od_tokenizer_name(dir);
+	char path[PATH_MAX];
+	int rc;
+
+	*out = NULL;
+	if (name == NULL)
+		return od_fail(err, OD_ERR_MISSING, "%s has no tokenizer", dir);
+	rc = od_path(path, sizeof(path), dir, name, err);
+	return rc == OD_OK ? od_tokenizer_load(out, path, err) : rc;
+}
+
+/* *text: the rendered prompt, which becomes its ids, as the server has them. */
+static int to_ids(const struct options *o, const struct odm_chat_template *t, bool with_tools, const struct od_text_spans *users,
+		  char **text, size_t *len, struct od_err *err)
+{
+	struct od_controls *controls = NULL;
+	struct od_tokenizer *tokenizer;
+	struct od_strbuf out = { 0 };
+	int32_t *ids = NULL;
+	size_t n = 0;
+	int rc = load_tokenizer(o->checkpoint, &tokenizer, err);
+
+	if (rc == OD_OK)
+		rc = odm_chat_template_controls(t, with_tools, tokenizer, &controls, err);
+	if (rc == OD_OK)
+		rc = od_tokenizer_encode_mixed(tokenizer, *text, *len, users, controls, &ids, &n, err);
+	free(*text);
+	for (size_t i = 0; i < n; i++)
+		od_strbuf_printf(&out, "%s%d", i > 0 ? ", " : "[", (int)ids[i]);
+	od_strbuf_printf(&out, n > 0 ? "]" : "[]");
+	*text = od_strbuf_take(&out, len);
+	if (rc == OD_OK && *text == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the ids of a prompt");
+	free(ids);
+	od_controls_free(controls);
+	od_tokenizer_free(tokenizer);
+	return rc;
+}
+
 static int render_messages(const struct options *o, char **text, size_t *len, struct od_err *err)
 {
+	struct od_text_spans users = { 0 };
 	struct odm_chat_template *t;
 	json_t *vars = NULL;
 	int rc = odm_chat_template_open(&t, o->checkpoint, err);
@@ -91,7 +136,10 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 	if (rc == OD_OK)
 		rc = read_variables(o->messages, &vars, err);
 	if (rc == OD_OK)
-		rc = odm_chat_template_prompt(t, vars, text, len, err);
+		rc = odm_chat_template_prompt(t, vars, &users, text, len, err);
+	if (rc == OD_OK && o->ids)
+		rc = to_ids(o, t, od_json_has(vars, "tools"), &users, text, len, err);
+	od_text_spans_fini(&users);
 	json_decref(vars);
 	odm_chat_template_close(t);
 	return rc;
@@ -99,29 +147,32 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 
 /* ---- what a model's raw text means ---- */
 
-/* The prompt of a single question: its end shows whether the model's text begins in a thought. "": it cannot be rendered. */
-static char *some_prompt(const struct odm_chat_template *t)
+/* Of a single question: its prompt's end shows whether the model's text begins in a thought. */
+static bool begins_in_thought(const struct odm_chat_template *t, const struct odm_chat_form *form)
 {
 	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?", "add_generation_prompt", 1);
+	struct od_text_spans users = { 0 };
 	char *text = NULL;
 	struct od_err err;
 	size_t len;
+	bool in_thought = false;
 
-	if (vars == NULL || odm_chat_template_render(t, vars, NULL, &text, &len, &err) != OD_OK)
-		text = strdup("");
+	if (vars != NULL && odm_chat_template_render(t, vars, NULL, &users, &text, &len, &err) == OD_OK)
+		in_thought = odm_chat_form_in_thought(form, text, len, &users);
+	od_text_spans_fini(&users);
+	free(text);
 	json_decref(vars);
-	return text;
+	return in_thought;
 }
 
 static int parse_text(const struct odm_chat_template *t, const struct od_strbuf *raw, char **text, size_t *len,
 		      struct od_err *err)
 {
 	struct odm_answer_opts opts = { .form = odm_chat_template_form(t, true) };
-	char *prompt = some_prompt(t);
 	json_t *o = NULL;
 	int rc;
 
-	opts.in_thought = prompt != NULL && odm_chat_form_in_thought(opts.form, prompt, strlen(prompt));
+	opts.in_thought = begins_in_thought(t, opts.form);
 	rc = odm_answer_object(&o, &opts, raw->len > 0 ? raw->text : "", raw->len, 0, err);
 	if (rc == OD_OK) {
 		*text = json_dumps(o, 0);
@@ -129,7 +180,6 @@ static int parse_text(const struct odm_chat_template *t, const struct od_strbuf 
 	}
 	*len = rc == OD_OK ? strlen(*text) : 0;
 	json_decref(o);
-	free(prompt);
 	return rc;
 }
 
@@ -240,6 +290,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	const struct od_arg table[] = {
 		{ "checkpoint", OD_ARG_STRING, &o->checkpoint, "DIR", "a checkpoint or a pack with a chat template", 0, 0, NULL },
 		{ "messages", OD_ARG_STRING, &o->messages, "FILE", "JSON: an array of messages, or an object with messages, tools, add_generation_prompt, documents and other variables of the template; -: stdin", 0, 0, NULL },
+		{ "ids", OD_ARG_FLAG, &o->ids, NULL, "with --messages: print the tokens' ids that the server makes of the prompt, a JSON array", 0, 0, NULL },
 		{ "parse", OD_ARG_STRING, &o->parse, "FILE", "a model's raw text: prints what it means, a JSON object with content, reasoning and tool_calls; -: stdin", 0, 0, NULL },
 		{ "case", OD_ARG_STRING, &o->single_case, "FILE", "JSON: an object with template, messages, tools, add_generation_prompt, bos_token, eos_token, now and extra; -: stdin", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
@@ -248,7 +299,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	int rc = od_args_parse(table, sizeof(table) / sizeof(table[0]), argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help) {
-		printf("Usage: od-main template --checkpoint DIR --messages FILE | --checkpoint DIR --parse FILE | --case FILE\n"
+		printf("Usage: od-main template --checkpoint DIR --messages FILE [--ids] | --checkpoint DIR --parse FILE | --case FILE\n"
 		       "Prints the prompt that a chat template makes of messages, or what an answer means: no more, and no newline behind it.\n\n");
 		od_args_help(stdout, table, sizeof(table) / sizeof(table[0]));
 	}
@@ -261,6 +312,8 @@ static int check_options(const struct options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--case and --checkpoint exclude each other");
 	if (o->single_case == NULL && (o->checkpoint == NULL || (o->messages == NULL) == (o->parse == NULL)))
 		return od_fail(err, OD_ERR_ARG, "expected --checkpoint DIR with --messages FILE or --parse FILE, or --case FILE");
+	if (o->ids && o->messages == NULL)
+		return od_fail(err, OD_ERR_ARG, "--ids: needs --messages");
 	return OD_OK;
 }
 

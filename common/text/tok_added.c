@@ -19,9 +19,34 @@ static int by_content(const void *x, const void *y)
 	return a->order < b->order ? -1 : a->order > b->order;
 }
 
+/* White space, or what stands for it in SentencePiece's vocabularies. */
+static bool is_blank(int32_t cp)
+{
+	return tok_is_space(cp) || cp == 0x2581;
+}
+
+static void find_core(struct tok_added *a)
+{
+	size_t begin = 0, end = 0;
+	int32_t cp;
+
+	for (size_t at = 0, n; at < a->len; at += n) {
+		n = tok_char(a->content + at, a->len - at, &cp);
+		if (!is_blank(cp))
+			end = at + n;
+		else if (end == 0)
+			begin = at + n;
+	}
+	a->core_begin = end > 0 ? begin : 0;
+	a->core_end = end > 0 ? end : a->len;
+}
+
 static void finish_matcher(struct tok_matcher *m)
 {
 	uint32_t i = 0;
+
+	for (uint32_t k = 0; k < m->n; k++)
+		find_core(&m->v[k]);
 
 	if (m->n > 0)
 		qsort(m->v, m->n, sizeof(*m->v), by_content);
@@ -108,7 +133,7 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 	int rc = OD_OK;
 
 	if (a->normalized)
-		rc = tok_norms_run(&t->norms, content, a->len, true, &norm, &dropped, err);
+		rc = tok_norms_run(&t->norms, content, a->len, true, &norm, NULL, &dropped, err);
 	if (rc == OD_ERR_RANGE)
 		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer turns it into more than %zu bytes", where, content,
 			tok_max_grown(a->len));
@@ -229,23 +254,75 @@ static uint32_t lower(const struct tok_matcher *m, uint32_t lo, uint32_t hi, siz
 	return lo;
 }
 
-/* The longest entry that text begins with, the first of the reference's order among equals. */
-static const struct tok_added *longest(const struct tok_matcher *m, const char *text, size_t len)
-{
-	unsigned b = (unsigned char)text[0];
-	uint32_t lo = m->first[b], hi = m->first[b + 1];
-	const struct tok_added *best = NULL;
+/* A walk along the entries that text begins with, from the shortest on. */
+struct walk {
+	const struct tok_matcher *m;
+	const char *text;
+	size_t len, depth;
+	uint32_t lo, hi;
+};
 
-	for (size_t depth = 1; lo < hi; depth++) {
-		if (m->v[lo].len == depth)
-			best = &m->v[lo];
-		if (depth >= len)
+static struct walk walk_from(const struct tok_matcher *m, const char *text, size_t len)
+{
+	const unsigned b = (unsigned char)text[0];
+
+	return (struct walk){.m = m, .text = text, .len = len, .depth = 1, .lo = m->first[b], .hi = m->first[b + 1]};
+}
+
+/* NULL: there are no more. Of equal ones in the reference's order. */
+static const struct tok_added *walk_next(struct walk *w)
+{
+	while (w->lo < w->hi) {
+		unsigned b;
+
+		if (w->m->v[w->lo].len == w->depth)
+			return &w->m->v[w->lo++];
+		if (w->depth >= w->len)
 			break;
-		b = (unsigned char)text[depth];
-		lo = lower(m, lo, hi, depth, b);
-		hi = lower(m, lo, hi, depth, b + 1);
+		b = (unsigned char)w->text[w->depth];
+		w->lo = lower(w->m, w->lo, w->hi, w->depth, b);
+		w->hi = lower(w->m, w->lo, w->hi, w->depth, b + 1);
+		w->depth++;
 	}
+	return NULL;
+}
+
+/* A control token at this place of the text would have a byte of a user in it. */
+static bool is_barred(struct tok_users *u, const struct tok_added *a, size_t at)
+{
+	if (u == NULL || !od_controls_has(u->controls, a->id))
+		return false;
+	while (u->next < u->n && u->v[u->next].end <= at)
+		u->next++;
+	for (size_t i = u->next; i < u->n && u->v[i].begin < at + a->core_end; i++)
+		if (u->v[i].end > at + a->core_begin)
+			return true;
+	return false;
+}
+
+/* The longest entry at this place, the first of the reference's order among equals. */
+static const struct tok_added *longest(const struct tok_matcher *m, struct tok_users *users, const char *text, size_t len,
+				       size_t at)
+{
+	struct walk w = walk_from(m, text + at, len - at);
+	const struct tok_added *best = NULL, *a;
+
+	while ((a = walk_next(&w)) != NULL)
+		if ((best == NULL || a->len > best->len) && !is_barred(users, a, at))
+			best = a;
 	return best;
+}
+
+void tok_added_find(const struct tok_matcher *m, const char *text, size_t len, void (*found)(void *arg, const struct tok_added *a),
+		    void *arg)
+{
+	for (size_t at = 0; m->n > 0 && at < len; at++) {
+		struct walk w = walk_from(m, text + at, len - at);
+		const struct tok_added *a;
+
+		while ((a = walk_next(&w)) != NULL)
+			found(arg, a);
+	}
 }
 
 static size_t char_before(const char *text, size_t at, int32_t *cp)
@@ -298,14 +375,14 @@ static void widen(const struct tok_added *a, const char *text, size_t len, size_
 	}
 }
 
-int tok_added_split(const struct tok_matcher *m, bool parse_special, const char *text, size_t len, bool first,
-		    struct tok_pieces *out)
+int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users, const char *text, size_t len,
+		    bool first, struct tok_pieces *out)
 {
 	size_t done = 0, at = 0;
 	int rc = OD_OK;
 
 	while (m->n > 0 && at < len && rc == OD_OK) {
-		const struct tok_added *a = longest(m, text + at, len - at);
+		const struct tok_added *a = longest(m, users, text, len, at);
 		size_t begin = at, end;
 
 		if (a == NULL) {

@@ -212,7 +212,7 @@ static int feed_replace(struct od_detok *d, size_t k, const char *s, size_t len,
 	int rc;
 
 	st->work.len = 0;
-	rc = tok_regex_replace(r->re, r->content, r->content_len, s, len, &st->work, d->err);
+	rc = tok_regex_replace(r->re, r->content, r->content_len, s, len, &st->work, NULL, d->err);
 	return rc == OD_OK ? feed(d, k + 1, st->work.data, st->work.len, end) : rc;
 }
 

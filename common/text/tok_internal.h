@@ -78,6 +78,16 @@ OD_MUST_CHECK int tok_pieces_add(struct tok_pieces *p, const char *s, size_t len
 void tok_pieces_clear(struct tok_pieces *p);
 void tok_pieces_fini(struct tok_pieces *p);
 
+/* Follows users' bytes through a step that makes one text of another. */
+struct tok_trace {
+	const char *from;  /* a byte for each of the text: 1 if it is a user's */
+	struct tok_buf to; /* the same of what was made */
+};
+/* All that out has more than t->to came of the text's [begin, end). t NULL: nothing to do. */
+OD_MUST_CHECK int tok_trace_made(struct tok_trace *t, const struct tok_buf *out, size_t begin, size_t end);
+/* [begin, end) was copied. */
+OD_MUST_CHECK int tok_trace_kept(struct tok_trace *t, size_t begin, size_t end);
+
 /* ---- regular expressions (tok_regex.c) ---- */
 
 /* An Oniguruma pattern (Ruby syntax, as the reference uses it), or literal text, compiled by PCRE2. */
@@ -94,9 +104,10 @@ OD_MUST_CHECK int tok_content_parse(char **out, size_t *len, const json_t *obj, 
 /* {"String": "..."} or {"Regex": "..."} of obj's field "pattern". *literal is borrowed, NULL for a regex. */
 OD_MUST_CHECK int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *literal_len,
 				  const json_t *obj, const char *where, struct od_err *err);
-/* text with every match replaced, appended to out. */
+/* text with every match replaced, appended to out. trace: NULL ok. */
 OD_MUST_CHECK int tok_regex_replace(const struct tok_regex *re, const char *content, size_t content_len,
-				    const char *text, size_t len, struct tok_buf *out, struct od_err *err);
+				    const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace,
+				    struct od_err *err);
 
 /* ---- vocabulary and merges (tok_bpe.c) ---- */
 
@@ -196,17 +207,35 @@ void tok_bpe_fini(struct tok_bpe *b);
 /* ---- words that were seen before (tok_words.c) ---- */
 
 struct tok_words; /* of one encoding call */
-struct tok_words *tok_words_new(const struct od_tokenizer *t, size_t max_ids);
+/* controls: tokens that no word becomes; NULL: none. */
+struct tok_words *tok_words_new(const struct od_tokenizer *t, const struct od_controls *controls, size_t max_ids);
 void tok_words_free(struct tok_words *w); /* NULL ok */
 /* As tok_model_word. left: bytes that may be read from word on. */
 OD_MUST_CHECK int tok_words_add(struct tok_words *w, const char *word, size_t len, size_t left, struct tok_ids *ids,
 				struct od_err *err);
+
+/* ---- control tokens and users' text (tok_controls.c) ---- */
+
+/* As tok_model_word, but no control token comes of a word that contains its text: that is cut behind its first character. */
+OD_MUST_CHECK int tok_controls_word(const struct od_controls *c, struct tok_bpe_scratch *scratch, const char *word, size_t len,
+				    struct tok_ids *ids, struct od_err *err);
+/* Whether a control token is searched for in normalised text. */
+bool tok_controls_in_normalized(const struct od_controls *c);
+
+/* Where users' bytes are in a text that is read from its begin to its end. */
+struct tok_users {
+	const struct od_text_span *v;
+	size_t n;
+	const struct od_controls *controls;
+	size_t next; /* the first span that ends behind what was asked last */
+};
 
 /* ---- added tokens (tok_added.c) ---- */
 
 struct tok_added {
 	char *content; /* what is searched for: normalised if it is looked for in normalised text */
 	size_t len;
+	size_t core_begin, core_end; /* content without white space at its ends, or all of it */
 	int32_t id;
 	uint32_t order; /* of the reference: special ones first, then as in the file */
 	bool single_word, lstrip, rstrip, special, normalized;
@@ -222,9 +251,12 @@ OD_MUST_CHECK int tok_added_parse(struct od_tokenizer *t, const json_t *root, co
 				  struct od_err *err);
 /* Tokens of the vocabulary that are found in normalised text, themselves not normalised. */
 OD_MUST_CHECK int tok_added_as_they_are(struct od_tokenizer *t, const struct tok_ids *ids);
-/* Appends the pieces of text to out. */
-OD_MUST_CHECK int tok_added_split(const struct tok_matcher *m, bool parse_special, const char *text, size_t len,
-				  bool first, struct tok_pieces *out);
+/* Appends the pieces of text to out. users: control tokens keep off these; NULL: there are none. */
+OD_MUST_CHECK int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users, const char *text,
+				  size_t len, bool first, struct tok_pieces *out);
+/* Calls back with each entry that stands anywhere in text, as often as it does. */
+void tok_added_find(const struct tok_matcher *m, const char *text, size_t len, void (*found)(void *arg, const struct tok_added *a),
+		    void *arg);
 void tok_matcher_fini(struct tok_matcher *m);
 
 /* ---- normalisers (tok_normalize.c) ---- */
@@ -237,9 +269,10 @@ struct tok_norms {
 };
 OD_MUST_CHECK int tok_norms_parse(struct tok_norms *out, const json_t *obj, const char *where, struct od_err *err);
 /* text to out (overwritten, at most tok_max_grown). first: it begins where the original text begins. *dropped: its first
- * character has gone without a successor. */
+ * character has gone without a successor. users: a byte for each of the text, 1 if it is a user's, then of out; NULL: not
+ * wanted. */
 OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, bool first, struct tok_buf *out,
-				bool *dropped, struct od_err *err);
+				struct tok_buf *users, bool *dropped, struct od_err *err);
 void tok_norms_fini(struct tok_norms *n);
 
 /* ---- pre-tokenisers (tok_pretokenize.c) ---- */

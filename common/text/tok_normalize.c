@@ -194,7 +194,16 @@ static int add_part(struct code_points *c, utf8proc_option_t options, const char
 	return rc;
 }
 
-static int add_form(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+/* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end there, too. */
+static bool ends_part(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
+{
+	if (trace != NULL && cp < 0x80 && at + 1 < len && (unsigned char)text[at + 1] < 0x80)
+		return true;
+	return cp >= 0x300 && tok_is_inert(cp);
+}
+
+static int add_form(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out,
+		    struct tok_trace *trace)
 {
 	size_t begin = 0;
 	int32_t cp;
@@ -202,19 +211,43 @@ static int add_form(struct code_points *c, utf8proc_option_t options, const char
 
 	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
 		n = tok_char(text + at, len - at, &cp);
-		if (cp < 0x300 || !tok_is_inert(cp))
+		if (!ends_part(trace, text, at, len, cp))
 			continue;
 		rc = add_part(c, options, text + begin, at - begin, out);
 		if (rc == OD_OK)
+			rc = tok_trace_made(trace, out, begin, at);
+		if (rc == OD_OK)
 			rc = tok_buf_add(out, text + at, n);
+		if (rc == OD_OK)
+			rc = tok_trace_kept(trace, at, at + n);
 		begin = at + n;
 	}
-	return rc == OD_OK ? add_part(c, options, text + begin, len - begin, out) : rc;
+	if (rc == OD_OK)
+		rc = add_part(c, options, text + begin, len - begin, out);
+	return rc == OD_OK ? tok_trace_made(trace, out, begin, len) : rc;
+}
+
+/* Text [begin, end) was appended to out in its composed form: as a rule its first character is still what it was. */
+static int trace_composed(struct tok_trace *trace, const char *text, size_t begin, size_t end, const struct tok_buf *out)
+{
+	const size_t at = trace == NULL ? 0 : trace->to.len;
+	int32_t cp;
+	size_t n;
+	int rc = OD_OK;
+
+	if (trace == NULL || begin == end)
+		return OD_OK;
+	n = tok_char(text + begin, end - begin, &cp);
+	if (out->len - at < n || memcmp(out->data + at, text + begin, n) != 0)
+		n = 0;
+	rc = tok_trace_kept(trace, begin, begin + n);
+	return rc == OD_OK ? tok_trace_made(trace, out, begin + n, end) : rc;
 }
 
 /* NFC: most of a text has the form already. Only what stands from the character before one that may move to the next that does
  * not is looked at. */
-static int add_composed(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+static int add_composed(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out,
+			struct tok_trace *trace)
 {
 	size_t done = 0, before = 0, at = 0;
 	int32_t cp;
@@ -229,23 +262,30 @@ static int add_composed(struct code_points *c, utf8proc_option_t options, const 
 			continue;
 		}
 		rc = tok_buf_add(out, text + done, before - done);
+		if (rc == OD_OK)
+			rc = tok_trace_kept(trace, done, before);
 		for (; at < len; at += n) {
 			n = tok_char(text + at, len - at, &cp);
 			if ((tok_class[cp] & TOK_C_MOVES) == 0)
 				break;
 		}
 		if (rc == OD_OK)
-			rc = add_form(c, options, text + before, at - before, out);
+			rc = add_form(c, options, text + before, at - before, out, NULL);
+		if (rc == OD_OK)
+			rc = trace_composed(trace, text, before, at, out);
 		done = before = at;
 	}
-	return rc == OD_OK ? tok_buf_add(out, text + done, len - done) : rc;
+	if (rc == OD_OK)
+		rc = tok_buf_add(out, text + done, len - done);
+	return rc == OD_OK ? tok_trace_kept(trace, done, len) : rc;
 }
 
-static int unicode(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out)
+static int unicode(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace)
 {
 	const bool nfc = n->options == (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 	struct code_points c = {0};
-	int rc = nfc ? add_composed(&c, n->options, text, len, out) : add_form(&c, n->options, text, len, out);
+	int rc = nfc ? add_composed(&c, n->options, text, len, out, trace) :
+			add_form(&c, n->options, text, len, out, trace);
 
 	free(c.v);
 	return rc;
@@ -253,23 +293,24 @@ static int unicode(const struct tok_norm *n, const char *text, size_t len, struc
 
 /* ---- the others ---- */
 
-static int lowercase(const char *text, size_t len, struct tok_buf *out)
+static int lowercase(const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace)
 {
 	int32_t cp;
 	int rc = OD_OK;
 
-	for (size_t at = 0; at < len && rc == OD_OK;) {
-		at += tok_char(text + at, len - at, &cp);
-		if (cp == 0x130) { /* the only character whose lower case is always two: i and a dot above */
+	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
+		n = tok_char(text + at, len - at, &cp);
+		if (cp == 0x130) /* the only character whose lower case is always two: i and a dot above */
 			rc = tok_buf_add(out, "i\xcc\x87", 3);
-			continue;
-		}
-		rc = put_char(out, tok_tolower(cp));
+		else
+			rc = put_char(out, tok_tolower(cp));
+		if (rc == OD_OK)
+			rc = tok_trace_made(trace, out, at, at + n);
 	}
 	return rc;
 }
 
-static int strip_accents(const char *text, size_t len, struct tok_buf *out, bool *dropped)
+static int strip_accents(const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace, bool *dropped)
 {
 	int32_t cp;
 	int rc = OD_OK;
@@ -280,14 +321,18 @@ static int strip_accents(const char *text, size_t len, struct tok_buf *out, bool
 			rc = tok_buf_add(out, text + at, n);
 		else if (at == 0)
 			*dropped = true;
+		if (rc == OD_OK)
+			rc = tok_trace_made(trace, out, at, at + n);
 	}
 	return rc;
 }
 
-static int strip(const struct tok_norm *s, const char *text, size_t len, struct tok_buf *out, bool *dropped)
+static int strip(const struct tok_norm *s, const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace,
+		 bool *dropped)
 {
 	size_t begin = 0, end = 0, n;
 	int32_t cp;
+	int rc;
 
 	while (s->left && begin < len) {
 		n = tok_char(text + begin, len - begin, &cp);
@@ -301,13 +346,16 @@ static int strip(const struct tok_norm *s, const char *text, size_t len, struct 
 			end = at + n;
 	}
 	*dropped |= begin > 0;
-	return end > begin ? tok_buf_add(out, text + begin, end - begin) : OD_OK;
+	if (end <= begin)
+		return OD_OK;
+	rc = tok_buf_add(out, text + begin, end - begin);
+	return rc == OD_OK ? tok_trace_kept(trace, begin, end) : rc;
 }
 
-static int replace(const struct tok_norm *r, const char *text, size_t len, struct tok_buf *out, bool *dropped,
-		   struct od_err *err)
+static int replace(const struct tok_norm *r, const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace,
+		   bool *dropped, struct od_err *err)
 {
-	int rc = tok_regex_replace(r->re, r->content, r->content_len, text, len, out, err);
+	int rc = tok_regex_replace(r->re, r->content, r->content_len, text, len, out, trace, err);
 	int32_t a, b;
 
 	/* Replaced by nothing at the very beginning: seen by the first character not being there any more. */
@@ -323,41 +371,46 @@ static int replace(const struct tok_norm *r, const char *text, size_t len, struc
 	return rc;
 }
 
-static int run_one(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out, bool *dropped,
-		   struct od_err *err)
+static int run_one(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace,
+		   bool *dropped, struct od_err *err)
 {
 	int rc = OD_OK;
 
 	switch (n->kind) {
 	case NORM_UNICODE:
-		rc = unicode(n, text, len, out);
+		rc = unicode(n, text, len, out, trace);
 		break;
 	case NORM_LOWERCASE:
-		rc = lowercase(text, len, out);
+		rc = lowercase(text, len, out, trace);
 		break;
 	case NORM_PREPEND:
 		if (len == 0)
 			break;
 		rc = tok_buf_add(out, n->content, n->content_len);
 		if (rc == OD_OK)
+			rc = tok_trace_made(trace, out, 0, 0);
+		if (rc == OD_OK)
 			rc = tok_buf_add(out, text, len);
+		if (rc == OD_OK)
+			rc = tok_trace_kept(trace, 0, len);
 		break;
 	case NORM_REPLACE:
-		return replace(n, text, len, out, dropped, err);
+		return replace(n, text, len, out, trace, dropped, err);
 	case NORM_STRIP:
-		rc = strip(n, text, len, out, dropped);
+		rc = strip(n, text, len, out, trace, dropped);
 		break;
 	case NORM_STRIP_ACCENTS:
-		rc = strip_accents(text, len, out, dropped);
+		rc = strip_accents(text, len, out, trace, dropped);
 		break;
 	}
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "normalising a text of %zu bytes", len);
 }
 
-int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, bool first, struct tok_buf *out, bool *dropped,
-		  struct od_err *err)
+int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, bool first, struct tok_buf *out,
+		  struct tok_buf *users, bool *dropped, struct od_err *err)
 {
 	struct tok_buf next = {0}, swap;
+	struct tok_trace trace = {0};
 	int rc;
 
 	*dropped = false;
@@ -369,16 +422,23 @@ int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, boo
 	for (size_t i = 0; i < all->n && rc == OD_OK; i++) {
 		if (all->v[i].kind == NORM_PREPEND && all->prepend_first && !first)
 			continue;
-		next.len = 0;
+		next.len = trace.to.len = 0;
+		trace.from = users != NULL ? users->data : NULL;
 		rc = tok_buf_reserve(&next, 0); /* its data is never NULL */
 		if (rc == OD_OK)
-			rc = run_one(&all->v[i], out->data, out->len, &next, dropped, err);
+			rc = run_one(&all->v[i], out->data, out->len, &next, users != NULL ? &trace : NULL, dropped, err);
 		else
 			od_fail(err, rc, "normalising a text of %zu bytes", len);
 		swap = *out;
 		*out = next;
 		next = swap;
+		if (users != NULL) {
+			swap = *users;
+			*users = trace.to;
+			trace.to = swap;
+		}
 	}
 	tok_buf_fini(&next);
+	tok_buf_fini(&trace.to);
 	return rc;
 }

@@ -588,7 +588,7 @@ int tok_regex_spans(const struct tok_regex *re, const char *text, size_t len, st
 }
 
 int tok_regex_replace(const struct tok_regex *re, const char *content, size_t content_len, const char *text,
-		      size_t len, struct tok_buf *out, struct od_err *err)
+		      size_t len, struct tok_buf *out, struct tok_trace *trace, struct od_err *err)
 {
 	struct tok_spans spans = {0};
 	int rc = tok_regex_spans(re, text, len, &spans, err);
@@ -598,6 +598,9 @@ int tok_regex_replace(const struct tok_regex *re, const char *content, size_t co
 
 		rc = s->match ? tok_buf_add(out, content, content_len) :
 				tok_buf_add(out, text + s->begin, s->end - s->begin);
+		if (rc == OD_OK)
+			rc = s->match ? tok_trace_made(trace, out, s->begin, s->end) :
+					tok_trace_kept(trace, s->begin, s->end);
 		if (rc != OD_OK)
 			od_fail(err, rc, "a text of %zu bytes", len);
 	}

@@ -121,6 +121,25 @@ int tok_spans_add(struct tok_spans *s, size_t begin, size_t end, bool match)
 	return rc;
 }
 
+int tok_trace_made(struct tok_trace *t, const struct tok_buf *out, size_t begin, size_t end)
+{
+	const size_t n = t == NULL ? 0 : out->len - t->to.len;
+
+	if (n == 0)
+		return OD_OK;
+	if (tok_buf_reserve(&t->to, n) != OD_OK)
+		return OD_ERR_NOMEM;
+	/* What came of nothing is not the template's. */
+	memset(t->to.data + t->to.len, begin == end || memchr(t->from + begin, 1, end - begin) != NULL, n);
+	t->to.len += n;
+	return OD_OK;
+}
+
+int tok_trace_kept(struct tok_trace *t, size_t begin, size_t end)
+{
+	return t == NULL ? OD_OK : tok_buf_add(&t->to, t->from + begin, end - begin);
+}
+
 int tok_pieces_add(struct tok_pieces *p, const char *s, size_t len, int32_t id, bool first)
 {
 	int rc = tok_grow(&p->v, p->n, &p->cap, sizeof(*p->v));

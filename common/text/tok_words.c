@@ -21,6 +21,7 @@ struct word {
 
 struct tok_words {
 	const struct od_tokenizer *t;
+	const struct od_controls *controls; /* NULL: none */
 	struct tok_bpe_scratch *scratch;
 	struct word *slot;
 	uint32_t n_slots, n_words;
@@ -29,13 +30,14 @@ struct tok_words {
 	bool kept; /* false: the table is full */
 };
 
-struct tok_words *tok_words_new(const struct od_tokenizer *t, size_t max_ids)
+struct tok_words *tok_words_new(const struct od_tokenizer *t, const struct od_controls *controls, size_t max_ids)
 {
 	struct tok_words *w = calloc(1, sizeof(*w));
 
 	if (w == NULL)
 		return NULL;
 	w->t = t;
+	w->controls = controls;
 	w->n_slots = FIRST_SLOTS;
 	w->kept = true;
 	w->slot = calloc(w->n_slots, sizeof(*w->slot));
@@ -167,6 +169,12 @@ static int add_known(const struct tok_words *w, const struct word *e, struct tok
 	return rc;
 }
 
+static int new_word(struct tok_words *w, const char *s, size_t len, struct tok_ids *ids, struct od_err *err)
+{
+	return w->controls != NULL ? tok_controls_word(w->controls, w->scratch, s, len, ids, err) :
+				     tok_model_word(w->t, w->scratch, s, len, ids, err);
+}
+
 int tok_words_add(struct tok_words *w, const char *s, size_t len, size_t left, struct tok_ids *ids, struct od_err *err)
 {
 	const size_t before = ids->n;
@@ -175,7 +183,7 @@ int tok_words_add(struct tok_words *w, const char *s, size_t len, size_t left, s
 	int rc;
 
 	if (len > LONG_BYTES)
-		return tok_model_word(w->t, w->scratch, s, len, ids, err);
+		return new_word(w, s, len, ids, err);
 	if (len <= SHORT_BYTES) {
 		short_key(s, len, left, &key.lo, &key.hi);
 	} else {
@@ -192,7 +200,7 @@ int tok_words_add(struct tok_words *w, const char *s, size_t len, size_t left, s
 			return rc == OD_OK ? rc : od_fail(err, rc, "a word of %zu bytes", len);
 		}
 	}
-	rc = tok_model_word(w->t, w->scratch, s, len, ids, err);
+	rc = new_word(w, s, len, ids, err);
 	if (rc == OD_OK)
 		keep(w, key, s, len, ids->v + before, ids->n - before);
 	return rc;

@@ -315,29 +315,92 @@ int32_t od_tokenizer_find(const struct od_tokenizer *t, const char *token)
 
 /* ---- encoding ---- */
 
-/* Pieces of the text: added tokens, and normalised text between them. */
-static int extract(const struct od_tokenizer *t, const char *text, size_t len, bool parse_special,
-		   struct tok_pieces *out, struct od_err *err)
+/* A byte for each of text [begin, begin + len), 1 where it is a user's. */
+static int mark_users(struct tok_users *u, size_t begin, size_t len, struct tok_buf *marks)
 {
-	struct tok_pieces raw = {0};
-	struct tok_buf norm = {0};
-	bool dropped;
-	int rc = tok_added_split(&t->raw, parse_special, text, len, true, &raw);
+	marks->len = 0;
+	if (tok_buf_reserve(marks, len) != OD_OK)
+		return OD_ERR_NOMEM;
+	memset(marks->data, 0, len);
+	marks->len = len;
+	while (u->next < u->n && u->v[u->next].end <= begin)
+		u->next++;
+	for (size_t i = u->next; i < u->n && u->v[i].begin < begin + len; i++) {
+		const size_t from = u->v[i].begin > begin ? u->v[i].begin - begin : 0;
+		const size_t to = u->v[i].end - begin < len ? u->v[i].end - begin : len;
 
+		memset(marks->data + from, 1, to - from);
+	}
+	return OD_OK;
+}
+
+static int spans_of(const struct tok_buf *marks, struct od_text_spans *out)
+{
+	int rc = OD_OK;
+
+	out->n = 0;
+	for (size_t at = 0, n; at < marks->len && rc == OD_OK; at += n) {
+		const char *end = memchr(marks->data + at, !marks->data[at], marks->len - at);
+
+		n = end != NULL ? (size_t)(end - marks->data) - at : marks->len - at;
+		if (marks->data[at] != 0)
+			rc = od_text_spans_add(out, at, at + n);
+	}
+	return rc;
+}
+
+struct extract {
+	const struct od_tokenizer *t;
+	bool parse_special;
+	struct tok_users *users; /* NULL: none that matter to tokens in normalised text */
+	struct tok_buf norm, marks;
+	struct od_text_spans spans;
+	struct tok_pieces *out;
+	struct od_err *err;
+};
+
+/* A piece of the text, at this offset of it. */
+static int extract_normalized(struct extract *x, const char *text, const struct tok_piece *p)
+{
+	struct tok_users users = {0}, *u = x->users;
+	bool dropped;
+	int rc = u != NULL ? mark_users(u, p->at, p->len, &x->marks) : OD_OK;
+
+	if (rc == OD_OK)
+		rc = tok_norms_run(&x->t->norms, text + p->at, p->len, p->first, &x->norm, u != NULL ? &x->marks : NULL, &dropped,
+				   x->err);
+	if (rc == OD_OK && u != NULL) {
+		rc = spans_of(&x->marks, &x->spans);
+		users = (struct tok_users){.v = x->spans.v, .n = x->spans.n, .controls = u->controls};
+	}
+	if (rc == OD_OK)
+		rc = tok_added_split(&x->t->normalized, x->parse_special, u != NULL ? &users : NULL, x->norm.data, x->norm.len,
+				     p->first && !dropped, x->out);
+	return rc;
+}
+
+/* Pieces of the text: added tokens, and normalised text between them. users: NULL: none. */
+static int extract(const struct od_tokenizer *t, const char *text, size_t len, bool parse_special,
+		   const struct tok_users *users, struct tok_pieces *out, struct od_err *err)
+{
+	struct tok_users before = users != NULL ? *users : (struct tok_users){0}, after = before;
+	struct extract x = {.t = t, .parse_special = parse_special, .out = out, .err = err};
+	struct tok_pieces raw = {0};
+	int rc = tok_added_split(&t->raw, parse_special, users != NULL ? &before : NULL, text, len, true, &raw);
+
+	if (users != NULL && tok_controls_in_normalized(users->controls))
+		x.users = &after;
 	for (size_t i = 0; i < raw.n && rc == OD_OK; i++) {
 		const struct tok_piece *p = &raw.v[i];
 
-		if (p->id >= 0) {
-			rc = tok_pieces_add(out, raw.text.data + p->at, p->len, p->id, false);
-			continue;
-		}
-		rc = tok_norms_run(&t->norms, raw.text.data + p->at, p->len, p->first, &norm, &dropped, err);
-		if (rc == OD_OK)
-			rc = tok_added_split(&t->normalized, parse_special, norm.data, norm.len, p->first && !dropped,
-					     out);
+		/* The pieces cover the text, so they are where they were in it. */
+		rc = p->id >= 0 ? tok_pieces_add(out, raw.text.data + p->at, p->len, p->id, false) :
+				  extract_normalized(&x, raw.text.data, p);
 	}
 	tok_pieces_fini(&raw);
-	tok_buf_fini(&norm);
+	tok_buf_fini(&x.norm);
+	tok_buf_fini(&x.marks);
+	od_text_spans_fini(&x.spans);
 	return rc;
 }
 
@@ -374,9 +437,10 @@ static int encode_piece(const struct od_tokenizer *t, struct tok_words *words, c
 	return rc;
 }
 
-static int encode(const struct od_tokenizer *t, struct tok_pieces *pieces, struct tok_ids *ids, struct od_err *err)
+static int encode(const struct od_tokenizer *t, const struct od_controls *controls, struct tok_pieces *pieces, struct tok_ids *ids,
+		  struct od_err *err)
 {
-	struct tok_words *words = tok_words_new(t, pieces->text.max_bytes);
+	struct tok_words *words = tok_words_new(t, controls, pieces->text.max_bytes);
 	int rc = words == NULL ? OD_ERR_NOMEM : tok_pres_run(&t->pres, pieces, err);
 
 	for (size_t i = 0; i < pieces->n && rc == OD_OK; i++) {
@@ -398,8 +462,8 @@ static int add_all(struct tok_ids *to, const struct tok_ids *from)
 	return rc;
 }
 
-int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids,
-			size_t *n_ids, struct od_err *err)
+static int encode_text(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags, const struct tok_users *users,
+		       int32_t **ids, size_t *n_ids, struct od_err *err)
 {
 	struct tok_pieces pieces = {0};
 	struct tok_ids out = {0};
@@ -419,9 +483,9 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	if (rc == OD_OK && (flags & OD_ENCODE_ADD_SPECIAL) != 0)
 		rc = add_all(&out, &t->before);
 	if (rc == OD_OK)
-		rc = extract(t, text, len, (flags & OD_ENCODE_PARSE_SPECIAL) != 0, &pieces, err);
+		rc = extract(t, text, len, (flags & OD_ENCODE_PARSE_SPECIAL) != 0, users, &pieces, err);
 	if (rc == OD_OK)
-		rc = encode(t, &pieces, &out, err);
+		rc = encode(t, users != NULL ? users->controls : NULL, &pieces, &out, err);
 	if (rc == OD_OK && (flags & OD_ENCODE_ADD_SPECIAL) != 0)
 		rc = add_all(&out, &t->after);
 	tok_pieces_fini(&pieces);
@@ -435,4 +499,18 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	*ids = out.v;
 	*n_ids = out.n;
 	return OD_OK;
+}
+
+int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids,
+			size_t *n_ids, struct od_err *err)
+{
+	return encode_text(t, text, len, flags, NULL, ids, n_ids, err);
+}
+
+int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const char *text, size_t len, const struct od_text_spans *users,
+			      const struct od_controls *controls, int32_t **ids, size_t *n_ids, struct od_err *err)
+{
+	const struct tok_users u = {.v = users->v, .n = users->n, .controls = controls};
+
+	return encode_text(t, text, len, OD_ENCODE_PARSE_SPECIAL, &u, ids, n_ids, err);
 }

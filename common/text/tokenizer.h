@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/text/text_spans.h"
 
 struct od_tokenizer;
 
@@ -42,6 +43,22 @@ enum od_encode_flags {
  * byte. */
 OD_MUST_CHECK int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags,
 				      int32_t **ids, size_t *n_ids, struct od_err *err);
+
+/* Which added tokens are control tokens, that no text of a user may become: the special ones, those that look like <|name|>, and
+ * marks that a chat template writes. Thread: immutable after the last od_controls_add. Owner: the caller; t outlives it. */
+struct od_controls;
+OD_MUST_CHECK int od_controls_new(struct od_controls **out, const struct od_tokenizer *t, struct od_err *err);
+/* Added tokens within text, a template's or a mark, that have brackets around them: <tool_response>, [ARGS]. Others (runs of
+ * spaces, ```) stay ordinary: they are in users' texts, too. */
+void od_controls_add(struct od_controls *c, const char *text, size_t len);
+bool od_controls_has(const struct od_controls *c, int32_t id);
+void od_controls_free(struct od_controls *c); /* NULL ok */
+
+/* As od_tokenizer_encode with OD_ENCODE_PARSE_SPECIAL, but no control token has a byte of users in it, white space at its ends
+ * apart. Such text becomes what the tokeniser makes of it without that token. A text without such gets the same ids as there. */
+OD_MUST_CHECK int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const char *text, size_t len,
+					    const struct od_text_spans *users, const struct od_controls *controls, int32_t **ids,
+					    size_t *n_ids, struct od_err *err);
 
 /* Decodes ids to malloc'd UTF-8 text (with a NUL that *len does not count); skip_special leaves special tokens out. Invalid
  * byte sequences become U+FFFD. */

@@ -328,11 +328,19 @@ void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg,
 		end(arg, form->eos);
 }
 
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len)
+static bool touches(const struct od_text_spans *users, size_t begin, size_t end)
+{
+	for (size_t i = users->n; i > 0 && users->v[i - 1].end > begin; i--)
+		if (users->v[i - 1].begin < end)
+			return true;
+	return false;
+}
+
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len, const struct od_text_spans *users)
 {
 	const size_t n = form->thoughts == NULL ? 0 : strlen(form->thoughts->open);
 
 	while (len > 0 && strchr(" \n\r\t", prompt[len - 1]) != NULL && prompt[len - 1] != '\0')
 		len--;
-	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0;
+	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0 && !touches(users, len - n, len);
 }

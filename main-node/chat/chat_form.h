@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/text/text_spans.h"
+
 /* In the texts of a call form these bytes stand for what varies; all else is literal. */
 #define ODM_WS "\1"    /* white space, or none */
 #define ODM_NAME "\2"  /* the function's name: no spaces, quotes or brackets */
@@ -85,7 +87,7 @@ void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*ma
 /* Calls back with each text that ends a turn. */
 void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg);
 
-/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. */
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len);
+/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. A tag in users' text opens none. */
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len, const struct od_text_spans *users);
 
 #endif

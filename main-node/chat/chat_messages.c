@@ -25,16 +25,26 @@ void odm_context_fini(struct odm_context *c)
 	for (size_t i = 0; i < c->n_sources; i++)
 		free(c->source[i].text);
 	free(c->source);
+	for (size_t i = 0; i < c->n_marks; i++)
+		od_text_spans_fini(&c->marks[i].spans);
+	free(c->marks);
 	json_decref(c->messages);
 	*c = (struct odm_context){ 0 };
 }
 
+static int compare_values(const json_t *a, const json_t *b)
+{
+	return ((uintptr_t)a > (uintptr_t)b) - ((uintptr_t)a < (uintptr_t)b);
+}
+
 static int compare_sources(const void *a, const void *b)
 {
-	const uintptr_t x = (uintptr_t)((const struct odm_context_source *)a)->value;
-	const uintptr_t y = (uintptr_t)((const struct odm_context_source *)b)->value;
+	return compare_values(((const struct odm_context_source *)a)->value, ((const struct odm_context_source *)b)->value);
+}
 
-	return (x > y) - (x < y);
+static int compare_marks(const void *a, const void *b)
+{
+	return compare_values(((const struct odm_context_marks *)a)->value, ((const struct odm_context_marks *)b)->value);
 }
 
 const char *odm_context_source(const struct odm_context *c, const json_t *value)
@@ -44,6 +54,15 @@ const char *odm_context_source(const struct odm_context *c, const json_t *value)
 	if (c->n_sources > 0)
 		found = bsearch(&key, c->source, c->n_sources, sizeof(key), compare_sources);
 	return found != NULL ? found->text : NULL;
+}
+
+const struct od_text_spans *odm_context_marks_of(const struct odm_context *c, const json_t *value)
+{
+	const struct odm_context_marks key = { .value = value }, *found = NULL;
+
+	if (c->n_marks > 0)
+		found = bsearch(&key, c->marks, c->n_marks, sizeof(key), compare_marks);
+	return found != NULL ? &found->spans : NULL;
 }
 
 static int no_memory(struct build *b)
@@ -110,15 +129,22 @@ static json_t *values_of(const struct odm_chat_form *form, struct odm_slice args
 	return object;
 }
 
-static json_t *gemma_of(struct odm_slice args)
+/* NULL: out of memory. */
+static json_t *gemma_of(struct build *b, struct odm_slice args)
 {
+	struct odm_context *c = b->out;
+	struct odm_context_marks *grown = realloc(c->marks, (c->n_marks + 1) * sizeof(*grown)), *marks;
 	struct od_strbuf text = { 0 };
-	json_t *s;
 
-	odm_gemma_of_json(&text, args);
-	s = text.failed ? NULL : json_stringn(text.text != NULL ? text.text : "", text.len);
+	if (grown == NULL)
+		return NULL;
+	c->marks = grown;
+	marks = &grown[c->n_marks++];
+	*marks = (struct odm_context_marks){ 0 };
+	if (odm_gemma_of_json(&text, &marks->spans, args))
+		marks->value = json_stringn(text.text != NULL ? text.text : "", text.len);
 	od_strbuf_fini(&text);
-	return s;
+	return (json_t *)marks->value;
 }
 
 static int convert_args(struct build *b, json_t *function, struct odm_slice args)
@@ -133,7 +159,7 @@ static int convert_args(struct build *b, json_t *function, struct odm_slice args
 	if (b->form->echo == ODM_ECHO_VALUES)
 		value = values_of(b->form, args);
 	else if (b->form->echo == ODM_ECHO_GEMMA)
-		value = gemma_of(args);
+		value = gemma_of(b, args);
 	else
 		rc = add_source(b, object, args);
 	if (value != object)
@@ -416,6 +442,8 @@ int odm_context_build(struct odm_context *out, const json_t *messages, const str
 	json_decref(b.names);
 	if (rc == OD_OK && out->n_sources > 0)
 		qsort(out->source, out->n_sources, sizeof(*out->source), compare_sources);
+	if (rc == OD_OK && out->n_marks > 0)
+		qsort(out->marks, out->n_marks, sizeof(*out->marks), compare_marks);
 	if (rc != OD_OK)
 		odm_context_fini(out);
 	return rc;

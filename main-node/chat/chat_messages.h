@@ -20,6 +20,7 @@
 #define ODM_CHAT_CHAT_MESSAGES_H
 
 #include "common/base/status.h"
+#include "common/text/text_spans.h"
 #include "main-node/chat/chat_form.h"
 
 #include <jansson.h>
@@ -29,10 +30,18 @@ struct odm_context_source {
 	char *text;
 };
 
+/* Marks of the model's notation that stand in a string, between a user's texts. */
+struct odm_context_marks {
+	const json_t *value;
+	struct od_text_spans spans;
+};
+
 struct odm_context {
 	json_t *messages; /* the template's variable of this name */
 	struct odm_context_source *source; /* [n_sources], in order of value */
 	size_t n_sources;
+	struct odm_context_marks *marks; /* [n_marks], in order of value */
+	size_t n_marks;
 };
 
 /* text_only: parts other than text (images) are refused; else they are left to the template if it reads parts. An error names
@@ -43,5 +52,7 @@ void odm_context_fini(struct odm_context *c);
 
 /* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps does. */
 const char *odm_context_source(const struct odm_context *c, const json_t *value);
+/* NULL: value, a string within messages, is all a user's text. */
+const struct od_text_spans *odm_context_marks_of(const struct odm_context *c, const json_t *value);
 
 #endif

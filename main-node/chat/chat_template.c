@@ -12,7 +12,7 @@
 
 struct source {
 	struct od_jinja *parsed; /* NULL: there is none */
-	char *text;		 /* NULL once the form is chosen */
+	char *text;
 	struct odm_chat_form form;
 };
 
@@ -192,8 +192,6 @@ static void choose_form(const struct odm_chat_template *t, struct source *s)
 {
 	if (s->parsed != NULL)
 		odm_chat_form_choose(&s->form, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
-	free(s->text);
-	s->text = NULL;
 }
 
 int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err)
@@ -254,6 +252,25 @@ const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_templat
 	return &source_of(t, with_tools)->form;
 }
 
+static void add_control(void *controls, const char *text)
+{
+	od_controls_add(controls, text, strlen(text));
+}
+
+int odm_chat_template_controls(const struct odm_chat_template *t, bool with_tools, const struct od_tokenizer *tokenizer,
+			       struct od_controls **out, struct od_err *err)
+{
+	const struct source *s = source_of(t, with_tools);
+	int rc = od_controls_new(out, tokenizer, err);
+
+	if (rc != OD_OK)
+		return rc;
+	add_control(*out, s->text);
+	odm_chat_form_marks(&s->form, true, add_control, *out);
+	odm_chat_form_ends(&s->form, add_control, *out);
+	return OD_OK;
+}
+
 /* ---- rendering ---- */
 
 static bool set_default(json_t *vars, const char *name, json_t *value) /* takes value */
@@ -274,16 +291,52 @@ int odm_chat_defaults(json_t *vars, struct od_err *err)
 	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 }
 
-static const char *source_text(void *context, const json_t *object)
+struct rendering {
+	const struct odm_chat_template *t;
+	const struct odm_context *context;
+	const json_t *vars;
+	struct od_text_span whole; /* of the string that was asked for last */
+};
+
+static const char *source_text(void *arg, const json_t *object)
 {
-	return odm_context_source(context, object);
+	const struct rendering *r = arg;
+
+	return r->context != NULL ? odm_context_source(r->context, object) : NULL;
+}
+
+/* Templates write "<|" + role + "|>". Any other word would be a user's choice. */
+static bool is_role(const char *text)
+{
+	static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function", "ipython", "model",
+					     "observation" };
+	size_t i = 0;
+
+	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(text, roles[i]) != 0)
+		i++;
+	return i < sizeof(roles) / sizeof(roles[0]);
+}
+
+static size_t own_text(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span)
+{
+	struct rendering *r = arg;
+	const struct od_text_spans *marks = r->context != NULL ? odm_context_marks_of(r->context, string) : NULL;
+
+	*span = marks != NULL ? marks->v : &r->whole;
+	if (marks != NULL)
+		return marks->n;
+	r->whole = (struct od_text_span){ 0, json_string_length(string) };
+	if (object == r->vars) /* not one that the request gives */
+		return json_object_get(r->t->tokens, key) == string;
+	return strcmp(key, "role") == 0 && is_role(json_string_value(string));
 }
 
 int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct odm_context *context,
-			     char **text, size_t *len, struct od_err *err)
+			     struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
 {
-	const struct od_jinja_opts opts = { .source = context != NULL ? source_text : NULL, .source_arg = (void *)context };
 	json_t *all = json_copy(t->tokens); /* shallow: what is in vars stays where it is */
+	struct rendering r = { .t = t, .context = context, .vars = all };
+	const struct od_jinja_opts opts = { .source = source_text, .own = own_text, .arg = &r, .users = users };
 	int rc;
 
 	*text = NULL;
@@ -298,7 +351,8 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 	return rc;
 }
 
-int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, char **text, size_t *len, struct od_err *err)
+int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users, char **text,
+			     size_t *len, struct od_err *err)
 {
 	const struct odm_chat_form *form = odm_chat_template_form(t, od_json_has(vars, "tools"));
 	json_t *all = json_copy((json_t *)vars);
@@ -310,7 +364,7 @@ int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *va
 	if (rc == OD_OK && (all == NULL || json_object_set(all, "messages", context.messages) != 0))
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 	if (rc == OD_OK)
-		rc = odm_chat_template_render(t, all, &context, text, len, err);
+		rc = odm_chat_template_render(t, all, &context, users, text, len, err);
 	json_decref(all);
 	odm_context_fini(&context);
 	return rc;

@@ -14,6 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/text/jinja/jinja.h"
+#include "common/text/tokenizer.h"
 #include "main-node/chat/chat_messages.h"
 
 struct odm_chat_template;
@@ -25,16 +26,22 @@ void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 /* How answers are written, by the template for requests with or without tools: tokenizer_config.json may name one of each. */
 const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools);
 
+/* The tokens that only the template writes, by the template for requests with or without tools: *out as od_controls_new makes it. */
+OD_MUST_CHECK int odm_chat_template_controls(const struct odm_chat_template *t, bool with_tools, const struct od_tokenizer *tokenizer,
+					     struct od_controls **out, struct od_err *err);
+
 /* vars: messages, tools, add_generation_prompt, documents, and whatever else the template may read; what is missing of these
  * four is none, false or no messages. context: has the JSON texts of objects in vars; NULL: none has one. *text as
- * od_jinja_render makes it; so are the errors. */
+ * od_jinja_render makes it; so are the errors. users gets the bytes that are not the template's (NULL: not wanted); its own are
+ * also the checkpoint's special tokens (bos_token ...), the roles that messages have everywhere, and the marks of context. */
 OD_MUST_CHECK int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars,
-					   const struct odm_context *context, char **text, size_t *len, struct od_err *err);
+					   const struct odm_context *context, struct od_text_spans *users, char **text,
+					   size_t *len, struct od_err *err);
 
 /* As odm_chat_template_render, but messages are those of a request: chat_messages.h says what changes, and what errors of
  * messages are. */
-OD_MUST_CHECK int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, char **text, size_t *len,
-					   struct od_err *err);
+OD_MUST_CHECK int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users,
+					   char **text, size_t *len, struct od_err *err);
 
 /* Gives vars (an object, changed) the fields that templates always see: messages, tools, documents, add_generation_prompt. */
 OD_MUST_CHECK int odm_chat_defaults(json_t *vars, struct od_err *err);

@@ -125,41 +125,57 @@ bool odm_gemma_to_json(struct od_strbuf *out, struct odm_slice text)
 
 /* ---- Back ---- */
 
-static void write_string(struct od_strbuf *out, struct odm_slice quoted, const char *quote)
+struct writer {
+	struct od_strbuf *out;
+	struct od_text_spans *quotes;
+	bool failed;
+};
+
+static void write_quote(struct writer *w)
+{
+	od_strbuf_append(w->out, QUOTE, N_QUOTE);
+	w->failed = w->failed || w->out->failed ||
+		    od_text_spans_add(w->quotes, w->out->len - N_QUOTE, w->out->len) != OD_OK;
+}
+
+static void write_string(struct writer *w, struct odm_slice quoted)
 {
 	json_t *s = odm_json_value(quoted);
 
-	od_strbuf_append(out, quote, strlen(quote));
-	od_strbuf_append(out, json_string_value(s), json_string_length(s));
-	od_strbuf_append(out, quote, strlen(quote));
+	od_strbuf_append(w->out, json_string_value(s), json_string_length(s));
 	json_decref(s);
 }
 
-static void write_members(struct od_strbuf *out, struct odm_slice v, int depth)
+static void write_members(struct writer *w, struct odm_slice v, int depth)
 {
 	struct odm_json_item m;
 	bool first = true;
 
 	for (size_t pos = 0; odm_json_next(v, &pos, &m); first = false) {
 		if (!first)
-			od_strbuf_append(out, ",", 1);
+			od_strbuf_append(w->out, ",", 1);
 		if (m.key.text != NULL) {
-			write_string(out, m.key, "");
-			od_strbuf_append(out, ":", 1);
+			write_string(w, m.key);
+			od_strbuf_append(w->out, ":", 1);
 		}
 		if (m.value.text[0] == '"') {
-			write_string(out, m.value, QUOTE);
+			write_quote(w);
+			write_string(w, m.value);
+			write_quote(w);
 		} else if ((m.value.text[0] == '{' || m.value.text[0] == '[') && depth < ODM_JSON_MAX_DEPTH) {
-			od_strbuf_append(out, m.value.text, 1);
-			write_members(out, m.value, depth + 1);
-			od_strbuf_append(out, m.value.text[0] == '{' ? "}" : "]", 1);
+			od_strbuf_append(w->out, m.value.text, 1);
+			write_members(w, m.value, depth + 1);
+			od_strbuf_append(w->out, m.value.text[0] == '{' ? "}" : "]", 1);
 		} else {
-			od_strbuf_append(out, m.value.text, m.value.len);
+			od_strbuf_append(w->out, m.value.text, m.value.len);
 		}
 	}
 }
 
-void odm_gemma_of_json(struct od_strbuf *out, struct odm_slice object)
+bool odm_gemma_of_json(struct od_strbuf *out, struct od_text_spans *quotes, struct odm_slice object)
 {
-	write_members(out, object, 0);
+	struct writer w = { .out = out, .quotes = quotes };
+
+	write_members(&w, object, 0);
+	return !w.failed && !out->failed;
 }

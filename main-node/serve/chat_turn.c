@@ -258,14 +258,20 @@ static int no_last_text(struct odm_api_error *e)
 			    "writes");
 }
 
-static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct asked *q, char **text,
-		  size_t *len, struct odm_api_error *e)
+/* A rendered prompt, and which of its bytes are not the template's. */
+struct rendered {
+	char *text;
+	size_t len;
+	struct od_text_spans users;
+};
+
+static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct asked *q, struct rendered *r,
+		  struct odm_api_error *e)
 {
 	json_t *vars, *tagged = NULL;
 	struct od_err err;
 	int rc = OD_OK;
 
-	*text = NULL;
 	if (json_array_size(q->messages) == 0)
 		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
 	if (q->continue_final_message) {
@@ -276,21 +282,27 @@ static int render(struct odm_turn *t, const struct odm_chat_template *template, 
 	vars = variables_of(t, q);
 	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
 		rc = odm_no_memory(e);
-	else if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
+	else if (odm_chat_template_prompt(template, vars, &r->users, &r->text, &r->len, &err) != OD_OK)
 		rc = refuse_messages(&err, e);
-	if (rc == OD_OK && tagged != NULL && !cut_at_tag(*text, len))
+	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
 		rc = no_last_text(e);
+	od_text_spans_cut(&r->users, r->len);
 	json_decref(tagged);
 	json_decref(vars);
 	return rc;
 }
 
-/* A template writes BOS and the like itself. */
-static int encode(struct odm_turn *t, const char *text, size_t len, struct odm_api_error *e)
+/* A template writes BOS and the like itself. What users wrote never becomes a control token. */
+static int encode(struct odm_turn *t, const struct odm_chat_template *template, const struct rendered *r, struct odm_api_error *e)
 {
+	struct od_controls *controls;
 	struct od_err err;
+	int rc = odm_chat_template_controls(template, json_array_size(t->tools) > 0, t->tokenizer, &controls, &err);
 
-	if (od_tokenizer_encode(t->tokenizer, text, len, OD_ENCODE_PARSE_SPECIAL, &t->prompt, &t->n_prompt, &err) != OD_OK)
+	if (rc == OD_OK)
+		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, &t->prompt, &t->n_prompt, &err);
+	od_controls_free(controls);
+	if (rc != OD_OK)
 		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s", err.msg);
 	return OD_OK;
 }
@@ -336,8 +348,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		 struct odm_api_error *e)
 {
 	const struct odm_api *api = odm_api_of(x);
-	char *text = NULL;
-	size_t len = 0;
+	struct rendered r = { 0 };
 	int rc;
 
 	if (api->chat == NULL)
@@ -353,15 +364,16 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		return rc;
 	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
-	rc = render(t, api->chat, q, &text, &len, e);
+	rc = render(t, api->chat, q, &r, e);
 	if (rc == OD_OK)
-		rc = encode(t, text, len, e);
+		rc = encode(t, api->chat, &r, e);
 	if (rc == OD_OK) {
-		t->in_thought = odm_chat_form_in_thought(t->form, text, len);
+		t->in_thought = odm_chat_form_in_thought(t->form, r.text, r.len, &r.users);
 		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);
 		odm_chat_form_ends(t->form, end_at, t);
 	}
-	free(text);
+	free(r.text);
+	od_text_spans_fini(&r.users);
 	return rc;
 }
 

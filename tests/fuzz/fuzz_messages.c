@@ -36,7 +36,7 @@ static void render(struct odm_context *c)
 	static const char text[] = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% for c in m.tool_calls %}"
 				   "{{ c.function.name }}{{ c.function.arguments|tojson }}{{ c|tojson }}{% endfor %}{{ m|tojson }}"
 				   "{% endfor %}";
-	const struct od_jinja_opts opts = { .limits = { .operations = 1000000 }, .source = source, .source_arg = c };
+	const struct od_jinja_opts opts = { .limits = { .operations = 1000000 }, .source = source, .arg = c };
 	json_t *vars = json_pack("{s:O}", "messages", c->messages);
 	struct od_jinja *t;
 	struct od_err err;

@@ -321,14 +321,34 @@ static void test_prompt_ends(void **state)
 		{ "", false },
 		{ "think>", false },
 	};
+	const struct od_text_spans none = { 0 };
 	struct odm_chat_form f;
 
 	(void)state;
 	odm_chat_form_choose(&f, "<think></think>", NULL);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		assert_int_equal(odm_chat_form_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt)), rows[i].in_thought);
+		assert_int_equal(odm_chat_form_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt), &none), rows[i].in_thought);
 	odm_chat_form_choose(&f, "", NULL);
-	assert_false(odm_chat_form_in_thought(&f, "<think>", 7));
+	assert_false(odm_chat_form_in_thought(&f, "<think>", 7, &none));
+}
+
+/* A tag of which any byte is a user's opens no thought. */
+static void test_users_tags(void **state)
+{
+	static const char prompt[] = "assistant\n<think>\n";
+	struct odm_chat_form f;
+
+	(void)state;
+	odm_chat_form_choose(&f, "<think></think>", NULL);
+	for (size_t at = 0; at < sizeof(prompt) - 1; at++) {
+		struct od_text_span spans[2] = { { 0, 2 }, { at, at + 1 } };
+		const struct od_text_spans users = { .v = at < 2 ? spans : &spans[1], .n = 1 }, both = { .v = spans, .n = 2 };
+		const bool hit = at >= 10 && at < 17;
+
+		assert_int_equal(odm_chat_form_in_thought(&f, prompt, sizeof(prompt) - 1, &users), !hit);
+		if (at > 2)
+			assert_int_equal(odm_chat_form_in_thought(&f, prompt, sizeof(prompt) - 1, &both), !hit);
+	}
 }
 
 int main(void)
@@ -344,6 +364,7 @@ int main(void)
 		cmocka_unit_test(test_long_nonsense),
 		cmocka_unit_test(test_forms),
 		cmocka_unit_test(test_prompt_ends),
+		cmocka_unit_test(test_users_tags),
 	};
 
 	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);

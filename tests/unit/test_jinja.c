@@ -222,7 +222,7 @@ static void objects_with_a_text(void **state)
 {
 	static const char template[] = "{{ a|tojson }} {{ [c]|tojson }} {{ c|tojson(indent=1) }} {{ a.x }} {{ dict(a)|tojson }}";
 	static char text[] = "{\"x\" :1.50}";
-	const struct od_jinja_opts opts = { .source = source_of_args, .source_arg = text };
+	const struct od_jinja_opts opts = { .source = source_of_args, .arg = text };
 	json_t *vars = json_loads("{\"a\": {\"x\": 1.5}, \"c\": {\"a\": {\"x\": 1.5}}}", 0, NULL);
 	struct od_jinja *t;
 	char *out;

@@ -19,7 +19,7 @@ static void check_normalizer(const json_t *part, const json_t *text, const json_
 	bool dropped;
 
 	assert_int_equal(tok_norms_parse(&norms, part, "test", &err), OD_OK);
-	assert_int_equal(tok_norms_run(&norms, json_string_value(text), json_string_length(text), true, &out, &dropped, &err), OD_OK);
+	assert_int_equal(tok_norms_run(&norms, json_string_value(text), json_string_length(text), true, &out, NULL, &dropped, &err), OD_OK);
 	if (out.len != json_string_length(want) || memcmp(out.data, json_string_value(want), out.len) != 0)
 		fail_msg("%s: \"%s\" is something else", json_string_value(json_object_get(part, "type")), json_string_value(text));
 	tok_buf_fini(&out);

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "common/base/status.h"
+#include "common/text/text_spans.h"
 
 struct od_jinja;
 
@@ -42,7 +43,13 @@ struct od_jinja_opts {
 	/* The text that tojson writes for an object within vars; NULL, as callback or answer: as Python's json.dumps does. It
 	 * must live as long as the rendering. */
 	const char *(*source)(void *arg, const json_t *object);
-	void *source_arg;
+	/* Which bytes of string, object[key] within vars, count as the template's own text: returns how many spans, 0 for none.
+	 * They must live as long as the call from which they come. NULL: none of any string. Keys, and strings in arrays, never do. */
+	size_t (*own)(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span);
+	void *arg;
+	/* Gets the bytes of the text that the template did not write: what comes from vars, however the template changes it. Empty
+	 * unless OD_OK; NULL: not wanted. */
+	struct od_text_spans *users;
 };
 
 /* vars: a JSON object, the template's variables. opts may be NULL. *text is malloc'd, with a NUL that *len does not count;

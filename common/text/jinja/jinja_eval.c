@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/json.h"
+#include "common/text/jinja/jinja.h"
 #include "common/text/jinja/jinja_show.h"
 
 #define OPERATIONS ((uint64_t)20000000)
@@ -233,6 +234,15 @@ enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_nodes *bod
 
 /* ---- a rendering ---- */
 
+static const char *z(struct jinja_run *r, const struct jinja_str *s)
+{
+	char *text = jinja_alloc(&r->job, s->len + 1);
+
+	if (s->len > 0)
+		memcpy(text, s->p, s->len);
+	return text;
+}
+
 static void find_globals(struct jinja_run *r, const json_t *vars)
 {
 	r->globals = jinja_alloc_array(&r->job, r->t->n_names, sizeof(*r->globals));
@@ -242,7 +252,7 @@ static void find_globals(struct jinja_run *r, const json_t *vars)
 		const struct jinja_function *f = jinja_find_global(name);
 
 		if (given != NULL)
-			r->globals[i] = jinja_from_json(&r->job, given);
+			r->globals[i] = jinja_member_from_json(&r->job, vars, z(r, name), given);
 		else if (f != NULL)
 			r->globals[i] = (struct jinja_value){ .kind = JINJA_FUNCTION, .function = f };
 	}
@@ -261,26 +271,56 @@ static int render_or_leave(struct jinja_run *r, const json_t *vars)
 
 static void set_limits(struct jinja_run *r, const struct od_jinja_opts *opts)
 {
-	const struct od_jinja_limits none = { 0 }, *l = opts != NULL ? &opts->limits : &none;
+	const struct od_jinja_limits *l = &opts->limits;
 	const time_t now = time(NULL);
 
 	r->job.operations_left = l->operations > 0 ? l->operations : OPERATIONS;
 	r->job.max_bytes = l->memory_bytes > 0 ? l->memory_bytes : MEMORY_BYTES;
 	r->job.max_depth = l->depth > 0 ? l->depth : DEPTH;
 	r->out->max = l->output_bytes > 0 ? l->output_bytes : OUTPUT_BYTES;
-	if (opts != NULL) {
-		r->job.source = opts->source;
-		r->job.source_arg = opts->source_arg;
-	}
-	if (opts != NULL && opts->now != NULL)
+	r->job.opts = opts;
+	r->job.template = &r->t->job;
+	if (opts->now != NULL)
 		r->job.now = *opts->now;
 	else
 		localtime_r(&now, &r->job.now);
 }
 
+static int take_users(const struct jinja_run *r, struct od_text_spans *users)
+{
+	const unsigned char *own = jinja_owned(&r->job, r->out->p);
+	const size_t len = r->out->len;
+	int rc = OD_OK;
+
+	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
+		const unsigned char *end = memchr(own + at, own[at] != 0 ? 0 : 1, len - at);
+
+		n = end != NULL ? (size_t)(end - own) - at : len - at;
+		if (own[at] == 0)
+			rc = od_text_spans_add(users, at, at + n);
+	}
+	return rc;
+}
+
+static int take_output(const struct jinja_run *r, char **text, size_t *len, struct od_text_spans *users)
+{
+	const struct jinja_text *out = r->out;
+	int rc = users != NULL ? take_users(r, users) : OD_OK;
+
+	*text = rc == OD_OK ? malloc(out->len + 1) : NULL;
+	if (*text == NULL)
+		return od_fail(r->job.err, OD_ERR_NOMEM, "no memory for the text of %s", r->job.name);
+	*len = out->len;
+	if (out->len > 0)
+		memcpy(*text, out->p, out->len);
+	(*text)[out->len] = '\0';
+	return OD_OK;
+}
+
 int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct od_jinja_opts *opts, char **text, size_t *len,
 		    struct od_err *err)
 {
+	static const struct od_jinja_opts defaults;
 	struct jinja_text out = { 0 };
 	struct jinja_run r = { .t = t, .out = &out };
 	struct od_err ignored;
@@ -288,21 +328,18 @@ int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct o
 
 	*text = NULL;
 	*len = 0;
+	if (opts == NULL)
+		opts = &defaults;
+	if (opts->users != NULL)
+		opts->users->n = 0;
 	r.job.err = err != NULL ? err : &ignored;
 	r.job.name = t->job.name;
 	set_limits(&r, opts);
 	rc = render_or_leave(&r, vars);
-	if (rc == OD_OK) {
-		*text = malloc(out.len + 1);
-		if (*text == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "no memory for the text of %s", t->job.name);
-	}
-	if (rc == OD_OK) {
-		*len = out.len;
-		if (out.len > 0)
-			memcpy(*text, out.p, out.len);
-		(*text)[out.len] = '\0';
-	}
+	if (rc == OD_OK)
+		rc = take_output(&r, text, len, opts->users);
+	if (rc != OD_OK && opts->users != NULL)
+		opts->users->n = 0;
 	jinja_free_all(&r.job);
 	return rc;
 }

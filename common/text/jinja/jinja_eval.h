@@ -65,7 +65,8 @@ struct jinja_value jinja_eval_call(struct jinja_run *r, const struct jinja_node 
 void jinja_run_loop(struct jinja_run *r, const struct jinja_node *n, struct jinja_value iterable, int64_t depth0);
 struct jinja_value jinja_call_loop(struct jinja_run *r, struct jinja_loop *loop, const struct jinja_call *call);
 
-/* From JSON; strings are not copied. */
+/* From JSON: the caller's text, but for what od_jinja_opts says is the template's. */
 struct jinja_value jinja_from_json(struct jinja_job *j, const json_t *v);
+struct jinja_value jinja_member_from_json(struct jinja_job *j, const json_t *object, const char *key, const json_t *v);
 
 #endif

@@ -201,18 +201,18 @@ FILTER(f_indent)
 	} else {
 		int64_t width = jinja_arg_int(j, arg[0], 4, "indent");
 
-		jinja_add_times(j, &t, " ", 1, width > 0 ? (size_t)width : 0);
+		jinja_add_times(j, &t, jinja_str_z(j, " ")->p, 1, width > 0 ? (size_t)width : 0);
 		in = jinja_str_take(j, &t);
 	}
 	jinja_add(j, &text, s->p, s->len);
-	jinja_add(j, &text, "\n", 1); /* so an empty last line counts */
+	jinja_lit(j, &text, "\n"); /* so an empty last line counts */
 	lines = jinja_splitlines(j, jinja_str_take(j, &text), false);
 	t = (struct jinja_text){ 0 };
 	for (size_t i = 0; i < lines->n; i++) {
 		const struct jinja_str *line = lines->v[i].s;
 
 		if (i > 0)
-			jinja_add(j, &t, "\n", 1);
+			jinja_lit(j, &t, "\n");
 		if (i > 0 ? blank || line->len > 0 : first)
 			jinja_add(j, &t, in->p, in->len);
 		jinja_add(j, &t, line->p, line->len);
@@ -378,9 +378,9 @@ static void add_quoted(struct jinja_job *j, struct jinja_text *t, struct jinja_v
 		if (plain)
 			jinja_add(j, t, s->p + i, 1);
 		else if (c == ' ' && query)
-			jinja_add(j, t, "+", 1);
+			jinja_addf_of(j, t, s->p + i, "+");
 		else
-			jinja_addf(j, t, "%%%02X", c);
+			jinja_addf_of(j, t, s->p + i, "%%%02X", c);
 	}
 }
 
@@ -407,9 +407,9 @@ FILTER(f_urlencode)
 		if (pair->n != 2)
 			jinja_fail(j, OD_ERR_FORMAT, "urlencode: expected pairs, found %zu values", pair->n);
 		if (i > 0)
-			jinja_add(j, &t, "&", 1);
+			jinja_lit(j, &t, "&");
 		add_quoted(j, &t, pair->v[0], true);
-		jinja_add(j, &t, "=", 1);
+		jinja_lit(j, &t, "=");
 		add_quoted(j, &t, pair->v[1], true);
 	}
 	return jinja_text_value(j, &t);
@@ -458,7 +458,7 @@ FILTER(f_tojson)
 	} else if (jinja_given(arg[1])) {
 		int64_t width = jinja_arg_int(j, arg[1], 0, "tojson");
 
-		jinja_add_times(j, &in, " ", 1, width > 0 ? (size_t)width : 0);
+		jinja_add_times(j, &in, jinja_str_z(j, " ")->p, 1, width > 0 ? (size_t)width : 0);
 		style.indent = jinja_str_take(j, &in);
 	}
 	style.item_separator = separator(j, arg[2], 0, style.indent != NULL ? "," : ", ");

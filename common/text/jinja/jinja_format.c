@@ -73,9 +73,9 @@ static void add_padded(struct jinja_job *j, struct jinja_text *t, const struct j
 static void add_sign(struct jinja_job *j, struct jinja_text *t, bool negative, char sign)
 {
 	if (negative)
-		jinja_add(j, t, "-", 1);
+		jinja_lit(j, t, "-");
 	else if (sign == '+' || sign == ' ')
-		jinja_add(j, t, &sign, 1);
+		jinja_add_own(j, t, &sign, 1);
 }
 
 /* digits: the whole part first, of n_whole digits. With zeros in front that fill width, the separators reach into them. */
@@ -85,15 +85,15 @@ static void add_grouped(struct jinja_job *j, struct jinja_text *t, const char *d
 	size_t n = n_whole;
 
 	if (group == 0) {
-		jinja_add(j, t, digits, n_whole);
+		jinja_add_own(j, t, digits, n_whole);
 		return;
 	}
 	while (min_width > (int64_t)(n + (n - 1) / each))
 		n++;
 	for (size_t i = 0; i < n; i++) {
 		if (i > 0 && (n - i) % each == 0)
-			jinja_add(j, t, &group, 1);
-		jinja_add(j, t, i < n - n_whole ? "0" : &digits[i - (n - n_whole)], 1);
+			jinja_add_own(j, t, &group, 1);
+		jinja_add_own(j, t, i < n - n_whole ? "0" : &digits[i - (n - n_whole)], 1);
 	}
 }
 
@@ -114,11 +114,11 @@ static void add_int(struct jinja_job *j, struct jinja_text *t, int64_t i, const 
 				     s->type == 'o' ? "%llo" : "%llu", (unsigned long long)u);
 	add_sign(j, &body, i < 0, s->sign);
 	if (s->alternate && (s->type == 'b' || s->type == 'o' || (s->type | 32) == 'x')) {
-		jinja_add(j, &body, "0", 1);
-		jinja_add(j, &body, &s->type, 1);
+		jinja_lit(j, &body, "0");
+		jinja_add_own(j, &body, &s->type, 1);
 	}
 	n_prefix = body.len;
-	jinja_add_times(j, &body, "0", 1, s->precision > (int64_t)n ? (size_t)s->precision - n : 0);
+	jinja_add_times(j, &body, jinja_str_z(j, "0")->p, 1, s->precision > (int64_t)n ? (size_t)s->precision - n : 0);
 	add_grouped(j, &body, digits, n, s->group, s->type == 'd' || s->type == 0 || s->type == 'n' ? 3 : 4,
 		    s->align == '=' && s->fill[0] == '0' ? s->width - (int64_t)n_prefix : 0);
 	add_padded(j, t, &body, n_prefix, s, '>');
@@ -136,9 +136,9 @@ static void float_digits(struct jinja_job *j, struct jinja_text *digits, double 
 	}
 	snprintf(fmt, sizeof(fmt), "%%%s.*%c", s->alternate ? "#" : "", type == 0 ? 'g' : type);
 	snprintf(text, sizeof(text), fmt, (int)(s->precision < 0 ? 6 : s->precision), fabs(s->type == '%' ? d * 100 : d));
-	jinja_add(j, digits, text, strlen(text));
+	jinja_add_own(j, digits, text, strlen(text));
 	if (type == 0 && strpbrk(text, ".en") == NULL) /* a float without a type shows that it is one */
-		jinja_add(j, digits, ".0", 2);
+		jinja_lit(j, digits, ".0");
 }
 
 static void add_float(struct jinja_job *j, struct jinja_text *t, double d, const struct spec *s)
@@ -160,10 +160,10 @@ static void add_float(struct jinja_job *j, struct jinja_text *t, double d, const
 	} else {
 		const bool capital = s->type == 'F' || s->type == 'E' || s->type == 'G';
 
-		jinja_add(j, &body, isnan(d) ? (capital ? "NAN" : "nan") : (capital ? "INF" : "inf"), 3);
+		jinja_add_own(j, &body, isnan(d) ? (capital ? "NAN" : "nan") : (capital ? "INF" : "inf"), 3);
 	}
 	if (s->type == '%')
-		jinja_add(j, &body, "%", 1);
+		jinja_lit(j, &body, "%");
 	add_padded(j, t, &body, n_prefix, s, '>');
 }
 
@@ -194,7 +194,7 @@ static const struct jinja_str *ascii_repr(struct jinja_job *j, struct jinja_valu
 		if (c < 0x80)
 			jinja_add(j, &ascii, t.p + at, 1);
 		else
-			jinja_addf(j, &ascii, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+			jinja_addf_of(j, &ascii, t.p + at, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
 	}
 	return jinja_str_take(j, &ascii);
 }
@@ -296,7 +296,7 @@ static void add_percent_value(struct percent *q, struct jinja_text *t, struct ji
 
 	if (number && s->zero && s->align == 0) {
 		s->align = '=';
-		s->fill = "0";
+		s->fill = jinja_str_z(j, "0")->p;
 	}
 	if (strchr("diuoxX", s->type) != NULL) {
 		int64_t i = to_integer(j, v, s->type);
@@ -313,7 +313,7 @@ static void add_percent_value(struct percent *q, struct jinja_text *t, struct ji
 		if (v.kind == JINJA_STR && v.s->n_chars == 1)
 			jinja_add(j, &c, v.s->p, v.s->len);
 		else if (is_int(v) && jinja_to_int(v) >= 0 && jinja_to_int(v) <= 0x10ffff && jinja_to_int(v) >> 11 != 0x1b)
-			jinja_add_char(j, &c, (uint32_t)jinja_to_int(v));
+			jinja_add_char(j, &c, (uint32_t)jinja_to_int(v), NULL);
 		else
 			jinja_fail(j, OD_ERR_FORMAT, "a format: expected a character for %%c, found %s", jinja_type_name(v));
 		s->precision = -1;
@@ -325,7 +325,7 @@ static void add_percent_value(struct percent *q, struct jinja_text *t, struct ji
 
 static void add_conversion(struct percent *q, struct jinja_text *t)
 {
-	struct spec s = { .fill = " ", .fill_len = 1, .width = 0, .precision = -1 };
+	struct spec s = { .fill = jinja_str_z(q->r.j, " ")->p, .fill_len = 1, .width = 0, .precision = -1 };
 	struct jinja_value v = JINJA_ABSENT_VALUE;
 	struct jinja_job *j = q->r.j;
 
@@ -348,7 +348,7 @@ static void add_conversion(struct percent *q, struct jinja_text *t)
 		jinja_fail(j, OD_ERR_FORMAT, "'%%': a format ends within a conversion");
 	s.type = *q->r.p++;
 	if (s.type == '%') {
-		jinja_add(j, t, "%", 1);
+		jinja_lit(j, t, "%");
 		return;
 	}
 	if (s.type == '\0' || strchr("diuoxXeEfFgGcsra", s.type) == NULL)
@@ -392,7 +392,7 @@ static void read_spec(struct jinja_job *j, const struct jinja_str *text, struct 
 	struct reader r = { .j = j, .p = text->p, .end = text->p + text->len };
 	const size_t first = text->len > 0 ? jinja_char_bytes(text->p) : 0;
 
-	*s = (struct spec){ .fill = " ", .fill_len = 1, .width = 0, .precision = -1 };
+	*s = (struct spec){ .fill = jinja_str_z(j, " ")->p, .fill_len = 1, .width = 0, .precision = -1 };
 	if (text->len > first && text->p[first] != '\0' && strchr("<>^=", text->p[first]) != NULL) {
 		s->fill = text->p;
 		s->fill_len = first;
@@ -411,7 +411,7 @@ static void read_spec(struct jinja_job *j, const struct jinja_str *text, struct 
 		s->zero = true;
 		if (s->align == 0) {
 			s->align = '=';
-			s->fill = "0";
+			s->fill = jinja_str_z(j, "0")->p;
 			s->fill_len = 1;
 		}
 	}

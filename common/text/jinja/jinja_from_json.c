@@ -1,8 +1,29 @@
 #include "common/text/jinja/jinja_eval.h"
 
 #include "common/base/json.h"
+#include "common/text/jinja/jinja.h"
 
-/* Strings stay where they are: the caller keeps its JSON while it renders. */
+/* Strings are copied: only of what is in the job's memory is it known whose it is. */
+static struct jinja_value convert_string(struct jinja_job *j, const json_t *v)
+{
+	return jinja_of_str(jinja_str_copy(j, json_string_value(v), json_string_length(v)));
+}
+
+struct jinja_value jinja_member_from_json(struct jinja_job *j, const json_t *object, const char *key, const json_t *v)
+{
+	const struct od_text_span *own;
+	struct jinja_value out;
+	size_t n;
+
+	if (!json_is_string(v))
+		return jinja_from_json(j, v);
+	out = convert_string(j, v);
+	n = j->opts->own != NULL ? j->opts->own(j->opts->arg, object, key, v, &own) : 0;
+	for (size_t i = 0; i < n; i++)
+		jinja_own(j, out.s->p + own[i].begin, own[i].end - own[i].begin);
+	return out;
+}
+
 static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 {
 	struct jinja_seq *s;
@@ -11,7 +32,7 @@ static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 	json_t *item;
 
 	if (json_is_string(v))
-		return jinja_of_str(jinja_str_borrow(j, json_string_value(v), json_string_length(v)));
+		return convert_string(j, v);
 	if (json_is_boolean(v))
 		return jinja_bool(json_is_true(v));
 	if (json_is_integer(v))
@@ -27,12 +48,12 @@ static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 	if (!json_is_object(v))
 		return JINJA_NONE_VALUE;
 	d = jinja_dict_new(j);
-	d->source = j->source != NULL ? j->source(j->source_arg, v) : NULL;
+	d->source = j->opts->source != NULL ? j->opts->source(j->opts->arg, v) : NULL;
 	for (void *it = json_object_iter((json_t *)v); it != NULL; it = json_object_iter_next((json_t *)v, it)) {
 		key = json_object_iter_key(it);
 		item = json_object_iter_value(it);
-		jinja_dict_set(j, d, jinja_of_str(jinja_str_borrow(j, key, od_json_key_len(it))),
-			       jinja_from_json(j, item));
+		jinja_dict_set(j, d, jinja_of_str(jinja_str_copy(j, key, od_json_key_len(it))),
+			       jinja_member_from_json(j, v, key, item));
 	}
 	return jinja_of_dict(d);
 }

@@ -121,7 +121,7 @@ GLOBAL(g_strftime_now)
 
 	(void)self;
 	(void)call;
-	jinja_add(j, &t, "|", 1); /* so that no result is empty: an empty one would look like a failure */
+	jinja_lit(j, &t, "|"); /* so that no result is empty: an empty one would look like a failure */
 	for (size_t i = 0; i < format->len; i++) {
 		const char next = i + 1 < format->len ? format->p[i + 1] : '\0';
 
@@ -131,7 +131,7 @@ GLOBAL(g_strftime_now)
 		}
 		i++;
 		if (next == 'f')
-			jinja_add(j, &t, "000000", 6);
+			jinja_lit(j, &t, "000000");
 		else if (next != 'z' && next != 'Z')
 			jinja_add(j, &t, format->p + i - 1, 2);
 	}

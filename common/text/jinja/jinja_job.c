@@ -13,6 +13,7 @@
 struct jinja_block {
 	struct jinja_block *next;
 	size_t used, size;
+	unsigned char *own; /* [size], 1: the template's text; NULL while parsing */
 	_Alignas(ALIGN) char data[];
 };
 
@@ -28,9 +29,17 @@ _Noreturn void jinja_fail(struct jinja_job *j, int code, const char *fmt, ...)
 	longjmp(j->leave, 1);
 }
 
+/* Each block is as large as all before it, or nearly: so there are few, and find() is fast. */
+static size_t block_bytes(const struct jinja_job *j)
+{
+	const size_t left = j->max_bytes - j->used_bytes, size = j->used_bytes > BLOCK_BYTES ? j->used_bytes : BLOCK_BYTES;
+
+	return size < left ? size : left;
+}
+
 static struct jinja_block *new_block(struct jinja_job *j, size_t bytes)
 {
-	size_t size = bytes > BLOCK_BYTES / 4 ? bytes : BLOCK_BYTES;
+	const size_t common = block_bytes(j), size = bytes > common / 4 ? bytes : common;
 	struct jinja_block *b;
 
 	if (size > j->max_bytes - j->used_bytes)
@@ -38,10 +47,15 @@ static struct jinja_block *new_block(struct jinja_job *j, size_t bytes)
 	b = malloc(sizeof(*b) + size);
 	if (b == NULL)
 		jinja_fail(j, OD_ERR_NOMEM, "no memory for the template");
+	b->own = NULL;
+	if (j->template != NULL && (b->own = calloc(size, 1)) == NULL) {
+		free(b);
+		jinja_fail(j, OD_ERR_NOMEM, "no memory for the template");
+	}
 	j->used_bytes += size;
 	b->size = size;
 	b->used = bytes;
-	if (bytes > BLOCK_BYTES / 4 && j->blocks != NULL) { /* goes on with what is left of the first one */
+	if (bytes > common / 4 && j->blocks != NULL) { /* goes on with what is left of the first one */
 		b->next = j->blocks->next;
 		j->blocks->next = b;
 	} else {
@@ -106,8 +120,59 @@ void jinja_free_all(struct jinja_job *j)
 		struct jinja_block *b = j->blocks;
 
 		j->blocks = b->next;
+		free(b->own);
 		free(b);
 	}
+}
+
+/* ---- whose text a byte is ---- */
+
+static struct jinja_block *find(const struct jinja_job *j, const char *p)
+{
+	struct jinja_block *b = j->blocks;
+
+	while (b != NULL && (uintptr_t)p - (uintptr_t)b->data >= b->size)
+		b = b->next;
+	return b;
+}
+
+/* to is in the job's memory. */
+static void mark_as(struct jinja_job *j, const char *to, const char *from, size_t len)
+{
+	const struct jinja_block *b, *of;
+	unsigned char *own;
+
+	if (j->template == NULL || len == 0)
+		return;
+	b = find(j, to);
+	of = find(j, from);
+	own = b->own + (to - b->data);
+	if (of != NULL)
+		memcpy(own, of->own + (from - of->data), len);
+	else
+		memset(own, find(j->template, from) != NULL, len);
+}
+
+void jinja_copy(struct jinja_job *j, char *to, const char *from, size_t len)
+{
+	if (len > 0)
+		memcpy(to, from, len);
+	mark_as(j, to, from, len);
+}
+
+void jinja_own(struct jinja_job *j, const char *p, size_t len)
+{
+	const struct jinja_block *b = find(j, p);
+
+	if (b != NULL && b->own != NULL)
+		memset(b->own + (p - b->data), 1, len);
+}
+
+const unsigned char *jinja_owned(const struct jinja_job *j, const char *p)
+{
+	const struct jinja_block *b = find(j, p);
+
+	return b != NULL && b->own != NULL ? b->own + (p - b->data) : NULL;
 }
 
 void jinja_charge(struct jinja_job *j, uint64_t operations)
@@ -139,8 +204,7 @@ static void reserve(struct jinja_job *j, struct jinja_text *t, size_t more)
 	if (cap < t->len + more)
 		cap = t->len + more;
 	p = take(j, cap);
-	if (t->len > 0)
-		memcpy(p, t->p, t->len);
+	jinja_copy(j, p, t->p, t->len);
 	t->p = p;
 	t->cap = cap;
 }
@@ -148,8 +212,16 @@ static void reserve(struct jinja_job *j, struct jinja_text *t, size_t more)
 void jinja_add(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len)
 {
 	reserve(j, t, len);
+	jinja_copy(j, t->p + t->len, p, len);
+	t->len += len;
+}
+
+void jinja_add_own(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len)
+{
+	reserve(j, t, len);
 	if (len > 0)
 		memcpy(t->p + t->len, p, len);
+	jinja_own(j, t->p + t->len, len);
 	t->len += len;
 }
 
@@ -161,48 +233,79 @@ void jinja_add_times(struct jinja_job *j, struct jinja_text *t, const char *p, s
 		bytes = SIZE_MAX;
 	reserve(j, t, bytes);
 	for (size_t i = 0; i < times && len > 0; i++)
-		memcpy(t->p + t->len + i * len, p, len);
+		jinja_copy(j, t->p + t->len + i * len, p, len);
 	t->len += bytes;
 }
 
-void jinja_add_char(struct jinja_job *j, struct jinja_text *t, uint32_t c)
+/* The last len bytes are whose the byte at `of` is. */
+static void mark_last(struct jinja_job *j, const struct jinja_text *t, size_t len, const char *of)
+{
+	if (of != NULL)
+		for (size_t i = t->len - len; i < t->len; i++)
+			mark_as(j, t->p + i, of, 1);
+}
+
+void jinja_add_char(struct jinja_job *j, struct jinja_text *t, uint32_t c, const char *of)
 {
 	char b[4];
+	size_t n = 1;
 
 	if (c < 0x80) {
 		b[0] = (char)c;
-		jinja_add(j, t, b, 1);
 	} else if (c < 0x800) {
 		b[0] = (char)(0xc0 | c >> 6);
 		b[1] = (char)(0x80 | (c & 63));
-		jinja_add(j, t, b, 2);
+		n = 2;
 	} else if (c < 0x10000) {
 		b[0] = (char)(0xe0 | c >> 12);
 		b[1] = (char)(0x80 | (c >> 6 & 63));
 		b[2] = (char)(0x80 | (c & 63));
-		jinja_add(j, t, b, 3);
+		n = 3;
 	} else {
 		b[0] = (char)(0xf0 | c >> 18);
 		b[1] = (char)(0x80 | (c >> 12 & 63));
 		b[2] = (char)(0x80 | (c >> 6 & 63));
 		b[3] = (char)(0x80 | (c & 63));
-		jinja_add(j, t, b, 4);
+		n = 4;
 	}
+	jinja_add(j, t, b, n);
+	mark_last(j, t, n, of);
 }
 
-void jinja_addf(struct jinja_job *j, struct jinja_text *t, const char *fmt, ...)
+/* Returns the bytes that it added. */
+static size_t add_format(struct jinja_job *j, struct jinja_text *t, const char *fmt, va_list ap)
 {
-	va_list ap, again;
+	va_list again;
 	int n;
 
-	va_start(ap, fmt);
 	va_copy(again, ap);
 	n = vsnprintf(NULL, 0, fmt, ap);
-	va_end(ap);
 	if (n > 0) {
 		reserve(j, t, (size_t)n + 1);
 		vsnprintf(t->p + t->len, (size_t)n + 1, fmt, again);
 		t->len += (size_t)n;
 	}
 	va_end(again);
+	return n > 0 ? (size_t)n : 0;
+}
+
+void jinja_addf_of(struct jinja_job *j, struct jinja_text *t, const char *of, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	mark_last(j, t, add_format(j, t, fmt, ap), of);
+	va_end(ap);
+}
+
+void jinja_addf(struct jinja_job *j, struct jinja_text *t, const char *fmt, ...)
+{
+	va_list ap;
+	size_t n;
+
+	va_start(ap, fmt);
+	n = add_format(j, t, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		jinja_own(j, t->p + t->len - n, n);
 }

@@ -1,5 +1,9 @@
 /* jinja_job.h - what one parse or one rendering needs: memory, limits, and the way out on errors; only for common/text/jinja.
  *
+ * A rendering knows of each byte of text in its memory whether the template wrote it: what is copied by the functions here keeps
+ * that, whatever path it takes through filters and methods; bytes that come in another way (the caller's JSON, a buffer on the
+ * stack) count as the caller's until jinja_own() says otherwise. So what is forgotten errs on the safe side.
+ *
  * All memory of a job is in its arena and goes at once, at its end. So an error leaves by longjmp from wherever it is
  * found to the function that began the job (as in Lua), and nothing between must be undone. No function that holds
  * anything else (a malloc'd block, a lock, a descriptor) may call into these files.
@@ -17,6 +21,7 @@
 #include "common/base/status.h"
 
 struct jinja_block;
+struct od_jinja_opts;
 
 struct jinja_job {
 	jmp_buf leave; /* set by whoever begins the job */
@@ -29,8 +34,8 @@ struct jinja_job {
 	const char *name; /* of the template, for messages */
 	uint32_t line;	  /* of what is being parsed or executed */
 	struct tm now;
-	const char *(*source)(void *arg, const json_t *object); /* as in od_jinja_opts */
-	void *source_arg;
+	const struct od_jinja_opts *opts; /* NULL while parsing */
+	const struct jinja_job *template; /* whose memory holds the template's own text; NULL while that is parsed: nothing is marked */
 };
 
 /* Ends the job. The message gets the template's name and line in front. */
@@ -54,6 +59,16 @@ static inline void jinja_leave(struct jinja_job *j)
 	j->depth--;
 }
 
+/* ---- whose text a byte is ---- */
+
+/* What copies text within the job's memory: each byte stays whose it is. `from` may be elsewhere; then it is the template's if it
+ * stands in the template, else the caller's. */
+void jinja_copy(struct jinja_job *j, char *to, const char *from, size_t len);
+/* These bytes of the job's memory are the template's text. */
+void jinja_own(struct jinja_job *j, const char *p, size_t len);
+/* For each byte of a text in the job's memory, 1: the template's; NULL while parsing. */
+const unsigned char *jinja_owned(const struct jinja_job *j, const char *p);
+
 /* Text under construction. */
 struct jinja_text {
 	char *p;
@@ -61,8 +76,14 @@ struct jinja_text {
 };
 
 void jinja_add(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len);
-void jinja_add_char(struct jinja_job *j, struct jinja_text *t, uint32_t code_point); /* as UTF-8 */
 void jinja_add_times(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len, size_t times);
+/* What this program writes for a template: digits, brackets of JSON, ... */
+void jinja_add_own(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len);
+#define jinja_lit(j, t, literal) jinja_add_own((j), (t), "" literal, sizeof(literal) - 1)
+/* One character as UTF-8, and a format: made of the character at `of`, and whose that is. of NULL: the caller's. */
+void jinja_add_char(struct jinja_job *j, struct jinja_text *t, uint32_t code_point, const char *of);
+void jinja_addf_of(struct jinja_job *j, struct jinja_text *t, const char *of, const char *fmt, ...) OD_PRINTF(4, 5);
+/* A format of numbers and names of this program. */
 void jinja_addf(struct jinja_job *j, struct jinja_text *t, const char *fmt, ...) OD_PRINTF(3, 4);
 
 #endif

@@ -339,12 +339,12 @@ static void unescape(struct lexer *x, struct jinja_text *t, size_t *at, size_t e
 	} else if (c == '\n') {
 		++*at;
 	} else if (c >= '0' && c <= '7') {
-		jinja_add_char(x->j, t, escaped_number(x, at, end, 1, 3, 8));
+		jinja_add_char(x->j, t, escaped_number(x, at, end, 1, 3, 8), NULL);
 	} else if (c == 'x' || c == 'u' || c == 'U') {
 		const size_t n = c == 'x' ? 2 : c == 'u' ? 4 : 8;
 
 		++*at;
-		jinja_add_char(x->j, t, escaped_number(x, at, end, n, n, 16));
+		jinja_add_char(x->j, t, escaped_number(x, at, end, n, n, 16), NULL);
 	} else if (c == 'N') {
 		jinja_fail(x->j, OD_ERR_UNSUPPORTED, "characters by name (\\N) are not supported in strings");
 	} else {

@@ -356,7 +356,8 @@ METHOD(s_expandtabs)
 		if (self.s->p[at] == '\t') {
 			int64_t spaces = size > 0 ? size - column % size : 0;
 
-			jinja_add_times(j, &t, " ", 1, (size_t)spaces);
+			for (int64_t i = 0; i < spaces; i++)
+				jinja_addf_of(j, &t, self.s->p + at, " ");
 			column += spaces;
 			continue;
 		}

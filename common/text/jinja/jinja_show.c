@@ -12,7 +12,7 @@
 
 static void add_z(struct jinja_job *j, struct jinja_text *t, const char *z)
 {
-	jinja_add(j, t, z, strlen(z));
+	jinja_add_own(j, t, z, strlen(z));
 }
 
 /* The fewest digits of which the nearest double is f: 17 always do. digits: without sign and point, not terminated. */
@@ -35,6 +35,12 @@ static size_t shortest(double f, char digits[FLOAT_CHARS], int *exponent)
 	return n;
 }
 
+static void add_zeros(struct jinja_job *j, struct jinja_text *t, size_t n)
+{
+	for (; n > 0; n--) /* not many: a number is a double */
+		jinja_lit(j, t, "0");
+}
+
 void jinja_add_float(struct jinja_job *j, struct jinja_text *t, double f)
 {
 	char digits[FLOAT_CHARS];
@@ -49,52 +55,55 @@ void jinja_add_float(struct jinja_job *j, struct jinja_text *t, double f)
 		add_z(j, t, "-");
 	n = shortest(fabs(f), digits, &exponent);
 	if (exponent < -4 || exponent >= 16) {
-		jinja_add(j, t, digits, 1);
+		jinja_add_own(j, t, digits, 1);
 		if (n > 1) {
 			add_z(j, t, ".");
-			jinja_add(j, t, digits + 1, n - 1);
+			jinja_add_own(j, t, digits + 1, n - 1);
 		}
 		jinja_addf(j, t, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
 	} else if (exponent < 0) {
 		add_z(j, t, "0.");
-		jinja_add_times(j, t, "0", 1, (size_t)(-exponent - 1));
-		jinja_add(j, t, digits, n);
+		add_zeros(j, t, (size_t)(-exponent - 1));
+		jinja_add_own(j, t, digits, n);
 	} else {
 		size_t whole = (size_t)exponent + 1, given = n < whole ? n : whole;
 
-		jinja_add(j, t, digits, given);
-		jinja_add_times(j, t, "0", 1, whole - given);
+		jinja_add_own(j, t, digits, given);
+		add_zeros(j, t, whole - given);
 		add_z(j, t, ".");
-		jinja_add(j, t, n > whole ? digits + whole : "0", n > whole ? n - whole : 1);
+		jinja_add_own(j, t, n > whole ? digits + whole : "0", n > whole ? n - whole : 1);
 	}
 }
 
-static void add_repr_char(struct jinja_job *j, struct jinja_text *t, uint32_t c, char quote, bool ascii_only)
+/* The character at p. */
+static void add_repr_char(struct jinja_job *j, struct jinja_text *t, const char *p, char quote, bool ascii_only)
 {
+	size_t n;
+	const uint32_t c = jinja_char_at(p, &n);
+
 	if (c == (uint32_t)quote || c == '\\')
-		jinja_addf(j, t, "\\%c", (char)c);
+		jinja_addf_of(j, t, p, "\\%c", (char)c);
 	else if (c == '\n' || c == '\r' || c == '\t')
-		add_z(j, t, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
+		jinja_addf_of(j, t, p, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
 	else if (c < 0x80 ? jinja_is_printable(c) : !ascii_only && jinja_is_printable(c))
-		jinja_add_char(j, t, c);
+		jinja_add(j, t, p, n);
 	else if (c < 0x100)
-		jinja_addf(j, t, "\\x%02x", c);
+		jinja_addf_of(j, t, p, "\\x%02x", c);
 	else if (c < 0x10000)
-		jinja_addf(j, t, "\\u%04x", c);
+		jinja_addf_of(j, t, p, "\\u%04x", c);
 	else
-		jinja_addf(j, t, "\\U%08x", c);
+		jinja_addf_of(j, t, p, "\\U%08x", c);
 }
 
 void jinja_add_repr_str(struct jinja_job *j, struct jinja_text *t, const struct jinja_str *s, bool ascii_only)
 {
 	const bool single = s->len > 0 && memchr(s->p, '\'', s->len) != NULL;
 	const char quote = single && memchr(s->p, '"', s->len) == NULL ? '"' : '\'';
-	size_t n;
 
-	jinja_add(j, t, &quote, 1);
-	for (size_t at = 0; at < s->len; at += n)
-		add_repr_char(j, t, jinja_char_at(s->p + at, &n), quote, ascii_only);
-	jinja_add(j, t, &quote, 1);
+	jinja_add_own(j, t, &quote, 1);
+	for (size_t at = 0; at < s->len; at += jinja_char_bytes(s->p + at))
+		add_repr_char(j, t, s->p + at, quote, ascii_only);
+	jinja_add_own(j, t, &quote, 1);
 }
 
 static void add_repr_seq(struct jinja_job *j, struct jinja_text *t, const struct jinja_seq *s, const char *open,
@@ -224,7 +233,7 @@ const struct jinja_str *jinja_escape(struct jinja_job *j, const struct jinja_str
 		const char *p = s->p[i] != '\0' ? strchr(special, s->p[i]) : NULL;
 
 		if (p != NULL)
-			add_z(j, &t, entity[p - special]);
+			jinja_addf_of(j, &t, s->p + i, "%s", entity[p - special]);
 		else
 			jinja_add(j, &t, s->p + i, 1);
 	}
@@ -248,11 +257,11 @@ static void add_json_str(struct jinja_job *j, struct jinja_text *t, const struct
 		jinja_add(j, t, s->p + plain, at - plain);
 		plain = at + n;
 		if (p != NULL)
-			jinja_addf(j, t, "\\%c", shown[p - special]);
+			jinja_addf_of(j, t, s->p + at, "\\%c", shown[p - special]);
 		else if (c < 0x10000)
-			jinja_addf(j, t, "\\u%04x", c);
+			jinja_addf_of(j, t, s->p + at, "\\u%04x", c);
 		else
-			jinja_addf(j, t, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
+			jinja_addf_of(j, t, s->p + at, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
 	}
 	jinja_add(j, t, s->p + plain, at - plain);
 	add_z(j, t, "\"");
@@ -330,7 +339,7 @@ static void add_json_dict(struct json_writer *w, const struct jinja_dict *d)
 	struct jinja_entry *item = d->e;
 
 	if (d->source != NULL) {
-		add_z(w->j, w->t, d->source);
+		jinja_add(w->j, w->t, d->source, strlen(d->source)); /* the caller's */
 		return;
 	}
 	if (d->n == 0) {

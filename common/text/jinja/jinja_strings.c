@@ -319,10 +319,11 @@ int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct
 
 /* ---- case ---- */
 
-static void add_mapped(struct jinja_job *j, struct jinja_text *t, const uint32_t *c, size_t n)
+/* What the character at `of` became. */
+static void add_mapped(struct jinja_job *j, struct jinja_text *t, const char *of, const uint32_t *c, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		jinja_add_char(j, t, c[i]);
+		jinja_add_char(j, t, c[i], of);
 }
 
 static bool before_is_cased(const char *p, size_t at)
@@ -359,9 +360,9 @@ static void add_lower(struct jinja_job *j, struct jinja_text *t, const char *p, 
 	uint32_t c = jinja_char_at(p + at, &n);
 
 	if (c == 0x3a3)
-		jinja_add_char(j, t, before_is_cased(p, at) && !after_is_cased(p, at + n, len) ? 0x3c2 : 0x3c3);
+		jinja_add_char(j, t, before_is_cased(p, at) && !after_is_cased(p, at + n, len) ? 0x3c2 : 0x3c3, p + at);
 	else
-		add_mapped(j, t, mapped, jinja_to_lower(c, mapped));
+		add_mapped(j, t, p + at, mapped, jinja_to_lower(c, mapped));
 }
 
 const struct jinja_str *jinja_upper(struct jinja_job *j, const struct jinja_str *s)
@@ -372,7 +373,7 @@ const struct jinja_str *jinja_upper(struct jinja_job *j, const struct jinja_str 
 
 	jinja_charge(j, s->len / 4);
 	for (size_t at = 0; at < s->len; at += n)
-		add_mapped(j, &t, mapped, jinja_to_upper(jinja_char_at(s->p + at, &n), mapped));
+		add_mapped(j, &t, s->p + at, mapped, jinja_to_upper(jinja_char_at(s->p + at, &n), mapped));
 	return jinja_str_take(j, &t);
 }
 
@@ -399,9 +400,9 @@ const struct jinja_str *jinja_swapcase(struct jinja_job *j, const struct jinja_s
 		if (jinja_is_upper(c))
 			add_lower(j, &t, s->p, at, s->len);
 		else if (jinja_is_lower(c))
-			add_mapped(j, &t, mapped, jinja_to_upper(c, mapped));
+			add_mapped(j, &t, s->p + at, mapped, jinja_to_upper(c, mapped));
 		else
-			jinja_add_char(j, &t, c);
+			jinja_add(j, &t, s->p + at, n);
 	}
 	return jinja_str_take(j, &t);
 }
@@ -414,7 +415,7 @@ const struct jinja_str *jinja_capitalize(struct jinja_job *j, const struct jinja
 
 	jinja_charge(j, s->len / 4);
 	if (s->len > 0)
-		add_mapped(j, &t, mapped, jinja_to_title(jinja_char_at(s->p, &n), mapped));
+		add_mapped(j, &t, s->p, mapped, jinja_to_title(jinja_char_at(s->p, &n), mapped));
 	for (size_t at = n; at < s->len; at += jinja_char_bytes(s->p + at))
 		add_lower(j, &t, s->p, at, s->len);
 	return jinja_str_take(j, &t);
@@ -434,7 +435,7 @@ const struct jinja_str *jinja_title(struct jinja_job *j, const struct jinja_str 
 		if (in_word)
 			add_lower(j, &t, s->p, at, s->len);
 		else
-			add_mapped(j, &t, mapped, jinja_to_title(c, mapped));
+			add_mapped(j, &t, s->p + at, mapped, jinja_to_title(c, mapped));
 		in_word = jinja_is_cased(c);
 	}
 	return jinja_str_take(j, &t);
@@ -496,7 +497,7 @@ static const char *plain_number(struct jinja_job *j, const struct jinja_str *s, 
 		if (c == 0 || c > 127)
 			c = digit >= 0 ? (uint32_t)('0' + digit) : '?';
 		after_digit = digit >= 0 || (letters_too && jinja_is_alpha(c));
-		jinja_add_char(j, &t, c);
+		jinja_add_char(j, &t, c, NULL);
 	}
 	jinja_add(j, &t, "", 1);
 	return t.p;

@@ -64,7 +64,10 @@ const struct jinja_str *jinja_str_copy(struct jinja_job *j, const char *p, size_
 
 const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text)
 {
-	return new_str(j, text, strlen(text));
+	struct jinja_text t = { 0 };
+
+	jinja_add_own(j, &t, text, strlen(text));
+	return new_str(j, t.p, t.len);
 }
 
 const struct jinja_str *jinja_str_markup(struct jinja_job *j, const struct jinja_str *s, bool markup)
@@ -109,14 +112,14 @@ const struct jinja_str *jinja_concat(struct jinja_job *j, const struct jinja_str
 		size_t cap = 2 * (a->len + b->len);
 
 		t = jinja_alloc(j, sizeof(*t) + cap);
-		memcpy(t->data, a->p, a->len);
+		jinja_copy(j, t->data, a->p, a->len);
 		t->used = a->len;
 		t->cap = cap;
 	}
 	s = jinja_alloc(j, sizeof(*s));
 	*s = (struct jinja_str){ .p = t->data + t->used - a->len, .len = a->len + b->len, .n_chars = a->n_chars + b->n_chars,
 				 .tail = t, .markup = a->markup };
-	memcpy(t->data + t->used, b->p, b->len);
+	jinja_copy(j, t->data + t->used, b->p, b->len);
 	t->used += b->len;
 	return s;
 }

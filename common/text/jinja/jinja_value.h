@@ -185,7 +185,7 @@ _Noreturn void jinja_fail_undefined(struct jinja_job *j, const struct jinja_unde
 /* ---- strings ---- */
 const struct jinja_str *jinja_str_borrow(struct jinja_job *j, const char *p, size_t len); /* p lives as long as the job */
 const struct jinja_str *jinja_str_copy(struct jinja_job *j, const char *p, size_t len);
-const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text); /* a literal of this program */
+const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text); /* a text of this program: as if the template had it */
 const struct jinja_str *jinja_str_markup(struct jinja_job *j, const struct jinja_str *s, bool markup);
 /* What t holds; t must not be added to afterwards. */
 const struct jinja_str *jinja_str_take(struct jinja_job *j, struct jinja_text *t);
