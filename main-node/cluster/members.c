@@ -6,8 +6,8 @@
 #include "common/net/handshake.h"
 #include "common/net/uv_socket.h"
 #include "common/pack/share.h"
+#include "main-node/cluster/welcome_check.h"
 
-#include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,18 +188,32 @@ static void tell_mixed(const struct member *m, const char *theirs)
 		       "and so may change tokens", odm_member_name(m, name, sizeof(name)), od_peer_text(theirs, class, sizeof(class)), ours);
 }
 
+/* It has begun a session, which main does not want. */
+static void refuse_welcome(struct member *m, int code, const char *why)
+{
+	char name[300];
+
+	if (!m->told)
+		od_log(OD_LOG_WARN, "%s cannot be used: %s", odm_member_name(m, name, sizeof(name)), why);
+	m->told = true;
+	drop(m, RETRY_REFUSED_NS, why);
+	if (code == OD_ERR_MISMATCH)
+		set_refused(m, code);
+}
+
 static void on_welcome(struct member *m, const Od__Header *h)
 {
 	const Od__Welcome *w = h->welcome;
-	char name[300], why[256], host_name[sizeof(m->host_name)];
+	char name[300], backend[256], host_name[sizeof(m->host_name)];
+	struct od_err err;
+	int rc;
 
 	if (m->state != M_GREETED)
 		return;
 	od_peer_text(w->host_name, host_name, sizeof(host_name));
-	if (w->session == 0 || w->data_port == 0 || w->data_port > UINT16_MAX) {
-		snprintf(why, sizeof(why), "its WELCOME is malformed (session %" PRIu64 ", data port %u)", w->session,
-			 w->data_port);
-		drop(m, RETRY_REFUSED_NS, why);
+	rc = odm_check_welcome(w, m->host.role, m->ms->o.cluster, &err);
+	if (rc != OD_OK) {
+		refuse_welcome(m, rc, err.msg);
 		return;
 	}
 	if (w->pid != m->pid || strcmp(host_name, m->host_name) != 0) { /* another process: it has done nothing wrong yet */
@@ -232,7 +246,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	send_ping(m); /* it is ours to use when it has answered: on_pong */
 	send_place(m);
 	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
-	       od_peer_text(w->backend, why, sizeof(why)));
+	       od_peer_text(w->backend, backend, sizeof(backend)));
 	tell_mixed(m, w->kernel_class);
 }
 

@@ -564,9 +564,9 @@ def strangers_that_take_all_descriptors_are_spoken_of():
     w.kill()
 
 
-def welcome(version=zmtp.VERSION, session=5, data_port=1, pid=1, spool=0):
+def welcome(version=zmtp.VERSION, session=5, data_port=1, pid=1, spool=0, role=b"worker", more=b""):
     return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
-        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port) + zmtp.field(12, spool))
+        11, zmtp.field(1, session) + zmtp.field(2, role) + zmtp.field(6, pid) + zmtp.field(7, data_port) + zmtp.field(12, spool) + more)
 
 
 def pong(session=5, sequence=1):
@@ -590,6 +590,17 @@ def a_worker_of_another_protocol_version_is_refused():
     f = fake([welcome(version=9)])
     refused("--workers", hosts_file([f]), says=["version", f"expected {zmtp.VERSION}, found 9", f"127.0.0.1:{f.port}"])
     f.close()
+
+
+@test
+def a_worker_that_should_have_refused_is_refused():
+    """It welcomes main though it computes otherwise, or is no worker."""
+    for answer, says in (welcome(more=zmtp.field(3, b"other")), "kernel_class: expected .*, found other: .*--mixed"), \
+                        (welcome(role=b"shadow"), 'role: expected worker, found "shadow"'):
+        f = fake([answer])
+        p = subprocess.run(main_args("--workers", hosts_file([f])), capture_output=True, text=True, timeout=HANG_S)
+        f.close()
+        assert p.returncode == 1 and re.search(f"cannot use worker 127.0.0.1:{f.port}: {says}", p.stderr), p.stderr
 
 
 @test
