@@ -9,6 +9,7 @@
 #include "main-node/cluster/predictor_link.h"
 #include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
+#include "main-node/cluster/row_source.h"
 #include "main-node/cluster/step_uses.h"
 #include "main-node/engine/step_requests.h"
 
@@ -41,6 +42,7 @@ struct service {
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct open_step open[2];	/* by phase */
 	struct odm_step_requests requests[2]; /* by phase */
+	struct odm_row_source source[2];      /* by phase */
 	struct open_step *now;		/* the step of the current, or last, layer */
 	uint64_t next_decode;		/* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
@@ -122,6 +124,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
 	enter(s, step);
 	odm_step_requests_follow(&s->requests[step->phase], step);
+	odm_row_source_begin(&s->source[step->phase]);
 	if (step->phase == ODM_DECODE)
 		odm_step_uses_begin(&s->uses, step);
 	begin_predictions(s, step);
@@ -418,7 +421,7 @@ static void refuse_outputs(struct service *s, struct odm_piece *p, const Od__Exp
 	Od__ExpertResult refused = *x;
 
 	refused.code = OD_ERR_CORRUPT;
-	refused.reason = (char *)"its outputs are not all finite numbers: its memory or the checkpoint may be damaged";
+	refused.reason = (char *)"its outputs are not all finite numbers, or beyond 7e16: its memory or the checkpoint may be damaged";
 	odm_recovery_failed(&s->recovery, p, &refused);
 }
 
@@ -429,11 +432,12 @@ static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResul
 		odm_recovery_failed(&s->recovery, p, x);
 		return;
 	}
-	if (!odm_all_numbers(bytes, p->count * s->row_bytes, s->o.profile == OD_PROFILE_BF16)) {
+	if (!odm_all_plausible(bytes, p->count * s->row_bytes, s->o.profile == OD_PROFILE_BF16)) {
 		refuse_outputs(s, p, x);
 		return;
 	}
 	put_outputs(s, p, bytes);
+	odm_row_source_add(&s->source[s->now->step->phase], s->net.link[p->worker].member);
 	count_result(s, p, x);
 	p->state = ODM_PIECE_DONE;
 	s->work.n_done++;
@@ -564,8 +568,11 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	struct service *s = service_of(r);
 	const bool decode = in_decode(s);
 	uint64_t span;
+	int rc = odm_row_source_check(&s->source[s->now->step->phase], odm_cluster_members(s->cluster), call->m, call->x, call->n_rows,
+				      s->hidden, err);
 
-	(void)err;
+	if (rc != OD_OK)
+		return rc;
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
 	s->layer_stall_ns = 0;

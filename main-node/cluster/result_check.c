@@ -36,21 +36,22 @@ int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, 
 	return OD_OK;
 }
 
-/* What is no number has an exponent of ones: one more in its last bit reaches the sign's place, and never a neighbour. */
-bool odm_all_numbers(const void *bytes, size_t n_bytes, bool bf16)
+/* What is too large has an exponent of 127 + 56 or more (255: no finite number). 256 less that, added to the exponent, then reaches the
+ * sign's place, and never a neighbour. */
+bool odm_all_plausible(const void *bytes, size_t n_bytes, bool bf16)
 {
 	const uint64_t exponent = bf16 ? 0x7f807f807f807f80 : 0x7f8000007f800000;
-	const uint64_t one = bf16 ? 0x0080008000800080 : 0x0080000000800000;
+	const uint64_t over = bf16 ? 0x2480248024802480 : 0x2480000024800000; /* 256 - (127 + 56) = 73 */
 	const uint64_t sign = bf16 ? 0x8000800080008000 : 0x8000000080000000;
 	const uint8_t *at = bytes;
 	uint64_t found = 0, x;
 
 	for (; n_bytes >= sizeof(x); n_bytes -= sizeof(x), at += sizeof(x)) {
 		memcpy(&x, at, sizeof(x));
-		found |= (x & exponent) + one;
+		found |= (x & exponent) + over;
 	}
 	x = 0;
 	memcpy(&x, at, n_bytes);
-	found |= (x & exponent) + one;
+	found |= (x & exponent) + over;
 	return (found & sign) == 0;
 }

@@ -2,7 +2,9 @@
 """RESULTs of every kind: several experts in one, good and failed ones, and lies. Main gives the same tokens, and says what it
 does not believe. Between main and a real worker stands a relay that changes RESULTs."""
 import json
+import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -10,7 +12,9 @@ import threading
 import time
 
 import zmtp
-from cluster_util import HANG_S, PROMPT, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test
+from cluster_util import (HANG_S, PROMPT, TMP, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test,
+                          tool)
+from pack_reader import WIDTH
 
 WELCOME, RUN, RESULT = 11, 32, 33
 TOKENS = 12
@@ -272,6 +276,39 @@ def outputs_that_are_no_numbers_are_run_elsewhere():
     r, err, _ = through(on_result)
     assert r["recovered_runs"] > 10 and r["workers"] == 2, r
     assert "not all finite numbers" in err and "expert" in err and "is lost" not in err, err
+
+
+@test
+def outputs_too_large_to_go_on_with_are_run_elsewhere():
+    """Finite ones, of which the layers behind would make what is no number. The honest worker is not blamed."""
+    def on_result(relay, head, experts):
+        return [result(head, [x.with_rows(x.n_rows(), struct.pack("<f", value) * (len(x.rows) // 4)) for x in experts])]
+
+    for value in 3e38, -1e17:
+        r, err, relay = through(on_result)
+        assert r["recovered_runs"] > 10 and r["workers"] == 2, r
+        blamed = set(re.findall(r"worker 127\.0\.0\.1:(\d+) cannot run", err))
+        assert blamed == {str(relay.port)} and "is lost" not in err, err
+
+
+@test
+def rows_of_mains_own_that_are_no_numbers_blame_no_worker():
+    """A norm's weights before the fourth MoE layer have one that makes its rows infinite."""
+    checkpoint = os.path.join(TMP, "infinite")
+    shutil.copytree("deploy/models/talebook", checkpoint)
+    with open(os.path.join(checkpoint, "model.safetensors"), "r+b") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        norm = json.loads(f.read(n))["model.layers.3.post_attention_layernorm.weight"]
+        f.seek(8 + n + norm["data_offsets"][0])
+        f.write(struct.pack("<f", 3e38)[-WIDTH[norm["dtype"]]:] * 256)
+    tool("od-pack", checkpoint, checkpoint + ".pack")
+    workers = [Daemon("worker", pack_dir=checkpoint + ".pack") for _ in range(2)]
+    p = tool("od-main", "--pack", checkpoint + ".pack", "--workers", hosts_file(workers), "--prompt", PROMPT, "--max-tokens", 4, ok=False)
+    for w in workers:
+        w.kill()
+    assert re.search("the rows for MoE layer 3 are not all finite numbers, before any worker computed with them: .*these, whose outputs "
+                     rf"the step has used so far: worker 127.0.0.1:{workers[0].port}, worker 127.0.0.1:{workers[1].port}$", p.stderr, re.M), p.stderr
+    assert "cannot run" not in p.stderr, p.stderr
 
 
 @test
