@@ -194,12 +194,16 @@ static int add_part(struct code_points *c, utf8proc_option_t options, const char
 	return rc;
 }
 
+/* One in front of the first trailing consonant: no character of Hangul, but utf8proc 2.8 takes it for one and drops it behind a
+ * syllable. Nothing is composed with it, and nothing goes past it. */
+#define HANGUL_T_BASE 0x11a7
+
 /* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end there, too. */
 static bool ends_part(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
 {
 	if (trace != NULL && cp < 0x80 && at + 1 < len && (unsigned char)text[at + 1] < 0x80)
 		return true;
-	return cp >= 0x300 && tok_is_inert(cp);
+	return cp >= 0x300 && (cp == HANGUL_T_BASE || tok_is_inert(cp));
 }
 
 static int add_form(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out,

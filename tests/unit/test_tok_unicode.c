@@ -67,7 +67,7 @@ static void every_kind(void **state)
 			n++;
 		}
 	}
-	assert_int_equal(n, 430);
+	assert_int_equal(n, 580);
 	json_decref(golden);
 }
 

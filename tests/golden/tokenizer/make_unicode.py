@@ -30,6 +30,13 @@ def main():
     some = lambda: rng.choice([lambda: rng.choice("aeuAE 1.,\n가ᄀ각"), lambda: rng.choice(rng.choice(kinds)), lambda: rng.choice(marks),
                                lambda: chr(rng.randint(*rng.choice(NEW)))])()
     texts = ["".join(some() for _ in range(24)) for _ in range(40)] + ["\U00011935\U00011930", "x\u0345\u07fd\u0334", "\u1112\u1161\u11ab"]
+    # Hangul: each pair of leading consonant and vowel, alone and as a syllable, before what is just outside and inside the range of
+    # trailing consonants, with and without a mark.
+    pairs = [(l, v) for l in range(19) for v in range(21)]
+    for behind in "\u11a7", "\u11a8", "\u11c2", "\u11c3", "\u11a7\u0301", "\u0301\u11a7", "\u11a7\u11a8":
+        texts.append("".join(chr(0x1100 + l) + chr(0x1161 + v) + behind for l, v in pairs[::16]))
+        texts.append("".join(chr(0xac00 + (l * 21 + v) * 28) + behind for l, v in pairs[::16]))
+    texts.append("".join(chr(0xac00 + i) + "\u11a7" for i in range(0, 11172, 531)))
     out = []
     for field, parts in PARTS.items():
         for part in parts:
