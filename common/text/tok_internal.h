@@ -282,7 +282,9 @@ struct tok_pres {
 	struct tok_pre *v;
 	size_t n;
 	bool raw; /* the last step, which only writes bytes in the byte alphabet, is left to the BPE */
+	bool slices; /* before all steps long texts are cut as Kimi's published code does (tok_slices.c) */
 };
+OD_MUST_CHECK int tok_slices_cut(struct tok_pieces *pieces);
 OD_MUST_CHECK int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err);
 /* What the last step is, if tok_scan_next does it; the caller then cuts the pieces by it. */
 enum tok_scan_kind tok_pres_scan(const struct tok_pres *p);

@@ -524,7 +524,7 @@ int tok_pres_run(const struct tok_pres *all, struct tok_pieces *pieces, struct o
 	struct tok_pieces next = {0}, swap;
 	struct tok_spans spans = {0};
 	struct tok_buf tmp = {0};
-	int rc = OD_OK;
+	int rc = all->slices ? tok_slices_cut(pieces) : OD_OK;
 
 	next.text.max_bytes = tmp.max_bytes = pieces->text.max_bytes;
 	for (size_t i = 0; i < n && rc == OD_OK; i++) {

@@ -176,5 +176,8 @@ int tok_tiktoken_parse(struct od_tokenizer *t, const char *data, size_t len, con
 	tok_bpe_init(&t->bpe);
 	t->bpe.ignore_merges = true;
 	rc = load_vocab(t, data, len, n, where, err);
-	return rc == OD_OK ? parse_parts(t, n, config, where, err) : rc;
+	if (rc == OD_OK)
+		rc = parse_parts(t, n, config, where, err);
+	t->pres.slices = true;
+	return rc;
 }

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <sodium.h>
 
 #include "common/base/json.h"
+#include "common/base/strbuf.h"
 #include "common/text/tokenizer.h"
 
 #define FOLDER "tests/golden/tokenizer/"
@@ -324,6 +326,44 @@ static void long_texts(void **state)
 	free(text);
 }
 
+/* What Kimi's code cuts before tiktoken sees it (make_ranked.py). */
+static void long_texts_of_kimi(void **state)
+{
+	struct od_tokenizer *t;
+	struct od_err err;
+	json_t *root, *c, *part;
+	size_t i, k;
+
+	(void)state;
+	assert_int_equal(od_json_load(FOLDER "slices.json", 1 << 20, &root, &err), OD_OK);
+	assert_int_equal(od_tokenizer_load(&t, FOLDER "ranked_kimi/tiktoken.model", &err), OD_OK);
+	json_array_foreach(json_object_get(root, "cases"), i, c) {
+		struct od_strbuf text = { 0 };
+		unsigned char sum[crypto_hash_sha256_BYTES];
+		char hex[2 * crypto_hash_sha256_BYTES + 1];
+		int32_t *ids;
+		size_t n;
+
+		json_array_foreach(json_object_get(c, "parts"), k, part)
+			for (json_int_t again = json_integer_value(json_array_get(part, 1)); again > 0; again--)
+				od_strbuf_append(&text, json_string_value(json_array_get(part, 0)),
+						 json_string_length(json_array_get(part, 0)));
+		assert_false(text.failed);
+		assert_int_equal(od_tokenizer_encode(t, text.text, text.len, OD_ENCODE_PARSE_SPECIAL, &ids, &n, &err), OD_OK);
+		crypto_hash_sha256(sum, (const unsigned char *)ids, n * sizeof(*ids));
+		sodium_bin2hex(hex, sizeof(hex), sum, sizeof(sum));
+		if ((json_int_t)n != json_integer_value(json_object_get(c, "n")) ||
+		    strcmp(hex, json_string_value(json_object_get(c, "sha256"))) != 0)
+			fail_msg("case %zu of %zu bytes: %zu ids, expected %lld, or other ones", i, text.len, n,
+				 (long long)json_integer_value(json_object_get(c, "n")));
+		free(ids);
+		od_strbuf_fini(&text);
+	}
+	assert_true(i > 25);
+	od_tokenizer_free(t);
+	json_decref(root);
+}
+
 static int load(void **state)
 {
 	struct od_err err;
@@ -351,6 +391,7 @@ int main(void)
 		cmocka_unit_test(bytes_of_fallback_tokens),
 		cmocka_unit_test(hand_written),
 		cmocka_unit_test(long_texts),
+		cmocka_unit_test(long_texts_of_kimi),
 	};
 
 	return cmocka_run_group_tests_name("tokenizer_golden", tests, load, unload);

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Writes small tokenizer.model and tiktoken.model files (folders ranked_*) and ranked.json: what sentencepiece and tiktoken make
-of many texts with them.
+"""Writes small tokenizer.model and tiktoken.model files (folders ranked_*), ranked.json: what sentencepiece and tiktoken make
+of many texts with them, and slices.json: what tiktoken makes of long texts as Kimi's code cuts them.
 
 Needs sentencepiece, protobuf and tiktoken (0.2.3, 7.36.2 and 0.14.0 made the committed files) beside what make_golden.py needs.
 Special tokens in a text: sentencepiece knows none, so the parts between them are encoded one by one; in front of each part
 stands a space ("legacy"), or only in front of the first."""
 import base64
+import hashlib
 import io
 import json
 import os
 import random
 import re
+import struct
 
 import sentencepiece
 import tiktoken
@@ -115,6 +117,46 @@ class Ranks:
     both = parse
 
 
+SLICE, RUN = 400_000, 25_000  # characters
+
+
+def slices(text):
+    """Where Kimi's code cuts: every SLICE characters, and in those before the character that makes a run longer than RUN."""
+    for begin in range(0, len(text), SLICE):
+        part, run, start = text[begin:begin + SLICE], 0, 0
+        for i, c in enumerate(part):
+            run = run + 1 if i > 0 and c.isspace() == part[i - 1].isspace() else 1
+            if run > RUN:
+                yield part[start:i]
+                start, run = i, 1
+        yield part[start:]
+
+
+LONG = [  # parts, how often each
+    [["abcdefg", 4000]], [["a", 25000]], [["a", 25001]], [["b", 1], ["a", 24999]], [["b", 1], ["a", 25003]], [["b", 1], ["a", 60001]],
+    [[" ", 25001]], [["\n", 1], [" ", 60001]], [["x ", 20000]], [["a", 19999], [" ", 1], ["a", 19999]], [["\n", 25001], ["x", 25001]],
+    [["\xa0", 12999], [" ", 13003]], [["\x1c", 12999], [" ", 13003]], [["\u3000", 12999], [" ", 13003]], [["\x85", 12999], [" ", 13003]],
+    [["\u200b", 12999], ["a", 13003]], [["\ufeff", 12999], ["a", 13003]], [["\u180e", 12999], ["a", 13003]], [["1", 25001]],
+    [["森", 24999], ["a", 13003]], [["🐺", 24999], ["é", 7], ["a", 25003]], [["wolf 12 ", 50001]], [["wolf 12 ", 49999], ["abcd aaaa", 9]],
+    [["wolf 12 ", 49999], ["abcde", 1], ["a", 25003]], [["wolf森 the\n", 45000]], [["The wolf ran. ", 57200]],
+    [["<|im_end|>", 3000]], [["b", 1], ["a", 24999], ["<|im_end|>", 1], ["a", 24999]], [["<|im_end|>", 1], ["b", 1], ["a", 25003]],
+    [["a", 30000], ["[EOS]", 2], ["\n", 1], [" ", 30003]], [["The wolf ran. ", 28571], ["abcdef", 1], ["<|im_end|>", 1], ["abc", 10000]],
+    [["The wolf ran. ", 20000], ["<|im_end|>", 1], ["wolf the ", 50001]],
+]
+
+
+def long_cases(t):
+    names = "(" + "|".join(re.escape(s) for s in sorted(t.t.special_tokens_set, key=len, reverse=True)) + ")"
+    out = []
+    for parts in LONG:
+        text = "".join(p * n for p, n in parts)
+        ids = [i for part in re.split(names, text) for s in slices(part) for i in t.parse(s)]
+        whole = t.parse(text)
+        out.append(dict(parts=parts, n=len(ids), sha256=hashlib.sha256(struct.pack("<%di" % len(ids), *ids)).hexdigest()))
+        print(len(text), len(ids), "cut" if ids != whole else "as the whole")
+    return out
+
+
 def ranks(rng):
     """Tokens as a trainer finds them, and random ones that no merging of pairs would: whole words count, ties are possible."""
     out = {bytes([b]): b for b in rng.sample(range(256), 256)}
@@ -164,7 +206,10 @@ def main():
     letters = sorted(set("".join(TEXTS + MORE + [CORPUS])))
     texts = TEXTS + MORE + ["".join(rng.choice(letters) for _ in range(rng.randrange(40))) for _ in range(40)]
     golden = []
-    for name, t in build(rng).items():
+    built = build(rng)
+    with open(os.path.join(HERE, "slices.json"), "w") as f:
+        f.write('{"cases": [\n%s\n]}\n' % ",\n".join(json.dumps(c) for c in long_cases(built["ranked_kimi"])))
+    for name, t in built.items():
         os.makedirs(os.path.join(HERE, name), exist_ok=True)
         for file, data in t.files.items():
             with open(os.path.join(HERE, name, file), "wb") as f:
