@@ -113,17 +113,48 @@ bool tok_controls_in_normalized(const struct od_controls *c)
 
 /* ---- words ---- */
 
-/* A control token of ids from `from` on whose text stands in the word; NULL: none. The unknown token may stand for other text. */
-static const struct tok_entry *unwanted(const struct od_controls *c, const struct tok_ids *ids, size_t from, const char *word,
-					size_t len)
+/* Whether some character of the unknown token's text is itself unknown: then no merge makes the token, it stands for a character. */
+static int is_unspelled(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *text, size_t len, bool *yes,
+			struct od_err *err)
 {
-	for (size_t i = from; i < ids->n; i++) {
-		const struct tok_entry *e = &c->t->vocab.entry[ids->v[i]];
+	struct tok_ids ids = {0};
+	int32_t cp;
+	int rc = OD_OK;
 
-		if (od_controls_has(c, ids->v[i]) && memmem(word, len, text_of(c->t, ids->v[i]), e->len) != NULL)
-			return e;
+	*yes = false;
+	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
+		n = tok_char(text + at, len - at, &cp);
+		rc = tok_model_word(t, scratch, text + at, n, &ids, err);
 	}
-	return NULL;
+	for (size_t i = 0; i < ids.n; i++)
+		*yes = *yes || ids.v[i] == t->bpe.unk;
+	free(ids.v);
+	return rc;
+}
+
+/* *out: a control token among ids from `from` on whose text stands in the word; NULL: none. */
+static int find_unwanted(const struct od_controls *c, struct tok_bpe_scratch *scratch, const struct tok_ids *ids, size_t from,
+			 const char *word, size_t len, const struct tok_entry **out, struct od_err *err)
+{
+	int32_t seen = -1; /* only the unknown token may come again and again without being unwanted */
+	int rc = OD_OK;
+
+	*out = NULL;
+	for (size_t i = from; i < ids->n && rc == OD_OK && *out == NULL; i++) {
+		const struct tok_entry *e = &c->t->vocab.entry[ids->v[i]];
+		bool unspelled = false;
+
+		if (ids->v[i] == seen || !od_controls_has(c, ids->v[i]))
+			continue;
+		seen = ids->v[i];
+		if (memmem(word, len, text_of(c->t, ids->v[i]), e->len) == NULL)
+			continue;
+		if (ids->v[i] == c->t->bpe.unk)
+			rc = is_unspelled(c->t, scratch, text_of(c->t, ids->v[i]), e->len, &unspelled, err);
+		if (rc == OD_OK && !unspelled)
+			*out = e;
+	}
+	return rc;
 }
 
 /* The parts have that token's text no more, so the calls are nested only as deep as there are such tokens. */
@@ -132,12 +163,14 @@ int tok_controls_word(const struct od_controls *c, struct tok_bpe_scratch *scrat
 {
 	const size_t from = ids->n;
 	int rc = tok_model_word(c->t, scratch, word, len, ids, err);
-	const struct tok_entry *e = rc == OD_OK ? unwanted(c, ids, from, word, len) : NULL;
+	const struct tok_entry *e = NULL;
 	const char *text, *hit;
 	size_t begin = 0, end;
 	int32_t cp;
 
-	if (e == NULL)
+	if (rc == OD_OK)
+		rc = find_unwanted(c, scratch, ids, from, word, len, &e, err);
+	if (rc != OD_OK || e == NULL)
 		return rc;
 	text = c->t->vocab.bytes.data + e->at;
 	if (tok_char(text, e->len, &cp) == e->len) /* one character: it cannot be written in another way */
