@@ -132,6 +132,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
 	welcome->spool = od_pack_is_spool(w->pack);
+	welcome->sealed = welcome->spool && w->opt.spool == NULL;
 	welcome->cache_bytes = w->opt.cache_mib << 20;
 	return OD_OK;
 }

@@ -137,6 +137,24 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 	return rc;
 }
 
+/* Main pings a session that has ended here meanwhile: main was suspended, or cut off. So it need not wait for our silence. */
+static void say_ended(struct od_daemon *d, const struct od_msg *m)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Bye body = OD__BYE__INIT;
+
+	od_log(OD_LOG_DEBUG, "dropped %s of a session that has ended", od_body_name(m->header->body_case));
+	if (m->header->body_case != OD__HEADER__BODY_PING)
+		return;
+	body.reason = (char *)"that session has ended";
+	header.session = d->ended;
+	header.epoch = atomic_load(&d->epoch);
+	header.body_case = OD__HEADER__BODY_BYE;
+	header.bye = &body;
+	if (od_uv_socket_send(d->control, &m->route, &header, NULL, 0) != OD_OK)
+		od_log(OD_LOG_DEBUG, "main had ended before it was told");
+}
+
 static int send_bye(struct od_daemon *d)
 {
 	Od__Header header = OD__HEADER__INIT;
@@ -321,7 +339,7 @@ static void on_message(void *arg, struct od_msg *m)
 	else if (od_check_version(m->header, &err) != OD_OK)
 		drop(m, err.msg);
 	else if (m->header->session != 0 && m->header->session == d->ended)
-		od_log(OD_LOG_DEBUG, "dropped %s of a session that has ended", od_body_name(m->header->body_case));
+		say_ended(d, m);
 	else if (session == 0 || m->header->session != session)
 		drop(m, "its session is not the current one");
 	else if (!od_route_equal(&m->route, &d->route))

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <zmq.h>
 
-#define FAILURES (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+#define EVENTS (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | \
+		ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED)
 
 void *od_handshake_watch(void *zmq_context, void *socket)
 {
@@ -17,7 +18,7 @@ void *od_handshake_watch(void *zmq_context, void *socket)
 	void *watch;
 
 	snprintf(url, sizeof(url), "inproc://od-handshake-%u", atomic_fetch_add(&number, 1));
-	if (zmq_socket_monitor(socket, url, FAILURES) != 0)
+	if (zmq_socket_monitor(socket, url, EVENTS) != 0)
 		return NULL;
 	watch = zmq_socket(zmq_context, ZMQ_PAIR);
 	if (watch == NULL) {
@@ -43,6 +44,8 @@ void od_handshake_end(void *watch, void *socket)
 static enum od_handshake kind_of(uint16_t event, uint32_t value)
 {
 	switch (event) {
+	case ZMQ_EVENT_CLOSED: return OD_HANDSHAKE_UNREACHED; /* of an attempt to connect */
+	case ZMQ_EVENT_DISCONNECTED: return OD_HANDSHAKE_ENDED; /* after a failed handshake, too */
 	case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return OD_HANDSHAKE_REFUSED;
 	case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* an error of the socket; if time ran out, that of the last look or wait */
 		return value == EAGAIN || value == EINTR ? OD_HANDSHAKE_SILENT : OD_HANDSHAKE_BROKEN;
@@ -68,7 +71,7 @@ enum od_handshake od_handshake_why(void *watch)
 		memcpy(&event, head, sizeof(event));
 		memcpy(&value, head + sizeof(event), sizeof(value));
 		kind = kind_of(event, value);
-		if (kind != OD_HANDSHAKE_OPEN)
+		if (kind > OD_HANDSHAKE_ENDED || kind > found)
 			found = kind;
 	}
 	return found;

@@ -14,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* for all hosts, at the start */
+#define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* at the start, for hosts that are missing */
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 #define DETAIL_TOKENS (1u << 20) /* of all sequences together: 24 bytes each */

@@ -14,7 +14,7 @@
 
 struct odm_cluster;
 
-/* Connects and waits until every host has joined. */
+/* Connects and waits for the hosts (odm_members_wait). */
 OD_MUST_CHECK int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err);
 void odm_cluster_close(struct odm_cluster *c); /* NULL ok */
 
@@ -22,7 +22,7 @@ struct odm_members *odm_cluster_members(struct odm_cluster *c);
 struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
 void *odm_cluster_zmq(struct odm_cluster *c);
 int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
-uint64_t odm_cluster_connect_by(const struct odm_cluster *c); /* deadline for all hosts to join at the start */
+uint64_t odm_cluster_connect_by(const struct odm_cluster *c); /* at the start: then it goes on without those that have not joined */
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
 /* The groups of a view's workers. cost is not set: it belongs to the thread that owns the view. */
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);

@@ -639,6 +639,11 @@ static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 	}
 }
 
+static int ready(struct odm_expert_service *base, struct od_err *why)
+{
+	return odm_members_ready(odm_cluster_members(((struct service *)base)->cluster), why);
+}
+
 static int failed(struct odm_expert_service *base, struct od_err *why)
 {
 	struct service *s = (struct service *)base;
@@ -802,6 +807,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.draft = find_draft,
 		.close_sequence = close_sequence,
 		.nodes = nodes,
+		.ready = ready,
 		.failed = failed,
 		.count_open = count_open,
 		.free = free_service,

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define ATTACH_WAIT_NS (3 * OD_NS_PER_S) /* at the start, for data ports; longer than odm_link_attach waits */
+
 int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o, struct od_err *err)
 {
 	const struct odm_cluster_opts *co = odm_cluster_opts(c);
@@ -269,21 +271,28 @@ bool odm_links_refresh(struct odm_links *l)
 int odm_links_open(struct odm_links *l, struct od_err *err)
 {
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
-	bool all = odm_links_refresh(l);
+	const uint64_t by = odm_cluster_connect_by(l->cluster), attach_by = od_now_ns() + ATTACH_WAIT_NS;
+	struct odm_members *ms = odm_cluster_members(l->cluster);
 	char why[600];
 
 	for (;;) {
-		odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
-		if (why[0] == '\0' && l->n_joining == 0)
-			return OD_OK;
+		const uint64_t now = od_now_ns();
+
+		odm_links_refresh(l);
+		odm_members_explain(ms, why, sizeof(why));
+		if ((why[0] == '\0' || now > by) && (l->n_joining == 0 || (now > by && now > attach_by)))
+			break;
 		if (atomic_load(o->cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
-		if (!all || od_now_ns() > odm_cluster_connect_by(l->cluster))
-			return od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s",
-				       why[0] != '\0' ? why : "the daemons: no time was left to attach to their data ports");
 		wait_a_little(l);
-		all = odm_links_refresh(l);
 	}
+	if (l->view.n_workers == 0)
+		return od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s",
+			       why[0] != '\0' ? why : "the workers: none has answered on its data port; check that the ports are open");
+	if (odm_members_ready(ms, err) != OD_OK)
+		return err->code;
+	odm_members_started(ms);
+	return OD_OK;
 }
 
 int odm_links_wait(struct odm_links *l, struct od_err *err)

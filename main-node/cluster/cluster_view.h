@@ -31,8 +31,8 @@ bool odm_links_refresh(struct odm_links *l);
 /* Fills items [OD_MAX_HOSTS + 2] with what to poll while idle: membership changes, and answers of attaching members. Returns
  * their number. */
 size_t odm_links_items(const struct odm_links *l, zmq_pollitem_t *items);
-/* At the start: waits until all hosts have joined and answered on their data ports. OD_ERR_UNREACHABLE names the missing ones
- * at the deadline, or at once a member whose data port does not answer. A member that sends BYE may return in time. */
+/* At the start: waits until all hosts have joined and answered on their data ports; after the deadline, until those that are connected
+ * have. OD_ERR_UNREACHABLE if they cannot run every expert; it names the missing ones. A member that sends BYE may return in time. */
 OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
 /* True: the incarnation that the link is attached to is still a member. */
 bool odm_links_alive(struct odm_links *l, uint32_t worker);

@@ -18,9 +18,7 @@
 #define PING_EVERY_TICKS 5 /* OD_PING_EVERY_NS */
 #define HELLO_TIMEOUT_NS (2 * OD_NS_PER_S)
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
-#define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
-#define LOOK_UP_AGAIN_NS (5 * OD_NS_PER_S) /* the name of a host that is not connected */
 #define EXILE_S 5 /* of one that was distrusted; doubled each time in a row, for each may cost a step 3 s */
 #define MAX_STRIKES 6
 
@@ -54,7 +52,7 @@ static void publish(struct member *m, const char *why)
 		return; /* the counter is full: the engine will wake anyway */
 }
 
-static void set_refused(struct member *m, int code)
+void odm_member_set_refused(struct member *m, int code)
 {
 	pthread_mutex_lock(&m->ms->lock);
 	m->refused_code = code; /* after the reason: whoever waits looks at the reason when this is set */
@@ -62,7 +60,7 @@ static void set_refused(struct member *m, int code)
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
-static void set_why(struct member *m, const char *why)
+void odm_member_set_why(struct member *m, const char *why)
 {
 	pthread_mutex_lock(&m->ms->lock);
 	snprintf(m->why, sizeof(m->why), "%s", why);
@@ -77,10 +75,9 @@ static void end_watch(struct member *m)
 }
 
 /* Back to no socket: ZeroMQ sockets are recreated after a death, so that nothing queued reaches a successor. */
-static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
+void odm_member_drop(struct member *m, uint64_t retry_after_ns, const char *why)
 {
-	bool was_ready = m->state == M_READY;
-	char name[300];
+	const bool was_ready = m->state == M_READY, was_used = m->pub.session != 0;
 
 	end_watch(m);
 	od_uv_socket_close(m->socket);
@@ -90,10 +87,10 @@ static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 	m->last_session = m->session != 0 ? m->session : m->last_session;
 	m->session = 0;
 	if (was_ready) {
-		od_log(OD_LOG_WARN, "%s is lost: %s", odm_member_name(m, name, sizeof(name)), why);
 		publish(m, why);
+		odm_member_tell_lost(m, was_used, why);
 	} else {
-		set_why(m, why);
+		odm_member_set_why(m, why);
 	}
 }
 
@@ -124,6 +121,7 @@ static void send_hello(struct member *m)
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
 		m->state = M_GREETED;
 		m->since_ns = od_now_ns();
+		(void)od_handshake_why(m->handshake); /* what failed before does not count */
 	}
 }
 
@@ -196,9 +194,7 @@ static void refuse_welcome(struct member *m, int code, const char *why)
 	if (!m->told)
 		od_log(OD_LOG_WARN, "%s cannot be used: %s", odm_member_name(m, name, sizeof(name)), why);
 	m->told = true;
-	drop(m, RETRY_REFUSED_NS, why);
-	if (code == OD_ERR_MISMATCH)
-		set_refused(m, code);
+	odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, code == OD_ERR_MISMATCH ? code : OD_OK, why);
 }
 
 static void on_welcome(struct member *m, const Od__Header *h)
@@ -219,25 +215,27 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	if (w->pid != m->pid || strcmp(host_name, m->host_name) != 0) { /* another process: it has done nothing wrong yet */
 		m->strikes = 0;
 		m->exile_ns = 0;
+		m->on_trial = false;
 	}
 	m->pid = w->pid;
 	memcpy(m->host_name, host_name, sizeof(host_name));
 	m->session = w->session;
 	m->state = M_READY;
-	end_watch(m);
+	odm_member_attempt_succeeded(m);
 	m->told = m->told_left_out = false;
 	m->ping = 0;
-	set_refused(m, 0);
+	odm_member_set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
 	m->asked = m->answered = 0;
-	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->address);
+	snprintf(m->pub.host, sizeof(m->pub.host), "%s", odm_member_address(m));
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
 	m->pub.first_layer = w->first_layer;
 	m->pub.end_layer = w->end_layer != 0 ? w->end_layer : m->ms->o.cluster->config->n_layers;
 	od_peer_text(w->precision, m->precision, sizeof(m->precision));
 	m->pub.spool = w->spool;
+	m->pub.sealed = w->sealed;
 	m->pub.cache = w->cache_bytes > 0;
 	m->pub.n_damaged = 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
@@ -262,8 +260,7 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	if (!busy && !m->told)
 		od_log(OD_LOG_WARN, "%s %s", odm_member_name(m, name, sizeof(name)), why);
 	m->told = m->told || !busy;
-	drop(m, busy ? RETRY_BUSY_NS : RETRY_REFUSED_NS, why);
-	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
+	odm_member_attempt_failed(m, true, busy ? RETRY_BUSY_NS : ODM_RETRY_REFUSED_NS, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH, why);
 }
 
 /* The first PONG of a session is the baseline: main has not used the member yet. */
@@ -302,6 +299,16 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	}
 }
 
+/* With a reason it has only ended the session: for one, main was suspended. A new one begins at once. */
+static void on_bye(struct member *m, const Od__Bye *bye)
+{
+	char why[150], reason[120];
+	const bool only = bye->reason[0] != '\0';
+
+	snprintf(why, sizeof(why), "it sent BYE%s%s%s", only ? " (" : "", od_peer_text(bye->reason, reason, sizeof(reason)), only ? ")" : "");
+	odm_member_drop(m, only ? 0 : RETRY_LOST_NS, why);
+}
+
 static void on_message(void *arg, struct od_msg *msg)
 {
 	struct member *m = arg;
@@ -316,8 +323,7 @@ static void on_message(void *arg, struct od_msg *msg)
 		char why[400];
 
 		snprintf(why, sizeof(why), "refused: %s", err.msg);
-		drop(m, RETRY_REFUSED_NS, why);
-		set_refused(m, OD_ERR_MISMATCH);
+		odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, OD_ERR_MISMATCH, why);
 		return;
 	}
 	if (h->body_case == OD__HEADER__BODY_WELCOME) {
@@ -332,7 +338,7 @@ static void on_message(void *arg, struct od_msg *msg)
 		on_pong(m, h->pong);
 		break;
 	case OD__HEADER__BODY_BYE:
-		drop(m, RETRY_LOST_NS, "it sent BYE");
+		on_bye(m, h->bye);
 		break;
 	case OD__HEADER__BODY_PREDICT:
 		if (m->host.role == OD_NODE_SHADOW)
@@ -388,95 +394,26 @@ static void on_garbage(void *arg, const struct od_route *route, const struct od_
 	od_log_limited(OD_LOG_WARN, "%s:%u sent a malformed message: %s", m->host.host, m->host.port, why->msg);
 }
 
-/* What connects to the old address starts again. */
-static void set_address(struct member *m, const char *address)
-{
-	if (strcmp(m->address, address) == 0)
-		return;
-	if (m->state != M_CLOSED) {
-		drop(m, 0, "its name has another address now");
-		m->told = false;
-	}
-	snprintf(m->address, sizeof(m->address), "%s", address);
-}
-
-static void look_up(struct member *m)
-{
-	m->looked_up_ns = od_now_ns();
-	m->lookup = odm_name_lookup_begin(m->host.host);
-	if (m->lookup == NULL)
-		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-}
-
-static void take_address(struct member *m)
-{
-	char address[ODM_ADDRESS_CHARS], why[160];
-	const char *failed;
-
-	if (m->lookup == NULL || !odm_name_lookup_done(m->lookup, address, &failed))
-		return;
-	odm_name_lookup_end(m->lookup);
-	m->lookup = NULL;
-	if (m->state == M_READY)
-		return; /* it has come back in the meantime */
-	if (failed == NULL) {
-		set_address(m, address);
-	} else if (m->address[0] == '\0') { /* else: without its name server, too, a host is mostly where it was */
-		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-		snprintf(why, sizeof(why), "cannot resolve its name (%s)", failed);
-		set_why(m, why);
-	}
-}
-
-/* A host that is away may come back with another address. */
-static void look_up_again(struct member *m, uint64_t now)
-{
-	if (m->address[0] != '\0' && strcmp(m->address, m->host.host) != 0 && m->lookup == NULL && !m->retired &&
-	    now - m->looked_up_ns > LOOK_UP_AGAIN_NS)
-		look_up(m);
-}
-
-/* Two names of one address: the second would be refused for ever, for it is us that the daemon serves. */
-static bool is_twin(struct member *m)
-{
-	const struct odm_members *ms = m->ms;
-	char name[300], other[300], why[256];
-
-	for (uint32_t i = 0; i < ms->n; i++) {
-		const struct member *o = ms->member[i];
-
-		if (o == m || o->state == M_CLOSED || o->host.port != m->host.port || strcmp(o->address, m->address) != 0)
-			continue;
-		snprintf(why, sizeof(why), "it is the same daemon as %s: both have address %s",
-			 odm_member_name(o, other, sizeof(other)), m->address);
-		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-		if (!m->told)
-			od_log(OD_LOG_WARN, "%s is not used: %s", odm_member_name(m, name, sizeof(name)), why);
-		m->told = true;
-		set_why(m, why);
-		set_refused(m, OD_ERR_MISMATCH);
-		return true;
-	}
-	return false;
-}
-
 static void open_socket(struct member *m)
 {
 	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
 	struct odm_members *ms = m->ms;
 	const struct od_curve curve = { .own = ms->o.cluster->own_keys, .server = m->host.key };
+	char name[300], why[256];
 	struct od_err err;
 	void *socket;
 	int rc;
 
-	if (m->address[0] == '\0') {
-		if (m->lookup == NULL)
-			look_up(m);
+	if (m->addresses.n == 0)
+		return; /* its name is being resolved */
+	if (odm_member_is_twin(m, why, sizeof(why))) {
+		if (!m->told)
+			od_log(OD_LOG_WARN, "%s is not used: %s", odm_member_name(m, name, sizeof(name)), why);
+		m->told = true;
+		odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, OD_ERR_MISMATCH, why);
 		return;
 	}
-	if (is_twin(m))
-		return;
-	rc = od_connect_watched(ms->o.zmq_context, m->address, m->host.port, m->host.has_key ? &curve : NULL, &socket,
+	rc = od_connect_watched(ms->o.zmq_context, odm_member_address(m), m->host.port, m->host.has_key ? &curve : NULL, &socket,
 				&m->handshake, &err);
 	if (rc == OD_OK) {
 		m->watched = socket;
@@ -487,8 +424,7 @@ static void open_socket(struct member *m)
 		}
 	}
 	if (rc != OD_OK) {
-		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-		set_why(m, err.msg);
+		odm_member_attempt_failed(m, false, ODM_RETRY_REFUSED_NS, OD_OK, err.msg);
 		return;
 	}
 	m->state = M_CONNECTING;
@@ -508,7 +444,13 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	if (distrusted) {
 		m->exile_ns = now + ((uint64_t)EXILE_S << m->strikes) * OD_NS_PER_S;
 		m->strikes += m->strikes < MAX_STRIKES;
-		drop(m, RETRY_LOST_NS, why);
+		m->on_trial = true;
+		odm_member_drop(m, RETRY_LOST_NS, why);
+		return;
+	}
+	/* A process that ends closes its connections at once. If it was only the connection, the next HELLO begins a new session. */
+	if (od_handshake_why(m->handshake) != OD_HANDSHAKE_OPEN) {
+		odm_member_drop(m, 0, "its connection has ended");
 		return;
 	}
 	if (m->exile_ns != 0 && now >= m->exile_ns) {
@@ -523,34 +465,35 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 		send_ping(m);
 		break;
 	case OD_SILENT:
-		drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
+		odm_member_drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
 		break;
 	case OD_STUCK:
-		drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s");
+		odm_member_drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s");
 		break;
 	}
 }
 
 /* Keys that do not match need an operator, here or there. */
-static void check_handshake(struct member *m)
+static void check_handshake(struct member *m, enum od_handshake how)
 {
-	const enum od_handshake how = od_handshake_why(m->handshake);
 	const bool keys = m->host.has_key, final = how == OD_HANDSHAKE_REFUSED || how == OD_HANDSHAKE_UNLIKE;
 	char name[300], key[OD_KEY_CHARS + 1], why[256];
 
 	switch (how) {
 	case OD_HANDSHAKE_OPEN:
+	case OD_HANDSHAKE_UNREACHED:
+	case OD_HANDSHAKE_ENDED:
 		return;
 	case OD_HANDSHAKE_REFUSED:
 		snprintf(why, sizeof(why), "it refuses this node's key %s: add it to the peers file there, and restart it or kill -HUP",
 			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
 		break;
 	case OD_HANDSHAKE_SILENT:
-		set_why(m, "it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
+		odm_member_set_why(m, "it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
 		return;
 	case OD_HANDSHAKE_BROKEN:
 		if (!keys) {
-			set_why(m, "it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");
+			odm_member_set_why(m, "it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");
 			return;
 		}
 		snprintf(why, sizeof(why), "it ended the handshake; check that its key is %s, as the hosts file or the peers file says",
@@ -565,18 +508,26 @@ static void check_handshake(struct member *m)
 		od_log(OD_LOG_WARN, "%s cannot be used: %s", odm_member_name(m, name, sizeof(name)), why);
 	m->told = true;
 	if (!final) { /* it may have been killed, or been slow: ZeroMQ tries again */
-		set_why(m, why);
+		odm_member_set_why(m, why);
 		return;
 	}
-	drop(m, RETRY_REFUSED_NS, why);
-	set_refused(m, OD_ERR_MISMATCH);
+	odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, OD_ERR_MISMATCH, why);
 }
 
 static void check_connecting(struct member *m, uint64_t now)
 {
-	check_handshake(m);
-	if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
-		set_why(m, "cannot connect; check that it runs there, and its address and port");
+	static const char unreached[] = "cannot connect; check that it runs there, and its address and port";
+	const enum od_handshake how = od_handshake_why(m->handshake);
+	const bool failed = how > OD_HANDSHAKE_ENDED;
+
+	if (failed)
+		check_handshake(m, how);
+	if (m->state != M_CONNECTING)
+		return;
+	if (odm_member_tries_another(m, now) || (m->addresses.n > 1 && (failed || how == OD_HANDSHAKE_UNREACHED))) {
+		odm_member_attempt_failed(m, failed, RETRY_BUSY_NS, OD_OK, failed ? m->why : unreached);
+	} else if (now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
+		odm_member_set_why(m, unreached);
 		m->told = true;
 	}
 }
@@ -594,16 +545,14 @@ static void check_process(struct member *m)
 	pthread_mutex_unlock(&m->ms->lock);
 	if (m->state != M_READY && m->last_session != 0)
 		od_log(OD_LOG_WARN, "%s does not come back: %s", odm_member_name(m, name, sizeof(name)), why);
-	drop(m, 0, why);
-	set_refused(m, OD_ERR_UNREACHABLE);
+	odm_member_drop(m, 0, why);
+	odm_member_set_refused(m, OD_ERR_UNREACHABLE);
 }
 
 static void tick_member(struct member *m, uint64_t now, bool ping)
 {
 	check_process(m);
-	take_address(m);
-	if (m->state != M_READY)
-		look_up_again(m, now);
+	odm_member_follow_name(m, now);
 	switch (m->state) {
 	case M_CLOSED:
 		if (now >= m->retry_ns && !m->retired && !m->gone)
@@ -615,8 +564,10 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 			check_connecting(m, now);
 		break;
 	case M_GREETED:
-		if (now - m->since_ns > HELLO_TIMEOUT_NS)
-			drop(m, RETRY_LOST_NS, "connected, but no answer to HELLO; check that it is an od-moe daemon");
+		if (od_handshake_why(m->handshake) != OD_HANDSHAKE_OPEN)
+			odm_member_attempt_failed(m, true, RETRY_LOST_NS, OD_OK, "it ended the connection before it answered HELLO");
+		else if (now - m->since_ns > HELLO_TIMEOUT_NS)
+			odm_member_attempt_failed(m, true, RETRY_LOST_NS, OD_OK, "connected, but no answer to HELLO; check that it is an od-moe daemon");
 		break;
 	case M_READY:
 		check_ready(m, now, ping);
@@ -627,13 +578,15 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 static void on_tick(uv_timer_t *timer)
 {
 	struct odm_members *ms = timer->data;
-	uint64_t now = od_now_ns();
-	bool ping = ms->tick++ % PING_EVERY_TICKS == 0;
+	const uint64_t now = od_now_ns(), away_ns = now - ms->ticked_ns;
+	const bool ping = ms->tick++ % PING_EVERY_TICKS == 0 || away_ns > OD_PING_EVERY_NS; /* main was stopped: are its sessions still alive? */
 
+	ms->ticked_ns = now;
 	if (ping)
 		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
 		tick_member(ms->member[i], now, ping);
+	odm_members_tell(ms, now);
 	odm_members_watch_shadows(ms);
 }
 
@@ -699,6 +652,7 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	m->ms = ms;
 	m->host = *host;
 	m->id = id;
+	m->added_ns = od_now_ns();
 	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
 	set_key(m, host);
 	pthread_mutex_lock(&ms->lock);
@@ -738,7 +692,7 @@ static void retire(struct member *m)
 {
 	if (m->state != M_CLOSED) {
 		say_bye(m, "no longer in main's hosts file");
-		drop(m, 0, "it is no longer in the hosts file");
+		odm_member_drop(m, 0, "it is no longer in the hosts file");
 	}
 	pthread_mutex_lock(&m->ms->lock);
 	m->retired = true;
@@ -778,7 +732,7 @@ static void follow_keys(struct odm_members *ms, const struct od_hosts *hosts)
 			continue;
 		if (m->state != M_CLOSED) {
 			say_bye(m, "main expects another key");
-			drop(m, 0, "its key in the hosts file has changed");
+			odm_member_drop(m, 0, "its key in the hosts file has changed");
 		}
 		m->retry_ns = 0;
 		m->told = false;
@@ -823,15 +777,17 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
+	ms->ticked_ns = od_now_ns();
 	randombytes_buf(&ms->main_id, sizeof(ms->main_id));
 	ms->cached_bytes = (size_t)cfg->n_moe * cfg->n_experts;
 	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
+	ms->held = malloc(ms->holds_bytes);
 	pthread_mutex_init(&ms->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&ms->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	rc = odm_members_follow(ms, opts->cluster->hosts, err);
+	rc = ms->held != NULL ? odm_members_follow(ms, opts->cluster->hosts, err) : od_fail(err, OD_ERR_NOMEM, "members");
 	if (rc != OD_OK) {
 		odm_members_free(ms);
 		return rc;
@@ -865,6 +821,7 @@ void odm_members_free(struct odm_members *ms)
 		free_member(ms->member[i]);
 	pthread_cond_destroy(&ms->changed);
 	pthread_mutex_destroy(&ms->lock);
+	free(ms->held);
 	free(ms);
 }
 

@@ -32,6 +32,7 @@ struct odm_member {
 	uint32_t first_layer, end_layer; /* of a shadow: the layers that it holds */
 	uint64_t others; /* of the first of several shadows in a view: says which incarnations of the others; else 0 */
 	bool spool;	/* the worker may lack experts (odm_members_cost) */
+	bool sealed;	/* and it never gets those that it lacks */
 	bool cache;	/* the worker caches experts (odm_members_cost) */
 	uint32_t n_damaged; /* experts of its pack that it could not load in this session (odm_members_cost) */
 };
@@ -112,9 +113,15 @@ void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, 
  * odm_members_explain reports it as lost at once, even before the loop thread has dropped it. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
 
-/* Any thread: waits until all hosts of the hosts file are connected. OD_ERR_UNREACHABLE or the code of a refusal; err names
- * each missing host and the reason. */
+/* Any thread: waits until all hosts of the hosts file are connected, or until the time is over and those that are can run every expert.
+ * At once, with its code, if a host refuses for a reason that needs an operator: a mistake in the cluster should not look like a host
+ * that is down. Else OD_ERR_UNREACHABLE. err names each missing host and the reason. */
 OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);
+/* Engine thread: the start has ended. Returns when the log says which hosts are missing; from now on it says, too, who comes. */
+void odm_members_started(struct odm_members *ms);
+/* Any thread: OD_OK, or why a step would have to wait for a worker: there is none, or one that is missing has experts that no other has or
+ * gets. OD_ERR_UNREACHABLE. */
+OD_MUST_CHECK int odm_members_ready(struct odm_members *ms, struct od_err *err);
 /* Any thread: a worker of the hosts file is not connected, and may still come. */
 bool odm_members_awaited(struct odm_members *ms);
 /* Any thread: each worker was a process of main's that has ended, and is not started again. */

@@ -1,4 +1,5 @@
-/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread) and members_shadow.c.
+/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread), and members_address.c,
+ * members_news.c and members_shadow.c (loop thread).
  *
  * Thread: the loop thread, except the fields under the lock. */
 #ifndef ODM_MEMBERS_INTERNAL_H
@@ -11,6 +12,8 @@
 
 struct od_uv_socket;
 
+#define ODM_RETRY_REFUSED_NS (5 * OD_NS_PER_S)
+#define ODM_NO_CONNECTION "no connection; check that it runs, and its address and port"
 #define MAX_DAMAGED 256 /* experts of a worker's pack; with more it is asked again */
 
 enum member_state {
@@ -26,10 +29,13 @@ struct member {
 	uint32_t id;
 	enum member_state state;
 	struct od_uv_socket *socket;
-	void *watched, *handshake; /* the ZeroMQ socket that is not ready yet, and its watch; NULL: none */
+	void *watched, *handshake; /* the ZeroMQ socket, and its watch; NULL: none */
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns, looked_up_ns;
-	char address[ODM_ADDRESS_CHARS]; /* numeric, once resolved; looked up again while it is not connected */
+	struct odm_addresses addresses; /* once resolved; looked up again while it is not connected */
+	uint32_t at;	       /* the one that is used or tried */
+	uint32_t n_failed;     /* of several, that were tried in this round and did not work */
+	bool said_more;	       /* one of this round was reached: `why` is what is wrong there */
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
@@ -37,6 +43,10 @@ struct member {
 	char host_name[64];
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
+	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* in the log, and not that it has come since */
+	bool seen;     /* it has been used */
+	bool on_trial; /* it was distrusted: it is back when it has attached */
+	uint64_t added_ns;
 	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;
@@ -60,13 +70,16 @@ struct odm_members {
 	uv_loop_t *loop;
 	uv_timer_t timer;
 	unsigned tick;
+	uint64_t ticked_ns;
 	uint64_t main_id; /* random, for HELLO: a daemon with two addresses knows main again */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	_Atomic uint64_t epoch; /* changes under the lock */
 	uint64_t left[OD_N_COUNTERS]; /* counted by members that were replaced */
+	bool starts, started; /* the start is to end; it has ended: missing hosts were named */
 	bool asked; /* odm_members_ask was called, odm_members_counters not yet */
 	size_t holds_bytes, cached_bytes; /* per member */
+	uint8_t *held; /* [holds_bytes]: scratch, under the lock */
 	bool had_shadow;      /* the shadows have made up the model */
 	char gap[200];	      /* why they no longer do, as it was logged; "": they do */
 	bool told_precisions; /* it was logged that the shadows' precisions differ */
@@ -77,6 +90,36 @@ struct odm_members {
 };
 
 const char *odm_member_name(const struct member *m, char *buf, size_t size); /* "worker 10.0.0.2:5701" */
+
+/* ---- members.c, loop thread ---- */
+
+/* Closes its socket. retry_after_ns: until a new one is opened. */
+void odm_member_drop(struct member *m, uint64_t retry_after_ns, const char *why);
+void odm_member_set_why(struct member *m, const char *why);
+void odm_member_set_refused(struct member *m, int code);
+
+/* ---- members_address.c, loop thread ---- */
+
+const char *odm_member_address(const struct member *m); /* numeric; "": its name is not resolved */
+/* Every tick: resolves its name, and while it is not connected, now and then again. */
+void odm_member_follow_name(struct member *m, uint64_t now);
+/* It has another address, and this one had its time since since_ns. */
+bool odm_member_tries_another(const struct member *m, uint64_t now);
+/* Drops it and goes on to the next address: at once, or after retry_ns when all have been tried; then code (OD_OK: none) counts as a
+ * refusal. reached: a daemon, or something, is at this address. */
+void odm_member_attempt_failed(struct member *m, bool reached, uint64_t retry_ns, int code, const char *why);
+void odm_member_attempt_succeeded(struct member *m);
+/* Two names of one address: the second would be refused for ever, for it is us that the daemon serves. */
+bool odm_member_is_twin(const struct member *m, char *why, size_t size);
+
+/* ---- members_news.c, loop thread ---- */
+
+/* After a session has ended. was_used: it could be sent work. */
+void odm_member_tell_lost(struct member *m, bool was_used, const char *why);
+/* Every tick. */
+void odm_members_tell(struct odm_members *ms, uint64_t now);
+
+/* ---- members_shadow.c ---- */
 
 /* Under the lock: the connected shadows that hold all layers together, or none. */
 void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v);

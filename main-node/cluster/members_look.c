@@ -189,7 +189,7 @@ static void explain_locked(struct odm_members *ms, bool refused_only, char *buf,
 		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
 			continue;
 		n = snprintf(buf + used, room - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
-			     m->why[0] != '\0' ? m->why : "no connection; check that it runs, and its address and port");
+			     m->why[0] != '\0' ? m->why : ODM_NO_CONNECTION);
 		if (n > 0 && (size_t)n < room - used) {
 			used += (size_t)n;
 		} else if (used == 0) {
@@ -278,8 +278,8 @@ static uint32_t missing_locked(const struct odm_members *ms, int *refused)
 	uint32_t missing = 0;
 
 	*refused = 0;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		const struct member *m = ms->member[i];
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
 
 		if (m->pub.session != 0)
 			continue;
@@ -290,23 +290,97 @@ static uint32_t missing_locked(const struct odm_members *ms, int *refused)
 	return missing;
 }
 
+static bool all_shadows_here(const struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (ms->listed[i]->host.role == OD_NODE_SHADOW && ms->listed[i]->pub.session == 0)
+			return false;
+	return true;
+}
+
+/* Experts that no connected worker has or pulls. *any: a worker is connected. */
+static size_t lacking_locked(struct odm_members *ms, bool *any)
+{
+	size_t lacking = 0;
+
+	*any = false;
+	memset(ms->held, 0, ms->holds_bytes);
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (m->host.role != OD_NODE_WORKER || m->pub.session == 0)
+			continue;
+		*any = true;
+		for (size_t j = 0; j < ms->holds_bytes; j++)
+			ms->held[j] |= m->pub.sealed ? m->holds[j] : 0xff;
+	}
+	for (size_t i = 0; i < ms->cached_bytes; i++)
+		lacking += (ms->held[i / 8] >> i % 8 & 1) == 0;
+	return lacking;
+}
+
+/* Under the lock. */
+static int ready_locked(struct odm_members *ms, struct od_err *err)
+{
+	bool any;
+	const size_t lacking = lacking_locked(ms, &any);
+	char why[500];
+
+	if (lacking == 0)
+		return OD_OK;
+	explain_locked(ms, false, why, sizeof(why));
+	if (!any)
+		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is connected: %s", why);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%zu of %zu experts are in the share of no worker that is connected (od-pack --share)%s%s", lacking,
+		       ms->cached_bytes, why[0] != '\0' ? "; missing: " : "", why);
+}
+
+int odm_members_ready(struct odm_members *ms, struct od_err *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&ms->lock);
+	rc = ready_locked(ms, err);
+	pthread_mutex_unlock(&ms->lock);
+	return rc;
+}
+
+/* Under the lock: the wait is over. missing: hosts. */
+static int end_wait(struct odm_members *ms, uint32_t missing, int refused, struct od_err *err)
+{
+	char why[600];
+	bool any;
+
+	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
+	if (refused != 0)
+		return od_fail(err, refused, "cannot use %s", why);
+	lacking_locked(ms, &any);
+	if (!any)
+		return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n_listed, why);
+	if (all_shadows_here(ms) && odm_members_check_shadows(ms, err) != OD_OK)
+		return err->code;
+	return ready_locked(ms, err);
+}
+
 int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
 {
-	uint64_t end = od_now_ns() + timeout_ns;
-	int refused = 0, rc = OD_OK;
+	const uint64_t end = od_now_ns() + timeout_ns;
+	int refused = 0, rc;
 	uint32_t missing;
-	char why[600];
 
 	pthread_mutex_lock(&ms->lock);
 	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && od_now_ns() < end)
 		wait_a_little(ms);
-	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
-	if (missing == 0)
-		rc = odm_members_check_shadows(ms, err);
+	rc = end_wait(ms, missing, refused, err);
 	pthread_mutex_unlock(&ms->lock);
-	if (missing == 0)
-		return rc;
-	if (refused != 0)
-		return od_fail(err, refused, "cannot use %s", why);
-	return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n, why);
+	return rc;
+}
+
+void odm_members_started(struct odm_members *ms)
+{
+	pthread_mutex_lock(&ms->lock);
+	ms->starts = true;
+	while (!ms->started)
+		wait_a_little(ms);
+	pthread_mutex_unlock(&ms->lock);
 }

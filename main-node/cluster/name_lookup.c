@@ -10,24 +10,33 @@ struct odm_name_lookup {
 	_Atomic unsigned refs; /* the caller's and the thread's */
 	atomic_bool done;      /* then the next two are set */
 	int status;	       /* of getaddrinfo or getnameinfo */
-	char address[ODM_ADDRESS_CHARS];
+	struct odm_addresses found;
 	char name[];
 };
 
+/* 0, or of getnameinfo. */
+static int add(struct odm_addresses *found, const struct addrinfo *a)
+{
+	const int rc = getnameinfo(a->ai_addr, a->ai_addrlen, found->at[found->n], ODM_ADDRESS_CHARS, NULL, 0, NI_NUMERICHOST);
+
+	found->n += rc == 0;
+	return rc;
+}
+
 static void *resolve(void *arg)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *best;
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 	struct odm_name_lookup *l = arg;
 	struct addrinfo *list = NULL;
 
 	l->status = getaddrinfo(l->name, NULL, &hints, &list);
-	best = list;
-	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
-		if (a->ai_family == AF_INET) /* our default listening addresses are IPv4 */
-			best = a;
+	for (int ipv4 = 1; ipv4 >= 0; ipv4--) {
+		for (const struct addrinfo *a = list; a != NULL && l->found.n < ODM_MAX_ADDRESSES; a = a->ai_next)
+			if ((a->ai_family == AF_INET) == ipv4)
+				l->status = add(&l->found, a);
 	}
-	if (l->status == 0)
-		l->status = getnameinfo(best->ai_addr, best->ai_addrlen, l->address, sizeof(l->address), NULL, 0, NI_NUMERICHOST);
+	if (l->found.n > 0)
+		l->status = 0;
 	if (list != NULL)
 		freeaddrinfo(list);
 	atomic_store(&l->done, true);
@@ -53,12 +62,12 @@ struct odm_name_lookup *odm_name_lookup_begin(const char *name)
 	return l;
 }
 
-bool odm_name_lookup_done(const struct odm_name_lookup *l, char address[ODM_ADDRESS_CHARS], const char **why)
+bool odm_name_lookup_done(const struct odm_name_lookup *l, struct odm_addresses *found, const char **why)
 {
 	if (!atomic_load(&l->done))
 		return false;
 	*why = l->status != 0 ? gai_strerror(l->status) : NULL;
-	memcpy(address, l->address, sizeof(l->address));
+	*found = l->found;
 	return true;
 }
 

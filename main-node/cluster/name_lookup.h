@@ -1,4 +1,4 @@
-/* name_lookup.h - looks up the address of a host's name, on a thread of its own: a name server that does not answer must not silence
+/* name_lookup.h - looks up the addresses of a host's name, on a thread of its own: a name server that does not answer must not silence
  * our heartbeats.
  *
  * Thread: the caller's one. Owner: the caller, until odm_name_lookup_end. */
@@ -6,15 +6,22 @@
 #define ODM_NAME_LOOKUP_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define ODM_ADDRESS_CHARS 100
+#define ODM_MAX_ADDRESSES 16 /* more are left out */
+
+struct odm_addresses {
+	uint32_t n;
+	char at[ODM_MAX_ADDRESSES][ODM_ADDRESS_CHARS]; /* numeric; those of IPv4 first, because our default listening addresses are IPv4 */
+};
 
 struct odm_name_lookup;
 
 /* NULL: no memory, or no thread. */
 struct odm_name_lookup *odm_name_lookup_begin(const char *name);
-/* False: it is under way. *why: NULL, or why there is no address; else address is numeric, an IPv4 one if the host has one. */
-bool odm_name_lookup_done(const struct odm_name_lookup *l, char address[ODM_ADDRESS_CHARS], const char **why);
+/* False: it is under way. *why: NULL, or why there is no address. */
+bool odm_name_lookup_done(const struct odm_name_lookup *l, struct odm_addresses *found, const char **why);
 /* Waits for nothing: a thread that still waits for a name server, which cannot be stopped, ends some time later. NULL ok. */
 void odm_name_lookup_end(struct odm_name_lookup *l);
 

@@ -576,6 +576,11 @@ int odm_engine_failed(const struct odm_engine *e, struct od_err *why)
 	return rc == OD_OK && e->service->failed != NULL ? e->service->failed(e->service, why) : rc;
 }
 
+int odm_engine_ready(const struct odm_engine *e, struct od_err *why)
+{
+	return e->service->ready != NULL ? e->service->ready(e->service, why) : OD_OK;
+}
+
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
 	return od_state_pool_bytes(e->config, e->opts.profile, e->n_pages, (uint32_t)e->opts.parallel);

@@ -84,6 +84,8 @@ uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts gene
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
 enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
+/* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
+OD_MUST_CHECK int odm_engine_ready(const struct odm_engine *e, struct od_err *why);
 /* Any thread: OD_OK, or why it can compute nothing any more: its device is lost, or all workers of --local have ended. */
 OD_MUST_CHECK int odm_engine_failed(const struct odm_engine *e, struct od_err *why);
 

@@ -89,6 +89,8 @@ struct odm_expert_service {
 			       struct odm_figures *f, struct od_recall *recall);
 	/* Any thread: adds the daemons to f, as they last reported. */
 	void (*nodes)(struct odm_expert_service *s, struct odm_figures *f);
+	/* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
+	int (*ready)(struct odm_expert_service *s, struct od_err *why);
 	/* Any thread: OD_OK, or why it can never run an expert again. */
 	int (*failed)(struct odm_expert_service *s, struct od_err *why);
 	/* Adds what close_sequence would say now of the predictions for open sequences; it never says less. */

@@ -109,6 +109,7 @@ static bool test_done(struct odm_health *h)
 static bool answer_now(struct odm_exchange *x)
 {
 	struct odm_api *api = odm_api_of(x);
+	const struct odm_engine *engine;
 	struct odm_engine_activity a;
 	struct od_err why;
 
@@ -120,6 +121,11 @@ static bool answer_now(struct odm_exchange *x)
 	case ODM_SERVE_LOADING: unready(x, "loading", "the model is being loaded, or workers are awaited"); return true;
 	case ODM_SERVE_FAILED: failed(x, why.msg); return true;
 	case ODM_SERVE_READY: break;
+	}
+	engine = odm_engine_thread_engine(api->thread);
+	if (engine != NULL && odm_engine_ready(engine, &why) != OD_OK) { /* what was recently served says nothing of now */
+		failed(x, why.msg);
+		return true;
 	}
 	odm_engine_thread_activity(api->thread, &a);
 	if (!is_ready(&a, od_now_ns()))
