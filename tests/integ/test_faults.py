@@ -399,8 +399,9 @@ def an_unreachable_host_is_named():
     s = socket.socket()
     s.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
     port = s.getsockname()[1]
-    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"),
-            says=["1 of 2", f"127.0.0.1:{port}"])
+    refused("--workers", hosts(f"127.0.0.1:{port}\n"), says=["1 of 1", f"127.0.0.1:{port}"])
+    _, err = generate("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"), tokens=4, stderr=True)
+    assert f"worker 127.0.0.1:{port} is missing: cannot connect; check that it runs there" in err, err
     refused("--workers", hosts("no-such-host.invalid\n"), says=["no-such-host.invalid"])
     w.kill()
 
@@ -618,9 +619,12 @@ def a_worker_that_talks_nonsense_is_refused():
 
 
 @test
-def a_worker_without_a_data_port_is_refused():
+def a_worker_without_a_data_port_is_not_used():
     w, f = Daemon("worker"), Mute(data_port=1)
-    refused("--workers", hosts_file([w, f]), says=[f"127.0.0.1:{f.port}", "data port"])
+    refused("--workers", hosts_file([f]), says=[f"cannot use worker 127.0.0.1:{f.port}: no answer on its data port"])
+    r, err = generate("--workers", hosts_file([w, f]), prompt=PROMPT, tokens=4, stderr=True)
+    assert r["token_ids"] == reference()["token_ids"][:4] and r["workers"] == 1, r
+    assert f"worker 127.0.0.1:{f.port} is lost: no answer on its data port; check that the port is open" in err, err
     f.close()
     w.kill()
 
