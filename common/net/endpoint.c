@@ -96,25 +96,38 @@ struct address {
 	bool ipv6;
 };
 
+/* IPv4 goes first: our default listening addresses are IPv4. turn: which of them, and after the last the first again. */
+static const struct addrinfo *choose(const struct addrinfo *list, unsigned turn)
+{
+	unsigned n = 0;
+
+	for (const struct addrinfo *a = list; a != NULL; a = a->ai_next)
+		n++;
+	turn %= n;
+	for (int ipv4 = 1; ipv4 >= 0; ipv4--) {
+		for (const struct addrinfo *a = list; a != NULL; a = a->ai_next)
+			if ((a->ai_family == AF_INET) == ipv4 && turn-- == 0)
+				return a;
+	}
+	return list;
+}
+
 /* Names become numbers here, because ZeroMQ would ask the name server on its I/O thread, where an answer that does
- * not come holds up every other connection. IPv4 goes first: our default listening addresses are IPv4. */
-static int resolve(const char *host, uint16_t port, struct address *out, struct od_err *err)
+ * not come holds up every other connection. */
+static int resolve(const char *host, uint16_t port, unsigned turn, struct address *out, struct od_err *err)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-	struct addrinfo *list = NULL, *best;
+	const struct addrinfo *chosen;
+	struct addrinfo *list = NULL;
 	char numeric[100]; /* an IPv6 address with the name of its interface */
 	int rc = getaddrinfo(host, NULL, &hints, &list);
 
 	if (rc != 0)
 		return od_fail(err, OD_ERR_UNREACHABLE, "host \"%s\" has no address: %s", host,
 			       rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
-	best = list;
-	for (struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
-		if (a->ai_family == AF_INET)
-			best = a;
-	}
-	out->ipv6 = best->ai_family == AF_INET6;
-	rc = getnameinfo(best->ai_addr, best->ai_addrlen, numeric, sizeof(numeric), NULL, 0, NI_NUMERICHOST);
+	chosen = choose(list, turn);
+	out->ipv6 = chosen->ai_family == AF_INET6;
+	rc = getnameinfo(chosen->ai_addr, chosen->ai_addrlen, numeric, sizeof(numeric), NULL, 0, NI_NUMERICHOST);
 	freeaddrinfo(list);
 	if (rc != 0)
 		return od_fail(err, OD_ERR_UNREACHABLE, "host \"%s\": %s", host, gai_strerror(rc));
@@ -145,7 +158,7 @@ static int bind_router(void *context, const char *host, uint16_t port, struct od
 
 	*socket = NULL;
 	*bound_port = 0;
-	rc = resolve(host, port, &to, err);
+	rc = resolve(host, port, 0, &to, err);
 	if (rc == OD_OK)
 		rc = open_socket(context, ZMQ_ROUTER, to.ipv6, b, &s, err);
 	if (rc != OD_OK)
@@ -198,7 +211,7 @@ static int set_curve(void *socket, const struct od_curve *c, struct od_err *err)
 	return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ cannot use keys: %s", zmq_strerror(errno));
 }
 
-static int connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve,
+static int connect_dealer(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
 			  const struct bounds *b, void **socket, void **watch, struct od_err *err)
 {
 	struct address to;
@@ -206,7 +219,7 @@ static int connect_dealer(void *context, const char *host, uint16_t port, const 
 	int rc;
 
 	*socket = NULL;
-	rc = resolve(host, port, &to, err);
+	rc = resolve(host, port, turn, &to, err);
 	if (rc == OD_OK)
 		rc = open_socket(context, ZMQ_DEALER, to.ipv6, b, &s, err);
 	if (rc == OD_OK)
@@ -232,7 +245,7 @@ int od_connect_watched(void *context, const char *host, uint16_t port, const str
 	int rc;
 
 	*watch = NULL;
-	rc = connect_dealer(context, host, port, curve, &usual, socket, watch, err);
+	rc = connect_dealer(context, host, port, 0, curve, &usual, socket, watch, err);
 	if (rc != OD_OK)
 		*watch = NULL;
 	return rc;
@@ -241,13 +254,13 @@ int od_connect_watched(void *context, const char *host, uint16_t port, const str
 int od_connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
 		      struct od_err *err)
 {
-	return connect_dealer(context, host, port, curve, &usual, socket, NULL, err);
+	return connect_dealer(context, host, port, 0, curve, &usual, socket, NULL, err);
 }
 
-int od_connect_store(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve, void **socket,
 		     struct od_err *err)
 {
-	return connect_dealer(context, host, port, curve, &store_client, socket, NULL, err);
+	return connect_dealer(context, host, port, turn, curve, &store_client, socket, NULL, err);
 }
 
 void od_close_socket(void *socket)

@@ -36,10 +36,11 @@ OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t po
 OD_MUST_CHECK int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve,
 				     void **socket, void **watch, struct od_err *err);
 
-/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. */
+/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. turn: of the addresses
+ * that the name has, the one to connect to; after the last the first again. */
 OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
 				uint16_t *bound_port, struct od_err *err);
-OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, const struct od_curve *curve,
+OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
 				   void **socket, struct od_err *err);
 
 void od_close_socket(void *socket); /* NULL ok */

@@ -17,30 +17,41 @@ bool odm_member_tries_another(const struct member *m, uint64_t now)
 	return m->addresses.n > 1 && now - m->since_ns > PATIENCE_NS;
 }
 
+/* What is wrong at one address may say more than what is wrong at another one: nobody there; a connection that leads to nothing; a
+ * refusal. */
+static int weight(bool reached, int code)
+{
+	return !reached ? 1 : code == OD_OK ? 2 : 3;
+}
+
 void odm_member_attempt_failed(struct member *m, bool reached, uint64_t retry_ns, int code, const char *why)
 {
-	const bool several = m->addresses.n > 1, another = several && ++m->n_failed < m->addresses.n;
+	const bool several = m->addresses.n > 1, another = several && m->round.n_failed + 1 < m->addresses.n;
 	char text[sizeof(m->why)];
 
-	if (!reached && m->said_more) /* that one address is not reached says less than what another one said */
-		snprintf(text, sizeof(text), "%s", m->why);
-	else
+	if (weight(reached, code) >= m->round.weight) {
 		snprintf(text, sizeof(text), several ? "at %s: %s" : "%s%s", several ? odm_member_address(m) : "", why);
+		m->round.weight = weight(reached, code);
+		m->round.code = code;
+	} else {
+		snprintf(text, sizeof(text), "%s", m->why);
+	}
 	odm_member_drop(m, another ? 0 : retry_ns, text);
-	m->said_more = another && (reached || m->said_more);
 	if (several)
 		m->at = (m->at + 1) % m->addresses.n;
-	if (another)
+	if (another) {
+		m->round.n_failed++;
 		return;
-	m->n_failed = 0;
+	}
+	code = m->round.code;
+	m->round = (struct round){ 0 };
 	if (code != OD_OK)
 		odm_member_set_refused(m, code);
 }
 
 void odm_member_attempt_succeeded(struct member *m)
 {
-	m->n_failed = 0;
-	m->said_more = false;
+	m->round = (struct round){ 0 };
 }
 
 /* What connects to an address that the name no longer has starts again. */
@@ -55,7 +66,8 @@ static void set_addresses(struct member *m, const struct odm_addresses *found)
 		odm_member_drop(m, 0, "its name has another address now");
 		m->told = false;
 	}
-	m->n_failed = at == found->n || found->n != m->addresses.n ? 0 : m->n_failed;
+	if (found->n != m->addresses.n || at == found->n)
+		m->round = (struct round){ 0 };
 	m->addresses = *found;
 	m->at = at < found->n ? at : 0;
 }

@@ -34,8 +34,10 @@ struct member {
 	uint64_t since_ns, retry_ns, looked_up_ns;
 	struct odm_addresses addresses; /* once resolved; looked up again while it is not connected */
 	uint32_t at;	       /* the one that is used or tried */
-	uint32_t n_failed;     /* of several, that were tried in this round and did not work */
-	bool said_more;	       /* one of this round was reached: `why` is what is wrong there */
+	struct round {
+		uint32_t n_failed; /* addresses that were tried, since the first one or since the last that worked */
+		int weight, code;  /* of `why`, which is about one of them */
+	} round;
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test, tool
 from netns_lan import Lan, Node, Unavailable, ip
 
 NET = "10.213.77"
@@ -133,6 +133,111 @@ def a_name_with_another_address_is_found():
         assert main.returncode == 0, err
         for n in workers:
             n.kill()
+
+
+def with_ipv6():
+    """fd00::N on every host, beside its IPv4 address."""
+    for node, number in NODES.items():
+        ip("-n", lan().name(node), "addr", "replace", f"fd00::{number}/64", "dev", "eth0", "nodad")
+
+
+def said_of_start(path, *args):
+    p = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", 8, "--prompt", PROMPT, *args, stdout=subprocess.PIPE,
+           stderr=subprocess.PIPE)
+    out, err = p.communicate(timeout=HANG_S)
+    assert p.returncode == 0, err
+    return json.loads(out), err
+
+
+@test
+def each_address_of_a_name_is_tried():
+    """The worker listens at one of them; at others nobody answers, or somebody else does. It stays there, and later moves."""
+    with_ipv6()
+    with etc_of("main") as folder:
+        def name(*addresses):
+            with open(f"{folder}/hosts", "w") as f:
+                f.write("".join(f"{a} worker.test\n" for a in addresses))
+
+        path = os.path.join(TMP, "lan-addresses.txt")
+        with open(path, "w") as f:
+            f.write("worker.test\n")
+        w = Node(lan(), "w0", "--listen", "::")
+        nobody, refuses = f"{NET}.99", f"{NET}.12"
+        for addresses in ((refuses, f"{NET}.11"), (nobody, f"{NET}.11"), (nobody, refuses, "fd00::11"), ("fd00::99", "fd00::12", "fd00::11"),
+                          (f"{NET}.11", nobody)):
+            name(*addresses)
+            r, err = said_of_start(path)
+            assert r["workers"] == 1 and r["token_ids"] == reference()["token_ids"][:8] and "missing" not in err, (addresses, err)
+        w.kill()
+
+        other = Node(lan(), "w1", "--listen", "0.0.0.0")
+        name(nobody, f"{NET}.12", "fd00::11")
+        main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
+                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        ask(main)
+        assert answer(main)["workers"] == 1
+        other.kill()
+        w = Node(lan(), "w0", "--listen", "fd00::11")
+        for _ in range(100):
+            ask(main)
+            line = json.loads(main.stdout.readline())
+            if line["finish"] != "error":
+                break
+            time.sleep(0.2)
+        assert line["token_ids"] == reference()["token_ids"] and line["workers"] == 1, line
+        out, err = main.communicate(timeout=HANG_S)
+        assert "is back: 1 of 1 worker" in err, err
+        w.kill()
+
+
+@test
+def what_is_wrong_at_each_address_is_weighed():
+    """A stranger of another model at one address and nobody at the other: the refusal is named, wherever it stands in the list."""
+    with_ipv6()
+    other = os.path.join(TMP, "lan-other")
+    tool("od-bench", "synth", other, "--preset", "tiny")
+    tool("od-pack", other, other + ".pack")
+    w = Node(lan(), "w1", pack_dir=other + ".pack")
+    with etc_of("main") as folder:
+        path = os.path.join(TMP, "lan-weighed.txt")
+        with open(path, "w") as f:
+            f.write("worker.test\n")
+        for addresses in (f"{NET}.12", "fd00::99"), (f"{NET}.99", f"{NET}.12"):
+            with open(f"{folder}/hosts", "w") as f:
+                f.write("".join(f"{a} worker.test\n" for a in addresses))
+            p = on("main", "od-main", "--workers", path, "--insecure", "--prompt", PROMPT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            err = p.communicate(timeout=HANG_S)[1]
+            assert p.returncode == 1 and f"cannot use worker worker.test:5701: at {NET}.12: refused: fingerprint" in err, err
+        good = Node(lan(), "w0")
+        with open(f"{folder}/hosts", "w") as f:
+            f.write(f"{NET}.12 worker.test\n{NET}.11 worker.test\n")
+        r, err = said_of_start(path)
+        assert r["workers"] == 1 and r["token_ids"] == reference()["token_ids"][:8], err
+        good.kill()
+    w.kill()
+
+
+@test
+def each_address_of_the_store_is_tried():
+    with_ipv6()
+    with etc_of("w0") as folder:
+        path = os.path.join(TMP, "lan-store.txt")
+        with open(path, "w") as f:
+            f.write(f"{NET}.11\n")
+        for n, addresses in enumerate(((f"{NET}.99", f"{NET}.1"), (f"{NET}.12", "fd00::1"))):
+            with open(f"{folder}/hosts", "w") as f:
+                f.write("".join(f"{a} store.test\n" for a in addresses))
+            main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, "--serve-store",
+                      "0.0.0.0" if n == 0 else "[::]", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            w = lan().start("w0", "od-worker", "--insecure", "--store", "store.test", "--spool", os.path.join(TMP, f"spool{n}"),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            _children.append(w)
+            ask(main)
+            assert answer(main)["workers"] == 1
+            main.communicate(timeout=HANG_S)
+            assert main.returncode == 0
+            w.kill()
+            w.communicate()
 
 
 SILENT_SERVER = """

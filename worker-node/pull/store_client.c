@@ -30,6 +30,7 @@ struct open_fetch {
 
 struct odw_store {
 	struct od_host address;
+	unsigned turn; /* which address of its name is used or tried */
 	struct od_curve curve; /* own NULL: no keys */
 	char name[300], host_name[64];
 	void *context, *socket;
@@ -61,6 +62,13 @@ static void end_life(struct odw_store *s, uint64_t pause_ns)
 	s->n_open = 0;
 	s->open_bytes = 0;
 	s->life++;
+}
+
+/* No store is at this address. */
+static void try_next(struct odw_store *s, uint64_t pause_ns)
+{
+	s->turn++;
+	end_life(s, pause_ns);
 }
 
 void odw_store_rest(struct odw_store *s)
@@ -99,7 +107,7 @@ static void connect_to(struct odw_store *s, uint64_t now)
 {
 	struct od_err err;
 
-	if (od_connect_store(s->context, s->address.host, s->address.port, s->curve.own != NULL ? &s->curve : NULL, &s->socket,
+	if (od_connect_store(s->context, s->address.host, s->address.port, s->turn, s->curve.own != NULL ? &s->curve : NULL, &s->socket,
 			     &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "store: %s", err.msg);
 		s->retry_ns = now + REFUSED_NS;
@@ -117,11 +125,9 @@ void odw_store_tick(struct odw_store *s)
 		connect_to(s, now);
 	if (s->state == CONNECTING)
 		greet(s, now);
-	/* ZeroMQ gives up for good when the store refuses our key, which may be admitted later. */
-	if (s->state == CONNECTING && s->curve.own != NULL && now - s->greeted_ns > GREET_NS)
-		end_life(s, RETRY_NS);
-	else if (s->state == GREETED && now - s->greeted_ns > GREET_NS)
-		end_life(s, RETRY_NS);
+	/* ZeroMQ gives up for good when the store refuses our key, which may be admitted later; and the name may have other addresses. */
+	if ((s->state == CONNECTING || s->state == GREETED) && now - s->greeted_ns > GREET_NS)
+		try_next(s, RETRY_NS);
 	if (s->state != READY) {
 		complain(s, now);
 		return;
@@ -243,13 +249,13 @@ static void on_welcome(struct odw_store *s, const Od__Header *h)
 		return;
 	if (od_check_version(h, &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "store %s: %s", s->name, err.msg);
-		end_life(s, REFUSED_NS);
+		try_next(s, REFUSED_NS);
 		return;
 	}
 	if (w->session == 0 || w->fingerprint.len != sizeof(s->info.fingerprint) ||
 	    w->sums_sha256.len != sizeof(s->info.sums_sha256) || !take_sizes(&s->info, w)) {
 		od_log_limited(OD_LOG_WARN, "store %s: its STORE_WELCOME is malformed", s->name);
-		end_life(s, REFUSED_NS);
+		try_next(s, REFUSED_NS);
 		return;
 	}
 	memcpy(s->info.fingerprint, w->fingerprint.data, sizeof(s->info.fingerprint));
