@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/descriptors.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
@@ -609,8 +610,11 @@ int main(int argc, char **argv)
 	int rc;
 
 	od_log_init("od-main", OD_LOG_INFO);
-	if (command != NULL)
+	od_hangup_hold();
+	if (command != NULL) {
+		od_hangup_begin(command->run == odm_serve_command);
 		return command->run(argc - 1, argv + 1);
+	}
 	default_options(&a.opt);
 	rc = parse_options(&a.opt, argc, argv, &err);
 	if (rc == OD_OK && a.opt.help) {
@@ -629,8 +633,8 @@ int main(int argc, char **argv)
 	}
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
-	if (a.opt.engine.opts.serve_store != NULL)
-		signal(SIGHUP, SIG_IGN); /* workers still pull; with --workers the cluster's loop thread listens to it later */
+	/* With --workers the cluster's loop thread listens. With --serve-store alone nobody does, but workers still pull. */
+	od_hangup_begin(a.opt.engine.opts.hosts_path != NULL || a.opt.engine.opts.serve_store != NULL);
 	rc = catch_signals(&err);
 	if (rc == OD_OK)
 		rc = run(&a, &err);

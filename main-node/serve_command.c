@@ -148,7 +148,6 @@ int odm_serve_command(int argc, char **argv)
 	}
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGHUP, SIG_IGN); /* until the cluster's loop thread listens to it */
 	rc = serve(&o, &err);
 	if (rc == OD_OK)
 		return 0;

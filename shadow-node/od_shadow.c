@@ -4,6 +4,7 @@
  * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
  * emulator and the device. The loop thread passes session data to the emulator thread through a mailbox. */
 #include "common/base/clock.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pulse.h"
@@ -776,6 +777,7 @@ int main(int argc, char **argv)
 	bool done;
 	int rc;
 
+	od_hangup_hold();
 	about.own = own;
 	about.n_own = sizeof(own) / sizeof(own[0]);
 	rc = od_daemon_args_begin(&s.opt.common, &about, argc, argv, &done, &err);

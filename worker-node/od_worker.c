@@ -1,6 +1,7 @@
 /* od-worker: loads, decompresses, runs and evicts experts on main's requests. This file connects the parts: command line,
  * memory budget, the daemon's callbacks. */
 #include "common/base/clock.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
@@ -739,6 +740,7 @@ int main(int argc, char **argv)
 	bool done;
 	int rc;
 
+	od_hangup_hold();
 	about.own = own;
 	about.n_own = sizeof(own) / sizeof(own[0]);
 	rc = od_daemon_args_begin(&w.opt.common, &about, argc, argv, &done, &err);

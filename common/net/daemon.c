@@ -1,6 +1,7 @@
 #include "common/net/daemon.h"
 
 #include "common/base/descriptors.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/notify.h"
@@ -588,6 +589,7 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 		rc = uv_signal_init(&d->loop, &d->on_hup);
 	if (rc == 0 && (d->gate != NULL || od_notify_on()))
 		rc = uv_signal_start(&d->on_hup, on_hangup, SIGHUP);
+	od_hangup_listened();
 	return rc == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
 }
 

@@ -1,6 +1,7 @@
 #include "common/net/daemon_args.h"
 
 #include "common/base/descriptors.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/base/pool.h"
@@ -122,8 +123,7 @@ int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct 
 	if (far == NULL && a->listen != NULL && !od_is_loopback(a->listen))
 		far = listen;
 	rc = od_keys_open(out, &a->keys, far, true, err);
-	if (*out != NULL || od_notify_on())
-		signal(SIGHUP, SIG_IGN); /* until the daemon's loop listens to it */
+	od_hangup_begin(*out != NULL || od_notify_on());
 	return rc;
 }
 

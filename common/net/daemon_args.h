@@ -35,7 +35,7 @@ struct od_daemon_about {
 /* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log's level and form, opens the trace. */
 OD_MUST_CHECK int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc,
 				       char **argv, bool *done, struct od_err *err);
-/* The keys that the options ask for, before anything is loaded; *out NULL: none. far: another option with an address beyond
+/* The keys that the options ask for, before anything is loaded; *out NULL: none. Ends od_hangup_hold. far: another option with an address beyond
  * loopback, "--store 10.0.0.1"; NULL: there is none. */
 OD_MUST_CHECK int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct od_keys **out,
 				      struct od_err *err);

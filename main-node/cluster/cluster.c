@@ -1,5 +1,6 @@
 #include "main-node/cluster/cluster.h"
 
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/net/endpoint.h"
@@ -439,8 +440,10 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 	c->has_async = true;
 	uv_signal_init(&c->loop, &c->hangup);
 	c->hangup.data = c;
-	if (c->o.hosts_path != NULL)
+	if (c->o.hosts_path != NULL) {
 		uv_signal_start(&c->hangup, on_hangup, SIGHUP);
+		od_hangup_listened();
+	}
 	if (pthread_create(&c->thread, NULL, loop_thread, c) != 0)
 		return od_fail(err, OD_ERR_NOMEM, "cannot start the loop thread");
 	pthread_setname_np(c->thread, "od-loop");

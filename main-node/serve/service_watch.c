@@ -1,6 +1,7 @@
 #include "main-node/serve/service_watch.h"
 
 #include "common/base/clock.h"
+#include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
 
@@ -42,8 +43,10 @@ void odm_service_watch_open(struct odm_service_watch *w, uv_loop_t *loop, bool r
 	uv_timer_init(loop, &w->watchdog);
 	uv_signal_init(loop, &w->hangup);
 	w->watchdog.data = w->hangup.data = w;
-	if (reads_peers)
+	if (reads_peers) {
 		uv_signal_start(&w->hangup, on_hangup, SIGHUP);
+		od_hangup_listened();
+	}
 	od_notify_status("loading the model, or waiting for workers");
 }
 

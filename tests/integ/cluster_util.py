@@ -58,8 +58,8 @@ class Daemon:
     """A worker or shadow on a free port, or on the port it had before. store, spool: instead of a pack."""
     port, hold = 0, socket.socket()  # hold has the port while the process is gone
 
-    def __init__(self, role, *args, port=0, pack_dir=None, store=None, spool=None):
-        self.role, self.args = role, args
+    def __init__(self, role, *args, port=0, pack_dir=None, store=None, spool=None, preexec=None):
+        self.role, self.args, self.preexec = role, args, preexec
         self.where = ["--store", store, "--spool", spool] if store else ["--pack", pack_dir or pack()]
         self.port = port
         self.start()
@@ -71,7 +71,7 @@ class Daemon:
         self.process = subprocess.Popen(
             [os.path.join(BIN, f"od-{self.role}"), *self.where, "--port", str(self.port), "--ready-fd", str(w),
              "--threads", "1", *map(str, self.args)], pass_fds=[w], stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT)
+            stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=self.preexec)
         os.close(w)
         with os.fdopen(r) as f:
             line = f.readline()

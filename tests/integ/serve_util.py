@@ -18,11 +18,12 @@ _servers = []
 class Server:
     """od-main serve; ready when it returns, unless ready is False."""
 
-    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None, program="od-main"):
+    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None, program="od-main", preexec=None):
         self.log_path = tempfile.mkstemp(dir=TMP)[1]
         self.p = subprocess.Popen([os.path.join(BIN, program), "serve", "--pack", pack_dir or pack(), "--listen", "127.0.0.1:0",
                                    *map(str, mode), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=open(self.log_path, "w"), text=True)  # a file: a full pipe would hold up the server
+                                  stderr=open(self.log_path, "w"), text=True,  # a file: a full pipe would hold up the server
+                                  preexec_fn=preexec)
         _servers.append(self)
         self.port = int(self.wait_for(r'listening on https?://\[?[^ ]*:(\d+)["\n]').group(1))
         if ready:

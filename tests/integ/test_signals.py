@@ -12,7 +12,8 @@ import socket
 import subprocess
 import termios
 
-from cluster_util import BIN, HANG_S, PROMPT, TMP, Lines, main_args, pack, reference, run_tests, test, wait_for
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, hosts_file, main_args, pack, reference, run_tests, test, tool,
+                          wait_for)
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -87,6 +88,55 @@ def a_server_that_is_being_loaded_outlives_sighup():
         pass
     s.wait_ready()
     assert s.stop() == 0, s.log
+
+
+def hung_up():
+    """For preexec_fn: SIGHUP waits for the program from its first instruction on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+@test
+def main_that_starts_outlives_sighup_and_reads_its_hosts_again():
+    """It waits for the prompts, so it has not opened the cluster yet."""
+    w = Daemon("worker")
+    argv = main_args("--workers", hosts_file([w]), "--predictor", "none", tokens=4)
+    at = argv.index("--prompt")
+    argv[at:at + 2] = ["--prompts", "-"]
+    for early in (False, True):
+        p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             preexec_fn=hung_up if early else None)
+        if not early:
+            wait_for(lambda p=p: state(p.pid, p.pid) == "S", "it does not wait")
+            p.send_signal(signal.SIGHUP)
+        out, said = p.communicate('{"prompt": "Once"}\n', timeout=HANG_S)
+        assert p.returncode == 0 and out and "read again: 1 hosts" in said, (p.returncode, said)
+    w.kill()
+
+
+@test
+def what_reads_files_at_sighup_reads_them_although_it_came_before_the_start():
+    tool("od-main", "keygen", "--out", os.path.join(TMP, "early"))
+    key, peers = os.path.join(TMP, "early.key"), os.path.join(TMP, "early.pub")
+    for role in "worker", "shadow":
+        d = Daemon(role, "--key", key, "--peers", peers, "--listen", "127.0.0.1", preexec=hung_up)
+        wait_for(lambda d=d: "read again: 1 keys" in d.text(), d.text)
+        assert d.alive()
+        d.kill()
+    w = Daemon("worker")
+    s = Server("--workers", hosts_file([w]), mode=(), preexec=hung_up)
+    s.wait_for("read again: 1 hosts")
+    assert s.stop() == 0, s.log
+    s = Server(preexec=hung_up)
+    assert s.stop() == 0, s.log
+    w.kill()
+
+
+@test
+def main_without_files_to_read_ends_by_sighup_as_its_terminal_closes():
+    argv = main_args("--resident", tokens=4)
+    p = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, preexec_fn=hung_up)
+    assert p.returncode == -signal.SIGHUP, (p.returncode, p.stderr)
 
 
 @test
