@@ -6,10 +6,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -17,6 +20,12 @@
 #define SUFFIX_BYTES 4u
 #define NAME_BYTES (2 * ODM_PREFIX_KEY_BYTES + SUFFIX_BYTES)
 #define MAX_FILES (1u << 22)
+#define MODEL_PREFIX "kv-"
+#define MODEL_NAME_BYTES (sizeof(MODEL_PREFIX) + 2 * MODEL_HASH_BYTES)
+#define MODEL_HASH_BYTES 8u
+#define LOCK_NAME "lock"
+#define BUSY_TRIES 20
+#define BUSY_MS 50
 
 static const char suffix[ODM_N_PREFIX_WHAT][SUFFIX_BYTES] = { ".kv", ".fs" };
 
@@ -105,24 +114,36 @@ static bool add_found(struct found_list *l, const struct found *found)
 	return true;
 }
 
+/* What a name of the cache says; False: it is none. is_tmp: of a file that is being written, or that a killed process left. */
+static bool read_file_name(const char *name, struct found *found, bool *is_tmp)
+{
+	const char *rest;
+
+	*found = (struct found){ 0 };
+	if (!read_name(name, &found->key, &rest))
+		return false;
+	while (found->what < ODM_N_PREFIX_WHAT && strncmp(rest, suffix[found->what], SUFFIX_BYTES - 1) != 0)
+		found->what++;
+	if (found->what == ODM_N_PREFIX_WHAT)
+		return false;
+	*is_tmp = strcmp(rest + SUFFIX_BYTES - 1, ".tmp") == 0;
+	return *is_tmp || rest[SUFFIX_BYTES - 1] == '\0';
+}
+
 /* A file of the folder. first: also deletes what is of no use. False: out of memory. */
 static bool list_file(struct odm_prefix_folder *f, struct found_list *l, const char *name, bool first)
 {
-	struct found found = { 0 };
-	const char *rest;
+	struct found found;
 	char path[PATH_MAX];
 	struct stat st;
 	struct od_err err;
+	bool is_tmp;
 
-	if (!read_name(name, &found.key, &rest) || od_path(path, sizeof(path), f->dir, name, &err) != OD_OK)
+	if (!read_file_name(name, &found, &is_tmp) || od_path(path, sizeof(path), f->dir, name, &err) != OD_OK)
 		return true;
-	while (found.what < ODM_N_PREFIX_WHAT && strncmp(rest, suffix[found.what], SUFFIX_BYTES - 1) != 0)
-		found.what++;
-	if (found.what == ODM_N_PREFIX_WHAT)
-		return true;
-	if (first && strcmp(rest + SUFFIX_BYTES - 1, ".tmp") == 0) /* of a process that was killed */
+	if (first && is_tmp)
 		unlink(path);
-	if (rest[SUFFIX_BYTES - 1] != 0 || lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
+	if (is_tmp || lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
 		return true;
 	if (first) {
 		const enum odm_prefix_look is = look(f, found.what, path);
@@ -228,7 +249,9 @@ int odm_prefix_folder_make_room(struct odm_prefix_folder *f, size_t bytes, struc
 	return rc;
 }
 
-static int open_dir(struct odm_prefix_folder *f, const char *dir, struct od_err *err)
+/* ---- The folder of all models ---- */
+
+static int open_dir(char all[PATH_MAX], const char *dir, struct od_err *err)
 {
 	struct stat st;
 	int rc = OD_OK;
@@ -246,31 +269,223 @@ static int open_dir(struct odm_prefix_folder *f, const char *dir, struct od_err 
 	}
 	if (rc == OD_OK && access(dir, R_OK | W_OK | X_OK) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "--prefix-cache: cannot use folder %s", dir);
-	if (rc == OD_OK && realpath(dir, f->dir) == NULL)
+	if (rc == OD_OK && realpath(dir, all) == NULL)
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot find folder %s", dir);
 	return rc;
 }
 
-/* At most half of what is free without the cache. */
-static void limit_by_disk(struct odm_prefix_folder *f)
+static void name_model(char name[MODEL_NAME_BYTES], const struct odm_prefix_id *page)
 {
-	struct statvfs v;
-	uint64_t most;
+	struct odm_prefix_key key;
 
-	if (statvfs(f->dir, &v) != 0)
-		return;
-	most = ((uint64_t)v.f_bavail * v.f_frsize + f->all_bytes) / 2;
+	odm_prefix_key_begin(&key, page, false);
+	memcpy(name, MODEL_PREFIX, sizeof(MODEL_PREFIX));
+	sodium_bin2hex(name + strlen(MODEL_PREFIX), 2 * MODEL_HASH_BYTES + 1, key.bytes, MODEL_HASH_BYTES);
+}
+
+static bool is_model_name(const char *name)
+{
+	return strncmp(name, MODEL_PREFIX, strlen(MODEL_PREFIX)) == 0 && strlen(name) == MODEL_NAME_BYTES - 1 &&
+	       strspn(name + strlen(MODEL_PREFIX), "0123456789abcdef") == 2 * MODEL_HASH_BYTES;
+}
+
+/* The lock of a model's folder; *fd is -1 unless OD_OK, OD_ERR_BUSY: another process has it. */
+static int lock_model(const char *dir, int *fd, struct od_err *err)
+{
+	char path[PATH_MAX], who[32] = "?";
+	ssize_t n;
+	int rc = od_path(path, sizeof(path), dir, LOCK_NAME, err);
+
+	*fd = -1;
+	if (rc != OD_OK)
+		return rc;
+	*fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (*fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", path);
+	if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
+		return OD_OK;
+	rc = errno == EWOULDBLOCK ? OD_ERR_BUSY : od_fail_errno(err, OD_ERR_IO, "cannot lock %s", path);
+	n = pread(*fd, who, sizeof(who) - 1, 0);
+	if (n > 0)
+		who[n] = '\0';
+	who[strcspn(who, "\n")] = '\0';
+	if (rc == OD_ERR_BUSY)
+		rc = od_fail(err, rc, "--prefix-cache: another od-main of this model (process %s) uses %s; give this one another folder, or end "
+			     "the other one", who, dir);
+	close(*fd);
+	*fd = -1;
+	return rc;
+}
+
+/* The number is for the message to others; the time says when this model was used last. */
+static void sign_lock(int fd)
+{
+	char text[32];
+	const int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+
+	if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
+		od_log(OD_LOG_WARN, "prefix cache: cannot write its lock file");
+}
+
+/* Files of the layout without folders for models. */
+static void take_old_files(struct odm_prefix_folder *f, const char *all)
+{
+	DIR *d = opendir(all);
+	const struct dirent *entry;
+	unsigned moved = 0, deleted = 0;
+
+	while (d != NULL && (entry = readdir(d)) != NULL) {
+		char from[PATH_MAX], to[PATH_MAX];
+		enum odm_prefix_look is;
+		struct found found;
+		struct od_err err;
+		bool is_tmp;
+
+		if (!read_file_name(entry->d_name, &found, &is_tmp) || od_path(from, sizeof(from), all, entry->d_name, &err) != OD_OK ||
+		    od_path(to, sizeof(to), f->dir, entry->d_name, &err) != OD_OK)
+			continue;
+		is = is_tmp ? ODM_PREFIX_OTHER : look(f, found.what, from);
+		moved += is == ODM_PREFIX_OURS && rename(from, to) == 0;
+		deleted += is == ODM_PREFIX_OTHER && unlink(from) == 0;
+	}
+	if (d != NULL)
+		closedir(d);
+	if (moved + deleted > 0)
+		od_log(OD_LOG_INFO, "prefix cache: %s was written by an older od-moe: moved %u files to %s, deleted %u that are incomplete or "
+		       "of other models", all, moved, f->dir, deleted);
+}
+
+/* A folder of another model that no process has. */
+struct idle {
+	char dir[PATH_MAX];
+	int fd; /* its lock */
+	uint64_t bytes;
+	struct timespec used;
+};
+
+/* Counts the files of the folder, or deletes them. Returns their bytes. */
+static uint64_t sum_files(const char *dir, bool delete)
+{
+	DIR *d = opendir(dir);
+	const struct dirent *entry;
+	uint64_t sum = 0;
+
+	while (d != NULL && (entry = readdir(d)) != NULL) {
+		char path[PATH_MAX];
+		struct found found;
+		struct od_err err;
+		struct stat st;
+		bool is_tmp;
+
+		if (!read_file_name(entry->d_name, &found, &is_tmp) || od_path(path, sizeof(path), dir, entry->d_name, &err) != OD_OK ||
+		    lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
+			continue;
+		sum += !delete || unlink(path) == 0 ? (uint64_t)st.st_size : 0;
+	}
+	if (d != NULL)
+		closedir(d);
+	return sum;
+}
+
+static bool open_idle(struct idle *i, const char *all, const char *name)
+{
+	struct od_err err;
+	struct stat st;
+
+	if (!is_model_name(name) || od_path(i->dir, sizeof(i->dir), all, name, &err) != OD_OK || !od_is_dir(i->dir) ||
+	    lock_model(i->dir, &i->fd, &err) != OD_OK)
+		return false;
+	if (fstat(i->fd, &st) == 0)
+		i->used = st.st_mtim;
+	i->bytes = sum_files(i->dir, false);
+	return true;
+}
+
+/* Of the folders of other models that no process has: their bytes, and the one that was used least recently; its fd is -1 if there is
+ * none with files. */
+static uint64_t find_idle(const char *all, struct idle *oldest)
+{
+	DIR *d = opendir(all);
+	const struct dirent *entry;
+	uint64_t sum = 0;
+
+	oldest->fd = -1;
+	while (d != NULL && (entry = readdir(d)) != NULL) {
+		struct idle i = { 0 };
+
+		if (!open_idle(&i, all, entry->d_name))
+			continue;
+		sum += i.bytes;
+		if (i.bytes > 0 && (oldest->fd < 0 || i.used.tv_sec < oldest->used.tv_sec ||
+				    (i.used.tv_sec == oldest->used.tv_sec && i.used.tv_nsec < oldest->used.tv_nsec))) {
+			const int fd = oldest->fd;
+
+			*oldest = i;
+			i.fd = fd;
+		}
+		if (i.fd >= 0)
+			close(i.fd);
+	}
+	if (d != NULL)
+		closedir(d);
+	return sum;
+}
+
+/* This model's files, and those of models that no process has, take at most half of what is free without them. */
+static void limit_by_disk(struct odm_prefix_folder *f, const char *all)
+{
+	struct idle oldest;
+	struct statvfs v;
+	char size[32];
+	uint64_t most = UINT64_MAX, idle = find_idle(all, &oldest), idle_most;
+
+	if (statvfs(f->dir, &v) == 0)
+		most = ((uint64_t)v.f_bavail * v.f_frsize + f->all_bytes + idle) / 2;
 	if (f->limit_bytes > most)
 		f->limit_bytes = most;
+	idle_most = most - f->limit_bytes < f->limit_bytes ? most - f->limit_bytes : f->limit_bytes;
+	while (idle > idle_most && oldest.fd >= 0) {
+		const uint64_t gone = sum_files(oldest.dir, true);
+
+		od_log(OD_LOG_INFO, "prefix cache: deleted %s in %s, of a model that was not used for longer than others",
+		       od_format_bytes(gone, size, sizeof(size)), oldest.dir);
+		close(oldest.fd);
+		if (gone == 0)
+			return;
+		idle = find_idle(all, &oldest);
+	}
+	if (oldest.fd >= 0)
+		close(oldest.fd);
+}
+
+static int open_model(struct odm_prefix_folder *f, const char *all, struct od_err *err)
+{
+	char name[MODEL_NAME_BYTES];
+	int rc;
+
+	name_model(name, &f->id[ODM_PREFIX_PAGE]);
+	rc = od_path(f->dir, sizeof(f->dir), all, name, err);
+	if (rc == OD_OK && mkdir(f->dir, 0700) != 0 && errno != EEXIST)
+		rc = od_fail_errno(err, OD_ERR_IO, "--prefix-cache: cannot create folder %s", f->dir);
+	if (rc != OD_OK)
+		return rc;
+	/* Another server that starts has the locks of idle folders for a moment. */
+	for (int i = 0; (rc = lock_model(f->dir, &f->lock_fd, err)) == OD_ERR_BUSY && i < BUSY_TRIES; i++)
+		(void)poll(NULL, 0, BUSY_MS);
+	if (rc == OD_OK)
+		sign_lock(f->lock_fd);
+	return rc;
 }
 
 int odm_prefix_folder_init(struct odm_prefix_folder *f, const char *dir, uint64_t limit_bytes, const struct odm_prefix_kind *kind,
 			   struct od_err *err)
 {
 	uint64_t least, n_files;
+	char all[PATH_MAX];
 	int rc;
 
 	pthread_mutex_init(&f->lock, NULL);
+	f->lock_fd = -1;
 	if (sodium_init() < 0)
 		return od_fail(err, OD_ERR_INTERNAL, "libsodium does not start");
 	f->limit_bytes = limit_bytes;
@@ -282,16 +497,24 @@ int odm_prefix_folder_init(struct odm_prefix_folder *f, const char *dir, uint64_
 	n_files = limit_bytes / least + 1;
 	rc = od_id_table_init(&f->files, n_files < MAX_FILES ? (uint32_t)n_files : MAX_FILES, err);
 	if (rc == OD_OK)
-		rc = open_dir(f, dir, err);
+		rc = open_dir(all, dir, err);
 	if (rc == OD_OK)
-		rc = shrink(f, limit_bytes, true, err);
+		rc = open_model(f, all, err);
+	if (rc != OD_OK)
+		return rc;
+	take_old_files(f, all);
+	rc = shrink(f, limit_bytes, true, err);
 	if (rc == OD_OK)
-		limit_by_disk(f);
+		limit_by_disk(f, all);
 	return rc;
 }
 
 void odm_prefix_folder_fini(struct odm_prefix_folder *f)
 {
+	if (f->lock_fd >= 0) {
+		sign_lock(f->lock_fd);
+		close(f->lock_fd);
+	}
 	od_id_table_fini(&f->files);
 	pthread_mutex_destroy(&f->lock);
 }

@@ -3,16 +3,18 @@
 wrong with it, the answer is that of a server that keeps nothing, log probabilities included."""
 import atexit
 import concurrent.futures
+import glob
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
 
-from cluster_util import BIN, TMP, Skip, pack, run_tests, test, tool
+from cluster_util import BIN, HANG_S, TMP, Skip, pack, run_tests, test, tool
 from serve_util import Server, stop_servers
 
 atexit.register(stop_servers)
@@ -73,7 +75,7 @@ def folder(name):
 
 
 def files(path):
-    return sorted(os.path.join(path, f) for f in os.listdir(path) if f.endswith(".kv"))
+    return sorted(glob.glob(os.path.join(path, "kv-*", "*.kv")))
 
 
 # ---- Memory ----
@@ -305,24 +307,44 @@ def files_that_are_cut_or_gone_are_no_trouble():
 
 
 @test
-def files_of_another_model_go():
+def models_and_profiles_have_a_folder_each():
     where = filled("model")
     other = os.path.join(TMP, "fine.pack")
     tool("od-pack", "deploy/models/talebook-fine", other)
     with open(os.path.join(where, "letter.txt"), "w") as f:
         f.write("mine")
+    before = files(where)
     want = Server("--prefix-cache-mib", 0, pack_dir=other)
-    server = Server("--prefix-cache", where, pack_dir=other)
-    assert files(where) == [] and re.search(r"deleted \d+ files .*another model", server.log), server.log
-    assert talk(server, want)[0][0] == 0
-    assert server.metric("od_main_restored_prompt_tokens_total") == 0
-    server.stop()
-    want.stop()
-    for profile in "f32", "bf16", "f32":  # nor are numbers of one profile those of the other
+    one = Server("--prefix-cache", where)
+    two = Server("--prefix-cache", where, pack_dir=other)  # at once
+    assert talk(two, want)[0][0] == 0
+    assert two.metric("od_main_restored_prompt_tokens_total") == 0
+    assert talk(one, cold())[0][0] > 0
+    assert one.metric("od_main_restored_prompt_tokens_total") > 0
+    for server in one, two, want:
+        server.stop()
+    assert set(before) <= set(files(where))
+    for profile, there in ("bf16", False), ("f32", True), ("bf16", True):  # nor are numbers of one profile those of the other
         server = Server("--prefix-cache", where, "--profile", profile)
-        assert talk(server, cold(profile))[0][0] == 0
+        assert (talk(server, cold(profile))[0][0] > 0) == there, profile
         server.stop()
     assert os.listdir(where).count("letter.txt") == 1
+
+
+@test
+def a_second_server_of_the_model_is_refused_and_a_killed_one_leaves_no_lock():
+    where = filled("locked")
+    one = Server("--prefix-cache", where)
+    second = [os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--listen", "127.0.0.1:0", "--prefix-cache", where]
+    p = subprocess.run(second, capture_output=True, text=True, timeout=HANG_S)
+    assert p.returncode == 1, p.stderr
+    assert f"another od-main of this model (process {one.p.pid}) uses {os.path.realpath(where)}/kv-" in p.stderr, p.stderr
+    assert "give this one another folder" in p.stderr, p.stderr
+    assert talk(one, cold())[0][0] > 0
+    one.stop(signal.SIGKILL)
+    two = Server("--prefix-cache", where)
+    assert talk(two, cold())[0][0] > 0
+    two.stop()
 
 
 @test

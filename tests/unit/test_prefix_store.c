@@ -312,9 +312,20 @@ static uint32_t restore(struct world *w, uint32_t begin, uint32_t n)
 	return end;
 }
 
-static void path_of(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page, const char *suffix)
+static size_t put_hex(char path[PATH_MAX], size_t at, const uint8_t *bytes, size_t n)
 {
 	static const char hex[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < n; i++) {
+		path[at++] = hex[bytes[i] >> 4];
+		path[at++] = hex[bytes[i] & 15];
+	}
+	return at;
+}
+
+/* suffix NULL: the model's folder. */
+static void path_of(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page, const char *suffix)
+{
 	const struct odm_prefix_kind kind = kind_of(model);
 	struct odm_prefix_id id;
 	struct odm_prefix_key key;
@@ -322,13 +333,16 @@ static void path_of(char path[PATH_MAX], const char *dir, uint8_t model, uint32_
 
 	odm_prefix_id_init(&id, &kind, ODM_PREFIX_PAGE);
 	odm_prefix_key_begin(&key, &id, false);
+	n = (size_t)snprintf(path, PATH_MAX, "%s/kv-", dir);
+	n = put_hex(path, n, key.bytes, 8);
+	if (suffix == NULL) {
+		path[n] = '\0';
+		return;
+	}
+	path[n++] = '/';
 	for (uint32_t i = 0; i <= page; i++)
 		odm_prefix_key_next(&key, text + i * OD_KV_PAGE);
-	n = (size_t)snprintf(path, PATH_MAX, "%s/", dir);
-	for (size_t i = 0; i < sizeof(key.bytes); i++) {
-		path[n++] = hex[key.bytes[i] >> 4];
-		path[n++] = hex[key.bytes[i] & 15];
-	}
+	n = put_hex(path, n, key.bytes, sizeof(key.bytes));
 	snprintf(path + n, PATH_MAX - n, "%s", suffix);
 }
 
@@ -498,12 +512,12 @@ static void test_only_the_name(void **state)
 	close_world(&w);
 }
 
-/* Of two models the second one's server deletes the first one's files, and leaves what is not a cache's. */
-static void test_other_models_go(void **state)
+/* Two models use one folder, at once too, and leave each other's files, and what is not a cache's. */
+static void test_models_beside_each_other(void **state)
 {
 	const char *dir = temp_path("models");
 	char own[PATH_MAX], odd[PATH_MAX], tmp[PATH_MAX + 8];
-	struct world w;
+	struct world w, other;
 	struct od_err err;
 
 	(void)state;
@@ -511,21 +525,121 @@ static void test_other_models_go(void **state)
 	save(&w, 2);
 	close_world(&w);
 	snprintf(own, sizeof(own), "%s/notes.txt", dir);
-	path_of_page(odd, dir, 3, 0); /* a name as ours, but not the bytes */
-	path_of_page(tmp, dir, 2, 1);
+	path_of_page(odd, dir, 1, 3); /* a name as ours, but not the bytes */
+	path_of_page(tmp, dir, 1, 1);
 	snprintf(tmp + strlen(tmp), 8, ".tmp");
 	assert_int_equal(od_file_write_atomic(own, "mine", 4, &err), OD_OK);
 	assert_int_equal(od_file_write_atomic(odd, "odd", 3, &err), OD_OK);
 	assert_int_equal(od_file_write_atomic(tmp, "half", 4, &err), OD_OK);
-	open_world(&w, dir, 2, 1 << 20);
-	assert_int_equal(restore(&w, 0, 2), 0);
-	save(&w, 1);
+	open_world(&w, dir, 1, 1 << 20);
+	open_world(&other, dir, 2, 1 << 20);
+	assert_int_equal(restore(&other, 0, 2), 0);
+	save(&other, 1);
+	assert_int_equal(restore(&w, 0, 2), 2);
+	close_world(&other);
 	close_world(&w);
-	assert_false(there(dir, 1, 0) || there(dir, 1, 1));
-	assert_true(there(dir, 2, 0));
+	assert_true(there(dir, 1, 0) && there(dir, 1, 1) && there(dir, 2, 0));
 	assert_int_equal(access(own, F_OK), 0);
 	assert_int_equal(access(odd, F_OK), 0);
 	assert_int_not_equal(access(tmp, F_OK), 0);
+}
+
+static int open_folder(struct odm_prefix_folder *f, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
+{
+	const struct odm_prefix_kind kind = kind_of(model);
+
+	*f = (struct odm_prefix_folder){ 0 };
+	*err = (struct od_err){ 0 };
+	return odm_prefix_folder_init(f, dir, limit, &kind, err);
+}
+
+/* A model's folder is one process's; the message names it and the folder. A lock ends with its descriptor, so with a killed process. */
+static void test_one_at_a_time(void **state)
+{
+	const char *dir = temp_path("locked");
+	char model[PATH_MAX], pid[48];
+	struct odm_prefix_folder a, b;
+	struct od_err err;
+
+	(void)state;
+	must(open_folder(&a, dir, 1, 1 << 20, &err), &err);
+	assert_int_equal(open_folder(&b, dir, 1, 1 << 20, &err), OD_ERR_BUSY);
+	odm_prefix_folder_fini(&b);
+	path_of(model, dir, 1, 0, NULL);
+	snprintf(pid, sizeof(pid), "(process %d)", (int)getpid());
+	assert_non_null(strstr(err.msg, pid));
+	assert_non_null(strstr(err.msg, model));
+	must(open_folder(&b, dir, 2, 1 << 20, &err), &err);
+	odm_prefix_folder_fini(&b);
+	assert_int_equal(open_folder(&b, dir, 1, 1 << 20, &err), OD_ERR_BUSY); /* the one that failed took nothing along */
+	odm_prefix_folder_fini(&b);
+	odm_prefix_folder_fini(&a);
+	must(open_folder(&b, dir, 1, 1 << 20, &err), &err);
+	odm_prefix_folder_fini(&b);
+}
+
+static void set_time(const char *dir, uint8_t model, time_t used)
+{
+	const struct timespec at[2] = { { .tv_sec = used }, { .tv_sec = used } };
+	char path[PATH_MAX];
+
+	path_of(path, dir, model, 0, NULL);
+	snprintf(path + strlen(path), 8, "/lock");
+	assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
+}
+
+/* What other models left takes no more than the limit; the one that was used least recently goes, unless it is in use. */
+static void test_idle_models_go(void **state)
+{
+	const char *dir = temp_path("idle");
+	struct world w;
+	struct odm_prefix_folder busy, f;
+	struct od_err err;
+
+	(void)state;
+	for (uint8_t model = 1; model <= 4; model++) {
+		open_world(&w, dir, model, 1 << 20);
+		save(&w, 1);
+		close_world(&w);
+		set_time(dir, model, 1000 - model); /* 4 was used least recently */
+	}
+	must(open_folder(&busy, dir, 4, 1 << 20, &err), &err);
+	set_time(dir, 4, 1);
+	must(open_folder(&f, dir, 5, 2 * FILE_BYTES(0), &err), &err); /* the others may have as much */
+	assert_true(there(dir, 1, 0) && there(dir, 2, 0) && there(dir, 4, 0));
+	assert_false(there(dir, 3, 0));
+	odm_prefix_folder_fini(&f);
+	odm_prefix_folder_fini(&busy);
+	must(open_folder(&f, dir, 5, 2 * FILE_BYTES(0), &err), &err);
+	assert_int_equal(there(dir, 1, 0) + there(dir, 2, 0) + there(dir, 4, 0), 2);
+	odm_prefix_folder_fini(&f);
+}
+
+/* Files as they lay before models had folders: this model's move to its folder, another one's go. */
+static void test_old_layout(void **state)
+{
+	const char *dir = temp_path("old");
+	char from[PATH_MAX], to[PATH_MAX];
+	struct world w;
+
+	(void)state;
+	for (uint8_t model = 1; model <= 2; model++) {
+		open_world(&w, dir, model, 1 << 20);
+		save(&w, 2);
+		close_world(&w);
+	}
+	for (uint8_t model = 1; model <= 2; model++) {
+		for (uint32_t page = 0; page < 2; page++) {
+			path_of_page(from, dir, model, page);
+			snprintf(to, sizeof(to), "%s/%s", dir, strrchr(from, '/') + 1);
+			assert_int_equal(rename(from, to), 0);
+		}
+	}
+	open_world(&w, dir, 1, 1 << 20);
+	assert_int_equal(restore(&w, 0, 2), 2);
+	close_world(&w);
+	assert_true(there(dir, 1, 0) && there(dir, 1, 1));
+	assert_int_not_equal(access(to, F_OK), 0);
 }
 
 /* Room for three pages: what was not used goes, the end of a text first. */
@@ -868,8 +982,8 @@ static void test_snapshots_go_first(void **state)
 	fixed = true;
 	path_of(path, dir, 1, 1, ".fs");
 	assert_int_equal(access(path, F_OK), 0);
-	open_world(&w, dir, 2, 1 << 20);
-	assert_int_not_equal(access(path, F_OK), 0);
+	open_world(&w, dir, 2, 1 << 20); /* it has as little business with another model's snapshots as with its pages */
+	assert_int_equal(access(path, F_OK), 0);
 	close_fixed(&w);
 }
 
@@ -882,7 +996,8 @@ int main(void)
 		cmocka_unit_test(test_snapshots_go_first), cmocka_unit_test(test_forgotten_meanwhile),
 		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_only_the_name),	  cmocka_unit_test(test_refused_copies),
-		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_models_beside_each_other), cmocka_unit_test(test_one_at_a_time),
+		cmocka_unit_test(test_idle_models_go),	  cmocka_unit_test(test_old_layout), cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_limit_without_descriptors),
 		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
 		cmocka_unit_test(test_long_texts),
