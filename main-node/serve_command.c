@@ -49,6 +49,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0, 0, NULL },
 		{ "tls-key", OD_ARG_STRING, &o->tls_key_file, "FILE", "its private key (PEM)", 0, 0, NULL },
 		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "beyond loopback: HTTP without API keys and TLS, and links to other machines without keys", 0, 0, NULL },
+		{ "allow-host", OD_ARG_LIST, &s->hosts, "NAME", "without API keys: also answer requests to NAME (the header Host), such as host.docker.internal; repeatable", 0, 0, NULL },
 		{ "cors", OD_ARG_STRING, &s->cors, "ORIGIN", "let pages of this origin (https://host) use the server in a browser; *: of any", 0, 0, NULL },
 		{ "model-name", OD_ARG_STRING, &s->model, "NAME", "name of the model; requests for another are refused (default: the pack's folder, any name is taken)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
@@ -75,6 +76,15 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 				     "/health, /metrics.\n", err);
 }
 
+static int check_hosts(const struct od_arg_list *hosts, struct od_err *err)
+{
+	for (size_t i = 0; i < hosts->n; i++)
+		if (!odm_is_host_name(hosts->value[i]))
+			return od_fail(err, OD_ERR_ARG, "--allow-host: expected a host's name without scheme and port, such as "
+				       "host.docker.internal, found \"%s\"", hosts->value[i]);
+	return OD_OK;
+}
+
 static int check_options(struct options *o, struct od_err *err)
 {
 	struct odm_serve_opts *s = &o->serve;
@@ -82,6 +92,9 @@ static int check_options(struct options *o, struct od_err *err)
 
 	if (rc != OD_OK)
 		return od_fail_within(err, "--listen");
+	rc = check_hosts(&s->hosts, err);
+	if (rc != OD_OK)
+		return rc;
 	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
 		return od_fail(err, OD_ERR_ARG, "--tls-cert and --tls-key need each other");
 	if (!od_is_loopback(s->listen.host) && !o->insecure && (o->key_file == NULL || o->cert_file == NULL))

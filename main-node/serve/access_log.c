@@ -9,12 +9,10 @@
 #include <sys/socket.h>
 
 #define CLIENT_GONE 499 /* as nginx has it: no answer was sent */
-#define MAX_FIELDS 12
+#define MAX_FIELDS 13
 
-static const char *client_of(const struct odm_exchange *x, char *buf, size_t size)
+static const char *address_text(const struct sockaddr *a, char *buf, size_t size)
 {
-	const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-	const struct sockaddr *a = info != NULL ? info->client_addr : NULL;
 	char host[64], port[8];
 
 	buf[0] = '\0';
@@ -22,6 +20,13 @@ static const char *client_of(const struct odm_exchange *x, char *buf, size_t siz
 				     sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
 		snprintf(buf, size, a->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 	return buf;
+}
+
+static const char *client_of(const struct odm_exchange *x, char *buf, size_t size)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+	return address_text(info != NULL ? info->client_addr : NULL, buf, size);
 }
 
 static int status_of(const struct odm_exchange *x)
@@ -65,7 +70,30 @@ void odm_access_log(const struct odm_exchange *x, bool whole)
 	f[n++] = od_log_number("total_seconds", od_seconds(od_now_ns() - x->begun_ns));
 	if (!whole && status != CLIENT_GONE)
 		f[n++] = od_log_text("complete", "false");
+	if (x->no_memory || status == CLIENT_GONE)
+		f[n++] = od_log_text("reason", x->no_memory ? "out of memory" : "the client has gone");
 	if (left_out > 0)
 		f[n++] = od_log_number("left_out", left_out);
 	od_log_event(probe && status == 200 ? OD_LOG_DEBUG : OD_LOG_INFO, "answered", f);
+}
+
+void odm_access_log_stranger(int fd, const char *why)
+{
+	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
+	struct sockaddr_storage a = { 0 };
+	socklen_t len = sizeof(a);
+	struct od_log_field f[3 + 1] = { 0 };
+	unsigned left_out = 0;
+	char client[80];
+	size_t n = 0;
+
+	if (!od_log_permit(&limit, &left_out))
+		return;
+	if (getpeername(fd, (struct sockaddr *)&a, &len) != 0)
+		a.ss_family = AF_UNSPEC;
+	f[n++] = od_log_text("client", address_text((const struct sockaddr *)&a, client, sizeof(client)));
+	f[n++] = od_log_text("reason", why);
+	if (left_out > 0)
+		f[n++] = od_log_number("left_out", left_out);
+	od_log_event(OD_LOG_WARN, "hung up", f);
 }

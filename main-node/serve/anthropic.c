@@ -221,7 +221,7 @@ static void prepare(struct odm_exchange *x)
 	struct message *m = calloc(1, sizeof(*m));
 
 	if (m == NULL) {
-		odm_exchange_reply_json(x, 500, NULL);
+		odm_exchange_reply_json(x, 503, NULL);
 		return;
 	}
 	odm_exchange_set_state(x, m);

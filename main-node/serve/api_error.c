@@ -61,6 +61,21 @@ void odm_api_error_rename(struct odm_api_error *e, const char *from, const char 
 	snprintf(e->param, sizeof(e->param), "%s", to);
 }
 
+void odm_hide_folder(char *message, const char *folder)
+{
+	size_t len = strlen(folder);
+	char *at = message;
+
+	while (len > 1 && folder[len - 1] == '/')
+		len--;
+	while (len > 0 && (at = memmem(at, strlen(at), folder, len)) != NULL) {
+		const char *rest = at + len;
+
+		rest += strspn(rest, "/");
+		memmove(at, rest, strlen(rest) + 1);
+	}
+}
+
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err)
 {
 	odm_api_fail(e, status_of(err->code), NULL, err->code, "%s", err->msg);

@@ -252,7 +252,7 @@ static void prepare(struct odm_exchange *x)
 	int rc;
 
 	if (c == NULL) {
-		odm_exchange_reply_json(x, 500, NULL);
+		odm_exchange_reply_json(x, 503, NULL);
 		return;
 	}
 	odm_exchange_set_state(x, c);

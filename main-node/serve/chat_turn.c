@@ -177,8 +177,21 @@ static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 	return vars;
 }
 
-/* An error of a template or of messages: its text begins with the field, if there is one. */
-static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
+/* What a template says when it refuses messages, without the template's name and line. */
+static const char *words_of(const struct od_err *err)
+{
+	static const char line[] = ", line ";
+	const char *at = err->code == OD_ERR_ARG ? strstr(err->msg, line) : NULL, *words;
+
+	if (at == NULL)
+		return err->msg;
+	words = at + strlen(line);
+	words += strspn(words, "0123456789");
+	return strncmp(words, ": ", 2) == 0 ? words + 2 : err->msg;
+}
+
+/* An error of a template or of messages: its text begins with the field, if there is one. Changes err. */
+static int refuse_messages(const struct odm_api *api, struct od_err *err, struct odm_api_error *e)
 {
 	static const char field[] = "messages";
 	const bool named = strncmp(err->msg, field, strlen(field)) == 0;
@@ -193,7 +206,8 @@ static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
 	}
 	if (named)
 		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
-	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", err->msg);
+	odm_hide_folder(err->msg, api->folder);
+	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", words_of(err));
 }
 
 /* Stands behind the last message's text while the template is rendered, to find where the text ends: as transformers does it. A
@@ -265,7 +279,7 @@ struct rendered {
 	struct od_text_spans users;
 };
 
-static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct asked *q, struct rendered *r,
+static int render(struct odm_turn *t, const struct odm_api *api, const struct asked *q, struct rendered *r,
 		  struct odm_api_error *e)
 {
 	json_t *vars, *tagged = NULL;
@@ -282,8 +296,8 @@ static int render(struct odm_turn *t, const struct odm_chat_template *template, 
 	vars = variables_of(t, q);
 	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
 		rc = odm_no_memory(e);
-	else if (odm_chat_template_prompt(template, vars, &r->users, &r->text, &r->len, &err) != OD_OK)
-		rc = refuse_messages(&err, e);
+	else if (odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, &err) != OD_OK)
+		rc = refuse_messages(api, &err, e);
 	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
 		rc = no_last_text(e);
 	od_text_spans_cut(&r->users, r->len);
@@ -364,7 +378,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		return rc;
 	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
-	rc = render(t, api->chat, q, &r, e);
+	rc = render(t, api, q, &r, e);
 	if (rc == OD_OK)
 		rc = encode(t, api->chat, &r, e);
 	if (rc == OD_OK) {

@@ -21,6 +21,10 @@ void odm_exchange_unref(struct odm_exchange *x)
 		x->endpoint->free_state(x->state);
 	od_strbuf_fini(&x->body);
 	od_strbuf_fini(&x->out);
+	for (struct odm_header_text *t = x->header_texts, *next; t != NULL; t = next) {
+		next = t->next;
+		free(t);
+	}
 	free(x->rest);
 	free(x->text);
 	free(x);
@@ -81,19 +85,15 @@ bool odm_exchange_replied(const struct odm_exchange *x)
 
 void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len)
 {
-	static const char no_memory[] =
-		"{\"error\": {\"message\": \"out of memory\", \"type\": \"server_error\", \"param\": null, "
-		"\"code\": null}}";
-
 	if (x->replied || x->streaming) {
 		free(text);
 		return;
 	}
 	x->replied = true;
-	x->status = text != NULL ? status : 500;
-	x->content_type = text != NULL ? content_type : json_content;
-	x->text = text != NULL ? text : strdup(no_memory);
-	x->len = text != NULL ? len : strlen(no_memory);
+	x->status = status;
+	x->content_type = content_type;
+	x->text = text;
+	x->len = len;
 }
 
 void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o)

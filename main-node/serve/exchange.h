@@ -62,7 +62,7 @@ struct odm_exchange *odm_exchange_ref(struct odm_exchange *x); /* any thread, as
 void odm_exchange_unref(struct odm_exchange *x);	       /* NULL ok */
 void odm_exchange_wake(struct odm_exchange *x);
 
-/* A whole answer. text: malloc'd, taken; NULL: out of memory, which is answered with 500. */
+/* A whole answer. text: malloc'd, taken; NULL: out of memory, which is answered with 503. */
 void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len);
 void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o); /* takes the reference; NULL: out of memory */
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e);

@@ -25,6 +25,7 @@ struct odm_http_connection {
 	int fd;
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t body_seen;   /* when the deadline was set */
+	bool heard;	      /* its first byte has been looked at */
 	struct odm_exchange *exchange; /* NULL: between requests */
 	struct odm_http_connection *prev, *next;
 };
@@ -34,6 +35,7 @@ struct odm_http {
 	char machine[256], prefix[16];
 	uint64_t last_id;
 	struct MHD_Daemon *daemon;
+	struct MHD_Response *no_memory; /* made while there is some */
 	uv_loop_t *loop;
 	uv_poll_t poll;	   /* what libmicrohttpd waits for */
 	uv_timer_t timeout, tick;
@@ -42,13 +44,62 @@ struct odm_http {
 	struct odm_request_threads *threads;
 	struct odm_http_connection *connections;
 	struct odm_exchange *open; /* begun, not complete */
-	size_t n_connections, n_open;
+	size_t n_connections, n_unheard, n_open;
 	uint64_t body_bytes; /* of all exchanges */
 	bool draining, drained, closing;
 
 	pthread_mutex_t lock; /* for the rest */
 	struct odm_exchange *ready, **last_ready; /* woken or prepared */
 };
+
+/* ---- Other protocols ---- */
+
+#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client */
+
+/* A whole answer of libmicrohttpd's socket, in its place: nothing else has been sent, and nothing will be. */
+static void send_last(int fd, const char *status, const char *message)
+{
+	char body[256], all[512];
+	const int n = snprintf(body, sizeof(body), "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
+			       "\"param\": null, \"code\": null}}\n", message);
+	const int len = snprintf(all, sizeof(all), "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+				 "Content-Length: %d\r\n\r\n%s", status, n, body);
+
+	(void)!send(fd, all, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* NULL: it may be a request. libmicrohttpd would wait for the rest of it until the limit. */
+static const char *why_no_request(unsigned char first, bool tls)
+{
+	if (tls)
+		return first != TLS_HANDSHAKE ? "this server speaks HTTPS only: use https://" : NULL;
+	if (first == TLS_HANDSHAKE)
+		return "this server has no --tls-cert and does not speak TLS: use http://";
+	return (first < ' ' && first != '\r' && first != '\n') || first > '~' ? "this is not HTTP" : NULL;
+}
+
+static void set_heard(struct odm_http *h, struct odm_http_connection *c)
+{
+	h->n_unheard -= !c->heard;
+	c->heard = true;
+}
+
+/* Before libmicrohttpd reads it. */
+static void look_at_first_byte(struct odm_http *h, struct odm_http_connection *c)
+{
+	unsigned char first;
+	const char *why;
+
+	if (c->heard || recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1)
+		return;
+	set_heard(h, c);
+	why = why_no_request(first, h->opts.cert != NULL);
+	if (why == NULL)
+		return;
+	odm_access_log_stranger(c->fd, why);
+	send_last(c->fd, "400 Bad Request", why);
+	shutdown(c->fd, SHUT_RDWR);
+}
 
 /* ---- The loop ---- */
 
@@ -58,6 +109,8 @@ static void run_daemon(struct odm_http *h)
 {
 	MHD_UNSIGNED_LONG_LONG ms;
 
+	for (struct odm_http_connection *c = h->connections; c != NULL && h->n_unheard > 0; c = c->next)
+		look_at_first_byte(h, c);
 	MHD_run(h->daemon);
 	if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
 		uv_timer_start(&h->timeout, on_timeout, ms, 0);
@@ -307,8 +360,6 @@ static enum MHD_Result queue(struct odm_exchange *x, int status, struct MHD_Resp
 {
 	enum MHD_Result rc;
 
-	if (r == NULL)
-		return MHD_NO;
 	x->queued = true;
 	add_headers(x, r);
 	if (x->allow != NULL)
@@ -322,12 +373,21 @@ static enum MHD_Result queue(struct odm_exchange *x, int status, struct MHD_Resp
 	return rc;
 }
 
+static enum MHD_Result queue_no_memory(struct odm_exchange *x)
+{
+	x->no_memory = true;
+	x->queued = true;
+	x->streaming = false;
+	x->status = 503;
+	return MHD_queue_response(x->connection, 503, x->http->no_memory);
+}
+
 static enum MHD_Result queue_reply(struct odm_exchange *x)
 {
-	struct MHD_Response *r = MHD_create_response_from_buffer(x->len, x->text, MHD_RESPMEM_MUST_FREE);
+	struct MHD_Response *r = x->text != NULL ? MHD_create_response_from_buffer(x->len, x->text, MHD_RESPMEM_MUST_FREE) : NULL;
 
 	if (r == NULL)
-		return MHD_NO;
+		return queue_no_memory(x);
 	x->text = NULL;
 	if (x->status != 204)
 		MHD_add_response_header(r, "Content-Type", x->content_type);
@@ -345,6 +405,7 @@ static ssize_t read_stream(void *arg, uint64_t position, char *buf, size_t size)
 		x->endpoint->news(x);
 		n = odm_exchange_unsent(x);
 	}
+	x->no_memory = x->out.failed;
 	if (x->lost || x->out.failed)
 		return MHD_CONTENT_READER_END_WITH_ERROR;
 	if (n == 0 && x->ended)
@@ -364,7 +425,7 @@ static enum MHD_Result queue_stream(struct odm_exchange *x)
 	struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
 
 	if (r == NULL)
-		return MHD_NO;
+		return queue_no_memory(x);
 	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
 	MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies shall pass events on at once */
 	return queue(x, 200, r);
@@ -451,6 +512,7 @@ static struct odm_exchange *exchange_new(struct odm_http *h, struct MHD_Connecti
 	x->on->exchange = x;
 	x->on->deadline_ns = od_now_ns() + h->opts.header_ns;
 	x->on->body_seen = 0;
+	set_heard(h, x->on);
 	return x;
 }
 
@@ -458,15 +520,18 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 				  const char *version, const char *data, size_t *len, void **context)
 {
 	struct odm_exchange *x = *context;
+	struct odm_http *h = arg;
 
 	(void)version;
 	if (x == NULL) {
-		x = exchange_new(arg, connection);
+		x = exchange_new(h, connection);
 		*context = x;
-		if (x == NULL)
-			return MHD_NO;
+		if (x == NULL) {
+			od_log(OD_LOG_WARN, "out of memory: a request is refused with 503");
+			return MHD_queue_response(connection, 503, h->no_memory);
+		}
 		name_exchange(x, method, url);
-		odm_http_check_header(x, &x->http->opts, x->http->machine, x->http->draining, method, url);
+		odm_http_check_header(x, &h->opts, h->machine, h->draining, method, url);
 		if (answers_at_once(x)) {
 			dispatch(x);
 			return answer(x);
@@ -533,7 +598,10 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 		h->connections = c;
 		if (h->n_connections++ == 0)
 			uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
+		h->n_unheard++;
+		look_at_first_byte(h, c);
 	} else if (c != NULL) {
+		set_heard(h, c);
 		*(c->prev != NULL ? &c->prev->next : &h->connections) = c->next;
 		if (c->next != NULL)
 			c->next->prev = c->prev;
@@ -556,17 +624,8 @@ static bool hung_up(const struct odm_http_connection *c)
 /* libmicrohttpd knows no limit for a header or body that comes byte by byte. Nothing of an answer has been sent yet. */
 static void expire(struct odm_http *h, struct odm_http_connection *c)
 {
-	static const char body[] =
-		"{\"error\": {\"message\": \"the request came too slowly\", \"type\": \"invalid_request_error\", "
-		"\"param\": null, \"code\": null}}\n";
-	char late[512];
-	int n = snprintf(late, sizeof(late),
-			 "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
-			 "Content-Length: %zu\r\n\r\n%s",
-			 strlen(body), body);
-
 	if (c->exchange != NULL && h->opts.cert == NULL)
-		(void)!send(c->fd, late, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+		send_last(c->fd, "408 Request Timeout", "the request came too slowly");
 	if (c->exchange != NULL)
 		c->exchange->expired = true;
 	c->deadline_ns = 0;
@@ -614,6 +673,21 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- Life ---- */
 
+/* What libmicrohttpd says is mostly about clients. But a connection that it closes for want of memory has no other line. */
+static void on_message(void *arg, const char *format, va_list ap)
+{
+	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
+	unsigned left_out = 0;
+	char text[200];
+
+	(void)arg;
+	vsnprintf(text, sizeof(text), format, ap);
+	text[strcspn(text, "\n")] = '\0';
+	if (strstr(text, "memory") == NULL || !od_log_permit(&limit, &left_out))
+		return;
+	OD_LOG_EVENT(OD_LOG_WARN, "a connection was closed", od_log_text("reason", text), od_log_number("left_out", left_out));
+}
+
 static struct MHD_Daemon *start_daemon(struct odm_http *h)
 {
 	const struct odm_http_opts *o = &h->opts;
@@ -623,12 +697,43 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 		{ MHD_OPTION_END, 0, NULL },
 	};
 
-	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0,
-				NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, o->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+					(o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, h,
+				MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL, MHD_OPTION_LISTEN_SOCKET, o->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
 				on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
 				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
 				MHD_OPTION_END);
+}
+
+/* In both APIs' forms at once. */
+static struct MHD_Response *make_no_memory(void)
+{
+	static const char text[] = "{\"type\": \"error\", \"error\": {\"message\": \"out of memory\", \"type\": "
+				   "\"service_unavailable_error\", \"param\": null, \"code\": null}}";
+	struct MHD_Response *r = MHD_create_response_from_buffer(sizeof(text) - 1, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+
+	if (r == NULL)
+		return NULL;
+	MHD_add_response_header(r, "Content-Type", "application/json");
+	MHD_add_response_header(r, "Retry-After", "5");
+	return r;
+}
+
+static int start_server(struct odm_http *h, struct od_err *err)
+{
+	int rc = odm_request_threads_start(&h->threads, h->opts.request_threads, err);
+
+	if (rc != OD_OK)
+		return rc;
+	h->no_memory = make_no_memory();
+	if (h->no_memory == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "HTTP server");
+	h->daemon = start_daemon(h);
+	if (h->daemon == NULL)
+		return od_fail(err, OD_ERR_ARG, "cannot start the HTTP server%s",
+			       h->opts.cert != NULL ? ": is --tls-key the key of --tls-cert, both in PEM form?" : "");
+	return OD_OK;
 }
 
 static void start_handles(struct odm_http *h)
@@ -659,15 +764,11 @@ int odm_http_open(struct odm_http **out, const struct odm_http_opts *opts, uv_lo
 	if (gethostname(h->machine, sizeof(h->machine) - 1) != 0)
 		h->machine[0] = '\0';
 	pthread_mutex_init(&h->lock, NULL);
-	rc = odm_request_threads_start(&h->threads, opts->request_threads, err);
-	if (rc == OD_OK) {
-		h->daemon = start_daemon(h);
-		if (h->daemon == NULL)
-			rc = od_fail(err, OD_ERR_ARG, "cannot start the HTTP server%s",
-				     opts->cert != NULL ? ": is --tls-key the key of --tls-cert, both in PEM form?" : "");
-	}
+	rc = start_server(h, err);
 	if (rc != OD_OK) {
 		odm_request_threads_stop(h->threads);
+		if (h->no_memory != NULL)
+			MHD_destroy_response(h->no_memory);
 		pthread_mutex_destroy(&h->lock);
 		free(h);
 		return rc;
@@ -711,6 +812,7 @@ static void on_handle_closed(uv_handle_t *handle)
 
 	if (--h->n_handles > 0)
 		return;
+	MHD_destroy_response(h->no_memory);
 	pthread_mutex_destroy(&h->lock);
 	free(h);
 }

@@ -20,6 +20,7 @@ struct odm_http_opts {
 	void *app;			      /* odm_exchange_app */
 	int listen_fd;			      /* of odm_listen; taken */
 	const struct odm_address *listen;     /* for the Host check */
+	const struct od_arg_list *hosts;      /* for the same: further names */
 	const struct odm_api_keys *keys;      /* NULL: everyone may */
 	const char *cert, *key;		      /* PEM texts, which must stay; NULL: no TLS */
 	const char *cors;		      /* origin that browsers let in, "*": any; NULL: none */

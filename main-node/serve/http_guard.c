@@ -1,6 +1,5 @@
 #include "main-node/serve/http_guard.h"
 
-#include "common/base/args.h"
 #include "common/base/file.h"
 
 #include <arpa/inet.h>
@@ -124,7 +123,24 @@ static bool is_ip(const char *host)
 	return inet_pton(AF_INET, host, &four) == 1 || inet_pton(AF_INET6, host, &six) == 1;
 }
 
-bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine)
+bool odm_is_host_name(const char *name)
+{
+	static const char signs[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+	const size_t len = strlen(name);
+
+	return len > 0 && strspn(name, signs) == len;
+}
+
+/* An allowed name may end with the root's dot, too. */
+static bool same_name(const char *name, size_t len, const char *allowed)
+{
+	size_t n = strlen(allowed);
+
+	n -= n > 0 && allowed[n - 1] == '.';
+	return len > 0 && len == n && strncasecmp(name, allowed, n) == 0;
+}
+
+bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine, const struct od_arg_list *also)
 {
 	char name[256];
 	const char *port;
@@ -141,6 +157,9 @@ bool odm_host_allowed(const char *host, const struct odm_address *listen, const 
 		return true;
 	if (len > strlen(".localhost") && strcasecmp(name + len - strlen(".localhost"), ".localhost") == 0)
 		return true;
+	for (size_t i = 0; i < also->n; i++)
+		if (same_name(name, len, also->value[i]))
+			return true;
 	return machine[0] != '\0' && strcasecmp(name, machine) == 0;
 }
 
@@ -229,7 +248,7 @@ bool odm_api_key_known(const struct odm_api_keys *k, const char *authorization, 
 	static const char scheme[] = "Bearer ";
 
 	if (authorization != NULL && strncasecmp(authorization, scheme, sizeof(scheme) - 1) == 0)
-		return known(k, authorization + sizeof(scheme) - 1);
+		return known(k, authorization + sizeof(scheme) - 1 + strspn(authorization + sizeof(scheme) - 1, " "));
 	return x_api_key != NULL && known(k, x_api_key);
 }
 

@@ -1,7 +1,8 @@
 /* http_guard.h - who may ask: addresses, the Host header, API keys. No sockets except odm_listen.
  *
  * A web page can make its visitor's browser send requests to this machine (DNS rebinding): the browser then names the page's
- * host. So Host must be an IP address, localhost, this machine's name or the name that we listen on, unless there are API keys.
+ * host. So Host must be an IP address, localhost, this machine's name, the name that we listen on or one of --allow-host, unless
+ * there are API keys.
  * Thread: immutable after loading, any thread. Owner: the caller. */
 #ifndef ODM_HTTP_GUARD_H
 #define ODM_HTTP_GUARD_H
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/args.h"
 #include "common/base/status.h"
 
 struct odm_address {
@@ -22,8 +24,10 @@ OD_MUST_CHECK int odm_address_parse(struct odm_address *a, const char *text, uin
 /* A listening socket, not blocking; *port: the one in use. *fd is -1 unless OD_OK. */
 OD_MUST_CHECK int odm_listen(const struct odm_address *a, int *fd, uint16_t *port, struct od_err *err);
 
-/* host: the Host header; NULL: none, which no browser does. */
-bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine);
+/* Letters, digits, '.', '-' and '_': a name that --allow-host may have. */
+bool odm_is_host_name(const char *name);
+/* host: the Host header; NULL: none, which no browser does. also: further names that are allowed, of any port. */
+bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine, const struct od_arg_list *also);
 
 struct odm_api_keys;
 /* One key a line; empty lines and lines that begin with # do not count. */

@@ -8,9 +8,30 @@
 
 #define ALLOW_BYTES 64
 
-const char *odm_request_header(struct odm_exchange *x, const char *name)
+static const char *raw_header(struct odm_exchange *x, const char *name)
 {
 	return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* libmicrohttpd leaves white space behind a value, which is not part of it (RFC 9110, 5.5). */
+const char *odm_request_header(struct odm_exchange *x, const char *name)
+{
+	const char *value = raw_header(x, name);
+	size_t len = value != NULL ? strlen(value) : 0;
+	struct odm_header_text *copy;
+
+	while (len > 0 && strchr(" \t", value[len - 1]) != NULL)
+		len--;
+	if (value == NULL || value[len] == '\0')
+		return value;
+	copy = malloc(sizeof(*copy) + len + 1);
+	if (copy == NULL)
+		return value;
+	memcpy(copy->text, value, len);
+	copy->text[len] = '\0';
+	copy->next = x->header_texts;
+	x->header_texts = copy;
+	return copy->text;
 }
 
 static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -23,10 +44,11 @@ static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char
 
 bool odm_request_is_ambiguous(struct odm_exchange *x)
 {
+	const char *coding = raw_header(x, "Transfer-Encoding"); /* as libmicrohttpd reads it: with any other, the body ends never */
 	unsigned n = 0;
 
 	MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_length, &n);
-	return n > 1 || (n > 0 && odm_request_header(x, "Transfer-Encoding") != NULL);
+	return n > 1 || (coding != NULL && (n > 0 || strcasecmp(coding, "chunked") != 0));
 }
 
 void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message)
@@ -118,11 +140,12 @@ void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *o
 {
 	find_origin(x, opts);
 	if (odm_request_is_ambiguous(x)) {
-		odm_request_refuse(x, 400, NULL, "expected one header Content-Length, and none beside Transfer-Encoding");
+		odm_request_refuse(x, 400, NULL, "expected one header Content-Length, or \"Transfer-Encoding: chunked\"");
 		return;
 	}
-	if (opts->keys == NULL && !odm_host_allowed(odm_request_header(x, "Host"), opts->listen, machine)) {
-		odm_request_refuse(x, 403, NULL, "the header Host names neither this machine nor an address; use its address, or API keys");
+	if (opts->keys == NULL && !odm_host_allowed(odm_request_header(x, "Host"), opts->listen, machine, opts->hosts)) {
+		odm_request_refuse(x, 403, NULL, "the header Host names neither this machine nor an address; use its address, start the server "
+				   "with --allow-host NAME, or use API keys");
 		return;
 	}
 	if (strcmp(method, "OPTIONS") == 0) { /* browsers send no key with it */

@@ -24,6 +24,12 @@ struct odm_watch {
 	struct odm_exchange *exchange; /* NULL: no longer of interest */
 };
 
+/* A header's value, copied because white space behind it was cut off. */
+struct odm_header_text {
+	struct odm_header_text *next;
+	char text[];
+};
+
 struct odm_exchange {
 	atomic_uint refs;
 	struct odm_http *http;
@@ -33,6 +39,7 @@ struct odm_exchange {
 	uint64_t begun_ns;
 	char *rest;
 	struct od_strbuf body;
+	struct odm_header_text *header_texts; /* of odm_request_header */
 	void *state;
 	bool trusted; /* it came with an API key, or the server has none */
 
@@ -51,7 +58,7 @@ struct odm_exchange {
 	struct MHD_Connection *connection; /* NULL: closed */
 	struct odm_http_connection *on;
 	struct odm_watch *watch;
-	bool suspended, queued, lost, told_gone, discard, expired;
+	bool suspended, queued, lost, told_gone, discard, expired, no_memory;
 	uint64_t body_seen; /* bytes, with what was not kept */
 	const char *origin_allowed; /* for the answer's header; NULL: none */
 	struct odm_exchange *prev_open, *next_open;

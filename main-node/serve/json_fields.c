@@ -201,6 +201,16 @@ static bool has_too_many_values(const char *body, size_t len)
 	return n > MAX_SIGNS;
 }
 
+/* jansson reads past the end of a string's buffer when it cannot grow it, so there must be memory for the longest string, twice. */
+static bool has_memory(size_t len)
+{
+	void *volatile most = len < SIZE_MAX / 4 ? malloc(4 * len + 1) : NULL;
+	const bool has = most != NULL;
+
+	free(most);
+	return has;
+}
+
 int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
 {
 	json_error_t why = { 0 };
@@ -209,6 +219,8 @@ int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_
 	if (has_too_many_values(body, len))
 		return odm_api_fail(e, TOO_LARGE, NULL, OD_ERR_RANGE, "the body: expected at most %u commas and opening brackets",
 				    MAX_SIGNS);
+	if (!has_memory(len))
+		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	*out = od_json_decode(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or it is out of memory */
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");

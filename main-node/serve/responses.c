@@ -273,7 +273,7 @@ static void prepare(struct odm_exchange *x)
 	struct response *r = calloc(1, sizeof(*r));
 
 	if (r == NULL) {
-		odm_exchange_reply_json(x, 500, NULL);
+		odm_exchange_reply_json(x, 503, NULL);
 		return;
 	}
 	r->output = json_array();

@@ -167,6 +167,8 @@ static void open_chat(struct server *s)
 {
 	if (odm_chat_template_open(&s->chat, pack_path(s), &s->api.no_chat) != OD_OK)
 		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->api.no_chat.msg);
+	odm_hide_folder(s->api.no_chat.msg, pack_path(s));
+	s->api.folder = pack_path(s);
 	s->api.chat = s->chat;
 }
 
@@ -222,6 +224,7 @@ static int open_http(struct server *s, struct od_err *err)
 		.endpoints = s->endpoint,
 		.app = &s->api,
 		.listen = &o->listen,
+		.hosts = &o->hosts,
 		.keys = o->keys,
 		.cert = o->cert,
 		.key = o->key,

@@ -15,6 +15,7 @@ struct odm_serve_opts {
 	const struct odm_api_keys *keys; /* NULL: everyone may */
 	const char *cert, *key;		 /* PEM texts; NULL: no TLS */
 	const char *cors;		 /* NULL: none */
+	struct od_arg_list hosts;	 /* names that the header Host may have */
 	const char *model;		 /* NULL: the name of the pack's folder, and requests may name any */
 	uint64_t queue, max_connections, max_body_bytes;
 	double header_seconds, drain_seconds;

@@ -281,8 +281,29 @@ def a_template_may_refuse():
     s = Server(pack_dir=chat_scripts.pack_of(case)[0])
     assert s.ask("/v1/chat/completions", {"messages": [MESSAGE]})[2]["choices"][0]["message"]["content"] == "Yes."
     status, _, o = s.ask("/v1/chat/completions", {"messages": [MESSAGE, MESSAGE]})
-    assert status == 400 and o["error"]["param"] == "messages" and "roles must alternate" in o["error"]["message"], o
+    assert status == 400 and o["error"]["param"] == "messages", o
+    assert o["error"]["message"] == "messages: the model's chat template does not take them: roles must alternate", o
+    for path, body in ("/v1/messages", {"max_tokens": 1, "system": "s", "messages": [MESSAGE]}), \
+                      ("/v1/responses", {"instructions": "s", "input": "a"}):
+        status, _, o = s.ask(path, body)
+        assert status == 400 and o["error"]["message"].endswith("does not take them: roles must alternate"), o
     assert s.stop() == 0, s.log
+
+
+@test
+def no_answer_names_the_folder():
+    """An operation that fails while the template is rendered has a line, a template that is none is refused as a whole."""
+    for name, template, words in ("fails", "{{ messages[0].content + 1 }}", "chat_template.jinja, line 1"), \
+                                 ("none", "{% if %}", "chat_template.jinja, line 1"):
+        folder = os.path.join(TMP, name + "-folder")
+        shutil.copytree("deploy/models/talebook", folder)
+        open(os.path.join(folder, "chat_template.jinja"), "w").write(template)
+        tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+        s = Server(pack_dir=folder + ".pack")
+        status, _, o = s.ask("/v1/chat/completions", {"messages": [MESSAGE]})
+        assert status == 400 and words in o["error"]["message"] and folder not in o["error"]["message"], o
+        assert folder in s.log or name == "fails"
+        assert s.stop() == 0, s.log
 
 
 @test

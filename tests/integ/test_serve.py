@@ -4,17 +4,19 @@ goes away is told so, or nothing, and disturbs no other."""
 import atexit
 import errno
 import glob
+import http.client
 import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import threading
 
-from cluster_util import HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool, wait_for
+from cluster_util import HANG_S, SLOW, TMP, Daemon, Skip, generate, hosts_file, pack, run_tests, test, tool, wait_for
 from serve_util import JSON, Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -451,6 +453,76 @@ def a_host_that_is_not_ours_is_refused():
 
 
 @test
+def names_can_be_allowed():
+    s = Server("--allow-host", "host.docker.internal", "--allow-host=Box.lan")
+    for host, status in ("host.docker.internal", 200), ("HOST.docker.internal.:8080", 200), ("box.lan:80", 200), ("localhost", 200), \
+                        ("docker.internal", 403), ("evil.example", 403):
+        a = s.ask("/v1/models", headers={"Host": host})
+        assert a[0] == status, (host, a)
+        assert status == 200 or "--allow-host" in a[2]["error"]["message"], a
+    assert s.stop() == 0, s.log
+    for name in "http://a", "a:80", "*", "":
+        p = run_serve("--allow-host", name)
+        assert p.returncode == 2 and "--allow-host" in p.stderr, (name, p.stderr)
+
+
+def raw(s, data):
+    """All that the server sends before it hangs up."""
+    answer = b""
+    with s.socket() as k:
+        k.sendall(data)
+        try:
+            while piece := k.recv(65536):
+                answer += piece
+        except ConnectionResetError:
+            pass
+    return answer
+
+
+@test
+def white_space_around_values_is_none_of_them():
+    """RFC 9110, 5.5. libmicrohttpd itself reads Content-Length, Transfer-Encoding, Connection and Expect."""
+    keys = os.path.join(TMP, "keys4.txt")
+    open(keys, "w").write("a-key\n")
+    keyed = Server("--api-key-file", keys, "--cors", "https://chat.example")
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 1}).encode()
+    for s, name, value in (server(), b"Host", b"localhost"), (server(), b"Content-Type", b"application/json"), \
+                          (server(), b"Content-Encoding", b"identity"), (keyed, b"Authorization", b"Bearer a-key"), \
+                          (keyed, b"x-api-key", b"a-key"), (keyed, b"Origin", b"https://chat.example"):
+        for spaced in value, b" " + value, b"\t " + value, value + b" ", value + b"\t", b"\t" + value + b" \t ":
+            h = {b"Host": b"localhost", b"Content-Type": b"application/json", b"Content-Length": b"%d" % len(body), b"Connection": b"close"}
+            h.update({} if s is not keyed or name in (b"Authorization", b"x-api-key") else {b"x-api-key": b"a-key"})
+            h[name] = spaced
+            answer = raw(s, b"POST /v1/completions HTTP/1.1\r\n" + b"".join(k + b":" + v + b"\r\n" for k, v in h.items()) + b"\r\n" + body)
+            assert answer.startswith(b"HTTP/1.1 200"), (name, spaced, answer)
+            assert name != b"Origin" or b"Access-Control-Allow-Origin: https://chat.example\r\n" in answer, (spaced, answer)
+    inner = raw(keyed, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nx-api-key: a- key\r\nConnection: close\r\n\r\n")
+    assert inner.startswith(b"HTTP/1.1 401"), inner
+    coding = raw(server(), b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n")  # else its end would be waited for
+    assert coding.startswith(b"HTTP/1.1 400") and b"chunked" in coding, coding
+    assert keyed.stop() == 0, keyed.log
+
+
+@test
+def other_protocols_are_told_at_once():
+    import ssl
+    s = Server("--header-seconds", "600")
+    k = s.socket()
+    try:
+        ssl._create_unverified_context().wrap_socket(k, server_hostname="localhost")
+        assert False
+    except (ssl.SSLError, ConnectionError):
+        pass
+    s.wait_for("does not speak TLS")
+    for hello in b"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0\x03\x03", b"\x00\x01", b"\xff", b"\x05\x01\x00":
+        answer = raw(s, hello)  # not after ten minutes
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), (hello, answer)
+    assert raw(s, b"\r\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert s.complete(PROMPT, 1) and s.stop() == 0, s.log
+
+
+@test
 def keys_are_asked_for():
     path = os.path.join(TMP, "keys.txt")
     with open(path, "w") as f:
@@ -509,7 +581,6 @@ def addresses_beyond_loopback_need_keys_and_tls():
 
 @test
 def tls_is_spoken():
-    import http.client
     import ssl
     cert, key = os.path.join(TMP, "cert.pem"), os.path.join(TMP, "key.pem")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-subj", "/CN=localhost",
@@ -533,6 +604,7 @@ def tls_is_spoken():
     with s.socket() as k:  # no TLS
         k.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" not in k.recv(1000)
+    s.wait_for("speaks HTTPS only")
     c = connect()  # one that goes away
     c.request("POST", "/v1/completions", json.dumps({"prompt": LONG, "max_tokens": 100, "ignore_eos": True}), {**JSON, **auth})
     c.sock.close()
@@ -636,6 +708,36 @@ def silent_and_slow_clients_are_dropped():
 def vanish(k):
     k.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     k.close()
+
+
+@test
+def a_request_without_memory_is_told_so():
+    if SLOW:
+        raise Skip("sanitizers need address space")
+    s = Server()
+    s.complete(PROMPT, 1)
+    size = int(re.search(r"VmSize:\s+(\d+)", s.pid_file("status")).group(1)) << 10
+    before = resource.prlimit(s.p.pid, resource.RLIMIT_AS, (size, -1))
+    seen = set()
+
+    def ask():
+        try:
+            seen.add(s.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "x": ["y"] * 1000})[0])
+        except (OSError, http.client.HTTPException):  # it had none for the connection
+            pass
+
+    for _ in range(8):
+        clients = [threading.Thread(target=ask) for _ in range(8)]
+        for c in clients:
+            c.start()
+        for c in clients:
+            c.join()
+    resource.prlimit(s.p.pid, resource.RLIMIT_AS, before)
+    assert seen <= {200, 503}, seen
+    assert "memory" in s.log
+    for line in s.log.splitlines():
+        assert "status=499" not in line or "reason=" in line, line
+    assert s.complete(PROMPT, 1) and s.stop() == 0, s.log
 
 
 @test

@@ -58,17 +58,37 @@ static void hosts_of_pages_are_refused(void **state)
 					    "x.localhost:1", "node7", "NODE7:8080", "tales.example" };
 	static const char *const bad[] = { "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", ":80", "node70",
 					   "[::1", "tales.example.evil", "1.2.3", "localhost:80:80" };
+	static const char *const also[] = { "host.docker.internal", "HOST.Docker.internal.:8080", "box.lan" };
 	const struct odm_address a = { .host = "tales.example", .port = 8080 };
+	const struct od_arg_list none = { .n = 0 }, some = { .value = { "host.docker.internal", "Box.LAN." }, .n = 2 };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
-		if (!odm_host_allowed(good[i], &a, "node7"))
+		if (!odm_host_allowed(good[i], &a, "node7", &none))
 			fail_msg("%s is refused", good[i]);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		if (odm_host_allowed(bad[i], &a, "node7"))
+		if (odm_host_allowed(bad[i], &a, "node7", &none))
 			fail_msg("%s is allowed", bad[i]);
-	assert_true(odm_host_allowed(NULL, &a, "node7"));
-	assert_false(odm_host_allowed("", &a, ""));
+	assert_true(odm_host_allowed(NULL, &a, "node7", &none));
+	assert_false(odm_host_allowed("", &a, "", &none));
+	for (size_t i = 0; i < sizeof(also) / sizeof(also[0]); i++) {
+		assert_false(odm_host_allowed(also[i], &a, "node7", &none));
+		assert_true(odm_host_allowed(also[i], &a, "node7", &some));
+	}
+	assert_false(odm_host_allowed("docker.internal", &a, "", &some));
+	assert_false(odm_host_allowed("x.host.docker.internal", &a, "", &some));
+	assert_false(odm_host_allowed("", &a, "", &some));
+}
+
+static void allowed_names_are_names(void **state)
+{
+	static const char *const bad[] = { "", "*", "a:80", "http://a", "a b", "[::1]", "a/b" };
+
+	(void)state;
+	assert_true(odm_is_host_name("host.docker.internal"));
+	assert_true(odm_is_host_name("Node_7-b."));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_false(odm_is_host_name(bad[i]));
 }
 
 static int load(struct odm_api_keys **k, const char *text, size_t len, struct od_err *err)
@@ -139,6 +159,7 @@ int main(void)
 		cmocka_unit_test(addresses_are_parsed),
 		cmocka_unit_test(a_port_can_be_taken_once),
 		cmocka_unit_test(hosts_of_pages_are_refused),
+		cmocka_unit_test(allowed_names_are_names),
 		cmocka_unit_test(keys_are_compared_whole),
 		cmocka_unit_test(files_without_keys_are_refused),
 		cmocka_unit_test(json_is_a_type),
