@@ -138,14 +138,15 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 	return rc;
 }
 
-/* Main pings a session that has ended here meanwhile: main was suspended, or cut off. So it need not wait for our silence. */
+/* Main pings a session that has ended here meanwhile: main was suspended, or cut off. So it need not wait for our silence. (One that a
+ * newer session has replaced is no news.) */
 static void say_ended(struct od_daemon *d, const struct od_msg *m)
 {
 	Od__Header header = OD__HEADER__INIT;
 	Od__Bye body = OD__BYE__INIT;
 
 	od_log(OD_LOG_DEBUG, "dropped %s of a session that has ended", od_body_name(m->header->body_case));
-	if (m->header->body_case != OD__HEADER__BODY_PING)
+	if (m->header->body_case != OD__HEADER__BODY_PING || atomic_load(&d->session) != 0)
 		return;
 	body.reason = (char *)"that session has ended";
 	header.session = d->ended;

@@ -246,7 +246,7 @@ def a_reload_that_leaves_layers_without_a_shadow_is_told_once():
             assert s.complete(PROMPT, 24, temperature=0)["choices"][0]["text"] == text
             if parts == c.parts:  # one that is lost is expected back: that is told otherwise
                 c.parts[2].kill()
-                s.wait_for("shadow.* is lost: no answer")
+                s.wait_for("shadow.* is lost: its connection has ended")
                 time.sleep(0.2)
         assert re.findall('the shadows of the hosts file (.*)"', s.log) == said, s.log
         other.kill()

@@ -487,6 +487,7 @@ static void test_bye(void **state)
 static void test_silence(void **state)
 {
 	struct rig r;
+	struct od_msg m;
 	uint64_t session;
 	void *s;
 
@@ -497,6 +498,12 @@ static void test_silence(void **state)
 	await_end(&r, 1);
 	assert_true(r.ended == session);
 	assert_true(od_daemon_session(r.daemon) == 0);
+	put_ping(s, session ^ 1, 1); /* a stranger's has no answer */
+	put_ping(s, session, 2);
+	get_kind(s, &m, OD__HEADER__BODY_BYE);
+	assert_true(m.header->session == session);
+	assert_string_equal(m.header->bye->reason, "that session has ended");
+	od_msg_fini(&m);
 	assert_true(greet(&r, s, session) != 0); /* it only slept */
 	od_close_socket(s);
 	rig_stop(&r);
