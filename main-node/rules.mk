@@ -81,6 +81,8 @@ test_step_requests_OBJS := $(B)/obj/main-node/engine/step_requests.o
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
 test_result_check_OBJS := $(B)/obj/main-node/cluster/result_check.o
+test_name_lookup_OBJS := $(B)/obj/main-node/cluster/name_lookup.o
+test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_welcome_check_OBJS := $(B)/obj/main-node/cluster/welcome_check.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,cluster/layer_pieces.o cluster/placement.o)
 test_recovery_OBJS := $(addprefix $(B)/obj/main-node/,cluster/recovery.o cluster/layer_pieces.o cluster/placement.o)

@@ -222,7 +222,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->session = w->session;
 	m->state = M_READY;
 	odm_member_attempt_succeeded(m);
-	m->told = m->told_left_out = false;
+	m->told_left_out = false;
 	m->ping = 0;
 	odm_member_set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());
@@ -293,6 +293,7 @@ static void on_pong(struct member *m, const Od__Pong *p)
 		memcpy(m->cached, p->cached.data, p->cached.len);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
+	m->told = m->told && !first;
 	if (first && m->exile_ns == 0) {
 		publish(m, "");
 		odm_members_watch_shadows(m->ms); /* before main's first step */

@@ -107,13 +107,14 @@ static void watch_precisions(struct odm_members *ms)
 	ms->told_precisions = differ;
 }
 
-/* Under the lock: one of them was never connected, and has not had its time yet. */
+/* Under the lock: one of them was never connected, and has not had its time yet. Until they have made up the model once, it has all time:
+ * that it is missing has been said. */
 static bool is_awaited(const struct odm_members *ms)
 {
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
 		const struct member *m = ms->listed[i];
 
-		if (m->pub.role == OD_NODE_SHADOW && m->pub.end_layer == 0 && m->why[0] == '\0')
+		if (m->pub.role == OD_NODE_SHADOW && m->pub.end_layer == 0 && (m->why[0] == '\0' || !ms->had_shadow))
 			return true;
 	}
 	return false;
@@ -168,7 +169,7 @@ static void watch_layers(struct odm_members *ms)
 		return;
 	find_gap(ms, gap, sizeof(gap));
 	ms->had_shadow = ms->had_shadow || gap[0] == '\0';
-	if (!ms->had_shadow || strcmp(gap, ms->gap) == 0)
+	if ((!ms->had_shadow && !ms->started) || strcmp(gap, ms->gap) == 0)
 		return; /* at the start it is an error: odm_members_check_shadows */
 	memcpy(ms->gap, gap, sizeof(gap));
 	if (gap[0] == '\0')

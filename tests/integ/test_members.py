@@ -279,6 +279,43 @@ def a_main_that_was_suspended_is_told_that_its_sessions_have_ended():
     assert "no answer for" not in err, err
 
 
+@test
+def one_that_welcomes_main_and_hangs_up_is_spoken_of_once():
+    """Again and again: it was never used, so it is not lost."""
+    hellos = []
+
+    def serve(c):
+        hellos.append(c.recv())
+        body = zmtp.field(1, 7) + zmtp.field(2, b"worker") + zmtp.field(6, 1) + zmtp.field(7, 9)
+        c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 7) + zmtp.field(11, body))
+        c.recv()  # the first PING
+        c.s.close()
+
+    w, fake = Daemon("worker"), zmtp.FakeDaemon(serve)
+    s = Server(mode=("--workers", hosts_file([w, fake])))
+    n = len(hellos)
+    wait_for(lambda: len(hellos) > n + 5)
+    assert s.stop() == 0
+    fake.close()
+    w.kill()
+    assert s.log.count(f"{name_of(fake)} cannot be used: its connection has ended") == 1, s.log
+    assert news(s.log, fake) == [("missing", name_of(fake))] and news(s.log, w) == [], s.log
+
+
+@test
+def a_late_shadow_that_does_not_fit_is_told():
+    """One of two parts was missing at the start, and comes with the wrong layers."""
+    w, first, second = Daemon("worker"), Daemon("shadow", "--layers", "0-3"), Absent("shadow", "--layers", "5-11")
+    s = Server(mode=("--workers", hosts_file([first, second, w])))
+    text = s.complete(PROMPT, TOKENS)["choices"][0]["text"]
+    came = second.come()
+    s.wait_for("the shadows of the hosts file do not make up the model: none holds layers 4-4. Until they do, predictions come from main's own")
+    assert s.complete(PROMPT, TOKENS)["choices"][0]["text"] == text and s.log.count("do not make up") == 1, s.log
+    assert s.stop() == 0
+    for d in w, first, came:
+        d.kill()
+
+
 if __name__ == "__main__":
     try:
         run_tests()

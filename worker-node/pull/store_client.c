@@ -30,6 +30,7 @@ struct open_fetch {
 
 struct odw_store {
 	struct od_host address;
+	bool told_silent; /* the log says that it was, and not that it is back */
 	unsigned turn; /* which address of its name is used or tried */
 	struct od_curve curve; /* own NULL: no keys */
 	char name[300], host_name[64];
@@ -135,6 +136,7 @@ void odw_store_tick(struct odw_store *s)
 	if (s->n_open == 0 || now - s->heard_ns < s->patience_ns)
 		return;
 	od_log(OD_LOG_WARN, "store %s has been silent for %.0f s: reconnecting", s->name, od_seconds(now - s->heard_ns));
+	s->told_silent = true;
 	if (s->patience_ns < MAX_PATIENCE_NS)
 		s->patience_ns *= 2;
 	end_life(s, 0);
@@ -263,8 +265,9 @@ static void on_welcome(struct odw_store *s, const Od__Header *h)
 	s->session = w->session;
 	s->state = READY;
 	s->heard_ns = od_now_ns();
-	if (s->complained_ns >= s->away_since_ns)
+	if (s->complained_ns >= s->away_since_ns || s->told_silent)
 		od_log(OD_LOG_INFO, "connected to store %s", s->name);
+	s->told_silent = false;
 }
 
 static struct open_fetch *find_open(struct odw_store *s, uint64_t request)
