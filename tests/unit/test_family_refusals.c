@@ -126,6 +126,9 @@ static void test_refuses_experts(void **state)
 	take(&c, qwen3_30b_a3b, "{\"num_local_experts\":128}");
 	assert_int_equal(c.n_experts, 128);
 	refuse(qwen3_30b_a3b, "{\"num_local_experts\":96}", OD_ERR_FORMAT, "num_local_experts", "found 128 and 96");
+	refuse(deepseek_v3, "{\"head_dim\":2}", OD_ERR_UNSUPPORTED, "head_dim", "expected 64, found 2");
+	take(&c, deepseek_v3, "{\"head_dim\":64}");
+	take(&c, deepseek_v2, "{\"head_dim\":2}"); /* there it is not read */
 	refuse(deepseek_v2, "{\"n_routed_experts\":4097}", OD_ERR_RANGE, "n_routed_experts", "found 4097");
 	refuse(deepseek_v2, "{\"topk_method\":\"noaux_tc\"}", OD_ERR_UNSUPPORTED, "topk_method", "noaux_tc");
 	refuse(deepseek_v2, "{\"topk_method\":3}", OD_ERR_FORMAT, "topk_method", "an integer");

@@ -12,6 +12,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = od_parse_only_bool(&p, "attention_bias", false);
 	if (rc == OD_OK)
 		rc = od_parse_mla(&p, true, &l.mix);
+	if (rc == OD_OK) /* transformers would turn so many elements, but only qk_rope_head_dim are there to turn */
+		rc = od_parse_only_number(&p, "head_dim", cfg->rope[l.mix.rope].dims);
 	if (rc == OD_OK)
 		rc = od_parse_v3_experts(&p, &l, 2.5);
 	if (rc == OD_OK)
