@@ -93,7 +93,7 @@ static int read_key(const char *path, char **key, struct od_err *err)
 {
 	char *text, *line, *rest;
 	size_t len;
-	int rc = od_file_read(path, MAX_KEY_FILE_BYTES, &text, &len, err);
+	int rc = od_file_read_text(path, MAX_KEY_FILE_BYTES, &text, &len, err);
 
 	*key = NULL;
 	if (rc != OD_OK)

@@ -1,6 +1,7 @@
 #include "main-node/prompt_file.h"
 
 #include "common/base/args.h"
+#include "common/base/file.h"
 #include "common/base/json.h"
 #include "main-node/engine/engine.h"
 
@@ -197,6 +198,17 @@ static int add_line(struct odm_prompts *p, const char *line, size_t len, size_t 
 	return read_object(&p->prompt[p->n++], line, len, where, err);
 }
 
+/* The first line, without a byte order mark. UTF-16 is refused. */
+static int begin_text(const char *path, char *line, ssize_t *len, struct od_err *err)
+{
+	const size_t mark = od_byte_order_mark(line, (size_t)*len);
+	int rc = od_check_text(line, (size_t)*len, path, err);
+
+	*len -= (ssize_t)mark;
+	memmove(line, line + mark, (size_t)*len + 1);
+	return rc;
+}
+
 static int read_lines(struct odm_prompts *p, FILE *f, struct od_err *err)
 {
 	uint64_t bytes = 0;
@@ -208,9 +220,11 @@ static int read_lines(struct odm_prompts *p, FILE *f, struct od_err *err)
 	while (rc == OD_OK && (len = getline(&line, &size, f)) >= 0) {
 		number++;
 		bytes += (uint64_t)len;
+		if (number == 1)
+			rc = begin_text(p->path, line, &len, err);
 		if (bytes > MAX_FILE_BYTES)
 			rc = od_fail(err, OD_ERR_RANGE, "%s: longer than %llu bytes", p->path, MAX_FILE_BYTES);
-		else if (!is_blank(line, (size_t)len))
+		else if (rc == OD_OK && !is_blank(line, (size_t)len))
 			rc = add_line(p, line, (size_t)len, number, err);
 	}
 	free(line);

@@ -44,7 +44,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		/* No title: this ends the engine's group "Cluster". */
 		{ "serve-store", OD_ARG_STRING, &eo->serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Serve" },
-		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "host:port for HTTP; port 0: any free one (default: 127.0.0.1:8080)", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "host:port for HTTP; port 0: any free one; :8080: every address of this machine (default: 127.0.0.1:8080)", 0, 0, NULL },
 		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "an API key a line; requests must have one of them", 0, 0, NULL },
 		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0, 0, NULL },
 		{ "tls-key", OD_ARG_STRING, &o->tls_key_file, "FILE", "its private key (PEM)", 0, 0, NULL },
@@ -98,7 +98,7 @@ static int check_options(struct options *o, struct od_err *err)
 	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
 		return od_fail(err, OD_ERR_ARG, "--tls-cert and --tls-key need each other");
 	if (!od_is_loopback(s->listen.host) && !o->insecure && (o->key_file == NULL || o->cert_file == NULL))
-		return od_fail(err, OD_ERR_ARG, "--listen %s is not loopback: this needs --api-key-file with --tls-cert and --tls-key, or "
+		return od_fail(err, OD_ERR_ARG, "--listen %s is not loopback only: this needs --api-key-file with --tls-cert and --tls-key, or "
 			       "--insecure", o->listen);
 	if (s->max_body_bytes == 0)
 		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");

@@ -58,8 +58,13 @@ static int read_json(const char *path, json_t **out, struct od_err *err)
 	int rc = read_file(path, &text, err);
 
 	*out = NULL;
+	if (rc == OD_OK && text.len > 0)
+		rc = od_check_text(text.text, text.len, path, err);
 	if (rc == OD_OK) {
-		*out = od_json_decode(text.len > 0 ? text.text : "", text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+		const size_t mark = text.len > 0 ? od_byte_order_mark(text.text, text.len) : 0;
+
+		*out = od_json_decode(text.len > 0 ? text.text + mark : "", text.len - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+				      &why);
 		if (*out == NULL)
 			rc = od_json_refuse(text.len > 0 ? text.text : "", text.len, &why, path, err);
 	}

@@ -173,6 +173,43 @@ int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, st
 	return OD_OK;
 }
 
+size_t od_byte_order_mark(const char *text, size_t len)
+{
+	static const char mark[] = "\xef\xbb\xbf";
+	const size_t n = sizeof(mark) - 1;
+
+	return len >= n && memcmp(text, mark, n) == 0 ? n : 0;
+}
+
+int od_check_text(const char *text, size_t len, const char *path, struct od_err *err)
+{
+	if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected a text in UTF-8, found UTF-16: save it as UTF-8", path);
+	if (memchr(text, '\0', len) != NULL)
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected a text file, found a byte that is 0", path);
+	return OD_OK;
+}
+
+int od_file_read_text(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err)
+{
+	int rc = od_file_read(path, max_bytes, out, len, err);
+	size_t mark;
+
+	if (rc != OD_OK)
+		return rc;
+	rc = od_check_text(*out, *len, path, err);
+	if (rc != OD_OK) {
+		free(*out);
+		*out = NULL;
+		*len = 0;
+		return rc;
+	}
+	mark = od_byte_order_mark(*out, *len);
+	*len -= mark;
+	memmove(*out, *out + mark, *len + 1);
+	return OD_OK;
+}
+
 bool od_is_dir(const char *path)
 {
 	struct stat st;

@@ -34,6 +34,14 @@ OD_MUST_CHECK int od_file_pread_direct(int direct_fd, int fd, void *buf, size_t 
  * max_bytes. *out is NULL and *len 0 unless OD_OK. */
 OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
 
+/* The same for a text that a person wrote: without the byte order mark of UTF-8 that editors of other systems put in front. Refuses
+ * UTF-16, and NULs. */
+OD_MUST_CHECK int od_file_read_text(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
+/* Bytes of a byte order mark of UTF-8 in front of text [len]: 3 or 0. */
+size_t od_byte_order_mark(const char *text, size_t len);
+/* OD_OK, or the refusal for od_file_read_text. */
+OD_MUST_CHECK int od_check_text(const char *text, size_t len, const char *path, struct od_err *err);
+
 /* Writes path.tmp, then fsync, rename, fsync of the folder. One writer per path at a time: the name path.tmp is fixed. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
 /* The same for a file that only its owner may read. */

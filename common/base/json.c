@@ -187,7 +187,7 @@ int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err
 	int rc;
 
 	*out = NULL;
-	rc = od_file_read(path, max_bytes, &text, &len, err);
+	rc = od_file_read_text(path, max_bytes, &text, &len, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = parse(text, len, path, true, out, err);

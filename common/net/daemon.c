@@ -599,8 +599,6 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 static int choose_address(const struct od_daemon_opts *o, const char **host, struct od_err *err)
 {
 	*host = o->listen != NULL ? o->listen : o->insecure || o->keys != NULL ? EVERYWHERE : LOOPBACK;
-	if (strchr(*host, ':') != NULL && strchr(*host, ':') == strrchr(*host, ':')) /* IPv6 has two at least */
-		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address without a port; set the port with --port", *host);
 	if (o->insecure || o->keys != NULL || od_is_loopback(*host))
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG, "--listen %s is not a loopback address: give this node a key (--key), or --insecure, or "

@@ -19,11 +19,29 @@
 
 #define NO_FD UINT64_MAX
 #define MAX_OWN 24
+#define EVERYWHERE "0.0.0.0"
 
 static size_t append(struct od_arg *table, size_t n, const struct od_arg *more, size_t n_more)
 {
 	memcpy(table + n, more, n_more * sizeof(*more));
 	return n + n_more;
+}
+
+/* An address alone: "10.0.0.9", "[::1]", "*". */
+static int check_listen(struct od_daemon_args *a, struct od_err *err)
+{
+	if (a->listen == NULL)
+		return OD_OK;
+	if (strcmp(a->listen, "*") == 0) {
+		a->listen = EVERYWHERE;
+		return OD_OK;
+	}
+	if (od_host_parse(&a->listen_host, a->listen, 0, err) != OD_OK)
+		return od_fail_within(err, "--listen: expected an address of this machine, such as 127.0.0.1 or " EVERYWHERE);
+	if (a->listen_host.port != 0)
+		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address without a port; set the port with --port", a->listen);
+	a->listen = a->listen_host.host;
+	return OD_OK;
 }
 
 static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, int argc, char **argv,
@@ -68,6 +86,8 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 		fputs(about->usage, stdout);
 		od_args_help(stdout, table, n);
 	}
+	if (rc == OD_OK)
+		rc = check_listen(a, err);
 	return rc == OD_OK ? od_device_check(a->device, err) : rc;
 }
 
@@ -116,13 +136,14 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 
 int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct od_keys **out, struct od_err *err)
 {
-	char listen[300];
+	char why[400];
 	int rc;
 
-	snprintf(listen, sizeof(listen), "--listen %s", a->listen != NULL ? a->listen : "");
-	if (far == NULL && a->listen != NULL && !od_is_loopback(a->listen))
-		far = listen;
-	rc = od_keys_open(out, &a->keys, far, true, err);
+	if (far == NULL)
+		snprintf(why, sizeof(why), "--listen %s is not a loopback address", a->listen != NULL ? a->listen : "");
+	else
+		snprintf(why, sizeof(why), "%s is not a loopback address", far);
+	rc = od_keys_open(out, &a->keys, far != NULL || (a->listen != NULL && !od_is_loopback(a->listen)) ? why : NULL, true, err);
 	od_hangup_begin(*out != NULL || od_notify_on());
 	return rc;
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/base/args.h"
+#include "common/net/hosts.h"
 #include "common/net/keys.h"
 
 struct od_daemon_opts;
@@ -15,6 +16,7 @@ struct od_daemon_opts;
 struct od_daemon_args {
 	const char *pack, *listen, *trace;
 	uint64_t port, data_port, threads, ready_fd, parent;
+	struct od_host listen_host; /* where listen points once it was parsed */
 	const char *device; /* NULL: od_device_open's default */
 	int cpu; /* enum od_cpu */
 	int log_format; /* enum od_log_format or OD_LOG_AUTO */

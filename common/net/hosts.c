@@ -115,6 +115,8 @@ static int set_address(struct od_host *h, char *word, struct od_err *err)
 	uint64_t number;
 	int rc;
 
+	if (strstr(word, "://") != NULL)
+		return od_fail(err, OD_ERR_ARG, "expected host or host:port, found a URL, \"%s\"", word);
 	if (word[0] == '[') {
 		if (close_bracket == NULL || (close_bracket[1] != ':' && close_bracket[1] != '\0'))
 			return od_fail(err, OD_ERR_ARG, "expected [IPv6 address]:port, found \"%s\"", word);
@@ -272,7 +274,7 @@ int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
 {
 	char *text;
 	size_t len;
-	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
+	int rc = od_file_read_text(path, MAX_FILE_BYTES, &text, &len, err);
 
 	*out = (struct od_hosts){ 0 };
 	if (rc != OD_OK)

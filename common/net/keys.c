@@ -175,7 +175,7 @@ int od_key_pair_load(struct od_key_pair *out, const char *path, struct od_err *e
 {
 	struct secret_file f = { .pair = out };
 	char text[MAX_KEY_FILE_BYTES];
-	size_t len;
+	size_t len, mark;
 	int rc;
 
 	memset(out, 0, sizeof(*out));
@@ -183,7 +183,10 @@ int od_key_pair_load(struct od_key_pair *out, const char *path, struct od_err *e
 		return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ was built without CURVE: install the distribution's libzmq5");
 	rc = read_secret(path, text, &len, err);
 	if (rc == OD_OK)
-		rc = each_line(text, len, path, take_secret, &f, err);
+		rc = od_check_text(text, len, path, err);
+	mark = od_byte_order_mark(text, len);
+	if (rc == OD_OK)
+		rc = each_line(text + mark, len - mark, path, take_secret, &f, err);
 	if (rc == OD_OK && f.n == 0)
 		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a secret key, found none", path);
 	if (rc == OD_OK)
@@ -235,7 +238,7 @@ int od_peers_load(struct od_peers *out, const char *path, struct od_err *err)
 {
 	char *text;
 	size_t len;
-	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
+	int rc = od_file_read_text(path, MAX_FILE_BYTES, &text, &len, err);
 
 	*out = (struct od_peers){ 0 };
 	if (rc != OD_OK)
@@ -279,7 +282,7 @@ int od_keys_path(char *path, const char *name, struct od_err *err)
 	return od_path(path, PATH_MAX, dir != NULL && dir[0] != '\0' ? dir : OD_KEYS_DIR, name, err);
 }
 
-static int load_own(struct od_keys *k, const char *given, const char *far, struct od_err *err)
+static int load_own(struct od_keys *k, const char *given, const char *why, struct od_err *err)
 {
 	char path[PATH_MAX];
 	int rc;
@@ -289,25 +292,37 @@ static int load_own(struct od_keys *k, const char *given, const char *far, struc
 	rc = od_keys_path(path, OD_KEY_NAME, err);
 	if (rc == OD_OK && !od_file_there(path))
 		return od_fail(err, OD_ERR_MISSING, "%s%sthis node has no key, %s: make one with od-main keygen, or name its file with "
-			       "--key%s", far != NULL ? far : "", far != NULL ? " is not a loopback address, so traffic is encrypted, and "
-			       : "", path, far != NULL ? "; on a network where you trust everybody, --insecure does without" : "");
+			       "--key%s", why != NULL ? why : "", why != NULL ? ", so traffic is encrypted, and " : "", path,
+			       why != NULL ? "; on a network where you trust everybody, --insecure does without" : "");
 	return rc == OD_OK ? od_key_pair_load(&k->own, path, err) : rc;
 }
 
-static int load_peers(struct od_keys *k, const char *given, bool need, struct od_err *err)
+/* As given, else beside the key. */
+static int find_peers(char path[PATH_MAX], const struct od_keys_args *args, struct od_err *err)
+{
+	const char *slash = args->key != NULL ? strrchr(args->key, '/') : NULL;
+	int n;
+
+	if (args->peers == NULL && args->key == NULL)
+		return od_keys_path(path, OD_PEERS_NAME, err);
+	if (args->peers != NULL)
+		n = snprintf(path, PATH_MAX, "%s", args->peers);
+	else
+		n = snprintf(path, PATH_MAX, "%.*s%s", slash != NULL ? (int)(slash + 1 - args->key) : 0, args->key, OD_PEERS_NAME);
+	return n < PATH_MAX ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s: this path is too long", args->peers != NULL ? "peers" : "key");
+}
+
+static int load_peers(struct od_keys *k, const struct od_keys_args *args, bool need, struct od_err *err)
 {
 	char path[PATH_MAX];
-	int rc = OD_OK;
+	int rc = find_peers(path, args, err);
 
-	if (given != NULL && strlen(given) >= sizeof(path))
-		return od_fail(err, OD_ERR_ARG, "--peers: this path is too long");
-	if (given != NULL)
-		memcpy(path, given, strlen(given) + 1);
-	else
-		rc = od_keys_path(path, OD_PEERS_NAME, err);
 	if (rc != OD_OK)
 		return rc;
-	if (given != NULL || od_file_there(path)) {
+	if (need && !od_file_there(path))
+		return od_fail(err, OD_ERR_MISSING, "there is no file %s, so no node could connect: copy od-main's node.pub there (its public "
+			       "key, a line), or name another file with --peers", path);
+	if (args->peers != NULL || od_file_there(path)) {
 		memcpy(k->peers_path, path, sizeof(path));
 		rc = od_peers_load(&k->peers, path, err);
 	}
@@ -317,7 +332,7 @@ static int load_peers(struct od_keys *k, const char *given, bool need, struct od
 	return rc;
 }
 
-int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *far, bool need_peers, struct od_err *err)
+int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *why, bool need_peers, struct od_err *err)
 {
 	const bool asked = args->key != NULL || args->peers != NULL;
 	struct od_keys *k;
@@ -327,14 +342,14 @@ int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const ch
 	if (args->insecure && asked)
 		return od_fail(err, OD_ERR_ARG, "--insecure and %s exclude each other: keys encrypt traffic, --insecure does not",
 			       args->key != NULL ? "--key" : "--peers");
-	if (args->insecure || (!asked && far == NULL))
+	if (args->insecure || (!asked && why == NULL))
 		return OD_OK;
 	k = calloc(1, sizeof(*k));
 	if (k == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "keys");
-	rc = load_own(k, args->key, far, err);
+	rc = load_own(k, args->key, why, err);
 	if (rc == OD_OK)
-		rc = load_peers(k, args->peers, need_peers, err);
+		rc = load_peers(k, args, need_peers, err);
 	if (rc != OD_OK) {
 		od_keys_free(k);
 		return rc;

@@ -64,9 +64,10 @@ struct od_keys {
 	char peers_path[PATH_MAX]; /* "": there is no such file */
 };
 
-/* far: the option with an address beyond loopback, as in "--listen 0.0.0.0"; NULL: there is none. *out is NULL if nothing is
- * to be encrypted: with --insecure, or if neither an option nor an address asks for keys. need_peers: refuse an empty list. */
-OD_MUST_CHECK int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *far, bool need_peers,
+/* why: what asks for keys beside the options, as in "--listen 0.0.0.0 is not a loopback address"; NULL: nothing does. *out is NULL if
+ * nothing is to be encrypted: with --insecure, or if neither an option nor an address asks for keys. need_peers: refuse an empty list,
+ * and no list. Peers are beside the key unless args name them. */
+OD_MUST_CHECK int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *why, bool need_peers,
 			       struct od_err *err);
 void od_keys_free(struct od_keys *k); /* NULL ok */
 /* The key of the peer named "host:port", else of the one named host; *out is NULL if there is none. */

@@ -12,7 +12,7 @@ bool odm_hosts_need_keys(const struct od_hosts *hosts, const char *path, char *w
 
 		if (!h->has_key && od_is_loopback(h->host))
 			continue;
-		snprintf(why, size, "%s line %u: host %s", path, h->line, h->host);
+		snprintf(why, size, "%s line %u: host %s %s", path, h->line, h->host, h->has_key ? "has a key" : "is not a loopback address");
 		return true;
 	}
 	return false;

@@ -10,7 +10,7 @@
 #include "common/net/hosts.h"
 #include "common/net/keys.h"
 
-/* True if a link to one of the hosts needs keys: it is beyond loopback, or has key=. why names it. */
+/* True if a link to one of the hosts needs keys: it is beyond loopback, or has key=. why says so. */
 bool odm_hosts_need_keys(const struct od_hosts *hosts, const char *path, char *why, size_t size);
 
 /* Fills in the keys. Refuses a host beyond loopback that has none. keys NULL: --insecure, or nothing needs keys. */

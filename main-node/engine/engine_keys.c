@@ -16,7 +16,7 @@ static bool needs_keys(const struct odm_engine *e, char *why, size_t size, struc
 	if (e->opts.serve_store == NULL || od_store_address(&store, e->opts.serve_store, "--serve-store", err) != OD_OK ||
 	    od_is_loopback(store.host))
 		return false; /* a bad address is refused when the store opens */
-	snprintf(why, size, "--serve-store %s", e->opts.serve_store);
+	snprintf(why, size, "--serve-store %s is not a loopback address", e->opts.serve_store);
 	return true;
 }
 
@@ -54,7 +54,7 @@ int odm_engine_rekey(void *arg, struct od_hosts *hosts, struct od_err *err)
 	int rc;
 
 	if (e->keys == NULL && !e->opts.keys.insecure && odm_hosts_need_keys(hosts, e->opts.hosts_path, why, sizeof(why)))
-		return od_fail(err, OD_ERR_ARG, "%s needs keys, and od-main was started without: restart it", why);
+		return od_fail(err, OD_ERR_ARG, "%s, so its link needs keys, and od-main was started without: restart it", why);
 	rc = e->keys != NULL ? reload_peers(e->keys, err) : OD_OK;
 	if (rc == OD_OK)
 		rc = odm_host_keys(hosts, e->keys, e->opts.hosts_path, err);

@@ -30,8 +30,18 @@ struct odm_http_connection {
 	struct odm_http_connection *prev, *next;
 };
 
+/* libmicrohttpd has one listening socket; connections of the others are given to it. */
+struct acceptor {
+	struct odm_http *http;
+	int fd;
+	uv_poll_t poll;
+	bool pauses; /* until the next tick: there are as many connections, or descriptors, as there may be */
+};
+
 struct odm_http {
 	struct odm_http_opts opts;
+	struct acceptor acceptor[ODM_MAX_LISTEN - 1];
+	size_t n_acceptors;
 	char machine[256], prefix[16];
 	uint64_t last_id;
 	struct MHD_Daemon *daemon;
@@ -132,6 +142,55 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 	(void)status;
 	(void)events;
 	run_daemon(poll->data);
+}
+
+static void on_tick(uv_timer_t *timer);
+
+/* A connection comes to a socket that is not libmicrohttpd's. */
+static void on_acceptable(uv_poll_t *poll, int status, int events)
+{
+	struct acceptor *a = poll->data;
+	struct odm_http *h = a->http;
+	struct sockaddr_storage from;
+	socklen_t len = sizeof(from);
+	int fd;
+
+	(void)status;
+	(void)events;
+	fd = h->n_connections < h->opts.max_connections ? accept4(a->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+	if (fd < 0) {
+		a->pauses = true;
+		uv_poll_stop(&a->poll);
+		uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
+		return;
+	}
+	MHD_add_connection(h->daemon, fd, (const struct sockaddr *)&from, len); /* which closes fd if it fails */
+	run_daemon(h);
+}
+
+static void resume_accepting(struct odm_http *h)
+{
+	for (size_t i = 0; i < h->n_acceptors; i++) {
+		struct acceptor *a = &h->acceptor[i];
+
+		if (a->pauses && h->n_connections < h->opts.max_connections) {
+			a->pauses = false;
+			uv_poll_start(&a->poll, UV_READABLE, on_acceptable);
+		}
+	}
+}
+
+static void open_acceptors(struct odm_http *h)
+{
+	for (size_t i = 1; i < h->opts.listening.n; i++) {
+		struct acceptor *a = &h->acceptor[h->n_acceptors++];
+
+		*a = (struct acceptor){ .http = h, .fd = h->opts.listening.fd[i] };
+		uv_poll_init(h->loop, &a->poll, a->fd);
+		a->poll.data = a;
+		h->n_handles++;
+		uv_poll_start(&a->poll, UV_READABLE, on_acceptable);
+	}
 }
 
 /* ---- Waiting ---- */
@@ -577,8 +636,6 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **co
 	odm_exchange_unref(x);
 }
 
-static void on_tick(uv_timer_t *timer);
-
 static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
 			  enum MHD_ConnectionNotificationCode what)
 {
@@ -656,6 +713,7 @@ static void on_tick(uv_timer_t *timer)
 	struct odm_exchange *next;
 
 	check_deadlines(h, now);
+	resume_accepting(h);
 	for (struct odm_exchange *x = h->open; x != NULL; x = next) {
 		next = x->next_open;
 		if (x->phase != ODM_X_RUNNING || x->replied || x->ended || x->lost || x->endpoint == NULL ||
@@ -699,7 +757,7 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 
 	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
 					(o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, h,
-				MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL, MHD_OPTION_LISTEN_SOCKET, o->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+				MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL, MHD_OPTION_LISTEN_SOCKET, o->listening.fd[0], MHD_OPTION_NOTIFY_COMPLETED,
 				on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
 				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
@@ -747,6 +805,7 @@ static void start_handles(struct odm_http *h)
 	h->timeout.data = h->tick.data = h->async.data = h->poll.data = h;
 	h->n_handles = 4;
 	uv_poll_start(&h->poll, UV_READABLE, on_poll);
+	open_acceptors(h);
 }
 
 int odm_http_open(struct odm_http **out, const struct odm_http_opts *opts, uv_loop_t *loop, struct od_err *err)
@@ -817,6 +876,15 @@ static void on_handle_closed(uv_handle_t *handle)
 	free(h);
 }
 
+static void on_acceptor_closed(uv_handle_t *handle)
+{
+	struct acceptor *a = handle->data;
+
+	close(a->fd);
+	handle->data = a->http;
+	on_handle_closed(handle);
+}
+
 void odm_http_close(struct odm_http *h)
 {
 	uv_handle_t *const handles[] = { (uv_handle_t *)&h->timeout, (uv_handle_t *)&h->tick, (uv_handle_t *)&h->async,
@@ -833,4 +901,6 @@ void odm_http_close(struct odm_http *h)
 	MHD_stop_daemon(h->daemon);
 	for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
 		uv_close(handles[i], on_handle_closed);
+	for (size_t i = 0; i < h->n_acceptors; i++)
+		uv_close((uv_handle_t *)&h->acceptor[i].poll, on_acceptor_closed);
 }

@@ -18,7 +18,7 @@ struct odm_http;
 struct odm_http_opts {
 	const struct odm_endpoint *endpoints; /* ends with a NULL path */
 	void *app;			      /* odm_exchange_app */
-	int listen_fd;			      /* of odm_listen; taken */
+	struct odm_listening listening;	      /* taken if it opens */
 	const struct odm_address *listen;     /* for the Host check */
 	const struct od_arg_list *hosts;      /* for the same: further names */
 	const struct odm_api_keys *keys;      /* NULL: everyone may */

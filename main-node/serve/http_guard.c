@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define BACKLOG 1024
+#define FREE_PORT_TRIES 20
 #define MAX_KEY_FILE_BYTES (1u << 20)
 #define HASH_BYTES 32
 
@@ -45,36 +47,74 @@ static bool split_address(const char *text, char *host, size_t size, const char 
 	return true;
 }
 
+/* An IPv6 address without brackets whose last group may be meant as a port. */
+static bool is_ambiguous(const char *text)
+{
+	const char *colon = strrchr(text, ':');
+	char host[INET6_ADDRSTRLEN];
+	struct in6_addr a;
+
+	if (text[0] == '[' || colon == NULL || (size_t)(colon - text) >= sizeof(host))
+		return false;
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
+	return inet_pton(AF_INET6, host, &a) == 1;
+}
+
 int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_port, struct od_err *err)
 {
+	static const char expected[] = "expected host:port, such as 127.0.0.1:8080, localhost:8080 or [::1]:8080";
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:%";
 	const char *port;
 	uint64_t number = default_port;
 	int rc = OD_OK;
 
 	*a = (struct odm_address){ 0 };
+	if (strstr(text, "://") != NULL)
+		return od_fail(err, OD_ERR_ARG, "%s, without http://, found \"%s\"", expected, text);
+	if (is_ambiguous(text))
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": an IPv6 address needs brackets, [ADDRESS]:PORT", expected, text);
 	if (!split_address(text, a->host, sizeof(a->host), &port))
-		return od_fail(err, OD_ERR_ARG, "expected host:port or [IPv6]:port, found \"%s\"", text);
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\"", expected, text);
+	if (a->host[0] != '\0' && strspn(a->host, "0123456789") == strlen(a->host))
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": the address in front of the port is missing", expected, text);
 	if (port[0] != '\0')
 		rc = od_parse_u64(port, 0, UINT16_MAX, &number, err);
-	if (a->host[0] == '\0')
+	if (rc != OD_OK)
+		return od_fail_within(err, "port");
+	if (a->host[0] == '\0' || strcmp(a->host, "*") == 0)
 		snprintf(a->host, sizeof(a->host), "::");
+	if (strspn(a->host, plain) != strlen(a->host))
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\"", expected, text);
 	a->port = (uint16_t)number;
-	return rc;
+	return OD_OK;
 }
 
-static int bind_one(const struct addrinfo *to, int *fd)
+/* -1: errno says why. */
+static int bind_one(const struct addrinfo *to, bool with_ipv4)
 {
-	const int on = 1, off = 0;
+	const int on = 1, only = !with_ipv4;
+	const int fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int why;
 
-	*fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (*fd < 0)
+	if (fd < 0)
 		return -1;
-	(void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (to->ai_family == AF_INET6)
-		(void)setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)); /* "::" is every address, IPv4 too */
-	if (bind(*fd, to->ai_addr, to->ai_addrlen) == 0 && listen(*fd, BACKLOG) == 0)
-		return 0;
+		(void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
+	if (bind(fd, to->ai_addr, to->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+		return fd;
+	why = errno;
+	close(fd);
+	errno = why;
 	return -1;
+}
+
+static void set_port(struct addrinfo *to, uint16_t port)
+{
+	if (to->ai_family == AF_INET6)
+		((struct sockaddr_in6 *)to->ai_addr)->sin6_port = htons(port);
+	else
+		((struct sockaddr_in *)to->ai_addr)->sin_port = htons(port);
 }
 
 static uint16_t port_of(int fd)
@@ -87,30 +127,70 @@ static uint16_t port_of(int fd)
 	return ntohs(s.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&s)->sin6_port : ((struct sockaddr_in *)&s)->sin_port);
 }
 
-int odm_listen(const struct odm_address *a, int *fd, uint16_t *port, struct od_err *err)
+void odm_listening_close(struct odm_listening *l)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
-	struct addrinfo *list = NULL;
-	char service[8];
-	int rc;
+	while (l->n > 0)
+		close(l->fd[--l->n]);
+	*l = (struct odm_listening){ 0 };
+}
 
-	*fd = -1;
-	*port = 0;
-	snprintf(service, sizeof(service), "%u", a->port);
-	rc = getaddrinfo(a->host, service, &hints, &list);
+static bool is_missing(int why)
+{
+	return why == EADDRNOTAVAIL || why == EAFNOSUPPORT;
+}
+
+/* All addresses of the list with one port. False: why says it. */
+static bool bind_all(struct addrinfo *list, const char *host, uint16_t port, struct odm_listening *l, int *why)
+{
+	const bool everywhere = strcmp(host, "::") == 0; /* every address, IPv4 too */
+
+	*l = (struct odm_listening){ .port = port };
+	for (struct addrinfo *to = list; to != NULL && l->n < ODM_MAX_LISTEN; to = to->ai_next) {
+		if (to->ai_family != AF_INET && to->ai_family != AF_INET6)
+			continue;
+		set_port(to, l->port);
+		l->fd[l->n] = bind_one(to, everywhere);
+		if (l->fd[l->n] >= 0)
+			l->port = port_of(l->fd[l->n++]);
+		else if (!is_missing(*why = errno))
+			break;
+		*why = l->n > 0 ? 0 : *why;
+	}
+	if (*why != 0)
+		odm_listening_close(l);
+	return *why == 0;
+}
+
+static const char *advice(int why)
+{
+	if (why == EADDRINUSE)
+		return "; another program uses this port: choose another one, or 0 for any free one";
+	if (why == EACCES)
+		return "; ports below 1024 are root's";
+	return is_missing(why) ? "; this machine has no such address" : "";
+}
+
+int odm_listen(const struct odm_address *a, struct odm_listening *l, struct od_err *err)
+{
+	/* Without a name and AI_PASSIVE it is 127.0.0.1 and ::1. Browsers take both for localhost, whatever /etc/hosts says. */
+	const bool loopback = strcasecmp(a->host, "localhost") == 0;
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = loopback ? 0 : AI_PASSIVE };
+	struct addrinfo *list = NULL;
+	int why = 0, rc;
+
+	*l = (struct odm_listening){ 0 };
+	rc = getaddrinfo(loopback ? NULL : a->host, "0", &hints, &list);
 	if (rc != 0)
 		return od_fail(err, OD_ERR_ARG, "--listen: host \"%s\" has no address: %s", a->host, gai_strerror(rc));
-	rc = bind_one(list, fd);
-	freeaddrinfo(list);
-	if (rc != 0) {
-		od_fail_errno(err, OD_ERR_IO, "--listen: cannot listen on %s, port %u", a->host, a->port);
-		if (*fd >= 0)
-			close(*fd);
-		*fd = -1;
-		return OD_ERR_IO;
+	rc = OD_OK;
+	for (int i = 0; i < FREE_PORT_TRIES && !bind_all(list, a->host, a->port, l, &why); i++) {
+		if (a->port != 0 || why != EADDRINUSE) /* the port that was free at one address may be taken at another */
+			break;
 	}
-	*port = port_of(*fd);
-	return OD_OK;
+	freeaddrinfo(list);
+	if (l->n == 0)
+		rc = od_fail(err, OD_ERR_IO, "--listen: cannot listen on %s, port %u: %s%s", a->host, a->port, strerror(why), advice(why));
+	return rc;
 }
 
 /* ---- Host ---- */
@@ -208,10 +288,9 @@ int odm_api_keys_load(struct odm_api_keys **out, const char *path, struct od_err
 	if (k == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "API keys");
 	rc = sodium_init() < 0 ? od_fail(err, OD_ERR_INTERNAL, "libsodium does not start") :
-				 od_file_read(path, MAX_KEY_FILE_BYTES, &text, &len, err);
+				 od_file_read_text(path, MAX_KEY_FILE_BYTES, &text, &len, err);
 	if (rc == OD_OK)
-		rc = strlen(text) == len ? read_keys(k, text, path, err)
-					 : od_fail(err, OD_ERR_FORMAT, "%s: not a text file", path);
+		rc = read_keys(k, text, path, err);
 	if (text != NULL)
 		sodium_memzero(text, len);
 	free(text);

@@ -19,10 +19,20 @@ struct odm_address {
 	uint16_t port;
 };
 
-/* "127.0.0.1:8080", "[::1]:8080", "name", ":8080" (every address). */
+/* "127.0.0.1:8080", "[::1]:8080", "name", ":8080" or "*:8080" (every address). Refuses "::1:8080", which could mean two things, and a
+ * port alone. */
 OD_MUST_CHECK int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_port, struct od_err *err);
-/* A listening socket, not blocking; *port: the one in use. *fd is -1 unless OD_OK. */
-OD_MUST_CHECK int odm_listen(const struct odm_address *a, int *fd, uint16_t *port, struct od_err *err);
+/* Listening sockets, not blocking, of one port: one for each address of a name, such as localhost. */
+#define ODM_MAX_LISTEN 8
+struct odm_listening {
+	int fd[ODM_MAX_LISTEN];
+	size_t n;
+	uint16_t port; /* the one in use */
+};
+
+/* Addresses that this machine lacks are left out, unless it has none. *l is empty unless OD_OK. */
+OD_MUST_CHECK int odm_listen(const struct odm_address *a, struct odm_listening *l, struct od_err *err);
+void odm_listening_close(struct odm_listening *l);
 
 /* Letters, digits, '.', '-' and '_': a name that --allow-host may have. */
 bool odm_is_host_name(const char *name);

@@ -235,18 +235,17 @@ static int open_http(struct server *s, struct od_err *err)
 		.request_threads = REQUEST_THREADS,
 		.drained = on_drained,
 	};
-	uint16_t port;
-	int rc = odm_listen(&o->listen, &ho.listen_fd, &port, err);
+	int rc = odm_listen(&o->listen, &ho.listening, err);
 
 	if (rc != OD_OK)
 		return rc;
 	rc = odm_http_open(&s->api.http, &ho, &s->loop, err);
 	if (rc != OD_OK) {
-		close(ho.listen_fd);
+		odm_listening_close(&ho.listening);
 		return rc;
 	}
 	snprintf(s->address, sizeof(s->address), strchr(o->listen.host, ':') != NULL ? "%s://[%s]:%u" : "%s://%s:%u",
-		 o->cert != NULL ? "https" : "http", o->listen.host, port);
+		 o->cert != NULL ? "https" : "http", o->listen.host, ho.listening.port);
 	od_log(OD_LOG_INFO, "listening on %s", s->address);
 	return OD_OK;
 }

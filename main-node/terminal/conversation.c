@@ -141,7 +141,7 @@ static int read_messages(const char *path, json_t **out, struct od_err *err)
 	json_error_t why;
 	char *text;
 	size_t len;
-	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
+	int rc = od_file_read_text(path, MAX_FILE_BYTES, &text, &len, err);
 
 	*out = NULL;
 	if (rc != OD_OK)

@@ -18,9 +18,10 @@ _servers = []
 class Server:
     """od-main serve; ready when it returns, unless ready is False."""
 
-    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None, program="od-main", preexec=None):
+    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None, program="od-main", preexec=None,
+                 listen="127.0.0.1:0"):
         self.log_path = tempfile.mkstemp(dir=TMP)[1]
-        self.p = subprocess.Popen([os.path.join(BIN, program), "serve", "--pack", pack_dir or pack(), "--listen", "127.0.0.1:0",
+        self.p = subprocess.Popen([os.path.join(BIN, program), "serve", "--pack", pack_dir or pack(), "--listen", listen,
                                    *map(str, mode), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=open(self.log_path, "w"), text=True,  # a file: a full pipe would hold up the server
                                   preexec_fn=preexec)

@@ -69,7 +69,7 @@ def keyed_hosts(nodes, name="keyed-hosts.txt"):
 
 
 def keyed(role, key, peers, *args, **kw):
-    return Daemon(role, "--listen", "127.0.0.1", "--key", key.secret, "--peers", peers, *args, **kw)
+    return Daemon(role, "--listen", "127.0.0.1", "--key", key.secret, *(["--peers", peers] if peers else []), *args, **kw)
 
 
 _expected = []
@@ -369,7 +369,13 @@ def missing_and_bad_keys_say_what_to_do():
     main, key = Key(), Key()
     good = ["--key", key.secret, "--peers", peers_file(main.public)]
     worker_refuses("--listen", "0.0.0.0", says=["--listen 0.0.0.0", "od-main keygen", "--key", "--insecure", "no-keys/node.key"])
-    worker_refuses("--key", key.secret, says=["lists no key", "peers", "node.pub"])
+    worker_refuses("--key", key.secret, says=[f"there is no file {TMP}/peers", "node.pub", "--peers"])
+    os.symlink(peers_file(main.public), os.path.join(TMP, "peers"))  # the default is beside the key
+    keyed("worker", key, None).kill()
+    os.unlink(os.path.join(TMP, "peers"))
+    for listen, says in (("[::1]:5701", "set the port with --port"), ("127.0.0.1:5701", "set the port with --port"),
+                         ("5701", "such as 127.0.0.1"), ("http://10.0.0.1", "a URL")):
+        worker_refuses("--listen", listen, *good, says=says)
     worker_refuses("--key", key.secret, "--peers", "/nonexistent/peers", says="/nonexistent/peers")
     worker_refuses("--key", "/nonexistent/key", *good[2:], says="/nonexistent/key")
     worker_refuses(*good, "--insecure", says="--insecure and --key exclude each other")
@@ -384,7 +390,7 @@ def missing_and_bad_keys_say_what_to_do():
         os.chmod(path, mode)
         worker_refuses("--key", path, *good[2:], says=[f"chmod 600 {path}", f"{mode:04o}"])
     for text, says in (("", "found none"), ("x\n", "found 1"), ("#" * 40 + "\n", "found none"), ("~" * 40 + "\n", "Z85"),
-                       (key.public + "\n" + key.public + "\n", "a second"), ("\0" * 40, "line of text"), ("a" * 5000, "5000 bytes")):
+                       (key.public + "\n" + key.public + "\n", "a second"), ("\0" * 40, "a byte that is 0"), ("a" * 5000, "5000 bytes")):
         path = os.path.join(TMP, "bad.key")
         with open(path, "w") as f:
             f.write(text)
@@ -402,6 +408,9 @@ def missing_and_bad_keys_say_what_to_do():
     hosts = os.path.join(TMP, "bad-hosts.txt")
     for text, args, says in (("10.9.8.7\n", [], ["line 1: host 10.9.8.7 is not a loopback", "od-main keygen", "--insecure"]),
                              ("10.9.8.7\n", ["--key", main.secret], ["host 10.9.8.7 has no key", "key=PUBLICKEY"]),
+                             (f"127.0.0.1 key={key.public}\n", [], ["line 1: host 127.0.0.1 has a key, so traffic is encrypted",
+                                                                     "od-main keygen"]),
+                             ("http://10.9.8.7:5701\n", [], ["line 1: expected host or host:port, found a URL"]),
                              (f"127.0.0.1 key={key.public}\n", ["--insecure"], ["127.0.0.1 has a key", "--insecure"]),
                              ("127.0.0.1 key=abc\n", [], ["line 1", "found 3"]),
                              ("127.0.0.1\n", ["--insecure", "--key", main.secret], ["exclude each other"])):

@@ -523,6 +523,30 @@ def other_protocols_are_told_at_once():
 
 
 @test
+def localhost_is_both_loopback_addresses():
+    s = Server("--max-connections", 2, listen="localhost:0")
+    for family, address in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"):
+        try:
+            taken = [socket.create_connection((address, s.port), timeout=HANG_S) for _ in range(2)]
+        except OSError:
+            assert family == socket.AF_INET6 and not os.path.exists("/proc/net/if_inet6"), address
+            continue
+        # As many connections as there may be: one more is served when one of them has gone.
+        late = http.client.HTTPConnection(address, s.port, timeout=HANG_S)
+        late.request("GET", "/health")
+        for c in taken:
+            c.close()
+        assert late.getresponse().status == 200
+        late.close()
+        for _ in range(20):
+            c = http.client.HTTPConnection(address, s.port, timeout=HANG_S)
+            c.request("POST", "/v1/completions", '{"prompt": "Once", "max_tokens": 2}', {"Content-Type": "application/json"})
+            assert c.getresponse().status == 200
+            c.close()
+    assert s.descriptors() < 100 and s.stop() == 0
+
+
+@test
 def keys_are_asked_for():
     path = os.path.join(TMP, "keys.txt")
     with open(path, "w") as f:

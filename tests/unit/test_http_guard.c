@@ -19,9 +19,17 @@ static void addresses_are_parsed(void **state)
 		uint16_t port;
 	} good[] = {
 		{ "127.0.0.1:80", "127.0.0.1", 80 }, { "localhost", "localhost", 8080 }, { "[::1]:9", "::1", 9 }, { "[::1]", "::1", 8080 },
-		{ ":0", "::", 0 }, { "::1", "::1", 8080 }, { "a.example:65535", "a.example", 65535 },
+		{ ":0", "::", 0 }, { "*:80", "::", 80 }, { "::1", "::1", 8080 }, { "a.example:65535", "a.example", 65535 },
+		{ "fe80::1%eth0", "fe80::1%eth0", 8080 }, { "1:2:3:4:5:6:7:8080", "1:2:3:4:5:6:7:8080", 8080 },
 	};
-	static const char *const bad[] = { "a:65536", "a:-1", "a:x", "[::1", "[::1]x", "a:1x" };
+	static const struct {
+		const char *text, *says;
+	} bad[] = {
+		{ "a:65536", "port: " }, { "a:70000", "port: " }, { "a:-1", "port: " }, { "a:x", "port: " }, { "a:1x", "port: " },
+		{ "[::1", "[::1]:8080" }, { "[::1]x", "[::1]:8080" }, { "::1:8080", "needs brackets" }, { "2001:db8::1:80", "needs brackets" },
+		{ "18299", "in front of the port" }, { "8080:8080", "in front of the port" }, { "http://127.0.0.1:8080", "without http://" },
+		{ "https://a", "without http://" }, { "127.0.0.1 8080", "127.0.0.1:8080" }, { "a/b:1", "127.0.0.1:8080" },
+	};
 	struct odm_address a;
 	struct od_err err;
 
@@ -31,25 +39,36 @@ static void addresses_are_parsed(void **state)
 		assert_string_equal(a.host, good[i].host);
 		assert_int_equal(a.port, good[i].port);
 	}
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert_int_equal(odm_address_parse(&a, bad[i], 8080, &err), OD_ERR_ARG);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert_int_equal(odm_address_parse(&a, bad[i].text, 8080, &err), OD_ERR_ARG);
+		if (strstr(err.msg, bad[i].says) == NULL)
+			fail_msg("%s: %s", bad[i].text, err.msg);
+	}
 }
 
 static void a_port_can_be_taken_once(void **state)
 {
+	struct odm_listening l, other;
 	struct odm_address a;
-	uint16_t port, again;
 	struct od_err err;
-	int fd, other;
 
 	(void)state;
 	assert_int_equal(odm_address_parse(&a, "127.0.0.1:0", 1, &err), OD_OK);
-	assert_int_equal(odm_listen(&a, &fd, &port, &err), OD_OK);
-	assert_true(fd >= 0 && port > 0);
-	a.port = port;
-	assert_int_equal(odm_listen(&a, &other, &again, &err), OD_ERR_IO);
-	assert_int_equal(other, -1);
-	close(fd);
+	assert_int_equal(odm_listen(&a, &l, &err), OD_OK);
+	assert_true(l.n == 1 && l.fd[0] >= 0 && l.port > 0);
+	a.port = l.port;
+	assert_int_equal(odm_listen(&a, &other, &err), OD_ERR_IO);
+	assert_non_null(strstr(err.msg, "another program uses this port"));
+	assert_int_equal(other.n, 0);
+	/* A name is not taken at one address if it is not free at the other. */
+	snprintf(a.host, sizeof(a.host), "localhost");
+	assert_int_equal(odm_listen(&a, &other, &err), OD_ERR_IO);
+	assert_int_equal(other.n, 0);
+	odm_listening_close(&l);
+	assert_int_equal(l.n, 0);
+	snprintf(a.host, sizeof(a.host), "192.0.2.1"); /* RFC 5737: nobody's */
+	assert_int_equal(odm_listen(&a, &other, &err), OD_ERR_IO);
+	assert_non_null(strstr(err.msg, "this machine has no such address"));
 }
 
 static void hosts_of_pages_are_refused(void **state)
@@ -104,7 +123,7 @@ static int load(struct odm_api_keys **k, const char *text, size_t len, struct od
 
 static void keys_are_compared_whole(void **state)
 {
-	static const char text[] = "# comment\n\none\r\n \ttwo words \n#three\nlast";
+	static const char text[] = "\xef\xbb\xbf" "# comment\n\none\r\n \ttwo words \n#three\nlast";
 	static const char *const bad[] = { "", "on", "one1", "two", "two words ", "# comment", "#three", "three", "ONE", "las" };
 	struct odm_api_keys *k;
 	struct od_err err;
@@ -137,6 +156,11 @@ static void files_without_keys_are_refused(void **state)
 	assert_null(k);
 	assert_int_equal(load(&k, "#a\n  \n", 6, &err), OD_ERR_FORMAT);
 	assert_int_equal(load(&k, "a\0b\n", 4, &err), OD_ERR_FORMAT);
+	assert_int_equal(load(&k, "\xff\xfe" "a\0\n\0", 6, &err), OD_ERR_FORMAT);
+	assert_non_null(strstr(err.msg, "UTF-16"));
+	assert_int_equal(load(&k, "\xef\xbb\xbf" "one\r\n", 8, &err), OD_OK); /* a byte order mark is none of a key */
+	assert_true(odm_api_key_known(k, "Bearer one", NULL));
+	odm_api_keys_free(k);
 	assert_int_equal(odm_api_keys_load(&k, temp_path("none"), &err), OD_ERR_MISSING);
 	odm_api_keys_free(NULL);
 }
