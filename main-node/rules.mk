@@ -8,7 +8,7 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 	predictor_link.c recovery.c result_check.c row_source.c shadow_link.c step_uses.c unsent.c want_place.c welcome_check.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c chat_form.c \
-	chat_messages.c chat_template.c gemma_args.c json_text.c)
+	chat_messages.c chat_order.c chat_probe.c chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 
 PROGRAMS += od-main
 ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c call.c \
@@ -31,7 +31,7 @@ test_answer_stream_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
 ODM_CHAT_BUILD_OBJS := $(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/json_fields.o serve/api_error.o serve/utf8_text.o \
-	chat/json_text.o)
+	chat/first_time.o chat/json_text.o chat/part_text.o)
 test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
 test_call_memory_OBJS := $(addprefix $(B)/obj/main-node/,serve/call_memory.o chat/json_text.o)
 test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT_BUILD_OBJS)

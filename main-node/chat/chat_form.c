@@ -227,51 +227,8 @@ static void find_thoughts(struct odm_chat_form *form, const char *text)
 	form->opens_thought = form->thoughts != NULL && tail != NULL && left_open(form->thoughts, tail, strlen(tail));
 }
 
-/* ---- How the template takes messages ---- */
-
-static bool has_any(const char *text, const char *const *what)
-{
-	while (*what != NULL && strstr(text, *what) == NULL)
-		what++;
-	return *what != NULL;
-}
-
-/* Templates write call['function']['arguments'] and call.arguments, "| tojson" and "|tojson": the letters that remain
- * without quotes, brackets and spaces are the same but for "." */
-static char *squeezed(const char *text)
-{
-	char *out = malloc(strlen(text) + 1), *to = out;
-
-	if (out == NULL)
-		return NULL;
-	for (; *text != '\0'; text++)
-		if (strchr("'\"[] ", *text) == NULL)
-			*to++ = *text;
-	*to = '\0';
-	return out;
-}
-
-/* How the template reads content and arguments. If its text does not show that, arguments are given as text. */
-static void find_fields(struct odm_chat_form *form, enum odm_echo of_family, const char *text)
-{
-	static const char *const null[] = { "contentisnone", "contentisnotnone", "content==none", "content!=none", NULL };
-	static const char *const as_text[] = { "argumentsisstring", "arguments+", NULL };
-	static const char *const as_object[] = { "arguments|tojson", "arguments.items", "arguments|items", "argumentsismapping",
-						 "function|tojson", "tool_call|tojson", "tool_calls|tojson", NULL };
-	char *s = squeezed(text);
-
-	form->echo = of_family;
-	if (s != NULL && of_family != ODM_ECHO_VALUES && of_family != ODM_ECHO_GEMMA)
-		form->echo = !has_any(s, as_text) && has_any(s, as_object) ? ODM_ECHO_OBJECT : ODM_ECHO_TEXT;
-	form->takes_null = s != NULL && has_any(s, null);
-	free(s);
-}
-
 void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const char *eos)
 {
-	static const char *const parts[] = { ".text", "['text']", "[\"text\"]", "'text' in", NULL };
-	static const char *const thinking[] = { ".thinking", "['thinking']", "[\"thinking\"]", NULL };
-	static const char *const nine[] = { "length != 9", "length == 9", NULL };
 	const struct family *f = find_family(text);
 
 	*form = (struct odm_chat_form){ .name = f->name, .calls = f->calls, .n_calls = f->n_calls };
@@ -281,12 +238,8 @@ void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const ch
 		find_thoughts(form, text);
 		find_ends(form, f, text, eos);
 	}
-	find_fields(form, f->echo, text);
-	form->takes_parts = has_any(text, parts);
-	form->takes_developer = strstr(text, "developer") != NULL;
-	form->takes_thinking = has_any(text, thinking);
-	form->short_ids = has_any(text, nine);
-	form->name_is_role = f->calls == kimi;
+	form->echo = f->echo;
+	form->ids = f->calls == kimi ? ODM_IDS_COUNTED : ODM_IDS_ANY;
 }
 
 /* ---- What answers contain ---- */

@@ -49,6 +49,52 @@ enum odm_echo {
 	ODM_ECHO_GEMMA,	 /* a string in Gemma's notation, without the braces */
 };
 
+/* Whose messages. */
+enum odm_role { ODM_ROLE_SYSTEM, ODM_ROLE_DEVELOPER, ODM_ROLE_USER, ODM_ROLE_ASSISTANT, ODM_ROLE_TOOL };
+#define ODM_ROLES 5
+
+/* How a template takes the content of a role. */
+enum odm_content {
+	ODM_CONTENT_TEXT,  /* a string */
+	ODM_CONTENT_BOTH,  /* a string or a list of parts */
+	ODM_CONTENT_PARTS, /* a list of parts */
+	ODM_CONTENT_PART,  /* a list of one part */
+};
+
+/* What a template gets as the content of a message that has calls and no text. */
+enum odm_no_text {
+	ODM_NO_TEXT_EMPTY, /* an empty text */
+	ODM_NO_TEXT_GIVEN, /* null or an empty text, as it was given */
+	ODM_NO_TEXT_NEVER, /* null */
+};
+
+/* Where a template reads an assistant's thought, beside reasoning_content. */
+enum odm_thought_field { ODM_THOUGHT_ONLY, ODM_THOUGHT_THINKING, ODM_THOUGHT_REASONING, ODM_THOUGHT_PARTS };
+
+enum odm_ids {
+	ODM_IDS_ANY,
+	ODM_IDS_SHORT,	 /* nine letters and digits (Mistral's) */
+	ODM_IDS_COUNTED, /* functions.NAME:INDEX, counted over the conversation (Kimi's) */
+};
+
+/* What of the order of messages a template does not take: chat_order.h says what is done about it. In the order in which they
+ * are tried. */
+enum odm_need {
+	ODM_NEED_ONE_SYSTEM = 1 << 0,
+	ODM_NEED_SYSTEM_FIRST = 1 << 1,
+	ODM_NEED_ONE_USER = 1 << 2,
+	ODM_NEED_ONE_ASSISTANT = 1 << 3,
+	ODM_NEED_USER_FIRST = 1 << 4,
+	ODM_NEED_RESULT_FOR_CALL = 1 << 5,
+	ODM_NEED_ANSWER_TO_RESULT = 1 << 6,
+	ODM_NEED_ONE_CALL = 1 << 7,
+	ODM_NEED_CALL_ALONE = 1 << 8,
+	ODM_NEED_RESULT_AS_USER = 1 << 9,
+	ODM_NEED_CALL_AS_TEXT = 1 << 10,
+	ODM_NEED_NO_SYSTEM = 1 << 11,
+};
+#define ODM_NEEDS 12
+
 #define ODM_MAX_ENDS 8
 #define ODM_MAX_EOS_BYTES 64
 
@@ -68,17 +114,21 @@ struct odm_chat_form {
 	char eos[ODM_MAX_EOS_BYTES]; /* as end; "": none */
 	bool harmony;		     /* gpt-oss's channels: calls and thoughts are messages of their own */
 	bool opens_thought;	     /* the generation prompt ends with an opened thought, by default */
+
+	/* How the template takes messages: odm_chat_probe looks. */
 	enum odm_echo echo;
-	bool takes_null;     /* beside calls the template looks whether content is none; else it gets an empty text */
-	bool takes_parts;    /* the template reads content that is a list of parts */
+	enum odm_content content[ODM_ROLES];
+	enum odm_thought_field thought_field;
+	enum odm_ids ids;
+	enum odm_no_text no_text;
 	bool takes_developer; /* the template knows the role developer */
-	bool takes_thinking; /* the template wants reasoning_content as "thinking" */
-	bool short_ids;	     /* ids of calls are nine letters and digits (Mistral's) */
-	bool name_is_role;   /* a message's name is written in the place of its role (Kimi's) */
+	bool name_is_role;    /* a message's name is written in the place of its role (Kimi's) */
+	unsigned needs;	      /* enum odm_need */
 };
 
-/* template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template that
- * shows nothing gives a form in which all text is content. */
+/* How answers are written; how the template takes messages is what most templates do, until odm_chat_probe looks. template_text and
+ * eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template that shows nothing gives
+ * a form in which all text is content. */
 void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
 
 /* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It may

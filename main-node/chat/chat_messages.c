@@ -1,7 +1,9 @@
 #include "main-node/chat/chat_messages.h"
 
 #include "common/base/json.h"
+#include "main-node/chat/chat_order.h"
 #include "main-node/chat/gemma_args.h"
+#include "main-node/chat/part_text.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -11,11 +13,14 @@
 #define MAX_WHERE 96
 #define SHORT_ID_LEN 9
 
+/* A call's entry: {"name", "id", "at"}, the id as the template gets it and the number of its message. */
 struct build {
 	struct odm_context *out;
 	const struct odm_chat_form *form;
-	json_t *names; /* of the calls so far, by id */
-	bool text_only;
+	json_t *calls;	/* entries of calls without a result, by the id that the client gave: {id: [entry ...]} */
+	json_t *latest; /* entries of the latest message with calls */
+	size_t n_results; /* behind that message */
+	size_t n_calls; /* so far */
 	char where[MAX_WHERE]; /* the field that is being read */
 	struct od_err *err;
 };
@@ -203,31 +208,80 @@ static bool is_short_id(const char *id)
 }
 
 /* Equal ids become equal ones: FNV-1a in base 36. */
-static int shorten_id(struct build *b, json_t *object, const char *key)
+static void shorten_id(char out[SHORT_ID_LEN + 1], const char *id)
 {
-	const char *id = json_string_value(json_object_get(object, key));
 	unsigned long long hash = 14695981039346656037ull;
-	char out[SHORT_ID_LEN + 1] = "";
 
-	if (id == NULL || is_short_id(id))
-		return OD_OK;
 	for (; *id != '\0'; id++)
 		hash = (hash ^ (unsigned char)*id) * 1099511628211ull;
 	for (size_t i = 0; i < SHORT_ID_LEN; i++, hash /= 36)
 		out[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[hash % 36];
-	return set(b, object, key, json_string(out));
+	out[SHORT_ID_LEN] = '\0';
 }
 
-/* Remembers a call's name for the tool's answer. The first call of an id counts. */
-static int note_name(struct build *b, const json_t *call, json_t *name)
+json_t *odm_counted_id(const char *name, size_t index)
 {
-	const json_t *id = json_object_get(call, "id");
-	const char *key = json_string_value(id);
-	const size_t len = json_string_length(id);
+	return json_sprintf("functions.%s:%zu", name, index);
+}
 
-	if (key == NULL || od_json_getn(b->names, key, len) != NULL)
-		return OD_OK;
-	return od_json_setn(b->names, key, len, json_incref(name)) ? OD_OK : no_memory(b);
+/* A new reference: the id as the template gets it; NULL: none. id: as the client gave it; NULL: none. */
+static json_t *make_id(const struct build *b, json_t *id, const char *name)
+{
+	char out[SHORT_ID_LEN + 1], number[32];
+
+	if (b->form->ids == ODM_IDS_COUNTED)
+		return odm_counted_id(name, b->n_calls);
+	if (b->form->ids == ODM_IDS_ANY || (id != NULL && is_short_id(json_string_value(id))))
+		return json_incref(id);
+	snprintf(number, sizeof(number), "%zu", b->n_calls);
+	shorten_id(out, id != NULL ? json_string_value(id) : number);
+	return json_string(out);
+}
+
+/* Gives the call its id, and remembers it and the name for the tool's answer. An id that comes again is another call's if its
+ * message is another. */
+static int note_call(struct build *b, json_t *call, size_t at)
+{
+	json_t *given = json_object_get(call, "id"), *name = json_object_get(json_object_get(call, "function"), "name");
+	json_t *id = make_id(b, json_is_string(given) ? given : NULL, json_string_value(name)), *same, *entry;
+	const json_t *first;
+	int rc = OD_OK;
+
+	entry = json_pack("{s:O, s:O*, s:I}", "name", name, "id", id, "at", (json_int_t)at);
+	same = json_is_string(given) ? od_json_getn(b->calls, json_string_value(given), json_string_length(given)) : NULL;
+	first = json_array_get(same, 0);
+	if (first != NULL && json_integer_value(json_object_get(first, "at")) != (json_int_t)at)
+		json_array_clear(same);
+	if (same == NULL && json_is_string(given)) {
+		same = json_array();
+		if (!od_json_setn(b->calls, json_string_value(given), json_string_length(given), same))
+			rc = no_memory(b);
+	}
+	if (rc == OD_OK && same != NULL && json_array_append(same, entry) != 0)
+		rc = no_memory(b);
+	if (rc == OD_OK && json_array_append(b->latest, entry) != 0)
+		rc = no_memory(b);
+	b->n_calls++;
+	json_decref(entry);
+	if (rc == OD_OK && id != NULL && id != given)
+		return set(b, call, "id", id);
+	json_decref(id);
+	return rc;
+}
+
+/* The call that a tool answers, borrowed; the last result of an id that several calls have is the last one's. Without a known id, the
+ * results are taken to be in the calls' order. */
+static const json_t *answered_call(struct build *b, const json_t *id)
+{
+	json_t *same = json_is_string(id) ? od_json_getn(b->calls, json_string_value(id), json_string_length(id)) : NULL;
+	const json_t *entry = json_array_get(same, 0);
+
+	if (entry == NULL && (id == NULL || b->form->ids == ODM_IDS_COUNTED))
+		entry = json_array_get(b->latest, b->n_results);
+	else if (json_array_size(same) > 1)
+		json_array_remove(same, 0);
+	b->n_results++;
+	return entry;
 }
 
 /* Templates may write the whole object, and clients sort its fields in their own way. The new one in *function. */
@@ -246,7 +300,7 @@ static int order_fields(struct build *b, json_t *call, json_t **function)
 	return no_memory(b);
 }
 
-static int read_call(struct build *b, json_t *call)
+static int read_call(struct build *b, json_t *call, size_t at)
 {
 	json_t *function = json_object_get(call, "function");
 	int rc;
@@ -260,10 +314,8 @@ static int read_call(struct build *b, json_t *call)
 		return rc;
 	if (!json_is_string(json_object_get(call, "type")))
 		rc = set(b, call, "type", json_string("function"));
-	if (rc == OD_OK && b->form->short_ids)
-		rc = shorten_id(b, call, "id");
 	if (rc == OD_OK)
-		rc = note_name(b, call, json_object_get(function, "name"));
+		rc = note_call(b, call, at);
 	return rc == OD_OK ? read_args(b, function) : rc;
 }
 
@@ -275,11 +327,13 @@ static int read_calls(struct build *b, json_t *message, size_t at)
 
 	if (calls == NULL)
 		return OD_OK;
+	json_array_clear(b->latest);
+	b->n_results = 0;
 	if (!json_is_array(calls))
 		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].tool_calls: expected an array", at);
 	json_array_foreach(calls, i, call) {
 		snprintf(b->where, sizeof(b->where), "messages[%zu].tool_calls[%zu].function", at, i);
-		rc = read_call(b, call);
+		rc = read_call(b, call, at);
 		if (rc != OD_OK)
 			return rc;
 	}
@@ -288,55 +342,55 @@ static int read_calls(struct build *b, json_t *message, size_t at)
 
 /* ---- Content ---- */
 
-static int check_part(struct build *b, const json_t *part, size_t at, size_t i)
-{
-	const char *type = json_string_value(json_object_get(part, "type"));
-
-	if (type == NULL)
-		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].content[%zu].type: expected a string", at, i);
-	if (strcmp(type, "text") != 0 && (b->text_only || !b->form->takes_parts))
-		return od_fail(b->err, OD_ERR_UNSUPPORTED, "messages[%zu].content[%zu].type: expected text, found %.32s", at, i,
-			       type);
-	if (strcmp(type, "text") == 0 && !json_is_string(json_object_get(part, "text")))
-		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].content[%zu].text: expected a string", at, i);
-	return OD_OK;
-}
-
-/* Templates that read a user's parts may still write a tool's as they are: GLM-4.6's do. */
-static bool joins_parts(const struct build *b, const json_t *message)
-{
-	const char *role = json_string_value(json_object_get(message, "role"));
-
-	return !b->form->takes_parts || (b->text_only && strcmp(role, "tool") == 0);
-}
-
-static int read_parts(struct build *b, json_t *message, const json_t *parts, size_t at)
+/* *out: the part with a text, a new reference; NULL: it has none. */
+static int read_part(struct build *b, json_t **out, json_t *part, size_t at, size_t i)
 {
 	struct od_strbuf text = { 0 };
-	const json_t *part;
+	const char *bad = NULL;
 	int rc = OD_OK;
-	size_t i;
 
-	json_array_foreach(parts, i, part) {
-		const json_t *t = json_object_get(part, "text");
-
-		rc = check_part(b, part, at, i);
-		if (rc != OD_OK)
-			break;
-		od_strbuf_append(&text, "\n", i > 0);
-		od_strbuf_append(&text, json_string_value(t), json_string_length(t));
-	}
-	if (rc == OD_OK && joins_parts(b, message))
-		rc = text.failed ? no_memory(b)
-				 : set(b, message, "content", json_stringn(text.text != NULL ? text.text : "", text.len));
+	*out = NULL;
+	if (odm_part_is_thought(part))
+		return OD_OK;
+	bad = odm_part_text(&text, part);
+	if (bad != NULL)
+		rc = od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].content[%zu].%s: expected a string", at, i, bad);
+	else if (strcmp(json_string_value(json_object_get(part, "type")), "text") == 0)
+		*out = json_incref(part);
+	else
+		*out = json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(text.text != NULL ? text.text : "", text.len));
+	if (rc == OD_OK && (*out == NULL || text.failed))
+		rc = no_memory(b);
 	od_strbuf_fini(&text);
 	return rc;
 }
 
+/* The list, with texts only. */
+static int read_parts(struct build *b, json_t *message, json_t *parts, size_t at)
+{
+	json_t *texts = json_array(), *part, *text;
+	int rc = texts != NULL ? OD_OK : no_memory(b);
+	size_t i;
+
+	json_array_foreach(parts, i, part) {
+		if (rc == OD_OK)
+			rc = read_part(b, &text, part, at, i);
+		if (rc == OD_OK && odm_part_is_thought(part) && json_is_string(json_object_get(part, "thinking")) &&
+		    json_object_get(message, "reasoning_content") == NULL)
+			rc = set(b, message, "reasoning_content", json_incref(json_object_get(part, "thinking")));
+		else if (rc == OD_OK && text != NULL && json_array_append_new(texts, text) != 0)
+			rc = no_memory(b);
+	}
+	if (rc == OD_OK)
+		return set(b, message, "content", texts);
+	json_decref(texts);
+	return rc;
+}
+
+/* Content becomes a string or a list of text parts; if there is none it is null, or what an assistant refused with. */
 static int read_content(struct build *b, json_t *message, size_t at)
 {
-	const json_t *content = json_object_get(message, "content");
-	const bool calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
+	json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
 
 	snprintf(b->where, sizeof(b->where), "messages[%zu].content", at);
 	if (json_is_array(content))
@@ -345,15 +399,15 @@ static int read_content(struct build *b, json_t *message, size_t at)
 		return OD_OK;
 	if (content != NULL && !json_is_null(content))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s: expected a string or an array", b->where);
-	if (content == NULL && !calls)
-		return od_fail(b->err, OD_ERR_MISSING, "%s: missing", b->where);
-	return set(b, message, "content", calls && b->form->takes_null ? json_null() : json_string(""));
+	return set(b, message, "content", json_is_string(refusal) ? json_incref(refusal) : json_null());
 }
 
 /* ---- Messages ---- */
 
-static void drop_nulls(json_t *message)
+/* Fields that templates read, and that clients send for what a message does not have. */
+static void drop_empty(json_t *message)
 {
+	static const char *const texts[] = { "name", "tool_call_id", "reasoning_content", "reasoning", "thinking" };
 	const char *key;
 	json_t *value;
 	void *next;
@@ -361,20 +415,29 @@ static void drop_nulls(json_t *message)
 	json_object_foreach_safe(message, next, key, value)
 		if (json_is_null(value) && strcmp(key, "content") != 0)
 			json_object_del(message, key);
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (!json_is_string(json_object_get(message, texts[i])))
+			json_object_del(message, texts[i]);
+	value = json_object_get(message, "tool_calls");
+	if (json_is_array(value) && json_array_size(value) == 0)
+		json_object_del(message, "tool_calls");
 }
 
 static int read_assistant(struct build *b, json_t *message, size_t at)
 {
-	json_t *thought = json_object_get(message, "reasoning_content");
+	static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
+	json_t *thought = NULL;
 	int rc = read_calls(b, message, at);
 
-	if (!json_is_string(thought))
-		thought = json_object_get(message, "reasoning");
-	if (rc != OD_OK || !json_is_string(thought))
+	for (size_t i = 0; i < 3 && thought == NULL; i++)
+		thought = json_object_get(message, names[i]);
+	if (rc != OD_OK || thought == NULL)
 		return rc;
 	rc = set(b, message, "reasoning_content", json_incref(thought));
-	if (rc == OD_OK && b->form->takes_thinking && json_object_get(message, "thinking") == NULL)
+	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_THINKING && json_object_get(message, "thinking") == NULL)
 		rc = set(b, message, "thinking", json_incref(thought));
+	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_REASONING && json_object_get(message, "reasoning") == NULL)
+		rc = set(b, message, "reasoning", json_incref(thought));
 	/* Harmony's template takes only one of both beside a call, and writes either as a thought. */
 	if (rc == OD_OK && b->form->harmony && json_array_size(json_object_get(message, "tool_calls")) > 0)
 		rc = set(b, message, "content", json_string(""));
@@ -383,12 +446,19 @@ static int read_assistant(struct build *b, json_t *message, size_t at)
 
 static int read_tool(struct build *b, json_t *message)
 {
-	const json_t *id;
-	json_t *name;
-	int rc = b->form->short_ids ? shorten_id(b, message, "tool_call_id") : OD_OK;
+	json_t *given = json_object_get(message, "tool_call_id"), *id, *name;
+	const json_t *call = answered_call(b, given);
+	char shorter[SHORT_ID_LEN + 1];
+	int rc = OD_OK;
 
-	id = json_object_get(message, "tool_call_id");
-	name = json_is_string(id) ? od_json_getn(b->names, json_string_value(id), json_string_length(id)) : NULL;
+	id = json_object_get(call, "id");
+	name = json_object_get(call, "name");
+	if (id != NULL && id != given)
+		rc = set(b, message, "tool_call_id", json_incref(id));
+	else if (id == NULL && given != NULL && b->form->ids == ODM_IDS_SHORT && !is_short_id(json_string_value(given))) {
+		shorten_id(shorter, json_string_value(given));
+		rc = set(b, message, "tool_call_id", json_string(shorter));
+	}
 	if (rc != OD_OK || name == NULL || b->form->name_is_role || json_object_get(message, "name") != NULL)
 		return rc;
 	return set(b, message, "name", json_incref(name));
@@ -401,7 +471,7 @@ static int read_message(struct build *b, json_t *message, size_t at)
 
 	if (role == NULL)
 		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].role: expected a string", at);
-	drop_nulls(message);
+	drop_empty(message);
 	rc = read_content(b, message, at);
 	if (rc == OD_OK && strcmp(role, "assistant") == 0)
 		rc = read_assistant(b, message, at);
@@ -412,38 +482,130 @@ static int read_message(struct build *b, json_t *message, size_t at)
 	return rc;
 }
 
-int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form, bool text_only,
-		      struct od_err *err)
+/* ---- Content as the template takes it ---- */
+
+static enum odm_content content_of(const struct odm_chat_form *form, const json_t *message)
 {
-	struct build b = { .out = out, .form = form, .names = json_object(), .text_only = text_only, .where = "messages",
-			   .err = err };
+	static const char *const roles[ODM_ROLES] = {
+		[ODM_ROLE_SYSTEM] = "system",	    [ODM_ROLE_DEVELOPER] = "developer", [ODM_ROLE_USER] = "user",
+		[ODM_ROLE_ASSISTANT] = "assistant", [ODM_ROLE_TOOL] = "tool",
+	};
+	const char *role = json_string_value(json_object_get(message, "role"));
+
+	for (size_t i = 0; i < ODM_ROLES; i++)
+		if (strcmp(roles[i], role) == 0)
+			return form->content[i];
+	return ODM_CONTENT_TEXT;
+}
+
+/* A list: the thought if the template reads it there, and the text. NULL: out of memory. */
+static json_t *as_parts(const json_t *thought, const json_t *text)
+{
+	json_t *parts = json_array();
+
+	if (thought != NULL && json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "thinking", "thinking", thought)) != 0)
+		goto fail;
+	if ((thought == NULL || json_string_length(text) > 0) &&
+	    json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)) != 0)
+		goto fail;
+	return parts;
+fail:
+	json_decref(parts);
+	return NULL;
+}
+
+static json_t *joined(const json_t *content)
+{
+	struct od_strbuf text = { 0 };
+	json_t *s;
+
+	odm_parts_join(&text, content);
+	s = text.failed ? NULL : json_stringn(text.text != NULL ? text.text : "", text.len);
+	od_strbuf_fini(&text);
+	return s;
+}
+
+static int write_content(struct build *b, json_t *message)
+{
+	const enum odm_content takes = content_of(b->form, message);
+	const bool calls = json_array_size(json_object_get(message, "tool_calls")) > 0;
+	const json_t *thought = json_object_get(message, "reasoning_content");
+	json_t *content = json_object_get(message, "content");
+	int rc = OD_OK;
+
+	if (json_is_null(content) && calls && b->form->no_text != ODM_NO_TEXT_EMPTY)
+		return OD_OK;
+	if (json_string_length(content) == 0 && json_is_string(content) && calls && b->form->no_text == ODM_NO_TEXT_NEVER)
+		return set(b, message, "content", json_null());
+	if (b->form->thought_field != ODM_THOUGHT_PARTS)
+		thought = NULL;
+	if (json_is_null(content) ||
+	    (json_is_array(content) && (thought != NULL || takes == ODM_CONTENT_TEXT || takes == ODM_CONTENT_PART)))
+		rc = set(b, message, "content", joined(content));
+	content = json_object_get(message, "content");
+	if (rc == OD_OK && json_is_string(content) && (takes >= ODM_CONTENT_PARTS || thought != NULL))
+		rc = set(b, message, "content", as_parts(thought, content));
+	return rc;
+}
+
+int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs, struct od_err *err)
+{
+	struct build b = { .out = c, .form = form, .where = "messages", .err = err };
+	json_t *message;
+	int rc = odm_order_apply(c, needs);
+	size_t i;
+
+	if (rc != OD_OK)
+		return no_memory(&b);
+	json_array_foreach(c->messages, i, message) {
+		rc = write_content(&b, message);
+		if (rc != OD_OK)
+			break;
+	}
+	return rc;
+}
+
+/* ---- All ---- */
+
+static int read_messages(struct build *b, const json_t *messages)
+{
 	const json_t *given;
 	int rc = OD_OK;
 	size_t i;
 
-	*out = (struct odm_context){ .messages = json_array() };
 	if (!json_is_array(messages))
-		rc = od_fail(err, OD_ERR_FORMAT, "messages: expected an array");
-	json_array_foreach(messages, i, given) {
+		rc = od_fail(b->err, OD_ERR_FORMAT, "messages: expected an array");
+	json_array_foreach((json_t *)(uintptr_t)messages, i, given) {
 		json_t *message = json_is_object(given) ? json_deep_copy(given) : NULL;
 
 		if (!json_is_object(given))
-			rc = od_fail(err, OD_ERR_FORMAT, "messages[%zu]: expected an object", i);
+			rc = od_fail(b->err, OD_ERR_FORMAT, "messages[%zu]: expected an object", i);
 		else
-			rc = message == NULL ? no_memory(&b) : read_message(&b, message, i);
-		if (rc == OD_OK && json_array_append(out->messages, message) != 0)
-			rc = no_memory(&b);
+			rc = message == NULL ? no_memory(b) : read_message(b, message, i);
+		if (rc == OD_OK && json_array_append(b->out->messages, message) != 0)
+			rc = no_memory(b);
 		json_decref(message);
 		if (rc != OD_OK)
 			break;
 	}
-	if (rc == OD_OK && (out->messages == NULL || b.names == NULL))
-		rc = no_memory(&b);
-	json_decref(b.names);
+	return rc;
+}
+
+int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form, struct od_err *err)
+{
+	struct build b = { .out = out, .form = form, .calls = json_object(), .latest = json_array(), .where = "messages", .err = err };
+	int rc;
+
+	*out = (struct odm_context){ .messages = json_array() };
+	rc = out->messages != NULL && b.calls != NULL && b.latest != NULL ? read_messages(&b, messages) : no_memory(&b);
+	json_decref(b.calls);
+	json_decref(b.latest);
 	if (rc == OD_OK && out->n_sources > 0)
 		qsort(out->source, out->n_sources, sizeof(*out->source), compare_sources);
 	if (rc == OD_OK && out->n_marks > 0)
 		qsort(out->marks, out->n_marks, sizeof(*out->marks), compare_marks);
+	if (rc == OD_OK)
+		rc = odm_context_arrange(out, form, form->needs, err);
 	if (rc != OD_OK)
 		odm_context_fini(out);
 	return rc;

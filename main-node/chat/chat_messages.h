@@ -6,14 +6,17 @@
  *   unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As an object of
  *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
  *   Arguments that a request gives as an object stay one, without a text.
- * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts, and
- *   of a tool's answer always.
+ * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string, joined with
+ *   line breaks, or a string a list, if the template does not read the other for this role. Content that is missing or null is an
+ *   empty text, but beside calls null if the template wants that.
  * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role; calls
- *   without a type are functions; a function's fields begin with name and arguments, as models write them; content that is null,
- *   or missing beside calls, is null beside calls if the template looks for that, else an empty text; reasoning is another name of
- *   reasoning_content, and thinking where the template says so; developer is system where the template does not know the role;
- *   ids of calls become nine letters and digits where it wants that.
- * - Fields that are null, as clients send them for what an answer did not have, are left out, but for content.
+ *   without a type are functions; a function's fields begin with name and arguments, as models write them; reasoning and thinking
+ *   are other names of reasoning_content, and stand beside it where the template reads them; developer is system where the template
+ *   does not know the role.
+ * - Ids of calls become nine letters and digits, or functions.NAME:INDEX counted over the conversation, in the call and in its
+ *   result, where the template's model has such ids.
+ * - Messages that the template does not take in this order are changed as chat_order.h says.
+ * - Fields that are null or of another type, as clients send them for what an answer did not have, are left out.
  *
  * Thread: one at a time. Owner: the caller; odm_context_fini frees. */
 #ifndef ODM_CHAT_CHAT_MESSAGES_H
@@ -42,17 +45,22 @@ struct odm_context {
 	size_t n_sources;
 	struct odm_context_marks *marks; /* [n_marks], in order of value */
 	size_t n_marks;
+	unsigned changed; /* enum odm_need: what has been done about the order */
 };
 
-/* text_only: parts other than text (images) are refused; else they are left to the template if it reads parts. An error names
- * the field: OD_ERR_FORMAT (wrong type), OD_ERR_MISSING, OD_ERR_UNSUPPORTED. *out is empty unless OD_OK. */
+/* An error names the field: OD_ERR_FORMAT (wrong type). *out is empty unless OD_OK. */
 OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
-				    bool text_only, struct od_err *err);
+				    struct od_err *err);
+/* Changes c as further needs (enum odm_need) ask for. */
+OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs, struct od_err *err);
 void odm_context_fini(struct odm_context *c);
 
 /* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps does. */
 const char *odm_context_source(const struct odm_context *c, const json_t *value);
 /* NULL: value, a string within messages, is all a user's text. */
 const struct od_text_spans *odm_context_marks_of(const struct odm_context *c, const json_t *value);
+
+/* The id of the call number index (0, 1, ...) of a conversation, where ids are counted. NULL: out of memory. */
+json_t *odm_counted_id(const char *name, size_t index);
 
 #endif

@@ -6,6 +6,8 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "main-node/chat/chat_order.h"
+#include "main-node/chat/chat_probe.h"
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20) /* added tokens fill a tokenizer_config.json */
 #define MAX_TEMPLATE_BYTES ((size_t)8 << 20)
@@ -190,8 +192,10 @@ static int read_tokenizer_config(struct odm_chat_template *t, const char *dir, s
 
 static void choose_form(const struct odm_chat_template *t, struct source *s)
 {
-	if (s->parsed != NULL)
+	if (s->parsed != NULL) {
 		odm_chat_form_choose(&s->form, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
+		odm_chat_probe(&s->form, s->parsed, t->tokens);
+	}
 }
 
 int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err)
@@ -351,20 +355,46 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 	return rc;
 }
 
+/* Renders messages as the template is known to take them; if it refuses these all the same, changes more of their order, step by
+ * step. An error is the first one's. */
+static int render_arranged(const struct odm_chat_template *t, const struct odm_chat_form *form, json_t *vars,
+			   struct odm_context *context, struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
+{
+	struct od_err again;
+	unsigned tried = form->needs;
+	int rc = json_object_set(vars, "messages", context->messages) == 0 ?
+			 odm_chat_template_render(t, vars, context, users, text, len, err) :
+			 od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
+
+	for (int i = 0; i < ODM_NEEDS && (rc == OD_ERR_ARG || rc == OD_ERR_FORMAT); i++) {
+		const unsigned before = context->changed;
+
+		tried |= 1u << i;
+		context->changed = 0;
+		if (odm_context_arrange(context, form, tried, &again) != OD_OK)
+			return rc;
+		if (context->changed != 0 && json_object_set(vars, "messages", context->messages) == 0 &&
+		    odm_chat_template_render(t, vars, context, users, text, len, &again) == OD_OK)
+			rc = OD_OK;
+		context->changed |= before;
+	}
+	if (rc == OD_OK)
+		odm_order_tell(context->changed);
+	return rc;
+}
+
 int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users, char **text,
 			     size_t *len, struct od_err *err)
 {
 	const struct odm_chat_form *form = odm_chat_template_form(t, od_json_has(vars, "tools"));
 	json_t *all = json_copy((json_t *)vars);
 	struct odm_context context;
-	int rc = odm_context_build(&context, json_object_get(vars, "messages"), form, true, err);
+	int rc = odm_context_build(&context, json_object_get(vars, "messages"), form, err);
 
 	*text = NULL;
 	*len = 0;
-	if (rc == OD_OK && (all == NULL || json_object_set(all, "messages", context.messages) != 0))
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 	if (rc == OD_OK)
-		rc = odm_chat_template_render(t, all, &context, users, text, len, err);
+		rc = render_arranged(t, form, all, &context, users, text, len, err);
 	json_decref(all);
 	odm_context_fini(&context);
 	return rc;

@@ -1,6 +1,7 @@
 #include "main-node/serve/anthropic_messages.h"
 
 #include "main-node/chat/json_text.h"
+#include "main-node/chat/part_text.h"
 #include "main-node/serve/call_memory.h"
 #include "main-node/serve/chat_build.h"
 #include "main-node/serve/json_fields.h"
@@ -11,8 +12,6 @@
 
 #define MAX_TOKENS 1e9
 #define MAX_STOPS 64
-
-static const struct odm_part_kind text_only[] = { { "text", "text" }, { NULL, NULL } };
 
 struct convert {
 	struct odm_chat_build build;
@@ -112,6 +111,7 @@ static int read_tool_use(struct convert *c, const json_t *block, struct odm_slic
 	return rc;
 }
 
+/* A result of a tool, also of one that another server ran: that may be an object. */
 static int read_tool_result(struct convert *c, const json_t *block)
 {
 	const json_t *content = json_object_get(block, "content"), *is_error = json_object_get(block, "is_error");
@@ -120,13 +120,15 @@ static int read_tool_result(struct convert *c, const json_t *block)
 	char path[96];
 	int rc = odm_need_string(&id, block, c->path, "tool_use_id", c->e);
 
-	if (rc == OD_OK && is_error != NULL && !json_is_boolean(is_error))
+	if (rc == OD_OK && is_error != NULL && !json_is_null(is_error) && !json_is_boolean(is_error))
 		rc = refuse(c, ".is_error", "true or false", is_error);
 	if (json_is_true(is_error))
 		od_strbuf_append(&text, "Error: ", 7);
 	snprintf(path, sizeof(path), "%s.content", c->path);
-	if (rc == OD_OK && content != NULL && !json_is_null(content))
-		rc = odm_parts_text(&text, content, path, text_only, c->e);
+	if (rc == OD_OK && json_is_object(content))
+		(void)!odm_part_text(&text, content);
+	else if (rc == OD_OK)
+		rc = odm_parts_text(&text, content, path, c->e);
 	c->build.failed = c->build.failed || text.failed;
 	if (rc == OD_OK && !text.failed)
 		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
@@ -134,47 +136,47 @@ static int read_tool_result(struct convert *c, const json_t *block)
 	return rc;
 }
 
-/* The text field of a block. */
-static int need_text(struct convert *c, const json_t *block, const char *field, const json_t **text)
+static bool ends_with(const char *text, const char *end)
 {
+	const size_t n = strlen(text), n_end = strlen(end);
+
+	return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* The block's text, of whatever type, said by the one whose turn it is. */
+static int read_text(struct convert *c, const json_t *block, bool user)
+{
+	struct od_strbuf text = { 0 };
+	const char *bad = odm_part_text(&text, block);
 	char name[32];
 
-	*text = json_object_get(block, field);
-	snprintf(name, sizeof(name), ".%s", field);
-	return json_is_string(*text) ? OD_OK : refuse(c, name, "a string", *text);
+	if (bad != NULL) {
+		snprintf(name, sizeof(name), ".%s", bad);
+		od_strbuf_fini(&text);
+		return refuse(c, name, "a string", json_object_get(block, bad));
+	}
+	(user ? odm_chat_build_user : odm_chat_build_say)(&c->build, text.text != NULL ? text.text : "", text.len);
+	c->build.failed = c->build.failed || text.failed;
+	od_strbuf_fini(&text);
+	return OD_OK;
 }
 
-static int read_user_block(struct convert *c, const json_t *block, const char *type)
+/* Types that are not known are told apart by their names: server_tool_use, web_search_tool_result ... */
+static int read_block(struct convert *c, const json_t *block, const char *type, bool user, struct odm_slice source)
 {
-	const json_t *text;
-	int rc;
-
-	if (strcmp(type, "tool_result") == 0)
-		return read_tool_result(c, block);
-	if (strcmp(type, "text") != 0)
-		return unsupported(c, "type", "\"text\" or \"tool_result\"", type);
-	rc = need_text(c, block, "text", &text);
-	if (rc == OD_OK)
-		odm_chat_build_user(&c->build, json_string_value(text), json_string_length(text));
-	return rc;
-}
-
-static int read_assistant_block(struct convert *c, const json_t *block, const char *type, struct odm_slice source)
-{
-	const bool thinks = strcmp(type, "thinking") == 0;
-	const json_t *text;
-	int rc;
+	const json_t *thought = json_object_get(block, "thinking");
 
 	if (strcmp(type, "redacted_thinking") == 0)
 		return OD_OK;
-	if (strcmp(type, "tool_use") == 0)
+	if (ends_with(type, "tool_result"))
+		return read_tool_result(c, block);
+	if (!user && ends_with(type, "tool_use"))
 		return read_tool_use(c, block, source);
-	if (!thinks && strcmp(type, "text") != 0)
-		return unsupported(c, "type", "\"text\", \"thinking\", \"redacted_thinking\" or \"tool_use\"", type);
-	rc = need_text(c, block, thinks ? "thinking" : "text", &text);
-	if (rc != OD_OK)
-		return rc;
-	(thinks ? odm_chat_build_think : odm_chat_build_say)(&c->build, json_string_value(text), json_string_length(text));
+	if (user || strcmp(type, "thinking") != 0)
+		return read_text(c, block, user);
+	if (!json_is_string(thought))
+		return refuse(c, ".thinking", "a string", thought);
+	odm_chat_build_think(&c->build, json_string_value(thought), json_string_length(thought));
 	return OD_OK;
 }
 
@@ -194,7 +196,7 @@ static int read_blocks(struct convert *c, const json_t *content, size_t at, bool
 		snprintf(c->path, sizeof(c->path), "messages[%zu].content[%zu]", at, i);
 		rc = odm_need_string(&type, block, c->path, "type", c->e);
 		if (rc == OD_OK)
-			rc = user ? read_user_block(c, block, type) : read_assistant_block(c, block, type, item.value);
+			rc = read_block(c, block, type, user, item.value);
 		if (rc != OD_OK)
 			break;
 	}
@@ -207,7 +209,7 @@ static int read_system_message(struct convert *c, const json_t *content, size_t 
 	int rc;
 
 	snprintf(c->path, sizeof(c->path), "messages[%zu].content", at);
-	rc = odm_parts_text(&text, content, c->path, text_only, c->e);
+	rc = odm_parts_text(&text, content, c->path, c->e);
 	if (rc == OD_OK)
 		odm_chat_build_add(&c->build, "system", json_stringn(text.text != NULL ? text.text : "", text.len));
 	c->build.failed = c->build.failed || text.failed;
@@ -231,13 +233,15 @@ static int read_message(struct convert *c, const json_t *message, size_t at, str
 	user = strcmp(role, "user") == 0;
 	if (!user && strcmp(role, "assistant") != 0)
 		return unsupported(c, "role", "\"user\", \"assistant\" or \"system\"", role);
-	if (json_is_string(content)) {
-		(user ? odm_chat_build_user : odm_chat_build_say)(&c->build, json_string_value(content),
+	if (json_is_string(content) || content == NULL || json_is_null(content) ||
+	    (json_is_array(content) && json_array_size(content) == 0)) {
+		(user ? odm_chat_build_user : odm_chat_build_say)(&c->build,
+								  json_is_string(content) ? json_string_value(content) : "",
 								  json_string_length(content));
 		return OD_OK;
 	}
-	if (!json_is_array(content) || json_array_size(content) == 0)
-		return refuse(c, ".content", "a string, or an array of blocks that is not empty", content);
+	if (!json_is_array(content))
+		return refuse(c, ".content", "a string or an array of blocks", content);
 	return read_blocks(c, content, at, user, member(source, "content"));
 }
 
@@ -273,7 +277,7 @@ static int read_system(struct convert *c, const json_t *system)
 
 	if (system == NULL || json_is_null(system))
 		return OD_OK;
-	rc = odm_parts_text(&text, system, "system", text_only, c->e);
+	rc = odm_parts_text(&text, system, "system", c->e);
 	if (rc == OD_OK && text.len > 0 && strncmp(text.text, billing, sizeof(billing) - 1) == 0) {
 		from = strcspn(text.text, "\n");
 		from += from < text.len;
@@ -296,8 +300,10 @@ static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api
 	int rc;
 
 	snprintf(path, sizeof(path), "tools[%zu]", i);
-	if (json_is_string(type) && strcmp(json_string_value(type), "custom") != 0)
-		return odm_fail_unsupported(path, "type", "\"custom\"", json_string_value(type), e);
+	if (json_is_string(type) && strcmp(json_string_value(type), "custom") != 0) {
+		odm_tool_left_out(json_string_value(type));
+		return OD_OK;
+	}
 	rc = odm_need_string(&name, tool, path, "name", e);
 	if (rc != OD_OK)
 		return rc;
@@ -335,7 +341,7 @@ struct settings {
 	struct odm_strings stop;
 	bool stream;
 	const char *effort;
-	const json_t *tools, *tool_choice, *thinking;
+	const json_t *tools, *tool_choice, *thinking, *mcp_servers;
 };
 
 #define AT(field) offsetof(struct settings, field)
@@ -358,8 +364,7 @@ static const struct odm_field fields[] = {
 	{ "thinking", ODM_FIELD_JSON, AT(thinking), 0, 0, NULL },
 	{ "output_config", ODM_FIELD_OBJECT, 0, 0, 0, output_config },
 	{ "output_format", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "mcp_servers", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "container", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "mcp_servers", ODM_FIELD_JSON, AT(mcp_servers), 0, 0, NULL },
 	{ 0 },
 };
 
@@ -414,6 +419,8 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		rc = odm_chat_copy_settings(chat, request, settings, e);
 	if (rc == OD_OK && s.effort != NULL)
 		rc = read_effort(chat, s.effort, e);
+	if (json_array_size(s.mcp_servers) > 0)
+		odm_tool_left_out("mcp_servers");
 	if (rc == OD_OK && s.tools != NULL)
 		rc = odm_chat_read_tools(chat, s.tools, read_tool, e);
 	if (rc == OD_OK && s.tool_choice != NULL)

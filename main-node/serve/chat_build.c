@@ -1,5 +1,8 @@
 #include "main-node/serve/chat_build.h"
 
+#include "common/base/log.h"
+#include "main-node/chat/first_time.h"
+#include "main-node/chat/part_text.h"
 #include "main-node/serve/json_fields.h"
 
 #include <stdio.h>
@@ -121,58 +124,38 @@ json_t *odm_chat_build_take(struct odm_chat_build *b)
 
 /* ---- Parts of requests ---- */
 
-static const struct odm_part_kind *kind_of(const struct odm_part_kind *kinds, const char *type)
+static int part_text(struct od_strbuf *out, const json_t *part, const char *path, struct odm_api_error *e)
 {
-	for (; kinds->type != NULL; kinds++)
-		if (strcmp(kinds->type, type) == 0)
-			return kinds;
-	return NULL;
-}
-
-static int part_text(struct od_strbuf *out, const json_t *part, const char *path, const struct odm_part_kind *kinds,
-		     struct odm_api_error *e)
-{
-	const struct odm_part_kind *kind;
-	const char *type;
+	const char *type, *bad;
 	char where[96], found[64];
-	const json_t *text;
 	int rc = odm_need_string(&type, part, path, "type", e);
 
 	if (rc != OD_OK)
 		return rc;
-	kind = kind_of(kinds, type);
-	if (kind == NULL) {
-		snprintf(where, sizeof(where), "\"%s\"", kinds->type);
-		return odm_fail_unsupported(path, "type", where, type, e);
-	}
-	snprintf(where, sizeof(where), "%s.%s", path, kind->field);
-	text = json_object_get(part, kind->field);
-	if (!json_is_string(text))
-		return odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected a string, found %s", where,
-				    odm_json_describe(text, found, sizeof(found)));
-	od_strbuf_append(out, json_string_value(text), json_string_length(text));
-	return OD_OK;
+	bad = odm_part_text(out, part);
+	if (bad == NULL)
+		return OD_OK;
+	snprintf(where, sizeof(where), "%s.%s", path, bad);
+	return odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected a string, found %s", where,
+			    odm_json_describe(json_object_get(part, bad), found, sizeof(found)));
 }
 
-int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path, const struct odm_part_kind *kinds,
-		   struct odm_api_error *e)
+int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path, struct odm_api_error *e)
 {
 	const json_t *part;
 	char where[80], found[64];
 	int rc = OD_OK;
 	size_t i;
 
-	if (json_is_string(content)) {
+	if (json_is_string(content))
 		od_strbuf_append(out, json_string_value(content), json_string_length(content));
-		return OD_OK;
-	}
-	if (!json_is_array(content))
-		return odm_api_fail(e, 400, path, OD_ERR_FORMAT, "%s: expected a string or an array, found %s", path,
-				    odm_json_describe(content, found, sizeof(found)));
+	else if (content != NULL && !json_is_null(content) && !json_is_array(content))
+		rc = odm_api_fail(e, 400, path, OD_ERR_FORMAT, "%s: expected a string or an array, found %s", path,
+				  odm_json_describe(content, found, sizeof(found)));
 	json_array_foreach((json_t *)(uintptr_t)content, i, part) {
 		snprintf(where, sizeof(where), "%s[%zu]", path, i);
 		od_strbuf_append(out, "\n", i > 0);
-		rc = part_text(out, part, where, kinds, e);
+		rc = part_text(out, part, where, e);
 		if (rc != OD_OK)
 			break;
 	}
@@ -203,6 +186,12 @@ json_t *odm_chat_tool(const char *name, const json_t *description, json_t *param
 {
 	return json_pack("{s:s, s:{s:s, s:O*, s:o*}}", "type", "function", "function", "name", name, "description",
 			 json_is_string(description) ? description : NULL, "parameters", parameters);
+}
+
+void odm_tool_left_out(const char *type)
+{
+	if (odm_first_time("tool", type))
+		od_log(OD_LOG_WARN, "requests have tools of type \"%.40s\"; they are left out, because nothing here runs them", type);
 }
 
 int odm_chat_read_tools(json_t *chat, const json_t *given,

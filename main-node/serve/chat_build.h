@@ -34,20 +34,16 @@ void odm_chat_build_end_turn(struct odm_chat_build *b);
 /* All messages: an array that the caller owns, or NULL. */
 json_t *odm_chat_build_take(struct odm_chat_build *b);
 
-/* A part of a content: its "type", and the field that has its text. */
-struct odm_part_kind {
-	const char *type, *field;
-};
-
-/* Appends the text of content to out: a string, or an array of parts of these kinds (which end with a NULL type), joined with
- * line breaks. path: its name in errors. */
-OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path,
-				 const struct odm_part_kind *kinds, struct odm_api_error *e);
+/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of a part
+ * is text. Missing or null: none. path: its name in errors. */
+OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path, struct odm_api_error *e);
 /* The field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
 OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
 				  struct odm_api_error *e);
 /* A function that the model may call, in the form of chat completions; takes parameters (NULL ok). NULL: no memory. */
 json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters);
+/* Says in the log, once for each, that tools of this type are left out: nothing here runs them. */
+void odm_tool_left_out(const char *type);
 /* Sets chat's tools to an array of what `read` makes of each that is given: it appends to tools. */
 OD_MUST_CHECK int odm_chat_read_tools(json_t *chat, const json_t *given,
 				      int (*read)(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e),

@@ -4,6 +4,7 @@
 #include "main-node/chat/answer.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
+#include "main-node/serve/chat_build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 #define MAX_MARK_IDS 64
 #define CALL_ID_LETTERS 24 /* as OpenAI's */
-#define SHORT_ID_LETTERS 9 /* chat_form.h, short_ids */
+#define SHORT_ID_LETTERS 9 /* ODM_IDS_SHORT of chat_form.h */
 #define MAX_ID 64
 
 /* Tokens, without repetitions. */
@@ -35,6 +36,7 @@ struct odm_turn {
 	json_t *tools; /* that may be called: an array, empty: none */
 	int32_t *prompt;
 	size_t n_prompt;
+	size_t n_calls; /* in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
 	struct ids end, shown;
 	const struct odm_turn_sink *sink;
@@ -94,8 +96,10 @@ static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
 
 	if (!json_is_object(tool))
 		problem = "an object";
-	else if (type == NULL || !json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
-		where = ".type", problem = "\"function\"";
+	else if (!json_is_string(type))
+		where = ".type", problem = "a string";
+	else if (strcmp(json_string_value(type), "function") != 0)
+		return OD_OK; /* left out */
 	else if (!json_is_object(function))
 		where = ".function", problem = "an object";
 	else if (json_string_length(json_object_get(function, "name")) == 0)
@@ -108,28 +112,75 @@ static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
 	return odm_api_fail(e, 400, field, OD_ERR_FORMAT, "%s: expected %s", field, problem);
 }
 
+static const char *function_name(const json_t *tool)
+{
+	return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* Whether a choice of "allowed_tools" names this function, in the form of chat completions or of responses. */
+static bool allows(const json_t *allowed, const char *name)
+{
+	const json_t *tool;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(allowed, "tools"), i, tool) {
+		const char *n = function_name(tool);
+
+		n = n != NULL ? n : json_string_value(json_object_get(tool, "name"));
+		if (n != NULL && strcmp(n, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* *none: no tool may be called. *allowed: the object that lists those that may; NULL: all. */
+static int read_choice(const json_t *choice, bool *none, const json_t **allowed, struct odm_api_error *e)
+{
+	const char *text = choice != NULL ? json_string_value(choice) : "auto", *type, *mode;
+	const json_t *list = json_object_get(choice, "allowed_tools");
+
+	list = json_is_object(list) ? list : choice;
+	type = json_string_value(json_object_get(choice, "type"));
+	mode = json_string_value(json_object_get(list, "mode"));
+	*none = text != NULL && strcmp(text, "none") == 0;
+	*allowed = NULL;
+	if (*none || (text != NULL && strcmp(text, "auto") == 0))
+		return OD_OK;
+	if (type != NULL && strcmp(type, "allowed_tools") == 0 && mode != NULL && strcmp(mode, "auto") == 0) {
+		*allowed = list;
+		return OD_OK;
+	}
+	return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
+			    "tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
+}
+
 /* Sets t->tools. */
 static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_error *e)
 {
-	const char *choice = q->tool_choice != NULL ? json_string_value(q->tool_choice) : "auto";
-	const json_t *tool;
+	const json_t *allowed;
+	json_t *tool;
+	bool none;
 	size_t i;
-	int rc;
+	int rc = read_choice(q->tool_choice, &none, &allowed, e);
 
-	if (choice == NULL || (strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0))
-		return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
-				    "tool_choice: only \"auto\" and \"none\" are supported here");
-	if (q->tools != NULL && !json_is_array(q->tools))
-		return odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
-	rc = odm_field_check_kept("tools", q->tools, e);
+	if (rc == OD_OK && q->tools != NULL && !json_is_array(q->tools))
+		rc = odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
+	if (rc == OD_OK)
+		rc = odm_field_check_kept("tools", q->tools, e);
 	if (rc != OD_OK)
 		return rc;
-	json_array_foreach(q->tools, i, tool) {
+	t->tools = json_array();
+	json_array_foreach((json_t *)(uintptr_t)q->tools, i, tool) {
+		const char *name = function_name(tool), *type = json_string_value(json_object_get(tool, "type"));
+
 		rc = check_tool(tool, i, e);
 		if (rc != OD_OK)
 			return rc;
+		if (strcmp(type, "function") != 0)
+			odm_tool_left_out(type);
+		else if (!none && (allowed == NULL || allows(allowed, name)) && json_array_append(t->tools, tool) != 0)
+			return odm_no_memory(e);
 	}
-	t->tools = q->tools != NULL && strcmp(choice, "auto") == 0 ? json_incref((json_t *)q->tools) : json_array();
 	return t->tools != NULL ? OD_OK : odm_no_memory(e);
 }
 
@@ -175,6 +226,16 @@ static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 		vars = NULL;
 	}
 	return vars;
+}
+
+static size_t count_calls(const json_t *messages)
+{
+	const json_t *m;
+	size_t i, n = 0;
+
+	json_array_foreach((json_t *)(uintptr_t)messages, i, m)
+		n += json_array_size(json_object_get(m, "tool_calls"));
+	return n;
 }
 
 /* What a template says when it refuses messages, without the template's name and line. */
@@ -378,6 +439,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		return rc;
 	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
+	t->n_calls = count_calls(q->messages);
 	rc = render(t, api, q, &r, e);
 	if (rc == OD_OK)
 		rc = encode(t, api->chat, &r, e);
@@ -459,9 +521,10 @@ static void on_reasoning(void *arg, const char *text, size_t len)
 static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
 {
 	static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz", prefix[] = "call_";
-	const size_t n = form->short_ids ? SHORT_ID_LETTERS : CALL_ID_LETTERS;
+	const bool is_short = form->ids == ODM_IDS_SHORT;
+	const size_t n = is_short ? SHORT_ID_LETTERS : CALL_ID_LETTERS;
 	unsigned char random[CALL_ID_LETTERS] = { 0 };
-	char *to = id + (form->short_ids ? 0 : strlen(prefix));
+	char *to = id + (is_short ? 0 : strlen(prefix));
 
 	memcpy(id, prefix, sizeof(prefix));
 	(void)!getrandom(random, n, 0);
@@ -475,14 +538,20 @@ static void on_call(void *arg, const struct odm_tool_call *call)
 {
 	struct choice *c = arg;
 	struct odm_turn_call shown = { .index = c->n_calls, .id = call->id, .name = call->name, .arguments = call->arguments };
+	json_t *counted = NULL;
 	char id[MAX_ID];
 
 	if (full(c))
 		return;
+	if (c->turn->form->ids == ODM_IDS_COUNTED) /* a model may count wrongly, and then two calls would have one id */
+		counted = odm_counted_id(call->name, c->turn->n_calls + c->n_calls);
 	c->n_calls++;
-	if (shown.id == NULL)
+	if (counted != NULL)
+		shown.id = json_string_value(counted);
+	else if (shown.id == NULL)
 		shown.id = make_id(id, c->turn->form);
 	c->turn->sink->call(c->turn->sink->arg, number_of(c), &shown);
+	json_decref(counted);
 }
 
 static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,

@@ -1,19 +1,18 @@
 #include "main-node/serve/response_items.h"
 
+#include "common/base/log.h"
+#include "main-node/chat/first_time.h"
+#include "main-node/chat/json_text.h"
+#include "main-node/chat/part_text.h"
 #include "main-node/serve/chat_build.h"
 #include "main-node/serve/json_fields.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_TOKENS 1e9
 #define MAX_TOP_LOGPROBS 20
-
-static const struct odm_part_kind message_parts[] = {
-	{ "input_text", "text" }, { "output_text", "text" }, { "text", "text" }, { "refusal", "refusal" }, { NULL, NULL },
-};
-static const struct odm_part_kind reasoning_parts[] = { { "reasoning_text", "text" }, { NULL, NULL } };
-static const struct odm_part_kind summary_parts[] = { { "summary_text", "text" }, { NULL, NULL } };
 
 struct convert {
 	struct odm_chat_build build;
@@ -24,14 +23,13 @@ struct convert {
 /* ---- Items ---- */
 
 /* The text of an item's field that has one or many parts; text: zero-initialised, od_strbuf_fini it. */
-static int read_parts(struct convert *c, const json_t *item, const char *field, const struct odm_part_kind *kinds,
-		      struct od_strbuf *text)
+static int read_parts(struct convert *c, const json_t *item, const char *field, struct od_strbuf *text)
 {
 	char path[64];
 	int rc;
 
 	snprintf(path, sizeof(path), "%s.%s", c->path, field);
-	rc = odm_parts_text(text, json_object_get(item, field), path, kinds, c->e);
+	rc = odm_parts_text(text, json_object_get(item, field), path, c->e);
 	return rc == OD_OK && text->failed ? odm_no_memory(c->e) : rc;
 }
 
@@ -64,7 +62,7 @@ static int read_message(struct convert *c, const json_t *item)
 	if (i == sizeof(roles) / sizeof(roles[0]))
 		return odm_fail_unsupported(c->path, "role", "\"user\", \"assistant\", \"system\" or \"developer\"", role,
 					    c->e);
-	rc = read_parts(c, item, "content", message_parts, &text);
+	rc = read_parts(c, item, "content", &text);
 	if (rc == OD_OK)
 		add_message(c, role, &text);
 	od_strbuf_fini(&text);
@@ -74,7 +72,8 @@ static int read_message(struct convert *c, const json_t *item)
 static int read_call(struct convert *c, const json_t *item)
 {
 	const json_t *arguments = json_object_get(item, "arguments");
-	const char *id, *name;
+	const char *id, *name, *space;
+	char *whole;
 	char path[64], found[64];
 	int rc = odm_need_string(&id, item, c->path, "call_id", c->e);
 
@@ -86,7 +85,12 @@ static int read_call(struct convert *c, const json_t *item)
 	if (!json_is_string(arguments))
 		return odm_api_fail(c->e, 400, path, OD_ERR_FORMAT, "%s: expected a string, found %s", path,
 				    odm_json_describe(arguments, found, sizeof(found)));
-	odm_chat_build_call(&c->build, id, name, json_string_value(arguments), json_string_length(arguments));
+	space = json_string_value(json_object_get(item, "namespace"));
+	whole = space != NULL ? odm_name_in_space(space, name) : NULL;
+	if (space != NULL && whole == NULL)
+		return odm_no_memory(c->e);
+	odm_chat_build_call(&c->build, id, whole != NULL ? whole : name, json_string_value(arguments), json_string_length(arguments));
+	free(whole);
 	return OD_OK;
 }
 
@@ -97,7 +101,7 @@ static int read_call_output(struct convert *c, const json_t *item)
 	int rc = odm_need_string(&id, item, c->path, "call_id", c->e);
 
 	if (rc == OD_OK)
-		rc = read_parts(c, item, "output", message_parts, &text);
+		rc = read_parts(c, item, "output", &text);
 	if (rc == OD_OK)
 		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
 	od_strbuf_fini(&text);
@@ -109,7 +113,7 @@ static int read_reasoning(struct convert *c, const json_t *item)
 	struct odm_chat_build *b = &c->build;
 	const bool whole = json_array_size(json_object_get(item, "content")) > 0;
 	struct od_strbuf text = { 0 };
-	int rc = read_parts(c, item, whole ? "content" : "summary", whole ? reasoning_parts : summary_parts, &text);
+	int rc = read_parts(c, item, whole ? "content" : "summary", &text);
 
 	if (rc == OD_OK && (b->text.len > 0 || b->calls != NULL))
 		odm_chat_build_end_turn(b);
@@ -117,6 +121,111 @@ static int read_reasoning(struct convert *c, const json_t *item)
 		odm_chat_build_think(b, text.text, text.len);
 	od_strbuf_fini(&text);
 	return rc;
+}
+
+/* ---- Items of tools that are no functions ---- */
+
+/* A call. name: of its tool; NULL: the item's own. arguments: its field with what the tool is asked; a text that is no JSON object
+ * becomes an object's field of this name. result: its field with the answer, which others give in an item of its own; NULL: they
+ * do. */
+static const struct other_call {
+	const char *type, *name, *arguments, *result;
+} other_calls[] = {
+	{ "custom_tool_call", NULL, "input", NULL },
+	{ "local_shell_call", "local_shell", "action", NULL },
+	{ "shell_call", "shell", "action", NULL },
+	{ "apply_patch_call", "apply_patch", "operation", NULL },
+	{ "computer_call", "computer", "action", NULL },
+	{ "tool_search_call", "tool_search", "arguments", NULL },
+	{ "mcp_call", NULL, "arguments", "output" },
+	{ "web_search_call", "web_search", "action", "results" },
+	{ "file_search_call", "file_search", "queries", "results" },
+	{ "code_interpreter_call", "code_interpreter", "code", "outputs" },
+	{ "image_generation_call", "image_generation", "prompt", "image" },
+};
+
+static const char *id_of(const json_t *item)
+{
+	const char *id = json_string_value(json_object_get(item, "call_id"));
+
+	if (id == NULL)
+		id = json_string_value(json_object_get(item, "id"));
+	return id != NULL ? id : "call";
+}
+
+/* The text of a JSON object, malloc'd; NULL: out of memory. */
+static char *arguments_of(const struct other_call *o, const json_t *item)
+{
+	json_t *given = json_object_get(item, o->arguments), *object = NULL;
+	const size_t len = json_string_length(given);
+	char *text;
+
+	if (json_is_object(given)) {
+		object = json_incref(given);
+	} else if (json_is_string(given)) {
+		object = odm_json_value((struct odm_slice){ json_string_value(given), len });
+		if (json_is_object(object)) {
+			json_decref(object);
+			return strndup(json_string_value(given), len);
+		}
+		json_decref(object);
+		object = NULL;
+	}
+	if (object == NULL)
+		object = given != NULL && !json_is_null(given) ? json_pack("{s:O}", o->arguments, given) : json_object();
+	text = json_dumps(object, 0);
+	json_decref(object);
+	return text;
+}
+
+static int add_result(struct convert *c, const char *id, const json_t *result)
+{
+	static const char none[] = "[the result is not given here]";
+	struct od_strbuf text = { 0 };
+	json_t *list = json_is_object(result) ? json_pack("[O]", result) : json_incref((json_t *)(uintptr_t)result);
+
+	odm_parts_join(&text, list);
+	json_decref(list);
+	if (text.len == 0 && result == NULL)
+		od_strbuf_append(&text, none, strlen(none));
+	c->build.failed = c->build.failed || text.failed;
+	if (!text.failed)
+		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+	od_strbuf_fini(&text);
+	return OD_OK;
+}
+
+static int read_other_call(struct convert *c, const struct other_call *o, const json_t *item)
+{
+	const char *name = o->name != NULL ? o->name : json_string_value(json_object_get(item, "name"));
+	const json_t *result = o->result != NULL ? json_object_get(item, o->result) : NULL;
+	char *arguments = arguments_of(o, item);
+
+	if (arguments == NULL)
+		return odm_no_memory(c->e);
+	odm_chat_build_call(&c->build, id_of(item), name != NULL && *name != '\0' ? name : "tool", arguments, strlen(arguments));
+	free(arguments);
+	if (result == NULL || json_is_null(result))
+		result = json_object_get(item, "error");
+	return o->result != NULL ? add_result(c, id_of(item), json_is_null(result) ? NULL : result) : OD_OK;
+}
+
+/* An item of no known type is a result if it looks like one. */
+static int read_other(struct convert *c, const json_t *item, const char *type)
+{
+	const json_t *output = json_object_get(item, "output");
+
+	for (size_t i = 0; i < sizeof(other_calls) / sizeof(other_calls[0]); i++)
+		if (strcmp(other_calls[i].type, type) == 0)
+			return read_other_call(c, &other_calls[i], item);
+	if (output == NULL)
+		output = json_object_get(item, "tools"); /* of tool_search_output */
+	if (output != NULL && (json_is_string(json_object_get(item, "call_id")) || json_is_string(json_object_get(item, "id"))) &&
+	    strlen(type) > strlen("output") && strcmp(type + strlen(type) - strlen("output"), "output") == 0)
+		return add_result(c, id_of(item), output);
+	if (odm_first_time("item", type))
+		od_log(OD_LOG_WARN, "requests have items of type \"%.40s\", which have no text for the model; they are left out", type);
+	return OD_OK;
 }
 
 static int read_item(struct convert *c, const json_t *item)
@@ -139,10 +248,7 @@ static int read_item(struct convert *c, const json_t *item)
 	for (size_t i = 0; rc == OD_OK && i < sizeof(types) / sizeof(types[0]); i++)
 		if (strcmp(types[i].type, type) == 0)
 			return types[i].read(c, item);
-	if (rc != OD_OK)
-		return rc;
-	return odm_fail_unsupported(c->path, "type",
-				    "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"", type, c->e);
+	return rc == OD_OK ? read_other(c, item, type) : rc;
 }
 
 static int read_input(struct convert *c, const json_t *input)
@@ -171,30 +277,102 @@ static int read_input(struct convert *c, const json_t *input)
 
 /* ---- Tools ---- */
 
-static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e)
+char *odm_name_in_space(const char *space, const char *name)
+{
+	struct od_strbuf whole = { 0 };
+	size_t len;
+
+	od_strbuf_printf(&whole, "%s__%s", space, name);
+	return od_strbuf_take(&whole, &len);
+}
+
+void odm_called_function(const json_t *tools, const char *called, const char **space, const char **name)
+{
+	const json_t *tool, *inner;
+	size_t i, k;
+
+	*space = NULL;
+	*name = called;
+	json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+		const char *s = json_string_value(json_object_get(tool, "name"));
+		const json_t *list = json_object_get(tool, "tools");
+
+		json_array_foreach((json_t *)(uintptr_t)list, k, inner) {
+			const char *n = json_string_value(json_object_get(inner, "name"));
+			const size_t len = s != NULL ? strlen(s) : 0;
+
+			if (s == NULL || n == NULL || strncmp(called, s, len) != 0 || strncmp(called + len, "__", 2) != 0 ||
+			    strcmp(called + len + 2, n) != 0)
+				continue;
+			*space = s;
+			*name = n;
+			return;
+		}
+	}
+}
+
+/* space: NULL: none. */
+static int read_function(json_t *tools, const char *space, const json_t *tool, const char *path, struct odm_api_error *e)
 {
 	json_t *parameters = json_object_get(tool, "parameters");
-	const char *type, *name;
-	char path[48], where[80], found[64];
-	int rc;
+	const char *name;
+	char where[96], found[64], *whole = NULL;
+	int rc = odm_need_string(&name, tool, path, "name", e);
 
-	snprintf(path, sizeof(path), "tools[%zu]", i);
-	rc = odm_need_string(&type, tool, path, "type", e);
-	if (rc == OD_OK && strcmp(type, "function") != 0)
-		return odm_fail_unsupported(path, "type", "\"function\"", type, e);
-	if (rc == OD_OK)
-		rc = odm_need_string(&name, tool, path, "name", e);
 	if (rc == OD_OK && parameters != NULL && !json_is_object(parameters) && !json_is_null(parameters)) {
 		snprintf(where, sizeof(where), "%s.parameters", path);
 		rc = odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected an object, found %s", where,
 				  odm_json_describe(parameters, found, sizeof(found)));
 	}
+	if (rc == OD_OK && space != NULL)
+		whole = odm_name_in_space(space, name);
+	if (rc == OD_OK && ((space != NULL && whole == NULL) ||
+			    json_array_append_new(tools, odm_chat_tool(whole != NULL ? whole : name, json_object_get(tool, "description"),
+								       json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0))
+		rc = odm_no_memory(e);
+	free(whole);
+	return rc;
+}
+
+static int read_space(json_t *tools, const json_t *space, const char *path, struct odm_api_error *e)
+{
+	const json_t *tool;
+	const char *name, *type;
+	char where[64];
+	size_t i;
+	int rc = odm_need_string(&name, space, path, "name", e);
+
 	if (rc != OD_OK)
 		return rc;
-	if (json_array_append_new(tools, odm_chat_tool(name, json_object_get(tool, "description"),
-						       json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0)
-		rc = odm_no_memory(e);
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(space, "tools"), i, tool) {
+		snprintf(where, sizeof(where), "%s.tools[%zu]", path, i);
+		rc = odm_need_string(&type, tool, where, "type", e);
+		if (rc == OD_OK && strcmp(type, "function") != 0)
+			odm_tool_left_out(type);
+		else if (rc == OD_OK)
+			rc = read_function(tools, name, tool, where, e);
+		if (rc != OD_OK)
+			break;
+	}
 	return rc;
+}
+
+static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e)
+{
+	const char *type;
+	char path[48];
+	int rc;
+
+	snprintf(path, sizeof(path), "tools[%zu]", i);
+	rc = odm_need_string(&type, tool, path, "type", e);
+	if (rc != OD_OK)
+		return rc;
+	if (strcmp(type, "namespace") == 0)
+		return read_space(tools, tool, path, e);
+	if (strcmp(type, "function") == 0)
+		return read_function(tools, NULL, tool, path, e);
+	odm_tool_left_out(type);
+	return OD_OK;
 }
 
 /* ---- Settings ---- */

@@ -52,6 +52,15 @@ static json_t *text_of(const struct odm_block *b)
 	return odm_json_text(b->text.text != NULL ? b->text.text : "", b->text.len);
 }
 
+static json_t *call_json(const struct response *r, const struct odm_block *b, const char *id, const char *status, bool begins)
+{
+	const char *space, *name;
+
+	odm_called_function(json_object_get(r->d.request, "tools"), b->name, &space, &name);
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s*, s:o}", "id", id, "type", "function_call", "status", status, "call_id", b->id,
+			 "name", name, "namespace", space, "arguments", begins ? json_string("") : text_of(b));
+}
+
 /* An item that begins has no text yet. */
 static json_t *item_json(const struct response *r, const struct odm_block *b, bool begins)
 {
@@ -61,8 +70,7 @@ static json_t *item_json(const struct response *r, const struct odm_block *b, bo
 
 	item_id(r, b, id);
 	if (b->kind == ODM_BLOCK_CALL)
-		return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "function_call", "status", status,
-				 "call_id", b->id, "name", b->name, "arguments", begins ? json_string("") : text_of(b));
+		return call_json(r, b, id, status, begins);
 	content = begins ? json_array() : json_pack("[o]", part_json(b, text_of(b), logprobs_of(r)));
 	if (b->kind == ODM_BLOCK_TEXT)
 		return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role",

@@ -46,7 +46,7 @@ static void send_back(const json_t *answer, const struct odm_chat_form *form)
 	}
 	messages = json_pack("[{s:s, s:O, s:o}]", "role", "assistant", "content", json_object_get(answer, "content"),
 			     "tool_calls", calls);
-	check(odm_context_build(&context, messages, form, true, &err) == OD_OK);
+	check(odm_context_build(&context, messages, form, &err) == OD_OK);
 	odm_context_fini(&context);
 	json_decref(messages);
 }

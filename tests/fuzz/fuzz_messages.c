@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (messages == NULL)
 		return 0;
 	odm_chat_form_choose(&form, templates[data[0] % (sizeof(templates) / sizeof(templates[0]))], "</s>");
-	if (odm_context_build(&context, messages, &form, true, &err) == OD_OK)
+	if (odm_context_build(&context, messages, &form, &err) == OD_OK)
 		render(&context);
 	else
 		check(context.messages == NULL && strncmp(err.msg, field, strlen(field)) == 0);

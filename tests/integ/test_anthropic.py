@@ -176,11 +176,11 @@ def a_follow_up_counts_what_was_cached():
 BAD_MESSAGES = [
     ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
-    ({"system": 3}, "system"), ({"tools": 3}, "tools"), ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": 3}]}]}, "messages[0].content[0].type"),
+    ({"system": 3}, "system"), ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema"), ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice.type"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.type"), ({"thinking": {"type": "maybe"}}, "thinking.type"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"), ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"max_tokens": 0}, "max_tokens"), ({"temperature": 1.5}, "temperature"),
     ({"top_p": -1}, "top_p"), ({"top_k": 1.5}, "top_k"), ({"stop_sequences": 3}, "stop_sequences"), ({"stream": 3}, "stream"),
 ]
@@ -199,6 +199,24 @@ def wrong_fields_are_named():
             status, _, o = server().ask(path, {"max_tokens": 9, "messages": [USER], **fields})
             assert status == 400, (path, fields, status, o)
             check_error(o, "invalid_request_error", param)
+
+
+@test
+def what_nothing_here_runs_is_left_out():
+    """Tools and servers of tools, and blocks that are no text."""
+    count = lambda **fields: server().ask("/v1/messages/count_tokens", {"messages": [USER], **fields})
+    plain = count()[2]
+    for fields in {"tools": [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]}, \
+                  {"mcp_servers": [{"type": "url"}]}, {"container": "c"}:
+        assert count(**fields)[::2] == (200, plain), (fields, plain)
+    for block in {"type": "image", "source": {}}, {"type": "document", "source": {"type": "base64", "data": "AA"}}, {"type": "container_upload"}, \
+                 {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": {}}, {"type": "tool_reference", "tool_name": "f"}]}:
+        status, _, o = count(messages=[{"role": "user", "content": [block]}])
+        assert status == 200 and o["input_tokens"] > 0, (block, o)
+    used = [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "web_search_result", "title": "t", "url": "u"}]}]
+    assert count(messages=[USER, {"role": "assistant", "content": used}, USER])[0] == 200
+    assert count(messages=[USER, {"role": "system", "content": "s"}, USER, USER])[0] == 200
 
 
 @test

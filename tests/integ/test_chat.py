@@ -195,22 +195,24 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 BAD_FIELDS = [
     ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"), ({"messages": ["a"]}, "messages[0]"),
     ({"messages": [MESSAGE, {"content": "a"}]}, "messages[1].role"), ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": "king " * 2000}]}, "messages"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
-    ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"), ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
+    ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"), ({"tools": [TOOL, {"type": 3}]}, "tools[1].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"), ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 3}}]}, "tools[0].function.parameters"),
     ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 0}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"), ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": 2}, "logprobs"), ({"modalities": ["text", "audio"]}, "modalities"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"chat_template": "x"}, "chat_template"), ({"functions": [{}]}, "functions"),
     ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"stop": 3}, "stop"), ({"n": 0}, "n"), ({"temperature": -1}, "temperature"),
     ({"continue_final_message": True, "messages": [{"role": "assistant", "content": None}]}, "continue_final_message"),
-    ({"continue_final_message": True, "messages": [{"role": "system", "content": "lost"}]}, "continue_final_message"),
+    ({"continue_final_message": True, "messages": [{"role": "critic", "content": "lost"}]}, "continue_final_message"),
 ]
 
 
@@ -280,11 +282,13 @@ def a_template_may_refuse():
                              "Yes.", "", "", [], chat_scripts.EOS)
     s = Server(pack_dir=chat_scripts.pack_of(case)[0])
     assert s.ask("/v1/chat/completions", {"messages": [MESSAGE]})[2]["choices"][0]["message"]["content"] == "Yes."
-    status, _, o = s.ask("/v1/chat/completions", {"messages": [MESSAGE, MESSAGE]})
+    assert s.ask("/v1/chat/completions", {"messages": [MESSAGE, MESSAGE]})[0] == 200  # they are joined
+    answer = {"role": "assistant", "content": "b"}
+    status, _, o = s.ask("/v1/chat/completions", {"messages": [MESSAGE, answer, MESSAGE]})
     assert status == 400 and o["error"]["param"] == "messages", o
     assert o["error"]["message"] == "messages: the model's chat template does not take them: roles must alternate", o
-    for path, body in ("/v1/messages", {"max_tokens": 1, "system": "s", "messages": [MESSAGE]}), \
-                      ("/v1/responses", {"instructions": "s", "input": "a"}):
+    for path, body in ("/v1/messages", {"max_tokens": 1, "messages": [MESSAGE, answer, MESSAGE]}), \
+                      ("/v1/responses", {"input": [MESSAGE, answer, MESSAGE]}):
         status, _, o = s.ask(path, body)
         assert status == 400 and o["error"]["message"].endswith("does not take them: roles must alternate"), o
     assert s.stop() == 0, s.log

@@ -150,15 +150,14 @@ def the_request_is_repeated():
 BAD_FIELDS = [
     ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 3}, "input"), ({"input": ["a"]}, "input[0]"),
     ({"input": [USER, {"content": "a"}]}, "input[1].role"), ({"input": "king " * 2000}, "input"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input[0].content[0].type"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"), ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"), ({"input": [{"type": 3}]}, "input[0].type"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"), ({"conversation": "c"}, "conversation"), ({"background": True}, "background"),
     ({"store": True}, "store"), ({"prompt": {"id": "p"}}, "prompt"), ({"instructions": 3}, "instructions"),
     ({"text": {"format": {"type": "json_object"}}}, "text.format"), ({"truncation": "none"}, "truncation"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    ({"tools": [{"type": 3}]}, "tools[0].type"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [FUNCTION], "tool_choice": "required"}, "tool_choice"),
-    ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+    ({"tools": [FUNCTION], "tool_choice": {"type": "mcp", "server_label": "s"}}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"max_output_tokens": 0}, "max_output_tokens"), ({"top_logprobs": 21}, "top_logprobs"), ({"temperature": -1}, "temperature"),
     ({"top_p": 2}, "top_p"), ({"metadata": 3}, "metadata"), ({"reasoning": 3}, "reasoning"), ({"include": 3}, "include"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
@@ -172,6 +171,58 @@ def wrong_fields_are_named():
         for stream in False, True:
             status, _, o = server().ask("/v1/responses", {"input": "a", "stream": stream, **fields})
             assert status == 400 and o["error"]["param"] == param and param in o["error"]["message"], (fields, status, o)
+
+
+# What coding agents send, and a server that runs no tools gets again at every later turn.
+HOSTED = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}, {"type": "local_shell"},
+          {"type": "mcp", "server_label": "s"}, {"type": "file_search"}, {"type": "image_generation"}, {"type": "tool_from_tomorrow"}]
+EMPTY_ITEMS = [{"type": "item_reference", "id": "x"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "mcp_list_tools", "tools": []},
+               {"type": "reasoning", "summary": [], "encrypted_content": "x"}, {"type": "item_from_tomorrow"}]
+
+
+@test
+def what_nothing_here_runs_is_left_out():
+    """The prompt is that without it, and the log says so once for each kind."""
+    s = Server()
+    ask = lambda **fields: s.ask("/v1/responses", {"input": [USER], "max_output_tokens": 4, "temperature": 0, **fields})
+    plain = ask()[2]
+    for fields in {"tools": HOSTED}, {"input": [*EMPTY_ITEMS, USER]}, {"tools": [FUNCTION], "tool_choice": {
+            "type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}}:
+        for _ in range(2):
+            status, _, o = ask(**fields)
+            assert status == 200 and o["usage"]["input_tokens"] == plain["usage"]["input_tokens"], (fields, o)
+    for item in {"type": "input_image", "image_url": "data:image/png;base64,AA"}, {"type": "input_file", "file_id": "x"}, {"type": "input_audio"}:
+        assert ask(input=[{"role": "user", "content": [item]}])[0] == 200, item
+    for item in {"type": "web_search_call", "id": "w", "action": {"type": "search", "query": "q"}}, {"type": "computer_call_output", "call_id": "c",
+                 "output": {"type": "computer_screenshot"}}, {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}:
+        assert ask(input=[USER, item, USER])[0] == 200, item
+    assert s.stop() == 0, s.log
+    for kind in [t["type"] for t in HOSTED] + ["item_reference", "compaction", "item_from_tomorrow", "input_image"]:
+        assert len(re.findall(r'of type \\?"%s\\?"' % kind, s.log)) == 1, (kind, s.log)
+
+
+@test
+def functions_of_a_namespace_can_be_called():
+    """The model has one name, the client gets both back, and sends both with the call."""
+    tools = [{"type": "namespace", "name": "mcp__s", "description": "d", "tools": [{**FUNCTION, "name": "look"}]}]
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}{% endfor %}" \
+               "<tool_call>{% if tools and tools[0].function.name != 'mcp__s__look' %}{{ raise_exception(tools|tojson) }}{% endif %}"
+    text = '<tool_call>\n{"name": "mcp__s__look", "arguments": {"a": 1}}\n</tool_call>'
+    case = chat_scripts.Case("namespace", template, [], text, "", "", [], chat_scripts.EOS)
+    s = Server(pack_dir=chat_scripts.pack_of(case)[0])
+    for stream in False, True:
+        status, _, o = s.ask("/v1/responses", {"input": [USER], "tools": tools, "stream": stream})
+        assert status == 200, o
+        if stream:
+            events = [json.loads(e[6:]) for e in o.decode().split("\n") if e.startswith("data: {")]
+            added = [e["item"] for e in events if e["type"] == "response.output_item.added"][0]
+            assert (added["name"], added["namespace"]) == ("look", "mcp__s"), added
+            o = events[-1]["response"]
+        item = o["output"][0]
+        assert (item["type"], item["name"], item["namespace"], item["arguments"]) == ("function_call", "look", "mcp__s", '{"a": 1}'), o
+    back = [USER, item, {"type": "function_call_output", "call_id": item["call_id"], "output": "r"}]
+    assert s.ask("/v1/responses", {"input": back, "tools": tools})[0] == 200
+    assert s.stop() == 0, s.log
 
 
 @test

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "main-node/chat/chat_probe.h"
+
 #define FOLDER "tests/golden/chat/"
 
 static json_t *load(const char *path)
@@ -18,6 +20,18 @@ static json_t *load(const char *path)
 	if (file == NULL)
 		fail_msg("%s: %s", path, e.text);
 	return file;
+}
+
+void answer_case_form(struct odm_chat_form *form, const char *text)
+{
+	struct od_jinja *parsed;
+	struct od_err err;
+
+	if (od_jinja_parse(&parsed, text, strlen(text), "template", &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	odm_chat_form_choose(form, text, NULL);
+	odm_chat_probe(form, parsed, NULL);
+	od_jinja_free(parsed);
 }
 
 static const char *find_template(const struct answer_cases *cases, const char *name)
@@ -34,6 +48,18 @@ static const char *find_template(const struct answer_cases *cases, const char *n
 	if (found == NULL)
 		fail_msg("no template %s", name);
 	return found;
+}
+
+/* A template is looked at once: its cases follow each other. */
+static void choose_form(struct odm_chat_form *form, const char *text)
+{
+	static const char *known;
+	static struct odm_chat_form known_form;
+
+	if (text != known)
+		answer_case_form(&known_form, text);
+	known = text;
+	*form = known_form;
 }
 
 static void read_case(const struct answer_cases *cases, struct answer_case *out, const json_t *c)
@@ -55,7 +81,7 @@ static void read_case(const struct answer_cases *cases, struct answer_case *out,
 		out->tools = NULL;
 	if (json_is_null(out->echo))
 		out->echo = NULL;
-	odm_chat_form_choose(&out->form, out->template_text, NULL);
+	choose_form(&out->form, out->template_text);
 	out->in_thought = json_is_null(in_thought) ? out->form.opens_thought : json_is_true(in_thought);
 }
 

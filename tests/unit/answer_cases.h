@@ -25,6 +25,8 @@ struct answer_cases {
 extern struct answer_cases answer_cases;
 int answer_cases_setup(void **state);
 int answer_cases_teardown(void **state);
+/* The form of this template, as odm_chat_template_open finds it. */
+void answer_case_form(struct odm_chat_form *form, const char *template_text);
 struct odm_answer_opts answer_case_opts(const struct answer_case *c);
 
 #endif

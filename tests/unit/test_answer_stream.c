@@ -299,12 +299,12 @@ static void test_forms(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct odm_chat_form f;
 
-		odm_chat_form_choose(&f, template_of(rows[i].family), NULL);
+		answer_case_form(&f, template_of(rows[i].family));
 		assert_string_equal(f.name, rows[i].form);
 		assert_int_equal(f.echo, rows[i].echo);
 		assert_int_equal(f.opens_thought, rows[i].opens_thought);
-		assert_int_equal(f.takes_parts, rows[i].takes_parts);
-		assert_int_equal(f.takes_thinking, rows[i].takes_thinking);
+		assert_int_equal(f.content[ODM_ROLE_USER] == ODM_CONTENT_BOTH, rows[i].takes_parts);
+		assert_int_equal(f.thought_field == ODM_THOUGHT_THINKING, rows[i].takes_thinking);
 	}
 }
 

@@ -46,6 +46,35 @@ static const struct request_row rows[] = {
 	      "'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't'}]}"),
 	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 't', 'type': 'function', 'function': {'name': 'f', "
 	       "'arguments': '{ \\'a\\':1,\\'b\\':2 }'}}]}, {'role': 'tool', 'tool_call_id': 't', 'content': ''}") },
+	/* Nothing, and what is no text. */
+	{ SAY("{'role': 'user', 'content': []}, {'role': 'assistant'}, {'role': 'user', 'content': null}"),
+	  SAID("{'role': 'user', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'user', 'content': ''}") },
+	{ SAY("{'role': 'user', 'content': [{'type': 'image', 'source': {'type': 'base64', 'media_type': 'image/png', 'data': 'AA'}}, {'type': "
+	      "'document', 'source': {'type': 'base64', 'media_type': 'application/pdf', 'data': 'AA'}, 'title': 'T'}, {'type': 'document', "
+	      "'source': {'type': 'text', 'media_type': 'text/plain', 'data': 'words'}, 'title': 'W'}, {'type': 'document', 'source': {'type': "
+	      "'url', 'url': 'u'}}, {'type': 'document', 'source': {'type': 'content', 'content': [{'type': 'text', 'text': 'c'}]}}, {'type': "
+	      "'search_result', 'source': 's', 'title': 't', 'content': [{'type': 'text', 'text': 'found'}]}, {'type': 'container_upload', "
+	      "'file_id': 'f'}]}"),
+	  SAID("{'role': 'user', 'content': '[an image that this model cannot see]\\n[a file that this model cannot read: T]\\nW\\nwords\\n[a "
+	       "file that this model cannot read]\\nc\\nt\\ns\\nfound\\n[a file that this model cannot read]'}") },
+	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'content': [{'type': 'image', 'source': {}}, {'type': "
+	      "'tool_reference', 'tool_name': 'f'}, {'type': 'text', 'text': 'a'}]}]}"),
+	  SAID("{'role': 'tool', 'tool_call_id': 't', 'content': '[an image that this model cannot see]\\nf\\na'}") },
+	/* Tools that another server ran. */
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'server_tool_use', 'id': 's1', 'name': 'web_search', 'input': {'query': 'q'}}, "
+	      "{'type': 'web_search_tool_result', 'tool_use_id': 's1', 'content': [{'type': 'web_search_result', 'url': 'u', 'title': 't', "
+	      "'encrypted_content': 'x'}]}, {'type': 'text', 'text': 'a', 'citations': []}]}, " USER),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 's1', 'type': 'function', 'function': {'name': 'web_search', "
+	       "'arguments': '{\\'query\\': \\'q\\'}'}}]}, {'role': 'tool', 'tool_call_id': 's1', 'content': 't\\nu'}, {'role': 'assistant', "
+	       "'content': 'a'}, " USER) },
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'mcp_tool_use', 'id': 'm', 'name': 'f', 'server_name': 's', 'input': {}}, {'type': "
+	      "'mcp_tool_result', 'tool_use_id': 'm', 'is_error': false, 'content': [{'type': 'text', 'text': 'r'}]}, {'type': "
+	      "'code_execution_tool_result', 'tool_use_id': 'e', 'content': {'type': 'code_execution_result', 'stdout': 'o', 'stderr': '', "
+	      "'return_code': 0, 'content': []}}, {'type': 'web_fetch_tool_result', 'tool_use_id': 'w', 'content': {'type': "
+	      "'web_fetch_tool_result_error', 'error_code': 'url_not_accessible'}}]}, " USER),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'm', 'type': 'function', 'function': {'name': 'f', 'arguments': "
+	       "'{}'}}]}, {'role': 'tool', 'tool_call_id': 'm', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 'e', 'content': 'o'}, "
+	       "{'role': 'tool', 'tool_call_id': 'w', 'content': 'url_not_accessible'}, " USER) },
 	/* Tools. */
 	{ ASK(", 'tools': [{'name': 'f', 'description': 'd', 'input_schema': {'type': 'object', 'x': 1}}, {'type': 'custom', 'name': 'g', "
 	      "'input_schema': {}}], 'tool_choice': {'type': 'auto', 'disable_parallel_tool_use': true}"),
@@ -59,12 +88,13 @@ static const struct request_row rows[] = {
 	{ ASK(", 'tool_choice': {'type': 'tool', 'name': 'f'}"),
 	  "tool_choice.type: expected 'auto' or 'none', found 'tool', which is not supported here" },
 	{ ASK(", 'tool_choice': 'auto'"), "tool_choice: expected an object, found a string" },
-	{ ASK(", 'tools': [{'type': 'web_search_20250305', 'name': 'web_search'}]"),
-	  "tools[0].type: expected 'custom', found 'web_search_20250305', which is not supported here" },
+	{ ASK(", 'tools': [{'type': 'web_search_20250305', 'name': 'web_search'}, {'name': 'f', 'input_schema': {}, 'defer_loading': true}, "
+	      "{'type': 'bash_20250124', 'name': 'bash'}, {'type': 'mcp_toolset'}, {'type': 'tool_from_tomorrow'}], 'mcp_servers': [{}], "
+	      "'container': 'c'"),
+	  "{'max_tokens': 9, 'tools': [{'type': 'function', 'function': {'name': 'f', 'parameters': {}}}], 'messages': [" USER "]}" },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].input_schema: expected an object, found nothing" },
 	{ ASK(", 'tools': [3]"), "tools[0]: expected an object, found 3" },
 	{ ASK(", 'tools': {}"), "tools: expected an array, found an empty object" },
-	{ ASK(", 'mcp_servers': [{}]"), "mcp_servers is not supported here; leave it out" },
 	/* Settings. */
 	{ ASK(", 'stop_sequences': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7"),
 	  "{'max_tokens': 9, 'stop': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7, "
@@ -88,16 +118,8 @@ static const struct request_row rows[] = {
 	{ SAY(USER ", {'content': 'u'}"), "messages[1].role: expected a string, found nothing" },
 	{ SAY("{'role': 'tool', 'content': 'u'}"),
 	  "messages[0].role: expected 'user', 'assistant' or 'system', found 'tool', which is not supported here" },
-	{ SAY("{'role': 'user', 'content': []}"),
-	  "messages[0].content: expected a string, or an array of blocks that is not empty, found an empty array" },
-	{ SAY("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'image', 'source': {}}]}"),
-	  "messages[0].content[1].type: expected 'text' or 'tool_result', found 'image', which is not supported here" },
-	{ SAY("{'role': 'user', 'content': [{'type': 'document', 'source': {}}]}"),
-	  "messages[0].content[0].type: expected 'text' or 'tool_result', found 'document', which is not supported here" },
 	{ SAY("{'role': 'user', 'content': [{'type': 'text'}]}"), "messages[0].content[0].text: expected a string, found nothing" },
 	{ SAY("{'role': 'user', 'content': ['a']}"), "messages[0].content[0]: expected an object, found a string" },
-	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'content': [{'type': 'image'}]}]}"),
-	  "messages[0].content[0].content[0].type: expected 'text', found 'image', which is not supported here" },
 	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'content': 'a'}]}"),
 	  "messages[0].content[0].tool_use_id: expected a string, found nothing" },
 	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'is_error': 1}]}"),
@@ -107,11 +129,11 @@ static const struct request_row rows[] = {
 	{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': '', 'name': 'f', 'input': {}}]}"),
 	  "messages[0].content[0].id: expected a string that is not empty, without the character U+0000" },
 	{ SAY("{'role': 'assistant', 'content': [{'type': 'server_tool_use'}]}"),
-	  "messages[0].content[0].type: expected 'text', 'thinking', 'redacted_thinking' or 'tool_use', found 'server_tool_use', "
-	  "which is not supported here" },
+	  "messages[0].content[0].id: expected a string, found nothing" },
+	{ SAY("{'role': 'user', 'content': 3}"), "messages[0].content: expected a string or an array of blocks, found 3" },
 	{ SAY(USER ", {'role': 'assistant', 'content': 'Once'}"),
 	  "messages: the last one is of the assistant; to go on with its text is not supported here, so end with a message of the user" },
-	{ ASK(", 'system': [{'type': 'image'}]"), "system[0].type: expected 'text', found 'image', which is not supported here" },
+	{ ASK(", 'system': [{'type': 'text'}]"), "system[0].text: expected a string, found nothing" },
 	{ ASK(", 'system': 3"), "system: expected a string or an array, found 3" },
 };
 

@@ -64,9 +64,10 @@ static void test_calls_come_back(void **state)
 		if (c->echo == NULL)
 			continue;
 		messages = json_pack("[o]", sent_back(c));
-		assert_int_equal(odm_context_build(&context, messages, &c->form, true, &err), OD_OK);
-		message = json_array_get(context.messages, 0);
-		assert_int_equal(json_array_size(json_object_get(message, "tool_calls")), json_array_size(c->echo));
+		assert_int_equal(odm_context_build(&context, messages, &c->form, &err), OD_OK);
+		message = json_array_get(context.messages, json_array_size(context.messages) - 1); /* a text may be one of its own */
+		if (json_array_size(json_object_get(message, "tool_calls")) != json_array_size(c->echo))
+			fail_msg("%s: %s", c->name, json_dumps(context.messages, 0));
 		json_array_foreach(json_object_get(message, "tool_calls"), k, call) {
 			check_args(c, &context, json_object_get(json_object_get(call, "function"), "arguments"),
 				   json_array_get(c->echo, k));
@@ -80,13 +81,18 @@ static void test_calls_come_back(void **state)
 
 /* ---- What else is changed ---- */
 
-static const char *const forms[] = {
-	['p' - 'a'] = "", /* plain */
-	['v' - 'a'] = "<tool_call> <function= message['content'] is none", /* values */
-	['h' - 'a'] = "<|channel|><|message|> arguments | tojson .thinking developer", /* harmony */
-	['m' - 'a'] = "[TOOL_CALLS] length != 9 function|tojson", /* Mistral's */
-	['t' - 'a'] = "item.text <tool_call> arguments|tojson", /* takes parts */
-	['k' - 'a'] = "message.get('name') or message['role'] <|tool_calls_section_begin|>", /* Kimi-K2-Thinking's */
+static const struct odm_call_form lines = { .values = ODM_VALUE_LINES };
+
+static const struct odm_chat_form forms[] = {
+	['p' - 'a'] = { .echo = ODM_ECHO_TEXT }, /* most templates */
+	['v' - 'a'] = { .calls = &lines, .n_calls = 1, .echo = ODM_ECHO_VALUES, .no_text = ODM_NO_TEXT_GIVEN },
+	['h' - 'a'] = { .harmony = true, .takes_developer = true, .thought_field = ODM_THOUGHT_THINKING },
+	['m' - 'a'] = { .ids = ODM_IDS_SHORT }, /* Mistral's */
+	['b' - 'a'] = { .content = { [ODM_ROLE_USER] = ODM_CONTENT_BOTH } },
+	['l' - 'a'] = { .content = { [ODM_ROLE_USER] = ODM_CONTENT_PARTS, [ODM_ROLE_ASSISTANT] = ODM_CONTENT_PARTS } },
+	['k' - 'a'] = { .echo = ODM_ECHO_TEXT, .ids = ODM_IDS_COUNTED, .name_is_role = true }, /* Kimi's */
+	['n' - 'a'] = { .echo = ODM_ECHO_TEXT, .no_text = ODM_NO_TEXT_NEVER },
+	['t' - 'a'] = { .thought_field = ODM_THOUGHT_PARTS },
 };
 
 static const struct {
@@ -113,12 +119,31 @@ static const struct {
 	/* parts */
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
 	  "[{'role': 'user', 'content': 'a\\nb'}]" },
-	{ 't', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]",
+	{ 'b', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]",
 	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]" },
-	{ 't', "[{'role': 'tool', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
-	  "[{'role': 'tool', 'content': 'a\\nb'}]" },
-	{ 't', "[{'role': 'user', 'content': [{'type': 'image_url'}]}]",
-	  "messages[0].content[0].type: expected text, found image_url" },
+	{ 'b', "[{'role': 'system', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
+	  "[{'role': 'system', 'content': 'a\\nb'}]" },
+	{ 'l', "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null}, {'role': 'system', 'content': 'b'}]",
+	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': "
+	  "''}]}, {'role': 'system', 'content': 'b'}]" },
+	/* what is no text */
+	{ 'p', "[{'role': 'user', 'content': [{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,AA'}}, {'type': 'text', "
+	       "'text': 'a'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'file', 'file': {}}]}]",
+	  "[{'role': 'user', 'content': '[an image that this model cannot see]\\na\\n[a recording that this model cannot hear]\\n[a file "
+	  "that this model cannot read]'}]" },
+	{ 'b', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'image'}, {'type': 'hologram'}]}]",
+	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': '[an image that this model cannot "
+	  "see]'}, {'type': 'text', 'text': '[something of type hologram that this model cannot read]'}]}]" },
+	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 't'}, {'type': 'text', 'text': 'a'}]}]",
+	  "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 't'}]" },
+	{ 't', "[{'role': 'assistant', 'content': 'a', 'reasoning': 't'}, {'role': 'assistant', 'content': 'a'}]",
+	  "[{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 't'}, {'type': 'text', 'text': 'a'}], 'reasoning': 't', "
+	  "'reasoning_content': 't'}, {'role': 'assistant', 'content': 'a'}]" },
+	/* refusals */
+	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'refusal', 'refusal': 'no'}]}, {'role': 'assistant', 'content': null, "
+	       "'refusal': 'never'}]",
+	  "[{'role': 'assistant', 'content': 'no'}, {'role': 'assistant', 'content': 'never', 'refusal': 'never'}]" },
+	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'refusal'}]}]", "messages[0].content[0].refusal: expected a string" },
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text'}]}]", "messages[0].content[0].text: expected a string" },
 	{ 'p', "[{'role': 'user', 'content': ['a']}]", "messages[0].content[0].type: expected a string" },
 	{ 'p', "[{'role': 'user', 'content': []}]", "[{'role': 'user', 'content': ''}]" },
@@ -126,7 +151,12 @@ static const struct {
 	{ 'p', "[{'role': 'developer', 'content': 'a'}]", "[{'role': 'system', 'content': 'a'}]" },
 	{ 'h', "[{'role': 'developer', 'content': 'a'}]", "[{'role': 'developer', 'content': 'a'}]" },
 	{ 'p', "[{'role': 'user', 'content': 'a'}, {'content': 'a'}]", "messages[1].role: expected a string" },
-	{ 'p', "[{'role': 'user'}]", "messages[0].content: missing" },
+	{ 'p', "[{'role': 'user'}, {'role': 'system'}, {'role': 'assistant', 'tool_calls': []}, {'role': 'tool'}]",
+	  "[{'role': 'user', 'content': ''}, {'role': 'system', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'tool', "
+	  "'content': ''}]" },
+	/* fields of another type, which templates would write or fail with */
+	{ 'p', "[{'role': 'assistant', 'content': 'a', 'name': 3, 'reasoning_content': {}, 'thinking': true, 'tool_call_id': []}]",
+	  "[{'role': 'assistant', 'content': 'a'}]" },
 	{ 'p', "[{'role': 'user', 'content': 3}]", "messages[0].content: expected a string or an array" },
 	{ 'p', "['a']", "messages[0]: expected an object" },
 	{ 'p', "{}", "messages: expected an array" },
@@ -169,6 +199,22 @@ static const struct {
 	  "'tool_call_id': 'c2', 'content': 's'}]" },
 };
 
+static void check_ids(const struct odm_context *c, const char *const *ids)
+{
+	const json_t *m, *call;
+	size_t i, k;
+
+	json_array_foreach(c->messages, i, m) {
+		json_array_foreach(json_object_get(m, "tool_calls"), k, call) {
+			assert_non_null(*ids);
+			assert_string_equal(json_string_value(json_object_get(call, "id")), *ids++);
+		}
+		if (json_object_get(m, "tool_call_id") != NULL)
+			assert_string_equal(json_string_value(json_object_get(m, "tool_call_id")), *ids++);
+	}
+	assert_null(*ids);
+}
+
 /* JSON with ' for ". */
 static json_t *parse(const char *text)
 {
@@ -196,8 +242,8 @@ static void test_messages(void **state)
 		struct od_err err = { 0 };
 		int rc;
 
-		odm_chat_form_choose(&form, forms[rows[i].form - 'a'], NULL);
-		rc = odm_context_build(&context, given, &form, true, &err);
+		form = forms[rows[i].form - 'a'];
+		rc = odm_context_build(&context, given, &form, &err);
 		if (expected == NULL) {
 			assert_int_not_equal(rc, OD_OK);
 			assert_null(context.messages);
@@ -223,8 +269,8 @@ static void test_short_ids(void **state)
 	const char *id;
 
 	(void)state;
-	odm_chat_form_choose(&form, forms['m' - 'a'], NULL);
-	assert_int_equal(odm_context_build(&context, given, &form, true, &err), OD_OK);
+	form = forms['m' - 'a'];
+	assert_int_equal(odm_context_build(&context, given, &form, &err), OD_OK);
 	calls = json_object_get(json_array_get(context.messages, 0), "tool_calls");
 	id = json_string_value(json_object_get(json_array_get(calls, 0), "id"));
 	assert_int_equal(strlen(id), 9);
@@ -239,7 +285,43 @@ static void test_short_ids(void **state)
 	json_decref(given);
 }
 
-/* The request stays as it was, and images pass where a template reads parts and the caller allows them. */
+#define CALL(id, name) "{'id': '" id "', 'type': 'function', 'function': {'name': '" name "', 'arguments': '{}'}}"
+#define CALLS(calls) "{'role': 'assistant', 'content': '', 'tool_calls': [" calls "]}"
+#define RESULT(id) "{'role': 'tool', 'tool_call_id': '" id "', 'content': 'r'}"
+
+/* Kimi's ids are counted over the conversation, whatever ids the client has: others', its own twice, none. */
+static void test_counted_ids(void **state)
+{
+	static const struct {
+		const char *given, *ids[12];
+	} cases[] = {
+		{ "[" CALLS(CALL("toolu_1", "f") ", " CALL("call_x", "g")) ", " RESULT("call_x") ", " RESULT("toolu_1") ", "
+		  CALLS(CALL("functions.f:0", "f")) ", " RESULT("functions.f:0") "]",
+		  { "functions.f:0", "functions.g:1", "functions.g:1", "functions.f:0", "functions.f:2", "functions.f:2" } },
+		{ "[" CALLS(CALL("functions.f:0", "f")) ", " RESULT("functions.f:0") ", " CALLS(CALL("functions.f:0", "f")) ", "
+		  RESULT("functions.f:0") "]",
+		  { "functions.f:0", "functions.f:0", "functions.f:1", "functions.f:1" } },
+		{ "[" CALLS(CALL("same", "f") ", " CALL("same", "g")) ", " RESULT("same") ", " RESULT("same") "]",
+		  { "functions.f:0", "functions.g:1", "functions.f:0", "functions.g:1" } },
+		{ "[" CALLS("{'function': {'name': 'f'}}, " CALL("", "g")) ", {'role': 'tool', 'content': 'r'}, " RESULT("other") "]",
+		  { "functions.f:0", "functions.g:1", "functions.f:0", "functions.g:1" } },
+		{ "[" RESULT("unknown") ", " CALLS(CALL("a", "f")) "]", { "unknown", "functions.f:0" } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		json_t *given = parse(cases[i].given);
+		struct odm_context context;
+		struct od_err err;
+
+		assert_int_equal(odm_context_build(&context, given, &forms['k' - 'a'], &err), OD_OK);
+		check_ids(&context, cases[i].ids);
+		odm_context_fini(&context);
+		json_decref(given);
+	}
+}
+
+/* The request stays as it was. */
 static void test_request_is_not_changed(void **state)
 {
 	json_t *given = parse("[{'role': 'user', 'content': [{'type': 'image'}]}, {'role': 'assistant', 'tool_calls': [{'function': "
@@ -250,8 +332,8 @@ static void test_request_is_not_changed(void **state)
 	struct od_err err;
 
 	(void)state;
-	odm_chat_form_choose(&form, forms['t' - 'a'], NULL);
-	assert_int_equal(odm_context_build(&context, given, &form, false, &err), OD_OK);
+	form = forms['b' - 'a'];
+	assert_int_equal(odm_context_build(&context, given, &form, &err), OD_OK);
 	assert_true(json_equal(given, copy));
 	assert_false(json_equal(context.messages, copy));
 	odm_context_fini(&context);
@@ -265,6 +347,7 @@ int main(void)
 		cmocka_unit_test(test_calls_come_back),
 		cmocka_unit_test(test_messages),
 		cmocka_unit_test(test_short_ids),
+		cmocka_unit_test(test_counted_ids),
 		cmocka_unit_test(test_request_is_not_changed),
 	};
 

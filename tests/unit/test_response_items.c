@@ -46,13 +46,70 @@ static const struct request_row rows[] = {
 		"{'role': 'assistant', 'content': 'c'}"),
 	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [" CALL("c", "f") "]}, {'role': 'assistant', 'content': 'a'}, "
 	       "{'role': 'assistant', 'content': 'b', 'reasoning_content': 'h'}, {'role': 'assistant', 'content': 'c'}") },
+	/* Nothing, and what is no text. */
+	{ ITEMS("{'role': 'user'}, {'role': 'assistant', 'content': null}, {'type': 'function_call_output', 'call_id': 'c'}, {'type': "
+		"'reasoning'}"),
+	  SAID("{'role': 'user', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'tool', 'tool_call_id': 'c', 'content': "
+	       "''}") },
+	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}, {'type': "
+		"'input_file', 'filename': 'n.pdf', 'file_data': 'x'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'part_from_tomorrow'}]}"),
+	  SAID("{'role': 'user', 'content': 'a\\n[an image that this model cannot see]\\n[a file that this model cannot read: n.pdf]\\n[a "
+	       "recording that this model cannot hear]\\n[something of type part_from_tomorrow that this model cannot read]'}") },
+	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c', 'output': [{'type': 'input_image', 'image_url': 'x'}]}"),
+	  SAID("{'role': 'tool', 'tool_call_id': 'c', 'content': '[an image that this model cannot see]'}") },
 	/* Tools. */
 	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'description': 'd', 'parameters': {'x': 1}, 'strict': true}, {'type': "
 	      "'function', 'name': 'g', 'parameters': null}], 'tool_choice': 'auto', 'parallel_tool_calls': true"),
 	  "{'tool_choice': 'auto', 'parallel_tool_calls': true, 'tools': [{'type': 'function', 'function': {'name': 'f', "
 	  "'description': 'd', 'parameters': {'x': 1}}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER "]}" },
-	{ ASK(", 'tools': [{'type': 'web_search'}]"),
-	  "tools[0].type: expected 'function', found 'web_search', which is not supported here" },
+	{ ASK(", 'tools': [{'type': 'web_search'}, {'type': 'function', 'name': 'f'}, {'type': 'custom', 'name': 'c', 'format': {'type': "
+	      "'grammar'}}, {'type': 'local_shell'}, {'type': 'mcp', 'server_label': 'x'}, {'type': 'tool_from_tomorrow'}]"),
+	  "{'tools': [{'type': 'function', 'function': {'name': 'f'}}], 'messages': [" USER "]}" },
+	{ ASK(", 'tools': [{'type': 'web_search'}]"), "{'tools': [], 'messages': [" USER "]}" },
+	{ ASK(", 'tools': [{'type': 'namespace', 'name': 'mcp__s', 'description': 'd', 'tools': [{'type': 'function', 'name': 'f', 'strict': "
+	      "false, 'parameters': {}}, {'type': 'custom', 'name': 'c'}]}]"),
+	  "{'tools': [{'type': 'function', 'function': {'name': 'mcp__s__f', 'parameters': {}}}], 'messages': [" USER "]}" },
+	{ ASK(", 'tools': [{'type': 'namespace', 'tools': []}]"), "tools[0].name: expected a string, found nothing" },
+	{ ASK(", 'tools': [{'type': 'namespace', 'name': 'n', 'tools': [{'type': 'function'}]}]"),
+	  "tools[0].tools[0].name: expected a string, found nothing" },
+	{ ITEMS(USER ", {'type': 'function_call', 'call_id': 'c', 'namespace': 'mcp__s', 'name': 'f', 'arguments': '{}'}, {'type': "
+		     "'function_call_output', 'call_id': 'c', 'output': 'r'}"),
+	  SAID(USER ", {'role': 'assistant', 'content': null, 'tool_calls': [" CALL("c", "mcp__s__f") "]}, {'role': 'tool', "
+		    "'tool_call_id': 'c', 'content': 'r'}") },
+	/* Items of tools that are no functions. */
+	{ ITEMS("{'type': 'custom_tool_call', 'call_id': 'c', 'name': 'apply_patch', 'input': '*** Begin'}, {'type': "
+		"'custom_tool_call_output', 'call_id': 'c', 'output': 'done'}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'c', 'type': 'function', 'function': {'name': 'apply_patch', "
+	       "'arguments': '{\\'input\\': \\'*** Begin\\'}'}}]}, {'role': 'tool', 'tool_call_id': 'c', 'content': 'done'}") },
+	{ ITEMS("{'type': 'local_shell_call', 'id': 'i', 'call_id': 'c', 'action': {'type': 'exec', 'command': ['ls']}}, {'type': "
+		"'local_shell_call_output', 'id': 'c', 'output': 'a b'}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'c', 'type': 'function', 'function': {'name': 'local_shell', "
+	       "'arguments': '{\\'type\\': \\'exec\\', \\'command\\': [\\'ls\\']}'}}]}, {'role': 'tool', 'tool_call_id': 'c', 'content': "
+	       "'a b'}") },
+	{ ITEMS("{'type': 'shell_call_output', 'call_id': 'c', 'output': [{'stdout': 'o', 'stderr': 'e', 'outcome': {'type': 'exit', "
+		"'exit_code': 0}}]}"),
+	  SAID("{'role': 'tool', 'tool_call_id': 'c', 'content': 'o\\ne'}") },
+	{ ITEMS("{'type': 'computer_call_output', 'call_id': 'c', 'output': {'type': 'computer_screenshot', 'image_url': 'x'}}"),
+	  SAID("{'role': 'tool', 'tool_call_id': 'c', 'content': '[an image that this model cannot see]'}") },
+	{ ITEMS("{'type': 'web_search_call', 'id': 'ws', 'status': 'completed', 'action': {'type': 'search', 'query': 'q'}}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'ws', 'type': 'function', 'function': {'name': 'web_search', "
+	       "'arguments': '{\\'type\\': \\'search\\', \\'query\\': \\'q\\'}'}}]}, {'role': 'tool', 'tool_call_id': 'ws', 'content': "
+	       "'[the result is not given here]'}") },
+	{ ITEMS("{'type': 'file_search_call', 'id': 'fs', 'queries': ['q'], 'results': [{'filename': 'n', 'text': 't', 'score': 1}]}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'fs', 'type': 'function', 'function': {'name': 'file_search', "
+	       "'arguments': '{\\'queries\\': [\\'q\\']}'}}]}, {'role': 'tool', 'tool_call_id': 'fs', 'content': 'n\\nt'}") },
+	{ ITEMS("{'type': 'code_interpreter_call', 'id': 'ci', 'code': '1+1', 'outputs': [{'type': 'logs', 'logs': '2'}, {'type': 'image', "
+		"'url': 'u'}]}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'ci', 'type': 'function', 'function': {'name': "
+	       "'code_interpreter', 'arguments': '{\\'code\\': \\'1+1\\'}'}}]}, {'role': 'tool', 'tool_call_id': 'ci', 'content': '2\\n[an "
+	       "image that this model cannot see]'}") },
+	{ ITEMS("{'type': 'mcp_call', 'id': 'm', 'server_label': 's', 'name': 'f', 'arguments': '{\\'a\\':1}', 'output': 'r', 'error': null}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 'm', 'type': 'function', 'function': {'name': 'f', "
+	       "'arguments': '{\\'a\\':1}'}}]}, {'role': 'tool', 'tool_call_id': 'm', 'content': 'r'}") },
+	{ ITEMS("{'type': 'item_reference', 'id': 'x'}, {'type': 'compaction', 'encrypted_content': 'x'}, {'type': 'mcp_list_tools', 'id': "
+		"'l', 'server_label': 's', 'tools': [{'name': 'f'}]}, {'type': 'mcp_approval_request', 'id': 'a', 'name': 'f', 'arguments': "
+		"'{}'}, {'type': 'item_from_tomorrow'}, " USER),
+	  SAID(USER) },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].type: expected a string, found nothing" },
 	{ ASK(", 'tools': [{'type': 'function'}]"), "tools[0].name: expected a string, found nothing" },
 	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'parameters': 3}]"), "tools[0].parameters: expected an object, found 3" },
@@ -77,25 +134,19 @@ static const struct request_row rows[] = {
 	{ ASK(", 'background': true"), "background is not supported here; leave it out" },
 	{ ASK(", 'store': true"), "store is not supported here; leave it out" },
 	{ ASK(", 'prompt': {'id': 'p'}"), "prompt is not supported here; leave it out" },
-	{ ITEMS("{'type': 'item_reference', 'id': 'x'}"),
-	  "input[0].type: expected 'message', 'function_call', 'function_call_output' or 'reasoning', found 'item_reference', which "
-	  "is not supported here" },
 	/* What is wrong, by its name. */
 	{ "{}", "input: expected a string or an array of items, found nothing" },
 	{ ITEMS("3"), "input[0]: expected an object, found 3" },
 	{ ITEMS("{'content': 'a'}"), "input[0].role: expected a string, found nothing" },
 	{ ITEMS("{'role': 'tool', 'content': 'a'}"),
 	  "input[0].role: expected 'user', 'assistant', 'system' or 'developer', found 'tool', which is not supported here" },
-	{ ITEMS(USER ", {'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}]}"),
-	  "input[1].content[1].type: expected 'input_text', found 'input_image', which is not supported here" },
-	{ ITEMS("{'role': 'user'}"), "input[0].content: expected a string or an array, found nothing" },
 	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text'}]}"), "input[0].content[0].text: expected a string, found nothing" },
 	{ ITEMS("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}"), "input[0].call_id: expected a string, found nothing" },
 	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': {}}"),
 	  "input[0].arguments: expected a string, found an empty object" },
-	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c'}"),
-	  "input[0].output: expected a string or an array, found nothing" },
-	{ ITEMS("{'type': 'reasoning'}"), "input[0].summary: expected a string or an array, found nothing" },
+	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c', 'output': 3}"),
+	  "input[0].output: expected a string or an array, found 3" },
+	{ ITEMS("{'role': 'user', 'content': 3}"), "input[0].content: expected a string or an array, found 3" },
 };
 
 static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
@@ -110,10 +161,38 @@ static void test_requests(void **state)
 	check_rows(rows, sizeof(rows) / sizeof(rows[0]), convert);
 }
 
+/* What the model calls is what the client has. */
+static void test_called_functions(void **state)
+{
+	static const struct {
+		const char *called, *space, *name;
+	} cases[] = {
+		{ "f", NULL, "f" },		{ "mcp__s__f", "mcp__s", "f" }, { "mcp__s__g__h", "mcp__s", "g__h" },
+		{ "mcp__s__x", NULL, "mcp__s__x" }, { "mcp__s_f", NULL, "mcp__s_f" },
+	};
+	char *text = with_quotes("[{'type': 'function', 'name': 'f'}, {'type': 'namespace'}, {'type': 'namespace', 'name': 'mcp__s', 'tools': "
+				 "[3, {'type': 'function', 'name': 'f'}, {'type': 'function', 'name': 'g__h'}]}]");
+	json_t *tools = parse_row(text);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *space, *name;
+
+		odm_called_function(tools, cases[i].called, &space, &name);
+		assert_string_equal(name, cases[i].name);
+		assert_true((space == NULL) == (cases[i].space == NULL));
+		if (space != NULL)
+			assert_string_equal(space, cases[i].space);
+	}
+	json_decref(tools);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_requests),
+		cmocka_unit_test(test_called_functions),
 	};
 
 	return cmocka_run_group_tests_name("response items", tests, NULL, NULL);

@@ -1,0 +1,13 @@
+/* first_time.h - what is said once in the log, however many requests are the cause.
+ *
+ * Thread: any; a monitor. */
+#ifndef ODM_FIRST_TIME_H
+#define ODM_FIRST_TIME_H
+
+#include <stdbool.h>
+
+/* Whether the process asks for these texts for the first time. `what` may come from a client, so both are cut and their number is
+ * bounded: beyond that, none is new. kind: what it is a name of. */
+bool odm_first_time(const char *kind, const char *what);
+
+#endif
