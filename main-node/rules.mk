@@ -7,7 +7,7 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 	members.c members_address.c members_look.c members_news.c members_shadow.c name_lookup.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c row_source.c shadow_link.c step_uses.c unsent.c want_place.c welcome_check.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
-ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c chat_form.c \
+ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c call_schema.c chat_form.c \
 	chat_messages.c chat_order.c chat_probe.c chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 
 PROGRAMS += od-main
@@ -29,6 +29,7 @@ ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_answer_stream_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
+test_call_schema_OBJS := $(B)/obj/main-node/chat/call_schema.o
 test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
 ODM_CHAT_BUILD_OBJS := $(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/json_fields.o serve/api_error.o serve/utf8_text.o \
 	chat/first_time.o chat/json_text.o chat/part_text.o)

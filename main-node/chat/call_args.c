@@ -1,22 +1,10 @@
 #include "main-node/chat/call_args.h"
 
-#include "common/base/json.h"
+#include "main-node/chat/call_schema.h"
 #include "main-node/chat/gemma_args.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* JSON schema's types, as bits. */
-enum {
-	T_STRING = 1,
-	T_INTEGER = 2,
-	T_NUMBER = 4,
-	T_BOOLEAN = 8,
-	T_OBJECT = 16,
-	T_ARRAY = 32,
-	T_NULL = 64,
-};
-#define MAX_SCHEMA_DEPTH 4
 
 void odm_tool_call_fini(struct odm_tool_call *c)
 {
@@ -26,7 +14,7 @@ void odm_tool_call_fini(struct odm_tool_call *c)
 	*c = (struct odm_tool_call){ 0 };
 }
 
-/* ---- The tool's schema ---- */
+/* ---- The tool ---- */
 
 static const json_t *find_tool(const json_t *tools, const char *name)
 {
@@ -41,68 +29,6 @@ static const json_t *find_tool(const json_t *tools, const char *name)
 			return f;
 	}
 	return NULL;
-}
-
-static unsigned type_of_name(const char *name)
-{
-	static const char *const names[] = { "string", "integer", "number", "boolean", "object", "array", "null" };
-
-	for (unsigned i = 0; name != NULL && i < sizeof(names) / sizeof(names[0]); i++)
-		if (strcmp(names[i], name) == 0)
-			return 1u << i;
-	return 0;
-}
-
-static unsigned type_of_value(const json_t *v)
-{
-	switch (json_typeof(v)) {
-	case JSON_STRING:
-		return T_STRING;
-	case JSON_INTEGER:
-		return T_INTEGER | T_NUMBER;
-	case JSON_REAL:
-		return T_INTEGER | T_NUMBER; /* 2.0 is an integer for JSON schema; whether it fits is the client's to see */
-	case JSON_TRUE:
-	case JSON_FALSE:
-		return T_BOOLEAN;
-	case JSON_OBJECT:
-		return T_OBJECT;
-	case JSON_ARRAY:
-		return T_ARRAY;
-	case JSON_NULL:
-		return T_NULL;
-	}
-	return 0;
-}
-
-/* All types that a value may have; 0: the schema does not say. */
-static unsigned schema_types(const json_t *schema, int depth)
-{
-	static const char *const choices[] = { "anyOf", "oneOf", "allOf" };
-	const json_t *type = json_object_get(schema, "type"), *value;
-	unsigned found = type_of_name(json_string_value(type));
-	size_t i;
-
-	json_array_foreach(type, i, value)
-		found |= type_of_name(json_string_value(value));
-	for (size_t c = 0; found == 0 && depth < MAX_SCHEMA_DEPTH && c < sizeof(choices) / sizeof(choices[0]); c++)
-		json_array_foreach(json_object_get(schema, choices[c]), i, value)
-			found |= schema_types(value, depth + 1);
-	if (found == 0)
-		json_array_foreach(json_object_get(schema, "enum"), i, value)
-			found |= type_of_value(value);
-	if (found == 0 && json_object_get(schema, "const") != NULL)
-		found = type_of_value(json_object_get(schema, "const"));
-	if (found != 0 && json_is_true(json_object_get(schema, "nullable")))
-		found |= T_NULL;
-	return found;
-}
-
-static unsigned param_types(const json_t *function, const char *key, size_t len)
-{
-	const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
-
-	return schema_types(od_json_getn(properties, key, len), 0);
 }
 
 /* ---- Values of XML parameters ---- */
@@ -132,13 +58,13 @@ static void append_value(struct od_strbuf *out, enum odm_value_kind kind, struct
 	const struct odm_slice v = trimmed(raw);
 	const char *python = kind == ODM_VALUE_LINES ? python_literal(v) : NULL;
 	json_t *json = python != NULL ? json_loads(python, JSON_DECODE_ANY, NULL) : odm_json_value(v);
-	const unsigned type = json != NULL ? type_of_value(json) : 0;
-	const bool literal = type == T_BOOLEAN || type == T_NULL;
+	const unsigned type = json != NULL ? odm_type_of_value(json) : 0;
+	const bool literal = type == ODM_TYPE_BOOLEAN || type == ODM_TYPE_NULL;
 
 	if (types == 0)
 		types = kind == ODM_VALUE_JSON ? ~0u : 0;
 	json_decref(json);
-	if ((type & types) == 0 || type == T_STRING) {
+	if ((type & types) == 0 || type == ODM_TYPE_STRING) {
 		odm_json_quote(out, raw.text, raw.len);
 	} else if (python != NULL) {
 		od_strbuf_append(out, python, strlen(python));
@@ -194,7 +120,7 @@ static bool append_params(struct od_strbuf *out, enum odm_value_kind kind, const
 		od_strbuf_append(out, ": ", 2);
 		if (kind == ODM_VALUE_LINES)
 			v = without_breaks(v);
-		append_value(out, kind, v, param_types(function, key.text, key.len));
+		append_value(out, kind, v, odm_param_types(function, key.text, key.len));
 	}
 	od_strbuf_append(out, "}", 1);
 	return true;

@@ -282,6 +282,26 @@ case("minimax_m2/thought-about-last", "minimax_m2", MX + "\n</think>\n\nNo.", in
 case("minimax_m2/bad-cut", "minimax_m2", "a\n<minimax:tool_call>\n<invoke name=\"clock\">", content="a\n<minimax:tool_call>\n<invoke name=\"clock\">")
 case("minimax_m2/bad-empty", "minimax_m2", "<minimax:tool_call>\n</minimax:tool_call>", content="<minimax:tool_call>\n</minimax:tool_call>")
 
+# ---- Types by schemas as Pydantic and zod write them ----
+REFS = [{"type": "function", "function": {"name": "clock", "parameters": {
+    "$defs": {"Where": {"type": "object", "properties": {"city": {"type": "string"}, "in": {"$ref": "#/$defs/Where"}}},
+              "Loop": {"$ref": "#/$defs/Loop"}},
+    "type": "object", "properties": {
+        "ref": {"$ref": "#/$defs/Where"}, "maybe": {"anyOf": [{"$ref": "#/$defs/Where"}, {"type": "null"}], "default": None},
+        "all": {"allOf": [{"$ref": "#/$defs/Where"}], "description": "Old Pydantic."}, "untyped": {"properties": {"a": {}}},
+        "list": {"items": {"$ref": "#/$defs/Where"}}, "text": {"type": "string"}, "loop": {"$ref": "#/$defs/Loop"}}}}}]
+REF_VALUES = {"ref": '{"city": "Bern"}', "maybe": "null", "all": '{"city": "Bern", "in": {}}', "untyped": "{}", "list": '[{"city": "x"}]',
+              "text": '{"city": "Bern"}'}
+REF_ARGS = ", ".join('"%s": %s' % (k, v if k != "text" else json.dumps(v)) for k, v in REF_VALUES.items())
+for t, parameter, whole in (
+        ("qwen3_next", "<parameter=%s>\n%s\n</parameter>\n", "<tool_call>\n<function=clock>\n%s</function>\n</tool_call>"),
+        ("glm4_moe", "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n", "<tool_call>clock\n%s</tool_call>"),
+        ("minimax_m2", '<parameter name="%s">%s</parameter>', '<minimax:tool_call>\n<invoke name="clock">%s</invoke>\n</minimax:tool_call>')):
+    text = whole % "".join(parameter % (k, v) for k, v in REF_VALUES.items())
+    spaced = REF_ARGS.replace('"maybe": ', '"maybe":  ') if t == "qwen3_next" else REF_ARGS
+    case(t + "/schema-refs", t, text, tools=REFS, calls=[("clock", "{" + spaced + "}")])
+    case(t + "/schema-loop", t, whole % (parameter % ("loop", "Bern")), tools=REFS, calls=[("clock", '{"loop": "Bern"}')])
+
 # ---- Mistral's ----
 case("mistral/array", "mistral", '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"place":"Bern"}, "id": "abcDEF012"}, {"name": "clock",'
      ' "arguments": {}, "id": "000000001"}]', calls=[(W, '{"place":"Bern"}', "abcDEF012"), ("clock", "{}", "000000001")],
