@@ -378,6 +378,19 @@ static bool has_text(const json_t *message)
 	return has;
 }
 
+static void said(struct order *o)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(o->in, i, m) {
+		if (is_role(m, "assistant") && calls_of(m) == NULL && !has_text(m))
+			o->changed = true;
+		else
+			push(o, m);
+	}
+}
+
 static void call_alone(struct order *o)
 {
 	json_t *m;
@@ -395,6 +408,18 @@ static void call_alone(struct order *o)
 		} else {
 			push(o, m);
 		}
+	}
+}
+
+static void call_only(struct order *o)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(o->in, i, m) {
+		if (calls_of(m) != NULL && has_text(m))
+			set(o, m, "content", json_null());
+		push(o, m);
 	}
 }
 
@@ -436,10 +461,12 @@ static const struct {
 	void (*pass)(struct order *o);
 	const char *refused, *done;
 } rows[] = {
+	{ ODM_NEED_SAID, said, "an assistant message without text", "it is left out" },
 	{ ODM_NEED_RESULT_FOR_CALL, result_for_call, "results without calls, or calls without results",
 	  "a result becomes the user's, a missing one is added" },
 	{ ODM_NEED_ONE_CALL, one_call, "several calls in one message", "each becomes a message" },
 	{ ODM_NEED_CALL_ALONE, call_alone, "text and calls in one message", "they become two messages" },
+	{ ODM_NEED_CALL_ONLY, call_only, "text beside calls", "the text is left out" },
 	{ ODM_NEED_RESULT_AS_USER, result_as_user, "results of tools", "they become the user's messages" },
 	{ ODM_NEED_CALL_AS_TEXT, call_as_text, "calls of tools", "they become text of the assistant" },
 	{ ODM_NEED_SYSTEM_FIRST, system_first, "a system message that is not first",

@@ -12,6 +12,8 @@
  * - ANSWER_TO_RESULT: a user message behind a tool's result is joined to it.
  * - ONE_CALL: of several calls each is a message of its own, with its result behind it.
  * - CALL_ALONE: text and calls of a message are two messages.
+ * - CALL_ONLY: text beside calls is left out.
+ * - SAID: an assistant's message with neither text nor calls is left out.
  * - RESULT_AS_USER: results become the user's. CALL_AS_TEXT: calls are written out in the assistant's text.
  *
  * What is done to a message does not depend on later ones, so the prompt's beginning stays the same when the conversation goes on.

@@ -13,7 +13,7 @@
 #define MARK_BYTES 24
 
 /* A conversation is written as a text, a letter for each message:
- *   S system, D developer, Z an unknown role, U user, A assistant, T a tool's result for the next call, N the same with a name,
+ *   S system, D developer, Z an unknown role, U user, A assistant, O the same without text, T a tool's result for the next call, N the same with a name,
  *   C a call without text (null), E the same (""), B text and a call, H thought and call, I thought and text, P two calls.
  * - in front: the request has no tools. */
 struct probe {
@@ -352,16 +352,19 @@ static void find_needs(struct probe *p)
 	} rows[] = {
 		{ ODM_NEED_ONE_USER, { "UU", "UAUU" } },
 		{ ODM_NEED_ONE_ASSISTANT, { "UAAU", "UAAUA" } },
-		{ ODM_NEED_NO_SYSTEM, { "SU", "SUAU" } },
+		{ ODM_NEED_SAID, { "UO", "UOU" } },
+		{ ODM_NEED_NO_SYSTEM | ODM_NEED_SYSTEM_FIRST, { "SU", "SUAU" } },
 		{ ODM_NEED_ONE_SYSTEM, { "SSU", "SSUAU" } },
 		{ ODM_NEED_SYSTEM_FIRST, { "US", "SUS", "UASU", "SUASU" } },
 		{ ODM_NEED_USER_FIRST, { "AU", "SAU" } },
 		{ ODM_NEED_ONE_CALL, { "UPTT" } },
-		{ ODM_NEED_CALL_ALONE, { "UBT" } }, /* before the last answer texts beside calls may be left out, as thoughts are */
-		{ ODM_NEED_CALL_AS_TEXT, { "UCT", "UCTU" } },
-		{ ODM_NEED_RESULT_AS_USER, { "UCT", "UCTAU" } },
-		{ ODM_NEED_CALL_AS_TEXT, { "UCT", "UCTU" } }, /* again: the result failed */
-		{ ODM_NEED_ANSWER_TO_RESULT, { "UCTU", "UPTTUA" } },
+		/* Only the latest turn: templates may leave out what is older, as they do with thoughts. */
+		{ ODM_NEED_CALL_ALONE, { "UBT" } },
+		{ ODM_NEED_CALL_ONLY, { "UBT" } },
+		{ ODM_NEED_CALL_AS_TEXT, { "UCT" } },
+		{ ODM_NEED_RESULT_AS_USER, { "UCT" } },
+		{ ODM_NEED_CALL_AS_TEXT, { "UCT" } }, /* again: the result failed */
+		{ ODM_NEED_RESULT_AS_USER | ODM_NEED_CALL_AS_TEXT, { "UCT" } },
 	};
 
 	for (size_t i = 0; i < N(rows); i++) {

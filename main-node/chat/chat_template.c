@@ -356,30 +356,30 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 }
 
 /* Renders messages as the template is known to take them; if it refuses these all the same, changes more of their order, step by
- * step. An error is the first one's. */
+ * step: first each need alone, on top of what has changed something, then all, because what one changes may call for another. An
+ * error is the first one's. */
 static int render_arranged(const struct odm_chat_template *t, const struct odm_chat_form *form, json_t *vars,
 			   struct odm_context *context, struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
 {
 	struct od_err again;
-	unsigned tried = form->needs;
+	unsigned changed = context->changed;
 	int rc = json_object_set(vars, "messages", context->messages) == 0 ?
 			 odm_chat_template_render(t, vars, context, users, text, len, err) :
 			 od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 
-	for (int i = 0; i < ODM_NEEDS && (rc == OD_ERR_ARG || rc == OD_ERR_FORMAT); i++) {
-		const unsigned before = context->changed;
+	for (int i = 0; i < 2 * ODM_NEEDS && (rc == OD_ERR_ARG || rc == OD_ERR_FORMAT); i++) {
+		const unsigned more = i < ODM_NEEDS ? 1u << i : (2u << (i - ODM_NEEDS)) - 1;
 
-		tried |= 1u << i;
 		context->changed = 0;
-		if (odm_context_arrange(context, form, tried, &again) != OD_OK)
+		if (odm_context_arrange(context, form, form->needs | changed | more, &again) != OD_OK)
 			return rc;
 		if (context->changed != 0 && json_object_set(vars, "messages", context->messages) == 0 &&
 		    odm_chat_template_render(t, vars, context, users, text, len, &again) == OD_OK)
 			rc = OD_OK;
-		context->changed |= before;
+		changed |= context->changed;
 	}
 	if (rc == OD_OK)
-		odm_order_tell(context->changed);
+		odm_order_tell(changed);
 	return rc;
 }
 

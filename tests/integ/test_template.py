@@ -266,4 +266,32 @@ def test_calls_come_back():
     assert len(names) >= 13, names
 
 
+def test_orders():
+    """Templates refuse orders and forms of messages, or lose them: each is given what it takes. What that is was written by hand, and
+    rendered by jinja2 (tests/golden/chat/orders.py)."""
+    with open("tests/golden/chat/orders.json", encoding="utf-8") as f:
+        golden = json.load(f)
+    folders = {name: checkpoint("order-" + name, {"chat_template.jinja": text, "tokenizer_config.json": golden["tokens"]})
+               for name, text in golden["templates"].items()}
+    wrong = []
+    for c in golden["cases"]:
+        request = save({"messages": c["messages"], "add_generation_prompt": True}, at("order.json"))
+        p = template("--checkpoint", folders[c["template"]], "--messages", request)
+        if p.returncode != 0 or p.stdout.decode() != c["rendered"]:
+            wrong.append((c["template"], c["messages"], p.stdout.decode(), c["rendered"], p.stderr.decode()))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert len(golden["cases"]) > 40
+
+
+def test_what_cannot_be_helped():
+    """The template's own words, and once for each kind what was done."""
+    refuses = "{% if messages|length > 2 %}{{ raise_exception('no more than two') }}{% endif %}" \
+              "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    c = checkpoint("refuses", {"chat_template.jinja": refuses})
+    user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+    fails("--checkpoint", c, "--messages", save([user, answer, user], at("m.json")), says=["no more than two"])
+    p = template("--checkpoint", c, "--messages", save([{"role": "system", "content": "s"}, user], at("m.json")))
+    assert p.stdout == b"s\n\nu" and p.stderr.count(b"does not take system messages") == 1, p
+
+
 run_tests(globals())
