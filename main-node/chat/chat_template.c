@@ -310,15 +310,15 @@ static const char *source_text(void *arg, const json_t *object)
 }
 
 /* Templates write "<|" + role + "|>". Any other word would be a user's choice. */
-static bool is_role(const char *text)
+static bool is_role(const json_t *string)
 {
 	static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function", "ipython", "model",
 					     "observation" };
 	size_t i = 0;
 
-	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(text, roles[i]) != 0)
+	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(json_string_value(string), roles[i]) != 0)
 		i++;
-	return i < sizeof(roles) / sizeof(roles[0]);
+	return i < sizeof(roles) / sizeof(roles[0]) && json_string_length(string) == strlen(roles[i]); /* no zero byte in it */
 }
 
 static size_t own_text(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span)
@@ -332,7 +332,7 @@ static size_t own_text(void *arg, const json_t *object, const char *key, const j
 	r->whole = (struct od_text_span){ 0, json_string_length(string) };
 	if (object == r->vars) /* not one that the request gives */
 		return json_object_get(r->t->tokens, key) == string;
-	return strcmp(key, "role") == 0 && is_role(json_string_value(string));
+	return strcmp(key, "role") == 0 && is_role(string);
 }
 
 int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct odm_context *context,

@@ -33,8 +33,9 @@ static json_t *variables(const uint8_t *data, size_t size)
 
 static int render(const struct od_jinja *t, const json_t *vars, const struct tm *now, char **text, size_t *len)
 {
+	struct od_text_spans users = { 0 };
 	const struct od_jinja_opts opts = {
-		.limits = { .operations = 100000, .memory_bytes = 64u << 20, .output_bytes = OUTPUT_BYTES }, .now = now };
+		.limits = { .operations = 100000, .memory_bytes = 64u << 20, .output_bytes = OUTPUT_BYTES }, .now = now, .users = &users };
 	struct od_err err = { 0 };
 	int rc = od_jinja_render(t, vars, &opts, text, len, &err);
 
@@ -42,6 +43,10 @@ static int render(const struct od_jinja *t, const json_t *vars, const struct tm 
 		check(*text == NULL && *len == 0 && err.msg[0] != '\0' && err.code == rc);
 	else
 		check(*len <= OUTPUT_BYTES && (*text)[*len] == '\0');
+	check(rc == OD_OK || users.n == 0);
+	for (size_t i = 0; i < users.n; i++)
+		check(users.v[i].begin < users.v[i].end && users.v[i].end <= *len && (i == 0 || users.v[i].begin > users.v[i - 1].end));
+	od_text_spans_fini(&users);
 	return rc;
 }
 

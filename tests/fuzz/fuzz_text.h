@@ -31,6 +31,34 @@ out:
 	od_detok_free(d);
 }
 
+/* A text of which every other run of bytes is a user's: the same ids each time, and none that does not exist. */
+static inline void fuzz_mixed(const struct od_tokenizer *t, const char *text, size_t len)
+{
+	struct od_text_spans users = { 0 };
+	struct od_controls *controls;
+	struct od_err err = { 0 };
+	int32_t *ids[2];
+	size_t n[2];
+	int rc[2];
+
+	if (od_controls_new(&controls, t, &err) != OD_OK)
+		return;
+	od_controls_add(controls, text, len / 2);
+	for (size_t at = 0, size = 1; at < len; at += size + 1, size = 1 + (unsigned char)text[at < len ? at : 0] % 7)
+		check(od_text_spans_add(&users, at, at + size < len ? at + size : len) == OD_OK);
+	for (int i = 0; i < 2; i++)
+		rc[i] = od_tokenizer_encode_mixed(t, text, len, &users, controls, &ids[i], &n[i], &err);
+	check(rc[0] == rc[1] && n[0] == n[1]);
+	if (rc[0] == OD_OK)
+		check(memcmp(ids[0], ids[1], n[0] * sizeof(int32_t)) == 0);
+	for (size_t i = 0; i < n[0]; i++)
+		check(ids[0][i] >= 0 && (uint32_t)ids[0][i] < od_tokenizer_vocab(t));
+	free(ids[0]);
+	free(ids[1]);
+	od_text_spans_fini(&users);
+	od_controls_free(controls);
+}
+
 static inline void fuzz_text(const struct od_tokenizer *t, const char *data, size_t size)
 {
 	const size_t len = size < FUZZ_TEXT_BYTES ? size : FUZZ_TEXT_BYTES;
@@ -42,6 +70,7 @@ static inline void fuzz_text(const struct od_tokenizer *t, const char *data, siz
 
 	memcpy(copy, data, len); /* with a known byte behind it, which must not be read */
 	copy[len] = '\xff';
+	fuzz_mixed(t, copy, len);
 	for (unsigned flags = 0; flags < 4; flags++) {
 		for (int i = 0; i < 2; i++)
 			rc[i] = od_tokenizer_encode(t, copy, len, flags, &ids[i], &n[i], &err);
