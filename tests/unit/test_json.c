@@ -150,6 +150,16 @@ static void depth_is_bounded(void **state)
 
 /* ---- no memory ---- */
 
+/* Sanitizers end a program that asks for so much, unless they are told to fail. */
+#define SANITIZER_OPTIONS(function) \
+	__attribute__((visibility("default"))) const char *function(void); \
+	const char *function(void) \
+	{ \
+		return "allocator_may_return_null=1"; \
+	}
+SANITIZER_OPTIONS(__asan_default_options)
+SANITIZER_OPTIONS(__tsan_default_options)
+
 static int allocations, denied; /* of jansson; which one gets no memory */
 static json_malloc_t malloc_before;
 
