@@ -201,7 +201,7 @@ static void say_moved(struct odm_recovery *r, uint32_t member, size_t n)
 	char name[300] = "a worker";
 
 	odm_members_stats(members(r), member, &st, name, sizeof(name));
-	od_log(OD_LOG_WARN, "other workers run %zu expert%s of MoE layer %u that %s was to run", n, n > 1 ? "s" : "", r->call->m, name);
+	od_log(OD_LOG_WARN, "%s: other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "", r->call->m);
 }
 
 /* Everything that dead workers owe goes to others. */
