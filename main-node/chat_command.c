@@ -121,6 +121,7 @@ static int open_session(struct odm_chat_session *s, const struct options *o, con
 	int rc = odm_conversation_init(&s->conversation, err);
 
 	s->settings = json_object();
+	s->retry = json_object();
 	s->verbose = o->verbose;
 	for (size_t i = 0; rc == OD_OK && i < ODM_N_CHAT_SETTINGS; i++) {
 		if (o->setting[i] != NULL)
@@ -133,7 +134,7 @@ static int open_session(struct odm_chat_session *s, const struct options *o, con
 	if (rc == OD_OK && s->screen->terminal) /* else Ctrl-C ends the program, as it ends the rest of a pipe */
 		rc = odm_interrupt_catch(err);
 	if (rc == OD_OK)
-		rc = odm_line_input_open(&s->input, s->screen->terminal ? s->screen->out : NULL, history, err);
+		rc = odm_line_input_open(&s->input, s->screen->terminal ? s->screen->out : NULL, history, odm_chat_completions, err);
 	return rc;
 }
 

@@ -20,7 +20,7 @@ od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c 
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
 
 # od-main chat. Only it needs libedit and libcurl, so other programs do without them.
-ODM_TERMINAL_SRCS := $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_reply.c chat_session.c \
+ODM_TERMINAL_SRCS := $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_complete.c chat_reply.c chat_session.c \
 	chat_settings.c conversation.c event_reader.c interrupt.c line_input.c message_input.c plain_text.c screen.c)
 od-main_SRCS += main-node/chat_command.c $(ODM_TERMINAL_SRCS)
 od-main_LIBS := $(TERMINAL_LIBS)

@@ -64,7 +64,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "header-seconds", OD_ARG_REAL, &s->header_seconds, "S", "limit of a request's header, and of each 16 KiB of its body (default: 20)", 0.1, 3600, NULL },
 		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S", "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print no progress", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "log only warnings and errors: neither progress nor requests", 0, 0, NULL },
 		{ "log-format", OD_ARG_CHOICE, &o->log_format, "FORM", OD_LOG_FORMAT_HELP, 0, 0, od_log_format_names },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -159,6 +159,8 @@ int odm_serve_command(int argc, char **argv)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 2;
 	}
+	if (o.quiet)
+		od_log_init("od-main", OD_LOG_WARN);
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
 	rc = serve(&o, &err);

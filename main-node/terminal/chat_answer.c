@@ -90,7 +90,7 @@ static json_t *request_json(const struct odm_chat_session *s, const char *questi
 			      odm_conversation_ask(&s->conversation, question, len), "stream", 1, "stream_options",
 			      "include_usage", 1);
 
-	if (json_object_update(o, s->settings) == 0)
+	if (json_object_update(o, s->settings) == 0 && json_object_update(o, s->retry) == 0)
 		return o;
 	json_decref(o);
 	return NULL;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RETRY_TEMPERATURE 0.8
+
 static int show_help(struct odm_chat_session *s, const char *args, struct od_err *err);
 
 static int clear(struct odm_chat_session *s, const char *args, struct od_err *err)
@@ -34,26 +36,64 @@ static int set_system(struct odm_chat_session *s, const char *args, struct od_er
 	return OD_OK;
 }
 
+/* For another answer where it would be the same: a greedy one is sampled, and a seed goes on. Says so. */
+static void retry_settings(struct odm_chat_session *s)
+{
+	const json_t *temperature = json_object_get(s->settings, "temperature"), *seed = json_object_get(s->settings, "seed");
+	const bool greedy = temperature != NULL ? json_real_value(temperature) <= 0 : s->greedy;
+
+	if (greedy) {
+		json_object_set_new(s->retry, "temperature", json_real(RETRY_TEMPERATURE));
+		odm_screen_note(s->screen, "With temperature %g: a greedy answer would be the same.", RETRY_TEMPERATURE);
+	}
+	if (seed != NULL) {
+		s->n_retries++;
+		json_object_set_new(s->retry, "seed", json_integer(json_integer_value(seed) + s->n_retries));
+		odm_screen_note(s->screen, "With seed %lld.", (long long)(json_integer_value(seed) + s->n_retries));
+	}
+}
+
 static int retry(struct odm_chat_session *s, const char *args, struct od_err *err)
 {
+	json_t *before = json_incref(odm_conversation_last_answer(&s->conversation));
 	json_t *question = s->unanswered != NULL ? json_incref(s->unanswered) : odm_conversation_take_last(&s->conversation);
 
 	(void)args;
-	if (question == NULL)
+	if (question == NULL) {
+		json_decref(before);
 		return od_fail(err, OD_ERR_MISSING, "there is no question yet");
+	}
+	retry_settings(s);
 	odm_chat_answer(s, json_string_value(question), json_string_length(question));
+	if (s->unanswered == NULL && json_object_size(s->retry) == 0 &&
+	    json_equal(before, odm_conversation_last_answer(&s->conversation))) {
+		s->greedy = true;
+		odm_screen_note(s->screen, "The same answer: the model answers greedily. The next /retry takes temperature %g.", RETRY_TEMPERATURE);
+	}
+	json_object_clear(s->retry);
 	json_decref(question);
+	json_decref(before);
 	return OD_OK;
 }
 
-static int save(struct odm_chat_session *s, const char *args, struct od_err *err)
+static int save_as(struct odm_chat_session *s, const char *args, bool replace, struct od_err *err)
 {
-	int rc = args[0] != '\0' ? odm_conversation_save(&s->conversation, args, err) :
+	int rc = args[0] != '\0' ? odm_conversation_save(&s->conversation, args, replace, err) :
 				   od_fail(err, OD_ERR_ARG, "expected the name of a file");
 
 	if (rc == OD_OK)
 		odm_screen_note(s->screen, "%zu messages saved.", json_array_size(s->conversation.messages));
 	return rc;
+}
+
+static int save(struct odm_chat_session *s, const char *args, struct od_err *err)
+{
+	return save_as(s, args, false, err);
+}
+
+static int replace(struct odm_chat_session *s, const char *args, struct od_err *err)
+{
+	return save_as(s, args, true, err);
 }
 
 static int load(struct odm_chat_session *s, const char *args, struct od_err *err)
@@ -118,10 +158,16 @@ static const struct command {
 	{ "/system", "TEXT", "set the system prompt; \"\": none; without TEXT print it", set_system },
 	{ "/retry", "", "ask the last question again, for another answer", retry },
 	{ "/set", "NAME VALUE", "set sampling; VALUE default: the server's; alone: list", set },
-	{ "/save", "FILE", "write the conversation as JSON", save },
+	{ "/save", "FILE", "write the conversation as JSON, to a new file", save },
+	{ "/save!", "FILE", "the same, over a saved conversation", replace },
 	{ "/load", "FILE", "go on with a saved conversation", load },
 	{ "/exit", "", "end, as Ctrl-D does", end },
 };
+
+const char *odm_chat_command_name(size_t i)
+{
+	return i < sizeof(commands) / sizeof(commands[0]) ? commands[i].name : NULL;
+}
 
 static int show_help(struct odm_chat_session *s, const char *args, struct od_err *err)
 {
@@ -131,7 +177,8 @@ static int show_help(struct odm_chat_session *s, const char *args, struct od_err
 		odm_screen_note(s->screen, "  %-7s %-10s  %s", commands[i].name, commands[i].args, commands[i].what);
 	odm_screen_note(s->screen, "A line that ends with \\ goes on in the next; so do lines between \"\"\" and \"\"\".\n"
 				   "A message that begins with a slash needs a space before it. Ctrl-C stops an\n"
-				   "answer or clears the line, Ctrl-R searches the history, Ctrl-D ends.");
+				   "answer or clears the line, Ctrl-R searches the history, Tab completes\n"
+				   "commands and names of files, Ctrl-D ends.");
 	return OD_OK;
 }
 

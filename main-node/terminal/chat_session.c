@@ -11,6 +11,7 @@ void odm_chat_session_fini(struct odm_chat_session *s)
 {
 	odm_conversation_fini(&s->conversation);
 	json_decref(s->settings);
+	json_decref(s->retry);
 	json_decref(s->model);
 	json_decref(s->unanswered);
 }

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "main-node/terminal/chat_client.h"
 #include "main-node/terminal/conversation.h"
@@ -18,6 +19,9 @@ struct odm_chat_session {
 	struct odm_screen *screen;
 	struct odm_conversation conversation;
 	json_t *settings; /* fields of each request */
+	json_t *retry;	  /* and of this one alone, over them */
+	int64_t n_retries;
+	bool greedy; /* without a temperature an answer came out as the one before */
 	json_t *model;	  /* its name, a string; NULL until the server was asked */
 	json_t *unanswered; /* the last question, if it has no answer; else NULL */
 	bool verbose, any_failed, history_failed, ended;
@@ -31,6 +35,12 @@ void odm_chat_session_fini(struct odm_chat_session *s);
 void odm_chat_answer(struct odm_chat_session *s, const char *question, size_t len);
 /* Asks for the model's name unless it is known. */
 OD_MUST_CHECK int odm_chat_find_model(struct odm_chat_session *s, struct od_err *err);
+
+/* chat_complete.c: what may follow the text that ends at the cursor: a list of words, malloc'd as its strings, NULL at its end, and where in
+ * text the word begins that each of them replaces. NULL: nothing. */
+char **odm_chat_completions(const char *text, size_t *begin);
+/* chat_commands.c: NULL past the last. */
+const char *odm_chat_command_name(size_t i);
 
 /* chat_commands.c: line [len], NUL-terminated, begins with '/'; it is changed. A failure is shown. */
 void odm_chat_command_line(struct odm_chat_session *s, char *line, size_t len);

@@ -111,6 +111,14 @@ json_t *odm_conversation_take_last(struct odm_conversation *c)
 	return question;
 }
 
+json_t *odm_conversation_last_answer(const struct odm_conversation *c)
+{
+	const size_t n = json_array_size(c->messages);
+	json_t *last = n > 0 ? json_array_get(c->messages, n - 1) : NULL;
+
+	return strcmp(role_of(last), "assistant") == 0 ? json_object_get(last, "content") : NULL;
+}
+
 /* ---- Files ---- */
 
 static int check_messages(const json_t *messages, const char *path, struct od_err *err)
@@ -176,7 +184,7 @@ int odm_conversation_load(struct odm_conversation *c, const char *path, struct o
 	return OD_OK;
 }
 
-int odm_conversation_save(const struct odm_conversation *c, const char *path, struct od_err *err)
+int odm_conversation_save(const struct odm_conversation *c, const char *path, bool replace, struct od_err *err)
 {
 	json_t *all = all_messages(c), *there = NULL;
 	char *text = all != NULL ? json_dumps(all, JSON_INDENT(2)) : NULL;
@@ -185,7 +193,9 @@ int odm_conversation_save(const struct odm_conversation *c, const char *path, st
 	json_decref(all);
 	if (text == NULL)
 		return no_memory(err);
-	if (od_file_there(path)) {
+	if (!replace && od_file_there(path)) {
+		rc = od_fail(err, OD_ERR_ARG, "%s exists; /save! writes over a saved conversation", path);
+	} else if (od_file_there(path)) {
 		rc = read_messages(path, &there, err);
 		json_decref(there);
 		if (rc != OD_OK)

@@ -6,6 +6,7 @@
 #define ODM_CONVERSATION_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/status.h"
@@ -29,9 +30,12 @@ OD_MUST_CHECK int odm_conversation_add(struct odm_conversation *c, const char *q
 /* Removes the last question and its answer. A new reference to the question, a string; NULL: there is none. */
 json_t *odm_conversation_take_last(struct odm_conversation *c);
 
-/* A JSON array of messages, system prompt included, as `od-main template --messages` takes it; mode 0600. Only a file that
- * odm_conversation_load takes is overwritten. */
-OD_MUST_CHECK int odm_conversation_save(const struct odm_conversation *c, const char *path, struct od_err *err);
+/* The last answer, a string that is borrowed; NULL: there is none. */
+json_t *odm_conversation_last_answer(const struct odm_conversation *c);
+
+/* A JSON array of messages, system prompt included, as `od-main template --messages` takes it; mode 0600. replace: over a
+ * file that odm_conversation_load takes; else only a new file is written. */
+OD_MUST_CHECK int odm_conversation_save(const struct odm_conversation *c, const char *path, bool replace, struct od_err *err);
 /* Such an array, or an object with "messages". On failure the conversation stays as it was. */
 OD_MUST_CHECK int odm_conversation_load(struct odm_conversation *c, const char *path, struct od_err *err);
 

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <wchar.h>
 
 #define HISTORY_LINES 1000
 #define MAX_LINE_BYTES (64u << 20)
@@ -15,6 +17,8 @@ struct odm_line_input {
 	EditLine *edit; /* NULL: not a terminal */
 	History *history;
 	const char *file, *prompt;
+	FILE *echo, *nowhere;
+	odm_complete_fn *complete;
 	bool cleared;
 	char *line; /* of getline */
 	size_t cap;
@@ -53,6 +57,134 @@ static unsigned char suspend(EditLine *edit, int key)
 	return CC_REDISPLAY; /* the shell has written between */
 }
 
+/* ---- Tab ---- */
+
+static size_t common_length(char *const *words)
+{
+	size_t len = strlen(words[0]);
+
+	for (size_t k = 1; words[k] != NULL; k++) {
+		size_t i = 0;
+
+		while (i < len && words[k][i] == words[0][i])
+			i++;
+		len = i;
+	}
+	return len;
+}
+
+/* Text up to the cursor in the terminal's encoding; NULL: it cannot be had. */
+static char *before_cursor(EditLine *edit)
+{
+	const LineInfo *line = el_line(edit);
+
+	return strndup(line->buffer, (size_t)(line->cursor - line->buffer));
+}
+
+/* Bound to Tab: puts what all that is possible has in common, or lists it. */
+static unsigned char complete(EditLine *edit, int key)
+{
+	struct odm_line_input *in;
+	char *text = before_cursor(edit), **words;
+	unsigned char result = CC_ERROR;
+	size_t begin = 0, typed, same;
+
+	(void)key;
+	el_get(edit, EL_CLIENTDATA, &in);
+	words = text != NULL ? in->complete(text, &begin) : NULL;
+	if (words != NULL) {
+		typed = strlen(text + begin);
+		same = common_length(words);
+		if (words[1] == NULL || same > typed) {
+			const char *rest = words[1] == NULL && words[0][same - 1] != '/' ? " " : "";
+			char *whole = NULL;
+
+			if (asprintf(&whole, "%.*s%s", (int)(same - typed), words[0] + typed, rest) >= 0 && el_insertstr(edit, whole) == 0)
+				result = CC_REFRESH;
+			free(whole);
+		} else {
+			for (size_t i = 0; words[i] != NULL; i++)
+				fprintf(in->echo, "%s%s", i == 0 ? "\n" : "  ", words[i]);
+			fputc('\n', in->echo);
+			result = CC_REDISPLAY;
+		}
+	}
+	for (size_t i = 0; words != NULL && words[i] != NULL; i++)
+		free(words[i]);
+	free(words);
+	free(text);
+	return result;
+}
+
+/* ---- The size of the window ---- */
+
+static struct odm_line_input *reading; /* for on_resize; NULL: no line is being edited */
+
+struct place {
+	unsigned row, column;
+};
+
+/* Where the terminal has the character that follows the prompt and text, up to `past`, in rows of so many columns. */
+static struct place place_of(const char *prompt, const wchar_t *text, const wchar_t *past, unsigned columns)
+{
+	struct place p = { 0, (unsigned)strlen(prompt) };
+
+	for (; text < past; text++) {
+		const int width = wcwidth(*text);
+
+		p.column += width > 0 ? (unsigned)width : 0;
+		if (p.column > columns) { /* one that is two wide does not fit */
+			p.row++;
+			p.column = (unsigned)width;
+		}
+		if (p.column == columns)
+			p = (struct place){ p.row + 1, 0 };
+	}
+	return p;
+}
+
+static void repeat(FILE *f, const char *text, unsigned n)
+{
+	while (n-- > 0)
+		fputs(text, f);
+}
+
+/* Draws the line from where it began, and leaves the cursor where libedit has it. libedit would end rows itself, so that
+ * the terminal would not join them again when it becomes wider; so the terminal wraps the line, and libedit draws it elsewhere. */
+static void draw_again(struct odm_line_input *in, unsigned columns)
+{
+	const LineInfoW *line = el_wline(in->edit);
+	const struct place cursor = place_of(in->prompt, line->buffer, line->cursor, columns);
+	const struct place end = place_of(in->prompt, line->buffer, line->lastchar, columns);
+
+	fputs("\r\033[K", in->echo);
+	repeat(in->echo, "\033[A\033[K", cursor.row); /* tmux takes the screen's clearing from its first cell on as scrolling */
+	fputs(in->prompt, in->echo);
+	for (const wchar_t *c = line->buffer; c < line->lastchar; c++)
+		fprintf(in->echo, "%lc", (wint_t)*c);
+	if (end.column == 0) /* it has wrapped only when something follows */
+		fputc(' ', in->echo);
+	fputs("\033[J\r", in->echo);
+	repeat(in->echo, "\033[A", end.row - cursor.row);
+	repeat(in->echo, "\033[C", cursor.column);
+	fflush(in->echo);
+	el_set(in->edit, EL_SETFP, 1, in->nowhere);
+	el_set(in->edit, EL_REFRESH);
+	el_set(in->edit, EL_SETFP, 1, in->echo);
+}
+
+/* libedit has adapted itself before it passes the signal on to here, but has not drawn yet. The terminal has wrapped the line anew. */
+static void on_resize(int number)
+{
+	const int saved = errno;
+	struct winsize size;
+
+	(void)number;
+	if (reading != NULL && ioctl(fileno(reading->echo), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+		draw_again(reading, size.ws_col);
+	errno = saved;
+}
+
 /* Keys of common terminals that libedit leaves unbound. The user's ~/.editrc comes later and may change them. */
 static void bind_keys(EditLine *edit)
 {
@@ -67,11 +199,14 @@ static void bind_keys(EditLine *edit)
 
 static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err)
 {
+	const struct sigaction resize = { .sa_handler = on_resize, .sa_flags = SA_RESTART };
 	HistEvent event;
 
+	in->echo = echo;
 	in->edit = el_init("od-main", stdin, echo, stderr);
 	in->history = history_init();
-	if (in->edit == NULL || in->history == NULL)
+	in->nowhere = fopen("/dev/null", "we");
+	if (in->edit == NULL || in->history == NULL || in->nowhere == NULL)
 		return od_fail(err, OD_ERR_IO, "the terminal cannot be used for editing; `cat | od-main chat` does without");
 	el_set(in->edit, EL_CLIENTDATA, in);
 	el_set(in->edit, EL_PROMPT, show_prompt);
@@ -91,10 +226,14 @@ static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err
 	el_wset(in->edit, EL_ADDFN, L"od-suspend", L"Stop the program until the shell continues it", suspend);
 	el_set(in->edit, EL_BIND, "^C", "od-clear-line", NULL);
 	el_set(in->edit, EL_BIND, "^Z", "od-suspend", NULL);
+	el_wset(in->edit, EL_ADDFN, L"od-complete", L"Complete a command, or the name of a file", complete);
+	el_set(in->edit, EL_BIND, "\t", "od-complete", NULL);
+	sigaction(SIGWINCH, &resize, NULL);
 	return OD_OK;
 }
 
-int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *history_file, struct od_err *err)
+int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *history_file, odm_complete_fn *complete_text,
+			struct od_err *err)
 {
 	struct odm_line_input *in = calloc(1, sizeof(*in));
 	int rc = OD_OK;
@@ -103,6 +242,7 @@ int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *his
 	if (in == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "line input");
 	in->file = history_file;
+	in->complete = complete_text;
 	if (echo != NULL)
 		rc = open_editor(in, echo, err);
 	if (rc != OD_OK) {
@@ -121,6 +261,8 @@ void odm_line_input_close(struct odm_line_input *in)
 		el_end(in->edit);
 	if (in->history != NULL)
 		history_end(in->history);
+	if (in->nowhere != NULL)
+		fclose(in->nowhere);
 	free(in->line);
 	free(in);
 }
@@ -162,7 +304,9 @@ enum odm_line odm_line_input_read(struct odm_line_input *in, const char *prompt,
 		return read_plain(in, text, err);
 	in->prompt = prompt;
 	in->cleared = false;
+	reading = in;
 	line = el_gets(in->edit, &n);
+	reading = NULL;
 	if (in->cleared)
 		return ODM_LINE_CLEARED;
 	if (line == NULL || n <= 0) /* a terminal that is gone is no error either */

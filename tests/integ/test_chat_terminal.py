@@ -308,11 +308,107 @@ def commands():
     t.ask("q3")
     assert server.messages() == [("system", "two\nlines"), ("user", "q1"), ("assistant", "Hello there."), ("user", "q3")]
     for line, says in (("/nothing", 'unknown command "/nothing"'), ("/save", "expected the name of a file"), ("/load /no/file", "/no/file"),
-                       ("/save " + OD_MAIN, "not overwritten"), ("/set heat 3", "expected one of temperature"),
+                       ("/save " + OD_MAIN, "exists"), ("/save! " + OD_MAIN, "not overwritten"), ("/set heat 3", "expected one of temperature"),
                        ("/set temperature hot", 'found "hot"'), ("/set temperature", "expected name and value")):
         shown = t.ask(line)
         assert says in shown.replace("\r\n", "") and shown.count("error:") == 1, (line, shown)
     assert t.end("/exit\r") == 0
+    server.stop()
+
+
+@test
+def a_retry_gives_another_answer():
+    server = MockServer(lambda r: answer("Hot.") if r.get("temperature") else answer("Cold ", str(r.get("seed"))))
+    t = Terminal(server)
+    t.ask("q")
+    assert "The same answer" in t.ask("/retry") and "temperature" not in server.requests[-1][1]
+    for _ in range(2):  # from now on it is known that the model answers greedily
+        assert "With temperature 0.8" in t.ask("/retry") and server.requests[-1][1]["temperature"] == 0.8
+    t.ask("go on")
+    assert "temperature" not in server.requests[-1][1]
+    t.ask("/set temperature 0.3")
+    t.ask("/retry")  # as it is set, though the answer is the same: "Hot."
+    assert server.requests[-1][1]["temperature"] == 0.3
+    t.ask("/set temperature 0")
+    t.ask("/retry")
+    assert server.requests[-1][1]["temperature"] == 0.8
+    t.ask("/set seed 41")
+    for seed in 42, 43:
+        assert f"With seed {seed}." in t.ask("/retry") and server.requests[-1][1]["seed"] == seed
+    t.ask("next")
+    assert server.requests[-1][1]["seed"] == 41
+    assert t.end() == 0
+    server.stop()
+
+
+@test
+def a_saved_conversation_is_only_overwritten_on_demand():
+    server = MockServer()
+    t = Terminal(server)
+    path = os.path.join(TMP, "twice.json")
+    t.ask("q1")
+    assert "2 messages saved" in t.ask(f"/save {path}")
+    t.ask("q2")
+    before = open(path).read()
+    assert "/save! writes over a saved conversation" in t.ask(f"/save {path}").replace("\r\n", "")
+    assert open(path).read() == before
+    assert "4 messages saved" in t.ask(f"/save! {path}") and len(json.load(open(path))) == 4
+    assert "no conversation" in t.ask(f"/save! {OD_MAIN}").replace("\r\n", "")
+    assert t.end() == 0
+    server.stop()
+
+
+@test
+def tab_completes():
+    server = MockServer()
+    t = Terminal(server)
+    folder = os.path.join(TMP, "completion")
+    os.makedirs(os.path.join(folder, "talks"))
+    for name in "one.json", "only.json", ".hidden":
+        with open(os.path.join(folder, name), "w") as f:
+            f.write('[{"role": "user", "content": "Hi"}]')
+    t.ask("q")
+    n = len(server.requests)
+    t.ask("/ret\t")
+    assert len(server.requests) == n + 1, "the whole command ran"
+    t.ask("/set max_t\t7")
+    t.ask(f"/load {folder[:-4]}\to\tl\t")  # a folder, what two names have in common, one name
+    t.ask("a\tb")  # not a command: nothing to complete
+    assert server.requests[-1][1]["max_tokens"] == 7 and server.messages()[-2:] == [("user", "Hi"), ("user", "ab")], server.requests[-1]
+    t.keys("/sa\t\t")
+    t.wait_for("/save  /save!\r\n")
+    t.keys("\x03/load " + folder + "/\t\t")
+    t.wait_for(r"/one\.json  \S*/only\.json  \S*/talks/\r\n")
+    t.keys("\x03")
+    assert t.end() == 0
+    server.stop()
+
+
+@test
+def a_line_is_drawn_once_when_the_window_changes():
+    """As terminals wrap it anew, the cursor is where its character is: so many rows below the prompt."""
+    server = MockServer()
+    t = Terminal(server)
+    text, length = "a" * 100, 102  # with the prompt
+    t.keys(text)
+    t.wait_for("a{70,}")
+    for columns in 40, 75, 51, 33, 200:  # 51 and 2: it ends with the row
+        row, column = divmod(length, columns)
+        blank = " " if column == 0 else ""
+        fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + blank + r"\x1b\[J\r" + r"\x1b\[C" * column + "$")
+    t.keys(LEFT * 30)
+    t.wait_for("\x08|\x1b\\[")
+    time.sleep(0.2)  # until the cursor has moved
+    t.at = len(t.seen)
+    row, (end_row, _) = divmod(length - 30, 40)[0], divmod(length, 40)
+    fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
+    t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + r"\x1b\[J\r" + r"\x1b\[A" * (end_row - row) + r"\x1b\[C" * 32 + "$")
+    t.keys("b\r")
+    t.wait_for("there.")
+    t.prompt()
+    assert server.messages()[-1] == ("user", "a" * 70 + "b" + "a" * 30), server.messages()
+    assert t.end() == 0
     server.stop()
 
 

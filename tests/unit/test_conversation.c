@@ -77,17 +77,18 @@ static void files(void **state)
 	assert_int_equal(odm_conversation_init(&d, &err), OD_OK);
 	assert_int_equal(odm_conversation_set_system(&c, "s", 1, &err), OD_OK);
 	assert_int_equal(odm_conversation_add(&c, "q\0\"", 3, "a\n", 2, &err), OD_OK);
-	assert_int_equal(odm_conversation_save(&c, path, &err), OD_OK);
+	assert_int_equal(odm_conversation_save(&c, path, false, &err), OD_OK);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(odm_conversation_load(&d, path, &err), OD_OK);
 	assert_json(odm_conversation_ask(&d, "n", 1), "[" SYSTEM("s") "," USER("q\\u0000\\\"") "," ASSISTANT("a\\n") "," USER("n") "]");
-	assert_int_equal(odm_conversation_save(&c, path, &err), OD_OK); /* over a conversation */
+	assert_int_equal(odm_conversation_save(&c, path, false, &err), OD_ERR_ARG); /* over a conversation only if asked to */
+	assert_int_equal(odm_conversation_save(&c, path, true, &err), OD_OK);
 	write_file(path, "{\"messages\":[" USER("other") "],\"tools\":[]}");
 	assert_int_equal(odm_conversation_load(&d, path, &err), OD_OK);
 	assert_json(odm_conversation_ask(&d, "n", 1), "[" USER("other") "," USER("n") "]");
 	assert_int_equal(chmod(path, 0644), 0);
-	assert_int_equal(odm_conversation_save(&d, path, &err), OD_OK);
+	assert_int_equal(odm_conversation_save(&d, path, true, &err), OD_OK);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -95,7 +96,7 @@ static void files(void **state)
 		assert_int_equal(odm_conversation_load(&d, path, &err), OD_ERR_FORMAT);
 		assert_non_null(strstr(err.msg, path));
 		assert_json(odm_conversation_ask(&d, "n", 1), "[" USER("other") "," USER("n") "]"); /* as it was */
-		assert_int_equal(odm_conversation_save(&d, path, &err), OD_ERR_FORMAT);
+		assert_int_equal(odm_conversation_save(&d, path, true, &err), OD_ERR_FORMAT);
 		assert_non_null(strstr(err.msg, "not overwritten"));
 		assert_int_equal(od_file_read(path, 1000, &text, &len, &err), OD_OK);
 		assert_string_equal(text, bad[i]);
@@ -103,7 +104,7 @@ static void files(void **state)
 	}
 	assert_int_equal(odm_conversation_load(&d, temp_dir, &err), OD_ERR_FORMAT);
 	assert_int_equal(odm_conversation_load(&d, "/nothing/here", &err), OD_ERR_MISSING);
-	assert_int_equal(odm_conversation_save(&d, "/nothing/here", &err), OD_ERR_IO);
+	assert_int_equal(odm_conversation_save(&d, "/nothing/here", false, &err), OD_ERR_IO);
 	odm_conversation_fini(&c);
 	odm_conversation_fini(&d);
 }

@@ -26,7 +26,7 @@ WORDS = "the old man said that she was a king and went into forest house bird go
 class Server:
     def __init__(self, args, *more):
         log = tempfile.TemporaryFile("w+")  # not a pipe, which would be full after some hundred answers
-        self.p = subprocess.Popen([os.path.join(args.bin, "od-main"), "serve", "--pack", args.pack, "--listen", "127.0.0.1:0", "--quiet",
+        self.p = subprocess.Popen([os.path.join(args.bin, "od-main"), "serve", "--pack", args.pack, "--listen", "127.0.0.1:0",
                                    "--log-format", "kv", *(args.server or ["--resident"]), *more], stderr=log)
         said = ""
         while 'msg="ready"' not in said:
