@@ -16,7 +16,7 @@ import struct
 import subprocess
 import threading
 
-from cluster_util import HANG_S, SLOW, TMP, Daemon, Skip, generate, hosts_file, pack, run_tests, test, tool, wait_for
+from cluster_util import BIN, HANG_S, SLOW, TMP, Daemon, Skip, generate, hosts_file, pack, run_tests, test, tool, wait_for
 from serve_util import JSON, Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -520,6 +520,27 @@ def other_protocols_are_told_at_once():
         assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), (hello, answer)
     assert raw(s, b"\r\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
     assert s.complete(PROMPT, 1) and s.stop() == 0, s.log
+
+
+@test
+def a_quiet_server_logs_nothing_of_what_goes_well():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    s = Server.__new__(Server)
+    s.log_path, s.port = os.path.join(TMP, "quiet.log"), port
+    with open(s.log_path, "w") as log:
+        s.p = subprocess.Popen([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--quiet", "--listen",
+                                f"127.0.0.1:{port}"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+
+    def serves():
+        try:
+            return s.ask("/health")[0] == 200
+        except OSError:
+            return False
+    wait_for(serves, lambda: s.log)
+    s.complete(PROMPT, 4)
+    assert s.ask("/v1/nothing")[0] == 404
+    assert s.stop() == 0 and s.log == "", s.log
 
 
 @test
