@@ -3,8 +3,8 @@ ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c engine_report.c figures.c \
 	lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c prefix_store.c \
 	resident_service.c sampling_config.c sequence.c snapshot_marks.c snapshots.c step_requests.c)
-ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c local_nodes.c \
-	members.c members_address.c members_look.c members_news.c members_shadow.c name_lookup.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
+ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c link_cost.c local_nodes.c \
+	members.c members_address.c members_links.c members_look.c members_news.c members_shadow.c name_lookup.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c row_source.c shadow_link.c step_uses.c unsent.c want_place.c welcome_check.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c call_schema.c chat_form.c \
@@ -86,6 +86,7 @@ test_name_lookup_OBJS := $(B)/obj/main-node/cluster/name_lookup.o
 test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_welcome_check_OBJS := $(B)/obj/main-node/cluster/welcome_check.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,cluster/layer_pieces.o cluster/placement.o)
+test_link_cost_OBJS := $(B)/obj/main-node/cluster/link_cost.o
 test_recovery_OBJS := $(addprefix $(B)/obj/main-node/,cluster/recovery.o cluster/layer_pieces.o cluster/placement.o)
 test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
 test_store_queue_OBJS := $(B)/obj/main-node/store/store_queue.o

@@ -118,16 +118,20 @@ static int send_to(struct od_daemon *d, const struct od_route *route, Od__Header
 	return od_uv_socket_send(d->control, route, header, NULL, 0);
 }
 
-static int send_pong(struct od_daemon *d, uint64_t sequence)
+/* ping NULL: it answers none. */
+static int send_pong(struct od_daemon *d, const Od__Ping *ping)
 {
 	Od__Header header = OD__HEADER__INIT;
 	Od__Pong body = OD__PONG__INIT;
 	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes(), [OD_C_RSS_BYTES] = od_rss_bytes() };
+	static const uint8_t padding[OD_MAX_PADDING];
 	struct od_pong_counters list;
 	int rc;
 
-	body.sequence = sequence;
+	body.sequence = ping != NULL ? ping->sequence : 0;
 	d->ops->pong(d->arg, &body, c);
+	if (ping != NULL && ping->answer_bytes <= sizeof(padding) && body.holds.len + body.cached.len <= sizeof(padding))
+		body.padding = (ProtobufCBinaryData){ .data = (uint8_t *)padding, .len = ping->answer_bytes };
 	c[OD_C_REFUSED_CONNECTIONS] = od_gate_refused(d->gate);
 	od_pong_put(&body, &list, c);
 	header.body_case = OD__HEADER__BODY_PONG;
@@ -228,7 +232,7 @@ static bool taken(struct od_daemon *d, const struct od_msg *m)
 
 	if (session == 0 || m->header->session == session || od_route_equal(&m->route, &d->route))
 		return false;
-	return send_pong(d, 0) != OD_ERR_UNREACHABLE; /* sequence 0 answers no PING */
+	return send_pong(d, NULL) != OD_ERR_UNREACHABLE;
 }
 
 /* The session's main may know this daemon by two addresses, which only an operator can change. */
@@ -320,7 +324,7 @@ static void on_session_message(struct od_daemon *d, struct od_msg *m)
 	if (m->header->epoch > atomic_load(&d->epoch)) /* heartbeats have none */
 		atomic_store(&d->epoch, m->header->epoch);
 	if (m->header->body_case == OD__HEADER__BODY_PING) {
-		rc = send_pong(d, m->header->ping->sequence);
+		rc = send_pong(d, m->header->ping);
 		if (rc != OD_OK)
 			od_log_limited(OD_LOG_WARN, "cannot answer PING: %s", od_status_text(rc));
 	} else if (m->header->body_case == OD__HEADER__BODY_BYE) {

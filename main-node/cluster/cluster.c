@@ -95,8 +95,9 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view)
 {
-	struct odm_groups g = odm_groups_make(view->n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_moe);
+	struct odm_groups g = odm_groups_make(view->n_few, c->o.group_size, c->o.config->top_k, c->o.config->n_moe);
 
+	g.n_many = view->n_many;
 	g.homes = odm_view_has_cache(view);
 	g.still = g.homes || odm_view_has_spool(view);
 	return g;
@@ -124,6 +125,7 @@ static void refresh_view(struct odm_cluster *c)
 			c->view.worker[n++] = c->view.worker[i];
 	}
 	c->view.n_workers = n;
+	odm_view_count(&c->view);
 	c->groups = odm_cluster_groups(c, &c->view);
 	if (odm_view_has_costs(&c->view))
 		c->groups.cost = cost_of;
@@ -187,7 +189,7 @@ static void send_wants(struct odm_cluster *c)
 		find_workers(c, w->worker, w->n);
 		find_workers(c, w->worker_before, w->n_before);
 		odm_want_place(&c->place, &c->groups, c->slots);
-		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
 			if (odm_want_changed(&c->place, i) || (joined && odm_want_concerns(&c->place, i)))
 				send_want(c, i, w);
 		}
@@ -197,7 +199,7 @@ static void send_wants(struct odm_cluster *c)
 		if (odm_predictions_placed(c->predictions, w))
 			continue;
 		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
-		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+		for (uint32_t i = 0; i < c->groups.n_workers; i++) {
 			if (odm_want_concerns(&c->place, i))
 				send_close(c, c->view.worker[i].id, w->step, w->m);
 		}

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define MANY_BYTES (16u * 1024u) /* of rows on their way to a worker */
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define COUNTERS_TIMEOUT_NS (OD_DEAD_AFTER_NS + 500 * OD_NS_PER_MS) /* who has not answered by then is lost */
@@ -38,6 +39,7 @@ struct service {
 	const struct od_backend *backend; /* rows to and from the wire's BF16 */
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a RUN at most, as agreed */
+	uint32_t step_rows; /* and as the links carry them */
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct open_step open[2];	/* by phase */
@@ -113,6 +115,21 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);
 }
 
+/* RUNs are so small that heartbeats get through beside them. */
+static void begin_links(struct service *s)
+{
+	s->step_rows = s->run_rows;
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		struct odm_link *l = &s->net.link[w];
+		const size_t rows = (l->window_bytes = odm_members_window(odm_cluster_members(s->cluster), l->member)) /
+				    (s->row_bytes * (1 + s->o.config->top_k));
+
+		l->watch.late = false;
+		if (w < s->net.groups.n_workers && l->window_bytes < OD_MAX_HELD_BYTES && rows < s->step_rows)
+			s->step_rows = rows > 0 ? (uint32_t)rows : 1;
+	}
+}
+
 static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
 {
 	struct service *s = (struct service *)base;
@@ -122,6 +139,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 		return rc;
 	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
+	begin_links(s);
 	enter(s, step);
 	odm_step_requests_follow(&s->requests[step->phase], step);
 	odm_row_source_begin(&s->source[step->phase]);
@@ -271,6 +289,21 @@ static uint32_t fill_run(struct service *s, struct odm_piece **piece, size_t n)
 	return n_rows;
 }
 
+static enum odm_deal_kind work_kind(const struct service *s)
+{
+	return in_decode(s) ? ODM_DEAL_FEW : ODM_DEAL_MANY;
+}
+
+/* Heartbeats wait behind many bytes, and say nothing about the link then. */
+static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
+{
+	const bool many = bytes > MANY_BYTES;
+
+	if (many || l->held_bytes > MANY_BYTES)
+		odm_members_in_flight(odm_cluster_members(s->cluster), l->member, many ? bytes : 0);
+	l->held_bytes = bytes;
+}
+
 /* A RUN of n pieces of one worker. request 0: a new one, which OD_ERR_BUSY puts off while the worker holds too many rows. */
 static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
 		    uint64_t request)
@@ -281,11 +314,14 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	struct od_out_frame frame = { .bytes = s->rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
+	uint32_t pairs = 0;
 	int rc;
 
 	run.n_rows = fill_run(s, piece, n);
+	for (size_t i = 0; i < n; i++)
+		pairs += piece[i]->count;
 	frame.len = (size_t)run.n_rows * s->row_bytes;
-	if (request == 0 && l->held_bytes + frame.len > OD_MAX_HELD_BYTES)
+	if (request == 0 && l->held_bytes > 0 && l->held_bytes + frame.len > l->window_bytes)
 		return OD_ERR_BUSY;
 	run.step = s->call->step;
 	run.m = s->call->m;
@@ -309,7 +345,9 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 		piece[i]->run_bytes = request == 0 ? frame.len : piece[i]->run_bytes;
 	}
 	s->used_member[l->member] = true;
-	l->held_bytes += request == 0 ? frame.len : 0;
+	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
+	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, work_kind(s), (uint32_t)n, pairs,
+						 (double)(frame.len + pairs * s->row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -391,9 +429,7 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 /* NULL: this worker's answer is no longer needed, or was never asked for. */
 static struct odm_piece *answered_piece(struct service *s, uint32_t worker, uint64_t request, uint32_t expert)
 {
-	struct odm_piece *p = odm_pieces_find(&s->work, request, expert);
-
-	return p != NULL && p->worker == worker ? p : NULL;
+	return odm_pieces_find(&s->work, worker, request, expert);
 }
 
 /* Before anything of it counts, so that a RESULT is taken whole or not at all. */
@@ -449,6 +485,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	struct odm_link *l = &s->net.link[worker];
 	const struct odm_piece *any = NULL;
 	bool ran = false;
+	double work_ns = 0;
+	uint64_t wait_ns = 0;
 	const uint8_t *bytes;
 	struct od_err why;
 	size_t len;
@@ -466,10 +504,15 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		const Od__ExpertResult *x = r->experts[i];
 		struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
 
-		if (p != NULL) {
+		if (p != NULL && (p->worker == worker || x->code == OD_OK)) {
 			any = p;
+			p->worker = worker; /* if it was late, it still is the first */
 			settle(s, p, x, bytes);
 			ran = ran || p->state == ODM_PIECE_DONE;
+			l->watch.n_experts++;
+			l->watch.n_pairs += p->count;
+			work_ns += (double)x->compute_ns;
+			wait_ns = x->wait_ns > wait_ns ? x->wait_ns : wait_ns;
 		}
 		if (x->rows > 0)
 			bytes += (size_t)x->rows * s->row_bytes;
@@ -477,8 +520,10 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (any == NULL)
 		return;
 	odm_recovery_answered(&s->recovery, worker, ran);
-	if (!odm_pieces_open(&s->work, r->request))
-		l->held_bytes -= any->run_bytes;
+	if (work_ns + (double)wait_ns > l->watch.worked_ns)
+		l->watch.worked_ns = work_ns + (double)wait_ns; /* each RESULT says it from the RUN on */
+	if (!l->watch.late && !odm_pieces_open(&s->work, r->request))
+		hold(s, l, l->held_bytes - any->run_bytes);
 }
 
 static int receive(struct service *s, uint32_t worker, struct od_err *err)
@@ -514,7 +559,7 @@ static void wait_for_something(struct service *s)
 	if (s->net.shadow.link.socket != NULL)
 		s->items[n++] = (zmq_pollitem_t){ .socket = s->net.shadow.link.socket, .events = ZMQ_POLLIN };
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
-		if (s->net.link[w].socket != NULL && s->net.link[w].held_bytes > 0)
+		if (s->net.link[w].socket != NULL && (s->net.link[w].held_bytes > 0 || s->net.link[w].watch.late))
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
 	zmq_poll(s->items, (int)n, odm_recovery_timeout_ms(&s->recovery));
@@ -541,6 +586,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 		if (rc == OD_OK)
 			rc = odm_recovery_probe(&s->recovery, err);
 		odm_recovery_move(&s->recovery);
+		odm_recovery_overtake(&s->recovery);
 		if (rc == OD_OK)
 			rc = odm_recovery_serve(&s->recovery, err);
 	}
@@ -563,6 +609,25 @@ static void after_runs(struct service *s)
 			      s->now->step->counters);
 }
 
+static void begin_layer(struct service *s, struct odm_link *l)
+{
+	hold(s, l, 0);
+	l->watch.expect_ns = l->watch.worked_ns = 0;
+	l->watch.n_experts = l->watch.n_pairs = 0;
+}
+
+/* What the workers say that they took. */
+static void learn_costs(struct service *s)
+{
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		const struct odm_link *l = &s->net.link[w];
+
+		if (l->watch.n_pairs > 0)
+			odm_members_worked(odm_cluster_members(s->cluster), l->member, work_kind(s), l->watch.n_experts,
+					   l->watch.n_pairs, l->watch.worked_ns);
+	}
+}
+
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
@@ -578,13 +643,14 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	s->layer_stall_ns = 0;
 	odm_recovery_begin(&s->recovery, call, s->now->step);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
+	odm_links_avoid_late(&s->net);
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		s->net.link[w].held_bytes = 0;
+		begin_layer(s, &s->net.link[w]);
 	if (decode) {
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_step_uses_routed(&s->uses, call->m, call->expert, call->n_rows, s->now->step->counters);
 	}
-	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
+	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->step_rows);
 	if (!decode)
 		announce(s);
 	span = od_trace_begin();
@@ -606,6 +672,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	od_trace_end("wait for experts", span, (int64_t)s->call->step, s->call->m, -1);
 	if (rc != OD_OK)
 		return rc;
+	learn_costs(s);
 	s->call = NULL;
 	s->now->layers_done++;
 	if (in_decode(s)) {

@@ -205,6 +205,8 @@ static void take_view(struct odm_links *l)
 			l->view.worker[n++] = *m;
 	}
 	l->view.n_workers = n;
+	odm_view_count(&l->view);
+	l->stale = false;
 	l->view.epoch = l->now.epoch;
 	for (uint32_t j = 0; j < n_old; j++)
 		odm_link_close(&old[j]);
@@ -260,7 +262,7 @@ bool odm_links_refresh(struct odm_links *l)
 	const bool all = odm_links_attach(l);
 
 	follow_members(l);
-	if (l->view.epoch != l->now.epoch) {
+	if (l->view.epoch != l->now.epoch || l->stale) {
 		take_view(l);
 		make_groups(l);
 		take_shadow(l);
@@ -333,9 +335,45 @@ bool odm_links_join(struct odm_links *l)
 		l->view.n_workers += at == l->view.n_workers;
 		joined = true;
 	}
-	if (joined)
+	if (joined) { /* whoever it is: nobody else can run what is left */
+		l->view.n_few = l->view.n_many = l->view.n_workers;
 		make_groups(l);
+	}
 	return joined;
+}
+
+static void put_last(struct odm_links *l, uint32_t worker)
+{
+	const uint32_t last = l->view.n_workers - 1;
+	const struct odm_link link = l->link[worker];
+	const struct odm_member member = l->view.worker[worker];
+
+	memmove(l->link + worker, l->link + worker + 1, (last - worker) * sizeof(*l->link));
+	memmove(l->view.worker + worker, l->view.worker + worker + 1, (last - worker) * sizeof(*l->view.worker));
+	l->link[last] = link;
+	l->view.worker[last] = member;
+}
+
+void odm_links_avoid_late(struct odm_links *l)
+{
+	uint32_t late = 0, late_many = 0;
+
+	for (uint32_t i = 0; i < l->view.n_few; i++) {
+		late += l->link[i].watch.late;
+		late_many += i < l->view.n_many && l->link[i].watch.late;
+	}
+	if (late == 0 || late == l->view.n_few)
+		return;
+	for (uint32_t i = l->view.n_few; i-- > 0;) {
+		if (l->link[i].watch.late)
+			put_last(l, i);
+	}
+	l->view.n_few -= late;
+	l->view.n_many -= late_many;
+	if (l->view.n_many == 0)
+		l->view.n_many = l->view.n_few;
+	l->stale = true;
+	make_groups(l);
 }
 
 int odm_links_none_left(struct odm_links *l, struct od_err *err)

@@ -13,6 +13,7 @@ struct odm_links {
 	struct odm_cluster *cluster; /* borrowed */
 	struct odm_view view;
 	struct odm_groups groups;
+	bool stale; /* odm_links_avoid_late has changed the view: it is taken again for the next step */
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
 	struct odm_view now;   /* all present members, attached or not */
 	struct odm_link *joining; /* [n_joining of OD_MAX_HOSTS + 1]: attaching, or attached and not yet in the view; also the
@@ -46,6 +47,8 @@ bool odm_links_attach(struct odm_links *l);
 /* Within a step, without waiting: present workers outside the view join it, returning ones at their old index; other indices
  * stay. True: at least one joined. Links of lost workers must be closed before. */
 bool odm_links_join(struct odm_links *l);
+/* Between layers: the rest of the step goes on without workers that were late in it (data_link.h). Indices in the view change. */
+void odm_links_avoid_late(struct odm_links *l);
 /* Any thread: sets and returns the error of a step that has no worker left. */
 int odm_links_none_left(struct odm_links *l, struct od_err *err);
 

@@ -22,6 +22,12 @@ struct odm_link_watch {
 	} state;
 	uint64_t pongs;
 	uint32_t most_rows; /* the largest piece that it may be computing */
+	bool late; /* in this step; others were asked for what it owed */
+	/* Of the current layer: */
+	uint64_t moved_ns; /* when it was last sent a RUN, or answered */
+	double expect_ns;  /* what all its RUNs should take */
+	double worked_ns;  /* what it says that it took */
+	uint32_t n_experts, n_pairs; /* that it has answered */
 };
 
 struct odm_link {
@@ -32,6 +38,7 @@ struct odm_link {
 	bool attached;	  /* the daemon has sent ATTACHED */
 	uint64_t begun_ns, looked_ns, asked_ns; /* private to odm_link_attach */
 	uint64_t told_requests[2]; /* version of the names (struct odm_step_requests) that it was last sent, by phase */
+	uint64_t window_bytes; /* what may be in flight */
 	uint64_t held_bytes; /* row bytes in flight: of RUNs that are not completely answered */
 	struct odm_link_watch watch;
 };

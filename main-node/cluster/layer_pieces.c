@@ -100,12 +100,15 @@ size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct
 	return n;
 }
 
-struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert)
+struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint32_t worker, uint64_t request, uint32_t expert)
 {
 	for (size_t i = 0; i < p->n; i++) {
 		struct odm_piece *q = &p->piece[i];
 
-		if (q->state == ODM_PIECE_SENT && q->request == request && q->expert == expert)
+		if (q->expert != expert || q->state == ODM_PIECE_DONE)
+			continue;
+		if ((q->state == ODM_PIECE_SENT && q->request == request && q->worker == worker) ||
+		    (q->late_request == request && request != 0 && q->late_worker == worker))
 			return q;
 	}
 	return NULL;

@@ -18,6 +18,8 @@ struct odm_piece {
 	uint32_t n_passed;     /* places in the order of workers that failed attempts are through with (recovery.c) */
 	uint64_t request;      /* number of its RUN */
 	uint64_t run_bytes;    /* row bytes of its RUN */
+	uint32_t late_worker;  /* one that was asked before and is late: its answer counts if it comes first */
+	uint64_t late_request; /* 0: none was */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
 	bool last; /* the last piece of this expert on its worker */
 	/* For workers with spools. */
@@ -51,8 +53,8 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const 
 
 /* The worker's next unsent pieces for one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);
-/* The sent piece that an expert of a RESULT answers; NULL: none, or answered already. */
-struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert);
+/* The piece that an expert of this worker's RESULT answers; NULL: none, or answered already. */
+struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint32_t worker, uint64_t request, uint32_t expert);
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request); /* the RUN has an unanswered piece */
 bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker);  /* the worker has an unanswered piece */
 uint32_t odm_pieces_most_rows(const struct odm_pieces *p, uint32_t worker); /* rows of its largest unanswered piece */

@@ -125,12 +125,18 @@ static void send_hello(struct member *m)
 	}
 }
 
-static void send_ping(struct member *m)
+void odm_member_ping(struct member *m, uint32_t padding)
 {
+	static const uint8_t zeros[OD_MAX_PADDING];
 	Od__Ping ping = OD__PING__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
 	ping.sequence = ++m->ping;
+	ping.padding = (ProtobufCBinaryData){ .data = (uint8_t *)zeros, .len = padding };
+	ping.answer_bytes = padding;
+	pthread_mutex_lock(&m->ms->lock);
+	odm_link_cost_sent(&m->cost, ping.sequence, padding, od_now_ns());
+	pthread_mutex_unlock(&m->ms->lock);
 	h.session = m->session;
 	h.epoch = m->ms->epoch;
 	h.body_case = OD__HEADER__BODY_PING;
@@ -202,6 +208,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	const Od__Welcome *w = h->welcome;
 	char name[300], backend[256], host_name[sizeof(m->host_name)];
 	struct od_err err;
+	bool another;
 	int rc;
 
 	if (m->state != M_GREETED)
@@ -212,7 +219,8 @@ static void on_welcome(struct member *m, const Od__Header *h)
 		refuse_welcome(m, rc, err.msg);
 		return;
 	}
-	if (w->pid != m->pid || strcmp(host_name, m->host_name) != 0) { /* another process: it has done nothing wrong yet */
+	another = w->pid != m->pid || strcmp(host_name, m->host_name) != 0;
+	if (another) { /* another process: it has done nothing wrong yet */
 		m->strikes = 0;
 		m->exile_ns = 0;
 		m->on_trial = false;
@@ -240,8 +248,9 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->pub.n_damaged = 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
 	memset(m->cached, 0, m->ms->cached_bytes);
+	odm_link_cost_begin(&m->cost, od_now_ns(), another);
 	pthread_mutex_unlock(&m->ms->lock);
-	send_ping(m); /* it is ours to use when it has answered: on_pong */
+	odm_member_ping(m, 0); /* it is ours to use when its link is known: join */
 	send_place(m);
 	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
 	       od_peer_text(w->backend, backend, sizeof(backend)));
@@ -278,6 +287,16 @@ static void take_counters(struct member *m, const Od__Pong *p)
 	m->answered = p->sequence > m->answered ? p->sequence : m->answered;
 }
 
+/* From now on it is used: it has answered, its link is known, and it is not exiled. */
+static void join(struct member *m)
+{
+	if (m->pub.session != 0 || m->answered == 0 || m->exile_ns != 0 || !odm_member_measured(m))
+		return;
+	odm_members_weigh(m->ms); /* before main's first step */
+	publish(m, "");
+	odm_members_watch_shadows(m->ms);
+}
+
 static void on_pong(struct member *m, const Od__Pong *p)
 {
 	const bool first = m->answered == 0 && p->sequence > 0;
@@ -287,6 +306,7 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
 	take_counters(m, p);
+	odm_member_echo(m, p);
 	if (p->holds.len == m->ms->holds_bytes)
 		memcpy(m->holds, p->holds.data, p->holds.len);
 	if (p->cached.len == m->ms->cached_bytes)
@@ -294,10 +314,8 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 	m->told = m->told && !first;
-	if (first && m->exile_ns == 0) {
-		publish(m, "");
-		odm_members_watch_shadows(m->ms); /* before main's first step */
-	}
+	join(m);
+	odm_member_probe(m);
 }
 
 /* With a reason it has only ended the session: for one, main was suspended. A new one begins at once. */
@@ -454,16 +472,15 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 		odm_member_drop(m, 0, "its connection has ended");
 		return;
 	}
-	if (m->exile_ns != 0 && now >= m->exile_ns) {
+	if (m->exile_ns != 0 && now >= m->exile_ns)
 		m->exile_ns = 0;
-		if (m->answered > 0)
-			publish(m, "");
-	}
+	join(m);
+	odm_member_probe(m);
 	if (!ping)
 		return;
 	switch (od_liveness_check(&m->live, now)) {
 	case OD_ALIVE:
-		send_ping(m);
+		odm_member_ping(m, 0);
 		break;
 	case OD_SILENT:
 		odm_member_drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
@@ -587,6 +604,8 @@ static void on_tick(uv_timer_t *timer)
 		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
 		tick_member(ms->member[i], now, ping);
+	if (ping && !ms->stopping)
+		odm_members_weigh(ms);
 	odm_members_tell(ms, now);
 	odm_members_watch_shadows(ms);
 }
@@ -788,7 +807,9 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&ms->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	rc = ms->held != NULL ? odm_members_follow(ms, opts->cluster->hosts, err) : od_fail(err, OD_ERR_NOMEM, "members");
+	rc = ms->held != NULL ? odm_members_links_init(ms, err) : od_fail(err, OD_ERR_NOMEM, "members");
+	if (rc == OD_OK)
+		rc = odm_members_follow(ms, opts->cluster->hosts, err);
 	if (rc != OD_OK) {
 		odm_members_free(ms);
 		return rc;
@@ -820,6 +841,7 @@ void odm_members_free(struct odm_members *ms)
 		return;
 	for (uint32_t i = 0; i < ms->n; i++)
 		free_member(ms->member[i]);
+	odm_members_links_fini(ms);
 	pthread_cond_destroy(&ms->changed);
 	pthread_mutex_destroy(&ms->lock);
 	free(ms->held);
@@ -850,7 +872,7 @@ void odm_members_ask(struct odm_members *ms)
 		m->asked = m->ping + (m->state == M_READY);
 		pthread_mutex_unlock(&ms->lock);
 		if (m->state == M_READY)
-			send_ping(m);
+			odm_member_ping(m, 0);
 	}
 	pthread_mutex_lock(&ms->lock);
 	ms->asked = true;

@@ -15,6 +15,7 @@
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
 #include "main-node/cluster/cluster_opts.h"
+#include "main-node/cluster/link_cost.h"
 #include "main-node/cluster/placement.h"
 
 struct odm_members;
@@ -34,21 +35,25 @@ struct odm_member {
 	bool spool;	/* the worker may lack experts (odm_members_cost) */
 	bool sealed;	/* and it never gets those that it lacks */
 	bool cache;	/* the worker caches experts (odm_members_cost) */
+	bool passed[ODM_N_DEALS]; /* the worker is connected and gets no experts of this kind (link_cost.h) */
 	uint32_t n_damaged; /* experts of its pack that it could not load in this session (odm_members_cost) */
 };
 
 /* A member's last report. */
 struct odm_member_stats {
 	bool alive, busy;
+	bool passed; /* the worker gets no experts: layers are quicker without it */
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint32_t slots;
 	uint64_t c[OD_N_COUNTERS]; /* of its process, since it started */
 };
 
-/* The connected members, workers in the order of the hosts file. */
+/* The connected members, workers in the order of the hosts file, except that those come last that get experts of decode steps only,
+ * and then those that get none because layers are quicker without them. */
 struct odm_view {
 	uint64_t epoch;
 	uint32_t n_workers;
+	uint32_t n_few, n_many; /* the first ones of them, which get experts of decode steps; of prompts */
 	struct odm_member *worker; /* [max members], the caller's */
 	/* The shadow: one that holds all layers, or the first of several which hold them together. */
 	bool has_shadow;
@@ -56,6 +61,9 @@ struct odm_view {
 	uint32_t n_parts; /* the others, in the order of their layers */
 	struct odm_member part[OD_MAX_SHADOWS];
 };
+
+/* After workers were left out of the view: n_few and n_many. If nobody is left to get experts, all do. */
+void odm_view_count(struct odm_view *v);
 
 /* The index of a worker in the view by its id; UINT32_MAX: not in the view. */
 uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
@@ -112,6 +120,19 @@ void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, 
 /* Engine thread: this incarnation sends heartbeats but does not work (its data socket is dead): disconnect and start over.
  * odm_members_explain reports it as lost at once, even before the loop thread has dropped it. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
+
+/* Engine thread: how long n experts with so many rows and bytes (both ways) should take this worker. */
+double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double bytes);
+/* Engine thread: they took this long there, without the link. */
+void odm_members_worked(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double took_ns);
+/* Engine thread: row bytes of RUNs on their way to it; heartbeats wait behind them. */
+void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes);
+/* Engine thread: its answer for n experts with so many rows is late. took_ns: for so long that nothing excuses it; 0: only by what its
+ * link should take. True: it is late indeed, for a heartbeat is, too, or took_ns is given. It is passed over. Raises the epoch. */
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+		      double took_ns);
+/* Engine thread: row bytes, both ways, that its link carries in half a second. */
+uint64_t odm_members_window(struct odm_members *ms, uint32_t id);
 
 /* Any thread: waits until all hosts of the hosts file are connected, or until the time is over and those that are can run every expert.
  * At once, with its code, if a host refuses for a reason that needs an operator: a mistake in the cluster should not look like a host

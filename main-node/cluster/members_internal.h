@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "main-node/cluster/link_cost.h"
 #include "main-node/cluster/members.h"
 #include "main-node/cluster/name_lookup.h"
 
@@ -49,6 +50,7 @@ struct member {
 	bool seen;     /* it has been used */
 	bool on_trial; /* it was distrusted: it is back when it has attached */
 	uint64_t added_ns;
+	bool told_passed; /* it was logged that it is not used */
 	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;
@@ -56,6 +58,7 @@ struct member {
 	uint64_t counted[OD_N_COUNTERS]; /* over all its sessions in this cluster */
 	uint64_t at_ask[OD_N_COUNTERS];	 /* `counted` at its answer to the last odm_members_ask; until then, at the request */
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
+	struct odm_link_cost cost; /* of a worker */
 	uint8_t *holds;	  /* of a worker with a spool: a bit per expert, as in PONG */
 	uint8_t *cached;  /* of a worker with a cache: a byte per expert, as in PONG */
 	uint32_t damaged[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
@@ -85,6 +88,9 @@ struct odm_members {
 	bool had_shadow;      /* the shadows have made up the model */
 	char gap[200];	      /* why they no longer do, as it was logged; "": they do */
 	bool told_precisions; /* it was logged that the shadows' precisions differ */
+	struct odm_layer_shape shape;
+	struct odm_link_cost **weighed;	   /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
+	struct odm_link_excess *excess;	   /* the same */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
 	struct member *listed[OD_MAX_HOSTS]; /* those in the hosts file, in its order */
@@ -99,6 +105,8 @@ const char *odm_member_name(const struct member *m, char *buf, size_t size); /* 
 void odm_member_drop(struct member *m, uint64_t retry_after_ns, const char *why);
 void odm_member_set_why(struct member *m, const char *why);
 void odm_member_set_refused(struct member *m, int code);
+/* A PING, with so much padding each way. */
+void odm_member_ping(struct member *m, uint32_t padding);
 
 /* ---- members_address.c, loop thread ---- */
 
@@ -120,6 +128,15 @@ bool odm_member_is_twin(const struct member *m, char *why, size_t size);
 void odm_member_tell_lost(struct member *m, bool was_used, const char *why);
 /* Every tick. */
 void odm_members_tell(struct odm_members *ms, uint64_t now);
+
+/* ---- members_links.c, loop thread: what links and workers cost (link_cost.h) ---- */
+
+OD_MUST_CHECK int odm_members_links_init(struct odm_members *ms, struct od_err *err);
+void odm_members_links_fini(struct odm_members *ms);
+void odm_member_echo(struct member *m, const Od__Pong *p); /* under the lock */
+void odm_member_probe(struct member *m); /* sends the probe that is due, if one is */
+bool odm_member_measured(struct member *m); /* its link is known well enough to use it */
+void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 
 /* ---- members_shadow.c ---- */
 

@@ -22,17 +22,43 @@ uint64_t odm_members_epoch(struct odm_members *ms)
 	return ms->epoch;
 }
 
+/* 0: gets experts of all kinds, 1: of decode steps, 2: none. */
+static uint32_t order_of(const struct odm_member *m)
+{
+	return m->passed[ODM_DEAL_FEW] ? 2 : m->passed[ODM_DEAL_MANY] ? 1 : 0;
+}
+
+static void add_workers(const struct odm_members *ms, uint32_t order, struct odm_view *v)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct odm_member *m = &ms->listed[i]->pub;
+
+		if (m->session != 0 && m->role == OD_NODE_WORKER && order_of(m) == order)
+			v->worker[v->n_workers++] = *m;
+	}
+}
+
+void odm_view_count(struct odm_view *v)
+{
+	v->n_few = v->n_many = 0;
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		v->n_few += order_of(&v->worker[i]) < 2;
+		v->n_many += order_of(&v->worker[i]) < 1;
+	}
+	if (v->n_few == 0)
+		v->n_few = v->n_workers;
+	if (v->n_many == 0)
+		v->n_many = v->n_few;
+}
+
 void odm_members_view(struct odm_members *ms, struct odm_view *v)
 {
 	pthread_mutex_lock(&ms->lock);
 	v->epoch = ms->epoch;
 	v->n_workers = 0;
-	for (uint32_t i = 0; i < ms->n_listed; i++) {
-		const struct odm_member *m = &ms->listed[i]->pub;
-
-		if (m->session != 0 && m->role == OD_NODE_WORKER)
-			v->worker[v->n_workers++] = *m;
-	}
+	for (uint32_t order = 0; order < 3; order++)
+		add_workers(ms, order, v);
+	odm_view_count(v);
 	odm_members_find_shadow(ms, v);
 	pthread_mutex_unlock(&ms->lock);
 }

@@ -20,6 +20,7 @@ struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t t
 	const uint32_t size = asked > 0 ? asked : top_k, few = FEW_PER_WORKER * (size < n_workers ? size : n_workers);
 
 	return (struct odm_groups){ .n_workers = n_workers,
+				    .n_many = n_workers,
 				    .n_groups = od_share_groups(n_workers, asked, top_k),
 				    .n_moe = n_moe,
 				    .few = few > top_k ? few : top_k }; /* a row's are always few */
@@ -251,13 +252,13 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 
 uint32_t odm_worker_of_many(const struct odm_groups *g, uint32_t m, uint16_t expert)
 {
-	for (uint32_t i = 0; i < g->n_workers; i++) {
-		const uint32_t w = (expert + i) % g->n_workers;
+	for (uint32_t i = 0; i < g->n_many; i++) {
+		const uint32_t w = (expert + i) % g->n_many;
 
 		if (odm_worker_has(g, w, m, expert))
 			return w;
 	}
-	return expert % g->n_workers;
+	return expert % g->n_many;
 }
 
 static void deal_by_number(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
@@ -308,6 +309,7 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 	struct dealer d;
 
 	one.n_groups = 1;
+	one.n_workers = g->n_many;
 	if (n_experts <= g->few) {
 		d = make_dealer(g, m, odm_group_of_layer(g, step, m), expert, n_experts, ODM_COST_RUN, scratch);
 		deal_few(&d, keep, arg, worker);

@@ -27,6 +27,7 @@ uint8_t odm_cost_of_state(enum od_cache_state state); /* the cost of an expert i
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;
+	uint32_t n_many; /* the first ones, among which many experts are spread */
 	uint32_t n_moe;
 	uint32_t few;	 /* limit of experts per layer for its group; more are placed on all workers */
 	bool still;	 /* the start does not rotate */
@@ -55,7 +56,7 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
  * another group; if no worker has it, it stays in the group. With homes, an expert that no worker of the group
  * has cached may go to a worker elsewhere that has: the loss of a worker shifts the groups, but not the others' caches.
  *
- * Many experts (of a prompt, or of many rows) are spread over all workers: e goes to worker e mod N, or if that lacks it, to
+ * Many experts (of a prompt, or of many rows) are spread over all N workers (n_many): e goes to worker e mod N, or if that lacks it, to
  * the next that has it. With caches, a cached expert goes to the worker that has it unless others have much less work; the
  * rest is balanced around that, ties to e mod N. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,

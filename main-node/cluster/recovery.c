@@ -22,6 +22,13 @@
 #define RUN_NS_PER_WEIGHT 2 /* and row */
 #define SAY_BUSY_ROUNDS 20    /* 5 s */
 #define MAX_BUSY_ROUNDS 720   /* 3 minutes */
+/* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the link. */
+#define LATE_LINK_NS (50 * OD_NS_PER_MS)
+#define LATE_LINK_TIMES 4
+#define LATE_NS (1 * OD_NS_PER_S)
+#define LATE_TIMES 8
+#define LATE_LOOK_MS 50
+#define SUSPENDED_NS (500 * OD_NS_PER_MS) /* between two looks: main itself was away */
 #define MANY_ROWS 16 /* of a piece: a worker that computes one may not look at its data socket for seconds */
 
 static struct odm_members *members(const struct odm_recovery *r)
@@ -35,7 +42,8 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 	r->step = step;
 	r->rest_ns = r->unserved_ns = 0;
 	r->busy_rounds = r->busy_lasts = 0;
-	r->round_ns = od_now_ns() + ROUND_NS;
+	r->looked_ns = od_now_ns();
+	r->round_ns = r->looked_ns + ROUND_NS;
 }
 
 int odm_recovery_timeout_ms(const struct odm_recovery *r)
@@ -43,7 +51,7 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 	const uint64_t now = od_now_ns(), left = r->round_ns > now ? r->round_ns - now : 0;
 	const int ms = (int)(left / OD_NS_PER_MS) + 1;
 
-	return r->rest_ns != 0 && ms > REST_MS ? REST_MS : ms;
+	return ms > LATE_LOOK_MS ? LATE_LOOK_MS : ms;
 }
 
 /* The next living worker for a piece: of the layer's group and then of the groups after it, those that have the expert before
@@ -61,13 +69,29 @@ static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
 			if (place++ < p->n_passed || odm_worker_has(g, w, r->call->m, p->expert) != (i < g->n_groups) ||
-			    !odm_links_alive(r->net, w))
+			    r->net->link[w].watch.late || !odm_links_alive(r->net, w))
 				continue;
 			p->n_passed = place;
 			return w;
 		}
 	}
 	p->n_passed = place;
+	return ODM_NOBODY;
+}
+
+/* Of those that get no experts because they are slow, and those that were late in this step: better than none. */
+static uint32_t last_resort(struct odm_recovery *r, struct odm_piece *p)
+{
+	const struct odm_links *net = r->net;
+	const uint32_t n = net->view.n_workers, before = 2 * net->groups.n_workers;
+
+	for (uint32_t i = p->n_passed > before ? p->n_passed - before : 0; i < n; i++) {
+		const uint32_t w = (p->expert + i) % n;
+
+		p->n_passed = before + i + 1;
+		if ((w >= net->groups.n_workers || net->link[w].watch.late) && odm_links_alive(r->net, w))
+			return w;
+	}
 	return ODM_NOBODY;
 }
 
@@ -98,8 +122,10 @@ static void set_aside(struct odm_recovery *r, struct odm_piece *p)
 /* To the first of its workers. */
 static void begin_again(struct odm_recovery *r, struct odm_piece *p)
 {
-	const uint32_t to = first_candidate(r, p);
+	uint32_t to = first_candidate(r, p);
 
+	if (to == ODM_NOBODY)
+		to = last_resort(r, p);
 	if (to != ODM_NOBODY) {
 		move_piece(r, p, to);
 		return;
@@ -227,6 +253,95 @@ void odm_recovery_move(struct odm_recovery *r)
 	}
 }
 
+/* ---- Workers that are late ---- */
+
+/* It has nothing to do: what takes others so long does not take everybody so long. */
+static bool somebody_is_idle(const struct odm_recovery *r)
+{
+	uint32_t w = 0;
+
+	while (w < r->net->groups.n_workers &&
+	       (r->net->link[w].watch.late || odm_pieces_owed(r->work, w) || !odm_links_alive(r->net, w)))
+		w++;
+	return w < r->net->groups.n_workers;
+}
+
+/* What a late worker owes. */
+struct debt {
+	uint32_t n, pairs;
+};
+
+static struct debt debt_of(const struct odm_recovery *r, uint32_t worker)
+{
+	struct debt d = { 0 };
+
+	for (size_t i = 0; i < r->work->n; i++) {
+		const struct odm_piece *p = &r->work->piece[i];
+
+		if (p->worker == worker && p->state == ODM_PIECE_SENT) {
+			d.n++;
+			d.pairs += p->count;
+		}
+	}
+	return d;
+}
+
+static bool is_late(struct odm_recovery *r, uint32_t worker, uint64_t now)
+{
+	struct odm_link *l = &r->net->link[worker];
+	const double age_ns = (double)(now - l->watch.moved_ns);
+	const struct debt d = debt_of(r, worker);
+	bool link;
+
+	if (d.n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * l->watch.expect_ns)
+		return false;
+	link = age_ns < (double)LATE_NS + LATE_TIMES * l->watch.expect_ns;
+	return odm_members_late(members(r), l->member, l->session, r->step->phase == ODM_DECODE ? ODM_DEAL_FEW : ODM_DEAL_MANY, d.n,
+				d.pairs, link ? 0 : age_ns);
+}
+
+static void overtake(struct odm_recovery *r, uint32_t worker)
+{
+	struct odm_link *l = &r->net->link[worker];
+	struct odm_member_stats st;
+	char name[300] = "a worker";
+	size_t n = 0;
+
+	l->watch.late = true;
+	l->held_bytes = 0;
+	for (size_t i = 0; i < r->work->n; i++) {
+		struct odm_piece *p = &r->work->piece[i];
+		const bool sent = p->state == ODM_PIECE_SENT;
+		uint32_t to;
+
+		if (p->worker != worker || p->state == ODM_PIECE_DONE)
+			continue;
+		to = first_candidate(r, p);
+		if (to == ODM_NOBODY)
+			continue;
+		p->late_worker = worker;
+		p->late_request = sent ? p->request : 0;
+		move_piece(r, p, to);
+		n++;
+	}
+	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
+	od_log_limited(OD_LOG_WARN, "%s is late; other workers are asked for its %zu expert%s of MoE layer %u, too", name, n,
+		       n > 1 ? "s" : "", r->call->m);
+}
+
+void odm_recovery_overtake(struct odm_recovery *r)
+{
+	const uint64_t now = od_now_ns(), away_ns = now - r->looked_ns;
+
+	r->looked_ns = now;
+	for (uint32_t w = 0; w < r->net->view.n_workers; w++) {
+		if (away_ns > SUSPENDED_NS)
+			r->net->link[w].watch.moved_ns += away_ns;
+		else if (is_late(r, w, now) && somebody_is_idle(r))
+			overtake(r, w);
+	}
+}
+
 /* ---- Data sockets that do not answer ---- */
 
 void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n)
@@ -234,6 +349,7 @@ void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece
 	struct odm_link_watch *watch = &r->net->link[worker].watch;
 
 	watch->state = ODM_LINK_UNKNOWN;
+	watch->moved_ns = od_now_ns();
 	for (size_t i = 0; i < n; i++)
 		watch->most_rows = piece[i]->count > watch->most_rows ? piece[i]->count : watch->most_rows;
 }
@@ -247,6 +363,7 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 	l->watch.lost -= ran && l->watch.lost > 0;
 	l->watch.state = ODM_LINK_UNKNOWN;
 	l->watch.resends = l->watch.quiet = 0;
+	l->watch.moved_ns = od_now_ns();
 	if (!odm_pieces_owed(r->work, worker)) /* nor of earlier layers, which were through before this one began */
 		l->watch.most_rows = 0;
 }
@@ -471,6 +588,8 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 		to = candidate(r, p);
 	if (to == ODM_NOBODY && ask_all_again(r, p))
 		return;
+	if (to == ODM_NOBODY)
+		to = last_resort(r, p);
 	if (to == ODM_NOBODY) {
 		set_aside(r, p);
 		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last was %s: %s", p->expert,

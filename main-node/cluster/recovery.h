@@ -25,6 +25,7 @@ struct odm_recovery {
 	size_t done_before;
 	uint64_t pulled_bytes; /* by all workers, as of the last round */
 	uint64_t round_ns;    /* time of the next probe round */
+	uint64_t looked_ns;   /* last look for late workers */
 	uint64_t rest_ns;     /* when resting pieces may be sent again; 0: none rests */
 	uint64_t unserved_ns; /* deadline for a worker to join that serves the pieces of ODM_NOBODY; 0: no such pieces */
 	struct od_err unserved; /* the error of the last worker that could not run one, or why no worker was left to ask */
@@ -43,12 +44,13 @@ void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
 /* To be called in each round of waiting. end_rests: makes pieces sendable that have rested long enough. probe: every 250 ms
  * probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of dead workers
- * to others. serve: continues held pieces when a worker joins;
+ * to others. overtake: asks others for what a late worker owes, and takes the answer that comes first. serve: continues held pieces when a worker joins;
  * if none does, drafts end before the rows that need these pieces (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and
  * no progress for three minutes), or no worker is left for a row that is no draft. */
 void odm_recovery_end_rests(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);
+void odm_recovery_overtake(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
 /* How long the next round may wait. */
 int odm_recovery_timeout_ms(const struct odm_recovery *r);

@@ -77,6 +77,14 @@ class Lan:
         return all(tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", "3100", "latency", "50ms")
                    for node in self.nodes for where, dev in ((self.name(node), "eth0"), (self.switch, node)))
 
+    def limit(self, node, rate, up=True, down=True):
+        """This host's link alone; rate None: as at first. up: what it sends, down: what it receives."""
+        for where, dev, wanted in ((self.name(node), "eth0", up), (self.switch, node, down)):
+            if wanted and rate is None:
+                tc("-n", where, "qdisc", "del", "dev", dev, "root")
+            elif wanted and not tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", "3100", "latency", "400ms"):
+                raise Unavailable("cannot shape a link with tc here")
+
     def bytes_of(self, node):
         """Received and sent on its link until now, with all headers."""
         link, = json.loads(ip("-n", self.name(node), "-s", "-j", "link", "show", "dev", "eth0").stdout)

@@ -145,15 +145,15 @@ static void what_is_next_open_and_owed(void **state)
 	assert_true(next[1]->expert == 2 && next[1]->count == 2 && !next[1]->last);
 	next[0]->state = next[1]->state = ODM_PIECE_SENT;
 	next[0]->request = next[1]->request = 7;
-	assert_ptr_equal(odm_pieces_find(&p, 7, 0), next[0]);
-	assert_null(odm_pieces_find(&p, 7, 1));
-	assert_null(odm_pieces_find(&p, 8, 0));
+	assert_ptr_equal(odm_pieces_find(&p, next[0]->worker, 7, 0), next[0]);
+	assert_null(odm_pieces_find(&p, next[0]->worker, 7, 1));
+	assert_null(odm_pieces_find(&p, next[0]->worker, 8, 0));
 	next[1]->state = ODM_PIECE_DONE;
 	assert_true(odm_pieces_open(&p, 7));
 	assert_false(odm_pieces_open(&p, 8));
 	next[0]->state = ODM_PIECE_DONE;
 	assert_false(odm_pieces_open(&p, 7));
-	assert_null(odm_pieces_find(&p, 7, 0)); /* a second answer */
+	assert_null(odm_pieces_find(&p, next[0]->worker, 7, 0)); /* a second answer */
 	assert_int_equal(odm_pieces_next(&p, 0, 4, next, &more), 2);
 	assert_false(more);
 	assert_true(next[0]->expert == 0 && next[0]->count == 2 && next[0]->last);

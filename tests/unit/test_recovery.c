@@ -34,6 +34,7 @@ static struct worker {
 	uint64_t pulled;
 	bool mute;   /* it reads RUNs and never answers them */
 	bool gone, distrusted;
+	bool slow_link; /* its heartbeats are late, too */
 	bool says_busy; /* whatever it does; else when it has something to do */
 	unsigned attached; /* that are on their way */
 	uint64_t pongs;
@@ -96,6 +97,17 @@ void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
 	(void)ms;
 	assert_int_equal(session, id + 1);
 	was_served = true;
+}
+
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+		      double took_ns)
+{
+	(void)ms;
+	assert_int_equal(session, id + 1);
+	assert_int_equal(kind, ODM_DEAL_FEW);
+	assert_int_equal(n, 1);
+	assert_int_equal(pairs, 1);
+	return worker[id].slow_link || took_ns > 0;
 }
 
 bool odm_members_awaited(struct odm_members *ms)
@@ -547,6 +559,90 @@ static void what_is_damaged_is_told(void **state)
 	}
 }
 
+/* Milliseconds until another worker is asked for what worker 0 owes; `most`: none is. */
+static uint64_t overtaken_ms(uint64_t most)
+{
+	uint64_t ms = 0;
+
+	for (; ms < most && w.work.piece[0].worker == 0; ms += STEP_MS) {
+		clock_ms += STEP_MS;
+		odm_recovery_overtake(&w.recovery);
+	}
+	return ms;
+}
+
+static void what_a_late_worker_owes_is_asked_of_another_too(void **state)
+{
+	struct odm_piece *p;
+
+	(void)state;
+	for (int slow_link = 0; slow_link < 2; slow_link++) {
+		uint64_t ms;
+
+		begin(3, 1);
+		p = &w.work.piece[0];
+		worker[0].slow_link = slow_link;
+		w.link[0].watch.expect_ns = 10 * MS;
+		ms = overtaken_ms(5000);
+		assert_in_range(ms, slow_link ? 90 : 1080, slow_link ? 110 : 1100);
+		assert_true(w.link[0].watch.late);
+		assert_int_equal(p->worker, 1);
+		assert_int_equal(p->state, ODM_PIECE_TODO);
+		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p); /* its answer counts before the other's RUN has left, */
+		send_piece(NULL, p);
+		assert_int_equal(p->request, 2);
+		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p); /* and after it, */
+		assert_ptr_equal(odm_pieces_find(&w.work, 1, 2, 0), p);
+		assert_null(odm_pieces_find(&w.work, 1, 1, 0));
+		assert_null(odm_pieces_find(&w.work, 0, 2, 0));
+		p->state = ODM_PIECE_DONE;
+		assert_null(odm_pieces_find(&w.work, 0, 1, 0)); /* but not when it comes second */
+		odm_pieces_fini(&w.work);
+	}
+}
+
+static void nobody_is_overtaken_when_nobody_is_quicker(void **state)
+{
+	(void)state;
+	begin(1, 1); /* the only one */
+	worker[0].slow_link = true;
+	assert_int_equal(overtaken_ms(20000), 20000);
+	odm_pieces_fini(&w.work);
+	begin(2, 1); /* the other one was late as well */
+	worker[0].slow_link = w.link[1].watch.late = true;
+	assert_int_equal(overtaken_ms(20000), 20000);
+	odm_pieces_fini(&w.work);
+	begin(2, 1); /* main itself was away */
+	clock_ms += 30000;
+	odm_recovery_overtake(&w.recovery);
+	assert_int_equal(w.work.piece[0].worker, 0);
+	assert_in_range(overtaken_ms(5000), 1000, 1100);
+	odm_pieces_fini(&w.work);
+}
+
+/* Workers that are passed over, and late ones, are asked when no other is left. */
+static void one_that_is_passed_over_is_better_than_none(void **state)
+{
+	Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+	struct odm_piece *p = &w.work.piece[0];
+
+	(void)state;
+	begin(4, 1);
+	p = &w.work.piece[0];
+	w.net.groups = odm_groups_make(2, 1, 1, 1); /* workers 2 and 3 get no experts */
+	w.net.groups.still = true;
+	x.code = OD_ERR_NOMEM;
+	x.reason = (char *)"so it says";
+	odm_recovery_failed(&w.recovery, p, &x);
+	assert_int_equal(p->worker, 1);
+	worker[3].gone = true;
+	odm_recovery_failed(&w.recovery, p, &x);
+	assert_int_equal(p->worker, 2);
+	odm_recovery_failed(&w.recovery, p, &x);
+	assert_int_equal(p->worker, ODM_NOBODY);
+	odm_pieces_fini(&w.work);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -563,6 +659,9 @@ int main(void)
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
 		cmocka_unit_test(one_that_dies_lets_nobody_be_passed_over),
 		cmocka_unit_test(what_is_damaged_is_told),
+		cmocka_unit_test(what_a_late_worker_owes_is_asked_of_another_too),
+		cmocka_unit_test(nobody_is_overtaken_when_nobody_is_quicker),
+		cmocka_unit_test(one_that_is_passed_over_is_better_than_none),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

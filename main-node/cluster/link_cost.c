@@ -1,0 +1,491 @@
+#include "main-node/cluster/link_cost.h"
+
+#include "common/base/clock.h"
+
+#include <string.h>
+
+/* Probes. A token bucket lets some 3 KB pass at once, so smaller ones would not see a slow link. */
+#define SMALL_PROBE 4096u
+#define PROBE 8192u
+#define LARGE_PROBE 16384u
+#define QUICK_NS (20.0 * OD_NS_PER_MS) /* the next probe is larger */
+#define LONG_NS (400.0 * OD_NS_PER_MS) /* the next probe is smaller: heartbeats wait behind it */
+#define PROBE_EVERY_NS (1000 * OD_NS_PER_MS)
+#define PROBE_AGAIN_NS (150 * OD_NS_PER_MS) /* while it is passed over, or may be */
+#define MEASURE_NS (600 * OD_NS_PER_MS)
+#define FEWEST_PROBES 2 /* before it is used */
+#define MOST_PROBES 16
+#define GOOD_ENOUGH 3 /* decisions, before it is used again */
+
+/* Differences that do not count: what scheduling costs, and what no LAN falls short of. A busy machine shows in round trips that
+ * differ much (jitter); processes that have just been started are slow without that, so only bytes count at first. */
+#define LATENCY_SLACK_NS (0.5 * OD_NS_PER_MS)
+#define JITTERS 2.0
+#define SETTLED_NS (1500 * OD_NS_PER_MS)
+#define UNSETTLED_LATENCY_NS (25.0 * OD_NS_PER_MS)
+#define UNSETTLED_BYTE_NS 100.0 /* 80 Mbit/s */
+#define STALL_NS (150.0 * OD_NS_PER_MS) /* a packet that is sent again takes 200 ms */
+#define MANY_STALLS 2 /* of the last round trips: then the link loses packets */
+#define BYTE_SLACK_NS 20.0 /* 400 Mbit/s */
+#define UNLIKE 1.5
+#define LAG_NS (100.0 * OD_NS_PER_MS)
+#define MARGIN 1.25
+#define MARGIN_NS (0.15 * OD_NS_PER_MS)
+#define STAYS_OUT 1.3 /* what one that is passed over seems to take longer */
+
+/* Work: a guess from the number of weights, which each worker's figure corrects. */
+#define LOAD_NS_PER_WEIGHT 0.25
+#define RUN_NS_PER_WEIGHT 0.05
+#define STEP 1.05 /* of the estimate, up or down with each RUN: near the median */
+#define LEAP 1.3  /* when it took much longer */
+#define MUCH 8.0
+#define SLOW 3.0 /* times the quickest */
+#define ALMOST 0.97 /* tried again: the next slow answers decide */
+#define SLOW_NS (1.0 * OD_NS_PER_MS)
+#define ENOUGH_WORK 32
+#define TRY_AGAIN_NS (2 * OD_NS_PER_S) /* doubled each time in a row */
+#define MOST_STRIKES 5
+
+#define PROMPT_ROWS 128 /* a prompt, to decide about all */
+#define HEADER_BYTES 200.0
+
+void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another)
+{
+	const struct odm_link_cost before = *c;
+
+	*c = (struct odm_link_cost){ .begun_ns = now, .probe_bytes = PROBE };
+	if (another)
+		return;
+	memcpy(c->work, before.work, sizeof(c->work));
+	memcpy(c->n_work, before.n_work, sizeof(c->n_work));
+	memcpy(c->passed, before.passed, sizeof(c->passed));
+	c->passed_ns = before.passed_ns;
+	c->again_ns = before.again_ns;
+	c->strikes = before.strikes;
+}
+
+/* ---- Echoes ---- */
+
+void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now)
+{
+	if (c->n_echoes == ODM_LINK_ECHOES) /* no answer for seconds: the oldest says how long */
+		return;
+	c->echo[c->n_echoes++] = (struct odm_link_echo){ .sequence = sequence, .sent_ns = now, .bytes = bytes,
+							   .waits = c->run_bytes > 0 };
+	if (bytes > 0) {
+		c->has_probe = true;
+		c->probed_ns = now;
+		c->bare_ns = 0;
+	}
+}
+
+void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes)
+{
+	c->run_bytes = bytes;
+	for (uint32_t i = 0; i < c->n_echoes && bytes > 0; i++)
+		c->echo[i].waits = true;
+}
+
+static double shortest(const double *of, uint32_t n)
+{
+	double least = n > 0 ? of[0] : 0;
+
+	for (uint32_t i = 1; i < n; i++)
+		least = of[i] < least ? of[i] : least;
+	return least;
+}
+
+static void add_latency(struct odm_link_cost *c, double ns)
+{
+	c->latency[c->n_latencies++ % ODM_LATENCIES] = ns;
+}
+
+static void add_probe(struct odm_link_cost *c, double ns, double bytes)
+{
+	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
+	const double bare = c->bare_ns > 0 ? c->bare_ns : shortest(c->latency, n);
+
+	c->byte[c->n_bytes++ % ODM_BYTE_TIMES] = ns > bare ? (ns - bare) / bytes : 0;
+	c->fresh = true;
+	c->probe_bytes = ns < QUICK_NS ? LARGE_PROBE : ns < LONG_NS ? PROBE : SMALL_PROBE;
+}
+
+void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now)
+{
+	while (c->n_echoes > 0 && c->echo[0].sequence <= sequence) {
+		const struct odm_link_echo e = c->echo[0];
+		const double ns = (double)(now - e.sent_ns);
+
+		memmove(c->echo, c->echo + 1, --c->n_echoes * sizeof(*c->echo));
+		if (e.bytes > 0)
+			c->has_probe = false;
+		if (e.sequence != sequence || e.waits)
+			continue;
+		if (e.bytes > 0)
+			add_probe(c, ns, (double)e.bytes + (double)bytes);
+		else if (!c->has_probe || e.sent_ns == c->probed_ns) { /* else it waited behind the probe */
+			c->bare_ns = ns;
+			add_latency(c, ns);
+		}
+	}
+}
+
+double odm_link_cost_latency(const struct odm_link_cost *c)
+{
+	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
+	const double best = shortest(c->latency, n);
+	double sum = 0;
+	uint32_t stalls = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		sum += c->latency[i];
+		stalls += c->latency[i] > best + STALL_NS;
+	}
+	return n == ODM_LATENCIES && stalls >= MANY_STALLS ? sum / n : best;
+}
+
+/* By how much round trips differ, without the stalls. */
+static double jitter(const struct odm_link_cost *c)
+{
+	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
+	const double best = shortest(c->latency, n);
+	double sum = 0;
+	uint32_t smooth = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (c->latency[i] > best + STALL_NS)
+			continue;
+		sum += c->latency[i] - best;
+		smooth++;
+	}
+	return smooth > 0 ? sum / smooth : 0;
+}
+
+static bool is_settled(const struct odm_link_cost *c, uint64_t now)
+{
+	return now - c->begun_ns > SETTLED_NS && c->n_latencies >= ODM_LATENCIES;
+}
+
+/* The second best of the last probes: one alone may have been lucky, and every one may have been late. */
+double odm_link_cost_byte(const struct odm_link_cost *c)
+{
+	const uint32_t n = c->n_bytes < ODM_BYTE_TIMES ? c->n_bytes : ODM_BYTE_TIMES;
+	double best = 0, second = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (i == 0 || c->byte[i] < best) {
+			second = i == 0 ? c->byte[i] : best;
+			best = c->byte[i];
+		} else if (i == 1 || c->byte[i] < second) {
+			second = c->byte[i];
+		}
+	}
+	return second;
+}
+
+static double last_byte(const struct odm_link_cost *c)
+{
+	return c->byte[(c->n_bytes + ODM_BYTE_TIMES - 1) % ODM_BYTE_TIMES];
+}
+
+/* The last probe says something else than those before: more will tell which is right. */
+static bool is_doubtful(const struct odm_link_cost *c)
+{
+	return c->n_bytes > 0 && last_byte(c) > 2 * odm_link_cost_byte(c) + BYTE_SLACK_NS;
+}
+
+static bool looks_good(const struct odm_link_cost *c)
+{
+	return c->n_bytes > 0 && last_byte(c) < BYTE_SLACK_NS && odm_link_cost_latency(c) < 2 * LATENCY_SLACK_NS;
+}
+
+uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now)
+{
+	const uint64_t every = !c->measured ? 0 : c->passed[ODM_DEAL_FEW] || is_doubtful(c) ? PROBE_AGAIN_NS : PROBE_EVERY_NS;
+
+	return !c->has_probe && c->n_latencies > 0 && now - c->probed_ns >= every ? c->probe_bytes : 0;
+}
+
+void odm_link_cost_check(struct odm_link_cost *c, uint64_t now)
+{
+	if (c->measured || c->n_latencies == 0)
+		return;
+	if (now - c->begun_ns > MEASURE_NS && c->n_bytes == 0 && c->has_probe) /* it takes this long, or longer */
+		add_probe(c, (double)(now - c->probed_ns), c->probe_bytes);
+	c->measured = c->n_bytes >= MOST_PROBES || (c->n_bytes >= FEWEST_PROBES && looks_good(c)) ||
+		      (now - c->begun_ns > MEASURE_NS && c->n_bytes > 0);
+}
+
+double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now)
+{
+	const double byte = odm_link_cost_byte(c), before = (double)c->run_bytes;
+
+	if (c->n_echoes == 0)
+		return 0;
+	return (double)(now - c->echo[0].sent_ns) - odm_link_cost_latency(c) - LAG_NS - 4 * byte * (before + 2 * c->echo[0].bytes);
+}
+
+/* ---- Work ---- */
+
+static double guess(const struct odm_layer_shape *s, double n, double pairs)
+{
+	return s->expert_weights * (LOAD_NS_PER_WEIGHT * n + RUN_NS_PER_WEIGHT * pairs);
+}
+
+void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			  double took_ns)
+{
+	const double ratio = took_ns / guess(s, n, pairs);
+	double *work = &c->work[kind];
+
+	if (c->n_work[kind] == 0)
+		*work = ratio;
+	else if (ratio > *work)
+		*work *= ratio > MUCH * *work ? LEAP : STEP;
+	else
+		*work /= STEP;
+	c->n_work[kind] += c->n_work[kind] < ENOUGH_WORK;
+}
+
+double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			    uint32_t pairs, double bytes)
+{
+	const double work = c->n_work[kind] == ENOUGH_WORK ? c->work[kind] : 1;
+
+	return odm_link_cost_latency(c) + odm_link_cost_byte(c) * bytes + work * guess(s, n, pairs);
+}
+
+/* ---- The decision ---- */
+
+/* What all are compared with. */
+struct quickest {
+	double latency, byte, work[ODM_N_DEALS];
+	double jitter; /* the mean of all */
+};
+
+static struct quickest find_quickest(struct odm_link_cost **worker, uint32_t n)
+{
+	struct quickest q = { .latency = odm_link_cost_latency(worker[0]), .byte = odm_link_cost_byte(worker[0]) };
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct odm_link_cost *c = worker[i];
+		const double latency = odm_link_cost_latency(c), byte = odm_link_cost_byte(c);
+
+		q.latency = latency < q.latency ? latency : q.latency;
+		q.byte = byte < q.byte ? byte : q.byte;
+		q.jitter += jitter(c) / n;
+		for (int k = 0; k < ODM_N_DEALS; k++)
+			if (c->n_work[k] == ENOUGH_WORK && (q.work[k] == 0 || c->work[k] < q.work[k]))
+				q.work[k] = c->work[k];
+	}
+	for (int k = 0; k < ODM_N_DEALS; k++)
+		q.work[k] = q.work[k] > 0 ? q.work[k] : 1;
+	return q;
+}
+
+static double beyond(double value, double best, double slack)
+{
+	return value > UNLIKE * best + slack ? value - best : 0;
+}
+
+/* What small differences leave. */
+static struct odm_link_excess compare(const struct odm_link_cost *c, const struct quickest *q, uint64_t now)
+{
+	const double noise = JITTERS * (jitter(c) > q->jitter ? jitter(c) : q->jitter);
+	struct odm_link_excess e = { 0 };
+
+	for (int k = 0; k < ODM_N_DEALS; k++) {
+		e.stays[k] = c->passed[k] ? STAYS_OUT : 1;
+		if (c->n_work[k] == ENOUGH_WORK && c->work[k] > SLOW * q->work[k])
+			e.work[k] = c->work[k] - q->work[k];
+	}
+	if (is_settled(c, now)) {
+		e.latency = beyond(odm_link_cost_latency(c), q->latency, LATENCY_SLACK_NS + noise);
+		e.byte = beyond(odm_link_cost_byte(c), q->byte, BYTE_SLACK_NS + noise / (2 * LARGE_PROBE));
+	} else {
+		e.latency = beyond(odm_link_cost_latency(c), q->latency, UNSETTLED_LATENCY_NS);
+		e.byte = beyond(shortest(c->byte, c->n_bytes < ODM_BYTE_TIMES ? c->n_bytes : ODM_BYTE_TIMES), q->byte, UNSETTLED_BYTE_NS);
+	}
+	return e;
+}
+
+/* A worker's part of a layer that n_workers share. */
+struct part {
+	double n, pairs, rows; /* experts; pairs of expert and row; rows that these have */
+};
+
+static struct part part_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
+{
+	const uint32_t asked = s->group_size > 0 ? s->group_size : s->top_k, size = asked < n_workers ? asked : n_workers;
+	const double all = (double)PROMPT_ROWS * s->top_k, pairs = all / n_workers, n = (s->top_k + size - 1) / size;
+
+	if (kind == ODM_DEAL_FEW)
+		return (struct part){ n, n, 1 };
+	return (struct part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs, pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
+}
+
+/* When a worker is through with it. */
+static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e, enum odm_deal_kind kind,
+		     const struct part *p)
+{
+	const double work = guess(s, p->n, p->pairs), slower = e->work[kind] * work;
+
+	const double link = e->latency + e->byte * (s->row_bytes * (p->rows + p->pairs) + 2 * HEADER_BYTES);
+
+	return e->stays[kind] * link + q->work[kind] * work + (slower > SLOW_NS ? slower : 0);
+}
+
+/* The quickest first, equal ones in their order. */
+static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n, enum odm_deal_kind kind)
+{
+	const struct part part = part_of(s, kind, n);
+
+	for (uint32_t i = 0; i < n; i++)
+		e[i].key = finish(s, q, &e[i], kind, &part);
+	for (uint32_t i = 1; i < n; i++) { /* nearly all are equal */
+		const struct odm_link_excess one = e[i];
+		uint32_t at = i;
+
+		for (; at > 0 && e[at - 1].key > one.key; at--)
+			e[at] = e[at - 1];
+		e[at] = one;
+	}
+}
+
+/* When the first n are through with a layer. */
+static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e, uint32_t n,
+		     enum odm_deal_kind kind)
+{
+	const struct part part = part_of(s, kind, n);
+	double end = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const double ns = finish(s, q, &e[i], kind, &part);
+
+		end = ns > end ? ns : end;
+	}
+	return end;
+}
+
+/* Sorts them so that the first ones, whose number is returned, are worth it: as many as end a layer about as soon as fewer. */
+static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
+		      enum odm_deal_kind kind)
+{
+	double best;
+	uint32_t most = 1;
+
+	sort(s, q, e, n, kind);
+	best = end_of(s, q, e, 1, kind);
+	for (uint32_t p = 2; p <= n; p++) {
+		const double end = end_of(s, q, e, p, kind);
+
+		best = end < best ? end : best;
+		if (end <= MARGIN * best + MARGIN_NS)
+			most = p;
+	}
+	return most;
+}
+
+/* A worker that is passed over answers no RUNs, so nothing would ever say that it has become quicker. */
+static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, const struct quickest *q, uint32_t n_workers,
+		      uint64_t now)
+{
+	if (!c->passed[ODM_DEAL_FEW] || now < c->again_ns)
+		return;
+	for (int k = 0; k < ODM_N_DEALS; k++) {
+		const struct part part = part_of(s, k, n_workers);
+		const double most = ALMOST * q->work[k] * SLOW, most_ns = q->work[k] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
+
+		if (c->work[k] > most && c->work[k] > most_ns)
+			c->work[k] = most > most_ns ? most : most_ns;
+	}
+}
+
+static void pass(struct odm_link_cost *c, uint64_t now)
+{
+	const uint64_t wait = TRY_AGAIN_NS << c->strikes;
+
+	c->strikes = c->passed_ns != 0 && now - c->passed_ns < 4 * wait ? c->strikes + (c->strikes < MOST_STRIKES) : 0;
+	c->passed_ns = now;
+	c->again_ns = now + (TRY_AGAIN_NS << c->strikes);
+	c->passed[ODM_DEAL_FEW] = c->passed[ODM_DEAL_MANY] = true;
+	c->good = 0;
+}
+
+void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			double took_ns, uint64_t now)
+{
+	if (took_ns > 0) {
+		c->work[kind] = took_ns / guess(s, n, pairs);
+		c->n_work[kind] = ENOUGH_WORK;
+	}
+	pass(c, now);
+}
+
+/* One that is out comes back when it has been worth it for a while. */
+static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, uint64_t now)
+{
+	const bool was[] = { c->passed[ODM_DEAL_FEW], c->passed[ODM_DEAL_MANY] };
+
+	if (!few)
+		c->good = 0;
+	else if (c->fresh)
+		c->good++;
+	c->fresh = false;
+	if (!few && !was[ODM_DEAL_FEW])
+		pass(c, now);
+	if (few && was[ODM_DEAL_FEW] && (c->good >= GOOD_ENOUGH || needed))
+		c->passed[ODM_DEAL_FEW] = false;
+	c->passed[ODM_DEAL_MANY] = c->passed[ODM_DEAL_FEW] || !many;
+	return c->passed[ODM_DEAL_FEW] != was[ODM_DEAL_FEW] || c->passed[ODM_DEAL_MANY] != was[ODM_DEAL_MANY];
+}
+
+static bool all_passed(struct odm_link_cost **worker, uint32_t n)
+{
+	uint32_t i = 0;
+
+	while (i < n && worker[i]->passed[ODM_DEAL_FEW])
+		i++;
+	return i == n;
+}
+
+static bool all_equal(const struct odm_link_excess *e, uint32_t n)
+{
+	uint32_t i = 0;
+
+	while (i < n && e[i].latency == 0 && e[i].byte == 0 && e[i].work[ODM_DEAL_FEW] == 0 && e[i].work[ODM_DEAL_MANY] == 0)
+		i++;
+	return i == n;
+}
+
+bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n, struct odm_link_excess *scratch,
+			  uint64_t now)
+{
+	bool changed = false;
+	bool needed;
+	struct quickest q;
+	uint32_t few = n, many = n;
+
+	if (n == 0)
+		return false;
+	needed = all_passed(worker, n);
+	q = find_quickest(worker, n);
+	for (uint32_t i = 0; i < n; i++) {
+		try_again(s, worker[i], &q, n, now);
+		scratch[i] = compare(worker[i], &q, now);
+		scratch[i].index = i;
+		worker[i]->worth[ODM_DEAL_FEW] = worker[i]->worth[ODM_DEAL_MANY] = false;
+	}
+	if (!all_equal(scratch, n)) {
+		many = worth(s, &q, scratch, n, ODM_DEAL_MANY);
+		for (uint32_t i = 0; i < many; i++)
+			worker[scratch[i].index]->worth[ODM_DEAL_MANY] = true;
+		few = worth(s, &q, scratch, n, ODM_DEAL_FEW);
+		for (uint32_t i = 0; i < few; i++)
+			worker[scratch[i].index]->worth[ODM_DEAL_FEW] = true;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		changed |= decide(worker[i], few == n || worker[i]->worth[ODM_DEAL_FEW], many == n || worker[i]->worth[ODM_DEAL_MANY],
+				  needed, now);
+	return changed;
+}

@@ -1,0 +1,94 @@
+/* link_cost.h - what a worker's part of a layer costs, and which workers a layer is quicker without.
+ *
+ * A worker that holds experts can still make every layer end later: its link is slow, loses packets, or it computes slowly. Three
+ * estimates are kept for each worker: the round trip (heartbeats), the time of a byte (probes: a padded heartbeat right behind a bare
+ * one), and how long it works compared with a guess from the model's size (what its RESULTs say). With these a layer is scheduled on
+ * paper for the best worker, the two best, and so on; those that would make it end later are passed over. A decode step and a
+ * prompt differ in bytes and work, so there are two answers.
+ * Estimates ignore rare outliers and small differences: workers of one LAN count as equal, however busy the machines are.
+ * Thread: one at a time (members.c: under its lock). Owner: the caller; plain data. Times in ns. */
+#ifndef ODM_LINK_COST_H
+#define ODM_LINK_COST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ODM_LATENCIES 8
+#define ODM_BYTE_TIMES 6
+#define ODM_LINK_ECHOES 16 /* PINGs on their way */
+
+/* The model's, in bytes of a row on the wire and weights of an expert. */
+struct odm_layer_shape {
+	double row_bytes, expert_weights;
+	uint32_t top_k, n_experts, group_size; /* as asked for; 0: top_k */
+};
+
+enum odm_deal_kind { ODM_DEAL_FEW, ODM_DEAL_MANY, ODM_N_DEALS }; /* a decode step's experts; a prompt's */
+
+struct odm_link_echo {
+	uint64_t sequence, sent_ns;
+	uint32_t bytes; /* padding, each way; 0: a heartbeat */
+	bool waits; /* behind rows of RUNs: it says nothing about the link */
+};
+
+struct odm_link_cost {
+	struct odm_link_echo echo[ODM_LINK_ECHOES]; /* unanswered, oldest first */
+	uint32_t n_echoes;
+	double latency[ODM_LATENCIES], byte[ODM_BYTE_TIMES]; /* the newest ones, rings */
+	uint32_t n_latencies, n_bytes; /* measured in this session */
+	uint64_t begun_ns, probed_ns;
+	uint32_t probe_bytes;
+	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */
+	bool has_probe; /* one is on its way */
+	bool measured;	/* well enough to be used */
+	uint64_t run_bytes; /* of RUNs on their way, if these are many */
+	double work[ODM_N_DEALS]; /* what it took / the guess, about the median */
+	uint32_t n_work[ODM_N_DEALS];
+	/* The decision. */
+	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
+	bool worth[ODM_N_DEALS]; /* scratch */
+	bool fresh;   /* a probe was answered since the last decision */
+	unsigned good; /* decisions in a row, each with a new probe, that it is worth its while */
+	uint64_t passed_ns, again_ns; /* for its work: when, and when it is tried again */
+	unsigned strikes;
+};
+
+/* A session begins. another: in a new process, of which nothing is known. */
+void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another);
+void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t bytes, uint64_t now);
+/* So many bytes of RUNs are on their way, in front of PINGs. */
+void odm_link_cost_in_flight(struct odm_link_cost *c, uint64_t bytes);
+/* The answer to that PING, with this much padding. */
+void odm_link_cost_echo(struct odm_link_cost *c, uint64_t sequence, size_t bytes, uint64_t now);
+/* Bytes of the probe that is due; 0: none is. */
+uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now);
+/* Sets measured when enough is known, or when it takes too long. */
+void odm_link_cost_check(struct odm_link_cost *c, uint64_t now);
+/* How long the oldest PING has been waiting for its answer, beyond what it should. */
+double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now);
+/* What n experts with so many rows (pairs of expert and row) took at the worker. */
+void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			  double took_ns);
+/* How long a RUN with so many row bytes, both ways, should take. */
+double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			    uint32_t pairs, double bytes);
+/* A worker as it is compared with the others: what it costs beyond the quickest. */
+struct odm_link_excess {
+	double latency, byte, work[ODM_N_DEALS];
+	double stays[ODM_N_DEALS]; /* factor of latency and byte: one that is out must be better than that */
+	double key; /* scratch */
+	uint32_t index;
+};
+/* Of the connected workers: sets passed. scratch [n]. True: it has changed for one of them. */
+bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n, struct odm_link_excess *scratch,
+			  uint64_t now);
+/* An answer is late: passed over at once, until probes say otherwise. took_ns: n experts took longer than that at the worker;
+ * 0: it is the link. */
+void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			double took_ns, uint64_t now);
+
+double odm_link_cost_latency(const struct odm_link_cost *c);
+double odm_link_cost_byte(const struct odm_link_cost *c);
+
+#endif

@@ -1,0 +1,192 @@
+#include "main-node/cluster/members_internal.h"
+
+#include "common/base/log.h"
+#include "common/model/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Measures the workers' links, and passes over those without which layers are quicker. */
+
+#define FAST_BYTE_NS 60.0 /* 133 Mbit/s: what fits into RUNs is quickly through */
+#define WINDOW_NS (500.0 * OD_NS_PER_MS) /* of row bytes in flight: heartbeats wait behind them */
+
+int odm_members_links_init(struct odm_members *ms, struct od_err *err)
+{
+	const struct odm_cluster_opts *o = ms->o.cluster;
+	const struct od_config *cfg = o->config;
+
+	ms->shape = (struct odm_layer_shape){
+		.row_bytes = (double)cfg->hidden * (o->profile == OD_PROFILE_BF16 ? 2 : 4),
+		.expert_weights = 3.0 * cfg->hidden * cfg->intermediate,
+		.top_k = cfg->top_k,
+		.n_experts = cfg->n_experts,
+		.group_size = o->group_size,
+	};
+	ms->weighed = calloc(OD_MAX_HOSTS, sizeof(*ms->weighed));
+	ms->excess = calloc(OD_MAX_HOSTS, sizeof(*ms->excess));
+	return ms->weighed != NULL && ms->excess != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "members");
+}
+
+void odm_members_links_fini(struct odm_members *ms)
+{
+	free(ms->weighed);
+	free(ms->excess);
+}
+
+void odm_member_echo(struct member *m, const Od__Pong *p)
+{
+	odm_link_cost_echo(&m->cost, p->sequence, p->padding.len, od_now_ns());
+}
+
+void odm_member_probe(struct member *m)
+{
+	uint32_t bytes;
+
+	if (m->state != M_READY || m->host.role != OD_NODE_WORKER)
+		return;
+	pthread_mutex_lock(&m->ms->lock);
+	bytes = odm_link_cost_due(&m->cost, od_now_ns());
+	pthread_mutex_unlock(&m->ms->lock);
+	if (bytes == 0)
+		return;
+	odm_member_ping(m, 0); /* its round trip is the probe's, but for the bytes */
+	odm_member_ping(m, bytes);
+}
+
+bool odm_member_measured(struct member *m)
+{
+	bool measured;
+
+	if (m->host.role != OD_NODE_WORKER)
+		return true;
+	pthread_mutex_lock(&m->ms->lock);
+	odm_link_cost_check(&m->cost, od_now_ns());
+	measured = m->cost.measured;
+	pthread_mutex_unlock(&m->ms->lock);
+	return measured;
+}
+
+/* The fields of the view. True: they have changed. */
+static bool copy_decision(struct member *m)
+{
+	const bool changed = memcmp(m->pub.passed, m->cost.passed, sizeof(m->pub.passed)) != 0;
+
+	memcpy(m->pub.passed, m->cost.passed, sizeof(m->pub.passed));
+	m->stats.passed = m->pub.passed[ODM_DEAL_FEW];
+	return changed;
+}
+
+static void tell_changed(struct odm_members *ms)
+{
+	const uint64_t one = 1;
+
+	if (write(ms->o.changed_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full: the engine will wake anyway */
+}
+
+/* Once for each change. */
+static void say(struct member *m, const struct odm_link_cost *c)
+{
+	char name[300];
+
+	if (m->told_passed == c->passed[ODM_DEAL_FEW])
+		return;
+	m->told_passed = c->passed[ODM_DEAL_FEW];
+	if (m->told_passed)
+		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (round trip %.1f ms, %.1f ms for 64 KiB; "
+		       "it is looked at again all the time)", odm_member_name(m, name, sizeof(name)),
+		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+	else
+		od_log(OD_LOG_INFO, "%s is used again (round trip %.1f ms, %.1f ms for 64 KiB)", odm_member_name(m, name, sizeof(name)),
+		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+}
+
+/* Workers that main can use, or will in a moment. */
+static bool is_candidate(const struct member *m)
+{
+	return m->host.role == OD_NODE_WORKER && m->state == M_READY && m->exile_ns == 0 && m->cost.measured && !m->distrusted;
+}
+
+void odm_members_weigh(struct odm_members *ms)
+{
+	struct odm_link_cost after;
+	bool changed = false;
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (is_candidate(ms->listed[i]))
+			ms->weighed[n++] = &ms->listed[i]->cost;
+	odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		changed |= copy_decision(ms->listed[i]);
+	ms->epoch += changed;
+	pthread_mutex_unlock(&ms->lock);
+	if (changed)
+		tell_changed(ms);
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		struct member *m = ms->listed[i];
+
+		pthread_mutex_lock(&ms->lock);
+		after = m->cost;
+		pthread_mutex_unlock(&ms->lock);
+		if (m->state == M_READY)
+			say(m, &after);
+	}
+}
+
+/* ---- Engine thread ---- */
+
+double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double bytes)
+{
+	double ns;
+
+	pthread_mutex_lock(&ms->lock);
+	ns = odm_link_cost_expect(&ms->member[id]->cost, &ms->shape, kind, n, pairs, bytes);
+	pthread_mutex_unlock(&ms->lock);
+	return ns;
+}
+
+void odm_members_worked(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double took_ns)
+{
+	pthread_mutex_lock(&ms->lock);
+	odm_link_cost_worked(&ms->member[id]->cost, &ms->shape, kind, n, pairs, took_ns);
+	pthread_mutex_unlock(&ms->lock);
+}
+
+void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes)
+{
+	pthread_mutex_lock(&ms->lock);
+	odm_link_cost_in_flight(&ms->member[id]->cost, bytes);
+	pthread_mutex_unlock(&ms->lock);
+}
+
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+		      double took_ns)
+{
+	bool late = false;
+	struct member *m;
+
+	pthread_mutex_lock(&ms->lock);
+	m = id < ms->n && ms->member[id]->pub.session == session ? ms->member[id] : NULL;
+	if (m != NULL && (took_ns > 0 || odm_link_cost_lag(&m->cost, od_now_ns()) > 0)) {
+		late = true;
+		odm_link_cost_late(&m->cost, &ms->shape, kind, n, pairs, took_ns, od_now_ns());
+		ms->epoch += copy_decision(m);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return late;
+}
+
+uint64_t odm_members_window(struct odm_members *ms, uint32_t id)
+{
+	double byte_ns;
+
+	pthread_mutex_lock(&ms->lock);
+	byte_ns = odm_link_cost_byte(&ms->member[id]->cost);
+	pthread_mutex_unlock(&ms->lock);
+	return byte_ns > FAST_BYTE_NS ? (uint64_t)(WINDOW_NS / byte_ns) : OD_MAX_HELD_BYTES;
+}
