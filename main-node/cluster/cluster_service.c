@@ -701,6 +701,7 @@ static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 		node = odm_figures_add_node(f, name, st.alive);
 		if (node == NULL)
 			continue;
+		node->passed_over = st.alive && st.passed;
 		memcpy(node->c, st.c, sizeof(node->c));
 		node->c[OD_C_SLOTS] = st.slots;
 	}

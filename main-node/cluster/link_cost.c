@@ -28,7 +28,7 @@
 #define MANY_STALLS 2 /* of the last round trips: then the link loses packets */
 #define BYTE_SLACK_NS 20.0 /* 400 Mbit/s */
 #define UNLIKE 1.5
-#define LAG_NS (100.0 * OD_NS_PER_MS)
+#define LAG_NS (200.0 * OD_NS_PER_MS)
 #define MARGIN 1.25
 #define MARGIN_NS (0.15 * OD_NS_PER_MS)
 #define STAYS_OUT 1.3 /* what one that is passed over seems to take longer */
@@ -103,7 +103,8 @@ static void add_latency(struct odm_link_cost *c, double ns)
 static void add_probe(struct odm_link_cost *c, double ns, double bytes)
 {
 	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
-	const double bare = c->bare_ns > 0 ? c->bare_ns : shortest(c->latency, n);
+	const double best = shortest(c->latency, n);
+	const double bare = c->bare_ns > 0 && c->bare_ns < best + LAG_NS ? c->bare_ns : best; /* it may have been lost, and both be late */
 
 	c->byte[c->n_bytes++ % ODM_BYTE_TIMES] = ns > bare ? (ns - bare) / bytes : 0;
 	c->fresh = true;
@@ -427,7 +428,7 @@ static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, ui
 {
 	const bool was[] = { c->passed[ODM_DEAL_FEW], c->passed[ODM_DEAL_MANY] };
 
-	if (!few)
+	if (!few || last_byte(c) > 2 * odm_link_cost_byte(c) + UNSETTLED_BYTE_NS)
 		c->good = 0;
 	else if (c->fresh)
 		c->good++;

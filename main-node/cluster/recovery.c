@@ -23,7 +23,7 @@
 #define SAY_BUSY_ROUNDS 20    /* 5 s */
 #define MAX_BUSY_ROUNDS 720   /* 3 minutes */
 /* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the link. */
-#define LATE_LINK_NS (50 * OD_NS_PER_MS)
+#define LATE_LINK_NS (100 * OD_NS_PER_MS)
 #define LATE_LINK_TIMES 4
 #define LATE_NS (1 * OD_NS_PER_S)
 #define LATE_TIMES 8

@@ -160,7 +160,7 @@ static void print_memory(const struct odm_figures *f, FILE *out)
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		int n = snprintf(item, sizeof(item), " %s %s%s%s", f->node[i].name,
 				 od_format_bytes(f->node[i].c[OD_C_PEAK_RSS_BYTES], size, sizeof(size)),
-				 f->node[i].alive ? "" : " (lost)", i + 1 < f->n_nodes ? "," : "");
+				 !f->node[i].alive ? " (lost)" : f->node[i].passed_over ? " (not used)" : "", i + 1 < f->n_nodes ? "," : "");
 
 		if (column + n > PRINT_COLUMNS)
 			column = fprintf(out, "\n%*s", PRINT_INDENT, "") - 1;
@@ -231,6 +231,8 @@ static json_t *node_json(const struct odm_node_figures *n)
 
 	json_object_set_new(node, "name", json_string(n->name));
 	json_object_set_new(node, "alive", json_boolean(n->alive));
+	if (n->passed_over)
+		json_object_set_new(node, "passed_over", json_true());
 	for (size_t i = 0; i < n_shown; i++)
 		json_object_set_new(node, od_counter_info[shown[i]].name, json_integer((json_int_t)n->c[shown[i]]));
 	return node;

@@ -16,6 +16,7 @@
 struct odm_node_figures {
 	char name[64]; /* "main", "shadow 10.0.0.2:5700", "worker 0 127.0.0.1:40123" */
 	bool alive;
+	bool passed_over; /* a worker that gets no experts: layers end sooner without it */
 	uint64_t c[OD_N_COUNTERS]; /* of its process, as last reported */
 };
 

@@ -188,6 +188,22 @@ static void write_up(struct od_strbuf *out, const struct odm_figures *f, unsigne
 	}
 }
 
+static void write_passed_over(struct od_strbuf *out, const struct odm_figures *f)
+{
+	if (!has_any(f, OD_OF_WORKER))
+		return;
+	write_head(out, "od_worker_passed_over", "1 while the worker is connected and gets no experts, because layers end sooner without it.",
+		   "gauge");
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		const char *address = address_of(&f->node[i], OD_OF_WORKER);
+
+		if (address == NULL)
+			continue;
+		write_node(out, "od_worker_passed_over", OD_OF_WORKER, address);
+		od_strbuf_printf(out, " %d\n", f->node[i].passed_over);
+	}
+}
+
 /* Counters of a lost daemon stay what they were; what it has now is not known. */
 static void write_of_nodes(struct od_strbuf *out, const struct odm_figures *f, const struct odm_metric *t)
 {
@@ -207,6 +223,7 @@ void odm_metrics_write_nodes(struct od_strbuf *out, const struct odm_figures *f)
 {
 	write_up(out, f, OD_OF_WORKER);
 	write_up(out, f, OD_OF_SHADOW);
+	write_passed_over(out, f);
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
 		if (t->of == OD_OF_REQUEST || !has_any(f, t->of))
 			continue;

@@ -4,20 +4,23 @@ without them. Hosts are network namespaces whose links are shaped. Both clusters
 turns; medians, and the ratio of each pair. Needs root, iproute2 and the programs of `make`.
 
     tests/bench/live/slow_link_bench.py [--rates 10mbit,1mbit,256kbit] [--good 1] [--slow 1] [--way both|up|down] [--shadow]
-                                        [--rounds 5] [--pack PACK] [--json]
+                                        [--rounds 5] [--loss PERCENT] [--pack PACK] [--json]
 
+--loss: packets that are lost each way, after the first text (with --rates any: the rate is not limited).
 --change: the link is good at first and slows down within the second text; then how long it takes until the worker is used again
 once the link is good."""
 import argparse
 import json
 import os
+import signal
 import statistics
+import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "integ"))
 from cluster_util import PROMPT, TMP, pack  # noqa: E402
+import lossy_link  # noqa: E402
 from netns_lan import Lan, Node, Unavailable  # noqa: E402
 
 NET = "10.213.79"
@@ -31,7 +34,6 @@ class Cluster:
         path = os.path.join(TMP, f"{main}-hosts.txt")
         with open(path, "w") as f:
             f.write("".join(f"{'shadow ' if n.startswith('shadow') else ''}{lan.address(n)}\n" for n in nodes))
-        import subprocess
         self.process = lan.start(main, "od-main", "--workers", path, "--insecure", "--json", "--pack", pack_dir, *options,
                                  *([] if shadow else ["--predictor", "none"]),
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -54,18 +56,20 @@ class Cluster:
         self.process.wait()
 
 
-def measure(lan, args, rate):
+def measure(lan, args, rate, losers):
     good = [f"g{i}" for i in range(args.good)]
     with_slow = [f"h{i}" for i in range(args.good)]
     slow = [f"s{i}" for i in range(args.slow)]
     extra = ["--max-tokens", str(args.tokens), *args.main_arg]
     nodes = [Node(lan, n, pack_dir=args.pack) for n in good + with_slow + slow + (["shadow0", "shadow1"] if args.shadow else [])]
-    for n in slow + (["shadow1"] if args.slow_shadow else []):
+    for n in slow + (["shadow1"] if args.slow_shadow else []) if rate != "any" else []:
         lan.limit(n, rate, up=args.way != "down", down=args.way != "up")
     alone = Cluster(lan, "main0", good + (["shadow0"] if args.shadow else []), args.pack, extra, args.shadow)
     mixed = Cluster(lan, "main1", with_slow + slow + (["shadow1"] if args.shadow else []), args.pack, extra, args.shadow)
     speed, ttft = ([], []), ([], [])
     first = [c.ask(LONG)["ttft_s"] for c in (alone, mixed)]
+    for process in losers:
+        process.send_signal(signal.SIGUSR1)
     for i in range(args.rounds):
         results = [c.ask(PROMPT) for c in (alone, mixed)]
         for j, r in enumerate(results):
@@ -120,6 +124,7 @@ def main():
     p.add_argument("--way", choices=ENGLISH, default="both")
     p.add_argument("--shadow", action="store_true")
     p.add_argument("--slow-shadow", action="store_true")
+    p.add_argument("--loss", type=float, default=0)
     p.add_argument("--change", action="store_true")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--tokens", type=int, default=100)
@@ -135,12 +140,16 @@ def main():
         lan = Lan("lkb", NET, {n: i + 1 for i, n in enumerate(names)})
     except Unavailable as e:
         sys.exit(str(e))
+    losers = [lossy_link.lose(lan, f"s{i}", args.loss) for i in range(args.slow) if args.loss > 0]
     for rate in args.rates.split(","):
-        row = (change if args.change else measure)(lan, args, rate)
+        row = change(lan, args, rate) if args.change else measure(lan, args, rate, losers)
         log = row.pop("log")
         print(json.dumps(row) if args.json else "  ".join(f"{k} {v}" for k, v in row.items()), flush=True)
         if log:
             print(log)
+    for process in losers:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

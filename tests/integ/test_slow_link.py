@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Workers behind slow links: they get no experts while others are quicker without them, and get them again when the link is good. Hosts are
+network namespaces. Needs root. What this costs in time is measured by tests/bench/live/slow_link_bench.py; here experts are counted."""
+import json
+import os
+import subprocess
+
+from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
+from netns_lan import Lan, Node, Unavailable
+
+LAYERS = 12  # a prompt is one step
+NET = "10.213.80"
+NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12, "w2": 13}
+_lan = []
+
+
+def lan():
+    if not _lan:
+        try:
+            _lan.append(Lan("lk", NET, NODES))
+        except Unavailable as e:
+            raise Skip(e) from None
+    return _lan[0]
+
+
+class Cluster:
+    """Daemons and a main that is asked for texts one by one."""
+
+    def __init__(self, *names, slow=(), rate="256kbit", **way):
+        for name in NODES:
+            lan().limit(name, None)
+        for name in slow:
+            limit(name, rate, **way)
+        self.nodes = {name: Node(lan(), name) for name in names}
+        path = os.path.join(TMP, "slow-hosts.txt")
+        with open(path, "w") as f:
+            f.write("".join(f"{'shadow ' if n == 'shadow' else ''}{lan().address(n)}\n" for n in names))
+        predictor = [] if "shadow" in names else ["--predictor", "none"]
+        self.main = lan().start("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, "--pack", pack(),
+                                *predictor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.said = []
+
+    def ask(self, prompt=PROMPT):
+        self.main.stdin.write(prompt + "\n")
+        self.main.stdin.flush()
+
+    def answer(self):
+        line = self.main.stdout.readline()
+        assert line, self.main.stderr.read()
+        return json.loads(line)
+
+    def text(self):
+        """How many RUNs a layer had, in a text that is the right one, and the workers that were passed over at its end."""
+        self.ask()
+        r = self.answer()
+        assert r["token_ids"] == reference()["token_ids"]
+        passed = [node["name"].split()[1].split(":")[0] for node in r["nodes"] if node.get("passed_over")]
+        return r["worker_runs"] / (r["decode_layers"] + LAYERS), [n for n in self.nodes if lan().address(n) in passed]
+
+    def await_message(self, text):
+        while text not in (line := self.main.stderr.readline()):
+            assert line, self.said
+            self.said.append(line)
+
+    def end(self):
+        """What main has said."""
+        out, err = self.main.communicate(timeout=HANG_S)
+        assert self.main.returncode == 0, err
+        return "".join(self.said) + err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes.values():
+            node.kill()
+            node.forget()
+        if self.main.poll() is None:
+            self.main.kill()
+            self.main.wait()
+
+
+def limit(name, *args, **kw):
+    try:
+        lan().limit(name, *args, **kw)
+    except Unavailable as e:
+        raise Skip(e) from None
+
+
+@test
+def a_slow_worker_gets_no_experts_until_its_link_is_good():
+    for way in {}, {"up": False}, {"down": False}:
+        with Cluster("w0", "w1", slow=["w1"], **way) as c:
+            c.await_message(f"worker {lan().address('w1')}:5701 is connected but not used")  # before its first use
+            texts = [c.text() for _ in range(3)]
+            assert all(t == (1, ["w1"]) for t in texts), (way, texts)
+            limit("w1", None)
+            c.await_message(f"worker {lan().address('w1')}:5701 is used again")
+            c.text()  # it may be used in the middle of a text
+            runs, passed = c.text()
+            assert runs > 1 and not passed, (runs, passed)
+            err = c.end()
+            assert "lost" not in err, err
+
+
+@test
+def two_slow_ones_of_three_and_a_shadow():
+    with Cluster("shadow", "w0", "w1", "w2", slow=["w0", "w2"], rate="1mbit") as c:
+        texts = [c.text() for _ in range(2)]
+        assert all(t == (1, ["w0", "w2"]) for t in texts), texts
+        c.end()
+
+
+@test
+def the_last_worker_is_used_however_slow_it_is():
+    with Cluster("w0", "w1", slow=["w1"], rate="1mbit") as c:
+        assert c.text() == (1, ["w1"])
+        c.nodes["w0"].kill()
+        assert c.text()[1] == []
+        c.end()
+
+
+@test
+def a_link_that_turns_slow_costs_no_token():
+    with Cluster("w0", "w1", "w2") as c:
+        runs, passed = c.text()
+        assert runs > 1 and not passed, (runs, passed)
+        c.ask()
+        limit("w1", "64kbit")
+        assert c.answer()["token_ids"] == reference()["token_ids"]
+        c.await_message(lan().address("w1"))  # is late, is not used, or is lost
+        for _ in range(2):
+            c.text()
+        c.end()
+
+
+if __name__ == "__main__":
+    try:
+        run_tests()
+    finally:
+        for child in list(_children):
+            child.kill()
+        for network in _lan:
+            network.close()
