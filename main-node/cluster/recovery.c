@@ -75,7 +75,7 @@ static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 			return w;
 		}
 	}
-	p->n_passed = place;
+	p->n_passed = place > p->n_passed ? place : p->n_passed; /* what last_resort has passed stays so */
 	return ODM_NOBODY;
 }
 
