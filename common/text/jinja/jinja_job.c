@@ -136,13 +136,13 @@ static struct jinja_block *find(const struct jinja_job *j, const char *p)
 	return b;
 }
 
-/* to is in the job's memory. */
+/* to is in the job's memory; len > 0. */
 static void mark_as(struct jinja_job *j, const char *to, const char *from, size_t len)
 {
 	const struct jinja_block *b, *of;
 	unsigned char *own;
 
-	if (j->template == NULL || len == 0)
+	if (j->template == NULL)
 		return;
 	b = find(j, to);
 	of = find(j, from);
@@ -155,9 +155,10 @@ static void mark_as(struct jinja_job *j, const char *to, const char *from, size_
 
 void jinja_copy(struct jinja_job *j, char *to, const char *from, size_t len)
 {
-	if (len > 0)
+	if (len > 0) {
 		memcpy(to, from, len);
-	mark_as(j, to, from, len);
+		mark_as(j, to, from, len);
+	}
 }
 
 void jinja_own(struct jinja_job *j, const char *p, size_t len)
@@ -211,6 +212,8 @@ static void reserve(struct jinja_job *j, struct jinja_text *t, size_t more)
 
 void jinja_add(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len)
 {
+	if (len == 0)
+		return;
 	reserve(j, t, len);
 	jinja_copy(j, t->p + t->len, p, len);
 	t->len += len;
@@ -218,9 +221,10 @@ void jinja_add(struct jinja_job *j, struct jinja_text *t, const char *p, size_t 
 
 void jinja_add_own(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len)
 {
+	if (len == 0)
+		return;
 	reserve(j, t, len);
-	if (len > 0)
-		memcpy(t->p + t->len, p, len);
+	memcpy(t->p + t->len, p, len);
 	jinja_own(j, t->p + t->len, len);
 	t->len += len;
 }
