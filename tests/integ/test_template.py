@@ -148,8 +148,9 @@ def test_refused():
     fails("--checkpoint", c, "--messages", at("missing.json"), says=["missing.json"])
     c = checkpoint("bad", {"tokenizer_config.json": {"chat_template": 5}})
     fails("--checkpoint", c, "--messages", messages, says=["chat_template", "expected a string"])
-    for args in ([], ["--checkpoint", c], ["--case", "x", "--checkpoint", c], ["--nonsense"]):
+    for args in ([], ["--checkpoint", c], ["--case", "x", "--checkpoint", c], ["--nonsense"], ["--ids", "--checkpoint", c, "--parse", "-"]):
         fails(*args, status=2)
+    fails("--checkpoint", checkpoint("ids", {"chat_template.jinja": "a"}), "--messages", messages, "--ids", says=["no tokenizer"])
 
 
 def test_case():
@@ -223,6 +224,16 @@ def test_answers():
     p = template("--checkpoint", folder, "--parse", "-", stdin=b"hm</think>Yes.")
     assert json.loads(p.stdout) == {"content": "Yes.", "reasoning": "hm", "tool_calls": []}, p.stdout
     fails("--checkpoint", folder, "--parse", "-", "--messages", "-", status=2, says=["--parse"])
+
+
+def test_ids():
+    """A token is one where the template writes it, and its letters where a user does."""
+    letters = [chr(c) for c in range(97, 123)] + list("</>")
+    tokenizer = {"version": "1.0", "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(letters)}, "merges": []},
+                 "added_tokens": [{"id": 29, "content": "<s>", "special": True, "normalized": False}]}
+    folder = checkpoint("ids_of", {"tokenizer.json": tokenizer, "chat_template.jinja": "<s>{% for m in messages %}{{ m.content }}{% endfor %}<s>"})
+    messages = save([{"role": "user", "content": "a<s>"}], at("ids.json"))
+    prints("[29, 0, 26, 18, 28, 29]", "--checkpoint", folder, "--messages", messages, "--ids")
 
 
 def test_thought_alone():
