@@ -150,6 +150,8 @@ int od_json_refuse(const char *text, size_t len, const json_error_t *why, const 
 {
 	if (why->text[0] == '\0')
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory to read it (%zu bytes of JSON)", where, len);
+	if (len == 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it is empty", where);
 	if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one", where);
 	if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))

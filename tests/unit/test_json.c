@@ -81,7 +81,7 @@ static void whole_texts(void **state)
 		{ "{\"a\": 9223372036854775807}", NULL },
 		{ "{\"a\": -9223372036854775808}", NULL },
 		{ "{\"a\": \"\\u0000\"}", NULL },
-		{ "", "f: not valid JSON: line 1, column 0: " },
+		{ "", "f: not valid JSON: it is empty" },
 		{ "[]", "f: expected a JSON object" },
 		{ "3", "f: " },
 		{ "{\"a\": 1, \"a\": 1}", "duplicate object key" },
@@ -239,11 +239,12 @@ static void words_of_python(void **state)
 	assert_int_equal(od_json_parse("{\"a\": NaN}", 10, "f", &o, &err), OD_ERR_FORMAT); /* elsewhere JSON is JSON */
 }
 
-static void byte_order_marks(void **state)
+static void not_json_at_all(void **state)
 {
 	json_t *o;
 
 	(void)state;
+	load("", 0, &o, OD_ERR_FORMAT, "p.json: not valid JSON: it is empty");
 	load("\xef\xbb\xbf{}", 5, &o, OD_ERR_FORMAT, "begins with a byte order mark; save it as UTF-8 without one");
 	load("\xff\xfe{\0}\0", 6, &o, OD_ERR_FORMAT, "it is UTF-16; save it as UTF-8");
 	load("\xfe\xff\0{\0}", 6, &o, OD_ERR_FORMAT, "it is UTF-16; save it as UTF-8");
@@ -408,7 +409,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(whole_texts), cmocka_unit_test(big_integers),	   cmocka_unit_test(a_nul_and_a_cut),
 		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),	   cmocka_unit_test(no_memory),
-		cmocka_unit_test(words_of_python), cmocka_unit_test(byte_order_marks),
+		cmocka_unit_test(words_of_python), cmocka_unit_test(not_json_at_all),
 		cmocka_unit_test(integers),	   cmocka_unit_test(reals),
 		cmocka_unit_test(strings_and_containers), cmocka_unit_test(fields_that_may_be_missing),
 	};
