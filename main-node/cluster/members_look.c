@@ -337,8 +337,10 @@ static size_t lacking_locked(struct odm_members *ms, bool *any)
 		if (m->host.role != OD_NODE_WORKER || m->pub.session == 0)
 			continue;
 		*any = true;
+		if (!m->pub.sealed)
+			return 0;
 		for (size_t j = 0; j < ms->holds_bytes; j++)
-			ms->held[j] |= m->pub.sealed ? m->holds[j] : 0xff;
+			ms->held[j] |= m->holds[j];
 	}
 	for (size_t i = 0; i < ms->cached_bytes; i++)
 		lacking += (ms->held[i / 8] >> i % 8 & 1) == 0;
@@ -357,8 +359,8 @@ static int ready_locked(struct odm_members *ms, struct od_err *err)
 	explain_locked(ms, false, why, sizeof(why));
 	if (!any)
 		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is connected: %s", why);
-	return od_fail(err, OD_ERR_UNREACHABLE, "%zu of %zu experts are in the share of no worker that is connected (od-pack --share)%s%s", lacking,
-		       ms->cached_bytes, why[0] != '\0' ? "; missing: " : "", why);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%zu of %zu experts are in the share of no worker that is connected (od-pack --share)%s%s",
+		       lacking, ms->cached_bytes, why[0] != '\0' ? "; missing: " : "", why);
 }
 
 int odm_members_ready(struct odm_members *ms, struct od_err *err)
