@@ -190,7 +190,7 @@ static void main_knows_why(void **state)
 		assert_ok(od_connect_watched(r.clients, "127.0.0.1", r.port, i < 2 ? &curve : NULL, &s, &watch, &err), &err);
 		assert_non_null(watch);
 		/* Without keys it may see only the end of the connection; then it connects again. */
-		while ((why == OD_HANDSHAKE_OPEN || (i == 2 && why == OD_HANDSHAKE_BROKEN)) && od_now_ns() < end) {
+		while ((why <= OD_HANDSHAKE_ENDED || (i == 2 && why == OD_HANDSHAKE_BROKEN)) && od_now_ns() < end) {
 			usleep(1000);
 			why = od_handshake_why(watch);
 		}
@@ -199,6 +199,49 @@ static void main_knows_why(void **state)
 		od_close_socket(s);
 	}
 	rig_close(&r);
+}
+
+static void await_event(void *watch, enum od_handshake expected)
+{
+	const uint64_t end = od_now_ns() + HANG_MS * OD_NS_PER_MS;
+	enum od_handshake why;
+
+	while ((why = od_handshake_why(watch)) != expected && od_now_ns() < end)
+		usleep(1000);
+	assert_int_equal(why, expected);
+}
+
+/* A connection that was good ends with the other side's socket; and nobody takes the next one. */
+static void main_knows_that_a_connection_has_ended(void **state)
+{
+	void *context = od_zmq_context(), *clients = od_zmq_context(), *router, *s, *watch;
+	struct od_route route;
+	struct od_err err;
+	struct od_msg m;
+	uint16_t port;
+
+	(void)state;
+	assert_ok(od_bind_router(context, "127.0.0.1", 0, NULL, &router, &port, &err), &err);
+	assert_ok(od_connect_watched(clients, "127.0.0.1", port, NULL, &s, &watch, &err), &err);
+	assert_non_null(watch);
+	while (ping(s, NULL, 1) != OD_OK)
+		usleep(1000);
+	while (od_wire_recv(router, true, &m, &err) != OD_OK)
+		usleep(1000);
+	route = m.route;
+	od_msg_fini(&m);
+	assert_int_equal(ping(router, &route, 2), OD_OK);
+	while (od_wire_recv(s, false, &m, &err) != OD_OK)
+		usleep(1000);
+	od_msg_fini(&m);
+	assert_int_equal(od_handshake_why(watch), OD_HANDSHAKE_OPEN);
+	od_close_socket(router);
+	await_event(watch, OD_HANDSHAKE_ENDED);
+	await_event(watch, OD_HANDSHAKE_UNREACHED);
+	od_handshake_end(watch, s);
+	od_close_socket(s);
+	zmq_ctx_term(clients);
+	zmq_ctx_term(context);
 }
 
 /* Its socket goes on failing, and its events have no receiver: the context's other connections must not wait for that. */
@@ -666,6 +709,7 @@ int main(void)
 		cmocka_unit_test(silent_clients_make_room),
 		cmocka_unit_test(other_clients_stay_out),
 		cmocka_unit_test(main_knows_why),
+		cmocka_unit_test(main_knows_that_a_connection_has_ended),
 		cmocka_unit_test(a_watch_that_ended_blocks_nobody),
 		cmocka_unit_test(keys_change),
 		cmocka_unit_test(without_a_handler_nobody_gets_in),
