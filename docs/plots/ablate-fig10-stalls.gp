@@ -12,7 +12,7 @@ set logscale x 2
 set autoscale xfix
 set offsets graph 0.03, graph 0.03, 0, 0
 set xrange [*:*]
-set yrange [*:*]
+set yrange [0:*]
 $series0 << END
 1 8.727231 8.24788291 9.21072889 
 2 9.25221577 8.96478559 9.62590164 

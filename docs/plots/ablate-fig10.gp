@@ -12,7 +12,7 @@ set logscale x 2
 set autoscale xfix
 set offsets graph 0.03, graph 0.03, 0, 0
 set xrange [*:*]
-set yrange [*:*]
+set yrange [0:*]
 $series0 << END
 1 20.5164626 19.4812476 21.9565994 
 2 20.038322 18.4376378 21.4284856 

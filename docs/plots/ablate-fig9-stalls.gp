@@ -12,7 +12,7 @@ set logscale x 2
 set autoscale xfix
 set offsets graph 0.03, graph 0.03, 0, 0
 set xrange [*:*]
-set yrange [*:*]
+set yrange [0:*]
 $series0 << END
 1 8.73801655 8.33846415 9.62561795 
 2 9.10635348 8.75691375 9.55069043 

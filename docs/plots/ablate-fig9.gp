@@ -12,7 +12,7 @@ set logscale x 2
 set autoscale xfix
 set offsets graph 0.03, graph 0.03, 0, 0
 set xrange [*:*]
-set yrange [*:*]
+set yrange [0:*]
 $series0 << END
 1 19.9352351 18.4053789 21.5372729 
 2 21.3756691 19.9630705 22.2284345 

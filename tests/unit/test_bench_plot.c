@@ -80,7 +80,7 @@ static void lines_carry_bands(void **state)
 	draw(p, "lines.svg", "lines.gp", &svg, &script);
 	assert_has(script, "\n1 0.5 0.25 0.75 \n2 NaN NaN NaN \n4 0.875 NaN NaN \n32 1 NaN NaN \nEND\n");
 	assert_has(script, "set title \"Recall & \\\"drift\\\" of\\ntoken_1 \\\\ $x \\140ls\\140\"\n");
-	assert_has(script, "\nset xrange [1:*]\nset yrange [*:1]\n");
+	assert_has(script, "\nset xrange [1:*]\nset yrange [0:1]\n");
 	assert_has(script, "set logscale x 2\n");
 	assert_lacks(script, "set logscale y");
 	assert_has(script, "$series0 using 1:3:4 with filledcurves");
@@ -233,10 +233,48 @@ static void an_automatic_end_keeps_its_bound(void **state)
 	od_series_point(s, 1, 1, NAN, NAN);
 	od_series_point(s, 2, 1, NAN, NAN);
 	draw(p, "all.svg", "all.gp", &svg, &script);
-	assert_has(script, "\nset yrange [*:*<1]\n");
+	assert_has(script, "\nset yrange [0:*<1]\n");
 	assert_lacks(svg, "1.01");
 	free(svg);
 	free(script);
+}
+
+/* y begins at 0. A close-up says where it does not, and does so only if that is above 0; logarithms have no 0. */
+static void an_axis_that_begins_above_0_says_so(void **state)
+{
+	static const struct {
+		double least;
+		bool close_up, log;
+		const char *range;
+	} cases[] = {
+		{ 0.9, false, false, "[0:*]" }, { 0.9, true, false, "[*:*]" }, { 0.2, true, false, "[0:*]" },
+		{ -1, true, false, "[*:*]" },	{ 0.9, false, true, "[*:*]" },
+	};
+
+	(void)state;
+	need_gnuplot();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct od_plot *p = new_plot("ends");
+		struct od_series *s = od_plot_series(p, OD_PLOT_LINE, NULL);
+		char *svg, *script, range[40];
+
+		od_plot_labels(p, "x", "recall");
+		if (cases[i].close_up)
+			od_plot_close_up(p);
+		if (cases[i].log)
+			od_plot_y_log10(p);
+		od_series_point(s, 1, 1, NAN, NAN);
+		od_series_point(s, 2, 0.95, cases[i].least, 1);
+		draw(p, "ends.svg", "ends.gp", &svg, &script);
+		snprintf(range, sizeof(range), "\nset yrange %s\n", cases[i].range);
+		assert_has(script, range);
+		if (cases[i].close_up && cases[i].least == 0.9)
+			assert_has(svg, ">recall (the axis begins above 0)<");
+		else
+			assert_has(svg, ">recall<");
+		free(svg);
+		free(script);
+	}
 }
 
 static int write_one(const char *path, double from, struct od_err *err)
@@ -285,7 +323,7 @@ int main(void)
 		cmocka_unit_test(points_carry_bars),
 		cmocka_unit_test(the_same_plot_is_the_same_picture),
 		cmocka_unit_test(a_picture_of_nothing_says_so),
-		cmocka_unit_test(an_automatic_end_keeps_its_bound),
+		cmocka_unit_test(an_automatic_end_keeps_its_bound), cmocka_unit_test(an_axis_that_begins_above_0_says_so),
 		cmocka_unit_test(errors_say_what_to_do),
 	};
 

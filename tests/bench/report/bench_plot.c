@@ -33,17 +33,17 @@ struct od_series {
 	char *title; /* quoted; NULL: not in the legend */
 	struct od_strbuf data;
 	size_t n_points;
-	double x_min, x_max;
+	double x_min, x_max, y_min, y_max; /* y with errors */
 	bool has_points, has_errors, has_negative; /* points: some that can be seen */
 };
 
 struct od_plot {
 	struct od_strbuf head;	/* title and labels, as commands */
 	struct od_strbuf ticks; /* "text" x, ... */
-	struct od_strbuf x_label;
+	struct od_strbuf x_label, y_label;
 	size_t tick_lines; /* of the highest text */
 	double x_range[2], y_range[2], y_most;
-	bool x_log2, y_log10, keep_script, failed;
+	bool x_log2, y_log10, close_up, keep_script, failed;
 	enum od_plot_legend legend;
 	unsigned width, height;
 	struct od_series series[OD_PLOT_SERIES];
@@ -108,6 +108,7 @@ void od_plot_free(struct od_plot *p)
 	od_strbuf_fini(&p->head);
 	od_strbuf_fini(&p->ticks);
 	od_strbuf_fini(&p->x_label);
+	od_strbuf_fini(&p->y_label);
 	free(p);
 }
 
@@ -115,7 +116,8 @@ void od_plot_labels(struct od_plot *p, const char *x, const char *y)
 {
 	if (x != NULL)
 		od_strbuf_append(&p->x_label, x, strlen(x));
-	set_text(&p->head, "ylabel", y);
+	if (y != NULL)
+		od_strbuf_append(&p->y_label, y, strlen(y));
 }
 
 void od_plot_x_range(struct od_plot *p, double low, double high)
@@ -128,6 +130,11 @@ void od_plot_y_range(struct od_plot *p, double low, double high)
 {
 	p->y_range[0] = low;
 	p->y_range[1] = high;
+}
+
+void od_plot_close_up(struct od_plot *p)
+{
+	p->close_up = true;
 }
 
 void od_plot_y_at_most(struct od_plot *p, double most)
@@ -184,8 +191,8 @@ struct od_series *od_plot_series(struct od_plot *p, enum od_plot_kind kind, cons
 		abort(); /* plots are written in the source */
 	s = &p->series[p->n_series++];
 	s->kind = kind;
-	s->x_min = INFINITY;
-	s->x_max = -INFINITY;
+	s->x_min = s->y_min = INFINITY;
+	s->x_max = s->y_max = -INFINITY;
 	if (title != NULL) {
 		quote(&quoted, title);
 		s->title = od_strbuf_take(&quoted, &len);
@@ -215,6 +222,8 @@ void od_series_point(struct od_series *s, double x, double y, double low, double
 	s->has_points = s->has_points || (isfinite(x) && isfinite(y));
 	s->x_min = fmin(s->x_min, x);
 	s->x_max = fmax(s->x_max, x);
+	s->y_min = fmin(s->y_min, error ? fmin(y, low) : y);
+	s->y_max = fmax(s->y_max, error ? fmax(y, high) : y);
 	s->has_errors = s->has_errors || error;
 	s->has_negative = s->has_negative || y < 0 || (error && low < 0);
 }
@@ -252,7 +261,19 @@ static bool is_empty(const struct od_plot *p)
 	return true;
 }
 
-/* Bars need room beside the outermost ones and must start at 0, or the shortest would look like nothing. Lines reach
+/* gnuplot's lower end is then above 0: it is no more than a tick below the least value. */
+static bool begins_above_0(const struct od_plot *p)
+{
+	double min = INFINITY, max = -INFINITY;
+
+	for (size_t i = 0; i < p->n_series; i++) {
+		min = fmin(min, p->series[i].y_min);
+		max = fmax(max, p->series[i].y_max);
+	}
+	return p->close_up && count_bars(p, p->n_series) == 0 && !isfinite(p->y_range[0]) && max > 0 && min >= max / 4;
+}
+
+/* Bars need room beside the outermost ones. y starts at 0, or the shortest bar and the lowest point would look like nothing. Lines reach
  * from end to end where they are curves; where they are a few points, these stay off the frame. */
 static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 {
@@ -272,8 +293,9 @@ static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 	if (bars) {
 		x[0] = isfinite(x[0]) ? x[0] : x_min - 0.6;
 		x[1] = isfinite(x[1]) ? x[1] : x_max + 0.6;
-		y[0] = isfinite(y[0]) || negative ? y[0] : 0;
 	}
+	if (!isfinite(y[0]) && !negative && !p->y_log10 && !begins_above_0(p))
+		y[0] = 0;
 	if (p->x_log2)
 		od_strbuf_printf(b, "set logscale x 2\n");
 	if (p->y_log10)
@@ -343,6 +365,16 @@ static void put_x_label(struct od_strbuf *b, const struct od_plot *p, enum od_pl
 	od_strbuf_printf(b, p->x_label.len > 0 && legend == OD_LEGEND_BELOW ? " . \"\\n\"\n" : "\n");
 }
 
+static void put_y_label(struct od_strbuf *b, const struct od_plot *p)
+{
+	char label[200];
+
+	snprintf(label, sizeof(label), "%s%s", p->y_label.len > 0 ? p->y_label.text : "",
+		 begins_above_0(p) ? " (the axis begins above 0)" : "");
+	if (label[0] != '\0')
+		set_text(b, "ylabel", label);
+}
+
 static void put_head(struct od_strbuf *b, const struct od_plot *p)
 {
 	struct legend l = legend_of(p);
@@ -358,6 +390,7 @@ static void put_head(struct od_strbuf *b, const struct od_plot *p)
 	if (p->head.len > 0)
 		od_strbuf_append(b, p->head.text, p->head.len);
 	put_x_label(b, p, l.where);
+	put_y_label(b, p);
 	put_legend(b, &l);
 	put_axes(b, p);
 }
@@ -438,7 +471,7 @@ static char *script_of(const struct od_plot *p, size_t *len)
 	else
 		od_strbuf_printf(&b, "plot \\\n%s\n", elements.len > 0 ? elements.text : "");
 	b.failed = b.failed || elements.failed || p->failed || p->head.failed || p->ticks.failed ||
-		   p->x_label.failed;
+		   p->x_label.failed || p->y_label.failed;
 	od_strbuf_fini(&elements);
 	return od_strbuf_take(&b, len);
 }

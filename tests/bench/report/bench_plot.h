@@ -30,9 +30,12 @@ OD_MUST_CHECK int od_plot_new(struct od_plot **out, const char *title, struct od
 void od_plot_free(struct od_plot *p); /* NULL ok */
 
 void od_plot_labels(struct od_plot *p, const char *x, const char *y); /* of the axes; NULL: none */
-/* NaN: that end is automatic. Bars start at 0 by default. */
+/* NaN: that end is automatic; the lower end of y is then 0 unless values are negative. */
 void od_plot_x_range(struct od_plot *p, double low, double high);
 void od_plot_y_range(struct od_plot *p, double low, double high);
+/* For differences that would be invisible from 0 on: the lower end of y is near the least value, and the label says so. Without effect
+ * where some value is less than a quarter of the largest. */
+void od_plot_close_up(struct od_plot *p);
 void od_plot_y_at_most(struct od_plot *p, double most); /* upper bound of an automatic upper end */
 void od_plot_x_log2(struct od_plot *p); /* ticks at powers of two */
 void od_plot_y_log10(struct od_plot *p);

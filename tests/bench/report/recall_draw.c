@@ -76,7 +76,9 @@ static int draw_fig3_group(const struct drawing *d, const char *group, bool clos
 	p = new_curves(d, what, err);
 	if (p == NULL)
 		return err->code;
-	if (!close_up)
+	if (close_up)
+		od_plot_close_up(p);
+	else
 		od_plot_y_range(p, 0, 1);
 	for (size_t i = 0; rc == OD_OK && i < (close_up ? 2 : 4); i++) {
 		int config = recall_find_shadow(d->configs, group, curve[i].align);
@@ -131,6 +133,7 @@ static int draw_fig6_group(const struct drawing *d, const char *group, bool kv_a
 	od_plot_labels(p, kv_alone ? "period of keys and values, steps" : "period, steps", "recall");
 	od_plot_x_log2(p);
 	od_plot_x_range(p, 0.8, NEVER * 1.25);
+	od_plot_close_up(p);
 	for (size_t i = 0; i < RECALL_PERIODS; i++) {
 		snprintf(text, sizeof(text), "%u", recall_periods[i]);
 		od_plot_x_tick(p, recall_periods[i] > 0 ? recall_periods[i] : NEVER,
@@ -218,6 +221,7 @@ static int draw_leads(const struct drawing *d, struct od_err *err)
 		return rc;
 	od_plot_labels(p, "layers ahead", "recall");
 	od_plot_y_range(p, NAN, 1);
+	od_plot_close_up(p);
 	for (size_t i = 0; i < d->configs->n; i++) {
 		struct od_series *s;
 
