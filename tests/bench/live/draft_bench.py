@@ -187,27 +187,40 @@ def print_best(lines):
               f"length, {best}")
 
 
-def gnuplot(script):
+# As tests/bench/report/bench_plot.c draws: its font, frame, grid and colours.
+STYLE = ["set encoding utf8", "set border 3 lc rgb '#444444'", "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7",
+         "set tics nomirror scale 0.5 textcolor rgb '#000000'", "set key outside below center horizontal Left reverse samplen 2.5"]
+LINE = "with linespoints lw 2 pt {1} ps 0.8 lc rgb '{0}'"
+BLUE, RED, BLACK = ("#0072B2", 7), ("#D55E00", 5), ("#000000", 4)  # and a marker
+
+
+def gnuplot(path, script):
     if shutil.which("gnuplot") is None:
         sys.exit("--svg and --calibration need gnuplot")
-    subprocess.run(["gnuplot"], input="\n".join(script), text=True, check=True)
+    head = ['set terminal svg size 800,500 fixed noenhanced font "DejaVu Sans,Helvetica,Arial,sans-serif,15" background "#ffffff" linewidth 1.2',
+            f'set output "{path}"', *STYLE]
+    subprocess.run(["gnuplot"], input="\n".join(head + script), text=True, check=True)
 
 
 def draw(args, lines):
     drafts = sorted({k[1] for k in lines})
     stretch = max(k[2] for k in lines)
     cached = cached_tok_per_s(args, stretch)
-    script = [f'set terminal svg size 720,420 font "sans,13"; set output "{args.svg}"',
-              'set xlabel "speed of the shadow / cached decoding"; set ylabel "speed / cached decoding"; set key left top; set grid',
-              "set xrange [0.9:*]; set yrange [0:*]"]
-    plots, data = [], []
-    for d in drafts:
-        plots.append(f"'-' with linespoints pt 7 lw 2 title 'drafts: {d}'")
-        data += [f"{s} {lines[s, d, stretch]['tok_per_s'] / cached}" for s in args.shadow] + ["e"]
-    plots.append("'-' with linespoints pt 6 dt 2 lc 'gray40' title 'lowest limit with drafts'")
     last = "auto" if "auto" in drafts else drafts[-1]
-    data += [f"{s} {min(lines[s, last, stretch]['limits'].values()) / cached}" for s in args.shadow] + ["e"]
-    gnuplot(script + ["plot " + ", ".join(plots), *data])
+    curves = {f"drafts: {d}": [(s, lines[s, d, stretch]["tok_per_s"] / cached) for s in args.shadow] for d in drafts}
+    curves["lowest limit with drafts"] = [(s, min(lines[s, last, stretch]["limits"].values()) / cached) for s in args.shadow]
+    draw_curves(args.svg, curves)
+
+
+def draw_curves(path, curves):
+    colours = [("#0072B2", 7), ("#D55E00", 5), ("#009E73", 9), ("#CC79A7", 11), ("#E69F00", 13), ("#56B4E9", 6)]
+    plots, data = [], []
+    for i, (title, points) in enumerate(curves.items()):
+        limit = i == len(curves) - 1
+        plots.append(f"'-' {LINE.format(*(BLACK if limit else colours[i % len(colours)]))} {'dt 2 ' if limit else ''}title '{title}'")
+        data += [f"{x} {y}" for x, y in points] + ["e"]
+    gnuplot(path, ['set title "Speed with and without drafts"', 'set xlabel "speed of the shadow / cached decoding\\n"',
+                   'set ylabel "speed / cached decoding"', "set xrange [0.9:*]; set yrange [0:*]", "plot " + ", ".join(plots), *data])
 
 
 def interval(right, n):
@@ -241,14 +254,18 @@ def calibrate(args, runs):
         print(f"{end or 'any':>12}  {n:7d}  {right / n:7.3f}  {low:.3f} to {high:.3f}  {expected / n:9.3f}")
     n, right, expected = (sum(b[i] for b in bins) for i in (2, 3, 4))
     print(f"{'all':>12}  {n:7d}  {right / n:7.3f}                  {expected / n:9.3f}")
-    found = [f"{x:g} {right / n} {' '.join(map(str, interval(right, n)))}" for x, _, n, right, _ in bins]
-    gnuplot([f'set terminal svg size 720,420 font "sans,13"; set output "{args.calibration}"',
-             'set title "Draft tokens that were right, by the margin of the shadow\'s logits"',
-             'set xlabel "margin (logits, bins that double)"; set ylabel "share of tokens that were right"',
-             "set logscale x 2; set format x '%g'; set yrange [0:1.02]; set key right bottom; set grid",
-             "plot '-' with yerrorbars pt 7 lw 2 lc '#0060ad' title 'found, 95 % interval', "
-             "'-' with linespoints pt 6 lw 2 lc '#dd181f' title 'expected'",
-             *found, "e", *(f"{x:g} {expected / n}" for x, _, n, _, expected in bins), "e"])
+    draw_calibration(args.calibration, [(x, right / n, *interval(right, n), expected / n) for x, _, n, right, expected in bins])
+
+
+def draw_calibration(path, points):
+    """[(margin, share found, its interval's ends, share expected)]"""
+    gnuplot(path, ['set title "Draft tokens that were right, by the margin of the shadow\'s logits"',
+                   'set xlabel "margin (logits, bins that double)\\n"; set ylabel "share of tokens that were right"',
+                   "set logscale x 2; set format x '%g'; set yrange [0:1.02]",
+                   f"plot '-' with yerrorbars lw 1.2 pt {BLUE[1]} ps 0.8 lc rgb '{BLUE[0]}' title 'found, 95 % interval', "
+                   f"'-' {LINE.format(*RED)} title 'expected'",
+                   *(f"{x:g} {y} {low} {high}" for x, y, low, high, _ in points), "e",
+                   *(f"{x:g} {expected}" for x, *_, expected in points), "e"])
 
 
 # ---- The command line ----
