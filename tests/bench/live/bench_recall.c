@@ -59,7 +59,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "OD-MoE's fig3 (recall by token index), fig6 (alignment periods), "
 		  "table1 (predictors) or all; --precision: the pack's", 0, 0,
 		  recall_sweep_names },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: also draw plots into DIR (gnuplot)", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: also draw plots into DIR (gnuplot): those of --sweep, else by token and by layer", 0, 0, NULL },
 		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "no cluster: JSON lines of each row and layer, true and predicted", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every token index and every prompt", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },

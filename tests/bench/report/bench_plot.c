@@ -1,6 +1,7 @@
 #include "tests/bench/report/bench_plot.h"
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/base/strbuf.h"
 
 #include <errno.h>
@@ -631,6 +632,8 @@ int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od
 
 	if (rc == OD_OK)
 		rc = od_plot_write(p, path, err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "drew %s", path);
 	od_plot_free(p);
 	return rc;
 }

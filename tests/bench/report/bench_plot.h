@@ -56,7 +56,7 @@ OD_MUST_CHECK int od_plot_check(const char *dir, struct od_err *err);
 /* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot rejected the
  * script; err has gnuplot's message. The file appears complete or not at all. */
 OD_MUST_CHECK int od_plot_write(const struct od_plot *p, const char *path, struct od_err *err);
-/* Writes dir/name and frees p. */
+/* Writes dir/name, says so, and frees p. */
 OD_MUST_CHECK int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od_err *err);
 
 #endif
