@@ -278,5 +278,5 @@ bool od_is_loopback(const char *host)
 		return ntohl(v4.s_addr) >> 24 == 127;
 	if (inet_pton(AF_INET6, host, &v6) == 1)
 		return IN6_IS_ADDR_LOOPBACK(&v6);
-	return strcmp(host, "localhost") == 0;
+	return strcasecmp(host, "localhost") == 0;
 }

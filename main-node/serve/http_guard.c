@@ -73,7 +73,7 @@ int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_
 		return od_fail(err, OD_ERR_ARG, "%s, without http://, found \"%s\"", expected, text);
 	if (is_ambiguous(text))
 		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": an IPv6 address needs brackets, [ADDRESS]:PORT", expected, text);
-	if (!split_address(text, a->host, sizeof(a->host), &port))
+	if (text[0] == '\0' || !split_address(text, a->host, sizeof(a->host), &port))
 		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\"", expected, text);
 	if (a->host[0] != '\0' && strspn(a->host, "0123456789") == strlen(a->host))
 		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": the address in front of the port is missing", expected, text);

@@ -301,6 +301,8 @@ def a_sweep_takes_the_precisions_of_the_pack():
     r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--sweep", "fig3")
     assert [x["shadow"] for x in r["fig3"]] == ["int8"] * 4
     assert refused("remove --align", *SMALL, "--sweep", "fig3", "--align", "T1_KV1") == 2
+    for option in ("--key", "x"), ("--peers", "x"), ("--insecure",):
+        assert refused(f"{option[0]} is for a cluster", *SMALL, *option) == 2
     assert refused("--svg is not for a cluster", *SMALL, "--local", 1, "--svg", "x") == 2
     assert refused("--served, which was not asked for", *SMALL, "--local", 1, "--sim-slots", 3) == 2
     r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--precision", "bf16,int8", "--dense-precision",

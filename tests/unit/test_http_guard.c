@@ -25,7 +25,7 @@ static void addresses_are_parsed(void **state)
 	static const struct {
 		const char *text, *says;
 	} bad[] = {
-		{ "a:65536", "port: " }, { "a:70000", "port: " }, { "a:-1", "port: " }, { "a:x", "port: " }, { "a:1x", "port: " },
+		{ "", "127.0.0.1:8080" },	{ "a:65536", "port: " }, { "a:70000", "port: " }, { "a:-1", "port: " }, { "a:x", "port: " }, { "a:1x", "port: " },
 		{ "[::1", "[::1]:8080" }, { "[::1]x", "[::1]:8080" }, { "::1:8080", "needs brackets" }, { "2001:db8::1:80", "needs brackets" },
 		{ "18299", "in front of the port" }, { "8080:8080", "in front of the port" }, { "http://127.0.0.1:8080", "without http://" },
 		{ "https://a", "without http://" }, { "127.0.0.1 8080", "127.0.0.1:8080" }, { "a/b:1", "127.0.0.1:8080" },

@@ -244,6 +244,8 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "mixed";
 	if (e->hedge_percent != defaults.hedge_percent)
 		return "hedge";
+	if (e->keys.key != NULL || e->keys.peers != NULL || e->keys.insecure)
+		return e->keys.insecure ? "insecure" : e->keys.key != NULL ? "key" : "peers";
 	return e->trace != NULL ? "trace" : NULL;
 }
 
