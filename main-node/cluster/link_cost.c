@@ -29,8 +29,8 @@
 #define BYTE_SLACK_NS 20.0 /* 400 Mbit/s */
 #define UNLIKE 1.5
 #define LAG_NS (200.0 * OD_NS_PER_MS)
-#define MARGIN 1.25
-#define MARGIN_NS (0.15 * OD_NS_PER_MS)
+#define MARGIN 1.1
+#define MARGIN_NS (0.1 * OD_NS_PER_MS)
 #define STAYS_OUT 1.3 /* what one that is passed over seems to take longer */
 
 /* Work: a guess from the number of weights, which each worker's figure corrects. */
@@ -42,9 +42,10 @@
 #define SLOW 3.0 /* times the quickest */
 #define ALMOST 0.97 /* tried again: the next slow answers decide */
 #define SLOW_NS (1.0 * OD_NS_PER_MS)
-#define ENOUGH_WORK 32
+static const uint32_t enough_work[ODM_N_DEALS] = { 32, 8 }; /* RUNs, to know it; of prompts these are fewer and larger */
 #define TRY_AGAIN_NS (2 * OD_NS_PER_S) /* doubled each time in a row */
 #define MOST_STRIKES 5
+#define TRIED_WELL 0.8
 
 #define PROMPT_ROWS 128 /* a prompt, to decide about all */
 #define HEADER_BYTES 200.0
@@ -59,9 +60,9 @@ void odm_link_cost_begin(struct odm_link_cost *c, uint64_t now, bool another)
 	memcpy(c->work, before.work, sizeof(c->work));
 	memcpy(c->n_work, before.n_work, sizeof(c->n_work));
 	memcpy(c->passed, before.passed, sizeof(c->passed));
-	c->passed_ns = before.passed_ns;
-	c->again_ns = before.again_ns;
-	c->strikes = before.strikes;
+	memcpy(c->passed_ns, before.passed_ns, sizeof(c->passed_ns));
+	memcpy(c->again_ns, before.again_ns, sizeof(c->again_ns));
+	memcpy(c->strikes, before.strikes, sizeof(c->strikes));
 }
 
 /* ---- Echoes ---- */
@@ -245,13 +246,13 @@ void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape 
 		*work *= ratio > MUCH * *work ? LEAP : STEP;
 	else
 		*work /= STEP;
-	c->n_work[kind] += c->n_work[kind] < ENOUGH_WORK;
+	c->n_work[kind] += c->n_work[kind] < enough_work[kind];
 }
 
 double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
 			    uint32_t pairs, double bytes)
 {
-	const double work = c->n_work[kind] == ENOUGH_WORK ? c->work[kind] : 1;
+	const double work = c->n_work[kind] == enough_work[kind] ? c->work[kind] : 1;
 
 	return odm_link_cost_latency(c) + odm_link_cost_byte(c) * bytes + work * guess(s, n, pairs);
 }
@@ -276,7 +277,7 @@ static struct quickest find_quickest(struct odm_link_cost **worker, uint32_t n)
 		q.byte = byte < q.byte ? byte : q.byte;
 		q.jitter += jitter(c) / n;
 		for (int k = 0; k < ODM_N_DEALS; k++)
-			if (c->n_work[k] == ENOUGH_WORK && (q.work[k] == 0 || c->work[k] < q.work[k]))
+			if (c->n_work[k] == enough_work[k] && (q.work[k] == 0 || c->work[k] < q.work[k]))
 				q.work[k] = c->work[k];
 	}
 	for (int k = 0; k < ODM_N_DEALS; k++)
@@ -297,7 +298,7 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 
 	for (int k = 0; k < ODM_N_DEALS; k++) {
 		e.stays[k] = c->passed[k] ? STAYS_OUT : 1;
-		if (c->n_work[k] == ENOUGH_WORK && c->work[k] > SLOW * q->work[k])
+		if (c->n_work[k] == enough_work[k] && c->work[k] > SLOW * q->work[k])
 			e.work[k] = c->work[k] - q->work[k];
 	}
 	if (is_settled(c, now)) {
@@ -388,28 +389,31 @@ static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q,
 }
 
 /* A worker that is passed over answers no RUNs, so nothing would ever say that it has become quicker. */
-static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, const struct quickest *q, uint32_t n_workers,
-		      uint64_t now)
+static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind, const struct quickest *q,
+		      uint32_t n_workers, uint64_t now)
 {
-	if (!c->passed[ODM_DEAL_FEW] || now < c->again_ns)
-		return;
-	for (int k = 0; k < ODM_N_DEALS; k++) {
-		const struct part part = part_of(s, k, n_workers);
-		const double most = ALMOST * q->work[k] * SLOW, most_ns = q->work[k] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
+	const struct part part = part_of(s, kind, n_workers);
+	const double most = ALMOST * q->work[kind] * SLOW, most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
 
-		if (c->work[k] > most && c->work[k] > most_ns)
-			c->work[k] = most > most_ns ? most : most_ns;
-	}
+	if (c->passed[kind] && now >= c->again_ns[kind] && c->work[kind] > most && c->work[kind] > most_ns)
+		c->work[kind] = most > most_ns ? most : most_ns;
 }
 
-static void pass(struct odm_link_cost *c, uint64_t now)
+static void pass(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
 {
-	const uint64_t wait = TRY_AGAIN_NS << c->strikes;
+	const uint64_t wait = TRY_AGAIN_NS << c->strikes[kind];
 
-	c->strikes = c->passed_ns != 0 && now - c->passed_ns < 4 * wait ? c->strikes + (c->strikes < MOST_STRIKES) : 0;
-	c->passed_ns = now;
-	c->again_ns = now + (TRY_AGAIN_NS << c->strikes);
-	c->passed[ODM_DEAL_FEW] = c->passed[ODM_DEAL_MANY] = true;
+	c->strikes[kind] = c->passed_ns[kind] != 0 && now - c->passed_ns[kind] < 4 * wait ?
+				   c->strikes[kind] + (c->strikes[kind] < MOST_STRIKES) : 0;
+	c->passed_ns[kind] = now;
+	c->again_ns[kind] = now + (TRY_AGAIN_NS << c->strikes[kind]);
+	c->passed[kind] = true;
+}
+
+static void pass_all(struct odm_link_cost *c, uint64_t now)
+{
+	pass(c, ODM_DEAL_FEW, now);
+	pass(c, ODM_DEAL_MANY, now);
 	c->good = 0;
 }
 
@@ -418,9 +422,10 @@ void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s
 {
 	if (took_ns > 0) {
 		c->work[kind] = took_ns / guess(s, n, pairs);
-		c->n_work[kind] = ENOUGH_WORK;
+		c->n_work[kind] = enough_work[kind];
 	}
-	pass(c, now);
+	c->slow_work = took_ns > 0;
+	pass_all(c, now);
 }
 
 /* One that is out comes back when it has been worth it for a while. */
@@ -433,10 +438,14 @@ static bool decide(struct odm_link_cost *c, bool few, bool many, bool needed, ui
 	else if (c->fresh)
 		c->good++;
 	c->fresh = false;
-	if (!few && !was[ODM_DEAL_FEW])
-		pass(c, now);
-	if (few && was[ODM_DEAL_FEW] && (c->good >= GOOD_ENOUGH || needed))
+	if (!few && !was[ODM_DEAL_FEW]) {
+		pass_all(c, now);
+	} else if (few && was[ODM_DEAL_FEW] && (c->good >= GOOD_ENOUGH || needed)) {
 		c->passed[ODM_DEAL_FEW] = false;
+		c->returned_ns = now;
+	}
+	if (!many && !was[ODM_DEAL_MANY] && !c->passed[ODM_DEAL_FEW])
+		pass(c, ODM_DEAL_MANY, now);
 	c->passed[ODM_DEAL_MANY] = c->passed[ODM_DEAL_FEW] || !many;
 	return c->passed[ODM_DEAL_FEW] != was[ODM_DEAL_FEW] || c->passed[ODM_DEAL_MANY] != was[ODM_DEAL_MANY];
 }
@@ -472,9 +481,14 @@ bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost 
 	needed = all_passed(worker, n);
 	q = find_quickest(worker, n);
 	for (uint32_t i = 0; i < n; i++) {
-		try_again(s, worker[i], &q, n, now);
+		try_again(s, worker[i], ODM_DEAL_FEW, &q, n, now);
+		/* A whole chunk costs more than single tokens: these must have gone well before. */
+		if (!worker[i]->passed[ODM_DEAL_FEW] && worker[i]->work[ODM_DEAL_FEW] < TRIED_WELL * SLOW * q.work[ODM_DEAL_FEW])
+			try_again(s, worker[i], ODM_DEAL_MANY, &q, n, now);
 		scratch[i] = compare(worker[i], &q, now);
 		scratch[i].index = i;
+		if (!worker[i]->passed[ODM_DEAL_FEW])
+			worker[i]->slow_work = scratch[i].work[ODM_DEAL_FEW] > 0;
 		worker[i]->worth[ODM_DEAL_FEW] = worker[i]->worth[ODM_DEAL_MANY] = false;
 	}
 	if (!all_equal(scratch, n)) {

@@ -50,8 +50,10 @@ struct odm_link_cost {
 	bool worth[ODM_N_DEALS]; /* scratch */
 	bool fresh;   /* a probe was answered since the last decision */
 	unsigned good; /* decisions in a row, each with a new probe, that it is worth its while */
-	uint64_t passed_ns, again_ns; /* for its work: when, and when it is tried again */
-	unsigned strikes;
+	uint64_t passed_ns[ODM_N_DEALS], again_ns[ODM_N_DEALS]; /* when, and when its work is tried again */
+	unsigned strikes[ODM_N_DEALS];
+	uint64_t returned_ns; /* when it was last taken again */
+	bool slow_work; /* it is its work, not its link */
 };
 
 /* A session begins. another: in a new process, of which nothing is known. */

@@ -11,6 +11,7 @@
 /* Measures the workers' links, and passes over those without which layers are quicker. */
 
 #define FAST_BYTE_NS 60.0 /* 133 Mbit/s: what fits into RUNs is quickly through */
+#define TRIAL_NS (3 * OD_NS_PER_S)
 #define WINDOW_NS (500.0 * OD_NS_PER_MS) /* of row bytes in flight: heartbeats wait behind them */
 
 int odm_members_links_init(struct odm_members *ms, struct od_err *err)
@@ -94,10 +95,15 @@ static void say(struct member *m, const struct odm_link_cost *c)
 
 	if (m->told_passed == c->passed[ODM_DEAL_FEW])
 		return;
+	if (m->told_passed && c->slow_work && od_now_ns() - c->returned_ns < TRIAL_NS)
+		return; /* it may be out again in a moment */
 	m->told_passed = c->passed[ODM_DEAL_FEW];
-	if (m->told_passed)
-		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (round trip %.1f ms, %.1f ms for 64 KiB; "
-		       "it is looked at again all the time)", odm_member_name(m, name, sizeof(name)),
+	if (m->told_passed && c->slow_work)
+		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (its experts take much longer than others'; "
+		       "it is tried again now and then)", odm_member_name(m, name, sizeof(name)));
+	else if (m->told_passed)
+		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
+		       "64 KiB; it is measured all the time)", odm_member_name(m, name, sizeof(name)),
 		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
 	else
 		od_log(OD_LOG_INFO, "%s is used again (round trip %.1f ms, %.1f ms for 64 KiB)", odm_member_name(m, name, sizeof(name)),

@@ -24,7 +24,7 @@ import lossy_link  # noqa: E402
 from netns_lan import Lan, Node, Unavailable  # noqa: E402
 
 NET = "10.213.79"
-LONG = " ".join(["Once upon a time there was a king who had a daughter, and she was so beautiful that nobody could look at her."] * 20)
+LONG = " ".join(["Once upon a time there was a king who had a daughter, and she was so beautiful that nobody could look at her."] * 8)
 ENGLISH = {"both": "both ways", "up": "from the worker", "down": "to the worker"}
 
 
@@ -67,7 +67,7 @@ def measure(lan, args, rate, losers):
     alone = Cluster(lan, "main0", good + (["shadow0"] if args.shadow else []), args.pack, extra, args.shadow)
     mixed = Cluster(lan, "main1", with_slow + slow + (["shadow1"] if args.shadow else []), args.pack, extra, args.shadow)
     speed, ttft = ([], []), ([], [])
-    first = [c.ask(LONG)["ttft_s"] for c in (alone, mixed)]
+    first = [c.ask(LONG) for c in (alone, mixed)]
     for process in losers:
         process.send_signal(signal.SIGUSR1)
     for i in range(args.rounds):
@@ -81,7 +81,7 @@ def measure(lan, args, rate, losers):
            "tok_per_s_without": round(statistics.median(speed[0]), 1), "tok_per_s_with": round(statistics.median(speed[1]), 1),
            "speed_ratio": round(statistics.median(b / a for a, b in zip(*speed)), 3),
            "ttft_without_s": round(statistics.median(ttft[0]), 4), "ttft_with_s": round(statistics.median(ttft[1]), 4),
-           "ttft_ratio": round(statistics.median(b / a for a, b in zip(*ttft)), 3), "first_ttft_s": [round(x, 3) for x in first]}
+           "ttft_ratio": round(statistics.median(b / a for a, b in zip(*ttft)), 3), "prompt_tokens": first[0]["prompt_tokens"], "first_ttft_s": [round(r["ttft_s"], 3) for r in first]}
     alone.close()
     mixed.close()
     row["log"] = open(mixed.log.name).read()[-1500:] if args.verbose else ""
