@@ -4,6 +4,7 @@ network namespaces. Needs root. What this costs in time is measured by tests/ben
 import json
 import os
 import subprocess
+import threading
 
 from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
 from netns_lan import Lan, Node, Unavailable
@@ -39,6 +40,9 @@ class Cluster:
         self.main = lan().start("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, "--pack", pack(),
                                 *predictor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.said = []
+        self.guard = threading.Timer(HANG_S, self.main.kill)
+        self.guard.daemon = True
+        self.guard.start()
 
     def ask(self, prompt=PROMPT):
         self.main.stdin.write(prompt + "\n")
@@ -72,6 +76,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
+        self.guard.cancel()
         for node in self.nodes.values():
             node.kill()
             node.forget()
