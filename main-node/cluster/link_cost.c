@@ -11,6 +11,7 @@
 #define QUICK_NS (20.0 * OD_NS_PER_MS) /* the next probe is larger */
 #define LONG_NS (400.0 * OD_NS_PER_MS) /* the next probe is smaller: heartbeats wait behind it */
 #define PROBE_EVERY_NS (1000 * OD_NS_PER_MS)
+#define PROBE_SHARE 20 /* a slow link that is used has little time for probes: a twentieth */
 #define PROBE_AGAIN_NS (150 * OD_NS_PER_MS) /* while it is passed over, or may be */
 #define MEASURE_NS (600 * OD_NS_PER_MS)
 #define FEWEST_PROBES 2 /* before it is used */
@@ -203,8 +204,11 @@ static bool looks_good(const struct odm_link_cost *c)
 
 uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now)
 {
-	const uint64_t every = !c->measured ? 0 : c->passed[ODM_DEAL_FEW] || is_doubtful(c) ? PROBE_AGAIN_NS : PROBE_EVERY_NS;
+	const double took_ns = c->n_bytes > 0 ? 2 * last_byte(c) * c->probe_bytes : 0;
+	uint64_t every = !c->measured ? 0 : c->passed[ODM_DEAL_FEW] || is_doubtful(c) ? PROBE_AGAIN_NS : PROBE_EVERY_NS;
 
+	if (every == PROBE_EVERY_NS && took_ns * PROBE_SHARE > (double)every)
+		every = (uint64_t)(took_ns * PROBE_SHARE);
 	return !c->has_probe && c->n_latencies > 0 && now - c->probed_ns >= every ? c->probe_bytes : 0;
 }
 

@@ -188,8 +188,9 @@ def data_ports_that_freeze_together_are_given_up_together():
         relay.close()
     other.kill()
     assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
-    assert err.count("is lost: it answers heartbeats, but not on its data port") == 2, err
-    assert r["workers"] == 1 and r["recovered_runs"] > 0, (r, err)
+    for relay in relays:  # late after a second, and dead after three if others are waited for as long
+        assert re.search(rf":{relay.port} is (late;|lost: it answers heartbeats, but not on its data port)", err), err
+    assert r["recovered_runs"] > 0, (r, err)
 
 
 class Cut(Relay):
