@@ -9,32 +9,58 @@ static void feed(struct odm_answer *a, char c);
 
 /* ---- Output ---- */
 
-/* Bytes at the end that begin a UTF-8 character and do not complete it. */
-static size_t incomplete(const char *text, size_t len)
+static void give(struct odm_answer *a, const char *text, size_t len)
 {
-	for (size_t back = 1; back <= 3 && back <= len; back++) {
-		const unsigned char c = (unsigned char)text[len - back];
-		const size_t need = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-
-		if ((c & 0xc0) != 0x80)
-			return need > back ? back : 0;
-	}
-	return 0;
-}
-
-/* all: also a character that is not complete. */
-static void flush(struct odm_answer *a, bool all)
-{
-	const size_t tail = all ? 0 : incomplete(a->out.text, a->out.len), n = a->out.len - tail;
-
-	a->failed = a->failed || a->out.failed;
-	if (n == 0 || a->failed)
+	if (len == 0)
 		return;
 	if (a->out_kind == ANSWER_CONTENT)
-		a->sink->content(a->sink->arg, a->out.text, n);
+		a->sink->content(a->sink->arg, text, len);
 	else
-		a->sink->reasoning(a->sink->arg, a->out.text, n);
-	memmove(a->out.text, a->out.text + n, tail);
+		a->sink->reasoning(a->sink->arg, text, len);
+}
+
+/* Of content [len], what may be the tail, or its beginning. */
+static size_t maybe_tail(const struct odm_answer *a, const char *text, size_t len)
+{
+	size_t n = a->out_kind == ANSWER_CONTENT ? strlen(a->tail) : 0;
+
+	while (n > 0 && (n > len || memcmp(text + len - n, a->tail, n) != 0))
+		n--;
+	return n;
+}
+
+/* Gives content [len] less what stop strings hold back; all: nothing is held back. */
+static void give_content(struct odm_answer *a, const char *text, size_t len, bool all)
+{
+	int rc = od_stopper_push(a->stopper, text, len, &text, &len, &a->stopped);
+
+	if (rc == OD_OK)
+		give(a, text, len);
+	if (rc == OD_OK && all && !a->stopped) {
+		rc = od_stopper_flush(a->stopper, &text, &len);
+		if (rc == OD_OK)
+			give(a, text, len);
+	}
+	a->failed = a->failed || rc != OD_OK;
+}
+
+/* all: also a character that is not complete, and what may be the tail or a stop string. */
+static void flush(struct odm_answer *a, bool all)
+{
+	size_t n = a->out.len, tail;
+
+	a->failed = a->failed || a->out.failed;
+	if (a->failed || a->stopped)
+		return;
+	if (!all)
+		n = odm_utf8_whole(a->out.text, n) - maybe_tail(a, a->out.text, odm_utf8_whole(a->out.text, n));
+	tail = a->out.len - n;
+	if (a->stopper != NULL && a->out_kind == ANSWER_CONTENT)
+		give_content(a, n > 0 ? a->out.text : "", n, all);
+	else if (n > 0)
+		give(a, a->out.text, n);
+	if (n > 0)
+		memmove(a->out.text, a->out.text + n, tail);
 	a->out.len = tail;
 }
 
@@ -58,11 +84,17 @@ static bool trims(const struct odm_answer *a)
 	return a->form->thoughts != NULL || a->form->calls != NULL;
 }
 
+/* A line break is not the form's: nothing but text can follow. */
+static bool stays(const struct odm_answer *a, enum answer_kind kind)
+{
+	return !trims(a) || (kind == ANSWER_CONTENT && !a->fresh && !a->calls && !a->form->harmony);
+}
+
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len)
 {
 	turn_to(a, kind);
 	for (size_t i = 0; i < len; i++) {
-		if (text[i] == '\n' && trims(a)) {
+		if (text[i] == '\n' && !stays(a, kind)) {
 			/* Those in front of all content are the form's if a thought can come, or a call came, before. */
 			a->n_breaks += a->any[kind] || (a->form->thoughts == NULL && !a->any_call);
 			continue;
@@ -73,14 +105,59 @@ void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, s
 	}
 }
 
-void answer_call(struct odm_answer *a, struct odm_tool_call *call)
+static void begin_call(struct odm_answer *a, const struct odm_tool_call *call)
 {
 	a->n_breaks = 0;
 	a->any_call = true;
 	flush(a, true);
-	if (!a->failed)
-		a->sink->call(a->sink->arg, call);
+	if (!a->failed && !a->stopped)
+		a->sink->call(a->sink->arg, call->name, call->id);
+}
+
+static void flush_arguments(struct odm_answer *a, bool all)
+{
+	const size_t n = all ? a->args.len : odm_json_whole(a->args.text, a->args.len);
+
+	a->failed = a->failed || a->args.failed;
+	if (n == 0 || a->failed)
+		return;
+	if (!a->stopped)
+		a->sink->arguments(a->sink->arg, a->args.text, n);
+	memmove(a->args.text, a->args.text + n, a->args.len - n);
+	a->args.len -= n;
+}
+
+static void end_call(struct odm_answer *a, bool complete)
+{
+	flush_arguments(a, true);
+	if (!a->failed && !a->stopped)
+		a->sink->call_end(a->sink->arg, complete);
+}
+
+void answer_call(struct odm_answer *a, struct odm_tool_call *call)
+{
+	begin_call(a, call);
+	od_strbuf_append(&a->args, call->arguments, strlen(call->arguments));
+	end_call(a, true);
 	odm_tool_call_fini(call);
+}
+
+void answer_early(struct odm_answer *a, bool began, struct odm_tool_call *call)
+{
+	if (!began)
+		return;
+	begin_call(a, call);
+	odm_tool_call_fini(call);
+}
+
+void answer_early_end(struct odm_answer *a, struct odm_tool_call *whole)
+{
+	if (whole != NULL)
+		od_strbuf_append(&a->args, whole->arguments + a->stream.sent, strlen(whole->arguments) - a->stream.sent);
+	end_call(a, whole != NULL);
+	a->stream = (struct odm_call_stream){ 0 };
+	if (whole != NULL)
+		odm_tool_call_fini(whole);
 }
 
 void answer_over(struct odm_answer *a)
@@ -171,31 +248,46 @@ static void give_up_block(struct odm_answer *a, size_t end)
 		return;
 	}
 	waiting_are_thought(a);
-	a->fresh = false;
-	answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, text + begin, end - begin);
+	a->fresh = a->stream.begun; /* text behind a call */
+	if (a->stream.begun)
+		answer_early_end(a, NULL);
+	else
+		answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, text + begin, end - begin);
 	for (size_t i = end; i < len; i++)
 		feed(a, text[i]);
 	free(text);
 }
 
-/* A complete call; false: it is not a valid one. */
+/* A complete call; false: it is not a valid one, and none was begun. */
 static bool take_call(struct odm_answer *a)
 {
 	const struct odm_call_reader *r = &a->reader;
 	struct odm_tool_call call;
 	const int rc = odm_tool_call_build(&call, r->form, &r->parts, a->block.text, a->tools);
 
-	if (rc == OD_ERR_FORMAT)
+	if (rc == OD_ERR_FORMAT && !a->stream.begun)
 		return false;
-	if (rc != OD_OK) {
+	if (rc == OD_ERR_NOMEM) {
 		a->failed = true;
+	} else if (a->stream.begun) {
+		answer_early_end(a, rc == OD_OK ? &call : NULL);
 	} else if (a->block_in == IN_THOUGHT) {
 		wait_call(a, &call);
 		od_strbuf_append(&a->waiting_text, a->block.text + r->call_begin, r->pos - r->call_begin);
 	} else {
 		answer_call(a, &call);
 	}
+	a->stream = (struct odm_call_stream){ 0 };
 	return true;
+}
+
+/* Gives what is certain of a call that is not complete. */
+static void look_early(struct odm_answer *a)
+{
+	struct odm_tool_call call;
+
+	if (a->early_calls && a->block_in != IN_THOUGHT)
+		answer_early(a, odm_call_stream_look(&a->stream, &a->reader, a->block.text, a->tools, &call, &a->args), &call);
 }
 
 static void end_block(struct odm_answer *a)
@@ -214,11 +306,13 @@ static bool try_next_form(struct odm_answer *a)
 
 	if (a->reader.pos > a->furthest)
 		a->furthest = a->reader.pos;
-	if (a->reader.call_begin == 0)
+	if (a->reader.call_begin == 0 && !a->stream.begun)
 		next = form_of(a, now->open, (size_t)(now - a->form->calls) + 1);
-	if (next != NULL)
-		odm_call_reader_init(&a->reader, next);
-	return next != NULL;
+	if (next == NULL)
+		return false;
+	a->stream = (struct odm_call_stream){ 0 };
+	odm_call_reader_init(&a->reader, next);
+	return true;
 }
 
 static void read_block(struct odm_answer *a)
@@ -226,6 +320,7 @@ static void read_block(struct odm_answer *a)
 	while (a->place == IN_CALL && !a->failed) {
 		switch (odm_call_read(&a->reader, a->block.text, a->block.len)) {
 		case ODM_READ_MORE:
+			look_early(a);
 			if (a->block.len > a->max_call_bytes)
 				give_up_block(a, a->block.len);
 			return;
@@ -250,6 +345,7 @@ static void begin_block(struct odm_answer *a, const char *open, size_t len)
 	a->block_in = a->place;
 	a->place = IN_CALL;
 	a->furthest = 0;
+	a->stream = (struct odm_call_stream){ 0 };
 	od_strbuf_append(&a->block, open, len);
 	a->failed = a->failed || a->block.failed;
 	if (a->failed)
@@ -359,7 +455,7 @@ static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *part
 /* A byte of text; tags are looked for in what is held until none can begin with it. */
 static void feed(struct odm_answer *a, char c)
 {
-	if (a->place == IS_OVER || a->failed)
+	if (odm_answer_over(a) || a->failed)
 		return;
 	if (a->place == IN_CALL) {
 		od_strbuf_append(&a->block, &c, 1);
@@ -398,6 +494,7 @@ int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, 
 		   struct od_err *err)
 {
 	struct odm_answer *a = calloc(1, sizeof(*a));
+	int rc = OD_OK;
 
 	*out = a;
 	if (a == NULL)
@@ -407,6 +504,9 @@ int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, 
 	a->sink = sink;
 	a->max_call_bytes = opts->max_call_bytes > 0 ? opts->max_call_bytes : ODM_MAX_CALL_BYTES;
 	a->calls = opts->tools == NULL || json_array_size(opts->tools) > 0;
+	a->early_calls = opts->early_calls;
+	a->lead = opts->lead != NULL ? opts->lead : "";
+	a->tail = opts->tail != NULL ? opts->tail : "";
 	a->fresh = true;
 	a->place = a->form->harmony ? BETWEEN_MESSAGES : IN_CONTENT;
 	if (opts->in_thought && a->form->thoughts != NULL) {
@@ -414,7 +514,13 @@ int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, 
 		a->out_kind = ANSWER_THOUGHT;
 		a->prompt_thought = true;
 	}
-	return OD_OK;
+	if (opts->n_stop > 0)
+		rc = od_stopper_new(&a->stopper, opts->stop, opts->n_stop, err);
+	if (rc != OD_OK) {
+		odm_answer_free(a);
+		*out = NULL;
+	}
+	return rc;
 }
 
 void odm_answer_free(struct odm_answer *a)
@@ -425,16 +531,25 @@ void odm_answer_free(struct odm_answer *a)
 	free(a->waiting);
 	od_strbuf_fini(&a->out);
 	od_strbuf_fini(&a->block);
+	od_strbuf_fini(&a->args);
 	od_strbuf_fini(&a->header);
 	od_strbuf_fini(&a->body);
+	od_stopper_free(a->stopper);
 	free(a);
 }
 
 int odm_answer_push(struct odm_answer *a, const char *text, size_t len)
 {
-	for (size_t i = 0; i < len; i++)
+	size_t i = 0;
+
+	for (; i < len && *a->lead != '\0' && text[i] == *a->lead; i++)
+		a->lead++;
+	if (i < len)
+		a->lead = "";
+	for (; i < len; i++)
 		feed(a, text[i]);
 	flush(a, false);
+	flush_arguments(a, false);
 	return a->failed ? OD_ERR_NOMEM : OD_OK;
 }
 
@@ -466,6 +581,8 @@ int odm_answer_finish(struct odm_answer *a)
 	waiting_are_calls(a);
 	if (a->out_kind == ANSWER_CONTENT && !a->fresh)
 		put_breaks(a);
+	if (maybe_tail(a, a->out.text, a->out.len) == strlen(a->tail))
+		a->out.len -= strlen(a->tail);
 	flush(a, true);
 	answer_over(a);
 	return a->failed ? OD_ERR_NOMEM : OD_OK;
@@ -473,5 +590,11 @@ int odm_answer_finish(struct odm_answer *a)
 
 bool odm_answer_over(const struct odm_answer *a)
 {
-	return a->place == IS_OVER;
+	return a->place == IS_OVER || a->stopped;
+}
+
+bool odm_answer_stopped(const struct odm_answer *a, size_t *which)
+{
+	*which = a->stopped ? od_stopper_found(a->stopper) : 0;
+	return a->stopped;
 }

@@ -88,20 +88,32 @@ static void put_raw(struct odm_answer *a)
 	answer_put(a, ANSWER_CONTENT, a->body.text != NULL ? a->body.text : "", a->body.len);
 }
 
-/* tag: what ended the message, "" at the end of the text. */
-static void end_message(struct odm_answer *a, const char *tag, size_t len)
+/* OD_ERR_FORMAT: the message is no call, and none was begun. */
+static int take_call(struct odm_answer *a)
 {
 	const struct odm_slice body = { a->body.text != NULL ? a->body.text : "", a->body.len };
 	struct odm_tool_call call;
+	int rc = odm_tool_call_of_json(&call, recipient(&a->header), body, a->tools);
+
+	if (a->stream.begun && rc != OD_ERR_NOMEM) {
+		answer_early_end(a, rc == OD_OK ? &call : NULL);
+		rc = OD_OK;
+	} else if (rc == OD_OK) {
+		answer_call(a, &call);
+	}
+	a->stream = (struct odm_call_stream){ 0 };
+	return rc;
+}
+
+/* tag: what ended the message, "" at the end of the text. */
+static void end_message(struct odm_answer *a, const char *tag, size_t len)
+{
 	int rc = OD_OK;
 
-	if (a->place == IN_CALL_MESSAGE) {
-		rc = odm_tool_call_of_json(&call, recipient(&a->header), body, a->tools);
-		if (rc == OD_OK)
-			answer_call(a, &call);
-	} else if (a->place == IN_HEADER) {
+	if (a->place == IN_CALL_MESSAGE)
+		rc = take_call(a);
+	else if (a->place == IN_HEADER)
 		rc = OD_ERR_FORMAT;
-	}
 	if (rc == OD_ERR_FORMAT) {
 		put_raw(a);
 		answer_put(a, ANSWER_CONTENT, tag, len);
@@ -142,16 +154,33 @@ static void put_message(struct odm_answer *a, char c)
 	answer_put(a, message ? a->message_kind : ANSWER_CONTENT, &c, 1);
 }
 
+static void put_call_byte(struct odm_answer *a, char c)
+{
+	const struct odm_slice name = recipient(&a->header);
+	struct odm_tool_call call;
+	bool began;
+
+	od_strbuf_append(&a->body, &c, 1);
+	if (!a->early_calls || a->body.failed)
+		return;
+	began = odm_call_stream_json(&a->stream, name, (struct odm_slice){ a->body.text, a->body.len }, a->tools, &call, &a->args);
+	answer_early(a, began, &call);
+}
+
 void answer_harmony_text(struct odm_answer *a, char c)
 {
 	if (a->place == IN_HEADER)
 		od_strbuf_append(&a->header, &c, 1);
 	else if (a->place == IN_CALL_MESSAGE)
-		od_strbuf_append(&a->body, &c, 1);
+		put_call_byte(a, c);
 	else
 		put_message(a, c);
 	if ((a->place == IN_HEADER && a->header.len > MAX_HEADER_BYTES) || a->body.len > a->max_call_bytes) {
-		put_raw(a);
+		if (a->stream.begun)
+			answer_early_end(a, NULL);
+		else
+			put_raw(a);
+		a->stream = (struct odm_call_stream){ 0 };
 		od_strbuf_fini(&a->header);
 		od_strbuf_fini(&a->body);
 		a->place = BETWEEN_MESSAGES;

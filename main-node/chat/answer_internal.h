@@ -2,7 +2,9 @@
 #ifndef ODM_CHAT_ANSWER_INTERNAL_H
 #define ODM_CHAT_ANSWER_INTERNAL_H
 
+#include "common/text/stopper.h"
 #include "main-node/chat/answer.h"
+#include "main-node/chat/call_stream.h"
 
 #define MAX_MARK_BYTES 64
 
@@ -30,7 +32,12 @@ struct odm_answer {
 	const struct odm_answer_sink *sink;
 	size_t max_call_bytes;
 	bool calls; /* calls can be given at all */
+	bool early_calls;
 	bool failed;
+
+	const char *lead, *tail; /* the lead: what of it may still come */
+	struct od_stopper *stopper; /* NULL: no stop strings */
+	bool stopped;
 
 	enum answer_place place;
 	char held[MAX_MARK_BYTES]; /* may begin a tag */
@@ -51,6 +58,10 @@ struct odm_answer {
 	bool closed;	  /* the text has ended, and closing tags were put behind it */
 	size_t n_written; /* of the block, before that */
 
+	/* The call that is given as it is written. */
+	struct odm_call_stream stream;
+	struct od_strbuf args; /* that the sink has not had yet */
+
 	bool prompt_thought; /* the prompt opened the thought: its tag may come once more */
 
 	/* Calls in a thought, and their text. */
@@ -67,6 +78,10 @@ struct odm_answer {
 /* Appends to the output; answer_call() gives a call in its place. */
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len);
 void answer_call(struct odm_answer *a, struct odm_tool_call *call);
+/* After odm_call_stream_*(a->stream, ..., &call, &a->args), which said `began`. */
+void answer_early(struct odm_answer *a, bool began, struct odm_tool_call *call);
+/* A call that was begun ends; whole: as it was built, taken; NULL: it is malformed. */
+void answer_early_end(struct odm_answer *a, struct odm_tool_call *whole);
 void answer_over(struct odm_answer *a);
 
 /* The tags that count at the answer's place: i = 0, 1, ... until NULL. */

@@ -5,30 +5,10 @@
 #include <utf8proc.h>
 
 struct gathered {
-	struct od_strbuf content, reasoning;
+	struct od_strbuf content, reasoning, arguments; /* the last: of a call */
 	json_t *calls;
 	bool failed;
 };
-
-static void add_content(void *arg, const char *text, size_t len)
-{
-	od_strbuf_append(&((struct gathered *)arg)->content, text, len);
-}
-
-static void add_reasoning(void *arg, const char *text, size_t len)
-{
-	od_strbuf_append(&((struct gathered *)arg)->reasoning, text, len);
-}
-
-static void add_call(void *arg, const struct odm_tool_call *call)
-{
-	struct gathered *g = arg;
-	json_t *o = json_pack("{s:s, s:s}", "name", call->name, "arguments", call->arguments);
-
-	if (o != NULL && call->id != NULL)
-		g->failed = json_object_set_new(o, "id", json_string(call->id)) != 0 || g->failed;
-	g->failed = o == NULL || json_array_append_new(g->calls, o) != 0 || g->failed;
-}
 
 /* As a JSON string; bytes that are not UTF-8 become U+FFFD, one each. */
 static json_t *string_of(const struct od_strbuf *b)
@@ -54,10 +34,43 @@ static json_t *string_of(const struct od_strbuf *b)
 	return s;
 }
 
+static void add_content(void *arg, const char *text, size_t len)
+{
+	od_strbuf_append(&((struct gathered *)arg)->content, text, len);
+}
+
+static void add_reasoning(void *arg, const char *text, size_t len)
+{
+	od_strbuf_append(&((struct gathered *)arg)->reasoning, text, len);
+}
+
+static void add_call(void *arg, const char *name, const char *id)
+{
+	struct gathered *g = arg;
+	json_t *o = json_pack("{s:s, s:s, s:s*}", "name", name, "arguments", "", "id", id);
+
+	g->failed = o == NULL || json_array_append_new(g->calls, o) != 0 || g->failed;
+}
+
+static void add_arguments(void *arg, const char *text, size_t len)
+{
+	od_strbuf_append(&((struct gathered *)arg)->arguments, text, len);
+}
+
+static void end_call(void *arg, bool complete)
+{
+	struct gathered *g = arg;
+	json_t *o = json_array_get(g->calls, json_array_size(g->calls) - 1);
+
+	(void)complete;
+	g->failed = g->arguments.failed || json_object_set_new(o, "arguments", string_of(&g->arguments)) != 0 || g->failed;
+	od_strbuf_fini(&g->arguments);
+}
+
 static int gather(struct gathered *g, const struct odm_answer_opts *opts, const char *text, size_t len, size_t piece,
 		  struct od_err *err)
 {
-	const struct odm_answer_sink sink = { g, add_content, add_reasoning, add_call };
+	const struct odm_answer_sink sink = { g, add_content, add_reasoning, add_call, add_arguments, end_call };
 	struct odm_answer *a;
 	int rc = odm_answer_new(&a, opts, &sink, err);
 
@@ -83,6 +96,7 @@ int odm_answer_object(json_t **out, const struct odm_answer_opts *opts, const ch
 	if (rc == OD_OK && !g.failed && !g.content.failed && !g.reasoning.failed)
 		*out = json_pack("{s:o, s:o, s:O}", "content", string_of(&g.content), "reasoning", string_of(&g.reasoning),
 				 "tool_calls", g.calls);
+	od_strbuf_fini(&g.arguments);
 	od_strbuf_fini(&g.content);
 	od_strbuf_fini(&g.reasoning);
 	json_decref(g.calls);

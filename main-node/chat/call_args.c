@@ -16,7 +16,7 @@ void odm_tool_call_fini(struct odm_tool_call *c)
 
 /* ---- The tool ---- */
 
-static const json_t *find_tool(const json_t *tools, const char *name)
+const json_t *odm_find_tool(const json_t *tools, const char *name)
 {
 	size_t i;
 	json_t *tool;
@@ -90,7 +90,7 @@ static struct odm_slice slice(const char *text, struct odm_span s)
 	return (struct odm_slice){ text + s.begin, s.end - s.begin };
 }
 
-static bool twice(const struct odm_call_parts *p, size_t i, const char *text)
+bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *text)
 {
 	const struct odm_slice key = slice(text, p->param[i].key);
 
@@ -103,26 +103,55 @@ static bool twice(const struct odm_call_parts *p, size_t i, const char *text)
 	return false;
 }
 
-/* False: a parameter is given twice. */
-static bool append_params(struct od_strbuf *out, enum odm_value_kind kind, const struct odm_call_parts *p, const char *text,
-			  const json_t *function)
+/* The line breaks are the form's. */
+struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text)
 {
-	od_strbuf_append(out, "{", 1);
-	for (size_t i = 0; i < p->n_params; i++) {
-		const struct odm_slice key = slice(text, p->param[i].key);
-		struct odm_slice v = slice(text, p->param[i].value);
+	const struct odm_slice v = slice(text, p->param[i].value);
 
-		if (twice(p, i, text))
+	return form->values == ODM_VALUE_LINES ? without_breaks(v) : v;
+}
+
+void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, size_t i, const char *text)
+{
+	const struct odm_slice key = slice(text, p->param[i].key);
+
+	od_strbuf_append(out, i > 0 ? ", " : "{", i > 0 ? 2 : 1);
+	odm_json_quote(out, key.text, key.len);
+	od_strbuf_append(out, ": ", 2);
+}
+
+static unsigned types_of(const struct odm_call_parts *p, size_t i, const char *text, const json_t *function)
+{
+	const struct odm_slice key = slice(text, p->param[i].key);
+
+	return odm_param_types(function, key.text, key.len);
+}
+
+void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+			   const char *text, const json_t *function)
+{
+	append_value(out, form->values, odm_call_value(form, p, i, text), types_of(p, i, text, function));
+}
+
+bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text,
+			    const json_t *function)
+{
+	const unsigned types = types_of(p, i, text, function);
+
+	return types == ODM_TYPE_STRING || (types == 0 && form->values != ODM_VALUE_JSON);
+}
+
+/* False: a parameter is given twice. */
+static bool append_params(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+			  const char *text, const json_t *function)
+{
+	for (size_t i = 0; i < p->n_params; i++) {
+		if (odm_call_key_again(p, i, text))
 			return false;
-		if (i > 0)
-			od_strbuf_append(out, ", ", 2);
-		odm_json_quote(out, key.text, key.len);
-		od_strbuf_append(out, ": ", 2);
-		if (kind == ODM_VALUE_LINES)
-			v = without_breaks(v);
-		append_value(out, kind, v, odm_param_types(function, key.text, key.len));
+		odm_call_append_key(out, p, i, text);
+		odm_call_append_value(out, form, p, i, text, function);
 	}
-	od_strbuf_append(out, "}", 1);
+	od_strbuf_append(out, p->n_params > 0 ? "}" : "{}", p->n_params > 0 ? 1 : 2);
 	return true;
 }
 
@@ -151,7 +180,7 @@ static int finish(struct odm_tool_call *out, struct od_strbuf *args, const json_
 	size_t len;
 	int rc = OD_OK;
 
-	if (!json_is_object(object) || out->name[0] == '\0' || (tools != NULL && find_tool(tools, out->name) == NULL))
+	if (!json_is_object(object) || out->name[0] == '\0' || (tools != NULL && odm_find_tool(tools, out->name) == NULL))
 		rc = OD_ERR_FORMAT;
 	json_decref(object);
 	if (args->failed)
@@ -180,46 +209,61 @@ int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_slice name, stru
 	return finish(out, &text, tools);
 }
 
-/* The first of the names that the object has as a string without NULs, malloc'd; NULL: none. */
-static char *string_member(const json_t *object, const char *const *names)
+/* The first member that has one of two names and, if `string`, a string. len 0: none. */
+static struct odm_slice member(struct odm_slice whole, const char *const names[2], bool string)
 {
-	for (; *names != NULL; names++) {
-		const json_t *v = json_object_get(object, *names);
-
-		if (json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v))
-			return strdup(json_string_value(v));
-	}
-	return NULL;
-}
-
-static struct odm_slice args_member(struct odm_slice whole)
-{
-	static const char *const names[] = { "\"arguments\"", "\"parameters\"" };
-	struct odm_slice found = { "", 0 };
 	struct odm_json_item m;
 
-	for (size_t i = 0; i < 2 && found.len == 0; i++)
-		for (size_t pos = 0; odm_json_next(whole, &pos, &m);)
-			if (is(m.key, names[i]))
-				found = m.value;
-	return found;
+	for (size_t pos = 0; odm_json_next(whole, &pos, &m);)
+		if ((is(m.key, names[0]) || is(m.key, names[1])) && (!string || (m.value.len > 1 && m.value.text[0] == '"')))
+			return m.value;
+	return (struct odm_slice){ "", 0 };
+}
+
+/* OD_ERR_FORMAT: quoted is no string, or one with a NUL. */
+static int set_quoted(char **out, struct odm_slice quoted)
+{
+	json_t *v = odm_json_value(quoted);
+	const char *text = json_string_value(v);
+	int rc = OD_ERR_FORMAT;
+
+	if (text != NULL)
+		rc = set(out, (struct odm_slice){ text, json_string_length(v) });
+	json_decref(v);
+	return rc;
+}
+
+int odm_tool_call_of_members(struct odm_tool_call *out, struct odm_slice whole, struct odm_slice *args)
+{
+	static const char *const names[] = { "\"name\"", "\"tool_name\"" }, *const ids[] = { "\"id\"", "\"tool_call_id\"" };
+	static const char *const arguments[] = { "\"arguments\"", "\"parameters\"" };
+	const struct odm_slice id = member(whole, ids, true);
+	int rc;
+
+	*out = (struct odm_tool_call){ 0 };
+	*args = member(whole, arguments, false);
+	rc = set_quoted(&out->name, member(whole, names, true));
+	if (rc == OD_OK && id.len > 0)
+		rc = set_quoted(&out->id, id);
+	if (rc != OD_OK)
+		odm_tool_call_fini(out);
+	return rc;
 }
 
 static int build_whole(struct odm_tool_call *out, struct odm_slice whole, const json_t *tools)
 {
-	static const char *const names[] = { "name", "tool_name", NULL }, *const ids[] = { "id", "tool_call_id", NULL };
-	json_t *object = odm_json_value(whole);
-	char *name = string_member(object, names), *id = string_member(object, ids);
+	json_t *object = odm_json_value(whole); /* the walk needs a valid one */
+	struct od_strbuf text = { 0 };
+	struct odm_slice args;
 	int rc = OD_ERR_FORMAT;
 
-	if (name != NULL)
-		rc = odm_tool_call_of_json(out, (struct odm_slice){ name, strlen(name) }, args_member(whole), tools);
-	if (rc == OD_OK && id != NULL)
-		rc = set(&out->id, (struct odm_slice){ id, strlen(id) });
-	if (rc != OD_OK)
-		odm_tool_call_fini(out);
-	free(id);
-	free(name);
+	*out = (struct odm_tool_call){ 0 };
+	if (object != NULL)
+		rc = odm_tool_call_of_members(out, whole, &args);
+	if (rc == OD_OK) {
+		od_strbuf_append(&text, args.text, args.len);
+		rc = finish(out, &text, tools);
+	}
 	json_decref(object);
 	return rc;
 }
@@ -251,28 +295,37 @@ static int build_args(struct od_strbuf *out, const struct odm_call_form *form, c
 	if (form->values == ODM_VALUE_GEMMA)
 		good = odm_gemma_to_json(out, args);
 	else if (form->param != NULL)
-		good = append_params(out, form->values, p, text, function);
+		good = append_params(out, form, p, text, function);
 	else
 		od_strbuf_append(out, args.text, args.len);
 	return good ? OD_OK : OD_ERR_FORMAT;
 }
 
-int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form, const struct odm_call_parts *p,
-			const char *text, const json_t *tools)
+int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *p, const char *text)
 {
-	const struct odm_slice id = slice(text, p->id), args = slice(text, p->args);
-	const struct odm_slice name = p->name.end > 0 ? slice(text, p->name) : name_in_id(id);
-	struct od_strbuf built = { 0 };
+	const struct odm_slice id = slice(text, p->id);
 	int rc;
 
 	*out = (struct odm_tool_call){ 0 };
-	if (p->whole)
-		return build_whole(out, args, tools);
-	rc = set(&out->name, name);
+	rc = set(&out->name, p->name.end > 0 ? slice(text, p->name) : name_in_id(id));
 	if (rc == OD_OK && id.len > 0)
 		rc = set(&out->id, id);
+	if (rc != OD_OK)
+		odm_tool_call_fini(out);
+	return rc;
+}
+
+int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+			const char *text, const json_t *tools)
+{
+	struct od_strbuf built = { 0 };
+	int rc;
+
+	if (p->whole)
+		return build_whole(out, slice(text, p->args), tools);
+	rc = odm_tool_call_named(out, p, text);
 	if (rc == OD_OK)
-		rc = build_args(&built, form, p, text, find_tool(tools, out->name));
+		rc = build_args(&built, form, p, text, odm_find_tool(tools, out->name));
 	if (rc == OD_OK)
 		return finish(out, &built, tools);
 	od_strbuf_fini(&built);

@@ -26,4 +26,25 @@ OD_MUST_CHECK int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_sl
 					const json_t *tools);
 void odm_tool_call_fini(struct odm_tool_call *c);
 
+/* ---- Parts of the above, for calls that are not complete (call_stream.h) ---- */
+
+/* The function of this name among tools; NULL: none. */
+const json_t *odm_find_tool(const json_t *tools, const char *name);
+/* Name and id only; OD_ERR_FORMAT as above. */
+OD_MUST_CHECK int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *parts, const char *text);
+/* Name and id from an object that is the whole call, of which the end may be missing; *args: its arguments so far, len 0: none. Of
+ * members with one meaning the first counts. */
+OD_MUST_CHECK int odm_tool_call_of_members(struct odm_tool_call *out, struct odm_slice whole, struct odm_slice *args);
+
+/* Parameter i of an XML form: its value's text, which is complete; appends its key, with what stands before; its value. */
+struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text);
+void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, size_t i, const char *text);
+void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+			   const char *text, const json_t *function);
+/* The value is a string, whatever it will be. */
+bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text,
+			    const json_t *function);
+/* An earlier parameter has the same key. */
+bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *text);
+
 #endif

@@ -76,6 +76,7 @@ static const struct odm_call_form mistral[] = { {
 	.end = "",
 	.between = ",",
 	.close = "]",
+	.late_id = true,
 }, {
 	.open = "[TOOL_CALLS]",
 	.head = "",

@@ -39,6 +39,7 @@ struct odm_call_form {
 	enum odm_value_kind values;
 	bool at_start; /* counts only where an answer begins, or behind a thought or call */
 	bool bare;     /* open is the call's own first byte */
+	bool late_id;  /* the call's id stands behind its arguments: it cannot be given before it is complete */
 };
 
 /* How a template takes the arguments of earlier calls (chat_messages.h). */

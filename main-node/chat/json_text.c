@@ -138,12 +138,11 @@ bool odm_json_next(struct odm_slice t, size_t *pos, struct odm_json_item *item)
 	return true;
 }
 
-void odm_json_quote(struct od_strbuf *out, const char *text, size_t len)
+void odm_json_escape(struct od_strbuf *out, const char *text, size_t len)
 {
 	static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
 	size_t from = 0;
 
-	od_strbuf_append(out, "\"", 1);
 	for (size_t i = 0; i < len; i++) {
 		const char *found = text[i] != '\0' ? strchr(plain, text[i]) : NULL;
 
@@ -157,5 +156,11 @@ void odm_json_quote(struct od_strbuf *out, const char *text, size_t len)
 		from = i + 1;
 	}
 	od_strbuf_append(out, text + from, len - from);
+}
+
+void odm_json_quote(struct od_strbuf *out, const char *text, size_t len)
+{
+	od_strbuf_append(out, "\"", 1);
+	odm_json_escape(out, text, len);
 	od_strbuf_append(out, "\"", 1);
 }

@@ -38,7 +38,9 @@ struct odm_json_item {
 /* Walks a valid object or array. *pos is 0 before the first call. False: no more. */
 bool odm_json_next(struct odm_slice text, size_t *pos, struct odm_json_item *item);
 
-/* Appends text as a JSON string; only what must be escaped is. */
+/* Appends text as it stands within a JSON string; only what must be escaped is. */
+void odm_json_escape(struct od_strbuf *out, const char *text, size_t len);
+/* The same with quotes. */
 void odm_json_quote(struct od_strbuf *out, const char *text, size_t len);
 
 #endif

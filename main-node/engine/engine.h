@@ -122,6 +122,8 @@ struct odm_observer {
 	void (*token)(void *arg, const struct odm_token *t);
 	/* A piece of the text that may be shown; returning false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
+	/* The same piece, then: true: the text ends here as with a stop string; the piece is shown. */
+	bool (*ends)(void *arg, const char *piece, size_t len);
 	/* A step with these rows of the text begins; their routes follow, layer by layer. */
 	void (*step)(void *arg, const struct odm_step *step, const struct odm_part *part);
 	/* The experts of one row, best first, and their weights [top_k]. */
@@ -168,7 +170,7 @@ struct odm_result {
 	char *text; /* malloc'd, without stop string and special tokens but `shown`; NULL without a tokeniser */
 	size_t text_len;
 	enum odm_finish finish;
-	size_t stop; /* ODM_FINISH_STOP: which of the request's stop strings */
+	size_t stop; /* ODM_FINISH_STOP, not by observer.ends: which of the request's stop strings */
 	struct odm_figures figures;
 };
 

@@ -187,6 +187,7 @@ static bool emit(struct odm_sequence *q, const char *text, size_t len)
 /* A new piece of text through the stop strings. *stop: the generation ends, r.finish says why. */
 static int add_text(struct odm_sequence *q, const char *piece, size_t len, bool *stop, struct od_err *err)
 {
+	const struct odm_observer *o = &q->req.observer;
 	bool stopped = false;
 	int rc;
 
@@ -201,6 +202,9 @@ static int add_text(struct odm_sequence *q, const char *piece, size_t len, bool 
 	} else if (stopped) {
 		q->r.finish = ODM_FINISH_STOP;
 		q->r.stop = od_stopper_found(q->stopper);
+		*stop = true;
+	} else if (len > 0 && o->ends != NULL && o->ends(o->arg, piece, len)) {
+		q->r.finish = ODM_FINISH_STOP;
 		*stop = true;
 	}
 	return OD_OK;

@@ -43,9 +43,10 @@ static const char *stop_reason(const struct odm_dialog *d)
 static json_t *stop_json(const struct odm_dialog *d)
 {
 	const char *reason = stop_reason(d);
-	const bool stopped = strcmp(reason, "stop_sequence") == 0 && d->stop < d->g.stop.n;
+	size_t which;
+	const bool stopped = strcmp(reason, "stop_sequence") == 0 && odm_turn_stopped(d->turn, 0, &which);
 
-	return json_pack("{s:s, s:s?}", "stop_reason", reason, "stop_sequence", stopped ? d->g.stop.value[d->stop] : NULL);
+	return json_pack("{s:s, s:s?}", "stop_reason", reason, "stop_sequence", stopped ? d->g.stop.value[which] : NULL);
 }
 
 /* input_tokens are those that were computed. Before the answer is complete: all of the prompt. */
@@ -164,7 +165,7 @@ static void block_text(struct odm_dialog *d, const struct odm_block *b, const ch
 
 static void block_end(struct odm_dialog *d, const struct odm_block *b)
 {
-	if (b->kind == ODM_BLOCK_CALL && b->text.text != NULL)
+	if (b->kind == ODM_BLOCK_CALL && b->text.text != NULL && !b->cut)
 		odm_call_memory_put(odm_api_of(d->reply.exchange)->calls, b->id, b->text.text);
 	if (!d->reply.stream) {
 		append_block(&((struct message *)d)->content, b);

@@ -10,10 +10,11 @@
 #define MAX_TOKENS 1e9
 
 struct choice {
-	struct od_strbuf content, reasoning; /* of a whole answer */
+	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
 	json_t *calls;	  /* of a whole answer; NULL: none */
 	json_t *logprobs; /* not yet written; NULL: none */
 	bool begun;	  /* the stream has its role */
+	size_t call;	  /* the stream's last */
 };
 
 /* Fields that only this endpoint has; borrowed while preparing. */
@@ -87,10 +88,7 @@ static void write_call(struct chat *c, size_t i, const struct odm_turn_call *cal
 		    json_pack("{s:[{s:I, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", (json_int_t)call->index, "id",
 			      call->id, "type", "function", "function", "name", call->name, "arguments", ""),
 		    NULL);
-	write_delta(c, i,
-		    json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)call->index, "function", "arguments",
-			      odm_json_text(call->arguments, strlen(call->arguments))),
-		    NULL);
+	c->choice[i].call = call->index;
 }
 
 /* ---- What the model writes ---- */
@@ -126,9 +124,33 @@ static void on_call(void *arg, size_t i, const struct odm_turn_call *call)
 	}
 	if (t->calls == NULL)
 		t->calls = json_array();
-	json_array_append_new(t->calls, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", call->id, "type", "function", "function",
-						  "name", call->name, "arguments",
-						  odm_json_text(call->arguments, strlen(call->arguments))));
+	json_array_append_new(t->calls, json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", call->id, "type", "function", "function",
+						  "name", call->name, "arguments", ""));
+}
+
+static void on_arguments(void *arg, size_t i, const char *text, size_t len)
+{
+	struct chat *c = arg;
+	struct choice *t = &c->choice[i];
+
+	if (c->reply.stream)
+		write_delta(c, i,
+			    json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)t->call, "function", "arguments",
+				      odm_json_text(text, len)),
+			    NULL);
+	else
+		od_strbuf_append(&t->arguments, text, len);
+}
+
+static void on_call_end(void *arg, size_t i, bool complete)
+{
+	struct choice *t = &((struct chat *)arg)->choice[i];
+	json_t *call = json_array_get(t->calls, json_array_size(t->calls) - 1);
+
+	(void)complete; /* in a stream, the client sees it */
+	if (call != NULL)
+		json_object_set_new(json_object_get(call, "function"), "arguments", odm_json_text(t->arguments.text, t->arguments.len));
+	od_strbuf_fini(&t->arguments);
 }
 
 static const char *finish_of(const struct chat *c, size_t i)
@@ -257,7 +279,7 @@ static void prepare(struct odm_exchange *x)
 	}
 	odm_exchange_set_state(x, c);
 	odm_reply_init(&c->reply, &ops, c, x);
-	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call };
+	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
 		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);

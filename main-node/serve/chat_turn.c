@@ -26,7 +26,9 @@ struct choice {
 	struct odm_turn *turn;
 	struct odm_answer *answer;
 	struct odm_answer_sink sink; /* whose arg is this choice */
+	struct odm_answer *watch; /* engine thread: the same text, to find where a stop string ends it; NULL: no stop strings */
 	size_t n_calls;
+	bool in_call; /* that is given */
 };
 
 struct odm_turn {
@@ -477,8 +479,10 @@ void odm_turn_free(struct odm_turn *t)
 {
 	if (t == NULL)
 		return;
-	for (size_t i = 0; i < t->n; i++)
+	for (size_t i = 0; i < t->n; i++) {
 		odm_answer_free(t->choice[i].answer);
+		odm_answer_free(t->choice[i].watch);
+	}
 	free(t->choice);
 	free(t->prompt);
 	json_decref(t->tools);
@@ -499,7 +503,7 @@ static size_t number_of(const struct choice *c)
 
 static bool full(const struct choice *c)
 {
-	return c->turn->one_call && c->n_calls > 0;
+	return c->turn->one_call && c->n_calls > 0 && !c->in_call;
 }
 
 static void on_content(void *arg, const char *text, size_t len)
@@ -534,18 +538,19 @@ static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
 	return id;
 }
 
-static void on_call(void *arg, const struct odm_tool_call *call)
+static void on_call(void *arg, const char *name, const char *call_id)
 {
 	struct choice *c = arg;
-	struct odm_turn_call shown = { .index = c->n_calls, .id = call->id, .name = call->name, .arguments = call->arguments };
+	struct odm_turn_call shown = { .index = c->n_calls, .id = call_id, .name = name };
 	json_t *counted = NULL;
 	char id[MAX_ID];
 
 	if (full(c))
 		return;
 	if (c->turn->form->ids == ODM_IDS_COUNTED) /* a model may count wrongly, and then two calls would have one id */
-		counted = odm_counted_id(call->name, c->turn->n_calls + c->n_calls);
+		counted = odm_counted_id(name, c->turn->n_calls + c->n_calls);
 	c->n_calls++;
+	c->in_call = true;
 	if (counted != NULL)
 		shown.id = json_string_value(counted);
 	else if (shown.id == NULL)
@@ -554,17 +559,70 @@ static void on_call(void *arg, const struct odm_tool_call *call)
 	json_decref(counted);
 }
 
+static void on_arguments(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (c->in_call)
+		c->turn->sink->arguments(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static void on_call_end(void *arg, bool complete)
+{
+	struct choice *c = arg;
+
+	if (c->in_call)
+		c->turn->sink->call_end(c->turn->sink->arg, number_of(c), complete);
+	c->in_call = false;
+}
+
+static void hear_nothing(void *arg, const char *text, size_t len)
+{
+	(void)arg, (void)text, (void)len;
+}
+
+static void hear_no_call(void *arg, const char *name, const char *id)
+{
+	(void)arg, (void)name, (void)id;
+}
+
+static void hear_no_end(void *arg, bool complete)
+{
+	(void)arg, (void)complete;
+}
+
+static const struct odm_answer_sink deaf = { NULL, hear_nothing, hear_nothing, hear_no_call, hear_nothing, hear_no_end };
+
+/* Engine thread. Without memory the text ends, too: then the HTTP thread lacks it likewise, or finds no stop string. */
+static bool ends_at(void *arg, const char *piece, size_t len)
+{
+	struct odm_answer *watch = arg;
+	size_t which;
+
+	return odm_answer_push(watch, piece, len) != OD_OK || odm_answer_stopped(watch, &which);
+}
+
 static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 		      struct odm_api_error *e)
 {
-	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools };
+	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools,
+					      .early_calls = g->stream, .stop = g->stop.value, .n_stop = g->stop.n };
 	struct choice *c = &t->choice[t->n];
 	struct odm_job_spec spec;
+	struct od_err err;
+	int rc;
 
-	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call } };
-	if (odm_answer_new(&c->answer, &opts, &c->sink, NULL) != OD_OK)
-		return odm_no_memory(e);
-	odm_generation_spec(g, t->n++, &spec);
+	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call, on_arguments, on_call_end } };
+	t->n++;
+	rc = odm_answer_new(&c->answer, &opts, &c->sink, &err);
+	if (rc == OD_OK && opts.n_stop > 0)
+		rc = odm_answer_new(&c->watch, &opts, &deaf, &err);
+	if (rc != OD_OK)
+		return rc == OD_ERR_NOMEM ? odm_no_memory(e) : odm_api_fail(e, 400, "stop", rc, "stop: %s", err.msg);
+	odm_generation_spec(g, number_of(c), &spec);
+	spec.n_stop = 0; /* they count in the content only */
+	spec.ends = c->watch != NULL ? ends_at : NULL;
+	spec.ends_arg = c->watch;
 	spec.end = t->end.id;
 	spec.n_ends = t->end.n;
 	spec.shown = t->shown.id;
@@ -602,13 +660,21 @@ void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const
 {
 	struct choice *c = &t->choice[choice];
 	int rc = news->text.len > 0 ? odm_answer_push(c->answer, news->text.text, news->text.len) : OD_OK;
+	size_t which;
 
 	if (rc == OD_OK && news->done)
 		rc = odm_answer_finish(c->answer);
 	if (rc != OD_OK)
 		(void)odm_no_memory(&r->error);
+	else if (odm_answer_stopped(c->answer, &which)) /* the watch ends the text */
+		r->ended[choice].finish = ODM_FINISH_STOP;
 	else if (full(c) || (!t->ignore_eos && odm_answer_over(c->answer)))
 		odm_reply_end_choice(r, choice);
+}
+
+bool odm_turn_stopped(const struct odm_turn *t, size_t choice, size_t *which)
+{
+	return odm_answer_stopped(t->choice[choice].answer, which);
 }
 
 bool odm_turn_called(const struct odm_turn *t, const struct odm_reply *r, size_t choice)

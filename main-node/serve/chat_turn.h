@@ -13,14 +13,16 @@ struct odm_turn;
 struct odm_turn_call {
 	size_t index; /* in the choice: 0, 1, ... */
 	const char *id, *name;
-	const char *arguments; /* the text of a JSON object */
 };
 
 struct odm_turn_sink {
 	void *arg;
 	void (*content)(void *arg, size_t choice, const char *text, size_t len);
 	void (*reasoning)(void *arg, size_t choice, const char *text, size_t len);
+	/* A call begins, its arguments, it ends: as in odm_answer_sink; as they are written if the request is for a stream. */
 	void (*call)(void *arg, size_t choice, const struct odm_turn_call *call);
+	void (*arguments)(void *arg, size_t choice, const char *text, size_t len);
+	void (*call_end)(void *arg, size_t choice, bool complete);
 };
 
 /* Reads a request in the form of chat completions (what odm_generation_read takes is not looked at), renders and tokenises its
@@ -38,6 +40,9 @@ OD_MUST_CHECK int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const st
 
 /* In odm_reply_ops.news: gives the choice's text to the sink. When ended[choice].done, all has been given. */
 void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news);
+
+/* The choice, which is done, ended with a stop string, which is in its content: *which of odm_generation.stop. */
+bool odm_turn_stopped(const struct odm_turn *t, size_t choice, size_t *which);
 
 /* Whether the choice, which is done, ended in order with at least one call. */
 bool odm_turn_called(const struct odm_turn *t, const struct odm_reply *r, size_t choice);

@@ -3,6 +3,7 @@
 #include "main-node/serve/api.h"
 #include "main-node/serve/token_text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- The request ---- */
@@ -116,11 +117,24 @@ static void on_call(void *arg, size_t choice, const struct odm_turn_call *call)
 
 	(void)choice;
 	end_block(d, false);
-	d->block.id = call->id;
-	d->block.name = call->name;
+	snprintf(d->call_id, sizeof(d->call_id), "%s", call->id);
+	snprintf(d->call_name, sizeof(d->call_name), "%s", call->name);
+	d->block.id = d->call_id;
+	d->block.name = d->call_name;
 	begin_block(d, ODM_BLOCK_CALL);
-	add_text(d, call->arguments, strlen(call->arguments));
-	end_block(d, false);
+	d->wrote = true;
+}
+
+static void on_arguments(void *arg, size_t choice, const char *text, size_t len)
+{
+	(void)choice;
+	add_text(arg, text, len);
+}
+
+static void on_call_end(void *arg, size_t choice, bool complete)
+{
+	(void)choice;
+	end_block(arg, !complete);
 }
 
 static bool on_news(void *arg, size_t choice, const struct odm_news *news)
@@ -132,7 +146,6 @@ static bool on_news(void *arg, size_t choice, const struct odm_news *news)
 		odm_chat_logprobs_add(d->logprobs, d->tokenizer, news->tokens.record, news->tokens.n);
 	odm_turn_news(d->turn, &d->reply, choice, news);
 	if (d->reply.ended[choice].done && d->reply.error.status == 0) {
-		d->stop = news->stop;
 		end_block(d, odm_dialog_cut(d));
 	}
 	return d->wrote;
@@ -174,7 +187,7 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 
 	d->form = form;
 	d->ops = (struct odm_reply_ops){ .news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive };
-	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call };
+	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	odm_reply_init(&d->reply, &d->ops, d, x);
 	rc = read_request(d, x, &e);
 	if (rc == OD_OK)

@@ -6,6 +6,7 @@
 #ifndef ODM_DIALOG_H
 #define ODM_DIALOG_H
 
+#include "main-node/chat/call_reader.h"
 #include "main-node/serve/chat_turn.h"
 
 enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
@@ -15,7 +16,7 @@ struct odm_block {
 	size_t index;	       /* in the answer: 0, 1, ... */
 	const char *id, *name; /* of a call */
 	struct od_strbuf text; /* so far; of a call: its arguments */
-	bool cut;	       /* it ends because the answer may not be longer */
+	bool cut;	       /* it ends because the answer may not be longer; a call: or is malformed */
 };
 
 struct odm_dialog;
@@ -46,8 +47,8 @@ struct odm_dialog {
 	const struct od_tokenizer *tokenizer;
 	json_t *logprobs;      /* of all tokens so far; NULL: none */
 	struct odm_block block; /* the open one, if `open`; else its index is the next one's */
+	char call_id[ODM_MAX_NAME_BYTES + 1], call_name[ODM_MAX_NAME_BYTES + 1]; /* of an open block */
 	bool open, wrote;
-	size_t stop; /* if a stop string ended the answer: which of g.stop */
 };
 
 /* For the endpoint's functions of the same names; the others are odm_reply_on_news and so on. d: new and zero, now the

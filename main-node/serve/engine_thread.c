@@ -158,6 +158,13 @@ static bool on_text(void *arg, const char *piece, size_t len)
 	return odm_job_tell_text(arg, piece, len);
 }
 
+static bool on_ends(void *arg, const char *piece, size_t len)
+{
+	const struct odm_job *j = arg;
+
+	return j->spec.ends(j->spec.ends_arg, piece, len);
+}
+
 static void on_token(void *arg, const struct odm_token *token)
 {
 	struct odm_job *j = arg;
@@ -251,6 +258,8 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	j->req.observer = (struct odm_observer){
 		.arg = j, .progress = on_progress, .token = on_token, .text = on_text, .step = on_step
 	};
+	if (j->spec.ends != NULL)
+		j->req.observer.ends = on_ends;
 	if (odm_engine_submit(t->engine, &j->req, &q, &err) != OD_OK) {
 		end_job(t, j, &none, &err);
 		return;

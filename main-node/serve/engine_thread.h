@@ -67,6 +67,9 @@ struct odm_job_spec {
 	const char *request; /* as in odm_request; copied; NULL: the self-test of /health */
 	int logprobs; /* as in odm_request; -1: news has no tokens */
 	bool prompt_logprobs;
+	/* Engine thread: with this piece the text ends, as with a stop string (ODM_FINISH_STOP). NULL: none. */
+	bool (*ends)(void *ends_arg, const char *piece, size_t len);
+	void *ends_arg; /* must outlive the job */
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
 	void (*wake)(void *arg);
 	void (*release)(void *arg); /* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
@@ -96,7 +99,7 @@ struct odm_news {
 	/* When done. */
 	struct od_err err; /* code OD_OK: none */
 	enum odm_finish finish;
-	size_t stop;	      /* ODM_FINISH_STOP: which of the job's stop strings */
+	size_t stop;	      /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
 	size_t n_tokens;      /* generated, EOS included */
 	size_t shared_tokens; /* of the prompt, not computed again */
 	uint64_t queue_ns, first_token_ns; /* until its first step and its first token, since it was submitted; 0: there was none */

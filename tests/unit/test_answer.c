@@ -75,9 +75,29 @@ static void test_byte_by_byte(void **state)
 
 /* As odm_answer_object, in the two pieces that meet at `cut`. */
 struct heard {
-	struct od_strbuf text[2];
+	struct od_strbuf text[2], arguments;
 	json_t *calls;
+	bool in_call, check_pieces;
+	size_t n_pieces; /* of arguments */
 };
+
+/* JSON text that may be cut here: neither within a character nor within an escape, of which a pair of surrogates is one. */
+static bool json_text_whole(const char *text, size_t len)
+{
+	size_t i = 0;
+
+	while (i < len) {
+		const unsigned char c = (unsigned char)text[i];
+		size_t n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+
+		if (c == '\\')
+			n = i + 1 < len && text[i + 1] == 'u' ? 6 : 2;
+		if (n == 6 && i + 4 <= len && (strncmp(text + i + 2, "d8", 2) == 0 || strncmp(text + i + 2, "D8", 2) == 0))
+			n = 12;
+		i += n;
+	}
+	return i == len;
+}
 
 static void hear_content(void *arg, const char *text, size_t len)
 {
@@ -89,32 +109,70 @@ static void hear_reasoning(void *arg, const char *text, size_t len)
 	od_strbuf_append(&((struct heard *)arg)->text[1], text, len);
 }
 
-static void hear_call(void *arg, const struct odm_tool_call *call)
+static void hear_call(void *arg, const char *name, const char *id)
 {
-	json_t *o = json_pack("{s:s, s:s, s:s*}", "name", call->name, "arguments", call->arguments, "id", call->id);
+	struct heard *h = arg;
 
-	assert_int_equal(json_array_append_new(((struct heard *)arg)->calls, o), 0);
+	assert_false(h->in_call);
+	h->in_call = true;
+	assert_int_equal(json_array_append_new(h->calls, json_pack("{s:s, s:s*}", "name", name, "id", id)), 0);
 }
 
-static json_t *play_cut(const struct answer_case *c, size_t cut)
+static void hear_arguments(void *arg, const char *text, size_t len)
 {
-	const struct odm_answer_opts opts = answer_case_opts(c);
-	struct heard h = { .calls = json_array() };
-	const struct odm_answer_sink sink = { &h, hear_content, hear_reasoning, hear_call };
+	struct heard *h = arg;
+
+	assert_true(h->in_call && len > 0);
+	h->n_pieces++;
+	od_strbuf_append(&h->arguments, text, len);
+	if (h->check_pieces && !json_text_whole(h->arguments.text, h->arguments.len))
+		fail_msg("a piece of arguments ends within a character or an escape: %.*s", (int)h->arguments.len, h->arguments.text);
+}
+
+static void hear_call_end(void *arg, bool complete)
+{
+	struct heard *h = arg;
+	json_t *o = json_array_get(h->calls, json_array_size(h->calls) - 1);
+
+	json_t *arguments = json_loadb(h->arguments.text, h->arguments.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+
+	assert_true(h->in_call);
+	assert_true(!complete || json_is_object(arguments));
+	json_decref(arguments);
+	h->in_call = false;
+	assert_int_equal(json_object_set_new(o, "arguments", json_stringn(h->arguments.len > 0 ? h->arguments.text : "", h->arguments.len)), 0);
+	od_strbuf_fini(&h->arguments);
+}
+
+/* The first len bytes of the case's text, in the two pieces that meet at `cut`; cut SIZE_MAX: byte by byte. */
+static json_t *play_cut(const struct answer_case *c, size_t len, size_t cut, bool early_calls, size_t *n_pieces)
+{
+	struct odm_answer_opts opts = answer_case_opts(c);
+	struct heard h = { .calls = json_array(), .check_pieces = early_calls };
+	const struct odm_answer_sink sink = { &h, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end };
 	struct odm_answer *a;
 	struct od_err err;
 	json_t *got;
 
+	opts.early_calls = early_calls;
 	assert_int_equal(odm_answer_new(&a, &opts, &sink, &err), OD_OK);
-	assert_int_equal(odm_answer_push(a, c->text, cut), OD_OK);
-	assert_int_equal(odm_answer_push(a, c->text + cut, c->len - cut), OD_OK);
+	for (size_t i = 0; cut == SIZE_MAX && i < len; i++)
+		assert_int_equal(odm_answer_push(a, c->text + i, 1), OD_OK);
+	if (cut != SIZE_MAX) {
+		assert_int_equal(odm_answer_push(a, c->text, cut), OD_OK);
+		assert_int_equal(odm_answer_push(a, c->text + cut, len - cut), OD_OK);
+	}
+	h.check_pieces = false; /* the text itself may end anywhere */
 	assert_int_equal(odm_answer_finish(a), OD_OK);
 	assert_true(odm_answer_over(a));
+	assert_false(h.in_call);
 	odm_answer_free(a);
 	got = json_pack("{s:s%, s:s%, s:o}", "content", h.text[0].len > 0 ? h.text[0].text : "", h.text[0].len, "reasoning",
 			h.text[1].len > 0 ? h.text[1].text : "", h.text[1].len, "tool_calls", h.calls);
+	assert_non_null(got);
 	od_strbuf_fini(&h.text[0]);
 	od_strbuf_fini(&h.text[1]);
+	*n_pieces = h.n_pieces;
 	return got;
 }
 
@@ -125,14 +183,70 @@ static void test_every_cut(void **state)
 	(void)state;
 	for (size_t i = 0; i < answer_cases.n; i++)
 		for (size_t cut = 0; cut <= answer_cases.c[i].len; cut++) {
-			json_t *got = play_cut(&answer_cases.c[i], cut);
+			size_t n_pieces;
+			json_t *got = play_cut(&answer_cases.c[i], answer_cases.c[i].len, cut, false, &n_pieces);
 
 			snprintf(how, sizeof(how), "cut at %zu", cut);
-			assert_non_null(got);
 			expect(&answer_cases.c[i], got, how);
 			json_decref(got);
 		}
 	assert_int_equal(n_wrong, 0);
+}
+
+static size_t calls_of(const json_t *got)
+{
+	return json_array_size(json_object_get(got, "tool_calls"));
+}
+
+static void expect_same(const struct answer_case *c, const json_t *got, const json_t *expected, const char *how)
+{
+	char *text[2];
+
+	if (json_equal(got, expected))
+		return;
+	text[0] = json_dumps(expected, JSON_INDENT(1));
+	text[1] = json_dumps(got, JSON_INDENT(1));
+	print_error("%s, %s: expected\n%s\nfound\n%s\n", c->name, how, text[0], text[1]);
+	free(text[0]);
+	free(text[1]);
+	n_wrong++;
+}
+
+/* Calls as they are written, of any beginning of any case: what comes is the same however it is cut, and the same as of complete calls,
+ * if no call that was begun turned out to be none. */
+static void test_early_calls(void **state)
+{
+	size_t n_early = 0, n_broken = 0, n_pieces;
+	char how[64];
+
+	(void)state;
+	for (size_t i = 0; i < answer_cases.n; i++)
+		for (size_t len = 0; len <= answer_cases.c[i].len; len++) {
+			const struct answer_case *c = &answer_cases.c[i];
+			json_t *bytes, *whole;
+
+			if (((unsigned char)c->text[len] & 0xc0) == 0x80) /* within a character */
+				continue;
+			bytes = play_cut(c, len, SIZE_MAX, true, &n_pieces);
+			whole = play_cut(c, len, len, false, &(size_t){ 0 });
+
+			n_early += n_pieces > calls_of(bytes);
+			n_broken += calls_of(bytes) > calls_of(whole);
+			snprintf(how, sizeof(how), "early calls, %zu bytes", len);
+			if (calls_of(bytes) <= calls_of(whole))
+				expect_same(c, bytes, whole, how);
+			for (size_t cut = len == c->len ? 0 : len; cut <= len; cut++) {
+				json_t *got = play_cut(c, len, cut, true, &n_pieces);
+
+				snprintf(how, sizeof(how), "early calls, %zu bytes cut at %zu", len, cut);
+				expect_same(c, got, bytes, how);
+				json_decref(got);
+			}
+			json_decref(whole);
+			json_decref(bytes);
+		}
+	assert_int_equal(n_wrong, 0);
+	assert_true(n_early > 1000 && n_broken > 1000);
 }
 
 /* The beginning of any case is a text, too; nothing of it is lost, and how it comes changes nothing. */
@@ -161,6 +275,7 @@ int main(void)
 		cmocka_unit_test(test_byte_by_byte),
 		cmocka_unit_test(test_every_cut),
 		cmocka_unit_test(test_every_beginning),
+		cmocka_unit_test(test_early_calls),
 	};
 
 	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);

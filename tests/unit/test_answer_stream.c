@@ -20,7 +20,7 @@ struct stream {
 	struct odm_answer_sink sink;
 	struct odm_answer *a;
 	struct od_strbuf heard; /* "c:" content, "r:" reasoning, "f:" call, each with a "|" behind it */
-	bool whole_characters;
+	bool whole_characters, shows_arguments; /* "a:" arguments, "e:" the call's end */
 };
 
 static void hear(struct stream *s, const char *what, const char *text, size_t len)
@@ -49,9 +49,26 @@ static void hear_reasoning(void *arg, const char *text, size_t len)
 	hear(arg, "r", text, len);
 }
 
-static void hear_call(void *arg, const struct odm_tool_call *call)
+static void hear_call(void *arg, const char *name, const char *id)
 {
-	hear(arg, "f", call->name, strlen(call->name));
+	(void)id;
+	hear(arg, "f", name, strlen(name));
+}
+
+static void hear_arguments(void *arg, const char *text, size_t len)
+{
+	struct stream *s = arg;
+
+	if (s->shows_arguments)
+		hear(s, "a", text, len);
+}
+
+static void hear_call_end(void *arg, bool complete)
+{
+	struct stream *s = arg;
+
+	if (s->shows_arguments)
+		hear(s, complete ? "e" : "broken", "", 0);
 }
 
 static void open_stream(struct stream *s, const char *template_text, bool in_thought, size_t max_call_bytes)
@@ -59,7 +76,7 @@ static void open_stream(struct stream *s, const char *template_text, bool in_tho
 	struct odm_answer_opts opts = { .form = &s->form, .in_thought = in_thought, .max_call_bytes = max_call_bytes };
 	struct od_err err;
 
-	*s = (struct stream){ .sink = { s, hear_content, hear_reasoning, hear_call }, .whole_characters = true };
+	*s = (struct stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end }, .whole_characters = true };
 	odm_chat_form_choose(&s->form, template_text, "</s>");
 	assert_int_equal(odm_answer_new(&s->a, &opts, &s->sink, &err), OD_OK);
 }
