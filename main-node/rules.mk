@@ -7,7 +7,7 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 	members.c members_address.c members_links.c members_look.c members_news.c members_shadow.c name_lookup.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c row_source.c shadow_link.c step_uses.c unsent.c want_place.c welcome_check.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
-ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c call_schema.c call_stream.c chat_form.c \
+ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c call_reader.c call_schema.c call_stream.c chat_form.c \
 	chat_messages.c chat_order.c chat_probe.c chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 
 PROGRAMS += od-main

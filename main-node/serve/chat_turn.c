@@ -2,6 +2,7 @@
 
 #include "common/base/strbuf.h"
 #include "main-node/chat/answer.h"
+#include "main-node/chat/answer_space.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
 #include "main-node/serve/chat_build.h"
@@ -32,6 +33,7 @@ struct choice {
 };
 
 struct odm_turn {
+	const struct odm_chat_template *chat;
 	const struct odm_chat_form *form;
 	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
@@ -40,6 +42,8 @@ struct odm_turn {
 	size_t n_prompt;
 	size_t n_calls; /* in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
+	bool opens_answer; /* the prompt ends where the template has an answer begin */
+	struct odm_answer_space space;
 	struct ids end, shown;
 	const struct odm_turn_sink *sink;
 	struct choice *choice; /* [n] */
@@ -439,8 +443,10 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	rc = read_tools(t, q, e);
 	if (rc != OD_OK)
 		return rc;
+	t->chat = api->chat;
 	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
+	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	t->n_calls = count_calls(q->messages);
 	rc = render(t, api, q, &r, e);
 	if (rc == OD_OK)
@@ -606,7 +612,8 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 		      struct odm_api_error *e)
 {
 	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools,
-					      .early_calls = g->stream, .stop = g->stop.value, .n_stop = g->stop.n };
+					      .lead = t->opens_answer && !t->in_thought ? t->space.lead : NULL,
+					      .tail = t->space.tail, .early_calls = g->stream, .stop = g->stop.value, .n_stop = g->stop.n };
 	struct choice *c = &t->choice[t->n];
 	struct odm_job_spec spec;
 	struct od_err err;
@@ -647,6 +654,7 @@ int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_gener
 	if (g->max_tokens == 0)
 		return odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, found 0");
 	t->sink = sink;
+	odm_answer_space_find(&t->space, t->chat, t->tokenizer, json_array_size(t->tools) > 0);
 	t->ignore_eos = g->ignore_eos;
 	t->choice = calloc((size_t)g->n, sizeof(*t->choice));
 	if (t->choice == NULL)

@@ -442,6 +442,103 @@ def an_end_that_is_no_special_token_ends_too():
     assert s.ask("/health")[0] == 200 and s.stop() == 0, s.log
 
 
+def scripted(name, template, text, **more):
+    folder = os.path.join(TMP, name)
+    write_scripted(folder, template, {"user": text}, **more)
+    tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+    return Server(pack_dir=folder + ".pack"), folder + ".pack"
+
+
+@test
+def a_templates_own_space_is_no_content():
+    """What the template writes around an answer is the model's, but not the content's: sent back, the same text is rendered."""
+    ask = "{%- for m in messages %}{% if m.role == 'user' %}{{ '[Q] ' + m.content + ' [/Q]' }}{% else %}"
+    end = "{% endif %}{% endfor %}{%- if add_generation_prompt %}{{ LEAD }}{% endif %}"
+    for name, write, text, content in (
+            ("space_lead", "{{ ' ' + m.content + eos_token }}", " Hello you.</s>", "Hello you."),
+            ("space_lead_more", "{{ ' ' + m.content + eos_token }}", "  Hello  you. </s>", " Hello  you. "),
+            ("space_lead_none", "{{ ' ' + m.content + eos_token }}", "Hello you.</s>", "Hello you."),
+            ("space_line", "{{ '\n' + m.content + eos_token }}", "\n\n Hello.\n</s>", "\n Hello.\n"),
+            ("space_not_written", "{{ m.content + eos_token }}", " Hello you.\n</s>", " Hello you.\n"),
+            ("space_trimmed", "{{ ' ' + m.content | trim + ' ' + eos_token }}", " Hello you. </s>", "Hello you."),
+            ("space_tail", "{{ m.content + '\n' + eos_token }}", "Hello\n\nyou.\n\n</s>", "Hello\n\nyou.\n"),
+            ("space_marked", "{{ 'A:' + m.content + '\n' + eos_token }}", " Hello\nyou.\n</s>", " Hello\nyou.")):
+        lead = "'A:'" if "A:" in write else "''"
+        s, pack = scripted(name, ask + write + end.replace("LEAD", lead), text)
+        m, got, o = plain_turn(s, USER, max_tokens=100)
+        assert got["content"] == content, (name, got)
+        assert gather(chat(USER, s, max_tokens=100, stream=True))[0]["content"] == content, name
+        for path, key in ("/v1/responses", "input"), ("/v1/messages", "messages"):
+            _, _, o = s.ask(path, {key: USER, "max_tokens" if key == "messages" else "max_output_tokens": 100})
+            assert (o["output"][0]["content"][0]["text"] if key == "input" else o["content"][0]["text"]) == content, (name, o)
+        if name != "space_lead_none":  # the model did not write what the template does
+            again = rendered([*USER, m.model_dump()], pack, add_generation_prompt=False)
+            assert again.endswith(text), (name, again)
+        s.ask("/v1/completions", {"prompt": "x", "max_tokens": 1})
+        assert s.stop() == 0, s.log
+
+
+@test
+def stop_strings_count_in_the_content_only():
+    template = "{{ messages[-1].content }}{# <tool_call> <|im_end|> <think> </think> #}"
+    call = CALL % "END" + "\n"
+    tools = weather_case("").tools
+    for name, text, given, content, reasoning, places, finish in (
+            ("stop_thought", "<think>\nI reason. END.\n</think>\n\nAnswer END. tail", "END", "Answer ", "I reason. END.", [], "stop"),
+            ("stop_call", "So\n" + call + "and END. tail", "END", "So\nand ", "", ["END"], "tool_calls"),
+            ("stop_border", "So EN\n" + call[:-1] + "D. tail", "END", "So END. tail", "", ["END"], "tool_calls"),
+            ("stop_only_call", call, "get_weather", "", "", ["END"], "tool_calls"),
+            ("stop_first", "ENDless words that follow", "END", "", "", [], "stop"),
+            ("stop_mark", "One.\nTwo. Three and more of it.", "\n", "One.", "", [], "stop")):
+        s, _ = scripted(name, template, text + "<|im_end|>", specials=["<|im_end|>"])
+        whole = chat(USER, s, tools=tools, max_tokens=400)
+        n_whole = whole.usage.completion_tokens
+        for stop in given, ["never comes", given]:
+            _, got, o = plain_turn(s, USER, tools=tools, max_tokens=400, stop=stop)
+            assert (got["content"], got["reasoning"]) == (content, reasoning), (name, got)
+            assert [json.loads(c["arguments"])["place"] for c in got["calls"]] == places and o.choices[0].finish_reason == finish, (name, o)
+            if "tail" in text and "D. tail" not in text:
+                assert o.usage.completion_tokens < n_whole, (name, o.usage, n_whole)
+            n = o.usage.completion_tokens
+            streamed, end, usage = gather(chat(USER, s, tools=tools, max_tokens=400, stop=stop, stream=True,
+                                               stream_options={"include_usage": True}))
+            assert streamed["content"] == got["content"] and streamed["reasoning"] == got["reasoning"] and end == finish, (name, streamed)
+            assert [c["arguments"] for c in streamed["calls"]] == [c["arguments"] for c in got["calls"]], (name, streamed)
+            assert usage is None or usage.completion_tokens == n, (name, usage, n)
+        _, _, o = s.ask("/v1/messages", {"messages": USER, "max_tokens": 400, "stop_sequences": ["never", given], "tools": [
+            {"name": t["function"]["name"], "input_schema": {"type": "object"}} for t in tools]})
+        stopped = finish == "stop"
+        assert (o["stop_reason"], o["stop_sequence"]) == (("stop_sequence", given) if stopped else ("tool_use", None)), (name, o)
+        _, _, o = s.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, "stop": given})
+        several = chat(USER, s, tools=tools, max_tokens=400, stop=given, n=2).choices
+        assert [c.message.content or "" for c in several] == [content] * 2, (name, several)
+        assert s.stop() == 0, s.log
+
+
+@test
+def arguments_are_streamed_as_they_are_written():
+    """Most of a long text comes before the call is complete, in pieces, in every API; together they are the whole answer's."""
+    words = " ".join("word %d" % i for i in range(60))
+    arguments = json.dumps({"place": words})
+    case = weather_case('<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call>' % arguments, name="long_call")
+    s = Server(pack_dir=chat_scripts.pack_of(case)[0])
+    tools = case.tools
+    pieces, names = [], []
+    for chunk in chat(USER, s, tools=tools, max_tokens=900, stream=True):
+        for c in (chunk.choices[0].delta.tool_calls if chunk.choices else None) or []:
+            names += [c.function.name] if c.function.name else []
+            pieces += [c.function.arguments] if c.function.arguments else []
+            assert c.index == 0 and (c.id is not None) == (c.function.name is not None), c
+    assert "".join(pieces) == arguments and names == ["get_weather"] and len(pieces) > 3, pieces
+    m = chat(USER, s, tools=tools, max_tokens=900).choices[0].message
+    assert m.tool_calls[0].function.arguments == arguments, m
+    cut, finish, _ = gather(chat(USER, s, tools=tools, max_tokens=60, stream=True))
+    assert finish == "length" and arguments.startswith(cut["calls"][0]["arguments"]) and cut["content"] == "", cut
+    cut = chat(USER, s, tools=tools, max_tokens=60).choices[0]
+    assert cut.finish_reason == "length" and cut.message.tool_calls is None, cut
+    assert s.stop() == 0, s.log
+
+
 @test
 def reasoning_comes_apart():
     c = weather_case("<think>\nIs it?\n</think>\n\nIt is.", name="thinks", template="{{ messages[-1].content }}{# <tool_call> <|im_end|>"
