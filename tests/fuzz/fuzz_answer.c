@@ -53,6 +53,7 @@ static void send_back(const json_t *answer, const struct odm_chat_form *form)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	static const char *const stop[] = { "e" };
 	struct odm_chat_form form;
 	struct odm_answer_opts opts = { .form = &form, .max_call_bytes = 200 };
 	json_t *whole, *cut, *tools = NULL;
@@ -68,6 +69,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check(odm_answer_object(&cut, &opts, (const char *)data + 3, size - 3, 1 + data[2] % 16, &err) == OD_OK);
 	check(json_equal(whole, cut));
 	send_back(whole, &form);
+	json_decref(whole);
+	json_decref(cut);
+	opts.early_calls = true;
+	opts.stop = stop;
+	opts.n_stop = data[1] >> 2 & 1;
+	check(odm_answer_object(&whole, &opts, (const char *)data + 3, size - 3, 0, &err) == OD_OK);
+	check(odm_answer_object(&cut, &opts, (const char *)data + 3, size - 3, 1 + data[2] % 16, &err) == OD_OK);
+	check(json_equal(whole, cut));
 	json_decref(whole);
 	json_decref(cut);
 	json_decref(tools);

@@ -344,10 +344,11 @@ def a_call_s_events():
     s = Server(pack_dir=chat_scripts.pack_of(case._replace(name="events"))[0])
     events, _ = named_events(s, "/v1/responses", {"input": "Q", "tools": tools_of(case)})
     call = [e for e in events if e.get("output_index") == len(events[-1]["response"]["output"]) - 1]
+    deltas = [e["delta"] for e in call if e["type"] == "response.function_call_arguments.delta"]
     assert [e["type"].removeprefix("response.") for e in call] == [
-        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"], call
-    assert call[0]["item"]["arguments"] == "" and call[1]["delta"] == call[2]["arguments"] == call[3]["item"]["arguments"]
-    assert call[3]["item"] == events[-1]["response"]["output"][-1] and events[-1]["type"] == "response.completed"
+        "output_item.added", *["function_call_arguments.delta"] * len(deltas), "function_call_arguments.done", "output_item.done"], call
+    assert call[0]["item"]["arguments"] == "" and "".join(deltas) == call[-2]["arguments"] == call[-1]["item"]["arguments"], call
+    assert call[-1]["item"] == events[-1]["response"]["output"][-1] and events[-1]["type"] == "response.completed"
     assert s.stop() == 0, s.log
 
 
