@@ -170,6 +170,78 @@ static void test_what_is_not_held(void **state)
 	close_stream(&s);
 }
 
+static void open_early(struct stream *s, const char *template_text)
+{
+	struct odm_answer_opts opts = { .form = &s->form, .early_calls = true };
+	struct od_err err;
+
+	open_stream(s, template_text, false, 0);
+	s->shows_arguments = true;
+	odm_answer_free(s->a);
+	assert_int_equal(odm_answer_new(&s->a, &opts, &s->sink, &err), OD_OK);
+}
+
+static void test_early_calls(void **state)
+{
+	struct stream s;
+
+	(void)state;
+	open_early(&s, "<tool_call>");
+	push(&s, "<tool_call>{\"name\": \"f\", \"arguments\": ", "");
+	push(&s, "{\"a\": \"x", "f:f|a:{\"a\": \"x|");
+	push(&s, "\\ud83d", ""); /* a half of a character */
+	push(&s, "\\ude00y\\", "a:\\ud83d\\ude00y|");
+	push(&s, "n\"}", "a:\\n\"}|");
+	push(&s, "}</tool_call>", "e:|");
+	push(&s, "<tool_call>{\"arguments\": {}, \"name\": \"f\"}", ""); /* the name is last */
+	push(&s, "</tool_call>", "f:f|a:{}|e:|");
+	push(&s, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "f:f|a:{\"a\": 1|");
+	finish(&s, "broken:|");
+	close_stream(&s);
+	open_early(&s, "<tool_call><function=");
+	push(&s, "<tool_call>\n<function=f>\n", "");
+	push(&s, "<parameter=p>\n0123456789012345", "f:f|a:{\"p\": \"01234|"); /* the rest may be the end tag's */
+	push(&s, "\n</parameter>", "a:56789012345|");
+	push(&s, "\n</function>\n</tool_call>", "a:\"}|e:|");
+	close_stream(&s);
+	open_early(&s, "<|tool_call><tool_call|>");
+	push(&s, "<|tool_call>call:f{a:1,b:<|\"|>xy\"z01234567890", "f:f|a:{\"a\": 1, \"b\": \"xy\\\"z|");
+	push(&s, "<|\"|>}<tool_call|>", "a:01234567890\"}|e:|");
+	close_stream(&s);
+}
+
+/* The white space around an answer, and stop strings. */
+static void test_ends_of_an_answer(void **state)
+{
+	static const char *const stop[] = { "END", "\n\n" };
+	struct odm_answer_opts opts = { .lead = " ", .tail = "\n", .stop = stop, .n_stop = 2 };
+	struct stream s;
+	struct od_err err;
+	size_t which;
+
+	(void)state;
+	open_stream(&s, "plain", false, 0);
+	opts.form = &s.form;
+	odm_answer_free(s.a);
+	assert_int_equal(odm_answer_new(&s.a, &opts, &s.sink, &err), OD_OK);
+	push(&s, " ", "");
+	push(&s, " a", "c: a|");
+	push(&s, "\n", "");
+	push(&s, "b E", "c:\nb |");
+	push(&s, "N\n", "");
+	finish(&s, "c:EN|");
+	assert_false(odm_answer_stopped(s.a, &which));
+	odm_answer_free(s.a);
+	assert_int_equal(odm_answer_new(&s.a, &opts, &s.sink, &err), OD_OK);
+	push(&s, "a EN", "c:a |");
+	push(&s, "Db", "");
+	assert_true(odm_answer_stopped(s.a, &which) && odm_answer_over(s.a));
+	assert_int_equal(which, 0);
+	push(&s, "c", "");
+	finish(&s, "");
+	close_stream(&s);
+}
+
 static void test_waiting_calls(void **state)
 {
 	const char *call = "<minimax:tool_call><invoke name=\"f\"></invoke></minimax:tool_call>";
@@ -374,6 +446,8 @@ int main(void)
 		cmocka_unit_test(test_tags_are_held),
 		cmocka_unit_test(test_json_answers_are_not_held),
 		cmocka_unit_test(test_what_is_not_held),
+		cmocka_unit_test(test_early_calls),
+		cmocka_unit_test(test_ends_of_an_answer),
 		cmocka_unit_test(test_waiting_calls),
 		cmocka_unit_test(test_characters_stay_whole),
 		cmocka_unit_test(test_broken_characters_pass),
