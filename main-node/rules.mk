@@ -12,9 +12,9 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 
 PROGRAMS += od-main
 ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c call.c \
-	call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c exchange.c \
+	call_memory.c chat_build.c chat_completion.c chat_turn.c client_fields.c completion.c dialog.c engine_thread.c exchange.c \
 	generation.c health.c http.c http_guard.c http_header.c job.c json_fields.c metric_table.c metrics.c process_metrics.c \
-	reply.c request_threads.c response_items.c responses.c server.c service_watch.c token_list.c token_text.c \
+	reply.c request_threads.c response_items.c responses.c server.c service_watch.c thinking.c token_list.c token_text.c \
 	utf8_text.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
@@ -33,9 +33,11 @@ test_call_schema_OBJS := $(B)/obj/main-node/chat/call_schema.o
 test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
 ODM_CHAT_BUILD_OBJS := $(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/json_fields.o serve/api_error.o serve/utf8_text.o \
 	chat/first_time.o chat/json_text.o chat/part_text.o)
-test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
+test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,client_fields.o anthropic_messages.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
 test_call_memory_OBJS := $(addprefix $(B)/obj/main-node/,serve/call_memory.o chat/json_text.o)
-test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT_BUILD_OBJS)
+test_response_items_OBJS := $(addprefix $(B)/obj/main-node/serve/,client_fields.o response_items.o) $(ODM_CHAT_BUILD_OBJS)
+test_client_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,client_fields.o api_error.o utf8_text.o)
+test_thinking_OBJS := $(addprefix $(B)/obj/main-node/serve/,thinking.o json_fields.o api_error.o utf8_text.o)
 test_event_reader_OBJS := $(B)/obj/main-node/terminal/event_reader.o
 ODM_REPLY_OBJS := $(addprefix $(B)/obj/main-node/,terminal/chat_reply.o terminal/plain_text.o serve/utf8_text.o)
 test_chat_reply_OBJS := $(ODM_REPLY_OBJS)

@@ -24,6 +24,11 @@ $(B)/tests/wrong_driver/libcuda.so.1: $(B)/pic/tests/wrong_driver.c.o
 	@mkdir -p $(@D)
 	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^
 
+# The page of what clients send, from the table that the server reads requests by.
+.PHONY: docs/CLIENTS.md
+docs/CLIENTS.md: $(B)/tests/test_client_fields
+	@$< --write $@
+
 .PHONY: check check-build check-source unit
 check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
 	$(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so

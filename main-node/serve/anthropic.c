@@ -210,6 +210,7 @@ static int convert(json_t **chat, const json_t *request, const struct odm_exchan
 static void prepare(struct odm_exchange *x)
 {
 	static const struct odm_dialog_form form = {
+		.api = ODM_API_MESSAGES,
 		.convert = convert,
 		.begin = begin,
 		.block_begin = block_begin,
@@ -246,7 +247,7 @@ static void prepare_count(struct odm_exchange *x)
 	json_t *request, *chat = NULL;
 	struct odm_turn *turn = NULL;
 	struct odm_api_error e;
-	int rc = odm_api_begin(x, &request, &engine, &e), logprobs;
+	int rc = odm_api_begin(x, ODM_API_MESSAGES, &request, &engine, &e), logprobs;
 
 	if (rc == OD_OK)
 		rc = convert_any(&chat, request, x, true, &e);

@@ -12,6 +12,7 @@
 
 #define MAX_TOKENS 1e9
 #define MAX_STOPS 64
+#define NOT_GIVEN INT64_MIN
 
 struct convert {
 	struct odm_chat_build build;
@@ -341,19 +342,18 @@ struct settings {
 	struct odm_strings stop;
 	bool stream;
 	const char *effort;
-	const json_t *tools, *tool_choice, *thinking, *mcp_servers;
+	const json_t *tools, *tool_choice, *mcp_servers;
 };
 
 #define AT(field) offsetof(struct settings, field)
 
 static const struct odm_field output_config[] = {
 	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
-	{ "format", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
 static const struct odm_field fields[] = {
-	{ "max_tokens", ODM_FIELD_INT, AT(max_tokens), 1, MAX_TOKENS, NULL },
+	{ "max_tokens", ODM_FIELD_INT, AT(max_tokens), -1, MAX_TOKENS, NULL }, /* -1: no limit */
 	{ "stop_sequences", ODM_FIELD_STRINGS, AT(stop), 0, MAX_STOPS, NULL },
 	{ "temperature", ODM_FIELD_REAL, AT(temperature), 0, 1, NULL },
 	{ "top_p", ODM_FIELD_REAL, AT(top_p), 0, 1, NULL },
@@ -361,45 +361,14 @@ static const struct odm_field fields[] = {
 	{ "stream", ODM_FIELD_BOOL, AT(stream), 0, 0, NULL },
 	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
 	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
-	{ "thinking", ODM_FIELD_JSON, AT(thinking), 0, 0, NULL },
 	{ "output_config", ODM_FIELD_OBJECT, 0, 0, 0, output_config },
-	{ "output_format", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "mcp_servers", ODM_FIELD_JSON, AT(mcp_servers), 0, 0, NULL },
 	{ 0 },
 };
 
-/* Templates that can do without thoughts know the variable enable_thinking; the others think as they always do. */
-static int read_thinking(json_t *chat, const json_t *thinking, struct odm_api_error *e)
-{
-	static const char *const types[] = { "disabled", "enabled", "adaptive", "between_tools" };
-	const char *type;
-	json_t *given = json_object_get(chat, "chat_template_kwargs"), *kwargs;
-	size_t i = 0;
-	int rc = odm_need_string(&type, thinking, "thinking", "type", e);
-
-	if (rc != OD_OK)
-		return rc;
-	while (i < sizeof(types) / sizeof(types[0]) && strcmp(types[i], type) != 0)
-		i++;
-	if (i == sizeof(types) / sizeof(types[0]))
-		return odm_fail_unsupported("thinking", "type", "\"enabled\", \"disabled\", \"adaptive\" or \"between_tools\"",
-					    type, e);
-	kwargs = json_is_object(given) ? json_copy(given) : json_object();
-	if (json_object_set_new(kwargs, "enable_thinking", json_boolean(i > 0)) != 0 ||
-	    json_object_set(chat, "chat_template_kwargs", kwargs) != 0)
-		rc = odm_no_memory(e);
-	json_decref(kwargs);
-	return rc;
-}
-
-/* Chat completions know no higher effort than "high". */
 static int read_effort(json_t *chat, const char *effort, struct odm_api_error *e)
 {
-	const bool beyond = strcmp(effort, "xhigh") == 0 || strcmp(effort, "max") == 0;
-
-	if (json_object_set_new(chat, "reasoning_effort", json_string(beyond ? "high" : effort)) != 0)
-		return odm_no_memory(e);
-	return OD_OK;
+	return json_object_set_new(chat, "reasoning_effort", json_string(effort)) == 0 ? OD_OK : odm_no_memory(e);
 }
 
 static int read_settings(json_t *chat, const json_t *request, bool counting, struct odm_api_error *e)
@@ -409,12 +378,14 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		{ "top_p", "top_p" },		{ "top_k", "top_k" },	      { "stream", "stream" },
 		{ NULL, NULL },
 	};
-	struct settings s = { .max_tokens = -1 };
+	struct settings s = { .max_tokens = NOT_GIVEN };
 	int rc = odm_fields_read(fields, request, &s, e);
 
-	if (rc == OD_OK && s.max_tokens < 0 && !counting)
+	if (rc == OD_OK && s.max_tokens == NOT_GIVEN && !counting)
 		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_MISSING,
 				  "max_tokens: missing; expected the most tokens that the answer may have");
+	if (rc == OD_OK && s.max_tokens == 0)
+		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
 		rc = odm_chat_copy_settings(chat, request, settings, e);
 	if (rc == OD_OK && s.effort != NULL)
@@ -425,8 +396,6 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		rc = odm_chat_read_tools(chat, s.tools, read_tool, e);
 	if (rc == OD_OK && s.tool_choice != NULL)
 		rc = read_tool_choice(chat, s.tool_choice, e);
-	if (rc == OD_OK && s.thinking != NULL)
-		rc = read_thinking(chat, s.thinking, e);
 	return rc;
 }
 

@@ -15,7 +15,8 @@ static int need_engine(struct odm_exchange *x, const struct odm_engine **engine,
 	return *engine != NULL ? OD_OK : odm_api_fail(e, 503, NULL, OD_ERR_UNREACHABLE, "the model is being loaded");
 }
 
-int odm_api_begin(struct odm_exchange *x, json_t **request, const struct odm_engine **engine, struct odm_api_error *e)
+int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, json_t **request, const struct odm_engine **engine,
+		  struct odm_api_error *e)
 {
 	static const struct odm_field fields[] = { { "model", ODM_FIELD_STRING, 0, 0, 0, NULL }, { 0 } };
 	const struct odm_api *api = odm_api_of(x);
@@ -27,6 +28,8 @@ int odm_api_begin(struct odm_exchange *x, json_t **request, const struct odm_eng
 	body = odm_exchange_body(x, &len);
 	if (rc == OD_OK)
 		rc = odm_fields_parse(body, len, request, e);
+	if (rc == OD_OK)
+		rc = odm_client_fields_apply(*request, kind, e);
 	if (rc == OD_OK)
 		rc = odm_fields_read(fields, *request, &model, e);
 	if (rc != OD_OK || model == NULL || !api->model_checked || strcmp(model, api->model) == 0)
@@ -101,8 +104,6 @@ static const struct odm_field tokenize_fields[] = {
 	{ "add_special", ODM_FIELD_BOOL, AT(add_special), 0, 0, NULL },
 	{ "add_special_tokens", ODM_FIELD_BOOL, AT(add_special_tokens), 0, 0, NULL },
 	{ "parse_special", ODM_FIELD_BOOL, AT(parse_special), 0, 0, NULL },
-	{ "with_pieces", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "return_token_strs", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
@@ -182,7 +183,7 @@ static void prepare(struct odm_exchange *x,
 	const struct odm_engine *engine;
 	struct odm_api_error e;
 	json_t *request, *answer = NULL;
-	int rc = odm_api_begin(x, &request, &engine, &e);
+	int rc = odm_api_begin(x, ODM_API_TOKENS, &request, &engine, &e);
 
 	if (rc == OD_OK)
 		rc = need_tokenizer(engine, &e);

@@ -5,6 +5,7 @@
 #ifndef ODM_API_H
 #define ODM_API_H
 
+#include "main-node/serve/client_fields.h"
 #include "main-node/serve/engine_thread.h"
 #include "main-node/serve/exchange.h"
 #include "main-node/serve/generation.h"
@@ -34,8 +35,9 @@ static inline struct odm_api *odm_api_of(const struct odm_exchange *x)
 	return odm_exchange_app(x);
 }
 
-/* Common to all endpoints with a body: parses it and checks `model`. *engine is not NULL when OD_OK. */
-OD_MUST_CHECK int odm_api_begin(struct odm_exchange *x, json_t **request, const struct odm_engine **engine,
+/* Common to all endpoints with a body: parses it, looks at its fields (client_fields.h) and checks `model`. *engine is not NULL when
+ * OD_OK. */
+OD_MUST_CHECK int odm_api_begin(struct odm_exchange *x, enum odm_api_kind kind, json_t **request, const struct odm_engine **engine,
 				struct odm_api_error *e);
 
 extern const struct odm_endpoint odm_completions_endpoint, odm_chat_completions_endpoint;

@@ -249,8 +249,14 @@ int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm
 		{ "frequency_penalty", "frequency_penalty" },
 		{ "presence_penalty", "presence_penalty" },
 		{ "logit_bias", "logit_bias" },
+		{ "repeat_last_n", "repeat_last_n" },
 		{ "ignore_eos", "ignore_eos" },
 		{ "chat_template_kwargs", "chat_template_kwargs" },
+		{ "reasoning", "reasoning" },
+		{ "reasoning_effort", "reasoning_effort" },
+		{ "enable_thinking", "enable_thinking" },
+		{ "thinking", "thinking" },
+		{ "think", "think" },
 		{ NULL, NULL },
 	};
 	int rc = copy(chat, request, settings, e);

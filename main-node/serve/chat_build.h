@@ -55,8 +55,8 @@ int odm_fail_unsupported(const char *within, const char *field, const char *expe
 struct odm_chat_setting {
 	const char *name, *chat; /* its names in the request and in chat completions */
 };
-/* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties, ...), and
- * chat_template_kwargs. */
+/* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties, ...), those about
+ * thinking, and chat_template_kwargs. */
 OD_MUST_CHECK int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_chat_setting *settings,
 					 struct odm_api_error *e);
 

@@ -20,7 +20,7 @@ struct choice {
 /* Fields that only this endpoint has; borrowed while preparing. */
 struct asked {
 	const json_t *modalities;
-	int64_t max_completion_tokens; /* 0: not given */
+	int64_t max_completion_tokens; /* -1: no limit; ODM_NOT_GIVEN */
 };
 
 struct chat {
@@ -36,17 +36,8 @@ struct chat {
 #define AT(field) offsetof(struct asked, field)
 
 static const struct odm_field fields[] = {
-	{ "max_completion_tokens", ODM_FIELD_INT, AT(max_completion_tokens), 1, MAX_TOKENS, NULL },
+	{ "max_completion_tokens", ODM_FIELD_INT, AT(max_completion_tokens), -1, MAX_TOKENS, NULL },
 	{ "modalities", ODM_FIELD_JSON, AT(modalities), 0, 0, NULL },
-	{ "audio", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "functions", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "function_call", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "verbosity", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "web_search_options", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	/* vLLM's. */
-	{ "chat_template", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "add_special_tokens", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "echo", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
@@ -224,7 +215,9 @@ static int check_asked(struct chat *c, const struct asked *a, struct odm_api_err
 				      strcmp(json_string_value(only), "text") != 0))
 		return odm_api_fail(e, 400, "modalities", OD_ERR_UNSUPPORTED,
 				    "modalities: only [\"text\"] is supported here");
-	if (a->max_completion_tokens > 0)
+	if (a->max_completion_tokens == 0)
+		return odm_api_fail(e, 400, "max_completion_tokens", OD_ERR_RANGE, "max_completion_tokens: expected at least 1, or -1, found 0");
+	if (a->max_completion_tokens != ODM_NOT_GIVEN)
 		c->g.max_tokens = a->max_completion_tokens;
 	return OD_OK;
 }
@@ -244,10 +237,10 @@ static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, str
 static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_error *e)
 {
 	const struct odm_engine *engine;
-	struct asked a = { 0 };
+	struct asked a = { .max_completion_tokens = ODM_NOT_GIVEN };
 	json_t *request;
 	int logprobs;
-	int rc = odm_api_begin(x, &request, &engine, e);
+	int rc = odm_api_begin(x, ODM_API_CHAT, &request, &engine, e);
 
 	if (rc == OD_OK)
 		rc = odm_generation_read(&c->g, request, engine, e);

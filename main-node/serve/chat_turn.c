@@ -6,6 +6,7 @@
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
 #include "main-node/serve/chat_build.h"
+#include "main-node/serve/thinking.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ struct odm_turn {
 /* Borrowed. */
 struct asked {
 	const json_t *messages, *tools, *tool_choice, *variables, *documents;
-	const char *reasoning_effort;
+	struct odm_thinking thinking;
 	int64_t top_logprobs;
 	bool logprobs, parallel_tool_calls, add_generation_prompt, continue_final_message;
 };
@@ -69,7 +70,6 @@ static const struct odm_field fields[] = {
 	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
 	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
 	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
-	{ "reasoning_effort", ODM_FIELD_STRING, AT(reasoning_effort), 0, 0, NULL },
 	/* vLLM's. */
 	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(variables), 0, 0, NULL },
 	{ "documents", ODM_FIELD_JSON, AT(documents), 0, 0, NULL },
@@ -84,6 +84,8 @@ static int read_asked(struct asked *a, const json_t *request, struct odm_api_err
 
 	*a = (struct asked){ .parallel_tool_calls = true, .add_generation_prompt = true };
 	rc = odm_fields_read(fields, request, a, e);
+	if (rc == OD_OK)
+		rc = odm_thinking_read(&a->thinking, request, e);
 	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
 		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
 	if (rc == OD_OK && a->top_logprobs > 0 && !a->logprobs)
@@ -221,8 +223,7 @@ static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(opens_answer)) == 0 && good;
 	if (q->documents != NULL)
 		good = json_object_set(vars, "documents", (json_t *)q->documents) == 0 && good;
-	if (q->reasoning_effort != NULL)
-		good = json_object_set_new(vars, "reasoning_effort", json_string(q->reasoning_effort)) == 0 && good;
+	good = odm_thinking_set(vars, &q->thinking, t->form->harmony) && good;
 	if (json_array_size(t->tools) > 0)
 		good = json_object_set_new(vars, "tools", tools_of(t)) == 0 && good;
 	else
@@ -346,6 +347,19 @@ struct rendered {
 	struct od_text_spans users;
 };
 
+/* A template that refuses an effort gets the nearest one that it takes; if it refuses all, the first error counts. */
+static int render_any(const struct odm_turn *t, const struct odm_api *api, const struct asked *q, json_t *vars,
+		      struct rendered *r, struct od_err *err)
+{
+	const bool fixed = t->form->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
+	struct od_err other;
+	int rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, err);
+
+	for (size_t i = 0; rc == OD_ERR_ARG && !fixed && odm_thinking_set_near(vars, &q->thinking, i); i++)
+		rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, &other);
+	return rc;
+}
+
 static int render(struct odm_turn *t, const struct odm_api *api, const struct asked *q, struct rendered *r,
 		  struct odm_api_error *e)
 {
@@ -363,7 +377,7 @@ static int render(struct odm_turn *t, const struct odm_api *api, const struct as
 	vars = variables_of(t, q);
 	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
 		rc = odm_no_memory(e);
-	else if (odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, &err) != OD_OK)
+	else if (render_any(t, api, q, vars, r, &err) != OD_OK)
 		rc = refuse_messages(api, &err, e);
 	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
 		rc = no_last_text(e);

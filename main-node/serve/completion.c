@@ -36,7 +36,6 @@ static const struct odm_field fields[] = {
 	{ "prompt", ODM_FIELD_JSON, offsetof(struct completion, prompt_given), 0, 0, NULL },
 	{ "echo", ODM_FIELD_BOOL, offsetof(struct completion, echo), 0, 0, NULL },
 	{ "best_of", ODM_FIELD_INT, offsetof(struct completion, best_of), 1, 128, NULL },
-	{ "suffix", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "logprobs", ODM_FIELD_INT, offsetof(struct completion, logprobs), 0, ODM_MAX_LOGPROBS, NULL },
 	{ 0 },
 };
@@ -51,9 +50,8 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		struct odm_job_spec spec;
 
 		odm_generation_spec(&c->g, i, &spec);
-		spec.max_tokens = c->g.max_tokens < 0	 ? DEFAULT_MAX_TOKENS
-				  : c->g.max_tokens == 0 ? 1
-							 : (uint64_t)c->g.max_tokens;
+		if (c->g.max_tokens == ODM_NOT_GIVEN || c->g.max_tokens == 0)
+			spec.max_tokens = c->g.max_tokens == 0 ? 1 : DEFAULT_MAX_TOKENS;
 		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
 		if (spec.prompt == NULL)
 			return odm_no_memory(e);
@@ -252,7 +250,7 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 {
 	const struct odm_engine *engine;
 	json_t *request;
-	int rc = odm_api_begin(x, &request, &engine, e);
+	int rc = odm_api_begin(x, ODM_API_COMPLETIONS, &request, &engine, e);
 
 	if (rc == OD_OK)
 		rc = odm_generation_read(&c->g, request, engine, e);

@@ -47,7 +47,7 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	static const char *const borrowed[] = { "stop", NULL }; /* by d->g */
 	const struct odm_engine *engine;
 	int logprobs;
-	int rc = odm_api_begin(x, &d->request, &engine, e);
+	int rc = odm_api_begin(x, d->form->api, &d->request, &engine, e);
 
 	if (rc == OD_OK)
 		rc = d->form->convert(&d->chat, d->request, x, e);

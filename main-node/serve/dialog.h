@@ -8,6 +8,7 @@
 
 #include "main-node/chat/call_reader.h"
 #include "main-node/serve/chat_turn.h"
+#include "main-node/serve/client_fields.h"
 
 enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
 
@@ -23,6 +24,7 @@ struct odm_dialog;
 
 /* An API's own form. Functions that write events are called for streams only. */
 struct odm_dialog_form {
+	enum odm_api_kind api;
 	/* The request, with its text as x's body, as one of chat completions. *chat is NULL unless OD_OK. */
 	int (*convert)(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e);
 	void (*begin)(struct odm_dialog *d);

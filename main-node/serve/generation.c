@@ -19,13 +19,14 @@ static const struct odm_field stream_options[] = {
 };
 
 static const struct odm_field fields[] = {
-	{ "max_tokens", ODM_FIELD_INT, AT(max_tokens), 0, MAX_TOKENS, NULL },
+	{ "max_tokens", ODM_FIELD_INT, AT(max_tokens), -1, MAX_TOKENS, NULL },
 	{ "n", ODM_FIELD_INT, AT(n), 1, MAX_N, NULL },
 	{ "temperature", ODM_FIELD_REAL, AT(temperature), 0, 1000, NULL },
 	{ "top_p", ODM_FIELD_REAL, AT(top_p), 0, 1, NULL },
 	{ "top_k", ODM_FIELD_INT, AT(top_k), -1, UINT32_MAX, NULL },
 	{ "min_p", ODM_FIELD_REAL, AT(min_p), 0, 1, NULL },
 	{ "repetition_penalty", ODM_FIELD_REAL, AT(repetition_penalty), 0.01, 100, NULL },
+	{ "repeat_last_n", ODM_FIELD_INT, AT(repeat_last_n), -1, UINT32_MAX, NULL },
 	{ "frequency_penalty", ODM_FIELD_REAL, AT(frequency_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
 	{ "presence_penalty", ODM_FIELD_REAL, AT(presence_penalty), -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
 	{ "logit_bias", ODM_FIELD_JSON, AT(logit_bias), 0, 0, NULL },
@@ -36,22 +37,6 @@ static const struct odm_field fields[] = {
 	{ "stream_options", ODM_FIELD_OBJECT, 0, 0, 0, stream_options },
 	{ "response_format", ODM_FIELD_JSON, AT(response_format), 0, 0, NULL },
 	{ "skip_special_tokens", ODM_FIELD_BOOL, AT(skip_special), 0, 0, NULL },
-	/* Other servers' fields that would change the answer. */
-	{ "allowed_token_ids", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "bad_words", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "grammar", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "guided_choice", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "guided_grammar", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "guided_json", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "guided_regex", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "include_stop_str_in_output", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "json_schema", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "min_tokens", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "prompt_logprobs", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "stop_token_ids", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "structured_outputs", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "truncate_prompt_tokens", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "use_beam_search", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
@@ -124,10 +109,11 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 	struct od_err err;
 	int rc = odm_sampling_defaults(&s, odm_engine_pack(engine), &err);
 
-	*g = (struct odm_generation){ .max_tokens = -1,
+	*g = (struct odm_generation){ .max_tokens = ODM_NOT_GIVEN,
 				      .n = 1,
 				      .skip_special = true,
 				      .top_k = s.top_k,
+				      .repeat_last_n = -1,
 				      .seed = (int64_t)random_seed(),
 				      .temperature = s.temperature,
 				      .top_p = s.top_p,
@@ -138,6 +124,8 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 	rc = odm_fields_read(fields, request, g, e);
 	if (rc == OD_OK)
 		rc = check_form(g, e);
+	if (g->repeat_last_n >= odm_engine_ctx(engine))
+		g->repeat_last_n = -1; /* the same, without memory for it */
 	if (rc == OD_OK && g->logit_bias != NULL)
 		rc = read_bias(g, od_pack_config(odm_engine_pack(engine))->vocab, e);
 	return rc;
@@ -159,7 +147,8 @@ void odm_generation_spec(const struct odm_generation *g, size_t choice, struct o
 			.top_k = g->top_k > 0 ? (uint32_t)g->top_k : 0,
 			.top_p = g->top_p,
 			.min_p = g->min_p,
-			.repetition_penalty = g->repetition_penalty,
+			.repetition_penalty = g->repeat_last_n == 0 ? 1 : g->repetition_penalty,
+			.repetition_window = g->repeat_last_n > 0 ? (uint32_t)g->repeat_last_n : 0,
 			.frequency_penalty = g->frequency_penalty,
 			.presence_penalty = g->presence_penalty,
 			.logit_bias = g->bias,

@@ -7,10 +7,13 @@
 #include "main-node/serve/engine_thread.h"
 #include "main-node/serve/json_fields.h"
 
+#define ODM_NOT_GIVEN INT64_MIN
+
 struct odm_generation {
-	int64_t max_tokens; /* -1: not given */
+	int64_t max_tokens; /* -1: no limit; ODM_NOT_GIVEN */
 	int64_t n;
 	int64_t top_k; /* -1, 0: all */
+	int64_t repeat_last_n; /* tokens that the repetition penalty covers; -1: all */
 	int64_t seed;
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	const json_t *logit_bias, *response_format; /* NULL: not given */

@@ -116,13 +116,6 @@ static int read_strings(const struct odm_field *f, const char *path, const json_
 	return rc;
 }
 
-static bool asks_for_nothing(const json_t *v)
-{
-	return json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) ||
-	       (json_is_string(v) && json_string_length(v) == 0) || (json_is_array(v) && json_array_size(v) == 0) ||
-	       (json_is_object(v) && json_object_size(v) == 0);
-}
-
 static int read_table(const struct odm_field *table, const char *within, const json_t *object, void *target,
 		      struct odm_api_error *e);
 
@@ -142,10 +135,6 @@ static int read_field(const struct odm_field *f, const char *path, const json_t 
 	case ODM_FIELD_STRINGS: return read_strings(f, path, v, out, e);
 	case ODM_FIELD_JSON: *(const json_t **)out = v; return OD_OK;
 	case ODM_FIELD_OBJECT: return read_table(f->inner, path, v, target, e);
-	case ODM_FIELD_ABSENT:
-		if (asks_for_nothing(v))
-			return OD_OK;
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_UNSUPPORTED, "%s is not supported here; leave it out", path);
 	}
 	return OD_OK;
 }

@@ -1,6 +1,7 @@
 /* json_fields.h - reads the fields of a request's JSON object by a table: name, kind, range, and where the value goes.
  *
- * A field that is missing or null leaves the target unchanged. Fields that the table does not name are ignored. An error names
+ * A field that is missing or null leaves the target unchanged. Fields that the table does not name are ignored: client_fields.h has
+ * refused those that would change the answer. An error names
  * the field by its path ("stream_options.include_usage", "stop[2]") with what was expected and found.
  * Thread: any. Owner: strings and JSON values are borrowed from the object. */
 #ifndef ODM_JSON_FIELDS_H
@@ -21,7 +22,6 @@ enum odm_field_kind {
 	ODM_FIELD_STRINGS, /* struct odm_strings: a string, or an array of at most max strings; without NULs, none empty */
 	ODM_FIELD_JSON,	   /* const json_t *: any value; the caller looks at it */
 	ODM_FIELD_OBJECT,  /* the fields of `inner`, into the same target */
-	ODM_FIELD_ABSENT,  /* not done here: refused unless it asks for nothing: false, 0, "", [] or {} */
 };
 
 #define ODM_STRINGS_MAX 64

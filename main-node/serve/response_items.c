@@ -379,7 +379,7 @@ static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api
 
 struct settings {
 	int64_t max_tokens, top_logprobs;
-	const char *effort, *truncation, *instructions;
+	const char *truncation, *instructions;
 	struct odm_strings include;
 	const json_t *tools, *format, *metadata;
 };
@@ -387,25 +387,16 @@ struct settings {
 #define AT(field) offsetof(struct settings, field)
 
 static const struct odm_field text[] = { { "format", ODM_FIELD_JSON, AT(format), 0, 0, NULL }, { 0 } };
-static const struct odm_field reasoning[] = { { "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL }, { 0 } };
 
 static const struct odm_field fields[] = {
 	{ "instructions", ODM_FIELD_STRING, AT(instructions), 0, 0, NULL },
-	{ "max_output_tokens", ODM_FIELD_INT, AT(max_tokens), 1, MAX_TOKENS, NULL },
+	{ "max_output_tokens", ODM_FIELD_INT, AT(max_tokens), -1, MAX_TOKENS, NULL },
 	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, MAX_TOP_LOGPROBS, NULL },
 	{ "include", ODM_FIELD_STRINGS, AT(include), 0, 0, NULL },
 	{ "text", ODM_FIELD_OBJECT, 0, 0, 0, text },
-	{ "reasoning", ODM_FIELD_OBJECT, 0, 0, 0, reasoning },
 	{ "truncation", ODM_FIELD_STRING, AT(truncation), 0, 0, NULL },
 	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
 	{ "metadata", ODM_FIELD_JSON, AT(metadata), 0, 0, NULL },
-	{ "background", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "context_management", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "conversation", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "moderation", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "previous_response_id", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "prompt", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "store", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
@@ -454,9 +445,11 @@ static int read_settings(struct convert *c, json_t *chat, const json_t *request)
 		{ "parallel_tool_calls", "parallel_tool_calls" },
 		{ NULL, NULL },
 	};
-	struct settings s = { 0 };
+	struct settings s = { .max_tokens = -1 };
 	int rc = odm_fields_read(fields, request, &s, c->e);
 
+	if (rc == OD_OK && s.max_tokens == 0)
+		rc = odm_api_fail(c->e, 400, "max_output_tokens", OD_ERR_RANGE, "max_output_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
 		rc = check_form(&s, c->e);
 	if (rc == OD_OK)
@@ -465,8 +458,6 @@ static int read_settings(struct convert *c, json_t *chat, const json_t *request)
 		rc = read_logprobs(chat, &s, c->e);
 	if (rc == OD_OK && s.tools != NULL)
 		rc = odm_chat_read_tools(chat, s.tools, read_tool, c->e);
-	if (rc == OD_OK && s.effort != NULL && json_object_set_new(chat, "reasoning_effort", json_string(s.effort)) != 0)
-		rc = odm_no_memory(c->e);
 	if (rc == OD_OK && s.instructions != NULL)
 		odm_chat_build_add(&c->build, "system", json_string(s.instructions));
 	return rc;

@@ -268,6 +268,7 @@ static int convert(json_t **chat, const json_t *request, const struct odm_exchan
 static void prepare(struct odm_exchange *x)
 {
 	static const struct odm_dialog_form form = {
+		.api = ODM_API_RESPONSES,
 		.convert = convert,
 		.begin = begin,
 		.block_begin = block_begin,

@@ -294,6 +294,55 @@ def a_template_may_refuse():
     assert s.stop() == 0, s.log
 
 
+THINKING = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
+# Name of the case, what the template writes when the model shall not think, and what it takes.
+THINKERS = {
+    "qwen": "{% if enable_thinking is defined and enable_thinking is false %}NO THOUGHTS HERE{% endif %}",
+    "deepseek": "{% if not thinking is defined %}{% set thinking = true %}{% endif %}{% if not thinking %}NO THOUGHTS HERE{% endif %}",
+    "minimax": "{% if thinking_mode is defined and thinking_mode == 'disabled' %}NO THOUGHTS HERE{% endif %}",
+    "mistral": "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'high' %}{% endif %}"
+               "{% if reasoning_effort not in ['none', 'high'] %}{{ raise_exception('reasoning_effort must be none or high') }}{% endif %}"
+               "{% if reasoning_effort == 'none' %}NO THOUGHTS HERE{% endif %}",
+}
+
+
+@test
+def thinking_can_be_turned_off():
+    """By every client's field, in every API, for templates that are told so by different variables."""
+    off = [{"enable_thinking": False}, {"thinking": {"type": "disabled"}}, {"thinking": False}, {"think": False}, {"reasoning_effort": "none"},
+           {"reasoning_effort": "minimal"}, {"chat_template_kwargs": {"enable_thinking": False}},
+           {"chat_template_kwargs": {"thinking": False}}, {"reasoning_effort": "high", "enable_thinking": False},
+           {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}]
+    on = [{}, {"enable_thinking": True}, {"thinking": {"type": "enabled", "budget_tokens": 9}}, {"think": True}, {"reasoning_effort": "high"},
+          {"reasoning_effort": "none", "enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "high"}},
+          {"reasoning_effort": "medium"}, {"think": "xhigh"}]
+    ask = {"/v1/chat/completions": {"messages": [MESSAGE], "max_tokens": 1}, "/v1/responses": {"input": MESSAGE["content"], "max_output_tokens": 1},
+           "/v1/messages": {"messages": [MESSAGE], "max_tokens": 1}}
+    for name, words in THINKERS.items():
+        s = Server(pack_dir=chat_scripts.pack_of(chat_scripts.Case("thinks " + name, THINKING + words, [], "Yes.", "", "", [], chat_scripts.EOS))[0])
+
+        def read(path, fields):
+            status, _, o = s.ask(path, {**ask[path], **fields})
+            assert status == 200, (name, path, fields, o)
+            u = o["usage"]
+            return u.get("prompt_tokens", u.get("input_tokens")) + u.get("cache_read_input_tokens", 0)
+
+        for path in ask:
+            n = read(path, {})
+            fewer, more = off, on
+            if path == "/v1/responses":
+                fewer, more = [*off, {"reasoning": {"effort": "none"}}], [*on, {"reasoning": {"effort": "low", "summary": "auto"}}]
+            if path == "/v1/messages":
+                fewer, more = [*off, {"output_config": {"effort": "none"}}], [*on, {"output_config": {"effort": "max"}}]
+            for fields in fewer:
+                if name == "mistral" and fields.get("reasoning_effort") == "high":
+                    continue  # it knows only the effort, and that was asked for
+                assert read(path, fields) == n + len("NO THOUGHTS HERE"), (name, path, fields)
+            for fields in more:
+                assert read(path, fields) == n, (name, path, fields)
+        assert s.stop() == 0, s.log
+
+
 @test
 def no_answer_names_the_folder():
     """An operation that fails while the template is rendered has a line, a template that is none is refused as a whole."""

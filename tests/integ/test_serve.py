@@ -292,7 +292,7 @@ BAD_FIELDS = [
     ({"prompt": None}, "prompt"), ({"prompt": {"a": 1}}, "prompt"),
     ({"prompt": ["a", [1]]}, "prompt"), ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1, 99999]]}, "prompt"), ({"prompt": [-1]}, "prompt"),
     ({"prompt": [1.5]}, "prompt"), ({"prompt": ["a"] * 300}, "prompt"), ({"prompt": "king " * 3000}, "prompt"),
-    ({"prompt": "a", "max_tokens": "3"}, "max_tokens"), ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
+    ({"prompt": "a", "max_tokens": "3"}, "max_tokens"), ({"prompt": "a", "max_tokens": -2}, "max_tokens"),
     ({"prompt": "a", "max_tokens": 1.5}, "max_tokens"), ({"prompt": "a", "max_tokens": True}, "max_tokens"),
     ({"prompt": "a", "temperature": "hot"}, "temperature"), ({"prompt": "a", "temperature": -1}, "temperature"),
     ({"prompt": "a", "top_p": 1.5}, "top_p"), ({"prompt": "a", "top_k": -2}, "top_k"), ({"prompt": "a", "min_p": 2}, "min_p"),

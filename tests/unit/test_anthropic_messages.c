@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "main-node/serve/client_fields.h"
 #include "main-node/serve/anthropic_messages.h"
 #include "main-node/serve/call_memory.h"
 #include "tests/unit/request_rows.h"
@@ -100,17 +101,15 @@ static const struct request_row rows[] = {
 	  "{'max_tokens': 9, 'stop': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7, "
 	  "'messages': [" USER "]}" },
 	{ ASK(", 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'output_config': {'effort': 'xhigh'}"),
-	  "{'max_tokens': 9, 'reasoning_effort': 'high', 'chat_template_kwargs': {'enable_thinking': true}, 'messages': [" USER "]}" },
+	  "{'max_tokens': 9, 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'reasoning_effort': 'xhigh', 'messages': [" USER "]}" },
 	{ ASK(", 'thinking': {'type': 'disabled'}, 'chat_template_kwargs': {'a': 1}"),
-	  "{'max_tokens': 9, 'chat_template_kwargs': {'a': 1, 'enable_thinking': false}, 'messages': [" USER "]}" },
-	{ ASK(", 'thinking': {'type': 'on'}"), "thinking.type: expected 'enabled', 'disabled', 'adaptive' or 'between_tools', found "
-					      "'on', which is not supported here" },
+	  "{'max_tokens': 9, 'chat_template_kwargs': {'a': 1}, 'thinking': {'type': 'disabled'}, 'messages': [" USER "]}" },
 	{ ASK(", 'temperature': 1.5"), "temperature: expected a number from 0 to 1, found 1.5" },
 	{ ASK(", 'top_k': -1"), "top_k: expected an integer from 0 to 4294967295, found -1" },
 	{ ASK(", 'stop_sequences': ['']"), "stop_sequences[0]: expected a string that is not empty" },
 	{ ASK(", 'output_config': {'format': {'type': 'json_schema'}}"), "output_config.format is not supported here; leave it out" },
 	{ "{'messages': [" USER "]}", "max_tokens: missing; expected the most tokens that the answer may have" },
-	{ "{'max_tokens': 0, 'messages': [" USER "]}", "max_tokens: expected an integer from 1 to 1000000000, found 0" },
+	{ "{'max_tokens': 0, 'messages': [" USER "]}", "max_tokens: expected at least 1, or -1, found 0" },
 	/* What is wrong or not supported, by its name. */
 	{ "{'max_tokens': 9}", "messages: expected an array of messages that is not empty, found nothing" },
 	{ SAY(""), "messages: expected an array of messages that is not empty, found an empty array" },
@@ -139,7 +138,10 @@ static const struct request_row rows[] = {
 
 static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
 {
-	return odm_chat_of_anthropic(chat, request, body, strlen(body), NULL, false, e);
+	int rc = odm_client_fields_apply((json_t *)(uintptr_t)request, ODM_API_MESSAGES, e);
+
+	*chat = NULL;
+	return rc == OD_OK ? odm_chat_of_anthropic(chat, request, body, strlen(body), NULL, false, e) : rc;
 }
 
 static int convert_to_count(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)

@@ -34,7 +34,6 @@ static const struct odm_field table[] = {
 	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, 3, NULL },
 	{ "any", ODM_FIELD_JSON, AT(any), 0, 0, NULL },
 	{ "options", ODM_FIELD_OBJECT, 0, 0, 0, inner },
-	{ "absent", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ 0 },
 };
 
@@ -53,7 +52,7 @@ static void values_arrive(void **state)
 
 	(void)state;
 	assert_int_equal(read_text("{\"flag\": true, \"number\": -3, \"real\": 2, \"name\": \"x\", \"stop\": [\"a\", \"b\", \"c\"], "
-				   "\"any\": [1], \"options\": {\"inner\": true, \"other\": 1}, \"absent\": {}, \"unknown\": 5}",
+				   "\"any\": [1], \"options\": {\"inner\": true, \"other\": 1}, \"unknown\": 5}",
 				   &t, &o, &e), OD_OK);
 	assert_true(t.flag && t.inner);
 	assert_int_equal(t.number, -3);
@@ -100,9 +99,6 @@ static void errors_name_the_field(void **state)
 		{ "{\"stop\": [\"a\", \"b\", \"c\", \"d\"]}", "stop", "at most 3 strings, found 4" },
 		{ "{\"options\": 1}", "options", "options: expected an object, found 1" },
 		{ "{\"options\": {\"inner\": 1}}", "options.inner", "options.inner: expected true or false" },
-		{ "{\"absent\": 1}", "absent", "absent is not supported here" },
-		{ "{\"absent\": \"a\"}", "absent", "absent is not supported here" },
-		{ "{\"absent\": [0]}", "absent", "absent is not supported here" },
 		{ "[]", "", "expected a JSON object, found an empty array" },
 		{ "{\"a\": 1,}", "", "line 1" },
 		{ "{\"a\": 1, \"a\": 1}", "", "not valid JSON" },
@@ -120,22 +116,6 @@ static void errors_name_the_field(void **state)
 		assert_string_equal(e.param, bad[i].param);
 		if (strstr(e.message, bad[i].said) == NULL)
 			fail_msg("%s: expected \"%s\" in \"%s\"", bad[i].text, bad[i].said, e.message);
-		json_decref(o);
-	}
-}
-
-static void nothing_asked_is_no_error(void **state)
-{
-	static const char *const good[] = { "null", "false", "0", "0.0", "\"\"", "[]", "{}" };
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-		struct target t = { 0 };
-		char text[64];
-		json_t *o;
-
-		snprintf(text, sizeof(text), "{\"absent\": %s}", good[i]);
-		assert_int_equal(read_text(text, &t, &o, NULL), OD_OK);
 		json_decref(o);
 	}
 }
@@ -304,7 +284,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(values_arrive),
 		cmocka_unit_test(errors_name_the_field),
-		cmocka_unit_test(nothing_asked_is_no_error),
 		cmocka_unit_test(big_integers_become_reals),
 		cmocka_unit_test(depth_is_limited),
 		cmocka_unit_test(values_are_limited),

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "main-node/serve/client_fields.h"
 #include "main-node/serve/response_items.h"
 #include "tests/unit/request_rows.h"
 
@@ -119,11 +120,11 @@ static const struct request_row rows[] = {
 	      "'background': false, 'text': {'format': {'type': 'text'}, 'verbosity': 'low'}, 'truncation': 'auto', 'metadata': {}"),
 	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'messages': [" USER "]}" },
 	{ ASK(", 'reasoning': {'effort': 'low', 'summary': 'auto'}, 'include': ['reasoning.encrypted_content']"),
-	  "{'reasoning_effort': 'low', 'messages': [" USER "]}" },
+	  "{'reasoning': {'effort': 'low', 'summary': 'auto'}, 'messages': [" USER "]}" },
 	{ ASK(", 'include': ['message.output_text.logprobs', 'reasoning.encrypted_content']"),
 	  "{'logprobs': true, 'top_logprobs': 0, 'messages': [" USER "]}" },
 	{ ASK(", 'top_logprobs': 2"), "{'logprobs': true, 'top_logprobs': 2, 'messages': [" USER "]}" },
-	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected an integer from 1 to 1000000000, found 0" },
+	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected at least 1, or -1, found 0" },
 	{ ASK(", 'top_logprobs': 21"), "top_logprobs: expected an integer from 0 to 20, found 21" },
 	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"), "text.format: only {'type': 'text'} is supported here" },
 	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
@@ -151,8 +152,11 @@ static const struct request_row rows[] = {
 
 static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
 {
+	int rc = odm_client_fields_apply((json_t *)(uintptr_t)request, ODM_API_RESPONSES, e);
+
 	(void)body;
-	return odm_chat_of_response(chat, request, e);
+	*chat = NULL;
+	return rc == OD_OK ? odm_chat_of_response(chat, request, e) : rc;
 }
 
 static void test_requests(void **state)

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Each field of docs/CLIENTS.md does what the page says, in each API: what is done is read, so that nonsense is refused; what is ignored
+changes nothing; what is refused is refused by its name."""
+import atexit
+import re
+
+from cluster_util import run_tests, test
+from serve_util import Server, stop_servers
+
+atexit.register(stop_servers)
+BODIES = {
+    "/v1/completions": {"prompt": "Once upon", "max_tokens": 6, "temperature": 0},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Once upon"}], "max_tokens": 6, "temperature": 0},
+    "/v1/responses": {"input": "Once upon", "max_output_tokens": 6, "temperature": 0},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Once upon"}], "max_tokens": 6, "temperature": 0},
+    "/tokenize": {"content": "Once upon"},
+}
+NONSENSE = 1e300  # no field takes it
+_shared = []
+
+
+def server():
+    if not _shared:
+        _shared.append(Server("--model-name", "tale"))
+    return _shared[0]
+
+
+def rows(title):
+    """(field, API, what it says) of a list of the page."""
+    with open("docs/CLIENTS.md", encoding="utf-8") as f:
+        part = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", f.read(), re.S | re.M).group(1)
+    for name, apis, note in re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*) \|$", part, re.M):
+        for api in list(BODIES)[:4] if apis == "all" else re.findall(r"`([^`]+)`", apis):
+            yield name, api, note
+
+
+def ask(api, name, value, without=None):
+    outer, _, inner = name.partition(".")
+    body = {**{k: v for k, v in BODIES[api].items() if k != without}, outer: {inner: value} if inner else value}
+    status, _, o = server().ask(api, body)
+    return status, o
+
+
+def answer(o):
+    return str(o.get("choices") or o.get("content") or [x["content"] for x in o.get("output", [])] or o.get("tokens"))
+
+
+@test
+def done_fields_are_read():
+    seen = set()
+    for name, api, note in rows("Done"):
+        if name in ("tokens", "text", "documents") or (name, api) == ("prompt", "/tokenize"):  # of /detokenize; it has a row for what is in it; the template looks at it
+            continue
+        value = {"type": NONSENSE} if name == "text.format" else NONSENSE
+        alias = re.fullmatch(r"as `(.*)`", note)
+        status, o = ask(api, name, value, without=alias and alias.group(1))
+        assert status in (400, 404), (name, api, status, o)
+        seen.add(name)
+    assert len(seen) > 40, seen
+
+
+@test
+def ignored_fields_change_nothing():
+    plain = {api: answer(server().ask(api, body)[2]) for api, body in BODIES.items()}
+    assert all(plain.values()), plain
+    seen = 0
+    for name, api, _ in rows("Ignored"):
+        for value in (NONSENSE, "x", {"a": 1}):
+            status, o = ask(api, name, value)
+            assert status == 200, (name, api, o)
+            assert re.sub(r"'id': '[^']*'", "", answer(o)) == re.sub(r"'id': '[^']*'", "", plain[api]), (name, api, o)
+        seen += 1
+    assert seen > 60, seen
+
+
+@test
+def refused_fields_are_named():
+    plain = {api: answer(server().ask(api, body)[2]) for api, body in BODIES.items()}
+    seen = 0
+    for name, api, note in rows("Refused by name"):
+        status, o = ask(api, name, {"a": 1})
+        assert status == 400 and o["error"]["message"].startswith(name), (name, api, o)
+        nothing = [None, False, 0, "", [], {}] + ([eval(m.group(1), {"true": True})] if (m := re.match(r"`(.*)` is taken", note)) else [])
+        for value in nothing:
+            status, o = ask(api, name, value)
+            assert status == 200 and answer(o) == plain[api], (name, api, value, o)
+        seen += 1
+    assert seen > 150, seen
+
+
+@test
+def unknown_fields_are_said_once():
+    for _ in range(3):
+        for api in BODIES:
+            assert ask(api, "nobody_knows_it", {"a": 1})[0] == 200
+    assert server().log.count("nobody_knows_it") == 1, server().log
+
+
+@test
+def no_limit_is_minus_one():
+    for api, name in ("/v1/completions", "max_tokens"), ("/v1/completions", "n_predict"), ("/v1/chat/completions", "max_tokens"), \
+                     ("/v1/chat/completions", "max_completion_tokens"), ("/v1/chat/completions", "n_predict"), \
+                     ("/v1/responses", "max_output_tokens"), ("/v1/responses", "max_tokens"), ("/v1/messages", "max_tokens"):
+        body = {k: v for k, v in BODIES[api].items() if not k.startswith("max_")}
+        status, _, o = server().ask(api, {**body, name: -1, "ignore_eos": True})
+        u = o["usage"]
+        written = u.get("completion_tokens", u.get("output_tokens"))
+        read = u.get("prompt_tokens", u.get("input_tokens")) + u.get("cache_read_input_tokens", 0)
+        assert status == 200 and written + read == 1025, (api, name, u)  # one more than the context of the model
+        assert server().ask(api, {**body, name: -2})[0] == 400
+    assert server().ask("/v1/completions", {"prompt": "a", "max_tokens": None})[2]["usage"]["completion_tokens"] == 16
+
+
+@test
+def other_names_mean_the_same():
+    body = {**BODIES["/v1/completions"], "max_tokens": 40}
+    text = lambda **f: server().ask("/v1/completions", {**body, **f})[2]["choices"][0]["text"]
+    assert text(repeat_penalty=1.5) == text(repetition_penalty=1.5) != text()
+    assert text(repetition_penalty=1.5, repeat_last_n=0) == text()
+    assert text(repetition_penalty=1.5, repeat_last_n=-1) == text(repetition_penalty=1.5) == text(repetition_penalty=1.5, repeat_last_n=10**6)
+    assert text(repetition_penalty=1.5, repeat_last_n=2) != text(repetition_penalty=1.5)
+    for api in "/v1/chat/completions", "/v1/responses", "/v1/messages":
+        a, b = ({**BODIES[api], **f} for f in ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}))
+        assert answer(server().ask(api, a)[2]) == answer(server().ask(api, b)[2])
+
+
+if __name__ == "__main__":
+    run_tests()
