@@ -26,7 +26,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
-		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
+		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: as many as the model was trained for, as far as memory allows)", 1, 4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
 		{ "device", OD_ARG_STRING, &o->device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },

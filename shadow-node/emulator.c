@@ -110,9 +110,6 @@ static int check_opts(const struct ods_emulator_opts *o, struct od_err *err)
 	if (o->max_sequences == 0 || o->max_sequences > ODS_MAX_SEQUENCES || o->forward.max_rows > ODS_MAX_STEP_ROWS)
 		return od_fail(err, OD_ERR_RANGE, "emulator: %zu sequences, %zu rows: expected 1 to %d and at most %d",
 			       o->max_sequences, o->forward.max_rows, ODS_MAX_SEQUENCES, ODS_MAX_STEP_ROWS);
-	if (o->n_pages > 0 && o->n_pages < od_state_pages(o->ctx_tokens))
-		return od_fail(err, OD_ERR_RANGE, "emulator: %u pages: expected at least %u, for %u positions", o->n_pages,
-			       od_state_pages(o->ctx_tokens), o->ctx_tokens);
 	return OD_OK;
 }
 

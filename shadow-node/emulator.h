@@ -50,7 +50,7 @@ struct ods_emulator_opts {
 	struct ods_chain *chain; /* the layers that this process does not hold; borrowed; NULL: it holds all */
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* 1 to ODS_MAX_SEQUENCES */
-	uint32_t n_pages;     /* KV pages of all sequences together; at least those of one full context; 0: the maximum */
+	uint32_t n_pages;     /* KV pages of all sequences together; a text that gets none is not predicted; 0: the maximum */
 	bool early;	      /* early departure: run ahead with the shadow's own tokens, as far as STEPs allow */
 	uint64_t layer_ns;    /* a layer of a run takes at least as long, whatever its rows: emulates slower hardware */
 	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's; the emulator's thread adds to them */

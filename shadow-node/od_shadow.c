@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #define BASE_BYTES (64u << 20)	    /* program, libraries, messages on their way */
+#define UNASKED_PARTS 2 /* without --memory-limit: other programs may need the rest */
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
 #define MAX_PACE_MS 60000
@@ -362,19 +363,32 @@ static int open_split(const struct shadow *s, const struct ods_emulator_opts *o,
 	return rc;
 }
 
-/* One full context, and at least one page for each further sequence; then as many pages as fit into memory. Returns the bytes of all, or 0:
- * not even the first fits. o->max_sequences: as many as main may open, or fewer if memory is short. */
-static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o)
+static uint64_t smaller(uint64_t a, uint64_t b)
 {
-	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens);
-	uint64_t n = 1, pages;
+	return a < b ? a : b;
+}
 
-	if (!od_split_fits(split, ctx_pages, 1))
+/* Main's default is a context for which it has memory itself; a longer text than there is room for here gets no predictions. */
+static uint32_t least_ctx(const struct ods_emulator_opts *o)
+{
+	return (uint32_t)smaller(o->ctx_tokens, od_config_least_ctx(o->forward.config));
+}
+
+/* One small context, and at least one page for each further sequence; then one full context, a small one for each, and of what is left
+ * one part of `parts`, as far as memory allows. Returns the bytes of all, or 0: not even the first fits. o->max_sequences: as many as
+ * main may open, or fewer if memory is short. */
+static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o, uint64_t parts)
+{
+	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), least = od_state_pages(least_ctx(o));
+	uint64_t n = 1, pages, most;
+
+	if (!od_split_fits(split, least, 1))
 		return 0;
-	while (n < o->max_sequences && od_split_fits(split, ctx_pages + n, n + 1))
+	while (n < o->max_sequences && od_split_fits(split, least + n, n + 1))
 		n++;
-	pages = od_split_most_pages(split, n);
-	pages = pages < n * ctx_pages ? pages : n * ctx_pages;
+	most = smaller(od_split_most_pages(split, n), UINT32_MAX);
+	pages = smaller(n * least > ctx_pages ? n * least : ctx_pages, most);
+	pages = smaller(pages + (most - pages) / parts, n * ctx_pages);
 	o->max_sequences = (size_t)n;
 	o->n_pages = (uint32_t)pages;
 	return od_split_need(split, split->n_cards, pages, n);
@@ -382,7 +396,7 @@ static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_o
 
 static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
 {
-	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens);
+	const uint64_t least = od_state_pages(least_ctx(o));
 	const size_t asked = o->max_sequences;
 	struct od_split split;
 	char a[32], b[32], cards[OD_SPLIT_TEXT_BYTES];
@@ -391,18 +405,21 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 
 	if (rc == OD_OK) {
 		od_split_count(&split, s->device);
-		need = choose_pages(&split, o);
+		need = choose_pages(&split, o, s->opt.memory_limit != UINT64_MAX ? 1 : UNASKED_PARTS);
 	}
 	if (rc == OD_OK && need == 0) {
-		need = od_split_need(&split, split.n_cards, ctx_pages, 1);
+		need = od_split_need(&split, split.n_cards, least, 1);
 		rc = od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
-			     "try a smaller --ctx-size%s", o->ctx_tokens, (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
+			     "try a smaller --ctx-size%s", least_ctx(o), (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
 			     (unsigned long long)s->limit_bytes, od_format_bytes(s->limit_bytes, b, sizeof(b)),
-			     od_split_text(&split, s->device, ctx_pages, 1, cards, sizeof(cards)));
+			     od_split_text(&split, s->device, least, 1, cards, sizeof(cards)));
 	}
 	od_split_fini(&split);
 	if (rc != OD_OK)
 		return rc;
+	if (o->n_pages < od_state_pages(o->ctx_tokens))
+		od_log(OD_LOG_WARN, "main allows texts of %u tokens; this shadow has memory for %u, and predicts nothing for longer ones",
+		       o->ctx_tokens, o->n_pages * OD_KV_PAGE);
 	if (o->max_sequences < asked)
 		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %zu", asked, o->max_sequences);
 	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
@@ -601,7 +618,7 @@ static int check_session(const struct shadow *s, struct od_err *err)
 	const struct od_config *c = od_pack_config(s->pack);
 	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
 						    .max_rows = ODS_MAX_STEP_ROWS },
-				       .ctx_tokens = od_config_default_ctx(c), .max_sequences = 1 };
+				       .ctx_tokens = od_config_least_ctx(c), .max_sequences = 1 };
 	uint64_t ceiling;
 
 	return plan_memory(s, &o, &ceiling, err);

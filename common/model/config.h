@@ -85,11 +85,11 @@ static inline bool od_config_holds_head(const struct od_config *cfg)
 	return cfg->part.begin == 0;
 }
 
-/* Tokens of a context, unless --ctx-size says otherwise: KV cache of all that newer models allow would fill the memory. */
-#define OD_DEFAULT_CTX_TOKENS 4096u
-static inline uint32_t od_config_default_ctx(const struct od_config *cfg)
+/* Tokens of a context that memory should have room for. Where --ctx-size says nothing, main has more if there is more memory. */
+#define OD_LEAST_CTX_TOKENS 4096u
+static inline uint32_t od_config_least_ctx(const struct od_config *cfg)
 {
-	return cfg->ctx_max < OD_DEFAULT_CTX_TOKENS ? cfg->ctx_max : OD_DEFAULT_CTX_TOKENS;
+	return cfg->ctx_max < OD_LEAST_CTX_TOKENS ? cfg->ctx_max : OD_LEAST_CTX_TOKENS;
 }
 
 /* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys of a layer

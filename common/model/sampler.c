@@ -54,6 +54,7 @@ static int in_range(const char *name, double v, double min, double max, struct o
 int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 {
 	int rc = in_range("temperature", o->temperature, 0, 1000, err);
+	size_t n = 0;
 
 	if (rc == OD_OK)
 		rc = in_range("top_p", o->top_p, 0, 1, err);
@@ -67,11 +68,14 @@ int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 		rc = in_range("frequency_penalty", o->frequency_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
 	if (rc == OD_OK)
 		rc = in_range("presence_penalty", o->presence_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
-	if (rc == OD_OK && o->n_logit_bias > OD_MAX_LOGIT_BIAS)
-		rc = od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected at most %u tokens, found %zu", OD_MAX_LOGIT_BIAS,
-			     o->n_logit_bias);
-	for (size_t i = 0; rc == OD_OK && i < o->n_logit_bias; i++)
+	for (size_t i = 0; rc == OD_OK && i < o->n_logit_bias; i++) {
+		if (o->logit_bias[i].bias == -INFINITY)
+			continue;
 		rc = in_range("logit_bias", (double)o->logit_bias[i].bias, -OD_MAX_BIAS, OD_MAX_BIAS, err);
+		n++;
+	}
+	if (rc == OD_OK && n > OD_MAX_LOGIT_BIAS)
+		rc = od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected at most %u tokens, found %zu", OD_MAX_LOGIT_BIAS, n);
 	return rc;
 }
 

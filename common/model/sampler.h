@@ -17,11 +17,11 @@
 
 #define OD_MAX_PENALTY 2.0	 /* of frequency_penalty and presence_penalty, and -2 at least: as OpenAI's */
 #define OD_MAX_BIAS 100.0	 /* and -100 at least: as good as certain, and as good as impossible */
-#define OD_MAX_LOGIT_BIAS 1024u /* entries */
+#define OD_MAX_LOGIT_BIAS 1024u /* entries that are finite */
 
 struct od_logit_bias {
 	int32_t token;
-	float bias; /* added to its logit */
+	float bias; /* added to its logit; minus infinity: it is never drawn */
 };
 
 struct od_sampler_opts {

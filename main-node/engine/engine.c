@@ -6,6 +6,7 @@
 #include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/compute/device.h"
+#include "common/model/generation_config.h"
 #include "main-node/cluster/cluster_service.h"
 
 #include <limits.h>
@@ -16,7 +17,9 @@
 #define DEFAULT_PREFILL_ROWS 256u
 #define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
 #define AUTO_CACHE_PART 4
+#define AUTO_CTX_PART 2
 #define MIB (1ull << 20)
+#define GENERATION_CONFIG "generation_config.json"
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 
 const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_NAMES, NULL };
@@ -155,13 +158,25 @@ static const char *memory_advice(const struct odm_engine *e)
 				     "without --resident the experts stay on the workers";
 }
 
+/* Of `most` pages that fit, with a context that was not asked for: what `parallel` small contexts take, and of the rest a part, because the
+ * memory may be meant for other programs, and pages of ended texts need some. */
+static uint64_t auto_pages(const struct odm_engine *e, uint64_t wanted, uint64_t most)
+{
+	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(e->config)) * e->opts.parallel, most);
+
+	return min_u64(wanted, few + (most - few) / AUTO_CTX_PART);
+}
+
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other things. */
 static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache, uint64_t copies, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
-	uint64_t pages = one * o->parallel, least = one, most;
+	uint64_t pages = one * o->parallel, least = e->auto_ctx ? od_state_pages(od_config_least_ctx(e->config)) : one, most;
 	char a[32], b[32], place[64], cards[OD_SPLIT_TEXT_BYTES];
+
+	if (e->auto_ctx && e->any_ctx)
+		least = 1;
 
 	if (o->state_bytes > 0 && each > 0) {
 		pages = min_u64(pages, o->state_bytes / each);
@@ -173,7 +188,9 @@ static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache
 	od_split_add(&least, cache);
 	od_split_deal(s, e->device, least, copies);
 	most = od_split_most_pages(s, copies);
-	if (pages + cache > most && most >= least)
+	if (e->auto_ctx && o->state_bytes == 0 && most >= least)
+		pages = auto_pages(e, pages, most - cache);
+	else if (pages + cache > most && most >= least)
 		pages = most - cache;
 	else if (most < least)
 		pages = least - cache;
@@ -220,17 +237,38 @@ static int choose_split(struct odm_engine *e, struct od_err *err)
 	return rc;
 }
 
-/* The form of experts is the faster one only if the model fits with it. */
+/* With a context that was not asked for: what fits. Only then is the number of pages known. */
+static void fit_ctx(struct odm_engine *e)
+{
+	const uint64_t all = (uint64_t)e->n_pages * OD_KV_PAGE, least = od_config_least_ctx(e->config);
+
+	e->fair_tokens = UINT64_MAX;
+	if (!e->auto_ctx)
+		return;
+	e->opts.ctx_tokens = min_u64(e->config->ctx_max, e->opts.state_bytes > 0 && all < least ? least : all);
+	e->fair_tokens = e->n_pages / e->opts.parallel * OD_KV_PAGE;
+	if (e->opts.ctx_tokens < e->config->ctx_max)
+		od_log(OD_LOG_INFO, "context: %llu tokens, as many as memory allows; the model was trained for %u",
+		       (unsigned long long)e->opts.ctx_tokens, e->config->ctx_max);
+}
+
+/* The form of experts is the faster one only if the model fits with it. A context of a few pages is the last resort. */
 static int choose_memory(struct odm_engine *e, struct od_err *err)
 {
 	int rc = choose_split(e, err);
 
-	if (rc != OD_ERR_NOMEM || e->opts.form != OD_FORM_AUTO || !has_smaller_form(e))
-		return rc;
-	e->form = OD_FORM_PLANES;
-	rc = choose_split(e, err);
+	if (rc == OD_ERR_NOMEM && e->opts.form == OD_FORM_AUTO && has_smaller_form(e)) {
+		e->form = OD_FORM_PLANES;
+		rc = choose_split(e, err);
+		if (rc == OD_OK)
+			od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model would not fit");
+	}
+	if (rc == OD_ERR_NOMEM && e->auto_ctx && !od_device_can_fall_back(e->device)) {
+		e->any_ctx = true;
+		rc = choose_split(e, err);
+	}
 	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model would not fit");
+		fit_ctx(e);
 	return rc;
 }
 
@@ -273,8 +311,9 @@ static int choose_ctx(struct odm_engine *e, struct od_err *err)
 {
 	uint32_t max = e->config->ctx_max;
 
-	if (e->opts.ctx_tokens == 0)
-		e->opts.ctx_tokens = od_config_default_ctx(e->config);
+	e->auto_ctx = e->opts.ctx_tokens == 0;
+	if (e->auto_ctx)
+		e->opts.ctx_tokens = max; /* until it is known what fits */
 	if (e->opts.ctx_tokens > max)
 		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu", max,
 			       (unsigned long long)e->opts.ctx_tokens);
@@ -429,6 +468,11 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	e->config = od_pack_config(e->pack);
+	od_generation_warn(od_pack_generation_config(e->pack), GENERATION_CONFIG);
+	rc = od_generation_suppressed(&e->suppressed, &e->n_suppressed, od_pack_generation_config(e->pack), e->config->vocab,
+				      GENERATION_CONFIG, err);
+	if (rc != OD_OK)
+		return rc;
 	if (e->opts.mode != ODM_RESIDENT && e->opts.prefill_rows > odm_run_rows(e->config, e->opts.profile))
 		e->opts.prefill_rows = odm_run_rows(e->config, e->opts.profile); /* a layer is one RUN for a worker */
 	rc = odm_engine_open_keys(e, err);
@@ -533,6 +577,7 @@ int odm_engine_close(struct odm_engine *e)
 	od_dense_free(e->dense);
 	od_device_free(e->device);
 	od_tokenizer_free(e->tokenizer);
+	free(e->suppressed);
 	od_pack_close(e->pack);
 	pthread_mutex_destroy(&e->report_lock);
 	free(e);

@@ -38,7 +38,7 @@ struct odm_engine_opts {
 	const char *device;	   /* NULL: od_device_open's default */
 	int cpu;		   /* enum od_cpu */
 	uint64_t threads;	   /* 0: one per CPU */
-	uint64_t ctx_tokens;	   /* context of a text; 0: the model's, at most 4096 */
+	uint64_t ctx_tokens;	   /* context of a text; 0: what the model was trained for, as far as memory allows */
 	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
 	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
 	uint64_t prefix_cache_mib; /* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */

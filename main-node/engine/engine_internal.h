@@ -16,6 +16,8 @@ struct odm_engine {
 	struct odm_engine_opts opts;
 	struct od_pack *pack;
 	const struct od_config *config;
+	struct od_logit_bias *suppressed; /* [n_suppressed] tokens that the model's generation_config.json does not let be drawn */
+	size_t n_suppressed;
 	struct od_device *device;
 	enum od_form form; /* of experts here, or on the workers of --local */
 	struct od_dense_store *dense;
@@ -24,6 +26,8 @@ struct odm_engine {
 	struct od_state_pool *state;
 	uint32_t n_pages, cache_pages; /* of state: for texts in progress, for ended ones */
 	uint32_t n_snapshots; /* of fixed state */
+	bool auto_ctx, any_ctx; /* the context was not asked for; even the least one does not fit */
+	uint64_t fair_tokens;	/* of a text that gives no limit, with its prompt, so that `parallel` of them fit; UINT64_MAX: any number */
 	struct odm_reuse reuse;
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */

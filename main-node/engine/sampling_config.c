@@ -6,6 +6,17 @@
 #define HF_TEMPERATURE 1.0
 #define HF_TOP_K 50
 
+/* -1, as vLLM has it, means the same as 0: all. */
+static int read_top_k(const json_t *g, uint32_t *top_k, const char *where, struct od_err *err)
+{
+	const json_t *v = json_object_get(g, "top_k");
+
+	*top_k = 0;
+	if (json_is_number(v) && json_number_value(v) == -1)
+		return OD_OK;
+	return od_json_u32_or(g, "top_k", 0, UINT32_MAX, HF_TOP_K, top_k, where, err);
+}
+
 int odm_sampling_defaults(struct od_sampler_opts *o, const struct od_pack *pack, struct od_err *err)
 {
 	const json_t *g = od_pack_generation_config(pack);
@@ -24,7 +35,7 @@ int odm_sampling_defaults(struct od_sampler_opts *o, const struct od_pack *pack,
 		return rc;
 	rc = od_json_f64_or(g, "temperature", 0, 1e3, HF_TEMPERATURE, &o->temperature, where, err);
 	if (rc == OD_OK)
-		rc = od_json_u32_or(g, "top_k", 0, UINT32_MAX, HF_TOP_K, &o->top_k, where, err);
+		rc = read_top_k(g, &o->top_k, where, err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(g, "top_p", 0, 1, 1.0, &o->top_p, where, err);
 	if (rc == OD_OK)

@@ -51,7 +51,41 @@ size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *r
 	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
 	const size_t room = e->opts.ctx_tokens - req->n_prompt + 1;
 
-	return req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
+	const uint64_t rest = e->fair_tokens > req->n_prompt ? e->fair_tokens - req->n_prompt + 1 : 0;
+	const uint64_t least = od_config_least_ctx(e->config);
+	const uint64_t most = req->max_tokens > 0 ? req->max_tokens : rest > least ? rest : least;
+
+	return most < room ? most : room;
+}
+
+/* Tokens that the model's generation_config.json suppresses are never drawn, whatever bias a request gives them. */
+static int open_sampler(struct odm_sequence *q, struct od_err *err)
+{
+	const struct odm_engine *e = q->engine;
+	struct od_sampler_opts o = q->req.sampling;
+	struct od_logit_bias *all;
+	size_t n = e->n_suppressed;
+	int rc;
+
+	if (n == 0)
+		return od_sampler_new(&q->sampler, &o, q->config->vocab, err);
+	all = calloc(n + o.n_logit_bias, sizeof(*all));
+	if (all == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu suppressed tokens", n);
+	memcpy(all, e->suppressed, n * sizeof(*all));
+	for (size_t i = 0; i < o.n_logit_bias; i++) {
+		size_t k = 0;
+
+		while (k < e->n_suppressed && all[k].token != o.logit_bias[i].token)
+			k++;
+		if (k == e->n_suppressed)
+			all[n++] = o.logit_bias[i];
+	}
+	o.logit_bias = all;
+	o.n_logit_bias = n;
+	rc = od_sampler_new(&q->sampler, &o, q->config->vocab, err);
+	free(all);
+	return rc;
 }
 
 static int open_text(struct odm_sequence *q, struct od_err *err)
@@ -71,7 +105,7 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 		if (q->raw == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "no memory for log probabilities of %u tokens", q->config->vocab);
 	}
-	rc = od_sampler_new(&q->sampler, &req->sampling, q->config->vocab, err);
+	rc = open_sampler(q, err);
 	if (rc == OD_OK && od_sampler_prompt(q->sampler, req->prompt, req->n_prompt) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
 	if (rc == OD_OK && t != NULL) {

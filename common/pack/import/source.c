@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/model/generation_config.h"
 #include "common/pack/pack_layout.h"
 #include "common/text/tokenizer.h"
 
@@ -747,8 +748,10 @@ static int check_generation(const struct od_config *cfg, const char *path, struc
 {
 	static const char *const number[] = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty" };
 	struct od_config with_eos = *cfg;
+	struct od_logit_bias *suppressed = NULL;
 	json_t *root;
 	bool sample;
+	size_t n;
 	double v;
 	int rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &root, err);
 
@@ -758,6 +761,11 @@ static int check_generation(const struct od_config *cfg, const char *path, struc
 		rc = od_json_f64_or(root, number[i], -HUGE_VAL, HUGE_VAL, 0, &v, path, err);
 	if (rc == OD_OK)
 		rc = od_config_add_eos(&with_eos, root, path, err);
+	if (rc == OD_OK)
+		rc = od_generation_suppressed(&suppressed, &n, root, cfg->vocab, path, err);
+	if (rc == OD_OK)
+		od_generation_warn(root, path);
+	free(suppressed);
 	json_decref(root);
 	return rc;
 }

@@ -447,7 +447,7 @@ static int choose_ctx(struct recall_run *r, struct od_err *err)
 	const uint32_t max = od_pack_config(r->pack)->ctx_max;
 
 	if (r->opt.ctx_tokens == 0)
-		r->opt.ctx_tokens = od_config_default_ctx(od_pack_config(r->pack));
+		r->opt.ctx_tokens = od_config_least_ctx(od_pack_config(r->pack));
 	if (r->opt.ctx_tokens > max)
 		return od_fail(err, OD_ERR_ARG, "--ctx-size: the model was made for %u tokens at most, found %llu", max,
 			       (unsigned long long)r->opt.ctx_tokens);
