@@ -304,48 +304,48 @@ static void answer_to_result(struct order *o)
 	}
 }
 
-static bool same_id(const json_t *call, const json_t *result)
+static const char *answered_id(const json_t *result)
 {
-	const char *a = json_string_value(json_object_get(call, "id"));
-	const char *b = json_string_value(json_object_get(result, "tool_call_id"));
+	const char *id = json_string_value(json_object_get(result, "tool_call_id"));
 
-	return a != NULL && b != NULL && strcmp(a, b) == 0;
+	return id != NULL ? id : "";
 }
 
-/* Moves the call's result from the list to the messages. They mostly stand in the calls' order, so the first one is it. */
-static void take_result(struct order *o, json_t *results, const json_t *call)
-{
-	json_t *result;
-	size_t i;
-
-	json_array_foreach(results, i, result) {
-		if (!same_id(call, result))
-			continue;
-		push(o, result);
-		json_array_remove(results, i);
-		return;
-	}
-}
-
-/* The message at `at` and the results behind it. */
+/* The message at `at` and the results behind it. A result whose id no call has, or that is the second of its id, comes last. */
 static void split_calls(struct order *o, size_t at, size_t n_results)
 {
-	json_t *m = json_array_get(o->in, at), *calls = json_incref(calls_of(m)), *results = json_array(), *call;
+	json_t *m = json_array_get(o->in, at), *calls = json_incref(calls_of(m)), *results = json_object(), *rest = json_array(), *call;
 	size_t i;
 
-	for (i = 1; i <= n_results; i++)
-		o->failed = json_array_append(results, json_array_get(o->in, at + i)) != 0 || o->failed;
-	json_array_foreach(calls, i, call) {
-		if (i == 0)
-			set(o, m, "tool_calls", json_pack("[O]", call));
+	for (i = 1; i <= n_results; i++) {
+		json_t *result = json_array_get(o->in, at + i);
+
+		if (json_object_get(results, answered_id(result)) != NULL)
+			o->failed = json_array_append(rest, result) != 0 || o->failed;
 		else
-			push_new(o, json_pack("{s:s, s:n, s:[O]}", "role", "assistant", "content", "tool_calls", call));
-		if (i == 0)
-			push(o, m);
-		take_result(o, results, call);
+			o->failed = json_object_set(results, answered_id(result), result) != 0 || o->failed;
 	}
-	o->failed = json_array_extend(o->out, results) != 0 || o->failed;
+	json_array_foreach(calls, i, call) {
+		const char *id = json_string_value(json_object_get(call, "id"));
+		json_t *result = id != NULL ? json_object_get(results, id) : NULL;
+
+		if (i == 0) {
+			set(o, m, "tool_calls", json_pack("[O]", call));
+			push(o, m);
+		} else {
+			push_new(o, json_pack("{s:s, s:n, s:[O]}", "role", "assistant", "content", "tool_calls", call));
+		}
+		if (result == NULL)
+			continue;
+		push(o, result);
+		json_object_del(results, id);
+	}
+	for (i = 1; i <= n_results; i++)
+		if (json_object_get(results, answered_id(json_array_get(o->in, at + i))) == json_array_get(o->in, at + i))
+			push(o, json_array_get(o->in, at + i));
+	o->failed = json_array_extend(o->out, rest) != 0 || o->failed;
 	json_decref(results);
+	json_decref(rest);
 	json_decref(calls);
 }
 

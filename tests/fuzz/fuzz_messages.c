@@ -10,13 +10,30 @@
 
 static const char *const templates[] = {
 	"",
-	"<tool_call> <function= message['content'] is none",
+	"<tool_call> <function=",
 	"<|tool_call> <tool_call|>",
-	"<|channel|><|message|> arguments | tojson .thinking developer",
-	"[TOOL_CALLS] length != 9 function|tojson",
-	"item.text <tool_call> arguments|tojson",
-	"arguments + ''",
+	"<|channel|><|message|>",
+	"[TOOL_CALLS]",
+	"<|tool_calls_section_begin|>",
 };
+
+/* A template may take messages in any way. */
+static void choose_form(struct odm_chat_form *form, unsigned byte)
+{
+	const unsigned more = (byte * 2654435761u) >> 16;
+
+	odm_chat_form_choose(form, templates[byte % (sizeof(templates) / sizeof(templates[0]))], "</s>");
+	if (form->echo == ODM_ECHO_OBJECT && (byte & 128) != 0)
+		form->echo = ODM_ECHO_TEXT;
+	for (unsigned i = 0; i < ODM_ROLES; i++)
+		form->content[i] = (more + i) % 4;
+	form->no_text = more % 3;
+	form->thought_field = (more >> 2) % 4;
+	form->ids = form->ids == ODM_IDS_ANY && (more & 1) != 0 ? ODM_IDS_SHORT : form->ids;
+	form->takes_developer = (more & 2) != 0;
+	form->name_is_role = (more & 4) != 0;
+	form->needs = more & ((1u << ODM_NEEDS) - 1);
+}
 
 static const char *source(void *context, const json_t *object)
 {
@@ -61,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	messages = size > 0 ? json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
 	if (messages == NULL)
 		return 0;
-	odm_chat_form_choose(&form, templates[data[0] % (sizeof(templates) / sizeof(templates[0]))], "</s>");
+	choose_form(&form, data[0]);
 	if (odm_context_build(&context, messages, &form, &err) == OD_OK)
 		render(&context);
 	else
