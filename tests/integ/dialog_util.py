@@ -9,18 +9,17 @@ PROMPT = "Once upon a time there was a king"
 WEATHER = "sunny"
 
 
-def rendered(messages, pack_dir=None, **variables):
+def rendered(messages, pack_dir=None, *options, **variables):
     """The prompt of messages in the form of chat completions."""
     path = os.path.join(TMP, "messages.json")
     with open(path, "w", encoding="utf-8") as f:
         json.dump({"messages": messages, "add_generation_prompt": True, **variables}, f)
-    return tool("od-main", "template", "--checkpoint", pack_dir or pack(), "--messages", path).stdout
+    return tool("od-main", "template", "--checkpoint", pack_dir or pack(), "--messages", path, *options).stdout
 
 
-def prompt_tokens(server, *args, **kw):
-    """Their number in that prompt."""
-    text = rendered(*args, **kw)
-    return server.ask("/tokenize", {"content": text, "parse_special": True, "add_special": False})[2]["count"]
+def prompt_tokens(messages, pack_dir=None, **variables):
+    """Their number in that prompt, of which the texts of messages hold no special tokens."""
+    return len(json.loads(rendered(messages, pack_dir, "--ids", **variables)))
 
 
 def turn_of(case, ids):

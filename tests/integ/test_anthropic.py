@@ -340,7 +340,7 @@ def tool_loop(case):
     last = ask(s, messages=history, **given)
     assert (text_of(last), last.stop_reason) == (chat_scripts.FINAL, "end_turn"), (case.name, last)
     # What the client sends back has lost how the model spelt numbers, spaces and escapes. The server remembers.
-    expected = prompt_tokens(s, [question, turn_of(case, ids), *results_of(ids)], pack_dir, tools=openai_tools(given["tools"]))
+    expected = prompt_tokens([question, turn_of(case, ids), *results_of(ids)], pack_dir, tools=openai_tools(given["tools"]))
     assert total_input(last.usage) == expected, (case.name, last.usage, expected)
     assert s.stop() == 0, s.log
 
@@ -364,7 +364,7 @@ def calls_of_another_server_are_spelt_as_most_models_do():
     uses = [{"type": "tool_use", "id": i, "name": c["name"], "input": json.loads(c["arguments"])} for i, c in zip(ids, case.calls)]
     results = [{"type": "tool_result", "tool_use_id": i, "content": [{"type": "text", "text": WEATHER}]} for i in ids]
     last = ask(s, messages=[question, {"role": "assistant", "content": uses}, {"role": "user", "content": results}], tools=tools)
-    assert total_input(last.usage) == prompt_tokens(s, [question, {**turn_of(case, ids), "content": None}, *results_of(ids)], pack_dir,
+    assert total_input(last.usage) == prompt_tokens([question, {**turn_of(case, ids), "content": None}, *results_of(ids)], pack_dir,
                                                     tools=openai_tools(tools))
     assert s.stop() == 0, s.log
 

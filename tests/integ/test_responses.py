@@ -325,7 +325,7 @@ def tool_loop(case):
     history = [question, *o.output, *({"type": "function_call_output", "call_id": i, "output": WEATHER} for i in ids)]
     last = respond(history, s, **given)
     assert last.output_text == chat_scripts.FINAL and last.status == "completed" and len(last.output) == 1, (case.name, last)
-    assert last.usage.input_tokens == prompt_tokens(s, [question, turn_of(case, ids), *results_of(ids)], pack_dir, tools=case.tools), case.name
+    assert last.usage.input_tokens == prompt_tokens([question, turn_of(case, ids), *results_of(ids)], pack_dir, tools=case.tools), case.name
     assert s.stop() == 0, s.log
 
 
