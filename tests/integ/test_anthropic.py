@@ -207,7 +207,7 @@ def what_nothing_here_runs_is_left_out():
     count = lambda **fields: server().ask("/v1/messages/count_tokens", {"messages": [USER], **fields})
     plain = count()[2]
     for fields in {"tools": [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]}, \
-                  {"mcp_servers": [{"type": "url"}]}, {"container": "c"}:
+                  {"mcp_servers": [{"type": "url"}]}:
         assert count(**fields)[::2] == (200, plain), (fields, plain)
     for block in {"type": "image", "source": {}}, {"type": "document", "source": {"type": "base64", "data": "AA"}}, {"type": "container_upload"}, \
                  {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": {}}, {"type": "tool_reference", "tool_name": "f"}]}:

@@ -90,8 +90,7 @@ static const struct request_row rows[] = {
 	  "tool_choice.type: expected 'auto' or 'none', found 'tool', which is not supported here" },
 	{ ASK(", 'tool_choice': 'auto'"), "tool_choice: expected an object, found a string" },
 	{ ASK(", 'tools': [{'type': 'web_search_20250305', 'name': 'web_search'}, {'name': 'f', 'input_schema': {}, 'defer_loading': true}, "
-	      "{'type': 'bash_20250124', 'name': 'bash'}, {'type': 'mcp_toolset'}, {'type': 'tool_from_tomorrow'}], 'mcp_servers': [{}], "
-	      "'container': 'c'"),
+	      "{'type': 'bash_20250124', 'name': 'bash'}, {'type': 'mcp_toolset'}, {'type': 'tool_from_tomorrow'}], 'mcp_servers': [{}]"),
 	  "{'max_tokens': 9, 'tools': [{'type': 'function', 'function': {'name': 'f', 'parameters': {}}}], 'messages': [" USER "]}" },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].input_schema: expected an object, found nothing" },
 	{ ASK(", 'tools': [3]"), "tools[0]: expected an object, found 3" },
