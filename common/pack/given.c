@@ -344,7 +344,7 @@ static int check_folder(const char *dir, struct od_err *err)
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot read checkpoint folder %s", dir);
 	else if (f->content != NULL)
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s/%s%s is %s", dir, f->pointer, f->n_pointers > 1 ? " (and others)" : "", f->content);
-	else if (has(dir, "adapter_config.json") && !has(dir, "model.safetensors") && !has(dir, "model.safetensors.index.json"))
+	else if (has(dir, "adapter_config.json") && f->n_safetensors == (has(dir, "adapter_model.safetensors") ? 1 : 0))
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s is an adapter (LoRA), which changes another model: merge the two first (peft: "
 			     "merge_and_unload(), then save_pretrained(FOLDER)) and pack that folder", dir);
 	else
