@@ -294,6 +294,7 @@ static void join(struct member *m)
 		return;
 	odm_members_weigh(m->ms); /* before main's first step */
 	publish(m, "");
+	odm_member_tell_back(m);
 	odm_members_watch_shadows(m->ms);
 }
 

@@ -126,7 +126,9 @@ bool odm_member_is_twin(const struct member *m, char *why, size_t size);
 
 /* After a session has ended. was_used: it could be sent work. */
 void odm_member_tell_lost(struct member *m, bool was_used, const char *why);
-/* Every tick. */
+/* When it can be sent work; does nothing before, and the second time. */
+void odm_member_tell_back(struct member *m);
+/* Every tick: who is back, and at the end of the start, who is missing. */
 void odm_members_tell(struct odm_members *ms, uint64_t now);
 
 /* ---- members_links.c, loop thread: what links and workers cost (link_cost.h) ---- */

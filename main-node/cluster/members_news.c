@@ -53,7 +53,7 @@ static bool is_back(struct member *m)
 	return back;
 }
 
-static void tell_back(struct member *m)
+void odm_member_tell_back(struct member *m)
 {
 	char name[300], now[60];
 
@@ -99,7 +99,7 @@ static void end_start(struct odm_members *ms)
 void odm_members_tell(struct odm_members *ms, uint64_t now)
 {
 	for (uint32_t i = 0; i < ms->n; i++)
-		tell_back(ms->member[i]);
+		odm_member_tell_back(ms->member[i]);
 	end_start(ms);
 	for (uint32_t i = 0; ms->started && i < ms->n_listed; i++)
 		if (now - ms->listed[i]->added_ns > MISSING_AFTER_NS && !ms->listed[i]->seen)
