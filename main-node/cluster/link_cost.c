@@ -23,8 +23,8 @@
 #define LATENCY_SLACK_NS (0.5 * OD_NS_PER_MS)
 #define JITTERS 2.0
 #define SETTLED_NS (1500 * OD_NS_PER_MS)
-#define UNSETTLED_LATENCY_NS (25.0 * OD_NS_PER_MS)
-#define UNSETTLED_BYTE_NS 100.0 /* 80 Mbit/s */
+#define UNSETTLED_LATENCY_NS (60.0 * OD_NS_PER_MS)
+#define UNSETTLED_BYTE_NS 200.0 /* 40 Mbit/s */
 #define STALL_NS (150.0 * OD_NS_PER_MS) /* a packet that is sent again takes 200 ms */
 #define MANY_STALLS 2 /* of the last round trips: then the link loses packets */
 #define BYTE_SLACK_NS 20.0 /* 400 Mbit/s */
