@@ -566,7 +566,8 @@ def stop_strings_count_in_the_content_only():
 
 @test
 def arguments_are_streamed_as_they_are_written():
-    """Most of a long text comes before the call is complete, in pieces, in every API; together they are the whole answer's."""
+    """Together they are what a whole answer has. How many pieces there are is a matter of time; but of an answer that is cut amid a call,
+    a stream has what was written, and a whole answer no call."""
     words = " ".join("word %d" % i for i in range(60))
     arguments = json.dumps({"place": words})
     case = weather_case('<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call>' % arguments, name="long_call")
@@ -578,11 +579,11 @@ def arguments_are_streamed_as_they_are_written():
             names += [c.function.name] if c.function.name else []
             pieces += [c.function.arguments] if c.function.arguments else []
             assert c.index == 0 and (c.id is not None) == (c.function.name is not None), c
-    assert "".join(pieces) == arguments and names == ["get_weather"] and len(pieces) > 3, pieces
+    assert "".join(pieces) == arguments and names == ["get_weather"], pieces
     m = chat(USER, s, tools=tools, max_tokens=900).choices[0].message
     assert m.tool_calls[0].function.arguments == arguments, m
     cut, finish, _ = gather(chat(USER, s, tools=tools, max_tokens=60, stream=True))
-    assert finish == "length" and arguments.startswith(cut["calls"][0]["arguments"]) and cut["content"] == "", cut
+    assert finish == "length" and "{" in cut["calls"][0]["arguments"] and arguments.startswith(cut["calls"][0]["arguments"]) and cut["content"] == "", cut
     cut = chat(USER, s, tools=tools, max_tokens=60).choices[0]
     assert cut.finish_reason == "length" and cut.message.tool_calls is None, cut
     assert s.stop() == 0, s.log
