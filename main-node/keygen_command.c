@@ -136,6 +136,8 @@ static int make(const char *out, struct od_err *err)
 	if (rc == OD_OK)
 		say_what_to_copy(&f, &pair);
 	sodium_memzero(&pair, sizeof(pair));
+	if (rc == OD_ERR_IO && out == NULL && geteuid() != 0)
+		rc = od_fail_within(err, "run it as root, or name a folder of yours: od-main keygen --out DIR/, and OD_KEYS=DIR for all programs");
 	if (rc == OD_OK && fflush(stdout) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "standard output");
 	return rc;

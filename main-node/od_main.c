@@ -610,6 +610,10 @@ int main(int argc, char **argv)
 	int rc;
 
 	od_log_init("od-main", OD_LOG_INFO);
+	if (command == NULL && argc > 1 && argv[1][0] != '-') {
+		od_log(OD_LOG_ERROR, "unknown command \"%s\"; expected serve, chat, keygen, template, or options; see --help", argv[1]);
+		return 2;
+	}
 	od_hangup_hold();
 	if (command != NULL) {
 		od_hangup_begin(command->run == odm_serve_command);

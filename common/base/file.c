@@ -35,7 +35,7 @@ int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err 
 	}
 	if (!S_ISREG(st.st_mode)) {
 		close(f);
-		return od_fail(err, OD_ERR_FORMAT, "%s is not a regular file", path);
+		return od_fail(err, OD_ERR_FORMAT, S_ISDIR(st.st_mode) ? "%s is a folder, expected a file" : "%s is not a regular file", path);
 	}
 	*fd = f;
 	*size_bytes = (uint64_t)st.st_size;

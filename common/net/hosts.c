@@ -277,6 +277,8 @@ int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
 	int rc = od_file_read_text(path, MAX_FILE_BYTES, &text, &len, err);
 
 	*out = (struct od_hosts){ 0 };
+	if (rc == OD_ERR_MISSING)
+		return od_fail(err, rc, "there is no file %s: expected a file with one host a line, such as \"worker 10.0.0.11\"", path);
 	if (rc != OD_OK)
 		return rc;
 	rc = od_hosts_parse(out, text, len, path, err);

@@ -264,7 +264,9 @@ static int open_dir(char all[PATH_MAX], const char *dir, struct od_err *err)
 				       "chmod 700 it, or name another folder", dir, st.st_mode & 0777u);
 	} else {
 		rc = od_mkdir_p(dir, err);
-		if (rc == OD_OK && chmod(dir, 0700) != 0)
+		if (rc != OD_OK)
+			return od_fail_within(err, "--prefix-cache");
+		if (chmod(dir, 0700) != 0)
 			rc = od_fail_errno(err, OD_ERR_IO, "cannot chmod folder %s", dir);
 	}
 	if (rc == OD_OK && access(dir, R_OK | W_OK | X_OK) != 0)

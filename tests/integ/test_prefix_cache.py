@@ -3,6 +3,7 @@
 wrong with it, the answer is that of a server that keeps nothing, log probabilities included."""
 import atexit
 import concurrent.futures
+import contextlib
 import glob
 import json
 import os
@@ -354,13 +355,9 @@ def a_full_disk_costs_only_the_files():
         raise Skip("no file system may be mounted here")
     try:
         server = Server("--prefix-cache", where)
-        with open(os.path.join(where, "fill"), "wb") as f:
-            try:
-                while True:
-                    f.write(bytes(1 << 16))
-                    f.flush()
-            except OSError:
-                pass
+        with open(os.path.join(where, "fill"), "wb", buffering=0) as f, contextlib.suppress(OSError):
+            while True:
+                f.write(bytes(1 << 16))
         seen = talk(server, cold())
         assert seen[1][0] > 0, "in memory it is kept"
         server.wait_for("No space left on device; pages are kept in memory only")

@@ -185,7 +185,7 @@ static void every_wrong_field_is_named(void **state)
 		  "field \"logits_file\": expected the name of a file in the same folder" },
 		{ "\"wolf.f32\"", "1", "field \"logits_file\": expected the name of a file" },
 		{ "\"wolf.f32\"", "\"gone.f32\"", "gone.f32" },
-		{ "\"wolf.f32\"", "\"..\"", "is not a regular file" },
+		{ "\"wolf.f32\"", "\"..\"", "is a folder, expected a file" },
 		{ "[3, 10]", "[3, 11]", "field \"logits_shape[1]\": expected 10, the model's vocabulary, found 11" },
 		{ "[3, 10]", "[2, 10]", "field \"logits_shape[0]\": expected 3, as prompt_ids has tokens, found 2" },
 		{ "[3, 10]", "[30]", "field \"logits_shape\": expected a list of 2 numbers" },
