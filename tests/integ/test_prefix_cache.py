@@ -204,7 +204,7 @@ def recurrent_state_is_shared_where_texts_part():
         assert talk(server, want, begin=begin)[0][0] >= 2 * PAGE
         assert server.stop() == 0, server.log
         for flipped in False, True:
-            states = sorted(os.path.join(where, f) for f in os.listdir(where) if f.endswith(".fs"))
+            states = sorted(glob.glob(os.path.join(where, "kv-*", "*.fs")))
             assert states, os.listdir(where)
             for f in states if flipped else []:
                 with open(f, "r+b") as b:
