@@ -46,14 +46,16 @@ $(CLIENTS)/installed: tests/integ/clients.txt
 	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-# The programs that people use with od-main serve, from PyPI (about 4 GB), each in a conversation with tools. Minutes.
-# CLIENT=test_agents.py: one of them. As root: they run where there is no network but loopback.
+# The programs that people use with od-main serve, from PyPI (about 4 GB), each in a conversation with tools; and published chat
+# templates and tokenisers as they are. Ten minutes and more. CLIENT=test_agents.py: one of them. As root: programs run where there
+# is no network but loopback.
 CLIENT_PROGRAMS := build/client-programs
 .PHONY: clients
 clients: programs
 	@deploy/install-deps.sh python3-venv chromium chromium-driver
 	@tests/clients/install.sh $(CLIENT_PROGRAMS)
-	@for t in tests/clients/$(or $(CLIENT),test_*.py); do echo "$$t" && B=$(B) python3 $$t || exit 1; done
+	@for t in tests/clients/$(or $(CLIENT),{test,published}_*.py); do \
+		echo "$$t"; B=$(B) OD_PUBLISHED=$(CLIENT_PROGRAMS)/published $(CLIENT_PROGRAMS)/agents/bin/python $$t || exit 1; done
 
 # Hugging Face transformers, pinned, for what is compared with it live; about 6 GB, and no test of make check needs it.
 REFERENCE := build/reference

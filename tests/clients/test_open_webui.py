@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Open WebUI in a browser: a question for which the model calls one of Open WebUI's own tools, and one more."""
 import atexit
-import glob
 import os
 import socket
 import subprocess
-import sys
 import time
+
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from client_models import PROGRAMS
 from client_util import TRANSCRIPTS, Conversation, for_families, own_network
@@ -14,13 +18,6 @@ from client_util import TRANSCRIPTS, Conversation, for_families, own_network
 own_network()
 from cluster_util import HANG_S, TMP, run_tests  # noqa: E402
 from serve_util import stop_servers  # noqa: E402
-
-sys.path += glob.glob(os.path.join(PROGRAMS, "agents/lib/python3*/site-packages"))
-from selenium import webdriver  # noqa: E402
-from selenium.common.exceptions import WebDriverException  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 atexit.register(stop_servers)
 TELLS, BYE = "My clock says so, and it is right.", "You are welcome, any time."
