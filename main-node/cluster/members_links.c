@@ -116,17 +116,36 @@ static bool is_candidate(const struct member *m)
 	return m->host.role == OD_NODE_WORKER && m->state == M_READY && m->exile_ns == 0 && m->cost.measured && !m->distrusted;
 }
 
+/* A worker that has a share of the experts for good cannot be replaced by others. */
+static bool has_shares(const struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (is_candidate(ms->listed[i]) && ms->listed[i]->pub.sealed)
+			return true;
+	return false;
+}
+
+static void choose(struct odm_members *ms)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < ms->n_listed; i++)
+		if (is_candidate(ms->listed[i]))
+			ms->weighed[n++] = &ms->listed[i]->cost;
+	if (!has_shares(ms))
+		odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
+	else
+		for (uint32_t i = 0; i < n; i++)
+			memset(ms->weighed[i]->passed, 0, sizeof(ms->weighed[i]->passed));
+}
+
 void odm_members_weigh(struct odm_members *ms)
 {
 	struct odm_link_cost after;
 	bool changed = false;
-	uint32_t n = 0;
 
 	pthread_mutex_lock(&ms->lock);
-	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (is_candidate(ms->listed[i]))
-			ms->weighed[n++] = &ms->listed[i]->cost;
-	odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
+	choose(ms);
 	for (uint32_t i = 0; i < ms->n_listed; i++)
 		changed |= copy_decision(ms->listed[i]);
 	ms->epoch += changed;

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 
-from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test, tool
 from netns_lan import Lan, Node, Unavailable
 
 LAYERS = 12  # a prompt is one step
@@ -27,12 +27,12 @@ def lan():
 class Cluster:
     """Daemons and a main that is asked for texts one by one."""
 
-    def __init__(self, *names, slow=(), rate="256kbit", **way):
+    def __init__(self, *names, slow=(), rate="256kbit", packs=None, **way):
         for name in NODES:
             lan().limit(name, None)
         for name in slow:
             limit(name, rate, **way)
-        self.nodes = {name: Node(lan(), name) for name in names}
+        self.nodes = {name: Node(lan(), name, pack_dir=(packs or {}).get(name)) for name in names}
         path = os.path.join(TMP, "slow-hosts.txt")
         with open(path, "w") as f:
             f.write("".join(f"{'shadow ' if n == 'shadow' else ''}{lan().address(n)}\n" for n in names))
@@ -123,6 +123,17 @@ def the_last_worker_is_used_however_slow_it_is():
         c.nodes["w0"].kill()
         assert c.text()[1] == []
         c.end()
+
+
+@test
+def a_worker_that_alone_has_some_experts_is_used_however_slow_it_is():
+    shares = {f"w{i}": os.path.join(TMP, f"share{i}") for i in range(2)}
+    for i in range(2):
+        tool("od-pack", "--share", f"{i + 1}/2", pack(), shares[f"w{i}"])
+    with Cluster("w0", "w1", slow=["w1"], rate="1mbit", packs=shares) as c:
+        runs, passed = c.text()
+        assert runs > 1 and not passed, (runs, passed)
+        assert "not used" not in c.end()
 
 
 @test
