@@ -116,13 +116,25 @@ static bool is_candidate(const struct member *m)
 	return m->host.role == OD_NODE_WORKER && m->state == M_READY && m->exile_ns == 0 && m->cost.measured && !m->distrusted;
 }
 
-/* A worker that has a share of the experts for good cannot be replaced by others. */
-static bool has_shares(const struct odm_members *ms)
+/* Those that stay have or get every expert. Workers with a share of them for good (od-pack --share) do not always. */
+static bool can_run_all(struct odm_members *ms, enum odm_deal_kind kind)
 {
-	for (uint32_t i = 0; i < ms->n_listed; i++)
-		if (is_candidate(ms->listed[i]) && ms->listed[i]->pub.sealed)
+	bool all = true;
+
+	memset(ms->held, 0, ms->holds_bytes);
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct member *m = ms->listed[i];
+
+		if (!is_candidate(m) || m->cost.passed[kind])
+			continue;
+		if (!m->pub.sealed)
 			return true;
-	return false;
+		for (size_t j = 0; j < ms->holds_bytes; j++)
+			ms->held[j] |= m->holds[j];
+	}
+	for (size_t i = 0; i < ms->cached_bytes; i++) /* a bit for each expert */
+		all = all && (ms->held[i / 8] >> i % 8 & 1) != 0;
+	return all;
 }
 
 static void choose(struct odm_members *ms)
@@ -132,11 +144,13 @@ static void choose(struct odm_members *ms)
 	for (uint32_t i = 0; i < ms->n_listed; i++)
 		if (is_candidate(ms->listed[i]))
 			ms->weighed[n++] = &ms->listed[i]->cost;
-	if (!has_shares(ms))
-		odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
-	else
-		for (uint32_t i = 0; i < n; i++)
-			memset(ms->weighed[i]->passed, 0, sizeof(ms->weighed[i]->passed));
+	odm_link_cost_choose(&ms->shape, ms->weighed, n, ms->excess, od_now_ns());
+	for (int kind = 0; kind < ODM_N_DEALS; kind++) {
+		const bool without = can_run_all(ms, (enum odm_deal_kind)kind);
+
+		for (uint32_t i = 0; i < n && !without; i++)
+			ms->weighed[i]->passed[kind] = false;
+	}
 }
 
 void odm_members_weigh(struct odm_members *ms)
