@@ -229,7 +229,8 @@ def what_a_reset_connection_swallowed_is_asked_for_once_more():
 @test
 def one_that_loses_an_answer_now_and_then_is_given_up():
     _, err, _ = through(lambda relay, head, experts: [result(head, experts)] if relay.n_results % 10 else [])
-    assert "is lost: it loses RUNs again and again, and answers others; it is used again in 5 s" in err, err
+    # Main may see first that layers end sooner without it.
+    assert re.search("is lost: it loses RUNs again and again, and answers others; it is used again in 5 s|is connected but not used", err), err
 
 
 @test

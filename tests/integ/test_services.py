@@ -298,8 +298,8 @@ def a_server_whose_gpu_is_lost_ends_as_a_failure():
 
 def drain_in_the_middle(pause, expected):
     """Ends a worker `pause` after its session began. Whether it was computing then: it took its time, and its RESULT arrived."""
-    # One row, two experts: 2.4 s. Main gives up a worker that computes so little for 3 s.
-    slow, other = Daemon("worker", "--run-time", 1200), Daemon("worker")
+    # One row, two experts: 0.8 s, of one layer: then main passes over it. After a second others would be asked, too.
+    slow, other = Daemon("worker", "--run-time", 400), Daemon("worker")
     main = subprocess.Popen(main_args("--workers", hosts_file([slow, other]), "--group-size", 1, tokens=2, prompt=""),
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while "session with main" not in slow.text():
@@ -315,13 +315,13 @@ def drain_in_the_middle(pause, expected):
     r = json.loads(out)
     assert r["token_ids"] == expected
     assert "not finished" not in slow.text(), slow.text()
-    return took > 0.4 and r["worker_compute_s"] >= 1.2
+    return took > 0.1 and r["worker_compute_s"] >= 0.4
 
 
 @test
 def sigterm_lets_a_worker_finish_what_it_computes():
     expected = generate("--resident", tokens=2, prompt="")["token_ids"]
-    assert any(drain_in_the_middle(pause, expected) for pause in (0.7, 0.3, 1, 1.5, 2, 0.5, 3))
+    assert any(drain_in_the_middle(pause, expected) for pause in (0.7, 0.3, 1, 0.5, 0.9, 0.4, 0.8, 0.6, 1.2, 0.2, 1.5, 2))
 
 
 def second_signal(pause):
