@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Claude Code and Codex: each edits a file by a tool of its own and goes on with the conversation."""
+"""Claude Code and Codex with the README's commands: each writes a file by a tool of its own and goes on with the conversation."""
 import atexit
 import glob
 import os
@@ -25,7 +25,7 @@ def claude_code(family):
         {"thought": "The user wants a file.", "content": "I write it.",
          "call": ("Write", {"file_path": os.path.join(work, "greeting.txt"), "content": GREETING})},
         {"thought": "It worked.", "content": DONE}, {"thought": "They are polite.", "content": BYE}])
-    env = {"ANTHROPIC_BASE_URL": c.url, "ANTHROPIC_AUTH_TOKEN": "any"}
+    env = {"ANTHROPIC_BASE_URL": c.url, "ANTHROPIC_AUTH_TOKEN": "any", "ANTHROPIC_MODEL": "od-moe"}
     assert DONE in c.run(CLAUDE, "--allowedTools", "Write", "-p", "Write a greeting to greeting.txt", **env)
     assert c.file("greeting.txt") == GREETING
     assert BYE in c.run(CLAUDE, "--continue", "-p", "Thank you", **env)
@@ -38,15 +38,9 @@ def codex(family):
         {"thought": "The user wants a file.", "content": "I write it.",
          "call": ("exec_command", {"cmd": f"printf '{GREETING}' > greeting.txt".replace("\n", "\\n")})},
         {"thought": "It worked.", "content": DONE}, {"thought": "They are polite.", "content": BYE}])
-    os.makedirs(os.path.join(c.home, ".codex"))
-    with open(os.path.join(c.home, ".codex/config.toml"), "w", encoding="utf-8") as f:
-        f.write(f"""model = "od-moe"
-model_provider = "od-moe"
-[model_providers.od-moe]
-name = "od-moe"
-base_url = "{c.url}/v1"
-""")
-    exec_ = [CODEX, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"]
+    provider = f'model_providers.od={{name="od-moe", base_url="{c.url}/v1", wire_api="responses"}}'
+    exec_ = [CODEX, "-m", "od-moe", "-c", "model_provider=od", "-c", provider, "exec", "--skip-git-repo-check",
+             "--sandbox", "danger-full-access"]
     assert DONE in c.run(*exec_, "Write a greeting to greeting.txt")
     assert c.file("greeting.txt") == GREETING
     assert BYE in c.run(*exec_, "resume", "--last", "Thank you")
