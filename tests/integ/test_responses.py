@@ -152,7 +152,7 @@ BAD_FIELDS = [
     ({"input": [USER, {"content": "a"}]}, "input[1].role"), ({"input": "king " * 2000}, "input"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"), ({"input": [{"type": 3}]}, "input[0].type"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"), ({"conversation": "c"}, "conversation"), ({"background": True}, "background"),
-    ({"store": True}, "store"), ({"prompt": {"id": "p"}}, "prompt"), ({"instructions": 3}, "instructions"),
+    ({"prompt": {"id": "p"}}, "prompt"), ({"instructions": 3}, "instructions"),
     ({"text": {"format": {"type": "json_object"}}}, "text.format"), ({"truncation": "none"}, "truncation"),
     ({"tools": [{"type": 3}]}, "tools[0].type"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [FUNCTION], "tool_choice": "required"}, "tool_choice"),
@@ -244,7 +244,7 @@ def the_client_gets_errors():
 @test
 def what_changes_nothing_is_ignored():
     text = respond(max_output_tokens=8).output_text
-    for fields in {"store": False}, {"truncation": "auto"}, {"reasoning": {"effort": "low", "summary": "auto"}}, {"user": "u"}, \
+    for fields in {"store": False}, {"store": True}, {"truncation": "auto"}, {"reasoning": {"effort": "low", "summary": "auto"}}, {"user": "u"}, \
                   {"include": ["reasoning.encrypted_content"]}, {"tools": [FUNCTION]}, {"tool_choice": "auto"}, {"prompt_cache_key": "k"}, \
                   {"service_tier": "auto"}, {"text": {"verbosity": "low"}}, {"extra_body": {"unknown": 1}}:
         assert respond(max_output_tokens=8, **fields).output_text == text, fields

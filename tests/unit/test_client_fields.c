@@ -64,7 +64,8 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 				fail_msg("%s: %s is refused", t[i].field, t[i].neutral);
 		}
 	assert_false(refuses("nobody_knows_it", "1", ODM_API_CHAT));
-	assert_true(refuses("store", "true", ODM_API_RESPONSES));
+	assert_true(refuses("previous_response_id", "\"resp_1\"", ODM_API_RESPONSES));
+	assert_false(refuses("store", "true", ODM_API_RESPONSES)); /* what clients send unasked */
 	assert_false(refuses("store", "true", ODM_API_CHAT));
 }
 

@@ -133,7 +133,7 @@ static const struct request_row rows[] = {
 	{ ASK(", 'previous_response_id': 'resp_1'"), "previous_response_id is not supported here; leave it out" },
 	{ ASK(", 'conversation': 'conv_1'"), "conversation is not supported here; leave it out" },
 	{ ASK(", 'background': true"), "background is not supported here; leave it out" },
-	{ ASK(", 'store': true"), "store is not supported here; leave it out" },
+	{ ASK(", 'store': true"), "{'messages': [" USER "]}" },
 	{ ASK(", 'prompt': {'id': 'p'}"), "prompt is not supported here; leave it out" },
 	/* What is wrong, by its name. */
 	{ "{}", "input: expected a string or an array of items, found nothing" },
