@@ -152,15 +152,12 @@ static json_t *gemma_of(struct build *b, struct odm_slice args)
 	return (json_t *)marks->value;
 }
 
-static int convert_args(struct build *b, json_t *function, struct odm_slice args)
+/* args: the text of a JSON object, whose value is taken. */
+static int convert_object(struct build *b, json_t *function, struct odm_slice args, json_t *object)
 {
-	json_t *object = odm_json_value(args), *value = object;
+	json_t *value = object;
 	int rc = OD_OK;
 
-	if (!json_is_object(object)) {
-		json_decref(object);
-		return od_fail(b->err, OD_ERR_FORMAT, "%s.arguments: expected the text of a JSON object", b->where);
-	}
 	if (b->form->echo == ODM_ECHO_VALUES)
 		value = values_of(b->form, args);
 	else if (b->form->echo == ODM_ECHO_GEMMA)
@@ -175,6 +172,27 @@ static int convert_args(struct build *b, json_t *function, struct odm_slice args
 	return rc;
 }
 
+/* What is no JSON object, as a text that was cut off, becomes an object's member: the model shall see what it wrote. */
+static int convert_args(struct build *b, json_t *function, struct odm_slice args)
+{
+	json_t *object = odm_json_value(args);
+	char *text;
+	int rc;
+
+	if (json_is_object(object))
+		return convert_object(b, function, args, object);
+	json_decref(object);
+	object = json_pack("{s:s%}", "arguments", args.text, args.len);
+	text = json_dumps(object, 0);
+	if (text == NULL) {
+		json_decref(object);
+		return no_memory(b);
+	}
+	rc = convert_object(b, function, (struct odm_slice){ text, strlen(text) }, object);
+	free(text);
+	return rc;
+}
+
 static int read_args(struct build *b, json_t *function)
 {
 	const json_t *given = json_object_get(function, "arguments");
@@ -182,6 +200,9 @@ static int read_args(struct build *b, json_t *function)
 	char *text;
 	int rc;
 
+	if (json_is_null(given))
+		json_object_del(function, "arguments");
+	given = json_object_get(function, "arguments");
 	if (given == NULL || json_is_object(given) || (json_is_string(given) && b->form->echo == ODM_ECHO_TEXT))
 		return OD_OK;
 	if (!json_is_string(given))
@@ -300,11 +321,38 @@ static int order_fields(struct build *b, json_t *call, json_t **function)
 	return no_memory(b);
 }
 
-static int read_call(struct build *b, json_t *call, size_t at)
+/* A custom tool's call is that of a function whose argument is the input. */
+static int read_custom(struct build *b, json_t *call)
 {
-	json_t *function = json_object_get(call, "function");
+	const json_t *custom = json_object_get(call, "custom"), *input = json_object_get(custom, "input");
+	json_t *object, *function;
+	char *text;
 	int rc;
 
+	if (!json_is_object(custom) || json_object_get(call, "function") != NULL)
+		return OD_OK;
+	object = input != NULL ? json_pack("{s:O}", "input", input) : json_object();
+	text = json_dumps(object, 0);
+	function = json_pack("{s:O*, s:s}", "name", json_object_get(custom, "name"), "arguments", text != NULL ? text : "");
+	json_decref(object);
+	if (text != NULL)
+		rc = set(b, call, "function", function);
+	else
+		json_decref(function), rc = no_memory(b);
+	free(text);
+	json_object_del(call, "custom");
+	json_object_del(call, "type");
+	return rc;
+}
+
+static int read_call(struct build *b, json_t *call, size_t at)
+{
+	json_t *function;
+	int rc = read_custom(b, call);
+
+	if (rc != OD_OK)
+		return rc;
+	function = json_object_get(call, "function");
 	if (!json_is_object(function))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s: expected an object", b->where);
 	if (!json_is_string(json_object_get(function, "name")))
@@ -345,8 +393,8 @@ static int read_calls(struct build *b, json_t *message, size_t at)
 /* *out: the part with a text, a new reference; NULL: it has none. */
 static int read_part(struct build *b, json_t **out, json_t *part, size_t at, size_t i)
 {
+	const char *type = json_string_value(json_object_get(part, "type")), *bad;
 	struct od_strbuf text = { 0 };
-	const char *bad = NULL;
 	int rc = OD_OK;
 
 	*out = NULL;
@@ -355,7 +403,7 @@ static int read_part(struct build *b, json_t **out, json_t *part, size_t at, siz
 	bad = odm_part_text(&text, part);
 	if (bad != NULL)
 		rc = od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].content[%zu].%s: expected a string", at, i, bad);
-	else if (strcmp(json_string_value(json_object_get(part, "type")), "text") == 0)
+	else if (type != NULL && strcmp(type, "text") == 0)
 		*out = json_incref(part);
 	else
 		*out = json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(text.text != NULL ? text.text : "", text.len));
@@ -423,12 +471,28 @@ static void drop_empty(json_t *message)
 		json_object_del(message, "tool_calls");
 }
 
+/* OpenAI's calls before there were tools. */
+static int read_function_call(struct build *b, json_t *message)
+{
+	json_t *call = json_object_get(message, "function_call");
+	int rc = OD_OK;
+
+	if (!json_is_object(call))
+		return OD_OK;
+	if (json_object_get(message, "tool_calls") == NULL)
+		rc = set(b, message, "tool_calls", json_pack("[{s:O}]", "function", call));
+	json_object_del(message, "function_call");
+	return rc;
+}
+
 static int read_assistant(struct build *b, json_t *message, size_t at)
 {
 	static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
 	json_t *thought = NULL;
-	int rc = read_calls(b, message, at);
+	int rc = read_function_call(b, message);
 
+	if (rc == OD_OK)
+		rc = read_calls(b, message, at);
 	for (size_t i = 0; i < 3 && thought == NULL; i++)
 		thought = json_object_get(message, names[i]);
 	if (rc != OD_OK || thought == NULL)
@@ -477,6 +541,8 @@ static int read_message(struct build *b, json_t *message, size_t at)
 		rc = read_assistant(b, message, at);
 	else if (rc == OD_OK && strcmp(role, "tool") == 0)
 		rc = read_tool(b, message);
+	else if (rc == OD_OK && strcmp(role, "function") == 0) /* before there were tools */
+		rc = set(b, message, "role", json_string("tool")) == OD_OK ? read_tool(b, message) : OD_ERR_NOMEM;
 	else if (rc == OD_OK && strcmp(role, "developer") == 0 && !b->form->takes_developer)
 		rc = set(b, message, "role", json_string("system"));
 	return rc;

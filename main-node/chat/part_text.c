@@ -166,6 +166,12 @@ static const char *add_part(struct od_strbuf *out, const json_t *part, unsigned 
 
 const char *odm_part_text(struct od_strbuf *out, const json_t *part)
 {
+	const json_t *plain = json_is_object(part) ? json_object_get(part, "text") : part;
+
+	if (json_object_get(part, "type") == NULL && json_is_string(plain)) {
+		od_strbuf_append(out, json_string_value(plain), json_string_length(plain));
+		return NULL;
+	}
 	return add_part(out, part, 0);
 }
 

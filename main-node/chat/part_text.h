@@ -10,8 +10,8 @@
 
 #include "common/base/strbuf.h"
 
-/* Appends the part's text to out. part: an object. NULL: good; else the name of the field that is not a string, as it should be:
- * "type", or the one that has the text of a part of this type. */
+/* Appends the part's text to out. part: an object; or a string, or an object with a text and no type, which vLLM takes too. NULL: good;
+ * else the name of the field that is not a string, as it should be: "type", or the one that has the text of a part of this type. */
 const char *odm_part_text(struct od_strbuf *out, const json_t *part);
 
 /* Whether it is what an assistant thought, which is no text of the message. */

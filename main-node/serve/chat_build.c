@@ -126,15 +126,13 @@ json_t *odm_chat_build_take(struct odm_chat_build *b)
 
 static int part_text(struct od_strbuf *out, const json_t *part, const char *path, struct odm_api_error *e)
 {
-	const char *type, *bad;
+	const char *bad = odm_part_text(out, part), *type;
 	char where[96], found[64];
-	int rc = odm_need_string(&type, part, path, "type", e);
 
-	if (rc != OD_OK)
-		return rc;
-	bad = odm_part_text(out, part);
 	if (bad == NULL)
 		return OD_OK;
+	if (strcmp(bad, "type") == 0)
+		return odm_need_string(&type, part, path, "type", e);
 	snprintf(where, sizeof(where), "%s.%s", path, bad);
 	return odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected a string, found %s", where,
 			    odm_json_describe(json_object_get(part, bad), found, sizeof(found)));

@@ -104,9 +104,9 @@ static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
 
 	if (!json_is_object(tool))
 		problem = "an object";
-	else if (!json_is_string(type))
+	else if (type == NULL ? !json_is_object(function) : !json_is_string(type))
 		where = ".type", problem = "a string";
-	else if (strcmp(json_string_value(type), "function") != 0)
+	else if (type != NULL && strcmp(json_string_value(type), "function") != 0)
 		return OD_OK; /* left out */
 	else if (!json_is_object(function))
 		where = ".function", problem = "an object";
@@ -162,6 +162,21 @@ static int read_choice(const json_t *choice, bool *none, const json_t **allowed,
 			    "tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
 }
 
+/* A function that has no type, which vLLM takes too, gets it, as templates may read it. A new reference; NULL: out of memory. */
+static json_t *typed(json_t *tool)
+{
+	json_t *whole;
+
+	if (json_object_get(tool, "type") != NULL)
+		return json_incref(tool);
+	whole = json_pack("{s:s}", "type", "function");
+	if (json_object_update(whole, tool) != 0) {
+		json_decref(whole);
+		whole = NULL;
+	}
+	return whole;
+}
+
 /* Sets t->tools. */
 static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_error *e)
 {
@@ -184,9 +199,9 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 		rc = check_tool(tool, i, e);
 		if (rc != OD_OK)
 			return rc;
-		if (strcmp(type, "function") != 0)
+		if (type != NULL && strcmp(type, "function") != 0)
 			odm_tool_left_out(type);
-		else if (!none && (allowed == NULL || allows(allowed, name)) && json_array_append(t->tools, tool) != 0)
+		else if (!none && (allowed == NULL || allows(allowed, name)) && json_array_append_new(t->tools, typed(tool)) != 0)
 			return odm_no_memory(e);
 	}
 	return t->tools != NULL ? OD_OK : odm_no_memory(e);
@@ -241,7 +256,8 @@ static size_t count_calls(const json_t *messages)
 	size_t i, n = 0;
 
 	json_array_foreach((json_t *)(uintptr_t)messages, i, m)
-		n += json_array_size(json_object_get(m, "tool_calls"));
+		n += json_object_get(m, "tool_calls") != NULL ? json_array_size(json_object_get(m, "tool_calls")) :
+								json_is_object(json_object_get(m, "function_call"));
 	return n;
 }
 

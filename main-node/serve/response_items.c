@@ -239,10 +239,14 @@ static int read_item(struct convert *c, const json_t *item)
 		{ "function_call_output", read_call_output },
 		{ "reasoning", read_reasoning },
 	};
+	const json_t *given = json_object_get(item, "type");
+	const bool untyped = json_is_object(item) && (given == NULL || json_is_null(given));
 	const char *type;
 	int rc;
 
-	if (json_is_object(item) && json_object_get(item, "type") == NULL)
+	if (untyped && json_object_get(item, "role") == NULL && json_is_string(json_object_get(item, "id")))
+		return read_other(c, item, "item_reference");
+	if (untyped)
 		return read_message(c, item);
 	rc = odm_need_string(&type, item, c->path, "type", c->e);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(types) / sizeof(types[0]); i++)

@@ -224,6 +224,28 @@ def wrong_fields_are_named():
             assert status == 400 and o["error"]["param"] == param and param in o["error"]["message"], (fields, status, o)
 
 
+LEGACY_CALL = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+F_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@test
+def what_means_the_same_is_taken():
+    """Spellings that other servers take: the prompt is that of the usual one."""
+    def prompt(messages, **fields):
+        status, _, o = server().ask("/v1/chat/completions", {"messages": messages, "max_tokens": 1, **fields})
+        assert status == 200, (messages, fields, o)
+        return o["usage"]["prompt_tokens"]
+
+    assert prompt([{"role": "user", "content": ["hi", {"text": "you"}]}]) == prompt([{"role": "user", "content": "hi\nyou"}])
+    untyped = {k: v for k, v in TOOL.items() if k != "type"}
+    assert prompt([MESSAGE], tools=[untyped]) == prompt([MESSAGE], tools=[TOOL])
+    called = [MESSAGE, {"role": "assistant", "content": None, "tool_calls": [F_CALL]}, {"role": "tool", "tool_call_id": "c", "content": "r"}]
+    assert prompt([MESSAGE, LEGACY_CALL, {"role": "function", "name": "f", "content": "r"}]) == prompt(called)
+    cut = {**F_CALL, "function": {"name": "f", "arguments": '{"a'}}
+    for call in cut, {"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}, {**F_CALL, "function": {"name": "f", "arguments": None}}:
+        prompt([MESSAGE, {"role": "assistant", "content": None, "tool_calls": [call]}, called[2], MESSAGE])
+
+
 @test
 def any_json_is_answered():
     """Wrong types anywhere in messages and tools: 200 or 400 with the field's name."""

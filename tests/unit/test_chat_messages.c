@@ -145,7 +145,10 @@ static const struct {
 	  "[{'role': 'assistant', 'content': 'no'}, {'role': 'assistant', 'content': 'never', 'refusal': 'never'}]" },
 	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'refusal'}]}]", "messages[0].content[0].refusal: expected a string" },
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text'}]}]", "messages[0].content[0].text: expected a string" },
-	{ 'p', "[{'role': 'user', 'content': ['a']}]", "messages[0].content[0].type: expected a string" },
+	{ 'p', "[{'role': 'user', 'content': [{'type': null}]}]", "messages[0].content[0].type: expected a string" },
+	{ 'p', "[{'role': 'user', 'content': [3]}]", "messages[0].content[0].type: expected a string" },
+	{ 'p', "[{'role': 'user', 'content': ['a', {'text': 'b'}]}]", "[{'role': 'user', 'content': 'a\\nb'}]" },
+	{ 'b', "[{'role': 'user', 'content': ['a']}]", "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]" },
 	{ 'p', "[{'role': 'user', 'content': []}]", "[{'role': 'user', 'content': ''}]" },
 	/* roles */
 	{ 'p', "[{'role': 'developer', 'content': 'a'}]", "[{'role': 'system', 'content': 'a'}]" },
@@ -171,10 +174,29 @@ static const struct {
 	/* calls */
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': ''}}]}]",
 	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': {}}}]}]" },
-	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}]}]",
-	  "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object" },
-	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[1]'}}]}]",
-	  "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': null}}]}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]" },
+	/* cut off, or no object: what the model wrote stays */
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{\\\"a\\\": 1'}}]}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	  "{'arguments': '{\\\"a\\\": 1'}}}]}]" },
+	{ 'v', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[1]'}}]}]",
+	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	  "{'arguments': '[1]'}}}]}]" },
+	/* calls of custom tools, and of functions before there were tools */
+	{ 'p', "[{'role': 'assistant', 'tool_calls': [{'id': 'c', 'type': 'custom', 'custom': {'name': 'f', 'input': 'a'}}]}, "
+	       "{'role': 'tool', 'tool_call_id': 'c', 'content': 'r'}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'c', 'type': 'function', 'function': {'name': 'f', 'arguments': "
+	  "'{\\\"input\\\": \\\"a\\\"}'}}]}, {'role': 'tool', 'tool_call_id': 'c', 'content': 'r', 'name': 'f'}]" },
+	{ 'p', "[{'role': 'assistant', 'tool_calls': [{'type': 'custom', 'custom': {}}]}]",
+	  "messages[0].tool_calls[0].function.name: expected a string" },
+	{ 'h', "[{'role': 'assistant', 'content': null, 'function_call': {'name': 'f', 'arguments': '{}'}}, "
+	       "{'role': 'function', 'name': 'f', 'content': 'r'}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': {}}}]}, "
+	  "{'role': 'tool', 'name': 'f', 'content': 'r'}]" },
+	{ 'p', "[{'role': 'assistant', 'content': 'a', 'function_call': {'name': 'g'}, 'tool_calls': [{'type': 'function', 'function': "
+	       "{'name': 'f'}}]}]",
+	  "[{'role': 'assistant', 'content': 'a', 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]" },
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': 3}}]}]",
 	  "messages[0].tool_calls[0].function.arguments: expected a string" },
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'arguments': '{}'}}]}]",

@@ -52,6 +52,7 @@ static const struct request_row rows[] = {
 		"'reasoning'}"),
 	  SAID("{'role': 'user', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'tool', 'tool_call_id': 'c', 'content': "
 	       "''}") },
+	{ ITEMS("{'type': null, 'role': 'user', 'content': ['a', {'text': 'b'}]}"), SAID("{'role': 'user', 'content': 'a\\nb'}") },
 	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}, {'type': "
 		"'input_file', 'filename': 'n.pdf', 'file_data': 'x'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'part_from_tomorrow'}]}"),
 	  SAID("{'role': 'user', 'content': 'a\\n[an image that this model cannot see]\\n[a file that this model cannot read: n.pdf]\\n[a "
@@ -109,7 +110,7 @@ static const struct request_row rows[] = {
 	       "'arguments': '{\\'a\\':1}'}}]}, {'role': 'tool', 'tool_call_id': 'm', 'content': 'r'}") },
 	{ ITEMS("{'type': 'item_reference', 'id': 'x'}, {'type': 'compaction', 'encrypted_content': 'x'}, {'type': 'mcp_list_tools', 'id': "
 		"'l', 'server_label': 's', 'tools': [{'name': 'f'}]}, {'type': 'mcp_approval_request', 'id': 'a', 'name': 'f', 'arguments': "
-		"'{}'}, {'type': 'item_from_tomorrow'}, " USER),
+		"'{}'}, {'type': 'item_from_tomorrow'}, {'id': 'msg_1'}, {'type': null, 'id': 'rs_1'}, " USER),
 	  SAID(USER) },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].type: expected a string, found nothing" },
 	{ ASK(", 'tools': [{'type': 'function'}]"), "tools[0].name: expected a string, found nothing" },
