@@ -268,6 +268,149 @@ static void test_every_beginning(void **state)
 		}
 }
 
+/* ---- Stop strings ---- */
+
+/* An answer as a sequence: content and reasoning, each stretch one text, and calls. */
+static void note(void *arg, char kind, const char *text, size_t len)
+{
+	json_t *events = arg, *last = json_array_get(events, json_array_size(events) - 1), *now = json_stringn(text, len);
+	const char *before = json_string_value(json_object_get(last, "text"));
+	char kinds[2] = { kind, '\0' };
+
+	if (before != NULL && kind != 'n' && strcmp(json_string_value(json_object_get(last, "kind")), kinds) == 0) {
+		json_t *both = json_sprintf("%s%.*s", before, (int)len, text);
+
+		json_object_set_new(last, "text", both);
+		json_decref(now);
+		return;
+	}
+	json_array_append_new(events, json_pack("{s:s, s:o}", "kind", kinds, "text", now));
+}
+
+static void note_content(void *arg, const char *text, size_t len)
+{
+	note(arg, 'c', text, len);
+}
+
+static void note_reasoning(void *arg, const char *text, size_t len)
+{
+	note(arg, 'r', text, len);
+}
+
+static void note_call(void *arg, const char *name, const char *id)
+{
+	(void)id;
+	note(arg, 'n', name, strlen(name));
+}
+
+static void note_arguments(void *arg, const char *text, size_t len)
+{
+	note(arg, 'a', text, len);
+}
+
+static void note_end(void *arg, bool complete)
+{
+	note(arg, 'e', complete ? "1" : "0", 1);
+}
+
+/* stop NULL: none. */
+static json_t *events_of(const struct answer_case *c, size_t piece, bool early_calls, const char *stop, bool *stopped)
+{
+	struct odm_answer_opts opts = answer_case_opts(c);
+	json_t *events = json_array();
+	const struct odm_answer_sink sink = { events, note_content, note_reasoning, note_call, note_arguments, note_end };
+	struct odm_answer *a;
+	struct od_err err;
+	size_t which;
+
+	opts.early_calls = early_calls;
+	opts.stop = &stop;
+	opts.n_stop = stop != NULL;
+	assert_int_equal(odm_answer_new(&a, &opts, &sink, &err), OD_OK);
+	for (size_t i = 0; i < c->len; i += piece)
+		assert_int_equal(odm_answer_push(a, c->text + i, piece < c->len - i ? piece : c->len - i), OD_OK);
+	assert_int_equal(odm_answer_finish(a), OD_OK);
+	*stopped = odm_answer_stopped(a, &which);
+	odm_answer_free(a);
+	return events;
+}
+
+/* What is left of events when the content ends in front of stop, in whichever stretch that is. */
+static json_t *cut_at(const json_t *events, const char *stop, bool *stopped)
+{
+	json_t *left = json_array(), *event;
+	size_t i;
+
+	*stopped = false;
+	json_array_foreach((json_t *)(uintptr_t)events, i, event) {
+		const char *text = json_string_value(json_object_get(event, "text")), *at = strstr(text, stop);
+
+		*stopped = strcmp(json_string_value(json_object_get(event, "kind")), "c") == 0 && at != NULL;
+		if (*stopped && at > text)
+			json_array_append_new(left, json_pack("{s:s, s:s%}", "kind", "c", "text", text, (size_t)(at - text)));
+		if (*stopped)
+			break;
+		json_array_append(left, event);
+	}
+	return left;
+}
+
+/* How many were stopped. */
+static size_t try_stop(const struct answer_case *c, const char *stop)
+{
+	size_t n_stopped = 0;
+
+	for (int early = 0; early < 2; early++) {
+		bool ignored, expected_stop;
+		json_t *whole = events_of(c, c->len + 1, early, NULL, &ignored), *expected = cut_at(whole, stop, &expected_stop);
+
+		for (size_t piece = 1; piece <= c->len; piece += c->len - 1 + (c->len == 1)) {
+			bool stopped;
+			json_t *got = events_of(c, piece, early, stop, &stopped);
+			char how[64];
+
+			snprintf(how, sizeof(how), "stop \"%s\", early %d, piece %zu", stop, early, piece);
+			expect_same(c, got, expected, how);
+			if (stopped != expected_stop)
+				print_error("%s, %s: stopped %d\n", c->name, how, stopped), n_wrong++;
+			n_stopped += stopped;
+			json_decref(got);
+		}
+		json_decref(expected);
+		json_decref(whole);
+	}
+	return n_stopped;
+}
+
+static bool begins_character(char c)
+{
+	return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+/* Each short string of each case's text, wherever that stands: in a thought, a tag, a call, the content, or over the edge of two. */
+static void test_stop_strings(void **state)
+{
+	size_t n_stopped = 0;
+
+	(void)state;
+	for (size_t i = 0; i < answer_cases.n; i++) {
+		const struct answer_case *c = &answer_cases.c[i];
+
+		if (memchr(c->text, 0, c->len) != NULL)
+			continue;
+		for (size_t at = 0; at < c->len && at < 300; at++)
+			for (size_t n = 1; n <= 4 && at + n <= c->len; n += 3) {
+				char stop[8] = { 0 };
+
+				memcpy(stop, c->text + at, n);
+				if (begins_character(c->text[at]) && (at + n == c->len || begins_character(c->text[at + n])))
+					n_stopped += try_stop(c, stop);
+			}
+	}
+	assert_int_equal(n_wrong, 0);
+	assert_true(n_stopped > 1000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -276,6 +419,7 @@ int main(void)
 		cmocka_unit_test(test_every_cut),
 		cmocka_unit_test(test_every_beginning),
 		cmocka_unit_test(test_early_calls),
+		cmocka_unit_test(test_stop_strings),
 	};
 
 	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);
