@@ -1,9 +1,9 @@
 #include "common/base/json.h"
 
 #include "common/base/file.h"
-#include "common/base/strbuf.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +11,46 @@
 /* jansson calls a string that it has no memory for a wrong one, so its allocations are watched. */
 static _Thread_local bool no_memory;
 
+/* jansson has no integers beyond 63 bits. One becomes a real, behind which, in the same block, its digits stand as a string; that
+ * is empty behind other reals. */
+static size_t real_bytes; /* of a real without the string */
+static _Thread_local struct {
+	const char *text;
+	size_t len;
+} digits; /* what reals get that are made now */
+
 static void *watched_malloc(size_t size)
 {
-	void *p = malloc(size);
+	const size_t more = size == real_bytes ? digits.len + 1 : 0;
+	char *p = malloc(size + more);
 
 	no_memory = no_memory || p == NULL;
+	if (p != NULL && more > 1)
+		memcpy(p + size, digits.text, digits.len);
+	if (p != NULL && more > 0)
+		p[size + digits.len] = '\0';
 	return p;
+}
+
+static void *measuring_malloc(size_t size)
+{
+	real_bytes = size;
+	return malloc(size);
 }
 
 /* Before main(), because jansson's functions are those of the process. */
 __attribute__((constructor)) static void watch_memory(void)
 {
+	json_set_alloc_funcs(measuring_malloc, free);
+	json_decref(json_real(0));
 	json_set_alloc_funcs(watched_malloc, free);
+}
+
+const char *od_json_digits(const json_t *v)
+{
+	const char *text = json_is_real(v) ? (const char *)v + real_bytes : "";
+
+	return text[0] != '\0' ? text : NULL;
 }
 
 json_t *od_json_loadb(const char *text, size_t len, size_t flags, json_error_t *why)
@@ -77,57 +105,104 @@ static int wrong_type(const json_t *v, const char *key, const char *expected, co
 /* Bytes of the integer that text [len] begins with, if it has more than 63 bits; else 0. */
 static size_t big_integer(const char *text, size_t len)
 {
-	char digits[24];
+	char start[24];
 	size_t n = text[0] == '-', kept;
 
 	while (n < len && text[n] >= '0' && text[n] <= '9')
 		n++;
 	if (n < len && strchr(".eE", text[n]) != NULL)
 		return 0;
-	kept = n < sizeof(digits) ? n : sizeof(digits) - 1;
-	memcpy(digits, text, kept);
-	digits[kept] = '\0';
+	kept = n < sizeof(start) ? n : sizeof(start) - 1;
+	memcpy(start, text, kept);
+	start[kept] = '\0';
 	errno = 0;
-	(void)strtoll(digits, NULL, 10);
+	(void)strtoll(start, NULL, 10);
 	return errno == ERANGE ? n : 0;
 }
 
-/* Again, with what jansson does not take written otherwise: big integers as reals and, if words says so, Python's words as strings. */
-static json_t *parse_again(const char *body, size_t len, size_t flags, bool words, json_error_t *why)
+/* A text that jansson does not take, on its way there: with big integers as reals and, if words says so, Python's words as strings. */
+struct feed {
+	const char *text; /* [len], what is left */
+	size_t len;
+	bool words;
+	bool string, escape, number; /* what the byte before text was in */
+};
+
+/* The character behind the number goes along: with it jansson knows the number, and makes the real before it asks for more. So that
+ * is the only real made while its digits are set. */
+static size_t feed_integer(struct feed *f, size_t len, char *piece)
 {
-	struct od_strbuf out = { 0 };
-	bool string = false, number = false;
-	size_t from = 0;
+	const size_t behind = len < f->len;
+	const char *number = f->text, *end = ".0";
+	size_t n = len;
+
+	digits.text = f->text;
+	digits.len = len;
+	if (len > DBL_MAX_10_EXP) { /* perhaps more than a double can be */
+		number = f->text[0] == '-' ? "-1" : "1";
+		n = strlen(number);
+		end = "e308";
+	}
+	memcpy(piece, number, n);
+	memcpy(piece + n, end, strlen(end));
+	n += strlen(end);
+	memcpy(piece + n, f->text + len, behind);
+	f->text += len + behind;
+	f->len -= len + behind;
+	return n + behind;
+}
+
+static size_t feed_word(struct feed *f, size_t len, char *piece)
+{
+	piece[0] = piece[len + 1] = '"';
+	memcpy(piece + 1, f->text, len);
+	f->text += len;
+	f->len -= len;
+	return len + 2;
+}
+
+/* For jansson, which gives room for 1024 bytes. */
+static size_t feed(void *piece, size_t room, void *data)
+{
+	struct feed *f = data;
+	size_t n = 0;
+
+	if (f->len == 0) /* the number that ends here is not made yet */
+		return 0;
+	digits.len = 0;
+	for (; n < f->len && n < room; n++) {
+		const char c = f->text[n];
+		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL, begins = !f->string && !f->number;
+		const size_t word = begins && f->words ? python_word(f->text + n, f->len - n) : 0;
+		const size_t big = begins && digit && word == 0 ? big_integer(f->text + n, f->len - n) : 0;
+
+		if (n == 0 && word > 0)
+			return feed_word(f, word, piece);
+		if (n == 0 && big > 0)
+			return feed_integer(f, big, piece);
+		if (word > 0 || big > 0)
+			break;
+		if (c == '"' && !f->escape)
+			f->string = !f->string;
+		f->escape = f->string && c == '\\' && !f->escape;
+		f->number = !f->string && digit;
+	}
+	memcpy(piece, f->text, n);
+	f->text += n;
+	f->len -= n;
+	return n;
+}
+
+static json_t *parse_again(const char *text, size_t len, size_t flags, bool words, json_error_t *why)
+{
+	struct feed f = { .text = text, .len = len, .words = words };
 	json_t *v;
 
-	for (size_t i = 0; i < len; i++) {
-		const char c = body[i];
-		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL;
-		size_t big = 0, word = 0;
-
-		if (string && c == '\\')
-			i++;
-		else if (c == '"')
-			string = !string;
-		else if (!string && !number) {
-			word = words ? python_word(body + i, len - i) : 0;
-			big = word == 0 && digit ? big_integer(body + i, len - i) : 0;
-		}
-		number = !string && digit;
-		if (big == 0 && word == 0)
-			continue;
-		od_strbuf_append(&out, body + from, i - from);
-		od_strbuf_append(&out, "\"", word > 0);
-		od_strbuf_append(&out, body + i, big + word);
-		od_strbuf_append(&out, word > 0 ? "\"" : ".0", word > 0 ? 1 : 2);
-		i += big + word - 1;
-		number = word == 0;
-		from = i + 1;
-	}
-	od_strbuf_append(&out, body + from, len - from);
-	*why = (json_error_t){ 0 };
-	v = out.failed ? NULL : od_json_loadb(out.text, out.len, flags, why);
-	od_strbuf_fini(&out);
+	no_memory = false;
+	v = json_load_callback(feed, &f, flags, why);
+	digits.len = 0;
+	if (v == NULL && no_memory)
+		*why = (json_error_t){ 0 };
 	return v;
 }
 
@@ -202,6 +277,27 @@ bool od_json_has(const json_t *obj, const char *key)
 	const json_t *v = json_object_get(obj, key);
 
 	return v != NULL && !json_is_null(v);
+}
+
+json_t *od_json_copy(const json_t *v)
+{
+	json_t *copy, *object = (json_t *)(uintptr_t)v;
+	bool good;
+
+	if (json_is_real(v))
+		return json_incref(object);
+	if (!json_is_array(v) && !json_is_object(v))
+		return json_deep_copy(v);
+	copy = json_is_array(v) ? json_array() : json_object();
+	good = copy != NULL;
+	for (size_t i = 0; good && i < json_array_size(v); i++)
+		good = json_array_append_new(copy, od_json_copy(json_array_get(v, i))) == 0;
+	for (void *it = json_object_iter(object); good && it != NULL; it = json_object_iter_next(object, it))
+		good = od_json_setn(copy, json_object_iter_key(it), od_json_key_len(it), od_json_copy(json_object_iter_value(it)));
+	if (good)
+		return copy;
+	json_decref(copy);
+	return NULL;
 }
 
 int od_json_u64(const json_t *obj, const char *key, uint64_t min, uint64_t max, uint64_t *out, const char *where,

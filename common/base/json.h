@@ -16,8 +16,13 @@
 /* json_loadb of jansson; *why has no text if there was no memory, which jansson tells from a wrong text only sometimes. */
 json_t *od_json_loadb(const char *text, size_t len, size_t flags, json_error_t *why);
 /* The same, but jansson has no integers beyond 63 bits: here they become reals, as in JavaScript. tokenizer_config.json often
- * has one (10^30 rounded to a double, as model_max_length). */
+ * has one (10^30 rounded to a double, as model_max_length); one beyond doubles becomes 1e308. */
 json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why);
+/* The digits of such an integer, with its sign, as long as v lives; NULL: v is none. json_copy keeps them, json_deep_copy does not, and
+ * json_dumps writes the real. */
+const char *od_json_digits(const json_t *v);
+/* json_deep_copy of jansson that keeps these digits: a new reference, NULL without memory. Reals are shared. */
+json_t *od_json_copy(const json_t *v);
 /* Says why od_json_decode gave nothing, and returns that code: OD_ERR_NOMEM when *why has no text, for then there was no memory. */
 OD_MUST_CHECK int od_json_refuse(const char *text, size_t len, const json_error_t *why, const char *where, struct od_err *err);
 

@@ -642,7 +642,7 @@ static int read_messages(struct build *b, const json_t *messages)
 	if (!json_is_array(messages))
 		rc = od_fail(b->err, OD_ERR_FORMAT, "messages: expected an array");
 	json_array_foreach((json_t *)(uintptr_t)messages, i, given) {
-		json_t *message = json_is_object(given) ? json_deep_copy(given) : NULL;
+		json_t *message = json_is_object(given) ? od_json_copy(given) : NULL;
 
 		if (!json_is_object(given))
 			rc = od_fail(b->err, OD_ERR_FORMAT, "messages[%zu]: expected an object", i);

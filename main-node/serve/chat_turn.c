@@ -1,5 +1,6 @@
 #include "main-node/serve/chat_turn.h"
 
+#include "common/base/json.h"
 #include "common/base/strbuf.h"
 #include "main-node/chat/answer.h"
 #include "main-node/chat/answer_space.h"
@@ -212,7 +213,7 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 /* GPT-OSS's template cannot write a function without a description, which APIs allow. A new reference; NULL: out of memory. */
 static json_t *tools_of(const struct odm_turn *t)
 {
-	json_t *tools = t->form->harmony ? json_deep_copy(t->tools) : json_incref(t->tools), *tool;
+	json_t *tools = t->form->harmony ? od_json_copy(t->tools) : json_incref(t->tools), *tool;
 	size_t i;
 
 	if (tools == NULL || !t->form->harmony)
@@ -318,7 +319,7 @@ static json_t *tag_last(const json_t *messages)
 	const size_t n = json_array_size(all);
 	bool tagged = false;
 
-	last = n > 0 ? json_deep_copy(json_array_get(all, n - 1)) : NULL;
+	last = n > 0 ? od_json_copy(json_array_get(all, n - 1)) : NULL;
 	content = json_object_get(last, "content");
 	if (!json_is_array(content))
 		tagged = tag_text(last, "content");

@@ -226,6 +226,27 @@ def functions_of_a_namespace_can_be_called():
 
 
 @test
+def integers_of_any_size_reach_the_template():
+    """In every API, as Python's json.dumps writes them; answers have a number there too."""
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}{% endfor %}" \
+               "<tool_call>{% if k %}{{ raise_exception(tools[0].function.parameters|tojson ~ k) }}{% endif %}" \
+               "{% if tools and tools[0].function.name == 'big' %}{{ raise_exception(tools[0].function.parameters|tojson) }}{% endif %}"
+    case = chat_scripts.Case("digits", template, [], "text", "", "", [], chat_scripts.EOS)
+    s = Server(pack_dir=chat_scripts.pack_of(case)[0])
+    schema = {"type": "object", "properties": {"n": {"maximum": 2 ** 64 - 1, "enum": [10 ** 30, -2 ** 63 - 1, 1e22]}}}
+    function = {"name": "big", "parameters": schema}
+    chat = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    for path, body, k in ("chat/completions", chat, ""), ("chat/completions", {**chat, "chat_template_kwargs": {"k": 2 ** 64}}, str(2 ** 64)), \
+                         ("responses", {"input": [USER], "tools": [{"type": "function", **function}]}, ""), \
+                         ("messages", {"messages": [USER], "max_tokens": 8, "tools": [{"name": "big", "input_schema": schema}]}, ""):
+        status, _, o = s.ask("/v1/" + path, body)
+        assert status == 400 and json.dumps(schema) + k in json.dumps(o).replace('\\"', '"'), (path, status, o)
+    status, _, o = s.ask("/v1/responses", {"input": [USER], "tools": [{"type": "function", **function, "name": "other"}]})
+    assert status == 200 and o["tools"][0]["parameters"]["properties"]["n"]["maximum"] == 2 ** 64, (status, o)  # a double
+    assert s.stop() == 0, s.log
+
+
+@test
 def the_client_gets_errors():
     openai = client_module("openai")
     for fields, param in ({"top_p": 2}, "top_p"), ({"previous_response_id": "resp_1"}, "previous_response_id"):

@@ -294,6 +294,17 @@ def test_orders():
     assert len(golden["cases"]) > 40
 
 
+def test_integers_of_any_size():
+    """As Python's json reads them and tojson writes them: with their digits, wherever a template meets them."""
+    c = checkpoint("digits", {"chat_template.jinja": "{{ tools|tojson }}{{ n }}{% for m in messages %}{{ m.content }}"
+                              "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments|tojson }}{{ c.function.arguments.n }}{% endfor %}{% endfor %}"})
+    schema = {"maximum": 2 ** 64 - 1, "enum": [-2 ** 63 - 1, 10 ** 400, 1e22], "const": 2 ** 63 - 1}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"n": 2 ** 64 + 1}}}
+    request = {"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}], "n": 2 ** 70,
+               "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
+    prints(json.dumps(request["tools"]) + f"{2 ** 70}" + 'uf{"n": ' + f"{2 ** 64 + 1}}}{2 ** 64 + 1}", "--checkpoint", c, "--messages", save(request, at("big.json")))
+
+
 def test_what_cannot_be_helped():
     """The template's own words, and once for each kind what was done."""
     refuses = "{% if messages|length > 2 %}{{ raise_exception('no more than two') }}{% endif %}" \

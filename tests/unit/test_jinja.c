@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/json.h"
 #include "common/text/jinja/jinja.h"
 
 static struct od_err err;
@@ -19,7 +20,8 @@ static struct od_err err;
 static char *render(const char *template, const char *vars, const struct od_jinja_limits *limits, int *rc)
 {
 	struct od_jinja_opts opts = { 0 };
-	json_t *v = json_loads(vars, 0, NULL);
+	json_error_t why;
+	json_t *v = od_json_decode(vars, strlen(vars), 0, &why);
 	struct od_jinja *t;
 	char *text = NULL;
 	size_t len;
@@ -39,15 +41,20 @@ static char *render(const char *template, const char *vars, const struct od_jinj
 	return text;
 }
 
-static void gives(const char *template, const char *expected)
+static void gives_of(const char *vars, const char *template, const char *expected)
 {
 	int rc;
-	char *text = render(template, "{}", NULL, &rc);
+	char *text = render(template, vars, NULL, &rc);
 
 	if (text == NULL)
 		fail_msg("%s: %s", template, err.msg);
 	assert_string_equal(text, expected);
 	free(text);
+}
+
+static void gives(const char *template, const char *expected)
+{
+	gives_of("{}", template, expected);
 }
 
 /* The code, and words of the message. */
@@ -117,6 +124,41 @@ static void unknown_features_are_refused_by_name(void **state)
 	fails("{{ 2 ** 64 }}", OD_ERR_RANGE, "more than 64 bits");
 	fails("{{ -(-9223372036854775807 - 1) }}", OD_ERR_RANGE, "more than 64 bits");
 	fails("{{ '9999999999999999999'|int }}", OD_ERR_RANGE, "more than 64 bits");
+}
+
+/* Expected is what Python's json, jinja2 and tojson write. */
+static void integers_of_variables_keep_their_digits(void **state)
+{
+	static const char vars[] = "{\"b\": 18446744073709551615, \"n\": [-9223372036854775809, 1e22, 12345678901234567890123], \"m\": "
+				   "{\"maximum\": 18446744073709551616}}";
+	static const struct {
+		const char *template, *expected;
+	} t[] = {
+		{ "{{ b }} {{ n }} {{ m }}",
+		  "18446744073709551615 [-9223372036854775809, 1e+22, 12345678901234567890123] {'maximum': 18446744073709551616}" },
+		{ "{{ b|tojson }} {{ n|tojson }} {{ m|tojson(indent=1) }}",
+		  "18446744073709551615 [-9223372036854775809, 1e+22, 12345678901234567890123] {\n \"maximum\": 18446744073709551616\n}" },
+		{ "{{ b is number }} {{ b is integer }} {{ b is float }} {{ b is string }}", "True True False False" },
+		{ "{{ b > 9223372036854775807 }} {{ b == 1 }} {{ n[0] < 0 }} {{ b in [b] }} {{ n|min == n[0] }} {{ b and 1 }}",
+		  "True False True True True 1" },
+		{ "{{ b|string ~ '!' }} {{ b|int }} {{ +b }} {{ -b }} {{ -n[0] }} {{ n[0]|abs }} {{ b|abs }} {{ b|round(2) }}",
+		  "18446744073709551615! 18446744073709551615 18446744073709551615 -18446744073709551615 9223372036854775809 "
+		  "9223372036854775809 18446744073709551615 18446744073709551615" },
+		{ "{{ '%s %r' % (b, b) }} {{ '{} {:.1e}'.format(b, b) }} {{ '%.2e' % b }}",
+		  "18446744073709551615 18446744073709551615 18446744073709551615 1.8e+19 1.84e+19" },
+		{ "{{ {b: b}|tojson }} {{ {b: 1}[b] }}", "{\"18446744073709551615\": 18446744073709551615} 1" },
+		{ "{{ b|float }} {{ b / 2 }} {{ 1.5 * b }}", "1.8446744073709552e+19 9.223372036854776e+18 2.7670116110564327e+19" },
+	};
+	int rc;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
+		gives_of(vars, t[i].template, t[i].expected);
+	/* Formats of integers have no more than 64 bits. */
+	free(render("{{ '%d' % b }}", vars, NULL, &rc));
+	assert_int_equal(rc, OD_ERR_RANGE);
+	free(render("{{ '{:,}'.format(b) }}", vars, NULL, &rc));
+	assert_int_equal(rc, OD_ERR_RANGE);
 }
 
 static void limits_hold(void **state)
@@ -255,6 +297,7 @@ int main(void)
 		cmocka_unit_test(messages_name_line_and_reason),
 		cmocka_unit_test(parser_names_what_it_expected),
 		cmocka_unit_test(unknown_features_are_refused_by_name),
+		cmocka_unit_test(integers_of_variables_keep_their_digits),
 		cmocka_unit_test(limits_hold),
 		cmocka_unit_test(deep_nesting_is_no_crash),
 		cmocka_unit_test(threads_share_a_template),

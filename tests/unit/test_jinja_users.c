@@ -168,6 +168,25 @@ static json_t *variables(unsigned alphabet)
 	return json_pack("{s:s, s:s, s:{s:s, s:[s,s], s:s}, s:{s:s}}", "x", x, "y", y, "u", "k", x, "list", x, y, k, y, "o", "own", "Qown");
 }
 
+/* A client chooses the digits of an integer beyond 64 bits, and how many there are. */
+static void digits_are_the_users(void **state)
+{
+	static const char vars[] = "{\"b\": 18446744073709551615}", template[] = "Q{{ b }}Q{{ {'Q': b}|tojson }}Q{{ -b }}Q";
+	json_error_t why;
+	json_t *v = od_json_decode(vars, strlen(vars), 0, &why);
+	struct od_jinja *t;
+	struct output o;
+
+	(void)state;
+	assert_int_equal(od_jinja_parse(&t, template, strlen(template), "t", &err), OD_OK);
+	assert_true(render(t, v, &o));
+	for (size_t i = 0; i < o.len; i++)
+		assert_int_equal(o.user[i], o.text[i] >= '0' && o.text[i] <= '9');
+	output_fini(&o);
+	od_jinja_free(t);
+	json_decref(v);
+}
+
 static void every_operation(void **state)
 {
 	json_t *first = variables(0), *second = variables(1);
@@ -376,7 +395,7 @@ static void long_texts(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_operation),
+		cmocka_unit_test(every_operation), cmocka_unit_test(digits_are_the_users),
 		cmocka_unit_test(all_templates),
 		cmocka_unit_test(spans_of_strings),
 		cmocka_unit_test(long_texts),

@@ -71,6 +71,68 @@ static void big_integers(void **state)
 	}
 }
 
+/* jansson reads 1024 bytes at a time: a number may stand at each place around that, and be longer. */
+static void big_integers_keep_their_digits(void **state)
+{
+	static const size_t length[] = { 19, 20, 21, 308, 309, 310, 3000 };
+	char *file = malloc(16000), digits[3001];
+	json_error_t why;
+
+	(void)state;
+	memset(digits, '9', sizeof(digits));
+	for (size_t i = 0; i < 7 * 60; i++) {
+		const size_t len = length[i % 7], room = 990 + i / 7;
+		json_t *o, *copy, *a;
+
+		digits[len] = '\0';
+		snprintf(file, 16000, "[1.5, %*s-%s,%s , 1e20, {\"k\": %s, \"j\": \"%s\"}, 2e22, 7]", (int)room, "", digits, digits, digits, digits);
+		digits[len] = '9';
+		o = od_json_decode(file, strlen(file), 0, &why);
+		assert_non_null(o);
+		copy = od_json_copy(o);
+		assert_true(json_equal(o, copy) && json_object_get(json_array_get(copy, 4), "k") != NULL);
+		a = i % 2 == 0 ? o : copy;
+		for (size_t k = 1; k < 3; k++) {
+			const char *found = od_json_digits(json_array_get(a, k));
+
+			assert_true(found != NULL && strlen(found) == len + (k == 1) && memcmp(found + (k == 1), digits, len) == 0);
+			assert_true((json_real_value(json_array_get(a, k)) < 0) == (k == 1));
+		}
+		assert_int_equal(strlen(od_json_digits(json_object_get(json_array_get(a, 4), "k"))), len);
+		for (size_t k = 0; k < 7; k += k == 0 ? 3 : k == 3 ? 2 : 1)
+			assert_null(od_json_digits(json_array_get(a, k)));
+		json_decref(o);
+		json_decref(copy);
+	}
+	free(file);
+}
+
+static json_t *decode(const char *any)
+{
+	json_error_t why;
+
+	return od_json_decode(any, strlen(any), JSON_DECODE_ANY, &why);
+}
+
+static void digits_are_of_the_number(void **state)
+{
+	json_t *v = decode("-18446744073709551615");
+
+	(void)state;
+	assert_string_equal(od_json_digits(v), "-18446744073709551615");
+	json_decref(v);
+	v = decode("{\"a\": 18446744073709551615, \"b\": 3.5, \"a\": 18446744073709551616}");
+	assert_string_equal(od_json_digits(json_object_get(v, "a")), "18446744073709551616"); /* the last counts */
+	assert_null(od_json_digits(json_object_get(v, "b")));
+	json_decref(v);
+	assert_null(od_json_digits(NULL));
+	assert_null(decode("[18446744073709551615, 1e999]"));
+	assert_null(decode("[18446744073709551615\"]"));
+	v = json_real(2.5);
+	assert_null(od_json_digits(v));
+	json_decref(v);
+}
+
 static void whole_texts(void **state)
 {
 	static const struct {
@@ -424,7 +486,8 @@ static void fields_that_may_be_missing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(whole_texts), cmocka_unit_test(big_integers),	   cmocka_unit_test(a_nul_and_a_cut),
+		cmocka_unit_test(whole_texts), cmocka_unit_test(big_integers_keep_their_digits), cmocka_unit_test(digits_are_of_the_number),
+		cmocka_unit_test(big_integers),	   cmocka_unit_test(a_nul_and_a_cut),
 		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),	   cmocka_unit_test(no_memory),
 		cmocka_unit_test(words_of_python), cmocka_unit_test(not_json_at_all),
 		cmocka_unit_test(integers),	   cmocka_unit_test(reals),

@@ -117,6 +117,8 @@ int64_t jinja_arg_int(struct jinja_job *j, struct jinja_value arg, int64_t fallb
 		return fallback;
 	if (arg.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, arg.undefined);
+	if (arg.kind == JINJA_BIG)
+		jinja_fail(j, OD_ERR_RANGE, "%s: an integer has more than 64 bits", what);
 	if (arg.kind != JINJA_INT && arg.kind != JINJA_BOOL)
 		jinja_fail(j, OD_ERR_FORMAT, "%s: expected an integer, found %s", what, jinja_type_name(arg));
 	return jinja_to_int(arg);

@@ -16,6 +16,8 @@ FILTER(f_abs)
 	UNUSED2(arg, call);
 	if (self.kind == JINJA_FLOAT)
 		return jinja_float(fabs(self.f));
+	if (self.kind == JINJA_BIG)
+		return self.big->f < 0 ? jinja_negate(j, self) : self;
 	if (self.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, self.undefined);
 	if (self.kind != JINJA_INT && self.kind != JINJA_BOOL)
@@ -158,6 +160,8 @@ FILTER(f_int)
 		jinja_fail_undefined(j, self.undefined);
 	if (self.kind == JINJA_INT || self.kind == JINJA_BOOL)
 		return jinja_int(jinja_to_int(self));
+	if (self.kind == JINJA_BIG)
+		return self;
 	if (self.kind == JINJA_FLOAT && isinf(self.f))
 		jinja_fail(j, OD_ERR_FORMAT, "int: infinity is no integer");
 	if (self.kind == JINJA_FLOAT)
@@ -294,9 +298,11 @@ FILTER(f_round)
 		jinja_fail_undefined(j, self.undefined);
 	if (!jinja_is_number(self))
 		jinja_fail(j, OD_ERR_FORMAT, "round: expected a number, found %s", jinja_type_name(self));
+	if (jinja_str_is(method, "common") && self.kind == JINJA_BIG && precision >= 0)
+		return self;
 	if (jinja_str_is(method, "common"))
-		return self.kind == JINJA_FLOAT ? jinja_float(round_to(self.f, precision)) :
-						  round_int(j, jinja_to_int(self), precision);
+		return self.kind == JINJA_FLOAT || self.kind == JINJA_BIG ? jinja_float(round_to(jinja_to_double(self), precision)) :
+									    round_int(j, jinja_to_int(self), precision);
 	if (!jinja_str_is(method, "ceil") && !jinja_str_is(method, "floor"))
 		jinja_fail(j, OD_ERR_FORMAT, "round: expected the method common, ceil or floor, found another one");
 	scale = jinja_binary(j, T_POW, jinja_int(10), jinja_int(precision));

@@ -452,15 +452,15 @@ static void add_by_spec(struct jinja_job *j, struct jinja_text *t, struct jinja_
 		if ((s.type != 0 && s.type != 's') || s.align == '=' || s.sign != 0 || s.alternate || s.group != 0)
 			bad_type(j, &s, v);
 		add_text(j, t, v.s, &s, '<');
-	} else if (v.kind == JINJA_FLOAT || (is_int(v) && s.type != 0 && strchr("eEfFgG%", s.type) != NULL)) {
+	} else if (v.kind == JINJA_FLOAT || ((is_int(v) || v.kind == JINJA_BIG) && s.type != 0 && strchr("eEfFgG%", s.type) != NULL)) {
 		if (s.type != 0 && strchr("eEfFgGn%", s.type) == NULL)
 			bad_type(j, &s, v);
 		add_float(j, t, jinja_to_double(v), &s);
-	} else if (is_int(v)) {
+	} else if (is_int(v) || v.kind == JINJA_BIG) {
 		if ((s.type != 0 && strchr("bdoxXn", s.type) == NULL) || s.precision >= 0 ||
 		    (s.group == ',' && s.type != 0 && s.type != 'd'))
 			bad_type(j, &s, v);
-		add_int(j, t, jinja_to_int(v), &s);
+		add_int(j, t, jinja_arg_int(j, v, 0, "format"), &s);
 	} else {
 		bad_type(j, &s, v);
 	}

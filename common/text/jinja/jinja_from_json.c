@@ -1,5 +1,7 @@
 #include "common/text/jinja/jinja_eval.h"
 
+#include <string.h>
+
 #include "common/base/json.h"
 #include "common/text/jinja/jinja.h"
 
@@ -26,6 +28,7 @@ struct jinja_value jinja_member_from_json(struct jinja_job *j, const json_t *obj
 
 static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 {
+	const char *digits = od_json_digits(v);
 	struct jinja_seq *s;
 	struct jinja_dict *d;
 	const char *key;
@@ -37,6 +40,8 @@ static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 		return jinja_bool(json_is_true(v));
 	if (json_is_integer(v))
 		return jinja_int(json_integer_value(v));
+	if (digits != NULL)
+		return jinja_big(j, jinja_str_copy(j, digits, strlen(digits)), json_real_value(v));
 	if (json_is_real(v))
 		return jinja_float(json_real_value(v));
 	if (json_is_array(v)) {

@@ -205,6 +205,10 @@ struct jinja_value jinja_negate(struct jinja_job *j, struct jinja_value a)
 
 	if (a.kind == JINJA_FLOAT)
 		return jinja_float(-a.f);
+	if (a.kind == JINJA_BIG && a.big->f < 0)
+		return jinja_big(j, jinja_str_chars(j, a.big->digits, 1, a.big->digits->n_chars), -a.big->f);
+	if (a.kind == JINJA_BIG)
+		return jinja_big(j, jinja_concat(j, jinja_str_z(j, "-"), a.big->digits), -a.big->f);
 	if (!is_int(a)) {
 		if (a.kind == JINJA_UNDEFINED)
 			jinja_fail_undefined(j, a.undefined);
@@ -217,7 +221,7 @@ struct jinja_value jinja_negate(struct jinja_job *j, struct jinja_value a)
 
 struct jinja_value jinja_plus(struct jinja_job *j, struct jinja_value a)
 {
-	if (a.kind == JINJA_FLOAT)
+	if (a.kind == JINJA_FLOAT || a.kind == JINJA_BIG)
 		return a;
 	if (is_int(a))
 		return jinja_int(jinja_to_int(a));

@@ -191,6 +191,8 @@ void jinja_add_repr(struct jinja_job *j, struct jinja_text *t, struct jinja_valu
 		jinja_add_repr_str(j, t, v.s, false);
 	} else if (v.kind == JINJA_INT) {
 		jinja_addf(j, t, "%lld", (long long)v.i);
+	} else if (v.kind == JINJA_BIG) {
+		jinja_add(j, t, v.big->digits->p, v.big->digits->len);
 	} else if (v.kind == JINJA_FLOAT) {
 		jinja_add_float(j, t, v.f);
 	} else if (v.kind == JINJA_BOOL) {
@@ -329,6 +331,8 @@ static void add_json_key(struct json_writer *w, struct jinja_value key)
 		add_json_float(w->j, &t, key.f);
 	else if (key.kind == JINJA_INT)
 		jinja_addf(w->j, &t, "%lld", (long long)key.i);
+	else if (key.kind == JINJA_BIG)
+		jinja_add(w->j, &t, key.big->digits->p, key.big->digits->len);
 	else
 		jinja_fail(w->j, OD_ERR_FORMAT, "tojson: expected a string as key, found %s", jinja_type_name(key));
 	add_json_str(w->j, w->t, jinja_str_take(w->j, &t), w->style->ascii_only);
@@ -378,6 +382,8 @@ static void add_json(struct json_writer *w, struct jinja_value v)
 		add_z(w->j, w->t, v.b ? "true" : "false");
 	else if (v.kind == JINJA_INT)
 		jinja_addf(w->j, w->t, "%lld", (long long)v.i);
+	else if (v.kind == JINJA_BIG)
+		jinja_add(w->j, w->t, v.big->digits->p, v.big->digits->len);
 	else if (v.kind == JINJA_FLOAT)
 		add_json_float(w->j, w->t, v.f);
 	else if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE)

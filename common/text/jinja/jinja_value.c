@@ -355,7 +355,7 @@ const char *jinja_type_name(struct jinja_value v)
 {
 	static const char *const name[] = {
 		[JINJA_ABSENT] = "nothing", [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "None",
-		[JINJA_BOOL] = "bool", [JINJA_INT] = "int", [JINJA_FLOAT] = "float", [JINJA_STR] = "str",
+		[JINJA_BOOL] = "bool", [JINJA_INT] = "int", [JINJA_BIG] = "int", [JINJA_FLOAT] = "float", [JINJA_STR] = "str",
 		[JINJA_LIST] = "list", [JINJA_TUPLE] = "tuple", [JINJA_DICT] = "dict", [JINJA_RANGE] = "range",
 		[JINJA_NAMESPACE] = "Namespace", [JINJA_LOOP] = "LoopContext", [JINJA_MACRO] = "Macro",
 		[JINJA_METHOD] = "builtin_function_or_method", [JINJA_FUNCTION] = "function",
@@ -477,9 +477,17 @@ const struct jinja_seq *jinja_items(struct jinja_job *j, struct jinja_value v)
 	return seq;
 }
 
+struct jinja_value jinja_big(struct jinja_job *j, const struct jinja_str *digits, double f)
+{
+	struct jinja_big *big = jinja_alloc(j, sizeof(*big));
+
+	*big = (struct jinja_big){ digits, f };
+	return (struct jinja_value){ .kind = JINJA_BIG, .big = big };
+}
+
 bool jinja_is_number(struct jinja_value v)
 {
-	return v.kind == JINJA_BOOL || v.kind == JINJA_INT || v.kind == JINJA_FLOAT;
+	return v.kind == JINJA_BOOL || v.kind == JINJA_INT || v.kind == JINJA_BIG || v.kind == JINJA_FLOAT;
 }
 
 int64_t jinja_to_int(struct jinja_value v)
@@ -489,6 +497,8 @@ int64_t jinja_to_int(struct jinja_value v)
 
 double jinja_to_double(struct jinja_value v)
 {
+	if (v.kind == JINJA_BIG)
+		return v.big->f;
 	return v.kind == JINJA_FLOAT ? v.f : (double)jinja_to_int(v);
 }
 
@@ -510,6 +520,8 @@ bool jinja_same(struct jinja_value a, struct jinja_value b)
 /* Exact, as Python does it: above 2^53 a double is not what it was converted from. */
 static int compare_numbers(struct jinja_value a, struct jinja_value b)
 {
+	a = a.kind == JINJA_BIG ? jinja_float(a.big->f) : a;
+	b = b.kind == JINJA_BIG ? jinja_float(b.big->f) : b;
 	if (a.kind != JINJA_FLOAT && b.kind != JINJA_FLOAT) {
 		int64_t x = jinja_to_int(a), y = jinja_to_int(b);
 

@@ -14,6 +14,7 @@ enum jinja_kind {
 	JINJA_NONE,
 	JINJA_BOOL,
 	JINJA_INT,
+	JINJA_BIG, /* an int of more than 64 bits: the caller's; whatever is calculated with it is a float */
 	JINJA_FLOAT,
 	JINJA_STR,
 	JINJA_LIST,
@@ -35,6 +36,7 @@ struct jinja_loop;  /* jinja_eval.h */
 struct jinja_macro; /* jinja_eval.h */
 struct jinja_undefined;
 struct jinja_str;
+struct jinja_big;
 struct jinja_seq;
 struct jinja_dict;
 struct jinja_view;
@@ -53,6 +55,7 @@ struct jinja_value {
 		double f;
 		const struct jinja_undefined *undefined;
 		const struct jinja_str *s;
+		const struct jinja_big *big;
 		const struct jinja_seq *seq; /* JINJA_LIST, JINJA_TUPLE */
 		struct jinja_dict *dict;     /* JINJA_DICT, JINJA_NAMESPACE */
 		const struct jinja_view *view;
@@ -85,6 +88,11 @@ struct jinja_str {
 	size_t len, n_chars;
 	struct jinja_tail *tail; /* that holds p, or NULL */
 	bool markup;		 /* Python's Markup: `+` escapes the other side */
+};
+
+struct jinja_big {
+	const struct jinja_str *digits; /* with its sign */
+	double f;			/* about what it is */
 };
 
 struct jinja_seq {
@@ -220,6 +228,7 @@ size_t jinja_len(struct jinja_job *j, struct jinja_value v);
 bool jinja_iterable(struct jinja_value v);
 /* All items, in order; not a copy where v is a sequence. Reads an iterator to its end. */
 const struct jinja_seq *jinja_items(struct jinja_job *j, struct jinja_value v);
+struct jinja_value jinja_big(struct jinja_job *j, const struct jinja_str *digits, double f);
 bool jinja_is_number(struct jinja_value v); /* bool, int, float */
 double jinja_to_double(struct jinja_value number);
 int64_t jinja_to_int(struct jinja_value bool_or_int);
