@@ -246,7 +246,7 @@ static int read_message(struct convert *c, const json_t *message, size_t at, str
 	return read_blocks(c, content, at, user, member(source, "content"));
 }
 
-static int read_messages(struct convert *c, const json_t *messages, bool counting, struct odm_slice source)
+static int read_messages(struct convert *c, const json_t *messages, struct odm_slice source)
 {
 	struct odm_json_item item = { 0 };
 	const json_t *message;
@@ -262,10 +262,23 @@ static int read_messages(struct convert *c, const json_t *messages, bool countin
 		if (rc != OD_OK)
 			return rc;
 	}
-	if (c->build.turn == ODM_TURN_ASSISTANT && !counting)
-		return odm_api_fail(c->e, 400, "messages", OD_ERR_UNSUPPORTED,
-				    "messages: the last one is of the assistant; to go on with its text is not supported here, "
-				    "so end with a message of the user");
+	return OD_OK;
+}
+
+/* The answer goes on with the text of a last message that is the assistant's; one without a text is none. */
+static int read_last(struct convert *c, json_t *chat, bool counting)
+{
+	struct odm_chat_build *b = &c->build;
+
+	if (b->turn != ODM_TURN_ASSISTANT || counting)
+		return OD_OK;
+	if (b->calls != NULL)
+		return odm_api_fail(c->e, 400, "messages", OD_ERR_ARG,
+				    "messages: the last one is of the assistant and calls a tool; expected its result behind it, a "
+				    "block of type tool_result in a message of the user");
+	if (b->text.len > 0)
+		return json_object_set_new(chat, "continue_final_message", json_true()) == 0 ? OD_OK : odm_no_memory(c->e);
+	b->turn = ODM_TURN_NONE;
 	return OD_OK;
 }
 
@@ -410,8 +423,9 @@ int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body
 	if (rc == OD_OK)
 		rc = read_system(&c, json_object_get(request, "system"));
 	if (rc == OD_OK)
-		rc = read_messages(&c, json_object_get(request, "messages"), counting,
-				   member((struct odm_slice){ body, len }, "messages"));
+		rc = read_messages(&c, json_object_get(request, "messages"), member((struct odm_slice){ body, len }, "messages"));
+	if (rc == OD_OK)
+		rc = read_last(&c, o, counting);
 	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)
 		rc = odm_no_memory(e);
 	odm_chat_build_fini(&c.build);

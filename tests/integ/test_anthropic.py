@@ -171,6 +171,20 @@ def a_follow_up_counts_what_was_cached():
     assert s.stop() == 0, s.log
 
 
+@test
+def the_answer_goes_on_with_a_last_text_of_the_assistant():
+    """As chat completions do with continue_final_message; an empty one changes nothing."""
+    def told(*messages):
+        status, _, o = server().ask("/v1/messages", {"max_tokens": 9, "temperature": 0, "messages": [USER, *messages]})
+        assert status == 200, o
+        return o["content"][0]["text"], sum(v for k, v in o["usage"].items() if k != "output_tokens")
+
+    last = {"role": "assistant", "content": "The king"}
+    o = server().ask("/v1/chat/completions", {"max_tokens": 9, "temperature": 0, "messages": [USER, last], "continue_final_message": True})[2]
+    assert told(last) == (o["choices"][0]["message"]["content"], o["usage"]["prompt_tokens"]), o
+    assert told(last) != told() == told({"role": "assistant", "content": []})
+
+
 # ---- Refusals and keys ----
 
 BAD_MESSAGES = [
@@ -184,7 +198,8 @@ BAD_MESSAGES = [
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"max_tokens": 0}, "max_tokens"), ({"temperature": 1.5}, "temperature"),
     ({"top_p": -1}, "top_p"), ({"top_k": 1.5}, "top_k"), ({"stop_sequences": 3}, "stop_sequences"), ({"stream": 3}, "stream"),
 ]
-BAD_ANSWERS = [({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages"), ({"max_tokens": None}, "max_tokens"),
+CALL = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+BAD_ANSWERS = [({"messages": [USER, CALL]}, "messages"), ({"max_tokens": None}, "max_tokens"),
                ({"logit_bias": 3}, "logit_bias"), ({"messages": [{"role": "user", "content": "king " * 2000}]}, "messages")]
 
 

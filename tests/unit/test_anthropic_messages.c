@@ -31,6 +31,11 @@ static const struct request_row rows[] = {
 	{ SAY(USER ", {'role': 'user', 'content': 'v'}, {'role': 'system', 'content': 's'}, " USER),
 	  SAID("{'role': 'user', 'content': 'u\\nv'}, {'role': 'system', 'content': 's'}, " USER) },
 	{ SAY(USER ", {'role': 'assistant', 'content': 'a'}, " USER), SAID(USER ", {'role': 'assistant', 'content': 'a'}, " USER) },
+	/* A text to go on with; without one there is nothing. */
+	{ SAY(USER ", {'role': 'assistant', 'content': 'Once'}"),
+	  "{'max_tokens': 9, 'continue_final_message': true, 'messages': [" USER ", {'role': 'assistant', 'content': 'Once'}]}" },
+	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 'h'}]}"), SAID(USER) },
+	{ SAY(USER ", {'role': 'assistant', 'content': ''}"), SAID(USER) },
 	/* A turn of the assistant; spaces, numbers and escapes of an input. */
 	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'redacted_thinking', 'data': 'x'}, {'type': 'thinking', 'thinking': "
 		   "'h', 'signature': 'x'}, {'type': 'text', 'text': 'a '}, {'type': 'text', 'text': 'b'}, {'type': 'tool_use', 'id': "
@@ -129,8 +134,9 @@ static const struct request_row rows[] = {
 	{ SAY("{'role': 'assistant', 'content': [{'type': 'server_tool_use'}]}"),
 	  "messages[0].content[0].id: expected a string, found nothing" },
 	{ SAY("{'role': 'user', 'content': 3}"), "messages[0].content: expected a string or an array of blocks, found 3" },
-	{ SAY(USER ", {'role': 'assistant', 'content': 'Once'}"),
-	  "messages: the last one is of the assistant; to go on with its text is not supported here, so end with a message of the user" },
+	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't', 'name': 'f', 'input': {}}]}"),
+	  "messages: the last one is of the assistant and calls a tool; expected its result behind it, a block of type tool_result in a "
+	  "message of the user" },
 	{ ASK(", 'system': [{'type': 'text'}]"), "system[0].text: expected a string, found nothing" },
 	{ ASK(", 'system': 3"), "system: expected a string or an array, found 3" },
 };
