@@ -255,6 +255,7 @@ int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm
 		{ "enable_thinking", "enable_thinking" },
 		{ "thinking", "thinking" },
 		{ "think", "think" },
+		{ "thinking_budget", "thinking_budget" },
 		{ NULL, NULL },
 	};
 	int rc = copy(chat, request, settings, e);

@@ -43,13 +43,13 @@ const struct odm_client_field odm_client_fields[] = {
 
 	/* Thinking. */
 	DONE("reasoning_effort", DIALOGS, "`none` and `minimal` turn thinking off"),
-	DONE("reasoning", H | R, "`effort`, `enabled`"),
+	DONE("reasoning", H | R, "`effort`, `enabled`, and `max_tokens` as `thinking_budget`"),
 	DONE("enable_thinking", DIALOGS, "true or false"),
 	DONE("thinking", DIALOGS, "`{\"type\": \"disabled\"}` and the like, true or false; a budget is not enforced"),
 	DONE("think", DIALOGS, "true, false or an effort, as Ollama's"),
 	DONE("output_config", M, "`effort`"),
 	UNLESS("include_reasoning", H, "true"),
-	IGNORED("thinking_budget", DIALOGS, "a budget is not enforced"),
+	DONE("thinking_budget", DIALOGS, "0 turns thinking off; another budget is not enforced"),
 	IGNORED("verbosity", H | R, NO_SETTING),
 
 	/* How much. */

@@ -13,20 +13,25 @@ static const char *const efforts[] = { "none", "minimal", "low", "medium", "high
 /* Borrowed. */
 struct asked {
 	const char *effort;
+	int64_t budget;
 	const json_t *enable_thinking, *thinking, *think, *enabled, *kwargs;
 };
+
+#define MAX_BUDGET 1e9
 
 #define AT(field) offsetof(struct asked, field)
 
 static const struct odm_field reasoning[] = {
 	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
 	{ "enabled", ODM_FIELD_JSON, AT(enabled), 0, 0, NULL },
+	{ "max_tokens", ODM_FIELD_INT, AT(budget), -1, MAX_BUDGET, NULL },
 	{ 0 },
 };
 
 static const struct odm_field fields[] = {
 	{ "reasoning", ODM_FIELD_OBJECT, 0, 0, 0, reasoning },
 	{ "reasoning_effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
+	{ "thinking_budget", ODM_FIELD_INT, AT(budget), -1, MAX_BUDGET, NULL },
 	{ "enable_thinking", ODM_FIELD_JSON, AT(enable_thinking), 0, 0, NULL },
 	{ "thinking", ODM_FIELD_JSON, AT(thinking), 0, 0, NULL },
 	{ "think", ODM_FIELD_JSON, AT(think), 0, 0, NULL },
@@ -108,12 +113,14 @@ static void read_kwargs(struct odm_thinking *t, const json_t *kwargs)
 
 int odm_thinking_read(struct odm_thinking *t, const json_t *request, struct odm_api_error *e)
 {
-	struct asked a = { 0 };
+	struct asked a = { .budget = -1 };
 	int rc = odm_fields_read(fields, request, &a, e);
 
 	*t = (struct odm_thinking){ .effort = a.effort };
 	if (rc == OD_OK && json_is_string(a.think))
 		rc = read_think(t, a.think, e);
+	if (rc == OD_OK && a.budget == 0) /* the only one that is kept */
+		t->wish = ODM_THINK_NOT;
 	if (rc == OD_OK && t->effort != NULL && number_of(t->effort) < LOW)
 		t->wish = ODM_THINK_NOT;
 	if (rc == OD_OK)

@@ -1,7 +1,7 @@
 /* thinking.h - whether a chat's model shall think before it answers, and how much: the fields by which clients say so, and the variables
  * by which templates are told.
  *
- * chat_template_kwargs wins, then enable_thinking, thinking, think, reasoning.enabled, and an effort of "none" or "minimal".
+ * chat_template_kwargs wins, then enable_thinking, thinking, think, reasoning.enabled, an effort of "none" or "minimal", and a budget of 0.
  * Thread: any. Owner: strings are borrowed from the request. */
 #ifndef ODM_THINKING_H
 #define ODM_THINKING_H

@@ -332,12 +332,12 @@ THINKERS = {
 def thinking_can_be_turned_off():
     """By every client's field, in every API, for templates that are told so by different variables."""
     off = [{"enable_thinking": False}, {"thinking": {"type": "disabled"}}, {"thinking": False}, {"think": False}, {"reasoning_effort": "none"},
-           {"reasoning_effort": "minimal"}, {"chat_template_kwargs": {"enable_thinking": False}},
+           {"reasoning_effort": "minimal"}, {"thinking_budget": 0}, {"chat_template_kwargs": {"enable_thinking": False}},
            {"chat_template_kwargs": {"thinking": False}}, {"reasoning_effort": "high", "enable_thinking": False},
            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}]
     on = [{}, {"enable_thinking": True}, {"thinking": {"type": "enabled", "budget_tokens": 9}}, {"think": True}, {"reasoning_effort": "high"},
           {"reasoning_effort": "none", "enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "high"}},
-          {"reasoning_effort": "medium"}, {"think": "xhigh"}]
+          {"reasoning_effort": "medium"}, {"think": "xhigh"}, {"thinking_budget": 100}, {"thinking_budget": 0, "enable_thinking": True}]
     ask = {"/v1/chat/completions": {"messages": [MESSAGE], "max_tokens": 1}, "/v1/responses": {"input": MESSAGE["content"], "max_output_tokens": 1},
            "/v1/messages": {"messages": [MESSAGE], "max_tokens": 1}}
     for name, words in THINKERS.items():
@@ -353,7 +353,7 @@ def thinking_can_be_turned_off():
             n = read(path, {})
             fewer, more = off, on
             if path == "/v1/responses":
-                fewer, more = [*off, {"reasoning": {"effort": "none"}}], [*on, {"reasoning": {"effort": "low", "summary": "auto"}}]
+                fewer, more = [*off, {"reasoning": {"effort": "none"}}, {"reasoning": {"max_tokens": 0}}], [*on, {"reasoning": {"effort": "low", "summary": "auto"}}]
             if path == "/v1/messages":
                 fewer, more = [*off, {"output_config": {"effort": "none"}}], [*on, {"output_config": {"effort": "max"}}]
             for fields in fewer:
