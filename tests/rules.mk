@@ -54,7 +54,7 @@ CLIENT_PROGRAMS := build/client-programs
 clients: programs
 	@deploy/install-deps.sh python3-venv chromium chromium-driver
 	@tests/clients/install.sh $(CLIENT_PROGRAMS)
-	@for t in tests/clients/$(or $(CLIENT),{test,published}_*.py); do \
+	@for t in $(or $(CLIENT:%=tests/clients/%),tests/clients/test_*.py tests/clients/published_*.py); do \
 		echo "$$t"; B=$(B) OD_PUBLISHED=$(CLIENT_PROGRAMS)/published $(CLIENT_PROGRAMS)/agents/bin/python $$t || exit 1; done
 
 # Hugging Face transformers, pinned, for what is compared with it live; about 6 GB, and no test of make check needs it.
