@@ -413,22 +413,27 @@ static int read_part(struct build *b, json_t **out, json_t *part, size_t at, siz
 	return rc;
 }
 
-/* The list, with texts only. */
+/* The list, with texts only; what an assistant thought becomes the message's thought if it has none. */
 static int read_parts(struct build *b, json_t *message, json_t *parts, size_t at)
 {
 	json_t *texts = json_array(), *part, *text;
+	struct od_strbuf thought = { 0 };
 	int rc = texts != NULL ? OD_OK : no_memory(b);
 	size_t i;
 
 	json_array_foreach(parts, i, part) {
 		if (rc == OD_OK)
 			rc = read_part(b, &text, part, at, i);
-		if (rc == OD_OK && odm_part_is_thought(part) && json_is_string(json_object_get(part, "thinking")) &&
-		    json_object_get(message, "reasoning_content") == NULL)
-			rc = set(b, message, "reasoning_content", json_incref(json_object_get(part, "thinking")));
-		else if (rc == OD_OK && text != NULL && json_array_append_new(texts, text) != 0)
+		if (rc == OD_OK && odm_part_is_thought(part))
+			odm_part_thought(&thought, part);
+		else if (rc == OD_OK && json_array_append_new(texts, text) != 0)
 			rc = no_memory(b);
 	}
+	if (rc == OD_OK && thought.failed)
+		rc = no_memory(b);
+	if (rc == OD_OK && thought.len > 0 && json_object_get(message, "reasoning_content") == NULL)
+		rc = set(b, message, "reasoning_content", json_stringn(thought.text, thought.len));
+	od_strbuf_fini(&thought);
 	if (rc == OD_OK)
 		return set(b, message, "content", texts);
 	json_decref(texts);

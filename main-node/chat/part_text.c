@@ -179,3 +179,13 @@ void odm_parts_join(struct od_strbuf *out, const json_t *content)
 {
 	join(out, content, 0);
 }
+
+void odm_part_thought(struct od_strbuf *out, const json_t *part)
+{
+	static const char *const fields[] = { "thinking", "reasoning", "text" };
+	const json_t *text = NULL;
+
+	for (size_t i = 0; i < N(fields) && text == NULL; i++)
+		text = json_object_get(part, fields[i]);
+	join(out, text, 0);
+}

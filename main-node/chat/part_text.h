@@ -16,6 +16,8 @@ const char *odm_part_text(struct od_strbuf *out, const json_t *part);
 
 /* Whether it is what an assistant thought, which is no text of the message. */
 bool odm_part_is_thought(const json_t *part);
+/* Appends its text, which may be a list of parts (Mistral's); nothing if it is hidden. */
+void odm_part_thought(struct od_strbuf *out, const json_t *part);
 
 /* Appends the texts of content, each on a new line: a string, or a list of strings and parts; what is neither has no text, and
  * thoughts have none. */

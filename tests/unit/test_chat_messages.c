@@ -136,6 +136,11 @@ static const struct {
 	  "see]'}, {'type': 'text', 'text': '[something of type hologram that this model cannot read]'}]}]" },
 	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 't'}, {'type': 'text', 'text': 'a'}]}]",
 	  "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 't'}]" },
+	{ 'p', "[{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': [{'type': 'text', 'text': 't'}]}, {'type': 'reasoning', "
+	       "'reasoning': 'u'}, {'type': 'redacted_thinking', 'data': 'x'}, {'type': 'reasoning', 'text': 'v'}, 'a']}]",
+	  "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'tuv'}]" },
+	{ 'p', "[{'role': 'assistant', 'reasoning_content': 'r', 'content': [{'type': 'thinking', 'thinking': 't'}]}]",
+	  "[{'role': 'assistant', 'content': '', 'reasoning_content': 'r'}]" },
 	{ 't', "[{'role': 'assistant', 'content': 'a', 'reasoning': 't'}, {'role': 'assistant', 'content': 'a'}]",
 	  "[{'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 't'}, {'type': 'text', 'text': 'a'}], 'reasoning': 't', "
 	  "'reasoning_content': 't'}, {'role': 'assistant', 'content': 'a'}]" },
