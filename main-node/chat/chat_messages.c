@@ -200,9 +200,10 @@ static int read_args(struct build *b, json_t *function)
 	char *text;
 	int rc;
 
-	if (json_is_null(given))
+	if (json_is_null(given)) {
 		json_object_del(function, "arguments");
-	given = json_object_get(function, "arguments");
+		return OD_OK;
+	}
 	if (given == NULL || json_is_object(given) || (json_is_string(given) && b->form->echo == ODM_ECHO_TEXT))
 		return OD_OK;
 	if (!json_is_string(given))
@@ -335,10 +336,9 @@ static int read_custom(struct build *b, json_t *call)
 	text = json_dumps(object, 0);
 	function = json_pack("{s:O*, s:s}", "name", json_object_get(custom, "name"), "arguments", text != NULL ? text : "");
 	json_decref(object);
-	if (text != NULL)
-		rc = set(b, call, "function", function);
-	else
-		json_decref(function), rc = no_memory(b);
+	rc = set(b, call, "function", function);
+	if (text == NULL)
+		rc = no_memory(b);
 	free(text);
 	json_object_del(call, "custom");
 	json_object_del(call, "type");

@@ -256,9 +256,11 @@ static size_t count_calls(const json_t *messages)
 	const json_t *m;
 	size_t i, n = 0;
 
-	json_array_foreach((json_t *)(uintptr_t)messages, i, m)
-		n += json_object_get(m, "tool_calls") != NULL ? json_array_size(json_object_get(m, "tool_calls")) :
-								json_is_object(json_object_get(m, "function_call"));
+	json_array_foreach((json_t *)(uintptr_t)messages, i, m) {
+		const size_t calls = json_array_size(json_object_get(m, "tool_calls"));
+
+		n += calls > 0 ? calls : json_is_object(json_object_get(m, "function_call"));
+	}
 	return n;
 }
 
