@@ -60,9 +60,10 @@ def xml_call(name, arguments):
 class Family:
     """How a family's template begins an answer, and how its models write."""
 
-    def __init__(self, name, template, tokenizer, call, thought, end, specials):
+    def __init__(self, name, template, tokenizer, call, thought, end, specials, opened=""):
         self.name, self.call, self.thought, self.end = name, call, thought, end
         self._template, self._tokenizer, self._specials = template, tokenizer, specials
+        self._opened = opened  # what generation prompts end with: so do ours
 
     def answer(self, content="", call=None, thought=""):
         text = self.thought(thought) + content
@@ -74,9 +75,9 @@ class Family:
         """answers: texts of self.answer(), in order. The last one is repeated."""
         scripts = {str(i): a for i, a in enumerate(answers)}
         begin = ("{%- if add_generation_prompt -%}{{- '<|begin ' ~ [messages | selectattr('role', 'equalto', 'assistant') | list "
-                 f"| length, {len(answers) - 1}] | min ~ '|>' -}}}}{{%- endif -%}}")
-        template = self._template()
-        write_scripted(folder, template, scripts, [self.end, *self._specials], CTX, published_tokenizer(self._tokenizer), begin, self.end)
+                 f"| length, {len(answers) - 1}] | min ~ '|>{self._opened}' -}}}}{{%- endif -%}}")
+        write_scripted(folder, self._template(), scripts, [self.end, *self._specials], CTX, published_tokenizer(self._tokenizer), begin,
+                       lambda name: f"<|begin {name}|>{self._opened}", self.end)
         tool("od-pack", folder, folder + ".pack", "--shadow", "none")
         return folder + ".pack"
 
@@ -84,7 +85,8 @@ class Family:
 FAMILIES = [
     Family("qwen3", lambda: published_template("qwen3-235b-a22b-mlx-4bit"), "qwen3-235b-a22b-mlx-4bit", json_call,
            lambda t: f"<think>\n{t}\n</think>\n\n", "<|im_end|>", []),
-    Family("qwen3.5", lambda: published_template("qwen-3.5"), "qwen-3.5", xml_call, lambda t: f"{t}\n</think>\n\n", "<|im_end|>", []),
+    Family("qwen3.5", lambda: published_template("qwen-3.5"), "qwen-3.5", xml_call, lambda t: f"{t}\n</think>\n\n", "<|im_end|>", [],
+           "<think>"),
     Family("mistral", mistral_template, "qwen3-235b-a22b-mlx-4bit", lambda *c: "[TOOL_CALLS] [" + json.dumps(
         {"name": c[0], "arguments": c[1]}) + "]", lambda t: "", "</s>",
            ["<s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]),

@@ -58,6 +58,7 @@ class Conversation:
         self.say("$ " + " ".join(f"{k}={shlex.quote(v)}" for k, v in environment.items()) + " " + shlex.join(command))
         p = subprocess.run(command, cwd=self.work, env=env, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S)
         self.say(p.stdout + (f"[stderr]\n{p.stderr}" if p.stderr else "") + f"[status {p.returncode}]")
+        assert "think>" not in p.stdout, p.stdout
         assert p.returncode == 0, (p.stdout[-2000:], p.stderr[-2000:], self.server.log[-2000:])
         return p.stdout
 

@@ -135,14 +135,14 @@ def weights(cfg, successor):
 BY_ROLE = "{%- if add_generation_prompt -%}{{- '<|begin ' ~ messages[-1].role ~ '|>' -}}{%- endif -%}"
 
 
-def write_scripted(path, template, scripts, specials=(), ctx=8192, base=None, begin=BY_ROLE, eos=EOS):
+def write_scripted(path, template, scripts, specials=(), ctx=8192, base=None, begin=BY_ROLE, start=start_of, eos=EOS):
     """template: of the chat. scripts: name -> the text that is then written, its last token included; begin: what a template
-    writes at the end of a generation prompt, start_of(name) of a script; here the last message's role is the name.
+    writes at the end of a generation prompt, start(name) of a script; here the last message's role is the name.
     specials: special tokens of the model, beside BOS and EOS. base: the tokenizer.json to extend.
     Returns the number of tokens of each script."""
     cutter = Cutter(specials)
     cut = {name: cutter.whole(text) for name, text in scripts.items()}
-    specials = [*((BOS, EOS) if base is None else ()), *specials, *map(start_of, scripts)]
+    specials = [*((BOS, EOS) if base is None else ()), *specials, *map(start, scripts)]
     texts = [t for pieces in cut.values() for t in pieces if t not in specials]
     if base is None:
         ids = {t: 256 + i for i, t in enumerate([*texts, BEYOND, *specials])}
@@ -151,7 +151,7 @@ def write_scripted(path, template, scripts, specials=(), ctx=8192, base=None, be
         ids, vocab = published_ids(base, [*texts, BEYOND], specials)
     successor = {}
     for name, pieces in cut.items():
-        chain = [start_of(name), *pieces, BEYOND]
+        chain = [start(name), *pieces, BEYOND]
         for token, after in zip(chain, chain[1:]):
             assert successor.setdefault(ids[token], ids[after]) == ids[after], token
     cfg = {**tc.CONFIG, "hidden_size": -(-len(successor) // 64) * 64, "head_dim": 16, "intermediate_size": 32, "num_hidden_layers": 1,
