@@ -13,11 +13,11 @@ static _Thread_local bool no_memory;
 
 /* jansson has no integers beyond 63 bits. One becomes a real, behind which, in the same block, its digits stand as a string; that
  * is empty behind other reals. */
-static size_t real_bytes; /* of a real without the string */
+static size_t real_bytes; /* a real has these many, its string not counted */
 static _Thread_local struct {
 	const char *text;
 	size_t len;
-} digits; /* what reals get that are made now */
+} digits; /* a real that is made now gets these */
 
 static void *watched_malloc(size_t size)
 {
@@ -125,7 +125,7 @@ struct feed {
 	const char *text; /* [len], what is left */
 	size_t len;
 	bool words;
-	bool string, escape, number; /* what the byte before text was in */
+	bool string, escape, number; /* the byte before text was in one */
 };
 
 /* The character behind the number goes along: with it jansson knows the number, and makes the real before it asks for more. So that

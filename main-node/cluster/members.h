@@ -62,7 +62,7 @@ struct odm_view {
 	struct odm_member part[OD_MAX_SHADOWS];
 };
 
-/* After workers were left out of the view: n_few and n_many. If nobody is left to get experts, all do. */
+/* Counts n_few and n_many again after workers were left out of the view. If no worker is left to get experts, all get them. */
 void odm_view_count(struct odm_view *v);
 
 /* The index of a worker in the view by its id; UINT32_MAX: not in the view. */
