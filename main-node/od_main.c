@@ -637,7 +637,7 @@ int main(int argc, char **argv)
 	}
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
-	/* With --workers the cluster's loop thread listens. With --serve-store alone nobody does, but workers still pull. */
+	/* With --workers the cluster's loop thread listens. With --serve-store alone no thread does, but workers still pull. */
 	od_hangup_begin(a.opt.engine.opts.hosts_path != NULL || a.opt.engine.opts.serve_store != NULL);
 	rc = catch_signals(&err);
 	if (rc == OD_OK)

@@ -44,7 +44,7 @@ void od_handshake_end(void *watch, void *socket)
 static enum od_handshake kind_of(uint16_t event, uint32_t value)
 {
 	switch (event) {
-	case ZMQ_EVENT_CLOSED: return OD_HANDSHAKE_UNREACHED; /* of an attempt to connect */
+	case ZMQ_EVENT_CLOSED: return OD_HANDSHAKE_UNREACHED; /* an attempt to connect has failed */
 	case ZMQ_EVENT_DISCONNECTED: return OD_HANDSHAKE_ENDED; /* after a failed handshake, too */
 	case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return OD_HANDSHAKE_REFUSED;
 	case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: /* an error of the socket; if time ran out, that of the last look or wait */

@@ -12,7 +12,7 @@ void od_handshake_end(void *watch, void *socket);
 
 enum od_handshake {
 	OD_HANDSHAKE_OPEN,	/* nothing has failed */
-	OD_HANDSHAKE_UNREACHED, /* nobody takes the connection */
+	OD_HANDSHAKE_UNREACHED, /* nothing accepts the connection */
 	OD_HANDSHAKE_ENDED,	/* the connection was there, and has ended */
 	OD_HANDSHAKE_REFUSED,	/* the other side does not know our key */
 	OD_HANDSHAKE_SILENT,	/* the other side is connected and says nothing */

@@ -25,7 +25,7 @@
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 
 /* Limits of one RUN, for which a worker reserves memory. Main splits its rows to stay within both. */
-#define OD_MAX_PADDING (64u * 1024u) /* of PING and PONG */
+#define OD_MAX_PADDING (64u * 1024u) /* bytes, in a PING or a PONG */
 #define OD_MAX_RUN_ROWS 4096u
 #define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
 /* Limit of the row bytes in flight to one worker: RUNs that it has not answered completely. */

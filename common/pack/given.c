@@ -166,7 +166,7 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 struct folder {
 	size_t n, n_safetensors; /* entries; *.safetensors */
 	bool consolidated;	 /* all of those are Mistral's */
-	const struct form *form; /* of a file that is not read; NULL: none */
+	const struct form *form; /* the file has it and is not read; NULL: none */
 	char form_name[256];
 	char pointer[256]; /* a file that is not what its name says; "": none */
 	const char *content;

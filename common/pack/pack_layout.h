@@ -20,7 +20,7 @@
 #define OD_DENSE_NAME "dense.bin"
 #define OD_EXPERTS_NAME "experts.bin"
 #define OD_MODEL_NAME "model.json"
-#define OD_SOURCE_NAME "source.txt" /* which checkpoint an unfinished pack is from */
+#define OD_SOURCE_NAME "source.txt" /* it names the checkpoint of an unfinished pack */
 #define OD_MODEL_MAX_BYTES (64u << 20)
 #define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
 

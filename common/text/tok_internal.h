@@ -81,7 +81,7 @@ void tok_pieces_fini(struct tok_pieces *p);
 /* Follows users' bytes through a step that makes one text of another. */
 struct tok_trace {
 	const char *from;  /* a byte for each of the text: 1 if it is a user's */
-	struct tok_buf to; /* the same of what was made */
+	struct tok_buf to; /* marks in the same way what was made */
 };
 /* All that out has more than t->to came of the text's [begin, end). t NULL: nothing to do. */
 OD_MUST_CHECK int tok_trace_made(struct tok_trace *t, const struct tok_buf *out, size_t begin, size_t end);

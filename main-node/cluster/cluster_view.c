@@ -335,7 +335,7 @@ bool odm_links_join(struct odm_links *l)
 		l->view.n_workers += at == l->view.n_workers;
 		joined = true;
 	}
-	if (joined) { /* whoever it is: nobody else can run what is left */
+	if (joined) { /* it may be any worker: no other can run what is left */
 		l->view.n_few = l->view.n_many = l->view.n_workers;
 		make_groups(l);
 	}

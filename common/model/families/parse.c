@@ -304,7 +304,7 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 
 /* What each type of RoPE has, as transformers names it. Without an entry: nothing but what is common to all. */
 static const char *const rope_common[] = { "rope_type", "type", "rope_theta", "partial_rotary_factor", NULL };
-static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL }; /* of text they change nothing */
+static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL }; /* they change nothing of a text */
 static const char *const rope_yarn[] = { "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
 					 "original_max_position_embeddings", NULL };
 static const char *const rope_long[] = { "short_factor", "long_factor", "short_mscale", "long_mscale",
