@@ -43,30 +43,34 @@ LIBS := $(PKG_LIBS) -lm -ldl
 .PHONY: all
 all: programs
 
-# Each rules.mk adds to these.
-LIBOD_SRCS :=
+# Each rules.mk adds to these: what an archive is made of, and what is built. Archives follow each other in this order when a program is
+# linked, and take from those behind them.
+LIBRARIES := libodb libodm libods libodw libod
+ARCHIVES := $(LIBRARIES:%=$(B)/%.a)
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 PROGRAMS :=
 UNIT_TESTS :=
 include common/rules.mk proto/rules.mk main-node/rules.mk shadow-node/rules.mk worker-node/rules.mk \
 	deploy/rules.mk tests/rules.mk
 
-obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
-
-$(B)/libod.a: $(call obj,$(LIBOD_SRCS)) $(PROTO_OBJS)
-	@rm -f $@
-	@$(AR) rcs $@ $^
+define archive_rule
+$(B)/$(1).a: $(call obj,$($(1)_SRCS)) $($(1)_OBJS)
+	@rm -f $$@
+	@$(AR) rcs $$@ $$^
+endef
+$(foreach l,$(LIBRARIES),$(eval $(call archive_rule,$(l))))
 
 $(B)/obj/%.o: %.c | $(PROTO_HDRS) deps-check
 	@mkdir -p $(@D)
 	@echo "CC      $<"
 	@$(CC) $(CFLAGS_OD) $(PKG_CFLAGS) $(CFLAGS_$(subst /,_,$(basename $<))) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# A program P has its objects in P_SRCS (beyond libod), libraries of its own in P_LIBS.
+# A program P has its wiring in P_SRCS, the archives that it is made of (beyond libod) in P_USES, libraries of its own in P_LIBS.
 define program_rule
-$(B)/bin/$(1): $(call obj,$($(1)_SRCS)) $(B)/libod.a
+$(B)/bin/$(1): $(call obj,$($(1)_SRCS)) $($(1)_USES:%=$(B)/%.a) $(B)/libod.a
 	@mkdir -p $$(@D)
 	@echo "LD      $$@"
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $(call obj,$($(1)_SRCS)) $(B)/libod.a $(LIBS) $($(1)_LIBS)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $$^ $(LIBS) $($(1)_LIBS)
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rule,$(p))))
 

@@ -1,14 +1,18 @@
 include tests/bench/rules.mk tests/fuzz/rules.mk
 
-# Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
+# Unit tests: tests/unit/test_<module>.c, each a cmocka program. The other sources there are what several of them use. A test takes what it
+# needs from the archives, so nothing is listed; what is in no archive stands in test_<module>_OBJS.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+$(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c)))
+	@rm -f $@
+	@$(AR) rcs $@ $^
 
 # What is only in the GPU's plugins.
 test_gpu_graphs_OBJS := $(B)/pic/common/compute/cuda/gpu_graphs.c.o
 test_gpu_host_OBJS := $(addprefix $(B)/pic/common/compute/cuda/,gpu_fibres.c.o gpu_graphs.c.o gpu_host.c.o)
 
 define unit_rule
-$(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a
+$(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libtests.a $(ARCHIVES)
 	@mkdir -p $$(@D)
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $($(1)_LDFLAGS) $(LDFLAGS) -o $$@ $$^ $(LIBS) -lcmocka
 endef

@@ -1,16 +1,10 @@
-LIBOD_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
+libod_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
-LIBOD_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
-LIBOD_SRCS += $(addprefix common/pack/shadow/,quant_rows.c shadow_add.c shadow_file.c shadow_layout.c shadow_load.c shadow_write.c)
-LIBOD_SRCS += $(addprefix common/pack/spool/,spool.c spool_state.c)
-LIBOD_SRCS += $(addprefix common/pack/write/,expert_write.c fingerprint.c pack_write.c partial.c share_write.c)
+libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
+libod_SRCS += $(addprefix common/pack/shadow/,quant_rows.c shadow_add.c shadow_file.c shadow_layout.c shadow_load.c shadow_write.c)
+libod_SRCS += $(addprefix common/pack/spool/,spool.c spool_state.c)
+libod_SRCS += $(addprefix common/pack/write/,expert_write.c fingerprint.c pack_write.c partial.c share_write.c)
 
 # Plain loops over bytes that the compiler turns into vector code.
 CFLAGS_common_pack_codec := -O3
 CFLAGS_common_pack_shadow_quant_rows := -O3
-
-test_safetensors_OBJS := $(B)/obj/tests/unit/tiny_files.o
-test_mat_type_OBJS := $(B)/obj/tests/unit/tiny_files.o
-test_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
-test_spool_OBJS := $(B)/obj/tests/unit/tiny_files.o
-test_expert_form_OBJS := $(B)/obj/tests/unit/tiny_files.o

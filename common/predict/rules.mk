@@ -1,1 +1,1 @@
-LIBOD_SRCS += $(addprefix common/predict/,gate_predictor.c prediction.c predictor.c recall.c trajectory_predictor.c want_policy.c)
+libod_SRCS += $(addprefix common/predict/,gate_predictor.c prediction.c predictor.c recall.c trajectory_predictor.c want_policy.c)

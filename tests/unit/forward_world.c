@@ -163,7 +163,7 @@ void load_case(struct tiny_model *t, size_t i)
 	t->expert_dtype = dtypes[(i + 2) % 3];
 }
 
-void open_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx)
+void open_forward_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx)
 {
 	const struct tiny_model *t = e->t;
 	struct od_err err = { 0 };
@@ -181,7 +181,7 @@ void engine_open_ctx(struct engine *e, const struct tiny_model *t, unsigned thre
 {
 	*e = (struct engine){ .t = t, .device = device_new(cpu, threads) };
 	tiny_place(&e->weights, t, e->device);
-	open_pass(e, &e->weights, ctx);
+	open_forward_pass(e, &e->weights, ctx);
 }
 
 void engine_open(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu)
@@ -259,7 +259,7 @@ void run_step_to(struct engine *e, const struct od_row *rows, size_t n, struct r
 		note_logits(e, i, rows[i].position, r[i]);
 }
 
-void run_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
+void run_forward_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
 {
 	struct od_err err = { 0 };
 
@@ -279,7 +279,7 @@ void run_chunks(struct engine *e, struct od_seq_state *seq, size_t from, size_t 
 			rows[i] = (struct od_row){ seq, (uint32_t)(begin + i), e->t->prompt[begin + i] };
 			r[i] = out;
 		}
-		run_step(e, rows, n, r);
+		run_forward_step(e, rows, n, r);
 	}
 	assert_int_equal(od_seq_state_length(seq), e->t->n_prompt);
 }

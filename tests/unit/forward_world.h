@@ -48,11 +48,11 @@ struct engine {
 	struct od_state_pool *state;
 	struct od_forward_opts opts;
 	struct od_forward *forward;
-	struct od_expert_runner *resident, *runner; /* runner: the one that run_step uses */
+	struct od_expert_runner *resident, *runner; /* runner: the one that run_forward_step uses */
 };
 
 /* On its device, with weights that lie anywhere. */
-void open_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx);
+void open_forward_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx);
 void engine_open_ctx(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu, uint32_t ctx);
 void engine_open(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu);
 void engine_close(struct engine *e); /* its sequences are freed already */
@@ -63,7 +63,7 @@ void note_routes(const struct engine *e, size_t row, size_t at, struct result *r
 void note_logits(const struct engine *e, size_t row, size_t at, struct result *r);
 /* One step up to its end; row i's results go to its position of r[i]. */
 void run_step_to(struct engine *e, const struct od_row *rows, size_t n, struct result **r);
-void run_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r);
+void run_forward_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r);
 /* The case's prompt (from position `from`) in chunks. */
 void run_chunks(struct engine *e, struct od_seq_state *seq, size_t from, size_t chunk, struct result *out);
 void run_prompt(const struct tiny_model *t, unsigned threads, enum od_cpu cpu, size_t chunk, struct result *out);

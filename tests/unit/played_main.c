@@ -279,7 +279,7 @@ void close_fake(struct fake *f)
 	zmq_ctx_term(f->context);
 }
 
-int32_t prefill(struct fake *f)
+int32_t prefill_main(struct fake *f)
 {
 	int32_t prompt[PROMPT];
 

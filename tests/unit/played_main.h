@@ -49,7 +49,7 @@ void end_session(struct fake *f);
 void open_fake(struct fake *f, const struct od_shadow_choice *c, enum od_profile profile);
 void close_fake(struct fake *f);
 /* Before a session begins: main must not be silent while it lasts, as it would be here on a slow machine. */
-int32_t prefill(struct fake *f);
+int32_t prefill_main(struct fake *f);
 void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token);
 /* Main computes these rows; route [n_layers][top_k] of the last one when not NULL. */
 void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route);

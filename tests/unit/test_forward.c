@@ -209,7 +209,7 @@ static void test_shared_weights(void **state)
 		load_case(&t, i);
 		engine_open(&e[0], &t, 1, OD_CPU_AUTO);
 		e[1] = (struct engine){ .t = &t, .device = device_new(OD_CPU_AUTO, 2) };
-		open_pass(&e[1], &e[0].weights, CTX);
+		open_forward_pass(&e[1], &e[0].weights, CTX);
 		for (size_t k = 2; k-- > 0;) {
 			struct od_seq_state *seq = new_seq(&e[k]);
 
@@ -237,7 +237,7 @@ static void run_alternate(struct engine *e, const struct od_row *rows, size_t n,
 		some[n_some] = rows[i];
 		to[n_some] = r[i];
 	}
-	run_step(e, some, n_some, to);
+	run_forward_step(e, some, n_some, to);
 }
 
 /* Two sequences whose rows alternate in one step, against each by itself. */
@@ -274,8 +274,8 @@ static void test_two_sequences(void **state)
 			rows[p] = (struct od_row){ seq[p % 2], (uint32_t)(p / 2), from->prompt[p / 2] };
 			r[p] = p % 2 == 0 ? &joint_a : &joint_b;
 		}
-		run_step(&e, rows, n, r); /* some rows in one step, more in the next */
-		run_step(&e, rows + n, n / 2, r + n);
+		run_forward_step(&e, rows, n, r); /* some rows in one step, more in the next */
+		run_forward_step(&e, rows + n, n / 2, r + n);
 		run_alternate(&e, rows + n + n / 2, n - n / 2, 1, r + n + n / 2); /* then those of one sequence, of the other */
 		run_alternate(&e, rows + n + n / 2, n - n / 2, 0, r + n + n / 2);
 		same(&t, &a, &joint_a, "first of two sequences");

@@ -156,7 +156,7 @@ static void test_shared_experts_run_meanwhile(void **state)
 		tiny_place(&e.weights, &t, e.device);
 		if (shared)
 			add_shared(&t, &e.weights);
-		open_pass(&e, &e.weights, CTX);
+		open_forward_pass(&e, &e.weights, CTX);
 		elsewhere_open(&w, &t);
 		result_new(&resident, &t);
 		result_new(&other, &t);

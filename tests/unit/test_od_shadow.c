@@ -17,7 +17,7 @@ static void decode(const struct od_shadow_choice *c, const char *called, const c
 	assert_non_null(f);
 	open_fake(f, c, profile);
 	pid = start_shadow(c, departure, &port);
-	token = prefill(f);
+	token = prefill_main(f);
 	begin_session(f, port, profile, called);
 	for (uint32_t i = 0; i < STEPS; i++) {
 		if (i % 5 == 4) /* sampled, and not what the shadow thinks */
@@ -44,7 +44,7 @@ static void test_drafts(void **state)
 	open_fake(f, &bf16, OD_PROFILE_F32);
 	f->ahead = 6;
 	pid = start_shadow(&bf16, "early", &port);
-	token = prefill(f);
+	token = prefill_main(f);
 	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	send_step(f, ++f->last_step, PROMPT, token);
 	for (uint32_t i = 0; i <= f->ahead; i++) {
@@ -139,7 +139,7 @@ static void test_paced(void **state)
 	shadow_layer_ms = "4";
 	pid = start_shadow(&int8, "late", &port);
 	shadow_layer_ms = "0";
-	token = prefill(f);
+	token = prefill_main(f);
 	begin_session(f, port, OD_PROFILE_F32, "int8");
 	begin_ns = od_now_ns();
 	for (uint32_t i = 1; i <= 5; i++) {
@@ -398,7 +398,7 @@ static void test_rubbish(void **state)
 	open_fake(f, &bf16, OD_PROFILE_F32);
 	pid = start_shadow(&bf16, "early", &port);
 	put_garbage(f->context, port);
-	token = prefill(f);
+	token = prefill_main(f);
 	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	put_rubbish(f);
 	f->ignore = 2; /* asked again after a second */
@@ -412,7 +412,7 @@ static void test_rubbish(void **state)
 	end_session(f);
 
 	/* Nothing of that session is left for the next: everything is asked for again. */
-	token = prefill(f);
+	token = prefill_main(f);
 	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	for (uint32_t i = 0; i < 3; i++)
 		token = step(f, token, true, true);

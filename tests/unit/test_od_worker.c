@@ -19,9 +19,9 @@ static void experts_compute_what_the_checkpoint_says(void **state)
 	struct worker w;
 
 	(void)state;
-	open_worker(&w, pack_dir, NULL);
+	open_worker(&w, worker_pack_dir, NULL);
 	for (int i = 0; i < 2; i++) { /* one daemon, a session in each profile */
-		begin_session(&w, profile[i]);
+		begin_worker_session(&w, profile[i]);
 		init_request(&q, 1, 4, 7, 11);
 		add_expert(&q, 6, 0, 1, 7, true);
 		add_expert(&q, 1, 6, 3, 4, true);
@@ -32,7 +32,7 @@ static void experts_compute_what_the_checkpoint_says(void **state)
 		add_expert(&q, 0, 0, 1, 1, true);
 		send_request(&w, &q);
 		get_good_results(&w, &q);
-		end_session(&w);
+		end_worker_session(&w);
 	}
 	close_worker(&w);
 }
@@ -140,15 +140,15 @@ static void ready_experts_are_one_operation_and_one_result(void **state)
 	struct worker w;
 
 	(void)state;
-	open_worker(&w, pack_dir, NULL);
+	open_worker(&w, worker_pack_dir, NULL);
 	for (uint32_t i = 0; i < 2; i++) {
-		begin_session(&w, profile[i]);
+		begin_worker_session(&w, profile[i]);
 		init_request(&q, 1, 2 + i, 5, 3);
 		add_expert(&q, 6, 0, 1, 1, true);
 		add_expert(&q, 1, 4, 1, 1, true);
 		add_expert(&q, 4, 2, 1, 2, true);
 		run_ready(&w, &q, experts, 3, 3);
-		end_session(&w);
+		end_worker_session(&w);
 	}
 	close_worker(&w);
 }
@@ -323,7 +323,7 @@ static void handshake_names_what_differs(void **state)
 	struct od_msg m;
 
 	(void)state;
-	open_worker(&w, pack_dir, (const char *[]){ "--cpu", "scalar", NULL });
+	open_worker(&w, worker_pack_dir, (const char *[]){ "--cpu", "scalar", NULL });
 	expect_refusal(&w, 3, OD_CLASS_FMA16, true, 8, "profile", "found 3");
 	expect_refusal(&w, 0, OD_CLASS_FMA16, true, 8, "profile", "found 0");
 	expect_refusal(&w, F32, "other", false, 8, "kernel_class", "expected other, found " OD_CLASS_FMA16);
@@ -356,8 +356,8 @@ static void sessions_leave_nothing_behind(void **state)
 			want(&w, i, i + 1, 1, i);
 		}
 		if (round % 2 == 0)
-			end_session(&w); /* else HELLO again on the same connection */
-		begin_session(&w, round % 2 == 0 ? BF16 : F32);
+			end_worker_session(&w); /* else HELLO again on the same connection */
+		begin_worker_session(&w, round % 2 == 0 ? BF16 : F32);
 		w.request = 1000 * (uint64_t)(round + 1);
 		init_request(&q, 1, 1, 2, 77);
 		add_expert(&q, 4, 0, 1, 2, true);
@@ -395,7 +395,7 @@ static void damage_pack(const char *dir, uint32_t m, uint32_t expert)
 {
 	const char *const name[] = { "experts.bin" };
 	char path[256], copy[512];
-	const char *argv[] = { "/bin/cp", "-r", pack_dir, dir, NULL };
+	const char *argv[] = { "/bin/cp", "-r", worker_pack_dir, dir, NULL };
 	struct od_pack *p;
 	struct od_err err;
 	uint64_t at;
@@ -403,7 +403,7 @@ static void damage_pack(const char *dir, uint32_t m, uint32_t expert)
 	int fd;
 
 	snprintf(copy, sizeof(copy), "%s/cp.log", tmp);
-	assert_int_equal(wait_status(start(argv, copy, -1)), 0);
+	assert_int_equal(wait_status(start_worker(argv, copy, -1)), 0);
 	assert_ok(od_pack_open(&p, dir, &err), &err);
 	at = od_pack_expert(p, m, expert)->shard[1].sm.offset + 1000;
 	od_pack_close(p);
@@ -428,7 +428,7 @@ static void a_corrupt_expert_costs_only_itself(void **state)
 	snprintf(dir, sizeof(dir), "%s/damaged", tmp);
 	damage_pack(dir, 5, 3);
 	open_worker(&w, dir, (const char *[]){ "--slots", "2", NULL });
-	begin_session(&w, F32);
+	begin_worker_session(&w, F32);
 	want(&w, 1, 5, 1, 3);
 	init_request(&q, 1, 5, 2, 9);
 	add_expert(&q, 2, 0, 1, 2, true);
@@ -487,7 +487,7 @@ static int start_fails(const char *const *extra, const char **log)
 	for (; *extra != NULL; extra++)
 		argv[n++] = *extra;
 	argv[n] = NULL;
-	status = wait_status(start(argv, path, -1));
+	status = wait_status(start_worker(argv, path, -1));
 	*log = read_log(path);
 	return status;
 }
@@ -497,14 +497,14 @@ static void too_little_memory_is_refused(void **state)
 	const char *log;
 
 	(void)state;
-	assert_int_equal(start_fails((const char *[]){ "--pack", pack_dir, "--memory-limit", "10MiB", NULL }, &log), 1);
+	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--memory-limit", "10MiB", NULL }, &log), 1);
 	assert_says(log, "1 slot of one expert");
 	assert_says(log, "found a limit of 10485760 bytes");
 	assert_int_equal(start_fails((const char *[]){ "--pack", "/nonexistent", NULL }, &log), 1);
 	assert_says(log, "/nonexistent");
-	assert_int_equal(start_fails((const char *[]){ "--pack", pack_dir, "--slots", "65", NULL }, &log), 2);
+	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--slots", "65", NULL }, &log), 2);
 	assert_says(log, "--slots: expected 1 to 64, found 65");
-	assert_int_equal(start_fails((const char *[]){ "--pack", pack_dir, "--listen", "0.0.0.0", NULL }, &log), 1);
+	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--listen", "0.0.0.0", NULL }, &log), 1);
 	assert_says(log, "--insecure");
 	assert_int_equal(start_fails((const char *[]){ "--help", NULL }, &log), 0);
 	assert_says(log, "--memory-limit SIZE");
@@ -535,9 +535,9 @@ static void memory_stays_under_the_ceiling(void **state)
 	struct pong p;
 
 	(void)state;
-	open_worker(&w, pack_dir, (const char *[]){ "--slots", "2", NULL });
+	open_worker(&w, worker_pack_dir, (const char *[]){ "--slots", "2", NULL });
 	w.slow = true;
-	begin_session(&w, F32);
+	begin_worker_session(&w, F32);
 	for (int round = 0; round < 2; round++) {
 		for (uint32_t i = 0; i < n_runs; i++) {
 			init_request(&q, 1, i % LAYERS, MAX_ROWS, i);
@@ -572,9 +572,9 @@ static void too_many_rows_are_answered_busy(void **state)
 	struct answer a;
 
 	(void)state;
-	open_worker(&w, pack_dir, NULL);
+	open_worker(&w, worker_pack_dir, NULL);
 	w.slow = true;
-	begin_session(&w, F32);
+	begin_worker_session(&w, F32);
 	for (uint32_t i = 0; i < n_runs; i++) { /* 37 MB */
 		init_request(&q, 1, i % LAYERS, MAX_ROWS, i);
 		for (uint32_t e = 0; e < EXPERTS; e++)
@@ -642,8 +642,8 @@ static void log_lines_name_the_requests_of_a_run(void **state)
 	get_good_results(&w, &good);
 	assert_says(read_log(w.log), "msg=\"texts from step 2 on\" request=r-4\n");
 	/* Another session knows no names. */
-	end_session(&w);
-	begin_session(&w, F32);
+	end_worker_session(&w);
+	begin_worker_session(&w, F32);
 	bad.run.m = LAYERS + 8;
 	expect_refused(&w, &bad, OD_ERR_RANGE, "found 20");
 	assert_says(read_log(w.log), "found 20\"\n");
@@ -674,5 +674,5 @@ int main(void)
 		cmocka_unit_test(log_lines_name_the_requests_of_a_run),
 	};
 
-	return cmocka_run_group_tests_name("od_worker", tests, make_pack, remove_pack);
+	return cmocka_run_group_tests_name("od_worker", tests, make_worker_pack, remove_worker_pack);
 }

@@ -16,15 +16,15 @@ static int setup(void **state)
 {
 	struct od_err err;
 
-	if (make_pack(state) != 0)
+	if (make_worker_pack(state) != 0)
 		return -1;
-	return od_pack_open(&pack, pack_dir, &err) == OD_OK ? 0 : -1;
+	return od_pack_open(&pack, worker_pack_dir, &err) == OD_OK ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
 	od_pack_close(pack);
-	return remove_pack(state);
+	return remove_worker_pack(state);
 }
 
 static void place(struct worker *w, uint32_t n_workers, uint32_t worker, uint32_t n_groups)
@@ -141,8 +141,8 @@ static void answers_are_right_from_one_pool(void **state)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own memory is many times larger */
 		assert_true(ping(&w).c[OD_C_PEAK_RSS_BYTES] < 80u << 20);
 #endif
-		end_session(&w);
-		begin_session(&w, BF16); /* what is kept stays */
+		end_worker_session(&w);
+		begin_worker_session(&w, BF16); /* what is kept stays */
 		place(&w, 1, 0, 1);
 		find_states(&w, caches[i].set);
 		close_worker(&w);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-char tmp[] = "/tmp/od-worker-test-XXXXXX", pack_dir[128], bin[128];
+char tmp[] = "/tmp/od-worker-test-XXXXXX", worker_pack_dir[128], bin[128];
 static json_t *tensors;
 static uint64_t tensors_at;
 static int checkpoint_fd;
@@ -80,7 +80,7 @@ static float row_value(uint32_t seed, size_t i)
 const struct timespec a_while = { .tv_nsec = 1000000 };
 static const struct timespec ping_pause = { .tv_nsec = 100000000 };
 
-pid_t start(const char *const *argv, const char *log, int pass_fd)
+pid_t start_worker(const char *const *argv, const char *log, int pass_fd)
 {
 	pid_t pid = fork();
 
@@ -156,7 +156,7 @@ void open_worker(struct worker *w, const char *pack, const char *const *extra)
 	for (; extra != NULL && *extra != NULL; extra++)
 		argv[n++] = *extra;
 	argv[n] = NULL;
-	w->pid = start(argv, w->log, pipe_fd[1]);
+	w->pid = start_worker(argv, w->log, pipe_fd[1]);
 	close(pipe_fd[1]);
 	if (read(pipe_fd[0], line, sizeof(line) - 1) <= 0)
 		fail_msg("od-worker did not start: %s", read_log(w->log));
@@ -244,7 +244,7 @@ void greet(struct worker *w, uint32_t profile, const char *kernel_class, bool mi
 	Od__Hello b = OD__HELLO__INIT;
 
 	if (fingerprint[0] == 0 && fingerprint[1] == 0)
-		fingerprint_of(pack_dir, fingerprint);
+		fingerprint_of(worker_pack_dir, fingerprint);
 	b.role = (char *)"worker";
 	b.fingerprint.data = fingerprint;
 	b.fingerprint.len = sizeof(fingerprint);
@@ -290,7 +290,7 @@ static void attach(struct worker *w)
 	od_msg_fini(&m);
 }
 
-void begin_session(struct worker *w, enum od_profile profile)
+void begin_worker_session(struct worker *w, enum od_profile profile)
 {
 	struct od_msg m;
 
@@ -306,7 +306,7 @@ void begin_session(struct worker *w, enum od_profile profile)
 	attach(w);
 }
 
-void end_session(struct worker *w)
+void end_worker_session(struct worker *w)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Bye b = OD__BYE__INIT;
@@ -326,7 +326,7 @@ void close_worker(struct worker *w)
 	int status;
 
 	if (w->session != 0)
-		end_session(w);
+		end_worker_session(w);
 	assert_int_equal(kill(w->pid, SIGTERM), 0);
 	status = wait_status(w->pid);
 	if (status != 0)
@@ -341,8 +341,8 @@ void close_worker(struct worker *w)
 
 void open_session(struct worker *w, enum od_profile profile, const char *const *extra)
 {
-	open_worker(w, pack_dir, extra);
-	begin_session(w, profile);
+	open_worker(w, worker_pack_dir, extra);
+	begin_worker_session(w, profile);
 }
 
 struct pong ping(struct worker *w)
@@ -543,11 +543,11 @@ void get_good_results(struct worker *w, struct request *q)
 
 /* ---- Set-up ---- */
 
-int make_pack(void **state)
+int make_worker_pack(void **state)
 {
 	const char *build = getenv("B") != NULL ? getenv("B") : "build";
 	char packer[128], log[160];
-	const char *argv[] = { packer, CHECKPOINT, pack_dir, "--shadow", "none", NULL };
+	const char *argv[] = { packer, CHECKPOINT, worker_pack_dir, "--shadow", "none", NULL };
 	uint64_t len, size;
 	char *header;
 	struct od_err err;
@@ -557,9 +557,9 @@ int make_pack(void **state)
 		return -1;
 	snprintf(bin, sizeof(bin), "%s/bin/od-worker", build);
 	snprintf(packer, sizeof(packer), "%s/bin/od-pack", build);
-	snprintf(pack_dir, sizeof(pack_dir), "%s/pack", tmp);
+	snprintf(worker_pack_dir, sizeof(worker_pack_dir), "%s/pack", tmp);
 	snprintf(log, sizeof(log), "%s/pack.log", tmp);
-	if (wait_status(start(argv, log, -1)) != 0) {
+	if (wait_status(start_worker(argv, log, -1)) != 0) {
 		fprintf(stderr, "%s failed: %s\n", packer, read_log(log));
 		return -1;
 	}
@@ -575,12 +575,12 @@ int make_pack(void **state)
 	return tensors == NULL ? -1 : 0;
 }
 
-int remove_pack(void **state)
+int remove_worker_pack(void **state)
 {
 	const char *argv[] = { "/bin/rm", "-rf", tmp, NULL };
 
 	(void)state;
 	json_decref(tensors);
 	close(checkpoint_fd);
-	return wait_status(start(argv, "/dev/null", -1));
+	return wait_status(start_worker(argv, "/dev/null", -1));
 }

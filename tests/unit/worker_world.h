@@ -21,7 +21,7 @@
 #define F32 OD_PROFILE_F32
 #define BF16 OD_PROFILE_BF16
 
-extern char tmp[], pack_dir[128], bin[128]; /* from make_pack on */
+extern char tmp[], worker_pack_dir[128], bin[128]; /* from make_worker_pack on */
 extern const struct timespec a_while;
 
 /* ---- The child ---- */
@@ -45,7 +45,7 @@ struct worker {
 	size_t n_results; /* RESULTs that have come */
 };
 
-pid_t start(const char *const *argv, const char *log, int pass_fd);
+pid_t start_worker(const char *const *argv, const char *log, int pass_fd);
 int wait_status(pid_t pid);
 const char *read_log(const char *path);
 /* extra: more arguments, ends with NULL. */
@@ -59,9 +59,9 @@ void put(struct worker *w, void *socket, Od__Header *h, const void *frame, size_
 /* The answer to HELLO; od_msg_fini it. */
 void greet(struct worker *w, uint32_t profile, const char *kernel_class, bool mixed, uint32_t max_rows,
 	   struct od_msg *answer);
-void begin_session(struct worker *w, enum od_profile profile);
-void end_session(struct worker *w);
-/* open_worker and begin_session. */
+void begin_worker_session(struct worker *w, enum od_profile profile);
+void end_worker_session(struct worker *w);
+/* open_worker and begin_worker_session. */
 void open_session(struct worker *w, enum od_profile profile, const char *const *extra);
 struct pong {
 	uint64_t progress;
@@ -103,7 +103,7 @@ void get_good_results(struct worker *w, struct request *q);
 
 /* ---- Set-up of the group ---- */
 
-int make_pack(void **state);
-int remove_pack(void **state);
+int make_worker_pack(void **state);
+int remove_worker_pack(void **state);
 
 #endif
