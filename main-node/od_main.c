@@ -9,7 +9,7 @@
 #include "common/base/version.h"
 #include "main-node/chat_command.h"
 #include "main-node/engine/sampling_config.h"
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "main-node/keygen_command.h"
 #include "main-node/prompt_file.h"
 #include "main-node/serve_command.h"

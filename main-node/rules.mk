@@ -1,23 +1,34 @@
 # Everything of main but the wiring of its program, so that tests and od-bench can drive its parts.
-libodm_SRCS := main-node/engine_args.c
-libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c engine_report.c figures.c \
-	lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c prefix_store.c \
-	resident_service.c sampling_config.c sequence.c snapshot_marks.c snapshots.c step_requests.c)
-libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c link_cost.c local_nodes.c \
-	members.c members_address.c members_links.c members_look.c members_news.c members_shadow.c name_lookup.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
-	predictor_link.c recovery.c result_check.c row_source.c shadow_link.c step_uses.c unsent.c want_place.c welcome_check.c)
+libodm_SRCS := $(addprefix main-node/step/,figures.c step_requests.c)
+libodm_SRCS += $(addprefix main-node/predict/,predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
+	predictor_link.c step_uses.c)
+libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c \
+	link_cost.c members.c members_address.c members_links.c members_look.c members_news.c members_shadow.c \
+	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_place.c \
+	welcome_check.c)
+libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c pass.c \
+	resident_service.c sampling_config.c sequence.c)
+libodm_SRCS += $(addprefix main-node/engine/prefix/,prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c \
+	prefix_store.c snapshot_marks.c snapshots.c)
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
-libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c call_reader.c call_schema.c call_stream.c chat_form.c \
-	chat_messages.c chat_order.c chat_probe.c chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
-libodm_SRCS += $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c call.c \
-	call_memory.c chat_build.c chat_completion.c chat_turn.c client_fields.c completion.c dialog.c engine_thread.c exchange.c \
-	generation.c health.c http.c http_guard.c http_header.c job.c json_fields.c metric_table.c metrics.c process_metrics.c \
-	reply.c request_threads.c response_items.c responses.c server.c service_watch.c thinking.c token_list.c token_text.c \
-	utf8_text.c)
+libodm_SRCS += $(addprefix main-node/node/,engine_args.c engine_keys.c host_keys.c local_nodes.c)
+libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c \
+	call_reader.c call_schema.c call_stream.c chat_form.c chat_messages.c chat_order.c chat_probe.c \
+	chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
+libodm_SRCS += $(addprefix main-node/serve/,server.c)
+libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c exchange.c http.c http_guard.c \
+	http_header.c json_fields.c request_threads.c)
+libodm_SRCS += $(addprefix main-node/serve/jobs/,call.c engine_thread.c generation.c job.c reply.c token_list.c \
+	token_text.c)
+libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c api.c call_memory.c chat_build.c \
+	chat_completion.c chat_turn.c client_fields.c completion.c dialog.c response_items.c responses.c thinking.c)
+libodm_SRCS += $(addprefix main-node/serve/ops/,health.c metric_table.c metrics.c process_metrics.c service_watch.c)
+
 PROGRAMS += od-main
 od-main_SRCS := $(addprefix main-node/,chat_command.c od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c token_json.c)
 od-main_USES := libodm
 od-main_LIBS := $(TERMINAL_LIBS)
+
 # od-main chat. Only it needs libedit and libcurl, so other programs do without them.
 libodm_SRCS += $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_complete.c chat_reply.c chat_session.c \
 	chat_settings.c conversation.c event_reader.c interrupt.c line_input.c message_input.c plain_text.c screen.c)

@@ -5,7 +5,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "main-node/serve/server.h"
 
 #include <signal.h>

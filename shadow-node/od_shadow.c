@@ -9,7 +9,7 @@
 #include "common/base/mem.h"
 #include "common/base/pulse.h"
 #include "common/compute/device.h"
-#include "common/net/daemon_args.h"
+#include "common/daemon/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "shadow-node/part.h"

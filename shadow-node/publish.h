@@ -3,7 +3,7 @@
 #ifndef ODS_PUBLISH_H
 #define ODS_PUBLISH_H
 
-#include "common/net/daemon.h"
+#include "common/daemon/daemon.h"
 #include "shadow-node/emulator.h"
 
 struct ods_publisher {

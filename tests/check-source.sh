@@ -14,7 +14,7 @@ for d in main-node shadow-node worker-node; do
 		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
 			grep -v "#include \"$d/")
 done
-# Within common/ the order is base < text, base < compute < model < pack, base < net, base < cache, and predict above model.
+# Within common/ the order is base < text, base < compute < model < pack, base < net < daemon, base < cache, and predict above model.
 layer() { # folder, folders it may include
 	local folder=$1 allowed=$2
 	while read -r hit; do complain "common/$folder may only include common/($allowed): $hit"; done < <(
@@ -27,7 +27,8 @@ layer compute 'base|compute'
 layer text 'base|text'
 layer model 'base|compute|model'
 layer pack 'base|text|compute|model|pack'
-layer net 'base|net|compute'
+layer net 'base|net'
+layer daemon 'base|net|compute|daemon'
 layer predict 'base|model|predict|compute'
 
 # File names are unique, so that a name in a message or a talk is enough.

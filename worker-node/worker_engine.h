@@ -10,7 +10,7 @@
 #ifndef ODW_WORKER_ENGINE_H
 #define ODW_WORKER_ENGINE_H
 
-#include "common/net/data_port.h"
+#include "common/daemon/data_port.h"
 #include "common/pack/pack.h"
 #include "worker-node/pull/puller.h"
 #include "worker-node/schedule.h"

@@ -2,7 +2,7 @@
 
 #include "common/base/args.h"
 #include "common/model/mixer.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "common/pack/dense_load.h"
+#include "common/pack/load/dense_load.h"
 #include "common/pack/manifest.h"
 
 struct od_pack_file {

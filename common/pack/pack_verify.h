@@ -5,7 +5,7 @@
 #ifndef OD_PACK_PACK_VERIFY_H
 #define OD_PACK_PACK_VERIFY_H
 
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 
 struct od_verify_job {
 	const char *pack;

@@ -1,6 +1,7 @@
-libod_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
+libod_SRCS += $(addprefix common/pack/,checksum.c codec.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
+libod_SRCS += $(addprefix common/pack/load/,dense_load.c expert_form.c expert_load.c)
 libod_SRCS += $(addprefix common/pack/shadow/,quant_rows.c shadow_add.c shadow_file.c shadow_layout.c shadow_load.c shadow_write.c)
 libod_SRCS += $(addprefix common/pack/spool/,spool.c spool_state.c)
 libod_SRCS += $(addprefix common/pack/write/,expert_write.c fingerprint.c pack_write.c partial.c share_write.c)

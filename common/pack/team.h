@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 
 /* Processes one item; *bytes is added to the progress. thread is 0..n_threads-1. */
 typedef int od_team_fn(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err);

@@ -10,7 +10,7 @@
 #include "main-node/cluster/cluster_opts.h"
 #include "main-node/cluster/members.h"
 #include "main-node/cluster/placement.h"
-#include "main-node/cluster/predictions.h"
+#include "main-node/predict/predictions.h"
 
 struct odm_cluster;
 

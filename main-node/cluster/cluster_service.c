@@ -6,12 +6,12 @@
 #include "common/cache/cache_state.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
-#include "main-node/cluster/predictor_link.h"
+#include "main-node/predict/predictor_link.h"
 #include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
 #include "main-node/cluster/row_source.h"
-#include "main-node/cluster/step_uses.h"
-#include "main-node/engine/step_requests.h"
+#include "main-node/predict/step_uses.h"
+#include "main-node/step/step_requests.h"
 
 #include <inttypes.h>
 #include <stddef.h>

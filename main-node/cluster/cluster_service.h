@@ -9,7 +9,7 @@
 #define ODM_CLUSTER_SERVICE_H
 
 #include "main-node/cluster/cluster.h"
-#include "main-node/engine/expert_service.h"
+#include "main-node/step/expert_service.h"
 
 /* The limit of rows of a RUN, and so of a step. */
 uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile);

@@ -13,8 +13,8 @@
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H
 
-#include "main-node/engine/draft_outlook.h"
-#include "main-node/engine/expert_service.h"
+#include "main-node/step/draft_outlook.h"
+#include "main-node/step/expert_service.h"
 
 #define ODM_TIME_TERMS 3
 

@@ -15,7 +15,7 @@
 #include "common/pack/shadow/shadow_load.h"
 #include "common/text/tokenizer.h"
 #include "main-node/cluster/cluster.h"
-#include "main-node/engine/expert_service.h"
+#include "main-node/step/expert_service.h"
 
 struct odm_engine;
 

@@ -5,11 +5,11 @@
 #include <pthread.h>
 
 #include "common/model/resident.h"
-#include "common/pack/dense_load.h"
-#include "common/pack/expert_load.h"
-#include "main-node/cluster/local_nodes.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_load.h"
+#include "main-node/node/local_nodes.h"
 #include "main-node/engine/batch.h"
-#include "main-node/engine/prefix_reuse.h"
+#include "main-node/engine/prefix/prefix_reuse.h"
 #include "main-node/store/store_server.h"
 
 struct odm_engine {

@@ -5,7 +5,7 @@
 #include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/engine/engine_internal.h"
-#include "main-node/engine/step_requests.h"
+#include "main-node/step/step_requests.h"
 
 #include <assert.h>
 #include <stdlib.h>

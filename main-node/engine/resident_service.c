@@ -1,5 +1,5 @@
 /* The expert service of --resident: every expert in this process, nothing to schedule. */
-#include "main-node/engine/expert_service.h"
+#include "main-node/step/expert_service.h"
 
 #include "common/model/resident.h"
 

@@ -13,7 +13,7 @@
 #include "common/base/strbuf.h"
 #include "common/text/stopper.h"
 #include "main-node/engine/engine.h"
-#include "main-node/engine/snapshot_marks.h"
+#include "main-node/engine/prefix/snapshot_marks.h"
 
 struct odm_lookup;
 struct odm_prefix_read;

@@ -4,12 +4,12 @@
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "main-node/chat/chat_template.h"
-#include "main-node/serve/api.h"
-#include "main-node/serve/call_memory.h"
-#include "main-node/serve/health.h"
-#include "main-node/serve/http.h"
-#include "main-node/serve/metrics.h"
-#include "main-node/serve/service_watch.h"
+#include "main-node/serve/api/api.h"
+#include "main-node/serve/api/call_memory.h"
+#include "main-node/serve/ops/health.h"
+#include "main-node/serve/http/http.h"
+#include "main-node/serve/ops/metrics.h"
+#include "main-node/serve/ops/service_watch.h"
 
 #include <limits.h>
 #include <signal.h>

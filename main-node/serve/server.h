@@ -7,7 +7,7 @@
 #define ODM_SERVER_H
 
 #include "main-node/engine/engine.h"
-#include "main-node/serve/http_guard.h"
+#include "main-node/serve/http/http_guard.h"
 
 struct odm_serve_opts {
 	struct odm_engine_opts engine;

@@ -2,7 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
-#include "main-node/serve/utf8_text.h"
+#include "common/text/utf8_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "main-node/terminal/plain_text.h"
 
-#include "main-node/serve/utf8_text.h"
+#include "common/text/utf8_text.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* bench_conform.c - od-bench conform: the engine against an independent implementation's tokens, routes and logits. */
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/report/bench_table.h"
 #include "tests/conform/golden_compare.h"

@@ -13,8 +13,8 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu_device.h"
-#include "common/pack/dense_load.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_layout.h"
 #include "common/pack/write/pack_write.h"

@@ -3,7 +3,7 @@
  * three bytes each), and is itself a file. */
 #include <sodium.h>
 
-#include "main-node/engine/prefix_file.h"
+#include "main-node/engine/prefix/prefix_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #define PAGE 1u

@@ -2,10 +2,10 @@
  * the value of the input, or an error that says something. First byte: which of them. */
 #include <string.h>
 
-#include "main-node/serve/anthropic_messages.h"
-#include "main-node/serve/call_memory.h"
-#include "main-node/serve/json_fields.h"
-#include "main-node/serve/response_items.h"
+#include "main-node/serve/api/anthropic_messages.h"
+#include "main-node/serve/api/call_memory.h"
+#include "main-node/serve/http/json_fields.h"
+#include "main-node/serve/api/response_items.h"
 #include "tests/fuzz/fuzz.h"
 
 /* The next call of chat, in order; NULL: none. */

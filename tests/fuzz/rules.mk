@@ -14,7 +14,7 @@ fuzz_config_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
 fuzz_part_OBJS := $(addprefix $(B)/obj/,shadow-node/part.o shadow-node/saved_rows.o tests/unit/emulator_model.o)
 fuzz_part_LIBS := -lcmocka
-fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix_file.o
+fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
 fuzz_tokenizer_OBJS := $(B)/obj/tests/fuzz/json_mix.o
@@ -22,11 +22,10 @@ fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 ODM_CHAT_OBJS := $(call obj,$(filter main-node/chat/%,$(libodm_SRCS)))
 fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
 fuzz_messages_OBJS := $(ODM_CHAT_OBJS)
-fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o response_items.o call_memory.o) \
-	$(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/json_fields.o serve/api_error.o serve/utf8_text.o chat/first_time.o chat/json_text.o \
-	chat/part_text.o)
+fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/,$(addprefix serve/api/,anthropic_messages.o call_memory.o chat_build.o response_items.o) \
+	$(addprefix serve/http/,api_error.o json_fields.o) $(addprefix chat/,first_time.o json_text.o part_text.o))
 fuzz_store_OBJS := $(B)/obj/main-node/store/store_queue.o
-fuzz_chat_stream_OBJS := $(B)/obj/main-node/terminal/event_reader.o $(addprefix $(B)/obj/main-node/,terminal/chat_reply.o terminal/plain_text.o serve/utf8_text.o)
+fuzz_chat_stream_OBJS := $(addprefix $(B)/obj/main-node/terminal/,chat_reply.o event_reader.o plain_text.o)
 
 define fuzz_rule
 $(B)/fuzz/$(1): $(B)/obj/tests/fuzz/$(1).o $($(1)_OBJS) $(B)/libod.a

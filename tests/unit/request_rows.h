@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "main-node/serve/api_error.h"
+#include "main-node/serve/http/api_error.h"
 
 struct request_row {
 	const char *given, *expected; /* the error's message if it is no object */

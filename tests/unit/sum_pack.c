@@ -1,6 +1,6 @@
 #include "tests/unit/sum_pack.h"
 
-#include "common/pack/dense_load.h"
+#include "common/pack/load/dense_load.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sum_mixer.h"

@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/client_fields.h"
-#include "main-node/serve/anthropic_messages.h"
-#include "main-node/serve/call_memory.h"
+#include "main-node/serve/api/client_fields.h"
+#include "main-node/serve/api/anthropic_messages.h"
+#include "main-node/serve/api/call_memory.h"
 #include "tests/unit/request_rows.h"
 
 #define USER "{'role': 'user', 'content': 'u'}"

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/call_memory.h"
+#include "main-node/serve/api/call_memory.h"
 
 /* Expected: NULL: nothing. */
 static void assert_got(struct odm_call_memory *m, const char *id, const char *input, const char *expected)

@@ -13,7 +13,7 @@
 
 #include "common/base/file.h"
 #include "common/base/strbuf.h"
-#include "main-node/serve/client_fields.h"
+#include "main-node/serve/api/client_fields.h"
 
 #define PAGE "docs/CLIENTS.md"
 

@@ -1,7 +1,7 @@
 /* The daemon's side of the handshake, sessions, heartbeats and the way out, over real sockets on loopback. */
 #include "tests/unit/wire_client.h"
 
-#include "common/net/daemon.h"
+#include "common/daemon/daemon.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* A daemon's data socket: who may speak there, and what wakes the engine. This thread is the engine. */
 #include "tests/unit/wire_client.h"
 
-#include "common/net/data_port.h"
+#include "common/daemon/data_port.h"
 
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 /* The table of predictions when main verifies drafts, with predictions that are right, wrong, early, late and doubled, in any
  * order: against a plain model that keeps what was said by (sequence, position, m) and a record of every row of every step,
  * and adds up the records at the end. */
-#include "main-node/cluster/predictions.h"
+#include "main-node/predict/predictions.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* The options that make an engine: what each sets, and which contradict. */
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

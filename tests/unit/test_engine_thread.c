@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/pack/write/pack_write.h"
-#include "main-node/serve/job.h"
+#include "main-node/serve/jobs/job.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
 

@@ -1,5 +1,5 @@
 /* What a generation cost, worked out by hand: 11 tokens in 4 s, 20 layers, 3 groups. */
-#include "main-node/engine/figures.h"
+#include "main-node/step/figures.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/http_guard.h"
+#include "main-node/serve/http/http_guard.h"
 #include "tests/unit/temp_dir.h"
 
 static void addresses_are_parsed(void **state)

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/base/strbuf.h"
-#include "main-node/serve/json_fields.h"
-#include "main-node/serve/utf8_text.h"
+#include "main-node/serve/http/json_fields.h"
+#include "common/text/utf8_text.h"
 
 struct target {
 	bool flag, inner;

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "common/pack/dense_load.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/mat_type.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/write/pack_write.h"

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/metric_table.h"
-#include "main-node/serve/metrics.h"
+#include "main-node/serve/ops/metric_table.h"
+#include "main-node/serve/ops/metrics.h"
 
 /* Counters that /metrics does not show, and why. */
 static const struct {

@@ -2,7 +2,7 @@
  * that went in. The format itself is held to its text by tests/integ/test_pack.py. */
 #include "common/base/file.h"
 #include "common/base/mem.h"
-#include "common/pack/dense_load.h"
+#include "common/pack/load/dense_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "common/pack/write/pack_write.h"

@@ -2,7 +2,7 @@
  * late and doubled, in any order: against a plain model that keeps what was said by (sequence, position, m) and looks
  * everything up from the beginning. */
 #include "main-node/cluster/placement.h"
-#include "main-node/cluster/predictions.h"
+#include "main-node/predict/predictions.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * keeps what was used last, and takes nothing of what sequences may have. */
 #include <string.h>
 
-#include "main-node/engine/prefix_cache.h"
+#include "main-node/engine/prefix/prefix_cache.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/shared_device.h"

@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/compute/device_internal.h"
-#include "main-node/engine/prefix_store.h"
+#include "main-node/engine/prefix/prefix_store.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/state_util.h"
 #include "tests/unit/sum_mixer.h"

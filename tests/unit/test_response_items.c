@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/client_fields.h"
-#include "main-node/serve/response_items.h"
+#include "main-node/serve/api/client_fields.h"
+#include "main-node/serve/api/response_items.h"
 #include "tests/unit/request_rows.h"
 
 #define USER "{'role': 'user', 'content': 'u'}"

@@ -2,7 +2,7 @@
  * page has is what was written for it last, until the page goes. */
 #include <string.h>
 
-#include "main-node/engine/snapshots.h"
+#include "main-node/engine/prefix/snapshots.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 

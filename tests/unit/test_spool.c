@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "common/base/file.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/write/pack_write.h"
 #include "common/pack/write/share_write.h"

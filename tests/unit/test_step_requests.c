@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "main-node/engine/step_requests.h"
+#include "main-node/step/step_requests.h"
 
 /* A step of these texts: numbers from `first` on. */
 static struct odm_step step_of(struct odm_part *part, const char *const *name, size_t n, uint64_t first)

@@ -1,6 +1,6 @@
 /* Counters of uses in decode steps: with drafts they never fall, whichever rows are undone. Expected by brute force. */
 #include "common/model/config.h"
-#include "main-node/cluster/step_uses.h"
+#include "main-node/predict/step_uses.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "main-node/serve/thinking.h"
+#include "main-node/serve/api/thinking.h"
 
 static const struct {
 	const char *request;

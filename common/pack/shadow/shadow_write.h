@@ -4,7 +4,7 @@
 #ifndef OD_PACK_SHADOW_WRITE_H
 #define OD_PACK_SHADOW_WRITE_H
 
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_layout.h"
 
 struct od_shadow_job {

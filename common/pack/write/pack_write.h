@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 
 struct od_pack_job {
 	const char *checkpoint, *pack;

@@ -5,7 +5,7 @@
 #ifndef OD_PACK_SHARE_WRITE_H
 #define OD_PACK_SHARE_WRITE_H
 
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/share.h"
 
 struct od_share_job {

@@ -5,7 +5,7 @@
  * before the next prompt begins, each time on a fresh cluster, in a shuffled order, so that other load on the machine
  * affects all settings equally. */
 #include "common/base/clock.h"
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/ablate.h"
 #include "tests/bench/live/child_args.h"

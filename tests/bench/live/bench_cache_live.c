@@ -6,7 +6,7 @@
  * replay of these routes gives the expected figures of the same cache. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/cache_live.h"

@@ -1,5 +1,5 @@
 /* od-bench cache --record: records the routers' choices while main's engine generates, for od-bench cache --routes. */
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/recall_progress.h"

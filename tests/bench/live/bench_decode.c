@@ -6,8 +6,8 @@
  * of other processes affects both equally. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "common/pack/dense_load.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_load.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_parallel.h"
 #include "tests/bench/report/bench_stats.h"

@@ -6,7 +6,7 @@
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
-#include "common/pack/dense_load.h"
+#include "common/pack/load/dense_load.h"
 #include "tests/bench/live/parallel_texts.h"
 #include "tests/bench/report/bench_stats.h"
 

@@ -2,7 +2,7 @@
  *
  * Text is generated greedily, as in the paper, until the model ends it. Without a cluster all runs in this process
  * (recall_run.h); with --local or --workers it is live (recall_live.h). */
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/child_args.h"

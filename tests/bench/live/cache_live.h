@@ -3,7 +3,7 @@
 #ifndef OD_BENCH_CACHE_LIVE_H
 #define OD_BENCH_CACHE_LIVE_H
 
-#include "main-node/engine/figures.h"
+#include "main-node/step/figures.h"
 #include "tests/bench/report/cache_draw.h"
 
 #define CACHE_LIVE_NONE (-1) /* no cache */

@@ -4,7 +4,7 @@
 #ifndef OD_BENCH_DECODE_COMMON_H
 #define OD_BENCH_DECODE_COMMON_H
 
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/micro/bandwidth.h"
 #include "tests/bench/report/bench_table.h"

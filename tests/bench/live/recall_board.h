@@ -1,5 +1,5 @@
 /* recall_board.h - keeps predictions for a recording's decode steps until the true router chooses, as
- * main-node/cluster/predictions.h does for a live cluster; then counts them, and optionally dumps them.
+ * main-node/predict/predictions.h does for a live cluster; then counts them, and optionally dumps them.
  *
  *   open -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x n_steps -> close, recall_board_add at any time
  *

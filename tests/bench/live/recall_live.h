@@ -6,7 +6,7 @@
 #ifndef OD_BENCH_RECALL_LIVE_H
 #define OD_BENCH_RECALL_LIVE_H
 
-#include "main-node/engine_args.h"
+#include "main-node/node/engine_args.h"
 #include "tests/bench/live/bench_prompts.h"
 
 /* Runs and reports to standard output. Tokenises the prompts. precision: the one that the engine's options set for the

@@ -2,7 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/device.h"
-#include "common/pack/expert_load.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "tests/bench/synth/synth_weights.h"
 

@@ -7,7 +7,7 @@
 #define OD_BENCH_ABLATE_SUMMARY_H
 
 #include "common/base/status.h"
-#include "main-node/engine/figures.h"
+#include "main-node/step/figures.h"
 #include "tests/bench/report/bench_stats.h"
 
 /* Over prompts; NaN where there are too few. */

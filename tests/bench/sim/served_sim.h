@@ -18,7 +18,7 @@
 #define OD_BENCH_SERVED_SIM_H
 
 #include "common/predict/prediction.h"
-#include "main-node/cluster/predictions.h"
+#include "main-node/predict/predictions.h"
 
 /* A prediction for one layer of one step; n 0: none. */
 struct served_view {

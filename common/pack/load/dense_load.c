@@ -1,0 +1,338 @@
+#include "common/pack/load/dense_load.h"
+
+#include "common/base/file.h"
+#include "common/compute/quant.h"
+#include "common/pack/checksum.h"
+#include "common/pack/pack_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct od_dense_store {
+	struct od_dense dense;
+	struct od_layer_weights *layer;
+	struct od_device *device;
+	struct od_buf *bytes[OD_MAX_CARDS]; /* all tensors of a card, each followed by padding */
+	uint64_t n_bytes;
+};
+
+/* Vectors are widened to f32, which is exact, and finish_vector changes some; matrices stay as they are. */
+static uint64_t tensor_memory(const struct od_dense_tensor *t)
+{
+	if (t->n_in > 0)
+		return od_mat_memory_bytes(&t->type, t->n_out, t->n_in);
+	return od_round_up(t->n_out * sizeof(float), OD_PAD_BYTES) + OD_PAD_BYTES;
+}
+
+static bool is_loaded(const struct od_pack *p, const struct od_dense_tensor *t, bool quantised)
+{
+	return od_config_holds_role(&p->config, t->role, t->layer) && (quantised || !od_role_quantised(t->role));
+}
+
+static uint64_t all_tensors(const struct od_pack *p, bool quantised)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++)
+		if (is_loaded(p, &p->manifest.dense[i], quantised))
+			n += tensor_memory(&p->manifest.dense[i]);
+	return n;
+}
+
+static bool is_with_first(const struct od_dense_tensor *t)
+{
+	return t->role == OD_ROLE_EMBED || t->role >= OD_ROLE_LAYER_EMBED;
+}
+
+static unsigned last_card(const struct od_device *d, const struct od_pack *p)
+{
+	return od_device_card_of(d, od_config_end(&p->config) - 1);
+}
+
+/* Those of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the last. */
+static unsigned card_of(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	if (od_role_per_layer(t->role))
+		return od_device_card_of(d, t->layer);
+	return is_with_first(t) ? od_device_card_of(d, od_config_begin(&p->config)) : last_card(d, p);
+}
+
+static bool is_tied(const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	return t->role == OD_ROLE_EMBED && p->config.tied_head && od_config_holds_head(&p->config);
+}
+
+/* Embeddings that are the head as well are on both cards. */
+static bool is_head_too(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
+{
+	return is_tied(p, t) && card_of(d, p, t) != last_card(d, p);
+}
+
+static uint64_t card_bytes(const struct od_pack *p, const struct od_device *d, unsigned card, bool quantised)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (!is_loaded(p, t, quantised))
+			continue;
+		n += card_of(d, p, t) == card ? tensor_memory(t) : 0;
+		n += is_head_too(d, p, t) && card == last_card(d, p) ? tensor_memory(t) : 0;
+	}
+	return n;
+}
+
+uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised)
+{
+	return all_tensors(p, quantised) + p->config.n_layers * sizeof(struct od_layer_weights);
+}
+
+uint64_t od_dense_need_bytes(const struct od_pack *p)
+{
+	return od_dense_some_bytes(p, true);
+}
+
+void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
+{
+	od_split_add(&s->beside.bytes, p->config.n_layers * sizeof(struct od_layer_weights));
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (!is_loaded(p, t, quantised))
+			continue;
+		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes : is_with_first(t) ? &s->first : &s->last,
+			     tensor_memory(t));
+		od_split_add(&s->tied, is_tied(p, t) ? tensor_memory(t) : 0);
+	}
+}
+
+int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, void *memory,
+		       uint8_t *scratch, struct od_err *err)
+{
+	const struct od_mat_type *type = &t->type;
+	const uint64_t each = od_mat_row_bytes(type, t->n_in), row_scales = od_mat_scale_row_bytes(type, t->n_in);
+	const uint64_t divisor = od_mat_divisor_bytes(type), behind = t->offset + t->n_out * each;
+	int rc = od_file_pread(p->dense.fd, memory, n * each, t->offset + row * each, p->dense.path, err);
+
+	if (rc != OD_OK || type->scale == 0)
+		return rc;
+	rc = od_file_pread(p->dense.fd, scratch, divisor, behind, p->dense.path, err);
+	if (rc == OD_OK)
+		rc = od_file_pread(p->dense.fd, scratch + divisor, od_mat_scale_rows(type, row, n) * row_scales,
+				   behind + divisor + od_mat_scale_row(type, row) * row_scales, p->dense.path, err);
+	if (rc == OD_OK)
+		od_mat_put_scales(type, n, t->n_in, memory, 0, row, n, scratch);
+	return rc;
+}
+
+uint64_t od_dense_token_bytes(const struct od_pack *p)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		if (t->role == OD_ROLE_EMBED || t->role == OD_ROLE_LAYER_EMBED)
+			n += od_mat_row_bytes(&t->type, t->n_in);
+		if (t->role != OD_ROLE_LAYER_EMBED && (t->role != OD_ROLE_EMBED || p->config.tied_head))
+			n += t->bytes;
+	}
+	return n;
+}
+
+static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
+{
+	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum", p->dense.path,
+			     od_role_name(t->role), t->layer, t->offset);
+}
+
+static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
+{
+	int rc = od_file_pread(p->dense.fd, dst, t->bytes, t->offset, p->dense.path, err);
+
+	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
+}
+
+/* The sum is over the weights and what stands behind them, which scratch holds now. */
+static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
+{
+	const uint64_t weights = t->n_out * od_mat_row_bytes(&t->type, t->n_in);
+	uint8_t *scratch = malloc(t->bytes - weights + 1);
+	XXH3_state_t *sum = XXH3_createState();
+	int rc = OD_OK;
+
+	if (scratch == NULL || sum == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
+	if (rc == OD_OK)
+		rc = od_dense_read_rows(p, t, 0, t->n_out, dst, scratch, err);
+	if (rc == OD_OK) {
+		XXH3_64bits_reset(sum);
+		XXH3_64bits_update(sum, dst, weights);
+		XXH3_64bits_update(sum, scratch, t->bytes - weights);
+		rc = check_sum(p, t, XXH3_64bits_digest(sum), err);
+	}
+	XXH3_freeState(sum);
+	free(scratch);
+	return rc;
+}
+
+/* conv [n][taps]: weights of a channel side by side become those of a position (OD_ROLE_DELTA_CONV). */
+static int put_taps_first(float *conv, size_t n, size_t taps, struct od_err *err)
+{
+	float *copy = od_alloc_array(n * taps, sizeof(*copy));
+
+	if (copy == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a convolution of %zu channels", n);
+	memcpy(copy, conv, n * taps * sizeof(*copy));
+	for (size_t i = 0; i < n; i++)
+		for (size_t j = 0; j < taps; j++)
+			conv[j * n + i] = copy[i * taps + j];
+	od_free(copy);
+	return OD_OK;
+}
+
+/* What a vector is for the forward pass. */
+static int finish_vector(const struct od_pack *p, const struct od_dense_tensor *t, float *v, struct od_err *err)
+{
+	if (t->role == OD_ROLE_DELTA_CONV) {
+		const size_t taps = od_config_layer(&p->config, t->layer)->mix.conv;
+
+		return put_taps_first(v, t->n_out / taps, taps, err);
+	}
+	for (size_t i = 0; p->config.norms_around_one && od_role_around_one(t->role) && i < t->n_out; i++)
+		v[i] += 1;
+	return OD_OK;
+}
+
+static int read_widened(const struct od_pack *p, const struct od_dense_tensor *t, float *dst, struct od_err *err)
+{
+	void *raw = malloc(t->bytes);
+	const struct od_mat row = { .dtype = t->type.dtype, .n_out = 1, .n_in = t->n_out, .data = raw };
+	int rc;
+
+	if (raw == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
+	rc = read_vector(p, t, raw, err);
+	if (rc == OD_OK)
+		od_dequant_row(&row, 0, dst);
+	free(raw);
+	return rc == OD_OK ? finish_vector(p, t, dst, err) : rc;
+}
+
+static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, struct od_ref data)
+{
+	struct od_weight w = { .dtype = OD_F32, .n_out = t->n_out, .data = data };
+
+	if (t->n_in > 0)
+		od_weight_bind(&w, &t->type, t->n_out, t->n_in, data);
+	if (t->role == OD_ROLE_EMBED)
+		s->dense.embed = w;
+	else if (t->role == OD_ROLE_HEAD)
+		s->dense.head = w;
+	else if (t->role == OD_ROLE_FINAL_NORM)
+		s->dense.final_norm = data;
+	else if (t->role == OD_ROLE_FINAL_NORM_BIAS)
+		s->dense.final_norm_bias = data;
+	else if (t->role == OD_ROLE_HEAD_BIAS)
+		s->dense.head_bias = data;
+	else if (t->role == OD_ROLE_LAYER_EMBED)
+		s->dense.layer_embed = w;
+	else if (t->role == OD_ROLE_LAYER_PROJECT)
+		s->dense.layer_project = w;
+	else if (t->role == OD_ROLE_LAYER_PROJECT_NORM)
+		s->dense.layer_project_norm = data;
+	else
+		s->layer[t->layer].w[t->role] = w;
+}
+
+static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t, struct od_ref to, struct od_err *err)
+{
+	struct od_fill fill;
+	int rc = od_fill_begin(&fill, to, tensor_memory(t), err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = t->n_in > 0 ? read_matrix(p, t, fill.host, err) : read_widened(p, t, fill.host, err);
+	return od_fill_end(&fill, rc, err);
+}
+
+static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool quantised, struct od_err *err)
+{
+	struct od_ref at[OD_MAX_CARDS];
+	int rc = OD_OK;
+
+	for (unsigned i = 0; i < od_device_cards(s->device); i++)
+		at[i] = od_buf_ref(s->bytes[i], 0);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+		struct od_ref *to = &at[card_of(s->device, p, t)], *head = &at[last_card(s->device, p)];
+
+		if (!is_loaded(p, t, quantised))
+			continue;
+		rc = load_tensor(p, t, *to, err);
+		bind(s, t, *to);
+		*to = od_ref_at(*to, tensor_memory(t));
+		if (rc != OD_OK || !is_head_too(s->device, p, t))
+			continue;
+		rc = load_tensor(p, t, *head, err);
+		od_weight_bind(&s->dense.head, &t->type, t->n_out, t->n_in, *head);
+		*head = od_ref_at(*head, tensor_memory(t));
+	}
+	if (p->config.tied_head && s->dense.head.data.buf == NULL)
+		s->dense.head = s->dense.embed;
+	return rc;
+}
+
+int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, bool quantised,
+		       struct od_err *err)
+{
+	struct od_dense_store *s = calloc(1, sizeof(*s));
+	int rc = OD_OK;
+
+	*out = NULL;
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights");
+	s->device = d;
+	s->n_bytes = od_dense_some_bytes(p, quantised);
+	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
+	s->dense.layer = s->layer;
+	if (s->layer == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
+		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights", err);
+	if (rc == OD_OK)
+		rc = load_tensors(s, p, quantised, err);
+	if (rc != OD_OK) {
+		od_dense_free(s);
+		return rc;
+	}
+	*out = s;
+	return OD_OK;
+}
+
+int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, struct od_err *err)
+{
+	return od_dense_load_some(out, p, d, true, err);
+}
+
+void od_dense_free(struct od_dense_store *s)
+{
+	if (s == NULL)
+		return;
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(s->bytes[i]);
+	free(s->layer);
+	free(s);
+}
+
+const struct od_dense *od_dense_get(const struct od_dense_store *s)
+{
+	return &s->dense;
+}
+
+uint64_t od_dense_bytes(const struct od_dense_store *s)
+{
+	return s->n_bytes;
+}

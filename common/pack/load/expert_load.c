@@ -1,0 +1,725 @@
+#include "common/pack/load/inflater.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/trace.h"
+#include "common/pack/checksum.h"
+#include "common/pack/pack_internal.h"
+#include "common/pack/team.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct od_inflater {
+	const struct od_pack *pack;
+	struct od_device *device;
+	enum od_form form;
+	struct od_buf *buf;
+	struct od_ref staging; /* in it: one shard's, for od_inflater_load; nowhere: it needs none */
+	/* OD_FORM_PLAIN: */
+	struct od_decoder *decoder;
+	struct od_ref e; /* in buf: exponents that were decoded */
+	uint8_t *rows; /* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
+	bool lent;     /* e or rows: queued work has not been waited for that reads them */
+	uint64_t errors; /* of the load queue, before the work that is under way */
+};
+
+/* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw ones. */
+static uint64_t staged_sm_at(const struct od_pack *p)
+{
+	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
+}
+
+uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
+{
+	const uint64_t sm = od_device_shares(d) ? p->shard_apart_sm : p->shard_sm;
+
+	return form == OD_FORM_PLAIN || !od_device_shares(d) ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
+}
+
+static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
+{
+	return od_staging_bytes(p, d, form) + (form == OD_FORM_PLAIN ? p->shard_exponents : 0);
+}
+
+static uint64_t rows_bytes(const struct od_pack *p, const struct od_device *d)
+{
+	return od_device_shares(d) ? 0 : p->shard_host_rows;
+}
+
+uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
+{
+	if (form == OD_FORM_PLANES)
+		return buf_bytes(p, d, form) + sizeof(struct od_inflater);
+	return od_staged_bytes(d, buf_bytes(p, d, form)) + rows_bytes(p, d) + od_decoder_bytes() + sizeof(struct od_inflater);
+}
+
+/* OD_FORM_PLANES */
+static int alloc_on_host(struct od_inflater *inf, struct od_err *err)
+{
+	const uint64_t bytes = buf_bytes(inf->pack, inf->device, inf->form);
+	int rc = bytes > 0 ? od_buf_new_on_host(&inf->buf, inf->device, bytes, "an inflater", err) : OD_OK;
+
+	inf->staging = od_buf_ref(inf->buf, 0);
+	return rc;
+}
+
+/* OD_FORM_PLAIN */
+static int alloc_staging(struct od_inflater *inf, struct od_err *err)
+{
+	const uint64_t rows = rows_bytes(inf->pack, inf->device);
+	const struct od_backend *be;
+	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
+
+	if (rc == OD_OK)
+		rc = od_buf_new_shared(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form), "an inflater", err);
+	if (rc != OD_OK)
+		return rc;
+	inf->staging = od_buf_ref(inf->buf, 0);
+	inf->e = od_buf_ref(inf->buf, od_staging_bytes(inf->pack, inf->device, inf->form));
+	inf->rows = rows > 0 ? od_host_new(inf->device, rows) : NULL;
+	if (od_ref_stage(inf->staging) == NULL || (rows > 0 && inf->rows == NULL))
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
+			       od_inflater_bytes(inf->pack, inf->device, inf->form));
+	return od_decoder_new(&inf->decoder, be, err);
+}
+
+int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_device *d, enum od_form form,
+		    struct od_err *err)
+{
+	struct od_inflater *inf = calloc(1, sizeof(*inf));
+	int rc;
+
+	*out = NULL;
+	if (inf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
+	inf->pack = p;
+	inf->device = d;
+	inf->form = form;
+	rc = form == OD_FORM_PLAIN ? alloc_staging(inf, err) : alloc_on_host(inf, err);
+	if (rc != OD_OK) {
+		od_inflater_free(inf);
+		return rc;
+	}
+	*out = inf;
+	return OD_OK;
+}
+
+void od_inflater_free(struct od_inflater *inf)
+{
+	if (inf == NULL)
+		return;
+	od_decoder_free(inf->decoder);
+	od_buf_free(inf->buf);
+	if (inf->rows != NULL)
+		od_host_free(inf->device, inf->rows, rows_bytes(inf->pack, inf->device));
+	free(inf);
+}
+
+/* Which chunk a message is about. */
+struct place {
+	uint32_t m, expert, shard;
+	const char *chunk;
+};
+
+static int bad_chunk(const struct od_pack *p, const struct place *at, const struct od_chunk *c, struct od_err *err)
+{
+	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, p->experts.path, at->m,
+			      at->expert, at->shard, at->chunk, c->offset);
+}
+
+static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
+		     struct od_err *err)
+{
+	int rc = od_check_xxh3(XXH3_64bits(buf, c->stored_bytes), c->xxh3, err, "checksum");
+
+	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
+}
+
+/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the shard
+ * stays as it is. And where it itself goes, if that has buffers. */
+struct target {
+	struct od_ref memory;
+	uint64_t n_rows, n_in, row;
+	struct od_ref sm, e;
+};
+
+static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+			     const struct od_expert_mem *mem)
+{
+	struct target t = { .memory = mem->at[OD_BUF_PLAIN], .row = s->row_begin };
+
+	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
+	if (t.memory.buf != NULL)
+		t.memory = od_ref_at(t.memory, od_plain_offset(&p->config, e, s->mat));
+	if (mem->at[OD_BUF_SM].buf != NULL)
+		t.sm = od_ref_at(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset);
+	if (mem->at[OD_BUF_E].buf != NULL)
+		t.e = od_ref_at(mem->at[OD_BUF_E], s->e.offset - e->e_offset);
+	return t;
+}
+
+static struct od_ref weights_at(const struct target *t, const struct od_mat_type *type)
+{
+	return od_ref_at(t->memory, t->row * od_mat_row_bytes(type, t->n_in));
+}
+
+/* True: what stays as it is stored, its weights going nowhere, is read to staging and put from there. */
+static bool is_sent(struct od_ref weights, struct od_ref staging)
+{
+	return weights.buf == NULL && staging.buf != NULL && !od_device_shares(od_buf_device(staging.buf));
+}
+
+/* True: chunks are read to buffers that lie in their pages as the regions do. */
+static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
+{
+	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL && !is_sent(mem->at[OD_BUF_PLAIN], staging);
+}
+
+/* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
+static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+				    const struct target *to, struct od_ref staging)
+{
+	struct od_shard_bytes b = { .e = staging };
+	const bool sent = is_sent(to->memory, staging);
+
+	if (to->sm.buf != NULL && !sent)
+		b.sm = to->sm;
+	else if (!sent && od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) && od_ref_map(to->memory) != NULL)
+		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
+	else
+		b.sm = od_ref_at(staging, staged_sm_at(p));
+	if (to->e.buf != NULL && !sent)
+		b.e = to->e;
+	return b;
+}
+
+/* Past the page cache go whole parts of regions, to buffers. */
+static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset, struct od_err *err)
+{
+	const struct od_pack_file *f = &p->experts;
+
+	if (buffers && f->direct_fd >= 0)
+		return od_file_pread_direct(f->direct_fd, f->fd, to, bytes, offset, f->path, err);
+	return od_file_pread(f->fd, to, bytes, offset, f->path, err);
+}
+
+/* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
+static int read_chunks(const struct od_pack *p, const struct place *where, uint32_t n, bool sm, bool buffers,
+		       const struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
+	int rc = OD_OK;
+
+	for (uint32_t i = 0, end; rc == OD_OK && i < n; i = end) {
+		const struct place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
+		const struct od_chunk *first = sm ? &s[i].sm : &s[i].e;
+		const struct od_ref to = sm ? b[i].sm : b[i].e;
+		uint8_t *host = od_ref_stage(to);
+		uint64_t bytes = first->stored_bytes;
+
+		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e).at == to.at + bytes; end++)
+			bytes += sm ? s[end].sm.stored_bytes : s[end].e.stored_bytes;
+		if (host == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of a buffer of %" PRIu64 " bytes",
+				       od_buf_bytes(to.buf));
+		rc = read_file(p, buffers, host, bytes, first->offset, err);
+		if (rc != OD_OK)
+			rc = bad_chunk(p, &at, first, err);
+	}
+	return rc;
+}
+
+/* Of n shards from at->shard on what has not been checked yet, each to where b says; buffers: that is in buffers of SM
+ * bytes and coded exponents. */
+static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, bool buffers,
+		       const struct od_shard_bytes *b, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (b->checked != OD_SET_STORED && !od_pack_has_expert(p, at->m, at->expert))
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not in this folder", p->dir, at->m, at->expert);
+	if ((b->checked & OD_SET_SM) == 0)
+		rc = read_chunks(p, at, n, true, buffers, b, err);
+	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
+		rc = read_chunks(p, at, n, false, buffers, b, err);
+	return rc;
+}
+
+int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		   unsigned which, const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		   struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+	const enum od_form form = mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES;
+	const uint64_t each = staging.buf != NULL ? od_staging_bytes(p, od_buf_device(staging.buf), form) : 0;
+	const struct place at = { m, expert, first, NULL };
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct od_shard *s = &e->x.shard[first + i];
+		const struct target to = rows_at(p, e, s, mem);
+
+		b[i] = places(p, e, s, &to, od_ref_at(staging, i * each));
+		b[i].checked = OD_SET_STORED & ~which;
+	}
+	return read_shards(p, &at, n, to_buffers(mem, staging), b, err);
+}
+
+/* ---- putting together ---- */
+
+static void begin_finish(struct od_inflater *inf)
+{
+	inf->errors = od_device_load_errors(inf->device);
+}
+
+static int wait_loads(struct od_inflater *inf, struct od_err *err)
+{
+	int rc = od_device_wait(inf->device, OD_QUEUE_LOADS, od_device_ticket(inf->device, OD_QUEUE_LOADS), err);
+
+	inf->lent = false;
+	/* Another thread's wait reported an error, which may have been of this one's work. */
+	if (rc == OD_OK && od_device_load_errors(inf->device) != inf->errors)
+		rc = od_fail(err, OD_ERR_IO, "%s: its load queue failed during the load", od_device_name(inf->device));
+	return rc;
+}
+
+/* Before e and rows are written again. */
+static int take_back(struct od_inflater *inf, struct od_err *err)
+{
+	return inf->lent ? wait_loads(inf, err) : OD_OK;
+}
+
+static void push(struct od_ref r, uint64_t n)
+{
+	od_ref_push(r, (size_t)n, OD_QUEUE_LOADS);
+}
+
+/* A shard that was found good. */
+struct good {
+	const struct od_shard *s;
+	const struct od_mat_type *type;
+	const struct od_shard_bytes *b;
+	struct od_coded coded;
+};
+
+/* What has been read of it goes to the device as it is. */
+static void push_sm(const struct good *g)
+{
+	if ((g->b->checked & OD_SET_SM) == 0)
+		push(g->b->sm, g->s->sm.stored_bytes);
+}
+
+static void push_e(const struct good *g)
+{
+	if ((g->b->checked & OD_SET_E) == 0)
+		push(g->b->e, g->s->e.stored_bytes);
+}
+
+/* To where it stays: there already, or from its stage. */
+static void send_bytes(struct od_inflater *inf, struct od_ref from, struct od_ref to, uint64_t n)
+{
+	if (from.buf == to.buf)
+		push(from, n);
+	else
+		od_device_put(inf->device, OD_QUEUE_LOADS, to, od_ref_stage(from), (size_t)n);
+}
+
+static void send_shard(struct od_inflater *inf, const struct good *g, const struct target *to)
+{
+	if ((g->b->checked & OD_SET_SM) == 0)
+		send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
+	if ((g->b->checked & OD_SET_E) == 0)
+		send_bytes(inf, g->b->e, to->e, g->s->e.stored_bytes);
+}
+
+/* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
+static int merge_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	struct od_op op = { .kind = OD_OP_MERGE,
+			    .profile = OD_PROFILE_F32,
+			    .n_rows = g->s->n_rows,
+			    .merge = { .sm = g->b->sm, .e = g->b->e, .e_bytes = g->s->e.stored_bytes, .to = weights_at(to, g->type), .n = (uint32_t)to->n_in,
+				       .planes = g->coded.codec == OD_CODEC_PLANES } };
+	int rc;
+
+	if (g->coded.codec == OD_CODEC_PLANES || g->coded.codec == OD_CODEC_RAW) {
+		push_e(g);
+	} else {
+		rc = take_back(inf, err);
+		if (rc == OD_OK)
+			rc = od_decoder_exponents(inf->decoder, &g->coded, od_ref_stage(inf->e), err);
+		if (rc != OD_OK)
+			return rc;
+		op.merge.e = inf->e;
+		inf->lent = true;
+		push(inf->e, g->coded.n);
+	}
+	push_sm(g);
+	od_device_run(inf->device, OD_QUEUE_LOADS, &op);
+	return OD_OK;
+}
+
+/* Weights, and what scales they have, to rows of a matrix that the host can write at memory. */
+static int put_rows(struct od_inflater *inf, const struct good *g, const struct target *to, uint8_t *memory, struct od_err *err)
+{
+	const uint64_t each = od_mat_row_bytes(g->type, to->n_in), codes = g->s->n_rows * each;
+	uint8_t *weights = memory + to->row * each, *room = od_ref_stage(inf->e);
+	const uint8_t *e;
+	int rc;
+
+	if (g->type->scale == 0)
+		return od_decoder_weights(inf->decoder, &g->coded, od_part_coding(g->s->mat, g->type), od_ref_stage(g->b->sm), room,
+					  weights, err);
+	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
+	if (rc != OD_OK)
+		return rc;
+	memcpy(weights, e, codes);
+	od_mat_put_scales(g->type, to->n_rows, to->n_in, memory, to->row, g->s->row_begin, g->s->n_rows, e + codes);
+	return OD_OK;
+}
+
+/* inf->rows, a matrix of their number, to the device. */
+static void send_rows(struct od_inflater *inf, const struct good *g, const struct target *to)
+{
+	const uint64_t scales = od_mat_scale_row_bytes(g->type, to->n_in), n = g->s->n_rows;
+	struct od_device *d = inf->device;
+	struct od_weight w;
+	struct od_mat made;
+
+	od_weight_bind(&w, g->type, to->n_rows, to->n_in, to->memory);
+	od_mat_bind(&made, g->type, n, to->n_in, inf->rows);
+	inf->lent = true;
+	od_device_put(d, OD_QUEUE_LOADS, weights_at(to, g->type), made.data, n * od_mat_row_bytes(g->type, to->n_in));
+	if (scales > 0)
+		od_device_put(d, OD_QUEUE_LOADS, od_ref_at(w.scales.at, to->row * scales), made.scales.at, n * scales);
+	if (w.scales.divisor.buf != NULL && to->row == 0) /* as od_mat_put_scales */
+		od_device_put(d, OD_QUEUE_LOADS, w.scales.divisor, made.scales.divisor, od_mat_divisor_bytes(g->type));
+}
+
+/* Types that the device does not put together. */
+static int host_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	const struct target apart = { .n_rows = g->s->n_rows, .n_in = to->n_in };
+	uint8_t *memory = od_ref_map(to->memory);
+	int rc = take_back(inf, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (memory != NULL)
+		return put_rows(inf, g, to, memory, err);
+	rc = put_rows(inf, g, &apart, inf->rows, err);
+	if (rc == OD_OK)
+		send_rows(inf, g, to);
+	return rc;
+}
+
+static int queue_shard(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	if (to->memory.buf != NULL)
+		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
+	send_shard(inf, g, to);
+	return OD_OK;
+}
+
+/* What was read is what was written; then it is put together, by work that is queued. */
+static int finish_shard(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
+			const struct target *to, struct od_err *err)
+{
+	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
+	const struct od_shard *s = &x->x.shard[where->shard];
+	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL; /* at what may be on the device alone */
+	const struct good g = {
+		.s = s,
+		.type = &x->type[s->mat],
+		.b = b,
+		.coded = { .codec = (enum od_codec)s->e.codec, .at = looks ? od_ref_stage(b->e) : NULL, .bytes = s->e.stored_bytes,
+			   .n = s->e.raw_bytes, .row = s->e.raw_bytes / s->n_rows },
+	};
+	struct place at = *where;
+	int rc;
+
+	at.chunk = "SM";
+	rc = (b->checked & OD_SET_SM) != 0 ? OD_OK : check_sum(inf->pack, &at, &s->sm, od_ref_stage(b->sm), err);
+	at.chunk = "E";
+	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
+		rc = check_sum(inf->pack, &at, &s->e, g.coded.at, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&g.coded, err);
+	if (rc == OD_OK)
+		rc = queue_shard(inf, &g, to, err);
+	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
+}
+
+/* After a failure too: what has been queued reads and writes memory that others will use. */
+static int end_finish(struct od_inflater *inf, int rc, struct od_err *err)
+{
+	int done = wait_loads(inf, rc == OD_OK ? err : NULL);
+
+	return rc == OD_OK ? done : rc;
+}
+
+int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		       const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	int rc = OD_OK;
+
+	begin_finish(inf);
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+		const struct place at = { m, expert, first + i, NULL };
+		const struct target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
+
+		rc = finish_shard(inf, &at, &b[i], &to, err);
+	}
+	return end_finish(inf, rc, err);
+}
+
+/* ---- reading and finishing ---- */
+
+/* mem: the buffers of what is read, if it has any. */
+static int load_shard(struct od_inflater *inf, const struct place *at, const struct od_expert_mem *mem, const struct target *to,
+		      struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
+	const struct od_shard *s = &e->x.shard[at->shard];
+	const struct od_shard_bytes b = places(inf->pack, e, s, to, inf->staging);
+	const uint64_t begin_ns = od_now_ns();
+	uint64_t mid_ns;
+	int rc = read_shards(inf->pack, at, 1, to_buffers(mem, inf->staging), &b, err);
+
+	od_trace_end("read", begin_ns, -1, at->m, at->expert);
+	mid_ns = od_now_ns(); /* behind the span, which ends only now: spans of a thread must not cross */
+	begin_finish(inf);
+	if (rc == OD_OK)
+		rc = end_finish(inf, finish_shard(inf, at, &b, to, err), err);
+	if (rc != OD_OK)
+		return rc;
+	od_trace_end("inflate", mid_ns, -1, at->m, at->expert);
+	if (stats != NULL) {
+		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+		stats->read_ns += mid_ns - begin_ns;
+		stats->inflate_ns += od_now_ns() - mid_ns;
+	}
+	return OD_OK;
+}
+
+int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, struct od_ref to, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	const struct od_shard *s = &e->x.shard[shard];
+	const struct place at = { m, expert, shard, NULL };
+	const struct od_expert_mem none = { 0 };
+	struct target rows = rows_at(inf->pack, e, s, &none);
+
+	rows.memory = to;
+	rows.n_rows = s->n_rows;
+	rows.row = 0;
+	return load_shard(inf, &at, &none, &rows, NULL, err);
+}
+
+int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+		     const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	const struct place at = { m, expert, shard, NULL };
+	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
+	struct od_err why;
+	int rc = load_shard(inf, &at, mem, &to, stats, &why);
+
+	if (rc != OD_OK && err != NULL)
+		*err = why;
+	return rc;
+}
+
+int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, enum od_expert_mat bias, uint8_t *to,
+			struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
+		const struct od_chunk *c = &e->x.shard[i].e; /* raw */
+		const struct place at = { m, expert, i, "E" };
+
+		if (e->x.shard[i].mat != bias)
+			continue;
+		rc = od_file_pread(p->experts.fd, to, c->stored_bytes, c->offset, p->experts.path, err);
+		if (rc == OD_OK)
+			rc = check_sum(p, &at, c, to, err);
+		to += c->stored_bytes;
+	}
+	return rc;
+}
+
+void od_inflaters_free(struct od_inflater **inf, unsigned n)
+{
+	for (unsigned i = 0; inf != NULL && i < n; i++)
+		od_inflater_free(inf[i]);
+	free(inf);
+}
+
+int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_device *d, enum od_form form,
+		     struct od_err *err)
+{
+	struct od_inflater **inf = calloc(n, sizeof(*inf));
+	int rc = inf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for %u inflaters", n);
+
+	*out = NULL;
+	for (unsigned i = 0; rc == OD_OK && i < n; i++)
+		rc = od_inflater_new(&inf[i], p, d, form, err);
+	if (rc != OD_OK) {
+		od_inflaters_free(inf, n);
+		return rc;
+	}
+	*out = inf;
+	return OD_OK;
+}
+
+/* ---- all experts at once ---- */
+
+struct od_expert_store {
+	const struct od_pack *pack;
+	enum od_form form;
+	struct od_expert *expert; /* [n_moe][n_experts]; of this process's part */
+	struct od_buf *slots[OD_MAX_CARDS];
+	/* Of the card that is being loaded: */
+	size_t first; /* the expert that has its first slot */
+	struct od_buf *now;
+	struct od_inflater **inflater;
+};
+
+static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	struct od_expert_store *s = arg;
+	const struct od_pack *p = s->pack;
+	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->now, item * od_pack_slot_bytes(p, s->form)));
+	const size_t index = s->first + item;
+	const uint32_t m = (uint32_t)(index / p->config.n_experts), expert = (uint32_t)(index % p->config.n_experts);
+
+	for (uint32_t shard = 0; shard < p->expert[index].x.n_shards; shard++) {
+		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, &mem, NULL, err);
+
+		if (rc != OD_OK)
+			return rc;
+	}
+	od_pack_bind(p, m, expert, &mem, &s->expert[index]);
+	*bytes = p->expert[index].x.bytes;
+	return OD_OK;
+}
+
+/* Experts of this process's part that belong on a card: [*first, *first + n). Returns n. */
+static size_t card_experts(const struct od_pack *p, const struct od_device *d, unsigned card, size_t *first)
+{
+	const uint32_t low = od_device_card_begin(d, card), high = od_device_card_end(d, card);
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	while (begin < end && p->config.layer_of[begin] < low)
+		begin++;
+	while (begin < end && p->config.layer_of[end - 1] >= high)
+		end--;
+	*first = (size_t)begin * p->config.n_experts;
+	return (size_t)(end - begin) * p->config.n_experts;
+}
+
+static uint64_t stored_bytes(const struct od_pack *p)
+{
+	size_t first, n = od_pack_part_experts(p, &first);
+	uint64_t sum = 0;
+
+	for (size_t i = first; i < first + n; i++)
+		sum += p->expert[i].x.bytes;
+	return sum;
+}
+
+static int load_card(struct od_expert_store *s, struct od_device *d, unsigned card, struct od_team_job *job, struct od_err *err)
+{
+	struct od_device *on = od_device_card(d, card);
+	size_t first;
+	int rc;
+
+	job->n_items = card_experts(s->pack, d, card, &first);
+	s->first = first;
+	if (job->n_items == 0)
+		return OD_OK;
+	rc = od_buf_new_shared(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts", err);
+	if (rc != OD_OK)
+		return rc;
+	s->now = s->slots[card];
+	rc = od_inflaters_new(&s->inflater, job->n_threads, s->pack, on, s->form, err);
+	if (rc == OD_OK)
+		rc = od_team_run(job, err);
+	od_inflaters_free(s->inflater, job->n_threads);
+	s->inflater = NULL;
+	od_buf_drop_stage(s->now);
+	for (size_t i = first; rc == OD_OK && i < first + job->n_items; i++)
+		job->done_bytes += s->pack->expert[i].x.bytes;
+	return rc;
+}
+
+int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d, enum od_form form,
+			unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
+{
+	struct od_expert_store *s = calloc(1, sizeof(*s));
+	struct od_team_job job = {
+		.fn = load_expert,
+		.arg = s,
+		.n_threads = n_threads,
+		.progress = progress,
+		.progress_arg = arg,
+		.all_bytes = stored_bytes(p),
+	};
+	int rc = OD_OK;
+
+	*out = NULL;
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
+	s->pack = p;
+	s->form = form;
+	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
+	if (s->expert == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
+	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
+		rc = load_card(s, d, i, &job, err);
+	if (rc != OD_OK) {
+		od_experts_free(s);
+		return rc;
+	}
+	*out = s;
+	return OD_OK;
+}
+
+void od_experts_free(struct od_expert_store *s)
+{
+	if (s == NULL)
+		return;
+	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
+		od_buf_free(s->slots[i]);
+	free(s->expert);
+	free(s);
+}
+
+const struct od_expert *od_experts_get(const struct od_expert_store *s)
+{
+	return s->expert;
+}
+
+uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
+{
+	size_t first;
+
+	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
+}
+
+void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s)
+{
+	const uint64_t slot = od_pack_slot_bytes(p, form);
+	uint32_t begin, end;
+
+	od_config_moe_part(&p->config, &begin, &end);
+	od_split_add(&s->beside.bytes, p->manifest.n_experts * sizeof(struct od_expert));
+	for (uint32_t m = begin; m < end; m++)
+		od_split_add(&s->layer[p->config.layer_of[m]].bytes, p->config.n_experts * slot);
+}

@@ -1,0 +1,347 @@
+#include "main-node/engine/prefix/prefix_reuse.h"
+
+#include "main-node/engine/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Files take so many times the memory of the cache: they are to hold the texts of days, not of minutes. */
+#define FILES_PER_MEMORY 16
+
+static void forget_snapshot(void *arg, uint32_t snapshot)
+{
+	const struct odm_engine *e = arg;
+
+	if (e->reuse.store != NULL)
+		odm_prefix_store_forget(e->reuse.store, ODM_PREFIX_STATE, snapshot);
+}
+
+static void forget_page(void *arg, uint32_t page)
+{
+	const struct odm_engine *e = arg;
+
+	if (e->reuse.snapshots != NULL)
+		odm_snapshots_drop(e->reuse.snapshots, page);
+	if (e->reuse.store != NULL)
+		odm_prefix_store_forget(e->reuse.store, ODM_PREFIX_PAGE, page);
+}
+
+static int open_files(struct odm_engine *e, struct od_err *err)
+{
+	struct odm_prefix_store_opts o = {
+		.dir = e->opts.prefix_cache_dir,
+		.kind = { .profile = e->opts.profile, .kernel_class = od_device_kernel_class(e->device, e->opts.profile),
+			  .mixed = e->opts.mixed, .config = e->config },
+		.pool = e->state,
+		.device = e->device,
+		.limit_bytes = FILES_PER_MEMORY * (e->cache_pages * odm_page_bytes(e) +
+						   e->n_snapshots * od_state_pool_fixed_bytes(e->state)),
+	};
+
+	od_pack_fingerprint_bytes(e->pack, o.kind.fingerprint);
+	return odm_prefix_store_open(&e->reuse.store, &o, err);
+}
+
+int odm_reuse_open(struct odm_engine *e, struct od_err *err)
+{
+	const uint32_t n = od_state_pages((uint32_t)e->opts.ctx_tokens);
+	struct odm_reuse *u = &e->reuse;
+	int rc;
+
+	if (e->cache_pages == 0)
+		return OD_OK;
+	od_state_pool_set_aside(e->state, e->cache_pages);
+	u->page = calloc(n, sizeof(*u->page));
+	u->snapshot = calloc(n, sizeof(*u->snapshot));
+	if (u->page == NULL || u->snapshot == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
+	rc = odm_prefix_cache_new(&u->cache, e->state, e->n_pages + e->cache_pages, e->cache_pages, forget_page, e, err);
+	if (rc == OD_OK && e->n_snapshots > 0)
+		rc = od_state_pool_set_snapshots(e->state, e->device, e->n_snapshots, err);
+	if (rc == OD_OK && e->n_snapshots > 0)
+		rc = odm_snapshots_new(&u->snapshots, e->n_snapshots, e->n_pages + e->cache_pages, forget_snapshot, e, err);
+	return rc == OD_OK && e->opts.prefix_cache_dir != NULL ? open_files(e, err) : rc;
+}
+
+void odm_reuse_close(struct odm_engine *e)
+{
+	odm_prefix_store_close(e->reuse.store);
+	odm_prefix_cache_free(e->reuse.cache);
+	odm_snapshots_free(e->reuse.snapshots);
+	free(e->reuse.page);
+	free(e->reuse.snapshot);
+}
+
+/* ---- At the begin of a text ---- */
+
+/* Whole pages of what a text computes first, without its last token. */
+static uint32_t most_pages(const struct odm_sequence *q)
+{
+	return (uint32_t)((q->n_prefill - 1) / OD_KV_PAGE);
+}
+
+/* Of these, how many the other text begins with. */
+static uint32_t common_pages(const struct odm_sequence *q, const struct odm_sequence *with)
+{
+	const size_t prompt = (size_t)most_pages(q) * OD_KV_PAGE, most = prompt < with->n_text ? prompt : with->n_text;
+	size_t n = 0;
+
+	while (n < most && q->text[n] == with->text[n])
+		n++;
+	return (uint32_t)(n / OD_KV_PAGE);
+}
+
+/* Pages that q could begin with when the text, which is being computed, has come so far; both begin with so many. */
+static uint32_t coming_pages(struct odm_sequence *with, uint32_t common, bool fixed)
+{
+	uint32_t n = common;
+
+	if (with->phase != ODM_IN_RESTORE && with->phase != ODM_IN_PREFILL)
+		return 0;
+	if (fixed) {
+		n = odm_marks_coming(with, common * OD_KV_PAGE) / OD_KV_PAGE;
+		if (with->phase == ODM_IN_RESTORE && with->restore_end <= common && with->restore_end > n)
+			n = with->restore_end;
+		if (n < common && odm_marks_want(with, common * OD_KV_PAGE))
+			n = common;
+	}
+	return n;
+}
+
+/* Returns how many pages the best donor will have, if it is still in prefill. */
+static uint32_t find_donor(const struct odm_sequence *q, struct odm_reuse_pages *r)
+{
+	const bool fixed = q->engine->reuse.snapshots != NULL;
+	uint32_t coming = 0;
+
+	for (struct odm_sequence *with = q->engine->batch.first; with != NULL; with = with->next) {
+		uint32_t common, there, n;
+
+		if (with->state == NULL || atomic_load(&with->cancelled) ||
+		    od_seq_state_is_long(with->state) != odm_sequence_is_long(q))
+			continue;
+		common = common_pages(q, with);
+		there = od_seq_state_length(with->state) / OD_KV_PAGE;
+		n = common > r->n ? coming_pages(with, common, fixed) : 0;
+		coming = n > coming ? n : coming;
+		if (common > there)
+			common = there;
+		if (common > r->n_donor) {
+			r->n_donor = common;
+			r->donor = with;
+		}
+	}
+	return coming;
+}
+
+/* The pages of r, of which r->known are there, up to one that has a snapshot. */
+static void cut_to_snapshot(const struct odm_snapshots *s, struct odm_reuse_pages *r)
+{
+	r->known = r->n;
+	for (; r->n > 0; r->n--) {
+		r->snapshot = odm_snapshots_of(s, r->page[r->n - 1]);
+		if (r->snapshot != ODM_NO_SNAPSHOT)
+			return;
+	}
+}
+
+bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+	const bool fixed = od_state_pool_fixed_bytes(q->engine->state) > 0;
+	uint32_t coming;
+
+	*r = (struct odm_reuse_pages){ .snapshot = ODM_NO_SNAPSHOT };
+	/* Rows of a shared prefix are not computed, so they have no logits. */
+	if ((fixed && u->snapshots == NULL) || odm_sequence_shows_prompt(q))
+		return true;
+	if (u->cache != NULL) {
+		r->page = u->page;
+		r->n = odm_prefix_cache_find(u->cache, odm_sequence_is_long(q), q->text, most_pages(q), u->page);
+	}
+	if (fixed)
+		cut_to_snapshot(u->snapshots, r);
+	coming = find_donor(q, r);
+	if (fixed) {
+		r->known = r->n_donor > r->known ? r->n_donor : r->known;
+		r->n_donor = r->n_donor < r->n ? r->n_donor : r->n;
+	} else if (r->n_donor > r->n) {
+		r->page = od_seq_state_pages(r->donor->state);
+		r->n = r->n_donor;
+	}
+	return coming <= r->n;
+}
+
+int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, struct od_err *err)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+
+	odm_marks_plan(q, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
+	if (r->snapshot == ODM_NO_SNAPSHOT)
+		return OD_OK;
+	odm_snapshots_use(u->snapshots, r->snapshot);
+	od_seq_state_load(q->state, r->snapshot);
+	return od_device_sync(q->engine->device, err); /* an error is this text's, not that of its first step */
+}
+
+/* ---- Files ---- */
+
+/* False: there is no room for a snapshot. */
+static bool take_snapshot(struct odm_sequence *q)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+
+	q->restore_snapshot = u->snapshots != NULL ? odm_snapshots_take(u->snapshots, ODM_NO_PAGE, q->id) : ODM_NO_SNAPSHOT;
+	return u->snapshots == NULL || q->restore_snapshot != ODM_NO_SNAPSHOT;
+}
+
+static void give_snapshot_back(struct odm_sequence *q)
+{
+	if (q->restore_snapshot != ODM_NO_SNAPSHOT)
+		odm_snapshots_give_back(q->engine->reuse.snapshots, q->restore_snapshot);
+	q->restore_snapshot = ODM_NO_SNAPSHOT;
+}
+
+bool odm_reuse_restore(struct odm_sequence *q, uint32_t n)
+{
+	struct odm_prefix_store *store = q->engine->reuse.store;
+	uint32_t end;
+
+	if (store == NULL || odm_sequence_shows_prompt(q))
+		return false;
+	end = odm_prefix_store_find(store, odm_sequence_is_long(q), q->text, n, most_pages(q));
+	if (end <= n || !take_snapshot(q))
+		return false;
+	od_seq_state_reserve(q->state, end * OD_KV_PAGE);
+	q->restore_end = end;
+	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end, od_seq_state_pages(q->state),
+					   q->restore_snapshot);
+	if (q->restore == NULL)
+		give_snapshot_back(q);
+	return q->restore != NULL;
+}
+
+/* So many pages of the text are there. */
+static void take_pages(struct odm_sequence *q, uint32_t end)
+{
+	const uint32_t before = od_seq_state_length(q->state);
+
+	od_seq_state_set_length(q->state, end * OD_KV_PAGE);
+	q->own[OD_C_RESTORED_TOKENS] += end * OD_KV_PAGE - before;
+	if (q->r.n_tokens == 0)
+		q->own[OD_C_SHARED_TOKENS] = end * OD_KV_PAGE;
+	if (end * OD_KV_PAGE > before)
+		odm_sequence_progress(q, end * OD_KV_PAGE);
+}
+
+/* All pages and their snapshot were read: the text goes on behind them, and so can others. */
+static void take_snapshot_read(struct odm_sequence *q)
+{
+	struct odm_snapshots *s = q->engine->reuse.snapshots;
+	const uint32_t snapshot = q->restore_snapshot;
+
+	take_pages(q, q->restore_end);
+	q->marks.begin = q->restore_end * OD_KV_PAGE;
+	od_seq_state_load(q->state, snapshot);
+	q->restore_snapshot = ODM_NO_SNAPSHOT;
+	if (odm_snapshots_keep(s, snapshot, odm_reuse_add(q, q->restore_end), q->id))
+		odm_snapshots_use(s, snapshot);
+}
+
+/* False: all that will come is there. */
+static bool take_restored(struct odm_sequence *q)
+{
+	uint32_t end;
+	bool state;
+	const bool more = odm_prefix_read_goes_on(q->restore, &end, &state);
+
+	if (q->restore_snapshot == ODM_NO_SNAPSHOT)
+		take_pages(q, end);
+	else if (!more && state)
+		take_snapshot_read(q);
+	return more;
+}
+
+/* Nothing is read to the text any more. */
+static void close_restore(struct odm_sequence *q)
+{
+	if (q->restore == NULL)
+		return;
+	odm_prefix_read_close(q->restore);
+	q->restore = NULL;
+	if (q->engine->reuse.snapshots != NULL)
+		give_snapshot_back(q);
+}
+
+size_t odm_reuse_poll(struct odm_engine *e)
+{
+	size_t n = 0;
+
+	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		if (q->phase != ODM_IN_RESTORE)
+			continue;
+		if (take_restored(q)) {
+			n++;
+			continue;
+		}
+		close_restore(q);
+		q->phase = ODM_IN_PREFILL;
+	}
+	return n;
+}
+
+void odm_reuse_wait(const struct odm_engine *e)
+{
+	odm_prefix_store_wait(e->reuse.store);
+}
+
+/* ---- At its end ---- */
+
+uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+
+	memcpy(u->page, od_seq_state_pages(q->state), n * sizeof(*u->page));
+	odm_prefix_cache_add(u->cache, od_seq_state_is_long(q->state), q->text, n, u->page);
+	return n > 0 ? u->page[n - 1] : ODM_NO_PAGE;
+}
+
+/* What the text added while it was in progress: snapshots, and its first n pages. */
+static void forget_text(const struct odm_sequence *q, uint32_t n)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+
+	odm_snapshots_forget_all(u->snapshots, q->id);
+	odm_prefix_cache_forget(u->cache, od_seq_state_is_long(q->state), q->text, q->marks.begin / OD_KV_PAGE, n,
+				od_seq_state_pages(q->state));
+}
+
+void odm_reuse_keep(struct odm_sequence *q)
+{
+	const struct odm_reuse *u = &q->engine->reuse;
+	uint32_t n;
+
+	if (u->cache == NULL || q->state == NULL)
+		return;
+	close_restore(q);
+	odm_marks_end(q);
+	n = od_seq_state_length(q->state) / OD_KV_PAGE; /* tokens of committed rows are in the text */
+	/* After an error the rows may hold what is no number. */
+	if (q->err.code != OD_OK && q->err.code != OD_ERR_CANCELLED) {
+		if (u->snapshots != NULL)
+			forget_text(q, n);
+		return;
+	}
+	(void)odm_reuse_add(q, n);
+	for (uint32_t i = 0; u->snapshots != NULL && i < n; i++)
+		u->snapshot[i] = odm_snapshots_of(u->snapshots, u->page[i]);
+	if (u->store != NULL)
+		odm_prefix_store_save(u->store, od_seq_state_is_long(q->state), q->text, n, u->page,
+				      u->snapshots != NULL ? u->snapshot : NULL);
+}
+
+void odm_reuse_trim(struct odm_engine *e)
+{
+	if (e->reuse.cache != NULL)
+		odm_prefix_cache_trim(e->reuse.cache);
+}

@@ -1,0 +1,52 @@
+/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an
+ * ended one, in the prefix cache or in the files of an earlier process. Where the model has fixed state, a text begins behind a page
+ * that has a snapshot.
+ *
+ * Thread: the engine thread. Owner: the engine. */
+#ifndef ODM_PREFIX_REUSE_H
+#define ODM_PREFIX_REUSE_H
+
+#include "main-node/engine/prefix/prefix_cache.h"
+#include "main-node/engine/prefix/prefix_store.h"
+#include "main-node/engine/sequence.h"
+#include "main-node/engine/prefix/snapshots.h"
+
+struct odm_reuse {
+	struct odm_prefix_cache *cache; /* NULL: ended texts leave nothing */
+	struct odm_prefix_store *store; /* NULL: no files */
+	struct odm_snapshots *snapshots; /* NULL: the model has no fixed state, or there is no cache */
+	uint32_t *page, *snapshot; /* [pages of the context]: scratch */
+};
+
+/* For the engine's state pool, which has e->cache_pages for ended texts; 0: no cache. e->n_snapshots: with fixed state. */
+OD_MUST_CHECK int odm_reuse_open(struct odm_engine *e, struct od_err *err);
+void odm_reuse_close(struct odm_engine *e);
+
+/* Pages that a text can begin with. Its last token is always computed. */
+struct odm_reuse_pages {
+	const uint32_t *page; /* [n]; until the next call about the cache, or the end of a text */
+	uint32_t n;
+	const struct odm_sequence *donor; /* the text in progress that begins most like it; NULL: none */
+	uint32_t n_donor; /* pages that both begin with */
+	uint32_t snapshot; /* of the last page; ODM_NO_SNAPSHOT: n is 0, or there is no fixed state */
+	uint32_t known;	   /* with fixed state: pages that other texts began with */
+};
+
+/* False: it is better to wait, because a prompt that is under way will have more. */
+bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r);
+/* The text has these pages, and its promise: gives it the fixed state behind them. */
+OD_MUST_CHECK int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, struct od_err *err);
+/* The text has its promise: begins to read what files have behind the first n pages. False: they have nothing. */
+bool odm_reuse_restore(struct odm_sequence *q, uint32_t n);
+/* Takes what was read. Returns how many texts are being restored. */
+size_t odm_reuse_poll(struct odm_engine *e);
+/* Waits for a page, a short time at most. */
+void odm_reuse_wait(const struct odm_engine *e);
+
+/* Adds the first n pages of a text in progress to the cache. Returns the last one of them there. */
+uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n);
+/* The text has ended, or is computed anew: its complete pages stay for others. Before its state is freed; trim: after that. */
+void odm_reuse_keep(struct odm_sequence *q);
+void odm_reuse_trim(struct odm_engine *e);
+
+#endif

@@ -1,0 +1,63 @@
+/* chat_build.h - messages in OpenAI's form, put together from what other APIs have: items and blocks of one turn become one
+ * message. Also what the requests of these APIs have in common.
+ *
+ * Running out of memory is noticed at the end: odm_chat_build_take then gives NULL.
+ * Thread: one at a time. Owner: the caller; strings are copied. Zero-initialised; odm_chat_build_fini. */
+#ifndef ODM_CHAT_BUILD_H
+#define ODM_CHAT_BUILD_H
+
+#include "common/base/strbuf.h"
+#include "main-node/serve/http/api_error.h"
+
+enum odm_chat_turn { ODM_TURN_NONE, ODM_TURN_USER, ODM_TURN_ASSISTANT };
+
+struct odm_chat_build {
+	json_t *messages, *calls;
+	enum odm_chat_turn turn; /* not in messages yet */
+	struct od_strbuf text, thought;
+	bool failed;
+};
+
+void odm_chat_build_fini(struct odm_chat_build *b);
+
+/* A message of its own. Takes content. */
+void odm_chat_build_add(struct odm_chat_build *b, const char *role, json_t *content);
+/* The user says this, on a new line if something precedes it in the turn. */
+void odm_chat_build_user(struct odm_chat_build *b, const char *text, size_t len);
+void odm_chat_build_tool(struct odm_chat_build *b, const char *call_id, const char *text, size_t len);
+/* The assistant. Pieces are joined as they are, as the model wrote them. arguments: the text of a JSON object. */
+void odm_chat_build_think(struct odm_chat_build *b, const char *text, size_t len);
+void odm_chat_build_say(struct odm_chat_build *b, const char *text, size_t len);
+void odm_chat_build_call(struct odm_chat_build *b, const char *id, const char *name, const char *arguments, size_t len);
+/* What follows is another message. */
+void odm_chat_build_end_turn(struct odm_chat_build *b);
+/* All messages: an array that the caller owns, or NULL. */
+json_t *odm_chat_build_take(struct odm_chat_build *b);
+
+/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of a part
+ * is text. Missing or null: none. path: its name in errors. */
+OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path, struct odm_api_error *e);
+/* The field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
+OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
+				  struct odm_api_error *e);
+/* A function that the model may call, in the form of chat completions; takes parameters (NULL ok). NULL: no memory. */
+json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters);
+/* Says in the log, once for each, that tools of this type are left out: nothing here runs them. */
+void odm_tool_left_out(const char *type);
+/* Sets chat's tools to an array of what `read` makes of each that is given: it appends to tools. */
+OD_MUST_CHECK int odm_chat_read_tools(json_t *chat, const json_t *given,
+				      int (*read)(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e),
+				      struct odm_api_error *e);
+/* As odm_api_fail: the field has a value that is not supported. within: path of its object. */
+int odm_fail_unsupported(const char *within, const char *field, const char *expected, const char *found,
+			 struct odm_api_error *e);
+
+struct odm_chat_setting {
+	const char *name, *chat; /* its names in the request and in chat completions */
+};
+/* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties, ...), those about
+ * thinking, and chat_template_kwargs. */
+OD_MUST_CHECK int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_chat_setting *settings,
+					 struct odm_api_error *e);
+
+#endif

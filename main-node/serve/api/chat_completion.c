@@ -1,0 +1,311 @@
+/* /v1/chat/completions: the answer to a chat's messages, whole or as a stream of events, in OpenAI's form. */
+#include "main-node/serve/api/api.h"
+#include "main-node/serve/api/chat_turn.h"
+#include "main-node/serve/jobs/token_text.h"
+#include "common/text/utf8_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TOKENS 1e9
+
+struct choice {
+	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
+	json_t *calls;	  /* of a whole answer; NULL: none */
+	json_t *logprobs; /* not yet written; NULL: none */
+	bool begun;	  /* the stream has its role */
+	size_t call;	  /* the stream's last */
+};
+
+/* Fields that only this endpoint has; borrowed while preparing. */
+struct asked {
+	const json_t *modalities;
+	int64_t max_completion_tokens; /* -1: no limit; ODM_NOT_GIVEN */
+};
+
+struct chat {
+	struct odm_reply reply; /* first: odm_reply_on_start */
+	struct odm_generation g;
+	struct odm_turn *turn;
+	struct odm_turn_sink sink;
+	const struct od_tokenizer *tokenizer;
+	struct choice *choice; /* [g.n] */
+	bool wrote;	       /* to the stream, since the last news */
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+static const struct odm_field fields[] = {
+	{ "max_completion_tokens", ODM_FIELD_INT, AT(max_completion_tokens), -1, MAX_TOKENS, NULL },
+	{ "modalities", ODM_FIELD_JSON, AT(modalities), 0, 0, NULL },
+	{ 0 },
+};
+
+/* ---- Chunks of a stream ---- */
+
+/* Takes message, and the choice's log probabilities so far. finish: NULL: it goes on. */
+static json_t *choice_json(struct chat *c, size_t i, const char *what, json_t *message, const char *finish)
+{
+	json_t *logprobs = c->choice[i].logprobs;
+
+	c->choice[i].logprobs = NULL;
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)i, what, message, "logprobs", logprobs, "finish_reason",
+			 finish);
+}
+
+static json_t *chunk_json(const struct chat *c, json_t *choices)
+{
+	return odm_reply_json(&c->reply, "chatcmpl-", "chat.completion.chunk", choices);
+}
+
+/* Takes delta. */
+static void write_delta(struct chat *c, size_t i, json_t *delta, const char *finish)
+{
+	c->wrote = true;
+	if (!c->choice[i].begun) {
+		json_t *logprobs = c->choice[i].logprobs;
+
+		c->choice[i].begun = true;
+		c->choice[i].logprobs = NULL; /* for the chunk behind this one */
+		write_delta(c, i, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
+		c->choice[i].logprobs = logprobs;
+	}
+	odm_reply_write(&c->reply, chunk_json(c, json_pack("[o]", choice_json(c, i, "delta", delta, finish))), NULL);
+}
+
+static void write_call(struct chat *c, size_t i, const struct odm_turn_call *call)
+{
+	write_delta(c, i,
+		    json_pack("{s:[{s:I, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", (json_int_t)call->index, "id",
+			      call->id, "type", "function", "function", "name", call->name, "arguments", ""),
+		    NULL);
+	c->choice[i].call = call->index;
+}
+
+/* ---- What the model writes ---- */
+
+static void on_content(void *arg, size_t i, const char *text, size_t len)
+{
+	struct chat *c = arg;
+
+	if (c->reply.stream)
+		write_delta(c, i, json_pack("{s:o}", "content", odm_json_text(text, len)), NULL);
+	else
+		od_strbuf_append(&c->choice[i].content, text, len);
+}
+
+static void on_reasoning(void *arg, size_t i, const char *text, size_t len)
+{
+	struct chat *c = arg;
+
+	if (c->reply.stream)
+		write_delta(c, i, json_pack("{s:o}", "reasoning_content", odm_json_text(text, len)), NULL);
+	else
+		od_strbuf_append(&c->choice[i].reasoning, text, len);
+}
+
+static void on_call(void *arg, size_t i, const struct odm_turn_call *call)
+{
+	struct chat *c = arg;
+	struct choice *t = &c->choice[i];
+
+	if (c->reply.stream) {
+		write_call(c, i, call);
+		return;
+	}
+	if (t->calls == NULL)
+		t->calls = json_array();
+	json_array_append_new(t->calls, json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", call->id, "type", "function", "function",
+						  "name", call->name, "arguments", ""));
+}
+
+static void on_arguments(void *arg, size_t i, const char *text, size_t len)
+{
+	struct chat *c = arg;
+	struct choice *t = &c->choice[i];
+
+	if (c->reply.stream)
+		write_delta(c, i,
+			    json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)t->call, "function", "arguments",
+				      odm_json_text(text, len)),
+			    NULL);
+	else
+		od_strbuf_append(&t->arguments, text, len);
+}
+
+static void on_call_end(void *arg, size_t i, bool complete)
+{
+	struct choice *t = &((struct chat *)arg)->choice[i];
+	json_t *call = json_array_get(t->calls, json_array_size(t->calls) - 1);
+
+	(void)complete; /* in a stream, the client sees it */
+	if (call != NULL)
+		json_object_set_new(json_object_get(call, "function"), "arguments", odm_json_text(t->arguments.text, t->arguments.len));
+	od_strbuf_fini(&t->arguments);
+}
+
+static const char *finish_of(const struct chat *c, size_t i)
+{
+	return odm_turn_called(c->turn, &c->reply, i) ? "tool_calls" : odm_finish_reason(c->reply.ended[i].finish);
+}
+
+static bool on_news(void *arg, size_t i, const struct odm_news *news)
+{
+	struct chat *c = arg;
+	struct choice *t = &c->choice[i];
+
+	c->wrote = false;
+	if (news->tokens.n > 0 && !c->reply.ended[i].early) {
+		if (t->logprobs == NULL)
+			t->logprobs = odm_chat_logprobs_new();
+		odm_chat_logprobs_add(t->logprobs, c->tokenizer, news->tokens.record, news->tokens.n);
+	}
+	odm_turn_news(c->turn, &c->reply, i, news);
+	if (c->reply.stream && c->reply.ended[i].done && c->reply.error.status == 0)
+		write_delta(c, i, json_object(), finish_of(c, i));
+	return c->wrote;
+}
+
+/* ---- The whole answer ---- */
+
+static json_t *text_or_null(const struct od_strbuf *b)
+{
+	return b->len > 0 ? odm_json_text(b->text, b->len) : json_null();
+}
+
+static json_t *message_json(const struct choice *t)
+{
+	json_t *o = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+			      t->calls == NULL && t->content.len == 0 ? json_string("") : text_or_null(&t->content), "refusal");
+
+	if (t->reasoning.len > 0)
+		json_object_set_new(o, "reasoning_content", text_or_null(&t->reasoning));
+	if (t->calls != NULL)
+		json_object_set(o, "tool_calls", t->calls);
+	return o;
+}
+
+static void on_end(void *arg)
+{
+	struct chat *c = arg;
+	const struct odm_usage u = odm_reply_usage(&c->reply, (size_t)c->g.n);
+	json_t *choices = json_array(), *o;
+
+	if (c->reply.stream) {
+		if (c->reply.include_usage)
+			odm_reply_write(&c->reply, chunk_json(c, json_incref(choices)), odm_usage_json(&u));
+		odm_reply_write_done(&c->reply);
+		json_decref(choices);
+		return;
+	}
+	for (size_t i = 0; i < (size_t)c->g.n; i++)
+		json_array_append_new(choices, choice_json(c, i, "message", message_json(&c->choice[i]), finish_of(c, i)));
+	o = odm_reply_json(&c->reply, "chatcmpl-", "chat.completion", choices);
+	json_object_set_new(o, "usage", odm_usage_json(&u));
+	odm_exchange_reply_json(c->reply.exchange, 200, o);
+}
+
+/* ---- The request ---- */
+
+static int check_asked(struct chat *c, const struct asked *a, struct odm_api_error *e)
+{
+	const json_t *only = json_array_get(a->modalities, 0);
+
+	if (a->modalities != NULL && (json_array_size(a->modalities) != 1 || !json_is_string(only) ||
+				      strcmp(json_string_value(only), "text") != 0))
+		return odm_api_fail(e, 400, "modalities", OD_ERR_UNSUPPORTED,
+				    "modalities: only [\"text\"] is supported here");
+	if (a->max_completion_tokens == 0)
+		return odm_api_fail(e, 400, "max_completion_tokens", OD_ERR_RANGE, "max_completion_tokens: expected at least 1, or -1, found 0");
+	if (a->max_completion_tokens != ODM_NOT_GIVEN)
+		c->g.max_tokens = a->max_completion_tokens;
+	return OD_OK;
+}
+
+static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, struct odm_api_error *e)
+{
+	int rc = odm_call_new(&c->reply.call, x, e);
+
+	c->choice = calloc((size_t)c->g.n, sizeof(*c->choice));
+	if (rc == OD_OK && c->choice == NULL)
+		rc = odm_no_memory(e);
+	if (rc == OD_OK)
+		rc = odm_turn_add(c->turn, &c->reply, &c->g, logprobs, &c->sink, e);
+	return rc;
+}
+
+static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_error *e)
+{
+	const struct odm_engine *engine;
+	struct asked a = { .max_completion_tokens = ODM_NOT_GIVEN };
+	json_t *request;
+	int logprobs;
+	int rc = odm_api_begin(x, ODM_API_CHAT, &request, &engine, e);
+
+	if (rc == OD_OK)
+		rc = odm_generation_read(&c->g, request, engine, e);
+	if (rc == OD_OK)
+		rc = odm_fields_read(fields, request, &a, e);
+	if (rc == OD_OK)
+		rc = check_asked(c, &a, e);
+	if (rc == OD_OK)
+		rc = odm_turn_new(&c->turn, x, engine, request, &logprobs, e);
+	if (rc == OD_OK)
+		rc = add_choices(c, x, logprobs, e);
+	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
+	c->reply.stream = c->g.stream;
+	c->reply.include_usage = c->g.include_usage;
+	json_decref(request);
+	return rc;
+}
+
+static void prepare(struct odm_exchange *x)
+{
+	static const struct odm_reply_ops ops = { .news = on_news, .end = on_end };
+	struct chat *c = calloc(1, sizeof(*c));
+	struct odm_api_error e;
+	int rc;
+
+	if (c == NULL) {
+		odm_exchange_reply_json(x, 503, NULL);
+		return;
+	}
+	odm_exchange_set_state(x, c);
+	odm_reply_init(&c->reply, &ops, c, x);
+	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call, on_arguments, on_call_end };
+	rc = read_request(c, x, &e);
+	if (rc == OD_OK)
+		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);
+	if (rc != OD_OK)
+		odm_exchange_fail(x, &e);
+}
+
+static void free_state(void *state)
+{
+	struct chat *c = state;
+
+	if (c == NULL)
+		return;
+	odm_call_free(c->reply.call);
+	for (size_t i = 0; c->choice != NULL && i < (size_t)c->g.n; i++) {
+		od_strbuf_fini(&c->choice[i].content);
+		od_strbuf_fini(&c->choice[i].reasoning);
+		json_decref(c->choice[i].calls);
+		json_decref(c->choice[i].logprobs);
+	}
+	free(c->choice);
+	odm_turn_free(c->turn);
+	odm_generation_fini(&c->g);
+	free(c);
+}
+
+const struct odm_endpoint odm_chat_completions_endpoint = {
+	.method = "POST",
+	.path = "/v1/chat/completions",
+	.prepare = prepare,
+	.start = odm_reply_on_start,
+	.news = odm_reply_on_news,
+	.tick = odm_reply_on_tick,
+	.gone = odm_reply_on_gone,
+	.free_state = free_state,
+};

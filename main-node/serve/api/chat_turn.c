@@ -1,0 +1,725 @@
+#include "main-node/serve/api/chat_turn.h"
+
+#include "common/base/json.h"
+#include "common/base/strbuf.h"
+#include "main-node/chat/answer.h"
+#include "main-node/chat/answer_space.h"
+#include "main-node/chat/chat_template.h"
+#include "main-node/serve/api/api.h"
+#include "main-node/serve/api/chat_build.h"
+#include "main-node/serve/api/thinking.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define MAX_MARK_IDS 64
+#define CALL_ID_LETTERS 24 /* as OpenAI's */
+#define SHORT_ID_LETTERS 9 /* ODM_IDS_SHORT of chat_form.h */
+#define MAX_ID 64
+
+/* Tokens, without repetitions. */
+struct ids {
+	int32_t id[MAX_MARK_IDS];
+	size_t n;
+};
+
+struct choice {
+	struct odm_turn *turn;
+	struct odm_answer *answer;
+	struct odm_answer_sink sink; /* whose arg is this choice */
+	struct odm_answer *watch; /* engine thread: the same text, to find where a stop string ends it; NULL: no stop strings */
+	size_t n_calls;
+	bool in_call; /* that is given */
+};
+
+struct odm_turn {
+	const struct odm_chat_template *chat;
+	const struct odm_chat_form *form;
+	const struct odm_engine *engine;
+	const struct od_tokenizer *tokenizer;
+	json_t *tools; /* that may be called: an array, empty: none */
+	int32_t *prompt;
+	size_t n_prompt;
+	size_t n_calls; /* in the prompt's messages */
+	bool in_thought, one_call, ignore_eos;
+	bool opens_answer; /* the prompt ends where the template has an answer begin */
+	struct odm_answer_space space;
+	struct ids end, shown;
+	const struct odm_turn_sink *sink;
+	struct choice *choice; /* [n] */
+	size_t n;
+};
+
+/* ---- The request ---- */
+
+/* Borrowed. */
+struct asked {
+	const json_t *messages, *tools, *tool_choice, *variables, *documents;
+	struct odm_thinking thinking;
+	int64_t top_logprobs;
+	bool logprobs, parallel_tool_calls, add_generation_prompt, continue_final_message;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+static const struct odm_field fields[] = {
+	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
+	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
+	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
+	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
+	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
+	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
+	/* vLLM's. */
+	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(variables), 0, 0, NULL },
+	{ "documents", ODM_FIELD_JSON, AT(documents), 0, 0, NULL },
+	{ "add_generation_prompt", ODM_FIELD_BOOL, AT(add_generation_prompt), 0, 0, NULL },
+	{ "continue_final_message", ODM_FIELD_BOOL, AT(continue_final_message), 0, 0, NULL },
+	{ 0 },
+};
+
+static int read_asked(struct asked *a, const json_t *request, struct odm_api_error *e)
+{
+	int rc;
+
+	*a = (struct asked){ .parallel_tool_calls = true, .add_generation_prompt = true };
+	rc = odm_fields_read(fields, request, a, e);
+	if (rc == OD_OK)
+		rc = odm_thinking_read(&a->thinking, request, e);
+	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
+		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
+	if (rc == OD_OK && a->top_logprobs > 0 && !a->logprobs)
+		rc = odm_api_fail(e, 400, "top_logprobs", OD_ERR_ARG, "top_logprobs: needs logprobs to be true");
+	return rc;
+}
+
+/* ---- Tools ---- */
+
+static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
+{
+	const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
+	const json_t *parameters = json_object_get(function, "parameters");
+	const char *problem = NULL, *where = "";
+	char field[64];
+
+	if (!json_is_object(tool))
+		problem = "an object";
+	else if (type == NULL ? !json_is_object(function) : !json_is_string(type))
+		where = ".type", problem = "a string";
+	else if (type != NULL && strcmp(json_string_value(type), "function") != 0)
+		return OD_OK; /* left out */
+	else if (!json_is_object(function))
+		where = ".function", problem = "an object";
+	else if (json_string_length(json_object_get(function, "name")) == 0)
+		where = ".function.name", problem = "a string that is not empty";
+	else if (parameters != NULL && !json_is_object(parameters) && !json_is_null(parameters))
+		where = ".function.parameters", problem = "a JSON schema, an object";
+	if (problem == NULL)
+		return OD_OK;
+	snprintf(field, sizeof(field), "tools[%zu]%s", i, where);
+	return odm_api_fail(e, 400, field, OD_ERR_FORMAT, "%s: expected %s", field, problem);
+}
+
+static const char *function_name(const json_t *tool)
+{
+	return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* Whether a choice of "allowed_tools" names this function, in the form of chat completions or of responses. */
+static bool allows(const json_t *allowed, const char *name)
+{
+	const json_t *tool;
+	size_t i;
+
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(allowed, "tools"), i, tool) {
+		const char *n = function_name(tool);
+
+		n = n != NULL ? n : json_string_value(json_object_get(tool, "name"));
+		if (n != NULL && strcmp(n, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* *none: no tool may be called. *allowed: the object that lists those that may; NULL: all. */
+static int read_choice(const json_t *choice, bool *none, const json_t **allowed, struct odm_api_error *e)
+{
+	const char *text = choice != NULL ? json_string_value(choice) : "auto", *type, *mode;
+	const json_t *list = json_object_get(choice, "allowed_tools");
+
+	list = json_is_object(list) ? list : choice;
+	type = json_string_value(json_object_get(choice, "type"));
+	mode = json_string_value(json_object_get(list, "mode"));
+	*none = text != NULL && strcmp(text, "none") == 0;
+	*allowed = NULL;
+	if (*none || (text != NULL && strcmp(text, "auto") == 0))
+		return OD_OK;
+	if (type != NULL && strcmp(type, "allowed_tools") == 0 && mode != NULL && strcmp(mode, "auto") == 0) {
+		*allowed = list;
+		return OD_OK;
+	}
+	return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
+			    "tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
+}
+
+/* A function that has no type, which vLLM takes too, gets it, as templates may read it. A new reference; NULL: out of memory. */
+static json_t *typed(json_t *tool)
+{
+	json_t *whole;
+
+	if (json_object_get(tool, "type") != NULL)
+		return json_incref(tool);
+	whole = json_pack("{s:s}", "type", "function");
+	if (json_object_update(whole, tool) != 0) {
+		json_decref(whole);
+		whole = NULL;
+	}
+	return whole;
+}
+
+/* Sets t->tools. */
+static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_error *e)
+{
+	const json_t *allowed;
+	json_t *tool;
+	bool none;
+	size_t i;
+	int rc = read_choice(q->tool_choice, &none, &allowed, e);
+
+	if (rc == OD_OK && q->tools != NULL && !json_is_array(q->tools))
+		rc = odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
+	if (rc == OD_OK)
+		rc = odm_field_check_kept("tools", q->tools, e);
+	if (rc != OD_OK)
+		return rc;
+	t->tools = json_array();
+	json_array_foreach((json_t *)(uintptr_t)q->tools, i, tool) {
+		const char *name = function_name(tool), *type = json_string_value(json_object_get(tool, "type"));
+
+		rc = check_tool(tool, i, e);
+		if (rc != OD_OK)
+			return rc;
+		if (type != NULL && strcmp(type, "function") != 0)
+			odm_tool_left_out(type);
+		else if (!none && (allowed == NULL || allows(allowed, name)) && json_array_append_new(t->tools, typed(tool)) != 0)
+			return odm_no_memory(e);
+	}
+	return t->tools != NULL ? OD_OK : odm_no_memory(e);
+}
+
+/* ---- The prompt ---- */
+
+/* GPT-OSS's template cannot write a function without a description, which APIs allow. A new reference; NULL: out of memory. */
+static json_t *tools_of(const struct odm_turn *t)
+{
+	json_t *tools = t->form->harmony ? od_json_copy(t->tools) : json_incref(t->tools), *tool;
+	size_t i;
+
+	if (tools == NULL || !t->form->harmony)
+		return tools;
+	json_array_foreach(tools, i, tool) {
+		json_t *function = json_object_get(tool, "function");
+
+		if (!json_is_string(json_object_get(function, "description")) &&
+		    json_object_set_new(function, "description", json_string("")) != 0) {
+			json_decref(tools);
+			return NULL;
+		}
+	}
+	return tools;
+}
+
+static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
+{
+	json_t *vars = q->variables != NULL ? json_copy((json_t *)q->variables) : json_object();
+	const bool opens_answer = q->add_generation_prompt && !q->continue_final_message;
+	bool good = json_object_set(vars, "messages", (json_t *)q->messages) == 0;
+
+	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(opens_answer)) == 0 && good;
+	if (q->documents != NULL)
+		good = json_object_set(vars, "documents", (json_t *)q->documents) == 0 && good;
+	good = odm_thinking_set(vars, &q->thinking, t->form->harmony) && good;
+	if (json_array_size(t->tools) > 0)
+		good = json_object_set_new(vars, "tools", tools_of(t)) == 0 && good;
+	else
+		json_object_del(vars, "tools");
+	if (!good) {
+		json_decref(vars);
+		vars = NULL;
+	}
+	return vars;
+}
+
+static size_t count_calls(const json_t *messages)
+{
+	const json_t *m;
+	size_t i, n = 0;
+
+	json_array_foreach((json_t *)(uintptr_t)messages, i, m) {
+		const size_t calls = json_array_size(json_object_get(m, "tool_calls"));
+
+		n += calls > 0 ? calls : json_is_object(json_object_get(m, "function_call"));
+	}
+	return n;
+}
+
+/* What a template says when it refuses messages, without the template's name and line. */
+static const char *words_of(const struct od_err *err)
+{
+	static const char line[] = ", line ";
+	const char *at = err->code == OD_ERR_ARG ? strstr(err->msg, line) : NULL, *words;
+
+	if (at == NULL)
+		return err->msg;
+	words = at + strlen(line);
+	words += strspn(words, "0123456789");
+	return strncmp(words, ": ", 2) == 0 ? words + 2 : err->msg;
+}
+
+/* An error of a template or of messages: its text begins with the field, if there is one. Changes err. */
+static int refuse_messages(const struct odm_api *api, struct od_err *err, struct odm_api_error *e)
+{
+	static const char field[] = "messages";
+	const bool named = strncmp(err->msg, field, strlen(field)) == 0;
+	const size_t len = named ? strcspn(err->msg, ": ") : 0;
+	char param[64] = "messages";
+
+	if (err->code == OD_ERR_NOMEM)
+		return odm_no_memory(e);
+	if (len > 0 && len < sizeof(param)) {
+		memcpy(param, err->msg, len);
+		param[len] = '\0';
+	}
+	if (named)
+		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
+	odm_hide_folder(err->msg, api->folder);
+	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", words_of(err));
+}
+
+/* Stands behind the last message's text while the template is rendered, to find where the text ends: as transformers does it. A
+ * template that trims takes the space away, and then what the text ended with counts as trimmed too. */
+#define LAST_TAG "CONTINUE_FINAL_MESSAGE_TAG"
+
+static bool tag_text(json_t *object, const char *key)
+{
+	const json_t *text = json_object_get(object, key);
+	struct od_strbuf tagged = { 0 };
+	bool done = json_is_string(text);
+
+	od_strbuf_append(&tagged, json_string_value(text), json_string_length(text));
+	od_strbuf_append(&tagged, LAST_TAG " ", sizeof(LAST_TAG));
+	done = done && !tagged.failed && json_object_set_new(object, key, json_stringn(tagged.text, tagged.len)) == 0;
+	od_strbuf_fini(&tagged);
+	return done;
+}
+
+/* A new reference: the messages with the tag, in the last part with a text if the content is a list. NULL: no text, or out of memory. */
+static json_t *tag_last(const json_t *messages)
+{
+	json_t *all = json_copy((json_t *)messages), *last, *content;
+	const size_t n = json_array_size(all);
+	bool tagged = false;
+
+	last = n > 0 ? od_json_copy(json_array_get(all, n - 1)) : NULL;
+	content = json_object_get(last, "content");
+	if (!json_is_array(content))
+		tagged = tag_text(last, "content");
+	for (size_t i = json_array_size(content); i > 0 && !tagged; i--)
+		tagged = tag_text(json_array_get(content, i - 1), "text");
+	if (last == NULL || json_array_set_new(all, n - 1, last) != 0 || !tagged) {
+		json_decref(all);
+		all = NULL;
+	}
+	return all;
+}
+
+/* Ends the prompt where the tag is, the last one if a message has it too. */
+static bool cut_at_tag(const char *text, size_t *len)
+{
+	static const char tag[] = LAST_TAG, space[] = " \n\r\t\v\f";
+	const size_t n = sizeof(tag) - 1;
+	size_t at = *len;
+
+	while (at > 0 && (*len - at < n || memcmp(text + at, tag, n) != 0))
+		at--;
+	if (*len - at < n || memcmp(text + at, tag, n) != 0)
+		return false;
+	if (at + n == *len || text[at + n] != ' ')
+		while (at > 0 && memchr(space, text[at - 1], sizeof(space) - 1) != NULL)
+			at--;
+	*len = at;
+	return true;
+}
+
+static int no_last_text(struct odm_api_error *e)
+{
+	return odm_api_fail(e, 400, "continue_final_message", OD_ERR_ARG,
+			    "continue_final_message: expected a last message whose content is a text that the model's chat template "
+			    "writes");
+}
+
+/* A rendered prompt, and which of its bytes are not the template's. */
+struct rendered {
+	char *text;
+	size_t len;
+	struct od_text_spans users;
+};
+
+/* A template that refuses an effort gets the nearest one that it takes; if it refuses all, the first error counts. */
+static int render_any(const struct odm_turn *t, const struct odm_api *api, const struct asked *q, json_t *vars,
+		      struct rendered *r, struct od_err *err)
+{
+	const bool fixed = t->form->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
+	struct od_err other;
+	int rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, err);
+
+	for (size_t i = 0; rc == OD_ERR_ARG && !fixed && odm_thinking_set_near(vars, &q->thinking, i); i++)
+		rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, &other);
+	return rc;
+}
+
+static int render(struct odm_turn *t, const struct odm_api *api, const struct asked *q, struct rendered *r,
+		  struct odm_api_error *e)
+{
+	json_t *vars, *tagged = NULL;
+	struct od_err err;
+	int rc = OD_OK;
+
+	if (json_array_size(q->messages) == 0)
+		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
+	if (q->continue_final_message) {
+		tagged = tag_last(q->messages);
+		if (tagged == NULL)
+			return no_last_text(e);
+	}
+	vars = variables_of(t, q);
+	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
+		rc = odm_no_memory(e);
+	else if (render_any(t, api, q, vars, r, &err) != OD_OK)
+		rc = refuse_messages(api, &err, e);
+	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
+		rc = no_last_text(e);
+	od_text_spans_cut(&r->users, r->len);
+	json_decref(tagged);
+	json_decref(vars);
+	return rc;
+}
+
+/* A template writes BOS and the like itself. What users wrote never becomes a control token. */
+static int encode(struct odm_turn *t, const struct odm_chat_template *template, const struct rendered *r, struct odm_api_error *e)
+{
+	struct od_controls *controls;
+	struct od_err err;
+	int rc = odm_chat_template_controls(template, json_array_size(t->tools) > 0, t->tokenizer, &controls, &err);
+
+	if (rc == OD_OK)
+		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, &t->prompt, &t->n_prompt, &err);
+	od_controls_free(controls);
+	if (rc != OD_OK)
+		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s", err.msg);
+	return OD_OK;
+}
+
+/* ---- Tokens that mean something to the parser ---- */
+
+static void add_id(struct ids *ids, int32_t id)
+{
+	for (size_t i = 0; i < ids->n; i++)
+		if (ids->id[i] == id)
+			return;
+	if (ids->n < MAX_MARK_IDS)
+		ids->id[ids->n++] = id;
+}
+
+/* A mark may be one special token, or contain some. */
+static void show_mark(void *arg, const char *mark)
+{
+	struct odm_turn *t = arg;
+	int32_t *ids;
+	size_t n;
+
+	if (od_tokenizer_encode(t->tokenizer, mark, strlen(mark), OD_ENCODE_PARSE_SPECIAL, &ids, &n, NULL) != OD_OK)
+		return;
+	for (size_t i = 0; i < n; i++)
+		if (od_tokenizer_is_special(t->tokenizer, ids[i]))
+			add_id(&t->shown, ids[i]);
+	free(ids);
+}
+
+static void end_at(void *arg, const char *end)
+{
+	struct odm_turn *t = arg;
+	const int32_t id = od_tokenizer_find(t->tokenizer, end);
+
+	if (id >= 0)
+		add_id(&t->end, id);
+}
+
+/* ---- Life ---- */
+
+static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *q,
+		 struct odm_api_error *e)
+{
+	const struct odm_api *api = odm_api_of(x);
+	struct rendered r = { 0 };
+	int rc;
+
+	if (api->chat == NULL)
+		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED,
+				    "this model cannot chat: %s; /v1/completions works without a chat template",
+				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" : api->no_chat.msg);
+	t->engine = engine;
+	t->tokenizer = odm_engine_tokenizer(engine);
+	if (t->tokenizer == NULL)
+		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer");
+	rc = read_tools(t, q, e);
+	if (rc != OD_OK)
+		return rc;
+	t->chat = api->chat;
+	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
+	t->one_call = !q->parallel_tool_calls;
+	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
+	t->n_calls = count_calls(q->messages);
+	rc = render(t, api, q, &r, e);
+	if (rc == OD_OK)
+		rc = encode(t, api->chat, &r, e);
+	if (rc == OD_OK) {
+		t->in_thought = odm_chat_form_in_thought(t->form, r.text, r.len, &r.users);
+		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);
+		odm_chat_form_ends(t->form, end_at, t);
+	}
+	free(r.text);
+	od_text_spans_fini(&r.users);
+	return rc;
+}
+
+int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const json_t *request,
+		 int *logprobs, struct odm_api_error *e)
+{
+	struct odm_turn *t = NULL;
+	struct asked a;
+	int rc = read_asked(&a, request, e);
+
+	if (rc == OD_OK) {
+		t = calloc(1, sizeof(*t));
+		rc = t != NULL ? build(t, x, engine, &a, e) : odm_no_memory(e);
+	}
+	*logprobs = a.logprobs ? (int)a.top_logprobs : -1;
+	*out = t;
+	if (rc != OD_OK) {
+		odm_turn_free(t);
+		*out = NULL;
+	}
+	return rc;
+}
+
+void odm_turn_free(struct odm_turn *t)
+{
+	if (t == NULL)
+		return;
+	for (size_t i = 0; i < t->n; i++) {
+		odm_answer_free(t->choice[i].answer);
+		odm_answer_free(t->choice[i].watch);
+	}
+	free(t->choice);
+	free(t->prompt);
+	json_decref(t->tools);
+	free(t);
+}
+
+size_t odm_turn_prompt_tokens(const struct odm_turn *t)
+{
+	return t->n_prompt;
+}
+
+/* ---- What the model writes ---- */
+
+static size_t number_of(const struct choice *c)
+{
+	return (size_t)(c - c->turn->choice);
+}
+
+static bool full(const struct choice *c)
+{
+	return c->turn->one_call && c->n_calls > 0 && !c->in_call;
+}
+
+static void on_content(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (!full(c))
+		c->turn->sink->content(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static void on_reasoning(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (!full(c))
+		c->turn->sink->reasoning(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
+{
+	static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz", prefix[] = "call_";
+	const bool is_short = form->ids == ODM_IDS_SHORT;
+	const size_t n = is_short ? SHORT_ID_LETTERS : CALL_ID_LETTERS;
+	unsigned char random[CALL_ID_LETTERS] = { 0 };
+	char *to = id + (is_short ? 0 : strlen(prefix));
+
+	memcpy(id, prefix, sizeof(prefix));
+	(void)!getrandom(random, n, 0);
+	for (size_t i = 0; i < n; i++)
+		to[i] = letters[random[i] % (sizeof(letters) - 1)];
+	to[n] = '\0';
+	return id;
+}
+
+static void on_call(void *arg, const char *name, const char *call_id)
+{
+	struct choice *c = arg;
+	struct odm_turn_call shown = { .index = c->n_calls, .id = call_id, .name = name };
+	json_t *counted = NULL;
+	char id[MAX_ID];
+
+	if (full(c))
+		return;
+	if (c->turn->form->ids == ODM_IDS_COUNTED) /* a model may count wrongly, and then two calls would have one id */
+		counted = odm_counted_id(name, c->turn->n_calls + c->n_calls);
+	c->n_calls++;
+	c->in_call = true;
+	if (counted != NULL)
+		shown.id = json_string_value(counted);
+	else if (shown.id == NULL)
+		shown.id = make_id(id, c->turn->form);
+	c->turn->sink->call(c->turn->sink->arg, number_of(c), &shown);
+	json_decref(counted);
+}
+
+static void on_arguments(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (c->in_call)
+		c->turn->sink->arguments(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static void on_call_end(void *arg, bool complete)
+{
+	struct choice *c = arg;
+
+	if (c->in_call)
+		c->turn->sink->call_end(c->turn->sink->arg, number_of(c), complete);
+	c->in_call = false;
+}
+
+static void hear_nothing(void *arg, const char *text, size_t len)
+{
+	(void)arg, (void)text, (void)len;
+}
+
+static void hear_no_call(void *arg, const char *name, const char *id)
+{
+	(void)arg, (void)name, (void)id;
+}
+
+static void hear_no_end(void *arg, bool complete)
+{
+	(void)arg, (void)complete;
+}
+
+static const struct odm_answer_sink deaf = { NULL, hear_nothing, hear_nothing, hear_no_call, hear_nothing, hear_no_end };
+
+/* Engine thread. Without memory the text ends, too: then the HTTP thread lacks it likewise, or finds no stop string. */
+static bool ends_at(void *arg, const char *piece, size_t len)
+{
+	struct odm_answer *watch = arg;
+	size_t which;
+
+	return odm_answer_push(watch, piece, len) != OD_OK || odm_answer_stopped(watch, &which);
+}
+
+static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
+		      struct odm_api_error *e)
+{
+	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools,
+					      .lead = t->opens_answer && !t->in_thought ? t->space.lead : NULL,
+					      .tail = t->space.tail, .early_calls = g->stream, .stop = g->stop.value, .n_stop = g->stop.n };
+	struct choice *c = &t->choice[t->n];
+	struct odm_job_spec spec;
+	struct od_err err;
+	int rc;
+
+	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call, on_arguments, on_call_end } };
+	t->n++;
+	rc = odm_answer_new(&c->answer, &opts, &c->sink, &err);
+	if (rc == OD_OK && opts.n_stop > 0)
+		rc = odm_answer_new(&c->watch, &opts, &deaf, &err);
+	if (rc != OD_OK)
+		return rc == OD_ERR_NOMEM ? odm_no_memory(e) : odm_api_fail(e, 400, "stop", rc, "stop: %s", err.msg);
+	odm_generation_spec(g, number_of(c), &spec);
+	spec.n_stop = 0; /* they count in the content only */
+	spec.ends = c->watch != NULL ? ends_at : NULL;
+	spec.ends_arg = c->watch;
+	spec.end = t->end.id;
+	spec.n_ends = t->end.n;
+	spec.shown = t->shown.id;
+	spec.n_shown = t->shown.n;
+	spec.logprobs = logprobs;
+	spec.n_prompt = t->n_prompt;
+	spec.prompt = malloc((t->n_prompt + 1) * sizeof(*spec.prompt));
+	if (spec.prompt == NULL)
+		return odm_no_memory(e);
+	if (t->n_prompt > 0)
+		memcpy(spec.prompt, t->prompt, t->n_prompt * sizeof(*spec.prompt));
+	return odm_call_add(r->call, &spec, e);
+}
+
+int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
+		 const struct odm_turn_sink *sink, struct odm_api_error *e)
+{
+	int rc = odm_check_prompt_length(t->engine, t->n_prompt, "messages", e);
+
+	if (rc != OD_OK)
+		return rc;
+	if (g->max_tokens == 0)
+		return odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, found 0");
+	t->sink = sink;
+	odm_answer_space_find(&t->space, t->chat, t->tokenizer, json_array_size(t->tools) > 0);
+	t->ignore_eos = g->ignore_eos;
+	t->choice = calloc((size_t)g->n, sizeof(*t->choice));
+	if (t->choice == NULL)
+		return odm_no_memory(e);
+	for (int64_t i = 0; rc == OD_OK && i < g->n; i++)
+		rc = add_choice(t, r, g, logprobs, e);
+	return rc;
+}
+
+void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news)
+{
+	struct choice *c = &t->choice[choice];
+	int rc = news->text.len > 0 ? odm_answer_push(c->answer, news->text.text, news->text.len) : OD_OK;
+	size_t which;
+
+	if (rc == OD_OK && news->done)
+		rc = odm_answer_finish(c->answer);
+	if (rc != OD_OK)
+		(void)odm_no_memory(&r->error);
+	else if (odm_answer_stopped(c->answer, &which)) /* the watch ends the text */
+		r->ended[choice].finish = ODM_FINISH_STOP;
+	else if (full(c) || (!t->ignore_eos && odm_answer_over(c->answer)))
+		odm_reply_end_choice(r, choice);
+}
+
+bool odm_turn_stopped(const struct odm_turn *t, size_t choice, size_t *which)
+{
+	return odm_answer_stopped(t->choice[choice].answer, which);
+}
+
+bool odm_turn_called(const struct odm_turn *t, const struct odm_reply *r, size_t choice)
+{
+	return t->choice[choice].n_calls > 0 && r->ended[choice].finish != ODM_FINISH_LENGTH &&
+	       r->ended[choice].finish != ODM_FINISH_CONTEXT;
+}

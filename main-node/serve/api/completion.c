@@ -1,0 +1,339 @@
+/* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
+#include "main-node/serve/api/api.h"
+#include "main-node/serve/jobs/reply.h"
+#include "main-node/serve/jobs/token_text.h"
+#include "common/text/utf8_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MAX_TOKENS 16 /* as OpenAI has it */
+
+struct prompt {
+	char *text; /* for echo; else NULL */
+	size_t len;
+};
+
+struct choice {
+	struct od_strbuf text;
+	json_t *logprobs; /* until it is written; NULL: none */
+	size_t offset;	  /* of the next token in the text, in characters */
+};
+
+struct completion {
+	struct odm_reply reply; /* first: odm_reply_on_news */
+	struct odm_generation g;
+	const struct od_tokenizer *tokenizer;
+	const json_t *prompt_given; /* only while preparing */
+	int64_t best_of, logprobs; /* -1: not asked for */
+	bool echo;
+	struct prompt prompt[ODM_MAX_CHOICES];
+	size_t n_prompts;
+	struct choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
+};
+
+static const struct odm_field fields[] = {
+	{ "prompt", ODM_FIELD_JSON, offsetof(struct completion, prompt_given), 0, 0, NULL },
+	{ "echo", ODM_FIELD_BOOL, offsetof(struct completion, echo), 0, 0, NULL },
+	{ "best_of", ODM_FIELD_INT, offsetof(struct completion, best_of), 1, 128, NULL },
+	{ "logprobs", ODM_FIELD_INT, offsetof(struct completion, logprobs), 0, ODM_MAX_LOGPROBS, NULL },
+	{ 0 },
+};
+
+/* ---- Prompts ---- */
+
+static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, struct odm_api_error *e)
+{
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < (size_t)c->g.n; i++) {
+		struct odm_job_spec spec;
+
+		odm_generation_spec(&c->g, i, &spec);
+		if (c->g.max_tokens == ODM_NOT_GIVEN || c->g.max_tokens == 0)
+			spec.max_tokens = c->g.max_tokens == 0 ? 1 : DEFAULT_MAX_TOKENS;
+		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
+		if (spec.prompt == NULL)
+			return odm_no_memory(e);
+		memcpy(spec.prompt, ids, n_ids * sizeof(*ids));
+		spec.n_prompt = n_ids;
+		spec.logprobs = (int)c->logprobs;
+		spec.prompt_logprobs = c->logprobs >= 0 && c->echo;
+		rc = odm_call_add(c->reply.call, &spec, e);
+	}
+	return rc;
+}
+
+static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len, const int32_t *ids,
+		      size_t n_ids, struct odm_api_error *e)
+{
+	struct prompt *p = &c->prompt[c->n_prompts];
+	struct od_err err;
+	int rc = odm_check_prompt_length(engine, n_ids, "prompt", e);
+
+	if (rc != OD_OK)
+		return rc;
+	if (c->echo && text != NULL) {
+		p->text = malloc(len + 1);
+		if (p->text != NULL)
+			memcpy(p->text, text, len);
+		p->len = len;
+	} else if (c->echo &&
+		   od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len, &err) != OD_OK) {
+		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
+	}
+	if (c->echo && p->text == NULL)
+		return odm_no_memory(e);
+	c->n_prompts++;
+	return add_choices(c, ids, n_ids, e);
+}
+
+static int add_text(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
+{
+	const char *text = json_string_value(v);
+	const size_t len = json_string_length(v);
+	size_t n;
+	int32_t *ids;
+	int rc = odm_encode_prompt(engine, text, len, "prompt", &ids, &n, e);
+
+	if (rc == OD_OK)
+		rc = add_prompt(c, engine, text, len, ids, n, e);
+	free(ids);
+	return rc;
+}
+
+static int add_ids(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
+{
+	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
+	const size_t n = json_array_size(v);
+	int32_t *ids;
+	char found[64];
+	int rc = OD_OK;
+
+	if (n == 0)
+		return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT, "prompt: an array of token ids is empty");
+	ids = calloc(n, sizeof(*ids));
+	if (ids == NULL)
+		return odm_no_memory(e);
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		const json_t *id = json_array_get(v, i);
+
+		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
+			rc = odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
+					  "prompt: token %zu: expected an integer from 0 to %u, found %s", i, vocab - 1,
+					  odm_json_describe(id, found, sizeof(found)));
+		else
+			ids[i] = (int32_t)json_integer_value(id);
+	}
+	if (rc == OD_OK)
+		rc = add_prompt(c, engine, NULL, 0, ids, n, e);
+	free(ids);
+	return rc;
+}
+
+/* A string, an array of token ids, or an array of either. */
+static int add_prompts(struct completion *c, const struct odm_engine *engine, struct odm_api_error *e)
+{
+	const json_t *v = c->prompt_given, *first = json_array_get(v, 0);
+	int rc = OD_OK;
+
+	if (json_is_string(v))
+		return add_text(c, engine, v, e);
+	if (json_is_integer(first))
+		return add_ids(c, engine, v, e);
+	if (!json_is_string(first) && !json_is_array(first))
+		return odm_api_fail(e, 400, "prompt", v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT,
+				    "prompt: expected a string, token ids, "
+				    "or an array of strings or of arrays of token ids, not empty");
+	if (json_array_size(v) * (size_t)c->g.n > ODM_MAX_CHOICES)
+		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
+				    "prompt: expected at most %d choices (prompts times n), found %zu", ODM_MAX_CHOICES,
+				    json_array_size(v) * (size_t)c->g.n);
+	for (size_t i = 0; rc == OD_OK && i < json_array_size(v); i++) {
+		const json_t *p = json_array_get(v, i);
+
+		if (json_typeof(p) != json_typeof(first))
+			return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT,
+					    "prompt: expected either strings or arrays of token ids, found "
+					    "both, or something else");
+		rc = json_is_string(p) ? add_text(c, engine, p, e) : add_ids(c, engine, p, e);
+	}
+	return rc;
+}
+
+/* ---- The answer ---- */
+
+/* Takes text, and the choice's log probabilities so far. finish: NULL: it goes on. */
+static json_t *choice_json(struct completion *c, size_t index, json_t *text, const char *finish)
+{
+	json_t *logprobs = c->choice[index].logprobs;
+
+	c->choice[index].logprobs = NULL;
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs,
+			 "finish_reason", finish);
+}
+
+/* An object of the answer, or of one event; takes choices. */
+static json_t *answer_json(const struct completion *c, json_t *choices)
+{
+	return odm_reply_json(&c->reply, "cmpl-", "text_completion", choices);
+}
+
+static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
+{
+	odm_reply_write(&c->reply, answer_json(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish))), NULL);
+}
+
+static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
+{
+	size_t n = l->n;
+
+	while (c->g.max_tokens == 0 && n > 0 && !l->record[n - 1].of_prompt)
+		n--; /* the engine writes at least one */
+	if (n == 0)
+		return;
+	if (t->logprobs == NULL)
+		t->logprobs = odm_logprobs_new();
+	odm_logprobs_add(t->logprobs, c->tokenizer, l->record, n, &t->offset);
+}
+
+static bool on_news(void *arg, size_t i, const struct odm_news *news)
+{
+	struct completion *c = arg;
+	struct choice *t = &c->choice[i];
+	struct odm_choice_end *end = &c->reply.ended[i];
+	const size_t len = c->g.max_tokens == 0 ? 0 : news->text.len;
+	const char *text = len > 0 ? news->text.text : "";
+
+	if (end->done && c->g.max_tokens == 0) {
+		end->finish = ODM_FINISH_LENGTH;
+		end->n_tokens = 0;
+	}
+	add_tokens(c, t, &news->tokens);
+	if (!c->g.stream)
+		od_strbuf_append(&t->text, text, len);
+	else if (len > 0 || end->done || t->logprobs != NULL)
+		write_choice(c, i, text, len, end->done ? odm_finish_reason(end->finish) : NULL);
+	else
+		return false;
+	return true;
+}
+
+static void on_end(void *arg)
+{
+	struct completion *c = arg;
+	const struct odm_usage u = odm_reply_usage(&c->reply, (size_t)c->g.n);
+	json_t *choices = json_array(), *o;
+
+	if (c->g.stream) {
+		if (c->g.include_usage)
+			odm_reply_write(&c->reply, answer_json(c, json_array()), odm_usage_json(&u));
+		odm_reply_write_done(&c->reply);
+		json_decref(choices);
+		return;
+	}
+	for (size_t i = 0; i < odm_call_choices(c->reply.call); i++) {
+		struct choice *t = &c->choice[i];
+
+		json_array_append_new(choices,
+				      choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+						  odm_finish_reason(c->reply.ended[i].finish)));
+	}
+	o = answer_json(c, choices);
+	json_object_set_new(o, "usage", odm_usage_json(&u));
+	odm_exchange_reply_json(c->reply.exchange, 200, o);
+}
+
+/* ---- The request ---- */
+
+static int read_request(struct completion *c, struct odm_exchange *x, struct odm_api_error *e)
+{
+	const struct odm_engine *engine;
+	json_t *request;
+	int rc = odm_api_begin(x, ODM_API_COMPLETIONS, &request, &engine, e);
+
+	if (rc == OD_OK)
+		rc = odm_generation_read(&c->g, request, engine, e);
+	if (rc == OD_OK)
+		rc = odm_fields_read(fields, request, c, e);
+	if (rc == OD_OK && c->best_of > 0 && c->best_of != c->g.n)
+		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED, "best_of: only the value of n is supported here");
+	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
+	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
+		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
+				  "%s: the model has no tokenizer", c->echo ? "echo" : "logprobs");
+	if (rc == OD_OK)
+		rc = odm_call_new(&c->reply.call, x, e);
+	if (rc == OD_OK)
+		rc = add_prompts(c, engine, e);
+	json_decref(request);
+	c->prompt_given = NULL;
+	c->reply.stream = c->g.stream;
+	c->reply.include_usage = c->g.include_usage;
+	return rc;
+}
+
+static const struct odm_reply_ops reply_ops = { .news = on_news, .end = on_end };
+
+static void prepare(struct odm_exchange *x)
+{
+	struct completion *c = calloc(1, sizeof(*c));
+	struct odm_api_error e;
+	int rc;
+
+	if (c == NULL) {
+		odm_exchange_reply_json(x, 503, NULL);
+		return;
+	}
+	odm_exchange_set_state(x, c);
+	odm_reply_init(&c->reply, &reply_ops, c, x);
+	c->logprobs = -1;
+	rc = read_request(c, x, &e);
+	if (rc == OD_OK)
+		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);
+	if (rc != OD_OK)
+		odm_exchange_fail(x, &e);
+}
+
+static void free_state(void *state)
+{
+	struct completion *c = state;
+
+	if (c == NULL)
+		return;
+	odm_call_free(c->reply.call);
+	odm_generation_fini(&c->g);
+	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
+		free(c->prompt[i].text);
+		od_strbuf_fini(&c->choice[i].text);
+		json_decref(c->choice[i].logprobs);
+	}
+	free(c);
+}
+
+static void start(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+
+	odm_reply_start(&c->reply);
+	for (size_t i = 0; c->echo && i < odm_call_choices(c->reply.call); i++) {
+		const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
+
+		if (c->g.stream)
+			write_choice(c, i, p->text, p->len, NULL);
+		else
+			od_strbuf_append(&c->choice[i].text, p->text, p->len);
+	}
+	odm_reply_news(&c->reply);
+}
+
+const struct odm_endpoint odm_completions_endpoint = {
+	.method = "POST",
+	.path = "/v1/completions",
+	.prepare = prepare,
+	.start = start,
+	.news = odm_reply_on_news,
+	.tick = odm_reply_on_tick,
+	.gone = odm_reply_on_gone,
+	.free_state = free_state,
+};

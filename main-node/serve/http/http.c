@@ -1,0 +1,906 @@
+#include "main-node/serve/http/http.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "main-node/serve/http/access_log.h"
+#include "main-node/serve/http/http_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define TICK_MS 1000
+#define IDLE_NS (60 * OD_NS_PER_S)	/* that a connection may rest between two requests */
+#define WRITE_TIMEOUT_S 60		/* a client that takes nothing for so long is closed, and its request cancelled */
+#define LEAST_BODY_BYTES (16u << 10)	/* in header_ns */
+#define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
+#define BODIES 8			/* of full size in memory at once */
+#define STREAM_BLOCK_BYTES 4096
+
+/* One client's socket. */
+struct odm_http_connection {
+	int fd;
+	uint64_t deadline_ns; /* 0: none */
+	uint64_t body_seen;   /* when the deadline was set */
+	bool heard;	      /* its first byte has been looked at */
+	struct odm_exchange *exchange; /* NULL: between requests */
+	struct odm_http_connection *prev, *next;
+};
+
+/* libmicrohttpd has one listening socket; connections of the others are given to it. */
+struct acceptor {
+	struct odm_http *http;
+	int fd;
+	uv_poll_t poll;
+	bool pauses; /* until the next tick: there are as many connections, or descriptors, as there may be */
+};
+
+struct odm_http {
+	struct odm_http_opts opts;
+	struct acceptor acceptor[ODM_MAX_LISTEN - 1];
+	size_t n_acceptors;
+	char machine[256], prefix[16];
+	uint64_t last_id;
+	struct MHD_Daemon *daemon;
+	struct MHD_Response *no_memory; /* made while there is some */
+	uv_loop_t *loop;
+	uv_poll_t poll;	   /* what libmicrohttpd waits for */
+	uv_timer_t timeout, tick;
+	uv_async_t async;  /* there is something in `ready` */
+	unsigned n_handles; /* uv handles that are not closed yet */
+	struct odm_request_threads *threads;
+	struct odm_http_connection *connections;
+	struct odm_exchange *open; /* begun, not complete */
+	size_t n_connections, n_unheard, n_open;
+	uint64_t body_bytes; /* of all exchanges */
+	bool draining, drained, closing;
+
+	pthread_mutex_t lock; /* for the rest */
+	struct odm_exchange *ready, **last_ready; /* woken or prepared */
+};
+
+/* ---- Other protocols ---- */
+
+#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client */
+
+/* A whole answer of libmicrohttpd's socket, in its place: nothing else has been sent, and nothing will be. */
+static void send_last(int fd, const char *status, const char *message)
+{
+	char body[256], all[512];
+	const int n = snprintf(body, sizeof(body), "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
+			       "\"param\": null, \"code\": null}}\n", message);
+	const int len = snprintf(all, sizeof(all), "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+				 "Content-Length: %d\r\n\r\n%s", status, n, body);
+
+	(void)!send(fd, all, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* NULL: it may be a request. libmicrohttpd would wait for the rest of it until the limit. */
+static const char *why_no_request(unsigned char first, bool tls)
+{
+	if (tls)
+		return first != TLS_HANDSHAKE ? "this server speaks HTTPS only: use https://" : NULL;
+	if (first == TLS_HANDSHAKE)
+		return "this server has no --tls-cert and does not speak TLS: use http://";
+	return (first < ' ' && first != '\r' && first != '\n') || first > '~' ? "this is not HTTP" : NULL;
+}
+
+static void set_heard(struct odm_http *h, struct odm_http_connection *c)
+{
+	h->n_unheard -= !c->heard;
+	c->heard = true;
+}
+
+/* Before libmicrohttpd reads it. */
+static void look_at_first_byte(struct odm_http *h, struct odm_http_connection *c)
+{
+	unsigned char first;
+	const char *why;
+
+	if (c->heard || recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1)
+		return;
+	set_heard(h, c);
+	why = why_no_request(first, h->opts.cert != NULL);
+	if (why == NULL)
+		return;
+	odm_access_log_stranger(c->fd, why);
+	send_last(c->fd, "400 Bad Request", why);
+	shutdown(c->fd, SHUT_RDWR);
+}
+
+/* ---- The loop ---- */
+
+static void on_timeout(uv_timer_t *timer);
+
+static void run_daemon(struct odm_http *h)
+{
+	MHD_UNSIGNED_LONG_LONG ms;
+
+	for (struct odm_http_connection *c = h->connections; c != NULL && h->n_unheard > 0; c = c->next)
+		look_at_first_byte(h, c);
+	MHD_run(h->daemon);
+	if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
+		uv_timer_start(&h->timeout, on_timeout, ms, 0);
+	else
+		uv_timer_stop(&h->timeout);
+	if (h->draining && !h->drained && h->n_open == 0) {
+		h->drained = true;
+		h->opts.drained(h->opts.app);
+	}
+}
+
+static void on_timeout(uv_timer_t *timer)
+{
+	run_daemon(timer->data);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	run_daemon(poll->data);
+}
+
+static void on_tick(uv_timer_t *timer);
+
+/* A connection comes to a socket that is not libmicrohttpd's. */
+static void on_acceptable(uv_poll_t *poll, int status, int events)
+{
+	struct acceptor *a = poll->data;
+	struct odm_http *h = a->http;
+	struct sockaddr_storage from;
+	socklen_t len = sizeof(from);
+	int fd;
+
+	(void)status;
+	(void)events;
+	fd = h->n_connections < h->opts.max_connections ? accept4(a->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+	if (fd < 0) {
+		a->pauses = true;
+		uv_poll_stop(&a->poll);
+		uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
+		return;
+	}
+	MHD_add_connection(h->daemon, fd, (const struct sockaddr *)&from, len); /* which closes fd if it fails */
+	run_daemon(h);
+}
+
+static void resume_accepting(struct odm_http *h)
+{
+	for (size_t i = 0; i < h->n_acceptors; i++) {
+		struct acceptor *a = &h->acceptor[i];
+
+		if (a->pauses && h->n_connections < h->opts.max_connections) {
+			a->pauses = false;
+			uv_poll_start(&a->poll, UV_READABLE, on_acceptable);
+		}
+	}
+}
+
+static void open_acceptors(struct odm_http *h)
+{
+	for (size_t i = 1; i < h->opts.listening.n; i++) {
+		struct acceptor *a = &h->acceptor[h->n_acceptors++];
+
+		*a = (struct acceptor){ .http = h, .fd = h->opts.listening.fd[i] };
+		uv_poll_init(h->loop, &a->poll, a->fd);
+		a->poll.data = a;
+		h->n_handles++;
+		uv_poll_start(&a->poll, UV_READABLE, on_acceptable);
+	}
+}
+
+/* ---- Waiting ---- */
+
+static void on_watch_closed(uv_handle_t *handle)
+{
+	free(handle->data);
+}
+
+static void watch_close(struct odm_exchange *x)
+{
+	struct odm_watch *w = x->watch;
+
+	x->watch = NULL;
+	if (w == NULL)
+		return;
+	w->exchange = NULL;
+	uv_poll_stop(&w->poll);
+	uv_close((uv_handle_t *)&w->poll, on_watch_closed);
+}
+
+static void tell_gone(struct odm_exchange *x)
+{
+	if (x->told_gone || x->phase == ODM_X_RECEIVING || x->phase == ODM_X_PREPARING)
+		return;
+	x->told_gone = true;
+	if (x->endpoint != NULL && x->endpoint->gone != NULL)
+		x->endpoint->gone(x);
+}
+
+static void resume(struct odm_exchange *x)
+{
+	if (!x->suspended)
+		return;
+	x->suspended = false;
+	if (x->watch != NULL)
+		uv_poll_stop(&x->watch->poll);
+	MHD_resume_connection(x->connection);
+}
+
+/* The client has gone while its connection was suspended. */
+static void on_hangup(uv_poll_t *poll, int status, int events)
+{
+	struct odm_watch *w = poll->data;
+	struct odm_exchange *x = w->exchange;
+	struct odm_http *h;
+
+	(void)status;
+	(void)events;
+	if (x == NULL || !x->suspended)
+		return;
+	h = x->http;
+	x->lost = true;
+	tell_gone(x);
+	resume(x);
+	run_daemon(h);
+}
+
+static void suspend(struct odm_exchange *x)
+{
+	struct odm_watch *w = x->watch;
+
+	MHD_suspend_connection(x->connection);
+	x->suspended = true;
+	if (w == NULL) {
+		w = calloc(1, sizeof(*w));
+		if (w == NULL || uv_poll_init(x->http->loop, &w->poll, x->on->fd) != 0) {
+			free(w); /* then it is noticed with the answer */
+			return;
+		}
+		w->poll.data = w;
+		w->exchange = x;
+		x->watch = w;
+	}
+	uv_poll_start(&w->poll, UV_DISCONNECT, on_hangup);
+}
+
+/* After an endpoint's function: lets the connection go on if there is something for it. */
+static void deliver(struct odm_exchange *x)
+{
+	if (x->replied || (x->streaming && (!x->queued || x->ended || odm_exchange_unsent(x) > 0)))
+		resume(x);
+}
+
+/* ---- News of other threads ---- */
+
+static void push_ready(struct odm_exchange *x, bool prepared)
+{
+	struct odm_http *h = x->http;
+
+	pthread_mutex_lock(&h->lock);
+	x->prepared = x->prepared || prepared;
+	if (!x->in_ready) {
+		x->in_ready = true;
+		x->next_ready = NULL;
+		odm_exchange_ref(x);
+		*h->last_ready = x;
+		h->last_ready = &x->next_ready;
+		uv_async_send(&h->async);
+	}
+	pthread_mutex_unlock(&h->lock);
+}
+
+void odm_exchange_wake(struct odm_exchange *x)
+{
+	push_ready(x, false);
+}
+
+void odm_http_prepared(struct odm_exchange *x)
+{
+	push_ready(x, true);
+}
+
+static struct odm_exchange *pop_ready(struct odm_http *h, bool *prepared)
+{
+	struct odm_exchange *x;
+
+	pthread_mutex_lock(&h->lock);
+	x = h->ready;
+	if (x != NULL) {
+		h->ready = x->next_ready;
+		if (h->ready == NULL)
+			h->last_ready = &h->ready;
+		x->in_ready = false;
+		*prepared = x->prepared;
+		x->prepared = false;
+	}
+	pthread_mutex_unlock(&h->lock);
+	return x;
+}
+
+static void drop_body(struct odm_exchange *x)
+{
+	x->http->body_bytes -= x->body.len;
+	od_strbuf_fini(&x->body);
+}
+
+static void on_prepared(struct odm_exchange *x)
+{
+	drop_body(x);
+	if (x->phase == ODM_X_PREPARING)
+		x->phase = ODM_X_RUNNING;
+	if (x->lost || x->phase == ODM_X_CLOSED)
+		tell_gone(x);
+	else if (!x->replied && x->endpoint->start != NULL)
+		x->endpoint->start(x);
+}
+
+static void on_async(uv_async_t *async)
+{
+	struct odm_http *h = async->data;
+	struct odm_exchange *x;
+	bool prepared;
+
+	while ((x = pop_ready(h, &prepared)) != NULL) {
+		if (prepared)
+			on_prepared(x);
+		else if (x->phase == ODM_X_RUNNING && !x->lost && !x->replied && x->endpoint->news != NULL)
+			x->endpoint->news(x);
+		if (x->phase == ODM_X_RUNNING)
+			deliver(x);
+		odm_exchange_unref(x);
+	}
+	if (!h->closing)
+		run_daemon(h);
+}
+
+/* ---- The body ---- */
+
+static void take_body(struct odm_exchange *x, const char *data, size_t len)
+{
+	struct odm_http *h = x->http;
+
+	x->body_seen += len;
+	if (x->discard)
+		return;
+	if (x->body_seen > h->opts.max_body_bytes) {
+		odm_request_refuse(x, 413, NULL, "the body is larger than --max-body allows");
+	} else if (h->body_bytes + len > BODIES * h->opts.max_body_bytes) {
+		odm_request_refuse(x, 503, NULL, "too many large bodies at once; try again later");
+	} else {
+		const size_t before = x->body.len;
+
+		od_strbuf_append(&x->body, data, len);
+		h->body_bytes += x->body.len - before; /* which drop_body takes off again */
+		if (x->body.failed)
+			odm_request_refuse(x, 503, NULL, "no memory for the body");
+	}
+	if (x->discard)
+		drop_body(x);
+}
+
+/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or the body is endless,
+ * or has no certain end. */
+static bool answers_at_once(struct odm_exchange *x)
+{
+	const char *length = odm_request_header(x, "Content-Length");
+
+	return x->replied && (odm_request_header(x, "Expect") != NULL || odm_request_is_ambiguous(x) ||
+			      (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
+}
+
+/* ---- The answer ---- */
+
+static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
+{
+	const char *wanted;
+
+	MHD_add_response_header(r, "X-Request-Id", x->id);
+	if (x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_ANTHROPIC))
+		MHD_add_response_header(r, "request-id", x->id); /* as Anthropic's clients expect it */
+	MHD_add_response_header(r, "Cache-Control", "no-store");
+	if (x->http->opts.cors != NULL)
+		MHD_add_response_header(r, "Vary", "Origin");
+	if (x->origin_allowed == NULL)
+		return;
+	MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin_allowed);
+	MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+	wanted = odm_request_header(x, "Access-Control-Request-Headers"); /* clients have headers of their own, which change nothing here */
+	MHD_add_response_header(r, "Access-Control-Allow-Headers",
+				wanted != NULL ? wanted : "Authorization, Content-Type, X-Api-Key");
+	MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
+}
+
+static enum MHD_Result queue(struct odm_exchange *x, int status, struct MHD_Response *r)
+{
+	enum MHD_Result rc;
+
+	x->queued = true;
+	add_headers(x, r);
+	if (x->allow != NULL)
+		MHD_add_response_header(r, "Allow", x->allow);
+	if (status == 401)
+		MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+	if (status == 429 || status == 503)
+		MHD_add_response_header(r, "Retry-After", status == 429 ? "2" : "5");
+	rc = MHD_queue_response(x->connection, (unsigned)status, r);
+	MHD_destroy_response(r);
+	return rc;
+}
+
+static enum MHD_Result queue_no_memory(struct odm_exchange *x)
+{
+	x->no_memory = true;
+	x->queued = true;
+	x->streaming = false;
+	x->status = 503;
+	return MHD_queue_response(x->connection, 503, x->http->no_memory);
+}
+
+static enum MHD_Result queue_reply(struct odm_exchange *x)
+{
+	struct MHD_Response *r = x->text != NULL ? MHD_create_response_from_buffer(x->len, x->text, MHD_RESPMEM_MUST_FREE) : NULL;
+
+	if (r == NULL)
+		return queue_no_memory(x);
+	x->text = NULL;
+	if (x->status != 204)
+		MHD_add_response_header(r, "Content-Type", x->content_type);
+	return queue(x, x->status, r);
+}
+
+/* libmicrohttpd asks for the next part of a stream. */
+static ssize_t read_stream(void *arg, uint64_t position, char *buf, size_t size)
+{
+	struct odm_exchange *x = arg;
+	size_t n = odm_exchange_unsent(x);
+
+	(void)position;
+	if (n == 0 && !x->ended && !x->lost && x->endpoint->news != NULL) {
+		x->endpoint->news(x);
+		n = odm_exchange_unsent(x);
+	}
+	x->no_memory = x->out.failed;
+	if (x->lost || x->out.failed)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (n == 0 && x->ended)
+		return MHD_CONTENT_READER_END_OF_STREAM;
+	if (n == 0) {
+		suspend(x);
+		return 0;
+	}
+	n = n < size ? n : size;
+	memcpy(buf, x->out.text + x->out_sent, n);
+	x->out_sent += n;
+	return (ssize_t)n;
+}
+
+static enum MHD_Result queue_stream(struct odm_exchange *x)
+{
+	struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
+
+	if (r == NULL)
+		return queue_no_memory(x);
+	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+	MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies shall pass events on at once */
+	return queue(x, 200, r);
+}
+
+/* The request is complete: answers, or waits for the answer. */
+static enum MHD_Result answer(struct odm_exchange *x)
+{
+	if (x->lost)
+		return MHD_NO;
+	if (x->phase == ODM_X_PREPARING) { /* the answer is the request thread's, until on_prepared */
+		suspend(x);
+		return MHD_YES;
+	}
+	if (x->replied)
+		return queue_reply(x);
+	if (x->streaming)
+		return queue_stream(x);
+	suspend(x);
+	return MHD_YES;
+}
+
+static void dispatch(struct odm_exchange *x)
+{
+	struct odm_http *h = x->http;
+
+	x->on->deadline_ns = 0;
+	x->phase = ODM_X_RUNNING;
+	x->next_open = h->open;
+	if (h->open != NULL)
+		h->open->prev_open = x;
+	h->open = x;
+	h->n_open++;
+	if (x->replied)
+		return;
+	if (x->endpoint->prepare == NULL) {
+		x->endpoint->start(x);
+		return;
+	}
+	x->phase = ODM_X_PREPARING;
+	odm_request_threads_push(h->threads, x);
+}
+
+/* ---- What libmicrohttpd calls ---- */
+
+/* The client's id goes into logs and to other nodes: short, printable, and no separator of lists. */
+static bool good_id(const char *id)
+{
+	const size_t len = id != NULL ? strlen(id) : 0;
+
+	for (size_t i = 0; i < len; i++)
+		if (id[i] <= ' ' || id[i] > '~' || strchr("\"\\,", id[i]) != NULL)
+			return false;
+	return len > 0 && len < ODM_REQUEST_ID_BYTES;
+}
+
+static void name_exchange(struct odm_exchange *x, const char *method, const char *path)
+{
+	struct odm_http *h = x->http;
+	const char *id = odm_request_header(x, "X-Request-Id");
+
+	if (good_id(id))
+		snprintf(x->id, sizeof(x->id), "%s", id);
+	else
+		snprintf(x->id, sizeof(x->id), "%s-%llu", h->prefix, (unsigned long long)++h->last_id);
+	snprintf(x->method, sizeof(x->method), "%s", method);
+	snprintf(x->path, sizeof(x->path), "%s", path);
+	x->begun_ns = od_now_ns();
+}
+
+static struct odm_exchange *exchange_new(struct odm_http *h, struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct odm_exchange *x = calloc(1, sizeof(*x));
+
+	if (x == NULL || info == NULL || info->socket_context == NULL) {
+		free(x);
+		return NULL;
+	}
+	atomic_init(&x->refs, 1);
+	x->http = h;
+	x->connection = connection;
+	x->on = info->socket_context;
+	x->on->exchange = x;
+	x->on->deadline_ns = od_now_ns() + h->opts.header_ns;
+	x->on->body_seen = 0;
+	set_heard(h, x->on);
+	return x;
+}
+
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
+				  const char *version, const char *data, size_t *len, void **context)
+{
+	struct odm_exchange *x = *context;
+	struct odm_http *h = arg;
+
+	(void)version;
+	if (x == NULL) {
+		x = exchange_new(h, connection);
+		*context = x;
+		if (x == NULL) {
+			od_log(OD_LOG_WARN, "out of memory: a request is refused with 503");
+			return MHD_queue_response(connection, 503, h->no_memory);
+		}
+		name_exchange(x, method, url);
+		odm_http_check_header(x, &h->opts, h->machine, h->draining, method, url);
+		if (answers_at_once(x)) {
+			dispatch(x);
+			return answer(x);
+		}
+		return MHD_YES;
+	}
+	if (*len > 0) {
+		take_body(x, data, *len);
+		*len = 0;
+		return MHD_YES;
+	}
+	if (x->phase == ODM_X_RECEIVING)
+		dispatch(x);
+	return answer(x);
+}
+
+static void on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode why)
+{
+	struct odm_http *h = arg;
+	struct odm_exchange *x = *context;
+
+	(void)connection;
+	if (x == NULL)
+		return;
+	*context = NULL;
+	odm_access_log(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->lost);
+	if (x->phase != ODM_X_RECEIVING) {
+		*(x->prev_open != NULL ? &x->prev_open->next_open : &h->open) = x->next_open;
+		if (x->next_open != NULL)
+			x->next_open->prev_open = x->prev_open;
+		h->n_open--;
+	}
+	x->lost = x->lost || !x->queued;
+	if (x->phase != ODM_X_PREPARING) { /* else its body is in use, and on_prepared comes */
+		drop_body(x);
+		tell_gone(x);
+	}
+	x->phase = ODM_X_CLOSED;
+	x->connection = NULL;
+	x->on->exchange = NULL;
+	x->on->deadline_ns = od_now_ns() + IDLE_NS;
+	watch_close(x);
+	odm_exchange_unref(x);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+			  enum MHD_ConnectionNotificationCode what)
+{
+	struct odm_http *h = arg;
+	struct odm_http_connection *c = *context;
+
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		c = calloc(1, sizeof(*c));
+		*context = c;
+		if (c == NULL)
+			return;
+		c->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+		c->deadline_ns = od_now_ns() + h->opts.header_ns;
+		c->next = h->connections;
+		if (c->next != NULL)
+			c->next->prev = c;
+		h->connections = c;
+		if (h->n_connections++ == 0)
+			uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
+		h->n_unheard++;
+		look_at_first_byte(h, c);
+	} else if (c != NULL) {
+		set_heard(h, c);
+		*(c->prev != NULL ? &c->prev->next : &h->connections) = c->next;
+		if (c->next != NULL)
+			c->next->prev = c->prev;
+		h->n_connections--;
+		free(c);
+		*context = NULL;
+	}
+}
+
+/* ---- Time limits ---- */
+
+/* The client has closed its side between two requests. libmicrohttpd misses this if it happens while an answer is sent. */
+static bool hung_up(const struct odm_http_connection *c)
+{
+	char byte;
+
+	return c->exchange == NULL && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* libmicrohttpd knows no limit for a header or body that comes byte by byte. Nothing of an answer has been sent yet. */
+static void expire(struct odm_http *h, struct odm_http_connection *c)
+{
+	if (c->exchange != NULL && h->opts.cert == NULL)
+		send_last(c->fd, "408 Request Timeout", "the request came too slowly");
+	if (c->exchange != NULL)
+		c->exchange->expired = true;
+	c->deadline_ns = 0;
+	shutdown(c->fd, SHUT_RDWR);
+}
+
+static void check_deadlines(struct odm_http *h, uint64_t now)
+{
+	for (struct odm_http_connection *c = h->connections; c != NULL; c = c->next) {
+		const struct odm_exchange *x = c->exchange;
+
+		if (c->deadline_ns == 0 || (now < c->deadline_ns && !hung_up(c)))
+			continue;
+		if (x != NULL && x->body_seen >= c->body_seen + LEAST_BODY_BYTES) {
+			c->body_seen = x->body_seen;
+			c->deadline_ns = now + h->opts.header_ns;
+		} else {
+			expire(h, c);
+		}
+	}
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct odm_http *h = timer->data;
+	const uint64_t now = od_now_ns();
+	const bool idle = h->n_connections == 0;
+	struct odm_exchange *next;
+
+	check_deadlines(h, now);
+	resume_accepting(h);
+	for (struct odm_exchange *x = h->open; x != NULL; x = next) {
+		next = x->next_open;
+		if (x->phase != ODM_X_RUNNING || x->replied || x->ended || x->lost || x->endpoint == NULL ||
+		    x->endpoint->tick == NULL)
+			continue;
+		x->endpoint->tick(x, now);
+		deliver(x);
+	}
+	run_daemon(h);
+	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only when it has
+	 * run once more. */
+	if (idle && h->n_connections == 0)
+		uv_timer_stop(&h->tick);
+}
+
+/* ---- Life ---- */
+
+/* What libmicrohttpd says is mostly about clients. But a connection that it closes for want of memory has no other line. */
+static void on_message(void *arg, const char *format, va_list ap)
+{
+	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
+	unsigned left_out = 0;
+	char text[200];
+
+	(void)arg;
+	vsnprintf(text, sizeof(text), format, ap);
+	text[strcspn(text, "\n")] = '\0';
+	if (strstr(text, "memory") == NULL || !od_log_permit(&limit, &left_out))
+		return;
+	OD_LOG_EVENT(OD_LOG_WARN, "a connection was closed", od_log_text("reason", text), od_log_number("left_out", left_out));
+}
+
+static struct MHD_Daemon *start_daemon(struct odm_http *h)
+{
+	const struct odm_http_opts *o = &h->opts;
+	const struct MHD_OptionItem tls[] = {
+		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)o->cert },
+		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)o->key },
+		{ MHD_OPTION_END, 0, NULL },
+	};
+
+	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+					(o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, h,
+				MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL, MHD_OPTION_LISTEN_SOCKET, o->listening.fd[0], MHD_OPTION_NOTIFY_COMPLETED,
+				on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
+				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
+				MHD_OPTION_END);
+}
+
+/* In both APIs' forms at once. */
+static struct MHD_Response *make_no_memory(void)
+{
+	static const char text[] = "{\"type\": \"error\", \"error\": {\"message\": \"out of memory\", \"type\": "
+				   "\"service_unavailable_error\", \"param\": null, \"code\": null}}";
+	struct MHD_Response *r = MHD_create_response_from_buffer(sizeof(text) - 1, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+
+	if (r == NULL)
+		return NULL;
+	MHD_add_response_header(r, "Content-Type", "application/json");
+	MHD_add_response_header(r, "Retry-After", "5");
+	return r;
+}
+
+static int start_server(struct odm_http *h, struct od_err *err)
+{
+	int rc = odm_request_threads_start(&h->threads, h->opts.request_threads, err);
+
+	if (rc != OD_OK)
+		return rc;
+	h->no_memory = make_no_memory();
+	if (h->no_memory == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "HTTP server");
+	h->daemon = start_daemon(h);
+	if (h->daemon == NULL)
+		return od_fail(err, OD_ERR_ARG, "cannot start the HTTP server%s",
+			       h->opts.cert != NULL ? ": is --tls-key the key of --tls-cert, both in PEM form?" : "");
+	return OD_OK;
+}
+
+static void start_handles(struct odm_http *h)
+{
+	const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+
+	uv_timer_init(h->loop, &h->timeout);
+	uv_timer_init(h->loop, &h->tick);
+	uv_async_init(h->loop, &h->async, on_async);
+	uv_poll_init(h->loop, &h->poll, info->epoll_fd);
+	h->timeout.data = h->tick.data = h->async.data = h->poll.data = h;
+	h->n_handles = 4;
+	uv_poll_start(&h->poll, UV_READABLE, on_poll);
+	open_acceptors(h);
+}
+
+int odm_http_open(struct odm_http **out, const struct odm_http_opts *opts, uv_loop_t *loop, struct od_err *err)
+{
+	struct odm_http *h = calloc(1, sizeof(*h));
+	int rc;
+
+	*out = NULL;
+	if (h == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "HTTP server");
+	h->opts = *opts;
+	h->loop = loop;
+	h->last_ready = &h->ready;
+	snprintf(h->prefix, sizeof(h->prefix), "%08x", (unsigned)(od_now_ns() ^ ((uint64_t)getpid() << 16)));
+	if (gethostname(h->machine, sizeof(h->machine) - 1) != 0)
+		h->machine[0] = '\0';
+	pthread_mutex_init(&h->lock, NULL);
+	rc = start_server(h, err);
+	if (rc != OD_OK) {
+		odm_request_threads_stop(h->threads);
+		if (h->no_memory != NULL)
+			MHD_destroy_response(h->no_memory);
+		pthread_mutex_destroy(&h->lock);
+		free(h);
+		return rc;
+	}
+	start_handles(h);
+	*out = h;
+	return OD_OK;
+}
+
+void *odm_exchange_app(const struct odm_exchange *x)
+{
+	return x->http->opts.app;
+}
+
+void odm_http_drain(struct odm_http *h)
+{
+	h->draining = true;
+	uv_timer_start(&h->timeout, on_timeout, 0, 0); /* looks whether anything is open */
+}
+
+bool odm_http_draining(const struct odm_http *h)
+{
+	return h->draining;
+}
+
+size_t odm_http_connections(const struct odm_http *h)
+{
+	return h->n_connections;
+}
+
+void odm_http_stop_preparing(struct odm_http *h)
+{
+	odm_request_threads_stop(h->threads);
+	h->threads = NULL;
+	on_async(&h->async);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct odm_http *h = handle->data;
+
+	if (--h->n_handles > 0)
+		return;
+	MHD_destroy_response(h->no_memory);
+	pthread_mutex_destroy(&h->lock);
+	free(h);
+}
+
+static void on_acceptor_closed(uv_handle_t *handle)
+{
+	struct acceptor *a = handle->data;
+
+	close(a->fd);
+	handle->data = a->http;
+	on_handle_closed(handle);
+}
+
+void odm_http_close(struct odm_http *h)
+{
+	uv_handle_t *const handles[] = { (uv_handle_t *)&h->timeout, (uv_handle_t *)&h->tick, (uv_handle_t *)&h->async,
+					 (uv_handle_t *)&h->poll };
+
+	h->closing = true;
+	for (struct odm_exchange *x = h->open; x != NULL; x = x->next_open) {
+		x->lost = true;
+		resume(x); /* libmicrohttpd does not end while one is suspended */
+	}
+	MHD_run(h->daemon);
+	on_async(&h->async);
+	uv_poll_stop(&h->poll);
+	MHD_stop_daemon(h->daemon);
+	for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)
+		uv_close(handles[i], on_handle_closed);
+	for (size_t i = 0; i < h->n_acceptors; i++)
+		uv_close((uv_handle_t *)&h->acceptor[i].poll, on_acceptor_closed);
+}

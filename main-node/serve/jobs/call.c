@@ -1,0 +1,118 @@
+#include "main-node/serve/jobs/call.h"
+
+#include <stdlib.h>
+
+struct odm_call {
+	struct odm_exchange *exchange;
+	struct odm_job *job[ODM_MAX_CHOICES];
+	bool done[ODM_MAX_CHOICES];
+	size_t n, n_done;
+	bool submitted;
+};
+
+static void wake(void *arg)
+{
+	odm_exchange_wake(arg);
+}
+
+static void release(void *arg)
+{
+	odm_exchange_unref(arg);
+}
+
+int odm_call_new(struct odm_call **out, struct odm_exchange *x, struct odm_api_error *e)
+{
+	struct odm_call *c = calloc(1, sizeof(*c));
+
+	*out = c;
+	if (c == NULL)
+		return odm_no_memory(e);
+	c->exchange = x; /* which owns the call */
+	return OD_OK;
+}
+
+void odm_call_free(struct odm_call *c)
+{
+	if (c == NULL)
+		return;
+	odm_call_cancel(c);
+	for (size_t i = 0; i < c->n; i++)
+		odm_job_unref(c->job[i]);
+	free(c);
+}
+
+int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_error *e)
+{
+	if (c->n == ODM_MAX_CHOICES) {
+		free(spec->prompt);
+		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: expected at most %d choices (prompts times n)",
+				    ODM_MAX_CHOICES);
+	}
+	spec->wake = wake;
+	spec->release = release;
+	spec->arg = c->exchange;
+	spec->request = odm_exchange_id(c->exchange);
+	c->job[c->n] = odm_job_new(spec);
+	if (c->job[c->n] == NULL)
+		return odm_no_memory(e);
+	c->n++;
+	return OD_OK;
+}
+
+int odm_call_submit(struct odm_call *c, struct odm_engine_thread *t, struct odm_api_error *e)
+{
+	struct od_err err;
+	int rc;
+
+	for (size_t i = 0; i < c->n; i++) /* each job has one until it is done; before, the exchange owns the jobs */
+		odm_exchange_ref(c->exchange);
+	rc = odm_engine_thread_submit(t, c->job, c->n, false, &err);
+	for (size_t i = 0; rc != OD_OK && i < c->n; i++)
+		odm_exchange_unref(c->exchange);
+	if (rc != OD_OK)
+		odm_api_from_err(e, &err);
+	c->submitted = rc == OD_OK;
+	return rc;
+}
+
+size_t odm_call_choices(const struct odm_call *c)
+{
+	return c->n;
+}
+
+size_t odm_call_prompt_tokens(const struct odm_call *c, size_t choice)
+{
+	return odm_job_prompt_tokens(c->job[choice]);
+}
+
+bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, const struct odm_news *news), void *arg)
+{
+	for (size_t i = 0; i < c->n; i++) {
+		struct odm_news news;
+
+		if (c->done[i] || !odm_job_take_news(c->job[i], &news))
+			continue;
+		c->done[i] = news.done;
+		c->n_done += news.done;
+		if (news.done)
+			odm_exchange_add_work(c->exchange, &(struct odm_work){ .texts = 1,
+									       .tokens = news.n_tokens,
+									       .queue_ns = news.queue_ns,
+									       .first_token_ns = news.first_token_ns });
+		event(arg, i, &news);
+		odm_news_fini(&news);
+	}
+	return c->n_done == c->n;
+}
+
+void odm_call_cancel(struct odm_call *c)
+{
+	for (size_t i = 0; c != NULL && i < c->n; i++)
+		odm_call_cancel_choice(c, i);
+}
+
+void odm_call_cancel_choice(struct odm_call *c, size_t choice)
+{
+	if (c->submitted && !c->done[choice])
+		odm_job_cancel(c->job[choice]);
+}

@@ -1,0 +1,31 @@
+/* call.h - the jobs of one exchange: one text for each choice of the answer.
+ *
+ * This is what an endpoint that generates needs: read the request, add a prompt for each choice, submit, and get events for a
+ * sink. Parsing belongs to prepare (a request thread), events to news (the HTTP thread).
+ * Owner: the endpoint's state; submitted jobs hold a reference to the exchange until they are done. */
+#ifndef ODM_CALL_H
+#define ODM_CALL_H
+
+#include "main-node/serve/jobs/engine_thread.h"
+#include "main-node/serve/http/exchange.h"
+
+#define ODM_MAX_CHOICES 256 /* of one request */
+
+struct odm_call;
+
+OD_MUST_CHECK int odm_call_new(struct odm_call **out, struct odm_exchange *x, struct odm_api_error *e);
+void odm_call_free(struct odm_call *c); /* NULL ok; cancels what is not done */
+
+/* Adds a choice. spec: wake, release and arg are set here; the prompt is taken, on failure too. */
+OD_MUST_CHECK int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_error *e);
+/* All choices, or none: 429 if the queue is full, 503 while there is no engine, 400 for what can never be served. */
+OD_MUST_CHECK int odm_call_submit(struct odm_call *c, struct odm_engine_thread *t, struct odm_api_error *e);
+size_t odm_call_choices(const struct odm_call *c);
+size_t odm_call_prompt_tokens(const struct odm_call *c, size_t choice);
+
+/* HTTP thread: takes the news of all choices. event is called for each that has any; returns true when all are done. */
+bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, const struct odm_news *news), void *arg);
+void odm_call_cancel(struct odm_call *c); /* HTTP thread: those that are not done; NULL ok */
+void odm_call_cancel_choice(struct odm_call *c, size_t choice); /* HTTP thread; nothing if it is done */
+
+#endif

@@ -1,0 +1,49 @@
+/* generation.h - the fields of a request that say how to generate, the same in all endpoints, and what every answer counts.
+ *
+ * Thread: any. Owner: the caller; odm_generation borrows from the request's JSON. */
+#ifndef ODM_GENERATION_H
+#define ODM_GENERATION_H
+
+#include "main-node/serve/jobs/engine_thread.h"
+#include "main-node/serve/http/json_fields.h"
+
+#define ODM_NOT_GIVEN INT64_MIN
+
+struct odm_generation {
+	int64_t max_tokens; /* -1: no limit; ODM_NOT_GIVEN */
+	int64_t n;
+	int64_t top_k; /* -1, 0: all */
+	int64_t repeat_last_n; /* tokens that the repetition penalty covers; -1: all */
+	int64_t seed;
+	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
+	const json_t *logit_bias, *response_format; /* NULL: not given */
+	struct odm_strings stop;
+	bool ignore_eos, stream, include_usage, skip_special;
+	struct od_logit_bias *bias; /* malloc'd; odm_generation_fini */
+	size_t n_bias;
+};
+
+/* Reads these fields of a request. What it does not give is as od-main has it: the model's generation_config.json, else greedy;
+ * the seed is random. e names the field that is wrong. */
+OD_MUST_CHECK int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine,
+				      struct odm_api_error *e);
+void odm_generation_fini(struct odm_generation *g);
+
+/* Fills spec, except its prompt, for the choice number `choice` of a prompt: its seed is `seed` + choice. */
+void odm_generation_spec(const struct odm_generation *g, size_t choice, struct odm_job_spec *spec);
+
+/* OpenAI's finish_reason: "stop" or "length". */
+const char *odm_finish_reason(enum odm_finish f);
+
+struct odm_usage {
+	size_t prompt_tokens, completion_tokens, cached_tokens;
+};
+json_t *odm_usage_json(const struct odm_usage *u);
+
+/* Tokens of a prompt's text, with the model's special tokens, as od-main --prompt has them. */
+OD_MUST_CHECK int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param,
+				    int32_t **ids, size_t *n, struct odm_api_error *e);
+/* Refuses a prompt of n tokens that is longer than the context. */
+OD_MUST_CHECK int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param, struct odm_api_error *e);
+
+#endif

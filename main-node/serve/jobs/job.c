@@ -1,0 +1,219 @@
+#include "main-node/serve/jobs/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void job_free(struct odm_job *j)
+{
+	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++)
+		free(j->stop[i]);
+	free(j->stop);
+	free(j->bias);
+	free(j->end);
+	free(j->shown);
+	free(j->request);
+	free(j->spec.prompt);
+	odm_news_fini(&j->news);
+	pthread_mutex_destroy(&j->lock);
+	free(j);
+}
+
+/* NULL: out of memory. */
+static int32_t *copy_ids(const int32_t *ids, size_t n)
+{
+	int32_t *copy = malloc((n + 1) * sizeof(*copy));
+
+	if (copy != NULL && n > 0)
+		memcpy(copy, ids, n * sizeof(*ids));
+	return copy;
+}
+
+static bool copy_lists(struct odm_job *j)
+{
+	struct od_sampler_opts *s = &j->spec.sampling;
+
+	j->end = copy_ids(j->spec.end, j->spec.n_ends);
+	j->shown = copy_ids(j->spec.shown, j->spec.n_shown);
+	if (j->end == NULL || j->shown == NULL)
+		return false;
+
+	j->bias = malloc((s->n_logit_bias + 1) * sizeof(*j->bias));
+	if (j->bias == NULL)
+		return false;
+	for (size_t i = 0; i < s->n_logit_bias; i++)
+		j->bias[i] = s->logit_bias[i];
+	s->logit_bias = s->n_logit_bias > 0 ? j->bias : NULL;
+	if (j->spec.request != NULL && (j->request = strdup(j->spec.request)) == NULL)
+		return false;
+	j->spec.request = j->request;
+	j->stop = calloc(j->spec.n_stop + 1, sizeof(*j->stop));
+	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++) {
+		j->stop[i] = strdup(j->spec.stop[i]);
+		if (j->stop[i] == NULL)
+			return false;
+	}
+	return j->stop != NULL;
+}
+
+struct odm_job *odm_job_new(const struct odm_job_spec *spec)
+{
+	struct odm_job *j = calloc(1, sizeof(*j));
+
+	if (j == NULL) {
+		free(spec->prompt);
+		return NULL;
+	}
+	atomic_init(&j->refs, 1);
+	atomic_init(&j->holders, 0);
+	j->spec = *spec;
+	pthread_mutex_init(&j->lock, NULL);
+	if (!copy_lists(j)) {
+		job_free(j);
+		return NULL;
+	}
+	j->req = (struct odm_request){
+		.prompt = j->spec.prompt,
+		.n_prompt = j->spec.n_prompt,
+		.max_tokens = j->spec.max_tokens,
+		.ignore_eos = j->spec.ignore_eos,
+		.sampling = j->spec.sampling,
+		.stop = (const char *const *)j->stop,
+		.n_stop = j->spec.n_stop,
+		.end = j->end,
+		.n_ends = j->spec.n_ends,
+		.shown = j->shown,
+		.n_shown = j->spec.n_shown,
+		.request = j->request,
+		.logprobs = j->spec.logprobs,
+		.prompt_logprobs = j->spec.prompt_logprobs,
+	};
+	return j;
+}
+
+struct odm_job *odm_job_ref(struct odm_job *j)
+{
+	atomic_fetch_add(&j->refs, 1);
+	return j;
+}
+
+void odm_job_unref(struct odm_job *j)
+{
+	if (j != NULL && atomic_fetch_sub(&j->refs, 1) == 1)
+		job_free(j);
+}
+
+void odm_job_hold(struct odm_job *j)
+{
+	(void)odm_job_ref(j);
+	atomic_fetch_add(&j->holders, 1);
+}
+
+void odm_job_let_go(struct odm_job *j)
+{
+	if (atomic_fetch_sub(&j->holders, 1) == 1 && j->spec.release != NULL)
+		j->spec.release(j->spec.arg);
+	odm_job_unref(j);
+}
+
+size_t odm_job_prompt_tokens(const struct odm_job *j)
+{
+	return j->spec.n_prompt;
+}
+
+/* Ends a change of the news. */
+static void unlock_and_wake(struct odm_job *j)
+{
+	const bool first = !j->any_news;
+
+	j->any_news = true;
+	pthread_mutex_unlock(&j->lock);
+	if (first && j->spec.wake != NULL)
+		j->spec.wake(j->spec.arg);
+}
+
+bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len)
+{
+	bool good;
+
+	pthread_mutex_lock(&j->lock);
+	good = j->news.text.len + len + j->unread_tokens * sizeof(struct odm_token_record) <= j->max_unread_bytes;
+	if (good)
+		od_strbuf_append(&j->news.text, piece, len);
+	good = good && !j->news.text.failed && !j->news.tokens.failed;
+	unlock_and_wake(j);
+	return good;
+}
+
+/* Those of the prompt do not count: the client has sent as much. */
+void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
+{
+	const bool of_prompt = t->position < j->req.n_prompt;
+
+	pthread_mutex_lock(&j->lock);
+	odm_token_list_add(&j->news.tokens, t, of_prompt);
+	j->unread_tokens += !of_prompt;
+	unlock_and_wake(j);
+}
+
+void odm_job_tell_place(struct odm_job *j, size_t place)
+{
+	pthread_mutex_lock(&j->lock);
+	if (j->news.place == place || j->news.begun || j->news.done) {
+		pthread_mutex_unlock(&j->lock);
+		return;
+	}
+	j->news.place = place;
+	unlock_and_wake(j);
+}
+
+void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens)
+{
+	pthread_mutex_lock(&j->lock);
+	if (j->news.begun && j->news.prefilled_tokens == prefilled_tokens) {
+		pthread_mutex_unlock(&j->lock);
+		return;
+	}
+	j->news.begun = true;
+	j->news.place = 0;
+	j->news.prefilled_tokens = prefilled_tokens;
+	unlock_and_wake(j);
+}
+
+void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err)
+{
+	pthread_mutex_lock(&j->lock);
+	j->news.done = true;
+	j->news.err = *err;
+	j->news.finish = r != NULL ? r->finish : ODM_FINISH_CANCELLED;
+	if (r != NULL) {
+		j->news.stop = r->stop;
+		j->news.n_tokens = r->n_tokens;
+		j->news.shared_tokens = (size_t)r->figures.c[OD_C_SHARED_TOKENS];
+		j->news.queue_ns = j->begun_ns > 0 ? j->begun_ns - j->submitted_ns : 0;
+		j->news.first_token_ns = j->first_token_ns > 0 ? j->first_token_ns - j->submitted_ns : 0;
+	}
+	unlock_and_wake(j);
+}
+
+bool odm_job_take_news(struct odm_job *j, struct odm_news *news)
+{
+	bool any;
+
+	pthread_mutex_lock(&j->lock);
+	any = j->any_news;
+	if (any) {
+		*news = j->news;
+		j->news.text = (struct od_strbuf){ 0 };
+		j->news.tokens = (struct odm_token_list){ 0 };
+		j->unread_tokens = 0;
+		j->any_news = false;
+	}
+	pthread_mutex_unlock(&j->lock);
+	return any;
+}
+
+void odm_news_fini(struct odm_news *news)
+{
+	od_strbuf_fini(&news->text);
+	odm_token_list_fini(&news->tokens);
+}

@@ -1,0 +1,69 @@
+/* reply.h - the answer of an exchange whose texts are generated, whole or as a stream of server-sent events.
+ *
+ * It polls the call's jobs, keeps a stream alive, tells of waiting and prefill, and notes how each choice ended. What events
+ * look like is the endpoint's, through odm_reply_ops.
+ * Thread: the HTTP thread; the fields above the line are set before. Owner: the endpoint's state, which contains it. */
+#ifndef ODM_REPLY_H
+#define ODM_REPLY_H
+
+#include "main-node/serve/jobs/call.h"
+#include "main-node/serve/jobs/generation.h"
+
+struct odm_reply_ops {
+	/* What is new of a choice; ended[choice].done: nothing more comes. Returns true if it wrote to the stream. */
+	bool (*news)(void *arg, size_t choice, const struct odm_news *news);
+	/* All choices are done: writes the whole answer, or the last events of the stream. */
+	void (*end)(void *arg);
+	/* Writes the error instead, whole or as an event; NULL: in OpenAI's form. */
+	void (*fail)(void *arg, const struct odm_api_error *e);
+	const char *keep_alive; /* what a stream gets when nothing else comes for long; NULL: a comment */
+};
+
+struct odm_choice_end {
+	bool done, early; /* early: odm_reply_end_choice */
+	enum odm_finish finish;
+	size_t n_tokens, shared_tokens; /* as in odm_news */
+};
+
+struct odm_reply {
+	const struct odm_reply_ops *ops;
+	void *arg; /* for ops */
+	struct odm_exchange *exchange;
+	struct odm_call *call; /* the caller's, or NULL until there is one */
+	bool stream, include_usage;
+	/* ---- */
+	struct odm_choice_end ended[ODM_MAX_CHOICES];
+	struct odm_api_error error; /* the first of a choice */
+	int64_t created;	    /* seconds since 1970 */
+	uint64_t written_ns;
+	bool over;
+};
+
+void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x);
+
+/* For the endpoint's functions of the same names. */
+void odm_reply_start(struct odm_reply *r); /* begins the stream, if it is one; then odm_reply_news */
+void odm_reply_news(struct odm_reply *r);
+void odm_reply_tick(struct odm_reply *r, uint64_t now_ns);
+void odm_reply_gone(struct odm_reply *r);
+
+/* The same, as an endpoint's functions: the exchange's state, if there is one, begins with its struct odm_reply. */
+void odm_reply_on_start(struct odm_exchange *x);
+void odm_reply_on_news(struct odm_exchange *x);
+void odm_reply_on_tick(struct odm_exchange *x, uint64_t now_ns);
+void odm_reply_on_gone(struct odm_exchange *x);
+
+/* The choice needs no more text: its job is cancelled, and it ends with ODM_FINISH_EOS. */
+void odm_reply_end_choice(struct odm_reply *r, size_t choice);
+
+/* Of all choices; choices of one prompt, which counts once, follow each other: n each. */
+struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
+
+/* What OpenAI's answers and events begin with: {"id": prefix + the exchange's, "object", "created", "model", "choices"}. Takes
+ * choices. */
+json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
+/* An event of an OpenAI stream, with `usage` if the request wants it: NULL: null. Takes both. */
+void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage);
+void odm_reply_write_done(struct odm_reply *r); /* "data: [DONE]" */
+
+#endif
