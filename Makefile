@@ -83,6 +83,10 @@ ifneq ($(HAVE_PKGS),yes)
 	@echo "Libraries are missing. Install them with: make deps   (deploy/install-deps.sh)" >&2; exit 1
 endif
 
+.PHONY: format
+format:
+	@tests/format.sh
+
 .PHONY: clean distclean help
 clean:
 	rm -rf build build-*
@@ -90,6 +94,6 @@ distclean: clean
 
 help:
 	@sed -n '1,3p' Makefile | cut -c3-
-	@echo "Targets: all deps demo check check-arm64 check-cuda check-debian11 check-far check-ptx check-reference check-source api-clients clients gpu-check soak soak-drafts soak-serve fuzz fuzz-smoke fuzz-run install uninstall clean"
+	@echo "Targets: all deps demo format check check-arm64 check-cuda check-debian11 check-far check-ptx check-reference check-source api-clients clients gpu-check soak soak-drafts soak-serve fuzz fuzz-smoke fuzz-run install uninstall clean"
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -76,12 +76,13 @@ check-reference: programs reference-venv
 	@$(REFERENCE)/bin/python tests/reference/compare.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 	@$(REFERENCE)/bin/python tests/reference/recall.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 
-# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, and the units' test systemd.
+# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, check-source clang-format, and the
+# units' test systemd.
 # What is built and fetched shares the cores; the longest that cannot be cut into pieces begin first. The tests come last, for their
 # last line is the sum, and are run whatever the fuzzers found.
 .PHONY: check-fetched check-fuzz check-cuda-one
 check: deps
-	@deploy/install-deps.sh clang libclang-rt-dev python3-venv systemd
+	@deploy/install-deps.sh clang clang-format-14 libclang-rt-dev python3-venv systemd
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-fetched check-fuzz check-cuda-one check-build
 	@B=$(B) tests/run.sh && [ ! -e $(B)/fuzz-failed ]
