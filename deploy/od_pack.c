@@ -31,7 +31,7 @@ struct options {
 	int codec; /* enum od_codec; -1: not given */
 	const char *shadow; /* a list of precisions; NULL: not given */
 	const char *against;
-	const char *share;   /* "W/N" */
+	const char *share; /* "W/N" */
 	uint64_t group_size; /* 0: the model's top-k */
 	const char *word[3];
 	size_t n_words;
@@ -132,8 +132,8 @@ static int report_missing(const char *pack, unsigned missing)
 	if (missing == 0)
 		return EXIT_GOOD;
 	od_shadow_set_text(missing, text, sizeof(text));
-	fprintf(stderr, "od-pack: %s is complete, but without these shadows: %s; to try again: od-pack shadow %s %s\n", pack,
-		text, pack, text);
+	fprintf(stderr, "od-pack: %s is complete, but without these shadows: %s; to try again: od-pack shadow %s %s\n",
+		pack, text, pack, text);
 	return EXIT_FAILED;
 }
 
@@ -165,8 +165,10 @@ static int cmd_pack(const struct options *o, unsigned shadows)
 	if (rc != OD_OK) {
 		print_error(&err);
 		if (kept[0] != '\0')
-			fprintf(stderr, "od-pack: the work so far is kept in %s; run the same command again to "
-				"continue\n", kept);
+			fprintf(stderr,
+				"od-pack: the work so far is kept in %s; run the same command again to "
+				"continue\n",
+				kept);
 		return EXIT_FAILED;
 	}
 	if (missing == 0)
@@ -233,7 +235,8 @@ static int cmd_share(const struct options *o)
 		return EXIT_FAILED;
 	}
 	printf("%s has the share of worker %s: %u experts. Copy it with its holes (rsync -aS, tar -cS), and start there:\n"
-	       "od-worker --pack DIR\n", o->word[1], o->share, n);
+	       "od-worker --pack DIR\n",
+	       o->word[1], o->share, n);
 	return EXIT_GOOD;
 }
 
@@ -243,8 +246,10 @@ static void note_old_shadow(const char *pack)
 	char path[PATH_MAX];
 
 	if (od_path(path, sizeof(path), pack, OD_SHADOW_OLD_NAME, NULL) == OD_OK && access(path, F_OK) == 0)
-		fprintf(stderr, "od-pack: %s is of a precision that this version does not have; it is not used and may be "
-			"deleted\n", path);
+		fprintf(stderr,
+			"od-pack: %s is of a precision that this version does not have; it is not used and may be "
+			"deleted\n",
+			path);
 }
 
 static int cmd_verify(const struct options *o)
@@ -385,22 +390,47 @@ int main(int argc, char **argv)
 	struct options o = { .n_threads = od_cpu_count(), .codec = -1 };
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
-		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
+		{ .name = "shadow",
+		  .kind = OD_ARG_STRING,
+		  .out = &o.shadow,
+		  .metavar = "LIST",
 		  .help = "shadows to make with the pack; none: no shadow (default: " DEFAULT_SHADOWS ", if that is "
-		  "smaller than the experts are)" },
-		{ .name = "codec", .kind = OD_ARG_CHOICE, .out = &o.codec, .metavar = "raw|zstd|lz4|planes", .choices = od_codec_names,
+			  "smaller than the experts are)" },
+		{ .name = "codec",
+		  .kind = OD_ARG_CHOICE,
+		  .out = &o.codec,
+		  .metavar = "raw|zstd|lz4|planes",
+		  .choices = od_codec_names,
 		  .help = "lossless coding of the experts' exponents (default: planes)" },
-		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,
+		{ .name = "force",
+		  .kind = OD_ARG_FLAG,
+		  .out = &o.force,
 		  .help = "replace an existing PACK; od-pack shadow: replace existing shadows" },
-		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",
-		  .help = "threads to use (default: one per CPU, at most 16)", .min = 1, .max = THREADS_MAX },
+		{ .name = "threads",
+		  .kind = OD_ARG_UINT,
+		  .out = &o.n_threads,
+		  .metavar = "N",
+		  .help = "threads to use (default: one per CPU, at most 16)",
+		  .min = 1,
+		  .max = THREADS_MAX },
 		{ .kind = OD_ARG_TITLE, .help = "One worker's share" },
-		{ .name = "share", .kind = OD_ARG_STRING, .out = &o.share, .metavar = "W/N",
+		{ .name = "share",
+		  .kind = OD_ARG_STRING,
+		  .out = &o.share,
+		  .metavar = "W/N",
 		  .help = "worker W (from 1) of N, in the order of the hosts file" },
-		{ .name = "group-size", .kind = OD_ARG_UINT, .out = &o.group_size, .metavar = "G",
-		  .help = "the --group-size of od-main (default: the model's top-k)", .min = 1, .max = 1024 },
+		{ .name = "group-size",
+		  .kind = OD_ARG_UINT,
+		  .out = &o.group_size,
+		  .metavar = "G",
+		  .help = "the --group-size of od-main (default: the model's top-k)",
+		  .min = 1,
+		  .max = 1024 },
 		{ .kind = OD_ARG_TITLE, .help = "Verify and info" },
-		{ .name = "against", .kind = OD_ARG_STRING, .out = &o.against, .metavar = "CHECKPOINT",
+		{ .name = "against",
+		  .kind = OD_ARG_STRING,
+		  .out = &o.against,
+		  .metavar = "CHECKPOINT",
 		  .help = "verify: also compare every tensor with this checkpoint" },
 		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info: print JSON" },
 		{ .name = "help", .kind = OD_ARG_FLAG, .out = &o.help, .help = "print this text" },

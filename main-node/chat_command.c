@@ -28,10 +28,13 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 {
 	struct od_arg table[8 + ODM_N_CHAT_SETTINGS] = {
 		{ "url", OD_ARG_STRING, &o->url, "URL", "the server (default: http://127.0.0.1:8080)", 0, 0, NULL },
-		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "its first line is sent as the API key", 0, 0, NULL },
-		{ "cacert", OD_ARG_STRING, &o->ca_file, "FILE", "certificates (PEM) to trust instead of the system's, for https", 0, 0, NULL },
+		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "its first line is sent as the API key", 0, 0,
+		  NULL },
+		{ "cacert", OD_ARG_STRING, &o->ca_file, "FILE",
+		  "certificates (PEM) to trust instead of the system's, for https", 0, 0, NULL },
 		{ "system", OD_ARG_STRING, &o->system, "TEXT", "the system prompt", 0, 0, NULL },
-		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "print all figures after an answer, not just one line", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "print all figures after an answer, not just one line", 0,
+		  0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: as the server does)" },
 	};
 	char names[ODM_N_CHAT_SETTINGS][32];
@@ -44,7 +47,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		snprintf(names[i], sizeof(names[i]), "%s", s->name);
 		for (char *c = names[i]; (c = strchr(c, '_')) != NULL;)
 			*c = '-';
-		table[n++] = (struct od_arg){ names[i], OD_ARG_STRING, &o->setting[i], s->whole ? "N" : "X", s->help, 0, 0, NULL };
+		table[n++] = (struct od_arg){ names[i], OD_ARG_STRING, &o->setting[i], s->whole ? "N" : "X", s->help, 0,
+					      0,	NULL };
 	}
 	table[n++] = (struct od_arg){ .kind = OD_ARG_TITLE, .help = "Other" };
 	table[n++] = (struct od_arg){ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL };
@@ -59,7 +63,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	return rc;
 }
 
-/* Editing needs to know which bytes are a character, so LC_CTYPE is UTF-8's. LC_NUMERIC stays: JSON's numbers have points. */
+/* Editing needs to know which bytes are a character, so LC_CTYPE is UTF-8's. LC_NUMERIC stays: JSON's numbers have
+ * points. */
 static void set_locale(void)
 {
 	if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
@@ -134,7 +139,8 @@ static int open_session(struct odm_chat_session *s, const struct options *o, con
 	if (rc == OD_OK && s->screen->terminal) /* else Ctrl-C ends the program, as it ends the rest of a pipe */
 		rc = odm_interrupt_catch(err);
 	if (rc == OD_OK)
-		rc = odm_line_input_open(&s->input, s->screen->terminal ? s->screen->out : NULL, history, odm_chat_completions, err);
+		rc = odm_line_input_open(&s->input, s->screen->terminal ? s->screen->out : NULL, history,
+					 odm_chat_completions, err);
 	return rc;
 }
 

@@ -19,7 +19,6 @@
 #define PUBLIC_MODE 0644
 #define STATUS_ARG 2
 
-
 struct files {
 	char secret[PATH_MAX], public[PATH_MAX], name[256];
 };
@@ -73,8 +72,10 @@ static int write_new(const char *path, mode_t mode, const char *text, struct od_
 	int rc = OD_OK, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
 
 	if (fd < 0 && errno == EEXIST)
-		return od_fail(err, OD_ERR_ARG, "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key", path);
+		return od_fail(err, OD_ERR_ARG,
+			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
+			       "other nodes then need the new public key",
+			       path);
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", path);
 	if (fchmod(fd, mode) != 0 || write(fd, text, len) != (ssize_t)len || fsync(fd) != 0)
@@ -92,8 +93,10 @@ static int write_files(const struct files *f, const struct od_key_pair *pair, st
 	int rc;
 
 	if (od_file_there(f->public))
-		return od_fail(err, OD_ERR_ARG, "%s exists already, and keys are never overwritten: to make new ones, move it away; "
-			       "other nodes then need the new public key", f->public);
+		return od_fail(err, OD_ERR_ARG,
+			       "%s exists already, and keys are never overwritten: to make new ones, move it away; "
+			       "other nodes then need the new public key",
+			       f->public);
 	snprintf(text, sizeof(text), "# Secret key of od-moe node %s. It stays on this machine.\n%s\n", f->name,
 		 od_key_text(pair->secret_key, key));
 	rc = write_new(f->secret, SECRET_MODE, text, err);
@@ -101,7 +104,8 @@ static int write_files(const struct files *f, const struct od_key_pair *pair, st
 	sodium_memzero(key, sizeof(key));
 	if (rc != OD_OK)
 		return rc;
-	snprintf(text, sizeof(text), "# Public key of od-moe node %s.\n%s %s\n", f->name, od_key_text(pair->public_key, key), f->name);
+	snprintf(text, sizeof(text), "# Public key of od-moe node %s.\n%s %s\n", f->name,
+		 od_key_text(pair->public_key, key), f->name);
 	rc = write_new(f->public, PUBLIC_MODE, text, err);
 	if (rc != OD_OK)
 		unlink(f->secret);
@@ -115,12 +119,15 @@ static void say_what_to_copy(const struct files *f, const struct od_key_pair *pa
 	if (od_keys_path(peers, OD_PEERS_NAME, NULL) != OD_OK)
 		snprintf(peers, sizeof(peers), "%s/%s", OD_KEYS_DIR, OD_PEERS_NAME);
 	printf("secret key  %s   (mode 0600; never copy it to another machine)\n"
-	       "public key  %s\n\n", f->secret, f->public);
+	       "public key  %s\n\n",
+	       f->secret, f->public);
 	od_key_text(pair->public_key, key);
 	printf("If od-main runs on this machine, every worker and shadow must know it. Add this line to %s there:\n\n"
-	       "  %s %s\n\n", peers, key, f->name);
+	       "  %s %s\n\n",
+	       peers, key, f->name);
 	printf("If a worker or shadow runs on this machine, main must know it. Add this to its line in main's hosts.txt:\n\n"
-	       "  key=%s\n", key);
+	       "  key=%s\n",
+	       key);
 }
 
 static int make(const char *out, struct od_err *err)
@@ -137,7 +144,9 @@ static int make(const char *out, struct od_err *err)
 		say_what_to_copy(&f, &pair);
 	sodium_memzero(&pair, sizeof(pair));
 	if (rc == OD_ERR_IO && out == NULL && geteuid() != 0)
-		rc = od_fail_within(err, "run it as root, or name a folder of yours: od-main keygen --out DIR/, and OD_KEYS=DIR for all programs");
+		rc = od_fail_within(
+			err,
+			"run it as root, or name a folder of yours: od-main keygen --out DIR/, and OD_KEYS=DIR for all programs");
 	if (rc == OD_OK && fflush(stdout) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "standard output");
 	return rc;
@@ -150,7 +159,9 @@ int odm_keygen_command(int argc, char **argv)
 	size_t n_positional;
 	struct od_err err = { 0 };
 	const struct od_arg table[] = {
-		{ "out", OD_ARG_STRING, &out, "DIR|NAME", "DIR/node.key and DIR/node.pub, or NAME.key and NAME.pub (default: $OD_KEYS, else " OD_KEYS_DIR ")", 0, 0, NULL },
+		{ "out", OD_ARG_STRING, &out, "DIR|NAME",
+		  "DIR/node.key and DIR/node.pub, or NAME.key and NAME.pub (default: $OD_KEYS, else " OD_KEYS_DIR ")",
+		  0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);

@@ -106,36 +106,53 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 {
 	const struct od_arg own[] = {
 		/* No title: these end the engine's group "Cluster". */
-		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR",
+		  "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Generate" },
-		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin", 0, 0, NULL },
-		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N", "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
-		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
-		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
+		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT",
+		  "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin",
+		  0, 0, NULL },
+		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N",
+		  "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
+		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE",
+		  "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
+		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N",
+		  "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; repeatable", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: the model's generation_config.json, else greedy)" },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "0: greedy", 0, 1000, NULL },
 		{ "top-k", OD_ARG_UINT, &o->top_k, "K", "only the K best tokens; 0: all", 0, 4294967295.0, NULL },
-		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
-		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
-		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]", "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
-		{ "frequency-penalty", OD_ARG_REAL, &o->frequency_penalty, "P", "above 0: a token is less likely the more often it was generated (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
-		{ "presence-penalty", OD_ARG_REAL, &o->presence_penalty, "P", "above 0: generated tokens are less likely (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
+		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1,
+		  NULL },
+		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all",
+		  0, 1, NULL },
+		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]",
+		  "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
+		{ "frequency-penalty", OD_ARG_REAL, &o->frequency_penalty, "P",
+		  "above 0: a token is less likely the more often it was generated (default: 0)", -OD_MAX_PENALTY,
+		  OD_MAX_PENALTY, NULL },
+		{ "presence-penalty", OD_ARG_REAL, &o->presence_penalty, "P",
+		  "above 0: generated tokens are less likely (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0,
+		  NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print neither figures nor progress", 0, 0, NULL },
-		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "print all figures after a text, not just one line", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "print all figures after a text, not just one line", 0, 0,
+		  NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "print the version", 0, 0, NULL },
 	};
 
-	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
-				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
-				     "       od-main COMMAND [OPTION]...   (od-main COMMAND --help)\n"
-				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n", err);
+	return odm_engine_args_parse(
+		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
+		"       od-main COMMAND [OPTION]...   (od-main COMMAND --help)\n"
+		"Runs a mixture-of-experts model on a cluster and prints the generated text.\n",
+		err);
 }
 
 /* "1.1" or "1.1,64". */
@@ -214,8 +231,8 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 }
 
 /* line: in the prompt file; 0: no file. logprobs: borrowed; NULL: none. */
-static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
-		       const struct odm_result *r, json_t *logprobs, const struct od_err *why)
+static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids,
+		       size_t n_ids, const struct odm_result *r, json_t *logprobs, const struct od_err *why)
 {
 	json_t *o = json_object();
 
@@ -292,8 +309,8 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	return rc;
 }
 
-/* Bytes of standard input; *n is 0 at its end, and after a signal: a read() that only begins then would wait for input that may never
- * come, and so would one whose thread is not the one that took the signal. */
+/* Bytes of standard input; *n is 0 at its end, and after a signal: a read() that only begins then would wait for input
+ * that may never come, and so would one whose thread is not the one that took the signal. */
 static int read_input(char *bytes, size_t size, size_t *n, struct od_err *err)
 {
 	struct pollfd fds[] = { { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = interrupted_fd, .events = POLLIN } };
@@ -411,7 +428,7 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 struct text {
 	struct odm_sequence *sequence;
 	struct odm_result r;
-	json_t *logprobs;  /* of its tokens; NULL: not wanted */
+	json_t *logprobs; /* of its tokens; NULL: not wanted */
 	struct od_err err; /* why it failed */
 	bool done;
 };
@@ -444,7 +461,8 @@ static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
 		od_log(OD_LOG_ERROR, "%s, line %zu: %s", a->prompts.path, q->line, t->err.msg);
 	a->any_failed = a->any_failed || t->err.code != OD_OK;
 	if (a->opt.json) {
-		print_json(a, q->line, q->text, q->len, q->ids, q->n_ids, &t->r, t->logprobs, t->err.code == OD_OK ? NULL : &t->err);
+		print_json(a, q->line, q->text, q->len, q->ids, q->n_ids, &t->r, t->logprobs,
+			   t->err.code == OD_OK ? NULL : &t->err);
 	} else {
 		a->output_failed = a->output_failed || printf("==> line %zu <==\n", q->line) < 0;
 		show_text(a, t->r.text != NULL ? t->r.text : "", t->r.text_len);
@@ -526,8 +544,8 @@ static int run_file(struct app *a, struct od_err *err)
 	if (t == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer, so it cannot read prompts",
 			       od_pack_dir(odm_engine_pack(a->engine)));
-	rc = odm_prompts_encode(&a->prompts, t, odm_engine_ctx(a->engine), &a->sampling, a->opt.max_tokens, a->opt.stop.value,
-				a->opt.stop.n, err);
+	rc = odm_prompts_encode(&a->prompts, t, odm_engine_ctx(a->engine), &a->sampling, a->opt.max_tokens,
+				a->opt.stop.value, a->opt.stop.n, err);
 	if (rc != OD_OK)
 		return rc;
 	if (!o->quiet && a->prompts.n > 1)
@@ -577,7 +595,8 @@ static int run(struct app *a, struct od_err *err)
 	engine_open = 1;
 	if (!a->opt.engine.opts.quiet)
 		od_log(OD_LOG_INFO, "KV cache: at most %s, for texts of up to %u tokens",
-		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)), odm_engine_ctx(a->engine));
+		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)),
+		       odm_engine_ctx(a->engine));
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
@@ -611,7 +630,9 @@ int main(int argc, char **argv)
 
 	od_log_init("od-main", OD_LOG_INFO);
 	if (command == NULL && argc > 1 && argv[1][0] != '-') {
-		od_log(OD_LOG_ERROR, "unknown command \"%s\"; expected serve, chat, keygen, template, or options; see --help", argv[1]);
+		od_log(OD_LOG_ERROR,
+		       "unknown command \"%s\"; expected serve, chat, keygen, template, or options; see --help",
+		       argv[1]);
 		return 2;
 	}
 	od_hangup_hold();
@@ -637,7 +658,8 @@ int main(int argc, char **argv)
 	}
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
-	/* With --workers the cluster's loop thread listens. With --serve-store alone no thread does, but workers still pull. */
+	/* With --workers the cluster's loop thread listens. With --serve-store alone no thread does, but workers still
+	 * pull. */
 	od_hangup_begin(a.opt.engine.opts.hosts_path != NULL || a.opt.engine.opts.serve_store != NULL);
 	rc = catch_signals(&err);
 	if (rc == OD_OK)

@@ -13,8 +13,9 @@
 #define MAX_TOKENS 1000000000u
 #define MAX_STOPS 64
 
-static const char *const fields[] = { "prompt", "max_tokens", "temperature", "top_k", "top_p", "min_p", "frequency_penalty",
-				      "presence_penalty", "logit_bias", "seed", "stop", "logprobs", "prompt_logprobs", NULL };
+static const char *const fields[] = { "prompt", "max_tokens",	     "temperature",	 "top_k",      "top_p",
+				      "min_p",	"frequency_penalty", "presence_penalty", "logit_bias", "seed",
+				      "stop",	"logprobs",	     "prompt_logprobs",	 NULL };
 
 void odm_prompts_fini(struct odm_prompts *p)
 {
@@ -36,15 +37,19 @@ static int check_fields(json_t *o, const char *where, struct od_err *err)
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(o, key, value) {
+	json_object_foreach(o, key, value)
+	{
 		size_t i = 0;
 
 		while (fields[i] != NULL && strcmp(fields[i], key) != 0)
 			i++;
 		if (fields[i] == NULL)
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected prompt, max_tokens, temperature, top_k, "
-				       "top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs or "
-				       "prompt_logprobs", where, key);
+			return od_fail(
+				err, OD_ERR_FORMAT,
+				"%s: field \"%s\": expected prompt, max_tokens, temperature, top_k, "
+				"top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs or "
+				"prompt_logprobs",
+				where, key);
 	}
 	return OD_OK;
 }
@@ -52,8 +57,8 @@ static int check_fields(json_t *o, const char *where, struct od_err *err)
 static int add_stop(struct odm_prompt *q, const json_t *s, const char *where, struct od_err *err)
 {
 	if (!json_is_string(s) || json_string_length(s) == 0 || strlen(json_string_value(s)) != json_string_length(s))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"stop\": expected a text, or a list of texts, none of them empty",
-			       where);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"stop\": expected a text, or a list of texts, none of them empty", where);
 	q->stop[q->n_stop++] = json_string_value(s);
 	return OD_OK;
 }
@@ -67,7 +72,8 @@ static int read_stop(struct odm_prompt *q, const json_t *o, const char *where, s
 	if (!od_json_has(o, "stop"))
 		return OD_OK;
 	if (n > MAX_STOPS)
-		return od_fail(err, OD_ERR_RANGE, "%s: field \"stop\": expected at most %d texts, found %zu", where, MAX_STOPS, n);
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"stop\": expected at most %d texts, found %zu", where,
+			       MAX_STOPS, n);
 	q->stop = calloc(n + 1, sizeof(*q->stop));
 	if (q->stop == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
@@ -87,17 +93,20 @@ static int read_bias(struct odm_prompt *q, const json_t *o, const char *where, s
 	if (!od_json_has(o, "logit_bias"))
 		return OD_OK;
 	if (!json_is_object(bias))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"logit_bias\": expected an object, such as {\"15\": -100}", where);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"logit_bias\": expected an object, such as {\"15\": -100}", where);
 	q->bias = calloc(json_object_size(bias) + 1, sizeof(*q->bias));
 	if (q->bias == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
-	json_object_foreach(bias, key, value) {
+	json_object_foreach(bias, key, value)
+	{
 		uint64_t token;
 
 		if (od_parse_u64(key, 0, INT32_MAX, &token, err) != OD_OK)
 			return od_fail_within(err, "%s: field \"logit_bias\": token", where);
 		if (!json_is_number(value))
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"logit_bias\", token %s: expected a number", where, key);
+			return od_fail(err, OD_ERR_FORMAT, "%s: field \"logit_bias\", token %s: expected a number",
+				       where, key);
 		q->bias[q->n_bias++] = (struct od_logit_bias){ (int32_t)token, (float)json_number_value(value) };
 	}
 	return OD_OK;
@@ -113,15 +122,16 @@ static int read_logprobs(struct odm_prompt *q, const json_t *o, const char *wher
 	if (od_json_has(o, "prompt_logprobs") && !json_is_boolean(json_object_get(o, "prompt_logprobs")))
 		return od_fail(err, OD_ERR_FORMAT, "%s: field \"prompt_logprobs\": expected true or false", where);
 	if (!od_json_has(o, "logprobs"))
-		return q->prompt_logprobs ? od_fail(err, OD_ERR_ARG, "%s: prompt_logprobs needs logprobs", where) : OD_OK;
+		return q->prompt_logprobs ? od_fail(err, OD_ERR_ARG, "%s: prompt_logprobs needs logprobs", where) :
+					    OD_OK;
 	rc = od_json_u64(o, "logprobs", 0, ODM_MAX_LOGPROBS, &n, where, err);
 	q->logprobs = (int)n;
 	return rc;
 }
 
 /* Which fields have the right types and ranges; what they say is taken by odm_prompts_encode, which knows the rest. */
-static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_sampler_opts *other, uint64_t max_tokens,
-			 const char *where, struct od_err *err)
+static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_sampler_opts *other,
+			 uint64_t max_tokens, const char *where, struct od_err *err)
 {
 	struct od_sampler_opts *s = &q->sampling;
 	int rc = OD_OK;
@@ -231,8 +241,10 @@ static int read_lines(struct odm_prompts *p, FILE *f, struct od_err *err)
 	if (rc == OD_OK && ferror(f))
 		rc = od_fail_errno(err, OD_ERR_IO, "%s: cannot read", p->path);
 	if (rc == OD_OK && p->n == 0)
-		rc = od_fail(err, OD_ERR_FORMAT, "%s: there is no prompt in it; expected a JSON object a line, such as "
-			     "{\"prompt\": \"Once upon a time\"}", p->path);
+		rc = od_fail(err, OD_ERR_FORMAT,
+			     "%s: there is no prompt in it; expected a JSON object a line, such as "
+			     "{\"prompt\": \"Once upon a time\"}",
+			     p->path);
 	return rc;
 }
 
@@ -255,25 +267,31 @@ int odm_prompts_read(struct odm_prompts *p, const char *path, struct od_err *err
 
 /* ---- Tokens ---- */
 
-static int encode(const struct odm_prompts *p, struct odm_prompt *q, const struct od_tokenizer *t, uint32_t ctx, struct od_err *err)
+static int encode(const struct odm_prompts *p, struct odm_prompt *q, const struct od_tokenizer *t, uint32_t ctx,
+		  struct od_err *err)
 {
-	int rc = od_tokenizer_encode(t, q->text, q->len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, &q->ids, &q->n_ids, err);
+	int rc = od_tokenizer_encode(t, q->text, q->len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, &q->ids,
+				     &q->n_ids, err);
 
 	if (rc != OD_OK) {
 		od_fail_within(err, "%s, line %zu", p->path, q->line);
 		return rc;
 	}
 	if (q->n_ids == 0)
-		return od_fail(err, OD_ERR_ARG, "%s, line %zu: the prompt is empty, and the tokenizer puts no BOS in front of it",
+		return od_fail(err, OD_ERR_ARG,
+			       "%s, line %zu: the prompt is empty, and the tokenizer puts no BOS in front of it",
 			       p->path, q->line);
 	if (q->n_ids > ctx)
-		return od_fail(err, OD_ERR_RANGE, "%s, line %zu: the prompt has %zu tokens, more than the context of %u; shorten it or "
-			       "raise --ctx-size", p->path, q->line, q->n_ids, ctx);
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s, line %zu: the prompt has %zu tokens, more than the context of %u; shorten it or "
+			       "raise --ctx-size",
+			       p->path, q->line, q->n_ids, ctx);
 	return OD_OK;
 }
 
-int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t ctx, const struct od_sampler_opts *sampling,
-		       uint64_t max_tokens, const char *const *stop, size_t n_stop, struct od_err *err)
+int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t ctx,
+		       const struct od_sampler_opts *sampling, uint64_t max_tokens, const char *const *stop,
+		       size_t n_stop, struct od_err *err)
 {
 	char where[400];
 	int rc = OD_OK;

@@ -27,7 +27,11 @@ struct options {
 static void default_options(struct options *o)
 {
 	*o = (struct options){
-		.serve = { .queue = 64, .max_connections = 1024, .max_body_bytes = 32u << 20, .header_seconds = 20, .drain_seconds = 60 },
+		.serve = { .queue = 64,
+			   .max_connections = 1024,
+			   .max_body_bytes = 32u << 20,
+			   .header_seconds = 20,
+			   .drain_seconds = 60 },
 		.listen = "127.0.0.1:8080",
 		.log_format = OD_LOG_AUTO,
 	};
@@ -42,46 +46,74 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	struct odm_serve_opts *s = &o->serve;
 	const struct od_arg own[] = {
 		/* No title: this ends the engine's group "Cluster". */
-		{ "serve-store", OD_ARG_STRING, &eo->serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ "serve-store", OD_ARG_STRING, &eo->serve_store, "ADDR",
+		  "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Serve" },
-		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "host:port for HTTP; port 0: any free one; :8080: every address of this machine (default: 127.0.0.1:8080)", 0, 0, NULL },
-		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "an API key a line; requests must have one of them", 0, 0, NULL },
-		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR",
+		  "host:port for HTTP; port 0: any free one; :8080: every address of this machine (default: 127.0.0.1:8080)",
+		  0, 0, NULL },
+		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE",
+		  "an API key a line; requests must have one of them", 0, 0, NULL },
+		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0,
+		  0, NULL },
 		{ "tls-key", OD_ARG_STRING, &o->tls_key_file, "FILE", "its private key (PEM)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "beyond loopback: HTTP without API keys and TLS, and links to other machines without keys", 0, 0, NULL },
-		{ "allow-host", OD_ARG_LIST, &s->hosts, "NAME", "without API keys: also answer requests to NAME (the header Host), such as host.docker.internal; repeatable", 0, 0, NULL },
-		{ "cors", OD_ARG_STRING, &s->cors, "ORIGIN", "let pages of this origin (https://host) use the server in a browser; *: of any", 0, 0, NULL },
-		{ "model-name", OD_ARG_STRING, &s->model, "NAME", "name of the model; requests for another are refused (default: the pack's folder, any name is taken)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL,
+		  "beyond loopback: HTTP without API keys and TLS, and links to other machines without keys", 0, 0,
+		  NULL },
+		{ "allow-host", OD_ARG_LIST, &s->hosts, "NAME",
+		  "without API keys: also answer requests to NAME (the header Host), such as host.docker.internal; repeatable",
+		  0, 0, NULL },
+		{ "cors", OD_ARG_STRING, &s->cors, "ORIGIN",
+		  "let pages of this origin (https://host) use the server in a browser; *: of any", 0, 0, NULL },
+		{ "model-name", OD_ARG_STRING, &s->model, "NAME",
+		  "name of the model; requests for another are refused (default: the pack's folder, any name is taken)",
+		  0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
-		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1, ODM_MAX_PARALLEL, NULL },
-		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
-		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N", "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
-		{ "snapshot-mib", OD_ARG_UINT, &eo->snapshot_mib, "N", "of models with recurrent state (Qwen3-Next, Qwen3.5): its snapshots where texts may part, beside that; 0: none, and no prefix cache (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
-		{ "prefix-cache", OD_ARG_STRING, &eo->prefix_cache_dir, "DIR", "keep it in files too, 16 times as much: it outlives the server", 0, 0, NULL },
-		{ "queue", OD_ARG_UINT, &s->queue, "N", "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
+		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1,
+		  ODM_MAX_PARALLEL, NULL },
+		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE",
+		  "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
+		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N",
+		  "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)",
+		  0, 1e9, NULL },
+		{ "snapshot-mib", OD_ARG_UINT, &eo->snapshot_mib, "N",
+		  "of models with recurrent state (Qwen3-Next, Qwen3.5): its snapshots where texts may part, beside that; 0: none, and no prefix cache (default: a quarter of what is free, at most 1024)",
+		  0, 1e9, NULL },
+		{ "prefix-cache", OD_ARG_STRING, &eo->prefix_cache_dir, "DIR",
+		  "keep it in files too, 16 times as much: it outlives the server", 0, 0, NULL },
+		{ "queue", OD_ARG_UINT, &s->queue, "N",
+		  "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
 		{ "max-body", OD_ARG_SIZE, &s->max_body_bytes, "SIZE", "of a request (default: 32MiB)", 0, 0, NULL },
-		{ "max-connections", OD_ARG_UINT, &s->max_connections, "N", "open at once; more wait (default: 1024)", 1, 100000, NULL },
-		{ "header-seconds", OD_ARG_REAL, &s->header_seconds, "S", "limit of a request's header, and of each 16 KiB of its body (default: 20)", 0.1, 3600, NULL },
-		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S", "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
+		{ "max-connections", OD_ARG_UINT, &s->max_connections, "N", "open at once; more wait (default: 1024)",
+		  1, 100000, NULL },
+		{ "header-seconds", OD_ARG_REAL, &s->header_seconds, "S",
+		  "limit of a request's header, and of each 16 KiB of its body (default: 20)", 0.1, 3600, NULL },
+		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S",
+		  "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "log only warnings and errors: neither progress nor requests", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "log only warnings and errors: neither progress nor requests",
+		  0, 0, NULL },
 		{ "log-format", OD_ARG_CHOICE, &o->log_format, "FORM", OD_LOG_FORMAT_HELP, 0, 0, od_log_format_names },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 
-	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
-				     "Usage: od-main serve [--pack DIR] --workers hosts.txt | --local N | --resident [--listen 127.0.0.1:8080]\n"
-				     "Serves a mixture-of-experts model over HTTP: /v1/chat/completions, /v1/completions,\n"
-				     "/v1/responses, /v1/messages (with /count_tokens), /v1/models, /tokenize, /detokenize,\n"
-				     "/health, /metrics.\n", err);
+	return odm_engine_args_parse(
+		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-main serve [--pack DIR] --workers hosts.txt | --local N | --resident [--listen 127.0.0.1:8080]\n"
+		"Serves a mixture-of-experts model over HTTP: /v1/chat/completions, /v1/completions,\n"
+		"/v1/responses, /v1/messages (with /count_tokens), /v1/models, /tokenize, /detokenize,\n"
+		"/health, /metrics.\n",
+		err);
 }
 
 static int check_hosts(const struct od_arg_list *hosts, struct od_err *err)
 {
 	for (size_t i = 0; i < hosts->n; i++)
 		if (!odm_is_host_name(hosts->value[i]))
-			return od_fail(err, OD_ERR_ARG, "--allow-host: expected a host's name without scheme and port, such as "
-				       "host.docker.internal, found \"%s\"", hosts->value[i]);
+			return od_fail(err, OD_ERR_ARG,
+				       "--allow-host: expected a host's name without scheme and port, such as "
+				       "host.docker.internal, found \"%s\"",
+				       hosts->value[i]);
 	return OD_OK;
 }
 
@@ -98,20 +130,26 @@ static int check_options(struct options *o, struct od_err *err)
 	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
 		return od_fail(err, OD_ERR_ARG, "--tls-cert and --tls-key need each other");
 	if (!od_is_loopback(s->listen.host) && !o->insecure && (o->key_file == NULL || o->cert_file == NULL))
-		return od_fail(err, OD_ERR_ARG, "--listen %s is not loopback only: this needs --api-key-file with --tls-cert and --tls-key, or "
-			       "--insecure", o->listen);
+		return od_fail(
+			err, OD_ERR_ARG,
+			"--listen %s is not loopback only: this needs --api-key-file with --tls-cert and --tls-key, or "
+			"--insecure",
+			o->listen);
 	if (s->max_body_bytes == 0)
 		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");
 	if (o->engine.opts.prefix_cache_dir != NULL && o->engine.opts.prefix_cache_mib == 0)
-		return od_fail(err, OD_ERR_ARG, "--prefix-cache needs --prefix-cache-mib above 0: files are written from memory");
+		return od_fail(err, OD_ERR_ARG,
+			       "--prefix-cache needs --prefix-cache-mib above 0: files are written from memory");
 	o->engine.opts.quiet = o->quiet;
-	o->engine.opts.keys.insecure = o->insecure && (o->engine.opts.hosts_path != NULL || o->engine.opts.serve_store != NULL);
+	o->engine.opts.keys.insecure =
+		o->insecure && (o->engine.opts.hosts_path != NULL || o->engine.opts.serve_store != NULL);
 	rc = odm_engine_args_finish(&o->engine, err);
 	s->engine = o->engine.opts;
 	return rc;
 }
 
-static int load_secrets(const struct options *o, struct odm_api_keys **keys, char **cert, char **key, struct od_err *err)
+static int load_secrets(const struct options *o, struct odm_api_keys **keys, char **cert, char **key,
+			struct od_err *err)
 {
 	size_t len;
 	int rc = o->key_file != NULL ? odm_api_keys_load(keys, o->key_file, err) : OD_OK;

@@ -39,7 +39,8 @@ static int read_file(const char *path, struct od_strbuf *text, struct od_err *er
 	while (rc == OD_OK && (n = fread(piece, 1, sizeof(piece), f)) > 0) {
 		od_strbuf_append(text, piece, n);
 		if (text->len > MAX_FILE_BYTES)
-			rc = od_fail(err, OD_ERR_RANGE, "%s: expected at most %zu MiB, found more", path, MAX_FILE_BYTES >> 20);
+			rc = od_fail(err, OD_ERR_RANGE, "%s: expected at most %zu MiB, found more", path,
+				     MAX_FILE_BYTES >> 20);
 	}
 	if (rc == OD_OK && ferror(f))
 		rc = od_fail_errno(err, OD_ERR_IO, "%s", path);
@@ -63,8 +64,8 @@ static int read_json(const char *path, json_t **out, struct od_err *err)
 	if (rc == OD_OK) {
 		const size_t mark = text.len > 0 ? od_byte_order_mark(text.text, text.len) : 0;
 
-		*out = od_json_decode(text.len > 0 ? text.text + mark : "", text.len - mark, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
-				      &why);
+		*out = od_json_decode(text.len > 0 ? text.text + mark : "", text.len - mark,
+				      JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 		if (*out == NULL)
 			rc = od_json_refuse(text.len > 0 ? text.text : "", text.len, &why, path, err);
 	}
@@ -104,8 +105,8 @@ static int load_tokenizer(const char *dir, struct od_tokenizer **out, struct od_
 }
 
 /* *text: the rendered prompt, which becomes its ids, as the server has them. */
-static int to_ids(const struct options *o, const struct odm_chat_template *t, bool with_tools, const struct od_text_spans *users,
-		  char **text, size_t *len, struct od_err *err)
+static int to_ids(const struct options *o, const struct odm_chat_template *t, bool with_tools,
+		  const struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
 {
 	struct od_controls *controls = NULL;
 	struct od_tokenizer *tokenizer;
@@ -155,7 +156,8 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 /* Of a single question: its prompt's end shows whether the model's text begins in a thought. */
 static bool begins_in_thought(const struct odm_chat_template *t, const struct odm_chat_form *form)
 {
-	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?", "add_generation_prompt", 1);
+	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?",
+				 "add_generation_prompt", 1);
 	struct od_text_spans users = { 0 };
 	char *text = NULL;
 	struct od_err err;
@@ -217,7 +219,8 @@ static int read_now(const json_t *c, const char *path, struct tm *now, struct od
 	end = strptime(text, "%Y-%m-%dT%H:%M:%S", now); /* sets the day of the week and of the year, too */
 	if (end == NULL)
 		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: field \"now\": expected a time such as 2026-02-03T04:05:06, found \"%s\"", path, text);
+			       "%s: field \"now\": expected a time such as 2026-02-03T04:05:06, found \"%s\"", path,
+			       text);
 	return OD_OK;
 }
 
@@ -262,7 +265,8 @@ static int render_parsed_case(json_t *c, const char *path, char **text, size_t *
 		return rc;
 	vars = case_variables(c);
 	if (vars == NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: the variables cannot be used (\"extra\" must be an object)", path);
+		return od_fail(err, OD_ERR_FORMAT, "%s: the variables cannot be used (\"extra\" must be an object)",
+			       path);
 	rc = odm_chat_defaults(vars, err);
 	if (rc == OD_OK)
 		rc = od_jinja_parse(&t, json_string_value(template), json_string_length(template), "template", err);
@@ -293,11 +297,20 @@ static int render_case(const char *path, char **text, size_t *len, struct od_err
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
-		{ "checkpoint", OD_ARG_STRING, &o->checkpoint, "DIR", "a checkpoint or a pack with a chat template", 0, 0, NULL },
-		{ "messages", OD_ARG_STRING, &o->messages, "FILE", "JSON: an array of messages, or an object with messages, tools, add_generation_prompt, documents and other variables of the template; -: stdin", 0, 0, NULL },
-		{ "ids", OD_ARG_FLAG, &o->ids, NULL, "with --messages: print the tokens' ids that the server makes of the prompt, a JSON array", 0, 0, NULL },
-		{ "parse", OD_ARG_STRING, &o->parse, "FILE", "a model's raw text: prints what it means, a JSON object with content, reasoning and tool_calls; -: stdin", 0, 0, NULL },
-		{ "case", OD_ARG_STRING, &o->single_case, "FILE", "JSON: an object with template, messages, tools, add_generation_prompt, bos_token, eos_token, now and extra; -: stdin", 0, 0, NULL },
+		{ "checkpoint", OD_ARG_STRING, &o->checkpoint, "DIR", "a checkpoint or a pack with a chat template", 0,
+		  0, NULL },
+		{ "messages", OD_ARG_STRING, &o->messages, "FILE",
+		  "JSON: an array of messages, or an object with messages, tools, add_generation_prompt, documents and other variables of the template; -: stdin",
+		  0, 0, NULL },
+		{ "ids", OD_ARG_FLAG, &o->ids, NULL,
+		  "with --messages: print the tokens' ids that the server makes of the prompt, a JSON array", 0, 0,
+		  NULL },
+		{ "parse", OD_ARG_STRING, &o->parse, "FILE",
+		  "a model's raw text: prints what it means, a JSON object with content, reasoning and tool_calls; -: stdin",
+		  0, 0, NULL },
+		{ "case", OD_ARG_STRING, &o->single_case, "FILE",
+		  "JSON: an object with template, messages, tools, add_generation_prompt, bos_token, eos_token, now and extra; -: stdin",
+		  0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	size_t n;
@@ -316,7 +329,8 @@ static int check_options(const struct options *o, struct od_err *err)
 	if (o->single_case != NULL && (o->checkpoint != NULL || o->messages != NULL || o->parse != NULL))
 		return od_fail(err, OD_ERR_ARG, "--case and --checkpoint exclude each other");
 	if (o->single_case == NULL && (o->checkpoint == NULL || (o->messages == NULL) == (o->parse == NULL)))
-		return od_fail(err, OD_ERR_ARG, "expected --checkpoint DIR with --messages FILE or --parse FILE, or --case FILE");
+		return od_fail(err, OD_ERR_ARG,
+			       "expected --checkpoint DIR with --messages FILE or --parse FILE, or --case FILE");
 	if (o->ids && o->messages == NULL)
 		return od_fail(err, OD_ERR_ARG, "--ids: needs --messages");
 	return OD_OK;

@@ -1,4 +1,5 @@
-/* token_json.h - the tokens of a text with their log probabilities, as od-main --json writes them. Thread: the engine thread. */
+/* token_json.h - the tokens of a text with their log probabilities, as od-main --json writes them. Thread: the engine
+ * thread. */
 #ifndef ODM_TOKEN_JSON_H
 #define ODM_TOKEN_JSON_H
 

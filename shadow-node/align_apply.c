@@ -20,12 +20,12 @@ struct ods_align {
 	uint32_t n_layers, ctx, max_ask;
 	struct map_page **page; /* [pages of ctx]; the first n_pages are allocated */
 	uint32_t n_pages;
-	uint32_t end;	   /* positions from here on are missing in all layers */
+	uint32_t end; /* positions from here on are missing in all layers */
 	uint32_t *settled; /* [n_layers]: all earlier positions are settled; a lower bound, updated on demand */
-	bool *fixed;	   /* [n_layers]: has fixed state */
-	bool *empty;	   /* [n_layers]: has no rows */
+	bool *fixed; /* [n_layers]: has fixed state */
+	bool *empty; /* [n_layers]: has no rows */
 	bool any_fixed;
-	uint32_t run_end;  /* what they have run */
+	uint32_t run_end; /* what they have run */
 	uint32_t due_begin, due_n;
 	struct ods_range asked[ODS_MAX_ASKED];
 	size_t n_asked;
@@ -41,7 +41,8 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx)
 {
-	return sizeof(struct ods_align) + n_layers * (sizeof(uint32_t) + 2 * sizeof(bool)) + od_state_pages(ctx) * sizeof(struct map_page *);
+	return sizeof(struct ods_align) + n_layers * (sizeof(uint32_t) + 2 * sizeof(bool)) +
+	       od_state_pages(ctx) * sizeof(struct map_page *);
 }
 
 uint64_t ods_align_page_bytes(uint32_t n_layers)
@@ -99,7 +100,8 @@ static uint8_t known(const struct ods_align *a, uint32_t layer, uint32_t positio
 	return position / OD_KV_PAGE < a->n_pages ? *byte_of(a, layer, position) : 0;
 }
 
-/* Main will send the row unrequested. A row of a shared page that is due for another sequence is not due for this one. */
+/* Main will send the row unrequested. A row of a shared page that is due for another sequence is not due for this
+ * one. */
 static bool due(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	return position >= a->due_begin && position - a->due_begin < a->due_n && (known(a, layer, position) & DUE) != 0;
@@ -381,7 +383,8 @@ uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limi
 {
 	uint32_t p;
 
-	if (ods_align_ready(a, layer, limit)) /* moves the lower bound, so that a long text is not searched every time */
+	/* moves the lower bound, so that a long text is not searched every time */
+	if (ods_align_ready(a, layer, limit))
 		return limit;
 	for (p = a->settled[layer]; p < limit && !missing(a, layer, p); p++)
 		;

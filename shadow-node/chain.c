@@ -83,7 +83,8 @@ static void *watch_end(struct ods_chain *c, struct part *p)
 	if (zmq_socket_monitor(p->socket, url, ZMQ_EVENT_DISCONNECTED) != 0)
 		return NULL;
 	monitor = zmq_socket(c->zmq, ZMQ_PAIR);
-	if (monitor != NULL && zmq_setsockopt(monitor, ZMQ_LINGER, &zero, sizeof(zero)) == 0 && zmq_connect(monitor, url) == 0)
+	if (monitor != NULL && zmq_setsockopt(monitor, ZMQ_LINGER, &zero, sizeof(zero)) == 0 &&
+	    zmq_connect(monitor, url) == 0)
 		return monitor;
 	if (monitor != NULL)
 		zmq_close(monitor);
@@ -107,7 +108,9 @@ static int send_to(struct ods_chain *c, struct part *p, Od__Header *header, cons
 	}
 	if (rc == OD_ERR_BUSY)
 		return od_fail(err, OD_ERR_UNREACHABLE, "it cannot be reached");
-	return rc == OD_OK ? OD_OK : od_fail(err, rc, "cannot send %s: %s", od_body_name(header->body_case), od_status_text(rc));
+	return rc == OD_OK ?
+		       OD_OK :
+		       od_fail(err, rc, "cannot send %s: %s", od_body_name(header->body_case), od_status_text(rc));
 }
 
 /* A message of this session, of whatever kind. */
@@ -116,7 +119,8 @@ static int receive(struct ods_chain *c, struct part *p, uint64_t patience_ns, st
 	const uint64_t end = od_now_ns() + patience_ns;
 
 	for (;;) {
-		zmq_pollitem_t item[] = { { .socket = p->socket, .events = ZMQ_POLLIN }, { .socket = p->monitor, .events = ZMQ_POLLIN } };
+		zmq_pollitem_t item[] = { { .socket = p->socket, .events = ZMQ_POLLIN },
+					  { .socket = p->monitor, .events = ZMQ_POLLIN } };
 		int rc = od_wire_recv(p->socket, false, m, err);
 
 		if (rc == OD_OK && m->header->session == p->session && m->header->version == OD_PROTOCOL_VERSION)
@@ -137,15 +141,16 @@ static int receive(struct ods_chain *c, struct part *p, uint64_t patience_ns, st
 	}
 }
 
-static int ask(struct ods_chain *c, struct part *p, Od__Header *header, Od__Header__BodyCase answer, uint64_t patience_ns,
-	       struct od_msg *m, struct od_err *err)
+static int ask(struct ods_chain *c, struct part *p, Od__Header *header, Od__Header__BodyCase answer,
+	       uint64_t patience_ns, struct od_msg *m, struct od_err *err)
 {
 	int rc = send_to(c, p, header, NULL, 0, err);
 
 	if (rc == OD_OK)
 		rc = receive(c, p, patience_ns, m, err);
 	if (rc == OD_OK && m->header->body_case != answer) {
-		rc = od_fail(err, OD_ERR_PROTOCOL, "expected %s, found %s", od_body_name(answer), od_body_name(m->header->body_case));
+		rc = od_fail(err, OD_ERR_PROTOCOL, "expected %s, found %s", od_body_name(answer),
+			     od_body_name(m->header->body_case));
 		od_msg_fini(m);
 	}
 	if (rc == OD_OK)
@@ -158,10 +163,11 @@ static int ask(struct ods_chain *c, struct part *p, Od__Header *header, Od__Head
 static int take_ready(struct part *p, const Od__PartReady *r, struct od_err *err)
 {
 	if (r->first_layer != p->begin || r->end_layer != p->end)
-		return od_fail(err, OD_ERR_MISMATCH, "layers: expected %u-%u, found %u-%u", p->begin, p->end - 1, r->first_layer,
-			       r->end_layer - 1);
+		return od_fail(err, OD_ERR_MISMATCH, "layers: expected %u-%u, found %u-%u", p->begin, p->end - 1,
+			       r->first_layer, r->end_layer - 1);
 	if (r->max_rows == 0 || r->max_sequences == 0 || r->pages == 0)
-		return od_fail(err, OD_ERR_RANGE, "room for %u rows, %u sequences, %u pages: expected at least 1 of each", r->max_rows,
+		return od_fail(err, OD_ERR_RANGE,
+			       "room for %u rows, %u sequences, %u pages: expected at least 1 of each", r->max_rows,
 			       r->max_sequences, r->pages);
 	p->room = (struct ods_chain_room){ r->max_rows, r->max_sequences, r->pages };
 	return OD_OK;
@@ -227,8 +233,8 @@ bool ods_chain_up(struct ods_chain *c, uint64_t now_ns, bool *fresh)
 		return c->up;
 	*fresh = c->up = open_parts(c, &err) == OD_OK;
 	if (!c->up && !c->complained)
-		od_log(OD_LOG_WARN, "no predictions: %s%s. Still trying", err.msg, c->o.keys != NULL ?
-		       "; check that this shadow's key is in the peers file there" : "");
+		od_log(OD_LOG_WARN, "no predictions: %s%s. Still trying", err.msg,
+		       c->o.keys != NULL ? "; check that this shadow's key is in the peers file there" : "");
 	c->complained = !c->up;
 	return c->up;
 }
@@ -251,10 +257,11 @@ static int read_part(struct ods_chain *c, const Od__Part *from, struct part *p, 
 
 	snprintf(p->host, sizeof(p->host), "%s", from->host);
 	if (from->data_port == 0 || from->data_port > UINT16_MAX || from->host[0] == '\0')
-		return od_fail(err, OD_ERR_RANGE, "part %td: an address, found \"%.100s\", port %u", p - c->part, p->host, from->data_port);
+		return od_fail(err, OD_ERR_RANGE, "part %td: an address, found \"%.100s\", port %u", p - c->part,
+			       p->host, from->data_port);
 	if (from->first_layer != expected || from->end_layer <= expected || from->end_layer > c->o.config->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "part %td: expected layers from %u to at most %u, found [%u, %u)", p - c->part, expected,
-			       c->o.config->n_layers - 1, from->first_layer, from->end_layer);
+		return od_fail(err, OD_ERR_RANGE, "part %td: expected layers from %u to at most %u, found [%u, %u)",
+			       p - c->part, expected, c->o.config->n_layers - 1, from->first_layer, from->end_layer);
 	if (c->o.keys != NULL && from->key.len != OD_KEY_BYTES)
 		return od_fail(err, OD_ERR_MISMATCH, "part %td: expected a key, as this shadow has keys", p - c->part);
 	if (from->key.len == OD_KEY_BYTES)
@@ -277,8 +284,8 @@ static int read_parts(struct ods_chain *c, const Od__Parts *parts, struct od_err
 			return rc;
 	}
 	if (c->part[parts->n_parts - 1].end != c->o.config->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "parts end with layer %u, the model has %u", c->part[parts->n_parts - 1].end - 1,
-			       c->o.config->n_layers);
+		return od_fail(err, OD_ERR_RANGE, "parts end with layer %u, the model has %u",
+			       c->part[parts->n_parts - 1].end - 1, c->o.config->n_layers);
 	c->n_parts = (uint32_t)parts->n_parts;
 	return OD_OK;
 }
@@ -412,8 +419,8 @@ static int add_table(struct ods_chain *c, const struct ods_chain_rows *rows, str
 	return OD_OK;
 }
 
-int ods_chain_begin(struct ods_chain *c, uint64_t run, const struct ods_chain_rows *rows, size_t n, const int32_t *token,
-		    const float *x, struct od_err *err)
+int ods_chain_begin(struct ods_chain *c, uint64_t run, const struct ods_chain_rows *rows, size_t n,
+		    const int32_t *token, const float *x, struct od_err *err)
 {
 	c->run = run;
 	c->at = 0;
@@ -421,7 +428,8 @@ int ods_chain_begin(struct ods_chain *c, uint64_t run, const struct ods_chain_ro
 	c->routed = false;
 	c->n_rows = c->n_tables = c->n_pages = 0;
 	if (n > c->max_tables)
-		return od_fail(err, OD_ERR_RANGE, "chain: %zu sequences in a run, expected at most %zu", n, c->max_tables);
+		return od_fail(err, OD_ERR_RANGE, "chain: %zu sequences in a run, expected at most %zu", n,
+			       c->max_tables);
 	for (size_t i = 0; i < n; i++) {
 		int rc = add_table(c, &rows[i], err);
 
@@ -429,7 +437,8 @@ int ods_chain_begin(struct ods_chain *c, uint64_t run, const struct ods_chain_ro
 			return rc;
 	}
 	if (c->n_rows > c->max_rows)
-		return od_fail(err, OD_ERR_RANGE, "chain: %zu rows in a run, expected at most %zu", c->n_rows, c->max_rows);
+		return od_fail(err, OD_ERR_RANGE, "chain: %zu rows in a run, expected at most %zu", c->n_rows,
+			       c->max_rows);
 	memcpy(c->token, token, c->n_rows * sizeof(*token));
 	memcpy(c->x, x, c->n_rows * c->o.config->hidden * sizeof(*x));
 	return send_run(c, err);
@@ -460,9 +469,11 @@ static int take_result(struct ods_chain *c, const struct od_msg *m, float *to, s
 	const void *from = od_msg_frame(m, 0, &bytes);
 
 	if (r->code != OD_OK)
-		return od_fail(err, r->code < 0 ? r->code : OD_ERR_PROTOCOL, "%s", od_peer_text(r->reason, why, sizeof(why)));
+		return od_fail(err, r->code < 0 ? r->code : OD_ERR_PROTOCOL, "%s",
+			       od_peer_text(r->reason, why, sizeof(why)));
 	if (r->run != c->run || r->layer != c->layer || m->n_frames != (to != NULL) || bytes != expected)
-		return od_fail(err, OD_ERR_PROTOCOL, "layer %u of run %llu with %zu bytes: expected layer %u of run %llu with %zu", r->layer,
+		return od_fail(err, OD_ERR_PROTOCOL,
+			       "layer %u of run %llu with %zu bytes: expected layer %u of run %llu with %zu", r->layer,
 			       (unsigned long long)r->run, bytes, c->layer, (unsigned long long)c->run, expected);
 	if (to != NULL)
 		memcpy(to, from, bytes);
@@ -499,7 +510,8 @@ static int fetch_rows(struct ods_chain *c, struct od_err *err)
 	return ask_layer(c, NULL, 0, false, c->x, c->n_rows * c->o.config->hidden, err);
 }
 
-int ods_chain_attention(struct ods_chain *c, bool probabilities, const uint32_t *keep, size_t n_keep, struct od_err *err)
+int ods_chain_attention(struct ods_chain *c, bool probabilities, const uint32_t *keep, size_t n_keep,
+			struct od_err *err)
 {
 	const bool routed = od_config_layer(c->o.config, c->layer)->ffn == OD_FFN_MOE;
 	int rc = OD_OK;
@@ -566,7 +578,8 @@ static struct part *part_of(struct ods_chain *c, uint32_t layer)
 int ods_chain_put(struct ods_chain *c, const struct od_seq_state *seq, uint32_t layer, uint32_t begin, uint32_t n,
 		  const struct od_out_frame *frames, size_t n_frames, struct od_err *err)
 {
-	const uint32_t *page = od_seq_state_pages(seq), first = begin / OD_KV_PAGE, n_pages = (begin + n - 1) / OD_KV_PAGE - first + 1;
+	const uint32_t *page = od_seq_state_pages(seq), first = begin / OD_KV_PAGE,
+		       n_pages = (begin + n - 1) / OD_KV_PAGE - first + 1;
 	struct part *p = part_of(c, layer);
 	Od__PartRows *rows = calloc(n_pages, sizeof(*rows)), **list = calloc(n_pages, sizeof(Od__PartRows *));
 	Od__PartState body = OD__PART_STATE__INIT;

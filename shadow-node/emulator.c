@@ -9,7 +9,8 @@
 
 /* ---- Life ---- */
 
-/* Maximum number of states: a sequence that ends during a run keeps its state until the run ends, and another may begin. */
+/* Maximum number of states: a sequence that ends during a run keeps its state until the run ends, and another may
+ * begin. */
 static uint32_t places(const struct ods_emulator_opts *o)
 {
 	return 2 * (uint32_t)o->max_sequences;
@@ -18,8 +19,9 @@ static uint32_t places(const struct ods_emulator_opts *o)
 /* Buffer bytes per row on the host: row of the run and of the plan, its prediction. */
 static uint64_t host_row_bytes(void)
 {
-	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) + sizeof(struct ods_chain_rows) +
-	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float));
+	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + 2 * sizeof(uint32_t) +
+	       sizeof(struct ods_chain_rows) + sizeof(struct od_prediction) +
+	       OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float));
 }
 
 /* A saved KV row. */
@@ -56,7 +58,8 @@ void ods_emulator_split(const struct ods_emulator_opts *o, struct od_split *s)
 	od_forward_split(&forward, s);
 	od_split_add(&s->each.bytes, od_resident_bytes(&o->forward));
 	od_split_add(&s->each.bytes, o->forward.max_rows * saved_row_bytes(o)); /* at most ODS_MAX_STEP_ROWS */
-	od_split_add(&s->beside.bytes, o->forward.max_rows * host_row_bytes() + o->max_sequences * (sizeof(struct ods_sequence *) + sizeof(uint64_t)));
+	od_split_add(&s->beside.bytes, o->forward.max_rows * host_row_bytes() +
+					       o->max_sequences * (sizeof(struct ods_sequence *) + sizeof(uint64_t)));
 	ods_sequence_split(&o->forward, o->ctx_tokens, s);
 }
 
@@ -99,8 +102,9 @@ static int open_buffers(struct ods_emulator *e, struct od_err *err)
 	e->prediction = calloc(n, sizeof(*e->prediction));
 	e->expert = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->expert));
 	e->probability = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->probability));
-	if (e->rows == NULL || e->spare == NULL || e->parts == NULL || e->od_rows == NULL || e->pick == NULL || e->token == NULL || e->chain_rows == NULL ||
-	    e->prediction == NULL || e->expert == NULL || e->probability == NULL)
+	if (e->rows == NULL || e->spare == NULL || e->parts == NULL || e->od_rows == NULL || e->pick == NULL ||
+	    e->token == NULL || e->chain_rows == NULL || e->prediction == NULL || e->expert == NULL ||
+	    e->probability == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
 	return ods_saved_init(&e->saved, &e->o.forward, err);
 }
@@ -240,16 +244,16 @@ static void abandon_run(struct ods_emulator *e)
 
 void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
 {
-	/* The pages are left to other sequences, and this one no longer knows which of their rows are true: the run must not
-	 * write to them. This happens when main truncates into a shared prefix, which is rare. */
+	/* The pages are left to other sequences, and this one no longer knows which of their rows are true: the run
+	 * must not write to them. This happens when main truncates into a shared prefix, which is rare. */
 	if (ods_running(e) && q->run_n > 0 && ods_align_shared(q->align, position))
 		abandon_run(e);
 	ods_void_rows(e, q, position);
 	ods_sequence_drop_rows(q, position);
 }
 
-/* The rows must go: the sequence may continue with another prompt, for which no STEP is sent. The first guessed token stays:
- * the shadow would sample the same one again. */
+/* The rows must go: the sequence may continue with another prompt, for which no STEP is sent. The first guessed token
+ * stays: the shadow would sample the same one again. */
 void ods_take_back_guesses(struct ods_emulator *e, struct ods_sequence *q)
 {
 	ods_drop_rows(e, q, q->stepped);
@@ -258,8 +262,8 @@ void ods_take_back_guesses(struct ods_emulator *e, struct ods_sequence *q)
 	q->next = q->limit = q->stepped;
 }
 
-/* Work is queued, so the failure may come from an earlier run: no row is known to be good. Nothing is retried before main's
- * next message, because a retry may run the same failing work. */
+/* Work is queued, so the failure may come from an earlier run: no row is known to be good. Nothing is retried before
+ * main's next message, because a retry may run the same failing work. */
 void ods_give_up(struct ods_emulator *e)
 {
 	if (e->phase != NO_RUN)
@@ -296,8 +300,8 @@ static bool is_ready(const struct ods_sequence *q, uint32_t layer, uint32_t posi
 	return q->ahead > 1 ? ods_align_held(q->align, layer, position) : ods_align_ready(q->align, layer, position);
 }
 
-/* Checks whether all rows are ready for the next layer. The run waits for earlier rows that are due. A sequence that lost
- * earlier rows leaves the run, so that the others need not wait for it. */
+/* Checks whether all rows are ready for the next layer. The run waits for earlier rows that are due. A sequence that
+ * lost earlier rows leaves the run, so that the others need not wait for it. */
 static void look_ahead(struct ods_emulator *e)
 {
 	uint32_t layer;
@@ -343,8 +347,14 @@ static void publish(struct ods_emulator *e, uint32_t m)
 		for (size_t j = 0; j < n; j++)
 			probability[j] = all[expert[j]];
 		e->prediction[n_out++] = (struct od_prediction){
-			.sequence = r->seq->id, .position = r->position, .m = m, .token = r->token,
-			.margin = r->seq->margin[r->position], .expert = expert, .probability = probability, .n = n,
+			.sequence = r->seq->id,
+			.position = r->position,
+			.m = m,
+			.token = r->token,
+			.margin = r->seq->margin[r->position],
+			.expert = expert,
+			.probability = probability,
+			.n = n,
 		};
 	}
 	e->sink.predict(e->sink.arg, m, e->prediction, n_out);
@@ -372,7 +382,8 @@ static uint32_t live_rows(const struct ods_emulator *e, size_t i)
 	return q->closed || (n < q->run_n && e->n_rows > OD_KEEP_ROWS) ? 0 : n;
 }
 
-/* Main's text will not be shorter than this: of a step's rows the first one stands, and drafts behind it may be undone. */
+/* Main's text will not be shorter than this: of a step's rows the first one stands, and drafts behind it may be
+ * undone. */
 static uint32_t sure_of(const struct ods_sequence *q)
 {
 	const uint32_t sure = q->begun < q->stepped ? q->begun + 1 : q->stepped;
@@ -397,8 +408,8 @@ static int commit_rows(struct ods_emulator *e, struct od_err *err)
 	return rc;
 }
 
-/* Samples the next tokens at once if they will be needed, even when the run is ahead and unconfirmed: the shadow is idle
- * now, and the next run overwrites these rows. */
+/* Samples the next tokens at once if they will be needed, even when the run is ahead and unconfirmed: the shadow is
+ * idle now, and the next run overwrites these rows. */
 static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
 	size_t n = 0;
@@ -486,8 +497,8 @@ static int find_run(struct ods_emulator *e, struct od_err *err)
 	return rc;
 }
 
-/* True: the newest layer's time is not over. A layer that waits for nothing else begins when the time of the one before ends,
- * even if the caller is late, so that delays do not add up. */
+/* True: the newest layer's time is not over. A layer that waits for nothing else begins when the time of the one before
+ * ends, even if the caller is late, so that delays do not add up. */
 static bool pause_layer(struct ods_emulator *e, uint64_t now_ns)
 {
 	const bool paused = e->paused;

@@ -13,8 +13,8 @@ struct row {
 	uint32_t position;
 	int32_t token;
 	bool published; /* false: it runs only for its KV row or for the token that follows */
-	bool is_void;	/* not published, no token is sampled from it, its KV rows are not used */
-	bool was_true;	/* main's KV row of this layer arrived before the shadow's own attention */
+	bool is_void; /* not published, no token is sampled from it, its KV rows are not used */
+	bool was_true; /* main's KV row of this layer arrived before the shadow's own attention */
 };
 
 /* The rows of one sequence in a STEP. */
@@ -35,11 +35,12 @@ struct ods_emulator {
 	size_t n_sequences;
 	uint64_t *closed; /* [max_sequences]: ids of the sequences closed last (ring); 0: unused */
 	size_t n_closed;
-	uint64_t heard;	   /* STEPs received, dropped ones too */
-	uint64_t newest;   /* number of the newest STEP */
+	uint64_t heard; /* STEPs received, dropped ones too */
+	uint64_t newest; /* number of the newest STEP */
 	uint32_t streamed; /* layer of the newest STATE of that STEP; the next ones are of this layer or later */
-	bool turned_away;  /* at least one sequence was refused for lack of a place */
-	bool unaligned;	   /* a STEP left the token to the shadow: from then on tokens are sampled before they are needed */
+	bool turned_away; /* at least one sequence was refused for lack of a place */
+	/* a STEP left the token to the shadow: from then on tokens are sampled before they are needed */
+	bool unaligned;
 
 	/* The run. Rows of one sequence are adjacent; its void rows follow its live ones. */
 	enum phase phase;
@@ -55,15 +56,15 @@ struct ods_emulator {
 
 	struct row *spare; /* [max_rows]: the run that is being planned */
 	size_t n_spare;
-	struct part *parts;	/* [max_rows] */
+	struct part *parts; /* [max_rows] */
 	struct od_row *od_rows; /* [max_rows] */
-	uint32_t *pick;		/* [max_rows] */
-	int32_t *token;		/* [max_rows] */
+	uint32_t *pick; /* [max_rows] */
+	int32_t *token; /* [max_rows] */
 	struct ods_chain_rows *chain_rows; /* [max_rows] */
 	struct ods_saved saved; /* true rows, saved during the shadow's attention */
 	struct od_prediction *prediction; /* [max_rows] */
-	uint16_t *expert;	/* [max_rows][OD_MAX_CANDIDATES] */
-	float *probability;	/* [max_rows][OD_MAX_CANDIDATES] */
+	uint16_t *expert; /* [max_rows][OD_MAX_CANDIDATES] */
+	float *probability; /* [max_rows][OD_MAX_CANDIDATES] */
 };
 
 static inline bool ods_running(const struct ods_emulator *e)
@@ -96,11 +97,13 @@ void ods_give_up(struct ods_emulator *e);
 /* Frees a sequence that was removed from e->sequence; one that the run still uses is freed after the run. */
 void ods_release(struct ods_emulator *e, struct ods_sequence *q);
 
-/* The run's layers, in this process or in the chain (emulator_layers.c). An error of the chain ends the run as one of the device. */
+/* The run's layers, in this process or in the chain (emulator_layers.c). An error of the chain ends the run as one of
+ * the device. */
 int ods_layers_begin(struct ods_emulator *e, struct od_err *err);
 uint32_t ods_layer(const struct ods_emulator *e); /* the cursor */
 bool ods_layers_done(const struct ods_emulator *e);
-/* Attention and router of a layer, all of a dense one; published: probabilities are wanted. Rows become the shadow's own. */
+/* Attention and router of a layer, all of a dense one; published: probabilities are wanted. Rows become the shadow's
+ * own. */
 int ods_layer_attention(struct ods_emulator *e, bool published, struct od_err *err);
 bool ods_layer_routed(const struct ods_emulator *e); /* experts are next */
 uint32_t ods_layer_m(const struct ods_emulator *e);
@@ -114,10 +117,11 @@ int ods_layer_put(struct ods_emulator *e, const struct od_seq_state *seq, uint32
 
 /* Samples the tokens that follow rows [n] of the finished run. */
 OD_MUST_CHECK int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, struct od_err *err);
-/* Between two runs. Priority: rows of STEPs, then rows ahead, then prompts. After RUNS_PER_FILL published runs prompts go
- * first once, so that a busy shadow still fills missing rows. Does nothing when there is nothing to run. */
+/* Between two runs. Priority: rows of STEPs, then rows ahead, then prompts. After RUNS_PER_FILL published runs prompts
+ * go first once, so that a busy shadow still fills missing rows. Does nothing when there is nothing to run. */
 OD_MUST_CHECK int ods_choose_run(struct ods_emulator *e, struct od_err *err);
-/* Requests the missing rows before those that wait. A sequence in the run has all its rows, so it requests only tokens. */
+/* Requests the missing rows before those that wait. A sequence in the run has all its rows, so it requests only
+ * tokens. */
 void ods_ask(struct ods_emulator *e, uint64_t now_ns);
 
 #endif

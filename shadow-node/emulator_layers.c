@@ -139,7 +139,8 @@ int ods_layer_put(struct ods_emulator *e, const struct od_seq_state *seq, uint32
 		for (uint32_t at = begin, part; at < begin + n; at += part, from += part * row_bytes) {
 			part = OD_KV_PAGE - at % OD_KV_PAGE;
 			part = part < begin + n - at ? part : begin + n - at;
-			od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq, layer, j, at), from, part * row_bytes);
+			od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq, layer, j, at), from,
+				      part * row_bytes);
 		}
 	}
 	return OD_OK;

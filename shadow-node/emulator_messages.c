@@ -51,8 +51,8 @@ static void close_sequence(struct ods_emulator *e, size_t place)
 	ods_release(e, q);
 }
 
-/* Makes a place for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was probably
- * lost. False: no place. */
+/* Makes a place for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was
+ * probably lost. False: no place. */
 static bool make_place(struct ods_emulator *e)
 {
 	size_t oldest = 0;
@@ -72,7 +72,8 @@ static bool make_place(struct ods_emulator *e)
 static int turn_away(struct ods_emulator *e, uint64_t id, struct od_err *err)
 {
 	if (!e->turned_away)
-		od_log(OD_LOG_WARN, "sequence %llu: no room, %zu sequences are open; no predictions for sequences without room",
+		od_log(OD_LOG_WARN,
+		       "sequence %llu: no room, %zu sequences are open; no predictions for sequences without room",
 		       (unsigned long long)id, e->n_sequences);
 	e->turned_away = true;
 	return od_fail(err, OD_ERR_BUSY, "sequence %llu: no room, %zu sequences are open", (unsigned long long)id,
@@ -130,14 +131,15 @@ static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_e
 	int rc;
 
 	if (m->shared_tokens > e->o.ctx_tokens || m->shared_tokens % OD_KV_PAGE != 0)
-		return od_fail(err, OD_ERR_RANGE, "shared tokens: expected pages of %u, %u at most, found %u", OD_KV_PAGE,
-			       e->o.ctx_tokens, m->shared_tokens);
+		return od_fail(err, OD_ERR_RANGE, "shared tokens: expected pages of %u, %u at most, found %u",
+			       OD_KV_PAGE, e->o.ctx_tokens, m->shared_tokens);
 	rc = need_sequence(e, m->sequence, &s, err);
 	if (rc == OD_OK)
 		rc = ods_sequence_open(s, m, err);
 	if (rc != OD_OK)
 		return rc;
-	OD_LOG_EVENT(OD_LOG_DEBUG, "opened", od_log_text("request", s->request), od_log_number("sequence", (double)s->id));
+	OD_LOG_EVENT(OD_LOG_DEBUG, "opened", od_log_text("request", s->request),
+		     od_log_number("sequence", (double)s->id));
 	from = find_sequence(e, m->shared_sequence); /* unknown here: there are no rows to share */
 	if (from == NULL || from == s || s->state == NULL)
 		return OD_OK;
@@ -187,11 +189,12 @@ static int check_tokens(const struct ods_emulator *e, const Od__Tokens *m, struc
 	uint32_t vocab = e->o.forward.config->vocab;
 
 	if (m->n_ids == 0 || !od_within(m->begin, m->n_ids, e->o.ctx_tokens))
-		return od_fail(err, OD_ERR_RANGE, "%zu tokens from position %u on: expected 1 to %u", m->n_ids, m->begin,
-			       e->o.ctx_tokens);
+		return od_fail(err, OD_ERR_RANGE, "%zu tokens from position %u on: expected 1 to %u", m->n_ids,
+			       m->begin, e->o.ctx_tokens);
 	for (size_t i = 0; i < m->n_ids; i++)
 		if (m->ids[i] >= vocab)
-			return od_fail(err, OD_ERR_RANGE, "token %zu: expected 0 to %u, found %u", i, vocab - 1, m->ids[i]);
+			return od_fail(err, OD_ERR_RANGE, "token %zu: expected 0 to %u, found %u", i, vocab - 1,
+				       m->ids[i]);
 	return OD_OK;
 }
 
@@ -221,8 +224,9 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 		return rc;
 	end = m->begin + (uint32_t)m->n_ids;
 	if (end > s->ctx)
-		return od_fail(err, OD_ERR_RANGE, "tokens up to position %u of a text that is not long: expected %u positions",
-			       end - 1, s->ctx);
+		return od_fail(err, OD_ERR_RANGE,
+			       "tokens up to position %u of a text that is not long: expected %u positions", end - 1,
+			       s->ctx);
 	for (uint32_t p = m->begin; p < end; p++) {
 		if (s->token[p] >= 0 && (uint32_t)s->token[p] != m->ids[p - m->begin]) {
 			correct(e, s, p);
@@ -245,7 +249,8 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 
 /* ---- STEP ---- */
 
-/* Checks every number of row i of a STEP. first: the first row of its sequence; its rows are at consecutive positions. */
+/* Checks every number of row i of a STEP. first: the first row of its sequence; its rows are at consecutive
+ * positions. */
 static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, bool first, struct od_err *err)
 {
 	const Od__StepRow *r = m->rows[i];
@@ -284,13 +289,14 @@ static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, 
 			return od_fail(err, OD_ERR_RANGE, "row %zu: ahead: expected 0 to %u, found %u", p->first,
 				       e->o.ctx_tokens, r->ahead);
 		if (r->state_rows != 0 && (r->state_rows < p->n || r->state_rows > r->position + p->n))
-			return od_fail(err, OD_ERR_RANGE, "row %zu: state_rows: expected 0 or %zu to %zu, found %u", p->first,
-				       p->n, r->position + p->n, r->state_rows);
+			return od_fail(err, OD_ERR_RANGE, "row %zu: state_rows: expected 0 or %zu to %zu, found %u",
+				       p->first, p->n, r->position + p->n, r->state_rows);
 	}
 	return OD_OK;
 }
 
-/* Checks a STEP and finds its sequences. Changes no state, except that sequences may begin and an idle one may be evicted. */
+/* Checks a STEP and finds its sequences. Changes no state, except that sequences may begin and an idle one may be
+ * evicted. */
 static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, struct od_err *err)
 {
 	int rc;
@@ -299,7 +305,8 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 		return od_fail(err, OD_ERR_PROTOCOL, "step %llu: late or repeated, the newest is %llu",
 			       (unsigned long long)m->step, (unsigned long long)e->newest);
 	if (m->n_rows == 0 || m->n_rows > e->o.forward.max_rows)
-		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %zu, found %zu", e->o.forward.max_rows, m->n_rows);
+		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %zu, found %zu", e->o.forward.max_rows,
+			       m->n_rows);
 	rc = cut_step(e, m, n_parts, err);
 	for (size_t i = 0; rc == OD_OK && i < *n_parts; i++) {
 		struct part *p = &e->parts[i];
@@ -313,15 +320,16 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 			rc = od_fail(err, OD_ERR_RANGE, "row %zu: rows of sequence %llu are not adjacent", p->first,
 				     (unsigned long long)id);
 		if (m->rows[p->first + p->n - 1]->position >= p->seq->ctx)
-			rc = od_fail(err, OD_ERR_RANGE, "row %zu: position: expected 0 to %u in a text that is not long, found %u",
+			rc = od_fail(err, OD_ERR_RANGE,
+				     "row %zu: position: expected 0 to %u in a text that is not long, found %u",
 				     p->first + p->n - 1, p->seq->ctx - 1, m->rows[p->first + p->n - 1]->position);
 		p->seq->in_step = e->heard;
 	}
 	return rc;
 }
 
-/* Rows of an older STEP, before begin, may be running. They continue unpublished if their KV rows or their next token are
- * needed; otherwise they become void, because main sends its own. */
+/* Rows of an older STEP, before begin, may be running. They continue unpublished if their KV rows or their next token
+ * are needed; otherwise they become void, because main sends its own. */
 static void overtake(struct ods_emulator *e, struct ods_sequence *q, uint32_t begin, bool token_is_ours)
 {
 	const struct row *r = &e->rows[q->run_first];
@@ -432,27 +440,28 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, uin
 
 	*n_streams = 0;
 	if (s->layer >= e->o.forward.config->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "layer: expected 0 to %u, found %u", e->o.forward.config->n_layers - 1,
-			       s->layer);
+		return od_fail(err, OD_ERR_RANGE, "layer: expected 0 to %u, found %u",
+			       e->o.forward.config->n_layers - 1, s->layer);
 	if (s->n_ranges == 0 || s->n_ranges > ODS_MAX_STEP_ROWS)
-		return od_fail(err, OD_ERR_RANGE, "ranges: expected 1 to %d, found %zu", ODS_MAX_STEP_ROWS, s->n_ranges);
+		return od_fail(err, OD_ERR_RANGE, "ranges: expected 1 to %d, found %zu", ODS_MAX_STEP_ROWS,
+			       s->n_ranges);
 	for (size_t i = 0; i < s->n_ranges; i++) {
 		const Od__StateRange *r = s->ranges[i];
 
 		if (r->n == 0 || !od_within(r->begin, r->n, e->o.ctx_tokens))
-			return od_fail(err, OD_ERR_RANGE, "range %zu: %u positions from %u on: expected 1 to %u", i, r->n, r->begin,
-				       e->o.ctx_tokens);
+			return od_fail(err, OD_ERR_RANGE, "range %zu: %u positions from %u on: expected 1 to %u", i,
+				       r->n, r->begin, e->o.ctx_tokens);
 		rows += r->n;
 	}
 	*n_streams = ods_row_bytes(&e->o.forward, s->layer, row_bytes);
 	if (m->n_frames != *n_streams)
-		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer, *n_streams,
-			       m->n_frames);
+		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer,
+			       *n_streams, m->n_frames);
 	for (uint32_t i = 0; i < *n_streams; i++) {
 		od_msg_frame(m, i, &found);
 		if (!od_mul(rows, row_bytes[i], &bytes) || found != bytes)
-			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
-				       (unsigned long long)bytes, found);
+			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i,
+				       s->layer, (unsigned long long)bytes, found);
 	}
 	return OD_OK;
 }
@@ -470,10 +479,12 @@ static int expect_range(struct ods_emulator *e, const Od__State *s, const Od__St
 		return rc;
 	if (q->state == NULL)
 		return od_fail(err, OD_ERR_BUSY, "sequence %llu has no memory", (unsigned long long)q->id);
-	if ((s->step != 0 && (s->step != e->newest || q->step != e->newest)) || !ods_align_expects(q->align, &range, s->step == 0))
-		return od_fail(err, q->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "%u positions from %u on of layer %u are neither "
-			       "due nor requested (sequence %llu, step %llu)", r->n, r->begin, s->layer,
-			       (unsigned long long)q->id, (unsigned long long)s->step);
+	if ((s->step != 0 && (s->step != e->newest || q->step != e->newest)) ||
+	    !ods_align_expects(q->align, &range, s->step == 0))
+		return od_fail(err, q->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL,
+			       "%u positions from %u on of layer %u are neither "
+			       "due nor requested (sequence %llu, step %llu)",
+			       r->n, r->begin, s->layer, (unsigned long long)q->id, (unsigned long long)s->step);
 	return OD_OK;
 }
 
@@ -485,8 +496,9 @@ static int put_range(struct ods_emulator *e, const struct ods_sequence *q, const
 	size_t bytes;
 
 	for (size_t j = 0; j < m->n_frames; j++)
-		frame[j] = (struct od_out_frame){ .bytes = (const char *)od_msg_frame(m, j, &bytes) + first * row_bytes[j],
-						  .len = r->n * row_bytes[j] };
+		frame[j] =
+			(struct od_out_frame){ .bytes = (const char *)od_msg_frame(m, j, &bytes) + first * row_bytes[j],
+					       .len = r->n * row_bytes[j] };
 	return ods_layer_put(e, q->state, r->layer, r->begin, r->n, frame, m->n_frames, err);
 }
 

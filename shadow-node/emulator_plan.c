@@ -38,7 +38,8 @@ int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, str
 }
 
 /* *token: the known token at position, or the one sampled from the finished run; -1: neither. */
-static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t *token, struct od_err *err)
+static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t *token,
+		    struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -64,10 +65,10 @@ static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_seq
 
 /* The next need of a sequence. */
 enum want {
-	WANT_NOTHING,  /* nothing, or rows that main will send */
-	WANT_ORDERED,  /* rows of its newest STEP; all earlier rows are there or due */
-	WANT_AHEAD,    /* a row after them, with the shadow's own token; all earlier rows are there or due */
-	WANT_FILL,     /* earlier rows, computed from their tokens */
+	WANT_NOTHING, /* nothing, or rows that main will send */
+	WANT_ORDERED, /* rows of its newest STEP; all earlier rows are there or due */
+	WANT_AHEAD, /* a row after them, with the shadow's own token; all earlier rows are there or due */
+	WANT_FILL, /* earlier rows, computed from their tokens */
 	WANT_CATCH_UP, /* an earlier row again, for the token that follows it */
 };
 
@@ -94,14 +95,16 @@ static bool has_room(struct ods_sequence *q, uint32_t end)
 		return true;
 	}
 	if (!q->said)
-		OD_LOG_EVENT(OD_LOG_WARN, "no memory for more positions; no predictions for this sequence until others end",
+		OD_LOG_EVENT(OD_LOG_WARN,
+			     "no memory for more positions; no predictions for this sequence until others end",
 			     od_log_text("request", q->request), od_log_number("sequence", (double)q->id),
 			     od_log_number("position", end - 1));
 	q->said = true;
 	return false;
 }
 
-/* End of the rows to compute from tokens when main sends no KV rows: up to the rows that wait for them, or the prompt. */
+/* End of the rows to compute from tokens when main sends no KV rows: up to the rows that wait for them, or the
+ * prompt. */
 static uint32_t fill_end(const struct ods_emulator *e, struct ods_sequence *q)
 {
 	return waits_for_run(e, q) && ods_align_missing(q->align, q->next) < q->next ? q->next : q->told;
@@ -197,7 +200,8 @@ static int plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, struct 
 	return rc;
 }
 
-/* Plans the unpublished rows that others need first. Only one sequence fills at a time, because two may share a page. */
+/* Plans the unpublished rows that others need first. Only one sequence fills at a time, because two may share a
+ * page. */
 static int plan_unpublished(struct ods_emulator *e, struct od_err *err)
 {
 	const size_t most = e->o.forward.max_rows < ODS_MAX_FILL_ROWS ? e->o.forward.max_rows : ODS_MAX_FILL_ROWS;

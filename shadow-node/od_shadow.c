@@ -21,10 +21,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BASE_BYTES (64u << 20)	    /* program, libraries, messages on their way */
+#define BASE_BYTES (64u << 20) /* program, libraries, messages on their way */
 #define UNASKED_PARTS 2 /* without --memory-limit: other programs may need the rest */
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
-#define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
+#define MESSAGES_PER_PIECE 64 /* taken before the next piece of work */
 #define MAX_PACE_MS 60000
 
 static struct od_daemon_about about = {
@@ -38,9 +38,9 @@ struct options {
 	struct od_daemon_args common;
 	uint64_t memory_limit; /* UINT64_MAX: none was given */
 	int precision, dense_precision; /* index into od_precision_names; -1: od_shadow_default; dense: -1, the same */
-	int departure;			/* index into departures */
-	char *layers;			/* "A-B"; NULL: all */
-	double layer_time_ms;		/* paced, for measurements; 0: as fast as it goes */
+	int departure; /* index into departures */
+	char *layers; /* "A-B"; NULL: all */
+	double layer_time_ms; /* paced, for measurements; 0: as fast as it goes */
 };
 
 enum { LATE, EARLY };
@@ -83,7 +83,7 @@ struct shadow {
 	struct ods_emulator *emulator; /* NULL between sessions, and in a shadow that holds further layers */
 	struct ods_emulator_opts opts; /* of the session */
 	struct ods_chain *chain; /* of a first shadow: who holds the other layers, since PARTS */
-	struct ods_part *part;	 /* of a shadow that holds further layers */
+	struct ods_part *part; /* of a shadow that holds further layers */
 	struct ods_publisher publisher;
 	uint64_t counters[OD_N_COUNTERS], before[OD_N_COUNTERS]; /* since the start; until this session */
 };
@@ -131,8 +131,8 @@ static int begin_emulator(struct shadow *s, struct od_err *err)
 	return ods_emulator_new(&s->emulator, &s->opts, &sink, err);
 }
 
-/* Takes the mail and publishes the counters for PONG. Buffers are allocated and freed here, not on the loop thread, so that
- * two sessions never hold buffers at the same time. */
+/* Takes the mail and publishes the counters for PONG. Buffers are allocated and freed here, not on the loop thread, so
+ * that two sessions never hold buffers at the same time. */
 static void read_mail(struct shadow *s)
 {
 	const struct od_config *c = od_pack_config(s->pack);
@@ -153,8 +153,9 @@ static void read_mail(struct shadow *s)
 		return;
 	s->opts = mail.opts;
 	s->opts.counters = s->counters;
-	s->publisher = (struct ods_publisher){ .daemon = s->daemon, .port = s->port, .session = mail.session,
-					       .counters = s->counters };
+	s->publisher = (struct ods_publisher){
+		.daemon = s->daemon, .port = s->port, .session = mail.session, .counters = s->counters
+	};
 	if (holds_all(c))
 		rc = begin_emulator(s, &err);
 	else if (od_config_begin(c) > 0)
@@ -203,7 +204,9 @@ static int begin_late(struct shadow *s, struct od_err *err)
 
 static int begin_chain(struct shadow *s, const Od__Parts *parts, struct od_err *err)
 {
-	const struct ods_chain_opts o = { .config = od_pack_config(s->pack), .keys = s->keys, .interrupted = is_interrupted, .arg = s };
+	const struct ods_chain_opts o = {
+		.config = od_pack_config(s->pack), .keys = s->keys, .interrupted = is_interrupted, .arg = s
+	};
 	int rc;
 
 	end_emulation(s);
@@ -267,12 +270,14 @@ static bool work(struct shadow *s)
 	return did;
 }
 
-/* Waits for a message, or for the emulator's deadline. The port counts whole milliseconds; a paced layer must end more exactly,
- * so the last part of its time is slept: a message then waits for less than a millisecond. */
+/* Waits for a message, or for the emulator's deadline. The port counts whole milliseconds; a paced layer must end more
+ * exactly, so the last part of its time is slept: a message then waits for less than a millisecond. */
 static void wait_for_work(struct shadow *s)
 {
-	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) : s->chain != NULL ? ods_chain_deadline(s->chain) :
-			    UINT64_MAX, now = od_now_ns();
+	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) :
+			    s->chain != NULL	? ods_chain_deadline(s->chain) :
+						  UINT64_MAX,
+		 now = od_now_ns();
 	const bool paced = s->opt.layer_time_ms > 0;
 
 	if (deadline == UINT64_MAX)
@@ -325,16 +330,18 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 
 	*field = "profile";
 	if (h->profile != OD_PROFILE_F32 && h->profile != OD_PROFILE_BF16)
-		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
-			       OD_PROFILE_BF16, h->profile);
+		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u",
+			       OD_PROFILE_F32, OD_PROFILE_BF16, h->profile);
 	*field = "kernel_class";
 	ours = od_device_kernel_class(s->device, (enum od_profile)h->profile);
 	if (!h->mixed && strcmp(h->kernel_class, ours) != 0)
-		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
-			       "predictions would be less accurate; choose kernels of one class with --cpu, of od-main or here, or allow it "
-			       "with od-main's --mixed",
-			       od_peer_text(h->kernel_class, class, sizeof(class)), ours,
-			       od_device_kernels(s->device, (enum od_profile)h->profile));
+		return od_fail(
+			err, OD_ERR_MISMATCH,
+			"kernel_class: expected %s, found %s (%s kernels on this shadow): "
+			"predictions would be less accurate; choose kernels of one class with --cpu, of od-main or here, or allow it "
+			"with od-main's --mixed",
+			od_peer_text(h->kernel_class, class, sizeof(class)), ours,
+			od_device_kernels(s->device, (enum od_profile)h->profile));
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
 		return od_fail(err, OD_ERR_RANGE, "ctx_tokens: expected 1 to %u, found %u", c->ctx_max, h->ctx_tokens);
@@ -354,7 +361,8 @@ static uint64_t base_bytes(const struct shadow *s)
 }
 
 /* After any return od_split_fini is valid. */
-static int open_split(const struct shadow *s, const struct ods_emulator_opts *o, struct od_split *split, struct od_err *err)
+static int open_split(const struct shadow *s, const struct ods_emulator_opts *o, struct od_split *split,
+		      struct od_err *err)
 {
 	int rc = od_split_copy(split, &s->model, err);
 
@@ -368,15 +376,16 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Main's default is a context for which it has memory itself; a longer text than there is room for here gets no predictions. */
+/* Main's default is a context for which it has memory itself; a longer text than there is room for here gets no
+ * predictions. */
 static uint32_t least_ctx(const struct ods_emulator_opts *o)
 {
 	return (uint32_t)smaller(o->ctx_tokens, od_config_least_ctx(o->forward.config));
 }
 
-/* One small context, and at least one page for each further sequence; then one full context, a small one for each, and of what is left
- * one part of `parts`, as far as memory allows. Returns the bytes of all, or 0: not even the first fits. o->max_sequences: as many as
- * main may open, or fewer if memory is short. */
+/* One small context, and at least one page for each further sequence; then one full context, a small one for each, and
+ * of what is left one part of `parts`, as far as memory allows. Returns the bytes of all, or 0: not even the first
+ * fits. o->max_sequences: as many as main may open, or fewer if memory is short. */
 static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_opts *o, uint64_t parts)
 {
 	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), least = od_state_pages(least_ctx(o));
@@ -409,8 +418,10 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	}
 	if (rc == OD_OK && need == 0) {
 		need = od_split_need(&split, split.n_cards, least, 1);
-		rc = od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
-			     "try a smaller --ctx-size%s", least_ctx(o), (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
+		rc = od_fail(err, OD_ERR_NOMEM,
+			     "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %llu (%s): "
+			     "try a smaller --ctx-size%s",
+			     least_ctx(o), (unsigned long long)need, od_format_bytes(need, a, sizeof(a)),
 			     (unsigned long long)s->limit_bytes, od_format_bytes(s->limit_bytes, b, sizeof(b)),
 			     od_split_text(&split, s->device, least, 1, cards, sizeof(cards)));
 	}
@@ -418,10 +429,12 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	if (rc != OD_OK)
 		return rc;
 	if (o->n_pages < od_state_pages(o->ctx_tokens))
-		od_log(OD_LOG_WARN, "main allows texts of %u tokens; this shadow has memory for %u, and predicts nothing for longer ones",
+		od_log(OD_LOG_WARN,
+		       "main allows texts of %u tokens; this shadow has memory for %u, and predicts nothing for longer ones",
 		       o->ctx_tokens, o->n_pages * OD_KV_PAGE);
 	if (o->max_sequences < asked)
-		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %zu", asked, o->max_sequences);
+		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %zu", asked,
+		       o->max_sequences);
 	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
 	return OD_OK;
 }
@@ -506,7 +519,12 @@ static int on_failed(void *arg, struct od_err *why)
 
 /* No drained: predictions are advice, so nothing is lost when a shadow leaves at once. */
 static const struct od_daemon_ops daemon_ops = {
-	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .alive = on_alive,
+	.accept = on_accept,
+	.begin = on_begin,
+	.end = on_end,
+	.message = on_message,
+	.pong = on_pong,
+	.alive = on_alive,
 	.failed = on_failed,
 };
 
@@ -546,9 +564,13 @@ static const char *advise_layers(struct shadow *s, char *text, size_t size)
 
 	text[0] = '\0';
 	for (uint32_t i = end - 1; i > begin && text[0] == '\0'; i--)
-		if (od_pack_take_part(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK && need <= s->limit_bytes)
-			snprintf(text, size, ". Layers %u-%u fit without their context: --layers gives this shadow a part, and another "
-				 "shadow of the hosts file the rest", begin, i - 1);
+		if (od_pack_take_part(s->pack, begin, i, NULL) == OD_OK && need_bytes(s, &need, NULL) == OD_OK &&
+		    need <= s->limit_bytes)
+			snprintf(
+				text, size,
+				". Layers %u-%u fit without their context: --layers gives this shadow a part, and another "
+				"shadow of the hosts file the rest",
+				begin, i - 1);
 	(void)!od_pack_take_part(s->pack, begin, end, NULL); /* as it was */
 	return text;
 }
@@ -565,26 +587,32 @@ static int check_memory(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	s->limit_bytes = given ? s->opt.memory_limit : have != 0 ? have : UINT64_MAX;
-	if (need <= s->limit_bytes || (!given && od_device_cards(s->device) > 1)) /* each of several cards has its own limit: deal_layers */
+	/* each of several cards has its own limit: deal_layers */
+	if (need <= s->limit_bytes || (!given && od_device_cards(s->device) > 1))
 		return OD_OK;
 	if (s->opt.layers != NULL)
 		snprintf(part, sizeof(part), "layers %u-%u of ", od_config_begin(c), od_config_end(c) - 1);
-	snprintf(available, sizeof(available), "available %s are", od_device_memory_place(s->device, place, sizeof(place)));
-	return od_fail(err, OD_ERR_NOMEM, "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s",
-		       part, s->precision, od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need,
+	snprintf(available, sizeof(available), "available %s are",
+		 od_device_memory_place(s->device, place, sizeof(place)));
+	return od_fail(err, OD_ERR_NOMEM,
+		       "%sthe %s model of %s need%s %llu bytes (%s) besides %s context, %s %llu bytes (%s)%s", part,
+		       s->precision, od_pack_dir(s->pack), part[0] == '\0' ? "s" : "", (unsigned long long)need,
 		       od_format_bytes(need, a, sizeof(a)), part[0] == '\0' ? "its" : "their",
 		       given ? "--memory-limit is" : available, (unsigned long long)s->limit_bytes,
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)), advise_layers(s, advice, sizeof(advice)));
 }
 
-/* Deals the layers to the cards before main says how long texts may be, and how many rows a step has: room for as many rows as there may
- * be, if that is possible, and for most state. */
+/* Deals the layers to the cards before main says how long texts may be, and how many rows a step has: room for as many
+ * rows as there may be, if that is possible, and for most state. */
 static int deal_layers(struct shadow *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
-	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
+	struct ods_emulator_opts o = { .forward = { .config = c,
+						    .device = s->device,
+						    .profile = OD_PROFILE_F32,
 						    .max_rows = ODS_MAX_STEP_ROWS },
-				       .ctx_tokens = 1, .max_sequences = 1 };
+				       .ctx_tokens = 1,
+				       .max_sequences = 1 };
 	bool fits = od_device_cards(s->device) == 1;
 	const uint64_t limit = fits || s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : UINT64_MAX;
 	int rc = od_split_init(&s->model, s->device, c->n_layers, od_config_begin(c), od_config_end(c), limit, err);
@@ -602,8 +630,9 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 			fits = od_split_fits(&split, 1, 1);
 		}
 		if (rc == OD_OK && !fits && o.forward.max_rows == 1)
-			rc = od_fail(err, OD_ERR_NOMEM, "layers %u-%u of the %s model of %s do not fit one after the other%s", od_config_begin(c),
-				     od_config_end(c) - 1, s->precision, od_pack_dir(s->pack),
+			rc = od_fail(err, OD_ERR_NOMEM,
+				     "layers %u-%u of the %s model of %s do not fit one after the other%s",
+				     od_config_begin(c), od_config_end(c) - 1, s->precision, od_pack_dir(s->pack),
 				     od_split_text(&split, s->device, 1, 1, cards, sizeof(cards)));
 		if (rc == OD_OK && fits)
 			od_split_log(&split, s->device, 1, 1);
@@ -612,13 +641,17 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
-/* Whether there is room for a session, too, if main has its default context: what it needs, it says after the model is loaded. */
+/* Whether there is room for a session, too, if main has its default context: what it needs, it says after the model is
+ * loaded. */
 static int check_session(const struct shadow *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
-	struct ods_emulator_opts o = { .forward = { .config = c, .device = s->device, .profile = OD_PROFILE_F32,
+	struct ods_emulator_opts o = { .forward = { .config = c,
+						    .device = s->device,
+						    .profile = OD_PROFILE_F32,
 						    .max_rows = ODS_MAX_STEP_ROWS },
-				       .ctx_tokens = od_config_least_ctx(c), .max_sequences = 1 };
+				       .ctx_tokens = od_config_least_ctx(c),
+				       .max_sequences = 1 };
 	uint64_t ceiling;
 
 	return plan_memory(s, &o, &ceiling, err);
@@ -639,19 +672,22 @@ static int plan_form(struct shadow *s, struct od_err *err)
 	if (rc == OD_OK)
 		rc = plan_layers(s, err);
 	fits = rc == OD_OK ? check_session(s, NULL) : rc;
-	if (fits != OD_ERR_NOMEM || s->choice.form == OD_FORM_PLANES || od_pack_can_form(s->pack, OD_FORM_PLANES, NULL) != OD_OK)
+	if (fits != OD_ERR_NOMEM || s->choice.form == OD_FORM_PLANES ||
+	    od_pack_can_form(s->pack, OD_FORM_PLANES, NULL) != OD_OK)
 		return rc;
 	od_split_fini(&s->model);
 	s->choice.form = OD_FORM_PLANES;
 	rc = plan_layers(s, err);
 	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model and its context would not fit");
+		od_log(OD_LOG_INFO,
+		       "experts stay compressed in memory: as BF16 the model and its context would not fit");
 	return rc;
 }
 
 static int plan_device(struct shadow *s, struct od_err *err)
 {
-	int rc = s->choice.experts == OD_PRECISION_BF16 ? plan_form(s, err) : plan_layers(s, err); /* others have one form */
+	/* others have one form */
+	int rc = s->choice.experts == OD_PRECISION_BF16 ? plan_form(s, err) : plan_layers(s, err);
 
 	if (rc == OD_OK && od_device_can_fall_back(s->device)) /* else sessions with a smaller context may fit */
 		rc = check_session(s, err);
@@ -769,26 +805,36 @@ static int run(struct shadow *s, struct od_err *err)
 			 od_config_end(od_pack_config(s->pack)) - 1);
 	od_device_log_memory(s->device);
 	od_log(OD_LOG_INFO, "pack %s: %s model%s of %s, %s departure; listening on %s, port %u, data port %u",
-	       od_pack_dir(s->pack), s->precision, part,
-	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
-	       od_daemon_args_where(&s->opt.common, s->keys, where, sizeof(where)), od_daemon_port(s->daemon),
-	       od_data_port_number(s->port));
+	       od_pack_dir(s->pack), s->precision, part, od_format_bytes(s->model_bytes, size, sizeof(size)),
+	       departures[s->opt.departure], od_daemon_args_where(&s->opt.common, s->keys, where, sizeof(where)),
+	       od_daemon_port(s->daemon), od_data_port_number(s->port));
 	return od_daemon_run(s->daemon, err);
 }
 
 int main(int argc, char **argv)
 {
-	struct shadow s = { .opt = { .precision = -1, .dense_precision = -1, .departure = EARLY,
-				     .memory_limit = UINT64_MAX } };
+	struct shadow s = {
+		.opt = { .precision = -1, .dense_precision = -1, .departure = EARLY, .memory_limit = UINT64_MAX }
+	};
 	const struct od_arg own[] = {
-		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8, fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is (default: int8, but bf16 where int8 would not be smaller)", 0, 0, od_precision_names },
-		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0, departures },
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P",
+		  "the experts' weights: int8, fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is (default: int8, but bf16 where int8 would not be smaller)",
+		  0, 0, od_precision_names },
+		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P",
+		  "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D",
+		  "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0,
+		  departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
-		{ "layers", OD_ARG_STRING, &s.opt.layers, "A-B", "hold only these layers (0-15); other shadows of the hosts file hold the others (default: all)", 0, 0, NULL },
-		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
+		{ "layers", OD_ARG_STRING, &s.opt.layers, "A-B",
+		  "hold only these layers (0-15); other shadows of the hosts file hold the others (default: all)", 0, 0,
+		  NULL },
+		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE",
+		  "memory that this shadow may use, for the model and the context (default: what is available at the start)",
+		  0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine" },
-		{ "layer-time", OD_ARG_REAL, &s.opt.layer_time_ms, "MS", "attention and experts of a layer take at least MS milliseconds together", 0, MAX_PACE_MS, NULL },
+		{ "layer-time", OD_ARG_REAL, &s.opt.layer_time_ms, "MS",
+		  "attention and experts of a layer take at least MS milliseconds together", 0, MAX_PACE_MS, NULL },
 	};
 	struct od_err err = { 0 };
 	bool done;

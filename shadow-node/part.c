@@ -18,9 +18,9 @@ struct ods_part {
 	struct ods_saved saved;
 	uint32_t n_places;
 	struct od_seq_state **place; /* [n_places] */
-	bool *taken;		     /* [n_places]: by a table of the run that is being read */
-	uint32_t *page;		     /* [pages of a context] */
-	struct od_row *rows;	     /* [max_rows] */
+	bool *taken; /* [n_places]: by a table of the run that is being read */
+	uint32_t *page; /* [pages of a context] */
+	struct od_row *rows; /* [max_rows] */
 	size_t n_rows;
 	uint32_t *count; /* [n_places]: rows of each of the run's tables */
 	uint32_t n_tables;
@@ -40,7 +40,8 @@ static int open_places(struct ods_part *p, struct od_err *err)
 	p->page = calloc(od_state_pages(p->o.ctx_tokens), sizeof(*p->page));
 	p->rows = calloc(p->o.forward.max_rows, sizeof(*p->rows));
 	return p->place != NULL && p->taken != NULL && p->count != NULL && p->page != NULL && p->rows != NULL ?
-		       OD_OK : od_fail(err, OD_ERR_NOMEM, "part: %u sequences", p->n_places);
+		       OD_OK :
+		       od_fail(err, OD_ERR_NOMEM, "part: %u sequences", p->n_places);
 }
 
 static int open_state(struct ods_part *p, struct od_err *err)
@@ -58,7 +59,8 @@ static int open_state(struct ods_part *p, struct od_err *err)
 	return rc;
 }
 
-int ods_part_new(struct ods_part **out, const struct ods_emulator_opts *o, ods_part_send_fn *send, void *arg, struct od_err *err)
+int ods_part_new(struct ods_part **out, const struct ods_emulator_opts *o, ods_part_send_fn *send, void *arg,
+		 struct od_err *err)
 {
 	struct ods_part *p = calloc(1, sizeof(*p));
 	int rc;
@@ -107,7 +109,8 @@ void ods_part_free(struct ods_part *p)
 
 /* ---- answers ---- */
 
-static void answer(struct ods_part *p, uint64_t run, uint32_t layer, int code, const char *reason, const float *rows, size_t n)
+static void answer(struct ods_part *p, uint64_t run, uint32_t layer, int code, const char *reason, const float *rows,
+		   size_t n)
 {
 	const struct od_out_frame frame = { .bytes = rows, .len = n * sizeof(*rows) };
 	Od__PartResult body = OD__PART_RESULT__INIT;
@@ -150,23 +153,29 @@ static int check_table(const struct ods_part *p, const Od__PartTable *t, size_t 
 	const uint32_t copies = od_state_pool_copies(p->state);
 
 	if (t->place >= p->n_places || p->taken[t->place])
-		return od_fail(err, OD_ERR_RANGE, "table %zu: place: expected one of %u that is free, found %u", i, p->n_places, t->place);
+		return od_fail(err, OD_ERR_RANGE, "table %zu: place: expected one of %u that is free, found %u", i,
+			       p->n_places, t->place);
 	if (t->n_rows == 0 || !od_within(t->length, t->n_rows, p->o.ctx_tokens))
-		return od_fail(err, OD_ERR_RANGE, "table %zu: %u rows from position %u on: expected 1 to %u", i, t->n_rows, t->length,
-			       p->o.ctx_tokens);
+		return od_fail(err, OD_ERR_RANGE, "table %zu: %u rows from position %u on: expected 1 to %u", i,
+			       t->n_rows, t->length, p->o.ctx_tokens);
 	if (t->n_pages < od_state_pages(t->length + t->n_rows) || t->n_pages > od_state_pages(p->o.ctx_tokens))
 		return od_fail(err, OD_ERR_RANGE, "table %zu: pages: expected %u to %u, found %u", i,
 			       od_state_pages(t->length + t->n_rows), od_state_pages(p->o.ctx_tokens), t->n_pages);
 	if (t->committed >= copies || t->next >= copies || t->committed == t->next)
-		return od_fail(err, OD_ERR_RANGE, "table %zu: copies %u and %u: expected two of %u", i, t->committed, t->next, copies);
+		return od_fail(err, OD_ERR_RANGE, "table %zu: copies %u and %u: expected two of %u", i, t->committed,
+			       t->next, copies);
 	return OD_OK;
 }
 
 /* Its page numbers stand at `page`, of any alignment. */
 static int take_table(struct ods_part *p, const Od__PartTable *t, size_t i, const uint8_t *page, struct od_err *err)
 {
-	const struct od_seq_mirror mirror = { .page = p->page, .n_pages = t->n_pages, .length = t->length, .is_long = t->is_long,
-					      .committed = t->committed, .next = t->next };
+	const struct od_seq_mirror mirror = { .page = p->page,
+					      .n_pages = t->n_pages,
+					      .length = t->length,
+					      .is_long = t->is_long,
+					      .committed = t->committed,
+					      .next = t->next };
 
 	memcpy(p->page, page, t->n_pages * sizeof(*p->page));
 	for (uint32_t j = 0; j < t->n_pages; j++)
@@ -179,7 +188,8 @@ static int take_table(struct ods_part *p, const Od__PartTable *t, size_t i, cons
 	return OD_OK;
 }
 
-static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *page, size_t page_bytes, struct od_err *err)
+static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *page, size_t page_bytes,
+		       struct od_err *err)
 {
 	size_t n_rows = 0, at = 0;
 
@@ -188,7 +198,8 @@ static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *
 		const Od__PartTable *t = m->tables[i];
 		int rc = check_table(p, t, i, err);
 
-		if (rc == OD_OK && (t->n_pages > (page_bytes - at) / sizeof(uint32_t) || t->n_rows > m->n_tokens - n_rows))
+		if (rc == OD_OK &&
+		    (t->n_pages > (page_bytes - at) / sizeof(uint32_t) || t->n_rows > m->n_tokens - n_rows))
 			rc = od_fail(err, OD_ERR_SHAPE, "table %zu: more rows or pages than the message has", i);
 		if (rc == OD_OK)
 			rc = take_table(p, t, i, page + at, err);
@@ -199,8 +210,8 @@ static int take_tables(struct ods_part *p, const Od__PartRun *m, const uint8_t *
 		at += t->n_pages * sizeof(uint32_t);
 	}
 	if (n_rows != m->n_tokens || at != page_bytes)
-		return od_fail(err, OD_ERR_SHAPE, "tables of %zu rows and %zu bytes of pages: expected %zu and %zu", n_rows, at,
-			       m->n_tokens, page_bytes);
+		return od_fail(err, OD_ERR_SHAPE, "tables of %zu rows and %zu bytes of pages: expected %zu and %zu",
+			       n_rows, at, m->n_tokens, page_bytes);
 	p->n_tables = (uint32_t)m->n_tables;
 	p->n_rows = n_rows;
 	return OD_OK;
@@ -215,15 +226,15 @@ static int on_run(struct ods_part *p, const struct od_msg *m, struct od_err *err
 
 	p->running = false;
 	if (r->run <= p->run)
-		return od_fail(err, OD_ERR_PROTOCOL, "run %llu: late or repeated, the newest is %llu", (unsigned long long)r->run,
-			       (unsigned long long)p->run);
+		return od_fail(err, OD_ERR_PROTOCOL, "run %llu: late or repeated, the newest is %llu",
+			       (unsigned long long)r->run, (unsigned long long)p->run);
 	p->run = r->run;
 	if (r->n_tables == 0 || r->n_tables > p->n_places || r->n_tokens == 0 || r->n_tokens > p->o.forward.max_rows)
-		return od_fail(err, OD_ERR_RANGE, "%zu sequences, %zu rows: expected 1 to %u and 1 to %zu", r->n_tables, r->n_tokens,
-			       p->n_places, p->o.forward.max_rows);
+		return od_fail(err, OD_ERR_RANGE, "%zu sequences, %zu rows: expected 1 to %u and 1 to %zu", r->n_tables,
+			       r->n_tokens, p->n_places, p->o.forward.max_rows);
 	if (m->n_frames != 2 || x_bytes != r->n_tokens * p->o.forward.config->hidden * sizeof(float))
-		return od_fail(err, OD_ERR_SHAPE, "frames: expected 2, of %zu rows and of pages, found %zu, %zu bytes", r->n_tokens,
-			       m->n_frames, x_bytes);
+		return od_fail(err, OD_ERR_SHAPE, "frames: expected 2, of %zu rows and of pages, found %zu, %zu bytes",
+			       r->n_tokens, m->n_frames, x_bytes);
 	rc = take_tables(p, r, page, page_bytes, err);
 	if (rc == OD_OK)
 		rc = od_forward_begin(p->forward, p->run, p->rows, p->n_rows, err);
@@ -239,7 +250,8 @@ static int check_keep(const struct ods_part *p, const Od__PartLayer *l, struct o
 {
 	for (size_t i = 0; i < l->n_keep; i++)
 		if (l->keep[i] >= p->n_rows || (i > 0 && l->keep[i] <= l->keep[i - 1]))
-			return od_fail(err, OD_ERR_RANGE, "row %u to keep: expected ascending ones below %zu", l->keep[i], p->n_rows);
+			return od_fail(err, OD_ERR_RANGE, "row %u to keep: expected ascending ones below %zu",
+				       l->keep[i], p->n_rows);
 	return OD_OK;
 }
 
@@ -302,7 +314,8 @@ static int do_layer(struct ods_part *p, const Od__PartLayer *l, struct od_err *e
 	}
 	if (!p->running || l->run != p->run || l->layer != od_forward_layer(p->forward))
 		return od_fail(err, OD_ERR_PROTOCOL, "layer %u of run %llu: expected layer %u of run %llu", l->layer,
-			       (unsigned long long)l->run, p->running ? od_forward_layer(p->forward) : 0, (unsigned long long)p->run);
+			       (unsigned long long)l->run, p->running ? od_forward_layer(p->forward) : 0,
+			       (unsigned long long)p->run);
 	return od_forward_done(p->forward) ? send_rows(p, l, err) : run_layer(p, l, err);
 }
 
@@ -322,12 +335,13 @@ static int on_commit(struct ods_part *p, const Od__PartCommit *c, struct od_err 
 	int rc;
 
 	if (!p->running || c->run != p->run || !od_forward_done(p->forward) || c->n_kept != p->n_tables)
-		return od_fail(err, OD_ERR_PROTOCOL, "%zu numbers of kept rows of run %llu: expected %u, after the layers of run %llu",
+		return od_fail(err, OD_ERR_PROTOCOL,
+			       "%zu numbers of kept rows of run %llu: expected %u, after the layers of run %llu",
 			       c->n_kept, (unsigned long long)c->run, p->n_tables, (unsigned long long)p->run);
 	for (uint32_t i = 0; i < p->n_tables; i++)
 		if (c->kept[i] > p->count[i])
-			return od_fail(err, OD_ERR_RANGE, "kept rows of sequence %u: expected at most %u, found %u", i, p->count[i],
-				       c->kept[i]);
+			return od_fail(err, OD_ERR_RANGE, "kept rows of sequence %u: expected at most %u, found %u", i,
+				       p->count[i], c->kept[i]);
 	rc = od_forward_end(p->forward, c->kept, err);
 	p->running = false;
 	return rc;
@@ -343,28 +357,29 @@ static int check_state(const struct ods_part *p, const struct od_msg *m, struct 
 
 	*n_streams = 0;
 	if (!od_config_holds(p->o.forward.config, s->layer))
-		return od_fail(err, OD_ERR_RANGE, "layer %u: this shadow holds %u-%u", s->layer, od_config_begin(p->o.forward.config),
-			       od_config_end(p->o.forward.config) - 1);
+		return od_fail(err, OD_ERR_RANGE, "layer %u: this shadow holds %u-%u", s->layer,
+			       od_config_begin(p->o.forward.config), od_config_end(p->o.forward.config) - 1);
 	for (size_t i = 0; i < s->n_rows; i++) {
 		const Od__PartRows *r = s->rows[i];
 
 		if (r->page >= od_state_pool_n_pages(p->state) || r->n == 0 || !od_within(r->first, r->n, OD_KV_PAGE))
-			return od_fail(err, OD_ERR_RANGE, "rows [%u, +%u) of page %u: expected at most %d, pages below %u", r->first, r->n,
+			return od_fail(err, OD_ERR_RANGE,
+				       "rows [%u, +%u) of page %u: expected at most %d, pages below %u", r->first, r->n,
 				       r->page, OD_KV_PAGE, od_state_pool_n_pages(p->state));
 		rows += r->n;
 	}
 	*n_streams = od_state_pool_streams(p->state, s->layer, stream);
 	if (*n_streams == 0 || m->n_frames != *n_streams)
-		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer, *n_streams,
-			       m->n_frames);
+		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer,
+			       *n_streams, m->n_frames);
 	for (uint32_t i = 0; i < *n_streams; i++) {
 		uint64_t bytes;
 		size_t found;
 
 		od_msg_frame(m, i, &found);
 		if (!od_mul(rows, stream[i].row_bytes, &bytes) || found != bytes)
-			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
-				       (unsigned long long)bytes, found);
+			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i,
+				       s->layer, (unsigned long long)bytes, found);
 	}
 	return OD_OK;
 }
@@ -386,7 +401,8 @@ static int on_state(struct ods_part *p, const struct od_msg *m, struct od_err *e
 			const size_t n = s->rows[i]->n * stream[j].row_bytes;
 
 			od_device_put(p->o.forward.device, OD_QUEUE_COMPUTE,
-				      od_state_pool_row(p->state, s->layer, j, s->rows[i]->page, s->rows[i]->first), from, n);
+				      od_state_pool_row(p->state, s->layer, j, s->rows[i]->page, s->rows[i]->first),
+				      from, n);
 			from += n;
 		}
 	}
@@ -400,7 +416,8 @@ int ods_part_message(struct ods_part *p, const struct od_msg *m, struct od_err *
 	const Od__Header *h = m->header;
 	int rc;
 
-	if (h->body_case != OD__HEADER__BODY_PART_RUN && h->body_case != OD__HEADER__BODY_PART_STATE && m->n_frames != 0)
+	if (h->body_case != OD__HEADER__BODY_PART_RUN && h->body_case != OD__HEADER__BODY_PART_STATE &&
+	    m->n_frames != 0)
 		return od_fail(err, OD_ERR_PROTOCOL, "expected no tensors, found %zu", m->n_frames);
 	if (h->body_case == OD__HEADER__BODY_PART_OPEN)
 		return on_open(p, h->part_open);
@@ -413,9 +430,10 @@ int ods_part_message(struct ods_part *p, const struct od_msg *m, struct od_err *
 	else if (h->body_case == OD__HEADER__BODY_PART_COMMIT)
 		rc = on_commit(p, h->part_commit, err);
 	else
-		return od_fail(err, OD_ERR_PROTOCOL, "this message does not belong on the data socket of a shadow that holds layers %u-%u: "
-			       "the shadow with layer 0 takes it", od_config_begin(p->o.forward.config),
-			       od_config_end(p->o.forward.config) - 1);
+		return od_fail(err, OD_ERR_PROTOCOL,
+			       "this message does not belong on the data socket of a shadow that holds layers %u-%u: "
+			       "the shadow with layer 0 takes it",
+			       od_config_begin(p->o.forward.config), od_config_end(p->o.forward.config) - 1);
 	if (rc != OD_OK && p->failed.code == OD_OK)
 		p->failed = *err;
 	return rc;

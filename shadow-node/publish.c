@@ -73,6 +73,5 @@ static void ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t n)
 
 struct ods_sink ods_publisher_sink(struct ods_publisher *p)
 {
-	return (struct ods_sink){ .arg = p, .predict = send_predictions, .ask = ask_rows,
-				  .ask_tokens = ask_tokens };
+	return (struct ods_sink){ .arg = p, .predict = send_predictions, .ask = ask_rows, .ask_tokens = ask_tokens };
 }

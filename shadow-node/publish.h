@@ -10,7 +10,8 @@ struct ods_publisher {
 	struct od_daemon *daemon;
 	struct od_data_port *port;
 	uint64_t session; /* messages of another session are dropped */
-	uint64_t *counters; /* [OD_N_COUNTERS]: counts predictions dropped on a full queue; a lost one costs only time */
+	/* [OD_N_COUNTERS]: counts predictions dropped on a full queue; a lost one costs only time */
+	uint64_t *counters;
 };
 
 /* The sink is valid as long as *p is. */

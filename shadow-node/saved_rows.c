@@ -4,9 +4,12 @@ int ods_saved_init(struct ods_saved *s, const struct od_forward_opts *o, struct 
 {
 	int rc = OD_OK;
 
-	*s = (struct ods_saved){ .device = o->device, .profile = o->profile, .each_bytes = od_state_pool_most_bytes(o->state) };
+	*s = (struct ods_saved){ .device = o->device,
+				 .profile = o->profile,
+				 .each_bytes = od_state_pool_most_bytes(o->state) };
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(o->device); i++)
-		rc = od_buf_new(&s->buf[i], od_device_card(o->device, i), o->max_rows * s->each_bytes, "main's rows", err);
+		rc = od_buf_new(&s->buf[i], od_device_card(o->device, i), o->max_rows * s->each_bytes, "main's rows",
+				err);
 	return rc;
 }
 
@@ -28,7 +31,8 @@ static struct od_buf *beside(const struct ods_saved *s, struct od_ref row)
 	return s->buf[i];
 }
 
-void ods_saved_copy(struct ods_saved *s, size_t i, const struct od_seq_state *seq, uint32_t layer, uint32_t position, bool save)
+void ods_saved_copy(struct ods_saved *s, size_t i, const struct od_seq_state *seq, uint32_t layer, uint32_t position,
+		    bool save)
 {
 	uint64_t at = i * s->each_bytes;
 	struct od_op op = { .kind = OD_OP_COPY, .profile = s->profile, .n_rows = 1 };

@@ -16,6 +16,7 @@ struct ods_saved {
 OD_MUST_CHECK int ods_saved_init(struct ods_saved *s, const struct od_forward_opts *o, struct od_err *err);
 void ods_saved_fini(struct ods_saved *s); /* zeroed ok */
 /* Queues copying row i, the one of this layer at a position of seq, there or back. */
-void ods_saved_copy(struct ods_saved *s, size_t i, const struct od_seq_state *seq, uint32_t layer, uint32_t position, bool save);
+void ods_saved_copy(struct ods_saved *s, size_t i, const struct od_seq_state *seq, uint32_t layer, uint32_t position,
+		    bool save);
 
 #endif

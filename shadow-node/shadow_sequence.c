@@ -43,8 +43,8 @@ void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od
 	const struct od_config *c = f->config;
 	/* Tokens, the sampler's copy of them, margins. */
 	const uint64_t tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
-	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's tables
-	 * for both. */
+	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's
+	 * tables for both. */
 	const uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
 	od_state_split(c, f->profile, s);
@@ -52,8 +52,8 @@ void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od
 		if (!od_mul(s->layer[i].copy, 2 * ODS_FIXED_COPIES + 1, &s->layer[i].copy))
 			s->layer[i].copy = UINT64_MAX;
 	od_split_add(&s->beside.page, ods_align_page_bytes(c->n_layers) + 2 * sizeof(uint32_t)); /* the pool's lists */
-	od_split_add(&s->beside.copy, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES + ods_align_bytes(c->n_layers, ctx) + SAMPLER_BIAS_BYTES +
-					    sizeof(struct ods_sequence) + tokens + pages);
+	od_split_add(&s->beside.copy, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES + ods_align_bytes(c->n_layers, ctx) +
+					      SAMPLER_BIAS_BYTES + sizeof(struct ods_sequence) + tokens + pages);
 }
 
 void ods_sequence_free(struct ods_sequence *s)
@@ -88,7 +88,8 @@ void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint3
 		od_seq_state_share(s->state, from->state, sure / OD_KV_PAGE);
 		ods_align_share(s->align, from->align, sure / OD_KV_PAGE);
 	}
-	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++) /* later tokens are the shadow's guesses */
+	/* later tokens are the shadow's guesses */
+	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++)
 		if (from->token[p] >= 0)
 			ods_sequence_set_token(s, p, from->token[p]);
 }
@@ -189,7 +190,8 @@ fail:
 static int read_biases(struct od_logit_bias bias[OD_MAX_LOGIT_BIAS], const Od__SeqOpen *m, struct od_err *err)
 {
 	if (m->n_bias_tokens != m->n_biases || m->n_biases > OD_MAX_LOGIT_BIAS)
-		return od_fail(err, OD_ERR_RANGE, "biases: expected as many as tokens, %u at most, found %zu for %zu tokens",
+		return od_fail(err, OD_ERR_RANGE,
+			       "biases: expected as many as tokens, %u at most, found %zu for %zu tokens",
 			       OD_MAX_LOGIT_BIAS, m->n_biases, m->n_bias_tokens);
 	for (size_t i = 0; i < m->n_biases; i++)
 		bias[i] = (struct od_logit_bias){
@@ -257,8 +259,8 @@ void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 		s->asked = false;
 }
 
-/* Leaves pages n and later to the sequences that share them; later rows go to pages of its own. Without memory for these
- * the sequence loses all its pages and is not predicted. */
+/* Leaves pages n and later to the sequences that share them; later rows go to pages of its own. Without memory for
+ * these the sequence loses all its pages and is not predicted. */
 static void part(struct ods_sequence *s, uint32_t n)
 {
 	struct od_seq_state *old = s->state;

@@ -1,5 +1,5 @@
-/* shadow_sequence.h - the shadow's copy of one of main's sequences: KV rows and their origin, tokens, main's sampler, and the
- * progress of both sides.
+/* shadow_sequence.h - the shadow's copy of one of main's sequences: KV rows and their origin, tokens, main's sampler,
+ * and the progress of both sides.
  *
  * A token is main's where main sent one, otherwise the shadow's own: sampled from its own logits with main's sampler
  * settings, seed and number of the draw.
@@ -25,34 +25,38 @@ struct ods_sequence {
 	struct od_seq_state *state;
 	struct ods_align *align;
 	int32_t *token; /* [ctx]; -1: not known */
-	float *margin;	/* [ctx]: of the shadow's own tokens, see od_sampler_sample; 0 for main's */
+	float *margin; /* [ctx]: of the shadow's own tokens, see od_sampler_sample; 0 for main's */
 	uint32_t known; /* all earlier tokens are known: a lower bound, updated on demand */
-	uint32_t end;	/* no token is known from here on */
-	uint32_t told;	/* end of the tokens received in TOKENS */
-	uint32_t main_end; /* tokens from here on may be the shadow's own, because main left them out; UINT32_MAX: none */
-	bool own_state; /* the shadow runs all rows, prompts too: main never sends them, or cannot, because of fixed state */
-	bool fixed;	/* some layers have fixed state: rows run one after the other, and state is that of align's run_end */
+	uint32_t end; /* no token is known from here on */
+	uint32_t told; /* end of the tokens received in TOKENS */
+	/* tokens from here on may be the shadow's own, because main left them out; UINT32_MAX: none */
+	uint32_t main_end;
+	/* the shadow runs all rows, prompts too: main never sends them, or cannot, because of fixed state */
+	bool own_state;
+	/* some layers have fixed state: rows run one after the other, and state is that of align's run_end */
+	bool fixed;
 	struct od_sampler *sampler;
-	bool penalised;	/* the sampler has penalties, so it needs all earlier tokens */
+	bool penalised; /* the sampler has penalties, so it needs all earlier tokens */
 	uint32_t prompt_tokens, vocab;
 	bool asked; /* tokens from asked_begin on were requested at asked_ns */
 	uint64_t asked_ns;
 	uint32_t asked_begin;
 
-	/* The emulator's cursors. Positions [next, stepped) wait for a run; [stepped, next) have run ahead of the newest STEP,
-	 * with the shadow's own tokens, or are running. */
-	uint32_t stepped;    /* end of the newest STEP */
-	uint64_t step;	     /* number of the newest STEP */
-	uint32_t begun;	     /* begin of the newest STEP */
-	uint32_t next;	     /* the first position that has not run, and is not running, for publication */
-	uint32_t limit;	     /* positions [stepped, limit) may run ahead */
-	uint32_t ahead;	     /* of the newest STEP; above 1: the rows are drafts, which do not wait for due rows that are own */
+	/* The emulator's cursors. Positions [next, stepped) wait for a run; [stepped, next) have run ahead of the
+	 * newest STEP, with the shadow's own tokens, or are running. */
+	uint32_t stepped; /* end of the newest STEP */
+	uint64_t step; /* number of the newest STEP */
+	uint32_t begun; /* begin of the newest STEP */
+	uint32_t next; /* the first position that has not run, and is not running, for publication */
+	uint32_t limit; /* positions [stepped, limit) may run ahead */
+	/* of the newest STEP; above 1: the rows are drafts, which do not wait for due rows that are own */
+	uint32_t ahead;
 	uint32_t state_rows; /* of the newest STEP */
-	bool unmarked;	     /* these rows are not marked as due yet, for lack of memory */
-	uint64_t in_step;    /* emulator's count of received STEPs at the newest one with rows of the sequence */
-	int want;	     /* enum want of emulator_plan.c, while a run is chosen */
-	bool said;	     /* the log has a warning that there is no memory for more positions */
-	bool closed;	     /* closed, but kept until the run ends */
+	bool unmarked; /* these rows are not marked as due yet, for lack of memory */
+	uint64_t in_step; /* emulator's count of received STEPs at the newest one with rows of the sequence */
+	int want; /* enum want of emulator_plan.c, while a run is chosen */
+	bool said; /* the log has a warning that there is no memory for more positions */
+	bool closed; /* closed, but kept until the run ends */
 	size_t run_first, run_n; /* its rows in the run; none: run_n is 0 */
 };
 
@@ -66,15 +70,16 @@ void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od
 OD_MUST_CHECK int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_forward_opts *f,
 				   struct od_err *err);
 void ods_sequence_free(struct ods_sequence *s); /* NULL ok */
-/* Applies the sampler settings, own_state and is_long of a SEQ_OPEN; a sequence may get several, but of one is_long once it has
- * rows. */
+/* Applies the sampler settings, own_state and is_long of a SEQ_OPEN; a sequence may get several, but of one is_long
+ * once it has rows. */
 OD_MUST_CHECK int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err);
 
-/* Takes pages for positions [0, end); call it before other calls about them. False: too few are free, and none were taken. */
+/* Takes pages for positions [0, end); call it before other calls about them. False: too few are free, and none were
+ * taken. */
 OD_MUST_CHECK bool ods_sequence_reserve(struct ods_sequence *s, uint32_t end);
-/* s shares the first n positions (whole pages) of from: both see the same rows, now and later. Positions whose tokens may
- * be the shadow's own are left out. Shares nothing when s has pages already, memory is short, or only one is a long text; with
- * fixed state, tokens only. */
+/* s shares the first n positions (whole pages) of from: both see the same rows, now and later. Positions whose tokens
+ * may be the shadow's own are left out. Shares nothing when s has pages already, memory is short, or only one is a long
+ * text; with fixed state, tokens only. */
 void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint32_t n);
 
 /* Drops the KV rows from position on. Shared pages are left to the other sequences; no run may then have rows of s. */

@@ -1,5 +1,6 @@
-/* wrong_driver.c - an NVIDIA driver for tests that is too old, or finds no GPU: $OD_DRIVER is "VERSION ERROR", the CUDA version that it
- * supports, as 12020, and what cuInit returns. CUDA's runtime finds it as libcuda.so.1. All else that a driver offers fails.
+/* wrong_driver.c - an NVIDIA driver for tests that is too old, or finds no GPU: $OD_DRIVER is "VERSION ERROR", the CUDA
+ * version that it supports, as 12020, and what cuInit returns. CUDA's runtime finds it as libcuda.so.1. All else that a
+ * driver offers fails.
  *
  * Thread: any; it has no state. */
 #include <stdint.h>
@@ -47,9 +48,10 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 {
 	(void)version;
 	(void)flags;
-	*function = strcmp(name, "cuInit") == 0 ? (void *)cuInit :
-		    strcmp(name, "cuDriverGetVersion") == 0 ? (void *)cuDriverGetVersion :
-		    strncmp(name, "cuGetProcAddress", strlen("cuGetProcAddress")) == 0 ? (void *)cuGetProcAddress_v2 : (void *)fail;
+	*function = strcmp(name, "cuInit") == 0					       ? (void *)cuInit :
+		    strcmp(name, "cuDriverGetVersion") == 0			       ? (void *)cuDriverGetVersion :
+		    strncmp(name, "cuGetProcAddress", strlen("cuGetProcAddress")) == 0 ? (void *)cuGetProcAddress_v2 :
+											 (void *)fail;
 	if (status != NULL)
 		*status = 0;
 	return 0;

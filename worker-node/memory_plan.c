@@ -62,23 +62,25 @@ unsigned odw_free_slots(unsigned n, uint64_t free_bytes, uint64_t beside_bytes, 
 	return fit > 0 ? (unsigned)fit : 1;
 }
 
-/* There may be less free than the limit: on the host, where `fixed` comes on top; or on a GPU with memory of its own, where the rows of a
- * step do, and `loads`, what of the load threads' memory it has. A GPU says itself what it has no room for, if that is the first slot or what
- * was asked for. */
+/* There may be less free than the limit: on the host, where `fixed` comes on top; or on a GPU with memory of its own,
+ * where the rows of a step do, and `loads`, what of the load threads' memory it has. A GPU says itself what it has no
+ * room for, if that is the first slot or what was asked for. */
 static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, uint64_t loads)
 {
 	const uint64_t have = od_device_free_bytes(o->device), cache = o->cache_mib << 20;
 
 	p->beside_bytes = ODW_SCRATCH_BYTES + loads;
 	if (o->slots == 0 && od_device_has_memory(o->device))
-		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache, p->slot_bytes);
+		p->n_slots = odw_free_slots(p->n_slots, have, od_device_own_bytes(o->device) + p->beside_bytes + cache,
+					    p->slot_bytes);
 	else if (o->slots == 0)
 		p->n_slots = odw_free_slots(p->n_slots, have, fixed + cache, p->slot_bytes);
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
 }
 
 /* What --cache-mib leaves beside what the slots hold for it. */
-static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes, struct od_err *err)
+static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes,
+		      struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(o->pack);
 	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, cache_bytes = o->cache_mib << 20;
@@ -86,9 +88,10 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 	uint64_t fit;
 
 	if (cache_bytes < least)
-		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": a part of one expert takes at least %" PRIu64
-			       " MiB with %u slots of this form; see --slots and --resident-form", o->cache_mib,
-			       (least + (1u << 20) - 1) >> 20, p->n_slots);
+		return od_fail(err, OD_ERR_NOMEM,
+			       "--cache-mib %" PRIu64 ": a part of one expert takes at least %" PRIu64
+			       " MiB with %u slots of this form; see --slots and --resident-form",
+			       o->cache_mib, (least + (1u << 20) - 1) >> 20, p->n_slots);
 	p->cache_bytes = cache_bytes - slots_bytes;
 	fit = p->cache_bytes / p->sizes.bytes[OD_CACHE_F];
 	p->max_pinned = (uint32_t)(fit < all ? fit : all);

@@ -12,7 +12,7 @@ struct odw_memory_opts {
 	const struct od_device *device; /* holds the slots */
 	enum od_form form;
 	uint64_t limit_bytes;
-	uint64_t slots;	    /* --slots; 0: as many as fit */
+	uint64_t slots; /* --slots; 0: as many as fit */
 	uint64_t cache_mib; /* 0: no cache */
 	enum od_cache_policy policy;
 	unsigned n_readers, n_inflaters;
@@ -21,21 +21,22 @@ struct odw_memory_opts {
 
 struct odw_memory_plan {
 	unsigned n_slots;
-	unsigned slot;			      /* the buffers of a slot: a set of 1 << enum od_expert_buf */
+	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* of one buffer of each kind */
-	uint64_t slot_bytes;		      /* of a slot, without the buffers that only a cache needs */
-	struct od_cache_sizes sizes;	      /* of an expert in each cache state */
-	uint64_t need_bytes;		      /* of all of it, by the limit's count */
-	uint64_t beside_bytes;		      /* of a device with memory of its own: what is taken of it beside slots and cache */
-	uint64_t cache_bytes;		      /* budget for cached data outside slots */
-	uint32_t max_pinned;		      /* limit of slots that the cache pins, in addition to n_slots */
+	uint64_t slot_bytes; /* of a slot, without the buffers that only a cache needs */
+	struct od_cache_sizes sizes; /* of an expert in each cache state */
+	uint64_t need_bytes; /* of all of it, by the limit's count */
+	/* of a device with memory of its own: what is taken of it beside slots and cache */
+	uint64_t beside_bytes;
+	uint64_t cache_bytes; /* budget for cached data outside slots */
+	uint32_t max_pinned; /* limit of slots that the cache pins, in addition to n_slots */
 };
 
 /* OD_ERR_NOMEM: the limit is too small; err names the bytes needed. */
 OD_MUST_CHECK int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err);
 
-/* *n: the number of slots of slot_bytes that fit into limit_bytes beside fixed_bytes: `asked`, or with asked 0 as many as fit,
- * at most ODW_MAX_SLOTS. */
+/* *n: the number of slots of slot_bytes that fit into limit_bytes beside fixed_bytes: `asked`, or with asked 0 as many
+ * as fit, at most ODW_MAX_SLOTS. */
 OD_MUST_CHECK int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes,
 				uint64_t asked, struct od_err *err);
 /* As many of n slots as there is room for beside beside_bytes, at least one. free_bytes 0: it is not known. */

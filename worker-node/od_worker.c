@@ -1,5 +1,5 @@
-/* od-worker: loads, decompresses, runs and evicts experts on main's requests. This file connects the parts: command line,
- * memory budget, the daemon's callbacks. */
+/* od-worker: loads, decompresses, runs and evicts experts on main's requests. This file connects the parts: command
+ * line, memory budget, the daemon's callbacks. */
 #include "common/base/clock.h"
 #include "common/base/hangup.h"
 #include "common/base/log.h"
@@ -45,10 +45,10 @@ struct options {
 	int form; /* enum od_form, OD_FORM_AUTO */
 	int read_mode; /* enum odw_read_mode */
 	uint64_t cache_mib; /* 0: none */
-	int cache_policy;   /* enum od_cache_policy */
+	int cache_policy; /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
-	const char *store, *spool;	  /* NULL: the pack is here */
-	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
+	const char *store, *spool; /* NULL: the pack is here */
+	uint64_t spool_limit_bytes; /* UINT64_MAX: none */
 };
 
 struct worker {
@@ -70,10 +70,10 @@ struct worker {
 	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
-	uint8_t *holds;		    /* with a spool: a bit per expert, as in PONG */
-	uint64_t holds_sent;	    /* the change count that was last sent to main; UINT64_MAX: none */
-	uint8_t *cached;	    /* with a cache: a byte per expert */
-	uint64_t cached_sent;	    /* the change count that was last sent to main */
+	uint8_t *holds; /* with a spool: a bit per expert, as in PONG */
+	uint64_t holds_sent; /* the change count that was last sent to main; UINT64_MAX: none */
+	uint8_t *cached; /* with a cache: a byte per expert */
+	uint64_t cached_sent; /* the change count that was last sent to main */
 	struct odw_load_figures watched; /* as the watchdog's last look found them */
 };
 
@@ -96,8 +96,8 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 
 	*field = "profile";
 	if (hello->profile != OD_PROFILE_F32 && hello->profile != OD_PROFILE_BF16)
-		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
-			       OD_PROFILE_BF16, hello->profile);
+		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u",
+			       OD_PROFILE_F32, OD_PROFILE_BF16, hello->profile);
 	w->session.profile = (enum od_profile)hello->profile;
 	rc = od_backend_cpu(&w->session.host, (enum od_cpu)w->opt.common.cpu, w->session.profile, err);
 	if (rc != OD_OK)
@@ -105,11 +105,12 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 	own_class = od_device_kernel_class(w->device, w->session.profile);
 	*field = "kernel_class";
 	if (strcmp(own_class, hello->kernel_class) != 0 && !hello->mixed)
-		return od_fail(err, OD_ERR_MISMATCH,
-			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
-			       "their last bits; choose kernels of one class with --cpu, of od-main or here, or allow it with od-main's --mixed",
-			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class,
-			       od_device_kernels(w->device, w->session.profile));
+		return od_fail(
+			err, OD_ERR_MISMATCH,
+			"kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
+			"their last bits; choose kernels of one class with --cpu, of od-main or here, or allow it with od-main's --mixed",
+			od_peer_text(hello->kernel_class, class, sizeof(class)), own_class,
+			od_device_kernels(w->device, w->session.profile));
 	return OD_OK;
 }
 
@@ -161,8 +162,7 @@ static void on_end(void *arg, uint64_t session)
 	odw_schedule_figures(w->schedule, &f);
 	if (c[OD_C_LOADS] > 0 && c[OD_C_READS] > 0 && c[OD_C_FINISHES] > 0)
 		od_log(OD_LOG_INFO, "%" PRIu64 " loads; mean per part: %.2f ms to read, %.2f ms to check and inflate",
-		       c[OD_C_LOADS],
-		       (double)c[OD_C_READ_NS] / (double)c[OD_C_READS] / OD_NS_PER_MS,
+		       c[OD_C_LOADS], (double)c[OD_C_READ_NS] / (double)c[OD_C_READS] / OD_NS_PER_MS,
 		       (double)c[OD_C_FINISH_NS] / (double)c[OD_C_FINISHES] / OD_NS_PER_MS);
 }
 
@@ -211,12 +211,9 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	struct worker *w = arg;
 
 	switch (m->header->body_case) {
-	case OD__HEADER__BODY_WANT:
-		return on_want(w, m->header->session, m->header->want, err);
-	case OD__HEADER__BODY_CLOSE:
-		return on_close(w, m->header->session, m->header->close, err);
-	case OD__HEADER__BODY_PLACE:
-		return on_place(w, m->header->place, err);
+	case OD__HEADER__BODY_WANT: return on_want(w, m->header->session, m->header->want, err);
+	case OD__HEADER__BODY_CLOSE: return on_close(w, m->header->session, m->header->close, err);
+	case OD__HEADER__BODY_PLACE: return on_place(w, m->header->place, err);
 	case OD__HEADER__BODY__NOT_SET:
 	case OD__HEADER__BODY_HELLO: /* these four are the daemon's */
 	case OD__HEADER__BODY_PING:
@@ -249,15 +246,16 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	case OD__HEADER__BODY_STORE_WELCOME:
 	case OD__HEADER__BODY_FETCH:
 	case OD__HEADER__BODY_CHUNK:
-	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
-		break;
+	case _OD__HEADER__BODY__CASE_IS_INT_SIZE: break;
 	}
 	return od_fail(err, OD_ERR_PROTOCOL, "expected WANT, CLOSE or PLACE on a worker's control socket");
 }
 
-/* This bounds the PONG's bit map of all experts: model.json has an object of five fields, one of 16 digits, per expert. */
+/* This bounds the PONG's bit map of all experts: model.json has an object of five fields, one of 16 digits, per
+ * expert. */
 #define MIN_TABLE_BYTES_PER_EXPERT 64
-_Static_assert(OD_MODEL_MAX_BYTES / MIN_TABLE_BYTES_PER_EXPERT / 8 <= OD_MAX_HEADER_BYTES / 2, "holds must fit into a PONG");
+_Static_assert(OD_MODEL_MAX_BYTES / MIN_TABLE_BYTES_PER_EXPERT / 8 <= OD_MAX_HEADER_BYTES / 2,
+	       "holds must fit into a PONG");
 
 /* Adds the set of experts on disk, if it has changed since it was last sent. */
 static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
@@ -319,8 +317,8 @@ static void on_unsent(void *arg)
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 }
 
-/* The engine; and readers and inflaters, whose progress the schedule counts: they are stuck if there was work at both looks, and
- * nothing of it was done in between. */
+/* The engine; and readers and inflaters, whose progress the schedule counts: they are stuck if there was work at both
+ * looks, and nothing of it was done in between. */
 static bool on_alive(void *arg)
 {
 	struct worker *w = arg;
@@ -343,10 +341,15 @@ static bool on_drained(void *arg)
 	return odw_engine_drained(w->engine);
 }
 
-static const struct od_daemon_ops daemon_ops = {
-	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent,
-	.alive = on_alive, .failed = on_failed, .drained = on_drained
-};
+static const struct od_daemon_ops daemon_ops = { .accept = on_hello,
+						 .begin = on_begin,
+						 .end = on_end,
+						 .message = on_message,
+						 .pong = on_pong,
+						 .unsent = on_unsent,
+						 .alive = on_alive,
+						 .failed = on_failed,
+						 .drained = on_drained };
 
 /* ---- Start and end ---- */
 
@@ -358,10 +361,13 @@ static void say_memory(const struct worker *w)
 	char a[32], b[32];
 
 	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
-	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form], od_format_bytes(w->opt.memory_bytes, b, sizeof(b)));
+	       od_format_bytes(m->slot_bytes, a, sizeof(a)), od_form_names[w->form],
+	       od_format_bytes(w->opt.memory_bytes, b, sizeof(b)));
 	if (have > 0 && !od_device_has_memory(w->device) && m->need_bytes > have)
-		od_log(OD_LOG_WARN, "this worker needs %s of memory, and %s are available: the kernel may end it; free some, or see --slots "
-		       "and --cache-mib", od_format_bytes(m->need_bytes, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
+		od_log(OD_LOG_WARN,
+		       "this worker needs %s of memory, and %s are available: the kernel may end it; free some, or see --slots "
+		       "and --cache-mib",
+		       od_format_bytes(m->need_bytes, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)));
 }
 
 /* Buffers of experts, and the tables of a cache of them. */
@@ -388,8 +394,13 @@ static int make_memory(struct worker *w, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	say_memory(w);
-	w->plan = (struct odw_planner_opts){ .pack = w->pack, .bufs = w->bufs, .slot = m->slot, .n_slots = m->n_slots,
-					     .n_experts = w->cfg->n_experts, .policy = opts.policy, .sizes = m->sizes,
+	w->plan = (struct odw_planner_opts){ .pack = w->pack,
+					     .bufs = w->bufs,
+					     .slot = m->slot,
+					     .n_slots = m->n_slots,
+					     .n_experts = w->cfg->n_experts,
+					     .policy = opts.policy,
+					     .sizes = m->sizes,
 					     .budget_bytes = m->cache_bytes };
 	odw_planner_bufs(&w->plan, &none, n);
 	rc = odw_bufs_grow(w->bufs, n, err);
@@ -397,7 +408,8 @@ static int make_memory(struct worker *w, struct od_err *err)
 		return od_fail_within(err, "%u slots do not fit (see --memory-limit and --slots)", m->n_slots);
 	if (w->opt.cache_mib == 0)
 		return rc;
-	if (all < OD_MAX_HEADER_BYTES / 2) { /* else it would not fit into a PONG: main then places as without a cache */
+	/* else it would not fit into a PONG: main then places as without a cache */
+	if (all < OD_MAX_HEADER_BYTES / 2) {
 		w->cached = malloc(all);
 		if (w->cached == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "cache");
@@ -442,7 +454,8 @@ static int choose_device(struct worker *w, struct od_err *err)
 	if (rc == OD_OK)
 		return rc;
 	free_memory(w);
-	rc = od_device_fall_back(&w->device, rc, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	rc = od_device_fall_back(&w->device, rc, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads,
+				 "od-compute", err);
 	return rc == OD_OK ? use_device(w, err) : rc;
 }
 
@@ -460,16 +473,14 @@ static const char *why_not_direct(const struct worker *w)
 	return "the pack's file system does not support O_DIRECT";
 }
 
-/* Estimates the load cost until there are real loads to measure; a paced load costs at least its pace. For an empty spool it is
- * unknown. */
+/* Estimates the load cost until there are real loads to measure; a paced load costs at least its pace. For an empty
+ * spool it is unknown. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
 	struct od_expert_mem mem = { 0 };
-	const struct odw_profile_opts profile = { .pack = w->pack,
-						  .device = w->device,
-						  .form = w->form,
-						  .mem = &mem,
-						  .n_readers = opts->n_readers };
+	const struct odw_profile_opts profile = {
+		.pack = w->pack, .device = w->device, .form = w->form, .mem = &mem, .n_readers = opts->n_readers
+	};
 	const uint64_t ram = od_available_ram_bytes();
 	struct odw_part_times *t = &opts->profile;
 	uint64_t paced_ns;
@@ -481,13 +492,16 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
 	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
-		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", why_not_direct(w));
+		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
+		       why_not_direct(w));
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
 	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);
 	t->read_ns = t->read_ns > paced_ns ? t->read_ns : paced_ns;
-	od_log(OD_LOG_INFO, "experts are read %s the page cache; reading one takes about %.1f ms (%.2f GB/s), checking and "
-	       "inflating it %.1f ms of one thread", direct ? "past" : "through",
+	od_log(OD_LOG_INFO,
+	       "experts are read %s the page cache; reading one takes about %.1f ms (%.2f GB/s), checking and "
+	       "inflating it %.1f ms of one thread",
+	       direct ? "past" : "through",
 	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
 	       (double)t->read_bytes / (double)t->read_ns * opts->n_readers,
 	       (double)t->finish_ns / (double)t->finishes * opts->n_parts / OD_NS_PER_MS);
@@ -545,10 +559,9 @@ static int open_loaders(struct worker *w, struct od_data_port *port, struct od_e
 					      .wake = wake_engine,
 					      .wake_arg = port };
 
-	w->paced = (struct odw_paced_reader){ .pack = w->pack,
-					      .schedule = w->schedule,
-					      .load_ns = load_time_ns(w),
-					      .lock = PTHREAD_MUTEX_INITIALIZER };
+	w->paced = (struct odw_paced_reader){
+		.pack = w->pack, .schedule = w->schedule, .load_ns = load_time_ns(w), .lock = PTHREAD_MUTEX_INITIALIZER
+	};
 	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
@@ -582,7 +595,8 @@ static int open_daemon(struct worker *w, struct od_err *err)
 		return rc;
 	od_device_log_memory(w->device);
 	od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
-	       od_daemon_args_where(&w->opt.common, w->keys, where, sizeof(where)), od_daemon_port(w->daemon), od_data_port_number(engine.port));
+	       od_daemon_args_where(&w->opt.common, w->keys, where, sizeof(where)), od_daemon_port(w->daemon),
+	       od_data_port_number(engine.port));
 	return OD_OK;
 }
 
@@ -593,12 +607,14 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit needs --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
-		return od_fail(err, OD_ERR_ARG, "--store and --spool go together: --store ADDR is the source of the experts, "
+		return od_fail(err, OD_ERR_ARG,
+			       "--store and --spool go together: --store ADDR is the source of the experts, "
 			       "--spool DIR the folder to keep them in");
 	if (o->spool == NULL)
 		return OD_OK;
 	if (o->common.pack != NULL)
-		return od_fail(err, OD_ERR_ARG, "--pack and --spool exclude each other: a spool is filled from the --store");
+		return od_fail(err, OD_ERR_ARG,
+			       "--pack and --spool exclude each other: a spool is filled from the --store");
 	return od_store_address(store, o->store, "--store", err);
 }
 
@@ -607,11 +623,14 @@ static int open_keys(struct worker *w, const struct od_host *store, struct od_er
 	char far[300];
 
 	snprintf(far, sizeof(far), "--store %s", w->opt.store != NULL ? w->opt.store : "");
-	return od_daemon_args_keys(&w->opt.common, w->opt.store != NULL && !od_is_loopback(store->host) ? far : NULL, &w->keys, err);
+	return od_daemon_args_keys(&w->opt.common, w->opt.store != NULL && !od_is_loopback(store->host) ? far : NULL,
+				   &w->keys, err);
 }
 
-/* The store is main's, so its key is main's: the peer with the store's name, or the only peer. NULL: the store uses none. */
-static int choose_store_key(const struct worker *w, const struct od_host *store, const uint8_t **key, struct od_err *err)
+/* The store is main's, so its key is main's: the peer with the store's name, or the only peer. NULL: the store uses
+ * none. */
+static int choose_store_key(const struct worker *w, const struct od_host *store, const uint8_t **key,
+			    struct od_err *err)
 {
 	int rc;
 
@@ -622,8 +641,10 @@ static int choose_store_key(const struct worker *w, const struct od_host *store,
 	if (rc == OD_OK && *key == NULL && w->keys->peers.n == 1)
 		*key = w->keys->peers.peer[0].key;
 	if (rc == OD_OK && *key == NULL)
-		rc = od_fail(err, OD_ERR_ARG, "%s lists %zu keys, and none of them has the name %s: write the store's host behind "
-			     "its key there", w->keys->peers_path, w->keys->peers.n, store->host);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "%s lists %zu keys, and none of them has the name %s: write the store's host behind "
+			     "its key there",
+			     w->keys->peers_path, w->keys->peers.n, store->host);
 	return rc;
 }
 
@@ -676,9 +697,11 @@ static int open_worker(struct worker *w, struct od_err *err)
 		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
 	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
 	if (rc == OD_OK)
-		rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+		rc = od_device_open(&w->device, w->opt.common.device, (enum od_cpu)w->opt.common.cpu,
+				    (unsigned)w->opt.common.threads, "od-compute", err);
 	if (rc == OD_OK && od_device_cards(w->device) > 1)
-		rc = od_fail(err, OD_ERR_ARG, "%s: a worker uses one card: start a worker for each", od_device_name(w->device));
+		rc = od_fail(err, OD_ERR_ARG, "%s: a worker uses one card: start a worker for each",
+			     od_device_name(w->device));
 	w->opt.common.parsed = rc != OD_ERR_ARG; /* these, too, stay wrong however often a service starts again */
 	if (rc == OD_OK)
 		rc = open_pack(w, &store, err);
@@ -720,21 +743,39 @@ int main(int argc, char **argv)
 				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: pull experts from main and keep them" },
-		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR", "od-main's --serve-store: host[:port] (default port: 5702)", 0, 0, NULL },
-		{ "spool", OD_ARG_STRING, &w.opt.spool, "DIR", "folder for this worker's share of the experts, and nothing else", 0, 0, NULL },
-		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE", "disk space of the folder, all files together; other workers hold the rest (default: no limit)", 0, 0, NULL },
+		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR",
+		  "od-main's --serve-store: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ "spool", OD_ARG_STRING, &w.opt.spool, "DIR",
+		  "folder for this worker's share of the experts, and nothing else", 0, 0, NULL },
+		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE",
+		  "disk space of the folder, all files together; other workers hold the rest (default: no limit)", 0, 0,
+		  NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Memory and loading" },
-		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use (default: 1GB)", 0, 0, NULL },
-		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit, or with a cache a quarter of it, has room for; at most 64)", 1, ODW_MAX_SLOTS, NULL },
-		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes", "experts stay in memory as BF16, or compressed to about two thirds (default: planes where that is faster)", 0, 0, od_form_names },
-		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct", "read experts through the page cache, or past it (default: auto: through it if they fit, else whichever measures faster at the start)", 0, 0, odw_read_mode_names },
-		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1, ODW_MAX_LOADERS, NULL },
-		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress them (default: the CPUs, at most 4)", 1, ODW_MAX_LOADERS, NULL },
-		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N", "MiB of the memory limit for a cache of experts; it re-plans how many to keep in which form from measured load times (default: no cache)", 1, MAX_CACHE_MIB, NULL },
+		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE",
+		  "memory that this worker may use (default: 1GB)", 0, 0, NULL },
+		{ "slots", OD_ARG_UINT, &w.opt.slots, "N",
+		  "experts in memory at once (default: as many as the memory limit, or with a cache a quarter of it, has room for; at most 64)",
+		  1, ODW_MAX_SLOTS, NULL },
+		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes",
+		  "experts stay in memory as BF16, or compressed to about two thirds (default: planes where that is faster)",
+		  0, 0, od_form_names },
+		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct",
+		  "read experts through the page cache, or past it (default: auto: through it if they fit, else whichever measures faster at the start)",
+		  0, 0, odw_read_mode_names },
+		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1,
+		  ODW_MAX_LOADERS, NULL },
+		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N",
+		  "threads that check and decompress them (default: the CPUs, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N",
+		  "MiB of the memory limit for a cache of experts; it re-plans how many to keep in which form from measured load times (default: no cache)",
+		  1, MAX_CACHE_MIB, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine, compare caches" },
-		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "each load takes at least MS milliseconds, one at a time, one reader", 0, MAX_PACE_MS, NULL },
-		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "running an expert takes at least MS milliseconds", 0, MAX_PACE_MS, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|lru|lfu", "what to keep (default: rank, the most used experts of each layer)", 0, 0, od_cache_policy_names },
+		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS",
+		  "each load takes at least MS milliseconds, one at a time, one reader", 0, MAX_PACE_MS, NULL },
+		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "running an expert takes at least MS milliseconds",
+		  0, MAX_PACE_MS, NULL },
+		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|lru|lfu",
+		  "what to keep (default: rank, the most used experts of each layer)", 0, 0, od_cache_policy_names },
 	};
 	struct od_err err = { 0 };
 	bool done;

@@ -1,5 +1,5 @@
-/* schedule.c - everything under one lock. In this order: entries and slots, who gets which slot, what main asks for, the
- * engine, loads, the cache and its planner. */
+/* schedule.c - everything under one lock. In this order: entries and slots, who gets which slot, what main asks for,
+ * the engine, loads, the cache and its planner. */
 #include "worker-node/schedule.h"
 
 #include "common/base/clock.h"
@@ -28,14 +28,14 @@ struct entry {
 	bool use_to_report; /* to the cache, when it has a slot */
 	struct item_list items;
 	TAILQ_ENTRY(entry) order; /* RUNs in runs, others in wants, by key; unused ones */
-	TAILQ_ENTRY(entry) same;  /* of the same expert */
+	TAILQ_ENTRY(entry) same; /* of the same expert */
 };
 TAILQ_HEAD(entry_list, entry);
 
 /* One expert of one layer: its entries and its slot. */
 struct expert {
 	struct entry_list entries;
-	bool listed;   /* entries is initialised (a table of all experts would be touched whole otherwise) */
+	bool listed; /* entries is initialised (a table of all experts would be touched whole otherwise) */
 	uint32_t slot; /* where it is loading or resident: number + 1; 0: nowhere */
 	uint64_t pass; /* the pass of give_slots() that promised it a slot */
 };
@@ -45,12 +45,12 @@ struct slot {
 	enum odw_slot_state state;
 	uint32_t m, expert;
 	struct od_expert_mem mem;
-	bool pinned;	  /* resident, and the cache wants it to stay */
-	bool prompt;	  /* loaded for one */
-	unsigned valid;	  /* set of buffers that were read and checked */
-	unsigned read;	  /* of OD_SET_STORED: what its load reads */
+	bool pinned; /* resident, and the cache wants it to stay */
+	bool prompt; /* loaded for one */
+	unsigned valid; /* set of buffers that were read and checked */
+	unsigned read; /* of OD_SET_STORED: what its load reads */
 	uint32_t next_part, n_finished;
-	unsigned n_users;   /* readers, inflaters and the engine: it becomes free when the last one has left */
+	unsigned n_users; /* readers, inflaters and the engine: it becomes free when the last one has left */
 	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
 	uint64_t begin_ns, load_ns, loaded_bytes;
 };
@@ -59,8 +59,8 @@ TAILQ_HEAD(slot_list, slot);
 struct odw_schedule {
 	pthread_mutex_t lock;
 	pthread_cond_t to_read, to_finish; /* there may be a part to read, or to finish; or stop */
-	pthread_cond_t to_plan;		   /* there may be a plan to make, or a slot has become free; or stop */
-	pthread_cond_t cancelled;	   /* a load has been cancelled; or stop */
+	pthread_cond_t to_plan; /* there may be a plan to make, or a slot has become free; or stop */
+	pthread_cond_t cancelled; /* a load has been cancelled; or stop */
 	bool stop;
 	struct odw_schedule_opts opts;
 	struct odw_load_figures figures;
@@ -68,18 +68,18 @@ struct odw_schedule {
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
 	struct expert *expert; /* [n_moe][n_experts] */
-	struct entry *pool;    /* [ODW_MAX_ENTRIES], touched as needed */
+	struct entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
-	struct item_list ended;	    /* failed or cancelled, on their way to the engine */
+	struct item_list ended; /* failed or cancelled, on their way to the engine */
 	struct item_list computing; /* that the engine has, of this session */
 
 	struct slot *slot; /* [n_table]: n_slots, and those that the cache can pin */
 	unsigned n_table;
 	struct slot_list free_slots, busy;
-	unsigned n_busy;     /* more than n_slots when one that is asked for is no longer pinned */
+	unsigned n_busy; /* more than n_slots when one that is asked for is no longer pinned */
 	unsigned n_draining; /* of these */
-	uint64_t n_freed;    /* slots, ever */
+	uint64_t n_freed; /* slots, ever */
 	uint64_t pass;
 	struct odw_stages stages;
 
@@ -140,18 +140,21 @@ static int compare_entries(const struct entry *a, const struct entry *b)
 
 /* ---- Slots ---- */
 
-/* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one, else
- * the first of all. */
+/* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one,
+ * else the first of all. */
 static enum claim claim_on(struct odw_schedule *s, const struct slot *slot, const struct entry **first)
 {
 	enum claim claim = CLAIM_WANT;
 	const struct entry *e;
 
 	*first = NULL;
-	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same) {
-		const bool is_run = e->claim == CLAIM_RUN, first_is_run = *first != NULL && (*first)->claim == CLAIM_RUN;
+	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same)
+	{
+		const bool is_run = e->claim == CLAIM_RUN,
+			   first_is_run = *first != NULL && (*first)->claim == CLAIM_RUN;
 
-		if (*first == NULL || is_run > first_is_run || (is_run == first_is_run && compare_entries(e, *first) < 0))
+		if (*first == NULL || is_run > first_is_run ||
+		    (is_run == first_is_run && compare_entries(e, *first) < 0))
 			*first = e;
 		if (e->claim > claim)
 			claim = e->claim;
@@ -244,7 +247,8 @@ static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t 
 {
 	struct entry *e;
 
-	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same) {
+	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same)
+	{
 		if (e->step == step)
 			return e;
 	}
@@ -326,8 +330,8 @@ static void end_items(struct odw_schedule *s, struct entry *e, int code, const c
 
 /* ---- Who gets which slot ---- */
 
-/* The slot that a RUN may take: that of the WANT with the greatest key; else of the kept expert with the greatest key, when
- * no RUN holds a slot or will have one that drains (so nothing would ever become free). NULL: wait. */
+/* The slot that a RUN may take: that of the WANT with the greatest key; else of the kept expert with the greatest key,
+ * when no RUN holds a slot or will have one that drains (so nothing would ever become free). NULL: wait. */
 static struct slot *victim_for_run(struct odw_schedule *s)
 {
 	bool runs_hold = s->n_draining > 0;
@@ -335,7 +339,8 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 	enum claim worst_claim = CLAIM_RUN;
 	struct slot *victim = NULL, *slot;
 
-	TAILQ_FOREACH(slot, &s->busy, link) {
+	TAILQ_FOREACH(slot, &s->busy, link)
+	{
 		enum claim claim;
 
 		if (slot->state == ODW_DRAINING)
@@ -359,10 +364,12 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *
 	const struct entry *worst = e, *first;
 	struct slot *victim = NULL, *slot;
 
-	TAILQ_FOREACH(slot, &s->busy, link) {
+	TAILQ_FOREACH(slot, &s->busy, link)
+	{
 		if (slot->state == ODW_DRAINING)
 			continue;
-		if (claim_on(s, slot, &first) == CLAIM_WANT && compare_layers(first, e) > 0 && compare_entries(first, worst) > 0) {
+		if (claim_on(s, slot, &first) == CLAIM_WANT && compare_layers(first, e) > 0 &&
+		    compare_entries(first, worst) > 0) {
 			victim = slot;
 			worst = first;
 		}
@@ -388,8 +395,8 @@ static void begin_load(struct odw_schedule *s, struct entry *e)
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
 
-/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this pass. False: there is
- * nothing for it. */
+/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this pass. False: there
+ * is nothing for it. */
 static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *n_promised)
 {
 	while (s->n_busy - s->n_draining + *n_promised >= s->opts.n_slots) {
@@ -418,7 +425,8 @@ static void give_slots(struct odw_schedule *s)
 
 	s->pass++;
 	for (int i = 0; i < 2; i++) {
-		TAILQ_FOREACH(e, list[i], order) {
+		TAILQ_FOREACH(e, list[i], order)
+		{
 			const struct expert *x = expert_of(s, e);
 
 			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &n_promised))
@@ -431,7 +439,8 @@ static void give_slots(struct odw_schedule *s)
 static void apply_changes(struct odw_schedule *s, struct od_cache_changes changes)
 {
 	for (size_t i = 0; i < changes.n; i++) {
-		const struct expert *x = expert_at(s, odw_cache_layer(s->opts.cache, &changes.change[i]), changes.change[i].expert);
+		const struct expert *x =
+			expert_at(s, odw_cache_layer(s->opts.cache, &changes.change[i]), changes.change[i].expert);
 
 		if (x->slot != 0)
 			update_slot(s, &s->slot[x->slot - 1]);
@@ -444,7 +453,8 @@ static bool report_uses(struct odw_schedule *s)
 	struct entry *e;
 	bool any = false;
 
-	TAILQ_FOREACH(e, &s->runs, order) {
+	TAILQ_FOREACH(e, &s->runs, order)
+	{
 		if (!e->use_to_report || expert_of(s, e)->slot == 0)
 			continue;
 		e->use_to_report = false;
@@ -470,7 +480,7 @@ static void drop_session(struct odw_schedule *s)
 	struct entry *e;
 
 	TAILQ_FOREACH(item, &s->ended, link)
-		item->code = OD_ERR_CANCELLED;
+	item->code = OD_ERR_CANCELLED;
 	while ((e = TAILQ_FIRST(&s->runs)) != NULL) {
 		end_items(s, e, OD_ERR_CANCELLED, "the session is over");
 		drop_entry(s, e);
@@ -655,7 +665,8 @@ static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *ite
 		load[i] = (struct odw_run_load){ .resident = is_in_state(s, m, item[i].expert, ODW_RESIDENT),
 						 .read_ns = read_ns,
 						 .load_ns = read_ns > inflate_ns ? read_ns : inflate_ns,
-						 .run_ns = item[i].run_ns, .rank = item[i].rank };
+						 .run_ns = item[i].run_ns,
+						 .rank = item[i].rank };
 	}
 	odw_run_order(load, n);
 	for (size_t i = 0; i < n; i++)
@@ -740,7 +751,8 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 	if (item != NULL) {
 		take_ended(s, item);
 	} else {
-		TAILQ_FOREACH(e, &s->runs, order) {
+		TAILQ_FOREACH(e, &s->runs, order)
+		{
 			if (first_ready(s, e) != NULL) {
 				item = begin_item(s, e, &s->slot[expert_of(s, e)->slot - 1]);
 				break;
@@ -854,13 +866,15 @@ static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind 
 	enum claim best_claim = CLAIM_WANT;
 	struct slot *best = NULL, *slot;
 
-	TAILQ_FOREACH(slot, &s->busy, link) {
+	TAILQ_FOREACH(slot, &s->busy, link)
+	{
 		enum claim claim;
 
 		if (!has_job(s, slot, kind))
 			continue;
 		claim = claim_on(s, slot, &first);
-		if (best == NULL || claim > best_claim || (claim == best_claim && compare_entries(first, best_first) < 0)) {
+		if (best == NULL || claim > best_claim ||
+		    (claim == best_claim && compare_entries(first, best_first) < 0)) {
 			best = slot;
 			best_claim = claim;
 			best_first = first;
@@ -889,8 +903,14 @@ static unsigned begin_part(struct odw_schedule *s, struct slot *slot)
 static void begin_job(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, unsigned stage,
 		      struct odw_load_job *job)
 {
-	*job = (struct odw_load_job){ .kind = kind, .m = slot->m, .expert = slot->expert, .part = s->stages.at[stage].part,
-				      .slot = number_of(s, slot), .begin_ns = s->opts.now_ns(), .stage = stage, .mem = slot->mem,
+	*job = (struct odw_load_job){ .kind = kind,
+				      .m = slot->m,
+				      .expert = slot->expert,
+				      .part = s->stages.at[stage].part,
+				      .slot = number_of(s, slot),
+				      .begin_ns = s->opts.now_ns(),
+				      .stage = stage,
+				      .mem = slot->mem,
 				      .read = slot->read };
 	slot->n_users++;
 }
@@ -915,7 +935,8 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 	pthread_mutex_lock(&s->lock);
 	slot = wait_for_load(s, ODW_LOAD_FINISH, wait);
 	if (slot != NULL) {
-		stage = slot->read == 0 ? begin_part(s, slot) : (unsigned)odw_stages_read(&s->stages, number_of(s, slot));
+		stage = slot->read == 0 ? begin_part(s, slot) :
+					  (unsigned)odw_stages_read(&s->stages, number_of(s, slot));
 		s->stages.at[stage].state = ODW_STAGE_FINISHING;
 		begin_job(s, slot, ODW_LOAD_FINISH, stage, job);
 	}
@@ -1004,7 +1025,8 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 
 bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
 {
-	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S), .tv_nsec = (long)(until_ns % OD_NS_PER_S) };
+	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S),
+					.tv_nsec = (long)(until_ns % OD_NS_PER_S) };
 	bool loading;
 	int rc = 0;
 
@@ -1097,7 +1119,8 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 	changed = changes != *seen;
 	for (uint32_t m = 0; changed && m < s->opts.n_moe; m++) {
 		for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
-			states[(size_t)m * s->opts.n_experts + expert] = (uint8_t)odw_cache_look(s->opts.cache, m, expert);
+			states[(size_t)m * s->opts.n_experts + expert] =
+				(uint8_t)odw_cache_look(s->opts.cache, m, expert);
 	}
 	pthread_mutex_unlock(&s->lock);
 	*seen = changes;
@@ -1114,7 +1137,7 @@ void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->ended);
 	TAILQ_FOREACH(slot, &s->busy, link)
-		f->busy = f->busy || slot->state == ODW_LOADING;
+	f->busy = f->busy || slot->state == ODW_LOADING;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -1140,7 +1163,7 @@ struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
 		v.m = at->m;
 		v.expert = at->expert;
 		TAILQ_FOREACH(e, &expert_in(s, at)->entries, same)
-			v.entries++;
+		v.entries++;
 	}
 	pthread_mutex_unlock(&s->lock);
 	return v;
@@ -1197,7 +1220,8 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	*out = NULL;
 	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
 	    opts->n_parts == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
-		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
+		return od_fail(err, OD_ERR_ARG,
+			       "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
 			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_parts, opts->n_stages);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)

@@ -1,27 +1,30 @@
 /* schedule.h - decides which expert a worker loads next, into which slot, and which one it computes next (prefetch and
  * just-in-time eviction after OD-MoE, arXiv 2512.03927, section 3.2).
  *
- * A slot holds one expert, from its load until no entry needs it. An entry is one expert requested for one (step, m): by a
- * RUN (required), by a WANT (prefetch), or kept between two RUNs of the same (step, m). Entries are served RUNs first, then
- * in the order of (step, m, rank). If no slot is free, a victim is evicted:
- * - A RUN evicts the last WANT in that order; a kept expert only when no RUN holds a slot, because then no slot would ever
+ * A slot holds one expert, from its load until no entry needs it. An entry is one expert requested for one (step, m):
+ * by a RUN (required), by a WANT (prefetch), or kept between two RUNs of the same (step, m). Entries are served RUNs
+ * first, then in the order of (step, m, rank). If no slot is free, a victim is evicted:
+ * - A RUN evicts the last WANT in that order; a kept expert only when no RUN holds a slot, because then no slot would
+ * ever
  *   become free.
  * - A WANT evicts a WANT of a later layer or step.
- * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even with
+ * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even
+ * with
  *   one slot.
  *
- * A load takes the cached part of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its buffers are
- * offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts that the cache
- * keeps in state F stay pinned in their slots.
+ * A load takes the cached part of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
+ * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts
+ * that the cache keeps in state F stay pinned in their slots.
  *
- * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished. A part that has been
- * read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of the most
- * urgent load first, in the order of its parts.
+ * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished. A part that has
+ * been read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of
+ * the most urgent load first, in the order of its parts.
  *
- * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT, CLOSE
- * and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache planner plans.
- * Owner: the engine owns items; they must stay in place from odw_schedule_run until they are taken and, if they are to be
- * computed, done. */
+ * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT,
+ * CLOSE and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache
+ * planner plans.
+ * Owner: the engine owns items; they must stay in place from odw_schedule_run until they are taken and, if they are to
+ * be computed, done. */
 #ifndef ODW_SCHEDULE_H
 #define ODW_SCHEDULE_H
 
@@ -54,17 +57,17 @@ struct odw_expert_costs {
 
 struct odw_schedule_opts {
 	uint32_t n_moe, n_experts; /* of MoE layers, per layer */
-	uint32_t n_parts;	      /* parts per expert */
+	uint32_t n_parts; /* parts per expert */
 	unsigned n_slots;
-	struct odw_bufs *bufs;		/* buffers for n_slots slots and for the cache; NULL: slots have no memory */
+	struct odw_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
 	struct odw_expert_cache *cache; /* NULL: none */
-	uint32_t max_pinned;		/* limit of slots that the cache pins */
+	uint32_t max_pinned; /* limit of slots that the cache pins */
 	unsigned n_stages; /* at most ODW_MAX_STAGES */
 	/* For the load order (run_order.h); 0: the order of the RUN. */
 	unsigned n_readers, n_inflaters;
 	uint64_t expert_bytes, sm_bytes; /* stored bytes of an expert; of its SM-chunks */
-	struct odw_part_times profile;	 /* used until the first load (load_profile.h) */
-	uint64_t (*now_ns)(void);	 /* NULL: od_now_ns; for tests */
+	struct odw_part_times profile; /* used until the first load (load_profile.h) */
+	uint64_t (*now_ns)(void); /* NULL: od_now_ns; for tests */
 };
 
 /* One expert of one RUN. */
@@ -72,17 +75,17 @@ struct odw_item {
 	/* Set by the engine. */
 	uint32_t expert, rank; /* the schedule may permute the ranks of a RUN (run_order.h) */
 	uint32_t n_rows;
-	bool last, prompt;     /* prompt: a prefill use, which is not recorded in the cache */
-	uint64_t run_ns;       /* expected run time; 0: unknown */
-	void *run;	       /* for the engine */
+	bool last, prompt; /* prompt: a prefill use, which is not recorded in the cache */
+	uint64_t run_ns; /* expected run time; 0: unknown */
+	void *run; /* for the engine */
 
 	/* Set by the schedule. */
 	uint64_t step;
 	uint32_t m;
-	bool ready;		    /* resident when the RUN arrived */
+	bool ready; /* resident when the RUN arrived */
 	enum od_cache_state cached; /* its cache state when the RUN arrived */
-	int slot;		    /* code OD_OK: where it is resident */
-	struct od_expert_mem mem;   /* code OD_OK: its memory there */
+	int slot; /* code OD_OK: where it is resident */
+	struct od_expert_mem mem; /* code OD_OK: its memory there */
 	int code; /* OD_ERR_CANCELLED: the session has ended; send no answer */
 	char reason[512];
 	uint64_t load_ns, loaded_bytes; /* of its load; 0 if reported to an earlier RUN */
@@ -100,29 +103,29 @@ struct odw_load_job {
 	uint64_t begin_ns; /* when the job was taken */
 	unsigned stage; /* reserved for the part from reading to finishing */
 	struct od_expert_mem mem;
-	unsigned read; /* set of OD_SET_STORED that this load reads; the other buffers in mem are complete and checked */
+	/* set of OD_SET_STORED that this load reads; the other buffers in mem are complete and checked */
+	unsigned read;
 };
 
 struct odw_load_figures {
 	uint64_t progress; /* grows with every job and odw_schedule_tick */
-	bool busy;	   /* RUNs are waiting or computed, or experts are being loaded */
+	bool busy; /* RUNs are waiting or computed, or experts are being loaded */
 	uint64_t c[OD_N_COUNTERS]; /* loads, reads and finishes, since the schedule was made */
 };
 
-OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts,
-				   struct od_err *err);
+OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err);
 void odw_schedule_free(struct odw_schedule *s); /* after loaders and engine have ended; NULL ok */
 
 /* ---- Requests of main ---- */
 
-/* begin drops the state of an earlier session. After end odw_schedule_take returns the session's RUNs with OD_ERR_CANCELLED,
- * and its experts are evicted. Calls with another session do nothing. */
+/* begin drops the state of an earlier session. After end odw_schedule_take returns the session's RUNs with
+ * OD_ERR_CANCELLED, and its experts are evicted. Calls with another session do nothing. */
 void odw_schedule_begin(struct odw_schedule *s, uint64_t session);
 void odw_schedule_end(struct odw_schedule *s, uint64_t session);
 uint64_t odw_schedule_session(struct odw_schedule *s);
 
-/* m and experts are in range; experts are unique, in order of rank. Ignores versions that are not newer than the last one, and
- * closed layers. Returns the number of experts dropped because the queue is full. */
+/* m and experts are in range; experts are unique, in order of rank. Ignores versions that are not newer than the last
+ * one, and closed layers. Returns the number of experts dropped because the queue is full. */
 size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
 			 const uint32_t *experts, size_t n, bool prompt);
 /* Drops the step's WANTs up to layer m; later ones are ignored. */
@@ -134,25 +137,26 @@ OD_MUST_CHECK int odw_schedule_run(struct odw_schedule *s, uint64_t session, uin
 
 /* ---- The engine ---- */
 
-/* Engine thread only; it finishes taken items before it takes more. Returns the first item that is resident (code OD_OK; its
- * slot is held until odw_schedule_done) or has failed (any other code; no odw_schedule_done). NULL: none. */
+/* Engine thread only; it finishes taken items before it takes more. Returns the first item that is resident (code
+ * OD_OK; its slot is held until odw_schedule_done) or has failed (any other code; no odw_schedule_done). NULL: none. */
 struct odw_item *odw_schedule_take(struct odw_schedule *s);
-/* After odw_schedule_take returned item[0]: takes further items of its RUN in order, while they are also resident (or, if
- * item[0] has failed, failed), up to max_rows rows and max items in all. Returns their number, item[0] included. */
+/* After odw_schedule_take returned item[0]: takes further items of its RUN in order, while they are also resident (or,
+ * if item[0] has failed, failed), up to max_rows rows and max items in all. Returns their number, item[0] included. */
 size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
 void odw_schedule_tick(struct odw_schedule *s); /* reports progress in the engine, for odw_load_figures.progress */
 
 /* ---- Readers and inflaters ---- */
 
-/* Takes the next job, of the most urgent load that has one. wait: sleeps until there is one. False: none, or stopped. */
+/* Takes the next job, of the most urgent load that has one. wait: sleeps until there is one. False: none, or
+ * stopped. */
 OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 /* Ends a job: done (OD_OK), or failed (err). True: odw_schedule_take has an item. */
 OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
 					int code, const struct od_err *err);
-/* For paced readers: sleeps until until_ns (of od_now_ns). True: returned early, because the load was cancelled or the schedule
- * stopped. */
+/* For paced readers: sleeps until until_ns (of od_now_ns). True: returned early, because the load was cancelled or the
+ * schedule stopped. */
 OD_MUST_CHECK bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns);
 /* Stops handing out jobs and wakes all waiting threads. */
 void odw_schedule_stop(struct odw_schedule *s);
@@ -168,8 +172,8 @@ OD_MUST_CHECK bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen
 /* As odw_cache_begin and odw_cache_set_plan: installs a policy, a plan. */
 OD_MUST_CHECK bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy);
 void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan);
-/* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False: none has
- * changed. */
+/* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False:
+ * none has changed. */
 bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states);
 
 /* ---- Statistics ---- */
@@ -184,8 +188,8 @@ enum odw_slot_state { ODW_FREE, ODW_LOADING, ODW_RESIDENT, ODW_DRAINING };
 struct odw_slot_view {
 	enum odw_slot_state state;
 	uint32_t m, expert;
-	size_t entries;	  /* entries that need it; 0 when free or draining */
-	bool pinned;	  /* by the cache */
+	size_t entries; /* entries that need it; 0 when free or draining */
+	bool pinned; /* by the cache */
 	struct od_expert_mem mem;
 	unsigned n_users; /* readers, inflaters and engine that use it now */
 };

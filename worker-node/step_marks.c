@@ -7,7 +7,7 @@
 
 struct mark {
 	uint64_t step, used; /* used 0: free; else the time of the last touch */
-	uint32_t below;	     /* layers under it are closed */
+	uint32_t below; /* layers under it are closed */
 };
 
 struct odw_step_marks {

@@ -1,8 +1,8 @@
-/* step_marks.h - for the latest steps: the layers whose WANTs are closed, and the newest version of a WANT per layer. Messages
- * of the two sockets can overtake each other, so this outlives the schedule's entries.
+/* step_marks.h - for the latest steps: the layers whose WANTs are closed, and the newest version of a WANT per layer.
+ * Messages of the two sockets can overtake each other, so this outlives the schedule's entries.
  *
- * Bounded: the least recently used step is dropped. A late WANT of a dropped step is accepted, which costs a load but never
- * changes a token.
+ * Bounded: the least recently used step is dropped. A late WANT of a dropped step is accepted, which costs a load but
+ * never changes a token.
  * Thread: the schedule's, under its lock. Owner: the schedule. */
 #ifndef ODW_STEP_MARKS_H
 #define ODW_STEP_MARKS_H
@@ -15,7 +15,7 @@
 struct odw_step_marks;
 
 struct odw_step_marks *odw_step_marks_new(uint32_t n_moe); /* NULL: out of memory */
-void odw_step_marks_free(struct odw_step_marks *t);	      /* NULL ok */
+void odw_step_marks_free(struct odw_step_marks *t); /* NULL ok */
 void odw_step_marks_clear(struct odw_step_marks *t);
 
 /* Closes the step's WANTs for m < below: from now on they are too late. */

@@ -14,12 +14,12 @@
 #include <string.h>
 #include <time.h>
 
-#define FIRST_ROWS 4			 /* computed together before the speed is known */
-#define PIECE_NS (OD_NS_PER_S / 2)	 /* main hears of progress about this often (stuck: 3 s without) */
+#define FIRST_ROWS 4 /* computed together before the speed is known */
+#define PIECE_NS (OD_NS_PER_S / 2) /* main hears of progress about this often (stuck: 3 s without) */
 #define MAX_PIECE_ROWS 256
 #define ROOM_RETRY_NS OD_NS_PER_MS
 #define PACE_PIECE_NS (20 * OD_NS_PER_MS) /* a session that ends is not waited for longer */
-#define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
+#define OUTPUT_HEAD 64 /* keeps the rows behind it aligned */
 
 /* The requests of a RUN, "a,b". */
 struct names {
@@ -86,8 +86,8 @@ struct odw_engine {
 	struct od_log_about about;
 	struct run *next; /* what the next message is received into; NULL: not made yet */
 	uint64_t held_bytes;
-	/* What a row took lately, and an expert with its rows; 0: not known. The first is little when an expert had many rows,
-	 * the second when it had few: a group must be small by both. */
+	/* What a row took lately, and an expert with its rows; 0: not known. The first is little when an expert had
+	 * many rows, the second when it had few: a group must be small by both. */
 	uint64_t row_ns, expert_ns;
 	size_t max_piece;
 	struct od_expert expert[OD_MAX_PARTS]; /* of the operation under way, as what follows */
@@ -411,8 +411,12 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_part
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .part = e->part, .n_parts = (uint32_t)n_parts, .routed = true, .act = e->cfg->act,
-					   .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
+				  .ffn = { .part = e->part,
+					   .n_parts = (uint32_t)n_parts,
+					   .routed = true,
+					   .act = e->cfg->act,
+					   .x = od_buf_ref(e->x.buf, 0),
+					   .y = od_buf_ref(e->y.buf, 0),
 					   .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
 
@@ -446,7 +450,8 @@ static int run_piece(struct odw_engine *e, const struct run *run, const struct g
 	return rc;
 }
 
-/* All rows of a group; of one expert that has many, a piece at a time. OD_ERR_CANCELLED: the session ended meanwhile. */
+/* All rows of a group; of one expert that has many, a piece at a time. OD_ERR_CANCELLED: the session ended
+ * meanwhile. */
 static int compute(struct odw_engine *e, const struct run *run, const struct group *g, char *to, struct od_err *err)
 {
 	size_t n;
@@ -554,7 +559,8 @@ static void finish_resident(struct odw_engine *e, const struct run *run, const s
 		*out = (struct output){ .engine = e, .bytes = bytes };
 		begin_ns = od_trace_begin();
 		send_result(e, run, &a.result, out);
-		od_trace_end("send", begin_ns, (int64_t)a.result.step, a.result.m, g->n == 1 ? (int64_t)g->item[0]->expert : -1);
+		od_trace_end("send", begin_ns, (int64_t)a.result.step, a.result.m,
+			     g->n == 1 ? (int64_t)g->item[0]->expert : -1);
 		return;
 	}
 	if (rc != OD_ERR_CANCELLED)
@@ -571,8 +577,8 @@ static void finish_failed(struct odw_engine *e, const struct run *run, const str
 		if (g->item[i]->code == OD_ERR_CANCELLED)
 			continue;
 		add_error(&a, g->item[i]->expert, g->item[i]->code, g->item[i]->reason);
-		od_log_limited(OD_LOG_DEBUG, "expert %u of MoE layer %u was not run in step %" PRIu64 ": %s", g->item[i]->expert,
-			       g->item[i]->m, g->item[i]->step, g->item[i]->reason);
+		od_log_limited(OD_LOG_DEBUG, "expert %u of MoE layer %u was not run in step %" PRIu64 ": %s",
+			       g->item[i]->expert, g->item[i]->m, g->item[i]->step, g->item[i]->reason);
 	}
 	if (a.result.n_experts > 0)
 		send_result(e, run, &a.result, NULL);
@@ -639,7 +645,8 @@ static size_t rows_that_fit(const struct od_config *cfg)
 {
 	size_t n = MAX_PIECE_ROWS;
 
-	while (n > 1 && od_ffn_scratch_bytes(cfg->intermediate, n) + 2 * n * cfg->hidden * sizeof(float) > ODW_SCRATCH_BYTES)
+	while (n > 1 &&
+	       od_ffn_scratch_bytes(cfg->intermediate, n) + 2 * n * cfg->hidden * sizeof(float) > ODW_SCRATCH_BYTES)
 		n--;
 	return n;
 }
@@ -669,7 +676,8 @@ static int alloc_scratch(struct odw_engine *e, struct od_err *err)
 	if (rc == OD_OK)
 		rc = make_rows(&e->y, e->o.device, bytes, err);
 	if (rc == OD_OK)
-		rc = od_buf_new(&e->scratch, e->o.device, od_ffn_scratch_bytes(cfg->intermediate, e->max_piece), "scratch", err);
+		rc = od_buf_new(&e->scratch, e->o.device, od_ffn_scratch_bytes(cfg->intermediate, e->max_piece),
+				"scratch", err);
 	return rc == OD_OK ? OD_OK : od_fail_within(err, "scratch memory of %zu rows", e->max_piece);
 }
 

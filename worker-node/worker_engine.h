@@ -1,10 +1,11 @@
-/* worker_engine.h - the worker's engine thread: receives RUNs, computes resident experts, answers with RESULTs. Experts of a
- * RUN that are resident at the same time form one device operation and one RESULT; it does not wait for later ones.
+/* worker_engine.h - the worker's engine thread: receives RUNs, computes resident experts, answers with RESULTs. Experts
+ * of a RUN that are resident at the same time form one device operation and one RESULT; it does not wait for later
+ * ones.
  *
  * Memory is bounded: a few rows are computed at a time; RUNs beyond OD_MAX_HELD_BYTES of rows are answered with
  * OD_ERR_BUSY; nothing is computed while outputs in flight hold ODW_OUTPUT_BYTES or more.
- * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the engine thread owns
- * the device's compute queue.
+ * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the engine thread
+ * owns the device's compute queue.
  * Owner: the engine owns RUNs, scratch and outputs. ZeroMQ releases outputs late, so call odw_engine_free after
  * od_daemon_free. */
 #ifndef ODW_WORKER_ENGINE_H

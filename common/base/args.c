@@ -136,9 +136,7 @@ static int set_value(const struct od_arg *a, const char *value, struct od_err *e
 	int rc;
 
 	switch (a->kind) {
-	case OD_ARG_STRING:
-		*(const char **)a->out = value;
-		return OD_OK;
+	case OD_ARG_STRING: *(const char **)a->out = value; return OD_OK;
 	case OD_ARG_LIST:
 		list = a->out;
 		if (list->n == OD_ARG_LIST_MAX)
@@ -147,18 +145,15 @@ static int set_value(const struct od_arg *a, const char *value, struct od_err *e
 		return OD_OK;
 	case OD_ARG_UINT:
 		return od_parse_u64(value, (uint64_t)a->min, a->max > 0 ? (uint64_t)a->max : UINT64_MAX, a->out, err);
-	case OD_ARG_SIZE:
-		return od_parse_size(value, a->out, err);
+	case OD_ARG_SIZE: return od_parse_size(value, a->out, err);
 	case OD_ARG_REAL:
 		rc = od_parse_real(value, a->min, a->max, &real, err);
 		if (rc == OD_OK)
 			*(double *)a->out = real;
 		return rc;
-	case OD_ARG_CHOICE:
-		return set_choice(a, value, err);
+	case OD_ARG_CHOICE: return set_choice(a, value, err);
 	case OD_ARG_FLAG:
-	case OD_ARG_TITLE:
-		break;
+	case OD_ARG_TITLE: break;
 	}
 	return od_fail(err, OD_ERR_ARG, "takes no value");
 }

@@ -11,14 +11,14 @@
 #include "common/base/status.h"
 
 enum od_arg_kind {
-	OD_ARG_FLAG,   /* bool *out, becomes true */
+	OD_ARG_FLAG, /* bool *out, becomes true */
 	OD_ARG_STRING, /* const char **out */
-	OD_ARG_LIST,   /* struct od_arg_list *out; repeatable */
-	OD_ARG_UINT,   /* uint64_t *out, min..max */
-	OD_ARG_REAL,   /* double *out, min..max */
-	OD_ARG_SIZE,   /* uint64_t *out, as od_parse_size */
+	OD_ARG_LIST, /* struct od_arg_list *out; repeatable */
+	OD_ARG_UINT, /* uint64_t *out, min..max */
+	OD_ARG_REAL, /* double *out, min..max */
+	OD_ARG_SIZE, /* uint64_t *out, as od_parse_size */
 	OD_ARG_CHOICE, /* int *out: index into choices */
-	OD_ARG_TITLE,  /* a heading in the help text, nothing else */
+	OD_ARG_TITLE, /* a heading in the help text, nothing else */
 };
 
 #define OD_ARG_LIST_MAX 64
@@ -33,7 +33,7 @@ struct od_arg {
 	void *out;
 	const char *metavar; /* "FILE"; NULL for flags */
 	const char *help;
-	double min, max;	     /* OD_ARG_UINT, OD_ARG_REAL; max 0: no upper bound */
+	double min, max; /* OD_ARG_UINT, OD_ARG_REAL; max 0: no upper bound */
 	const char *const *choices; /* OD_ARG_CHOICE, ends with NULL */
 };
 
@@ -48,8 +48,8 @@ OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int 
 /* Prints one entry per option, wrapped at 100 columns. */
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table);
 
-/* Parses "900MiB", "1.5G" (2^30), "500MB" (10^6) or plain bytes, in any case, below 2^63. A fraction of a byte is cut off.
- * *bytes, and *out below, are 0 unless OD_OK. */
+/* Parses "900MiB", "1.5G" (2^30), "500MB" (10^6) or plain bytes, in any case, below 2^63. A fraction of a byte is cut
+ * off. *bytes, and *out below, are 0 unless OD_OK. */
 OD_MUST_CHECK int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err);
 /* Decimal digits only. */
 OD_MUST_CHECK int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err);

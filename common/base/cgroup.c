@@ -11,8 +11,9 @@ struct names {
 	const char *folder, *limit, *usage, *cache[2]; /* cache: fields of memory.stat, of groups within it, too */
 };
 
-static const struct names version1 = { "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-				       { "total_inactive_file", "total_active_file" } };
+static const struct names version1 = {
+	"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", { "total_inactive_file", "total_active_file" }
+};
 static const struct names version2 = { "", "memory.max", "memory.current", { "inactive_file", "active_file" } };
 
 static FILE *open_in(const char *dir, const char *name)
@@ -57,15 +58,16 @@ static uint64_t room_of(const char *dir, const struct names *n)
 	return usage < limit ? limit - usage : 0;
 }
 
-/* Of the group and of all around it. In a container the path may be the host's, and the mount the container's own: then only the
- * mount itself exists. */
+/* Of the group and of all around it. In a container the path may be the host's, and the mount the container's own: then
+ * only the mount itself exists. */
 static uint64_t room_up(const char *mount, const char *path, const struct names *n)
 {
 	uint64_t least = UINT64_MAX, room;
 	char dir[PATH_MAX];
 	const int top = snprintf(dir, sizeof(dir), "%s%s", mount, n->folder);
 
-	if (top < 0 || top >= (int)sizeof(dir) || snprintf(dir + top, sizeof(dir) - (size_t)top, "%s", path) >= (int)sizeof(dir) - top)
+	if (top < 0 || top >= (int)sizeof(dir) ||
+	    snprintf(dir + top, sizeof(dir) - (size_t)top, "%s", path) >= (int)sizeof(dir) - top)
 		return UINT64_MAX;
 	for (;;) {
 		char *slash = strrchr(dir + top, '/');
@@ -94,15 +96,17 @@ uint64_t od_cgroup_available_bytes(const char *groups, const char *mount)
 	FILE *f = fopen(groups, "re");
 
 	while (f != NULL && fgets(line, sizeof(line), f) != NULL) { /* "4:memory:/path", or of version 2 "0::/path" */
-		char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+		char *controllers = strchr(line, ':'),
+		     *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
 
 		if (path == NULL)
 			continue;
 		*path++ = '\0';
 		path[strcspn(path, "\n")] = '\0';
 		controllers++;
-		room = *controllers == '\0' ? room_up(mount, path, &version2) :
-		       has_memory(controllers) ? room_up(mount, path, &version1) : UINT64_MAX;
+		room = *controllers == '\0'    ? room_up(mount, path, &version2) :
+		       has_memory(controllers) ? room_up(mount, path, &version1) :
+						 UINT64_MAX;
 		least = room < least ? room : least;
 	}
 	if (f != NULL)

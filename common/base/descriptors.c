@@ -46,9 +46,12 @@ void od_descriptors_watch(void)
 	if (atomic_exchange(&said, true))
 		return;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || error == ENFILE)
-		od_log_limited(OD_LOG_WARN, "too many files are open on this machine: no new connections until some close");
+		od_log_limited(OD_LOG_WARN,
+			       "too many files are open on this machine: no new connections until some close");
 	else
-		od_log_limited(OD_LOG_WARN, "all %llu file descriptors are in use: no new connections until some are closed; "
-			       "see which hosts connect to this port (ss -tnp), or raise the limit (ulimit -Hn, systemd: LimitNOFILE)",
-			       (unsigned long long)limit.rlim_cur);
+		od_log_limited(
+			OD_LOG_WARN,
+			"all %llu file descriptors are in use: no new connections until some are closed; "
+			"see which hosts connect to this port (ss -tnp), or raise the limit (ulimit -Hn, systemd: LimitNOFILE)",
+			(unsigned long long)limit.rlim_cur);
 }

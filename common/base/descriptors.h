@@ -1,7 +1,7 @@
 /* descriptors.h - how many files and connections this process may have open.
  *
- * Every connection is a descriptor, also a stranger's. When none is left, ZeroMQ tries to accept those that wait again and
- * again, at the cost of up to a core, and says nothing (docs/PROTOCOL.md, "Security").
+ * Every connection is a descriptor, also a stranger's. When none is left, ZeroMQ tries to accept those that wait again
+ * and again, at the cost of up to a core, and says nothing (docs/PROTOCOL.md, "Security").
  * Thread: any. */
 #ifndef OD_BASE_DESCRIPTORS_H
 #define OD_BASE_DESCRIPTORS_H

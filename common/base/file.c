@@ -35,7 +35,9 @@ int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err 
 	}
 	if (!S_ISREG(st.st_mode)) {
 		close(f);
-		return od_fail(err, OD_ERR_FORMAT, S_ISDIR(st.st_mode) ? "%s is a folder, expected a file" : "%s is not a regular file", path);
+		return od_fail(err, OD_ERR_FORMAT,
+			       S_ISDIR(st.st_mode) ? "%s is a folder, expected a file" : "%s is not a regular file",
+			       path);
 	}
 	*fd = f;
 	*size_bytes = (uint64_t)st.st_size;
@@ -73,8 +75,9 @@ int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *na
 		if (n < 0)
 			return od_fail_errno(err, OD_ERR_IO, "reading %s", name);
 		if (n == 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s ends too early: wanted %zu bytes at offset %llu, got %zu",
-				       name, len, (unsigned long long)offset, done);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s ends too early: wanted %zu bytes at offset %llu, got %zu", name, len,
+				       (unsigned long long)offset, done);
 		done += (size_t)n;
 	}
 	return OD_OK;
@@ -184,7 +187,8 @@ size_t od_byte_order_mark(const char *text, size_t len)
 int od_check_text(const char *text, size_t len, const char *path, struct od_err *err)
 {
 	if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected a text in UTF-8, found UTF-16: save it as UTF-8", path);
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected a text in UTF-8, found UTF-16: save it as UTF-8",
+			       path);
 	if (memchr(text, '\0', len) != NULL)
 		return od_fail(err, OD_ERR_FORMAT, "%s: expected a text file, found a byte that is 0", path);
 	return OD_OK;
@@ -323,8 +327,10 @@ int od_dir_resolve(char out[PATH_MAX], const char *path, struct od_err *err)
 		return OD_OK;
 	snprintf(parent, sizeof(parent), "%.*s.", (int)base_at(out), out);
 	if (realpath(parent, to) == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s is a symbolic link to %s, and the folder that this lies in does not "
-			       "exist", path, out);
+		return od_fail(err, OD_ERR_MISSING,
+			       "%s is a symbolic link to %s, and the folder that this lies in does not "
+			       "exist",
+			       path, out);
 	snprintf(parent, sizeof(parent), "%s", out + base_at(out));
 	return od_path(out, PATH_MAX, to, parent, err);
 }
@@ -337,7 +343,7 @@ int od_mkdir_p(const char *path, struct od_err *err)
 	if (len == 0 || len >= sizeof(buf))
 		return od_fail(err, OD_ERR_ARG, "bad folder name \"%s\"", path);
 	memcpy(buf, path, len + 1);
-	for (char *p = buf + 1; ; p++) {
+	for (char *p = buf + 1;; p++) {
 		char c = *p;
 
 		if (c != '/' && c != '\0')

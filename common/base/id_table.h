@@ -1,5 +1,5 @@
-/* id_table.h - maps 64-bit ids (of sequences) to small numbers below `most`, which index arrays. A hash table: find, add and
- * remove take constant time; nothing is allocated after od_id_table_init.
+/* id_table.h - maps 64-bit ids (of sequences) to small numbers below `most`, which index arrays. A hash table: find,
+ * add and remove take constant time; nothing is allocated after od_id_table_init.
  *
  * Thread: one at a time. Owner: od_id_table_init ... od_id_table_fini by the caller. */
 #ifndef OD_BASE_ID_TABLE_H
@@ -15,7 +15,7 @@
 
 struct od_id_table {
 	uint32_t most, n;
-	uint64_t *id;	/* [most], by number */
+	uint64_t *id; /* [most], by number */
 	uint32_t *free; /* [most]: stack of the `most - n` unused numbers */
 	uint32_t *cell; /* [mask + 1]: hash table of numbers, linear probing */
 	size_t mask;

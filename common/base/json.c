@@ -11,8 +11,8 @@
 /* jansson calls a string that it has no memory for a wrong one, so its allocations are watched. */
 static _Thread_local bool no_memory;
 
-/* jansson has no integers beyond 63 bits. One becomes a real, behind which, in the same block, its digits stand as a string; that
- * is empty behind other reals. */
+/* jansson has no integers beyond 63 bits. One becomes a real, behind which, in the same block, its digits stand as a
+ * string; that is empty behind other reals. */
 static size_t real_bytes; /* a real has these many, its string not counted */
 static _Thread_local struct {
 	const char *text;
@@ -85,8 +85,10 @@ static const char *type_name(const json_t *v)
 	switch (json_typeof(v)) {
 	case JSON_OBJECT: return "an object";
 	case JSON_ARRAY: return "an array";
-	case JSON_STRING: return python_word(json_string_value(v), json_string_length(v)) == json_string_length(v) ?
-		json_string_value(v) : "a string";
+	case JSON_STRING:
+		return python_word(json_string_value(v), json_string_length(v)) == json_string_length(v) ?
+			       json_string_value(v) :
+			       "a string";
 	case JSON_INTEGER: return "an integer";
 	case JSON_REAL: return fabs(json_real_value(v)) < 0x1p63 ? "a real number" : "a number beyond 63 bits";
 	case JSON_TRUE:
@@ -120,7 +122,8 @@ static size_t big_integer(const char *text, size_t len)
 	return errno == ERANGE ? n : 0;
 }
 
-/* A text that jansson does not take, on its way there: with big integers as reals and, if words says so, Python's words as strings. */
+/* A text that jansson does not take, on its way there: with big integers as reals and, if words says so, Python's words
+ * as strings. */
 struct feed {
 	const char *text; /* [len], what is left */
 	size_t len;
@@ -128,8 +131,8 @@ struct feed {
 	bool string, escape, number; /* the byte before text was in one */
 };
 
-/* The character behind the number goes along: with it jansson knows the number, and makes the real before it asks for more. So that
- * is the only real made while its digits are set. */
+/* The character behind the number goes along: with it jansson knows the number, and makes the real before it asks for
+ * more. So that is the only real made while its digits are set. */
 static size_t feed_integer(struct feed *f, size_t len, char *piece)
 {
 	const size_t behind = len < f->len;
@@ -172,7 +175,8 @@ static size_t feed(void *piece, size_t room, void *data)
 	digits.len = 0;
 	for (; n < f->len && n < room; n++) {
 		const char c = f->text[n];
-		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL, begins = !f->string && !f->number;
+		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL,
+			   begins = !f->string && !f->number;
 		const size_t word = begins && f->words ? python_word(f->text + n, f->len - n) : 0;
 		const size_t big = begins && digit && word == 0 ? big_integer(f->text + n, f->len - n) : 0;
 
@@ -211,7 +215,8 @@ static json_t *decode(const char *text, size_t len, size_t flags, bool words, js
 	json_t *v = od_json_loadb(text, len, flags, why);
 
 	if (v != NULL || why->text[0] == '\0' ||
-	    (json_error_code(why) != json_error_numeric_overflow && !(words && json_error_code(why) == json_error_invalid_syntax)))
+	    (json_error_code(why) != json_error_numeric_overflow &&
+	     !(words && json_error_code(why) == json_error_invalid_syntax)))
 		return v;
 	return parse_again(text, len, flags, words, why);
 }
@@ -228,13 +233,17 @@ int od_json_refuse(const char *text, size_t len, const json_error_t *why, const 
 	if (len == 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it is empty", where);
 	if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one", where);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one",
+			       where);
 	if (len >= 2 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
 		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: it is UTF-16; save it as UTF-8", where);
 	if (json_error_code(why) == json_error_stack_overflow)
-		return od_fail(err, OD_ERR_FORMAT, "%s: line %d, column %d: arrays and objects are nested too deeply: %s", where, why->line,
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: line %d, column %d: arrays and objects are nested too deeply: %s", where, why->line,
 			       why->column, why->text);
-	return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why->line, why->column, why->text);
+	return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why->line, why->column,
+		       why->text);
 }
 
 static int parse(const char *text, size_t len, const char *where, bool words, json_t **out, struct od_err *err)
@@ -293,7 +302,8 @@ json_t *od_json_copy(const json_t *v)
 	for (size_t i = 0; good && i < json_array_size(v); i++)
 		good = json_array_append_new(copy, od_json_copy(json_array_get(v, i))) == 0;
 	for (void *it = json_object_iter(object); good && it != NULL; it = json_object_iter_next(object, it))
-		good = od_json_setn(copy, json_object_iter_key(it), od_json_key_len(it), od_json_copy(json_object_iter_value(it)));
+		good = od_json_setn(copy, json_object_iter_key(it), od_json_key_len(it),
+				    od_json_copy(json_object_iter_value(it)));
 	if (good)
 		return copy;
 	json_decref(copy);
@@ -368,8 +378,7 @@ int od_json_arr(const json_t *obj, const char *key, json_t **out, const char *wh
 	return *out != NULL ? OD_OK : wrong_type(v, key, "an array", where, err);
 }
 
-int od_json_bool_or(const json_t *obj, const char *key, bool fallback, bool *out, const char *where,
-		    struct od_err *err)
+int od_json_bool_or(const json_t *obj, const char *key, bool fallback, bool *out, const char *where, struct od_err *err)
 {
 	const json_t *v = json_object_get(obj, key);
 

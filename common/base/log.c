@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define PROGRAM_MAX 64 /* of a line: argv[0] may be anything */
-#define TEXT_MAX 1022  /* label and message of a line of text, without its newline */
+#define TEXT_MAX 1022 /* label and message of a line of text, without its newline */
 #define MESSAGE_MAX 1000
 #define VALUE_MAX 200
 #define LINE_MAX_BYTES 8192
@@ -32,7 +32,8 @@ struct line {
 
 /* ---- Set-up ---- */
 
-/* In the mode that makes each use fail, as it does with a closed one: output that goes nowhere must not count as written. */
+/* In the mode that makes each use fail, as it does with a closed one: output that goes nowhere must not count as
+ * written. */
 static void fill_standard_descriptors(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -100,7 +101,7 @@ static void put_foreign(struct line *l, const char *text, size_t most, bool esca
 {
 	const size_t all = strlen(text), n = all > most ? most - strlen("...") : all;
 
-	for (size_t i = 0, len; i < n; i += len > 0 ? len : 1) {
+	for (size_t i = 0, len; i<n; i += len> 0 ? len : 1) {
 		len = good_char((const unsigned char *)text + i, n - i);
 		if (escape && (text[i] == '"' || text[i] == '\\'))
 			put(l, "\\", 1);
@@ -229,7 +230,8 @@ static void begin_fields(struct line *l, enum od_log_level level, unsigned left_
 }
 
 /* left_out: messages that were dropped before this one. */
-static void write_line(enum od_log_level level, unsigned left_out, const char *message, const struct od_log_field *fields)
+static void write_line(enum od_log_level level, unsigned left_out, const char *message,
+		       const struct od_log_field *fields)
 {
 	struct line l;
 
@@ -239,7 +241,8 @@ static void write_line(enum od_log_level level, unsigned left_out, const char *m
 	if (log_format == OD_LOG_JSON)
 		put(&l, "}", 1);
 	l.text[l.len++] = '\n';
-	while (write(STDERR_FILENO, l.text, l.len) < 0 && errno == EINTR) /* any other error: nowhere left to complain */
+	/* any other error: nowhere left to complain */
+	while (write(STDERR_FILENO, l.text, l.len) < 0 && errno == EINTR)
 		;
 }
 

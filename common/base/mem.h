@@ -45,7 +45,7 @@ static inline uint64_t od_round_up(uint64_t n, uint64_t step) /* step: a power o
  * Large blocks are mapped separately, so od_free returns them to the kernel at once. */
 void *od_alloc(size_t bytes);
 void *od_alloc_array(size_t n, size_t each_bytes); /* NULL on overflow too */
-void od_free(void *p);				   /* NULL ok */
+void od_free(void *p); /* NULL ok */
 
 /* As od_alloc, but always mapped: od_map_bytes(bytes) bytes of whole pages, returned to the kernel by od_unmap. */
 uint64_t od_map_bytes(uint64_t bytes);
@@ -56,6 +56,6 @@ void od_unmap(void *p, size_t bytes); /* NULL ok */
 uint64_t od_peak_rss_bytes(void);
 uint64_t od_rss_bytes(void); /* now */
 uint64_t od_available_ram_bytes(void); /* MemAvailable, or what a container's limit leaves; 0 when unknown */
-uint64_t od_cache_bytes(void);		/* last-level cache, 0 when unknown */
+uint64_t od_cache_bytes(void); /* last-level cache, 0 when unknown */
 
 #endif

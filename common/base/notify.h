@@ -1,5 +1,5 @@
-/* notify.h - tells the service manager how this process is (sd_notify(3), through libsystemd): ready, reloading, stopping,
- * alive.
+/* notify.h - tells the service manager how this process is (sd_notify(3), through libsystemd): ready, reloading,
+ * stopping, alive.
  *
  * Without a service manager (no NOTIFY_SOCKET in the environment) every call does nothing.
  * Thread: any; od_notify_off while there is no other. */
@@ -19,7 +19,8 @@ bool od_notify_on(void);
 void od_notify_ready(const char *fmt, ...) OD_PRINTF(1, 2);
 /* A line for `systemctl status`. */
 void od_notify_status(const char *fmt, ...) OD_PRINTF(1, 2);
-/* Around the reading of files after SIGHUP. Before od_notify_ready they do nothing, so a reload never announces a start. */
+/* Around the reading of files after SIGHUP. Before od_notify_ready they do nothing, so a reload never announces a
+ * start. */
 void od_notify_reloading(void);
 void od_notify_reloaded(void);
 /* The process ends within limit_ns, more or less. */

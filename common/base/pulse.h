@@ -1,8 +1,8 @@
 /* pulse.h - shows a watcher that a thread gets on with its work.
  *
- * A thread beats each time round its loop, and within long work before every piece (a layer, some rows). The watcher asks now
- * and then, with more time between two questions than a piece takes, and wakes the thread if it sleeps. So a pulse that stands
- * still from one question to the next is a stuck thread, whether it was at work or not.
+ * A thread beats each time round its loop, and within long work before every piece (a layer, some rows). The watcher
+ * asks now and then, with more time between two questions than a piece takes, and wakes the thread if it sleeps. So a
+ * pulse that stands still from one question to the next is a stuck thread, whether it was at work or not.
  * Thread: od_pulse_of_thread and od_pulse_beat by the watched one, od_pulse_moved by the watcher. Owner: the caller. */
 #ifndef OD_BASE_PULSE_H
 #define OD_BASE_PULSE_H

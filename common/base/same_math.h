@@ -1,5 +1,5 @@
-/* same_math.h - exp, log, sine and cosine whose results have the same bits everywhere. A C library chooses its own by CPU, and the last bit
- * can decide which of two tokens is chosen. Thread: any. */
+/* same_math.h - exp, log, sine and cosine whose results have the same bits everywhere. A C library chooses its own by
+ * CPU, and the last bit can decide which of two tokens is chosen. Thread: any. */
 #ifndef OD_BASE_SAME_MATH_H
 #define OD_BASE_SAME_MATH_H
 
@@ -20,8 +20,10 @@
 OD_SAME double od_exp_same(double x)
 {
 	/* 1 / i!; the next term is below 2^-52. */
-	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
-				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
+	static const double c[] = {
+		1,	   1,	       1 / 2.,	    1 / 6.,	  1 / 24.,	 1 / 120.,	1 / 720.,
+		1 / 5040., 1 / 40320., 1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.
+	};
 	const double y = x > -700 ? x : 0; /* else smaller than anything a sum of probabilities notices; -inf */
 	const int32_t n = (int32_t)(y * 0x1.71547652b82fep+0 - 0.5); /* towards zero, so the nearest */
 	const double r = (y - (double)n * OD_LN2_HI) - (double)n * OD_LN2_LO; /* |r| <= ln2 / 2 */
@@ -42,7 +44,7 @@ OD_SAME double od_log_same(double x)
 {
 	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
 	/* 2 / (2 i + 1); the next term is below 2^-53 of the first. */
-	static const double c[] = {2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19.};
+	static const double c[] = { 2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19. };
 	uint64_t bits;
 	int32_t n;
 	double m, r, rr, sum = 0;
@@ -65,17 +67,29 @@ OD_SAME double od_log_same(double x)
 /* Adding it leaves a double that ends in the nearest integer: rounding without a call that may differ. */
 #define OD_ROUND_MAGIC 0x1.8p52
 
-/* Sine and cosine of |x| < 2^20. Taylor series on [-pi/4, pi/4]; the first missing term is below 1e-19. Only fma, add and mul: those
- * are exact by IEEE 754 on every processor, which a library's sin is not. */
+/* Sine and cosine of |x| < 2^20. Taylor series on [-pi/4, pi/4]; the first missing term is below 1e-19. Only fma, add
+ * and mul: those are exact by IEEE 754 on every processor, which a library's sin is not. */
 OD_SAME void od_sincos_same(double x, double *sin_x, double *cos_x)
 {
 	static const double sin_term[] = {
-		-1.0 / 6,	 1.0 / 120,	     -1.0 / 5040,	     1.0 / 362880,
-		-1.0 / 39916800, 1.0 / 6227020800.0, -1.0 / 1307674368000.0, 1.0 / 355687428096000.0,
+		-1.0 / 6,
+		1.0 / 120,
+		-1.0 / 5040,
+		1.0 / 362880,
+		-1.0 / 39916800,
+		1.0 / 6227020800.0,
+		-1.0 / 1307674368000.0,
+		1.0 / 355687428096000.0,
 	};
 	static const double cos_term[] = {
-		-1.0 / 2,	1.0 / 24,	   -1.0 / 720,		 1.0 / 40320,
-		-1.0 / 3628800, 1.0 / 479001600,   -1.0 / 87178291200.0, 1.0 / 20922789888000.0,
+		-1.0 / 2,
+		1.0 / 24,
+		-1.0 / 720,
+		1.0 / 40320,
+		-1.0 / 3628800,
+		1.0 / 479001600,
+		-1.0 / 87178291200.0,
+		1.0 / 20922789888000.0,
 		-1.0 / 6402373705728000.0,
 	};
 	const double shifted = fma(x, OD_TWO_OVER_PI, OD_ROUND_MAGIC), n = shifted - OD_ROUND_MAGIC;

@@ -12,22 +12,22 @@
 
 enum od_status {
 	OD_OK = 0,
-	OD_ERR_NOMEM = -1,	 /* an allocation failed or a budget is too small */
-	OD_ERR_IO = -2,		 /* the operating system refused a read, write, open */
-	OD_ERR_ARG = -3,	 /* the user's command line or hosts file is wrong */
-	OD_ERR_FORMAT = -4,	 /* a file is malformed: syntax, missing or extra fields */
-	OD_ERR_CORRUPT = -5,	 /* a checksum does not match */
-	OD_ERR_RANGE = -6,	 /* an index, offset or length is outside its bounds */
-	OD_ERR_SHAPE = -7,	 /* a tensor or message has other dimensions than expected */
+	OD_ERR_NOMEM = -1, /* an allocation failed or a budget is too small */
+	OD_ERR_IO = -2, /* the operating system refused a read, write, open */
+	OD_ERR_ARG = -3, /* the user's command line or hosts file is wrong */
+	OD_ERR_FORMAT = -4, /* a file is malformed: syntax, missing or extra fields */
+	OD_ERR_CORRUPT = -5, /* a checksum does not match */
+	OD_ERR_RANGE = -6, /* an index, offset or length is outside its bounds */
+	OD_ERR_SHAPE = -7, /* a tensor or message has other dimensions than expected */
 	OD_ERR_UNSUPPORTED = -8, /* valid, but not supported here */
-	OD_ERR_MISMATCH = -9,	 /* two sides disagree: version, fingerprint, profile, kernel class */
-	OD_ERR_BUSY = -10,	 /* a bounded queue or a single-owner resource is taken */
-	OD_ERR_CANCELLED = -11,	 /* stopped on request */
-	OD_ERR_TIMEOUT = -12,	 /* a deadline passed */
+	OD_ERR_MISMATCH = -9, /* two sides disagree: version, fingerprint, profile, kernel class */
+	OD_ERR_BUSY = -10, /* a bounded queue or a single-owner resource is taken */
+	OD_ERR_CANCELLED = -11, /* stopped on request */
+	OD_ERR_TIMEOUT = -12, /* a deadline passed */
 	OD_ERR_UNREACHABLE = -13, /* no worker or host is left for the request */
-	OD_ERR_PROTOCOL = -14,	 /* a peer sent a message that is not allowed here */
-	OD_ERR_MISSING = -15,	 /* a file, tensor or field that must exist does not */
-	OD_ERR_INTERNAL = -16,	 /* a bug in this program */
+	OD_ERR_PROTOCOL = -14, /* a peer sent a message that is not allowed here */
+	OD_ERR_MISSING = -15, /* a file, tensor or field that must exist does not */
+	OD_ERR_INTERNAL = -16, /* a bug in this program */
 };
 
 /* Why an operation failed, in words that an operator can act on. */

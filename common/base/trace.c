@@ -16,7 +16,7 @@ bool od_trace_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *file;
 static char file_path[4096];
-static bool any;	     /* an event was written: the next one needs a comma */
+static bool any; /* an event was written: the next one needs a comma */
 static unsigned n_opened; /* traces of this process so far */
 
 static int thread_id(void)
@@ -87,8 +87,8 @@ void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m,
 	if (file != NULL) {
 		name_thread();
 		separate();
-		fprintf(file, "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{", what,
-			(double)begin_ns * 1e-3, (double)(end_ns - begin_ns) * 1e-3, getpid(), thread_id());
+		fprintf(file, "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{",
+			what, (double)begin_ns * 1e-3, (double)(end_ns - begin_ns) * 1e-3, getpid(), thread_id());
 		if (step >= 0) {
 			fprintf(file, "\"step\":%" PRId64, step);
 			comma = ",";

@@ -20,8 +20,9 @@ OD_MUST_CHECK int od_trace_open(const char *path, const char *process, struct od
 /* Completes the file. OD_ERR_IO when a part of it could not be written. */
 int od_trace_close(struct od_err *err);
 
-/* Records that the calling thread did `what` from begin_ns to now, for (step, m, expert); -1 omits one of them. `what` is a
- * literal without characters that JSON would escape. What the thread works on (od_log_swap_about) is recorded, too. */
+/* Records that the calling thread did `what` from begin_ns to now, for (step, m, expert); -1 omits one of them. `what`
+ * is a literal without characters that JSON would escape. What the thread works on (od_log_swap_about) is recorded,
+ * too. */
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert);
 
 /* Begins a span: the current time when a trace is open, else 0. */
@@ -36,8 +37,8 @@ static inline void od_trace_end(const char *what, uint64_t begin_ns, int64_t ste
 		od_trace_span(what, begin_ns, step, m, expert);
 }
 
-/* Appends the events of another process's trace file, which is not changed. If that process was killed, its last event may
- * be incomplete and is left out. Does nothing while no trace is open. */
+/* Appends the events of another process's trace file, which is not changed. If that process was killed, its last event
+ * may be incomplete and is left out. Does nothing while no trace is open. */
 OD_MUST_CHECK int od_trace_merge(const char *path, struct od_err *err);
 
 #endif

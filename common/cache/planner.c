@@ -11,8 +11,8 @@
 struct draw {
 	uint32_t k;
 	double share; /* of all turns */
-	double *q;    /* [n_experts] by rank */
-	double all;   /* probability of k experts at all */
+	double *q; /* [n_experts] by rank */
+	double all; /* probability of k experts at all */
 };
 
 struct planner {
@@ -187,7 +187,8 @@ int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opt
 
 	*out = (struct od_cache_plan){ 0 };
 	if (rc == OD_OK) {
-		p.best = (struct od_cache_plan){ .n_moe = o->n_moe, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
+		p.best =
+			(struct od_cache_plan){ .n_moe = o->n_moe, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
 		p.now = p.best;
 		if (o->sizes.pools != 0)
 			search(&p, o->sizes.pools, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);

@@ -1,12 +1,13 @@
-/* planner.h - plans the split of a worker's cache into pools: the number of experts kept full, compressed, as SM bytes, and as
- * exponents only (ZipMoE, arXiv 2601.21198, section 3.4 and appendix C).
+/* planner.h - plans the split of a worker's cache into pools: the number of experts kept full, compressed, as SM bytes,
+ * and as exponents only (ZipMoE, arXiv 2601.21198, section 3.4 and appendix C).
  *
- * Pools partition a layer's experts by use rank: the first S_F ranks are in pool F, the next S_C in C, and so on. The value
- * of a split is the expected makespan of a layer's loads, over all hit patterns weighted by probability (selection.h).
+ * Pools partition a layer's experts by use rank: the first S_F ranks are in pool F, the next S_C in C, and so on. The
+ * value of a split is the expected makespan of a layer's loads, over all hit patterns weighted by probability
+ * (selection.h).
  *
- * The paper searches a grid of memory ratios; this planner searches numbers of experts: all of them if experts are few, in
- * steps if many. The last pool takes the remaining memory, since another hit never increases the estimate. The numbers are
- * for all layers of the worker together, so that a cache smaller than one expert per layer is still used.
+ * The paper searches a grid of memory ratios; this planner searches numbers of experts: all of them if experts are few,
+ * in steps if many. The last pool takes the remaining memory, since another hit never increases the estimate. The
+ * numbers are for all layers of the worker together, so that a cache smaller than one expert per layer is still used.
  *
  * Thread: pure functions; a plan for 128 experts may take a second, so keep it off the token path. */
 #ifndef OD_CACHE_PLANNER_H
@@ -19,9 +20,9 @@
 
 struct od_cache_plan_opts {
 	uint32_t n_moe, n_experts; /* layers of this worker, experts of a layer */
-	const double *inclusion;      /* [n_experts]: probability by rank that an expert is used when its layer is */
-	/* Mean number of experts used together, 1 to n_experts; inclusion is scaled to this sum. If it is not an integer, the
-	 * estimates for the integers below and above are weighted. */
+	const double *inclusion; /* [n_experts]: probability by rank that an expert is used when its layer is */
+	/* Mean number of experts used together, 1 to n_experts; inclusion is scaled to this sum. If it is not an
+	 * integer, the estimates for the integers below and above are weighted. */
 	double k;
 	uint64_t budget_bytes;
 	struct od_cache_sizes sizes;
@@ -32,26 +33,26 @@ struct od_cache_plan_opts {
 struct od_cache_plan {
 	uint32_t n_moe;
 	uint32_t experts[OD_CACHE_STATES]; /* in each pool, all layers together */
-	double makespan_ns;		   /* expected, mean over layers */
-	double cold_ns;			   /* the same without a cache */
+	double makespan_ns; /* expected, mean over layers */
+	double cold_ns; /* the same without a cache */
 };
 
 /* *out is all zero unless OD_OK. OD_ERR_RANGE: invalid inclusion probabilities. */
 OD_MUST_CHECK int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opts *o, struct od_err *err);
 
 /* Evaluates a given split (the inner loops of Algorithm 4): reads plan->experts, sets makespan_ns and cold_ns. */
-OD_MUST_CHECK int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o, struct od_err *err);
+OD_MUST_CHECK int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o,
+				      struct od_err *err);
 
-/* A layer's number of places in a pool. The places of pool after pool go round the layers, each pool continuing where the
- * previous one ended, so that the totals of two layers differ by at most one. */
+/* A layer's number of places in a pool. The places of pool after pool go round the layers, each pool continuing where
+ * the previous one ended, so that the totals of two layers differ by at most one. */
 static inline uint32_t od_cache_plan_places(const struct od_cache_plan *p, uint32_t layer, enum od_cache_state pool)
 {
 	uint32_t first = 0;
 
 	for (unsigned before = 0; before < pool; before++)
 		first = (first + p->experts[before]) % p->n_moe;
-	return p->experts[pool] / p->n_moe +
-	       ((layer + p->n_moe - first) % p->n_moe < p->experts[pool] % p->n_moe);
+	return p->experts[pool] / p->n_moe + ((layer + p->n_moe - first) % p->n_moe < p->experts[pool] % p->n_moe);
 }
 
 #endif

@@ -1,15 +1,15 @@
-/* pool_policy.h - cache policies: the state in which an expert is kept after a use, and the experts evicted for it. Rank
- * dispatch (ZipMoE, arXiv 2601.21198, section 3.4), LRU and LFU.
+/* pool_policy.h - cache policies: the state in which an expert is kept after a use, and the experts evicted for it.
+ * Rank dispatch (ZipMoE, arXiv 2601.21198, section 3.4), LRU and LFU.
  *
- * A policy knows sizes only; the owner of the experts applies the returned changes in order. The same calls drive a worker
- * and a replay of recorded routes, and give the same changes.
+ * A policy knows sizes only; the owner of the experts applies the returned changes in order. The same calls drive a
+ * worker and a replay of recorded routes, and give the same changes.
  *
- * Rank dispatch has pools with fixed places in every layer (planner.h). An expert of rank r goes to the first pool p with
- * r < S_F + ... + S_p that has any places. If it is full, the pool's least used expert is evicted. In the paper it then
- * leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the least used.
- * Otherwise an expert that drops out of a pool would be absent until its next use, although the planner counts on it. So the
- * paper's margin behind a pool's end is not needed. An expert that fits no pool leaves after its use. LRU and LFU keep every
- * used expert in one state, in one cache for all layers.
+ * Rank dispatch has pools with fixed places in every layer (planner.h). An expert of rank r goes to the first pool p
+ * with r < S_F + ... + S_p that has any places. If it is full, the pool's least used expert is evicted. In the paper it
+ * then leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the
+ * least used. Otherwise an expert that drops out of a pool would be absent until its next use, although the planner
+ * counts on it. So the paper's margin behind a pool's end is not needed. An expert that fits no pool leaves after its
+ * use. LRU and LFU keep every used expert in one state, in one cache for all layers.
  *
  * Thread: one at a time. Deterministic; no allocation after od_cache_new. Owner: od_cache_new's caller. */
 #ifndef OD_CACHE_POOL_POLICY_H
@@ -28,7 +28,7 @@ struct od_cache_opts {
 	enum od_cache_policy policy;
 	uint32_t n_moe, n_experts;
 	struct od_cache_plan plan; /* rank: its pools; n_moe as above */
-	bool full_is_stored;	   /* rank: F is the stored bytes (planes), so that it can shrink to S or E */
+	bool full_is_stored; /* rank: F is the stored bytes (planes), so that it can shrink to S or E */
 	uint64_t budget_bytes, expert_bytes; /* LRU and LFU: expert_bytes is the size in `state` */
 	enum od_cache_state state;
 };

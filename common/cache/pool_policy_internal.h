@@ -1,5 +1,5 @@
-/* pool_policy_internal.h - the common part of the policies: the state of every expert and the list of changes. Each policy's
- * struct begins with a struct od_cache. Only for common/cache. */
+/* pool_policy_internal.h - the common part of the policies: the state of every expert and the list of changes. Each
+ * policy's struct begins with a struct od_cache. Only for common/cache. */
 #ifndef OD_CACHE_POOL_POLICY_INTERNAL_H
 #define OD_CACHE_POOL_POLICY_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 struct od_cache {
 	struct od_cache_opts opt;
-	uint8_t *state;			/* [n_moe][n_experts] enum od_cache_state */
+	uint8_t *state; /* [n_moe][n_experts] enum od_cache_state */
 	struct od_cache_change *change; /* [n_moe * n_experts + 1] */
 	size_t n_changes;
 
@@ -20,7 +20,8 @@ struct od_cache {
 
 OD_MUST_CHECK int odc_check(const struct od_cache_opts *o, struct od_err *err);
 /* Initialises the common part of c, which becomes *out or is freed. c NULL: OD_ERR_NOMEM. */
-OD_MUST_CHECK int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o, struct od_err *err);
+OD_MUST_CHECK int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o,
+			   struct od_err *err);
 
 /* Allocate the policy; NULL when out of memory. odc_open initialises the common part. */
 struct od_cache *odc_rank_new(const struct od_cache_opts *o);

@@ -11,7 +11,7 @@ struct queue_cache {
 	struct od_cache base;
 	uint32_t places, n;
 	uint32_t *heap; /* [places] ids, the least key first */
-	uint32_t *at;	/* [n_moe * n_experts] where in heap, of those that are kept */
+	uint32_t *at; /* [n_moe * n_experts] where in heap, of those that are kept */
 	struct key *key;
 	uint64_t *count; /* uses, kept or not */
 	uint64_t clock;

@@ -58,7 +58,8 @@ static unsigned within(const struct rank_cache *r, enum od_cache_state state)
 
 static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsigned pools);
 
-/* Whether an expert that is in no pool finds a place in this one, and makes it: who has to go tries the pools behind. */
+/* Whether an expert that is in no pool finds a place in this one, and makes it: who has to go tries the pools
+ * behind. */
 static bool make_place(struct rank_cache *r, uint32_t layer, uint32_t rank, enum od_cache_state pool, uint32_t places)
 {
 	uint32_t least;
@@ -84,7 +85,8 @@ static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsi
 		uint32_t places = od_cache_plan_places(&o->plan, layer, pool);
 
 		end += places;
-		if ((pools & OD_CACHE_POOL(pool)) && places > 0 && rank < end && make_place(r, layer, rank, pool, places)) {
+		if ((pools & OD_CACHE_POOL(pool)) && places > 0 && rank < end &&
+		    make_place(r, layer, rank, pool, places)) {
 			keep(r, layer, expert, pool);
 			return;
 		}

@@ -1,8 +1,8 @@
-/* rank_list.h - ranks each layer's experts by number of uses, updated at every use, and counts uses by rank (ZipMoE, arXiv
- * 2601.21198, section 3.4, "rank-based workload modeling").
+/* rank_list.h - ranks each layer's experts by number of uses, updated at every use, and counts uses by rank (ZipMoE,
+ * arXiv 2601.21198, section 3.4, "rank-based workload modeling").
  *
- * Of two experts with equal counts the more recently used one ranks first. A use counts for the rank that the expert has
- * before the use, because that is the rank that a cache following this list sees.
+ * Of two experts with equal counts the more recently used one ranks first. A use counts for the rank that the expert
+ * has before the use, because that is the rank that a cache following this list sees.
  * Thread: one at a time. Owner: init ... fini by the caller; no allocation in between. */
 #ifndef OD_CACHE_RANK_LIST_H
 #define OD_CACHE_RANK_LIST_H
@@ -16,7 +16,7 @@ struct od_rank_list {
 	uint32_t n_moe, n_experts;
 	uint64_t *count; /* [n_moe][n_experts] uses */
 	uint16_t *order; /* [n_moe][n_experts] experts, the most used first */
-	uint16_t *rank;	 /* [n_moe][n_experts] of each expert */
+	uint16_t *rank; /* [n_moe][n_experts] of each expert */
 };
 
 OD_MUST_CHECK int od_rank_list_init(struct od_rank_list *r, uint32_t n_moe, uint32_t n_experts, struct od_err *err);
@@ -35,9 +35,9 @@ static inline uint32_t od_rank_at(const struct od_rank_list *r, uint32_t layer, 
 /* The planner's input: uses by rank. */
 struct od_rank_profile {
 	struct od_rank_list list;
-	uint64_t *uses;	 /* [n_experts] by rank */
+	uint64_t *uses; /* [n_experts] by rank */
 	uint64_t visits; /* number of sets of experts used together */
-	uint64_t all;	 /* uses in all */
+	uint64_t all; /* uses in all */
 };
 
 OD_MUST_CHECK int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_moe, uint32_t n_experts,
@@ -48,6 +48,7 @@ void od_rank_profile_visit(struct od_rank_profile *p, uint32_t layer, const uint
 
 /* f [n_experts] by rank: probability of use per visit; uniform before the first visit. */
 void od_rank_profile_inclusion(const struct od_rank_profile *p, double *f);
-double od_rank_profile_k(const struct od_rank_profile *p); /* mean number of experts per visit; 1 before the first visit */
+/* mean number of experts per visit; 1 before the first visit */
+double od_rank_profile_k(const struct od_rank_profile *p);
 
 #endif

@@ -72,7 +72,8 @@ int od_selection_inclusion(const double *q, uint32_t n, uint32_t k, double *f, s
 	free(t);
 	for (uint32_t i = 0; i < n; i++) {
 		if (!isfinite(f[i]))
-			return od_fail(err, OD_ERR_RANGE, "selection probabilities allow no set of %u of %u experts", k, n);
+			return od_fail(err, OD_ERR_RANGE, "selection probabilities allow no set of %u of %u experts", k,
+				       n);
 	}
 	return OD_OK;
 }
@@ -109,11 +110,13 @@ static int check(const double *f, uint32_t n, uint32_t k, struct od_err *err)
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (!(f[i] >= 0 && f[i] <= 1))
-			return od_fail(err, OD_ERR_RANGE, "inclusion probability %u: expected 0 to 1, found %g", i, f[i]);
+			return od_fail(err, OD_ERR_RANGE, "inclusion probability %u: expected 0 to 1, found %g", i,
+				       f[i]);
 		sum += f[i];
 	}
 	if (k == 0 || k > n || !(fabs(sum - k) < SUM_ERROR))
-		return od_fail(err, OD_ERR_RANGE, "%u inclusion probabilities of sets of %u: their sum is %.9g", n, k, sum);
+		return od_fail(err, OD_ERR_RANGE, "%u inclusion probabilities of sets of %u: their sum is %.9g", n, k,
+			       sum);
 	return OD_OK;
 }
 
@@ -129,7 +132,8 @@ int od_selection_fit(const double *f, uint32_t n, uint32_t k, double *q, struct 
 	if (scratch == NULL || t == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "selection of %u of %u experts", k, n);
 	else if (!fit(f, n, k, t, scratch, scratch + n, q))
-		rc = od_fail(err, OD_ERR_INTERNAL, "the selection probabilities of %u of %u experts were not found", k, n);
+		rc = od_fail(err, OD_ERR_INTERNAL, "the selection probabilities of %u of %u experts were not found", k,
+			     n);
 	free(scratch);
 	free(t);
 	return rc;

@@ -14,8 +14,8 @@ void od_split_add(uint64_t *sum, uint64_t bytes)
 		*sum = UINT64_MAX;
 }
 
-int od_split_init(struct od_split *s, const struct od_device *d, uint32_t n_layers, uint32_t begin, uint32_t end, uint64_t limit_bytes,
-		  struct od_err *err)
+int od_split_init(struct od_split *s, const struct od_device *d, uint32_t n_layers, uint32_t begin, uint32_t end,
+		  uint64_t limit_bytes, struct od_err *err)
 {
 	*s = (struct od_split){ .begin = begin, .end = end, .n_layers = n_layers, .n_cards = od_device_cards(d) };
 	s->layer = calloc(n_layers, sizeof(*s->layer));
@@ -25,7 +25,9 @@ int od_split_init(struct od_split *s, const struct od_device *d, uint32_t n_laye
 	s->card[s->n_cards].free = limit_bytes;
 	if (s->n_cards == 1)
 		s->card[0].free = limit_bytes;
-	return s->layer != NULL && s->joined != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory to plan %u layers", n_layers);
+	return s->layer != NULL && s->joined != NULL ?
+		       OD_OK :
+		       od_fail(err, OD_ERR_NOMEM, "no memory to plan %u layers", n_layers);
 }
 
 int od_split_copy(struct od_split *s, const struct od_split *of, struct od_err *err)
@@ -91,7 +93,9 @@ uint64_t od_split_most_pages(const struct od_split *s, uint64_t copies)
 
 	for (unsigned i = 0; i <= s->n_cards; i++) {
 		const uint64_t need = od_split_need(s, i, 0, copies), page = s->card[i].sum.page;
-		const uint64_t n = !fits(need, s->card[i].free) ? 0 : page > 0 ? (s->card[i].free - need) / page : UINT64_MAX;
+		const uint64_t n = !fits(need, s->card[i].free) ? 0 :
+				   page > 0			? (s->card[i].free - need) / page :
+								  UINT64_MAX;
 
 		most = n < most ? n : most;
 	}
@@ -99,7 +103,8 @@ uint64_t od_split_most_pages(const struct od_split *s, uint64_t copies)
 }
 
 /* Layers [begin, *end) that belong together are put on a card, which has `sum` already. */
-static struct od_split_sum with_run(const struct od_split *s, const struct od_split_sum *sum, uint32_t begin, bool has_first, uint32_t *end)
+static struct od_split_sum with_run(const struct od_split *s, const struct od_split_sum *sum, uint32_t begin,
+				    bool has_first, uint32_t *end)
 {
 	struct od_split_sum n = *sum;
 
@@ -116,9 +121,10 @@ static struct od_split_sum with_run(const struct od_split *s, const struct od_sp
 	return n;
 }
 
-/* Each card takes as many of the layers that are left as fit; the last one takes all. Returns whether they fit: if not like this, then not
- * at all, because a card that takes fewer leaves more to those behind it. */
-static bool take_layers(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies, uint32_t end[OD_MAX_CARDS])
+/* Each card takes as many of the layers that are left as fit; the last one takes all. Returns whether they fit: if not
+ * like this, then not at all, because a card that takes fewer leaves more to those behind it. */
+static bool take_layers(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies,
+			uint32_t end[OD_MAX_CARDS])
 {
 	uint32_t at = s->begin, next;
 	bool ok = true;
@@ -194,7 +200,8 @@ void od_split_count(struct od_split *s, const struct od_device *d)
 		add_sum(&s->card[s->n_cards].sum, &s->card[i].sum);
 }
 
-const char *od_split_text(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies, char *text, size_t size)
+const char *od_split_text(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies,
+			  char *text, size_t size)
 {
 	size_t n = 0;
 
@@ -208,8 +215,8 @@ const char *od_split_text(const struct od_split *s, const struct od_device *d, u
 
 		if (last + 1 > begin)
 			snprintf(layers, sizeof(layers), begin < last ? "layers %u-%u" : "layer %u", begin, last);
-		len = snprintf(text + n, size - n, "; %.*s: %s: %s needed, %s free", (int)strcspn(name, " "), name, layers,
-			       od_format_bytes(od_split_need(s, i, pages, copies), need, sizeof(need)),
+		len = snprintf(text + n, size - n, "; %.*s: %s: %s needed, %s free", (int)strcspn(name, " "), name,
+			       layers, od_format_bytes(od_split_need(s, i, pages, copies), need, sizeof(need)),
 			       od_format_bytes(s->card[i].free, have, sizeof(have)));
 		n += len > 0 ? (size_t)len : 0;
 	}
@@ -221,5 +228,6 @@ void od_split_log(const struct od_split *s, const struct od_device *d, uint64_t 
 	char text[OD_SPLIT_TEXT_BYTES];
 
 	if (s->n_cards > 1)
-		od_log(OD_LOG_INFO, "the model is split by layers%s", od_split_text(s, d, pages, copies, text, sizeof(text)));
+		od_log(OD_LOG_INFO, "the model is split by layers%s",
+		       od_split_text(s, d, pages, copies, text, sizeof(text)));
 }

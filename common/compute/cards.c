@@ -58,7 +58,9 @@ static void see_all(struct finder *f, const struct od_ref *r, size_t n)
 		see(f, r[i]);
 }
 
-#define SEE(f, ...) see_all(f, (const struct od_ref[]){ __VA_ARGS__ }, sizeof((const struct od_ref[]){ __VA_ARGS__ }) / sizeof(struct od_ref))
+#define SEE(f, ...) \
+	see_all(f, (const struct od_ref[]){ __VA_ARGS__ }, \
+		sizeof((const struct od_ref[]){ __VA_ARGS__ }) / sizeof(struct od_ref))
 
 static void see_matrices(struct finder *f, const struct od_op *op)
 {
@@ -83,13 +85,14 @@ static void see_operands(struct finder *f, const struct od_op *op)
 	case OD_OP_NORM: SEE(f, op->norm.x, op->norm.add, op->norm.weight, op->norm.bias, op->norm.y); break;
 	case OD_OP_LINEAR: SEE(f, op->linear.x); break;
 	case OD_OP_ROPE_STORE:
-		SEE(f, op->rope_store.rows, op->rope_store.q, op->rope_store.k, op->rope_store.v, op->rope_store.turn.angles,
-		    op->rope_store.q_norm, op->rope_store.k_norm);
+		SEE(f, op->rope_store.rows, op->rope_store.q, op->rope_store.k, op->rope_store.v,
+		    op->rope_store.turn.angles, op->rope_store.q_norm, op->rope_store.k_norm);
 		see_stream(f, &op->rope_store.keys);
 		see_stream(f, &op->rope_store.values);
 		break;
 	case OD_OP_LATENT_STORE:
-		SEE(f, op->latent_store.rows, op->latent_store.latent_key, op->latent_store.turn.angles, op->latent_store.norm);
+		SEE(f, op->latent_store.rows, op->latent_store.latent_key, op->latent_store.turn.angles,
+		    op->latent_store.norm);
 		see_stream(f, &op->latent_store.stream);
 		break;
 	case OD_OP_LATENT_QUERY:
@@ -104,15 +107,24 @@ static void see_operands(struct finder *f, const struct od_op *op)
 		break;
 	case OD_OP_SPLIT: SEE(f, op->split.in, op->split.first, op->split.second); break;
 	case OD_OP_GATE: SEE(f, op->gate.y, op->gate.gate); break;
-	case OD_OP_DELTA_IN: SEE(f, op->delta_in.qkv, op->delta_in.row, op->delta_in.a_log, op->delta_in.dt_bias); break;
-	case OD_OP_DELTA: SEE(f, op->delta.rows, op->delta.row, op->delta.conv, op->delta.norm, op->delta.from, op->delta.to, op->delta.z); break;
-	case OD_OP_ROUTE: SEE(f, op->route.logits, op->route.choice, op->route.weight, op->route.bias, op->route.factor, op->route.round); break;
+	case OD_OP_DELTA_IN:
+		SEE(f, op->delta_in.qkv, op->delta_in.row, op->delta_in.a_log, op->delta_in.dt_bias);
+		break;
+	case OD_OP_DELTA:
+		SEE(f, op->delta.rows, op->delta.row, op->delta.conv, op->delta.norm, op->delta.from, op->delta.to,
+		    op->delta.z);
+		break;
+	case OD_OP_ROUTE:
+		SEE(f, op->route.logits, op->route.choice, op->route.weight, op->route.bias, op->route.factor,
+		    op->route.round);
+		break;
 	case OD_OP_ACT: SEE(f, op->act.gate, op->act.up); break;
 	case OD_OP_FFN: SEE(f, op->ffn.x, op->ffn.y, op->ffn.scratch); break;
 	case OD_OP_EXPERTS: SEE(f, op->experts.x, op->experts.choice, op->experts.y, op->experts.scratch); break;
 	case OD_OP_COMBINE:
-		SEE(f, op->combine.y, op->combine.weight, op->combine.x, op->combine.sum, op->combine.shared, op->combine.gate,
-		    op->combine.experts_norm, op->combine.shared_norm, op->combine.norm, op->combine.scale);
+		SEE(f, op->combine.y, op->combine.weight, op->combine.x, op->combine.sum, op->combine.shared,
+		    op->combine.gate, op->combine.experts_norm, op->combine.shared_norm, op->combine.norm,
+		    op->combine.scale);
 		break;
 	case OD_OP_COPY: SEE(f, op->copy.from, op->copy.to); break;
 	case OD_OP_MERGE: SEE(f, op->merge.sm, op->merge.e, op->merge.to); break;
@@ -202,12 +214,27 @@ static void free_cards(struct od_device *d)
 
 /* Buffers are the cards'. */
 static const struct od_device_ops ops = {
-	.buf_new = buf_new, .host_new = host_new, .host_free = host_free, .put = put, .get = get, .run = run, .ticket = ticket,
-	.wait = wait, .after = after, .free = free_cards,
+	.buf_new = buf_new,
+	.host_new = host_new,
+	.host_free = host_free,
+	.put = put,
+	.get = get,
+	.run = run,
+	.ticket = ticket,
+	.wait = wait,
+	.after = after,
+	.free = free_cards,
 };
 /* The same of cards whose host memory is like any other. */
 static const struct od_device_ops plain_ops = {
-	.buf_new = buf_new, .put = put, .get = get, .run = run, .ticket = ticket, .wait = wait, .after = after, .free = free_cards,
+	.buf_new = buf_new,
+	.put = put,
+	.get = get,
+	.run = run,
+	.ticket = ticket,
+	.wait = wait,
+	.after = after,
+	.free = free_cards,
 };
 
 static bool is_cards(const struct od_device *d)
@@ -223,8 +250,10 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 	for (unsigned i = 1; i < n; i++)
 		for (int p = 0; p < 2; p++)
 			if (strcmp(card[i]->kernel_class[p], card[0]->kernel_class[p]) != 0)
-				return od_fail(err, OD_ERR_UNSUPPORTED, "%s and %s: expected devices of one kernel class, found %s and %s",
-					       card[0]->name, card[i]->name, card[0]->kernel_class[p], card[i]->kernel_class[p]);
+				return od_fail(err, OD_ERR_UNSUPPORTED,
+					       "%s and %s: expected devices of one kernel class, found %s and %s",
+					       card[0]->name, card[i]->name, card[0]->kernel_class[p],
+					       card[i]->kernel_class[p]);
 	c = calloc(1, sizeof(*c));
 	if (c == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%u devices", n);

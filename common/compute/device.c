@@ -175,9 +175,11 @@ void od_device_log_memory(const struct od_device *d)
 		char own[32], before[32];
 
 		if (card->memory_bytes > 0)
-			od_log(OD_LOG_INFO, "%s: this process has taken %s of its memory; %s were in use before, by the context of this process "
-					    "and other programs",
-			       card->name, od_format_bytes(card->own_bytes + atomic_load(&card->buffer_bytes), own, sizeof(own)),
+			od_log(OD_LOG_INFO,
+			       "%s: this process has taken %s of its memory; %s were in use before, by the context of this process "
+			       "and other programs",
+			       card->name,
+			       od_format_bytes(card->own_bytes + atomic_load(&card->buffer_bytes), own, sizeof(own)),
 			       od_format_bytes(card->used_bytes, before, sizeof(before)));
 	}
 }
@@ -217,8 +219,8 @@ void *od_host_new(struct od_device *d, uint64_t bytes)
 		return NULL;
 	at = d->ops->host_new != NULL ? d->ops->host_new(d, bytes + OD_PAD_BYTES) : od_map((size_t)bytes);
 	if (at == NULL)
-		od_log(OD_LOG_ERROR, "%s: no host memory for copies: %" PRIu64 " MiB needed%s", d->name, (bytes >> 20) + 1,
-		       d->ops->host_new != NULL ? ", pinned" : "");
+		od_log(OD_LOG_ERROR, "%s: no host memory for copies: %" PRIu64 " MiB needed%s", d->name,
+		       (bytes >> 20) + 1, d->ops->host_new != NULL ? ", pinned" : "");
 	return at;
 }
 
@@ -271,7 +273,8 @@ void od_device_put(struct od_device *d, enum od_queue q, struct od_ref to, const
 
 void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n)
 {
-	assert((from.buf->device == d || od_device_cards(d) > 1) && n <= from.buf->bytes && from.at <= from.buf->bytes - n);
+	assert((from.buf->device == d || od_device_cards(d) > 1) && n <= from.buf->bytes &&
+	       from.at <= from.buf->bytes - n);
 	d->ops->get(d, q, to, from, n);
 }
 
@@ -313,7 +316,8 @@ int od_device_failed(const struct od_device *d, struct od_err *why)
 		const struct od_device *c = od_device_card((struct od_device *)d, i);
 
 		if (atomic_load_explicit(&c->lost, memory_order_relaxed))
-			return od_fail(why, OD_ERR_IO, "%s is lost after a fault; it serves again when this program is started again",
+			return od_fail(why, OD_ERR_IO,
+				       "%s is lost after a fault; it serves again when this program is started again",
 				       c->name);
 	}
 	return OD_OK;
@@ -329,7 +333,8 @@ uint64_t od_device_load_errors(const struct od_device *d)
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < od_device_cards(d); i++)
-		sum += atomic_load_explicit(&od_device_card((struct od_device *)d, i)->load_errors, memory_order_relaxed);
+		sum += atomic_load_explicit(&od_device_card((struct od_device *)d, i)->load_errors,
+					    memory_order_relaxed);
 	return sum;
 }
 

@@ -1,16 +1,19 @@
 /* device.h - a compute device: memory, in-order queues, and operations over all rows of a step (ops.h).
  *
- * Weights, sequence state, rows and slots are in buffers of a device, named by handles (struct od_ref). The host accesses
- * them by put and get, or by a mapping (od_ref_map). A device such as a GPU grants no mapping; the host then uses a stage.
+ * Weights, sequence state, rows and slots are in buffers of a device, named by handles (struct od_ref). The host
+ * accesses them by put and get, or by a mapping (od_ref_map). A device such as a GPU grants no mapping; the host then
+ * uses a stage.
  *
- * A queue runs its work in order; two queues are synchronised only by tickets. A call that queues work may return before the
- * work is done. So its operands (host memory of put and get, shapes and weights of an operation) must stay valid until a
- * later ticket has been waited for. An error in queued work is reported by the next wait.
+ * A queue runs its work in order; two queues are synchronised only by tickets. A call that queues work may return
+ * before the work is done. So its operands (host memory of put and get, shapes and weights of an operation) must stay
+ * valid until a later ticket has been waited for. An error in queued work is reported by the next wait.
  *
- * The load queue is shared by many threads, and an error of one must not reach another. So it accepts only work that cannot
- * fail once the host has checked its operands: put, get, OD_OP_COPY, OD_OP_MERGE. If the device itself fails, every later
- * wait of that queue reports it; if it refuses some work, the first wait reports that, and od_device_load_errors tells the others.
- * Thread: the compute queue belongs to one thread at a time; the load queue, and making, mapping and freeing buffers, to any.
+ * The load queue is shared by many threads, and an error of one must not reach another. So it accepts only work that
+ * cannot fail once the host has checked its operands: put, get, OD_OP_COPY, OD_OP_MERGE. If the device itself fails,
+ * every later wait of that queue reports it; if it refuses some work, the first wait reports that, and
+ * od_device_load_errors tells the others.
+ * Thread: the compute queue belongs to one thread at a time; the load queue, and making, mapping and freeing buffers,
+ * to any.
  * Owner: the caller frees buffers before their device, after waiting for all work that uses them. */
 #ifndef OD_COMPUTE_DEVICE_H
 #define OD_COMPUTE_DEVICE_H
@@ -39,18 +42,22 @@ static inline struct od_ref od_ref_at(struct od_ref r, uint64_t bytes)
 enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_N_QUEUES 2
 
-/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "cuda:N,M", several as one (cards.h); "auto", the first GPU if there is one, else cpu; for
- * tests "far" (far/far_device.h), which computes as cpu does. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads
- * counts the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it
- * is not there, or has no such kernels. */
-#define OD_DEVICE_HELP "where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (main, or a shadow: split by layers over several), auto (a GPU if there is one and it has the memory)"
-OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads, const char *name,
-				 struct od_err *err);
-OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err); /* OD_ERR_ARG: --device can have no such name; NULL ok */
-/* Where "auto" has chosen a GPU whose own memory is too small for what is to be computed (rc: OD_ERR_NOMEM, with err), opens the CPUs in its
- * place, with the GPU's kernel class unless cpu names another, logs that, and returns OD_OK: the caller tries again. Else returns rc. All
- * buffers of *d have been freed. *d is NULL only if the CPUs cannot be opened. */
-OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err);
+/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "cuda:N,M", several as one (cards.h); "auto",
+ * the first GPU if there is one, else cpu; for tests "far" (far/far_device.h), which computes as cpu does. NULL: what
+ * $OD_DEVICE names, else cpu. cpu: its kernels; n_threads counts the caller; name is the threads' name in ps (at most
+ * 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it is not there, or has no such kernels. */
+#define OD_DEVICE_HELP \
+	"where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (main, or a shadow: split by layers over several), auto (a GPU if there is one and it has the memory)"
+OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads,
+				 const char *name, struct od_err *err);
+/* OD_ERR_ARG: --device can have no such name; NULL ok */
+OD_MUST_CHECK int od_device_check(const char *device, struct od_err *err);
+/* Where "auto" has chosen a GPU whose own memory is too small for what is to be computed (rc: OD_ERR_NOMEM, with err),
+ * opens the CPUs in its place, with the GPU's kernel class unless cpu names another, logs that, and returns OD_OK: the
+ * caller tries again. Else returns rc. All buffers of *d have been freed. *d is NULL only if the CPUs cannot be
+ * opened. */
+OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads,
+				      const char *name, struct od_err *err);
 bool od_device_can_fall_back(const struct od_device *d); /* "auto" has chosen a GPU with memory of its own */
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
@@ -61,9 +68,10 @@ const char *od_device_kernel_class(const struct od_device *d, enum od_profile pr
 bool od_device_likes_planes(const struct od_device *d);
 bool od_device_tries_planes(const struct od_device *d); /* whether that is so, only a measurement tells */
 
-/* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin, od_device_card_end): none or many,
- * the last also those behind. od_device_split sets the ends [cards], in ascending order, before anything of a layer is made
- * (od_split_deal); until then all layers are the first card's. Thread: no other one may use d meanwhile. */
+/* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin,
+ * od_device_card_end): none or many, the last also those behind. od_device_split sets the ends [cards], in ascending
+ * order, before anything of a layer is made (od_split_deal); until then all layers are the first card's. Thread: no
+ * other one may use d meanwhile. */
 #define OD_MAX_CARDS 8
 unsigned od_device_cards(const struct od_device *d);
 struct od_device *od_device_card(struct od_device *d, unsigned i);
@@ -74,16 +82,19 @@ unsigned od_device_card_of(const struct od_device *d, uint32_t layer);
 
 /* ---- memory ---- */
 
-/* Zeroed memory, aligned to 64 bytes (from 32 KiB on to pages) and followed by OD_PAD_BYTES zero bytes. what: its name for
- * the error message. */
+/* Zeroed memory, aligned to 64 bytes (from 32 KiB on to pages) and followed by OD_PAD_BYTES zero bytes. what: its name
+ * for the error message. */
 OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
 			     struct od_err *err);
-/* A buffer that the host fills again and again, such as an expert's: where the device's memory is the host's, it is mapped even if
- * others are not. What the device reads often should not be in one: a GPU that shares the host's memory does not cache this. */
-OD_MUST_CHECK int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
-/* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use it. Where the device
- * maps nothing it is host memory alone. */
-OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
+/* A buffer that the host fills again and again, such as an expert's: where the device's memory is the host's, it is
+ * mapped even if others are not. What the device reads often should not be in one: a GPU that shares the host's memory
+ * does not cache this. */
+OD_MUST_CHECK int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+				    struct od_err *err);
+/* A buffer for data on its way to others: the host fills it (od_ref_stage) and puts from there. No operation may use
+ * it. Where the device maps nothing it is host memory alone. */
+OD_MUST_CHECK int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+				     struct od_err *err);
 void od_buf_free(struct od_buf *b); /* NULL ok */
 uint64_t od_buf_bytes(const struct od_buf *b);
 struct od_device *od_buf_device(const struct od_buf *b);
@@ -94,36 +105,38 @@ static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 
 /* The host address of r, to use while no queued work does; NULL: the device grants no mapping. */
 void *od_ref_map(struct od_ref r);
-bool od_device_maps(const struct od_device *d);	  /* it maps all its buffers */
+bool od_device_maps(const struct od_device *d); /* it maps all its buffers */
 bool od_device_shares(const struct od_device *d); /* it maps those of od_buf_new_shared */
 
-/* What it would cost the host to give memory to an expert by mapping it, as FluxMoE does (section 4.1): seconds to map `bytes`, which are
- * made before, to addresses that are reserved, and to unmap them. For od-bench: buffers here keep their memory. OD_ERR_UNSUPPORTED: the
- * device does not map. */
-OD_MUST_CHECK int od_device_map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err);
+/* What it would cost the host to give memory to an expert by mapping it, as FluxMoE does (section 4.1): seconds to map
+ * `bytes`, which are made before, to addresses that are reserved, and to unmap them. For od-bench: buffers here keep
+ * their memory. OD_ERR_UNSUPPORTED: the device does not map. */
+OD_MUST_CHECK int od_device_map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s,
+				     struct od_err *err);
 
-/* Host memory for what put and get copy over and over: zeros, in pages of its own, followed by OD_PAD_BYTES zero bytes. On a GPU it
- * is pinned: from pageable memory a copy takes a detour, and its caller waits for it. NULL: too little memory, which is logged. */
+/* Host memory for what put and get copy over and over: zeros, in pages of its own, followed by OD_PAD_BYTES zero bytes.
+ * On a GPU it is pinned: from pageable memory a copy takes a detour, and its caller waits for it. NULL: too little
+ * memory, which is logged. */
 void *od_host_new(struct od_device *d, uint64_t bytes);
 void od_host_free(struct od_device *d, void *at, uint64_t bytes); /* NULL ok; no work uses it any more */
 
-/* Host memory for data on its way to r, for places that are rewritten often: r itself if the device maps it, else a stage of
- * the buffer's length (od_host_new), which the buffer owns from the first call on. NULL: out of memory. */
+/* Host memory for data on its way to r, for places that are rewritten often: r itself if the device maps it, else a
+ * stage of the buffer's length (od_host_new), which the buffer owns from the first call on. NULL: out of memory. */
 void *od_ref_stage(struct od_ref r);
 /* Sends n staged bytes to the device, which may read them until the wait; does nothing if the device maps r. */
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
-/* Memory that a buffer of od_buf_new_shared takes, with its padding, but without a stage: a GPU with memory of its own gives whole pages of
- * it, of 2 MiB, to all but small ones. d NULL: a device that maps all buffers. */
+/* Memory that a buffer of od_buf_new_shared takes, with its padding, but without a stage: a GPU with memory of its own
+ * gives whole pages of it, of 2 MiB, to all but small ones. d NULL: a device that maps all buffers. */
 uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes);
 /* Memory for n bytes of a shared buffer and for their stage, if the device needs one. */
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */
 uint64_t od_device_own_bytes(const struct od_device *d);
-/* Of each GPU: how much of its memory this process has taken so far, and what was in use before: its context, with all kernels, and other
- * programs. */
+/* Of each GPU: how much of its memory this process has taken so far, and what was in use before: its context, with all
+ * kernels, and other programs. */
 void od_device_log_memory(const struct od_device *d);
-/* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were opened, but for a part
- * that is left to what is made later, such as graphs; else the host's. */
+/* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were
+ * opened, but for a part that is left to what is made later, such as graphs; else the host's. */
 uint64_t od_device_free_bytes(const struct od_device *d);
 /* True: that is memory of its own. */
 bool od_device_has_memory(const struct od_device *d);
@@ -140,8 +153,8 @@ void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref
 
 /* A ticket for all work queued on q so far; never reused. */
 uint64_t od_device_ticket(struct od_device *d, enum od_queue q);
-/* Waits until the ticket's work is done. Reports the queue's first error since the last report. err NULL: returns its code
- * and leaves the error for the next wait to report. */
+/* Waits until the ticket's work is done. Reports the queue's first error since the last report. err NULL: returns its
+ * code and leaves the error for the next wait to report. */
 OD_MUST_CHECK int od_device_wait(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err);
 /* Work queued on q from now on begins after the other queue's ticket. */
 void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket);
@@ -149,12 +162,12 @@ void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, 
 /* How many times the host has waited (each wait is a round trip to the device); tests check this number. */
 uint64_t od_device_waits(const struct od_device *d);
 
-/* How many waits of the compute queue have failed. An error is reported once, by the first wait, which may belong to other
- * work. If this number grew while your work was queued, do not trust your results. */
+/* How many waits of the compute queue have failed. An error is reported once, by the first wait, which may belong to
+ * other work. If this number grew while your work was queued, do not trust your results. */
 uint64_t od_device_failures(const struct od_device *d);
 
-/* How many errors the load queue has had. Its first wait afterwards reports one, which may be another thread's. If this number grew
- * since your work began, do not trust what it has written. */
+/* How many errors the load queue has had. Its first wait afterwards reports one, which may be another thread's. If this
+ * number grew since your work began, do not trust what it has written. */
 uint64_t od_device_load_errors(const struct od_device *d);
 
 /* Not OD_OK: the device itself has failed, as a GPU has after a fault, and all later work will fail. Any thread. */
@@ -163,8 +176,9 @@ OD_MUST_CHECK int od_device_failed(const struct od_device *d, struct od_err *why
 /* Waits for all work of the compute queue. */
 OD_MUST_CHECK int od_device_sync(struct od_device *d, struct od_err *err);
 
-/* Lets the host fill a place in several steps: host is the place itself if the device maps it, else a stage that od_fill_end
- * copies there. Compute queue. The stage is pageable: it is used once, and pinning it would take longer than the detour. */
+/* Lets the host fill a place in several steps: host is the place itself if the device maps it, else a stage that
+ * od_fill_end copies there. Compute queue. The stage is pageable: it is used once, and pinning it would take longer
+ * than the detour. */
 struct od_fill {
 	struct od_ref to;
 	size_t n;

@@ -18,10 +18,12 @@ struct od_buf {
 struct od_device_ops {
 	int (*buf_new)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
 	/* NULL: buf_new serves */
-	int (*buf_new_shared)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
+	int (*buf_new_shared)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+			      struct od_err *err);
 	void (*buf_free)(struct od_buf *b);
 	void *(*map)(struct od_ref r);
-	void *(*host_new)(struct od_device *d, uint64_t bytes); /* NULL, with host_free: od_map serves; bytes include the padding */
+	/* NULL, with host_free: od_map serves; bytes include the padding */
+	void *(*host_new)(struct od_device *d, uint64_t bytes);
 	void (*host_free)(struct od_device *d, void *at);
 	void (*put)(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n);
 	void (*get)(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n);
@@ -42,9 +44,9 @@ struct od_device {
 	bool maps, shares; /* shares: also where it maps */
 	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */
-	uint64_t own_bytes;    /* that it takes for itself */
-	uint64_t page_bytes;   /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
-	uint64_t used_bytes;   /* of its memory, before this process took any: its context, and other programs */
+	uint64_t own_bytes; /* that it takes for itself */
+	uint64_t page_bytes; /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
+	uint64_t used_bytes; /* of its memory, before this process took any: its context, and other programs */
 	_Atomic uint64_t buffer_bytes; /* that all buffers take */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */

@@ -7,11 +7,12 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Pinned: the numbers are stored in packs and sent on the wire. FP8: OCP's "8-bit Floating Point Specification"; E5M2 is the
- * upper half of an F16; E4M3 (bias 7) has no infinities, and NaN only as 7f and ff; BF16 holds every value of both. The last
- * four types occur only with scales (quant.h): U4B8 and U8B128 are integers stored with 8 and 128 added; F4_E2M1 and F8_E8M0
- * are OCP's "Microscaling Formats". Two 4-bit values share a byte, the first in the low half; quant.h specifies OD_NF4. Not
- * all types have a safetensors name; the readers of checkpoints and packs decide which types a tensor may have. */
+/* Pinned: the numbers are stored in packs and sent on the wire. FP8: OCP's "8-bit Floating Point Specification"; E5M2
+ * is the upper half of an F16; E4M3 (bias 7) has no infinities, and NaN only as 7f and ff; BF16 holds every value of
+ * both. The last four types occur only with scales (quant.h): U4B8 and U8B128 are integers stored with 8 and 128 added;
+ * F4_E2M1 and F8_E8M0 are OCP's "Microscaling Formats". Two 4-bit values share a byte, the first in the low half;
+ * quant.h specifies OD_NF4. Not all types have a safetensors name; the readers of checkpoints and packs decide which
+ * types a tensor may have. */
 enum od_dtype {
 	OD_BF16 = 1,
 	OD_F16 = 2,
@@ -45,7 +46,7 @@ static inline size_t od_dtype_bytes(enum od_dtype t) /* 0: unknown, or less than
 	return 0;
 }
 
-const char *od_dtype_name(enum od_dtype t);	/* "BF16"; safetensors' own names where it has one */
+const char *od_dtype_name(enum od_dtype t); /* "BF16"; safetensors' own names where it has one */
 enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
 
 /* The values of the 16 codes of the 4-bit types; code 8 of E2M1 is -0. */

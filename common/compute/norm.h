@@ -5,7 +5,7 @@
 #define OD_COMPUTE_NORM_H
 
 enum od_norm {
-	OD_NORM_RMS,   /* x / sqrt(mean(x^2) + eps) * weight */
+	OD_NORM_RMS, /* x / sqrt(mean(x^2) + eps) * weight */
 	OD_NORM_LAYER, /* (x - mean) / sqrt(variance + eps) * weight + bias */
 };
 

@@ -47,9 +47,11 @@ static int open_cuda(struct od_device **out, unsigned index, struct od_err *err)
 	const struct od_cuda_plugin *p = library != NULL ? dlsym(library, OD_CUDA_PLUGIN_SYMBOL) : NULL;
 
 	if (library == NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda: the GPU plugin cannot be opened (it is built by make CUDA=1): %s", dlerror());
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "cuda: the GPU plugin cannot be opened (it is built by make CUDA=1): %s", dlerror());
 	if (p == NULL || p->version != OD_CUDA_PLUGIN_VERSION)
-		return od_fail(err, OD_ERR_MISMATCH, "cuda: %s is of another version than this program: install both from one build", path);
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "cuda: %s is of another version than this program: install both from one build", path);
 	return p->open(out, index, err);
 }
 
@@ -81,8 +83,10 @@ static int read_name(const char *device, const char *what, unsigned *gpu, unsign
 {
 	*n = gpus_of(device, gpu);
 	if (*n == 0 && strcmp(device, "cpu") != 0 && strcmp(device, "far") != 0 && strcmp(device, "auto") != 0)
-		return od_fail(err, OD_ERR_ARG, "%s: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to %d, at most %d GPUs), found \"%.64s\"",
-			       what, MAX_GPU, OD_MAX_CARDS, device);
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to %d, at most %d GPUs), found \"%.64s\"",
+			what, MAX_GPU, OD_MAX_CARDS, device);
 	for (unsigned i = 0; i < *n; i++)
 		for (unsigned j = 0; j < i; j++)
 			if (gpu[j] == gpu[i])
@@ -111,8 +115,10 @@ static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, s
 	return rc;
 }
 
-/* With the kernel class of GPUs, if none is asked for: other processes of the cluster may have found room on the same GPU. */
-static int open_cpus_instead(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
+/* With the kernel class of GPUs, if none is asked for: other processes of the cluster may have found room on the same
+ * GPU. */
+static int open_cpus_instead(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name,
+			     struct od_err *err)
 {
 	const struct od_backend *best;
 	int rc = od_backend_cpu(&best, cpu, OD_PROFILE_BF16, err);
@@ -168,7 +174,8 @@ bool od_device_can_fall_back(const struct od_device *d)
 	return d->is_auto && od_device_has_memory(d);
 }
 
-int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
+int od_device_fall_back(struct od_device **d, int rc, enum od_cpu cpu, unsigned n_threads, const char *name,
+			struct od_err *err)
 {
 	if (rc != OD_ERR_NOMEM || !od_device_can_fall_back(*d))
 		return rc;

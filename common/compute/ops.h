@@ -1,10 +1,11 @@
 /* ops.h - the operations of a device, as data: each works on all rows of a step.
  *
- * An operation holds handles to its operands and its shapes by value. So a device may run it at once (the CPU), pass it to a
- * thread (far) or record and replay it (a GPU). Each is coarse enough to allow fusion. Rows are contiguous: row r of an
- * operand of width n begins at element r * n; f32 unless stated otherwise.
+ * An operation holds handles to its operands and its shapes by value. So a device may run it at once (the CPU), pass it
+ * to a thread (far) or record and replay it (a GPU). Each is coarse enough to allow fusion. Rows are contiguous: row r
+ * of an operand of width n begins at element r * n; f32 unless stated otherwise.
  *
- * Results are specified to the bit (backend.h): every sum has one order, a row's result never depends on the other rows.
+ * Results are specified to the bit (backend.h): every sum has one order, a row's result never depends on the other
+ * rows.
  * Thread: the queue's. Owner: the caller; operands must stay valid until the operation is done (device.h). */
 #ifndef OD_COMPUTE_OPS_H
 #define OD_COMPUTE_OPS_H
@@ -35,8 +36,8 @@ struct od_weight {
 	size_t chunk_rows;
 };
 
-/* The matrices of an expert, or of a dense feed-forward network: [intermediate][hidden] twice, [hidden][intermediate]; and
- * the biases that an expert may have as well: that of matrix i is part OD_N_EXPERT_MATS + i. */
+/* The matrices of an expert, or of a dense feed-forward network: [intermediate][hidden] twice, [hidden][intermediate];
+ * and the biases that an expert may have as well: that of matrix i is part OD_N_EXPERT_MATS + i. */
 enum od_expert_mat {
 	OD_MAT_GATE,
 	OD_MAT_UP,
@@ -65,10 +66,10 @@ struct od_row_info {
 	uint32_t is_long; /* 1: its text has the second frequencies of OD_OP_ANGLES */
 };
 
-/* A stream of a layer (keys, for example) in the pages of a pool. Position i of a sequence is row i % OD_KV_PAGE of the page
- * that its page table holds at i / OD_KV_PAGE; page p begins at p * page_bytes. */
+/* A stream of a layer (keys, for example) in the pages of a pool. Position i of a sequence is row i % OD_KV_PAGE of the
+ * page that its page table holds at i / OD_KV_PAGE; page p begins at p * page_bytes. */
 struct od_stream {
-	struct od_ref pages;  /* of the stream */
+	struct od_ref pages; /* of the stream */
 	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, numbers of pages */
 	uint32_t table_pages;
 	uint64_t page_bytes, row_bytes;
@@ -107,8 +108,8 @@ struct od_op_embed {
 	float scale; /* 0: none */
 };
 
-/* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude: the first or the second of each, by the
- * row's text. */
+/* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude: the first or the second of each, by
+ * the row's text. */
 struct od_op_angles {
 	struct od_ref rows, inv_freq, angles; /* inv_freq: [2][half] */
 	uint32_t half;
@@ -123,7 +124,8 @@ struct od_op_norm {
 	float eps;
 };
 
-/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to four matrices with the same input rows. With a cap y = cap * tanh(y / cap). */
+/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to four matrices with the same input rows. With a cap y = cap * tanh(y
+ * / cap). */
 #define OD_MAX_LINEAR 4
 #define OD_MAX_CHOICE 64 /* limit of top-k */
 #define OD_MAX_RANK 4096 /* limit of a latent's width */
@@ -132,31 +134,32 @@ struct od_op_linear {
 	const struct od_weight *w[OD_MAX_LINEAR]; /* NULL: fewer */
 	struct od_ref x, y[OD_MAX_LINEAR];
 	struct od_ref bias[OD_MAX_LINEAR]; /* [n_out]; nowhere: none */
-	float cap;			   /* 0: none */
+	float cap; /* 0: none */
 };
 
 /* Rotary position embedding (RoPE) of a head: the elements that it rotates and the angles. */
 struct od_turn {
 	struct od_ref angles; /* [dims] of each row: cosines, then sines */
-	uint32_t dims;	      /* rotated elements */
-	bool neighbours;      /* pairs 2i and 2i + 1; else i and i + dims / 2 */
+	uint32_t dims; /* rotated elements */
+	bool neighbours; /* pairs 2i and 2i + 1; else i and i + dims / 2 */
 };
 
-/* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given) and v (if asked), clips q, k and v, applies RoPE to the
- * first elements of the heads of q and k, and stores k and v in the KV cache. k and v nowhere: q alone, nothing is stored. */
+/* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given) and v (if asked), clips q, k and v, applies
+ * RoPE to the first elements of the heads of q and k, and stores k and v in the KV cache. k and v nowhere: q alone,
+ * nothing is stored. */
 struct od_op_rope_store {
 	struct od_ref rows, q, k, v;
 	struct od_turn turn;
-	struct od_ref q_norm, k_norm;	    /* [k_dim]; norm_row: [n_heads * k_dim], [n_kv_heads * k_dim] */
-	bool norm_row;			    /* over all heads together instead of each */
-	bool v_norm;			    /* each head of v, without weights */
-	float eps, clip;		    /* clip 0: none */
+	struct od_ref q_norm, k_norm; /* [k_dim]; norm_row: [n_heads * k_dim], [n_kv_heads * k_dim] */
+	bool norm_row; /* over all heads together instead of each */
+	bool v_norm; /* each head of v, without weights */
+	float eps, clip; /* clip 0: none */
 	struct od_stream keys, values;
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
 };
 
-/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) stores one latent and one RoPE key for all heads.
- * latent_key [rank + turn.dims]: norms the latent, applies RoPE to the key, stores both in the stream. */
+/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) stores one latent and one RoPE key for all
+ * heads. latent_key [rank + turn.dims]: norms the latent, applies RoPE to the key, stores both in the stream. */
 struct od_op_latent_store {
 	struct od_ref rows, latent_key;
 	struct od_turn turn;
@@ -166,8 +169,8 @@ struct od_op_latent_store {
 	uint32_t rank;
 };
 
-/* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first part is multiplied by the head's rows
- * of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the stream. */
+/* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first part is multiplied by the head's
+ * rows of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the stream. */
 struct od_op_latent_query {
 	struct od_ref rows, q, out;
 	struct od_turn turn;
@@ -182,8 +185,8 @@ struct od_op_latent_value {
 	uint32_t n_heads, nope_dim, v_dim, rank;
 };
 
-/* out [n_heads * v_dim]: causal attention over the row's sequence up to its own position, at most window positions. Keys and
- * values may share a stream; the first v_dim elements are the value. */
+/* out [n_heads * v_dim]: causal attention over the row's sequence up to its own position, at most window positions.
+ * Keys and values may share a stream; the first v_dim elements are the value. */
 struct od_op_attend {
 	struct od_ref rows, q, out;
 	struct od_stream keys, values;
@@ -205,7 +208,8 @@ struct od_op_gate {
 	uint32_t n;
 };
 
-/* The shape of a gated delta rule (arXiv 2412.06464): n_heads heads of values; head j uses key head j / (n_heads / n_key_heads). */
+/* The shape of a gated delta rule (arXiv 2412.06464): n_heads heads of values; head j uses key head j / (n_heads /
+ * n_key_heads). */
 struct od_delta_shape {
 	uint32_t n_heads, n_key_heads, k_dim, v_dim;
 	uint32_t taps; /* positions that the convolution sees */
@@ -228,7 +232,8 @@ static inline size_t od_delta_row(const struct od_delta_shape *s)
 }
 
 /* Fixed state of a sequence: the channels of the last taps - 1 rows, oldest first, then [n_heads][k_dim][v_dim]. */
-static inline size_t od_delta_state_at(const struct od_delta_shape *s) /* elements before the latter: whole cache lines */
+/* elements before the latter: whole cache lines */
+static inline size_t od_delta_state_at(const struct od_delta_shape *s)
 {
 	return ((s->taps - 1) * od_delta_channels(s) + 15) / 16 * 16;
 }
@@ -239,8 +244,8 @@ static inline size_t od_delta_state(const struct od_delta_shape *s) /* elements 
 }
 
 /* row [od_delta_row]: channels as projected; decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b).
- * by_key_head: qkv and b have for each key head q, k, v and z of its heads, and b and a of its heads; z is an output and a nowhere.
- * Else each of qkv, z, b, a has all heads; z is not used. */
+ * by_key_head: qkv and b have for each key head q, k, v and z of its heads, and b and a of its heads; z is an output
+ * and a nowhere. Else each of qkv, z, b, a has all heads; z is not used. */
 struct od_op_delta_in {
 	struct od_ref qkv, z, b, a, row;
 	struct od_ref a_log, dt_bias; /* [n_heads] */
@@ -248,34 +253,35 @@ struct od_op_delta_in {
 	bool by_key_head;
 };
 
-/* Rows [first, first + n_take) of a sequence, one after the other: convolution and silu, queries and keys of length 1, then of each head
+/* Rows [first, first + n_take) of a sequence, one after the other: convolution and silu, queries and keys of length 1,
+ * then of each head
  *   S = decay S;  S += k (beta (v - S k))^T;  y = S q / sqrt(k_dim);  z = silu(z) * rmsnorm(y) * norm
  * S is read from `from` by the first row and written to `to`. z nowhere: only the state is wanted. */
 struct od_op_delta {
 	struct od_ref rows;
 	uint32_t table, first, n_take; /* rows of this table, counted among these alone */
-	struct od_ref row;	/* of OD_OP_DELTA_IN, of all rows */
-	struct od_ref conv;	/* [taps][channels] */
-	struct od_ref norm;	/* [v_dim] */
+	struct od_ref row; /* of OD_OP_DELTA_IN, of all rows */
+	struct od_ref conv; /* [taps][channels] */
+	struct od_ref norm; /* [v_dim] */
 	struct od_ref from, to; /* state; not the same place */
-	struct od_ref z;	/* [n_heads * v_dim]: becomes the output */
+	struct od_ref z; /* [n_heads * v_dim]: becomes the output */
 	struct od_ref mixed, y, index; /* scratch: [channels], [n_heads * v_dim], uint32_t [1] of each row */
 	struct od_delta_shape shape;
 	float eps;
 };
 
-/* Routing (router.h). What decides is an expert's score, with its bias if there is one; the order of equal ones is that of
- * their numbers. choice [top_k]: uint16_t, best first. weight [top_k]: their scores, renormalised if asked, times scale.
- * Logits are multiplied by router.logit_scale first; at last each weight is multiplied by its expert's factor (both: if given).
- * margin [1]: what decided for the k-th expert minus that of the next, or the same of groups if that is smaller; at most 1, and
- * 1 if there is no next.
- * With OD_SCORE_MIXER the margin is the least of all gaps between a choice and the next, and of the distances of other experts
- * from the edge of the band.
- * logits [n_experts] become probabilities: the softmax of what decides, or itself if that is a softmax; 0 outside the best
- * groups. So for predictors their logarithms are what decides, up to a constant. */
+/* Routing (router.h). What decides is an expert's score, with its bias if there is one; the order of equal ones is that
+ * of their numbers. choice [top_k]: uint16_t, best first. weight [top_k]: their scores, renormalised if asked, times
+ * scale. Logits are multiplied by router.logit_scale first; at last each weight is multiplied by its expert's factor
+ * (both: if given). margin [1]: what decided for the k-th expert minus that of the next, or the same of groups if that
+ * is smaller; at most 1, and 1 if there is no next.
+ * With OD_SCORE_MIXER the margin is the least of all gaps between a choice and the next, and of the distances of other
+ * experts from the edge of the band.
+ * logits [n_experts] become probabilities: the softmax of what decides, or itself if that is a softmax; 0 outside the
+ * best groups. So for predictors their logarithms are what decides, up to a constant. */
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
-	struct od_ref bias;  /* [n_experts]; nowhere: none */
+	struct od_ref bias; /* [n_experts]; nowhere: none */
 	struct od_ref factor; /* [n_experts]; nowhere: none */
 	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
 	uint32_t n_experts, top_k, hidden;
@@ -293,7 +299,8 @@ struct od_op_act {
 struct od_ffn_part {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
 	uint32_t n_rows;
-	const struct od_vector *bias; /* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all parts or in no part: none */
+	/* [OD_N_EXPERT_MATS]: added to the products; NULL, as in all parts or in no part: none */
+	const struct od_vector *bias;
 };
 
 static inline struct od_ffn_part od_expert_part(const struct od_expert *e, uint32_t n_rows)
@@ -301,12 +308,13 @@ static inline struct od_ffn_part od_expert_part(const struct od_expert *e, uint3
 	return (struct od_ffn_part){ e->mat, n_rows, e->bias[0].data.buf != NULL ? e->bias : NULL };
 }
 
-/* y [hidden] = down(silu(gate x) * up x), or another activation than silu, x [hidden]; in profile bf16 the output of a routed expert is rounded to BF16. x and
- * y hold the rows of part 0, then those of part 1, and so on. */
+/* y [hidden] = down(silu(gate x) * up x), or another activation than silu, x [hidden]; in profile bf16 the output of a
+ * routed expert is rounded to BF16. x and y hold the rows of part 0, then those of part 1, and so on. */
 #define OD_MAX_PARTS 32
 struct od_op_ffn {
-	const struct od_ffn_part *part; /* [n_parts]; host memory, valid with all it points to until the operation is done */
-	uint32_t n_parts;		/* 1 to OD_MAX_PARTS */
+	/* [n_parts]; host memory, valid with all it points to until the operation is done */
+	const struct od_ffn_part *part;
+	uint32_t n_parts; /* 1 to OD_MAX_PARTS */
 	bool routed;
 	struct od_act_spec act;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
@@ -320,14 +328,14 @@ struct od_op_experts {
 	struct od_act_spec act;
 };
 
-/* x += sum of weight * y in the order of choice, plus shared [hidden] (unless nowhere) times sigmoid(gate [1]) if gate is
- * given. top_k 0: shared only. Norms, unless nowhere: of the sum of the experts, of shared (in place), of both together; then x
- * is multiplied by scale. */
+/* x += sum of weight * y in the order of choice, plus shared [hidden] (unless nowhere) times sigmoid(gate [1]) if gate
+ * is given. top_k 0: shared only. Norms, unless nowhere: of the sum of the experts, of shared (in place), of both
+ * together; then x is multiplied by scale. */
 struct od_op_combine {
 	struct od_ref y, weight, x, sum; /* sum [hidden]: scratch */
 	struct od_ref shared, gate;
 	struct od_ref experts_norm, shared_norm, norm; /* [hidden]; top_k 0 has none of them */
-	struct od_ref scale;			       /* [1]; nowhere: none */
+	struct od_ref scale; /* [1]; nowhere: none */
 	float eps;
 	uint32_t top_k, hidden;
 };
@@ -338,9 +346,10 @@ struct od_op_copy {
 	uint64_t n;
 };
 
-/* to [n] = BF16 weights merged from SM bytes sm [n] and exponents (ZipMoE, arXiv 2601.21198, section 2): e [n], or with planes
- * one chunk for all rows, in rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the upper half of
- * all rows of to. The host has checked a chunk of planes (od_planes_check), so the operation cannot fail. */
+/* to [n] = BF16 weights merged from SM bytes sm [n] and exponents (ZipMoE, arXiv 2601.21198, section 2): e [n], or with
+ * planes one chunk for all rows, in rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the
+ * upper half of all rows of to. The host has checked a chunk of planes (od_planes_check), so the operation cannot
+ * fail. */
 struct od_op_merge {
 	struct od_ref sm, e, to;
 	uint64_t e_bytes; /* of a chunk of planes; 0: as many as there may be, for which later copies wait */

@@ -116,7 +116,8 @@ static size_t put_block(const uint8_t *e, size_t n, const uint8_t *symbol, uint8
 	size_t n2 = put_level(e, n, symbol, level[0], left[0]);
 	size_t n3 = put_level(left[0], n2, symbol + OD_PLANES_SYMBOLS, level[1], left[1]);
 	size_t n4 = put_level(left[1], n3, symbol + 2 * OD_PLANES_SYMBOLS, level[2], left[2]);
-	size_t bytes[OD_PLANES_LEVELS] = { od_planes_level_bytes(n), od_planes_level_bytes(n2), od_planes_level_bytes(n3) };
+	size_t bytes[OD_PLANES_LEVELS] = { od_planes_level_bytes(n), od_planes_level_bytes(n2),
+					   od_planes_level_bytes(n3) };
 	struct counts c = { (uint16_t)n2, (uint16_t)n3, (uint16_t)n4, KIND_CODED };
 	uint8_t *at = out + BLOCK_HEADER_BYTES;
 
@@ -205,7 +206,8 @@ __attribute__((target("popcnt"))) static size_t count_groups_popcnt(const uint8_
 }
 
 /* Eight groups at a time: twice as fast. */
-__attribute__((target("avx512f,avx512vpopcntdq"))) static size_t count_groups_avx512(const uint8_t *level, size_t groups)
+__attribute__((target("avx512f,avx512vpopcntdq"))) static size_t count_groups_avx512(const uint8_t *level,
+										     size_t groups)
 {
 	__m512i escapes = _mm512_setzero_si512();
 	size_t g = 0;
@@ -270,8 +272,8 @@ static int check_block(const uint8_t *at, size_t room, size_t weights, size_t *b
 	tidy = count_escapes(at + level[2], c.n2, &found[1]) && tidy;
 	tidy = count_escapes(at + level[2] + level[1], weights, &found[0]) && tidy;
 	if (found[0] != c.n2 || found[1] != c.n3 || found[2] != c.n4)
-		return od_fail(err, OD_ERR_CORRUPT, "escapes of its levels: expected %u, %u, %u, found %zu, %zu, %zu", c.n2,
-			       c.n3, c.n4, found[0], found[1], found[2]);
+		return od_fail(err, OD_ERR_CORRUPT, "escapes of its levels: expected %u, %u, %u, found %zu, %zu, %zu",
+			       c.n2, c.n3, c.n4, found[0], found[1], found[2]);
 	return tidy ? OD_OK : od_fail(err, OD_ERR_CORRUPT, "bits are set after a level's last code");
 }
 
@@ -281,8 +283,8 @@ int od_planes_check(const uint8_t *chunk, size_t bytes, size_t n, size_t row, st
 	uint32_t found;
 
 	if (bytes < at)
-		return od_fail(err, OD_ERR_CORRUPT, "planes: expected at least %zu bytes for %zu blocks, found %zu", at, blocks,
-			       bytes);
+		return od_fail(err, OD_ERR_CORRUPT, "planes: expected at least %zu bytes for %zu blocks, found %zu", at,
+			       blocks, bytes);
 	memcpy(&found, chunk + SYMBOLS_BYTES, sizeof(found));
 	if (found != blocks || chunk[9] != 0 || chunk[10] != 0 || chunk[11] != 0)
 		return od_fail(err, OD_ERR_CORRUPT, "planes: header: expected %zu blocks, found %u", blocks, found);

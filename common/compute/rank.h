@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* index [n] = the indices of the n greatest of score [n_scores], best first; 1 <= n <= n_scores. Ties go to the lower index.
- * The indices are distinct for any scores, including NaN. */
+/* index [n] = the indices of the n greatest of score [n_scores], best first; 1 <= n <= n_scores. Ties go to the lower
+ * index. The indices are distinct for any scores, including NaN. */
 void od_rank(const float *score, size_t n_scores, uint16_t *index, size_t n);
 
 #endif

@@ -51,7 +51,8 @@ struct od_experts_places od_experts_places(uint32_t hidden, uint32_t intermediat
 	return p;
 }
 
-uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k, size_t n_rows)
+uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
+				  size_t n_rows)
 {
 	return od_experts_places(hidden, intermediate, n_experts, top_k, n_rows).bytes;
 }

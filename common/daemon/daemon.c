@@ -55,7 +55,7 @@ struct od_daemon {
 	uv_async_t wake;
 	uv_timer_t tick, patience, drain, watchdog;
 	uint64_t drain_until_ns; /* 0: it is not ending */
-	bool was_drained;	 /* at the last look */
+	bool was_drained; /* at the last look */
 	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
 	int failed; /* what od_daemon_run returns */
@@ -72,7 +72,7 @@ struct od_daemon {
 	struct od_liveness main;
 
 	pthread_mutex_t lock; /* guards what follows */
-	struct post *posts;   /* [MAX_POSTS], a ring */
+	struct post *posts; /* [MAX_POSTS], a ring */
 	size_t first, n_posts;
 };
 
@@ -130,7 +130,8 @@ static int send_pong(struct od_daemon *d, const Od__Ping *ping)
 
 	body.sequence = ping != NULL ? ping->sequence : 0;
 	d->ops->pong(d->arg, &body, c);
-	if (ping != NULL && ping->answer_bytes <= sizeof(padding) && body.holds.len + body.cached.len <= sizeof(padding))
+	if (ping != NULL && ping->answer_bytes <= sizeof(padding) &&
+	    body.holds.len + body.cached.len <= sizeof(padding))
 		body.padding = (ProtobufCBinaryData){ .data = (uint8_t *)padding, .len = ping->answer_bytes };
 	c[OD_C_REFUSED_CONNECTIONS] = od_gate_refused(d->gate);
 	od_pong_put(&body, &list, c);
@@ -142,8 +143,8 @@ static int send_pong(struct od_daemon *d, const Od__Ping *ping)
 	return rc;
 }
 
-/* Main pings a session that has ended here meanwhile: main was suspended, or cut off. So it need not wait for our silence. (One that a
- * newer session has replaced is no news.) */
+/* Main pings a session that has ended here meanwhile: main was suspended, or cut off. So it need not wait for our
+ * silence. (One that a newer session has replaced is no news.) */
 static void say_ended(struct od_daemon *d, const struct od_msg *m)
 {
 	Od__Header header = OD__HEADER__INIT;
@@ -186,7 +187,8 @@ static void refuse(struct od_daemon *d, const struct od_route *route, const char
 	header.refuse = &body;
 	/* Not send_to: whom we refuse must not learn the session. */
 	rc = od_uv_socket_send(d->control, route, &header, NULL, 0);
-	od_log_limited(OD_LOG_WARN, "refused a session: %s%s", why->msg, rc == OD_OK ? "" : " (main has already disconnected)");
+	od_log_limited(OD_LOG_WARN, "refused a session: %s%s", why->msg,
+		       rc == OD_OK ? "" : " (main has already disconnected)");
 }
 
 static const char *short_hex(const uint8_t *bytes, char hex[13])
@@ -239,8 +241,10 @@ static bool taken(struct od_daemon *d, const struct od_msg *m)
 static void say_taken(const struct od_daemon *d, const Od__Hello *hello, struct od_err *err)
 {
 	if (hello->main_id != 0 && hello->main_id == d->main_id)
-		od_fail(err, OD_ERR_MISMATCH, "session: main \"%s\" uses this %s already, by another address: two lines of its hosts "
-			"file are the same daemon; remove one", d->main_name, d->role);
+		od_fail(err, OD_ERR_MISMATCH,
+			"session: main \"%s\" uses this %s already, by another address: two lines of its hosts "
+			"file are the same daemon; remove one",
+			d->main_name, d->role);
 	else
 		od_fail(err, OD_ERR_BUSY, "session: this %s is in use by main \"%s\"", d->role, d->main_name);
 }
@@ -496,7 +500,8 @@ static void on_watchdog(uv_timer_t *h)
 		od_log_limited(OD_LOG_ERROR, "a thread makes no progress: the watchdog is not fed");
 }
 
-/* BYE leaves one look after the last RESULT: they travel on different connections, and with BYE main gives up the RESULT's. */
+/* BYE leaves one look after the last RESULT: they travel on different connections, and with BYE main gives up the
+ * RESULT's. */
 static void on_drain(uv_timer_t *h)
 {
 	struct od_daemon *d = h->data;
@@ -573,7 +578,8 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 	if (rc == 0)
 		rc = uv_timer_init(&d->loop, &d->tick);
 	if (rc == 0)
-		rc = uv_timer_start(&d->tick, on_tick, OD_PING_EVERY_NS / OD_NS_PER_MS, OD_PING_EVERY_NS / OD_NS_PER_MS);
+		rc = uv_timer_start(&d->tick, on_tick, OD_PING_EVERY_NS / OD_NS_PER_MS,
+				    OD_PING_EVERY_NS / OD_NS_PER_MS);
 	if (rc == 0)
 		rc = uv_timer_init(&d->loop, &d->patience);
 	if (rc == 0)
@@ -605,8 +611,10 @@ static int choose_address(const struct od_daemon_opts *o, const char **host, str
 	*host = o->listen != NULL ? o->listen : o->insecure || o->keys != NULL ? EVERYWHERE : LOOPBACK;
 	if (o->insecure || o->keys != NULL || od_is_loopback(*host))
 		return OD_OK;
-	return od_fail(err, OD_ERR_ARG, "--listen %s is not a loopback address: give this node a key (--key), or --insecure, or "
-		       "listen on " LOOPBACK, *host);
+	return od_fail(err, OD_ERR_ARG,
+		       "--listen %s is not a loopback address: give this node a key (--key), or --insecure, or "
+		       "listen on " LOOPBACK,
+		       *host);
 }
 
 int od_tie_to_parent(pid_t parent, struct od_err *err)
@@ -667,8 +675,8 @@ static int open_daemon(struct od_daemon *d, const struct od_daemon_opts *o, stru
 	return rc;
 }
 
-int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, const struct od_daemon_ops *ops,
-		  void *arg, struct od_data_port **data_port, struct od_err *err)
+int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, const struct od_daemon_ops *ops, void *arg,
+		  struct od_data_port **data_port, struct od_err *err)
 {
 	struct od_daemon *d;
 	int rc;

@@ -37,9 +37,11 @@ static int check_listen(struct od_daemon_args *a, struct od_err *err)
 		return OD_OK;
 	}
 	if (od_host_parse(&a->listen_host, a->listen, 0, err) != OD_OK)
-		return od_fail_within(err, "--listen: expected an address of this machine, such as 127.0.0.1 or " EVERYWHERE);
+		return od_fail_within(
+			err, "--listen: expected an address of this machine, such as 127.0.0.1 or " EVERYWHERE);
 	if (a->listen_host.port != 0)
-		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address without a port; set the port with --port", a->listen);
+		return od_fail(err, OD_ERR_ARG,
+			       "--listen %s: expected an address without a port; set the port with --port", a->listen);
 	a->listen = a->listen_host.host;
 	return OD_OK;
 }
@@ -104,10 +106,11 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	const struct sigaction end = { .sa_handler = end_start };
 	int rc;
 
-	*a = (struct od_daemon_args){
-		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO,
-		.log_format = OD_LOG_AUTO
-	};
+	*a = (struct od_daemon_args){ .port = about->port,
+				      .threads = od_cpu_count(),
+				      .ready_fd = NO_FD,
+				      .cpu = OD_CPU_AUTO,
+				      .log_format = OD_LOG_AUTO };
 	od_log_init(argv[0], OD_LOG_INFO);
 	rc = parse(a, about, argc, argv, err);
 	od_log_set_format(a->log_format);
@@ -125,7 +128,8 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	sigaction(SIGINT, &end, NULL); /* these two until the daemon's loop listens to them */
 	sigaction(SIGTERM, &end, NULL);
 	if (a->parent != 0) {
-		signal(SIGTTOU, SIG_IGN); /* a child is a background job: with "stty tostop" its first message would stop it */
+		signal(SIGTTOU,
+		       SIG_IGN); /* a child is a background job: with "stty tostop" its first message would stop it */
 		od_notify_off();
 		rc = od_tie_to_parent((pid_t)a->parent, err);
 		if (rc != OD_OK)
@@ -143,13 +147,14 @@ int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct 
 		snprintf(why, sizeof(why), "--listen %s is not a loopback address", a->listen != NULL ? a->listen : "");
 	else
 		snprintf(why, sizeof(why), "%s is not a loopback address", far);
-	rc = od_keys_open(out, &a->keys, far != NULL || (a->listen != NULL && !od_is_loopback(a->listen)) ? why : NULL, true, err);
+	rc = od_keys_open(out, &a->keys, far != NULL || (a->listen != NULL && !od_is_loopback(a->listen)) ? why : NULL,
+			  true, err);
 	od_hangup_begin(*out != NULL || od_notify_on());
 	return rc;
 }
 
-void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about, const struct od_keys *keys,
-			 struct od_daemon_opts *opts)
+void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about,
+			 const struct od_keys *keys, struct od_daemon_opts *opts)
 {
 	*opts = (struct od_daemon_opts){
 		.role = about->role,
@@ -165,7 +170,9 @@ void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_
 
 const char *od_daemon_args_where(const struct od_daemon_args *a, const struct od_keys *keys, char *buf, size_t size)
 {
-	const char *where = a->listen != NULL ? a->listen : a->keys.insecure || keys != NULL ? "every address" : "loopback";
+	const char *where = a->listen != NULL		     ? a->listen :
+			    a->keys.insecure || keys != NULL ? "every address" :
+							       "loopback";
 	char key[OD_KEY_CHARS + 1];
 
 	if (keys == NULL)

@@ -22,7 +22,7 @@ struct od_data_port {
 	_Atomic uint64_t ended; /* the one before it */
 	/* The engine thread's. */
 	struct od_route route; /* of the attached main; len 0: none is attached */
-	uint64_t attached;     /* the session it attached with */
+	uint64_t attached; /* the session it attached with */
 };
 
 int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *host, uint16_t port,
@@ -36,8 +36,8 @@ int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *h
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "data port");
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = p->wake_fd >= 0 ? od_bind_router(zmq_context, host, port, gate, &p->socket, &p->number, err)
-			     : od_fail_errno(err, OD_ERR_IO, "data port: cannot create an eventfd");
+	rc = p->wake_fd >= 0 ? od_bind_router(zmq_context, host, port, gate, &p->socket, &p->number, err) :
+			       od_fail_errno(err, OD_ERR_IO, "data port: cannot create an eventfd");
 	if (rc != OD_OK) {
 		od_data_port_free(p);
 		return rc;

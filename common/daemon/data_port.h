@@ -29,9 +29,9 @@ void od_data_port_wait(struct od_data_port *p, int timeout_ms);
 /* Returns a message of the attached main and current session; OD_ERR_BUSY: there is none. Never blocks. Answers ATTACH
  * itself. */
 OD_MUST_CHECK int od_data_port_recv(struct od_data_port *p, struct od_msg *m);
-/* Sends to the attached main; session and version are filled in. OD_ERR_UNREACHABLE: no main is attached or it disconnected,
- * or header->session is neither 0 nor the attached one (an answer for an earlier main must not reach its successor).
- * Waits while the queue is full, at most 1 s (then OD_ERR_TIMEOUT). */
+/* Sends to the attached main; session and version are filled in. OD_ERR_UNREACHABLE: no main is attached or it
+ * disconnected, or header->session is neither 0 nor the attached one (an answer for an earlier main must not reach its
+ * successor). Waits while the queue is full, at most 1 s (then OD_ERR_TIMEOUT). */
 OD_MUST_CHECK int od_data_port_send(struct od_data_port *p, Od__Header *header, const struct od_out_frame *frames,
 				    size_t n_frames);
 

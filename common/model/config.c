@@ -14,7 +14,7 @@
 #define CONFIG_MAX_BYTES (16u << 20) /* quantization_config may list each matrix of each expert */
 #define DIM_MAX (1u << 20)
 #define VOCAB_MAX (1u << 24)
-#define CTX_MAX (1u << 20)	   /* RoPE angles stay below od_sincos's bound */
+#define CTX_MAX (1u << 20) /* RoPE angles stay below od_sincos's bound */
 #define WEIGHTS_MAX (1ull << 48) /* so that byte counts of the whole model fit in 64 bits with room to spare */
 
 static int read_family(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
@@ -42,11 +42,15 @@ static int read_family(struct od_config *cfg, const json_t *root, const char *wh
 	if (cfg->family != NULL)
 		return OD_OK;
 	if (od_family_missing(model_type) != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: a \"%.64s\" model has %s, which od-moe does not "
-			       "have", where, model_type, od_family_missing(model_type));
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: no known model family: a \"%.64s\" model has %s, which od-moe does not "
+			       "have",
+			       where, model_type, od_family_missing(model_type));
 	od_family_list(known, sizeof(known));
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: architecture \"%.64s\", model_type "
-		       "\"%.64s\"; known: %s", where, architecture != NULL ? architecture : "(none)",
+	return od_fail(err, OD_ERR_UNSUPPORTED,
+		       "%s: no known model family: architecture \"%.64s\", model_type "
+		       "\"%.64s\"; known: %s",
+		       where, architecture != NULL ? architecture : "(none)",
 		       model_type != NULL ? model_type : "(none)", known);
 }
 
@@ -90,8 +94,10 @@ int od_config_add_eos(struct od_config *cfg, const json_t *obj, const char *wher
 		if (is_eos(cfg, id))
 			continue;
 		if (cfg->n_eos == OD_MAX_EOS)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"eos_token_id\": expected at most %d ids, "
-				       "those of config.json included, found %d more", where, OD_MAX_EOS, (int)(n - i));
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "%s: field \"eos_token_id\": expected at most %d ids, "
+				       "those of config.json included, found %d more",
+				       where, OD_MAX_EOS, (int)(n - i));
 		cfg->eos[cfg->n_eos++] = id;
 	}
 	return OD_OK;
@@ -136,16 +142,17 @@ static int read_common(struct od_config *cfg, const json_t *root, const char *wh
 	return rc;
 }
 
-/* Weights under one scale, across or down; null and -1: all. From the shape of the scales only a power of two can be told
- * (pack/source.h): 96 would be taken for 128. */
+/* Weights under one scale, across or down; null and -1: all. From the shape of the scales only a power of two can be
+ * told (pack/source.h): 96 would be taken for 128. */
 static int check_extent(const json_t *v, json_int_t least, const char *key, const char *where, struct od_err *err)
 {
 	const json_int_t n = json_integer_value(v);
 
 	if (!json_is_integer(v) || n == -1 || (n >= least && (n & (n - 1)) == 0))
 		return OD_OK;
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected a power of two of at least %lld, found %lld", where,
-		       key, (long long)least, (long long)n);
+	return od_fail(err, OD_ERR_UNSUPPORTED,
+		       "%s: field \"%s\": expected a power of two of at least %lld, found %lld", where, key,
+		       (long long)least, (long long)n);
 }
 
 /* A number of a row's weights, or [down, across]. */
@@ -160,28 +167,31 @@ static int check_block(const json_t *o, const char *key, const char *where, stru
 	return rc == OD_OK ? check_extent(json_array_get(v, 1), 16, key, where, err) : rc;
 }
 
-/* gpt-oss' own way (Open Compute Project, Microscaling Formats 1.0): blocks of 32 under one power of two, which nothing can
- * change. The other fields say how a program should load them. */
+/* gpt-oss' own way (Open Compute Project, Microscaling Formats 1.0): blocks of 32 under one power of two, which nothing
+ * can change. The other fields say how a program should load them. */
 static int check_mxfp4(const json_t *q, const char *key, const char *where, struct od_err *err)
 {
 	static const char *const known[] = { "quant_method", "modules_to_not_convert", "dequantize" };
 	const char *name;
 	json_t *value;
 
-	json_object_foreach((json_t *)q, name, value) {
+	json_object_foreach((json_t *)q, name, value)
+	{
 		size_t i = 0;
 
 		while (i < sizeof(known) / sizeof(known[0]) && strcmp(name, known[i]) != 0)
 			i++;
 		if (i == sizeof(known) / sizeof(known[0]))
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": field \"%.64s\" is not supported with "
-				       "quant_method \"mxfp4\"", where, key, name);
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "%s: field \"%s\": field \"%.64s\" is not supported with "
+				       "quant_method \"mxfp4\"",
+				       where, key, name);
 	}
 	return OD_OK;
 }
 
-/* How weights of 8 and 4 bits are scaled is seen from the tensors; here only that it is one of the ways which are looked
- * for there. */
+/* How weights of 8 and 4 bits are scaled is seen from the tensors; here only that it is one of the ways which are
+ * looked for there. */
 static int read_quantization(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	static const char *const known[] = { "compressed-tensors", "fp8", "mxfp4" };
@@ -194,20 +204,27 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 	int rc;
 
 	if (od_json_has(root, "quantization"))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization\": expected none: weights as MLX packs them are not supported; "
-			       "use another publication of the model, or the one in BF16", where);
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: field \"quantization\": expected none: weights as MLX packs them are not supported; "
+			"use another publication of the model, or the one in BF16",
+			where);
 	if (!od_json_has(root, key))
 		return OD_OK;
 	while (i < n_known && (method == NULL || strcmp(method, known[i]) != 0))
 		i++;
 	if (i == n_known)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\"%s, found "
-			       "%s%.64s%s: use a publication of the model in such a format, or in BF16", where, key,
-			       n_known > 2 ? ", \"fp8\" or \"mxfp4\"" : " or \"fp8\"", method != NULL ? "\"" : "none",
-			       method != NULL ? method : "", method != NULL ? "\"" : "");
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"%s\": expected quant_method \"compressed-tensors\"%s, found "
+			       "%s%.64s%s: use a publication of the model in such a format, or in BF16",
+			       where, key, n_known > 2 ? ", \"fp8\" or \"mxfp4\"" : " or \"fp8\"",
+			       method != NULL ? "\"" : "none", method != NULL ? method : "",
+			       method != NULL ? "\"" : "");
 	if (json_object_size(json_object_get(json_object_get(q, "transform_config"), "config_groups")) > 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected no transform_config; rotated weights are not "
-			       "supported", where, key);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"%s\": expected no transform_config; rotated weights are not "
+			       "supported",
+			       where, key);
 	cfg->scaled = true;
 	if (strcmp(method, "mxfp4") == 0)
 		return check_mxfp4(q, key, where, err);
@@ -217,7 +234,8 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 
 		cfg->scale_block[k] = n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
 	}
-	json_object_foreach(json_object_get(q, "config_groups"), name, group) {
+	json_object_foreach(json_object_get(q, "config_groups"), name, group)
+	{
 		const json_t *weights = json_object_get(group, "weights");
 
 		if (rc == OD_OK)
@@ -234,9 +252,12 @@ int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32
 {
 	*index = cfg->n_ropes;
 	if (cfg->n_ropes == OD_MAX_ROPES)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected at most %d different ones", OD_MAX_ROPES);
-	if (rope->short_ctx != 0 && od_config_short_ctx(cfg) != UINT32_MAX && rope->short_ctx != od_config_short_ctx(cfg))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected one original context, found %u and %u",
+		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected at most %d different ones",
+			       OD_MAX_ROPES);
+	if (rope->short_ctx != 0 && od_config_short_ctx(cfg) != UINT32_MAX &&
+	    rope->short_ctx != od_config_short_ctx(cfg))
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "rotary embeddings: expected one original context, found %u and %u",
 			       od_config_short_ctx(cfg), rope->short_ctx);
 	cfg->rope[cfg->n_ropes++] = *rope;
 	return OD_OK;
@@ -253,11 +274,12 @@ static uint64_t bits_of(double x)
 
 static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 {
-	od_strbuf_printf(out, " dims=%u neighbours=%d theta=%016" PRIx64 " magnitude=%08" PRIx32, r->dims, r->neighbours,
-			 bits_of(r->theta), od_f32_bits(r->magnitude));
+	od_strbuf_printf(out, " dims=%u neighbours=%d theta=%016" PRIx64 " magnitude=%08" PRIx32, r->dims,
+			 r->neighbours, bits_of(r->theta), od_f32_bits(r->magnitude));
 	if (r->factor != 0)
-		od_strbuf_printf(out, " factor=%016" PRIx64 " beta_fast=%016" PRIx64 " beta_slow=%016" PRIx64 " original_ctx=%u",
-				 bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
+		od_strbuf_printf(
+			out, " factor=%016" PRIx64 " beta_fast=%016" PRIx64 " beta_slow=%016" PRIx64 " original_ctx=%u",
+			bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
 	/* Later settings: without them the text is as it was. */
 	if (r->between)
 		od_strbuf_printf(out, " between=1");
@@ -278,12 +300,14 @@ static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 /* What routers of the first families had not: no text, so that their packs keep their fingerprints. */
 static void router_text(const struct od_router_spec *r, struct od_strbuf *out)
 {
-	static const char *const score[] = { [OD_SCORE_SOFTMAX] = "softmax", [OD_SCORE_SIGMOID] = "sigmoid",
-					     [OD_SCORE_LOGIT] = "logit", [OD_SCORE_MIXER] = "mixer" };
+	static const char *const score[] = { [OD_SCORE_SOFTMAX] = "softmax",
+					     [OD_SCORE_SIGMOID] = "sigmoid",
+					     [OD_SCORE_LOGIT] = "logit",
+					     [OD_SCORE_MIXER] = "mixer" };
 
 	if (r->score != OD_SCORE_SOFTMAX || r->bias || r->group_two || r->sum_eps != 0)
-		od_strbuf_printf(out, " score=%s router_bias=%d group_two=%d sum_eps=%08" PRIx32,
-				 score[r->score], r->bias, r->group_two, od_f32_bits(r->sum_eps));
+		od_strbuf_printf(out, " score=%s router_bias=%d group_two=%d sum_eps=%08" PRIx32, score[r->score],
+				 r->bias, r->group_two, od_f32_bits(r->sum_eps));
 	if (r->logit_bias)
 		od_strbuf_printf(out, " logit_bias=1");
 	if (r->norm || r->factors || r->logit_scale != 0)
@@ -298,10 +322,13 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 {
 	const struct od_mixer *m = &l->mix;
 
-	od_strbuf_printf(out, " mixer=%s heads=%u kv_heads=%u k_dim=%u v_dim=%u window=%u scale=%08" PRIx32 " rope=%u qkv_bias=%d "
-			 "o_bias=%d qk_norm=%d norm_eps=%08" PRIx32 " clip=%08" PRIx32 " nope=%u q_rank=%u kv_rank=%u", l->mixer->name,
-			 m->n_heads, m->n_kv_heads, m->k_dim, m->v_dim, m->window, od_f32_bits(m->scale), m->rope, m->qkv_bias,
-			 m->o_bias, m->qk_norm, od_f32_bits(m->norm_eps), od_f32_bits(m->clip), m->nope_dim, m->q_rank, m->kv_rank);
+	od_strbuf_printf(out,
+			 " mixer=%s heads=%u kv_heads=%u k_dim=%u v_dim=%u window=%u scale=%08" PRIx32
+			 " rope=%u qkv_bias=%d "
+			 "o_bias=%d qk_norm=%d norm_eps=%08" PRIx32 " clip=%08" PRIx32 " nope=%u q_rank=%u kv_rank=%u",
+			 l->mixer->name, m->n_heads, m->n_kv_heads, m->k_dim, m->v_dim, m->window,
+			 od_f32_bits(m->scale), m->rope, m->qkv_bias, m->o_bias, m->qk_norm, od_f32_bits(m->norm_eps),
+			 od_f32_bits(m->clip), m->nope_dim, m->q_rank, m->kv_rank);
 	if (m->sinks) /* a later setting, as `between` */
 		od_strbuf_printf(out, " sinks=1");
 	if (m->gated)
@@ -317,9 +344,10 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 	if (l->ffn == OD_FFN_DENSE) {
 		od_strbuf_printf(out, " dense=%u", l->intermediate);
 	} else {
-		od_strbuf_printf(out, " groups=%u top_groups=%u renormalise=%d weight=%08" PRIx32 " shared=%u shared_gate=%d",
-				 l->router.n_groups, l->router.top_groups, l->router.renormalise, od_f32_bits(l->router.scale),
-				 l->shared_intermediate, l->shared_gate);
+		od_strbuf_printf(
+			out, " groups=%u top_groups=%u renormalise=%d weight=%08" PRIx32 " shared=%u shared_gate=%d",
+			l->router.n_groups, l->router.top_groups, l->router.renormalise, od_f32_bits(l->router.scale),
+			l->shared_intermediate, l->shared_gate);
 		router_text(&l->router, out);
 	}
 }
@@ -352,8 +380,8 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 	while (kind < cfg->n_kinds && !same_kind(&cfg->kind[kind], &l))
 		kind++;
 	if (cfg->n_layers == OD_MAX_LAYERS || kind == OD_MAX_LAYER_KINDS)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "layer %u: expected at most %d layers of at most %d kinds", cfg->n_layers,
-			       OD_MAX_LAYERS, OD_MAX_LAYER_KINDS);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "layer %u: expected at most %d layers of at most %d kinds",
+			       cfg->n_layers, OD_MAX_LAYERS, OD_MAX_LAYER_KINDS);
 	if (kind == cfg->n_kinds)
 		cfg->kind[cfg->n_kinds++] = l;
 	cfg->kind_of[cfg->n_layers] = (uint8_t)kind;
@@ -367,14 +395,16 @@ int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec,
 int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err)
 {
 	if (begin >= end || end > cfg->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "layers %u-%u: expected layers of 0-%u, the first one first", begin, end - 1,
-			       cfg->n_layers - 1);
+		return od_fail(err, OD_ERR_RANGE, "layers %u-%u: expected layers of 0-%u, the first one first", begin,
+			       end - 1, cfg->n_layers - 1);
 	for (uint32_t i = begin; i < end; i++) {
 		const uint32_t kv_of = od_config_layer(cfg, i)->mix.kv_of;
 
 		if (kv_of != 0 && kv_of - 1 < begin)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "layers %u-%u: layer %u attends to the keys of layer %u, so both must be "
-				       "in one part", begin, end - 1, i, kv_of - 1);
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "layers %u-%u: layer %u attends to the keys of layer %u, so both must be "
+				       "in one part",
+				       begin, end - 1, i, kv_of - 1);
 	}
 	cfg->part.begin = begin;
 	cfg->part.end = end;
@@ -410,16 +440,19 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 			fits = fits && od_mul(n_out, n_in == 0 ? 1 : n_in, &size) && od_add(n, size, &n);
 		}
 	if (!fits || n > WEIGHTS_MAX)
-		return od_fail(err, OD_ERR_RANGE, "%s: expected at most 2^48 weights in all, found more "
-			       "(%u layers, %u experts, hidden_size %u, intermediate_size %u)", where, cfg->n_layers,
-			       cfg->n_experts, cfg->hidden, cfg->intermediate);
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: expected at most 2^48 weights in all, found more "
+			       "(%u layers, %u experts, hidden_size %u, intermediate_size %u)",
+			       where, cfg->n_layers, cfg->n_experts, cfg->hidden, cfg->intermediate);
 	return OD_OK;
 }
 
 /* The text part's own model_type may be missing; transformers would read another one's fields with other defaults. */
-static int check_text_type(const struct od_config *cfg, const json_t *root, const json_t *text, const char *where, struct od_err *err)
+static int check_text_type(const struct od_config *cfg, const json_t *root, const json_t *text, const char *where,
+			   struct od_err *err)
 {
-	const char *outer = json_string_value(json_object_get(root, "model_type")), *expected = cfg->family->text_type, *found = expected;
+	const char *outer = json_string_value(json_object_get(root, "model_type")), *expected = cfg->family->text_type,
+		   *found = expected;
 	char inside[1024];
 	int rc = OD_OK;
 
@@ -430,14 +463,16 @@ static int check_text_type(const struct od_config *cfg, const json_t *root, cons
 	if (od_json_has(text, "model_type"))
 		rc = od_json_str(text, "model_type", &found, inside, err);
 	if (rc == OD_OK && strcmp(found, expected) != 0)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"model_type\": expected \"%s\" in a \"%s\" model, found \"%.64s\"", inside,
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s: field \"model_type\": expected \"%s\" in a \"%s\" model, found \"%.64s\"", inside,
 			     expected, outer != NULL ? outer : cfg->family->name, found);
 	return rc;
 }
 
-/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too, and whether the
- * head is tied. */
-static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where, struct od_err *err)
+/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too, and
+ * whether the head is tied. */
+static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where,
+		     struct od_err *err)
 {
 	const char *key = "text_config";
 	json_t *inner;
@@ -460,7 +495,8 @@ static int parse_family(struct od_config *cfg, const json_t *root, const char *w
 	int rc = cfg->family->parse(cfg, root, where, err);
 
 	if (rc == OD_OK && cfg->n_moe == 0)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: none of the %u layers has routed experts: expected at least one", where,
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s: none of the %u layers has routed experts: expected at least one", where,
 			     cfg->n_layers);
 	return rc;
 }
@@ -518,14 +554,17 @@ static void act_text(const struct od_act_spec *a, struct od_strbuf *out)
 
 int od_config_canonical(const struct od_config *cfg, struct od_strbuf *out, struct od_err *err)
 {
-	od_strbuf_printf(out, "family=%s hidden=%u vocab=%u experts=%u top_k=%u intermediate=%u rms_eps=%08" PRIx32 " tied_head=%d",
+	od_strbuf_printf(out,
+			 "family=%s hidden=%u vocab=%u experts=%u top_k=%u intermediate=%u rms_eps=%08" PRIx32
+			 " tied_head=%d",
 			 cfg->family->name, cfg->hidden, cfg->vocab, cfg->n_experts, cfg->top_k, cfg->intermediate,
 			 od_f32_bits(cfg->rms_eps), cfg->tied_head);
 	if (cfg->expert_bias) /* a later setting, as those of layers */
 		od_strbuf_printf(out, " expert_bias=1");
 	act_text(&cfg->act, out);
 	if (cfg->norm != OD_NORM_RMS || cfg->head_bias) /* later settings: without them the text is as it was */
-		od_strbuf_printf(out, " norm=%s head_bias=%d", cfg->norm == OD_NORM_LAYER ? "layer" : "rms", cfg->head_bias);
+		od_strbuf_printf(out, " norm=%s head_bias=%d", cfg->norm == OD_NORM_LAYER ? "layer" : "rms",
+				 cfg->head_bias);
 	if (cfg->norms_around_one)
 		od_strbuf_printf(out, " norms_around_one=1");
 	if (cfg->embed_scale != 0 || cfg->logit_cap != 0)

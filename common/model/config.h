@@ -25,35 +25,35 @@ struct od_strbuf;
 struct od_config {
 	const struct od_family *family;
 	uint32_t n_layers; /* transformer layers */
-	uint32_t n_moe;	   /* layers with routed experts; m is the index of one of them */
-	uint32_t n_mtp;	   /* more layers in the checkpoint, which predict further tokens; they are left out */
+	uint32_t n_moe; /* layers with routed experts; m is the index of one of them */
+	uint32_t n_mtp; /* more layers in the checkpoint, which predict further tokens; they are left out */
 	uint32_t hidden, vocab;
 	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
-	bool expert_bias;			 /* the matrices of routed experts have biases */
-	struct od_act_spec act;			 /* of all feed-forward networks */
-	uint32_t ctx_max;			 /* max_position_embeddings */
+	bool expert_bias; /* the matrices of routed experts have biases */
+	struct od_act_spec act; /* of all feed-forward networks */
+	uint32_t ctx_max; /* max_position_embeddings */
 	float rms_eps;
 	enum od_norm norm; /* before mixers, feed-forward networks and the head */
 	float embed_scale; /* of embeddings; 0: none */
-	float logit_cap;   /* logits become cap * tanh(logit / cap); 0: none */
+	float logit_cap; /* logits become cap * tanh(logit / cap); 0: none */
 	uint32_t layer_input; /* width of a further embedding of a token that each layer has of its own; 0: none */
 	bool tied_head, head_bias;
 	bool norms_around_one; /* checkpoints have weights of norms minus 1 (od_role_around_one) */
 	bool multimodal; /* the text part of a model that takes pictures or sound too */
 	bool scaled; /* config.json declares 8- or 4-bit weights with scales; the tensors show which kind */
 	uint32_t scale_block[2]; /* weight_block_size: weights under one scale, down and across; 0: not given */
-	int32_t bos;		    /* -1: none */
-	int32_t eos[OD_MAX_EOS];    /* distinct; any of them ends a text */
+	int32_t bos; /* -1: none */
+	int32_t eos[OD_MAX_EOS]; /* distinct; any of them ends a text */
 	uint32_t n_eos;
 	/* The distinct kinds of layers and ropes; kind_of maps a layer to its kind. */
 	uint32_t n_kinds, n_ropes;
 	struct od_layer_spec kind[OD_MAX_LAYER_KINDS];
 	struct od_rope rope[OD_MAX_ROPES];
-	uint8_t kind_of[OD_MAX_LAYERS];	  /* [n_layers] */
-	uint16_t m_of[OD_MAX_LAYERS];	  /* [n_layers]; for MoE layers only */
+	uint8_t kind_of[OD_MAX_LAYERS]; /* [n_layers] */
+	uint16_t m_of[OD_MAX_LAYERS]; /* [n_layers]; for MoE layers only */
 	uint16_t layer_of[OD_MAX_LAYERS]; /* [n_moe]: the reverse */
-	/* The layers that this process holds, [begin, end); end 0: all. Not a number of the model: shapes and tensor lists are the
-	 * whole model's. */
+	/* The layers that this process holds, [begin, end); end 0: all. Not a number of the model: shapes and tensor
+	 * lists are the whole model's. */
 	struct {
 		uint32_t begin, end;
 	} part;
@@ -69,7 +69,8 @@ static inline uint32_t od_config_end(const struct od_config *cfg)
 	return cfg->part.end != 0 ? cfg->part.end : cfg->n_layers;
 }
 
-/* This process holds the layer; embeddings; the head and the norm before it, which are with the first layer, as tied embeddings. */
+/* This process holds the layer; embeddings; the head and the norm before it, which are with the first layer, as tied
+ * embeddings. */
 static inline bool od_config_holds(const struct od_config *cfg, uint32_t layer)
 {
 	return layer >= od_config_begin(cfg) && layer < od_config_end(cfg);
@@ -85,15 +86,16 @@ static inline bool od_config_holds_head(const struct od_config *cfg)
 	return cfg->part.begin == 0;
 }
 
-/* Tokens of a context that memory should have room for. Where --ctx-size says nothing, main has more if there is more memory. */
+/* Tokens of a context that memory should have room for. Where --ctx-size says nothing, main has more if there is more
+ * memory. */
 #define OD_LEAST_CTX_TOKENS 4096u
 static inline uint32_t od_config_least_ctx(const struct od_config *cfg)
 {
 	return cfg->ctx_max < OD_LEAST_CTX_TOKENS ? cfg->ctx_max : OD_LEAST_CTX_TOKENS;
 }
 
-/* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys of a layer
- * outside. */
+/* Restricts cfg to layers [begin, end). OD_ERR_RANGE: no such layers; OD_ERR_UNSUPPORTED: one of them attends to keys
+ * of a layer outside. */
 OD_MUST_CHECK int od_config_take_part(struct od_config *cfg, uint32_t begin, uint32_t end, struct od_err *err);
 /* The MoE layers [*begin, *end) among the layers that this process holds. */
 void od_config_moe_part(const struct od_config *cfg, uint32_t *begin, uint32_t *end);
@@ -119,17 +121,18 @@ static inline uint32_t od_config_short_ctx(const struct od_config *cfg)
 	return least;
 }
 
-/* For parsers and tests: appends a layer (and counts it in n_layers, n_moe); adds a rope, whose index goes into a mixer.
- * OD_ERR_UNSUPPORTED: too many different kinds, or two ropes with different short_ctx. */
+/* For parsers and tests: appends a layer (and counts it in n_layers, n_moe); adds a rope, whose index goes into a
+ * mixer. OD_ERR_UNSUPPORTED: too many different kinds, or two ropes with different short_ctx. */
 OD_MUST_CHECK int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec, struct od_err *err);
-OD_MUST_CHECK int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32_t *index, struct od_err *err);
+OD_MUST_CHECK int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32_t *index,
+				     struct od_err *err);
 
 /* where: the file's name for messages. OD_ERR_UNSUPPORTED: unknown family; err lists the known ones. */
 OD_MUST_CHECK int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err);
 OD_MUST_CHECK int od_config_load(struct od_config *cfg, const char *path, struct od_err *err);
 
-/* Adds the ids of obj's eos_token_id: one id, a list, or null. obj: generation_config.json, where chat models list more EOS
- * tokens than in config.json. */
+/* Adds the ids of obj's eos_token_id: one id, a list, or null. obj: generation_config.json, where chat models list more
+ * EOS tokens than in config.json. */
 OD_MUST_CHECK int od_config_add_eos(struct od_config *cfg, const json_t *obj, const char *where, struct od_err *err);
 
 /* Appends the numbers that affect results to out, as one line of text, for the fingerprint. */

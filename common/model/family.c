@@ -7,9 +7,10 @@
 #include <string.h>
 
 static const struct od_family *const families[] = {
-	&od_family_mixtral,	&od_family_qwen3_moe, &od_family_qwen2_moe,  &od_family_olmoe, &od_family_deepseek_v2,
-	&od_family_deepseek_v3, &od_family_glm4_moe,  &od_family_glm4_moe_lite, &od_family_minimax_m2,
-	&od_family_qwen3_next,	&od_family_qwen3_5_moe, &od_family_gpt_oss, &od_family_gemma4, &od_family_phimoe,
+	&od_family_mixtral,	&od_family_qwen3_moe,	&od_family_qwen2_moe,	&od_family_olmoe,
+	&od_family_deepseek_v2, &od_family_deepseek_v3, &od_family_glm4_moe,	&od_family_glm4_moe_lite,
+	&od_family_minimax_m2,	&od_family_qwen3_next,	&od_family_qwen3_5_moe, &od_family_gpt_oss,
+	&od_family_gemma4,	&od_family_phimoe,
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 #define MULTIMODAL "model.language_model."
@@ -114,12 +115,18 @@ const char *od_family_missing(const char *model_type)
 	static const struct {
 		const char *model_type, *what;
 	} missing[] = {
-		{ "deepseek_v32", INDEXER },	 { "glm_moe_dsa", INDEXER },
+		{ "deepseek_v32", INDEXER },
+		{ "glm_moe_dsa", INDEXER },
 		{ "deepseek_v4", "hyper-connections between layers and compressed sparse attention" },
 		{ "kimi_linear", "Kimi Delta Attention (KDA)" },
-		{ "minimax", LIGHTNING },	 { "minimax_m1", LIGHTNING },	   { "minimax_text_01", LIGHTNING },
-		{ "jamba", MAMBA },		 { "granitemoehybrid", MAMBA },	   { "nemotron_h", MAMBA },
-		{ "switch_transformers", ENCODER }, { "nllb-moe", ENCODER },
+		{ "minimax", LIGHTNING },
+		{ "minimax_m1", LIGHTNING },
+		{ "minimax_text_01", LIGHTNING },
+		{ "jamba", MAMBA },
+		{ "granitemoehybrid", MAMBA },
+		{ "nemotron_h", MAMBA },
+		{ "switch_transformers", ENCODER },
+		{ "nllb-moe", ENCODER },
 	};
 
 	for (size_t i = 0; i < sizeof(missing) / sizeof(missing[0]); i++)
@@ -157,13 +164,16 @@ void od_dense_source_name(const struct od_config *cfg, enum od_role role, uint32
 void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
 			   char buf[OD_NAME_BYTES])
 {
-	static const char *const common[] = { [OD_MAT_GATE] = "gate_proj", [OD_MAT_UP] = "up_proj", [OD_MAT_DOWN] = "down_proj" };
+	static const char *const common[] = {
+		[OD_MAT_GATE] = "gate_proj", [OD_MAT_UP] = "up_proj", [OD_MAT_DOWN] = "down_proj"
+	};
 	const struct od_family *f = cfg->family;
 	const int of = mat % OD_N_EXPERT_MATS;
 
 	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s.%u.%s.%s", cfg->layer_of[m],
 		 f->experts != NULL ? f->experts : "mlp.experts", expert,
-		 f->expert_mat[of] != NULL ? f->expert_mat[of] : common[of], od_expert_is_bias(mat) ? "bias" : "weight");
+		 f->expert_mat[of] != NULL ? f->expert_mat[of] : common[of],
+		 od_expert_is_bias(mat) ? "bias" : "weight");
 }
 
 bool od_expert_stacked_name(const struct od_config *cfg, uint32_t m, enum od_expert_mat mat, char buf[OD_NAME_BYTES],
@@ -182,7 +192,8 @@ bool od_expert_stacked_name(const struct od_config *cfg, uint32_t m, enum od_exp
 	stack->rows = of == OD_MAT_DOWN ? n_out : 2 * n_out;
 	stack->step = of != OD_MAT_DOWN && f->interleaved ? 2 : 1;
 	stack->first = of != OD_MAT_UP ? 0 : f->interleaved ? 1 : n_out;
-	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s%s", cfg->layer_of[m], name, od_expert_is_bias(mat) ? "_bias" : "");
+	snprintf(buf, OD_NAME_BYTES, "model.layers.%u.%s%s", cfg->layer_of[m], name,
+		 od_expert_is_bias(mat) ? "_bias" : "");
 	return true;
 }
 
@@ -196,7 +207,8 @@ void od_source_name(const struct od_config *cfg, const char *name, char buf[OD_N
 	static const char own[] = "model.";
 
 	if (cfg->multimodal && begins_with(name, own))
-		snprintf(buf, OD_NAME_BYTES, "%s%.*s", MULTIMODAL, OD_NAME_BYTES - (int)sizeof(MULTIMODAL), name + strlen(own));
+		snprintf(buf, OD_NAME_BYTES, "%s%.*s", MULTIMODAL, OD_NAME_BYTES - (int)sizeof(MULTIMODAL),
+			 name + strlen(own));
 	else
 		snprintf(buf, OD_NAME_BYTES, "%s", name);
 }
@@ -242,7 +254,8 @@ static bool of_mtp_layer(const struct od_config *cfg, const char *name)
 /* Layers that use the keys and values of others need no projections for them. transformers leaves out the same. */
 static bool of_shared_kv(const struct od_config *cfg, const char *name)
 {
-	static const char *const own[] = { "self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.", "self_attn.v_norm.", NULL };
+	static const char *const own[] = { "self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm.",
+					   "self_attn.v_norm.", NULL };
 	unsigned long layer;
 	const char *rest;
 
@@ -338,14 +351,14 @@ bool od_role_quantised(enum od_role role)
 
 bool od_role_is_bias(enum od_role role)
 {
-	return (role >= OD_ROLE_Q_BIAS && role <= OD_ROLE_O_BIAS) || (role >= OD_ROLE_ROUTER_BIAS && role <= OD_ROLE_HEAD_BIAS) ||
-	       role == OD_ROLE_DELTA_DT_BIAS;
+	return (role >= OD_ROLE_Q_BIAS && role <= OD_ROLE_O_BIAS) ||
+	       (role >= OD_ROLE_ROUTER_BIAS && role <= OD_ROLE_HEAD_BIAS) || role == OD_ROLE_DELTA_DT_BIAS;
 }
 
 bool od_role_around_one(enum od_role role)
 {
-	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
-	       role == OD_ROLE_K_NORM;
+	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM ||
+	       role == OD_ROLE_Q_NORM || role == OD_ROLE_K_NORM;
 }
 
 const char *od_role_name(enum od_role role)
@@ -415,7 +428,9 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 		*n_out = vector_shape(cfg, role, l);
 	} else if (role >= OD_ROLE_INPUT_GATE && role <= OD_ROLE_INPUT_POST_NORM) {
 		*n_out = cfg->layer_input == 0 ? 0 : role == OD_ROLE_INPUT_GATE ? cfg->layer_input : cfg->hidden;
-		*n_in = *n_out == 0 || role == OD_ROLE_INPUT_POST_NORM ? 0 : role == OD_ROLE_INPUT_GATE ? cfg->hidden : cfg->layer_input;
+		*n_in = *n_out == 0 || role == OD_ROLE_INPUT_POST_NORM ? 0 :
+			role == OD_ROLE_INPUT_GATE		       ? cfg->hidden :
+									 cfg->layer_input;
 	} else if (role != OD_ROLE_ROUTER) {
 		l->mixer->shape(cfg, &l->mix, role, n_out, n_in);
 	}
@@ -458,7 +473,8 @@ bool od_config_holds_role(const struct od_config *cfg, enum od_role role, uint32
 {
 	if (od_role_per_layer(role))
 		return od_config_holds(cfg, layer);
-	return role == OD_ROLE_EMBED || role >= OD_ROLE_LAYER_EMBED ? od_config_holds_embed(cfg) : od_config_holds_head(cfg);
+	return role == OD_ROLE_EMBED || role >= OD_ROLE_LAYER_EMBED ? od_config_holds_embed(cfg) :
+								      od_config_holds_head(cfg);
 }
 
 const char *od_expert_mat_name(enum od_expert_mat mat)

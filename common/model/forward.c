@@ -30,8 +30,8 @@ static unsigned card_of(const struct od_forward *f, uint32_t layer)
 
 /* ---- begin ---- */
 
-/* The row's token, its sequence and its position, which must follow the sequence's row before it, or its committed length.
- * A sequence of which it is the first row gets the next table. */
+/* The row's token, its sequence and its position, which must follow the sequence's row before it, or its committed
+ * length. A sequence of which it is the first row gets the next table. */
 static int take_row(struct od_forward *f, const struct od_row *row, size_t r, struct od_err *err)
 {
 	const uint32_t vocab = f->o.config->vocab;
@@ -48,7 +48,8 @@ static int take_row(struct od_forward *f, const struct od_row *row, size_t r, st
 	t = &f->table_of[od_seq_state_place(row->seq)];
 	expected = *t == NO_TABLE ? od_seq_state_length(row->seq) : f->begun[*t] + f->count[*t];
 	if (row->position != expected)
-		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", r, expected, row->position);
+		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", r, expected,
+			       row->position);
 	if (*t == NO_TABLE) {
 		*t = f->n_tables++;
 		f->of[*t] = row->seq;
@@ -80,20 +81,22 @@ static void run_angles(struct od_forward *f)
 		const float magnitude = c->rope[i].magnitude;
 
 		run(f, &(struct od_op){ .kind = OD_OP_ANGLES,
-				       .angles = { .rows = ref(f, BUF_INFO),
-						   .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
-						   .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
-						   .half = c->rope[i].dims / 2,
-						   .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
-									     c->rope[i].long_magnitude : magnitude } } });
+					.angles = { .rows = ref(f, BUF_INFO),
+						    .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at),
+						    .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
+						    .half = c->rope[i].dims / 2,
+						    .magnitude = { magnitude, c->rope[i].short_ctx != 0 ?
+										      c->rope[i].long_magnitude :
+										      magnitude } } });
 	}
 }
 
-/* A table is about as long as the step's last position needs, not as ctx would, so that all of them are little, and put at once. Its length
- * seldom changes, because a GPU starts steps faster that are as before. */
+/* A table is about as long as the step's last position needs, not as ctx would, so that all of them are little, and put
+ * at once. Its length seldom changes, because a GPU starts steps faster that are as before. */
 static uint32_t table_pages(const struct od_forward *f)
 {
-	const uint32_t most = od_state_pages(od_state_pool_ctx(f->o.state)), needed = od_state_pages(f->max_position + 1);
+	const uint32_t most = od_state_pages(od_state_pool_ctx(f->o.state)),
+		       needed = od_state_pages(f->max_position + 1);
 	uint32_t n = 1;
 
 	while (n < needed)
@@ -111,7 +114,7 @@ static void put_rows(struct od_forward *f)
 		const struct od_row *row = &f->rows[r];
 
 		f->info[r] = (struct od_row_info){ row->token, row->position, f->table_of[od_seq_state_place(row->seq)],
-					      od_seq_state_is_long(row->seq) };
+						   od_seq_state_is_long(row->seq) };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
 	}
 	f->table_pages = table_pages(f);
@@ -141,9 +144,9 @@ static void clear_fixed(struct od_forward *f)
 			od_seq_state_clear_fixed(f->of[t]);
 }
 
-/* Each layer's own input (Gemma 4): the token's embedding for that layer plus the normed projection of its ordinary embedding.
- * The published model divides the projection by sqrt(hidden) and the sum by sqrt(2). A norm follows each, so only its eps would
- * notice: here the norms get eps * hidden and eps * 2 (run_input) instead. */
+/* Each layer's own input (Gemma 4): the token's embedding for that layer plus the normed projection of its ordinary
+ * embedding. The published model divides the projection by sqrt(hidden) and the sum by sqrt(2). A norm follows each, so
+ * only its eps would notice: here the norms get eps * hidden and eps * 2 (run_input) instead. */
 static void run_inputs(struct od_forward *f)
 {
 	const struct od_config *c = f->o.config;
@@ -152,19 +155,29 @@ static void run_inputs(struct od_forward *f)
 	if (n == 0)
 		return;
 	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
-			       .embed = { .table = &f->o.dense->layer_embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_INPUT),
-					  .scale = sqrtf((float)c->layer_input) } });
+				.embed = { .table = &f->o.dense->layer_embed,
+					   .rows = ref(f, BUF_INFO),
+					   .x = ref(f, BUF_INPUT),
+					   .scale = sqrtf((float)c->layer_input) } });
 	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &f->o.dense->layer_project }, .x = ref(f, BUF_X), .y = { ref(f, BUF_PROJECT) } } });
+				.linear = { .w = { &f->o.dense->layer_project },
+					    .x = ref(f, BUF_X),
+					    .y = { ref(f, BUF_PROJECT) } } });
 	for (uint32_t i = 0; i < c->n_layers; i++) { /* rows of layer_input, as many at a time as the step has rows */
 		const struct od_ref part = row_ref(f, BUF_PROJECT, i * f->n_rows, c->layer_input);
 
 		run(f, &(struct od_op){ .kind = OD_OP_NORM,
-				       .norm = { .x = part, .weight = f->o.dense->layer_project_norm, .y = part, .n = c->layer_input,
-						 .eps = c->rms_eps * (float)c->hidden } });
+					.norm = { .x = part,
+						  .weight = f->o.dense->layer_project_norm,
+						  .y = part,
+						  .n = c->layer_input,
+						  .eps = c->rms_eps * (float)c->hidden } });
 	}
 	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
-			       .combine = { .x = ref(f, BUF_INPUT), .shared = ref(f, BUF_PROJECT), .sum = ref(f, BUF_PROJECT), .hidden = n } });
+				.combine = { .x = ref(f, BUF_INPUT),
+					     .shared = ref(f, BUF_PROJECT),
+					     .sum = ref(f, BUF_PROJECT),
+					     .hidden = n } });
 }
 
 /* What the step before has put is about to be written over. What was queued before that step is done afterwards. */
@@ -176,8 +189,7 @@ static int settle(struct od_forward *f, struct od_err *err)
 	return od_device_wait(f->o.device, OD_QUEUE_COMPUTE, f->put, err);
 }
 
-int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
-		     struct od_err *err)
+int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows, struct od_err *err)
 {
 	int rc;
 
@@ -203,8 +215,10 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	put_rows(f);
 	if (od_config_holds_embed(f->o.config))
 		run(f, &(struct od_op){ .kind = OD_OP_EMBED,
-				       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X),
-						  .scale = f->o.config->embed_scale } });
+					.embed = { .table = &f->o.dense->embed,
+						   .rows = ref(f, BUF_INFO),
+						   .x = ref(f, BUF_X),
+						   .scale = f->o.config->embed_scale } });
 	run_inputs(f);
 	clear_fixed(f);
 	return OD_OK;
@@ -217,16 +231,24 @@ static void run_norm(struct od_forward *f, struct od_ref add, struct od_ref weig
 	const struct od_config *c = f->o.config;
 
 	run(f, &(struct od_op){ .kind = OD_OP_NORM,
-			       .norm = { .x = ref(f, BUF_X), .add = add, .weight = weight, .bias = bias, .y = ref(f, BUF_H),
-					 .kind = c->norm, .n = c->hidden, .eps = c->rms_eps } });
+				.norm = { .x = ref(f, BUF_X),
+					  .add = add,
+					  .weight = weight,
+					  .bias = bias,
+					  .y = ref(f, BUF_H),
+					  .kind = c->norm,
+					  .n = c->hidden,
+					  .eps = c->rms_eps } });
 }
 
 /* A norm that only some models have, without a bias. */
 static void run_norm_of(struct od_forward *f, enum buffer x, struct od_ref weight, enum buffer y, float eps)
 {
-	run(f, &(struct od_op){ .kind = OD_OP_NORM,
-			       .norm = { .x = ref(f, x), .weight = weight, .y = ref(f, y), .n = f->o.config->hidden,
-					 .eps = eps } });
+	run(f,
+	    &(struct od_op){
+		    .kind = OD_OP_NORM,
+		    .norm = {
+			    .x = ref(f, x), .weight = weight, .y = ref(f, y), .n = f->o.config->hidden, .eps = eps } });
 }
 
 static void run_own_norm(struct od_forward *f, enum buffer x, struct od_ref weight, enum buffer y)
@@ -234,7 +256,8 @@ static void run_own_norm(struct od_forward *f, enum buffer x, struct od_ref weig
 	run_norm_of(f, x, weight, y, f->o.config->rms_eps);
 }
 
-/* The rows of table t, from its fixed state in a layer to the next one, by way of its marks. Returns the number of spans. */
+/* The rows of table t, from its fixed state in a layer to the next one, by way of its marks. Returns the number of
+ * spans. */
 static uint32_t cut_spans(const struct od_forward *f, uint32_t layer, uint32_t t, struct od_span *span)
 {
 	const struct od_fixed fixed = od_seq_state_fixed(f->of[t], layer);
@@ -245,11 +268,15 @@ static uint32_t cut_spans(const struct od_forward *f, uint32_t layer, uint32_t t
 	for (uint32_t i = 0; od_seq_state_mark_of(f->of[t], layer, i, &length, &to); i++) {
 		if (length <= at || length >= end)
 			continue;
-		span[n++] = (struct od_span){ .table = t, .first = at - f->begun[t], .n = length - at, .from = from, .to = to };
+		span[n++] = (struct od_span){
+			.table = t, .first = at - f->begun[t], .n = length - at, .from = from, .to = to
+		};
 		from = to;
 		at = length;
 	}
-	span[n++] = (struct od_span){ .table = t, .first = at - f->begun[t], .n = end - at, .from = from, .to = fixed.next };
+	span[n++] = (struct od_span){
+		.table = t, .first = at - f->begun[t], .n = end - at, .from = from, .to = fixed.next
+	};
 	return n;
 }
 
@@ -288,7 +315,8 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 				    .scratch = ref(f, BUF_MIX),
 				    .info = f->info,
 				    .span = f->span };
-	uint32_t n_streams = od_state_pool_streams(f->o.state, spec->mix.kv_of != 0 ? spec->mix.kv_of - 1 : layer, call.stream);
+	uint32_t n_streams =
+		od_state_pool_streams(f->o.state, spec->mix.kv_of != 0 ? spec->mix.kv_of - 1 : layer, call.stream);
 
 	for (uint32_t i = 0; i < n_streams; i++) {
 		call.stream[i].tables = ref(f, BUF_TABLES);
@@ -312,8 +340,12 @@ static void run_ffn(struct od_forward *f, const struct od_weight *mat, enum buff
 
 	*part = (struct od_ffn_part){ .mat = mat, .n_rows = (uint32_t)f->n_rows };
 	run(f, &(struct od_op){ .kind = OD_OP_FFN,
-			       .ffn = { .part = part, .n_parts = 1, .act = f->o.config->act, .x = ref(f, x),
-					.y = ref(f, BUF_BESIDE), .scratch = ref(f, BUF_FFN) } });
+				.ffn = { .part = part,
+					 .n_parts = 1,
+					 .act = f->o.config->act,
+					 .x = ref(f, x),
+					 .y = ref(f, BUF_BESIDE),
+					 .scratch = ref(f, BUF_FFN) } });
 }
 
 /* Shared experts may have a norm of the row that is their own. */
@@ -336,17 +368,26 @@ static void run_input(struct od_forward *f)
 
 	if (c->layer_input == 0)
 		return;
-	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &w[OD_ROLE_INPUT_GATE] }, .x = ref(f, BUF_X), .y = { ref(f, BUF_GATED) } } });
+	run(f, &(struct od_op){
+		       .kind = OD_OP_LINEAR,
+		       .linear = { .w = { &w[OD_ROLE_INPUT_GATE] }, .x = ref(f, BUF_X), .y = { ref(f, BUF_GATED) } } });
 	run(f, &(struct od_op){ .kind = OD_OP_ACT,
-			       .act = { .gate = ref(f, BUF_GATED), .up = row_ref(f, BUF_INPUT, f->layer, c->layer_input),
-					.n = c->layer_input, .stride = c->n_layers * c->layer_input, .act = c->act } });
-	run(f, &(struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &w[OD_ROLE_INPUT_PROJECT] }, .x = ref(f, BUF_GATED), .y = { ref(f, BUF_H) } } });
+				.act = { .gate = ref(f, BUF_GATED),
+					 .up = row_ref(f, BUF_INPUT, f->layer, c->layer_input),
+					 .n = c->layer_input,
+					 .stride = c->n_layers * c->layer_input,
+					 .act = c->act } });
+	run(f,
+	    &(struct od_op){
+		    .kind = OD_OP_LINEAR,
+		    .linear = { .w = { &w[OD_ROLE_INPUT_PROJECT] }, .x = ref(f, BUF_GATED), .y = { ref(f, BUF_H) } } });
 	run_norm_of(f, BUF_H, w[OD_ROLE_INPUT_POST_NORM].data, BUF_H, 2 * c->rms_eps); /* run_inputs */
 	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
-			       .combine = { .x = ref(f, BUF_X), .shared = ref(f, BUF_H), .sum = ref(f, BUF_H),
-					    .scale = w[OD_ROLE_LAYER_SCALE].data, .hidden = c->hidden } });
+				.combine = { .x = ref(f, BUF_X),
+					     .shared = ref(f, BUF_H),
+					     .sum = ref(f, BUF_H),
+					     .scale = w[OD_ROLE_LAYER_SCALE].data,
+					     .hidden = c->hidden } });
 }
 
 static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
@@ -355,19 +396,20 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 	const struct od_weight *w = f->o.dense->layer[f->layer].w;
 
 	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
-			       .combine = { .y = ref(f, BUF_Y),
-					    .weight = ref(f, BUF_WEIGHT),
-					    .x = ref(f, BUF_X),
-					    .sum = ref(f, BUF_H),
-					    .shared = beside ? ref(f, BUF_BESIDE) : (struct od_ref){ 0 },
-					    .gate = l->shared_gate ? ref(f, BUF_SCORE) : (struct od_ref){ 0 },
-					    .experts_norm = w[OD_ROLE_EXPERTS_POST_NORM].data,
-					    .shared_norm = w[OD_ROLE_SHARED_POST_NORM].data,
-					    .norm = w[OD_ROLE_FFN_POST_NORM].data,
-					    .scale = f->o.config->layer_input == 0 ? w[OD_ROLE_LAYER_SCALE].data : (struct od_ref){ 0 },
-					    .eps = f->o.config->rms_eps,
-					    .top_k = l->ffn == OD_FFN_DENSE ? 0 : f->o.config->top_k,
-					    .hidden = f->o.config->hidden } });
+				.combine = { .y = ref(f, BUF_Y),
+					     .weight = ref(f, BUF_WEIGHT),
+					     .x = ref(f, BUF_X),
+					     .sum = ref(f, BUF_H),
+					     .shared = beside ? ref(f, BUF_BESIDE) : (struct od_ref){ 0 },
+					     .gate = l->shared_gate ? ref(f, BUF_SCORE) : (struct od_ref){ 0 },
+					     .experts_norm = w[OD_ROLE_EXPERTS_POST_NORM].data,
+					     .shared_norm = w[OD_ROLE_SHARED_POST_NORM].data,
+					     .norm = w[OD_ROLE_FFN_POST_NORM].data,
+					     .scale = f->o.config->layer_input == 0 ? w[OD_ROLE_LAYER_SCALE].data :
+										      (struct od_ref){ 0 },
+					     .eps = f->o.config->rms_eps,
+					     .top_k = l->ffn == OD_FFN_DENSE ? 0 : f->o.config->top_k,
+					     .hidden = f->o.config->hidden } });
 	run_input(f);
 	f->layer++;
 	f->moves = f->n_cards > 1 && f->layer < od_config_end(f->o.config) && card_of(f, f->layer) != f->card;
@@ -378,12 +420,19 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 {
 	const struct od_config *c = f->o.config;
 	const enum buffer x = l->router.norm ? BUF_ASIDE : BUF_H;
-	struct od_op_linear scores = { .w = { &w[OD_ROLE_ROUTER] }, .x = ref(f, x), .y = { ref(f, BUF_PROBABILITY) },
+	struct od_op_linear scores = { .w = { &w[OD_ROLE_ROUTER] },
+				       .x = ref(f, x),
+				       .y = { ref(f, BUF_PROBABILITY) },
 				       .bias = { w[OD_ROLE_LOGIT_BIAS].data } };
-	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY), .choice = ref(f, BUF_EXPERT),
-				     .weight = ref(f, BUF_WEIGHT), .margin = ref(f, BUF_MARGIN),
-				     .n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden,
-				     .bias = w[OD_ROLE_ROUTER_BIAS].data, .factor = w[OD_ROLE_ROUTER_FACTORS].data,
+	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY),
+				     .choice = ref(f, BUF_EXPERT),
+				     .weight = ref(f, BUF_WEIGHT),
+				     .margin = ref(f, BUF_MARGIN),
+				     .n_experts = c->n_experts,
+				     .top_k = c->top_k,
+				     .hidden = c->hidden,
+				     .bias = w[OD_ROLE_ROUTER_BIAS].data,
+				     .factor = w[OD_ROLE_ROUTER_FACTORS].data,
 				     .router = l->router };
 
 	if (l->router.norm)
@@ -398,7 +447,8 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	run(f, &(struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }
 
-/* What the next layers need of a buffer goes to their card, by way of the host. An error is left for the step's next wait. */
+/* What the next layers need of a buffer goes to their card, by way of the host. An error is left for the step's next
+ * wait. */
 static void move_buffer(struct od_forward *f, enum buffer b, size_t bytes, unsigned card)
 {
 	if (bytes == 0)
@@ -477,8 +527,12 @@ int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, st
 	const struct od_config *c = f->o.config;
 	const struct od_layer_spec *l = od_config_layer(c, f->layer);
 	struct od_moe_call call = {
-		.step = f->step, .m = od_forward_m(f), .n_rows = f->n_rows,
-		.x_at = ref(f, BUF_H), .expert_at = ref(f, BUF_EXPERT), .y_at = ref(f, BUF_Y),
+		.step = f->step,
+		.m = od_forward_m(f),
+		.n_rows = f->n_rows,
+		.x_at = ref(f, BUF_H),
+		.expert_at = ref(f, BUF_EXPERT),
+		.y_at = ref(f, BUF_Y),
 	};
 	int rc = OD_OK;
 
@@ -619,22 +673,31 @@ static void norm_rows(struct od_forward *f, const uint32_t *row, size_t n)
 		for (end = i + 1; end < n && row[end] == row[end - 1] + 1;)
 			end++;
 		od_device_run(f->o.device, OD_QUEUE_COMPUTE,
-			      &(struct od_op){ .kind = OD_OP_NORM, .profile = f->o.profile, .n_rows = (uint32_t)(end - i),
+			      &(struct od_op){ .kind = OD_OP_NORM,
+					       .profile = f->o.profile,
+					       .n_rows = (uint32_t)(end - i),
 					       .norm = { .x = row_ref(f, BUF_X, row[i], c->hidden),
 							 .weight = f->o.dense->final_norm,
 							 .bias = f->o.dense->final_norm_bias,
 							 /* free here: no layer is left that would want it */
 							 .y = row_ref(f, BUF_H, i, c->hidden),
-							 .kind = c->norm, .n = c->hidden, .eps = c->rms_eps } });
+							 .kind = c->norm,
+							 .n = c->hidden,
+							 .eps = c->rms_eps } });
 	}
 }
 
 int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
 	const struct od_config *c = f->o.config;
-	struct od_op head = { .kind = OD_OP_LINEAR, .profile = f->o.profile, .n_rows = (uint32_t)n,
-			      .linear = { .w = { &f->o.dense->head }, .x = ref(f, BUF_H), .y = { ref(f, BUF_LOGITS) },
-					  .bias = { f->o.dense->head_bias }, .cap = c->logit_cap } };
+	struct od_op head = { .kind = OD_OP_LINEAR,
+			      .profile = f->o.profile,
+			      .n_rows = (uint32_t)n,
+			      .linear = { .w = { &f->o.dense->head },
+					  .x = ref(f, BUF_H),
+					  .y = { ref(f, BUF_LOGITS) },
+					  .bias = { f->o.dense->head_bias },
+					  .cap = c->logit_cap } };
 
 	assert(f->phase >= PHASE_LOGITS && n > 0 && n <= od_forward_max_logits(&f->o));
 	for (size_t i = 0; i < n; i++)
@@ -661,8 +724,9 @@ static void replay(struct od_forward *f, const uint32_t *kept)
 			const struct od_fixed fixed = od_seq_state_fixed(f->of[t], i);
 
 			if (kept[t] > 0)
-				f->span[call.n_spans++] = (struct od_span){ .table = t, .n = kept[t], .from = fixed.committed,
-									    .to = fixed.next };
+				f->span[call.n_spans++] = (struct od_span){
+					.table = t, .n = kept[t], .from = fixed.committed, .to = fixed.next
+				};
 		}
 		call.spec->mixer->replay(&call);
 	}
@@ -681,7 +745,8 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 		cut = cut || (kept[t] > 0 && kept[t] < f->count[t]);
 	}
 	if (fixed && cut && f->n_rows > OD_KEEP_ROWS)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d", f->n_rows, OD_KEEP_ROWS);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d",
+			       f->n_rows, OD_KEEP_ROWS);
 	if (fixed && cut)
 		replay(f, kept);
 	if (f->queued)

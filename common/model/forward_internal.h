@@ -9,29 +9,30 @@
 /* Cut from one buffer of the device. */
 enum buffer {
 	/* of max_rows rows: */
-	BUF_INFO,	 /* struct od_row_info */
-	BUF_X,		 /* [hidden]: the residual stream */
-	BUF_H,		 /* [hidden]: normed rows; between times what the mixer gave */
-	BUF_ANGLES,	 /* rope by rope [dims]: of the row's position */
+	BUF_INFO, /* struct od_row_info */
+	BUF_X, /* [hidden]: the residual stream */
+	BUF_H, /* [hidden]: normed rows; between times what the mixer gave */
+	BUF_ANGLES, /* rope by rope [dims]: of the row's position */
 	BUF_PROBABILITY, /* [n_experts] */
-	BUF_EXPERT,	 /* uint16_t [top_k] */
-	BUF_WEIGHT,	 /* [top_k] */
-	BUF_MARGIN,	 /* [1] */
-	BUF_Y,		 /* [top_k][hidden]: what the experts gave */
-	BUF_ASIDE,	 /* [hidden]: rows normed for the router, then for the shared experts, where each has a norm of its own */
-	BUF_BESIDE,	 /* [hidden]: what a dense layer's network, or the shared experts, gave */
-	BUF_SCORE,	 /* [1]: the gate of the latter */
-	BUF_INPUT,	 /* [n_layers][layer_input]: each layer's own input */
-	BUF_PROJECT,	 /* the same: what is added to it */
-	BUF_GATED,	 /* [layer_input]: of the layer under way */
+	BUF_EXPERT, /* uint16_t [top_k] */
+	BUF_WEIGHT, /* [top_k] */
+	BUF_MARGIN, /* [1] */
+	BUF_Y, /* [top_k][hidden]: what the experts gave */
+	/* [hidden]: rows normed for the router, then for the shared experts, where each has a norm of its own */
+	BUF_ASIDE,
+	BUF_BESIDE, /* [hidden]: what a dense layer's network, or the shared experts, gave */
+	BUF_SCORE, /* [1]: the gate of the latter */
+	BUF_INPUT, /* [n_layers][layer_input]: each layer's own input */
+	BUF_PROJECT, /* the same: what is added to it */
+	BUF_GATED, /* [layer_input]: of the layer under way */
 	N_ROW_BUFFERS,
 	/* once: */
 	BUF_MIX = N_ROW_BUFFERS, /* scratch of mixers */
-	BUF_FFN,		 /* scratch of dense networks */
-	BUF_TABLES,		 /* uint32_t [n_tables][table_pages]: page tables of the step's sequences */
-	BUF_INV_FREQ,		 /* rope by rope [2][dims / 2]: of short and of long texts */
-	BUF_LOGITS,		 /* [max_logits][vocab] */
-	BUF_SAVED,		 /* layer by layer [OD_KEEP_ROWS] of what its mixer saves */
+	BUF_FFN, /* scratch of dense networks */
+	BUF_TABLES, /* uint32_t [n_tables][table_pages]: page tables of the step's sequences */
+	BUF_INV_FREQ, /* rope by rope [2][dims / 2]: of short and of long texts */
+	BUF_LOGITS, /* [max_logits][vocab] */
+	BUF_SAVED, /* layer by layer [OD_KEEP_ROWS] of what its mixer saves */
 	N_BUFFERS
 };
 
@@ -51,24 +52,25 @@ struct od_forward {
 	void *moved; /* rows on their way from card to card; NULL: there is one card */
 	uint64_t at[N_BUFFERS]; /* in each buf */
 	/* On the host: the buffers that begin sends, and those for fetched results. */
-	struct od_row *rows;	  /* [max_rows] */
+	struct od_row *rows; /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
-	uint32_t *tables;	  /* [n_tables][table_pages] */
-	uint32_t *table_of;	  /* [sequences]: by place (seq_state.h); NO_TABLE: the step has no rows of it */
+	uint32_t *tables; /* [n_tables][table_pages] */
+	uint32_t *table_of; /* [sequences]: by place (seq_state.h); NO_TABLE: the step has no rows of it */
 	struct od_seq_state **of; /* [n_tables]: whose table it is */
-	uint32_t *begun;	  /* [n_tables]: position of its first row */
-	uint32_t *count;	  /* [n_tables]: its rows */
-	struct od_span *span;	  /* [n_tables * (OD_MAX_MARKS + 1)]: of the layer under way */
-	/* [2][n_layers]: of its dense network or shared experts; two sets, because an abandoned step may still be queued */
+	uint32_t *begun; /* [n_tables]: position of its first row */
+	uint32_t *count; /* [n_tables]: its rows */
+	struct od_span *span; /* [n_tables * (OD_MAX_MARKS + 1)]: of the layer under way */
+	/* [2][n_layers]: of its dense network or shared experts; two sets, because an abandoned step may still be
+	 * queued */
 	struct od_ffn_part *part;
-	bool second;		  /* whose turn it is */
-	uint64_t put;		  /* ticket for what begin has put from there */
-	bool put_open;		  /* the device may still read it */
-	bool queued;		  /* work that has not been waited for */
-	int failed;		  /* what a wait of this step has said; OD_OK: nothing went wrong yet */
-	uint64_t failures;	  /* of the device, when the step began */
-	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
-	bool staged;		  /* the latter */
+	bool second; /* whose turn it is */
+	uint64_t put; /* ticket for what begin has put from there */
+	bool put_open; /* the device may still read it */
+	bool queued; /* work that has not been waited for */
+	int failed; /* what a wait of this step has said; OD_OK: nothing went wrong yet */
+	uint64_t failures; /* of the device, when the step began */
+	void *host[N_BUFFERS]; /* of what is fetched: the device's mapping, else a stage */
+	bool staged; /* the latter */
 	unsigned fetched;
 };
 

@@ -9,14 +9,15 @@
 
 /* What the host reads and writes beyond begin. */
 static const bool on_host[N_BUFFERS] = {
-	[BUF_X] = true, [BUF_H] = true, [BUF_PROBABILITY] = true, [BUF_EXPERT] = true, [BUF_WEIGHT] = true,
-	[BUF_MARGIN] = true, [BUF_Y] = true, [BUF_LOGITS] = true,
+	[BUF_X] = true,	     [BUF_H] = true,	  [BUF_PROBABILITY] = true, [BUF_EXPERT] = true,
+	[BUF_WEIGHT] = true, [BUF_MARGIN] = true, [BUF_Y] = true,	    [BUF_LOGITS] = true,
 };
 
 static uint64_t table_bytes(const struct od_forward_opts *o)
 {
-	return o->state == NULL ? 0 : (uint64_t)od_state_pool_sequences(o->state) *
-				      od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
+	return o->state == NULL ? 0 :
+				  (uint64_t)od_state_pool_sequences(o->state) *
+					  od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
 }
 
 uint32_t od_forward_dims_before(const struct od_config *c, uint32_t rope)
@@ -160,8 +161,8 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 {
 	uint64_t at[N_BUFFERS], each[N_BUFFERS], sum = place_buffers(opts, at), rows;
 
-	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) || !od_add(sum, rows, &sum) ||
-	    !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
+	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) ||
+	    !od_add(sum, rows, &sum) || !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
 		return UINT64_MAX;
 	if (opts->device == NULL || od_device_maps(opts->device))
 		return sum;
@@ -198,9 +199,10 @@ static bool is_table(const struct od_weight *w)
 
 static bool head_fits(const struct od_dense *d, const struct od_config *c)
 {
-	return (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) && d->head.n_out == c->vocab &&
-	       d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
-	       (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) && (d->head_bias.buf != NULL) == c->head_bias;
+	return (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
+	       d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL &&
+	       (d->final_norm_bias.buf != NULL) == (c->norm == OD_NORM_LAYER) &&
+	       (d->head_bias.buf != NULL) == c->head_bias;
 }
 
 /* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
@@ -209,7 +211,8 @@ static int check_dense(const struct od_dense *d, const struct od_config *c, stru
 	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) && (!od_config_holds_embed(c) || is_table(&d->embed)) &&
 		  (!od_config_holds_head(c) || head_fits(d, c)) &&
 		  weight_fits(&d->layer_embed, c, OD_ROLE_LAYER_EMBED, 0) &&
-		  (c->layer_input == 0 || is_table(&d->layer_embed)) && weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
+		  (c->layer_input == 0 || is_table(&d->layer_embed)) &&
+		  weight_fits(&d->layer_project, c, OD_ROLE_LAYER_PROJECT, 0) &&
 		  (d->layer_project_norm.buf != NULL) == (c->layer_input > 0);
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++)
@@ -265,8 +268,8 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	f->count = calloc(n, sizeof(*f->count));
 	f->span = calloc((size_t)n * (OD_MAX_MARKS + 1), sizeof(*f->span));
 	f->part = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->part));
-	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL || f->begun == NULL ||
-	    f->count == NULL || f->span == NULL || f->part == NULL)
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL ||
+	    f->begun == NULL || f->count == NULL || f->span == NULL || f->part == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
 	return OD_OK;
 }

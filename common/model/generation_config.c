@@ -26,9 +26,7 @@ static bool are_ids(const json_t *list)
 	const json_t *v;
 	size_t i;
 
-	json_array_foreach((json_t *)(uintptr_t)list, i, v)
-		if (!json_is_integer(v))
-			return false;
+	json_array_foreach((json_t *)(uintptr_t)list, i, v) if (!json_is_integer(v)) return false;
 	return json_is_array(list);
 }
 
@@ -38,21 +36,24 @@ static int check(const json_t *suppress, const json_t *words, const char *where,
 	size_t i;
 
 	if (suppress != NULL && !json_is_null(suppress) && !are_ids(suppress))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"suppress_tokens\": expected a list of token ids", where);
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"suppress_tokens\": expected a list of token ids",
+			       where);
 	if (words != NULL && !json_is_null(words) && !json_is_array(words))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"bad_words_ids\": expected a list of lists of token ids", where);
-	json_array_foreach((json_t *)(uintptr_t)words, i, v)
-		if (!are_ids(v))
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"bad_words_ids\": expected a list of lists of token ids", where);
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"bad_words_ids\": expected a list of lists of token ids",
+			       where);
+	json_array_foreach((json_t *)(uintptr_t)words, i, v) if (!are_ids(v)) return od_fail(
+		err, OD_ERR_FORMAT, "%s: field \"bad_words_ids\": expected a list of lists of token ids", where);
 	if (json_array_size(suppress) + json_array_size(words) > MAX_SUPPRESSED)
-		return od_fail(err, OD_ERR_RANGE, "%s: field \"suppress_tokens\": expected at most %u tokens", where, MAX_SUPPRESSED);
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"suppress_tokens\": expected at most %u tokens", where,
+			       MAX_SUPPRESSED);
 	return OD_OK;
 }
 
-int od_generation_suppressed(struct od_logit_bias **out, size_t *n, const json_t *config, uint32_t vocab, const char *where,
-			     struct od_err *err)
+int od_generation_suppressed(struct od_logit_bias **out, size_t *n, const json_t *config, uint32_t vocab,
+			     const char *where, struct od_err *err)
 {
-	const json_t *suppress = json_object_get(config, "suppress_tokens"), *words = json_object_get(config, "bad_words_ids"), *v;
+	const json_t *suppress = json_object_get(config, "suppress_tokens"),
+		     *words = json_object_get(config, "bad_words_ids"), *v;
 	const size_t most = json_array_size(suppress) + json_array_size(words);
 	size_t i;
 	int rc = check(suppress, words, where, err);
@@ -64,11 +65,9 @@ int od_generation_suppressed(struct od_logit_bias **out, size_t *n, const json_t
 	*out = calloc(most, sizeof(**out));
 	if (*out == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: %zu tokens", where, most);
-	json_array_foreach((json_t *)(uintptr_t)suppress, i, v)
-		add(*out, n, json_integer_value(v), vocab);
-	json_array_foreach((json_t *)(uintptr_t)words, i, v)
-		if (json_array_size(v) == 1)
-			add(*out, n, json_integer_value(json_array_get(v, 0)), vocab);
+	json_array_foreach((json_t *)(uintptr_t)suppress, i, v) add(*out, n, json_integer_value(v), vocab);
+	json_array_foreach((json_t *)(uintptr_t)words, i, v) if (json_array_size(v) == 1)
+		add(*out, n, json_integer_value(json_array_get(v, 0)), vocab);
 	return OD_OK;
 }
 
@@ -77,10 +76,11 @@ int od_generation_suppressed(struct od_logit_bias **out, size_t *n, const json_t
 struct field {
 	const char *name;
 	double neutral; /* as are null, false, 0, and an empty list or object */
-	bool draws;	/* it says how a token is drawn, so without do_sample it says nothing */
+	bool draws; /* it says how a token is drawn, so without do_sample it says nothing */
 };
 
-/* The others are done, or do not change a text: names of special tokens, lengths that a request gives, caches, assistants, outputs. */
+/* The others are done, or do not change a text: names of special tokens, lengths that a request gives, caches,
+ * assistants, outputs. */
 static const struct field not_done[] = {
 	{ "typical_p", 1, true },
 	{ "epsilon_cutoff", 0, true },
@@ -122,15 +122,14 @@ static bool has_long_word(const json_t *words)
 	const json_t *v;
 	size_t i;
 
-	json_array_foreach((json_t *)(uintptr_t)words, i, v)
-		if (json_array_size(v) > 1)
-			return true;
+	json_array_foreach((json_t *)(uintptr_t)words, i, v) if (json_array_size(v) > 1) return true;
 	return false;
 }
 
 static void warn(const char *where, const char *name)
 {
-	od_log(OD_LOG_WARN, "%s: field \"%s\" is not done here: texts may differ from those of transformers", where, name);
+	od_log(OD_LOG_WARN, "%s: field \"%s\" is not done here: texts may differ from those of transformers", where,
+	       name);
 }
 
 void od_generation_warn(const json_t *config, const char *where)
@@ -141,7 +140,8 @@ void od_generation_warn(const json_t *config, const char *where)
 		const json_t *v = json_object_get(config, not_done[i].name);
 		const bool id = strncmp(not_done[i].name, "forced_", 7) == 0; /* 0 is a token */
 
-		if ((sample || !not_done[i].draws) && !(says_nothing(v, not_done[i].neutral) && !(id && json_is_integer(v))))
+		if ((sample || !not_done[i].draws) &&
+		    !(says_nothing(v, not_done[i].neutral) && !(id && json_is_integer(v))))
 			warn(where, not_done[i].name);
 	}
 	if (has_long_word(json_object_get(config, "bad_words_ids")))

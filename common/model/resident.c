@@ -55,8 +55,8 @@ uint64_t od_resident_bytes(const struct od_forward_opts *opts)
 	return sizeof(struct resident) + scratch_bytes(opts);
 }
 
-int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts *opts,
-		    const struct od_expert *experts, struct od_err *err)
+int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts *opts, const struct od_expert *experts,
+		    struct od_err *err)
 {
 	struct resident *r;
 	uint64_t pairs;
@@ -74,7 +74,8 @@ int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts 
 	r->experts = experts;
 	rc = OD_OK;
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(opts->device); i++)
-		rc = od_buf_new(&r->scratch[i], od_device_card(opts->device, i), scratch_bytes(opts), "the rows of resident experts", err);
+		rc = od_buf_new(&r->scratch[i], od_device_card(opts->device, i), scratch_bytes(opts),
+				"the rows of resident experts", err);
 	if (rc != OD_OK) {
 		od_resident_free(&r->runner);
 		return rc;

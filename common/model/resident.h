@@ -1,5 +1,5 @@
-/* resident.h - an expert runner with all experts in the memory of the forward pass's device: the baseline for speed and the
- * reference for tokens; the shadow's emulator uses it too.
+/* resident.h - an expert runner with all experts in the memory of the forward pass's device: the baseline for speed and
+ * the reference for tokens; the shadow's emulator uses it too.
  *
  * Thread: the one of the forward pass. Owner: od_resident_new's caller. */
 #ifndef OD_MODEL_RESIDENT_H

@@ -29,7 +29,9 @@ void od_rope_frequencies(const struct od_rope *r, bool is_long, float *inv_freq)
 		if (r->short_ctx != 0)
 			inv_freq[i] = 1.0f / (r->pair_factor[is_long][i] * power);
 		else
-			inv_freq[i] = r->pairs != 0 && i >= r->pairs ? 0 : r->divisor != 0 ? plain / (float)r->divisor : plain;
+			inv_freq[i] = r->pairs != 0 && i >= r->pairs ? 0 :
+				      r->divisor != 0		     ? plain / (float)r->divisor :
+								       plain;
 		if (!yarn)
 			continue;
 		stays = 1.0f - clamp(((float)i - (float)low) / span, 0, 1);

@@ -8,12 +8,12 @@
 #include <string.h>
 
 #define MAX_WINDOW (1u << 24) /* bounds the ring of recent tokens */
-#define COMPARED 64u	      /* logits of which the highest is known */
-#define WEIGHED 256u	      /* logits weighed at a time */
-#define RACED 32u	      /* tokens that enter a race, or do not, together */
+#define COMPARED 64u /* logits of which the highest is known */
+#define WEIGHED 256u /* logits weighed at a time */
+#define RACED 32u /* tokens that enter a race, or do not, together */
 
-/* Loops over the whole vocabulary: also compiled for the vectors of later CPUs. The bits are the same, since nothing is contracted.
- * (The thread sanitizer cannot yet run where the C library chooses among them.) */
+/* Loops over the whole vocabulary: also compiled for the vectors of later CPUs. The bits are the same, since nothing is
+ * contracted. (The thread sanitizer cannot yet run where the C library chooses among them.) */
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define VECTORS __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
@@ -29,19 +29,19 @@ struct candidate {
 struct od_sampler {
 	struct od_sampler_opts o;
 	uint32_t vocab;
-	uint64_t draws;	 /* tokens chosen so far */
-	uint32_t *seen;	 /* [vocab]: how often a token stands in the window */
+	uint64_t draws; /* tokens chosen so far */
+	uint32_t *seen; /* [vocab]: how often a token stands in the window */
 	uint32_t *drawn; /* [vocab]: how often a token was chosen; NULL without penalties for that */
 	struct od_logit_bias *bias; /* [o.n_logit_bias] */
-	int32_t *ring;	 /* [repetition_window], NULL without a window */
+	int32_t *ring; /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
-	float *high;	 /* of each COMPARED logits the highest */
+	float *high; /* of each COMPARED logits the highest */
 	struct candidate *cand; /* [vocab]; what top-k and top-p may keep */
 };
 
 void od_sampler_defaults(struct od_sampler_opts *o)
 {
-	*o = (struct od_sampler_opts){.top_p = 1, .repetition_penalty = 1};
+	*o = (struct od_sampler_opts){ .top_p = 1, .repetition_penalty = 1 };
 }
 
 static int in_range(const char *name, double v, double min, double max, struct od_err *err)
@@ -75,7 +75,8 @@ int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 		n++;
 	}
 	if (rc == OD_OK && n > OD_MAX_LOGIT_BIAS)
-		rc = od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected at most %u tokens, found %zu", OD_MAX_LOGIT_BIAS, n);
+		rc = od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected at most %u tokens, found %zu",
+			     OD_MAX_LOGIT_BIAS, n);
 	return rc;
 }
 
@@ -89,7 +90,8 @@ bool od_sampler_looks_back(const struct od_sampler_opts *o)
 	return o->repetition_penalty != 1 || counts_drawn(o);
 }
 
-/* ---- random numbers: those of splitmix64 (Steele, Lea and Flood 2014), which computes the i-th of a stream directly ---- */
+/* ---- random numbers: those of splitmix64 (Steele, Lea and Flood 2014), which computes the i-th of a stream directly
+ * ---- */
 
 #define STREAM_STEP 0x9e3779b97f4a7c15u
 
@@ -114,8 +116,8 @@ static uint64_t stream_of(uint64_t seed, uint64_t draw)
 /* The number of a token: an odd multiple of 2^-53, so neither 0 nor 1. */
 static inline double uniform(uint64_t stream, uint32_t id)
 {
-	/* 52 random bits as the fraction of a number from 1 to 2: vectors cannot convert 64-bit integers. Then minus 1 plus 2^-53,
-	 * which is exact. */
+	/* 52 random bits as the fraction of a number from 1 to 2: vectors cannot convert 64-bit integers. Then minus 1
+	 * plus 2^-53, which is exact. */
 	const uint64_t bits = 0x3ff0000000000000u | mix(stream + id * STREAM_STEP) >> 12;
 	double one_to_two;
 
@@ -139,8 +141,8 @@ static int copy_bias(struct od_sampler *s, struct od_err *err)
 		const int32_t token = s->bias[i].token;
 
 		if (token < 0 || (uint32_t)token >= s->vocab)
-			return od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected tokens of 0 to %u, found %d", s->vocab - 1,
-				       token);
+			return od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected tokens of 0 to %u, found %d",
+				       s->vocab - 1, token);
 		if (s->seen[token]++ > 0)
 			return od_fail(err, OD_ERR_ARG, "sampling: logit_bias: token %d is there twice", token);
 	}
@@ -267,7 +269,8 @@ static void penalise_drawn(const struct od_sampler *s, float *logits)
 	}
 }
 
-/* Bias and penalties. Before them NaN becomes minus infinity, infinity the largest number, so that differences exist. */
+/* Bias and penalties. Before them NaN becomes minus infinity, infinity the largest number, so that differences
+ * exist. */
 VECTORS static void prepare(struct od_sampler *s, float *logits)
 {
 	const double penalty = s->o.repetition_penalty;
@@ -375,8 +378,8 @@ static size_t divide(struct candidate *c, size_t n, double *weight)
 	return at;
 }
 
-/* A candidate stays while those that are better weigh less than `enough`, which is more than 0. They come first; returns how many. Sorts
- * nothing else (quickselect: Hoare 1961). */
+/* A candidate stays while those that are better weigh less than `enough`, which is more than 0. They come first;
+ * returns how many. Sorts nothing else (quickselect: Hoare 1961). */
 static size_t keep_best(struct candidate *c, size_t n, double enough)
 {
 	size_t kept = 0;
@@ -454,10 +457,12 @@ static size_t keep_top_p(const struct od_sampler *s, size_t n, double total)
 
 #define MOST_BELOW 700 /* times the temperature: what is further below weighs nothing */
 
-/* Gathers the tokens within 4, 8, 16 ... temperatures of the best, until they weigh enough, with a margin for rounding. */
+/* Gathers the tokens within 4, 8, 16 ... temperatures of the best, until they weigh enough, with a margin for
+ * rounding. */
 static size_t top_p(struct od_sampler *s, const float *logits, double best)
 {
-	const double total = weight_of_all(logits, s->vocab, best, s->o.temperature), enough = s->o.top_p * total * (1 + 1e-9);
+	const double total = weight_of_all(logits, s->vocab, best, s->o.temperature),
+		     enough = s->o.top_p * total * (1 + 1e-9);
 	double sum;
 	size_t n;
 	int below = 4; /* times the temperature */
@@ -498,18 +503,19 @@ static size_t top_k(struct od_sampler *s, const float *logits, double best)
 
 /* ---- the draw ---- */
 
-/* An exponential race: a candidate of weight p with the random number u arrives at the time -log(u) / p. The first is chosen;
- * that gives each a probability in proportion to its weight. Every candidate has its own u. So two samplers with the same seed
- * whose logits differ a little mostly choose the same token: they disagree with a probability of at most twice the total
- * variation distance of their distributions, however many tokens are likely. (One number through summed weights disagrees
- * more: a small change of many weights moves all the edges behind them.) */
+/* An exponential race: a candidate of weight p with the random number u arrives at the time -log(u) / p. The first is
+ * chosen; that gives each a probability in proportion to its weight. Every candidate has its own u. So two samplers
+ * with the same seed whose logits differ a little mostly choose the same token: they disagree with a probability of at
+ * most twice the total variation distance of their distributions, however many tokens are likely. (One number through
+ * summed weights disagrees more: a small change of many weights moves all the edges behind them.) */
 struct race {
 	uint64_t stream;
-	double best, scale;   /* the highest logit; 1/8 over temperature */
-	double min_p;	      /* what weighs less does not enter */
+	double best, scale; /* the highest logit; 1/8 over temperature */
+	double min_p; /* what weighs less does not enter */
 	double first, second; /* times */
-	double open;	      /* the second time, plus more than rounding can take away: a later candidate changes nothing */
-	int32_t id;	      /* of the first */
+	/* the second time, plus more than rounding can take away: a later candidate changes nothing */
+	double open;
+	int32_t id; /* of the first */
 };
 
 static void enter(struct race *r, int32_t id, double p)
@@ -532,8 +538,8 @@ static void enter(struct race *r, int32_t id, double p)
 	r->open = r->second * (1 + 1e-9);
 }
 
-/* A token's time is at least this times (1 - u), which is cheaper than exp and log: with d = (best - logit) / temperature it is
- * (1 + d/8 + (d/8)^2 / 2)^8, at most one over its weight. */
+/* A token's time is at least this times (1 - u), which is cheaper than exp and log: with d = (best - logit) /
+ * temperature it is (1 + d/8 + (d/8)^2 / 2)^8, at most one over its weight. */
 static inline double least_time(const struct race *r, float logit)
 {
 	const double x = (r->best - (double)logit) * r->scale;
@@ -554,8 +560,8 @@ VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32
 	return any;
 }
 
-/* The same of RACED tokens, but it says yes too often: it takes the highest of their logits and the highest of their numbers. Of that 31
- * bits are enough: 1 - u is more than what they leave. */
+/* The same of RACED tokens, but it says yes too often: it takes the highest of their logits and the highest of their
+ * numbers. Of that 31 bits are enough: 1 - u is more than what they leave. */
 static inline bool one_may_arrive(const struct race *r, const float *logits, uint32_t begin)
 {
 	const double least = least_time(r, highest_of(logits + begin, RACED));
@@ -605,7 +611,8 @@ static void race_all(const struct od_sampler *s, struct race *r, const float *lo
 /* Those that top-k and top-p leave. */
 static void race_few(struct od_sampler *s, struct race *r, const float *logits)
 {
-	const size_t n = s->o.top_k > 0 && s->o.top_k < s->vocab ? top_k(s, logits, r->best) : top_p(s, logits, r->best);
+	const size_t n =
+		s->o.top_k > 0 && s->o.top_k < s->vocab ? top_k(s, logits, r->best) : top_p(s, logits, r->best);
 
 	for (size_t i = 0; i < n; i++)
 		enter(r, s->cand[i].id, s->cand[i].p);
@@ -613,8 +620,12 @@ static void race_few(struct od_sampler *s, struct race *r, const float *logits)
 
 int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
 {
-	struct race r = { .stream = stream_of(s->o.seed, s->draws++), .min_p = s->o.min_p, .first = INFINITY, .second = INFINITY,
-			  .open = INFINITY, .id = INT32_MAX };
+	struct race r = { .stream = stream_of(s->o.seed, s->draws++),
+			  .min_p = s->o.min_p,
+			  .first = INFINITY,
+			  .second = INFINITY,
+			  .open = INFINITY,
+			  .id = INT32_MAX };
 	int32_t first;
 	float best;
 

@@ -1,10 +1,10 @@
 /* sampler.h - samples a token from logits, reproducibly by seed. Temperature 0 is greedy.
  *
- * Order, up to the temperature as in vLLM: logit bias; repetition penalty (CTRL: positive logits divided, negative multiplied,
- * once per distinct recent token); frequency penalty (times how often the token was chosen) and presence penalty (once), both
- * subtracted in f32 as OpenAI defines them, and both of chosen tokens only, not of the prompt's; temperature, top-k, top-p,
- * min-p, draw. Ties go to the lower id. The draw is an exponential race (the Gumbel-max trick): of two models whose logits
- * differ little, samplers with the same seed mostly choose the same token.
+ * Order, up to the temperature as in vLLM: logit bias; repetition penalty (CTRL: positive logits divided, negative
+ * multiplied, once per distinct recent token); frequency penalty (times how often the token was chosen) and presence
+ * penalty (once), both subtracted in f32 as OpenAI defines them, and both of chosen tokens only, not of the prompt's;
+ * temperature, top-k, top-p, min-p, draw. Ties go to the lower id. The draw is an exponential race (the Gumbel-max
+ * trick): of two models whose logits differ little, samplers with the same seed mostly choose the same token.
  * Thread: one at a time per sampler. Owner: od_sampler_new's caller. */
 #ifndef OD_MODEL_SAMPLER_H
 #define OD_MODEL_SAMPLER_H
@@ -15,8 +15,8 @@
 
 #include "common/base/status.h"
 
-#define OD_MAX_PENALTY 2.0	 /* of frequency_penalty and presence_penalty, and -2 at least: as OpenAI's */
-#define OD_MAX_BIAS 100.0	 /* and -100 at least: as good as certain, and as good as impossible */
+#define OD_MAX_PENALTY 2.0 /* of frequency_penalty and presence_penalty, and -2 at least: as OpenAI's */
+#define OD_MAX_BIAS 100.0 /* and -100 at least: as good as certain, and as good as impossible */
 #define OD_MAX_LOGIT_BIAS 1024u /* entries that are finite */
 
 struct od_logit_bias {
@@ -25,14 +25,14 @@ struct od_logit_bias {
 };
 
 struct od_sampler_opts {
-	double temperature;	   /* 0: greedy */
-	uint32_t top_k;		   /* 0: all */
-	double top_p;		   /* 1: all */
-	double min_p;		   /* 0: all; relative to the best probability */
+	double temperature; /* 0: greedy */
+	uint32_t top_k; /* 0: all */
+	double top_p; /* 1: all */
+	double min_p; /* 0: all; relative to the best probability */
 	double repetition_penalty; /* 1: none */
 	uint32_t repetition_window; /* recent tokens that it covers, prompt included; 0: all */
-	double frequency_penalty;  /* 0: none; below 0: chosen tokens become likelier */
-	double presence_penalty;   /* 0: none */
+	double frequency_penalty; /* 0: none; below 0: chosen tokens become likelier */
+	double presence_penalty; /* 0: none */
 	const struct od_logit_bias *logit_bias; /* [n_logit_bias]; od_sampler_new copies it */
 	size_t n_logit_bias;
 	uint64_t seed;
@@ -52,14 +52,14 @@ void od_sampler_free(struct od_sampler *s); /* NULL ok */
 /* Append tokens to the history: the prompt's, then each chosen one. Ids outside the vocabulary are ignored. */
 OD_MUST_CHECK int od_sampler_prompt(struct od_sampler *s, const int32_t *ids, size_t n);
 OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n);
-/* Resets the history to these tokens, of which the last `draws` were chosen (all, if there are fewer), and the number of draws
- * to `draws`. The random numbers of a draw, one for each token of the vocabulary, depend only on the seed and on the number of
- * draws before it. Each od_sampler_sample counts, greedy too. */
+/* Resets the history to these tokens, of which the last `draws` were chosen (all, if there are fewer), and the number
+ * of draws to `draws`. The random numbers of a draw, one for each token of the vocabulary, depend only on the seed and
+ * on the number of draws before it. Each od_sampler_sample counts, greedy too. */
 OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws);
 bool od_logits_finite(const float *logits, uint32_t vocab); /* [vocab]; true: none is NaN or infinite */
-/* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0, with margin 0. *margin (NULL
- * ok): by how much the logit of another candidate would have to be higher for a tie, after bias and penalties; infinite: there was no
- * other candidate. */
+/* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0, with margin 0.
+ * *margin (NULL ok): by how much the logit of another candidate would have to be higher for a tie, after bias and
+ * penalties; infinite: there was no other candidate. */
 int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin);
 
 #endif

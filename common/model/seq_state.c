@@ -20,7 +20,8 @@ struct layer {
 
 struct od_state_pool {
 	struct od_buf *pages[OD_MAX_CARDS]; /* of each card, [its layers][stream][n_pages][OD_KV_PAGE][row] */
-	/* Of each card: [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL: none. */
+	/* Of each card: [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL:
+	 * none. */
 	struct od_buf *fixed[OD_MAX_CARDS], *snapshots[OD_MAX_CARDS];
 	uint64_t card_fixed[OD_MAX_CARDS]; /* of one copy, its layers' part */
 	uint32_t n_snapshots;
@@ -33,9 +34,9 @@ struct od_state_pool {
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
 	uint32_t *users; /* [n_pages]: sequences that have the page */
-	bool *kept;	 /* [n_pages] */
+	bool *kept; /* [n_pages] */
 	uint32_t n_idle, n_aside; /* kept without users; spare or idle, and not to be promised */
-	bool *taken;	 /* [n_sequences]: places of sequences */
+	bool *taken; /* [n_sequences]: places of sequences */
 	struct layer layer[]; /* [n_layers] */
 };
 
@@ -45,7 +46,7 @@ struct od_seq_state {
 	bool is_long;
 	uint32_t promised; /* pages, those that it has included */
 	uint32_t place; /* among the open ones; its fixed state is there */
-	bool mirror;	/* its pages are another process's to count */
+	bool mirror; /* its pages are another process's to count */
 	/* Copies of its fixed state after texts of these lengths, the shortest first; the last is the committed one. */
 	struct {
 		uint32_t length, copy;
@@ -69,11 +70,12 @@ uint32_t od_state_pages(uint32_t positions)
 	return positions / OD_KV_PAGE + (positions % OD_KV_PAGE != 0);
 }
 
-/* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would lie a
- * multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as if for one card. More than 64 bits
- * can say is more than anybody has. */
-static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, const struct od_device *d,
-			 struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS], uint64_t fixed_bytes[OD_MAX_CARDS])
+/* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would
+ * lie a multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as
+ * if for one card. More than 64 bits can say is more than anybody has. */
+static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
+			 const struct od_device *d, struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
+			 uint64_t fixed_bytes[OD_MAX_CARDS])
 {
 	bool fits = true;
 
@@ -111,12 +113,14 @@ static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint32_t copies, uint64_
 	return od_mul(fixed_bytes, (uint64_t)copies * n + 1, bytes);
 }
 
-uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences)
+uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
+			     uint32_t n_sequences)
 {
 	uint64_t pages[OD_MAX_CARDS], copy[OD_MAX_CARDS], fixed, sum;
 
-	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, copy) || !all_fixed(copy[0], n_sequences, 2, &fixed) ||
-	    !od_add(pages[0], fixed, &sum) || !od_add(sum, OD_PAD_BYTES, &sum))
+	if (!place_layers(cfg, profile, n_pages, NULL, NULL, pages, copy) ||
+	    !all_fixed(copy[0], n_sequences, 2, &fixed) || !od_add(pages[0], fixed, &sum) ||
+	    !od_add(sum, OD_PAD_BYTES, &sum))
 		return UINT64_MAX;
 	return sum;
 }
@@ -136,7 +140,8 @@ void od_state_split(const struct od_config *cfg, enum od_profile profile, struct
 
 		spec->mixer->state(&spec->mix, &state);
 		for (uint32_t j = 0; j < state.n_streams; j++)
-			od_split_add(&s->layer[i].page, (uint64_t)state.width[j] * od_dtype_bytes(dtype_of(profile)) * OD_KV_PAGE);
+			od_split_add(&s->layer[i].page,
+				     (uint64_t)state.width[j] * od_dtype_bytes(dtype_of(profile)) * OD_KV_PAGE);
 		od_split_add(&s->layer[i].copy, od_round_up(state.fixed_bytes, OD_FIXED_ALIGN));
 		for (uint32_t j = spec->mix.kv_of; j > 0 && j <= i; j++) /* whose keys a layer uses is kv_of - 1 */
 			s->joined[j] = true;
@@ -154,7 +159,8 @@ static int open_fixed(struct od_state_pool *p, struct od_device *d, struct od_er
 		if (p->card_fixed[i] == 0)
 			continue;
 		if (!all_fixed(p->card_fixed[i], p->n_sequences, p->n_copies, &bytes))
-			return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state", p->n_copies, p->card_fixed[i]);
+			return od_fail(err, OD_ERR_NOMEM, "%u copies of %" PRIu64 " bytes of recurrent state",
+				       p->n_copies, p->card_fixed[i]);
 		rc = od_buf_new(&p->fixed[i], od_device_card(d, i), bytes, "recurrent state", err);
 	}
 	return rc;
@@ -174,8 +180,9 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 		p->taken = calloc(p->n_sequences, sizeof(*p->taken));
 	}
 	if (p->spare == NULL || p->users == NULL || p->kept == NULL || p->taken == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes",
-			       n_pages, OD_KV_PAGE, sum);
+		return od_fail(err, OD_ERR_NOMEM,
+			       "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes", n_pages,
+			       OD_KV_PAGE, sum);
 	(void)!place_layers(cfg, profile, n_pages, d, p->layer, bytes, p->card_fixed); /* it fits: the sum says so */
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		p->fixed_bytes += p->card_fixed[i];
@@ -191,16 +198,17 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 	return OD_OK;
 }
 
-int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
-		      uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, struct od_err *err)
+int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg,
+		      enum od_profile profile, uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, struct od_err *err)
 {
 	struct od_state_pool *p;
 	int rc;
 
 	*out = NULL;
 	if (ctx == 0 || ctx > cfg->ctx_max)
-		return od_fail(err, OD_ERR_RANGE, "context: expected 1 to %u positions (max_position_embeddings), found %u",
-			       cfg->ctx_max, ctx);
+		return od_fail(err, OD_ERR_RANGE,
+			       "context: expected 1 to %u positions (max_position_embeddings), found %u", cfg->ctx_max,
+			       ctx);
 	p = calloc(1, sizeof(*p) + cfg->n_layers * sizeof(p->layer[0]));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u sequences", n_sequences);
@@ -242,7 +250,8 @@ int od_state_pool_set_snapshots(struct od_state_pool *p, struct od_device *d, ui
 		if (!od_mul(p->card_fixed[i], n, &bytes))
 			return od_fail(err, OD_ERR_NOMEM, "%u snapshots of %" PRIu64 " bytes", n, p->card_fixed[i]);
 		if (bytes > 0)
-			rc = od_buf_new(&p->snapshots[i], od_device_card(d, i), bytes, "snapshots of recurrent state", err);
+			rc = od_buf_new(&p->snapshots[i], od_device_card(d, i), bytes, "snapshots of recurrent state",
+					err);
 	}
 	return rc;
 }
@@ -550,11 +559,13 @@ uint32_t od_seq_state_n_pages(const struct od_seq_state *s)
 	return s->n_pages;
 }
 
-struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page, uint32_t position)
+struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page,
+				uint32_t position)
 {
 	assert(page < p->n_pages && position < OD_KV_PAGE && layer < p->n_layers && stream < p->layer[layer].n_streams);
-	return od_buf_ref(p->pages[p->layer[layer].card], p->layer[layer].stream[stream].at +
-					    ((uint64_t)page * OD_KV_PAGE + position) * p->layer[layer].stream[stream].row_bytes);
+	return od_buf_ref(p->pages[p->layer[layer].card],
+			  p->layer[layer].stream[stream].at +
+				  ((uint64_t)page * OD_KV_PAGE + position) * p->layer[layer].stream[stream].row_bytes);
 }
 
 struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t position)
@@ -596,8 +607,12 @@ void od_seq_state_mirror(struct od_seq_state *s, const struct od_seq_mirror *m)
 
 struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s)
 {
-	return (struct od_seq_mirror){ .page = s->page, .n_pages = s->n_pages, .length = s->length, .is_long = s->is_long,
-				       .committed = s->kept[s->n_kept - 1].copy, .next = s->next };
+	return (struct od_seq_mirror){ .page = s->page,
+				       .n_pages = s->n_pages,
+				       .length = s->length,
+				       .is_long = s->is_long,
+				       .committed = s->kept[s->n_kept - 1].copy,
+				       .next = s->next };
 }
 
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
@@ -615,8 +630,11 @@ static void copy_fixed(const struct od_seq_state *s, unsigned card, struct od_re
 {
 	const struct od_state_pool *p = s->pool;
 	const uint64_t copy = (uint64_t)p->n_copies * s->place + s->kept[s->n_kept - 1].copy;
-	const struct od_op op = { .kind = OD_OP_COPY, .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32, .n_rows = 1,
-				  .copy = { .from = from, .to = od_buf_ref(p->fixed[card], copy * p->card_fixed[card]),
+	const struct od_op op = { .kind = OD_OP_COPY,
+				  .profile = p->dtype == OD_BF16 ? OD_PROFILE_BF16 : OD_PROFILE_F32,
+				  .n_rows = 1,
+				  .copy = { .from = from,
+					    .to = od_buf_ref(p->fixed[card], copy * p->card_fixed[card]),
 					    .n = p->card_fixed[card] } };
 
 	od_device_run(od_buf_device(p->fixed[card]), OD_QUEUE_COMPUTE, &op);
@@ -628,7 +646,8 @@ void od_seq_state_clear_fixed(struct od_seq_state *s)
 
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
 		if (p->fixed[i] != NULL) /* zeros follow the copies */
-			copy_fixed(s, i, od_buf_ref(p->fixed[i], (uint64_t)p->n_copies * p->n_sequences * p->card_fixed[i]));
+			copy_fixed(s, i,
+				   od_buf_ref(p->fixed[i], (uint64_t)p->n_copies * p->n_sequences * p->card_fixed[i]));
 }
 
 void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot)

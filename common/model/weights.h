@@ -1,7 +1,7 @@
 /* weights.h - a model's dense weights on a device, for the forward pass.
  *
- * Thread: immutable once filled. Owner: the store that filled it (pack/dense_load.h, pack/shadow/shadow_load.h), which also
- * owns the buffers. */
+ * Thread: immutable once filled. Owner: the store that filled it (pack/dense_load.h, pack/shadow/shadow_load.h), which
+ * also owns the buffers. */
 #ifndef OD_MODEL_WEIGHTS_H
 #define OD_MODEL_WEIGHTS_H
 
@@ -9,7 +9,8 @@
 #include "common/model/family.h"
 
 struct od_layer_weights {
-	struct od_weight w[OD_N_ROLES]; /* data nowhere: no such tensor. Vectors: data [n_out], converted to f32 (exact) */
+	/* data nowhere: no such tensor. Vectors: data [n_out], converted to f32 (exact) */
+	struct od_weight w[OD_N_ROLES];
 };
 
 struct od_dense {

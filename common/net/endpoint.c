@@ -12,10 +12,12 @@
 #include <string.h>
 #include <zmq.h>
 
-/* With a domain set, ZeroMQ disconnects peers of ZMTP 1 and 2. Without a gate the domain has no other effect. Reason: version 4.3.4
- * aborts when such a peer connects to a ROUTER while it is closed (process_routing_id_msg in zmtp_engine.cpp). */
+/* With a domain set, ZeroMQ disconnects peers of ZMTP 1 and 2. Without a gate the domain has no other effect. Reason:
+ * version 4.3.4 aborts when such a peer connects to a ROUTER while it is closed (process_routing_id_msg in
+ * zmtp_engine.cpp). */
 #define ZAP_DOMAIN "od-moe"
-#define MAX_SOCKETS 8192 /* four for each of OD_MAX_HOSTS daemons while they connect, and the dead ones are being replaced */
+/* four for each of OD_MAX_HOSTS daemons while they connect, and the dead ones are being replaced */
+#define MAX_SOCKETS 8192
 
 /* The numbers and their reasons are in docs/PROTOCOL.md. */
 static const struct {
@@ -43,7 +45,7 @@ struct bounds {
 };
 
 static const struct bounds usual = { OD_MAX_FRAME_BYTES, 10000 };
-static const struct bounds store = { OD_MAX_HEADER_BYTES, 1000 };	  /* gets headers only */
+static const struct bounds store = { OD_MAX_HEADER_BYTES, 1000 }; /* gets headers only */
 static const struct bounds store_client = { OD_STORE_PIECE_BYTES, 2 * OD_STORE_MAX_OPEN };
 
 void *od_zmq_context(void)
@@ -96,7 +98,8 @@ struct address {
 	bool ipv6;
 };
 
-/* IPv4 goes first: our default listening addresses are IPv4. turn: which of them, and after the last the first again. */
+/* IPv4 goes first: our default listening addresses are IPv4. turn: which of them, and after the last the first
+ * again. */
 static const struct addrinfo *choose(const struct addrinfo *list, unsigned turn)
 {
 	unsigned n = 0;
@@ -167,13 +170,13 @@ static int bind_router(void *context, const char *host, uint16_t port, struct od
 	if (rc != OD_OK)
 		goto fail;
 	if (zmq_bind(s, to.url) != 0) {
-		rc = errno == EADDRINUSE
-			     ? od_fail(err, OD_ERR_BUSY,
-				       "cannot listen on %s port %u: another program uses it; choose another port (--port, "
-				       "or in the address of --serve-store)",
-				       host, (unsigned)port)
-			     : od_fail(err, OD_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port,
-				       zmq_strerror(errno));
+		rc = errno == EADDRINUSE ?
+			     od_fail(err, OD_ERR_BUSY,
+				     "cannot listen on %s port %u: another program uses it; choose another port (--port, "
+				     "or in the address of --serve-store)",
+				     host, (unsigned)port) :
+			     od_fail(err, OD_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port,
+				     zmq_strerror(errno));
 		goto fail;
 	}
 	rc = bound_number(s, bound_port, err);
@@ -188,14 +191,14 @@ fail:
 	return rc;
 }
 
-int od_bind_router(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket, uint16_t *bound_port,
-		   struct od_err *err)
+int od_bind_router(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
+		   uint16_t *bound_port, struct od_err *err)
 {
 	return bind_router(context, host, port, gate, &usual, socket, bound_port, err);
 }
 
-int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket, uint16_t *bound_port,
-		  struct od_err *err)
+int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
+		  uint16_t *bound_port, struct od_err *err)
 {
 	return bind_router(context, host, port, gate, &store, socket, bound_port, err);
 }
@@ -257,8 +260,8 @@ int od_connect_dealer(void *context, const char *host, uint16_t port, const stru
 	return connect_dealer(context, host, port, 0, curve, &usual, socket, NULL, err);
 }
 
-int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve, void **socket,
-		     struct od_err *err)
+int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
+		     void **socket, struct od_err *err)
 {
 	return connect_dealer(context, host, port, turn, curve, &store_client, socket, NULL, err);
 }

@@ -22,9 +22,9 @@ struct od_curve {
 /* One ZeroMQ I/O thread. NULL when out of memory. */
 void *od_zmq_context(void);
 
-/* A ROUTER bound to host:port ("127.0.0.1", "0.0.0.0", "::", a name of this machine); port 0: any free port. *bound_port is
- * the port in use. If another program uses the port, err names the option that changes it. gate: who may connect, and it
- * encrypts; NULL: anybody, in the clear. */
+/* A ROUTER bound to host:port ("127.0.0.1", "0.0.0.0", "::", a name of this machine); port 0: any free port.
+ * *bound_port is the port in use. If another program uses the port, err names the option that changes it. gate: who may
+ * connect, and it encrypts; NULL: anybody, in the clear. */
 OD_MUST_CHECK int od_bind_router(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
 				 uint16_t *bound_port, struct od_err *err);
 
@@ -36,12 +36,12 @@ OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t po
 OD_MUST_CHECK int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve,
 				     void **socket, void **watch, struct od_err *err);
 
-/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. turn: of the addresses
- * that the name has, the one to connect to; after the last the first again. */
+/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. turn:
+ * of the addresses that the name has, the one to connect to; after the last the first again. */
 OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
 				uint16_t *bound_port, struct od_err *err);
-OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn, const struct od_curve *curve,
-				   void **socket, struct od_err *err);
+OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn,
+				   const struct od_curve *curve, void **socket, struct od_err *err);
 
 void od_close_socket(void *socket); /* NULL ok */
 

@@ -20,13 +20,16 @@
 #include <zmq.h>
 
 #define HANDLER "inproc://zeromq.zap.01"
-/* Without it ZeroMQ lets any key in while there is no handler. zmq.h declares it for drafts only; the library always has it. */
+/* Without it ZeroMQ lets any key in while there is no handler. zmq.h declares it for drafts only; the library always
+ * has it. */
 #define ZAP_ENFORCE_DOMAIN 93
-#define WATCHED (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | \
-		 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+#define WATCHED \
+	(ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | \
+	 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #define MAX_LOGGED 64
 #define ADDRESS 64
-/* What ZeroMQ sends to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67 bytes). */
+/* What ZeroMQ sends to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67
+ * bytes). */
 #define BYTES_WITHOUT_KEY (64 + 170 + 12)
 
 /* A connection that may not have shown a key yet. */
@@ -39,7 +42,7 @@ struct pending {
 struct pendings {
 	struct pending conn[OD_GATE_PENDING];
 	unsigned n;
-	uint64_t cut;	    /* ended here, and ZeroMQ has not told so yet */
+	uint64_t cut; /* ended here, and ZeroMQ has not told so yet */
 	const char *failed; /* why the connection that ends next was refused */
 };
 
@@ -54,7 +57,7 @@ struct od_gate {
 	_Atomic uint64_t refused;
 
 	pthread_mutex_t lock; /* guards what follows */
-	uint8_t *key;	      /* [n_keys][OD_KEY_BYTES] */
+	uint8_t *key; /* [n_keys][OD_KEY_BYTES] */
 	size_t n_keys;
 	char where[PATH_MAX];
 
@@ -108,7 +111,16 @@ static void refuse_key(struct od_gate *g, const char *address, const uint8_t *ke
 
 /* ---- ZAP ---- */
 
-enum { ZAP_VERSION, ZAP_REQUEST, ZAP_DOMAIN_NAME, ZAP_ADDRESS, ZAP_ROUTING_ID, ZAP_MECHANISM, ZAP_CREDENTIALS, ZAP_FRAMES };
+enum {
+	ZAP_VERSION,
+	ZAP_REQUEST,
+	ZAP_DOMAIN_NAME,
+	ZAP_ADDRESS,
+	ZAP_ROUTING_ID,
+	ZAP_MECHANISM,
+	ZAP_CREDENTIALS,
+	ZAP_FRAMES
+};
 
 struct zap_frame {
 	char bytes[256];
@@ -143,8 +155,12 @@ static void answer(void *handler, const struct zap_frame *request, bool admit)
 	const struct {
 		const char *bytes;
 		size_t len;
-	} frame[] = { { "1.0", 3 }, { request->bytes, request->len }, { admit ? "200" : "400", 3 },
-		      { admit ? "OK" : "unknown key", admit ? 2 : 11 }, { "", 0 }, { "", 0 } };
+	} frame[] = { { "1.0", 3 },
+		      { request->bytes, request->len },
+		      { admit ? "200" : "400", 3 },
+		      { admit ? "OK" : "unknown key", admit ? 2 : 11 },
+		      { "", 0 },
+		      { "", 0 } };
 	const size_t n = sizeof(frame) / sizeof(frame[0]);
 
 	for (size_t i = 0; i < n; i++) {
@@ -183,9 +199,11 @@ static const char *address_of(const struct pending *p, char *to)
 {
 	const struct sockaddr *a = (const struct sockaddr *)&p->peer;
 
-	if (a->sa_family == AF_INET && inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, to, ADDRESS) != NULL)
+	if (a->sa_family == AF_INET &&
+	    inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, to, ADDRESS) != NULL)
 		return to;
-	if (a->sa_family == AF_INET6 && inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, to, ADDRESS) != NULL)
+	if (a->sa_family == AF_INET6 &&
+	    inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, to, ADDRESS) != NULL)
 		return to;
 	return "an unknown address";
 }
@@ -209,8 +227,8 @@ static bool is_waiting(const struct pending *p)
 	return getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_bytes_acked <= BYTES_WITHOUT_KEY;
 }
 
-/* The oldest makes room: with a key a handshake takes milliseconds, so what has none by now is most likely a stranger's. ZeroMQ
- * notices the end and closes it. */
+/* The oldest makes room: with a key a handshake takes milliseconds, so what has none by now is most likely a
+ * stranger's. ZeroMQ notices the end and closes it. */
 static void make_room(struct od_gate *g, struct pendings *w)
 {
 	const struct pending *p = &w->conn[0];
@@ -259,7 +277,8 @@ static const char *why(uint16_t event, uint32_t value)
 		return "it broke off the handshake: it may not use keys";
 	switch (value) {
 	case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: return "it does not use keys";
-	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: return "it expects another key of this node, or its handshake is forged";
+	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+		return "it expects another key of this node, or its handshake is forged";
 	default: return "its handshake is malformed";
 	}
 }
@@ -340,8 +359,9 @@ static void *open_socket(struct od_gate *g, int type)
 	const int zero = 0;
 	void *s = zmq_socket(g->context, type);
 
-	if (s != NULL && (zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof(zero)) != 0 ||
-			  zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof(zero)) != 0)) { /* nothing here may block an I/O thread */
+	if (s != NULL &&
+	    (zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof(zero)) != 0 ||
+	     zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof(zero)) != 0)) { /* nothing here may block an I/O thread */
 		zmq_close(s);
 		s = NULL;
 	}

@@ -175,7 +175,8 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 	h->role = role >= 0 ? (enum od_node_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
 	if (at + 2 < w->n)
-		return od_fail(err, OD_ERR_ARG, "expected one setting after the host, found a second: \"%s\"", w->word[at + 2]);
+		return od_fail(err, OD_ERR_ARG, "expected one setting after the host, found a second: \"%s\"",
+			       w->word[at + 2]);
 	if (at + 1 < w->n && set_key(h, w->word[at + 1], err) != OD_OK)
 		return err->code;
 	return set_address(h, w->word[at], err);
@@ -278,7 +279,10 @@ int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
 
 	*out = (struct od_hosts){ 0 };
 	if (rc == OD_ERR_MISSING)
-		return od_fail(err, rc, "there is no file %s: expected a file with one host a line, such as \"worker 10.0.0.11\"", path);
+		return od_fail(
+			err, rc,
+			"there is no file %s: expected a file with one host a line, such as \"worker 10.0.0.11\"",
+			path);
 	if (rc != OD_OK)
 		return rc;
 	rc = od_hosts_parse(out, text, len, path, err);

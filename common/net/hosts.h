@@ -22,8 +22,8 @@ extern const char *const od_node_names[]; /* "worker", "shadow", NULL */
 struct od_host {
 	enum od_node_kind role;
 	char host[256]; /* name, IPv4, or IPv6 without brackets */
-	uint16_t port;	/* control port */
-	unsigned line;	/* 1-based */
+	uint16_t port; /* control port */
+	unsigned line; /* 1-based */
 	bool has_key;
 	uint8_t key[OD_KEY_BYTES]; /* the only key that this host may have */
 };

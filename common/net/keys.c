@@ -63,7 +63,8 @@ static int split(struct key_line *l, const char *line, size_t len, struct od_err
 
 	l->n = 0;
 	if (len >= sizeof(l->text) || memchr(line, '\0', len) != NULL)
-		return od_fail(err, OD_ERR_FORMAT, "expected a line of text of at most %zu characters", sizeof(l->text) - 1);
+		return od_fail(err, OD_ERR_FORMAT, "expected a line of text of at most %zu characters",
+			       sizeof(l->text) - 1);
 	memcpy(l->text, line, len);
 	l->text[len] = '\0';
 	for (char *t = strtok_r(l->text, " \t\r", &save); t != NULL; t = strtok_r(NULL, " \t\r", &save)) {
@@ -109,7 +110,8 @@ int od_key_pair_new(struct od_key_pair *out, struct od_err *err)
 
 	memset(out, 0, sizeof(*out));
 	if (sodium_init() < 0 || zmq_has("curve") != 1)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ was built without CURVE: install the distribution's libzmq5");
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "this ZeroMQ was built without CURVE: install the distribution's libzmq5");
 	do { /* about two in five have no '#': no tool can take a part of them for a comment */
 		if (zmq_curve_keypair(public_text, secret_text) != 0)
 			return od_fail_errno(err, OD_ERR_INTERNAL, "cannot make a key pair");
@@ -131,7 +133,8 @@ static int take_secret(void *arg, const struct key_line *l, unsigned number, str
 
 	(void)number;
 	if (l->n > 1)
-		return od_fail(err, OD_ERR_FORMAT, "expected a secret key alone on its line, found more words: is this a file of "
+		return od_fail(err, OD_ERR_FORMAT,
+			       "expected a secret key alone on its line, found more words: is this a file of "
 			       "public keys?");
 	if (f->n++ > 0)
 		return od_fail(err, OD_ERR_FORMAT, "expected one secret key, found a second");
@@ -145,7 +148,8 @@ static int check_mode(int fd, const char *path, struct od_err *err)
 	if (fstat(fd, &st) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "%s", path);
 	if ((st.st_mode & OTHERS) != 0)
-		return od_fail(err, OD_ERR_ARG, "%s has mode %04o, so that other users can use this secret key: chmod 600 %s", path,
+		return od_fail(err, OD_ERR_ARG,
+			       "%s has mode %04o, so that other users can use this secret key: chmod 600 %s", path,
 			       (unsigned)st.st_mode & 07777, path);
 	return OD_OK;
 }
@@ -180,7 +184,8 @@ int od_key_pair_load(struct od_key_pair *out, const char *path, struct od_err *e
 
 	memset(out, 0, sizeof(*out));
 	if (sodium_init() < 0 || zmq_has("curve") != 1)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ was built without CURVE: install the distribution's libzmq5");
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "this ZeroMQ was built without CURVE: install the distribution's libzmq5");
 	rc = read_secret(path, text, &len, err);
 	if (rc == OD_OK)
 		rc = od_check_text(text, len, path, err);
@@ -265,7 +270,8 @@ int od_peers_find(const struct od_peers *p, const char *name, const uint8_t **ou
 		if (strcasecmp(o->name, name) != 0)
 			continue;
 		if (found != NULL && memcmp(found->key, o->key, OD_KEY_BYTES) != 0)
-			return od_fail(err, OD_ERR_ARG, "two keys have the name %s (lines %u and %u), and one is to be used: remove one",
+			return od_fail(err, OD_ERR_ARG,
+				       "two keys have the name %s (lines %u and %u), and one is to be used: remove one",
 				       name, found->line, o->line);
 		found = o;
 	}
@@ -291,8 +297,10 @@ static int load_own(struct od_keys *k, const char *given, const char *why, struc
 		return od_key_pair_load(&k->own, given, err);
 	rc = od_keys_path(path, OD_KEY_NAME, err);
 	if (rc == OD_OK && !od_file_there(path))
-		return od_fail(err, OD_ERR_MISSING, "%s%sthis node has no key, %s: make one with od-main keygen, or name its file with "
-			       "--key%s", why != NULL ? why : "", why != NULL ? ", so traffic is encrypted, and " : "", path,
+		return od_fail(err, OD_ERR_MISSING,
+			       "%s%sthis node has no key, %s: make one with od-main keygen, or name its file with "
+			       "--key%s",
+			       why != NULL ? why : "", why != NULL ? ", so traffic is encrypted, and " : "", path,
 			       why != NULL ? "; on a network where you trust everybody, --insecure does without" : "");
 	return rc == OD_OK ? od_key_pair_load(&k->own, path, err) : rc;
 }
@@ -308,8 +316,11 @@ static int find_peers(char path[PATH_MAX], const struct od_keys_args *args, stru
 	if (args->peers != NULL)
 		n = snprintf(path, PATH_MAX, "%s", args->peers);
 	else
-		n = snprintf(path, PATH_MAX, "%.*s%s", slash != NULL ? (int)(slash + 1 - args->key) : 0, args->key, OD_PEERS_NAME);
-	return n < PATH_MAX ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s: this path is too long", args->peers != NULL ? "peers" : "key");
+		n = snprintf(path, PATH_MAX, "%.*s%s", slash != NULL ? (int)(slash + 1 - args->key) : 0, args->key,
+			     OD_PEERS_NAME);
+	return n < PATH_MAX ?
+		       OD_OK :
+		       od_fail(err, OD_ERR_ARG, "--%s: this path is too long", args->peers != NULL ? "peers" : "key");
 }
 
 static int load_peers(struct od_keys *k, const struct od_keys_args *args, bool need, struct od_err *err)
@@ -320,19 +331,25 @@ static int load_peers(struct od_keys *k, const struct od_keys_args *args, bool n
 	if (rc != OD_OK)
 		return rc;
 	if (need && !od_file_there(path))
-		return od_fail(err, OD_ERR_MISSING, "there is no file %s, so no node could connect: copy od-main's node.pub there (its public "
-			       "key, a line), or name another file with --peers", path);
+		return od_fail(
+			err, OD_ERR_MISSING,
+			"there is no file %s, so no node could connect: copy od-main's node.pub there (its public "
+			"key, a line), or name another file with --peers",
+			path);
 	if (args->peers != NULL || od_file_there(path)) {
 		memcpy(k->peers_path, path, sizeof(path));
 		rc = od_peers_load(&k->peers, path, err);
 	}
 	if (rc == OD_OK && need && k->peers.n == 0)
-		rc = od_fail(err, OD_ERR_MISSING, "%s lists no key, so no node could connect: write the public key of od-main's node "
-			     "there (the line in its node.pub), or name another file with --peers", path);
+		rc = od_fail(err, OD_ERR_MISSING,
+			     "%s lists no key, so no node could connect: write the public key of od-main's node "
+			     "there (the line in its node.pub), or name another file with --peers",
+			     path);
 	return rc;
 }
 
-int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *why, bool need_peers, struct od_err *err)
+int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *why, bool need_peers,
+		 struct od_err *err)
 {
 	const bool asked = args->key != NULL || args->peers != NULL;
 	struct od_keys *k;
@@ -340,7 +357,8 @@ int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const ch
 
 	*out = NULL;
 	if (args->insecure && asked)
-		return od_fail(err, OD_ERR_ARG, "--insecure and %s exclude each other: keys encrypt traffic, --insecure does not",
+		return od_fail(err, OD_ERR_ARG,
+			       "--insecure and %s exclude each other: keys encrypt traffic, --insecure does not",
 			       args->key != NULL ? "--key" : "--peers");
 	if (args->insecure || (!asked && why == NULL))
 		return OD_OK;

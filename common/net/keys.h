@@ -1,7 +1,8 @@
-/* keys.h - CURVE keys: this node's pair, the public keys of its peers, and the files that hold them (docs/PROTOCOL.md, "Keys").
+/* keys.h - CURVE keys: this node's pair, the public keys of its peers, and the files that hold them (docs/PROTOCOL.md,
+ * "Keys").
  *
- * A key is 32 bytes; as text 40 characters of Z85, as ZeroMQ has it. A word that begins with '#' begins a comment. Z85 has
- * that character, too, but never first: five of its characters would be more than 32 bits.
+ * A key is 32 bytes; as text 40 characters of Z85, as ZeroMQ has it. A word that begins with '#' begins a comment. Z85
+ * has that character, too, but never first: five of its characters would be more than 32 bits.
  * Thread: any. Owner: the caller. */
 #ifndef OD_NET_KEYS_H
 #define OD_NET_KEYS_H
@@ -28,7 +29,7 @@ struct od_key_pair {
 struct od_peer {
 	uint8_t key[OD_KEY_BYTES];
 	char name[256]; /* host name or address, or a remark; may be empty */
-	unsigned line;	/* 1-based */
+	unsigned line; /* 1-based */
 };
 
 struct od_peers {
@@ -46,7 +47,8 @@ OD_MUST_CHECK int od_key_pair_load(struct od_key_pair *out, const char *path, st
 
 /* One key a line, then optionally a name. *out is empty unless OD_OK. */
 OD_MUST_CHECK int od_peers_load(struct od_peers *out, const char *path, struct od_err *err);
-OD_MUST_CHECK int od_peers_parse(struct od_peers *out, const char *text, size_t len, const char *where, struct od_err *err);
+OD_MUST_CHECK int od_peers_parse(struct od_peers *out, const char *text, size_t len, const char *where,
+				 struct od_err *err);
 void od_peers_fini(struct od_peers *p);
 /* The key with this name; *out is NULL if there is none. Refuses a name with two keys. */
 OD_MUST_CHECK int od_peers_find(const struct od_peers *p, const char *name, const uint8_t **out, struct od_err *err);
@@ -64,9 +66,9 @@ struct od_keys {
 	char peers_path[PATH_MAX]; /* "": there is no such file */
 };
 
-/* why: what asks for keys beside the options, as in "--listen 0.0.0.0 is not a loopback address"; NULL: nothing does. *out is NULL if
- * nothing is to be encrypted: with --insecure, or if neither an option nor an address asks for keys. need_peers: refuse an empty list,
- * and no list. Peers are beside the key unless args name them. */
+/* why: what asks for keys beside the options, as in "--listen 0.0.0.0 is not a loopback address"; NULL: nothing does.
+ * *out is NULL if nothing is to be encrypted: with --insecure, or if neither an option nor an address asks for keys.
+ * need_peers: refuse an empty list, and no list. Peers are beside the key unless args name them. */
 OD_MUST_CHECK int od_keys_open(struct od_keys **out, const struct od_keys_args *args, const char *why, bool need_peers,
 			       struct od_err *err);
 void od_keys_free(struct od_keys *k); /* NULL ok */

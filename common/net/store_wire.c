@@ -14,8 +14,8 @@ int od_store_check_fetch(const Od__Fetch *f, size_t n_frames, const uint64_t *by
 	if (f->bytes == 0 || f->bytes > OD_STORE_PIECE_BYTES)
 		return od_fail(err, OD_ERR_RANGE, "bytes: expected 1 to %u, found %u", OD_STORE_PIECE_BYTES, f->bytes);
 	if (!od_within(f->offset, f->bytes, bytes[f->file]))
-		return od_fail(err, OD_ERR_RANGE, "%u bytes at %" PRIu64 " of file %u, which has %" PRIu64, f->bytes, f->offset,
-			       f->file, bytes[f->file]);
+		return od_fail(err, OD_ERR_RANGE, "%u bytes at %" PRIu64 " of file %u, which has %" PRIu64, f->bytes,
+			       f->offset, f->file, bytes[f->file]);
 	return OD_OK;
 }
 

@@ -79,7 +79,8 @@ int od_uv_socket_new(struct od_uv_socket **out, uv_loop_t *loop, void *zmq_socke
 
 	*out = NULL;
 	if (zmq_getsockopt(zmq_socket, ZMQ_FD, &fd, &size) != 0)
-		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ socket: cannot get its descriptor: %s", zmq_strerror(errno));
+		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ socket: cannot get its descriptor: %s",
+			       zmq_strerror(errno));
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "control socket");

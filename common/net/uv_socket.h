@@ -1,8 +1,9 @@
 /* uv_socket.h - a ZeroMQ socket on a libuv loop.
  *
- * ZMQ_FD is edge-triggered and our own sends change its state too. So the wrapper receives until the socket is empty, and
- * checks it again after every send.
- * Thread: the loop's. Owner: the wrapper owns the socket and closes it; if od_uv_socket_new fails, the caller closes it. */
+ * ZMQ_FD is edge-triggered and our own sends change its state too. So the wrapper receives until the socket is empty,
+ * and checks it again after every send.
+ * Thread: the loop's. Owner: the wrapper owns the socket and closes it; if od_uv_socket_new fails, the caller closes
+ * it. */
 #ifndef OD_NET_UV_SOCKET_H
 #define OD_NET_UV_SOCKET_H
 

@@ -71,7 +71,8 @@ static int unpack(const zmq_msg_t *f, struct od_msg *m, struct od_err *err)
 	size_t len = zmq_msg_size(f);
 
 	if (len > OD_MAX_HEADER_BYTES)
-		return od_fail(err, OD_ERR_PROTOCOL, "header: expected at most %u bytes, found %zu", OD_MAX_HEADER_BYTES, len);
+		return od_fail(err, OD_ERR_PROTOCOL, "header: expected at most %u bytes, found %zu",
+			       OD_MAX_HEADER_BYTES, len);
 	m->header = od__header__unpack(NULL, len, zmq_msg_data((zmq_msg_t *)f));
 	if (m->header == NULL)
 		return od_fail(err, OD_ERR_PROTOCOL, "header: %zu bytes that protobuf cannot decode", len);
@@ -109,9 +110,11 @@ int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *
 	n_more = drain(socket, more);
 
 	if (n_more > 0)
-		rc = od_fail(err, OD_ERR_PROTOCOL, "frames: expected at most %d, found %zu", OD_MAX_FRAMES, OD_MAX_FRAMES + n_more);
+		rc = od_fail(err, OD_ERR_PROTOCOL, "frames: expected at most %d, found %zu", OD_MAX_FRAMES,
+			     OD_MAX_FRAMES + n_more);
 	else if (is_router && m->route.len == 0)
-		rc = od_fail(err, OD_ERR_PROTOCOL, "routing id: expected one chosen by ZeroMQ, found one chosen by the peer");
+		rc = od_fail(err, OD_ERR_PROTOCOL,
+			     "routing id: expected one chosen by ZeroMQ, found one chosen by the peer");
 	else
 		rc = unpack(&head, m, err);
 	zmq_msg_close(&head);

@@ -19,7 +19,7 @@
 #endif
 
 #define OD_PROTOCOL_VERSION 4
-#define OD_MAX_FRAMES 3			  /* header and two tensors */
+#define OD_MAX_FRAMES 3 /* header and two tensors */
 #define OD_MAX_REQUESTS_BYTES 1024 /* of RUN.requests with its end; longer lists are cut */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
@@ -50,8 +50,8 @@ static inline bool od_route_equal(const struct od_route *a, const struct od_rout
 }
 
 struct od_msg {
-	struct od_route route;		  /* ROUTER sockets only: the sender */
-	Od__Header *header;		  /* unpacked; NULL after od_msg_fini */
+	struct od_route route; /* ROUTER sockets only: the sender */
+	Od__Header *header; /* unpacked; NULL after od_msg_fini */
 	zmq_msg_t frame[OD_MAX_FRAMES - 1]; /* tensors */
 	size_t n_frames;
 };
@@ -62,17 +62,17 @@ static inline const void *od_msg_frame(const struct od_msg *m, size_t i, size_t 
 	return i < m->n_frames ? zmq_msg_data((zmq_msg_t *)&m->frame[i]) : NULL;
 }
 
-/* Receives without blocking. OD_OK: *m is filled; its protocol version may differ (see od_check_version). OD_ERR_BUSY: no
- * message. OD_ERR_PROTOCOL: a malformed message (too many frames, a header that does not unpack, no body) was dropped;
- * m->route is the sender, err the reason. Other codes: the socket is broken. */
+/* Receives without blocking. OD_OK: *m is filled; its protocol version may differ (see od_check_version). OD_ERR_BUSY:
+ * no message. OD_ERR_PROTOCOL: a malformed message (too many frames, a header that does not unpack, no body) was
+ * dropped; m->route is the sender, err the reason. Other codes: the socket is broken. */
 OD_MUST_CHECK int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *err);
 void od_msg_fini(struct od_msg *m); /* frees; may be called twice */
 
 /* OD_ERR_MISMATCH names both versions. Only the handshake may read a header that fails this check. */
 OD_MUST_CHECK int od_check_version(const Od__Header *header, struct od_err *err);
 
-/* A tensor frame to send. done NULL: the bytes are copied. Otherwise they are sent in place, and done(bytes, hint) is called
- * when ZeroMQ no longer needs them, possibly on a ZeroMQ thread; it is not called when the send fails. */
+/* A tensor frame to send. done NULL: the bytes are copied. Otherwise they are sent in place, and done(bytes, hint) is
+ * called when ZeroMQ no longer needs them, possibly on a ZeroMQ thread; it is not called when the send fails. */
 struct od_out_frame {
 	const void *bytes;
 	size_t len;
@@ -80,20 +80,20 @@ struct od_out_frame {
 	void *hint;
 };
 
-/* Sends without blocking; route is NULL on DEALER sockets; version is filled in. OD_ERR_BUSY: the queue is full, or the peer
- * is not connected (sockets are IMMEDIATE). OD_ERR_UNREACHABLE: the peer of the route disconnected. OD_ERR_RANGE: the
- * message is too large. On an error nothing was sent. */
+/* Sends without blocking; route is NULL on DEALER sockets; version is filled in. OD_ERR_BUSY: the queue is full, or the
+ * peer is not connected (sockets are IMMEDIATE). OD_ERR_UNREACHABLE: the peer of the route disconnected. OD_ERR_RANGE:
+ * the message is too large. On an error nothing was sent. */
 OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
 			       const struct od_out_frame *frames, size_t n_frames);
 
-/* The same in two steps, to pack a header on one thread and send it on another. od_wire_send_packed takes *packed only when
- * it returns OD_OK; otherwise the caller closes it. */
+/* The same in two steps, to pack a header on one thread and send it on another. od_wire_send_packed takes *packed only
+ * when it returns OD_OK; otherwise the caller closes it. */
 OD_MUST_CHECK int od_wire_pack(Od__Header *header, zmq_msg_t *packed);
 OD_MUST_CHECK int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
 				      const struct od_out_frame *frames, size_t n_frames);
 
-/* The counters of a PONG, by name. put: adds those that are not 0; p points into *list, which must live until p is sent.
- * get: reads a peer's; unknown names are ignored, missing counters are 0. */
+/* The counters of a PONG, by name. put: adds those that are not 0; p points into *list, which must live until p is
+ * sent. get: reads a peer's; unknown names are ignored, missing counters are 0. */
 struct od_pong_counters {
 	Od__Counter entry[OD_N_COUNTERS], *list[OD_N_COUNTERS];
 };

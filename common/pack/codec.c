@@ -61,7 +61,8 @@ static void split32(const uint32_t *restrict w, size_t n, uint8_t *restrict sm, 
 }
 
 /* The planes of sm begin stride bytes after one another. */
-static void merge32(const uint8_t *restrict sm, size_t stride, const uint8_t *restrict e, size_t n, uint32_t *restrict w)
+static void merge32(const uint8_t *restrict sm, size_t stride, const uint8_t *restrict e, size_t n,
+		    uint32_t *restrict w)
 {
 	const uint8_t *mid = sm + stride, *high = sm + 2 * stride;
 
@@ -203,7 +204,8 @@ static int encode_zstd(struct od_coder *c, const struct od_plane *p, uint8_t *ou
 		rc = ZSTD_compressStream2(c->zstd, &to, &in, ZSTD_e_end);
 	*got = to.pos;
 	if (ZSTD_isError(rc) || rc != 0)
-		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s", ZSTD_isError(rc) ? ZSTD_getErrorName(rc) : "more than its bound");
+		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s",
+			       ZSTD_isError(rc) ? ZSTD_getErrorName(rc) : "more than its bound");
 	return OD_OK;
 }
 
@@ -212,12 +214,13 @@ static size_t encode_lz4(struct od_coder *c, const uint8_t *e, size_t n, uint8_t
 	int got = 0;
 
 	if (n <= LZ4_MAX_INPUT_SIZE)
-		got = LZ4_compress_HC_extStateHC(c->lz4, (const char *)e, (char *)out, (int)n, (int)n, LZ4HC_CLEVEL_MAX);
+		got = LZ4_compress_HC_extStateHC(c->lz4, (const char *)e, (char *)out, (int)n, (int)n,
+						 LZ4HC_CLEVEL_MAX);
 	return got > 0 ? (size_t)got : 0;
 }
 
-int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *stored_bytes, enum od_codec *codec,
-		    struct od_err *err)
+int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *stored_bytes,
+		    enum od_codec *codec, struct od_err *err)
 {
 	size_t got = 0;
 	int rc = OD_OK;
@@ -247,8 +250,9 @@ int od_coded_check(const struct od_coded *c, struct od_err *err)
 {
 	switch (c->codec) {
 	case OD_CODEC_RAW:
-		return c->bytes == c->n ? OD_OK
-					: od_fail(err, OD_ERR_CORRUPT, "raw: expected %zu bytes, found %zu", c->n, c->bytes);
+		return c->bytes == c->n ?
+			       OD_OK :
+			       od_fail(err, OD_ERR_CORRUPT, "raw: expected %zu bytes, found %zu", c->n, c->bytes);
 	case OD_CODEC_PLANES: return od_planes_check(c->at, c->bytes, c->n, c->row, err);
 	case OD_CODEC_ZSTD:
 	case OD_CODEC_LZ4: return OD_OK; /* their decoders check as they go */
@@ -348,7 +352,8 @@ static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum 
 	}
 }
 
-int od_decoder_look(struct od_decoder *d, const struct od_coded *c, uint8_t *room, const uint8_t **e, struct od_err *err)
+int od_decoder_look(struct od_decoder *d, const struct od_coded *c, uint8_t *room, const uint8_t **e,
+		    struct od_err *err)
 {
 	*e = c->codec == OD_CODEC_RAW ? c->at : room;
 	return c->codec == OD_CODEC_RAW ? OD_OK : od_decoder_exponents(d, c, room, err);

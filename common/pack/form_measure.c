@@ -34,7 +34,9 @@ static uint32_t rows_within(const struct od_config *cfg)
 {
 	const uint32_t most = MAX_BYTES / (OD_N_EXPERT_MATS * 2 * cfg->hidden) / 64 * 64;
 
-	return most < 64 ? (cfg->intermediate < 64 ? cfg->intermediate : 64) : most < cfg->intermediate ? most : cfg->intermediate;
+	return most < 64		? (cfg->intermediate < 64 ? cfg->intermediate : 64) :
+	       most < cfg->intermediate ? most :
+					  cfg->intermediate;
 }
 
 static void make_weights(struct trial *t)
@@ -84,7 +86,9 @@ static void place_expert(struct trial *t, struct od_expert *x, enum od_form form
 		const bool down = mat == OD_MAT_DOWN;
 		struct od_weight *w = &x->mat[mat];
 
-		*w = (struct od_weight){ .dtype = OD_BF16, .n_out = down ? t->hidden : t->n, .n_in = down ? t->n : t->hidden };
+		*w = (struct od_weight){ .dtype = OD_BF16,
+					 .n_out = down ? t->hidden : t->n,
+					 .n_in = down ? t->n : t->hidden };
 		if (form == OD_FORM_PLAIN) {
 			w->data = place(t, form, at, t->plain, weights_of(t) * sizeof(*t->plain));
 			continue;
@@ -105,8 +109,9 @@ static int place_experts(struct trial *t, struct od_err *err)
 	for (int form = 0; rc == OD_OK && form < OD_N_FORMS; form++) {
 		uint64_t at = 0;
 
-		rc = od_buf_new_shared(&t->weights[form], t->d, EXPERTS * (each[form] + 2 * OD_N_EXPERT_MATS * 2 * OD_PAD_BYTES),
-				"experts to measure their forms", err);
+		rc = od_buf_new_shared(&t->weights[form], t->d,
+				       EXPERTS * (each[form] + 2 * OD_N_EXPERT_MATS * 2 * OD_PAD_BYTES),
+				       "experts to measure their forms", err);
 		for (uint32_t i = 0; rc == OD_OK && i < EXPERTS; i++)
 			place_expert(t, &t->expert[form][i], (enum od_form)form, &at);
 	}
@@ -128,15 +133,24 @@ static int make_op(struct trial *t, enum od_form_use use, struct od_op *op, stru
 	for (uint32_t i = 0; i < EXPERTS; i++)
 		choice[i] = (uint16_t)i;
 	od_device_put(t->d, OD_QUEUE_COMPUTE, od_buf_ref(t->rows, choices), choice, sizeof(choice));
-	*op = (struct od_op){ .kind = slots ? OD_OP_FFN : OD_OP_EXPERTS, .profile = OD_PROFILE_F32, .n_rows = slots ? EXPERTS : 1 };
+	*op = (struct od_op){ .kind = slots ? OD_OP_FFN : OD_OP_EXPERTS,
+			      .profile = OD_PROFILE_F32,
+			      .n_rows = slots ? EXPERTS : 1 };
 	if (slots)
-		op->ffn = (struct od_op_ffn){ .part = t->part, .n_parts = EXPERTS, .routed = true, .x = od_buf_ref(t->rows, 0),
-					      .y = od_buf_ref(t->rows, EXPERTS * row), .scratch = od_buf_ref(t->rows, choices + 64) };
+		op->ffn = (struct od_op_ffn){ .part = t->part,
+					      .n_parts = EXPERTS,
+					      .routed = true,
+					      .x = od_buf_ref(t->rows, 0),
+					      .y = od_buf_ref(t->rows, EXPERTS * row),
+					      .scratch = od_buf_ref(t->rows, choices + 64) };
 	else
-		op->experts = (struct od_op_experts){ .x = od_buf_ref(t->rows, 0), .choice = od_buf_ref(t->rows, choices),
+		op->experts = (struct od_op_experts){ .x = od_buf_ref(t->rows, 0),
+						      .choice = od_buf_ref(t->rows, choices),
 						      .y = od_buf_ref(t->rows, EXPERTS * row),
-						      .scratch = od_buf_ref(t->rows, choices + 64), .n_experts = EXPERTS,
-						      .top_k = EXPERTS, .hidden = t->hidden };
+						      .scratch = od_buf_ref(t->rows, choices + 64),
+						      .n_experts = EXPERTS,
+						      .top_k = EXPERTS,
+						      .hidden = t->hidden };
 	return od_device_sync(t->d, err);
 }
 
@@ -214,5 +228,8 @@ int od_form_measure(uint64_t ns[OD_N_FORMS], const struct od_config *cfg, struct
 		rc = time_forms(t, &op, ns, err);
 	(void)!od_device_sync(d, NULL); /* what was queued uses what is freed */
 	free_trial(t);
-	return rc == OD_OK ? OD_OK : od_fail_within(err, "measuring in which form experts are faster (--resident-form decides without)");
+	return rc == OD_OK ?
+		       OD_OK :
+		       od_fail_within(err,
+				      "measuring in which form experts are faster (--resident-form decides without)");
 }

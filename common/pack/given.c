@@ -44,7 +44,8 @@ static const struct form {
 	{ ".gguf", "GGUF, which is not read yet", TAKE },
 	{ ".onnx", "ONNX, which is not read", TAKE },
 	{ ".onnx_data", "ONNX, which is not read", TAKE },
-	{ ".bin", "PyTorch's pickles, which are not read because they can hold programs", "take the model's publication with *.safetensors "
+	{ ".bin", "PyTorch's pickles, which are not read because they can hold programs",
+	  "take the model's publication with *.safetensors "
 	  "files, or convert it: transformers' AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER)" },
 	{ ".h5", "TensorFlow's, which is not read", TAKE },
 	{ ".msgpack", "Flax's, which is not read", TAKE },
@@ -72,7 +73,8 @@ static const char *content_of(const char *path)
 	static const struct {
 		const char *begin, *what;
 	} known[] = {
-		{ "version https://git-lfs.github.com/spec/", "a git LFS pointer instead of the file itself: git lfs install, then git lfs pull "
+		{ "version https://git-lfs.github.com/spec/",
+		  "a git LFS pointer instead of the file itself: git lfs install, then git lfs pull "
 		  "in that folder (or " DOWNLOAD ")" },
 		{ "<!DOCTYPE html", "a web page (HTML) instead of the file itself: " DOWNLOAD },
 		{ "<!doctype html", "a web page (HTML) instead of the file itself: " DOWNLOAD },
@@ -113,11 +115,13 @@ static int refuse_file(const char *path, const char *wanted, struct od_err *err)
 	if (content != NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is %s", path, content);
 	if (form != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of this file is %s; %s", path, form->what, form->todo);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of this file is %s; %s", path, form->what,
+			       form->todo);
 	if (has(dir, OD_MODEL_NAME) && has(dir, OD_SUMS_NAME))
 		return od_fail(err, OD_ERR_ARG, "%s is a file of a pack; expected %s: %s", path, wanted, dir);
 	if (ends(base, ".safetensors") || has(dir, "config.json"))
-		return od_fail(err, OD_ERR_ARG, "%s is one file of a checkpoint; expected %s: its folder is %s", path, wanted, dir);
+		return od_fail(err, OD_ERR_ARG, "%s is one file of a checkpoint; expected %s: its folder is %s", path,
+			       wanted, dir);
 	return od_fail(err, OD_ERR_ARG, "%s is a file; expected %s", path, wanted);
 }
 
@@ -126,8 +130,13 @@ static int refuse_file(const char *path, const char *wanted, struct od_err *err)
 /* The ORGANISATION/NAME in what was given: alone, or in an address. */
 static bool hub_name(const char *given, char name[256])
 {
-	static const char *const hosts[] = { "https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/",
-					     "hf://models/", "hf://" };
+	static const char *const hosts[] = { "https://huggingface.co/",
+					     "http://huggingface.co/",
+					     "huggingface.co/",
+					     "https://hf.co/",
+					     "hf.co/",
+					     "hf://models/",
+					     "hf://" };
 	const char *s = given, *end;
 	size_t slashes = 0;
 	bool address = false;
@@ -137,7 +146,9 @@ static bool hub_name(const char *given, char name[256])
 			address = true;
 			s += strlen(hosts[i]);
 		}
-	for (end = s; *end != '\0' && (isalnum((unsigned char)*end) || strchr("._-", *end) != NULL || (*end == '/' && slashes == 0)); end++)
+	for (end = s; *end != '\0' &&
+		      (isalnum((unsigned char)*end) || strchr("._-", *end) != NULL || (*end == '/' && slashes == 0));
+	     end++)
 		slashes += *end == '/';
 	if (slashes != 1 || *s == '/' || *s == '.' || end[-1] == '/' || (!address && *end != '\0') || end - s > 200)
 		return false;
@@ -151,13 +162,18 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 	struct stat st;
 
 	if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
-		return od_fail(err, OD_ERR_MISSING, "no %s: %s is a symbolic link to something that does not exist", kind, path);
-	if (hub_name(path, name))
-		return od_fail(err, OD_ERR_MISSING, "no %s %s here; if it is a model on Hugging Face, download it first: hf download %s "
-			       "--local-dir %s, then: od-pack %s PACK", kind, path, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
-	if (strstr(path, "://") != NULL)
-		return od_fail(err, OD_ERR_MISSING, "no %s %s: expected a folder on this machine, found an address; download the model first",
+		return od_fail(err, OD_ERR_MISSING, "no %s: %s is a symbolic link to something that does not exist",
 			       kind, path);
+	if (hub_name(path, name))
+		return od_fail(err, OD_ERR_MISSING,
+			       "no %s %s here; if it is a model on Hugging Face, download it first: hf download %s "
+			       "--local-dir %s, then: od-pack %s PACK",
+			       kind, path, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
+	if (strstr(path, "://") != NULL)
+		return od_fail(
+			err, OD_ERR_MISSING,
+			"no %s %s: expected a folder on this machine, found an address; download the model first", kind,
+			path);
 	return od_fail(err, OD_ERR_MISSING, "no %s %s", kind, path);
 }
 
@@ -165,7 +181,7 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 
 struct folder {
 	size_t n, n_safetensors; /* entries; *.safetensors */
-	bool consolidated;	 /* all of those are Mistral's */
+	bool consolidated; /* all of those are Mistral's */
 	const struct form *form; /* the file has it and is not read; NULL: none */
 	char form_name[256];
 	char pointer[256]; /* a file that is not what its name says; "": none */
@@ -258,8 +274,8 @@ static void look_at_shard(struct folder *f, const char *path, const char *name)
 	const char *dash = strstr(name, "-of-");
 
 	(void)path;
-	if (dash == NULL || dash - name < 6 || sscanf(dash - 6, "-%5u-of-%5u.safetensors%n", &i, &n, &at) != 2 || at < 0 ||
-	    dash[-6 + at] != '\0' || n == 0 || n > 9999)
+	if (dash == NULL || dash - name < 6 || sscanf(dash - 6, "-%5u-of-%5u.safetensors%n", &i, &n, &at) != 2 ||
+	    at < 0 || dash[-6 + at] != '\0' || n == 0 || n > 9999)
 		return;
 	f->n_shards = n;
 	snprintf(f->shard, sizeof(f->shard), "%.*s", (int)(dash - 6 - name), name);
@@ -279,8 +295,8 @@ static void find_missing_shard(struct folder *f, const char *dir)
 
 static int refuse_download(const struct folder *f, const char *dir, const char *what, struct od_err *err)
 {
-	return od_fail(err, OD_ERR_MISSING, "%s: %s%s%s%s; get the rest: hf download ORGANISATION/NAME --local-dir %s", dir, what,
-		       f->unfinished[0] != '\0' ? " (an unfinished download is there: " : "", f->unfinished,
+	return od_fail(err, OD_ERR_MISSING, "%s: %s%s%s%s; get the rest: hf download ORGANISATION/NAME --local-dir %s",
+		       dir, what, f->unfinished[0] != '\0' ? " (an unfinished download is there: " : "", f->unfinished,
 		       f->unfinished[0] != '\0' ? ")" : "", dir);
 }
 
@@ -288,14 +304,18 @@ static int refuse_download(const struct folder *f, const char *dir, const char *
 static int refuse_other_folder(const struct folder *f, const char *dir, struct od_err *err)
 {
 	if (has(dir, "params.json"))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is in Mistral's or Meta's own form (params.json), which is not read; " TAKE, dir);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s is in Mistral's or Meta's own form (params.json), which is not read; " TAKE, dir);
 	if (f->n_inner > 0)
 		return od_fail(err, OD_ERR_ARG, "%s: config.json is missing; %s below it %s: %s", dir,
-			       f->n_inner == 1 ? "a checkpoint is" : "several checkpoints are", f->n_inner == 1 ? "" : ", for example", f->inner);
+			       f->n_inner == 1 ? "a checkpoint is" : "several checkpoints are",
+			       f->n_inner == 1 ? "" : ", for example", f->inner);
 	if (f->form != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of %s is %s; %s", dir, f->form_name, f->form->what, f->form->todo);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: the form of %s is %s; %s", dir, f->form_name,
+			       f->form->what, f->form->todo);
 	if (f->n == 0)
-		return od_fail(err, OD_ERR_MISSING, "%s is empty; expected a checkpoint folder: config.json with *.safetensors files", dir);
+		return od_fail(err, OD_ERR_MISSING,
+			       "%s is empty; expected a checkpoint folder: config.json with *.safetensors files", dir);
 	if (f->n_safetensors > 0)
 		return refuse_download(f, dir, "there are *.safetensors files, but config.json is missing", err);
 	return od_fail(err, OD_ERR_MISSING, "%s is no checkpoint folder: config.json is missing", dir);
@@ -306,15 +326,20 @@ static int check_weights(struct folder *f, const char *dir, struct od_err *err)
 	char what[320];
 
 	if (f->n_safetensors == 0 && f->form != NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no *.safetensors file; the form of %s is %s; %s", dir, f->form_name, f->form->what,
-			       f->form->todo);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no *.safetensors file; the form of %s is %s; %s", dir,
+			       f->form_name, f->form->what, f->form->todo);
 	if (has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json"))
 		return OD_OK;
 	if (f->n_safetensors == 0)
-		return refuse_download(f, dir, "no model.safetensors, no model.safetensors.index.json and no other *.safetensors file there", err);
+		return refuse_download(
+			f, dir,
+			"no model.safetensors, no model.safetensors.index.json and no other *.safetensors file there",
+			err);
 	if (f->consolidated)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: its weights are in Mistral's own form (consolidated*.safetensors), which is not "
-			       "read; " TAKE, dir);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: its weights are in Mistral's own form (consolidated*.safetensors), which is not "
+			       "read; " TAKE,
+			       dir);
 	find_missing_shard(f, dir);
 	if (f->first_missing == 0)
 		return OD_OK;
@@ -333,20 +358,27 @@ static int check_folder(const char *dir, struct od_err *err)
 	int rc = OD_OK;
 
 	if (has(dir, OD_SOURCE_NAME) && has(dir, OD_EXPERTS_NAME))
-		return od_fail(err, OD_ERR_ARG, "%s is an unfinished pack, not a checkpoint; run the od-pack command that began it again, and it "
-			       "continues", dir);
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s is an unfinished pack, not a checkpoint; run the od-pack command that began it again, and it "
+			"continues",
+			dir);
 	if (is_pack(dir) && has(dir, OD_EXPERTS_NAME))
-		return od_fail(err, OD_ERR_ARG, "%s is a pack already, not a checkpoint; to look at it: od-pack info %s", dir, dir);
+		return od_fail(err, OD_ERR_ARG,
+			       "%s is a pack already, not a checkpoint; to look at it: od-pack info %s", dir, dir);
 	f = calloc(1, sizeof(*f));
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "checkpoint %s", dir);
 	if (!scan(dir, look_at, f))
 		rc = od_fail_errno(err, OD_ERR_IO, "cannot read checkpoint folder %s", dir);
 	else if (f->content != NULL)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s/%s%s is %s", dir, f->pointer, f->n_pointers > 1 ? " (and others)" : "", f->content);
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s/%s%s is %s", dir, f->pointer,
+			     f->n_pointers > 1 ? " (and others)" : "", f->content);
 	else if (has(dir, "adapter_config.json") && f->n_safetensors == (has(dir, "adapter_model.safetensors") ? 1 : 0))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s is an adapter (LoRA), which changes another model: merge the two first (peft: "
-			     "merge_and_unload(), then save_pretrained(FOLDER)) and pack that folder", dir);
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s is an adapter (LoRA), which changes another model: merge the two first (peft: "
+			     "merge_and_unload(), then save_pretrained(FOLDER)) and pack that folder",
+			     dir);
 	else
 		rc = has(dir, "config.json") ? check_weights(f, dir, err) : refuse_other_folder(f, dir, err);
 	free(f);
@@ -366,8 +398,9 @@ int od_given_checkpoint(const char *path, const char *other, struct od_err *err)
 	else
 		rc = refuse_absent(path, "checkpoint folder", err);
 	if (rc != OD_OK && other != NULL && is_checkpoint(other) && !is_checkpoint(path))
-		rc = od_fail(err, OD_ERR_ARG, "%s is no checkpoint, but %s is one; the checkpoint comes first: od-pack %s %s", path, other, other,
-			     path);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "%s is no checkpoint, but %s is one; the checkpoint comes first: od-pack %s %s", path,
+			     other, other, path);
 	return rc;
 }
 
@@ -385,8 +418,13 @@ int od_given_pack(const char *path, struct od_err *err)
 	if (is_pack(path))
 		return OD_OK;
 	if (has(path, OD_SOURCE_NAME))
-		return od_fail(err, OD_ERR_MISSING, "%s is an unfinished pack; run the od-pack command that began it again, and it continues", path);
+		return od_fail(
+			err, OD_ERR_MISSING,
+			"%s is an unfinished pack; run the od-pack command that began it again, and it continues",
+			path);
 	if (has(path, "config.json"))
-		return od_fail(err, OD_ERR_MISSING, "%s is a checkpoint, not a pack; make one with: od-pack %s PACK", path, path);
-	return od_fail(err, OD_ERR_MISSING, "%s is no pack: it has no %s; make one with: od-pack CHECKPOINT PACK", path, OD_MODEL_NAME);
+		return od_fail(err, OD_ERR_MISSING, "%s is a checkpoint, not a pack; make one with: od-pack %s PACK",
+			       path, path);
+	return od_fail(err, OD_ERR_MISSING, "%s is no pack: it has no %s; make one with: od-pack CHECKPOINT PACK", path,
+		       OD_MODEL_NAME);
 }

@@ -136,7 +136,8 @@ static int read_scales(struct od_mat_type *t, const json_t *o, const char *where
 		return rc;
 	t->scale = od_dtype_parse(s);
 	if (t->scale == 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\": " OD_MAKE_AGAIN, where, s);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\": " OD_MAKE_AGAIN,
+			       where, s);
 	rc = od_json_u32(scales, "block_rows", 0, UINT32_MAX, &t->block_rows, where, err);
 	return rc == OD_OK ? od_json_u32(scales, "block_cols", 0, UINT32_MAX, &t->block_cols, where, err) : rc;
 }
@@ -155,8 +156,9 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 	t->type = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
 	rc = od_json_has(o, "scales") ? read_scales(&t->type, o, where, err) : OD_OK;
 	if (rc == OD_OK && !od_dense_type_ok(t->role, &t->type, t->n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is not allowed for a %s: "
-			     OD_MAKE_AGAIN, where, s, t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s: field \"dtype\": \"%.16s\" %s is not allowed for a %s: " OD_MAKE_AGAIN, where, s,
+			     t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
 	if (rc != OD_OK)
 		return rc;
 	rc = od_json_str(o, "sha256", &s, where, err);
@@ -247,8 +249,11 @@ static int read_codec(struct od_manifest *m, const json_t *root, const char *pat
 			m->codec = (enum od_codec)i;
 			return OD_OK;
 		}
-	return rc == OD_OK ? od_fail(err, OD_ERR_FORMAT, "%s: field \"codec\": expected raw, zstd, lz4 or planes, found "
-				     "\"%.64s\"", path, s) : rc;
+	return rc == OD_OK ? od_fail(err, OD_ERR_FORMAT,
+				     "%s: field \"codec\": expected raw, zstd, lz4 or planes, found "
+				     "\"%.64s\"",
+				     path, s) :
+			     rc;
 }
 
 static int read_top(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
@@ -262,8 +267,9 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 	if (rc != OD_OK)
 		return rc;
 	if (schema != OD_PACK_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d, found %" PRIu64 ": "
-			       OD_MAKE_AGAIN, path, OD_PACK_SCHEMA, schema);
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "%s: field \"schema_version\": expected %d, found %" PRIu64 ": " OD_MAKE_AGAIN, path,
+			       OD_PACK_SCHEMA, schema);
 	rc = read_codec(m, root, path, err);
 	if (rc == OD_OK)
 		rc = json_is_str(root, "family", cfg->family->name, path, err);
@@ -310,8 +316,8 @@ static json_t *hex64(uint64_t v)
 /* row_step: where rows of several matrices alternate. */
 static json_t *source(const struct od_source *s)
 {
-	json_t *o = json_pack("{s:s, s:I, s:b}", "tensor", s->weights->name, "first_element", (json_int_t)s->first_element, "transposed",
-			      s->column_step != 1);
+	json_t *o = json_pack("{s:s, s:I, s:b}", "tensor", s->weights->name, "first_element",
+			      (json_int_t)s->first_element, "transposed", s->column_step != 1);
 
 	if (o != NULL && s->scales_step != 1)
 		json_object_set_new(o, "row_step", json_integer((json_int_t)s->scales_step));
@@ -352,7 +358,8 @@ static json_t *dense_json(const struct od_manifest *m, const struct od_config *c
 		json_object_set_new(o, "sha256", json_string(sha));
 		json_array_append_new(table, o);
 	}
-	return json_pack("{s:s, s:I, s:o}", "file", OD_DENSE_NAME, "bytes", (json_int_t)m->dense_bytes, "tensors", table);
+	return json_pack("{s:s, s:I, s:o}", "file", OD_DENSE_NAME, "bytes", (json_int_t)m->dense_bytes, "tensors",
+			 table);
 }
 
 static json_t *experts_json(const struct od_manifest *m, const struct od_config *cfg, const struct od_checkpoint *from)
@@ -374,7 +381,8 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 						       (json_int_t)e->bytes, "header_xxh3", hex64(e->header_xxh3),
 						       "source", sources));
 	}
-	return json_pack("{s:s, s:I, s:o}", "file", OD_EXPERTS_NAME, "bytes", (json_int_t)m->experts_bytes, "table", table);
+	return json_pack("{s:s, s:I, s:o}", "file", OD_EXPERTS_NAME, "bytes", (json_int_t)m->experts_bytes, "table",
+			 table);
 }
 
 int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const struct od_checkpoint *from,
@@ -385,8 +393,8 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	int rc;
 
 	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
-	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s, lz4 %s",
-							   ZSTD_versionString(), LZ4_versionString()));
+	json_object_set_new(root, "producer",
+			    json_sprintf("od-pack, zstd %s, lz4 %s", ZSTD_versionString(), LZ4_versionString()));
 	json_object_set_new(root, "codec", json_string(od_codec_names[m->codec]));
 	json_object_set_new(root, "family", json_string(cfg->family->name));
 	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));

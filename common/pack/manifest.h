@@ -34,8 +34,8 @@ struct od_manifest {
 	uint64_t experts_bytes;
 };
 
-/* Makes the tables from the configuration; dtypes, offsets and sums remain unset. Order: tensors that exist once, then layer
- * by layer. */
+/* Makes the tables from the configuration; dtypes, offsets and sums remain unset. Order: tensors that exist once, then
+ * layer by layer. */
 OD_MUST_CHECK int od_manifest_init(struct od_manifest *m, const struct od_config *cfg, struct od_err *err);
 void od_manifest_fini(struct od_manifest *m);
 

@@ -124,7 +124,8 @@ void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows,
 		w->scales.divisor = (const float *)(const void *)divisor;
 }
 
-void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, struct od_ref memory)
+void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
+		    struct od_ref memory)
 {
 	const struct od_ref divisor = od_ref_at(memory, divisor_at(t, n_rows, n_in));
 	struct od_scales scales;
@@ -140,8 +141,8 @@ void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n
 		w->scales.divisor = divisor;
 }
 
-void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at, uint64_t row,
-		       uint64_t n, const uint8_t *from)
+void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at,
+		       uint64_t row, uint64_t n, const uint8_t *from)
 {
 	const uint64_t each = od_mat_scale_row_bytes(t, n_in), first = od_mat_scale_row(t, row);
 	uint8_t *divisor = (uint8_t *)memory + divisor_at(t, n_rows, n_in), *scales = divisor + OD_PAD_BYTES;

@@ -1,15 +1,15 @@
-/* mat_type.h - the published type of a matrix: the dtype of its weights or codes, and their scales; its size in a pack and in
- * memory (docs/PACK-FORMAT.md, Weights with scales).
+/* mat_type.h - the published type of a matrix: the dtype of its weights or codes, and their scales; its size in a pack
+ * and in memory (docs/PACK-FORMAT.md, Weights with scales).
  *
- * A pack stores scales as published: one per block_rows x block_cols weights. In memory each row of weights has its own row
- * of scales, so that code that computes on some rows needs no block boundaries.
+ * A pack stores scales as published: one per block_rows x block_cols weights. In memory each row of weights has its own
+ * row of scales, so that code that computes on some rows needs no block boundaries.
  * Thread: pure functions. */
 #ifndef OD_PACK_MAT_TYPE_H
 #define OD_PACK_MAT_TYPE_H
 
 #include "common/compute/ops.h"
 
-#define OD_SCALE_BLOCK_MIN 16u	/* weights of a row under one scale, at least */
+#define OD_SCALE_BLOCK_MIN 16u /* weights of a row under one scale, at least */
 #define OD_MAT_TYPE_CHARS 64
 
 struct od_mat_type {
@@ -41,11 +41,12 @@ uint64_t od_mat_bytes(const struct od_mat_type *t, uint64_t n_in, uint64_t row, 
 uint64_t od_mat_memory_bytes(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in);
 void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, const void *memory);
 /* The same for memory on a device. */
-void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, struct od_ref memory);
-/* Copies divisor and scales of rows [row, row + n) from `from` (as laid out by od_mat_bytes, after the weights) to rows [at,
- * at + n) of memory, a matrix of n_rows. The divisor is written only with row 0 of memory, so that several threads can fill
- * one matrix. */
-void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at, uint64_t row,
-		       uint64_t n, const uint8_t *from);
+void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
+		    struct od_ref memory);
+/* Copies divisor and scales of rows [row, row + n) from `from` (as laid out by od_mat_bytes, after the weights) to rows
+ * [at, at + n) of memory, a matrix of n_rows. The divisor is written only with row 0 of memory, so that several threads
+ * can fill one matrix. */
+void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at,
+		       uint64_t row, uint64_t n, const uint8_t *from);
 
 #endif

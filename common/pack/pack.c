@@ -54,8 +54,8 @@ static int open_big(struct od_pack *p, struct od_pack_file *f, const char *name,
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
 	rc = od_file_open(path, &f->fd, &size, err);
 	if (rc == OD_OK && size != expected)
-		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected %" PRIu64 " bytes (model.json), found %" PRIu64 "%s", path,
-			     expected, size, size < expected ? ": cut short" : "");
+		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected %" PRIu64 " bytes (model.json), found %" PRIu64 "%s",
+			     path, expected, size, size < expected ? ": cut short" : "");
 	return rc;
 }
 
@@ -79,8 +79,9 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 		rc = od_expert_header_parse(e, &p->config, m, expert, buf, place->offset, p->manifest.experts_bytes,
 					    p->experts.path, err);
 	if (rc == OD_OK && e->x.bytes != place->bytes)
-		rc = od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64
-			     " by model.json", p->experts.path, m, expert, e->x.bytes, place->bytes);
+		rc = od_fail(err, OD_ERR_MISMATCH,
+			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json",
+			     p->experts.path, m, expert, e->x.bytes, place->bytes);
 	return rc;
 }
 
@@ -234,12 +235,15 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 		return rc;
 	spool = has_file(dir, OD_SPOOL_STATE_NAME);
 	if (spool && !some)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is one worker's share of a pack (it has a " OD_SPOOL_STATE_NAME
-			       "): only od-worker can use it; expected a complete pack", dir);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s is one worker's share of a pack (it has a " OD_SPOOL_STATE_NAME
+			       "): only od-worker can use it; expected a complete pack",
+			       dir);
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
-	p->dense.fd = p->dense.direct_fd = p->experts.fd = p->experts.direct_fd = -1; /* from here od_pack_close() is valid */
+	/* from here od_pack_close() is valid */
+	p->dense.fd = p->dense.direct_fd = p->experts.fd = p->experts.direct_fd = -1;
 	p->dir = strdup(dir);
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
@@ -350,8 +354,8 @@ void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, u
 {
 	const struct od_shard *a = &od_pack_expert(p, m, expert)->shard[first], *z = a + n - 1;
 
-	(void)posix_fadvise(p->experts.fd, (off_t)a->sm.offset, (off_t)(z->sm.offset + z->sm.stored_bytes - a->sm.offset),
-			    POSIX_FADV_DONTNEED);
+	(void)posix_fadvise(p->experts.fd, (off_t)a->sm.offset,
+			    (off_t)(z->sm.offset + z->sm.stored_bytes - a->sm.offset), POSIX_FADV_DONTNEED);
 	(void)posix_fadvise(p->experts.fd, (off_t)a->e.offset, (off_t)(z->e.offset + z->e.stored_bytes - a->e.offset),
 			    POSIX_FADV_DONTNEED);
 }

@@ -1,8 +1,9 @@
-/* pack.h - opens, checks and reads a pack, the folder that od-pack makes from a checkpoint. Specified in docs/PACK-FORMAT.md.
+/* pack.h - opens, checks and reads a pack, the folder that od-pack makes from a checkpoint. Specified in
+ * docs/PACK-FORMAT.md.
  *
- * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length against the sizes
- * of the big files, with overflow-checked arithmetic. The bytes of the big files are checked when they are read (a checksum
- * per tensor and per chunk).
+ * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length against the
+ * sizes of the big files, with overflow-checked arithmetic. The bytes of the big files are checked when they are read
+ * (a checksum per tensor and per chunk).
  * Thread: any (reads are pread); immutable after opening, except the set of experts of a spool. Owner: od_pack_open's
  * caller. */
 #ifndef OD_PACK_PACK_H
@@ -34,8 +35,8 @@ const char *od_pack_tokenizer_path(const struct od_pack *p); /* NULL when the mo
 /* generation_config.json's object, NULL when there is none; borrowed. */
 const json_t *od_pack_generation_config(const struct od_pack *p);
 
-/* A shard: a run of whole weight rows of one matrix of an expert, or of elements of a bias. Offsets count from the start of
- * experts.bin. */
+/* A shard: a run of whole weight rows of one matrix of an expert, or of elements of a bias. Offsets count from the
+ * start of experts.bin. */
 struct od_chunk {
 	uint64_t offset;
 	uint32_t stored_bytes, raw_bytes;
@@ -61,8 +62,8 @@ const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m,
 bool od_pack_is_spool(const struct od_pack *p);
 bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 
-/* Switches reading past the page cache (O_DIRECT) on or off; only reads into buffers of SM bytes and coded exponents do that.
- * Returns the resulting mode: not every file system supports it. No thread may read meanwhile. */
+/* Switches reading past the page cache (O_DIRECT) on or off; only reads into buffers of SM bytes and coded exponents do
+ * that. Returns the resulting mode: not every file system supports it. No thread may read meanwhile. */
 bool od_pack_read_direct(struct od_pack *p, bool direct);
 /* Asks the kernel to drop shards [first, first + n) from the page cache, to measure reading them. */
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n);
@@ -82,9 +83,9 @@ extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes
 OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
 /* What experts of a form are for: a worker's slots (OD_OP_FFN), or all of a layer (OD_OP_EXPERTS). */
 enum od_form_use { OD_FORM_OF_SLOTS, OD_FORM_OF_LAYERS };
-/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a token's
- * experts are larger than the last-level cache. A device that cannot say whether it does tries both (form_measure.h), on its compute
- * queue. */
+/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a
+ * token's experts are larger than the last-level cache. A device that cannot say whether it does tries both
+ * (form_measure.h), on its compute queue. */
 OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, struct od_device *d, enum od_form_use use, int asked,
 				      enum od_form *form, struct od_err *err);
 /* The buffers of an expert's memory: SM bytes and coded exponents as stored (OD_FORM_PLANES), and weights as published
@@ -108,8 +109,8 @@ uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
 
-/* Points w's matrices and biases into an expert's memory: to plain weights if it has them, else to planes. w borrows tables
- * of p. */
+/* Points w's matrices and biases into an expert's memory: to plain weights if it has them, else to planes. w borrows
+ * tables of p. */
 void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w);
 

@@ -11,20 +11,20 @@
 /* Of all experts, or of their matrices of one type. */
 struct totals {
 	uint64_t weights, raw_bytes, stored_bytes; /* weights: of matrices; bytes: of biases too; stored: chunks */
-	uint64_t chunks[OD_N_CODECS];		   /* E-chunks of each codec */
+	uint64_t chunks[OD_N_CODECS]; /* E-chunks of each codec */
 };
 
 struct all_totals {
 	struct totals all, of[OD_DTYPE_LAST + 1];
 	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* of these, with their scales: the last one's, */
-	bool several[OD_DTYPE_LAST + 1];	    /* where not all are like it */
+	bool several[OD_DTYPE_LAST + 1]; /* where not all are like it */
 	size_t here; /* experts that are there: all, but of a spool */
 };
 
 struct shadow {
 	enum od_precision precision;
 	uint64_t bytes; /* of the file */
-	double bits;	/* per weight that is quantised */
+	double bits; /* per weight that is quantised */
 };
 
 static void add_shard(struct totals *t, const struct od_shard *s, const struct od_mat_type *type, uint64_t n_in)
@@ -44,7 +44,8 @@ static struct all_totals add_up(const struct od_pack *p)
 	for (size_t i = 0; i < p->manifest.n_experts; i++) {
 		const struct od_expert_entry *e = &p->expert[i];
 
-		t.here += od_pack_has_expert(p, (uint32_t)(i / p->config.n_experts), (uint32_t)(i % p->config.n_experts));
+		t.here +=
+			od_pack_has_expert(p, (uint32_t)(i / p->config.n_experts), (uint32_t)(i % p->config.n_experts));
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
 			const struct od_shard *shard = &e->x.shard[s];
 			const struct od_mat_type *type = &e->type[shard->mat];
@@ -54,7 +55,8 @@ static struct all_totals add_up(const struct od_pack *p)
 			add_shard(&t.all, shard, type, n_in);
 			if (od_expert_is_bias(shard->mat))
 				continue;
-			t.several[type->dtype] |= t.of[type->dtype].weights > 0 && !od_mat_type_same(type, &t.type[type->dtype]);
+			t.several[type->dtype] |=
+				t.of[type->dtype].weights > 0 && !od_mat_type_same(type, &t.type[type->dtype]);
 			add_shard(&t.of[type->dtype], shard, type, n_in);
 			t.type[type->dtype] = *type;
 		}
@@ -90,10 +92,9 @@ static int list_shadows(const struct od_pack *p, struct shadow *shadow, size_t *
 			continue;
 		rc = od_shadow_file_open(&f, p, (enum od_precision)i, err);
 		if (rc == OD_OK)
-			shadow[(*n)++] = (struct shadow){
-				(enum od_precision)i, f.table.file_bytes,
-				8.0 * (double)f.table.file_bytes / (double)od_shadow_weights(&f.table)
-			};
+			shadow[(*n)++] = (struct shadow){ (enum od_precision)i, f.table.file_bytes,
+							  8.0 * (double)f.table.file_bytes /
+								  (double)od_shadow_weights(&f.table) };
 		od_shadow_file_close(&f);
 	}
 	return rc;
@@ -119,8 +120,8 @@ static const char *chunk_list(const struct totals *t, char *buf, size_t size)
 	buf[0] = '\0';
 	for (int c = OD_N_CODECS - 1; c >= 0; c--)
 		if (t->chunks[c] > 0 && len < size)
-			len += (size_t)snprintf(buf + len, size - len, "%s%" PRIu64 " %s", len > 0 ? ", " : "", t->chunks[c],
-						od_codec_names[c]);
+			len += (size_t)snprintf(buf + len, size - len, "%s%" PRIu64 " %s", len > 0 ? ", " : "",
+						t->chunks[c], od_codec_names[c]);
 	return buf;
 }
 
@@ -138,12 +139,11 @@ static json_t *dtypes_json(const struct all_totals *t)
 		chunks = json_object();
 		for (int c = 0; c < OD_N_CODECS; c++)
 			json_object_set_new(chunks, od_codec_names[c], json_integer((json_int_t)of->chunks[c]));
-		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:o}", "dtype",
-						      od_dtype_name((enum od_dtype)d), "type",
-						      type_text(t, d, text), "weights", (json_int_t)of->weights, "raw_bytes",
-						      (json_int_t)of->raw_bytes, "stored_bytes",
-						      (json_int_t)of->stored_bytes, "bits_per_weight",
-						      bits_per_weight(of), "chunks", chunks));
+		json_array_append_new(
+			list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:o}", "dtype", od_dtype_name((enum od_dtype)d),
+					"type", type_text(t, d, text), "weights", (json_int_t)of->weights, "raw_bytes",
+					(json_int_t)of->raw_bytes, "stored_bytes", (json_int_t)of->stored_bytes,
+					"bits_per_weight", bits_per_weight(of), "chunks", chunks));
 	}
 	return list;
 }
@@ -155,9 +155,9 @@ static json_t *shadows_json(const struct shadow *shadow, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		const int at = (int)shadow[i].precision - 1;
 
-		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:f}", "precision", od_precision_names[at], "file",
-						      od_shadow_file_names[at], "bytes", (json_int_t)shadow[i].bytes,
-						      "bits_per_weight", shadow[i].bits));
+		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:f}", "precision", od_precision_names[at],
+						      "file", od_shadow_file_names[at], "bytes",
+						      (json_int_t)shadow[i].bytes, "bits_per_weight", shadow[i].bits));
 	}
 	return list;
 }
@@ -185,21 +185,20 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 	json_t *shadows = shadows_json(shadow, n_shadows), *root;
 	int bad;
 
-	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
-			 "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
-			 c->family->name, "layers", (int)c->n_layers, "moe_layers", (int)c->n_moe, "hidden", (int)c->hidden,
-			 "attention", l->mixer->name, "heads", (int)l->mix.n_heads, "kv_heads", (int)l->mix.n_kv_heads,
-			 "head_dim", (int)l->mix.k_dim, "vocab", (int)c->vocab, "experts", (int)c->n_experts, "top_k",
-			 (int)c->top_k, "intermediate", (int)c->intermediate, "shared_intermediate",
-			 (int)l->shared_intermediate);
+	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack",
+			 p->dir, "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
+			 c->family->name, "layers", (int)c->n_layers, "moe_layers", (int)c->n_moe, "hidden",
+			 (int)c->hidden, "attention", l->mixer->name, "heads", (int)l->mix.n_heads, "kv_heads",
+			 (int)l->mix.n_kv_heads, "head_dim", (int)l->mix.k_dim, "vocab", (int)c->vocab, "experts",
+			 (int)c->n_experts, "top_k", (int)c->top_k, "intermediate", (int)c->intermediate,
+			 "shared_intermediate", (int)l->shared_intermediate);
 	bad = root == NULL;
 	bad = bad || json_object_set_new(root, "codec", json_string(od_codec_names[p->manifest.codec])) != 0;
 	bad = bad || json_object_set_new(root, "expert_dtype", json_string(dtypes)) != 0;
 	bad = bad || json_object_set_new(root, "expert_weights", json_integer((json_int_t)t->weights)) != 0;
 	bad = bad || json_object_set_new(root, "expert_raw_bytes", json_integer((json_int_t)t->raw_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "expert_stored_bytes", json_integer((json_int_t)t->stored_bytes)) != 0;
-	bad = bad || json_object_set_new(root, "bits_per_weight",
-					 json_real(bits_per_weight(t))) != 0;
+	bad = bad || json_object_set_new(root, "bits_per_weight", json_real(bits_per_weight(t))) != 0;
 	bad = bad || json_object_set_new(root, "expert_dtypes", dtypes_json(all)) != 0;
 	bad = bad || json_object_set_new(root, "slot_bytes",
 					 json_integer((json_int_t)od_pack_slot_bytes(p, OD_FORM_PLAIN))) != 0;
@@ -207,7 +206,8 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 		bad = bad || json_object_set_new(root, "slot_bytes_planes",
 						 json_integer((json_int_t)od_pack_slot_bytes(p, OD_FORM_PLANES))) != 0;
 	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
-	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
+	bad = bad ||
+	      json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_here", json_integer((json_int_t)all->here)) != 0;
 	bad = bad || json_object_set_new(root, "tokenizer", json_boolean(p->tokenizer_path != NULL)) != 0;
 	bad = bad || json_object_set(root, "shadows", shadows) != 0;
@@ -241,7 +241,8 @@ static void print_shapes(const struct od_config *c, const char *dtypes, FILE *ou
 	else
 		fprintf(out, "(%u key-value) ", l->mix.n_kv_heads);
 	fprintf(out, "of %u, vocabulary %u\n", l->mix.k_dim, c->vocab);
-	fprintf(out, "experts       %u a layer, top-%u, intermediate %u, %s", c->n_experts, c->top_k, c->intermediate, dtypes);
+	fprintf(out, "experts       %u a layer, top-%u, intermediate %u, %s", c->n_experts, c->top_k, c->intermediate,
+		dtypes);
 	if (l->shared_intermediate > 0)
 		fprintf(out, "; shared by all rows: intermediate %u", l->shared_intermediate);
 	fprintf(out, "\n");
@@ -271,9 +272,9 @@ static void print_text(const struct od_pack *p, const struct all_totals *all, co
 	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
 	fprintf(out, OD_EXPERTS_NAME " %s\n", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
 	for (size_t i = 0; i < n_shadows; i++)
-		fprintf(out, "shadow        %s: %s %s, %.2f bits a weight\n", od_precision_names[shadow[i].precision - 1],
-			od_shadow_file_names[shadow[i].precision - 1], od_format_bytes(shadow[i].bytes, a, sizeof(a)),
-			shadow[i].bits);
+		fprintf(out, "shadow        %s: %s %s, %.2f bits a weight\n",
+			od_precision_names[shadow[i].precision - 1], od_shadow_file_names[shadow[i].precision - 1],
+			od_format_bytes(shadow[i].bytes, a, sizeof(a)), shadow[i].bits);
 	if (n_shadows == 0)
 		fprintf(out, "shadow        none\n");
 	fprintf(out, "tokenizer     %s\n", p->tokenizer_path != NULL ? "yes" : "no");

@@ -16,14 +16,14 @@ struct od_pack {
 	char *dir;
 	struct od_config config;
 	struct od_manifest manifest;
-	char *tokenizer_path;  /* NULL: none */
-	json_t *generation;    /* NULL: none */
+	char *tokenizer_path; /* NULL: none */
+	json_t *generation; /* NULL: none */
 	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
-	atomic_bool *has;		/* of a spool, [n_moe][n_experts]: the expert is complete; NULL: all are */
+	atomic_bool *has; /* of a spool, [n_moe][n_experts]: the expert is complete; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
-	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types that the
-	 * host merges. */
+	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types
+	 * that the host merges. */
 	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;
 };
 
@@ -40,8 +40,8 @@ uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert
 /* The offset of a part in OD_BUF_PLAIN (layout: mat_type.h); for od_expert_parts() the bytes of all. */
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
-/* Reads rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch: room
- * for the matrix's divisor and scales in dense.bin. */
+/* Reads rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch:
+ * room for the matrix's divisor and scales in dense.bin. */
 OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
 				     void *memory, uint8_t *scratch, struct od_err *err);
 

@@ -14,7 +14,8 @@ bool od_bias_type_ok(const struct od_mat_type *t)
 
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in)
 {
-	return od_bias_type_ok(t) || (n_in > 0 && role != OD_ROLE_EMBED && role != OD_ROLE_LAYER_EMBED && od_mat_type_ok(t, n_in));
+	return od_bias_type_ok(t) ||
+	       (n_in > 0 && role != OD_ROLE_EMBED && role != OD_ROLE_LAYER_EMBED && od_mat_type_ok(t, n_in));
 }
 
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
@@ -151,8 +152,9 @@ static uint64_t cursor_rows(const struct cursor *c)
 static int bad_header(struct od_err *err, const char *where, uint32_t m, uint32_t expert, const char *field,
 		      uint64_t expected, uint64_t found)
 {
-	return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): header field \"%s\": expected %" PRIu64 ", found %"
-		       PRIu64, where, m, expert, field, expected, found);
+	return od_fail(err, OD_ERR_FORMAT,
+		       "%s: expert (%u, %u): header field \"%s\": expected %" PRIu64 ", found %" PRIu64, where, m,
+		       expert, field, expected, found);
 }
 
 static bool all_zero(const uint8_t *p, size_t n)
@@ -180,8 +182,8 @@ static bool type_ok(const struct od_config *cfg, int mat, const struct od_mat_ty
 }
 
 /* The fixed part. Its own checksum is checked by the caller. */
-static int check_fixed(const struct od_disk_expert *d, const struct od_disk_biases *b, const struct od_config *cfg, uint32_t m,
-		       uint32_t expert, uint64_t room, const char *where, struct od_err *err)
+static int check_fixed(const struct od_disk_expert *d, const struct od_disk_biases *b, const struct od_config *cfg,
+		       uint32_t m, uint32_t expert, uint64_t room, const char *where, struct od_err *err)
 {
 	const struct {
 		const char *name;
@@ -199,34 +201,40 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_disk_bias
 	struct od_mat_type type[OD_N_EXPERT_PARTS];
 
 	if (d->schema != OD_PACK_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): header field \"schema\": expected %d, found %u: "
-			       OD_MAKE_AGAIN, where, m, expert, OD_PACK_SCHEMA, d->schema);
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "%s: expert (%u, %u): header field \"schema\": expected %d, found %u: " OD_MAKE_AGAIN,
+			       where, m, expert, OD_PACK_SCHEMA, d->schema);
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
 	for (int mat = 0; mat < od_expert_parts(cfg); mat++) {
 		type[mat] = type_from_disk(d, b, mat);
 		if (!type_ok(cfg, mat, &type[mat]))
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): %s of type %u with scales of type %u for "
-				       "%u x %u of them, which this version does not support: " OD_MAKE_AGAIN, where, m, expert,
-				       od_expert_mat_name((enum od_expert_mat)mat), type[mat].dtype, type[mat].scale,
-				       type[mat].block_rows, type[mat].block_cols);
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "%s: expert (%u, %u): %s of type %u with scales of type %u for "
+				       "%u x %u of them, which this version does not support: " OD_MAKE_AGAIN,
+				       where, m, expert, od_expert_mat_name((enum od_expert_mat)mat), type[mat].dtype,
+				       type[mat].scale, type[mat].block_rows, type[mat].block_cols);
 	}
 	if (d->e_offset != od_expert_e_offset(cfg, type))
 		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, type), d->e_offset);
 	if (d->bytes > room || d->bytes < d->e_offset)
-		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, the file has "
-			       "room for %" PRIu64, where, m, expert, d->bytes, room);
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: expert (%u, %u): %" PRIu64 " bytes by its header, the file has "
+			       "room for %" PRIu64,
+			       where, m, expert, d->bytes, room);
 	return OD_OK;
 }
 
 /* One shard's row: the run of rows, the lengths, and that its chunks follow the ones before without a gap. */
-static int check_shard(const struct od_disk_shard *s, const struct cursor *c, const struct od_mat_type *type, uint64_t sm_at,
-		       uint64_t e_at, const char *where, const struct od_disk_expert *d, struct od_err *err)
+static int check_shard(const struct od_disk_shard *s, const struct cursor *c, const struct od_mat_type *type,
+		       uint64_t sm_at, uint64_t e_at, const char *where, const struct od_disk_expert *d,
+		       struct od_err *err)
 {
 	/* Biases stay as they are; scales behind codes are no rows of exponents. */
 	const enum od_codec last_codec = od_expert_is_bias(c->mat) ? OD_CODEC_RAW :
-					 type->scale != 0	    ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
+					 type->scale != 0	   ? OD_CODEC_LZ4 :
+								     OD_CODEC_PLANES;
 	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(od_part_coding(c->mat, type));
 	const uint64_t e_bytes = od_mat_bytes(type, c->n_in, c->row, cursor_rows(c)) - sm_bytes;
 	const struct {
@@ -247,10 +255,12 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, co
 
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
-			return bad_header(err, where, d->m, d->expert, field[i].name, field[i].expected, field[i].found);
+			return bad_header(err, where, d->m, d->expert, field[i].name, field[i].expected,
+					  field[i].found);
 	if (s->e_codec > last_codec)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): codec %u, expected 0 to %d: " OD_MAKE_AGAIN, where,
-			       d->m, d->expert, s->e_codec, (int)last_codec);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: expert (%u, %u): codec %u, expected 0 to %d: " OD_MAKE_AGAIN, where, d->m,
+			       d->expert, s->e_codec, (int)last_codec);
 	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != e_bytes : s->e_stored_bytes >= e_bytes)
 		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", e_bytes, s->e_stored_bytes);
 	return OD_OK;
@@ -267,8 +277,9 @@ static void shard_from_disk(struct od_shard *out, const struct od_disk_shard *s,
 	};
 }
 
-static int read_table(struct od_expert_entry *out, struct od_shard *shard, uint64_t *e_chunk, const struct od_disk_expert *d,
-		      const uint8_t *table, const struct od_config *cfg, const char *where, struct od_err *err)
+static int read_table(struct od_expert_entry *out, struct od_shard *shard, uint64_t *e_chunk,
+		      const struct od_disk_expert *d, const uint8_t *table, const struct od_config *cfg,
+		      const char *where, struct od_err *err)
 {
 	uint64_t sm_at = d->sm_offset, e_at = d->e_offset;
 	struct cursor c = cursor_start(cfg);
@@ -317,8 +328,8 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	if (memcmp(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic)) != 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): no expert header at offset %" PRIu64, where, m,
 			       expert, offset);
-	rc = od_check_xxh3(header_xxh3(buf, len), d.xxh3, err, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum",
-			   where, m, expert, offset);
+	rc = od_check_xxh3(header_xxh3(buf, len), d.xxh3, err,
+			   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum", where, m, expert, offset);
 	if (rc == OD_OK)
 		rc = check_fixed(&d, &b, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
 	if (rc != OD_OK)

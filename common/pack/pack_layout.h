@@ -1,7 +1,7 @@
 /* pack_layout.h - the byte layout of a pack's files: docs/PACK-FORMAT.md in C.
  *
- * Writer, reader and verify take all offsets from here. The configuration fixes every offset in the big files, so verify can
- * account for every byte.
+ * Writer, reader and verify take all offsets from here. The configuration fixes every offset in the big files, so
+ * verify can account for every byte.
  * Thread: pure functions. */
 #ifndef OD_PACK_LAYOUT_H
 #define OD_PACK_LAYOUT_H
@@ -24,15 +24,15 @@
 #define OD_MODEL_MAX_BYTES (64u << 20)
 #define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
 
-/* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the expert, so
- * that an expert can be copied unchanged (to a worker's spool). */
+/* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the expert,
+ * so that an expert can be copied unchanged (to a worker's spool). */
 #define OD_EXPERT_MAGIC "ODEXPERT"
 struct od_disk_expert {
 	char magic[8];
 	uint64_t xxh3; /* of what follows, up to header_bytes */
 	uint32_t schema, m, expert, n_shards;
 	uint64_t header_bytes; /* this, the table, the zeros */
-	uint64_t bytes;	       /* of the whole expert */
+	uint64_t bytes; /* of the whole expert */
 	uint64_t sm_offset, e_offset;
 	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
 	uint8_t n_mats, n_biases; /* gate, up and down; as many biases, or none */
@@ -58,24 +58,26 @@ struct od_disk_shard {
 };
 
 _Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_biases) == 128 &&
-		       sizeof(struct od_disk_shard) == 64, "PACK-FORMAT.md");
+		       sizeof(struct od_disk_shard) == 64,
+	       "PACK-FORMAT.md");
 
 /* The checked contents of a header. Chunk offsets count from the start of experts.bin. */
 struct od_expert_entry {
-	struct od_pack_expert x;	   /* x.shard is malloc'd */
-	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
-	const uint64_t *e_at;		   /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
+	struct od_pack_expert x; /* x.shard is malloc'd */
+	uint64_t sm_offset, e_offset; /* of the regions, from the start of experts.bin */
+	const uint64_t *e_at; /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
 	struct od_mat_type type[OD_N_EXPERT_PARTS];
 	uint8_t sha256[OD_N_EXPERT_PARTS][OD_SHA256_BYTES];
 };
 
 /* True: a bias of an expert may have this type. */
 bool od_bias_type_ok(const struct od_mat_type *t);
-/* True: a dense tensor may have this type. Matrices may have any type, except the embedding, of which single rows are read. */
+/* True: a dense tensor may have this type. Matrices may have any type, except the embedding, of which single rows are
+ * read. */
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
 
-/* The type that decides how a part's bytes are split and coded: biases are stored as bytes, so that they can be used as they are
- * stored. */
+/* The type that decides how a part's bytes are split and coded: biases are stored as bytes, so that they can be used as
+ * they are stored. */
 static inline enum od_dtype od_part_coding(int part, const struct od_mat_type *t)
 {
 	return od_expert_is_bias(part) ? OD_INT8 : t->dtype;
@@ -97,8 +99,8 @@ uint64_t od_shard_max_memory(const struct od_config *cfg);
 uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_PARTS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
 
-/* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks everything
- * against the configuration. On success the caller frees out->x.shard. */
+/* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks
+ * everything against the configuration. On success the caller frees out->x.shard. */
 OD_MUST_CHECK int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *cfg, uint32_t m,
 					 uint32_t expert, const uint8_t *buf, uint64_t offset, uint64_t file_bytes,
 					 const char *where, struct od_err *err);

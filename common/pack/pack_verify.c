@@ -29,17 +29,19 @@ struct verifier {
 	struct od_inflater **inflater; /* [n_threads] */
 	size_t shard_bytes, scale_bytes;
 	struct od_buf *rows; /* [n_threads][shard_bytes] */
-	uint8_t *want;	     /* the same */
+	uint8_t *want; /* the same */
 	uint8_t *last_scales; /* [n_threads][scale_bytes]: divisor and last row of scales of the shard before */
 	struct od_shadow_file shadow[OD_N_PRECISIONS];
 	size_t n_shadows;
 	uint64_t done_bytes, all_bytes;
 };
 
-static int differs(const struct od_tensor *t, const char *file, const char *what, uint64_t first, uint64_t last, struct od_err *err)
+static int differs(const struct od_tensor *t, const char *file, const char *what, uint64_t first, uint64_t last,
+		   struct od_err *err)
 {
-	return od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s differs from the checkpoint's within %s %" PRIu64 " to %" PRIu64
-		       " of the tensor", file, t->name, what, first, last);
+	return od_fail(err, OD_ERR_MISMATCH,
+		       "%s: tensor %s differs from the checkpoint's within %s %" PRIu64 " to %" PRIu64 " of the tensor",
+		       file, t->name, what, first, last);
 }
 
 /* The tensor's bytes [at, at + len) as the checkpoint has them; want has room for len. */
@@ -254,8 +256,13 @@ static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, u
 	const struct od_shard *s = &e->x.shard[shard];
 	const struct od_ref at = od_buf_ref(v->rows, thread * v->shard_bytes);
 	uint8_t *rows = od_ref_map(at);
-	struct seen x = { .m = m, .expert = expert, .shard = shard, .s = s, .type = &e->type[s->mat],
-			  .want = v->want + thread * v->shard_bytes, .last = v->last_scales + thread * v->scale_bytes };
+	struct seen x = { .m = m,
+			  .expert = expert,
+			  .shard = shard,
+			  .s = s,
+			  .type = &e->type[s->mat],
+			  .want = v->want + thread * v->shard_bytes,
+			  .last = v->last_scales + thread * v->scale_bytes };
 	uint64_t n_out, n_in, each;
 	struct od_source src;
 	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, at, err);
@@ -301,8 +308,10 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 			rc = verify_shard(v, thread, m, expert, shard, &sums, err);
 		od_mat_sums_final(&sums, &e->type[mat], sha256);
 		if (rc == OD_OK && memcmp(sha256, e->sha256[mat], sizeof(sha256)) != 0)
-			rc = od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
-				     "header's", p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
+			rc = od_fail(err, OD_ERR_CORRUPT,
+				     "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
+				     "header's",
+				     p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
 	}
 	return rc;
 }

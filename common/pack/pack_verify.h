@@ -1,5 +1,6 @@
-/* pack_verify.h - checks every byte of a pack: checksums, decompression, padding, fingerprint, each shadow; on request also
- * against its checkpoint. Of a spool it checks the existing experts. A flipped bit is an error that names the place.
+/* pack_verify.h - checks every byte of a pack: checksums, decompression, padding, fingerprint, each shadow; on request
+ * also against its checkpoint. Of a spool it checks the existing experts. A flipped bit is an error that names the
+ * place.
  *
  * Thread: any; starts n_threads of its own. Memory is bounded as in pack_write.h. */
 #ifndef OD_PACK_PACK_VERIFY_H

@@ -36,7 +36,8 @@ int od_share_parse(struct od_share *s, const char *text, uint32_t asked, uint32_
 
 	*s = (struct od_share){ 0 };
 	if (slash == NULL || (size_t)(slash - text) >= sizeof(first))
-		return od_fail(err, OD_ERR_ARG, "expected W/N, such as 2/4 for the second of four workers, found \"%s\"", text);
+		return od_fail(err, OD_ERR_ARG,
+			       "expected W/N, such as 2/4 for the second of four workers, found \"%s\"", text);
 	snprintf(first, sizeof(first), "%.*s", (int)(slash - text), text);
 	if (od_parse_u64(slash + 1, 1, MAX_WORKERS, &n, err) != OD_OK ||
 	    od_parse_u64(first, 1, n, &worker, err) != OD_OK)

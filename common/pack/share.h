@@ -1,8 +1,9 @@
-/* share.h - a worker's share: the experts that it needs on its own disk (OD-MoE, arXiv 2512.03927, sections 3.1 and 3.3).
+/* share.h - a worker's share: the experts that it needs on its own disk (OD-MoE, arXiv 2512.03927, sections 3.1 and
+ * 3.3).
  *
  * In decode main places a layer's experts on the layer's group, so a worker needs all experts of its group's layers. In
- * prefill worker e mod N runs expert e of every layer. This requires that groups keep the same layers: with workers that
- * hold a share they do not rotate (main-node/cluster/placement.h).
+ * prefill worker e mod N runs expert e of every layer. This requires that groups keep the same layers: with workers
+ * that hold a share they do not rotate (main-node/cluster/placement.h).
  * Thread: pure functions. */
 #ifndef OD_PACK_SHARE_H
 #define OD_PACK_SHARE_H
@@ -14,7 +15,7 @@
 
 struct od_share {
 	uint32_t n_workers; /* 0: unknown */
-	uint32_t worker;    /* from 0, in the order of the hosts file */
+	uint32_t worker; /* from 0, in the order of the hosts file */
 	uint32_t n_groups;
 };
 

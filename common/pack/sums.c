@@ -178,15 +178,18 @@ int od_sums_check(const char *dir, struct od_err *err)
 		if (line[0] == '\0')
 			rc = od_fail(err, OD_ERR_MISSING, "%s/%s is missing (%s names it)", dir, f->name, OD_SUMS_NAME);
 		else if (strcmp(name, f->name) == 0)
-			rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: SHA-256 differs from the one in %s: expected %s, "
-				     "found %.64s", dir, f->name, OD_SUMS_NAME, sum, line);
+			rc = od_fail(err, OD_ERR_CORRUPT,
+				     "%s/%s: SHA-256 differs from the one in %s: expected %s, "
+				     "found %.64s",
+				     dir, f->name, OD_SUMS_NAME, sum, line);
 		else
 			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a line for %s, found \"%s\"", path, f->name,
 				     name);
 	}
 	if (rc == OD_OK && at != text + len) {
 		split_line(at, sum, name, sizeof(name));
-		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is missing or not a file of a pack", path, name);
+		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is missing or not a file of a pack", path,
+			     name);
 	}
 	free(text);
 	return rc;

@@ -1,7 +1,7 @@
 /* sums.h - SHA-256 of files, and a pack's SHA256SUMS file in the format of sha256sum.
  *
- * It covers the small files; the big ones have a checksum per tensor and chunk. The format is strict (lower-case digits,
- * sorted, no file missing, none extra), so that any flipped bit is detected.
+ * It covers the small files; the big ones have a checksum per tensor and chunk. The format is strict (lower-case
+ * digits, sorted, no file missing, none extra), so that any flipped bit is detected.
  * Thread: any. */
 #ifndef OD_PACK_SUMS_H
 #define OD_PACK_SUMS_H
@@ -23,7 +23,8 @@ struct od_small_file {
 	uint32_t number; /* pinned: names the file on the wire between a store and its workers */
 };
 extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
-/* f has a source. False for a file that a pack of this checkpoint does not have: of several tokeniser files all but od_tokenizer_name's. */
+/* f has a source. False for a file that a pack of this checkpoint does not have: of several tokeniser files all but
+ * od_tokenizer_name's. */
 bool od_small_file_wanted(const struct od_small_file *f, const char *checkpoint);
 
 #define OD_HEX_CHARS(n_bytes) (2 * (n_bytes))

@@ -1,7 +1,7 @@
 /* team.h - processes a list of items with several threads that read from disk.
  *
- * Unlike a pool's, these threads block on reads, so there may be more of them than CPUs. Items are claimed in order; the
- * first error stops the run and is returned.
+ * Unlike a pool's, these threads block on reads, so there may be more of them than CPUs. Items are claimed in order;
+ * the first error stops the run and is returned.
  * Thread: od_team_run from any thread; the caller works too, and only it calls progress. */
 #ifndef OD_PACK_TEAM_H
 #define OD_PACK_TEAM_H

@@ -5,9 +5,9 @@
  * adaptive prefetching), DAOP (2501.10375). multi-gate, up to four ahead, each router that speaks on the way correcting
  * what was said before: HOBBIT (2411.01433, stacked gating).
  *
- * The row is normed as the layer that is asked norms it. On talebook (100 prompts of 64 tokens) that recalls 79.00 % one
- * layer ahead and 70.94 % two ahead; the row as router m had it normed, 78.95 and 70.80 %: the difference is 0.05 and
- * 0.14 points, with standard errors of 0.04 and 0.06 over prompts.
+ * The row is normed as the layer that is asked norms it. On talebook (100 prompts of 64 tokens) that recalls 79.00 %
+ * one layer ahead and 70.94 % two ahead; the row as router m had it normed, 78.95 and 70.80 %: the difference is 0.05
+ * and 0.14 points, with standard errors of 0.04 and 0.06 over prompts.
  *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
 #include "common/base/mem.h"
@@ -23,9 +23,10 @@ struct gate_predictor {
 	uint32_t ahead;
 	struct od_buf *buf[OD_MAX_CARDS];
 	unsigned card; /* that has the rows now */
-	struct od_ref x, h, probability, choice, weight, margin; /* in the card's buf; [max_rows] of what each has of a row */
+	/* in the card's buf; [max_rows] of what each has of a row */
+	struct od_ref x, h, probability, choice, weight, margin;
 	float *residual; /* [max_rows][hidden], on their way there */
-	float *score;	 /* [max_rows][n_experts] */
+	float *score; /* [max_rows][n_experts] */
 	uint32_t *asked; /* [max_rows]: rows that are not quiet */
 };
 
@@ -63,25 +64,39 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 	const struct od_router_spec *router = &od_config_moe_layer(c, m)->router;
 	const enum od_role norm = router->norm ? OD_ROLE_ROUTER_NORM : OD_ROLE_FFN_NORM;
 
-	run(g, n_rows, (struct od_op){ .kind = OD_OP_NORM,
-				       .norm = { .x = g->x, .weight = w[norm].data,
-						 .bias = router->norm ? (struct od_ref){ 0 } : w[OD_ROLE_FFN_NORM_BIAS].data,
-						 .y = g->h, .kind = router->norm ? OD_NORM_RMS : c->norm,
-						 .n = c->hidden, .eps = c->rms_eps } });
-	run(g, n_rows, (struct od_op){ .kind = OD_OP_LINEAR,
-				       .linear = { .w = { &w[OD_ROLE_ROUTER] }, .x = g->h, .y = { g->probability },
-						   .bias = { w[OD_ROLE_LOGIT_BIAS].data } } });
-	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
-				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
-						  .margin = g->margin, .bias = w[OD_ROLE_ROUTER_BIAS].data,
-						  .n_experts = c->n_experts, .top_k = c->top_k,
-						  .router = *router } });
+	run(g, n_rows,
+	    (struct od_op){ .kind = OD_OP_NORM,
+			    .norm = { .x = g->x,
+				      .weight = w[norm].data,
+				      .bias = router->norm ? (struct od_ref){ 0 } : w[OD_ROLE_FFN_NORM_BIAS].data,
+				      .y = g->h,
+				      .kind = router->norm ? OD_NORM_RMS : c->norm,
+				      .n = c->hidden,
+				      .eps = c->rms_eps } });
+	run(g, n_rows,
+	    (struct od_op){ .kind = OD_OP_LINEAR,
+			    .linear = { .w = { &w[OD_ROLE_ROUTER] },
+					.x = g->h,
+					.y = { g->probability },
+					.bias = { w[OD_ROLE_LOGIT_BIAS].data } } });
+	run(g, n_rows,
+	    (struct od_op){ .kind = OD_OP_ROUTE,
+			    .route = { .logits = g->probability,
+				       .choice = g->choice,
+				       .weight = g->weight,
+				       .margin = g->margin,
+				       .bias = w[OD_ROLE_ROUTER_BIAS].data,
+				       .n_experts = c->n_experts,
+				       .top_k = c->top_k,
+				       .router = *router } });
 	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
 	return od_device_sync(o->device, NULL);
 }
 
-/* When the device has failed, here or before, nothing is predicted, and the forward pass hears of it at its next wait. */
-static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+/* When the device has failed, here or before, nothing is predicted, and the forward pass hears of it at its next
+ * wait. */
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+		   const struct od_routed_row *rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
 	const struct od_predictor_opts *o = &g->base.o;
@@ -129,7 +144,8 @@ static void place(struct od_ref *part, struct od_ref *at, uint64_t rows, uint64_
 static int allocate(struct gate_predictor *g, struct od_err *err)
 {
 	const struct od_predictor_opts *o = &g->base.o;
-	const uint64_t hidden = o->config->hidden * sizeof(float), experts = o->config->n_experts * sizeof(float), n = o->max_rows;
+	const uint64_t hidden = o->config->hidden * sizeof(float), experts = o->config->n_experts * sizeof(float),
+		       n = o->max_rows;
 	struct od_ref at = { 0 };
 	int rc = OD_OK;
 

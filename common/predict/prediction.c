@@ -12,8 +12,9 @@ int od_prediction_check(const struct od_prediction *p, const struct od_config *c
 		for (size_t j = 0; j < i && good; j++)
 			good = p->expert[j] != p->expert[i];
 		if (!good)
-			return od_fail(err, OD_ERR_RANGE, "expert %u, number %zu of its list; expected 0 to %u, each once",
-				       p->expert[i], i, c->n_experts - 1);
+			return od_fail(err, OD_ERR_RANGE,
+				       "expert %u, number %zu of its list; expected 0 to %u, each once", p->expert[i],
+				       i, c->n_experts - 1);
 	}
 	return OD_OK;
 }

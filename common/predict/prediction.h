@@ -21,10 +21,10 @@ struct od_prediction {
 	uint64_t sequence;
 	uint32_t position;
 	int32_t token; /* assumed at that position */
-	float margin;  /* of the token, if the shadow drew it: see od_sampler_sample; else 0 */
+	float margin; /* of the token, if the shadow drew it: see od_sampler_sample; else 0 */
 	uint32_t m;
-	size_t n;		  /* top_k to OD_MAX_CANDIDATES */
-	const uint16_t *expert;	  /* [n], all different, best first */
+	size_t n; /* top_k to OD_MAX_CANDIDATES */
+	const uint16_t *expert; /* [n], all different, best first */
 	const float *probability; /* [n], in descending order; NULL: unknown */
 	bool stand_in; /* from main's own predictor beside a shadow: used until the shadow predicts the row */
 };

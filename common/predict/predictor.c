@@ -9,7 +9,8 @@ const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS] = {
 	{ "trajectory", od_trajectory_new },
 };
 
-void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m, const float *score)
+void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m,
+		      const float *score)
 {
 	const struct od_config *c = b->o.config;
 	uint16_t expert[OD_MAX_CANDIDATES];

@@ -1,15 +1,15 @@
-/* predictor.h - the interface of the predictors in main's process. od-main --predictor and od-bench recall drive them with
- * the same calls; od-bench has further ones for comparison (tests/bench/live/rivals.h).
+/* predictor.h - the interface of the predictors in main's process. od-main --predictor and od-bench recall drive them
+ * with the same calls; od-bench has further ones for comparison (tests/bench/live/rivals.h).
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x steps -> end_sequence
  *
  * A step has rows of several sequences, each of which has begun. Steps of prompts are passed too (prompt true), so that
- * counts and histories include them; they need no predictions. A prompt step and another step may be open together: whole
- * decode steps may run between the layers of a prompt step. A step may end early (an error, a cancellation): the next
- * begin_step of its kind discards it. A predictor keeps its learned state when sequences end. It is deterministic and
- * allocates nothing after its creation.
- * Predictions leave through emit, at any time between begin_step and the routed() of their layer; a later one for the same
- * (row, m) replaces an earlier one. A predictor without data for a row emits nothing.
+ * counts and histories include them; they need no predictions. A prompt step and another step may be open together:
+ * whole decode steps may run between the layers of a prompt step. A step may end early (an error, a cancellation): the
+ * next begin_step of its kind discards it. A predictor keeps its learned state when sequences end. It is deterministic
+ * and allocates nothing after its creation.
+ * Predictions leave through emit, at any time between begin_step and the routed() of their layer; a later one for the
+ * same (row, m) replaces an earlier one. A predictor without data for a row emits nothing.
  * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
  * configuration and the pool are borrowed. */
 #ifndef OD_PREDICT_PREDICTOR_H
@@ -23,9 +23,9 @@
 
 /* One row of a step right after its router. */
 struct od_routed_row {
-	const float *residual;	  /* [hidden]: input of the next layer without the experts' outputs */
+	const float *residual; /* [hidden]: input of the next layer without the experts' outputs */
 	const float *probability; /* [n_experts]: the router's (OD_OP_ROUTE) */
-	const uint16_t *expert;	  /* [top_k], best first */
+	const uint16_t *expert; /* [top_k], best first */
 };
 
 struct od_predict_row {
@@ -48,18 +48,19 @@ struct od_predictor {
 	/* Any of these but free may be NULL. */
 	void (*begin_sequence)(struct od_predictor *p, uint64_t sequence);
 	void (*begin_step)(struct od_predictor *p, const struct od_predict_step *s);
-	void (*routed)(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows);
+	void (*routed)(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+		       const struct od_routed_row *rows);
 	void (*end_sequence)(struct od_predictor *p, uint64_t sequence);
 	void (*free)(struct od_predictor *p);
 };
 
 struct od_predictor_opts {
 	const struct od_config *config;
-	const struct od_dense *dense;	  /* for predictors that run routers ahead of their layer */
-	struct od_device *device;	  /* holds dense; its compute queue is the predictor's during a call */
+	const struct od_dense *dense; /* for predictors that run routers ahead of their layer */
+	struct od_device *device; /* holds dense; its compute queue is the predictor's during a call */
 	enum od_profile profile;
-	size_t max_rows;		  /* of a step */
-	size_t max_sequences;		  /* open at a time; at least 1 */
+	size_t max_rows; /* of a step */
+	size_t max_sequences; /* open at a time; at least 1 */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };

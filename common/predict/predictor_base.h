@@ -11,8 +11,9 @@ struct od_predictor_base {
 	struct od_predictor_opts o;
 };
 
-/* Emits a prediction for (row, m): the experts with the highest scores [n_experts], each with its share of the sum of all
- * scores as probability. Scores are not negative; if all are 0, nothing is emitted. */
-void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m, const float *score);
+/* Emits a prediction for (row, m): the experts with the highest scores [n_experts], each with its share of the sum of
+ * all scores as probability. Scores are not negative; if all are 0, nothing is emitted. */
+void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m,
+		      const float *score);
 
 #endif

@@ -15,7 +15,8 @@ struct od_recall_cell {
 	uint64_t uses, recalled;
 };
 
-/* Rows of a layer: all, those predicted before the router chose, and those predicted after. The others have no prediction. */
+/* Rows of a layer: all, those predicted before the router chose, and those predicted after. The others have no
+ * prediction. */
 struct od_recall_rows {
 	uint64_t seen, in_time, late;
 };
@@ -40,7 +41,8 @@ void od_recall_see(struct od_recall *r, uint32_t layer);
 /* Counts a row's prediction. predicted and used list each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
-/* The same in two parts, for a row that is counted later: the number of predicted and used experts, and the counting. */
+/* The same in two parts, for a row that is counted later: the number of predicted and used experts, and the
+ * counting. */
 size_t od_recall_hits(const uint16_t *predicted, size_t n_predicted, const uint16_t *used, size_t n_used);
 void od_recall_add_hits(struct od_recall *r, uint32_t layer, uint32_t token, size_t n_used, size_t hits, bool late);
 

@@ -8,11 +8,11 @@
  * that recalls as much with 1024 tokens (80.7 % against 80.8 %) and less with 256 (75.6 % against 77.4 %). Nor did the
  * mean of several matches do better than the best one alone.
  *
- * Tokens of all sequences lie in one store: a way is like another whoever goes it. A step's rows get entries when it begins;
- * those of a step that was given up are taken back, unless another step has got entries behind them by then.
+ * Tokens of all sequences lie in one store: a way is like another whoever goes it. A step's rows get entries when it
+ * begins; those of a step that was given up are taken back, unless another step has got entries behind them by then.
  *
- * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over [store][hidden], unless the same
- * token is in the store. */
+ * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over [store][hidden], unless the
+ * same token is in the store. */
 #include "common/base/mem.h"
 #include "common/model/forward.h"
 #include "common/predict/predictor_base.h"
@@ -30,27 +30,28 @@
 struct claim {
 	uint64_t number; /* entries have the number of the claim that they belong to; 0: none */
 	size_t first, n; /* from the store's entry `first` on, of the last n rows of the step */
-	uint32_t told;	 /* layers */
+	uint32_t told; /* layers */
 };
 
 struct trajectory_predictor {
 	struct od_predictor_base base;
 	size_t n_moe, n_experts, hidden, capacity;
-	float *map;	 /* [n_moe][capacity][n_experts] */
-	float *length2;	 /* [capacity][n_moe]: of the map up to this layer, squared */
-	int32_t *token;	 /* [capacity] */
-	bool *complete;	 /* [capacity] */
+	float *map; /* [n_moe][capacity][n_experts] */
+	float *length2; /* [capacity][n_moe]: of the map up to this layer, squared */
+	int32_t *token; /* [capacity] */
+	bool *complete; /* [capacity] */
 	uint64_t *owner; /* [capacity]: number of the claim */
-	size_t next;	 /* the oldest entry */
+	size_t next; /* the oldest entry */
 	uint64_t last_claim;
 	struct claim claim[2]; /* of the step under way: a prompt's [1], another [0] */
-	float *dot;	 /* [max_rows][capacity]: with the map so far */
+	float *dot; /* [max_rows][capacity]: with the map so far */
 	float *embedding; /* [capacity][hidden] */
 	const struct od_backend *backend; /* for sums on the host */
-	struct od_buf *buf;		  /* of the device: */
-	struct od_ref info, x;		  /* [max_rows], [max_rows][hidden]: a step's tokens on their way to embeddings */
-	struct od_row_info *rows;	  /* [max_rows] */
-	float *row;			  /* [max_rows][hidden] */
+	struct od_buf *buf; /* of the device: */
+	/* [max_rows], [max_rows][hidden]: a step's tokens on their way to embeddings */
+	struct od_ref info, x;
+	struct od_row_info *rows; /* [max_rows] */
+	float *row; /* [max_rows][hidden] */
 };
 
 static float *map_row(const struct trajectory_predictor *t, size_t layer, size_t entry)
@@ -68,7 +69,9 @@ static int embed(struct trajectory_predictor *t, const struct od_predict_step *s
 {
 	const struct od_predictor_opts *o = &t->base.o;
 	const size_t n = s->n_rows;
-	const struct od_op op = { .kind = OD_OP_EMBED, .profile = o->profile, .n_rows = (uint32_t)n,
+	const struct od_op op = { .kind = OD_OP_EMBED,
+				  .profile = o->profile,
+				  .n_rows = (uint32_t)n,
 				  .embed = { .table = &o->dense->embed, .rows = t->info, .x = t->x } };
 
 	for (size_t r = 0; r < n; r++)
@@ -106,7 +109,8 @@ static void claim(struct trajectory_predictor *t, const struct od_predict_step *
 	t->next = (c->first + n) % t->capacity;
 }
 
-static void store(struct trajectory_predictor *t, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+static void store(struct trajectory_predictor *t, const struct od_predict_step *s, uint32_t m,
+		  const struct od_routed_row *rows)
 {
 	struct claim *c = &t->claim[s->prompt];
 
@@ -189,7 +193,8 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 {
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
-	/* When the device fails, any prediction is as good as another: the forward pass hears of it at its next wait. */
+	/* When the device fails, any prediction is as good as another: the forward pass hears of it at its next
+	 * wait. */
 	if (embed(t, s) != OD_OK)
 		memset(t->row, 0, s->n_rows * t->hidden * sizeof(float));
 	claim(t, s);
@@ -201,7 +206,8 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 			say(t, &s->row[r], 0, most_alike_token(t, s, r));
 }
 
-static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+		   const struct od_routed_row *rows)
 {
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
@@ -256,7 +262,8 @@ static int open_device(struct trajectory_predictor *t, struct od_err *err)
 	int rc = od_backend_cpu(&t->backend, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all give the same bits */
 
 	if (rc == OD_OK)
-		rc = od_buf_new(&t->buf, t->base.o.device, x_at + rows * t->hidden * sizeof(float), "a predictor's rows", err);
+		rc = od_buf_new(&t->buf, t->base.o.device, x_at + rows * t->hidden * sizeof(float),
+				"a predictor's rows", err);
 	t->info = od_buf_ref(t->buf, 0);
 	t->x = od_buf_ref(t->buf, x_at);
 	return rc;

@@ -4,24 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a layer before its noise is believed, and how many the memory reaches back: noise depends on the weights, so it
- * hardly changes. */
+/* Rows of a layer before its noise is believed, and how many the memory reaches back: noise depends on the weights, so
+ * it hardly changes. */
 #define MIN_ROWS 8
 #define MEMORY_ROWS 4096.0
-/* How fast the threshold follows the budget: slowly enough that the burst of a token guessed wrongly does not close it. */
+/* How fast the threshold follows the budget: slowly enough that the burst of a token guessed wrongly does not close
+ * it. */
 #define RATE 0.02
 #define FIRST_THRESHOLD 1.0
 #define MIN_THRESHOLD 0.02
 #define MAX_THRESHOLD 1e6
-/* For each row: loads that may be saved up, since unspent budget is no reason to hedge what is unlikely; and that may be spent ahead,
- * since a token guessed wrongly costs dozens at once. */
+/* For each row: loads that may be saved up, since unspent budget is no reason to hedge what is unlikely; and that may
+ * be spent ahead, since a token guessed wrongly costs dozens at once. */
 #define MAX_BALANCE 32.0
 #define OVERDRAFT 64.0
 #define MIN_PROBABILITY 1e-30f
 
 /* What was learnt of one layer; old rows fade. */
 struct noise {
-	double rows;	    /* weight of all rows */
+	double rows; /* weight of all rows */
 	double mean_square;
 };
 
@@ -29,9 +30,9 @@ struct od_want_policy {
 	double hedge;
 	uint32_t top_k;
 	double threshold;
-	double balance;	 /* loads that the budget has brought less what was wasted */
+	double balance; /* loads that the budget has brought less what was wasted */
 	double reserved; /* of those, hedges under way */
-	double rows;	 /* of the newest layer that is over */
+	double rows; /* of the newest layer that is over */
 	struct noise *layer; /* [n_moe] */
 };
 
@@ -63,7 +64,8 @@ void od_want_policy_free(struct od_want_policy *p)
 
 static float logit_of(float probability)
 {
-	return logf(probability > MIN_PROBABILITY ? fminf(probability, 1) : MIN_PROBABILITY); /* also what is no number */
+	/* also what is no number */
+	return logf(probability > MIN_PROBABILITY ? fminf(probability, 1) : MIN_PROBABILITY);
 }
 
 void od_candidates_set(struct od_candidates *c, const struct od_prediction *p)
@@ -104,15 +106,16 @@ static void add_runners_up(struct od_want_policy *p, uint32_t m, const struct od
 	const double most = p->threshold * od_want_sigma(p, m);
 	const size_t k = p->top_k;
 
-	for (size_t i = k; i < c->n && i < k + OD_MAX_HEDGES && p->balance + OVERDRAFT * p->rows - p->reserved >= 1; i++) {
+	for (size_t i = k; i < c->n && i < k + OD_MAX_HEDGES && p->balance + OVERDRAFT * p->rows - p->reserved >= 1;
+	     i++) {
 		if ((double)c->logit[k - 1] - (double)c->logit[i] >= most)
 			return;
 		put_hedge(p, c->expert[i], w);
 	}
 }
 
-/* What an earlier prediction of the row wanted is probably loaded by now, and as likely to be needed as any: it stays while
- * there is room. */
+/* What an earlier prediction of the row wanted is probably loaded by now, and as likely to be needed as any: it stays
+ * while there is room. */
 static void keep_earlier(struct od_want_policy *p, const struct od_wanted *before, struct od_wanted *w)
 {
 	for (size_t i = 0; i < before->n && w->n < w->n_predicted + OD_MAX_HEDGES; i++) {

@@ -12,8 +12,8 @@
 struct od_stopper;
 OD_MUST_CHECK int od_stopper_new(struct od_stopper **out, const char *const *stop, size_t n_stop, struct od_err *err);
 void od_stopper_free(struct od_stopper *s);
-/* Adds a piece; *emit (borrowed until the next call) is the text that may now be shown. *stopped: a stop string was found; it
- * and all later text are not emitted. */
+/* Adds a piece; *emit (borrowed until the next call) is the text that may now be shown. *stopped: a stop string was
+ * found; it and all later text are not emitted. */
 OD_MUST_CHECK int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const char **emit,
 				  size_t *emit_len, bool *stopped);
 /* After *stopped: which of the stop strings it was, the first of equal ones. */

@@ -14,7 +14,8 @@ int od_text_spans_add(struct od_text_spans *s, size_t begin, size_t end)
 		return OD_OK;
 	}
 	if (s->n == s->cap) {
-		const size_t cap = s->cap > 0 ? 2 * s->cap : 16; /* far below SIZE_MAX: spans are apart within one text */
+		/* far below SIZE_MAX: spans are apart within one text */
+		const size_t cap = s->cap > 0 ? 2 * s->cap : 16;
 
 		grown = realloc(s->v, cap * sizeof(*grown));
 		if (grown == NULL)

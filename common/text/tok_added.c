@@ -128,20 +128,20 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 			struct od_err *err)
 {
 	struct tok_entry *e = &t->vocab.entry[a->id];
-	struct tok_buf norm = {0};
+	struct tok_buf norm = { 0 };
 	bool dropped;
 	int rc = OD_OK;
 
 	if (a->normalized)
 		rc = tok_norms_run(&t->norms, content, a->len, true, &norm, NULL, &dropped, err);
 	if (rc == OD_ERR_RANGE)
-		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer turns it into more than %zu bytes", where, content,
-			tok_max_grown(a->len));
+		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer turns it into more than %zu bytes", where,
+			content, tok_max_grown(a->len));
 	if (!a->normalized && tok_buf_add(&norm, content, a->len) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
 	if (rc == OD_OK && norm.len == 0)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer turns it into an empty string",
-			     where, content);
+		rc = od_fail(err, OD_ERR_UNSUPPORTED,
+			     "%s: added token \"%.64s\": the normalizer turns it into an empty string", where, content);
 	if (rc == OD_OK && norm.len > TOK_MAX_TOKEN_BYTES)
 		rc = od_fail(err, OD_ERR_RANGE,
 			     "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu", where,
@@ -202,11 +202,11 @@ int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *wher
 	t->normalized.v = calloc(n > 0 ? n : 1, sizeof(*t->normalized.v));
 	if (t->raw.v == NULL || t->normalized.v == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: %zu added tokens", where, n);
-	json_array_foreach(list, i, obj)
-		given += json_string_length(json_object_get(obj, "content"));
+	json_array_foreach(list, i, obj) given += json_string_length(json_object_get(obj, "content"));
 	/* Below 4 GiB: offsets have 32 bits, and the file is no longer than TOK_MAX_FILE_BYTES. */
 	t->vocab.bytes.max_bytes = t->vocab.bytes.len + given + tok_max_grown(given);
-	json_array_foreach(list, i, obj) {
+	json_array_foreach(list, i, obj)
+	{
 		rc = parse_one(t, obj, (uint32_t)i, n_model, &next, where, err);
 		if (rc != OD_OK)
 			return rc;
@@ -224,7 +224,7 @@ int tok_added_as_they_are(struct od_tokenizer *t, const struct tok_ids *ids)
 
 	for (size_t i = 0; i < ids->n && rc == OD_OK; i++) {
 		const struct tok_entry *e = &t->vocab.entry[ids->v[i]];
-		struct tok_added a = {.len = e->len, .id = ids->v[i], .order = (1u << 30) + (uint32_t)i};
+		struct tok_added a = { .len = e->len, .id = ids->v[i], .order = (1u << 30) + (uint32_t)i };
 
 		rc = tok_grow(&m->v, m->n, &cap, sizeof(*m->v));
 		a.content = rc == OD_OK ? malloc(e->len) : NULL;
@@ -266,7 +266,7 @@ static struct walk walk_from(const struct tok_matcher *m, const char *text, size
 {
 	const unsigned b = (unsigned char)text[0];
 
-	return (struct walk){.m = m, .text = text, .len = len, .depth = 1, .lo = m->first[b], .hi = m->first[b + 1]};
+	return (struct walk){ .m = m, .text = text, .len = len, .depth = 1, .lo = m->first[b], .hi = m->first[b + 1] };
 }
 
 /* NULL: there are no more. Of equal ones in the reference's order. */
@@ -301,8 +301,8 @@ static bool is_barred(struct tok_users *u, const struct tok_added *a, size_t at)
 }
 
 /* The longest entry at this place, the first of the reference's order among equals. */
-static const struct tok_added *longest(const struct tok_matcher *m, struct tok_users *users, const char *text, size_t len,
-				       size_t at)
+static const struct tok_added *longest(const struct tok_matcher *m, struct tok_users *users, const char *text,
+				       size_t len, size_t at)
 {
 	struct walk w = walk_from(m, text + at, len - at);
 	const struct tok_added *best = NULL, *a;
@@ -313,8 +313,8 @@ static const struct tok_added *longest(const struct tok_matcher *m, struct tok_u
 	return best;
 }
 
-void tok_added_find(const struct tok_matcher *m, const char *text, size_t len, void (*found)(void *arg, const struct tok_added *a),
-		    void *arg)
+void tok_added_find(const struct tok_matcher *m, const char *text, size_t len,
+		    void (*found)(void *arg, const struct tok_added *a), void *arg)
 {
 	for (size_t at = 0; m->n > 0 && at < len; at++) {
 		struct walk w = walk_from(m, text + at, len - at);
@@ -375,8 +375,8 @@ static void widen(const struct tok_added *a, const char *text, size_t len, size_
 	}
 }
 
-int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users, const char *text, size_t len,
-		    bool first, struct tok_pieces *out)
+int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users, const char *text,
+		    size_t len, bool first, struct tok_pieces *out)
 {
 	size_t done = 0, at = 0;
 	int rc = OD_OK;

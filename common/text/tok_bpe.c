@@ -58,7 +58,7 @@ int tok_vocab_add(struct tok_vocab *v, const char *s, size_t len, uint32_t id, u
 		return rc;
 	at = (uint32_t)(v->bytes.len - len);
 	v->slot[slot_of(v, s, len)] = id + 1;
-	v->entry[id] = (struct tok_entry){at, (uint32_t)len, at, (uint32_t)len, flags | TOK_PRESENT};
+	v->entry[id] = (struct tok_entry){ at, (uint32_t)len, at, (uint32_t)len, flags | TOK_PRESENT };
 	v->n_present++;
 	return OD_OK;
 }
@@ -97,7 +97,8 @@ static int check_vocab(const json_t *vocab, uint32_t *n, const char *where, stru
 	*n = 0;
 	if (json_object_size(vocab) == 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: field \"model.vocab\": expected at least one token", where);
-	json_object_foreach((json_t *)vocab, key, value) {
+	json_object_foreach((json_t *)vocab, key, value)
+	{
 		json_int_t id = json_integer_value(value);
 
 		if (!json_is_integer(value) || id < 0 || id >= TOK_MAX_IDS)
@@ -121,7 +122,8 @@ static uint32_t highest_added(const json_t *added)
 	json_t *token;
 	size_t i;
 
-	json_array_foreach(added, i, token) {
+	json_array_foreach(added, i, token)
+	{
 		json_int_t id = json_integer_value(json_object_get(token, "id"));
 
 		if (id >= 0 && id < TOK_MAX_IDS && (uint32_t)id >= n)
@@ -145,7 +147,8 @@ static int load_vocab(struct od_tokenizer *t, const json_t *vocab, const json_t 
 			    (uint32_t)(json_object_size(vocab) + json_array_size(added)), err);
 	if (rc != OD_OK)
 		return rc;
-	json_object_foreach((json_t *)vocab, key, value) {
+	json_object_foreach((json_t *)vocab, key, value)
+	{
 		uint32_t id = (uint32_t)json_integer_value(value);
 
 		if (t->vocab.entry[id].flags != 0)
@@ -210,10 +213,11 @@ void tok_bpe_add_merge(struct od_tokenizer *t, int32_t left, int32_t right, uint
 	const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 	const char *bytes = t->vocab.bytes.data;
 
-	*merge_slot(&t->bpe, pair) = (struct tok_merge){pair, rank, merged};
+	*merge_slot(&t->bpe, pair) = (struct tok_merge){ pair, rank, merged };
 	t->bpe.joins_stand_ins |= is_stand_in(&t->bpe, a, bytes, left) || is_stand_in(&t->bpe, b, bytes, right);
 	if (a->len > 0 && b->len > 0) {
-		const unsigned char last = (unsigned char)bytes[a->at + a->len - 1], first = (unsigned char)bytes[b->at];
+		const unsigned char last = (unsigned char)bytes[a->at + a->len - 1],
+				    first = (unsigned char)bytes[b->at];
 
 		if (b->len >= SPACE_MARK_BYTES && memcmp(bytes + b->at, SPACE_MARK, SPACE_MARK_BYTES) == 0)
 			t->bpe.joins_mark[last] = true;
@@ -232,10 +236,12 @@ void tok_bpe_finish(struct od_tokenizer *t)
 
 	for (int i = 0; i < 256; i++) {
 		all_bytes = all_bytes && b->byte_id[i] >= 0;
-		b->raw_id[i] = find_in_model(&t->vocab, c, (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)i),
-											 (utf8proc_uint8_t *)c));
+		b->raw_id[i] = find_in_model(
+			&t->vocab, c,
+			(size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)i), (utf8proc_uint8_t *)c));
 	}
-	/* An unknown character may fuse with the next one, or is lost and lets its neighbours merge: no word must end there. */
+	/* An unknown character may fuse with the next one, or is lost and lets its neighbours merge: no word must end
+	 * there. */
 	b->may_cut = !b->ignore_merges && !b->joins_stand_ins && b->prefix == NULL && b->suffix == NULL &&
 		     (all_bytes || (!b->byte_fallback && b->unk >= 0 && !b->fuse_unk));
 }
@@ -270,7 +276,7 @@ static int load_merge(struct od_tokenizer *t, const json_t *m, uint32_t rank, co
 {
 	const char *left, *right;
 	size_t left_len, right_len;
-	struct tok_buf joined = {0};
+	struct tok_buf joined = { 0 };
 	int32_t a, b, ab = -1;
 	int rc;
 
@@ -310,7 +316,8 @@ static int load_merges(struct od_tokenizer *t, const json_t *merges, const char 
 	rc = tok_bpe_init_merges(&t->bpe, (uint32_t)json_array_size(merges));
 	if (rc != OD_OK)
 		return od_fail(err, rc, "%s: %zu merges", where, json_array_size(merges));
-	json_array_foreach(merges, i, m) {
+	json_array_foreach(merges, i, m)
+	{
 		/* A line that old merges.txt files began with. */
 		if (json_is_string(m) && strncmp(json_string_value(m), "#version", 8) == 0)
 			continue;
@@ -450,7 +457,7 @@ struct tok_bpe_scratch {
 	struct candidate *heap;
 	size_t n_heap, cap_heap;
 	struct tok_buf dressed; /* a character with prefix and suffix */
-	struct tok_buf mapped;	/* a word in the byte alphabet */
+	struct tok_buf mapped; /* a word in the byte alphabet */
 };
 
 struct tok_bpe_scratch *tok_bpe_scratch_new(size_t max_ids)
@@ -519,7 +526,7 @@ static int add_symbol(struct tok_bpe_scratch *s, int32_t id)
 		return rc;
 	if (s->n_sym >= NO_SYMBOL - 1)
 		return OD_ERR_RANGE;
-	s->sym[s->n_sym] = (struct symbol){id, s->n_sym > 0 ? (uint32_t)s->n_sym - 1 : NO_SYMBOL, NO_SYMBOL};
+	s->sym[s->n_sym] = (struct symbol){ id, s->n_sym > 0 ? (uint32_t)s->n_sym - 1 : NO_SYMBOL, NO_SYMBOL };
 	if (s->n_sym > 0)
 		s->sym[s->n_sym - 1].next = (uint32_t)s->n_sym;
 	s->n_sym++;
@@ -533,7 +540,7 @@ static int consider(struct tok_bpe_scratch *s, const struct tok_bpe *b, uint32_t
 	if (pos == NO_SYMBOL || s->sym[pos].next == NO_SYMBOL)
 		return OD_OK;
 	m = find_merge(b, s->sym[pos].id, s->sym[s->sym[pos].next].id);
-	return m == NULL ? OD_OK : heap_push(s, (struct candidate){m->rank, pos, m->merged});
+	return m == NULL ? OD_OK : heap_push(s, (struct candidate){ m->rank, pos, m->merged });
 }
 
 static void rank_pair(const struct tok_bpe *b, const int32_t *id, size_t i, uint32_t *rank, int32_t *to)

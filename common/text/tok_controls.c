@@ -31,7 +31,8 @@ static bool is_any(const char *s, size_t len, const char *const *affix, bool fro
 /* <|name|>, also with DeepSeek's wide bars. */
 static bool is_barred(const struct tok_entry *e, const char *s)
 {
-	static const char *const open[] = {"<|", "<\xef\xbd\x9c", NULL}, *const close[] = {"|>", "\xef\xbd\x9c>", NULL};
+	static const char *const open[] = { "<|", "<\xef\xbd\x9c", NULL }, *const close[] = { "|>", "\xef\xbd\x9c>",
+											      NULL };
 
 	return is_any(s, e->len, open, true) && is_any(s, e->len, close, false);
 }
@@ -39,7 +40,7 @@ static bool is_barred(const struct tok_entry *e, const char *s)
 /* <name>, [NAME], ]name[: what templates write. */
 static bool is_bracketed(const struct tok_entry *e, const char *s)
 {
-	static const char *const open[] = {"<", "[", "]", NULL}, *const close[] = {">", "]", "[", NULL};
+	static const char *const open[] = { "<", "[", "]", NULL }, *const close[] = { ">", "]", "[", NULL };
 
 	return e->len > 2 && is_any(s, e->len, open, true) && is_any(s, e->len, close, false);
 }
@@ -113,11 +114,12 @@ bool tok_controls_in_normalized(const struct od_controls *c)
 
 /* ---- words ---- */
 
-/* Whether some character of the unknown token's text is itself unknown: then no merge makes the token, it stands for a character. */
-static int is_unspelled(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *text, size_t len, bool *yes,
-			struct od_err *err)
+/* Whether some character of the unknown token's text is itself unknown: then no merge makes the token, it stands for a
+ * character. */
+static int is_unspelled(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *text, size_t len,
+			bool *yes, struct od_err *err)
 {
-	struct tok_ids ids = {0};
+	struct tok_ids ids = { 0 };
 	int32_t cp;
 	int rc = OD_OK;
 
@@ -133,8 +135,8 @@ static int is_unspelled(const struct od_tokenizer *t, struct tok_bpe_scratch *sc
 }
 
 /* *out: a control token among ids from `from` on whose text stands in the word; NULL: none. */
-static int find_unwanted(const struct od_controls *c, struct tok_bpe_scratch *scratch, const struct tok_ids *ids, size_t from,
-			 const char *word, size_t len, const struct tok_entry **out, struct od_err *err)
+static int find_unwanted(const struct od_controls *c, struct tok_bpe_scratch *scratch, const struct tok_ids *ids,
+			 size_t from, const char *word, size_t len, const struct tok_entry **out, struct od_err *err)
 {
 	int32_t seen = -1; /* only the unknown token may come again and again without being unwanted */
 	int rc = OD_OK;

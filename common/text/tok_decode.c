@@ -157,8 +157,8 @@ void tok_decs_fini(struct tok_decs *all)
 struct dec_state {
 	struct tok_buf hold; /* bytes that wait for what follows them */
 	struct tok_buf work; /* what a call hands on */
-	size_t index;	     /* tokens seen; DEC_JOIN, DEC_METASPACE */
-	bool stripped;	     /* DEC_STRIP: past the beginning of the token */
+	size_t index; /* tokens seen; DEC_JOIN, DEC_METASPACE */
+	bool stripped; /* DEC_STRIP: past the beginning of the token */
 	uint32_t lead, held; /* DEC_STRIP: characters taken off in front, waiting at the end */
 };
 
@@ -573,9 +573,11 @@ static int peek_flush(const struct od_detok *d, struct tok_buf *out)
 	for (size_t k = 0; k < d->t->decs.n && rc == OD_OK; k++) {
 		const struct dec_state *from = &d->state[k];
 
-		copy->state[k] = (struct dec_state){
-			.index = from->index, .stripped = from->stripped, .lead = from->lead, .held = from->held,
-			.work = {.max_bytes = TOK_MAX_SHOWN_BYTES}};
+		copy->state[k] = (struct dec_state){ .index = from->index,
+						     .stripped = from->stripped,
+						     .lead = from->lead,
+						     .held = from->held,
+						     .work = { .max_bytes = TOK_MAX_SHOWN_BYTES } };
 		rc = tok_buf_add(&copy->state[k].hold, from->hold.data, from->hold.len);
 	}
 	if (rc == OD_OK)

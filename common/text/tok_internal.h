@@ -14,14 +14,14 @@
 
 #define TOK_MAX_FILE_BYTES (256u << 20)
 #define TOK_MAX_TEXT_BYTES ((size_t)256 << 20)
-#define TOK_MAX_IDS (1u << 24)	    /* far above any vocabulary; bounds the table of a sparse file */
-#define TOK_MAX_TOKEN_BYTES 65536u  /* of one vocabulary entry */
-#define TOK_MAX_ADDED_BYTES 1024u   /* of an added token: bounds the matcher's work per position */
+#define TOK_MAX_IDS (1u << 24) /* far above any vocabulary; bounds the table of a sparse file */
+#define TOK_MAX_TOKEN_BYTES 65536u /* of one vocabulary entry */
+#define TOK_MAX_ADDED_BYTES 1024u /* of an added token: bounds the matcher's work per position */
 #define TOK_MAX_CONTENT_BYTES 1024u /* of what one step puts in for a character */
 #define TOK_MAX_SHOWN_BYTES ((size_t)4 << 20) /* of what decoders make of one token, or of a run of bytes */
-#define TOK_MAX_TEMPLATE_IDS 4096u  /* in front of a text, and behind it */
-#define TOK_MAX_STEPS 64u	    /* normalisers, pre-tokenisers, decoders each */
-#define TOK_MAX_DEPTH 8		    /* of Sequences in Sequences */
+#define TOK_MAX_TEMPLATE_IDS 4096u /* in front of a text, and behind it */
+#define TOK_MAX_STEPS 64u /* normalisers, pre-tokenisers, decoders each */
+#define TOK_MAX_DEPTH 8 /* of Sequences in Sequences */
 
 /* ---- bytes, characters, pieces (tok_text.c) ---- */
 
@@ -45,7 +45,7 @@ size_t tok_char(const char *s, size_t len, int32_t *cp);
 /* True when valid; else *bad is the offset of the first wrong byte. */
 bool tok_utf8_valid(const char *s, size_t len, size_t *bad);
 bool tok_is_space(int32_t cp); /* Unicode White_Space */
-bool tok_is_word(int32_t cp);  /* \w of Unicode TR18: Alphabetic, M, Nd, Pc, Join_Control */
+bool tok_is_word(int32_t cp); /* \w of Unicode TR18: Alphabetic, M, Nd, Pc, Join_Control */
 bool tok_is_numeric(int32_t cp);
 bool tok_is_punctuation(int32_t cp);
 bool tok_is_mark(int32_t cp);
@@ -80,7 +80,7 @@ void tok_pieces_fini(struct tok_pieces *p);
 
 /* Follows users' bytes through a step that makes one text of another. */
 struct tok_trace {
-	const char *from;  /* a byte for each of the text: 1 if it is a user's */
+	const char *from; /* a byte for each of the text: 1 if it is a user's */
 	struct tok_buf to; /* marks in the same way what was made */
 };
 /* All that out has more than t->to came of the text's [begin, end). t NULL: nothing to do. */
@@ -102,8 +102,8 @@ OD_MUST_CHECK int tok_regex_spans(const struct tok_regex *re, const char *text, 
 OD_MUST_CHECK int tok_content_parse(char **out, size_t *len, const json_t *obj, const char *key, const char *where,
 				    struct od_err *err);
 /* {"String": "..."} or {"Regex": "..."} of obj's field "pattern". *literal is borrowed, NULL for a regex. */
-OD_MUST_CHECK int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *literal_len,
-				  const json_t *obj, const char *where, struct od_err *err);
+OD_MUST_CHECK int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *literal_len, const json_t *obj,
+				  const char *where, struct od_err *err);
 /* text with every match replaced, appended to out. trace: NULL ok. */
 OD_MUST_CHECK int tok_regex_replace(const struct tok_regex *re, const char *content, size_t content_len,
 				    const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace,
@@ -113,14 +113,14 @@ OD_MUST_CHECK int tok_regex_replace(const struct tok_regex *re, const char *cont
 
 enum tok_entry_flags { TOK_PRESENT = 1, TOK_IN_MODEL = 2, TOK_ADDED = 4, TOK_SPECIAL = 8 };
 struct tok_entry {
-	uint32_t at, len;	      /* in tok_vocab.bytes */
+	uint32_t at, len; /* in tok_vocab.bytes */
 	uint32_t shown_at, shown_len; /* what decoding sees: differs for added tokens that are normalised */
-	uint8_t flags;	  /* 0: a hole in the numbering */
+	uint8_t flags; /* 0: a hole in the numbering */
 };
 struct tok_vocab {
 	struct tok_buf bytes;
 	struct tok_entry *entry; /* [n], by id */
-	uint32_t n;		 /* highest id + 1 */
+	uint32_t n; /* highest id + 1 */
 	uint32_t n_present;
 	uint32_t *slot; /* [n_slots], id + 1, 0: free */
 	uint32_t n_slots;
@@ -139,11 +139,11 @@ struct tok_merge {
 struct tok_bpe {
 	struct tok_merge *merge; /* open addressing */
 	uint32_t n_slots;
-	int32_t unk;	       /* -1: none */
-	int32_t byte_id[256];  /* of "<0x00>"...; -1 */
-	int32_t raw_id[256];   /* of bytes in the byte alphabet; -1 */
-	/* Where no merge ever joins, a long text may be cut into words: before a U+2581 or a newline, by the last byte in front of
-	 * it, and behind a newline, by the next byte. */
+	int32_t unk; /* -1: none */
+	int32_t byte_id[256]; /* of "<0x00>"...; -1 */
+	int32_t raw_id[256]; /* of bytes in the byte alphabet; -1 */
+	/* Where no merge ever joins, a long text may be cut into words: before a U+2581 or a newline, by the last byte
+	 * in front of it, and behind a newline, by the next byte. */
 	bool may_cut;
 	bool joins_mark[256], joins_line[256], line_joins[256];
 	bool joins_stand_ins; /* some merge takes the unknown token or one of a byte */
@@ -162,12 +162,13 @@ void tok_bpe_finish(struct od_tokenizer *t);
 /* ---- files that list ranks instead of merges (tok_ranked.c, tok_sentencepiece.c, tok_tiktoken.c) ---- */
 
 #define TOK_NO_RANK UINT32_MAX
-/* rank: of tokens 0 to n - 1, TOK_NO_RANK if merging neither makes nor takes it. Two tokens may become a third if their texts
- * together are its text; the lowest rank first. Finishes the BPE. */
+/* rank: of tokens 0 to n - 1, TOK_NO_RANK if merging neither makes nor takes it. Two tokens may become a third if their
+ * texts together are its text; the lowest rank first. Finishes the BPE. */
 OD_MUST_CHECK int tok_ranked_merges(struct od_tokenizer *t, const uint32_t *rank, uint32_t n, const char *where,
 				    struct od_err *err);
 
-/* tokenizer_config.json's added_tokens_decoder, in order of ids; fields and content are borrowed. Free *out even on failure. */
+/* tokenizer_config.json's added_tokens_decoder, in order of ids; fields and content are borrowed. Free *out even on
+ * failure. */
 struct tok_listed {
 	uint32_t id;
 	const char *content;
@@ -197,8 +198,7 @@ struct tok_bpe_scratch *tok_bpe_scratch_new(size_t max_ids);
 void tok_bpe_scratch_free(struct tok_bpe_scratch *s);
 
 /* The vocabulary gets room for the added tokens too. */
-OD_MUST_CHECK int tok_model_parse(struct od_tokenizer *t, const json_t *root, const char *where,
-				  struct od_err *err);
+OD_MUST_CHECK int tok_model_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
 /* A word's ids. It is of bytes that are not in the byte alphabet yet if t->pres.raw. */
 OD_MUST_CHECK int tok_model_word(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *word,
 				 size_t len, struct tok_ids *ids, struct od_err *err);
@@ -216,9 +216,10 @@ OD_MUST_CHECK int tok_words_add(struct tok_words *w, const char *word, size_t le
 
 /* ---- control tokens and users' text (tok_controls.c) ---- */
 
-/* As tok_model_word, but no control token comes of a word that contains its text: that is cut behind its first character. */
-OD_MUST_CHECK int tok_controls_word(const struct od_controls *c, struct tok_bpe_scratch *scratch, const char *word, size_t len,
-				    struct tok_ids *ids, struct od_err *err);
+/* As tok_model_word, but no control token comes of a word that contains its text: that is cut behind its first
+ * character. */
+OD_MUST_CHECK int tok_controls_word(const struct od_controls *c, struct tok_bpe_scratch *scratch, const char *word,
+				    size_t len, struct tok_ids *ids, struct od_err *err);
 /* Whether a control token is searched for in normalised text. */
 bool tok_controls_in_normalized(const struct od_controls *c);
 
@@ -247,16 +248,15 @@ struct tok_matcher {
 	uint32_t first[257]; /* entries that begin with byte b: [first[b], first[b + 1]) */
 };
 /* Needs the vocabulary and the normaliser. */
-OD_MUST_CHECK int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *where,
-				  struct od_err *err);
+OD_MUST_CHECK int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
 /* Tokens of the vocabulary that are found in normalised text, themselves not normalised. */
 OD_MUST_CHECK int tok_added_as_they_are(struct od_tokenizer *t, const struct tok_ids *ids);
 /* Appends the pieces of text to out. users: control tokens keep off these; NULL: there are none. */
-OD_MUST_CHECK int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users, const char *text,
-				  size_t len, bool first, struct tok_pieces *out);
+OD_MUST_CHECK int tok_added_split(const struct tok_matcher *m, bool parse_special, struct tok_users *users,
+				  const char *text, size_t len, bool first, struct tok_pieces *out);
 /* Calls back with each entry that stands anywhere in text, as often as it does. */
-void tok_added_find(const struct tok_matcher *m, const char *text, size_t len, void (*found)(void *arg, const struct tok_added *a),
-		    void *arg);
+void tok_added_find(const struct tok_matcher *m, const char *text, size_t len,
+		    void (*found)(void *arg, const struct tok_added *a), void *arg);
 void tok_matcher_fini(struct tok_matcher *m);
 
 /* ---- normalisers (tok_normalize.c) ---- */
@@ -268,11 +268,11 @@ struct tok_norms {
 	bool prepend_first; /* NORM_PREPEND only where the original text begins */
 };
 OD_MUST_CHECK int tok_norms_parse(struct tok_norms *out, const json_t *obj, const char *where, struct od_err *err);
-/* text to out (overwritten, at most tok_max_grown). first: it begins where the original text begins. *dropped: its first
- * character has gone without a successor. users: a byte for each of the text, 1 if it is a user's, then of out; NULL: not
- * wanted. */
-OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, bool first, struct tok_buf *out,
-				struct tok_buf *users, bool *dropped, struct od_err *err);
+/* text to out (overwritten, at most tok_max_grown). first: it begins where the original text begins. *dropped: its
+ * first character has gone without a successor. users: a byte for each of the text, 1 if it is a user's, then of out;
+ * NULL: not wanted. */
+OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, bool first,
+				struct tok_buf *out, struct tok_buf *users, bool *dropped, struct od_err *err);
 void tok_norms_fini(struct tok_norms *n);
 
 /* ---- pre-tokenisers (tok_pretokenize.c) ---- */
@@ -325,12 +325,10 @@ struct od_tokenizer {
 
 /* Walks a component: null, one object, or a Sequence (list_key names its array), and calls each for the
  * leaves. what: "normalizer" and so on, for messages. */
-typedef int tok_component_fn(void *arg, const char *type, const json_t *obj, const char *where,
-			     struct od_err *err);
+typedef int tok_component_fn(void *arg, const char *type, const json_t *obj, const char *where, struct od_err *err);
 OD_MUST_CHECK int tok_walk(const json_t *obj, const char *what, const char *list_key, const char *where,
 			   tok_component_fn *each, void *arg, struct od_err *err);
 /* OD_ERR_UNSUPPORTED with the component's name and what there is instead. */
-int tok_unsupported(struct od_err *err, const char *where, const char *what, const char *type,
-		    const char *supported);
+int tok_unsupported(struct od_err *err, const char *where, const char *what, const char *type, const char *supported);
 
 #endif

@@ -12,7 +12,7 @@ enum norm_kind { NORM_UNICODE, NORM_LOWERCASE, NORM_PREPEND, NORM_REPLACE, NORM_
 struct tok_norm {
 	enum norm_kind kind;
 	utf8proc_option_t options; /* NORM_UNICODE */
-	char *content;		   /* prepended, or put in place of a match */
+	char *content; /* prepended, or put in place of a match */
 	size_t content_len;
 	struct tok_regex *re;
 	bool left, right; /* NORM_STRIP */
@@ -26,10 +26,10 @@ static bool unicode_form(const char *type, utf8proc_option_t *options)
 		const char *type;
 		int options;
 	} forms[] = {
-		{"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
-		{"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
-		{"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-		{"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
+		{ "NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE },
+		{ "NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE },
+		{ "NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
+		{ "NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT },
 	};
 
 	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
@@ -194,11 +194,12 @@ static int add_part(struct code_points *c, utf8proc_option_t options, const char
 	return rc;
 }
 
-/* One in front of the first trailing consonant: no character of Hangul, but utf8proc 2.8 takes it for one and drops it behind a
- * syllable. Nothing is composed with it, and nothing goes past it. */
+/* One in front of the first trailing consonant: no character of Hangul, but utf8proc 2.8 takes it for one and drops it
+ * behind a syllable. Nothing is composed with it, and nothing goes past it. */
 #define HANGUL_T_BASE 0x11a7
 
-/* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end there, too. */
+/* No form changes two ASCII characters in a row, or what is on both sides of them together: with a trace, parts end
+ * there, too. */
 static bool ends_part(const struct tok_trace *trace, const char *text, size_t at, size_t len, int32_t cp)
 {
 	if (trace != NULL && cp < 0x80 && at + 1 < len && (unsigned char)text[at + 1] < 0x80)
@@ -232,7 +233,8 @@ static int add_form(struct code_points *c, utf8proc_option_t options, const char
 }
 
 /* Text [begin, end) was appended to out in its composed form: as a rule its first character is still what it was. */
-static int trace_composed(struct tok_trace *trace, const char *text, size_t begin, size_t end, const struct tok_buf *out)
+static int trace_composed(struct tok_trace *trace, const char *text, size_t begin, size_t end,
+			  const struct tok_buf *out)
 {
 	const size_t at = trace == NULL ? 0 : trace->to.len;
 	int32_t cp;
@@ -248,10 +250,10 @@ static int trace_composed(struct tok_trace *trace, const char *text, size_t begi
 	return rc == OD_OK ? tok_trace_made(trace, out, begin + n, end) : rc;
 }
 
-/* NFC: most of a text has the form already. Only what stands from the character before one that may move to the next that does
- * not is looked at. */
-static int add_composed(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out,
-			struct tok_trace *trace)
+/* NFC: most of a text has the form already. Only what stands from the character before one that may move to the next
+ * that does not is looked at. */
+static int add_composed(struct code_points *c, utf8proc_option_t options, const char *text, size_t len,
+			struct tok_buf *out, struct tok_trace *trace)
 {
 	size_t done = 0, before = 0, at = 0;
 	int32_t cp;
@@ -287,9 +289,9 @@ static int add_composed(struct code_points *c, utf8proc_option_t options, const 
 static int unicode(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out, struct tok_trace *trace)
 {
 	const bool nfc = n->options == (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-	struct code_points c = {0};
+	struct code_points c = { 0 };
 	int rc = nfc ? add_composed(&c, n->options, text, len, out, trace) :
-			add_form(&c, n->options, text, len, out, trace);
+		       add_form(&c, n->options, text, len, out, trace);
 
 	free(c.v);
 	return rc;
@@ -381,12 +383,8 @@ static int run_one(const struct tok_norm *n, const char *text, size_t len, struc
 	int rc = OD_OK;
 
 	switch (n->kind) {
-	case NORM_UNICODE:
-		rc = unicode(n, text, len, out, trace);
-		break;
-	case NORM_LOWERCASE:
-		rc = lowercase(text, len, out, trace);
-		break;
+	case NORM_UNICODE: rc = unicode(n, text, len, out, trace); break;
+	case NORM_LOWERCASE: rc = lowercase(text, len, out, trace); break;
 	case NORM_PREPEND:
 		if (len == 0)
 			break;
@@ -398,14 +396,9 @@ static int run_one(const struct tok_norm *n, const char *text, size_t len, struc
 		if (rc == OD_OK)
 			rc = tok_trace_kept(trace, 0, len);
 		break;
-	case NORM_REPLACE:
-		return replace(n, text, len, out, trace, dropped, err);
-	case NORM_STRIP:
-		rc = strip(n, text, len, out, trace, dropped);
-		break;
-	case NORM_STRIP_ACCENTS:
-		rc = strip_accents(text, len, out, trace, dropped);
-		break;
+	case NORM_REPLACE: return replace(n, text, len, out, trace, dropped, err);
+	case NORM_STRIP: rc = strip(n, text, len, out, trace, dropped); break;
+	case NORM_STRIP_ACCENTS: rc = strip_accents(text, len, out, trace, dropped); break;
 	}
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "normalising a text of %zu bytes", len);
 }
@@ -413,8 +406,8 @@ static int run_one(const struct tok_norm *n, const char *text, size_t len, struc
 int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, bool first, struct tok_buf *out,
 		  struct tok_buf *users, bool *dropped, struct od_err *err)
 {
-	struct tok_buf next = {0}, swap;
-	struct tok_trace trace = {0};
+	struct tok_buf next = { 0 }, swap;
+	struct tok_trace trace = { 0 };
 	int rc;
 
 	*dropped = false;
@@ -430,7 +423,8 @@ int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, boo
 		trace.from = users != NULL ? users->data : NULL;
 		rc = tok_buf_reserve(&next, 0); /* its data is never NULL */
 		if (rc == OD_OK)
-			rc = run_one(&all->v[i], out->data, out->len, &next, users != NULL ? &trace : NULL, dropped, err);
+			rc = run_one(&all->v[i], out->data, out->len, &next, users != NULL ? &trace : NULL, dropped,
+				     err);
 		else
 			od_fail(err, rc, "normalising a text of %zu bytes", len);
 		swap = *out;

@@ -63,8 +63,8 @@ int tok_char_to_byte(int32_t cp)
 static int parse_behavior(const json_t *obj, enum behavior fallback, enum behavior *out, const char *where,
 			  struct od_err *err)
 {
-	static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
-					    "Contiguous"};
+	static const char *const names[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+					     "Contiguous" };
 	const char *s;
 	int rc;
 
@@ -169,8 +169,10 @@ static int parse_split(struct tok_pre *p, const json_t *obj, const char *where, 
 	rc = parse_behavior(obj, ISOLATED, &p->behavior, where, err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(obj, "invert", false, &p->invert, where, err);
-	/* The known patterns match all of a text (but for DeepSeek-V3's), so to keep only the matches is to isolate them. */
-	if (rc == OD_OK && (p->behavior == ISOLATED || (p->behavior == REMOVED && p->invert)) && json_is_string(pattern))
+	/* The known patterns match all of a text (but for DeepSeek-V3's), so to keep only the matches is to isolate
+	 * them. */
+	if (rc == OD_OK && (p->behavior == ISOLATED || (p->behavior == REMOVED && p->invert)) &&
+	    json_is_string(pattern))
 		p->scan = tok_scan_find(json_string_value(pattern), json_string_length(pattern), &p->stage);
 	if (p->behavior != ISOLATED && p->stage != 0) {
 		p->stage = 0;
@@ -246,7 +248,7 @@ static void unite(struct tok_pres *all)
 			continue;
 		for (int k = 0; k < 3; k++)
 			tok_regex_free(p[k].re);
-		*p = (struct tok_pre){.kind = PRE_SCAN, .scan = TOK_SCAN_DEEPSEEK_V3};
+		*p = (struct tok_pre){ .kind = PRE_SCAN, .scan = TOK_SCAN_DEEPSEEK_V3 };
 		memmove(p + 1, p + 3, (all->n - i - 3) * sizeof(*p));
 		all->n -= 2;
 		memset(&all->v[all->n], 0, 2 * sizeof(*p));
@@ -370,7 +372,7 @@ static int emit(size_t at, const struct tok_spans *s, bool first, struct tok_pie
 		size_t begin = s->v[i].begin, end = s->v[i].end;
 
 		if (!s->v[i].match && end > begin)
-			rc = add_part(dst, (struct tok_piece){at + begin, end - begin, -1, first && begin == 0});
+			rc = add_part(dst, (struct tok_piece){ at + begin, end - begin, -1, first && begin == 0 });
 	}
 	return rc;
 }
@@ -408,8 +410,8 @@ static int add_mapped(struct tok_pieces *dst, const char *text, size_t len, bool
 	return OD_OK;
 }
 
-static int run_byte_level(const struct tok_pre *p, const struct tok_piece *piece, const char *text,
-			  struct tok_buf *tmp, struct tok_pieces *dst)
+static int run_byte_level(const struct tok_pre *p, const struct tok_piece *piece, const char *text, struct tok_buf *tmp,
+			  struct tok_pieces *dst)
 {
 	size_t len = piece->len, begin, end;
 	struct tok_scan s;
@@ -425,14 +427,14 @@ static int run_byte_level(const struct tok_pre *p, const struct tok_piece *piece
 	}
 	if (rc != OD_OK)
 		return rc;
-	s = (struct tok_scan){.kind = p->scan, .text = text, .len = len};
+	s = (struct tok_scan){ .kind = p->scan, .text = text, .len = len };
 	while (rc == OD_OK && tok_scan_next(&s, &begin, &end))
 		rc = add_mapped(dst, text + begin, end - begin, piece->first && begin == 0);
 	return rc;
 }
 
-static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece, const char *text,
-			 struct tok_buf *tmp, struct tok_spans *spans, struct tok_pieces *dst)
+static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece, const char *text, struct tok_buf *tmp,
+			 struct tok_spans *spans, struct tok_pieces *dst)
 {
 	bool starts, wanted = p->scheme == TOK_PREPEND_ALWAYS || (p->scheme == TOK_PREPEND_FIRST && piece->first);
 	size_t begin = 0;
@@ -471,12 +473,13 @@ static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece,
 
 static int run_scan(const struct tok_pre *p, const struct tok_piece *piece, const char *text, struct tok_pieces *dst)
 {
-	struct tok_scan s = {.kind = p->scan, .text = text, .len = piece->len};
+	struct tok_scan s = { .kind = p->scan, .text = text, .len = piece->len };
 	size_t begin, end;
 	int rc = OD_OK;
 
 	while (rc == OD_OK && tok_scan_next(&s, &begin, &end))
-		rc = add_part(dst, (struct tok_piece){piece->at + begin, end - begin, -1, piece->first && begin == 0});
+		rc = add_part(dst,
+			      (struct tok_piece){ piece->at + begin, end - begin, -1, piece->first && begin == 0 });
 	return rc;
 }
 
@@ -495,23 +498,15 @@ static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct
 		const char *text = src->text.data + piece->at;
 
 		if (piece->id >= 0) {
-			rc = add_part(dst, (struct tok_piece){0, 0, piece->id, false});
+			rc = add_part(dst, (struct tok_piece){ 0, 0, piece->id, false });
 			continue;
 		}
 		switch (p->kind) {
-		case PRE_BYTE_LEVEL:
-			rc = run_byte_level(p, piece, text, tmp, dst);
-			break;
+		case PRE_BYTE_LEVEL: rc = run_byte_level(p, piece, text, tmp, dst); break;
 		case PRE_SPLIT:
-		case PRE_CHARS:
-			rc = run_split(p, piece, text, spans, dst, err);
-			break;
-		case PRE_SCAN:
-			rc = run_scan(p, piece, text, dst);
-			break;
-		case PRE_METASPACE:
-			rc = run_metaspace(p, piece, text, tmp, spans, dst);
-			break;
+		case PRE_CHARS: rc = run_split(p, piece, text, spans, dst, err); break;
+		case PRE_SCAN: rc = run_scan(p, piece, text, dst); break;
+		case PRE_METASPACE: rc = run_metaspace(p, piece, text, tmp, spans, dst); break;
 		}
 	}
 	return rc;
@@ -521,9 +516,9 @@ static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct
 int tok_pres_run(const struct tok_pres *all, struct tok_pieces *pieces, struct od_err *err)
 {
 	const size_t n = all->n - (tok_pres_scan(all) != TOK_SCAN_NONE ? 1 : 0);
-	struct tok_pieces next = {0}, swap;
-	struct tok_spans spans = {0};
-	struct tok_buf tmp = {0};
+	struct tok_pieces next = { 0 }, swap;
+	struct tok_spans spans = { 0 };
+	struct tok_buf tmp = { 0 };
 	int rc = all->slices ? tok_slices_cut(pieces) : OD_OK;
 
 	next.text.max_bytes = tmp.max_bytes = pieces->text.max_bytes;

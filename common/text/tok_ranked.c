@@ -1,5 +1,5 @@
-/* What tokenizer.model and tiktoken.model have in common: they list tokens with ranks instead of merges, and leave the rest to
- * tokenizer_config.json and to the reader. */
+/* What tokenizer.model and tiktoken.model have in common: they list tokens with ranks instead of merges, and leave the
+ * rest to tokenizer_config.json and to the reader. */
 #include "common/text/tok_internal.h"
 
 #include <stdlib.h>
@@ -46,14 +46,14 @@ static int cut_token(const struct tok_vocab *v, uint32_t id, const uint32_t *ran
 			return OD_ERR_RANGE;
 		rc = tok_grow(&out->v, out->n, &out->cap, sizeof(*out->v));
 		if (rc == OD_OK)
-			out->v[out->n++] = (struct cut){left, right, (int32_t)id};
+			out->v[out->n++] = (struct cut){ left, right, (int32_t)id };
 	}
 	return rc;
 }
 
 int tok_ranked_merges(struct od_tokenizer *t, const uint32_t *rank, uint32_t n, const char *where, struct od_err *err)
 {
-	struct cuts cuts = {0};
+	struct cuts cuts = { 0 };
 	int rc = OD_OK;
 
 	for (uint32_t id = 0; id < n && rc == OD_OK; id++)
@@ -110,12 +110,14 @@ int tok_listed_parse(struct tok_listed **out, size_t *n, const json_t *config, c
 	*out = calloc(max > 0 ? max : 1, sizeof(**out));
 	if (*out == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: added_tokens_decoder", where);
-	json_object_foreach(list, key, entry) {
+	json_object_foreach(list, key, entry)
+	{
 		struct tok_listed *l = &(*out)[(*n)++];
 
 		l->fields = entry;
 		if (!json_is_object(entry) || !read_id(key, &l->id))
-			return od_fail(err, OD_ERR_FORMAT, "%s: added_tokens_decoder: expected ids below %u with objects, found \"%.64s\"",
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: added_tokens_decoder: expected ids below %u with objects, found \"%.64s\"",
 				       where, TOK_MAX_IDS, key);
 		rc = od_json_str(entry, "content", &l->content, where, err);
 		if (rc != OD_OK)
@@ -124,20 +126,22 @@ int tok_listed_parse(struct tok_listed **out, size_t *n, const json_t *config, c
 	qsort(*out, *n, sizeof(**out), by_id);
 	for (size_t i = 1; i < *n; i++) /* "1" and "01" */
 		if ((*out)[i].id == (*out)[i - 1].id)
-			return od_fail(err, OD_ERR_FORMAT, "%s: added_tokens_decoder: id %u is there twice", where, (*out)[i].id);
+			return od_fail(err, OD_ERR_FORMAT, "%s: added_tokens_decoder: id %u is there twice", where,
+				       (*out)[i].id);
 	return OD_OK;
 }
 
 const struct tok_listed *tok_listed_find(const struct tok_listed *list, size_t n, uint32_t id)
 {
-	const struct tok_listed key = {.id = id};
+	const struct tok_listed key = { .id = id };
 
 	return n == 0 ? NULL : bsearch(&key, list, n, sizeof(*list), by_id);
 }
 
 int tok_listed_add(json_t *added, uint32_t id, const char *content, size_t len, const json_t *fields)
 {
-	json_t *token = fields != NULL ? json_copy((json_t *)fields) : json_pack("{s:b, s:b}", "special", 1, "normalized", 0);
+	json_t *token =
+		fields != NULL ? json_copy((json_t *)fields) : json_pack("{s:b, s:b}", "special", 1, "normalized", 0);
 
 	if (token == NULL || json_object_set_new(token, "id", json_integer(id)) != 0 ||
 	    json_object_set_new(token, "content", json_stringn(content, len)) != 0) {

@@ -11,7 +11,7 @@
 
 #include "common/base/json.h"
 
-#define MATCH_LIMIT 20000000u  /* backtracking steps of one match: under a second, enough for 1 MB of spaces */
+#define MATCH_LIMIT 20000000u /* backtracking steps of one match: under a second, enough for 1 MB of spaces */
 #define HEAP_LIMIT_KIB 131072u /* of the interpreter */
 #define MAX_PATTERN_BYTES 65536u
 #define MAX_GROUPS 200
@@ -27,13 +27,15 @@ struct tok_regex {
 /* A bare name is the script alone. There are no properties but categories: patterns that name others are refused.
  * In a class a set ends with a range, so that a hyphen behind it is a hyphen, as behind \p{...}. */
 #define SCRIPT ""
-#define SPACE_IN_CLASS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{2000}-\\x{200a}"
+#define SPACE_IN_CLASS \
+	"\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}\\x{2000}-\\x{200a}"
 #define OTHER_IN_CLASS \
 	"\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}" \
 	"\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 #define SPACE "[" SPACE_IN_CLASS "]"
 #define OTHER "[" OTHER_IN_CLASS "]"
-#define ALPHABETIC "\\p{L}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}" /* but marks */
+/* but marks */
+#define ALPHABETIC "\\p{L}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 #else
 #define SCRIPT "sc:"
 #define SPACE "\\p{White_Space}"
@@ -52,7 +54,7 @@ struct rewrite {
 	const char *in;
 	size_t len, at;
 	struct tok_buf out;
-	size_t atom;		  /* where in out the last atom begins */
+	size_t atom; /* where in out the last atom begins */
 	size_t group[MAX_GROUPS]; /* where open groups begin */
 	unsigned n_groups;
 	const char *where;
@@ -103,10 +105,24 @@ static bool one_of(int c, const char *set)
 static int rewrite_property(struct rewrite *r)
 {
 	static const char *const props[][2] = {
-		{"Any", "Any"}, {"Letter", "L"}, {"Mark", "M"}, {"Number", "N"}, {"Punctuation", "P"}, {"Symbol", "S"},
-		{"Separator", "Z"}, {"Other", "C"}, {"Alpha", "Alphabetic"}, {"Alphabetic", "Alphabetic"},
-		{"Upper", "Uppercase"}, {"Uppercase", "Uppercase"}, {"Lower", "Lowercase"}, {"Lowercase", "Lowercase"},
-		{"Digit", "Nd"}, {"Space", "White_Space"}, {"White_Space", "White_Space"}, {"Cntrl", "Cc"},
+		{ "Any", "Any" },
+		{ "Letter", "L" },
+		{ "Mark", "M" },
+		{ "Number", "N" },
+		{ "Punctuation", "P" },
+		{ "Symbol", "S" },
+		{ "Separator", "Z" },
+		{ "Other", "C" },
+		{ "Alpha", "Alphabetic" },
+		{ "Alphabetic", "Alphabetic" },
+		{ "Upper", "Uppercase" },
+		{ "Uppercase", "Uppercase" },
+		{ "Lower", "Lowercase" },
+		{ "Lowercase", "Lowercase" },
+		{ "Digit", "Nd" },
+		{ "Space", "White_Space" },
+		{ "White_Space", "White_Space" },
+		{ "Cntrl", "Cc" },
 	};
 	const char *end, *name, *prefix = SCRIPT;
 	char buf[64];
@@ -214,10 +230,11 @@ static int rewrite_escape(struct rewrite *r, bool in_class)
 static int rewrite_posix(struct rewrite *r)
 {
 	static const char *const sets[][2] = {
-		{"[:alpha:]", "\\p{Alphabetic}"}, {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
-		{"[:punct:]", "\\p{P}\\p{S}"}, {"[:space:]", SPACE_IN_CLASS}, {"[:upper:]", "\\p{Uppercase}"},
-		{"[:lower:]", "\\p{Lowercase}"}, {"[:digit:]", "\\p{Nd}"}, {"[:cntrl:]", "\\p{Cc}"},
-		{"[:blank:]", "\\p{Zs}\\t"}, {"[:xdigit:]", "0-9A-Fa-f"},
+		{ "[:alpha:]", "\\p{Alphabetic}" }, { "[:alnum:]", "\\p{Alphabetic}\\p{Nd}" },
+		{ "[:punct:]", "\\p{P}\\p{S}" },    { "[:space:]", SPACE_IN_CLASS },
+		{ "[:upper:]", "\\p{Uppercase}" },  { "[:lower:]", "\\p{Lowercase}" },
+		{ "[:digit:]", "\\p{Nd}" },	    { "[:cntrl:]", "\\p{Cc}" },
+		{ "[:blank:]", "\\p{Zs}\\t" },	    { "[:xdigit:]", "0-9A-Fa-f" },
 	};
 
 	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
@@ -428,7 +445,7 @@ static int compile(struct tok_regex *re, const char *pattern, size_t len, bool l
 int tok_regex_new(struct tok_regex **out, const char *pattern, size_t len, bool literal, const char *where,
 		  struct od_err *err)
 {
-	struct rewrite r = {.in = pattern, .len = len, .where = where, .err = err};
+	struct rewrite r = { .in = pattern, .len = len, .where = where, .err = err };
 	struct tok_regex *re;
 	int rc = OD_OK;
 
@@ -568,8 +585,7 @@ static int find_all(const struct tok_regex *re, const char *text, size_t len, pc
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "a text of %zu bytes", len);
 }
 
-int tok_regex_spans(const struct tok_regex *re, const char *text, size_t len, struct tok_spans *out,
-		    struct od_err *err)
+int tok_regex_spans(const struct tok_regex *re, const char *text, size_t len, struct tok_spans *out, struct od_err *err)
 {
 	pcre2_match_data *data;
 	int rc;
@@ -587,10 +603,10 @@ int tok_regex_spans(const struct tok_regex *re, const char *text, size_t len, st
 	return rc;
 }
 
-int tok_regex_replace(const struct tok_regex *re, const char *content, size_t content_len, const char *text,
-		      size_t len, struct tok_buf *out, struct tok_trace *trace, struct od_err *err)
+int tok_regex_replace(const struct tok_regex *re, const char *content, size_t content_len, const char *text, size_t len,
+		      struct tok_buf *out, struct tok_trace *trace, struct od_err *err)
 {
-	struct tok_spans spans = {0};
+	struct tok_spans spans = { 0 };
 	int rc = tok_regex_spans(re, text, len, &spans, err);
 
 	for (size_t i = 0; i < spans.n && rc == OD_OK; i++) {

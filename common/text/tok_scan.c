@@ -6,14 +6,16 @@
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CL100K(digits) CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
 #define OLD_CL100K(digits) /* takes the same, in other words */ \
-	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits \
+	"| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 #define CASED_WORDS(not_han, end) \
-	"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]+" end \
-	"|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*" end
+	"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han \
+	"]+" end "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}" not_han \
+	"]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}" not_han "]*" end
 
-const char tok_gpt2_pattern[] =
-	"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char tok_kimi_pattern[] = "[\\p{Han}]+|" CASED_WORDS("&&[^\\p{Han}]", CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES;
+const char tok_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char tok_kimi_pattern[] = "[\\p{Han}]+|" CASED_WORDS("&&[^\\p{Han}]", CONTRACTION
+							   "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES;
 
 /* Newlines are escapes in most published patterns; DeepSeek-V3's has the characters themselves. */
 static bool is_pattern(const char *known, const char *pattern, size_t len)
@@ -21,7 +23,8 @@ static bool is_pattern(const char *known, const char *pattern, size_t len)
 	size_t at = 0;
 
 	for (; *known != 0 && at < len; known++, at++) {
-		if (known[0] == '\\' && (known[1] == 'r' || known[1] == 'n') && pattern[at] == (known[1] == 'r' ? '\r' : '\n'))
+		if (known[0] == '\\' && (known[1] == 'r' || known[1] == 'n') &&
+		    pattern[at] == (known[1] == 'r' ? '\r' : '\n'))
 			known++;
 		else if (*known != pattern[at])
 			return false;
@@ -41,15 +44,18 @@ enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stag
 		{ CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
 		{ OLD_CL100K("\\p{N}{1,3}"), TOK_SCAN_LLAMA3, 0 },
 		{ OLD_CL100K("\\p{N}"), TOK_SCAN_QWEN2, 0 },
-		{ CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES,
+		{ CONTRACTION
+		  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES,
 		  TOK_SCAN_QWEN3_5, 0 },
 		{ CASED_WORDS("", "") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES, TOK_SCAN_TEKKEN, 0 },
-		{ CASED_WORDS("", CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES, TOK_SCAN_O200K, 0 },
+		{ CASED_WORDS("", CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES,
+		  TOK_SCAN_O200K, 0 },
 		{ tok_kimi_pattern, TOK_SCAN_KIMI, 0 },
 		{ "\\p{N}{1,3}", TOK_SCAN_DEEPSEEK_V3, 1 },
 		{ "[一-龥぀-ゟ゠-ヿ]+", TOK_SCAN_DEEPSEEK_V3, 2 },
 		{ "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-		  "| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES, TOK_SCAN_DEEPSEEK_V3, 3 },
+		  "| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES,
+		  TOK_SCAN_DEEPSEEK_V3, 3 },
 	};
 
 	*stage = 0;
@@ -228,7 +234,8 @@ static inline size_t next_cl100k(const char *s, size_t at, size_t len, unsigned 
 	return newlines(s, run_without(s, at + n, len, not_other), len);
 }
 
-/* [U]*[W]+, or else [U]+, where U has upper case, W lower, and both the letters without case and the marks; 0: neither. */
+/* [U]*[W]+, or else [U]+, where U has upper case, W lower, and both the letters without case and the marks; 0:
+ * neither. */
 static size_t cased_word(const char *s, size_t at, size_t len, bool no_han)
 {
 	const unsigned both = TOK_C_LETTER | TOK_C_MARK;
@@ -340,8 +347,8 @@ static bool is_kana_or_han(int32_t cp)
 	return (cp >= 0x4e00 && cp <= 0x9fa5) || (cp >= 0x3040 && cp <= 0x30ff);
 }
 
-/* A part without digits is cut again where kana and Han begin and end, and each of those by the third pattern, which sees
- * nothing beyond its part. */
+/* A part without digits is cut again where kana and Han begin and end, and each of those by the third pattern, which
+ * sees nothing beyond its part. */
 static size_t deepseek_word(struct tok_scan *d)
 {
 	size_t n, end;

@@ -1,5 +1,5 @@
-/* tok_scan.h - the pre-tokenisers' patterns that published models share, cut by hand instead of by PCRE2. The results are
- * those of the patterns (tests/unit/test_tok_scan.c compares the two).
+/* tok_scan.h - the pre-tokenisers' patterns that published models share, cut by hand instead of by PCRE2. The results
+ * are those of the patterns (tests/unit/test_tok_scan.c compares the two).
  * Thread: any, after tok_classes_init. */
 #ifndef OD_TEXT_TOK_SCAN_H
 #define OD_TEXT_TOK_SCAN_H
@@ -37,12 +37,12 @@ bool tok_scan_next(struct tok_scan *s, size_t *begin, size_t *end);
 
 /* Bits of tok_class. */
 enum tok_class_bits {
-	TOK_C_SPACE = 1,  /* White_Space */
+	TOK_C_SPACE = 1, /* White_Space */
 	TOK_C_NUMBER = 2, /* N */
-	TOK_C_UPPER = 4,  /* Lu, Lt */
-	TOK_C_LOWER = 8,  /* Ll */
+	TOK_C_UPPER = 4, /* Lu, Lt */
+	TOK_C_LOWER = 8, /* Ll */
 	TOK_C_LETTER = 16, /* Lm, Lo */
-	TOK_C_MARK = 32,  /* M */
+	TOK_C_MARK = 32, /* M */
 	TOK_C_SYMBOL = 64, /* P, S */
 	TOK_C_MOVES = 128, /* NFC may change it or what follows or precedes it */
 };

@@ -1,6 +1,6 @@
-/* tokenizer.model of SentencePiece: a protobuf message ModelProto with pieces, their scores and kinds, and how texts are
- * normalised. Only what is needed is read; what would change results and is not done here is refused. The special tokens are
- * the file's control pieces and what tokenizer_config.json adds or says about them. */
+/* tokenizer.model of SentencePiece: a protobuf message ModelProto with pieces, their scores and kinds, and how texts
+ * are normalised. Only what is needed is read; what would change results and is not done here is refused. The special
+ * tokens are the file's control pieces and what tokenizer_config.json adds or says about them. */
 #include "common/text/tok_internal.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #define MAX_FILE_BYTES ((size_t)64 << 20)
 #define MAX_PIECE_BYTES 1024u /* bounds the work of finding merges */
-#define MARK "\xe2\x96\x81"   /* U+2581, which stands for a space */
+#define MARK "\xe2\x96\x81" /* U+2581, which stands for a space */
 
 enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
@@ -76,7 +76,7 @@ static bool read_field(struct reader *r, struct field *f)
 {
 	uint64_t tag, len;
 
-	*f = (struct field){0};
+	*f = (struct field){ 0 };
 	if (!read_varint(r, &tag))
 		return false;
 	f->number = tag >> 3;
@@ -88,7 +88,7 @@ static bool read_field(struct reader *r, struct field *f)
 	case 2:
 		if (!read_varint(r, &len) || len > (size_t)(r->end - r->at))
 			return false;
-		f->inside = (struct reader){r->at, r->at + len};
+		f->inside = (struct reader){ r->at, r->at + len };
 		r->at += len;
 		return true;
 	default: return false;
@@ -97,7 +97,7 @@ static bool read_field(struct reader *r, struct field *f)
 
 static bool take_piece(struct model *m, struct reader r)
 {
-	struct piece p = {.type = NORMAL};
+	struct piece p = { .type = NORMAL };
 	struct field f;
 
 	while (r.at < r.end) {
@@ -155,7 +155,8 @@ static bool take_normalizer(struct model *m, struct reader r, bool denormal)
 			if (f.number == 2)
 				*(denormal ? &m->n_back_map : &m->n_map) = len;
 			if (f.number == 1 && !denormal)
-				snprintf(m->normalizer, sizeof(m->normalizer), "%.*s", len < 31 ? (int)len : 31, (const char *)f.inside.at);
+				snprintf(m->normalizer, sizeof(m->normalizer), "%.*s", len < 31 ? (int)len : 31,
+					 (const char *)f.inside.at);
 		} else if (f.wire == 0 && !denormal) {
 			if (f.number == 3)
 				m->dummy_prefix = f.value != 0;
@@ -170,10 +171,12 @@ static bool take_normalizer(struct model *m, struct reader r, bool denormal)
 
 static int read_model(struct model *m, const char *data, size_t len, const char *where, struct od_err *err)
 {
-	struct reader r = {(const uint8_t *)data, (const uint8_t *)data + len};
+	struct reader r = { (const uint8_t *)data, (const uint8_t *)data + len };
 	struct field f;
 
-	*m = (struct model){.kind = 1, .dummy_prefix = true, .extra_spaces_go = true, .escape = true, .bos = 1, .eos = 2};
+	*m = (struct model){
+		.kind = 1, .dummy_prefix = true, .extra_spaces_go = true, .escape = true, .bos = 1, .eos = 2
+	};
 	while (r.at < r.end) {
 		const uint8_t *begin = r.at;
 		bool good = read_field(&r, &f);
@@ -185,21 +188,22 @@ static int read_model(struct model *m, const char *data, size_t len, const char 
 		else if (good && f.wire == 2 && (f.number == 3 || f.number == 5))
 			good = take_normalizer(m, f.inside, f.number == 5);
 		if (!good)
-			return od_fail(err, OD_ERR_FORMAT, "%s: byte %zu: expected a field of a SentencePiece model", where,
-				       (size_t)(begin - (const uint8_t *)data));
+			return od_fail(err, OD_ERR_FORMAT, "%s: byte %zu: expected a field of a SentencePiece model",
+				       where, (size_t)(begin - (const uint8_t *)data));
 	}
 	if (m->n == 0 || m->n > TOK_MAX_IDS / 2)
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected 1 to %u pieces of a SentencePiece model, found %zu", where,
-			       TOK_MAX_IDS / 2, m->n);
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected 1 to %u pieces of a SentencePiece model, found %zu",
+			       where, TOK_MAX_IDS / 2, m->n);
 	return OD_OK;
 }
 
 static int check_model(const struct model *m, const char *where, struct od_err *err)
 {
-	static const char *const kinds[] = {"0", "Unigram", "BPE", "Word", "Char"};
+	static const char *const kinds[] = { "0", "Unigram", "BPE", "Word", "Char" };
 
 	if (m->kind != 2)
-		return tok_unsupported(err, where, "SentencePiece model", m->kind < 5 ? kinds[m->kind] : "of a newer kind", "BPE");
+		return tok_unsupported(err, where, "SentencePiece model",
+				       m->kind < 5 ? kinds[m->kind] : "of a newer kind", "BPE");
 	if (m->n_map > 0)
 		return tok_unsupported(err, where, "SentencePiece normalizer", m->normalizer, "identity");
 	if (m->n_back_map > 0)
@@ -231,15 +235,19 @@ static int take_type(struct od_tokenizer *t, const struct piece *p, uint32_t id,
 	const int byte = byte_of(p);
 
 	if (p->type == UNUSED || p->type < NORMAL || p->type > BYTE)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: piece %u: type %llu is not supported; supported: normal, unknown, control, "
-			       "user-defined, byte", where, id, (unsigned long long)p->type);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: piece %u: type %llu is not supported; supported: normal, unknown, control, "
+			       "user-defined, byte",
+			       where, id, (unsigned long long)p->type);
 	if (p->type == NORMAL && isnan(p->score))
 		return od_fail(err, OD_ERR_FORMAT, "%s: piece %u: expected a score, found none", where, id);
 	if (p->type == UNKNOWN && t->bpe.unk >= 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: piece %u: expected one unknown piece, found two", where, id);
 	if (p->type == BYTE && (byte < 0 || !byte_fallback || t->bpe.byte_id[byte] >= 0))
-		return od_fail(err, OD_ERR_FORMAT, "%s: piece %u: expected <0x00> to <0xFF>, each once and with byte_fallback, found "
-			       "\"%.*s\"", where, id, p->len < 64 ? (int)p->len : 64, p->text);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: piece %u: expected <0x00> to <0xFF>, each once and with byte_fallback, found "
+			       "\"%.*s\"",
+			       where, id, p->len < 64 ? (int)p->len : 64, p->text);
 	if (p->type == UNKNOWN)
 		t->bpe.unk = (int32_t)id;
 	if (p->type == BYTE)
@@ -247,7 +255,8 @@ static int take_type(struct od_tokenizer *t, const struct piece *p, uint32_t id,
 	return OD_OK;
 }
 
-static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n_more, const char *where, struct od_err *err)
+static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n_more, const char *where,
+		       struct od_err *err)
 {
 	int rc = tok_vocab_init(&t->vocab, (uint32_t)m->n + n_more, (uint32_t)m->n + n_more, err);
 	size_t bad;
@@ -256,20 +265,23 @@ static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n
 		const struct piece *p = &m->piece[id];
 
 		if (p->len == 0 || p->len > MAX_PIECE_BYTES || !tok_utf8_valid(p->text, p->len, &bad))
-			return od_fail(err, OD_ERR_FORMAT, "%s: piece %u: expected 1 to %u bytes of UTF-8, found %zu bytes", where, id,
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: piece %u: expected 1 to %u bytes of UTF-8, found %zu bytes", where, id,
 				       MAX_PIECE_BYTES, p->len);
 		if (tok_vocab_find(&t->vocab, p->text, p->len) >= 0)
 			return od_fail(err, OD_ERR_FORMAT, "%s: piece %u: \"%.*s\" is there twice", where, id,
 				       p->len < 64 ? (int)p->len : 64, p->text);
 		rc = take_type(t, p, id, m->byte_fallback, where, err);
-		if (rc == OD_OK && tok_vocab_add(&t->vocab, p->text, p->len, id, p->type == NORMAL ? TOK_IN_MODEL : 0) != OD_OK)
+		if (rc == OD_OK &&
+		    tok_vocab_add(&t->vocab, p->text, p->len, id, p->type == NORMAL ? TOK_IN_MODEL : 0) != OD_OK)
 			rc = od_fail(err, OD_ERR_NOMEM, "%s: vocabulary", where);
 	}
 	if (rc == OD_OK && t->bpe.unk < 0)
 		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected an unknown piece, found none", where);
 	for (int b = 0; b < 256 && rc == OD_OK && m->byte_fallback; b++)
 		if (t->bpe.byte_id[b] < 0)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a piece for every byte, found none for 0x%02x", where, (unsigned)b);
+			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a piece for every byte, found none for 0x%02x",
+				     where, (unsigned)b);
 	return rc;
 }
 
@@ -285,7 +297,8 @@ static int check_characters(const struct od_tokenizer *t, const struct model *m,
 			n = tok_char(p->text + at, p->len - at, &cp);
 			found = tok_vocab_find(&t->vocab, p->text + at, n);
 			if (found < 0 || m->piece[found].type != NORMAL)
-				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: piece %zu, \"%.*s\": expected a piece for each of its characters",
+				return od_fail(err, OD_ERR_UNSUPPORTED,
+					       "%s: piece %zu, \"%.*s\": expected a piece for each of its characters",
 					       where, id, p->len < 64 ? (int)p->len : 64, p->text);
 		}
 	}
@@ -349,16 +362,18 @@ static json_t *normalizers(const struct model *m)
 
 static json_t *decoders(const struct model *m)
 {
-	json_t *list = json_pack("[o, {s:s}, {s:s}]", replace("String", MARK, " "), "type", "ByteFallback", "type", "Fuse");
+	json_t *list =
+		json_pack("[o, {s:s}, {s:s}]", replace("String", MARK, " "), "type", "ByteFallback", "type", "Fuse");
 
 	if (m->dummy_prefix || m->extra_spaces_go)
-		json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+		json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start",
+						      1, "stop", 0));
 	return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
 /* The id of a special token: what tokenizer_config.json calls it, else the file. -1: none. */
-static int special_id(const struct od_tokenizer *t, const json_t *config, const char *key, int32_t fallback, int32_t *id,
-		      const char *where, struct od_err *err)
+static int special_id(const struct od_tokenizer *t, const json_t *config, const char *key, int32_t fallback,
+		      int32_t *id, const char *where, struct od_err *err)
 {
 	const json_t *v = json_object_get(config, key);
 
@@ -368,11 +383,12 @@ static int special_id(const struct od_tokenizer *t, const json_t *config, const 
 	if (v == NULL || json_is_null(v))
 		return OD_OK;
 	if (!json_is_string(v))
-		return od_fail(err, OD_ERR_FORMAT, "%s: tokenizer_config.json: field \"%s\": expected a token", where, key);
+		return od_fail(err, OD_ERR_FORMAT, "%s: tokenizer_config.json: field \"%s\": expected a token", where,
+			       key);
 	*id = tok_vocab_find(&t->vocab, json_string_value(v), json_string_length(v));
 	if (*id < 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: tokenizer_config.json: field \"%s\": \"%.64s\" is no token", where, key,
-			       json_string_value(v));
+		return od_fail(err, OD_ERR_FORMAT, "%s: tokenizer_config.json: field \"%s\": \"%.64s\" is no token",
+			       where, key, json_string_value(v));
 	return OD_OK;
 }
 
@@ -395,13 +411,14 @@ static int add_special(struct od_tokenizer *t, const json_t *config, const char 
 /* True for a user-defined piece that is looked for as SentencePiece does it: in the normalised text, as it is. */
 static bool found_as_it_is(const struct piece *p, const struct tok_listed *l)
 {
-	return p->type == USER_DEFINED &&
-	       (l == NULL || (!json_is_true(json_object_get(l->fields, "special")) && !json_is_true(json_object_get(l->fields, "lstrip")) &&
-			      !json_is_true(json_object_get(l->fields, "rstrip")) && !json_is_true(json_object_get(l->fields, "single_word"))));
+	return p->type == USER_DEFINED && (l == NULL || (!json_is_true(json_object_get(l->fields, "special")) &&
+							 !json_is_true(json_object_get(l->fields, "lstrip")) &&
+							 !json_is_true(json_object_get(l->fields, "rstrip")) &&
+							 !json_is_true(json_object_get(l->fields, "single_word"))));
 }
 
-static int list_added(json_t *added, const struct model *m, const struct tok_listed *listed, size_t n_listed, const char *where,
-		      struct od_err *err)
+static int list_added(json_t *added, const struct model *m, const struct tok_listed *listed, size_t n_listed,
+		      const char *where, struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -411,22 +428,26 @@ static int list_added(json_t *added, const struct model *m, const struct tok_lis
 		const json_t *content = l != NULL ? json_object_get(l->fields, "content") : NULL;
 
 		if (l != NULL && (json_string_length(content) != p->len || memcmp(l->content, p->text, p->len) != 0))
-			return od_fail(err, OD_ERR_FORMAT, "%s: tokenizer_config.json: added_tokens_decoder: expected id %u to be \"%.*s\", "
-				       "found \"%.64s\"", where, id, p->len < 64 ? (int)p->len : 64, p->text, l->content);
+			return od_fail(
+				err, OD_ERR_FORMAT,
+				"%s: tokenizer_config.json: added_tokens_decoder: expected id %u to be \"%.*s\", "
+				"found \"%.64s\"",
+				where, id, p->len < 64 ? (int)p->len : 64, p->text, l->content);
 		if (!found_as_it_is(p, l) && (l != NULL || p->type == CONTROL || p->type == UNKNOWN))
 			rc = tok_listed_add(added, id, p->text, p->len, l != NULL ? l->fields : NULL);
 	}
 	for (size_t i = 0; i < n_listed && rc == OD_OK; i++)
 		if (listed[i].id >= m->n)
 			rc = tok_listed_add(added, listed[i].id, listed[i].content,
-					    json_string_length(json_object_get(listed[i].fields, "content")), listed[i].fields);
+					    json_string_length(json_object_get(listed[i].fields, "content")),
+					    listed[i].fields);
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: special tokens", where);
 }
 
-static int add_user_defined(struct od_tokenizer *t, const struct model *m, const struct tok_listed *listed, size_t n_listed,
-			    const char *where, struct od_err *err)
+static int add_user_defined(struct od_tokenizer *t, const struct model *m, const struct tok_listed *listed,
+			    size_t n_listed, const char *where, struct od_err *err)
 {
-	struct tok_ids ids = {0};
+	struct tok_ids ids = { 0 };
 	int rc = OD_OK;
 
 	for (uint32_t id = 0; id < m->n && rc == OD_OK; id++)
@@ -438,10 +459,11 @@ static int add_user_defined(struct od_tokenizer *t, const struct model *m, const
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: user-defined pieces", where);
 }
 
-static int parse_parts(struct od_tokenizer *t, const struct model *m, const json_t *config, const struct tok_listed *listed,
-		       size_t n_listed, const char *where, struct od_err *err)
+static int parse_parts(struct od_tokenizer *t, const struct model *m, const json_t *config,
+		       const struct tok_listed *listed, size_t n_listed, const char *where, struct od_err *err)
 {
-	json_t *root = json_pack("{s:[], s:o, s:o}", "added_tokens", "normalizer", normalizers(m), "decoder", decoders(m));
+	json_t *root =
+		json_pack("{s:[], s:o, s:o}", "added_tokens", "normalizer", normalizers(m), "decoder", decoders(m));
 	bool legacy = true;
 	int rc = root == NULL ? od_fail(err, OD_ERR_NOMEM, "%s", where) : OD_OK;
 
@@ -462,7 +484,8 @@ static int parse_parts(struct od_tokenizer *t, const struct model *m, const json
 	return rc;
 }
 
-static int load_model(struct od_tokenizer *t, const struct model *m, const json_t *config, const char *where, struct od_err *err)
+static int load_model(struct od_tokenizer *t, const struct model *m, const json_t *config, const char *where,
+		      struct od_err *err)
 {
 	struct tok_listed *listed;
 	size_t n_listed;
@@ -486,14 +509,15 @@ static int load_model(struct od_tokenizer *t, const struct model *m, const json_
 	return rc;
 }
 
-int tok_sentencepiece_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config, const char *where,
-			    struct od_err *err)
+int tok_sentencepiece_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
+			    const char *where, struct od_err *err)
 {
-	struct model m = {0};
+	struct model m = { 0 };
 	int rc = OD_OK;
 
 	if (len > MAX_FILE_BYTES)
-		rc = od_fail(err, OD_ERR_RANGE, "%s: expected at most %zu bytes, found %zu", where, MAX_FILE_BYTES, len);
+		rc = od_fail(err, OD_ERR_RANGE, "%s: expected at most %zu bytes, found %zu", where, MAX_FILE_BYTES,
+			     len);
 	if (rc == OD_OK)
 		rc = read_model(&m, data, len, where, err);
 	if (rc == OD_OK)

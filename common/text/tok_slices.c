@@ -1,6 +1,6 @@
-/* Where Kimi's published code cuts long texts before tiktoken sees them: every 400,000 characters, and within those where a run of
- * white space, or of other characters, has had 25,000. No token goes across a cut. Where an added token stands a new text begins, as
- * in transformers, so no cut goes through one. */
+/* Where Kimi's published code cuts long texts before tiktoken sees them: every 400,000 characters, and within those
+ * where a run of white space, or of other characters, has had 25,000. No token goes across a cut. Where an added token
+ * stands a new text begins, as in transformers, so no cut goes through one. */
 #include "common/text/jinja/jinja_unicode.h"
 #include "common/text/tok_internal.h"
 
@@ -19,7 +19,9 @@ static int add(struct slices *s, const struct tok_piece *p, size_t begin, size_t
 	int rc = tok_grow(&s->v, s->n, &s->cap, sizeof(*s->v));
 
 	if (rc == OD_OK)
-		s->v[s->n++] = (struct tok_piece){ .at = p->at + begin, .len = end - begin, .id = p->id, .first = p->first && begin == 0 };
+		s->v[s->n++] = (struct tok_piece){
+			.at = p->at + begin, .len = end - begin, .id = p->id, .first = p->first && begin == 0
+		};
 	return rc;
 }
 

@@ -117,7 +117,7 @@ int tok_spans_add(struct tok_spans *s, size_t begin, size_t end, bool match)
 	int rc = tok_grow(&s->v, s->n, &s->cap, sizeof(*s->v));
 
 	if (rc == OD_OK)
-		s->v[s->n++] = (struct tok_span){begin, end, match};
+		s->v[s->n++] = (struct tok_span){ begin, end, match };
 	return rc;
 }
 
@@ -146,7 +146,7 @@ int tok_pieces_add(struct tok_pieces *p, const char *s, size_t len, int32_t id, 
 
 	if (rc != OD_OK)
 		return rc;
-	p->v[p->n] = (struct tok_piece){p->text.len, len, id, first};
+	p->v[p->n] = (struct tok_piece){ p->text.len, len, id, first };
 	rc = tok_buf_add(&p->text, s, len);
 	if (rc == OD_OK)
 		p->n++;

@@ -7,15 +7,16 @@
 
 #define FIRST_SLOTS 512u
 #define MAX_SLOTS (1u << 18) /* 8 MiB; half of them are filled */
-#define SHORT_BYTES 15u	     /* a word of at most so many is its own key */
-#define LONG_BYTES 256u	     /* a longer one is not kept */
+#define SHORT_BYTES 15u /* a word of at most so many is its own key */
+#define LONG_BYTES 256u /* a longer one is not kept */
 #define INLINE_IDS 3u
 
-/* lo, hi: the word's bytes, with its length in the last one. Of a longer word: its hash; where it stands in `text` and LONG. */
+/* lo, hi: the word's bytes, with its length in the last one. Of a longer word: its hash; where it stands in `text` and
+ * LONG. */
 #define LONG_KEY (0xffull << 56)
 struct word {
 	uint64_t lo, hi;
-	uint32_t n;	       /* of ids; 0: a free slot */
+	uint32_t n; /* of ids; 0: a free slot */
 	int32_t id[INLINE_IDS]; /* more than that: id[0] is where they stand in `ids` */
 };
 
@@ -72,7 +73,7 @@ static uint32_t hash_of(uint64_t lo, uint64_t hi)
 /* The key of a short word. left: readable bytes from s on. */
 static void short_key(const char *s, size_t len, size_t left, uint64_t *lo, uint64_t *hi)
 {
-	uint64_t v[2] = {0, 0};
+	uint64_t v[2] = { 0, 0 };
 
 	if (left >= 16) {
 		memcpy(v, s, 16);
@@ -178,7 +179,7 @@ static int new_word(struct tok_words *w, const char *s, size_t len, struct tok_i
 int tok_words_add(struct tok_words *w, const char *s, size_t len, size_t left, struct tok_ids *ids, struct od_err *err)
 {
 	const size_t before = ids->n;
-	struct word key = {0};
+	struct word key = { 0 };
 	uint32_t at;
 	int rc;
 

@@ -26,11 +26,11 @@ static int walk(const json_t *obj, const char *what, const char *list_key, unsig
 	int rc;
 
 	if (!json_is_object(obj))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected an object with a type, found something else",
-			       where, what);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"%s\": expected an object with a type, found something else", where, what);
 	if (depth > TOK_MAX_DEPTH)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected at most %d nested Sequences",
-			       where, what, TOK_MAX_DEPTH);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected at most %d nested Sequences", where,
+			       what, TOK_MAX_DEPTH);
 	rc = od_json_str(obj, "type", &type, where, err);
 	if (rc != OD_OK)
 		return rc;
@@ -39,7 +39,8 @@ static int walk(const json_t *obj, const char *what, const char *list_key, unsig
 	rc = od_json_arr(obj, list_key, &list, where, err);
 	if (rc != OD_OK)
 		return rc;
-	json_array_foreach(list, i, item) {
+	json_array_foreach(list, i, item)
+	{
 		rc = walk(item, what, list_key, depth + 1, where, each, arg, err);
 		if (rc != OD_OK)
 			return rc;
@@ -72,7 +73,8 @@ static int template_ids(const struct od_tokenizer *t, const json_t *special, con
 	rc = od_json_arr(entry, "ids", &ids, where, err);
 	if (rc != OD_OK)
 		return rc;
-	json_array_foreach(ids, i, id) {
+	json_array_foreach(ids, i, id)
+	{
 		json_int_t v = json_integer_value(id);
 
 		if (!json_is_integer(id) || v < 0 || v >= (json_int_t)t->vocab.n)
@@ -124,7 +126,7 @@ static int template_piece(struct od_tokenizer *t, const json_t *piece, const jso
 
 static int parse_template(struct od_tokenizer *t, const json_t *obj, const char *where, struct od_err *err)
 {
-	struct tok_ids front = {0};
+	struct tok_ids front = { 0 };
 	json_t *single, *special, *piece;
 	unsigned n_text = 0;
 	size_t i;
@@ -134,7 +136,8 @@ static int parse_template(struct od_tokenizer *t, const json_t *obj, const char 
 		rc = od_json_obj(obj, "special_tokens", &special, where, err);
 	if (rc != OD_OK)
 		return rc;
-	json_array_foreach(single, i, piece) {
+	json_array_foreach(single, i, piece)
+	{
 		rc = template_piece(t, piece, special, &front, &n_text, where, err);
 		if (rc != OD_OK)
 			goto out;
@@ -261,7 +264,7 @@ int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err
 	return rc;
 }
 
-static const char *const names[] = {"tokenizer.json", "tiktoken.model", "tokenizer.model"};
+static const char *const names[] = { "tokenizer.json", "tiktoken.model", "tokenizer.model" };
 #define N_NAMES (sizeof(names) / sizeof(names[0]))
 
 const char *od_tokenizer_name(const char *dir)
@@ -362,20 +365,20 @@ struct extract {
 /* A piece of the text, at this offset of it. */
 static int extract_normalized(struct extract *x, const char *text, const struct tok_piece *p)
 {
-	struct tok_users users = {0}, *u = x->users;
+	struct tok_users users = { 0 }, *u = x->users;
 	bool dropped;
 	int rc = u != NULL ? mark_users(u, p->at, p->len, &x->marks) : OD_OK;
 
 	if (rc == OD_OK)
-		rc = tok_norms_run(&x->t->norms, text + p->at, p->len, p->first, &x->norm, u != NULL ? &x->marks : NULL, &dropped,
-				   x->err);
+		rc = tok_norms_run(&x->t->norms, text + p->at, p->len, p->first, &x->norm, u != NULL ? &x->marks : NULL,
+				   &dropped, x->err);
 	if (rc == OD_OK && u != NULL) {
 		rc = spans_of(&x->marks, &x->spans);
-		users = (struct tok_users){.v = x->spans.v, .n = x->spans.n, .controls = u->controls};
+		users = (struct tok_users){ .v = x->spans.v, .n = x->spans.n, .controls = u->controls };
 	}
 	if (rc == OD_OK)
-		rc = tok_added_split(&x->t->normalized, x->parse_special, u != NULL ? &users : NULL, x->norm.data, x->norm.len,
-				     p->first && !dropped, x->out);
+		rc = tok_added_split(&x->t->normalized, x->parse_special, u != NULL ? &users : NULL, x->norm.data,
+				     x->norm.len, p->first && !dropped, x->out);
 	return rc;
 }
 
@@ -383,9 +386,9 @@ static int extract_normalized(struct extract *x, const char *text, const struct 
 static int extract(const struct od_tokenizer *t, const char *text, size_t len, bool parse_special,
 		   const struct tok_users *users, struct tok_pieces *out, struct od_err *err)
 {
-	struct tok_users before = users != NULL ? *users : (struct tok_users){0}, after = before;
-	struct extract x = {.t = t, .parse_special = parse_special, .out = out, .err = err};
-	struct tok_pieces raw = {0};
+	struct tok_users before = users != NULL ? *users : (struct tok_users){ 0 }, after = before;
+	struct extract x = { .t = t, .parse_special = parse_special, .out = out, .err = err };
+	struct tok_pieces raw = { 0 };
 	int rc = tok_added_split(&t->raw, parse_special, users != NULL ? &before : NULL, text, len, true, &raw);
 
 	if (users != NULL && tok_controls_in_normalized(users->controls))
@@ -421,7 +424,7 @@ static size_t cut(const struct tok_bpe *b, const char *s, size_t at, size_t len)
 static int encode_piece(const struct od_tokenizer *t, struct tok_words *words, const char *text, size_t len,
 			struct tok_ids *ids, struct od_err *err)
 {
-	struct tok_scan scan = {.kind = tok_pres_scan(&t->pres), .text = text, .len = len};
+	struct tok_scan scan = { .kind = tok_pres_scan(&t->pres), .text = text, .len = len };
 	size_t begin, end;
 	int rc = OD_OK;
 
@@ -437,8 +440,8 @@ static int encode_piece(const struct od_tokenizer *t, struct tok_words *words, c
 	return rc;
 }
 
-static int encode(const struct od_tokenizer *t, const struct od_controls *controls, struct tok_pieces *pieces, struct tok_ids *ids,
-		  struct od_err *err)
+static int encode(const struct od_tokenizer *t, const struct od_controls *controls, struct tok_pieces *pieces,
+		  struct tok_ids *ids, struct od_err *err)
 {
 	struct tok_words *words = tok_words_new(t, controls, pieces->text.max_bytes);
 	int rc = words == NULL ? OD_ERR_NOMEM : tok_pres_run(&t->pres, pieces, err);
@@ -462,11 +465,11 @@ static int add_all(struct tok_ids *to, const struct tok_ids *from)
 	return rc;
 }
 
-static int encode_text(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags, const struct tok_users *users,
-		       int32_t **ids, size_t *n_ids, struct od_err *err)
+static int encode_text(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags,
+		       const struct tok_users *users, int32_t **ids, size_t *n_ids, struct od_err *err)
 {
-	struct tok_pieces pieces = {0};
-	struct tok_ids out = {0};
+	struct tok_pieces pieces = { 0 };
+	struct tok_ids out = { 0 };
 	size_t bad;
 	int rc;
 
@@ -492,8 +495,10 @@ static int encode_text(const struct od_tokenizer *t, const char *text, size_t le
 	if (rc != OD_OK) {
 		free(out.v);
 		if (rc == OD_ERR_RANGE)
-			return od_fail(err, rc, "a text of %zu bytes: the tokenizer turns it into more than %zu bytes or "
-				       "tokens", len, tok_max_grown(len));
+			return od_fail(err, rc,
+				       "a text of %zu bytes: the tokenizer turns it into more than %zu bytes or "
+				       "tokens",
+				       len, tok_max_grown(len));
 		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "a text of %zu bytes", len) : rc;
 	}
 	*ids = out.v;
@@ -507,10 +512,11 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	return encode_text(t, text, len, flags, NULL, ids, n_ids, err);
 }
 
-int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const char *text, size_t len, const struct od_text_spans *users,
-			      const struct od_controls *controls, int32_t **ids, size_t *n_ids, struct od_err *err)
+int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const char *text, size_t len,
+			      const struct od_text_spans *users, const struct od_controls *controls, int32_t **ids,
+			      size_t *n_ids, struct od_err *err)
 {
-	const struct tok_users u = {.v = users->v, .n = users->n, .controls = controls};
+	const struct tok_users u = { .v = users->v, .n = users->n, .controls = controls };
 
 	return encode_text(t, text, len, OD_ENCODE_PARSE_SPECIAL, &u, ids, n_ids, err);
 }

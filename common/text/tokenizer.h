@@ -1,10 +1,11 @@
 /* tokenizer.h - encodes text to token ids and decodes it by a tokenizer.json, as Hugging Face tokenizers does, by a
  * tiktoken.model or by a tokenizer.model of SentencePiece.
  *
- * BPE in two variants: byte-level (GPT-2, Llama 3, talebook) and SentencePiece-style with byte fallback (Mixtral, Llama 2),
- * with the normalisers, pre-tokenisers, post-processors and decoders that these use (docs/ARCHITECTURE.md, Tokenisers). An
- * unknown component is refused by name, never skipped. The patterns of published pre-tokenisers are cut by hand (tok_scan.h), by the reference's Unicode 16;
- * other patterns by PCRE2, whose Unicode version may be older, so that recent characters may be split differently.
+ * BPE in two variants: byte-level (GPT-2, Llama 3, talebook) and SentencePiece-style with byte fallback (Mixtral, Llama
+ * 2), with the normalisers, pre-tokenisers, post-processors and decoders that these use (docs/ARCHITECTURE.md,
+ * Tokenisers). An unknown component is refused by name, never skipped. The patterns of published pre-tokenisers are cut
+ * by hand (tok_scan.h), by the reference's Unicode 16; other patterns by PCRE2, whose Unicode version may be older, so
+ * that recent characters may be split differently.
  * Thread: immutable after loading, any thread; an od_detok belongs to one. Owner: the caller of load and new. */
 #ifndef OD_TEXT_TOKENIZER_H
 #define OD_TEXT_TOKENIZER_H
@@ -22,59 +23,63 @@ struct od_tokenizer;
 /* By the file's name: tiktoken.model, *.model of SentencePiece, else a tokenizer.json. The first two are read with the
  * tokenizer_config.json beside them, if there is one. */
 OD_MUST_CHECK int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err *err);
-/* Which of a folder's files is its tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model; NULL: none is there. */
+/* Which of a folder's files is its tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model; NULL: none is
+ * there. */
 const char *od_tokenizer_name(const char *dir);
 /* True for the names of the other two, too. */
 bool od_tokenizer_is_name(const char *name);
-/* A file's bytes. config: tokenizer_config.json's object, or NULL; a tokenizer.json does not need it. where: for messages. */
+/* A file's bytes. config: tokenizer_config.json's object, or NULL; a tokenizer.json does not need it. where: for
+ * messages. */
 enum od_tokenizer_kind { OD_TOKENIZER_JSON, OD_TOKENIZER_SENTENCEPIECE, OD_TOKENIZER_TIKTOKEN };
-OD_MUST_CHECK int od_tokenizer_parse(struct od_tokenizer **out, enum od_tokenizer_kind kind, const char *data, size_t len,
-				     const json_t *config, const char *where, struct od_err *err);
+OD_MUST_CHECK int od_tokenizer_parse(struct od_tokenizer **out, enum od_tokenizer_kind kind, const char *data,
+				     size_t len, const json_t *config, const char *where, struct od_err *err);
 void od_tokenizer_free(struct od_tokenizer *t); /* NULL ok */
 uint32_t od_tokenizer_vocab(const struct od_tokenizer *t); /* highest id + 1 */
 
 enum od_encode_flags {
-	OD_ENCODE_ADD_SPECIAL = 1,   /* add the post-processor's tokens, usually BOS */
+	OD_ENCODE_ADD_SPECIAL = 1, /* add the post-processor's tokens, usually BOS */
 	OD_ENCODE_PARSE_SPECIAL = 2, /* "<s>" in the text becomes the token, as in Hugging Face; without this flag
 				      * special tokens are ordinary text (non-special added tokens still match) */
 };
 
-/* *ids is malloc'd for the caller, NULL unless OD_OK. text: len bytes of UTF-8; OD_ERR_FORMAT names the offset of an invalid
- * byte. */
+/* *ids is malloc'd for the caller, NULL unless OD_OK. text: len bytes of UTF-8; OD_ERR_FORMAT names the offset of an
+ * invalid byte. */
 OD_MUST_CHECK int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags,
 				      int32_t **ids, size_t *n_ids, struct od_err *err);
 
-/* Which added tokens are control tokens, that no text of a user may become: the special ones, those that look like <|name|>, and
- * marks that a chat template writes. Thread: immutable after the last od_controls_add. Owner: the caller; t outlives it. */
+/* Which added tokens are control tokens, that no text of a user may become: the special ones, those that look like
+ * <|name|>, and marks that a chat template writes. Thread: immutable after the last od_controls_add. Owner: the caller;
+ * t outlives it. */
 struct od_controls;
 OD_MUST_CHECK int od_controls_new(struct od_controls **out, const struct od_tokenizer *t, struct od_err *err);
-/* Added tokens within text, a template's or a mark, that have brackets around them: <tool_response>, [ARGS]. Others (runs of
- * spaces, ```) stay ordinary: they are in users' texts, too. */
+/* Added tokens within text, a template's or a mark, that have brackets around them: <tool_response>, [ARGS]. Others
+ * (runs of spaces, ```) stay ordinary: they are in users' texts, too. */
 void od_controls_add(struct od_controls *c, const char *text, size_t len);
 bool od_controls_has(const struct od_controls *c, int32_t id);
 void od_controls_free(struct od_controls *c); /* NULL ok */
 
-/* As od_tokenizer_encode with OD_ENCODE_PARSE_SPECIAL, but no control token has a byte of users in it, white space at its ends
- * apart. Such text becomes what the tokeniser makes of it without that token. A text without such gets the same ids as there. */
+/* As od_tokenizer_encode with OD_ENCODE_PARSE_SPECIAL, but no control token has a byte of users in it, white space at
+ * its ends apart. Such text becomes what the tokeniser makes of it without that token. A text without such gets the
+ * same ids as there. */
 OD_MUST_CHECK int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const char *text, size_t len,
-					    const struct od_text_spans *users, const struct od_controls *controls, int32_t **ids,
-					    size_t *n_ids, struct od_err *err);
+					    const struct od_text_spans *users, const struct od_controls *controls,
+					    int32_t **ids, size_t *n_ids, struct od_err *err);
 
-/* Decodes ids to malloc'd UTF-8 text (with a NUL that *len does not count); skip_special leaves special tokens out. Invalid
- * byte sequences become U+FFFD. */
-OD_MUST_CHECK int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t n_ids,
-				      bool skip_special, char **text, size_t *len, struct od_err *err);
+/* Decodes ids to malloc'd UTF-8 text (with a NUL that *len does not count); skip_special leaves special tokens out.
+ * Invalid byte sequences become U+FFFD. */
+OD_MUST_CHECK int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t n_ids, bool skip_special,
+				      char **text, size_t *len, struct od_err *err);
 
-/* The bytes that a token of a byte-level tokeniser, or of byte fallback, stands for, also where they are only a part of a
- * character. Returns their number; 0: another token, or more than size bytes. */
+/* The bytes that a token of a byte-level tokeniser, or of byte fallback, stands for, also where they are only a part of
+ * a character. Returns their number; 0: another token, or more than size bytes. */
 size_t od_tokenizer_bytes(const struct od_tokenizer *t, int32_t id, char *bytes, size_t size);
 
 bool od_tokenizer_is_special(const struct od_tokenizer *t, int32_t id);
 int32_t od_tokenizer_find(const struct od_tokenizer *t, const char *token); /* exact vocabulary entry; -1: none */
 
-/* Streaming decoder. The pieces, with the flush, concatenate to the text of all ids after the prompt's, special tokens left
- * out (but for those of od_detok_show); a piece never ends inside a UTF-8 character. Byte-fallback tokens wait for the end of their run, because one wrong
- * byte turns the whole run into U+FFFD. No push after a flush. */
+/* Streaming decoder. The pieces, with the flush, concatenate to the text of all ids after the prompt's, special tokens
+ * left out (but for those of od_detok_show); a piece never ends inside a UTF-8 character. Byte-fallback tokens wait for
+ * the end of their run, because one wrong byte turns the whole run into U+FFFD. No push after a flush. */
 struct od_detok;
 OD_MUST_CHECK int od_detok_new(struct od_detok **out, const struct od_tokenizer *t, struct od_err *err);
 void od_detok_free(struct od_detok *d);

@@ -95,7 +95,8 @@ void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, s
 	turn_to(a, kind);
 	for (size_t i = 0; i < len; i++) {
 		if (text[i] == '\n' && !stays(a, kind)) {
-			/* Those in front of all content are the form's if a thought can come, or a call came, before. */
+			/* Those in front of all content are the form's if a thought can come, or a call came,
+			 * before. */
 			a->n_breaks += a->any[kind] || (a->form->thoughts == NULL && !a->any_call);
 			continue;
 		}
@@ -153,7 +154,8 @@ void answer_early(struct odm_answer *a, bool began, struct odm_tool_call *call)
 void answer_early_end(struct odm_answer *a, struct odm_tool_call *whole)
 {
 	if (whole != NULL)
-		od_strbuf_append(&a->args, whole->arguments + a->stream.sent, strlen(whole->arguments) - a->stream.sent);
+		od_strbuf_append(&a->args, whole->arguments + a->stream.sent,
+				 strlen(whole->arguments) - a->stream.sent);
 	end_call(a, whole != NULL);
 	a->stream = (struct odm_call_stream){ 0 };
 	if (whole != NULL)
@@ -287,19 +289,22 @@ static void look_early(struct odm_answer *a)
 	struct odm_tool_call call;
 
 	if (a->early_calls && a->block_in != IN_THOUGHT)
-		answer_early(a, odm_call_stream_look(&a->stream, &a->reader, a->block.text, a->tools, &call, &a->args), &call);
+		answer_early(a, odm_call_stream_look(&a->stream, &a->reader, a->block.text, a->tools, &call, &a->args),
+			     &call);
 }
 
 static void end_block(struct odm_answer *a)
 {
 	if (a->block_in == IN_THOUGHT)
-		od_strbuf_append(&a->waiting_text, a->block.text + a->reader.call_begin, a->reader.pos - a->reader.call_begin);
+		od_strbuf_append(&a->waiting_text, a->block.text + a->reader.call_begin,
+				 a->reader.pos - a->reader.call_begin);
 	od_strbuf_fini(&a->block);
 	a->place = a->block_in;
 	a->fresh = true;
 }
 
-/* Forms with the same opening tag are tried in turn, as long as no call of the block has been given. False: none is left. */
+/* Forms with the same opening tag are tried in turn, as long as no call of the block has been given. False: none is
+ * left. */
 static bool try_next_form(struct odm_answer *a)
 {
 	const struct odm_call_form *now = a->reader.form, *next = NULL;
@@ -329,9 +334,7 @@ static void read_block(struct odm_answer *a)
 			if (!take_call(a))
 				give_up_block(a, a->reader.pos);
 			break;
-		case ODM_READ_DONE:
-			end_block(a);
-			return;
+		case ODM_READ_DONE: end_block(a); return;
 		case ODM_READ_BAD:
 			if (!try_next_form(a))
 				give_up_block(a, a->furthest);
@@ -383,7 +386,9 @@ static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_ma
 	if (t == NULL || i > 2)
 		return NULL;
 	if (i == 0) {
-		*mark = !thought && a->fresh ? MARK_OPEN : thought && start && a->prompt_thought ? MARK_LABEL : MARK_NONE;
+		*mark = !thought && a->fresh		      ? MARK_OPEN :
+			thought && start && a->prompt_thought ? MARK_LABEL :
+								MARK_NONE;
 		return t->open;
 	}
 	if (i == 1) {
@@ -407,28 +412,20 @@ static void open_thought(struct odm_answer *a)
 static void act(struct odm_answer *a, enum answer_mark mark, const char *text, size_t len)
 {
 	switch (mark) {
-	case MARK_OPEN:
-		open_thought(a);
-		break;
+	case MARK_OPEN: open_thought(a); break;
 	case MARK_CLOSE:
 		waiting_are_thought(a);
 		a->place = IN_CONTENT;
 		a->fresh = true;
 		turn_to(a, ANSWER_CONTENT);
 		break;
-	case MARK_LABEL:
-		break;
-	case MARK_CALL:
-		begin_block(a, text, len);
-		break;
-	case MARK_TURN_END:
-		answer_over(a);
-		break;
+	case MARK_LABEL: break;
+	case MARK_CALL: begin_block(a, text, len); break;
+	case MARK_TURN_END: answer_over(a); break;
 	case MARK_NONE:
 	case MARK_HEADER:
 	case MARK_BODY:
-	case MARK_MESSAGE_END:
-		break;
+	case MARK_MESSAGE_END: break;
 	}
 }
 
@@ -439,7 +436,8 @@ static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *part
 	const char *tag;
 
 	*partial = false;
-	for (size_t i = 0; (tag = a->form->harmony ? answer_harmony_mark(a, i, &mark) : tag_mark(a, i, &mark)) != NULL; i++) {
+	for (size_t i = 0; (tag = a->form->harmony ? answer_harmony_mark(a, i, &mark) : tag_mark(a, i, &mark)) != NULL;
+	     i++) {
 		const size_t n = strlen(tag);
 
 		if (mark == MARK_NONE || memcmp(tag, a->held, n < a->n_held ? n : a->n_held) != 0)

@@ -1,22 +1,23 @@
 /* answer.h - what a model's raw text means: content, reasoning and tool calls, as the text comes.
  *
- * Text may be cut anywhere, inside a tag or a UTF-8 character too: what comes back is the same. Content and reasoning are
- * given as soon as they cannot begin a tag; each call when it is complete, or as it is written. A call that is malformed (bad JSON, cut off, too
- * long, too deep, of a function that the request does not have) comes back as content, byte for byte; at the end of the text only its
- * closing tags may be missing. Of white space only line breaks between the parts are dropped, as chat templates put them there:
- * around a thought, and before a call; and what the template writes around an answer (answer_space.h).
+ * Text may be cut anywhere, inside a tag or a UTF-8 character too: what comes back is the same. Content and reasoning
+ * are given as soon as they cannot begin a tag; each call when it is complete, or as it is written. A call that is
+ * malformed (bad JSON, cut off, too long, too deep, of a function that the request does not have) comes back as
+ * content, byte for byte; at the end of the text only its closing tags may be missing. Of white space only line breaks
+ * between the parts are dropped, as chat templates put them there: around a thought, and before a call; and what the
+ * template writes around an answer (answer_space.h).
  *
- * Calls as they are written (early_calls) begin when call_stream.h says so. What then turns out to be malformed cannot be taken back:
- * such a call ends with the arguments that it has, and its text is not content.
+ * Calls as they are written (early_calls) begin when call_stream.h says so. What then turns out to be malformed cannot
+ * be taken back: such a call ends with the arguments that it has, and its text is not content.
  *
- * Stop strings are looked for in the content only, within each stretch between calls and thoughts. One that is found, and all that
- * follows, is not given, and the answer is over.
+ * Stop strings are looked for in the content only, within each stretch between calls and thoughts. One that is found,
+ * and all that follows, is not given, and the answer is over.
  *
- * Calls in a thought are held until the turn ends (then they are calls: the model did not close the thought) or other text or
- * the thought's end follows (then they were thought about).
+ * Calls in a thought are held until the turn ends (then they are calls: the model did not close the thought) or other
+ * text or the thought's end follows (then they were thought about).
  *
- * Thread: one at a time. Owner: odm_answer_new's caller; form, tools and sink must outlive the answer. What the sink gets is
- * borrowed for the call. */
+ * Thread: one at a time. Owner: odm_answer_new's caller; form, tools and sink must outlive the answer. What the sink
+ * gets is borrowed for the call. */
 #ifndef ODM_CHAT_ANSWER_H
 #define ODM_CHAT_ANSWER_H
 
@@ -29,8 +30,8 @@ struct odm_answer_sink {
 	void *arg;
 	void (*content)(void *arg, const char *text, size_t len);
 	void (*reasoning)(void *arg, const char *text, size_t len);
-	/* A call; id NULL: the form has none. Then its arguments, which are together the text of a JSON object, if it is complete in the end;
-	 * pieces end within no escape either. Then its end. */
+	/* A call; id NULL: the form has none. Then its arguments, which are together the text of a JSON object, if it
+	 * is complete in the end; pieces end within no escape either. Then its end. */
 	void (*call)(void *arg, const char *name, const char *id);
 	void (*arguments)(void *arg, const char *text, size_t len);
 	void (*call_end)(void *arg, bool complete);
@@ -38,11 +39,13 @@ struct odm_answer_sink {
 
 struct odm_answer_opts {
 	const struct odm_chat_form *form;
-	bool in_thought;       /* the prompt leaves a thought open: odm_chat_form_in_thought() */
-	const json_t *tools;   /* the request's, an array in OpenAI's form; empty: no calls; NULL: not known, any function */
+	bool in_thought; /* the prompt leaves a thought open: odm_chat_form_in_thought() */
+	/* the request's, an array in OpenAI's form; empty: no calls; NULL: not known, any function */
+	const json_t *tools;
 	size_t max_call_bytes; /* 0: ODM_MAX_CALL_BYTES */
-	bool early_calls;      /* else each call is given when it is complete */
-	const char *lead, *tail; /* dropped in front of the text, and behind its content, if they are there; NULL: nothing */
+	bool early_calls; /* else each call is given when it is complete */
+	/* dropped in front of the text, and behind its content, if they are there; NULL: nothing */
+	const char *lead, *tail;
 	const char *const *stop; /* [n_stop] stop strings; need not outlive odm_answer_new */
 	size_t n_stop;
 };

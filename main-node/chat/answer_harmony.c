@@ -1,7 +1,8 @@
 /* Harmony: an answer is a row of messages, each with a header that names its channel and, for a call, its recipient:
  *   <|channel|>analysis<|message|>TEXT<|end|><|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json
  *   <|message|>JSON<|call|>
- * The first header's <|start|>assistant stands in the prompt. A call's end may be missing: it is where generation stops. */
+ * The first header's <|start|>assistant stands in the prompt. A call's end may be missing: it is where generation
+ * stops. */
 #include "main-node/chat/answer_internal.h"
 
 #include <string.h>
@@ -15,17 +16,17 @@ struct place_mark {
 };
 
 static const struct place_mark between[] = {
-	{ "<|start|>", MARK_HEADER }, { "<|channel|>", MARK_HEADER }, { "<|message|>", MARK_BODY },
+	{ "<|start|>", MARK_HEADER },	 { "<|channel|>", MARK_HEADER },   { "<|message|>", MARK_BODY },
 	{ "<|end|>", MARK_MESSAGE_END }, { "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
 	{ " to=", MARK_HEADER }, /* the last: counts only right behind a message */
 };
 static const struct place_mark in_header[] = {
-	{ "<|message|>", MARK_BODY }, { "<|start|>", MARK_HEADER }, { "<|end|>", MARK_MESSAGE_END },
+	{ "<|message|>", MARK_BODY },	  { "<|start|>", MARK_HEADER },	   { "<|end|>", MARK_MESSAGE_END },
 	{ "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
 };
 static const struct place_mark in_message[] = {
 	{ "<|end|>", MARK_MESSAGE_END }, { "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
-	{ "<|start|>", MARK_HEADER }, { "<|channel|>", MARK_HEADER },
+	{ "<|start|>", MARK_HEADER },	 { "<|channel|>", MARK_HEADER },
 };
 
 const char *answer_harmony_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark)
@@ -163,7 +164,8 @@ static void put_call_byte(struct odm_answer *a, char c)
 	od_strbuf_append(&a->body, &c, 1);
 	if (!a->early_calls || a->body.failed)
 		return;
-	began = odm_call_stream_json(&a->stream, name, (struct odm_slice){ a->body.text, a->body.len }, a->tools, &call, &a->args);
+	began = odm_call_stream_json(&a->stream, name, (struct odm_slice){ a->body.text, a->body.len }, a->tools, &call,
+				     &a->args);
 	answer_early(a, began, &call);
 }
 

@@ -23,8 +23,17 @@ enum answer_place {
 };
 
 /* What a tag does. */
-enum answer_mark { MARK_NONE, MARK_OPEN, MARK_CLOSE, MARK_LABEL, MARK_CALL, MARK_TURN_END,
-		   MARK_HEADER, MARK_BODY, MARK_MESSAGE_END };
+enum answer_mark {
+	MARK_NONE,
+	MARK_OPEN,
+	MARK_CLOSE,
+	MARK_LABEL,
+	MARK_CALL,
+	MARK_TURN_END,
+	MARK_HEADER,
+	MARK_BODY,
+	MARK_MESSAGE_END
+};
 
 struct odm_answer {
 	const struct odm_chat_form *form;
@@ -55,7 +64,7 @@ struct odm_answer {
 	struct odm_call_reader reader;
 	size_t furthest; /* of the forms that did not fit, how far one came */
 	enum answer_place block_in;
-	bool closed;	  /* the text has ended, and closing tags were put behind it */
+	bool closed; /* the text has ended, and closing tags were put behind it */
 	size_t n_written; /* of the block, before that */
 
 	/* The call that is given as it is written. */

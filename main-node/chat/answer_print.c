@@ -63,7 +63,8 @@ static void end_call(void *arg, bool complete)
 	json_t *o = json_array_get(g->calls, json_array_size(g->calls) - 1);
 
 	(void)complete;
-	g->failed = g->arguments.failed || json_object_set_new(o, "arguments", string_of(&g->arguments)) != 0 || g->failed;
+	g->failed =
+		g->arguments.failed || json_object_set_new(o, "arguments", string_of(&g->arguments)) != 0 || g->failed;
 	od_strbuf_fini(&g->arguments);
 }
 
@@ -94,8 +95,8 @@ int odm_answer_object(json_t **out, const struct odm_answer_opts *opts, const ch
 
 	*out = NULL;
 	if (rc == OD_OK && !g.failed && !g.content.failed && !g.reasoning.failed)
-		*out = json_pack("{s:o, s:o, s:O}", "content", string_of(&g.content), "reasoning", string_of(&g.reasoning),
-				 "tool_calls", g.calls);
+		*out = json_pack("{s:o, s:o, s:O}", "content", string_of(&g.content), "reasoning",
+				 string_of(&g.reasoning), "tool_calls", g.calls);
 	od_strbuf_fini(&g.arguments);
 	od_strbuf_fini(&g.content);
 	od_strbuf_fini(&g.reasoning);

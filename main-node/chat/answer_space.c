@@ -22,25 +22,28 @@ static void fini(struct rendering *r)
 }
 
 /* A question, and with `answered` its answer and the next one. False: the template refuses, or there is no memory. */
-static bool render(struct rendering *r, const struct odm_chat_template *t, const struct od_tokenizer *tokenizer, bool with_tools,
-		   bool answered)
+static bool render(struct rendering *r, const struct odm_chat_template *t, const struct od_tokenizer *tokenizer,
+		   bool with_tools, bool answered)
 {
-	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "Uuu", "add_generation_prompt",
-				 !answered);
+	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "Uuu",
+				 "add_generation_prompt", !answered);
 	json_t *messages = json_object_get(vars, "messages");
 	struct od_err err;
 	bool good = vars != NULL;
 
 	if (answered)
-		good = good && json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content", ANSWER)) == 0 &&
+		good = good &&
+		       json_array_append_new(messages,
+					     json_pack("{s:s, s:s}", "role", "assistant", "content", ANSWER)) == 0 &&
 		       json_array_append(messages, json_array_get(messages, 0)) == 0;
 	if (with_tools)
 		good = good && json_object_set_new(vars, "tools",
-						   json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function",
-							     "name", "f", "description", "d", "parameters", "type", "object",
-							     "properties")) == 0;
+						   json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function",
+							     "function", "name", "f", "description", "d", "parameters",
+							     "type", "object", "properties")) == 0;
 	good = good && odm_chat_template_prompt(t, vars, NULL, &r->text, &r->len, &err) == OD_OK &&
-	       od_tokenizer_encode(tokenizer, r->text, r->len, OD_ENCODE_PARSE_SPECIAL, &r->ids, &r->n_ids, &err) == OD_OK;
+	       od_tokenizer_encode(tokenizer, r->text, r->len, OD_ENCODE_PARSE_SPECIAL, &r->ids, &r->n_ids, &err) ==
+		       OD_OK;
 	json_decref(vars);
 	return good;
 }
@@ -67,15 +70,17 @@ static bool lead_of(char out[ODM_MAX_SPACE_BYTES], const char *text, size_t len)
 }
 
 /* As the model's tokens say it, if the question's are the first of the answered one's. */
-static void find_lead_of_tokens(char out[ODM_MAX_SPACE_BYTES], const struct od_tokenizer *tokenizer, const struct rendering *asked,
-				const struct rendering *answered)
+static void find_lead_of_tokens(char out[ODM_MAX_SPACE_BYTES], const struct od_tokenizer *tokenizer,
+				const struct rendering *asked, const struct rendering *answered)
 {
 	struct od_detok *d = NULL;
 	struct od_strbuf text = { 0 };
 	const char *piece;
 	size_t len;
-	bool good = asked->n_ids < answered->n_ids && memcmp(asked->ids, answered->ids, asked->n_ids * sizeof(*asked->ids)) == 0 &&
-		    od_detok_new(&d, tokenizer, NULL) == OD_OK && od_detok_prime(d, asked->ids, asked->n_ids, NULL) == OD_OK;
+	bool good = asked->n_ids < answered->n_ids &&
+		    memcmp(asked->ids, answered->ids, asked->n_ids * sizeof(*asked->ids)) == 0 &&
+		    od_detok_new(&d, tokenizer, NULL) == OD_OK &&
+		    od_detok_prime(d, asked->ids, asked->n_ids, NULL) == OD_OK;
 
 	for (size_t i = asked->n_ids; good && i < answered->n_ids && i < asked->n_ids + MAX_ANSWER_TOKENS; i++) {
 		good = od_detok_push(d, answered->ids[i], &piece, &len, NULL) == OD_OK;
@@ -97,8 +102,8 @@ static size_t common_len(const struct rendering *a, const struct rendering *b)
 	return n;
 }
 
-void odm_answer_space_find(struct odm_answer_space *out, const struct odm_chat_template *t, const struct od_tokenizer *tokenizer,
-			   bool with_tools)
+void odm_answer_space_find(struct odm_answer_space *out, const struct odm_chat_template *t,
+			   const struct od_tokenizer *tokenizer, bool with_tools)
 {
 	struct rendering asked = { 0 }, answered = { 0 };
 

@@ -21,7 +21,8 @@ const json_t *odm_find_tool(const json_t *tools, const char *name)
 	size_t i;
 	json_t *tool;
 
-	json_array_foreach(tools, i, tool) {
+	json_array_foreach(tools, i, tool)
+	{
 		const json_t *f = json_object_get(tool, "function");
 		const char *its = json_string_value(json_object_get(f, "name"));
 
@@ -104,7 +105,8 @@ bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *te
 }
 
 /* The line breaks are the form's. */
-struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text)
+struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+				const char *text)
 {
 	const struct odm_slice v = slice(text, p->param[i].value);
 
@@ -127,14 +129,14 @@ static unsigned types_of(const struct odm_call_parts *p, size_t i, const char *t
 	return odm_param_types(function, key.text, key.len);
 }
 
-void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
-			   const char *text, const json_t *function)
+void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+			   size_t i, const char *text, const json_t *function)
 {
 	append_value(out, form->values, odm_call_value(form, p, i, text), types_of(p, i, text, function));
 }
 
-bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text,
-			    const json_t *function)
+bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+			    const char *text, const json_t *function)
 {
 	const unsigned types = types_of(p, i, text, function);
 
@@ -180,7 +182,8 @@ static int finish(struct odm_tool_call *out, struct od_strbuf *args, const json_
 	size_t len;
 	int rc = OD_OK;
 
-	if (!json_is_object(object) || out->name[0] == '\0' || (tools != NULL && odm_find_tool(tools, out->name) == NULL))
+	if (!json_is_object(object) || out->name[0] == '\0' ||
+	    (tools != NULL && odm_find_tool(tools, out->name) == NULL))
 		rc = OD_ERR_FORMAT;
 	json_decref(object);
 	if (args->failed)
@@ -215,7 +218,8 @@ static struct odm_slice member(struct odm_slice whole, const char *const names[2
 	struct odm_json_item m;
 
 	for (size_t pos = 0; odm_json_next(whole, &pos, &m);)
-		if ((is(m.key, names[0]) || is(m.key, names[1])) && (!string || (m.value.len > 1 && m.value.text[0] == '"')))
+		if ((is(m.key, names[0]) || is(m.key, names[1])) &&
+		    (!string || (m.value.len > 1 && m.value.text[0] == '"')))
 			return m.value;
 	return (struct odm_slice){ "", 0 };
 }
@@ -235,7 +239,8 @@ static int set_quoted(char **out, struct odm_slice quoted)
 
 int odm_tool_call_of_members(struct odm_tool_call *out, struct odm_slice whole, struct odm_slice *args)
 {
-	static const char *const names[] = { "\"name\"", "\"tool_name\"" }, *const ids[] = { "\"id\"", "\"tool_call_id\"" };
+	static const char *const names[] = { "\"name\"", "\"tool_name\"" }, *const ids[] = { "\"id\"",
+											     "\"tool_call_id\"" };
 	static const char *const arguments[] = { "\"arguments\"", "\"parameters\"" };
 	const struct odm_slice id = member(whole, ids, true);
 	int rc;
@@ -286,8 +291,8 @@ static struct odm_slice name_in_id(struct odm_slice id)
 	return id;
 }
 
-static int build_args(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, const char *text,
-		      const json_t *function)
+static int build_args(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+		      const char *text, const json_t *function)
 {
 	const struct odm_slice args = slice(text, p->args);
 	bool good = true;

@@ -1,9 +1,9 @@
 /* call_args.h - a tool call as the API has it, from what a model wrote.
  *
  * Spelling of arguments, so that a client which sends them back unchanged gives the model's own bytes back
- * (chat_messages.h): JSON that the model wrote stays byte for byte. Parameters of XML forms become
- * {"key": value, "key": value}; a value that is JSON stays as written. Where a template would write true as Python's True
- * and the model wrote true, there are two spaces before the value.
+ * (chat_messages.h): JSON that the model wrote stays byte for byte. Parameters of XML forms become {"key": value,
+ * "key": value}; a value that is JSON stays as written. Where a template would write true as Python's True and the
+ * model wrote true, there are two spaces before the value.
  *
  * Thread: any. Owner: the caller; odm_tool_call_fini frees. */
 #ifndef ODM_CHAT_CALL_ARGS_H
@@ -14,11 +14,11 @@
 struct odm_tool_call {
 	char *name;
 	char *arguments; /* the text of a JSON object */
-	char *id;	 /* NULL: the form has none */
+	char *id; /* NULL: the form has none */
 };
 
-/* tools: the request's, in OpenAI's form, or NULL if they are not known. OD_ERR_FORMAT: no valid call (bad JSON, a function
- * that is not among tools), *out is empty then. */
+/* tools: the request's, in OpenAI's form, or NULL if they are not known. OD_ERR_FORMAT: no valid call (bad JSON, a
+ * function that is not among tools), *out is empty then. */
 OD_MUST_CHECK int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form,
 				      const struct odm_call_parts *parts, const char *text, const json_t *tools);
 /* As odm_tool_call_build, of a name and the JSON text of the arguments. */
@@ -32,18 +32,20 @@ void odm_tool_call_fini(struct odm_tool_call *c);
 const json_t *odm_find_tool(const json_t *tools, const char *name);
 /* Name and id only; OD_ERR_FORMAT as above. */
 OD_MUST_CHECK int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *parts, const char *text);
-/* Name and id from an object that is the whole call, of which the end may be missing; *args: its arguments so far, len 0: none. Of
- * members with one meaning the first counts. */
+/* Name and id from an object that is the whole call, of which the end may be missing; *args: its arguments so far, len
+ * 0: none. Of members with one meaning the first counts. */
 OD_MUST_CHECK int odm_tool_call_of_members(struct odm_tool_call *out, struct odm_slice whole, struct odm_slice *args);
 
-/* Parameter i of an XML form: its value's text, which is complete; appends its key, with what stands before; its value. */
-struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text);
+/* Parameter i of an XML form: its value's text, which is complete; appends its key, with what stands before; its
+ * value. */
+struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+				const char *text);
 void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, size_t i, const char *text);
-void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
-			   const char *text, const json_t *function);
+void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+			   size_t i, const char *text, const json_t *function);
 /* The value is a string, whatever it will be. */
-bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i, const char *text,
-			    const json_t *function);
+bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
+			    const char *text, const json_t *function);
 /* An earlier parameter has the same key. */
 bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *text);
 

@@ -30,8 +30,8 @@ static void enter(struct odm_call_reader *r, enum section s)
 {
 	const struct odm_call_form *f = r->form;
 	const char *const text[] = {
-		[HEAD] = f->head, [CALL] = f->call, [PARAM_OR_END] = "", [PARAM] = f->param, [END] = f->end,
-		[NEXT_OR_CLOSE] = "", [BETWEEN] = f->between, [CLOSE] = f->close, [OVER] = "",
+		[HEAD] = f->head,     [CALL] = f->call,	      [PARAM_OR_END] = "", [PARAM] = f->param, [END] = f->end,
+		[NEXT_OR_CLOSE] = "", [BETWEEN] = f->between, [CLOSE] = f->close,  [OVER] = "",
 	};
 
 	r->section = s;
@@ -90,7 +90,8 @@ static bool begins(const char *text, size_t len, const char *what, size_t n)
 }
 
 /* Up to the literal that follows in the form; r->pos is behind the literal then. */
-static enum odm_read read_until(struct odm_call_reader *r, const char *text, size_t len, size_t max, struct odm_span *out)
+static enum odm_read read_until(struct odm_call_reader *r, const char *text, size_t len, size_t max,
+				struct odm_span *out)
 {
 	const char *end = r->at + 1, *open = r->form->open;
 	const size_t n = literal_len(end), n_open = strlen(open);
@@ -133,7 +134,9 @@ static enum odm_read read_value(struct odm_call_reader *r, const char *text, siz
 /* A call's object is known by its first key, so that other JSON is not held back. */
 static bool is_call_key(const char *text, size_t len)
 {
-	static const char *const keys[] = { "name", "arguments", "parameters", "type", "id", "tool_name", "tool_call_id" };
+	static const char *const keys[] = {
+		"name", "arguments", "parameters", "type", "id", "tool_name", "tool_call_id"
+	};
 	struct odm_json_item first;
 	size_t pos = 0;
 
@@ -175,20 +178,15 @@ static enum odm_read read_part(struct odm_call_reader *r, const char *text, size
 		while (r->pos < len && is_space(text[r->pos]))
 			r->pos++;
 		return r->pos < len ? ODM_READ_DONE : ODM_READ_MORE;
-	case '\2':
-		return read_word(r, text, len, &r->parts.name);
-	case '\3':
-		return read_word(r, text, len, &r->parts.id);
+	case '\2': return read_word(r, text, len, &r->parts.name);
+	case '\3': return read_word(r, text, len, &r->parts.id);
 	case '\4':
 		if (r->parts.n_params == ODM_MAX_PARAMS)
 			return bad(r, r->pos);
 		return read_until(r, text, len, ODM_MAX_NAME_BYTES, &r->parts.param[r->parts.n_params].key);
-	case '\5':
-		return read_value(r, text, len);
-	case '\6':
-		return read_json(r, text, len, false);
-	default:
-		return read_json(r, text, len, true);
+	case '\5': return read_value(r, text, len);
+	case '\6': return read_json(r, text, len, false);
+	default: return read_json(r, text, len, true);
 	}
 }
 
@@ -248,18 +246,11 @@ static enum odm_read leave(struct odm_call_reader *r, const char *text, size_t l
 
 	switch ((enum section)r->section) {
 	case HEAD:
-	case BETWEEN:
-		enter(r, CALL);
-		return ODM_READ_DONE;
+	case BETWEEN: enter(r, CALL); return ODM_READ_DONE;
 	case CALL:
-	case PARAM:
-		enter(r, f->param == NULL ? END : PARAM_OR_END);
-		return ODM_READ_DONE;
-	case PARAM_OR_END:
-		return choose(r, text, len, f->param, PARAM, f->end, END);
-	case END:
-		enter(r, NEXT_OR_CLOSE);
-		return ODM_READ_CALL;
+	case PARAM: enter(r, f->param == NULL ? END : PARAM_OR_END); return ODM_READ_DONE;
+	case PARAM_OR_END: return choose(r, text, len, f->param, PARAM, f->end, END);
+	case END: enter(r, NEXT_OR_CLOSE); return ODM_READ_CALL;
 	case NEXT_OR_CLOSE:
 		if (r->parts.args.end > 0 || r->parts.name.end > 0) { /* the caller has taken the call */
 			memset(&r->parts, 0, sizeof(r->parts));
@@ -267,11 +258,8 @@ static enum odm_read leave(struct odm_call_reader *r, const char *text, size_t l
 			r->call_begin = r->pos;
 		}
 		return next_or_close(r, text, len);
-	case CLOSE:
-		enter(r, OVER);
-		return ODM_READ_DONE;
-	case OVER:
-		break;
+	case CLOSE: enter(r, OVER); return ODM_READ_DONE;
+	case OVER: break;
 	}
 	return ODM_READ_DONE;
 }
@@ -314,7 +302,8 @@ static void append_literals(const char *at, struct od_strbuf *block)
 			od_strbuf_append(block, at, 1);
 }
 
-/* What is left of a section's text, of which the block may have the first bytes, from pos on. False: it has something else there. */
+/* What is left of a section's text, of which the block may have the first bytes, from pos on. False: it has something
+ * else there. */
 static bool append_rest(const char *at, size_t pos, struct od_strbuf *block)
 {
 	const size_t have = block->len - pos;
@@ -333,8 +322,8 @@ bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block)
 	if (s == NEXT_OR_CLOSE || s == CLOSE)
 		return append_rest(f->close, r->pos, block);
 	/* JSON shows its own end; of parameters it is known by the first tag behind the last one. */
-	if (s == CALL ? f->param != NULL || r->parts.args.end == 0 || !only_literals(r->at)
-		      : s != END || (r->parts.args.end == 0 && r->at == f->end))
+	if (s == CALL ? f->param != NULL || r->parts.args.end == 0 || !only_literals(r->at) :
+			s != END || (r->parts.args.end == 0 && r->at == f->end))
 		return false;
 	if (!append_rest(r->at, r->pos, block))
 		return false;

@@ -1,7 +1,7 @@
 /* call_reader.h - reads a block of tool calls, byte by byte, after a form of chat_form.h.
  *
- * The caller keeps the block's text (with open) in one buffer that grows; the reader has offsets into it. What it answers
- * depends on the bytes only, never on how many came at a time. Thread: one at a time. Owner: the caller. */
+ * The caller keeps the block's text (with open) in one buffer that grows; the reader has offsets into it. What it
+ * answers depends on the bytes only, never on how many came at a time. Thread: one at a time. Owner: the caller. */
 #ifndef ODM_CHAT_CALL_READER_H
 #define ODM_CHAT_CALL_READER_H
 
@@ -20,7 +20,7 @@ struct odm_span {
 struct odm_call_parts {
 	struct odm_span name, id;
 	struct odm_span args; /* JSON of the arguments, or of the whole call, or Gemma's notation */
-	bool whole;	      /* args is the whole call */
+	bool whole; /* args is the whole call */
 	size_t n_params;
 	struct {
 		struct odm_span key, value;
@@ -31,19 +31,19 @@ enum odm_read {
 	ODM_READ_MORE, /* wait for the next byte */
 	ODM_READ_CALL, /* parts has a call; call again */
 	ODM_READ_DONE, /* the block ends at pos */
-	ODM_READ_BAD,  /* no block of this form: bytes from pos on were not looked at, or may begin something else */
+	ODM_READ_BAD, /* no block of this form: bytes from pos on were not looked at, or may begin something else */
 };
 
 struct odm_call_reader {
 	const struct odm_call_form *form;
-	size_t pos;	   /* the next byte */
+	size_t pos; /* the next byte */
 	size_t call_begin; /* where the call that is being read begins; 0 for the first, which has open with it */
 	struct odm_call_parts parts;
 
 	/* Below: the reader's own. */
 	int section;
 	const char *at; /* in the section's text */
-	size_t mark;	/* where what is being read began; SIZE_MAX: not begun */
+	size_t mark; /* where what is being read began; SIZE_MAX: not begun */
 	struct odm_json_scan json;
 	bool key_seen; /* the object's first */
 	const char *value_at; /* a value may go on if what follows its end does not fit; NULL: no such value */
@@ -54,8 +54,8 @@ struct odm_call_reader {
 void odm_call_reader_init(struct odm_call_reader *r, const struct odm_call_form *form);
 /* text[0..len) is the block so far. */
 enum odm_read odm_call_read(struct odm_call_reader *r, const char *text, size_t len);
-/* The text ends within the block. If that lacks no more than the tags that close its last call and itself, appends them, to be read.
- * False: it lacks more. */
+/* The text ends within the block. If that lacks no more than the tags that close its last call and itself, appends
+ * them, to be read. False: it lacks more. */
 bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block);
 
 #endif

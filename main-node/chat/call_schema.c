@@ -8,7 +8,7 @@
 #include "common/base/strbuf.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
-#define MAX_DEPTH 64	/* of schemas within each other */
+#define MAX_DEPTH 64 /* of schemas within each other */
 #define MAX_VISITS 4096 /* schemas that are looked at for one parameter: references can multiply them */
 
 /* The references that are being followed. */
@@ -19,7 +19,7 @@ struct chain {
 
 struct walk {
 	const json_t *root[3]; /* what "#" of a reference may mean, the likeliest first; NULL: nothing */
-	const char *key;       /* of the parameter */
+	const char *key; /* of the parameter */
 	size_t key_len;
 	size_t n_visits;
 };
@@ -41,20 +41,15 @@ static unsigned type_of_name(const char *name)
 unsigned odm_type_of_value(const json_t *v)
 {
 	switch (json_typeof(v)) {
-	case JSON_STRING:
-		return ODM_TYPE_STRING;
+	case JSON_STRING: return ODM_TYPE_STRING;
 	case JSON_INTEGER:
 	case JSON_REAL: /* 2.0 is an integer for JSON schema; whether it fits is the client's to see */
 		return ODM_TYPE_INTEGER | ODM_TYPE_NUMBER;
 	case JSON_TRUE:
-	case JSON_FALSE:
-		return ODM_TYPE_BOOLEAN;
-	case JSON_OBJECT:
-		return ODM_TYPE_OBJECT;
-	case JSON_ARRAY:
-		return ODM_TYPE_ARRAY;
-	case JSON_NULL:
-		return ODM_TYPE_NULL;
+	case JSON_FALSE: return ODM_TYPE_BOOLEAN;
+	case JSON_OBJECT: return ODM_TYPE_OBJECT;
+	case JSON_ARRAY: return ODM_TYPE_ARRAY;
+	case JSON_NULL: return ODM_TYPE_NULL;
 	}
 	return 0;
 }
@@ -66,10 +61,8 @@ static unsigned own_types(const json_t *schema)
 	unsigned named = type_of_name(json_string_value(type)), listed = 0;
 	size_t i;
 
-	json_array_foreach(type, i, value)
-		named |= type_of_name(json_string_value(value));
-	json_array_foreach(json_object_get(schema, "enum"), i, value)
-		listed |= odm_type_of_value(value);
+	json_array_foreach(type, i, value) named |= type_of_name(json_string_value(value));
+	json_array_foreach(json_object_get(schema, "enum"), i, value) listed |= odm_type_of_value(value);
 	if (constant != NULL)
 		listed = odm_type_of_value(constant);
 	return named != 0 ? named : listed;
@@ -82,13 +75,24 @@ static unsigned meant_types(const json_t *schema)
 		const char *keyword;
 		unsigned type;
 	} meant[] = {
-		{ "properties", ODM_TYPE_OBJECT }, { "additionalProperties", ODM_TYPE_OBJECT }, { "required", ODM_TYPE_OBJECT },
-		{ "patternProperties", ODM_TYPE_OBJECT }, { "propertyNames", ODM_TYPE_OBJECT },
-		{ "minProperties", ODM_TYPE_OBJECT }, { "maxProperties", ODM_TYPE_OBJECT },
-		{ "items", ODM_TYPE_ARRAY }, { "prefixItems", ODM_TYPE_ARRAY }, { "contains", ODM_TYPE_ARRAY },
-		{ "minItems", ODM_TYPE_ARRAY }, { "maxItems", ODM_TYPE_ARRAY }, { "uniqueItems", ODM_TYPE_ARRAY },
-		{ "minLength", ODM_TYPE_STRING }, { "maxLength", ODM_TYPE_STRING }, { "pattern", ODM_TYPE_STRING },
-		{ "minimum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER }, { "maximum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
+		{ "properties", ODM_TYPE_OBJECT },
+		{ "additionalProperties", ODM_TYPE_OBJECT },
+		{ "required", ODM_TYPE_OBJECT },
+		{ "patternProperties", ODM_TYPE_OBJECT },
+		{ "propertyNames", ODM_TYPE_OBJECT },
+		{ "minProperties", ODM_TYPE_OBJECT },
+		{ "maxProperties", ODM_TYPE_OBJECT },
+		{ "items", ODM_TYPE_ARRAY },
+		{ "prefixItems", ODM_TYPE_ARRAY },
+		{ "contains", ODM_TYPE_ARRAY },
+		{ "minItems", ODM_TYPE_ARRAY },
+		{ "maxItems", ODM_TYPE_ARRAY },
+		{ "uniqueItems", ODM_TYPE_ARRAY },
+		{ "minLength", ODM_TYPE_STRING },
+		{ "maxLength", ODM_TYPE_STRING },
+		{ "pattern", ODM_TYPE_STRING },
+		{ "minimum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
+		{ "maximum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
 		{ "exclusiveMinimum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
 		{ "exclusiveMaximum", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
 		{ "multipleOf", ODM_TYPE_NUMBER | ODM_TYPE_INTEGER },
@@ -108,7 +112,10 @@ static unsigned meant_types(const json_t *schema)
 
 static int hex_digit(char c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return c >= '0' && c <= '9' ? c - '0' :
+	       c >= 'a' && c <= 'f' ? c - 'a' + 10 :
+	       c >= 'A' && c <= 'F' ? c - 'A' + 10 :
+				      -1;
 }
 
 /* One step of a JSON pointer within a URI: %25 is a percent sign, ~1 a slash, ~0 a tilde. */
@@ -117,7 +124,8 @@ static void unescape(struct od_strbuf *out, const char *step, size_t len)
 	struct od_strbuf plain = { 0 };
 
 	for (size_t i = 0; i < len; i++) {
-		const bool hex = step[i] == '%' && i + 2 < len && hex_digit(step[i + 1]) >= 0 && hex_digit(step[i + 2]) >= 0;
+		const bool hex =
+			step[i] == '%' && i + 2 < len && hex_digit(step[i + 1]) >= 0 && hex_digit(step[i + 2]) >= 0;
 		const char c = hex ? (char)(hex_digit(step[i + 1]) * 16 + hex_digit(step[i + 2])) : step[i];
 
 		od_strbuf_append(&plain, &c, 1);
@@ -166,7 +174,8 @@ static const json_t *find_anchor(const json_t *root, const char *name)
 	json_t *v;
 
 	for (size_t i = 0; i < N(places); i++)
-		json_object_foreach(json_object_get(root, places[i]), key, v) {
+		json_object_foreach(json_object_get(root, places[i]), key, v)
+		{
 			anchor = json_string_value(json_object_get(v, "$anchor"));
 			if (anchor != NULL && strcmp(anchor, name) == 0)
 				return v;
@@ -207,13 +216,15 @@ static unsigned both(unsigned a, unsigned b)
 	return a == 0 ? b : (a & b) != 0 ? a & b : a;
 }
 
-static unsigned types_of_choice(struct walk *w, const json_t *choices, bool object, bool all, int depth, const struct chain *up)
+static unsigned types_of_choice(struct walk *w, const json_t *choices, bool object, bool all, int depth,
+				const struct chain *up)
 {
 	unsigned found = 0;
 	const json_t *v;
 	size_t i;
 
-	json_array_foreach(choices, i, v) {
+	json_array_foreach(choices, i, v)
+	{
 		const unsigned types = types_of(w, v, object, depth + 1, up);
 
 		found = all ? both(found, types) : found | types;

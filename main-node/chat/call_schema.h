@@ -1,7 +1,7 @@
 /* call_schema.h - which types a parameter of a function may have, by the function's JSON schema.
  *
- * Read are type, const, enum, $ref within the schema (recursive ones, too), allOf, anyOf, oneOf, nullable, and, where these say
- * nothing, keywords that mean a type, as "properties" mean an object. Thread: any. Owner: nothing is kept. */
+ * Read are type, const, enum, $ref within the schema (recursive ones, too), allOf, anyOf, oneOf, nullable, and, where
+ * these say nothing, keywords that mean a type, as "properties" mean an object. Thread: any. Owner: nothing is kept. */
 #ifndef ODM_CHAT_CALL_SCHEMA_H
 #define ODM_CHAT_CALL_SCHEMA_H
 

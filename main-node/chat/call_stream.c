@@ -99,7 +99,8 @@ static bool look_json(struct odm_call_stream *s, const struct odm_call_reader *r
 }
 
 /* Where the object of the arguments has just begun, behind the name; false: it has not. */
-static bool find_args(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, struct odm_tool_call *call)
+static bool find_args(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+		      struct odm_tool_call *call)
 {
 	const struct odm_slice whole = { text + r->mark, r->pos - r->mark };
 	struct odm_slice args;
@@ -115,8 +116,8 @@ static bool find_args(struct odm_call_stream *s, const struct odm_call_reader *r
 	return true;
 }
 
-static bool look_whole(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
-		       struct odm_tool_call *call, struct od_strbuf *args)
+static bool look_whole(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+		       const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
 	bool began = false;
 
@@ -163,7 +164,8 @@ static void append_string(struct odm_call_stream *s, const char *text, size_t en
 }
 
 /* What of a string is certain: what may be its end, or the form's line break in front of that, is left. */
-static void append_certain(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, struct od_strbuf *args)
+static void append_certain(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+			   struct od_strbuf *args)
 {
 	const bool lines = r->form->values == ODM_VALUE_LINES;
 	size_t end = r->pos;
@@ -177,7 +179,8 @@ static void append_certain(struct odm_call_stream *s, const struct odm_call_read
 }
 
 /* The value of the last key is complete. */
-static void append_value(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, struct od_strbuf *args)
+static void append_value(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+			 struct od_strbuf *args)
 {
 	const size_t i = s->n_keys - 1;
 	const struct odm_slice v = odm_call_value(r->form, &r->parts, i, text);
@@ -193,8 +196,8 @@ static void append_value(struct odm_call_stream *s, const struct odm_call_reader
 }
 
 /* Called while a value is read: all parameters before it are certain then. */
-static bool look_params(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
-			struct odm_tool_call *call, struct od_strbuf *args)
+static bool look_params(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+			const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
 	const struct odm_call_parts *p = &r->parts;
 	const size_t before = args->len;
@@ -209,7 +212,8 @@ static bool look_params(struct odm_call_stream *s, const struct odm_call_reader 
 		if (s->ended)
 			break;
 		odm_call_append_key(args, p, s->n_keys, text);
-		s->string = s->n_keys == p->n_params && odm_call_value_is_text(r->form, p, s->n_keys, text, s->function);
+		s->string =
+			s->n_keys == p->n_params && odm_call_value_is_text(r->form, p, s->n_keys, text, s->function);
 		od_strbuf_append(args, "\"", s->string);
 		s->n_keys++;
 		s->at = r->mark;
@@ -231,7 +235,8 @@ static bool to_json(struct od_strbuf *json, struct odm_slice members, const char
 	od_strbuf_append(&notation, "{", 1);
 	od_strbuf_append(&notation, members.text, members.len);
 	od_strbuf_append(&notation, end, strlen(end));
-	if (!notation.failed && odm_gemma_to_json(json, (struct odm_slice){ notation.text, notation.len }) && !json->failed)
+	if (!notation.failed && odm_gemma_to_json(json, (struct odm_slice){ notation.text, notation.len }) &&
+	    !json->failed)
 		valid = odm_json_value((struct odm_slice){ json->text, json->len });
 	od_strbuf_fini(&notation);
 	json_decref(valid);
@@ -239,7 +244,8 @@ static bool to_json(struct od_strbuf *json, struct odm_slice members, const char
 }
 
 /* Appends what was not yet appended of the member's JSON, less n_less bytes at its end. */
-static void append_member(struct odm_call_stream *s, const struct od_strbuf *json, size_t n_less, struct od_strbuf *args)
+static void append_member(struct odm_call_stream *s, const struct od_strbuf *json, size_t n_less,
+			  struct od_strbuf *args)
 {
 	struct od_strbuf whole = { 0 };
 
@@ -317,8 +323,8 @@ static bool step(struct odm_call_stream *s, const char *text, size_t end, struct
 	return true;
 }
 
-static bool look_gemma(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
-		       struct odm_tool_call *call, struct od_strbuf *args)
+static bool look_gemma(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+		       const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
 	const size_t before = args->len;
 	bool began = false;
@@ -343,19 +349,17 @@ static bool look_gemma(struct odm_call_stream *s, const struct odm_call_reader *
 
 /* ---- */
 
-bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
-			  struct odm_tool_call *call, struct od_strbuf *args)
+bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+			  const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
 	if (s->ended || r->mark == SIZE_MAX)
 		return false;
 	switch (*r->at) {
 	case '\5':
-		return r->form->param != NULL ? look_params(s, r, text, tools, call, args) : look_gemma(s, r, text, tools, call, args);
-	case '\6':
-		return look_json(s, r, text, tools, call, args);
-	case '\7':
-		return look_whole(s, r, text, tools, call, args);
-	default:
-		return false;
+		return r->form->param != NULL ? look_params(s, r, text, tools, call, args) :
+						look_gemma(s, r, text, tools, call, args);
+	case '\6': return look_json(s, r, text, tools, call, args);
+	case '\7': return look_whole(s, r, text, tools, call, args);
+	default: return false;
 	}
 }

@@ -1,8 +1,9 @@
 /* call_stream.h - the arguments of a call while it is written: what is certain before the call is complete.
  *
- * A call is begun when its name is known, is one of the request's functions, and its arguments have begun: the opening brace of
- * JSON, the first parameter's tag. What is appended until the end is, together, always a beginning of the text that
- * odm_tool_call_build() gives for the complete call. Thread: one at a time. Owner: the caller has the struct, zero for each call. */
+ * A call is begun when its name is known, is one of the request's functions, and its arguments have begun: the opening
+ * brace of JSON, the first parameter's tag. What is appended until the end is, together, always a beginning of the text
+ * that odm_tool_call_build() gives for the complete call. Thread: one at a time. Owner: the caller has the struct, zero
+ * for each call. */
 #ifndef ODM_CHAT_CALL_STREAM_H
 #define ODM_CHAT_CALL_STREAM_H
 
@@ -14,25 +15,25 @@ struct odm_call_stream {
 	/* Below: its own. */
 	bool ended; /* all was appended, or this cannot be followed */
 	bool found; /* `at` has a value */
-	size_t at;  /* in the text: the next byte to be looked at */
+	size_t at; /* in the text: the next byte to be looked at */
 	const json_t *function; /* among the tools; NULL: not known */
 	struct odm_json_scan json;
 	/* XML forms. */
 	size_t n_keys;
 	bool string; /* the last value is appended as it comes */
 	/* Gemma's notation. */
-	size_t member;	    /* where the member that is being read begins */
+	size_t member; /* where the member that is being read begins */
 	size_t member_sent; /* bytes appended of it */
-	size_t value_at;    /* of its string, behind the quote: the next byte to be appended; 0: no string */
+	size_t value_at; /* of its string, behind the quote: the next byte to be appended; 0: no string */
 	size_t n_members;
 	int depth;
 	bool quoted;
 };
 
-/* text is the reader's block so far. True: the call begins now, and *call, the caller's then, has its name and id. Appends to
- * args. */
-bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
-			  struct odm_tool_call *call, struct od_strbuf *args);
+/* text is the reader's block so far. True: the call begins now, and *call, the caller's then, has its name and id.
+ * Appends to args. */
+bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
+			  const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args);
 /* The same for JSON arguments [len] of which name is known. */
 bool odm_call_stream_json(struct odm_call_stream *s, struct odm_slice name, struct odm_slice json, const json_t *tools,
 			  struct odm_tool_call *call, struct od_strbuf *args);

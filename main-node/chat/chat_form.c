@@ -16,20 +16,21 @@ static const struct odm_call_form json_in_tags[] = { {
 
 /* Qwen3-Coder leaves out <tool_call> at times, and then often writes </tool_call> all the same. */
 static const struct odm_call_form qwen_xml[] = { {
-	.open = "<tool_call>",
-	.head = "",
-	.call = ODM_WS "<function=" ODM_NAME ">",
-	.param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
-	.end = "</function>" ODM_WS "</tool_call>",
-	.values = ODM_VALUE_LINES,
-}, {
-	.open = "<function=",
-	.head = "",
-	.call = ODM_NAME ">",
-	.param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
-	.end = "</function>",
-	.values = ODM_VALUE_LINES,
-} };
+							 .open = "<tool_call>",
+							 .head = "",
+							 .call = ODM_WS "<function=" ODM_NAME ">",
+							 .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+							 .end = "</function>" ODM_WS "</tool_call>",
+							 .values = ODM_VALUE_LINES,
+						 },
+						 {
+							 .open = "<function=",
+							 .head = "",
+							 .call = ODM_NAME ">",
+							 .param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+							 .end = "</function>",
+							 .values = ODM_VALUE_LINES,
+						 } };
 
 static const struct odm_call_form glm_xml[] = { {
 	.open = "<tool_call>",
@@ -53,7 +54,8 @@ static const struct odm_call_form minimax_xml[] = { {
 static const struct odm_call_form deepseek_v3[] = { {
 	.open = "<｜tool▁calls▁begin｜>",
 	.head = "",
-	.call = ODM_WS "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" ODM_NAME ODM_WS "```json" ODM_WS ODM_ARGS ODM_WS "```" ODM_WS,
+	.call = ODM_WS "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" ODM_NAME ODM_WS "```json" ODM_WS ODM_ARGS ODM_WS
+		       "```" ODM_WS,
 	.end = "<｜tool▁call▁end｜>",
 	.between = "",
 	.close = "<｜tool▁calls▁end｜>",
@@ -70,24 +72,27 @@ static const struct odm_call_form deepseek_v31[] = { {
 
 /* An array, as of old; or a name and its arguments, with or without an id, as of late. */
 static const struct odm_call_form mistral[] = { {
-	.open = "[TOOL_CALLS]",
-	.head = ODM_WS "[",
-	.call = ODM_WS ODM_CALL ODM_WS,
-	.end = "",
-	.between = ",",
-	.close = "]",
-	.late_id = true,
-}, {
-	.open = "[TOOL_CALLS]",
-	.head = "",
-	.call = ODM_WS ODM_NAME "[ARGS]" ODM_WS ODM_ARGS,
-	.end = "",
-}, {
-	.open = "[TOOL_CALLS]",
-	.head = "",
-	.call = ODM_WS ODM_NAME "[CALL_ID]" ODM_ID "[ARGS]" ODM_WS ODM_ARGS,
-	.end = "",
-} };
+							.open = "[TOOL_CALLS]",
+							.head = ODM_WS "[",
+							.call = ODM_WS ODM_CALL ODM_WS,
+							.end = "",
+							.between = ",",
+							.close = "]",
+							.late_id = true,
+						},
+						{
+							.open = "[TOOL_CALLS]",
+							.head = "",
+							.call = ODM_WS ODM_NAME "[ARGS]" ODM_WS ODM_ARGS,
+							.end = "",
+						},
+						{
+							.open = "[TOOL_CALLS]",
+							.head = "",
+							.call = ODM_WS ODM_NAME "[CALL_ID]" ODM_ID
+										"[ARGS]" ODM_WS ODM_ARGS,
+							.end = "",
+						} };
 
 static const struct odm_call_form kimi[] = { {
 	.open = "<|tool_calls_section_begin|>",
@@ -99,18 +104,19 @@ static const struct odm_call_form kimi[] = { {
 } };
 
 static const struct odm_call_form llama[] = { {
-	.open = "<|python_tag|>",
-	.head = "",
-	.call = ODM_WS ODM_CALL,
-	.end = "",
-}, {
-	.open = "{",
-	.head = "",
-	.call = ODM_CALL,
-	.end = "",
-	.at_start = true,
-	.bare = true,
-} };
+						      .open = "<|python_tag|>",
+						      .head = "",
+						      .call = ODM_WS ODM_CALL,
+						      .end = "",
+					      },
+					      {
+						      .open = "{",
+						      .head = "",
+						      .call = ODM_CALL,
+						      .end = "",
+						      .at_start = true,
+						      .bare = true,
+					      } };
 
 static const struct odm_call_form gemma[] = { {
 	.open = "<|tool_call>",
@@ -139,10 +145,25 @@ static const struct family {
 } families[] = {
 	{ .name = "harmony", .need = { "<|channel|>", "<|message|>" } },
 	{ "gemma", { "<|tool_call>", "<tool_call|>" }, { "<|tool_response>" }, gemma, N(gemma), ODM_ECHO_GEMMA },
-	{ "minimax", { "<minimax:tool_call>", "<invoke name=" }, { NULL }, minimax_xml, N(minimax_xml), ODM_ECHO_VALUES },
+	{ "minimax",
+	  { "<minimax:tool_call>", "<invoke name=" },
+	  { NULL },
+	  minimax_xml,
+	  N(minimax_xml),
+	  ODM_ECHO_VALUES },
 	{ "qwen-xml", { "<tool_call>", "<function=" }, { NULL }, qwen_xml, N(qwen_xml), ODM_ECHO_VALUES },
-	{ "glm", { "<tool_call>", "<arg_key>" }, { "<|user|>", "<|observation|>" }, glm_xml, N(glm_xml), ODM_ECHO_VALUES },
-	{ "deepseek-v3", { "<｜tool▁calls▁begin｜>", "```json" }, { NULL }, deepseek_v3, N(deepseek_v3), ODM_ECHO_OBJECT },
+	{ "glm",
+	  { "<tool_call>", "<arg_key>" },
+	  { "<|user|>", "<|observation|>" },
+	  glm_xml,
+	  N(glm_xml),
+	  ODM_ECHO_VALUES },
+	{ "deepseek-v3",
+	  { "<｜tool▁calls▁begin｜>", "```json" },
+	  { NULL },
+	  deepseek_v3,
+	  N(deepseek_v3),
+	  ODM_ECHO_OBJECT },
 	{ "deepseek-v3.1", { "<｜tool▁calls▁begin｜>" }, { NULL }, deepseek_v31, N(deepseek_v31), ODM_ECHO_OBJECT },
 	{ "kimi", { "<|tool_calls_section_begin|>" }, { NULL }, kimi, N(kimi), ODM_ECHO_OBJECT },
 	{ "mistral", { "[TOOL_CALLS]" }, { NULL }, mistral, N(mistral), ODM_ECHO_OBJECT },
@@ -164,8 +185,9 @@ static const struct odm_thought_tags thought_tags[] = {
 };
 
 static const char *const common_ends[] = {
-	"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "[e~[",
-	"<turn|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|end|>", "[EOS]",
+	"<|im_end|>",	   "<|endoftext|>",	    "<|eot_id|>", "<|eom_id|>",
+	"<|end_of_text|>", "<｜end▁of▁sentence｜>", "[e~[",	  "<turn|>",
+	"<end_of_turn>",   "<|END_OF_TURN_TOKEN|>", "<|end|>",	  "[EOS]",
 };
 
 static bool lacks(const char *text, const char *need)
@@ -216,8 +238,8 @@ static bool left_open(const struct odm_thought_tags *t, const char *text, size_t
 	return open != NULL && (close == NULL || close < open);
 }
 
-/* In a template, what follows the last add_generation_prompt is the prompt's end; where it is a choice, the last is taken
- * without thinking being turned off. */
+/* In a template, what follows the last add_generation_prompt is the prompt's end; where it is a choice, the last is
+ * taken without thinking being turned off. */
 static void find_thoughts(struct odm_chat_form *form, const char *text)
 {
 	const char *tail = last_of(text, strlen(text), "add_generation_prompt");
@@ -256,9 +278,11 @@ static void call_marks(const struct odm_call_form *f, void (*mark)(void *arg, co
 		mark(arg, "<|\"|>"); /* its quote */
 }
 
-void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text), void *arg)
+void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text),
+			 void *arg)
 {
-	static const char *const of_harmony[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>" };
+	static const char *const of_harmony[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
+						  "<|end|>" };
 
 	for (size_t i = 0; form->harmony && i < N(of_harmony); i++)
 		mark(arg, of_harmony[i]);
@@ -290,11 +314,13 @@ static bool touches(const struct od_text_spans *users, size_t begin, size_t end)
 	return false;
 }
 
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len, const struct od_text_spans *users)
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len,
+			      const struct od_text_spans *users)
 {
 	const size_t n = form->thoughts == NULL ? 0 : strlen(form->thoughts->open);
 
 	while (len > 0 && strchr(" \n\r\t", prompt[len - 1]) != NULL && prompt[len - 1] != '\0')
 		len--;
-	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0 && !touches(users, len - n, len);
+	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0 &&
+	       !touches(users, len - n, len);
 }

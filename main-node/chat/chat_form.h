@@ -1,5 +1,6 @@
-/* chat_form.h - how a model writes thoughts, tool calls and the end of its turn. One table, in chat_form.c; a checkpoint's
- * chat template shows which rows apply, because templates write the calls and thoughts of earlier turns in the model's form.
+/* chat_form.h - how a model writes thoughts, tool calls and the end of its turn. One table, in chat_form.c; a
+ * checkpoint's chat template shows which rows apply, because templates write the calls and thoughts of earlier turns in
+ * the model's form.
  *
  * Thread: any; a form is constant once chosen. Owner: the caller has the struct; it points to static data only. */
 #ifndef ODM_CHAT_FORM_H
@@ -11,43 +12,43 @@
 #include "common/text/text_spans.h"
 
 /* In the texts of a call form these bytes stand for what varies; all else is literal. */
-#define ODM_WS "\1"    /* white space, or none */
-#define ODM_NAME "\2"  /* the function's name: no spaces, quotes or brackets */
-#define ODM_ID "\3"    /* the call's id, likewise */
-#define ODM_KEY "\4"   /* a parameter's name, up to the literal behind it */
+#define ODM_WS "\1" /* white space, or none */
+#define ODM_NAME "\2" /* the function's name: no spaces, quotes or brackets */
+#define ODM_ID "\3" /* the call's id, likewise */
+#define ODM_KEY "\4" /* a parameter's name, up to the literal behind it */
 #define ODM_VALUE "\5" /* a parameter's value, likewise */
-#define ODM_ARGS "\6"  /* the arguments: a JSON object */
-#define ODM_CALL "\7"  /* the whole call: a JSON object with a name and arguments */
+#define ODM_ARGS "\6" /* the arguments: a JSON object */
+#define ODM_CALL "\7" /* the whole call: a JSON object with a name and arguments */
 
 /* What a parameter's value means. With the tool's JSON schema: what the schema says. */
 enum odm_value_kind {
 	ODM_VALUE_STRING, /* without a schema a string */
-	ODM_VALUE_JSON,	  /* without a schema JSON if it is that, but for strings, which have no quotes */
-	ODM_VALUE_LINES,  /* a string between two newlines; True, False and None as Python writes them */
-	ODM_VALUE_GEMMA,  /* all arguments in one value, Gemma's notation (gemma_args.h) */
+	ODM_VALUE_JSON, /* without a schema JSON if it is that, but for strings, which have no quotes */
+	ODM_VALUE_LINES, /* a string between two newlines; True, False and None as Python writes them */
+	ODM_VALUE_GEMMA, /* all arguments in one value, Gemma's notation (gemma_args.h) */
 };
 
 /* A block of calls: open head (call param* end) (between call param* end)* close. */
 struct odm_call_form {
-	const char *open;    /* in the answer's text, begins a block */
-	const char *head;    /* once, behind open */
-	const char *call;    /* begins a call */
-	const char *param;   /* a parameter; NULL: none */
-	const char *end;     /* ends a call */
+	const char *open; /* in the answer's text, begins a block */
+	const char *head; /* once, behind open */
+	const char *call; /* begins a call */
+	const char *param; /* a parameter; NULL: none */
+	const char *end; /* ends a call */
 	const char *between; /* before the next call; "": nothing is; NULL: a block is one call, without close */
-	const char *close;   /* ends a block */
+	const char *close; /* ends a block */
 	enum odm_value_kind values;
 	bool at_start; /* counts only where an answer begins, or behind a thought or call */
-	bool bare;     /* open is the call's own first byte */
-	bool late_id;  /* the call's id stands behind its arguments: it cannot be given before it is complete */
+	bool bare; /* open is the call's own first byte */
+	bool late_id; /* the call's id stands behind its arguments: it cannot be given before it is complete */
 };
 
 /* How a template takes the arguments of earlier calls (chat_messages.h). */
 enum odm_echo {
 	ODM_ECHO_OBJECT, /* an object, written with tojson */
-	ODM_ECHO_TEXT,	 /* the JSON text as a string */
+	ODM_ECHO_TEXT, /* the JSON text as a string */
 	ODM_ECHO_VALUES, /* an object of which each value is the text that the model wrote */
-	ODM_ECHO_GEMMA,	 /* a string in Gemma's notation, without the braces */
+	ODM_ECHO_GEMMA, /* a string in Gemma's notation, without the braces */
 };
 
 /* Whose messages. */
@@ -56,10 +57,10 @@ enum odm_role { ODM_ROLE_SYSTEM, ODM_ROLE_DEVELOPER, ODM_ROLE_USER, ODM_ROLE_ASS
 
 /* How a template takes the content of a role. */
 enum odm_content {
-	ODM_CONTENT_TEXT,  /* a string */
-	ODM_CONTENT_BOTH,  /* a string or a list of parts */
+	ODM_CONTENT_TEXT, /* a string */
+	ODM_CONTENT_BOTH, /* a string or a list of parts */
 	ODM_CONTENT_PARTS, /* a list of parts */
-	ODM_CONTENT_PART,  /* a list of one part */
+	ODM_CONTENT_PART, /* a list of one part */
 };
 
 /* What a template gets as the content of a message that has calls and no text. */
@@ -74,12 +75,12 @@ enum odm_thought_field { ODM_THOUGHT_ONLY, ODM_THOUGHT_THINKING, ODM_THOUGHT_REA
 
 enum odm_ids {
 	ODM_IDS_ANY,
-	ODM_IDS_SHORT,	 /* nine letters and digits (Mistral's) */
+	ODM_IDS_SHORT, /* nine letters and digits (Mistral's) */
 	ODM_IDS_COUNTED, /* functions.NAME:INDEX, counted over the conversation (Kimi's) */
 };
 
-/* What of the order of messages a template does not take: chat_order.h says what is done about it. In the order in which they
- * are tried. */
+/* What of the order of messages a template does not take: chat_order.h says what is done about it. In the order in
+ * which they are tried. */
 enum odm_need {
 	ODM_NEED_ONE_SYSTEM = 1 << 0,
 	ODM_NEED_SYSTEM_FIRST = 1 << 1,
@@ -107,16 +108,16 @@ struct odm_thought_tags {
 };
 
 struct odm_chat_form {
-	const char *name;		    /* for messages and tests */
+	const char *name; /* for messages and tests */
 	const struct odm_call_form *calls; /* NULL: no calls */
 	size_t n_calls;
 	const char *stray; /* a closing tag that means nothing behind a call; NULL: none */
 	const struct odm_thought_tags *thoughts; /* NULL: none */
-	const char *end[ODM_MAX_ENDS];		 /* each ends the turn */
+	const char *end[ODM_MAX_ENDS]; /* each ends the turn */
 	size_t n_ends;
 	char eos[ODM_MAX_EOS_BYTES]; /* as end; "": none */
-	bool harmony;		     /* gpt-oss's channels: calls and thoughts are messages of their own */
-	bool opens_thought;	     /* the generation prompt ends with an opened thought, by default */
+	bool harmony; /* gpt-oss's channels: calls and thoughts are messages of their own */
+	bool opens_thought; /* the generation prompt ends with an opened thought, by default */
 
 	/* How the template takes messages: odm_chat_probe looks. */
 	enum odm_echo echo;
@@ -125,22 +126,25 @@ struct odm_chat_form {
 	enum odm_ids ids;
 	enum odm_no_text no_text;
 	bool takes_developer; /* the template knows the role developer */
-	bool name_is_role;    /* a message's name is written in the place of its role (Kimi's) */
-	unsigned needs;	      /* enum odm_need */
+	bool name_is_role; /* a message's name is written in the place of its role (Kimi's) */
+	unsigned needs; /* enum odm_need */
 };
 
-/* How answers are written; how the template takes messages is what most templates do, until odm_chat_probe looks. template_text and
- * eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template that shows nothing gives
- * a form in which all text is content. */
+/* How answers are written; how the template takes messages is what most templates do, until odm_chat_probe looks.
+ * template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template
+ * that shows nothing gives a form in which all text is content. */
 void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
 
-/* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It may
- * have ODM_WS and the like between. */
-void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text), void *arg);
+/* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It
+ * may have ODM_WS and the like between. */
+void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text),
+			 void *arg);
 /* Calls back with each text that ends a turn. */
 void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg);
 
-/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. A tag in users' text opens none. */
-bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len, const struct od_text_spans *users);
+/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. A tag in users' text opens
+ * none. */
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len,
+			      const struct od_text_spans *users);
 
 #endif

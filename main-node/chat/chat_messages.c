@@ -17,7 +17,7 @@
 struct build {
 	struct odm_context *out;
 	const struct odm_chat_form *form;
-	json_t *calls;	/* entries of calls without a result, by the id that the client gave: {id: [entry ...]} */
+	json_t *calls; /* entries of calls without a result, by the id that the client gave: {id: [entry ...]} */
 	json_t *latest; /* entries of the latest message with calls */
 	size_t n_results; /* behind that message */
 	size_t n_calls; /* so far */
@@ -44,12 +44,14 @@ static int compare_values(const json_t *a, const json_t *b)
 
 static int compare_sources(const void *a, const void *b)
 {
-	return compare_values(((const struct odm_context_source *)a)->value, ((const struct odm_context_source *)b)->value);
+	return compare_values(((const struct odm_context_source *)a)->value,
+			      ((const struct odm_context_source *)b)->value);
 }
 
 static int compare_marks(const void *a, const void *b)
 {
-	return compare_values(((const struct odm_context_marks *)a)->value, ((const struct odm_context_marks *)b)->value);
+	return compare_values(((const struct odm_context_marks *)a)->value,
+			      ((const struct odm_context_marks *)b)->value);
 }
 
 const char *odm_context_source(const struct odm_context *c, const json_t *value)
@@ -100,7 +102,8 @@ static const char *python_spelling(struct odm_slice v)
 {
 	static const char *const spelling[][2] = { { "true", "True" }, { "false", "False" }, { "null", "None" } };
 
-	if (v.text[-1] == ' ' && v.text[-2] == ' ') /* a key and a colon stand before a value, so there are three bytes */
+	/* a key and a colon stand before a value, so there are three bytes */
+	if (v.text[-1] == ' ' && v.text[-2] == ' ')
 		return NULL;
 	for (size_t i = 0; i < 3; i++)
 		if (v.len == strlen(spelling[i][0]) && memcmp(v.text, spelling[i][0], v.len) == 0)
@@ -260,8 +263,8 @@ static json_t *make_id(const struct build *b, json_t *id, const char *name)
 	return json_string(out);
 }
 
-/* Gives the call its id, and remembers it and the name for the tool's answer. An id that comes again is another call's if its
- * message is another. */
+/* Gives the call its id, and remembers it and the name for the tool's answer. An id that comes again is another call's
+ * if its message is another. */
 static int note_call(struct build *b, json_t *call, size_t at)
 {
 	json_t *given = json_object_get(call, "id"), *name = json_object_get(json_object_get(call, "function"), "name");
@@ -270,7 +273,8 @@ static int note_call(struct build *b, json_t *call, size_t at)
 	int rc = OD_OK;
 
 	entry = json_pack("{s:O, s:O*, s:I}", "name", name, "id", id, "at", (json_int_t)at);
-	same = json_is_string(given) ? od_json_getn(b->calls, json_string_value(given), json_string_length(given)) : NULL;
+	same = json_is_string(given) ? od_json_getn(b->calls, json_string_value(given), json_string_length(given)) :
+				       NULL;
 	first = json_array_get(same, 0);
 	if (first != NULL && json_integer_value(json_object_get(first, "at")) != (json_int_t)at)
 		json_array_clear(same);
@@ -291,11 +295,12 @@ static int note_call(struct build *b, json_t *call, size_t at)
 	return rc;
 }
 
-/* The call that a tool answers, borrowed; the last result of an id that several calls have is the last one's. Without a known id, the
- * results are taken to be in the calls' order. */
+/* The call that a tool answers, borrowed; the last result of an id that several calls have is the last one's. Without a
+ * known id, the results are taken to be in the calls' order. */
 static const json_t *answered_call(struct build *b, const json_t *id)
 {
-	json_t *same = json_is_string(id) ? od_json_getn(b->calls, json_string_value(id), json_string_length(id)) : NULL;
+	json_t *same =
+		json_is_string(id) ? od_json_getn(b->calls, json_string_value(id), json_string_length(id)) : NULL;
 	const json_t *entry = json_array_get(same, 0);
 
 	if (entry == NULL && (id == NULL || b->form->ids == ODM_IDS_COUNTED))
@@ -334,7 +339,8 @@ static int read_custom(struct build *b, json_t *call)
 		return OD_OK;
 	object = input != NULL ? json_pack("{s:O}", "input", input) : json_object();
 	text = json_dumps(object, 0);
-	function = json_pack("{s:O*, s:s}", "name", json_object_get(custom, "name"), "arguments", text != NULL ? text : "");
+	function = json_pack("{s:O*, s:s}", "name", json_object_get(custom, "name"), "arguments",
+			     text != NULL ? text : "");
 	json_decref(object);
 	rc = set(b, call, "function", function);
 	if (text == NULL)
@@ -379,7 +385,8 @@ static int read_calls(struct build *b, json_t *message, size_t at)
 	b->n_results = 0;
 	if (!json_is_array(calls))
 		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].tool_calls: expected an array", at);
-	json_array_foreach(calls, i, call) {
+	json_array_foreach(calls, i, call)
+	{
 		snprintf(b->where, sizeof(b->where), "messages[%zu].tool_calls[%zu].function", at, i);
 		rc = read_call(b, call, at);
 		if (rc != OD_OK)
@@ -406,7 +413,8 @@ static int read_part(struct build *b, json_t **out, json_t *part, size_t at, siz
 	else if (type != NULL && strcmp(type, "text") == 0)
 		*out = json_incref(part);
 	else
-		*out = json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(text.text != NULL ? text.text : "", text.len));
+		*out = json_pack("{s:s, s:o}", "type", "text", "text",
+				 json_stringn(text.text != NULL ? text.text : "", text.len));
 	if (rc == OD_OK && (*out == NULL || text.failed))
 		rc = no_memory(b);
 	od_strbuf_fini(&text);
@@ -421,7 +429,8 @@ static int read_parts(struct build *b, json_t *message, json_t *parts, size_t at
 	int rc = texts != NULL ? OD_OK : no_memory(b);
 	size_t i;
 
-	json_array_foreach(parts, i, part) {
+	json_array_foreach(parts, i, part)
+	{
 		if (rc == OD_OK)
 			rc = read_part(b, &text, part, at, i);
 		if (rc == OD_OK && odm_part_is_thought(part))
@@ -465,9 +474,8 @@ static void drop_empty(json_t *message)
 	json_t *value;
 	void *next;
 
-	json_object_foreach_safe(message, next, key, value)
-		if (json_is_null(value) && strcmp(key, "content") != 0)
-			json_object_del(message, key);
+	json_object_foreach_safe(message, next, key, value) if (json_is_null(value) && strcmp(key, "content") != 0)
+		json_object_del(message, key);
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (!json_is_string(json_object_get(message, texts[i])))
 			json_object_del(message, texts[i]);
@@ -503,9 +511,11 @@ static int read_assistant(struct build *b, json_t *message, size_t at)
 	if (rc != OD_OK || thought == NULL)
 		return rc;
 	rc = set(b, message, "reasoning_content", json_incref(thought));
-	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_THINKING && json_object_get(message, "thinking") == NULL)
+	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_THINKING &&
+	    json_object_get(message, "thinking") == NULL)
 		rc = set(b, message, "thinking", json_incref(thought));
-	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_REASONING && json_object_get(message, "reasoning") == NULL)
+	if (rc == OD_OK && b->form->thought_field == ODM_THOUGHT_REASONING &&
+	    json_object_get(message, "reasoning") == NULL)
 		rc = set(b, message, "reasoning", json_incref(thought));
 	/* Harmony's template takes only one of both beside a call, and writes either as a thought. */
 	if (rc == OD_OK && b->form->harmony && json_array_size(json_object_get(message, "tool_calls")) > 0)
@@ -524,7 +534,8 @@ static int read_tool(struct build *b, json_t *message)
 	name = json_object_get(call, "name");
 	if (id != NULL && id != given)
 		rc = set(b, message, "tool_call_id", json_incref(id));
-	else if (id == NULL && given != NULL && b->form->ids == ODM_IDS_SHORT && !is_short_id(json_string_value(given))) {
+	else if (id == NULL && given != NULL && b->form->ids == ODM_IDS_SHORT &&
+		 !is_short_id(json_string_value(given))) {
 		shorten_id(shorter, json_string_value(given));
 		rc = set(b, message, "tool_call_id", json_string(shorter));
 	}
@@ -574,7 +585,8 @@ static json_t *as_parts(const json_t *thought, const json_t *text)
 {
 	json_t *parts = json_array();
 
-	if (thought != NULL && json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "thinking", "thinking", thought)) != 0)
+	if (thought != NULL &&
+	    json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "thinking", "thinking", thought)) != 0)
 		goto fail;
 	if ((thought == NULL || json_string_length(text) > 0) &&
 	    json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text)) != 0)
@@ -606,7 +618,8 @@ static int write_content(struct build *b, json_t *message)
 
 	if (json_is_null(content) && calls && b->form->no_text != ODM_NO_TEXT_EMPTY)
 		return OD_OK;
-	if (json_string_length(content) == 0 && json_is_string(content) && calls && b->form->no_text == ODM_NO_TEXT_NEVER)
+	if (json_string_length(content) == 0 && json_is_string(content) && calls &&
+	    b->form->no_text == ODM_NO_TEXT_NEVER)
 		return set(b, message, "content", json_null());
 	if (b->form->thought_field != ODM_THOUGHT_PARTS)
 		thought = NULL;
@@ -628,7 +641,8 @@ int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form,
 
 	if (rc != OD_OK)
 		return no_memory(&b);
-	json_array_foreach(c->messages, i, message) {
+	json_array_foreach(c->messages, i, message)
+	{
 		rc = write_content(&b, message);
 		if (rc != OD_OK)
 			break;
@@ -646,7 +660,8 @@ static int read_messages(struct build *b, const json_t *messages)
 
 	if (!json_is_array(messages))
 		rc = od_fail(b->err, OD_ERR_FORMAT, "messages: expected an array");
-	json_array_foreach((json_t *)(uintptr_t)messages, i, given) {
+	json_array_foreach((json_t *)(uintptr_t)messages, i, given)
+	{
 		json_t *message = json_is_object(given) ? od_json_copy(given) : NULL;
 
 		if (!json_is_object(given))
@@ -662,9 +677,15 @@ static int read_messages(struct build *b, const json_t *messages)
 	return rc;
 }
 
-int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form, struct od_err *err)
+int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
+		      struct od_err *err)
 {
-	struct build b = { .out = out, .form = form, .calls = json_object(), .latest = json_array(), .where = "messages", .err = err };
+	struct build b = { .out = out,
+			   .form = form,
+			   .calls = json_object(),
+			   .latest = json_array(),
+			   .where = "messages",
+			   .err = err };
 	int rc;
 
 	*out = (struct odm_context){ .messages = json_array() };

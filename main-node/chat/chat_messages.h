@@ -1,19 +1,23 @@
 /* chat_messages.h - from the messages of a request (OpenAI's form) to what a chat template reads.
  *
  * A message stays as it is but for what templates cannot read, or would write otherwise than the model wrote it:
- * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_form.h, enum odm_echo).
+ * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_form.h, enum
+ * odm_echo).
  *   So that the call is rendered byte for byte as the model wrote it, the arguments that answer.h gave must come back
  *   unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As an object of
  *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
  *   Arguments that a request gives as an object stay one, without a text.
- * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string, joined with
+ * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string,
+ * joined with
  *   line breaks, or a string a list, if the template does not read the other for this role. Content that is missing or null is an
  *   empty text, but beside calls null if the template wants that.
- * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role; calls
+ * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role;
+ * calls
  *   without a type are functions; a function's fields begin with name and arguments, as models write them; reasoning and thinking
  *   are other names of reasoning_content, and stand beside it where the template reads them; developer is system where the template
  *   does not know the role.
- * - Ids of calls become nine letters and digits, or functions.NAME:INDEX counted over the conversation, in the call and in its
+ * - Ids of calls become nine letters and digits, or functions.NAME:INDEX counted over the conversation, in the call and
+ * in its
  *   result, where the template's model has such ids.
  * - Messages that the template does not take in this order are changed as chat_order.h says.
  * - Fields that are null or of another type, as clients send them for what an answer did not have, are left out.
@@ -52,10 +56,12 @@ struct odm_context {
 OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
 				    struct od_err *err);
 /* Changes c as further needs (enum odm_need) ask for. */
-OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs, struct od_err *err);
+OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs,
+				      struct od_err *err);
 void odm_context_fini(struct odm_context *c);
 
-/* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps does. */
+/* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps
+ * does. */
 const char *odm_context_source(const struct odm_context *c, const json_t *value);
 /* NULL: value, a string within messages, is all a user's text. */
 const struct od_text_spans *odm_context_marks_of(const struct odm_context *c, const json_t *value);

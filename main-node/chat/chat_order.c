@@ -105,7 +105,8 @@ static void one_of(struct order *o, const char *role)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_role(m, role) && is_role(last_out(o), role))
 			merge(o, last_out(o), m);
 		else
@@ -118,7 +119,8 @@ static void one_system(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_system(m) && is_system(last_out(o)))
 			merge(o, last_out(o), m);
 		else
@@ -155,7 +157,8 @@ static void system_first(struct order *o)
 			o->changed = o->changed || json_array_size(o->out) < i;
 			push(o, json_array_get(o->in, i));
 		}
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (i < opening && is_system(m))
 			continue;
 		if (is_system(m))
@@ -169,7 +172,8 @@ static void no_system(struct order *o)
 	json_t *m, *before = NULL;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_system(m) && before != NULL) {
 			merge(o, before, m);
 		} else if (is_system(m)) {
@@ -204,7 +208,8 @@ static void user_first(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (before && answers(m))
 			push_new(o, user_message(""));
 		before = before && is_system(m);
@@ -243,7 +248,8 @@ static void result_as_user(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_role(m, "tool"))
 			push_result_as_user(o, m);
 		else
@@ -257,12 +263,13 @@ static void push_missing(struct order *o, const json_t *calls, const json_t *see
 	const json_t *call;
 	size_t i;
 
-	json_array_foreach((json_t *)(uintptr_t)calls, i, call) {
+	json_array_foreach((json_t *)(uintptr_t)calls, i, call)
+	{
 		const char *id = json_string_value(json_object_get(call, "id"));
 
 		if (id != NULL && json_object_get(seen, id) == NULL)
-			push_new(o, json_pack("{s:s, s:s, s:s, s:s}", "role", "tool", "tool_call_id", id, "name", name_of(call),
-					      "content", "[no result]"));
+			push_new(o, json_pack("{s:s, s:s, s:s, s:s}", "role", "tool", "tool_call_id", id, "name",
+					      name_of(call), "content", "[no result]"));
 	}
 }
 
@@ -271,7 +278,8 @@ static void result_for_call(struct order *o)
 	json_t *calls = NULL, *seen = json_object(), *m; /* of the last assistant's message; ids that have a result */
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		const char *id = json_string_value(json_object_get(m, "tool_call_id"));
 
 		if (!is_role(m, "tool")) {
@@ -296,7 +304,8 @@ static void answer_to_result(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_role(m, "user") && is_role(last_out(o), "tool"))
 			join_field(o, last_out(o), last_out(o), m, "content");
 		else
@@ -311,10 +320,12 @@ static const char *answered_id(const json_t *result)
 	return id != NULL ? id : "";
 }
 
-/* The message at `at` and the results behind it. A result whose id no call has, or that is the second of its id, comes last. */
+/* The message at `at` and the results behind it. A result whose id no call has, or that is the second of its id, comes
+ * last. */
 static void split_calls(struct order *o, size_t at, size_t n_results)
 {
-	json_t *m = json_array_get(o->in, at), *calls = json_incref(calls_of(m)), *results = json_object(), *rest = json_array(), *call;
+	json_t *m = json_array_get(o->in, at), *calls = json_incref(calls_of(m)), *results = json_object(),
+	       *rest = json_array(), *call;
 	size_t i;
 
 	for (i = 1; i <= n_results; i++) {
@@ -325,7 +336,8 @@ static void split_calls(struct order *o, size_t at, size_t n_results)
 		else
 			o->failed = json_object_set(results, answered_id(result), result) != 0 || o->failed;
 	}
-	json_array_foreach(calls, i, call) {
+	json_array_foreach(calls, i, call)
+	{
 		const char *id = json_string_value(json_object_get(call, "id"));
 		json_t *result = id != NULL ? json_object_get(results, id) : NULL;
 
@@ -341,7 +353,8 @@ static void split_calls(struct order *o, size_t at, size_t n_results)
 		json_object_del(results, id);
 	}
 	for (i = 1; i <= n_results; i++)
-		if (json_object_get(results, answered_id(json_array_get(o->in, at + i))) == json_array_get(o->in, at + i))
+		if (json_object_get(results, answered_id(json_array_get(o->in, at + i))) ==
+		    json_array_get(o->in, at + i))
 			push(o, json_array_get(o->in, at + i));
 	o->failed = json_array_extend(o->out, rest) != 0 || o->failed;
 	json_decref(results);
@@ -383,7 +396,8 @@ static void said(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (is_role(m, "assistant") && calls_of(m) == NULL && !has_text(m))
 			o->changed = true;
 		else
@@ -396,7 +410,8 @@ static void call_alone(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		json_t *calls = calls_of(m);
 
 		if (calls != NULL && has_text(m)) {
@@ -416,7 +431,8 @@ static void call_only(struct order *o)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		if (calls_of(m) != NULL && has_text(m))
 			set(o, m, "content", json_null());
 		push(o, m);
@@ -430,7 +446,10 @@ static void write_call(struct order *o, struct od_strbuf *text, const json_t *ca
 	char *dumped = written == NULL && args != NULL ? json_dumps(args, JSON_ENCODE_ANY) : NULL;
 
 	od_strbuf_append(text, "\n", text->len > 0);
-	od_strbuf_printf(text, "[call of %s: %s]", name_of(call), written != NULL ? written : dumped != NULL ? dumped : "{}");
+	od_strbuf_printf(text, "[call of %s: %s]", name_of(call),
+			 written != NULL ? written :
+			 dumped != NULL	 ? dumped :
+					   "{}");
 	free(dumped);
 }
 
@@ -439,13 +458,13 @@ static void call_as_text(struct order *o)
 	json_t *m, *call;
 	size_t i, k;
 
-	json_array_foreach(o->in, i, m) {
+	json_array_foreach(o->in, i, m)
+	{
 		struct od_strbuf text = { 0 };
 
 		if (calls_of(m) != NULL) {
 			odm_parts_join(&text, json_object_get(m, "content"));
-			json_array_foreach(calls_of(m), k, call)
-				write_call(o, &text, call);
+			json_array_foreach(calls_of(m), k, call) write_call(o, &text, call);
 			set_text(o, m, "content", &text);
 			json_object_del(m, "tool_calls");
 		}
@@ -473,7 +492,8 @@ static const struct {
 	  "it goes to the front, or becomes the user's once the assistant has answered" },
 	{ ODM_NEED_ONE_SYSTEM, one_system, "two system messages in a row", "they are joined" },
 	{ ODM_NEED_NO_SYSTEM, no_system, "system messages", "their text goes before the user's" },
-	{ ODM_NEED_USER_FIRST, user_first, "conversations that do not begin with the user", "an empty user message begins them" },
+	{ ODM_NEED_USER_FIRST, user_first, "conversations that do not begin with the user",
+	  "an empty user message begins them" },
 	{ ODM_NEED_ANSWER_TO_RESULT, answer_to_result, "a user message behind a tool's result", "they are joined" },
 	{ ODM_NEED_ONE_USER, one_user, "two user messages in a row", "they are joined" },
 	{ ODM_NEED_ONE_ASSISTANT, one_assistant, "two assistant messages in a row", "they are joined" },
@@ -503,5 +523,6 @@ void odm_order_tell(unsigned changed)
 {
 	for (size_t i = 0; i < N(rows); i++)
 		if ((changed & rows[i].need) != 0 && odm_first_time("order", rows[i].refused))
-			od_log(OD_LOG_WARN, "the model's chat template does not take %s; %s", rows[i].refused, rows[i].done);
+			od_log(OD_LOG_WARN, "the model's chat template does not take %s; %s", rows[i].refused,
+			       rows[i].done);
 }

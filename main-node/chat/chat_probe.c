@@ -55,8 +55,8 @@ static json_t *new_call(struct talk *t)
 	json_t *call;
 
 	snprintf(arguments, sizeof(arguments), "{\"odkey\": \"%s\", \"odnumber\": 7}", value);
-	call = json_pack("{s:o, s:s, s:{s:s, s:s}}", "id", json_sprintf("call_0123456789abcdef%zu", t->n_calls), "type", "function",
-			 "function", "name", mark(t, "call"), "arguments", arguments);
+	call = json_pack("{s:o, s:s, s:{s:s, s:s}}", "id", json_sprintf("call_0123456789abcdef%zu", t->n_calls), "type",
+			 "function", "function", "name", mark(t, "call"), "arguments", arguments);
 	t->n_calls++;
 	return call;
 }
@@ -67,7 +67,8 @@ static json_t *content_of(struct talk *t, bool parts)
 
 	if (!parts)
 		return json_string(first);
-	return json_pack("[{s:s, s:s}, {s:s, s:s}]", "type", "text", "text", first, "type", "text", "text", mark(t, "part"));
+	return json_pack("[{s:s, s:s}, {s:s, s:s}]", "type", "text", "text", first, "type", "text", "text",
+			 mark(t, "part"));
 }
 
 static json_t *new_assistant(struct talk *t, char letter, bool parts)
@@ -88,8 +89,9 @@ static json_t *new_assistant(struct talk *t, char letter, bool parts)
 
 static json_t *new_result(struct talk *t, char letter, bool parts)
 {
-	json_t *m = json_pack("{s:s, s:o, s:o}", "role", "tool", "tool_call_id",
-			      json_sprintf("call_0123456789abcdef%zu", t->n_results++), "content", content_of(t, parts));
+	json_t *m =
+		json_pack("{s:s, s:o, s:o}", "role", "tool", "tool_call_id",
+			  json_sprintf("call_0123456789abcdef%zu", t->n_results++), "content", content_of(t, parts));
 
 	if (letter == 'N')
 		json_object_set_new(m, "name", json_string("odnamed"));
@@ -98,7 +100,9 @@ static json_t *new_result(struct talk *t, char letter, bool parts)
 
 static json_t *new_message(struct talk *t, char letter, bool parts)
 {
-	static const char *const roles[] = { ['S' - 'A'] = "system", ['D' - 'A'] = "developer", ['Z' - 'A'] = "odunknown", ['U' - 'A'] = "user" };
+	static const char *const roles[] = {
+		['S' - 'A'] = "system", ['D' - 'A'] = "developer", ['Z' - 'A'] = "odunknown", ['U' - 'A'] = "user"
+	};
 	static const char others[] = "SDZU";
 
 	if (letter == 'T' || letter == 'N')
@@ -128,16 +132,18 @@ static const char *source_text(void *context, const json_t *object)
 
 static json_t *some_tools(void)
 {
-	return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function", "name", "odtool",
-			 "description", "A tool.", "parameters", "type", "object", "properties", "odkey", "type", "string",
-			 "description", "A key.", "required", "odkey");
+	return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function",
+			 "name", "odtool", "description", "A tool.", "parameters", "type", "object", "properties",
+			 "odkey", "type", "string", "description", "A key.", "required", "odkey");
 }
 
 /* The text, malloc'd; NULL: the template fails. */
 static char *render(const struct probe *p, const struct odm_chat_form *form, const json_t *messages, bool tools)
 {
 	struct odm_context context;
-	struct od_jinja_opts opts = { .limits = { .operations = MAX_OPERATIONS }, .source = source_text, .arg = &context };
+	struct od_jinja_opts opts = { .limits = { .operations = MAX_OPERATIONS },
+				      .source = source_text,
+				      .arg = &context };
 	json_t *vars = p->tokens != NULL ? json_copy((json_t *)p->tokens) : json_object();
 	char *text = NULL;
 	size_t len;
@@ -154,7 +160,8 @@ static char *render(const struct probe *p, const struct odm_chat_form *form, con
 	return text;
 }
 
-static char *render_letters(const struct probe *p, const struct odm_chat_form *form, const char *letters, struct talk *t)
+static char *render_letters(const struct probe *p, const struct odm_chat_form *form, const char *letters,
+			    struct talk *t)
 {
 	const bool tools = letters[0] != '-';
 	char *text;
@@ -231,7 +238,8 @@ static bool better(const struct score *a, const struct score *b, bool shorter)
 /* A role's content is given as a string, then as a list. */
 static void find_content(struct probe *p, enum odm_role role, char letter, const char *const *talks)
 {
-	static const enum odm_content ways[] = { ODM_CONTENT_BOTH, ODM_CONTENT_TEXT, ODM_CONTENT_PARTS, ODM_CONTENT_PART };
+	static const enum odm_content ways[] = { ODM_CONTENT_BOTH, ODM_CONTENT_TEXT, ODM_CONTENT_PARTS,
+						 ODM_CONTENT_PART };
 	struct score best = { .fails = ~0u };
 	size_t n = 0;
 
@@ -257,10 +265,12 @@ static void find_content(struct probe *p, enum odm_role role, char letter, const
 /* Arguments, ids and content of calls: each hides the others if it is wrong. */
 static void find_calls(struct probe *p)
 {
-	static const char *const talks[] = { "UCT", "UHT", "UCTAU", "UHTAU", "UHTHT", "UBTA", "SUPTTIU", "-UCTA", "-UHT", "C", NULL };
+	static const char *const talks[] = { "UCT",	"UHT",	 "UCTAU", "UHTAU", "UHTHT", "UBTA",
+					     "SUPTTIU", "-UCTA", "-UHT",  "C",	   NULL };
 	static const char *const empty[] = { "UET", "UETAU", "-UETA", NULL };
 	const enum odm_echo of_family = p->form.echo;
-	const enum odm_echo ways[] = { of_family == ODM_ECHO_OBJECT ? ODM_ECHO_TEXT : of_family, ODM_ECHO_OBJECT, ODM_ECHO_TEXT };
+	const enum odm_echo ways[] = { of_family == ODM_ECHO_OBJECT ? ODM_ECHO_TEXT : of_family, ODM_ECHO_OBJECT,
+				       ODM_ECHO_TEXT };
 	const bool counted = p->form.ids == ODM_IDS_COUNTED;
 	struct score best = { .fails = ~0u }, given, never;
 	struct odm_chat_form form;
@@ -320,8 +330,8 @@ static char *replaced(const char *text, const char *what, const char *with)
 }
 
 /* Whether the conversations come out alike, but that where the first has `what` the other has `with`. */
-static bool alike(const struct probe *p, const struct odm_chat_form *form, const char *a, const char *b, const char *what,
-		  const char *with)
+static bool alike(const struct probe *p, const struct odm_chat_form *form, const char *a, const char *b,
+		  const char *what, const char *with)
 {
 	struct talk t;
 	char *first = render_letters(p, form, a, &t), *second = render_letters(p, form, b, &t), *same = NULL;
@@ -341,7 +351,8 @@ static void find_name(struct probe *p)
 	struct odm_chat_form form = p->form;
 
 	form.name_is_role = true; /* so that only N has a name */
-	p->form.name_is_role = alike(p, &form, "UCN", "UCT", "odnamed", "tool") && !alike(p, &form, "UCN", "UCT", "", "");
+	p->form.name_is_role =
+		alike(p, &form, "UCN", "UCT", "odnamed", "tool") && !alike(p, &form, "UCN", "UCT", "", "");
 }
 
 static void find_needs(struct probe *p)
@@ -387,7 +398,8 @@ static void find_developer(struct probe *p)
 
 	form.takes_developer = true;
 	with = score_of(p, &form, talks);
-	if (better(&without, &with, false) || alike(p, &form, "ZU", "DU", "odunknown", "developer") || alike(p, &form, "SU", "DU", "", ""))
+	if (better(&without, &with, false) || alike(p, &form, "ZU", "DU", "odunknown", "developer") ||
+	    alike(p, &form, "SU", "DU", "", ""))
 		return;
 	p->form = form;
 	find_content(p, ODM_ROLE_DEVELOPER, 'D', alone);
@@ -396,8 +408,10 @@ static void find_developer(struct probe *p)
 void odm_chat_probe(struct odm_chat_form *form, const struct od_jinja *template, const json_t *tokens)
 {
 	static const char *const user[] = { "U", "UAU", NULL }, *const system[] = { "SU", "SUAU", NULL },
-		   *const assistant[] = { "UAU", "UA", NULL }, *const tool[] = { "UCT", "UCTAU", NULL };
-	struct probe p = { .form = *form, .template = template, .tokens = tokens, .exact = form->echo == ODM_ECHO_OBJECT };
+				 *const assistant[] = { "UAU", "UA", NULL }, *const tool[] = { "UCT", "UCTAU", NULL };
+	struct probe p = {
+		.form = *form, .template = template, .tokens = tokens, .exact = form->echo == ODM_ECHO_OBJECT
+	};
 
 	find_content(&p, ODM_ROLE_USER, 'U', user);
 	find_content(&p, ODM_ROLE_SYSTEM, 'S', system);

@@ -20,7 +20,7 @@ struct source {
 
 struct odm_chat_template {
 	struct source plain, with_tools; /* at least one */
-	json_t *tokens;			     /* name: text */
+	json_t *tokens; /* name: text */
 };
 
 /* ---- special tokens ---- */
@@ -43,7 +43,8 @@ static bool is_token_name(const char *name)
 /* Every model has these, or could. */
 static bool is_common(const char *name)
 {
-	static const char *const common[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+	static const char *const common[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+					      "pad_token", "cls_token", "mask_token" };
 	size_t i = 0;
 
 	while (i < sizeof(common) / sizeof(common[0]) && strcmp(name, common[i]) != 0)
@@ -51,14 +52,15 @@ static bool is_common(const char *name)
 	return i < sizeof(common) / sizeof(common[0]);
 }
 
-/* own: each entry of an object of tokens, whatever its name; else those that are called so, of which only the common ones may stand
- * in another file already. Null says that there is none. */
+/* own: each entry of an object of tokens, whatever its name; else those that are called so, of which only the common
+ * ones may stand in another file already. Null says that there is none. */
 static int add_tokens(struct odm_chat_template *t, json_t *from, bool own, struct od_err *err)
 {
 	const char *name;
 	json_t *v;
 
-	json_object_foreach(from, name, v) {
+	json_object_foreach(from, name, v)
+	{
 		const bool named = is_common(name) || (is_token_name(name) && json_object_get(t->tokens, name) == NULL);
 		json_t *text = own || named ? token_text(v) : NULL;
 
@@ -70,8 +72,8 @@ static int add_tokens(struct odm_chat_template *t, json_t *from, bool own, struc
 	return OD_OK;
 }
 
-/* As transformers does. Those that only some models have (image_token ...) stand among the others, or in an object of their own,
- * which counts more. */
+/* As transformers does. Those that only some models have (image_token ...) stand among the others, or in an object of
+ * their own, which counts more. */
 static int add_all_tokens(struct odm_chat_template *t, json_t *config, json_t *map, struct od_err *err)
 {
 	static const char *const own[] = { "extra_special_tokens", "model_specific_special_tokens" };
@@ -101,7 +103,8 @@ static int parse_one(struct source *out, json_t *text, const char *where, struct
 	if (!json_is_string(text))
 		return od_fail(err, OD_ERR_FORMAT,
 			       "%s: field \"chat_template\": expected a string or a list of named templates", where);
-	return parse_text(out, strndup(json_string_value(text), json_string_length(text)), json_string_length(text), where, err);
+	return parse_text(out, strndup(json_string_value(text), json_string_length(text)), json_string_length(text),
+			  where, err);
 }
 
 /* [{"name": "default", "template": "..."}, {"name": "tool_use", ...}] */
@@ -111,7 +114,8 @@ static int parse_named(struct odm_chat_template *t, json_t *list, const char *wh
 	json_t *v;
 	int rc = OD_OK;
 
-	json_array_foreach(list, i, v) {
+	json_array_foreach(list, i, v)
+	{
 		const char *name = json_string_value(json_object_get(v, "name"));
 		struct source *slot = NULL;
 
@@ -171,8 +175,8 @@ static int read_template_object(struct odm_chat_template *t, const char *dir, co
 	return rc;
 }
 
-/* tokenizer_config.json, and what older checkpoints have beside it: transformers does not look there if the first lists the added
- * tokens. */
+/* tokenizer_config.json, and what older checkpoints have beside it: transformers does not look there if the first lists
+ * the added tokens. */
 static int read_tokenizer_config(struct odm_chat_template *t, const char *dir, struct od_err *err)
 {
 	char path[PATH_MAX];
@@ -223,7 +227,8 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 	if (rc == OD_OK && t->plain.parsed == NULL && t->with_tools.parsed == NULL)
 		rc = od_fail(err, OD_ERR_MISSING,
 			     "%s has no chat template (chat_template.jinja, chat_template.json, or chat_template in "
-			     "tokenizer_config.json)", dir);
+			     "tokenizer_config.json)",
+			     dir);
 	if (rc != OD_OK) {
 		odm_chat_template_close(t);
 		return rc;
@@ -312,16 +317,18 @@ static const char *source_text(void *arg, const json_t *object)
 /* Templates write "<|" + role + "|>". Any other word would be a user's choice. */
 static bool is_role(const json_t *string)
 {
-	static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function", "ipython", "model",
-					     "observation" };
+	static const char *const roles[] = { "system",	 "developer", "user",  "assistant",  "tool",
+					     "function", "ipython",   "model", "observation" };
 	size_t i = 0;
 
 	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(json_string_value(string), roles[i]) != 0)
 		i++;
-	return i < sizeof(roles) / sizeof(roles[0]) && json_string_length(string) == strlen(roles[i]); /* no zero byte in it */
+	/* no zero byte in it */
+	return i < sizeof(roles) / sizeof(roles[0]) && json_string_length(string) == strlen(roles[i]);
 }
 
-static size_t own_text(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span)
+static size_t own_text(void *arg, const json_t *object, const char *key, const json_t *string,
+		       const struct od_text_span **span)
 {
 	struct rendering *r = arg;
 	const struct od_text_spans *marks = r->context != NULL ? odm_context_marks_of(r->context, string) : NULL;
@@ -355,11 +362,12 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 	return rc;
 }
 
-/* Renders messages as the template is known to take them; if it refuses these all the same, changes more of their order, step by
- * step: first each need alone, on top of what has changed something, then all, because what one changes may call for another. An
- * error is the first one's. */
+/* Renders messages as the template is known to take them; if it refuses these all the same, changes more of their
+ * order, step by step: first each need alone, on top of what has changed something, then all, because what one changes
+ * may call for another. An error is the first one's. */
 static int render_arranged(const struct odm_chat_template *t, const struct odm_chat_form *form, json_t *vars,
-			   struct odm_context *context, struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
+			   struct odm_context *context, struct od_text_spans *users, char **text, size_t *len,
+			   struct od_err *err)
 {
 	struct od_err again;
 	unsigned changed = context->changed;
@@ -383,8 +391,8 @@ static int render_arranged(const struct odm_chat_template *t, const struct odm_c
 	return rc;
 }
 
-int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users, char **text,
-			     size_t *len, struct od_err *err)
+int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, struct od_text_spans *users,
+			     char **text, size_t *len, struct od_err *err)
 {
 	const struct odm_chat_form *form = odm_chat_template_form(t, od_json_has(vars, "tools"));
 	json_t *all = json_copy((json_t *)vars);

@@ -1,4 +1,5 @@
-/* json_text.h - JSON as written: where a value begins and ends, so that its own bytes (spaces, order, 1.50) can be kept.
+/* json_text.h - JSON as written: where a value begins and ends, so that its own bytes (spaces, order, 1.50) can be
+ * kept.
  *
  * jansson decides what is valid; these only find extents. Thread: any. Owner: slices are borrowed from the text. */
 #ifndef ODM_CHAT_JSON_TEXT_H
@@ -32,7 +33,7 @@ json_t *odm_json_value(struct odm_slice text);
 
 /* A member of an object, or an element of an array (then key.text is NULL). */
 struct odm_json_item {
-	struct odm_slice key;	/* with its quotes */
+	struct odm_slice key; /* with its quotes */
 	struct odm_slice value; /* without white space around it */
 };
 /* Walks a valid object or array. *pos is 0 before the first call. False: no more. */

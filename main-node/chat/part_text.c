@@ -12,8 +12,8 @@
 static const struct {
 	const char *type, *field; /* which has the text */
 } texts[] = {
-	{ "text", "text" },	       { "input_text", "text" },   { "output_text", "text" },
-	{ "reasoning_text", "text" },  { "summary_text", "text" }, { "refusal", "refusal" },
+	{ "text", "text" },	      { "input_text", "text" },	  { "output_text", "text" },
+	{ "reasoning_text", "text" }, { "summary_text", "text" }, { "refusal", "refusal" },
 };
 
 static const char image[] = "[an image that this model cannot see]";
@@ -60,7 +60,8 @@ static void join(struct od_strbuf *out, const json_t *content, unsigned depth)
 
 	if (json_is_string(content))
 		od_strbuf_append(out, json_string_value(content), json_string_length(content));
-	json_array_foreach((json_t *)(uintptr_t)content, i, part) {
+	json_array_foreach((json_t *)(uintptr_t)content, i, part)
+	{
 		if (odm_part_is_thought(part))
 			continue;
 		od_strbuf_append(out, "\n", n++ > 0);
@@ -84,8 +85,8 @@ static const json_t *source_text(const json_t *source)
 /* What else has text within: Anthropic's documents, search results, and results of tools that a server runs. */
 static void add_inner(struct od_strbuf *out, const json_t *part, unsigned depth)
 {
-	static const char *const fields[] = { "title", "filename", "url", "source", "tool_name", "text", "stdout", "stderr", "logs", "error_code",
-					      "content" };
+	static const char *const fields[] = { "title",	"filename", "url",  "source",	  "tool_name", "text",
+					      "stdout", "stderr",   "logs", "error_code", "content" };
 
 	for (size_t i = 0; i < N(fields); i++) {
 		const json_t *v = json_object_get(part, fields[i]);
@@ -112,7 +113,9 @@ static void add_placeholder(struct od_strbuf *out, const json_t *part, const cha
 	while (i < N(placeholders) && strcmp(placeholders[i].type, type) != 0)
 		i++;
 	if (odm_first_time("part", type))
-		od_log(OD_LOG_WARN, "a message has a part of type \"%.40s\", which the model cannot read; it gets a note in its place", type);
+		od_log(OD_LOG_WARN,
+		       "a message has a part of type \"%.40s\", which the model cannot read; it gets a note in its place",
+		       type);
 	if (i < N(placeholders))
 		od_strbuf_append(out, placeholders[i].text, strlen(placeholders[i].text));
 	else if (strcmp(type, "document") == 0)

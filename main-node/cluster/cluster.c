@@ -24,7 +24,7 @@ struct close_request {
 	uint64_t step;
 	uint32_t m;
 	bool everybody; /* does no harm: a CLOSE voids WANTs, not RUNs */
-	uint32_t n;	/* else: these members */
+	uint32_t n; /* else: these members */
 	uint32_t member[MAX_NAMED];
 };
 
@@ -46,10 +46,10 @@ struct odm_cluster {
 	struct odm_view view;
 	struct odm_groups groups;
 	struct odm_want_place place;
-	uint32_t *named;  /* [n_experts]: a WANT's experts */
-	uint32_t *slots;  /* [OD_MAX_HOSTS]: of the view's workers */
-	uint32_t *index;  /* [OD_MAX_HOSTS]: in the view, by member's id */
-	bool wants;	  /* they may have changed since this wake-up began */
+	uint32_t *named; /* [n_experts]: a WANT's experts */
+	uint32_t *slots; /* [OD_MAX_HOSTS]: of the view's workers */
+	uint32_t *index; /* [OD_MAX_HOSTS]: in the view, by member's id */
+	bool wants; /* they may have changed since this wake-up began */
 	/* Requests of the engine thread. */
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
@@ -322,7 +322,8 @@ static void reload_hosts(struct odm_cluster *c)
 	}
 	for (size_t i = 0; i < hosts.n && !c->o.shadow; i++) {
 		if (hosts.host[i].role == OD_NODE_SHADOW)
-			od_log(OD_LOG_WARN, "%s line %u: this shadow is not used: od-main was started without one; restart it",
+			od_log(OD_LOG_WARN,
+			       "%s line %u: this shadow is not used: od-main was started without one; restart it",
 			       c->o.hosts_path, hosts.host[i].line);
 	}
 	if (!c->o.shadow)

@@ -22,7 +22,8 @@ struct odm_members *odm_cluster_members(struct odm_cluster *c);
 struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
 void *odm_cluster_zmq(struct odm_cluster *c);
 int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
-uint64_t odm_cluster_connect_by(const struct odm_cluster *c); /* at the start: then it goes on without those that have not joined */
+/* at the start: then it goes on without those that have not joined */
+uint64_t odm_cluster_connect_by(const struct odm_cluster *c);
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
 /* The groups of a view's workers. cost is not set: it belongs to the thread that owns the view. */
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);

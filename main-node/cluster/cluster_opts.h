@@ -1,6 +1,7 @@
 /* cluster_opts.h - the options of a cluster, which its members also read.
  *
- * Thread: immutable. Owner: the cluster keeps a copy; strings, config and hosts belong to the engine and must outlive it. */
+ * Thread: immutable. Owner: the cluster keeps a copy; strings, config and hosts belong to the engine and must outlive
+ * it. */
 #ifndef ODM_CLUSTER_OPTS_H
 #define ODM_CLUSTER_OPTS_H
 
@@ -13,8 +14,8 @@
 
 #define ODM_MAX_STEP_ROWS 256u /* of a STEP message: steps with more rows are not sent to the shadow */
 
-/* Alignment periods of the shadow in decode steps (OD-MoE, arXiv 2512.03927, section 3.2, T_i_KV_j); 0: never. The rules are in
- * shadow_link.h. */
+/* Alignment periods of the shadow in decode steps (OD-MoE, arXiv 2512.03927, section 3.2, T_i_KV_j); 0: never. The
+ * rules are in shadow_link.h. */
 struct odm_align {
 	uint32_t token_period, kv_period;
 };
@@ -27,22 +28,23 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens;
 	uint32_t max_rows; /* of a step */
-	uint32_t max_draft;	/* draft rows of a text in a decode step; 0: no drafts */
-	uint32_t decode_rows;	/* limit of rows of a decode step, drafts included */
+	uint32_t max_draft; /* draft rows of a text in a decode step; 0: no drafts */
+	uint32_t decode_rows; /* limit of rows of a decode step, drafts included */
 	uint32_t max_sequences; /* limit of open sequences; 0: 1 */
 	uint32_t group_size; /* --group-size; 0: top-k */
-	bool shadow;		     /* use the shadow's predictions; false: ignore PREDICTs */
+	bool shadow; /* use the shadow's predictions; false: ignore PREDICTs */
 	const struct od_predictor_kind *own; /* main's own predictor; with a shadow only its fallback; NULL: none */
-	double hedge;		     /* budget of wasted loads over expert uses; 0: no hedges */
+	double hedge; /* budget of wasted loads over expert uses; 0: no hedges */
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
 	const struct od_key_pair *own_keys; /* this node's keys, for hosts that have one; NULL: none */
-	/* Loop thread: the hosts file was read again. Fills in the hosts' keys; not OD_OK: the cluster stays as it is. */
+	/* Loop thread: the hosts file was read again. Fills in the hosts' keys; not OD_OK: the cluster stays as it
+	 * is. */
 	int (*rekey)(void *arg, struct od_hosts *hosts, struct od_err *err);
 	void *rekey_arg;
-	/* Loop thread: whether the process of this host, which main started, has ended since the last call; *why says how. NULL: main
-	 * started none. */
+	/* Loop thread: whether the process of this host, which main started, has ended since the last call; *why says
+	 * how. NULL: main started none. */
 	bool (*ended)(void *arg, const struct od_host *host, char *why, size_t size);
 	void *ended_arg;
 	const atomic_bool *cancel; /* true: main is to end */

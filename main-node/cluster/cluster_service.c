@@ -27,7 +27,7 @@
 /* One that has begun and not ended. */
 struct open_step {
 	const struct odm_step *step; /* the engine's; NULL: there is none */
-	uint64_t epoch;	      /* of the view when it began */
+	uint64_t epoch; /* of the view when it began */
 	uint32_t layers_done;
 };
 
@@ -42,24 +42,24 @@ struct service {
 	uint32_t step_rows; /* and as the links carry them */
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
-	struct open_step open[2];	/* by phase */
+	struct open_step open[2]; /* by phase */
 	struct odm_step_requests requests[2]; /* by phase */
-	struct odm_row_source source[2];      /* by phase */
-	struct open_step *now;		/* the step of the current, or last, layer */
-	uint64_t next_decode;		/* number of the decode step after the last one; 0: there was none */
+	struct odm_row_source source[2]; /* by phase */
+	struct open_step *now; /* the step of the current, or last, layer */
+	uint64_t next_decode; /* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
 	struct odm_recovery recovery; /* of them */
 	struct odm_step_uses uses; /* of the decode step */
 	/* Scratch of one RUN, and of waiting. */
-	struct odm_piece **piece;    /* [n_experts] */
-	Od__RunExpert *expert;	     /* [n_experts] */
+	struct odm_piece **piece; /* [n_experts] */
+	Od__RunExpert *expert; /* [n_experts] */
 	Od__RunExpert **expert_list; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
-	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
-	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
-	uint8_t *rows;	       /* [max_rows][row_bytes] */
-	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
+	uint32_t *row_slot; /* [max_rows]: row of the call -> row of the RUN */
+	uint32_t *indices; /* [max_rows * top_k]: RunExpert.rows */
+	uint8_t *rows; /* [max_rows][row_bytes] */
+	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
 	uint64_t layer_begin_ns; /* when its experts were asked for */
@@ -106,13 +106,15 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 			s->predicted[n++] = (struct odm_predicted_row){
 				.sequence = p->sequence,
 				.position = step->rows[j].position,
-				.token = j > p->first ? step->rows[j].token : odm_shadow_link_token(&s->net.shadow, step, p),
+				.token = j > p->first ? step->rows[j].token :
+							odm_shadow_link_token(&s->net.shadow, step, p),
 				.prompt_tokens = p->prompt_tokens,
 				.ahead = p->ahead,
 				.outlook = step->outlook,
 			};
 	}
-	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n,
+			      decode);
 }
 
 /* RUNs are so small that heartbeats get through beside them. */
@@ -190,8 +192,8 @@ static void kept(struct odm_expert_service *base, const struct odm_step *step, c
 	odm_step_uses_settle(&s->uses, step, kept);
 }
 
-static void find_draft(struct odm_expert_service *base, uint64_t sequence, uint32_t position, int32_t token, size_t most,
-		       struct odm_draft *d)
+static void find_draft(struct odm_expert_service *base, uint64_t sequence, uint32_t position, int32_t token,
+		       size_t most, struct odm_draft *d)
 {
 	struct odm_predictions *p = odm_cluster_predictions(((struct service *)base)->cluster);
 
@@ -239,8 +241,7 @@ static void announce(struct service *s)
 	uint32_t m = s->call->m;
 
 	odm_predictions_require(p, step, m, s->work.chosen, s->work.n_chosen);
-	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts &&
-	    m + 1 < s->o.config->n_moe)
+	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts && m + 1 < s->o.config->n_moe)
 		odm_predictions_require_all(p, step, m + 1);
 	odm_cluster_flush_wants(s->cluster);
 }
@@ -304,7 +305,8 @@ static void hold(struct service *s, struct odm_link *l, uint64_t bytes)
 	l->held_bytes = bytes;
 }
 
-/* A RUN of n pieces of one worker. request 0: a new one, which OD_ERR_BUSY puts off while the worker holds too many rows. */
+/* A RUN of n pieces of one worker. request 0: a new one, which OD_ERR_BUSY puts off while the worker holds too many
+ * rows. */
 static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
 		    uint64_t request)
 {
@@ -331,7 +333,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
 	run.prompt = !in_decode(s);
-	if (*told != names->version || request != 0) /* one that is sent again: the first, with the names, may be lost */
+	/* one that is sent again: the first, with the names, may be lost */
+	if (*told != names->version || request != 0)
 		run.requests = names->text;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
@@ -346,8 +349,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	}
 	s->used_member[l->member] = true;
 	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
-	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, work_kind(s), (uint32_t)n, pairs,
-						 (double)(frame.len + pairs * s->row_bytes));
+	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, work_kind(s), (uint32_t)n,
+						 pairs, (double)(frame.len + pairs * s->row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -367,7 +370,8 @@ static void pump(struct service *s, uint32_t worker)
 	while (more) {
 		size_t n = odm_pieces_next(&s->work, worker, s->o.config->n_experts, s->piece, &more);
 
-		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
+		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by
+		 * then. */
 		if (n == 0 || send_run(s, worker, s->piece, n, !more, 0) != OD_OK)
 			return;
 	}
@@ -397,7 +401,8 @@ static bool was_ordered(struct service *s, const struct odm_piece *p)
 	       s->net.link[p->worker].member;
 }
 
-_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3, "hits are in the order of states");
+_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3,
+	       "hits are in the order of states");
 
 static void count_result(struct service *s, const struct odm_piece *p, const Od__ExpertResult *r)
 {
@@ -446,7 +451,8 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 		const struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
 
 		if (p != NULL && x->code == OD_OK && x->rows != p->count)
-			rc = od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows, found %u", x->expert, p->count, x->rows);
+			rc = od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows, found %u", x->expert, p->count,
+				     x->rows);
 	}
 	return rc;
 }
@@ -457,7 +463,8 @@ static void refuse_outputs(struct service *s, struct odm_piece *p, const Od__Exp
 	Od__ExpertResult refused = *x;
 
 	refused.code = OD_ERR_CORRUPT;
-	refused.reason = (char *)"its outputs are not all finite numbers, or beyond 7e16: its memory or the checkpoint may be damaged";
+	refused.reason =
+		(char *)"its outputs are not all finite numbers, or beyond 7e16: its memory or the checkpoint may be damaged";
 	odm_recovery_failed(&s->recovery, p, &refused);
 }
 
@@ -495,7 +502,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		return; /* an answer that is no longer needed */
 	if (check_result(s, worker, m, &why) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "dropped a malformed RESULT: %s", why.msg);
-		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session, "it sent a malformed RESULT");
+		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session,
+				     "it sent a malformed RESULT");
 		return;
 	}
 	bytes = od_msg_frame(m, 0, &len);
@@ -633,8 +641,8 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	struct service *s = service_of(r);
 	const bool decode = in_decode(s);
 	uint64_t span;
-	int rc = odm_row_source_check(&s->source[s->now->step->phase], odm_cluster_members(s->cluster), call->m, call->x, call->n_rows,
-				      s->hidden, err);
+	int rc = odm_row_source_check(&s->source[s->now->step->phase], odm_cluster_members(s->cluster), call->m,
+				      call->x, call->n_rows, s->hidden, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -680,7 +688,8 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 		const uint64_t ns = od_now_ns() - s->layer_begin_ns;
 
 		s->now->step->counters[OD_C_EXPERTS_NS] += ns;
-		s->now->step->counters[OD_C_STALL_NS] += s->layer_stall_ns < ns ? s->layer_stall_ns : ns; /* workers say it */
+		/* workers say it */
+		s->now->step->counters[OD_C_STALL_NS] += s->layer_stall_ns < ns ? s->layer_stall_ns : ns;
 	}
 	return OD_OK;
 }
@@ -732,8 +741,8 @@ static uint64_t fewest_slots(const struct odm_figures *f)
 	return fewest;
 }
 
-/* Predictions that were not used since the last sequence that ended. Some are of no sequence. now [OD_N_COUNTERS]: since the
- * start. */
+/* Predictions that were not used since the last sequence that ended. Some are of no sequence. now [OD_N_COUNTERS]:
+ * since the start. */
 static void void_figures(struct service *s, uint64_t *c, uint64_t *now)
 {
 	const struct odm_voided v = odm_predictions_voided(odm_cluster_predictions(s->cluster));
@@ -757,8 +766,8 @@ static void count_open(struct odm_expert_service *base, uint64_t *c)
 		odm_predictions_count_open(odm_cluster_predictions(s->cluster), c);
 }
 
-/* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left, so
- * it does not matter when they answer; the next sequence waits for that. */
+/* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left,
+ * so it does not matter when they answer; the next sequence waits for that. */
 static void worker_loads(struct service *s, uint64_t *since)
 {
 	uint64_t now[OD_N_COUNTERS] = { 0 };
@@ -795,7 +804,8 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 	if (company != ODM_NOT_LAST && s->next_decode != 0)
 		odm_cluster_close_step(s->cluster, s->next_decode, s->o.config->n_moe - 1);
 	if (f->has_predictor)
-		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns, recall);
+		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns,
+				     recall);
 	void_figures(s, f->c, voided);
 	memcpy(s->voided, voided, sizeof(voided));
 	if (company != ODM_NOT_LAST)
@@ -849,8 +859,7 @@ static int allocate(struct service *s, struct od_err *err)
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
 	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->predicted == NULL ||
-	    s->row_slot == NULL || s->indices == NULL ||
-	    s->used_member == NULL || s->items == NULL || s->rows == NULL)
+	    s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }
@@ -881,8 +890,13 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.free = free_service,
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
-	s->recovery = (struct odm_recovery){ .net = &s->net, .work = &s->work, .send_again = send_piece_again, .arg = s,
-					    .hidden = opts->config->hidden, .expert_weights = 3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
+	s->recovery = (struct odm_recovery){ .net = &s->net,
+					     .work = &s->work,
+					     .send_again = send_piece_again,
+					     .arg = s,
+					     .hidden = opts->config->hidden,
+					     .expert_weights =
+						     3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;

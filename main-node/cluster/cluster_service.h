@@ -1,9 +1,9 @@
 /* cluster_service.h - the expert service of a cluster: sends RUNs, receives RESULTs, recovers from lost workers.
  *
- * A layer's experts are placed (placement.h), and each worker gets one RUN with all its experts, each row once. So a worker
- * loads an expert once for all its rows, even with few slots, and answers for each expert as soon as it has run. After the
- * loss of a worker only its unanswered work is sent again. Main keeps the rows until every output has arrived, so the tokens
- * do not change.
+ * A layer's experts are placed (placement.h), and each worker gets one RUN with all its experts, each row once. So a
+ * worker loads an expert once for all its rows, even with few slots, and answers for each expert as soon as it has run.
+ * After the loss of a worker only its unanswered work is sent again. Main keeps the rows until every output has
+ * arrived, so the tokens do not change.
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_CLUSTER_SERVICE_H
 #define ODM_CLUSTER_SERVICE_H

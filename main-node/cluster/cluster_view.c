@@ -141,7 +141,8 @@ static void follow_members(struct odm_links *l)
 	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->now.epoch)
 		return;
 	odm_members_view(odm_cluster_members(l->cluster), &l->now);
-	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow; /* without a shadow predictor PREDICTs are ignored */
+	/* without a shadow predictor PREDICTs are ignored */
+	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow;
 	for (uint32_t i = 0; i < l->n_joining; i++) {
 		if (is_here(l, &l->joining[i]))
 			continue;
@@ -289,8 +290,11 @@ int odm_links_open(struct odm_links *l, struct od_err *err)
 		wait_a_little(l);
 	}
 	if (l->view.n_workers == 0)
-		return od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s",
-			       why[0] != '\0' ? why : "the workers: none has answered on its data port; check that the ports are open");
+		return od_fail(
+			err, OD_ERR_UNREACHABLE, "cannot use %s",
+			why[0] != '\0' ?
+				why :
+				"the workers: none has answered on its data port; check that the ports are open");
 	if (odm_members_ready(ms, err) != OD_OK)
 		return err->code;
 	odm_members_started(ms);
@@ -303,7 +307,8 @@ int odm_links_wait(struct odm_links *l, struct od_err *err)
 	uint64_t end = od_now_ns() + ODM_RETURN_WAIT_NS;
 
 	for (;;) {
-		const bool awaited = odm_members_awaited(odm_cluster_members(l->cluster)); /* first: one that comes now is seen below */
+		/* first: one that comes now is seen below */
+		const bool awaited = odm_members_awaited(odm_cluster_members(l->cluster));
 
 		odm_links_refresh(l);
 		if (l->view.n_workers > 0)

@@ -1,5 +1,5 @@
-/* data_link.h - the engine's data socket to one daemon, worker or shadow: attach, send, receive. The engine thread polls it
- * itself, so that an answer needs no hand-over between threads.
+/* data_link.h - the engine's data socket to one daemon, worker or shadow: attach, send, receive. The engine thread
+ * polls it itself, so that an answer needs no hand-over between threads.
  *
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_DATA_LINK_H
@@ -10,23 +10,23 @@
 
 /* State of a link for recovery.c while a layer waits. */
 struct odm_link_watch {
-	unsigned served;     /* RUNs that it has answered */
-	unsigned lost;	     /* answers until those that it has lost are forgiven */
+	unsigned served; /* RUNs that it has answered */
+	unsigned lost; /* answers until those that it has lost are forgiven */
 	unsigned unanswered; /* probes since its last message */
-	unsigned resends;    /* since its last answer */
-	uint64_t quiet;	     /* probe rounds since its last answer while it owed one */
+	unsigned resends; /* since its last answer */
+	uint64_t quiet; /* probe rounds since its last answer while it owed one */
 	enum {
 		ODM_LINK_UNKNOWN,
 		ODM_LINK_REACHED, /* it has read all messages sent before its heartbeat number `pongs` */
-		ODM_LINK_IDLE,	  /* after that it was idle */
+		ODM_LINK_IDLE, /* after that it was idle */
 	} state;
 	uint64_t pongs;
 	uint32_t most_rows; /* the largest piece that it may be computing */
 	bool late; /* in this step; others were asked for what it owed */
 	/* Of the current layer: */
 	uint64_t moved_ns; /* when it was last sent a RUN, or answered */
-	double expect_ns;  /* what all its RUNs should take */
-	double worked_ns;  /* what it says that it took */
+	double expect_ns; /* what all its RUNs should take */
+	double worked_ns; /* what it says that it took */
 	uint32_t n_experts, n_pairs; /* that it has answered */
 };
 
@@ -35,7 +35,7 @@ struct odm_link {
 	uint64_t session; /* of the incarnation it is attached to; 0: closed */
 	uint64_t others; /* as the member's */
 	void *socket;
-	bool attached;	  /* the daemon has sent ATTACHED */
+	bool attached; /* the daemon has sent ATTACHED */
 	uint64_t begun_ns, looked_ns, asked_ns; /* private to odm_link_attach */
 	uint64_t told_requests[2]; /* version of the names (struct odm_step_requests) that it was last sent, by phase */
 	uint64_t window_bytes; /* what may be in flight */
@@ -45,15 +45,15 @@ struct odm_link {
 
 /* Starts to connect; does not wait. */
 OD_MUST_CHECK int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, struct od_err *err);
-/* Continues to attach: OD_OK when attached, OD_ERR_BUSY when not yet, OD_ERR_TIMEOUT when the daemon has not answered after two
- * seconds of calls. */
+/* Continues to attach: OD_OK when attached, OD_ERR_BUSY when not yet, OD_ERR_TIMEOUT when the daemon has not answered
+ * after two seconds of calls. */
 OD_MUST_CHECK int odm_link_attach(struct odm_link *l);
 void odm_link_close(struct odm_link *l);
 /* session is filled in; never blocks (OD_ERR_BUSY: the queue is full or the connection is gone). */
 OD_MUST_CHECK int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header,
 				const struct od_out_frame *frames, size_t n_frames);
-/* Receives a message of the attached incarnation; the caller calls od_msg_fini. OD_ERR_BUSY: no message, or many malformed
- * ones, which are dropped and logged. */
+/* Receives a message of the attached incarnation; the caller calls od_msg_fini. OD_ERR_BUSY: no message, or many
+ * malformed ones, which are dropped and logged. */
 OD_MUST_CHECK int odm_link_recv(struct odm_link *l, struct od_msg *m);
 /* Sends ATTACH again, because the connection may have been interrupted. */
 void odm_link_reattach(struct odm_link *l);

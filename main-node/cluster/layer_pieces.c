@@ -69,8 +69,12 @@ static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end
 		at++;
 	p->next[i] = at;
 	if (at > begin)
-		p->piece[p->n++] = (struct odm_piece){ .expert = p->chosen[i], .first = begin, .count = at - begin,
-						       .worker = p->place[i], .batch = batch, .last = at == end };
+		p->piece[p->n++] = (struct odm_piece){ .expert = p->chosen[i],
+						       .first = begin,
+						       .count = at - begin,
+						       .worker = p->place[i],
+						       .batch = batch,
+						       .last = at == end };
 }
 
 void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,

@@ -1,8 +1,8 @@
-/* layer_pieces.h - one MoE layer's work, cut into pieces: rows of one expert on one worker. RUNs request pieces, RESULTs
- * answer them.
+/* layer_pieces.h - one MoE layer's work, cut into pieces: rows of one expert on one worker. RUNs request pieces,
+ * RESULTs answer them.
  *
- * An expert is placed on a worker (placement.h) and is one piece. If the layer has more rows than a RUN may have, the rows are
- * split into batches of that size, and a piece is an expert's rows of one batch.
+ * An expert is placed on a worker (placement.h) and is one piece. If the layer has more rows than a RUN may have, the
+ * rows are split into batches of that size, and a piece is an expert's rows of one batch.
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_LAYER_PIECES_H
 #define ODM_LAYER_PIECES_H
@@ -13,41 +13,42 @@
 struct odm_piece {
 	uint16_t expert;
 	uint32_t first, count; /* range of order[]: (row, rank) pairs of this expert */
-	uint32_t worker;       /* index in the view */
+	uint32_t worker; /* index in the view */
 	uint32_t batch;
-	uint32_t n_passed;     /* places in the order of workers that failed attempts are through with (recovery.c) */
-	uint64_t request;      /* number of its RUN */
-	uint64_t run_bytes;    /* row bytes of its RUN */
-	uint32_t late_worker;  /* one that was asked before and is late: its answer counts if it comes first */
+	uint32_t n_passed; /* places in the order of workers that failed attempts are through with (recovery.c) */
+	uint64_t request; /* number of its RUN */
+	uint64_t run_bytes; /* row bytes of its RUN */
+	uint32_t late_worker; /* one that was asked before and is late: its answer counts if it comes first */
 	uint64_t late_request; /* 0: none was */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
 	bool last; /* the last piece of this expert on its worker */
 	/* For workers with spools. */
-	bool coming;  /* a worker asked in this round is pulling the expert */
+	bool coming; /* a worker asked in this round is pulling the expert */
 	bool missing; /* a worker asked in this round lacks it */
 	bool resting; /* all workers were asked: not sent before the next round */
-	bool fetch;   /* no worker has it: the next one asked must pull it, whichever share it belongs to */
+	bool fetch; /* no worker has it: the next one asked must pull it, whichever share it belongs to */
 };
 
 struct odm_pieces {
 	uint32_t n_experts, top_k;
 	struct odm_piece *piece;
 	size_t n, n_done;
-	uint32_t *order;  /* [max_rows * top_k]: row * top_k + rank, grouped by expert, rows in order */
+	uint32_t *order; /* [max_rows * top_k]: row * top_k + rank, grouped by expert, rows in order */
 	uint16_t *chosen; /* [n_chosen]: the layer's experts, by id */
 	size_t n_chosen;
 	/* Scratch. */
-	uint32_t *end;	   /* [n_experts]: end of an expert's pairs */
-	uint32_t *next;	   /* [n_experts], by index in chosen: its first pair that is not cut yet */
-	uint32_t *place;   /* [n_experts], by index in chosen: its worker */
+	uint32_t *end; /* [n_experts]: end of an expert's pairs */
+	uint32_t *next; /* [n_experts], by index in chosen: its first pair that is not cut yet */
+	uint32_t *place; /* [n_experts], by index in chosen: its worker */
 	uint32_t *scratch; /* for odm_deal */
 };
 
-OD_MUST_CHECK int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t max_rows, size_t max_workers,
-				  struct od_err *err);
+OD_MUST_CHECK int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t max_rows,
+				  size_t max_workers, struct od_err *err);
 void odm_pieces_fini(struct odm_pieces *p);
 
-/* keep as for odm_deal: the worker to which a prediction already sent an expert. max_rows: limit of a RUN, at least 1. */
+/* keep as for odm_deal: the worker to which a prediction already sent an expert. max_rows: limit of a RUN, at least
+ * 1. */
 void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
 		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows);
 
@@ -56,7 +57,7 @@ size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct
 /* The piece that an expert of this worker's RESULT answers; NULL: none, or answered already. */
 struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint32_t worker, uint64_t request, uint32_t expert);
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request); /* the RUN has an unanswered piece */
-bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker);  /* the worker has an unanswered piece */
+bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker); /* the worker has an unanswered piece */
 uint32_t odm_pieces_most_rows(const struct odm_pieces *p, uint32_t worker); /* rows of its largest unanswered piece */
 
 #endif

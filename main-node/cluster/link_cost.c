@@ -18,8 +18,9 @@
 #define MOST_PROBES 16
 #define GOOD_ENOUGH 3 /* decisions, before it is used again */
 
-/* Differences that do not count: what scheduling costs, and what no LAN falls short of. A busy machine shows in round trips that
- * differ much (jitter); processes that have just been started are slow without that, so only bytes count at first. */
+/* Differences that do not count: what scheduling costs, and what no LAN falls short of. A busy machine shows in round
+ * trips that differ much (jitter); processes that have just been started are slow without that, so only bytes count at
+ * first. */
 #define LATENCY_SLACK_NS (0.5 * OD_NS_PER_MS)
 #define JITTERS 2.0
 #define SETTLED_NS (1500 * OD_NS_PER_MS)
@@ -38,12 +39,13 @@
 #define LOAD_NS_PER_WEIGHT 0.25
 #define RUN_NS_PER_WEIGHT 0.05
 #define STEP 1.05 /* of the estimate, up or down with each RUN: near the median */
-#define LEAP 1.3  /* when it took much longer */
+#define LEAP 1.3 /* when it took much longer */
 #define MUCH 8.0
 #define SLOW 3.0 /* times the quickest */
 #define ALMOST 0.97 /* tried again: the next slow answers decide */
 #define SLOW_NS (1.0 * OD_NS_PER_MS)
-static const uint32_t enough_work[ODM_N_DEALS] = { 32, 8 }; /* RUNs, to know it; of prompts these are fewer and larger */
+/* RUNs, to know it; of prompts these are fewer and larger */
+static const uint32_t enough_work[ODM_N_DEALS] = { 32, 8 };
 #define TRY_AGAIN_NS (2 * OD_NS_PER_S) /* doubled each time in a row */
 #define MOST_STRIKES 5
 #define TRIED_WELL 0.8
@@ -72,8 +74,9 @@ void odm_link_cost_sent(struct odm_link_cost *c, uint64_t sequence, uint32_t byt
 {
 	if (c->n_echoes == ODM_LINK_ECHOES) /* no answer for seconds: the oldest says how long */
 		return;
-	c->echo[c->n_echoes++] = (struct odm_link_echo){ .sequence = sequence, .sent_ns = now, .bytes = bytes,
-							   .waits = c->run_bytes > 0 };
+	c->echo[c->n_echoes++] = (struct odm_link_echo){
+		.sequence = sequence, .sent_ns = now, .bytes = bytes, .waits = c->run_bytes > 0
+	};
 	if (bytes > 0) {
 		c->has_probe = true;
 		c->probed_ns = now;
@@ -106,7 +109,8 @@ static void add_probe(struct odm_link_cost *c, double ns, double bytes)
 {
 	const uint32_t n = c->n_latencies < ODM_LATENCIES ? c->n_latencies : ODM_LATENCIES;
 	const double best = shortest(c->latency, n);
-	const double bare = c->bare_ns > 0 && c->bare_ns < best + LAG_NS ? c->bare_ns : best; /* it may have been lost, and both be late */
+	/* it may have been lost, and both be late */
+	const double bare = c->bare_ns > 0 && c->bare_ns < best + LAG_NS ? c->bare_ns : best;
 
 	c->byte[c->n_bytes++ % ODM_BYTE_TIMES] = ns > bare ? (ns - bare) / bytes : 0;
 	c->fresh = true;
@@ -228,7 +232,8 @@ double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now)
 
 	if (c->n_echoes == 0)
 		return 0;
-	return (double)(now - c->echo[0].sent_ns) - odm_link_cost_latency(c) - LAG_NS - 4 * byte * (before + 2 * c->echo[0].bytes);
+	return (double)(now - c->echo[0].sent_ns) - odm_link_cost_latency(c) - LAG_NS -
+	       4 * byte * (before + 2 * c->echo[0].bytes);
 }
 
 /* ---- Work ---- */
@@ -238,8 +243,8 @@ static double guess(const struct odm_layer_shape *s, double n, double pairs)
 	return s->expert_weights * (LOAD_NS_PER_WEIGHT * n + RUN_NS_PER_WEIGHT * pairs);
 }
 
-void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			  double took_ns)
+void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			  uint32_t pairs, double took_ns)
 {
 	const double ratio = took_ns / guess(s, n, pairs);
 	double *work = &c->work[kind];
@@ -253,8 +258,8 @@ void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape 
 	c->n_work[kind] += c->n_work[kind] < enough_work[kind];
 }
 
-double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			    uint32_t pairs, double bytes)
+double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind,
+			    uint32_t n, uint32_t pairs, double bytes)
 {
 	const double work = c->n_work[kind] == enough_work[kind] ? c->work[kind] : 1;
 
@@ -310,7 +315,8 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 		e.byte = beyond(odm_link_cost_byte(c), q->byte, BYTE_SLACK_NS + noise / (2 * LARGE_PROBE));
 	} else {
 		e.latency = beyond(odm_link_cost_latency(c), q->latency, UNSETTLED_LATENCY_NS);
-		e.byte = beyond(shortest(c->byte, c->n_bytes < ODM_BYTE_TIMES ? c->n_bytes : ODM_BYTE_TIMES), q->byte, UNSETTLED_BYTE_NS);
+		e.byte = beyond(shortest(c->byte, c->n_bytes < ODM_BYTE_TIMES ? c->n_bytes : ODM_BYTE_TIMES), q->byte,
+				UNSETTLED_BYTE_NS);
 	}
 	return e;
 }
@@ -322,17 +328,19 @@ struct part {
 
 static struct part part_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
 {
-	const uint32_t asked = s->group_size > 0 ? s->group_size : s->top_k, size = asked < n_workers ? asked : n_workers;
+	const uint32_t asked = s->group_size > 0 ? s->group_size : s->top_k,
+		       size = asked < n_workers ? asked : n_workers;
 	const double all = (double)PROMPT_ROWS * s->top_k, pairs = all / n_workers, n = (s->top_k + size - 1) / size;
 
 	if (kind == ODM_DEAL_FEW)
 		return (struct part){ n, n, 1 };
-	return (struct part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs, pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
+	return (struct part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs,
+			      pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
 }
 
 /* When a worker is through with it. */
-static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e, enum odm_deal_kind kind,
-		     const struct part *p)
+static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
+		     enum odm_deal_kind kind, const struct part *p)
 {
 	const double work = guess(s, p->n, p->pairs), slower = e->work[kind] * work;
 
@@ -342,7 +350,8 @@ static double finish(const struct odm_layer_shape *s, const struct quickest *q, 
 }
 
 /* The quickest first, equal ones in their order. */
-static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n, enum odm_deal_kind kind)
+static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
+		 enum odm_deal_kind kind)
 {
 	const struct part part = part_of(s, kind, n);
 
@@ -359,8 +368,8 @@ static void sort(const struct odm_layer_shape *s, const struct quickest *q, stru
 }
 
 /* When the first n are through with a layer. */
-static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e, uint32_t n,
-		     enum odm_deal_kind kind)
+static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
+		     uint32_t n, enum odm_deal_kind kind)
 {
 	const struct part part = part_of(s, kind, n);
 	double end = 0;
@@ -373,7 +382,8 @@ static double end_of(const struct odm_layer_shape *s, const struct quickest *q, 
 	return end;
 }
 
-/* Sorts them so that the first ones, whose number is returned, are worth it: as many as end a layer about as soon as fewer. */
+/* Sorts them so that the first ones, whose number is returned, are worth it: as many as end a layer about as soon as
+ * fewer. */
 static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
 		      enum odm_deal_kind kind)
 {
@@ -393,11 +403,12 @@ static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q,
 }
 
 /* A worker that is passed over answers no RUNs, so nothing would ever say that it has become quicker. */
-static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind, const struct quickest *q,
-		      uint32_t n_workers, uint64_t now)
+static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind,
+		      const struct quickest *q, uint32_t n_workers, uint64_t now)
 {
 	const struct part part = part_of(s, kind, n_workers);
-	const double most = ALMOST * q->work[kind] * SLOW, most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
+	const double most = ALMOST * q->work[kind] * SLOW,
+		     most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
 
 	if (c->passed[kind] && now >= c->again_ns[kind] && c->work[kind] > most && c->work[kind] > most_ns)
 		c->work[kind] = most > most_ns ? most : most_ns;
@@ -408,7 +419,8 @@ static void pass(struct odm_link_cost *c, enum odm_deal_kind kind, uint64_t now)
 	const uint64_t wait = TRY_AGAIN_NS << c->strikes[kind];
 
 	c->strikes[kind] = c->passed_ns[kind] != 0 && now - c->passed_ns[kind] < 4 * wait ?
-				   c->strikes[kind] + (c->strikes[kind] < MOST_STRIKES) : 0;
+				   c->strikes[kind] + (c->strikes[kind] < MOST_STRIKES) :
+				   0;
 	c->passed_ns[kind] = now;
 	c->again_ns[kind] = now + (TRY_AGAIN_NS << c->strikes[kind]);
 	c->passed[kind] = true;
@@ -421,8 +433,8 @@ static void pass_all(struct odm_link_cost *c, uint64_t now)
 	c->good = 0;
 }
 
-void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			double took_ns, uint64_t now)
+void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			uint32_t pairs, double took_ns, uint64_t now)
 {
 	if (took_ns > 0) {
 		c->work[kind] = took_ns / guess(s, n, pairs);
@@ -467,13 +479,14 @@ static bool all_equal(const struct odm_link_excess *e, uint32_t n)
 {
 	uint32_t i = 0;
 
-	while (i < n && e[i].latency == 0 && e[i].byte == 0 && e[i].work[ODM_DEAL_FEW] == 0 && e[i].work[ODM_DEAL_MANY] == 0)
+	while (i < n && e[i].latency == 0 && e[i].byte == 0 && e[i].work[ODM_DEAL_FEW] == 0 &&
+	       e[i].work[ODM_DEAL_MANY] == 0)
 		i++;
 	return i == n;
 }
 
-bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n, struct odm_link_excess *scratch,
-			  uint64_t now)
+bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n,
+			  struct odm_link_excess *scratch, uint64_t now)
 {
 	bool changed = false;
 	bool needed;
@@ -487,7 +500,8 @@ bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost 
 	for (uint32_t i = 0; i < n; i++) {
 		try_again(s, worker[i], ODM_DEAL_FEW, &q, n, now);
 		/* A whole chunk costs more than single tokens: these must have gone well before. */
-		if (!worker[i]->passed[ODM_DEAL_FEW] && worker[i]->work[ODM_DEAL_FEW] < TRIED_WELL * SLOW * q.work[ODM_DEAL_FEW])
+		if (!worker[i]->passed[ODM_DEAL_FEW] &&
+		    worker[i]->work[ODM_DEAL_FEW] < TRIED_WELL * SLOW * q.work[ODM_DEAL_FEW])
 			try_again(s, worker[i], ODM_DEAL_MANY, &q, n, now);
 		scratch[i] = compare(worker[i], &q, now);
 		scratch[i].index = i;
@@ -504,7 +518,7 @@ bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost 
 			worker[scratch[i].index]->worth[ODM_DEAL_FEW] = true;
 	}
 	for (uint32_t i = 0; i < n; i++)
-		changed |= decide(worker[i], few == n || worker[i]->worth[ODM_DEAL_FEW], many == n || worker[i]->worth[ODM_DEAL_MANY],
-				  needed, now);
+		changed |= decide(worker[i], few == n || worker[i]->worth[ODM_DEAL_FEW],
+				  many == n || worker[i]->worth[ODM_DEAL_MANY], needed, now);
 	return changed;
 }

@@ -1,11 +1,12 @@
 /* link_cost.h - what a worker's part of a layer costs, and which workers a layer is quicker without.
  *
- * A worker that holds experts can still make every layer end later: its link is slow, loses packets, or it computes slowly. Three
- * estimates are kept for each worker: the round trip (heartbeats), the time of a byte (probes: a padded heartbeat right behind a bare
- * one), and how long it works compared with a guess from the model's size (what its RESULTs say). With these a layer is scheduled on
- * paper for the best worker, the two best, and so on; those that would make it end later are passed over. A decode step and a
- * prompt differ in bytes and work, so there are two answers.
- * Estimates ignore rare outliers and small differences: workers of one LAN count as equal, however busy the machines are.
+ * A worker that holds experts can still make every layer end later: its link is slow, loses packets, or it computes
+ * slowly. Three estimates are kept for each worker: the round trip (heartbeats), the time of a byte (probes: a padded
+ * heartbeat right behind a bare one), and how long it works compared with a guess from the model's size (what its
+ * RESULTs say). With these a layer is scheduled on paper for the best worker, the two best, and so on; those that would
+ * make it end later are passed over. A decode step and a prompt differ in bytes and work, so there are two answers.
+ * Estimates ignore rare outliers and small differences: workers of one LAN count as equal, however busy the machines
+ * are.
  * Thread: one at a time (members.c: under its lock). Owner: the caller; plain data. Times in ns. */
 #ifndef ODM_LINK_COST_H
 #define ODM_LINK_COST_H
@@ -41,14 +42,14 @@ struct odm_link_cost {
 	uint32_t probe_bytes;
 	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */
 	bool has_probe; /* one is on its way */
-	bool measured;	/* well enough to be used */
+	bool measured; /* well enough to be used */
 	uint64_t run_bytes; /* of RUNs on their way, if these are many */
 	double work[ODM_N_DEALS]; /* what it took / the guess, about the median */
 	uint32_t n_work[ODM_N_DEALS];
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
 	bool worth[ODM_N_DEALS]; /* scratch */
-	bool fresh;   /* a probe was answered since the last decision */
+	bool fresh; /* a probe was answered since the last decision */
 	unsigned good; /* decisions in a row, each with a new probe, that it is worth its while */
 	uint64_t passed_ns[ODM_N_DEALS], again_ns[ODM_N_DEALS]; /* when, and when its work is tried again */
 	unsigned strikes[ODM_N_DEALS];
@@ -70,11 +71,11 @@ void odm_link_cost_check(struct odm_link_cost *c, uint64_t now);
 /* How long the oldest PING has been waiting for its answer, beyond what it should. */
 double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now);
 /* What n experts with so many rows (pairs of expert and row) took at the worker. */
-void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			  double took_ns);
+void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			  uint32_t pairs, double took_ns);
 /* How long a RUN with so many row bytes, both ways, should take. */
-double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
-			    uint32_t pairs, double bytes);
+double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind,
+			    uint32_t n, uint32_t pairs, double bytes);
 /* A worker as it is compared with the others: what it costs beyond the quickest. */
 struct odm_link_excess {
 	double latency, byte, work[ODM_N_DEALS];
@@ -83,12 +84,12 @@ struct odm_link_excess {
 	uint32_t index;
 };
 /* Of the connected workers: sets passed. scratch [n]. True: it has changed for one of them. */
-bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n, struct odm_link_excess *scratch,
-			  uint64_t now);
-/* An answer is late: passed over at once, until probes say otherwise. took_ns: n experts took longer than that at the worker;
- * 0: it is the link. */
-void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-			double took_ns, uint64_t now);
+bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n,
+			  struct odm_link_excess *scratch, uint64_t now);
+/* An answer is late: passed over at once, until probes say otherwise. took_ns: n experts took longer than that at the
+ * worker; 0: it is the link. */
+void odm_link_cost_late(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
+			uint32_t pairs, double took_ns, uint64_t now);
 
 double odm_link_cost_latency(const struct odm_link_cost *c);
 double odm_link_cost_byte(const struct odm_link_cost *c);

@@ -111,7 +111,8 @@ static void send_hello(struct member *m)
 	hello.mixed = o->mixed;
 	hello.main_name = host_name;
 	hello.ctx_tokens = o->ctx_tokens;
-	hello.max_rows = m->host.role == OD_NODE_SHADOW && o->max_rows > ODM_MAX_STEP_ROWS ? ODM_MAX_STEP_ROWS : o->max_rows;
+	hello.max_rows =
+		m->host.role == OD_NODE_SHADOW && o->max_rows > ODM_MAX_STEP_ROWS ? ODM_MAX_STEP_ROWS : o->max_rows;
 	hello.max_sequences = o->max_sequences;
 	hello.main_id = ms->main_id;
 	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
@@ -157,8 +158,8 @@ static void tell_left_out(struct member *m, const Od__Header *h)
 		       odm_member_name(m, name, sizeof(name)), od_body_name(h->body_case));
 }
 
-/* A worker's place follows from the hosts file, not from the connected members, so that its disk and cache contents do not
- * depend on hosts that are lost for a while. */
+/* A worker's place follows from the hosts file, not from the connected members, so that its disk and cache contents do
+ * not depend on hosts that are lost for a while. */
 static void send_place(struct member *m)
 {
 	const struct odm_members *ms = m->ms;
@@ -188,8 +189,10 @@ static void tell_mixed(const struct member *m, const char *theirs)
 	char name[300], class[40];
 
 	if (m->host.role == OD_NODE_WORKER && strcmp(theirs, ours) != 0)
-		od_log(OD_LOG_INFO, "%s has kernel class %s, od-main %s (--mixed): which of them computes decides the last bits of results, "
-		       "and so may change tokens", odm_member_name(m, name, sizeof(name)), od_peer_text(theirs, class, sizeof(class)), ours);
+		od_log(OD_LOG_INFO,
+		       "%s has kernel class %s, od-main %s (--mixed): which of them computes decides the last bits of results, "
+		       "and so may change tokens",
+		       odm_member_name(m, name, sizeof(name)), od_peer_text(theirs, class, sizeof(class)), ours);
 }
 
 /* It has begun a session, which main does not want. */
@@ -252,8 +255,8 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	pthread_mutex_unlock(&m->ms->lock);
 	odm_member_ping(m, 0); /* it is ours to use when its link is known: join */
 	send_place(m);
-	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
-	       od_peer_text(w->backend, backend, sizeof(backend)));
+	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid,
+	       host_name, od_peer_text(w->backend, backend, sizeof(backend)));
 	tell_mixed(m, w->kernel_class);
 }
 
@@ -269,7 +272,8 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	if (!busy && !m->told)
 		od_log(OD_LOG_WARN, "%s %s", odm_member_name(m, name, sizeof(name)), why);
 	m->told = m->told || !busy;
-	odm_member_attempt_failed(m, true, busy ? RETRY_BUSY_NS : ODM_RETRY_REFUSED_NS, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH, why);
+	odm_member_attempt_failed(m, true, busy ? RETRY_BUSY_NS : ODM_RETRY_REFUSED_NS,
+				  busy ? OD_ERR_BUSY : OD_ERR_MISMATCH, why);
 }
 
 /* The first PONG of a session is the baseline: main has not used the member yet. */
@@ -325,7 +329,8 @@ static void on_bye(struct member *m, const Od__Bye *bye)
 	char why[150], reason[120];
 	const bool only = bye->reason[0] != '\0';
 
-	snprintf(why, sizeof(why), "it sent BYE%s%s%s", only ? " (" : "", od_peer_text(bye->reason, reason, sizeof(reason)), only ? ")" : "");
+	snprintf(why, sizeof(why), "it sent BYE%s%s%s", only ? " (" : "",
+		 od_peer_text(bye->reason, reason, sizeof(reason)), only ? ")" : "");
 	odm_member_drop(m, only ? 0 : RETRY_LOST_NS, why);
 }
 
@@ -354,12 +359,8 @@ static void on_message(void *arg, struct od_msg *msg)
 		return; /* an older incarnation's */
 	od_liveness_heard(&m->live, od_now_ns());
 	switch (h->body_case) {
-	case OD__HEADER__BODY_PONG:
-		on_pong(m, h->pong);
-		break;
-	case OD__HEADER__BODY_BYE:
-		on_bye(m, h->bye);
-		break;
+	case OD__HEADER__BODY_PONG: on_pong(m, h->pong); break;
+	case OD__HEADER__BODY_BYE: on_bye(m, h->bye); break;
 	case OD__HEADER__BODY_PREDICT:
 		if (m->host.role == OD_NODE_SHADOW)
 			m->ms->o.message(m->ms->o.arg, m->id, msg);
@@ -433,8 +434,8 @@ static void open_socket(struct member *m)
 		odm_member_attempt_failed(m, true, ODM_RETRY_REFUSED_NS, OD_ERR_MISMATCH, why);
 		return;
 	}
-	rc = od_connect_watched(ms->o.zmq_context, odm_member_address(m), m->host.port, m->host.has_key ? &curve : NULL, &socket,
-				&m->handshake, &err);
+	rc = od_connect_watched(ms->o.zmq_context, odm_member_address(m), m->host.port, m->host.has_key ? &curve : NULL,
+				&socket, &m->handshake, &err);
 	if (rc == OD_OK) {
 		m->watched = socket;
 		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
@@ -468,7 +469,8 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 		odm_member_drop(m, RETRY_LOST_NS, why);
 		return;
 	}
-	/* A process that ends closes its connections at once. If it was only the connection, the next HELLO begins a new session. */
+	/* A process that ends closes its connections at once. If it was only the connection, the next HELLO begins a
+	 * new session. */
 	if (od_handshake_why(m->handshake) != OD_HANDSHAKE_OPEN) {
 		odm_member_drop(m, 0, "its connection has ended");
 		return;
@@ -480,15 +482,9 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	if (!ping)
 		return;
 	switch (od_liveness_check(&m->live, now)) {
-	case OD_ALIVE:
-		odm_member_ping(m, 0);
-		break;
-	case OD_SILENT:
-		odm_member_drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
-		break;
-	case OD_STUCK:
-		odm_member_drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s");
-		break;
+	case OD_ALIVE: odm_member_ping(m, 0); break;
+	case OD_SILENT: odm_member_drop(m, RETRY_LOST_NS, "no answer for 1.5 s"); break;
+	case OD_STUCK: odm_member_drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s"); break;
 	}
 }
 
@@ -501,26 +497,33 @@ static void check_handshake(struct member *m, enum od_handshake how)
 	switch (how) {
 	case OD_HANDSHAKE_OPEN:
 	case OD_HANDSHAKE_UNREACHED:
-	case OD_HANDSHAKE_ENDED:
-		return;
+	case OD_HANDSHAKE_ENDED: return;
 	case OD_HANDSHAKE_REFUSED:
-		snprintf(why, sizeof(why), "it refuses this node's key %s: add it to the peers file there, and restart it or kill -HUP",
+		snprintf(why, sizeof(why),
+			 "it refuses this node's key %s: add it to the peers file there, and restart it or kill -HUP",
 			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
 		break;
 	case OD_HANDSHAKE_SILENT:
-		odm_member_set_why(m, "it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
+		odm_member_set_why(
+			m,
+			"it takes the connection and says nothing; check that it is not stopped, and that it is an od-moe daemon");
 		return;
 	case OD_HANDSHAKE_BROKEN:
 		if (!keys) {
-			odm_member_set_why(m, "it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");
+			odm_member_set_why(
+				m,
+				"it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");
 			return;
 		}
-		snprintf(why, sizeof(why), "it ended the handshake; check that its key is %s, as the hosts file or the peers file says",
+		snprintf(why, sizeof(why),
+			 "it ended the handshake; check that its key is %s, as the hosts file or the peers file says",
 			 od_key_text(m->host.key, key));
 		break;
 	case OD_HANDSHAKE_UNLIKE:
-		snprintf(why, sizeof(why), "%s", keys ? "it runs without keys: start it with --key" :
-			 "it runs with keys: leave out --insecure and give main its key (key= in the hosts file)");
+		snprintf(
+			why, sizeof(why), "%s",
+			keys ? "it runs without keys: start it with --key" :
+			       "it runs with keys: leave out --insecure and give main its key (key= in the hosts file)");
 		break;
 	}
 	if (!m->told)
@@ -584,13 +587,14 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 		break;
 	case M_GREETED:
 		if (od_handshake_why(m->handshake) != OD_HANDSHAKE_OPEN)
-			odm_member_attempt_failed(m, true, RETRY_LOST_NS, OD_OK, "it ended the connection before it answered HELLO");
+			odm_member_attempt_failed(m, true, RETRY_LOST_NS, OD_OK,
+						  "it ended the connection before it answered HELLO");
 		else if (now - m->since_ns > HELLO_TIMEOUT_NS)
-			odm_member_attempt_failed(m, true, RETRY_LOST_NS, OD_OK, "connected, but no answer to HELLO; check that it is an od-moe daemon");
+			odm_member_attempt_failed(
+				m, true, RETRY_LOST_NS, OD_OK,
+				"connected, but no answer to HELLO; check that it is an od-moe daemon");
 		break;
-	case M_READY:
-		check_ready(m, now, ping);
-		break;
+	case M_READY: check_ready(m, now, ping); break;
 	}
 }
 
@@ -598,7 +602,8 @@ static void on_tick(uv_timer_t *timer)
 {
 	struct odm_members *ms = timer->data;
 	const uint64_t now = od_now_ns(), away_ns = now - ms->ticked_ns;
-	const bool ping = ms->tick++ % PING_EVERY_TICKS == 0 || away_ns > OD_PING_EVERY_NS; /* main was stopped: are its sessions still alive? */
+	/* main was stopped: are its sessions still alive? */
+	const bool ping = ms->tick++ % PING_EVERY_TICKS == 0 || away_ns > OD_PING_EVERY_NS;
 
 	ms->ticked_ns = now;
 	if (ping)
@@ -638,7 +643,8 @@ static uint32_t free_id(const struct odm_members *ms)
 {
 	uint32_t id = 0;
 
-	while (id < ms->n && !(ms->member[id]->retired && ms->member[id]->state == M_CLOSED && ms->member[id]->lookup == NULL))
+	while (id < ms->n &&
+	       !(ms->member[id]->retired && ms->member[id]->state == M_CLOSED && ms->member[id]->lookup == NULL))
 		id++;
 	return id;
 }
@@ -659,8 +665,8 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	struct member *m, *before;
 
 	if (id == OD_MAX_HOSTS)
-		return od_fail(err, OD_ERR_BUSY, "cannot add host %s: names of removed hosts are being resolved; try again",
-			       host->host);
+		return od_fail(err, OD_ERR_BUSY,
+			       "cannot add host %s: names of removed hosts are being resolved; try again", host->host);
 	m = calloc(1, sizeof(*m));
 	if (m != NULL) {
 		m->holds = calloc(1, ms->holds_bytes);
@@ -782,8 +788,7 @@ int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, str
 	return rc;
 }
 
-int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
-		    struct od_err *err)
+int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop, struct od_err *err)
 {
 	const struct od_config *cfg = opts->cluster->config;
 	struct odm_members *ms = calloc(1, sizeof(*ms));

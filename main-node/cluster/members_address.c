@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define LOOK_UP_AGAIN_NS (5 * OD_NS_PER_S) /* the name of a host that is not connected */
-#define PATIENCE_NS (1 * OD_NS_PER_S)	   /* for each of several addresses; of a LAN, one answers in milliseconds */
+#define PATIENCE_NS (1 * OD_NS_PER_S) /* for each of several addresses; of a LAN, one answers in milliseconds */
 
 const char *odm_member_address(const struct member *m)
 {
@@ -17,8 +17,8 @@ bool odm_member_tries_another(const struct member *m, uint64_t now)
 	return m->addresses.n > 1 && now - m->since_ns > PATIENCE_NS;
 }
 
-/* What is wrong at one address may say more than what is wrong at another one: nobody there; a connection that leads to nothing; a
- * refusal. */
+/* What is wrong at one address may say more than what is wrong at another one: nobody there; a connection that leads to
+ * nothing; a refusal. */
 static int weight(bool reached, int code)
 {
 	return !reached ? 1 : code == OD_OK ? 2 : 3;
@@ -103,7 +103,8 @@ static void take_addresses(struct member *m)
 
 void odm_member_follow_name(struct member *m, uint64_t now)
 {
-	const bool known = m->addresses.n > 0, is_name = !known || m->addresses.n > 1 || strcmp(m->addresses.at[0], m->host.host) != 0;
+	const bool known = m->addresses.n > 0,
+		   is_name = !known || m->addresses.n > 1 || strcmp(m->addresses.at[0], m->host.host) != 0;
 
 	take_addresses(m);
 	if (m->state == M_READY || m->lookup != NULL || m->retired || m->gone || !is_name)
@@ -124,8 +125,8 @@ bool odm_member_is_twin(const struct member *m, char *why, size_t size)
 		if (o == m || o->state == M_CLOSED || o->host.port != m->host.port ||
 		    strcmp(odm_member_address(o), odm_member_address(m)) != 0)
 			continue;
-		snprintf(why, size, "it is the same daemon as %s: both have address %s", odm_member_name(o, other, sizeof(other)),
-			 odm_member_address(m));
+		snprintf(why, size, "it is the same daemon as %s: both have address %s",
+			 odm_member_name(o, other, sizeof(other)), odm_member_address(m));
 		return true;
 	}
 	return false;

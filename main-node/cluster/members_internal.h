@@ -1,5 +1,5 @@
-/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread), and members_address.c,
- * members_news.c and members_shadow.c (loop thread).
+/* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread), and
+ * members_address.c, members_news.c and members_shadow.c (loop thread).
  *
  * Thread: the loop thread, except the fields under the lock. */
 #ifndef ODM_MEMBERS_INTERNAL_H
@@ -18,10 +18,10 @@ struct od_uv_socket;
 #define MAX_DAMAGED 256 /* experts of a worker's pack; with more it is asked again */
 
 enum member_state {
-	M_CLOSED,     /* no socket; opens at retry_ns, when the name has been resolved */
+	M_CLOSED, /* no socket; opens at retry_ns, when the name has been resolved */
 	M_CONNECTING, /* socket open, HELLO not yet accepted by ZeroMQ */
-	M_GREETED,    /* HELLO sent */
-	M_READY,      /* WELCOME received; in use from its first PONG on */
+	M_GREETED, /* HELLO sent */
+	M_READY, /* WELCOME received; in use from its first PONG on */
 };
 
 struct member {
@@ -34,20 +34,20 @@ struct member {
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns, looked_up_ns;
 	struct odm_addresses addresses; /* once resolved; looked up again while it is not connected */
-	uint32_t at;	       /* the one that is used or tried */
+	uint32_t at; /* the one that is used or tried */
 	struct round {
 		uint32_t n_failed; /* addresses that were tried, since the first one or since the last that worked */
-		int weight, code;  /* of `why`, which is about one of them */
+		int weight, code; /* of `why`, which is about one of them */
 	} round;
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
-	uint32_t pid;	   /* of its last WELCOME */
+	uint32_t pid; /* of its last WELCOME */
 	char host_name[64];
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
 	enum { SAID_NOTHING, SAID_MISSING, SAID_LOST } said; /* in the log, and not that it has come since */
-	bool seen;     /* it has been used */
+	bool seen; /* it has been used */
 	bool on_trial; /* it was distrusted: it is back when it has attached */
 	uint64_t added_ns;
 	bool told_passed; /* it was logged that it is not used */
@@ -56,18 +56,20 @@ struct member {
 	struct odm_member pub;
 	struct odm_member_stats stats;
 	uint64_t counted[OD_N_COUNTERS]; /* over all its sessions in this cluster */
-	uint64_t at_ask[OD_N_COUNTERS];	 /* `counted` at its answer to the last odm_members_ask; until then, at the request */
+	/* `counted` at its answer to the last odm_members_ask; until then, at the request */
+	uint64_t at_ask[OD_N_COUNTERS];
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
 	struct odm_link_cost cost; /* of a worker */
-	uint8_t *holds;	  /* of a worker with a spool: a bit per expert, as in PONG */
-	uint8_t *cached;  /* of a worker with a cache: a byte per expert, as in PONG */
-	uint32_t damaged[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
+	uint8_t *holds; /* of a worker with a spool: a bit per expert, as in PONG */
+	uint8_t *cached; /* of a worker with a cache: a byte per expert, as in PONG */
+	uint32_t damaged
+		[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
 	char precision[40]; /* of a shadow, from its last WELCOME */
-	char why[400];	  /* why it is not connected */
+	char why[400]; /* why it is not connected */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
-	bool retired;	  /* no longer in the hosts file */
-	bool gone;	  /* its process has ended and is not started again (odm_cluster_opts.ended) */
+	bool retired; /* no longer in the hosts file */
+	bool gone; /* its process has ended and is not started again (odm_cluster_opts.ended) */
 };
 
 struct odm_members {
@@ -85,12 +87,12 @@ struct odm_members {
 	bool asked; /* odm_members_ask was called, odm_members_counters not yet */
 	size_t holds_bytes, cached_bytes; /* per member */
 	uint8_t *held; /* [holds_bytes]: scratch, under the lock */
-	bool had_shadow;      /* the shadows have made up the model */
-	char gap[200];	      /* why they no longer do, as it was logged; "": they do */
+	bool had_shadow; /* the shadows have made up the model */
+	char gap[200]; /* why they no longer do, as it was logged; "": they do */
 	bool told_precisions; /* it was logged that the shadows' precisions differ */
 	struct odm_layer_shape shape;
-	struct odm_link_cost **weighed;	   /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
-	struct odm_link_excess *excess;	   /* the same */
+	struct odm_link_cost **weighed; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
+	struct odm_link_excess *excess; /* the same */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
 	struct member *listed[OD_MAX_HOSTS]; /* those in the hosts file, in its order */
@@ -115,8 +117,8 @@ const char *odm_member_address(const struct member *m); /* numeric; "": its name
 void odm_member_follow_name(struct member *m, uint64_t now);
 /* It has another address, and this one had its time since since_ns. */
 bool odm_member_tries_another(const struct member *m, uint64_t now);
-/* Drops it and goes on to the next address: at once, or after retry_ns when all have been tried; then code (OD_OK: none) counts as a
- * refusal. reached: a daemon, or something, is at this address. */
+/* Drops it and goes on to the next address: at once, or after retry_ns when all have been tried; then code (OD_OK:
+ * none) counts as a refusal. reached: a daemon, or something, is at this address. */
 void odm_member_attempt_failed(struct member *m, bool reached, uint64_t retry_ns, int code, const char *why);
 void odm_member_attempt_succeeded(struct member *m);
 /* Two names of one address: the second would be refused for ever, for it is us that the daemon serves. */
@@ -144,7 +146,8 @@ void odm_members_weigh(struct odm_members *ms); /* decides again who is used */
 
 /* Under the lock: the connected shadows that hold all layers together, or none. */
 void odm_members_find_shadow(const struct odm_members *ms, struct odm_view *v);
-/* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their options. */
+/* Under the lock, when all hosts are connected: shadows that do not make up the model are a mistake in their
+ * options. */
 OD_MUST_CHECK int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err);
 /* Loop thread, every tick: logs what has become wrong with the shadows of the hosts file, and what is right again. */
 void odm_members_watch_shadows(struct odm_members *ms);

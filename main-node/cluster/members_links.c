@@ -99,21 +99,27 @@ static void say(struct member *m, const struct odm_link_cost *c)
 		return; /* it may be out again in a moment */
 	m->told_passed = c->passed[ODM_DEAL_FEW];
 	if (m->told_passed && c->slow_work)
-		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (its experts take much longer than others'; "
-		       "it is tried again now and then)", odm_member_name(m, name, sizeof(name)));
+		od_log(OD_LOG_WARN,
+		       "%s is connected but not used: layers end sooner without it (its experts take much longer than others'; "
+		       "it is tried again now and then)",
+		       odm_member_name(m, name, sizeof(name)));
 	else if (m->told_passed)
-		od_log(OD_LOG_WARN, "%s is connected but not used: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
-		       "64 KiB; it is measured all the time)", odm_member_name(m, name, sizeof(name)),
-		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+		od_log(OD_LOG_WARN,
+		       "%s is connected but not used: layers end sooner without it (its link: round trip %.1f ms, %.1f ms for "
+		       "64 KiB; it is measured all the time)",
+		       odm_member_name(m, name, sizeof(name)), odm_link_cost_latency(c) / OD_NS_PER_MS,
+		       odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
 	else
-		od_log(OD_LOG_INFO, "%s is used again (round trip %.1f ms, %.1f ms for 64 KiB)", odm_member_name(m, name, sizeof(name)),
-		       odm_link_cost_latency(c) / OD_NS_PER_MS, odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
+		od_log(OD_LOG_INFO, "%s is used again (round trip %.1f ms, %.1f ms for 64 KiB)",
+		       odm_member_name(m, name, sizeof(name)), odm_link_cost_latency(c) / OD_NS_PER_MS,
+		       odm_link_cost_byte(c) * 65536 / OD_NS_PER_MS);
 }
 
 /* Workers that main can use, or will in a moment. */
 static bool is_candidate(const struct member *m)
 {
-	return m->host.role == OD_NODE_WORKER && m->state == M_READY && m->exile_ns == 0 && m->cost.measured && !m->distrusted;
+	return m->host.role == OD_NODE_WORKER && m->state == M_READY && m->exile_ns == 0 && m->cost.measured &&
+	       !m->distrusted;
 }
 
 /* Those that stay have or get every expert. Workers with a share of them for good (od-pack --share) do not always. */
@@ -179,7 +185,8 @@ void odm_members_weigh(struct odm_members *ms)
 
 /* ---- Engine thread ---- */
 
-double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double bytes)
+double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			  double bytes)
 {
 	double ns;
 
@@ -189,7 +196,8 @@ double odm_members_expect(struct odm_members *ms, uint32_t id, enum odm_deal_kin
 	return ns;
 }
 
-void odm_members_worked(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs, double took_ns)
+void odm_members_worked(struct odm_members *ms, uint32_t id, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
+			double took_ns)
 {
 	pthread_mutex_lock(&ms->lock);
 	odm_link_cost_worked(&ms->member[id]->cost, &ms->shape, kind, n, pairs, took_ns);
@@ -203,8 +211,8 @@ void odm_members_in_flight(struct odm_members *ms, uint32_t id, uint64_t bytes)
 	pthread_mutex_unlock(&ms->lock);
 }
 
-bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-		      double took_ns)
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n,
+		      uint32_t pairs, double took_ns)
 {
 	bool late = false;
 	struct member *m;

@@ -133,8 +133,8 @@ void odm_members_damaged(struct odm_members *ms, uint32_t id, uint64_t session, 
 	pthread_mutex_unlock(&ms->lock);
 }
 
-void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
-		      uint8_t *cost)
+void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert,
+		      size_t n, uint8_t *cost)
 {
 	const size_t first = (size_t)m * ms->o.cluster->config->n_experts;
 	const struct member *of;
@@ -214,8 +214,8 @@ static void explain_locked(struct odm_members *ms, bool refused_only, char *buf,
 			continue;
 		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
 			continue;
-		n = snprintf(buf + used, room - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
-			     m->why[0] != '\0' ? m->why : ODM_NO_CONNECTION);
+		n = snprintf(buf + used, room - used, "%s%s: %s", used > 0 ? "; " : "",
+			     odm_member_name(m, name, sizeof(name)), m->why[0] != '\0' ? m->why : ODM_NO_CONNECTION);
 		if (n > 0 && (size_t)n < room - used) {
 			used += (size_t)n;
 		} else if (used == 0) {
@@ -359,7 +359,8 @@ static int ready_locked(struct odm_members *ms, struct od_err *err)
 	explain_locked(ms, false, why, sizeof(why));
 	if (!any)
 		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is connected: %s", why);
-	return od_fail(err, OD_ERR_UNREACHABLE, "%zu of %zu experts are in the share of no worker that is connected (od-pack --share)%s%s",
+	return od_fail(err, OD_ERR_UNREACHABLE,
+		       "%zu of %zu experts are in the share of no worker that is connected (od-pack --share)%s%s",
 		       lacking, ms->cached_bytes, why[0] != '\0' ? "; missing: " : "", why);
 }
 
@@ -384,7 +385,8 @@ static int end_wait(struct odm_members *ms, uint32_t missing, int refused, struc
 		return od_fail(err, refused, "cannot use %s", why);
 	lacking_locked(ms, &any);
 	if (!any)
-		return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n_listed, why);
+		return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n_listed,
+			       why);
 	if (all_shadows_here(ms) && odm_members_check_shadows(ms, err) != OD_OK)
 		return err->code;
 	return ready_locked(ms, err);

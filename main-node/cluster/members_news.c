@@ -1,5 +1,5 @@
-/* What the log says of hosts that are missing, lost and back: each once, in the order in which it happens, because the loop thread
- * says all of it. */
+/* What the log says of hosts that are missing, lost and back: each once, in the order in which it happens, because the
+ * loop thread says all of it. */
 #include "main-node/cluster/members_internal.h"
 
 #include "common/base/log.h"
@@ -60,8 +60,8 @@ void odm_member_tell_back(struct member *m)
 	if ((m->seen && m->said == SAID_NOTHING) || !is_back(m))
 		return;
 	if (m->said != SAID_NOTHING || m->ms->started)
-		od_log(OD_LOG_INFO, "%s %s%s", odm_member_name(m, name, sizeof(name)), m->said == SAID_LOST ? "is back" : "has joined",
-		       count(m, ": ", now, sizeof(now)));
+		od_log(OD_LOG_INFO, "%s %s%s", odm_member_name(m, name, sizeof(name)),
+		       m->said == SAID_LOST ? "is back" : "has joined", count(m, ": ", now, sizeof(now)));
 	m->said = SAID_NOTHING;
 	m->seen = true;
 	m->on_trial = false;
@@ -73,8 +73,8 @@ static void tell_missing(struct member *m, const char *and)
 
 	if (m->pub.session != 0 || m->said != SAID_NOTHING || m->retired)
 		return;
-	od_log(OD_LOG_WARN, "%s is missing: %s; %s", odm_member_name(m, name, sizeof(name)), m->why[0] != '\0' ? m->why : ODM_NO_CONNECTION,
-	       and);
+	od_log(OD_LOG_WARN, "%s is missing: %s; %s", odm_member_name(m, name, sizeof(name)),
+	       m->why[0] != '\0' ? m->why : ODM_NO_CONNECTION, and);
 	m->said = SAID_MISSING;
 }
 

@@ -80,7 +80,8 @@ int odm_members_check_shadows(const struct odm_members *ms, struct od_err *err)
 		end = m->pub.end_layer;
 	if (n == 0 || (used == n && end == n_layers))
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISMATCH, "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
+	return od_fail(err, OD_ERR_MISMATCH,
+		       "the shadow%s of the hosts file hold%s layers %s: expected %s layers 0-%u (od-shadow --layers)",
 		       n > 1 ? "s" : "", n > 1 ? "" : "s", found, n > 1 ? "parts that make up" : "all", n_layers - 1);
 }
 
@@ -101,14 +102,16 @@ static void watch_precisions(struct odm_members *ms)
 	const bool differ = find_unlike(ms, &first, &other);
 
 	if (differ && !ms->told_precisions)
-		od_log(OD_LOG_WARN, "%s has precision %s, but %s has %s: recall will be lower than with the better one; start both with the "
-		       "same precision", odm_member_name(first, name, sizeof(name)), first->precision,
+		od_log(OD_LOG_WARN,
+		       "%s has precision %s, but %s has %s: recall will be lower than with the better one; start both with the "
+		       "same precision",
+		       odm_member_name(first, name, sizeof(name)), first->precision,
 		       odm_member_name(other, other_name, sizeof(other_name)), other->precision);
 	ms->told_precisions = differ;
 }
 
-/* Under the lock: one of them was never connected, and has not had its time yet. Until they have made up the model once, it has all time:
- * that it is missing has been said. */
+/* Under the lock: one of them was never connected, and has not had its time yet. Until they have made up the model
+ * once, it has all time: that it is missing has been said. */
 static bool is_awaited(const struct odm_members *ms)
 {
 	for (uint32_t i = 0; i < ms->n_listed; i++) {
@@ -175,8 +178,10 @@ static void watch_layers(struct odm_members *ms)
 	if (gap[0] == '\0')
 		od_log(OD_LOG_INFO, "the shadows of the hosts file make up the model again");
 	else
-		od_log(OD_LOG_WARN, "the shadows of the hosts file do not make up the model: %s. Until they do, predictions come from "
-		       "main's own predictor (%s)", gap, own != NULL ? own->name : "none");
+		od_log(OD_LOG_WARN,
+		       "the shadows of the hosts file do not make up the model: %s. Until they do, predictions come from "
+		       "main's own predictor (%s)",
+		       gap, own != NULL ? own->name : "none");
 }
 
 void odm_members_watch_shadows(struct odm_members *ms)

@@ -8,8 +8,8 @@
 
 struct odm_name_lookup {
 	_Atomic unsigned refs; /* the caller's and the thread's */
-	atomic_bool done;      /* then the next two are set */
-	int status;	       /* of getaddrinfo or getnameinfo */
+	atomic_bool done; /* then the next two are set */
+	int status; /* of getaddrinfo or getnameinfo */
 	struct odm_addresses found;
 	char name[];
 };
@@ -17,7 +17,8 @@ struct odm_name_lookup {
 /* 0, or of getnameinfo. */
 static int add(struct odm_addresses *found, const struct addrinfo *a)
 {
-	const int rc = getnameinfo(a->ai_addr, a->ai_addrlen, found->at[found->n], ODM_ADDRESS_CHARS, NULL, 0, NI_NUMERICHOST);
+	const int rc =
+		getnameinfo(a->ai_addr, a->ai_addrlen, found->at[found->n], ODM_ADDRESS_CHARS, NULL, 0, NI_NUMERICHOST);
 
 	found->n += rc == 0;
 	return rc;

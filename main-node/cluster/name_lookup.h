@@ -1,5 +1,5 @@
-/* name_lookup.h - looks up the addresses of a host's name, on a thread of its own: a name server that does not answer must not silence
- * our heartbeats.
+/* name_lookup.h - looks up the addresses of a host's name, on a thread of its own: a name server that does not answer
+ * must not silence our heartbeats.
  *
  * Thread: the caller's one. Owner: the caller, until odm_name_lookup_end. */
 #ifndef ODM_NAME_LOOKUP_H
@@ -13,7 +13,8 @@
 
 struct odm_addresses {
 	uint32_t n;
-	char at[ODM_MAX_ADDRESSES][ODM_ADDRESS_CHARS]; /* numeric; those of IPv4 first, because our default listening addresses are IPv4 */
+	/* numeric; those of IPv4 first, because our default listening addresses are IPv4 */
+	char at[ODM_MAX_ADDRESSES][ODM_ADDRESS_CHARS];
 };
 
 struct odm_name_lookup;
@@ -22,7 +23,8 @@ struct odm_name_lookup;
 struct odm_name_lookup *odm_name_lookup_begin(const char *name);
 /* False: it is under way. *why: NULL, or why there is no address. */
 bool odm_name_lookup_done(const struct odm_name_lookup *l, struct odm_addresses *found, const char **why);
-/* Waits for nothing: a thread that still waits for a name server, which cannot be stopped, ends some time later. NULL ok. */
+/* Waits for nothing: a thread that still waits for a name server, which cannot be stopped, ends some time later. NULL
+ * ok. */
 void odm_name_lookup_end(struct odm_name_lookup *l);
 
 #endif

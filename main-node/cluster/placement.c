@@ -50,21 +50,28 @@ struct dealer {
 	const uint16_t *expert;
 	size_t n;
 	uint32_t run; /* what running one costs */
-	bool all;     /* workers outside the group are looked at, too */
+	bool all; /* workers outside the group are looked at, too */
 	/* Scratch. */
-	uint32_t *load;	 /* [n_workers]: what each has to do */
-	uint32_t *next;	 /* [n_workers]: in order, before it all are dealt */
+	uint32_t *load; /* [n_workers]: what each has to do */
+	uint32_t *next; /* [n_workers]: in order, before it all are dealt */
 	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
-	uint8_t *cost;	 /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
+	uint8_t *cost; /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
 };
 
-static struct dealer make_dealer(const struct odm_groups *g, uint32_t m, uint32_t group, const uint16_t *expert, size_t n,
-				 uint32_t run, uint32_t *scratch)
+static struct dealer make_dealer(const struct odm_groups *g, uint32_t m, uint32_t group, const uint16_t *expert,
+				 size_t n, uint32_t run, uint32_t *scratch)
 {
 	uint32_t *order = scratch + 2 * (size_t)g->n_workers;
 
-	return (struct dealer){ .g = g, .m = m, .group = group, .expert = expert, .n = n, .run = run, .load = scratch,
-				.next = scratch + g->n_workers, .order = order,
+	return (struct dealer){ .g = g,
+				.m = m,
+				.group = group,
+				.expert = expert,
+				.n = n,
+				.run = run,
+				.load = scratch,
+				.next = scratch + g->n_workers,
+				.order = order,
 				.cost = (uint8_t *)(order + n * g->n_workers) };
 }
 
@@ -104,7 +111,8 @@ static uint32_t load_with(const struct dealer *d, uint32_t w, uint8_t cost)
 }
 
 /* Where an expert is on its way to, it goes. */
-static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
+		       uint32_t *worker)
 {
 	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
 	for (size_t i = 0; i < d->n; i++) {
@@ -112,8 +120,10 @@ static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint1
 
 		worker[i] = w < d->g->n_workers ? w : ODM_NOBODY;
 		if (worker[i] != ODM_NOBODY)
-			d->load[w] = load_with(d, w, d->all || is_member(d, w) ? *cost_at(d, w, i) :
-										 odm_worker_cost(d->g, w, d->m, d->expert[i]));
+			d->load[w] =
+				load_with(d, w,
+					  d->all || is_member(d, w) ? *cost_at(d, w, i) :
+								      odm_worker_cost(d->g, w, d->m, d->expert[i]));
 	}
 }
 
@@ -121,8 +131,8 @@ static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint1
 
 struct holders {
 	uint32_t anybody; /* the first that has it; ODM_NOBODY */
-	bool group;	  /* one of the group has it, */
-	bool kept;	  /* or keeps some of it in its cache */
+	bool group; /* one of the group has it, */
+	bool kept; /* or keeps some of it in its cache */
 };
 
 static struct holders find_holders(const struct dealer *d, size_t i)
@@ -190,7 +200,8 @@ static void sort_by_cost(const struct dealer *d, uint32_t w)
 /* Of equal workers the smallest is dealt the expert: the group's by turns, then the others. */
 static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
 {
-	const uint32_t size = odm_group_size(d->g, d->group), begin = d->g->homes ? d->expert[i] : d->m / d->g->n_groups;
+	const uint32_t size = odm_group_size(d->g, d->group),
+		       begin = d->g->homes ? d->expert[i] : d->m / d->g->n_groups;
 
 	return is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w;
 }
@@ -211,7 +222,8 @@ static bool deal_one(const struct dealer *d, uint32_t *worker)
 	uint32_t best = ODM_NOBODY, best_load = 0, best_i = 0;
 
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
-		const uint32_t i = cheapest(d, w, worker), load = i == ODM_NOBODY ? 0 : load_with(d, w, *cost_at(d, w, i));
+		const uint32_t i = cheapest(d, w, worker),
+			       load = i == ODM_NOBODY ? 0 : load_with(d, w, *cost_at(d, w, i));
 
 		if (i == ODM_NOBODY || (best != ODM_NOBODY && load > best_load))
 			continue;
@@ -261,7 +273,8 @@ uint32_t odm_worker_of_many(const struct odm_groups *g, uint32_t m, uint16_t exp
 	return expert % g->n_many;
 }
 
-static void deal_by_number(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+static void deal_by_number(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg,
+			   uint32_t *worker)
 {
 	for (size_t i = 0; i < d->n; i++) {
 		worker[i] = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;

@@ -1,10 +1,10 @@
 /* placement.h - assigns layers to groups of workers, and experts to workers (OD-MoE, arXiv 2512.03927, section 3.1).
  *
- * A group has G = min(asked or top-k, N) workers; there are M = max(1, N / G) groups; worker w is in group w mod M; group
- * m mod M serves MoE layer m. If the number of layers is 1 mod M, the same group would serve the last layer of a step and the
- * first of the next, so the start rotates with the step. It does not rotate when a worker has a spool instead of the whole
- * pack, or a cache: such a worker holds its group's layers, and rotation would require all layers. Two layers in a row on one
- * group, once per step, cost less.
+ * A group has G = min(asked or top-k, N) workers; there are M = max(1, N / G) groups; worker w is in group w mod M;
+ * group m mod M serves MoE layer m. If the number of layers is 1 mod M, the same group would serve the last layer of a
+ * step and the first of the next, so the start rotates with the step. It does not rotate when a worker has a spool
+ * instead of the whole pack, or a cache: such a worker holds its group's layers, and rotation would require all layers.
+ * Two layers in a row on one group, once per step, cost less.
  * Thread: pure functions. Owner: the caller; plain data. */
 #ifndef ODM_PLACEMENT_H
 #define ODM_PLACEMENT_H
@@ -13,14 +13,14 @@
 
 #include "common/cache/cache_state.h"
 
-/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less the part in its cache, or
- * ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
+/* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less the part in its cache,
+ * or ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
 typedef void odm_cost_fn(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost);
 #define ODM_COST_LOAD 64u
 #define ODM_COST_INFLATE 8u /* cached compressed: inflate only */
-#define ODM_COST_E 16u	    /* coded exponents: a quarter of the stored bytes of a BF16 expert */
-#define ODM_COST_SM 48u	    /* SM bytes: three quarters */
-#define ODM_COST_RUN 4u	    /* added per expert, to balance experts of equal load cost */
+#define ODM_COST_E 16u /* coded exponents: a quarter of the stored bytes of a BF16 expert */
+#define ODM_COST_SM 48u /* SM bytes: three quarters */
+#define ODM_COST_RUN 4u /* added per expert, to balance experts of equal load cost */
 #define ODM_COST_MANY_RUN 32u /* the same for many experts, which have many rows */
 #define ODM_COST_LACKS UINT8_MAX
 uint8_t odm_cost_of_state(enum od_cache_state state); /* the cost of an expert in this cache state */
@@ -29,9 +29,9 @@ struct odm_groups {
 	uint32_t n_workers, n_groups;
 	uint32_t n_many; /* the first ones, among which many experts are spread */
 	uint32_t n_moe;
-	uint32_t few;	 /* limit of experts per layer for its group; more are placed on all workers */
-	bool still;	 /* the start does not rotate */
-	bool homes;	 /* for caches: ties always go to the expert's home worker */
+	uint32_t few; /* limit of experts per layer for its group; more are placed on all workers */
+	bool still; /* the start does not rotate */
+	bool homes; /* for caches: ties always go to the expert's home worker */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 };
@@ -45,23 +45,25 @@ uint32_t odm_group_size(const struct odm_groups *g, uint32_t group);
 /* The i-th worker of a group, i < odm_group_size. */
 uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i);
 
-/* Places the experts (sorted by id, distinct) of (step, m): worker[i] is the worker of expert[i]. keep(arg, expert) returns the
- * worker that already loads the expert, which keeps it, or ODM_NOBODY. scratch: ODM_DEAL_SCRATCH(n_experts, n_workers)
- * elements. Time: O(n_experts * candidate workers).
+/* Places the experts (sorted by id, distinct) of (step, m): worker[i] is the worker of expert[i]. keep(arg, expert)
+ * returns the worker that already loads the expert, which keeps it, or ODM_NOBODY. scratch: ODM_DEAL_SCRATCH(n_experts,
+ * n_workers) elements. Time: O(n_experts * candidate workers).
  *
  * Few experts (of one row, or of rows with similar routes) go to the layer's group, greedily: next is always the pair
- * of expert and worker with the least resulting total cost of that worker. Ties: the first expert; the first worker from the
- * expert's home (the group's worker e mod group size) on, or, without homes, from a start that rotates each time the group is
- * used, to spread load. A worker that lacks the expert is skipped: the expert goes to another worker of the group, else of
- * another group; if no worker has it, it stays in the group. With homes, an expert that no worker of the group
- * has cached may go to a worker elsewhere that has: the loss of a worker shifts the groups, but not the others' caches.
+ * of expert and worker with the least resulting total cost of that worker. Ties: the first expert; the first worker
+ * from the expert's home (the group's worker e mod group size) on, or, without homes, from a start that rotates each
+ * time the group is used, to spread load. A worker that lacks the expert is skipped: the expert goes to another worker
+ * of the group, else of another group; if no worker has it, it stays in the group. With homes, an expert that no worker
+ * of the group has cached may go to a worker elsewhere that has: the loss of a worker shifts the groups, but not the
+ * others' caches.
  *
- * Many experts (of a prompt, or of many rows) are spread over all N workers (n_many): e goes to worker e mod N, or if that lacks it, to
- * the next that has it. With caches, a cached expert goes to the worker that has it unless others have much less work; the
- * rest is balanced around that, ties to e mod N. */
+ * Many experts (of a prompt, or of many rows) are spread over all N workers (n_many): e goes to worker e mod N, or if
+ * that lacks it, to the next that has it. With caches, a cached expert goes to the worker that has it unless others
+ * have much less work; the rest is balanced around that, ties to e mod N. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *scratch);
-#define ODM_DEAL_SCRATCH(n_experts, n_workers) ((size_t)(n_workers) * (3 + (size_t)(n_experts) + (size_t)(n_experts) / 4))
+#define ODM_DEAL_SCRATCH(n_experts, n_workers) \
+	((size_t)(n_workers) * (3 + (size_t)(n_experts) + (size_t)(n_experts) / 4))
 
 /* The worker of an expert when many are placed and nothing is cached. */
 uint32_t odm_worker_of_many(const struct odm_groups *g, uint32_t m, uint16_t expert);

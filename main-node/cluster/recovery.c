@@ -6,23 +6,25 @@
 #include <string.h>
 
 #define ROUND_NS (250 * OD_NS_PER_MS) /* of probes: as often as heartbeats */
-#define MAX_UNANSWERED 11	      /* then a data socket is taken for dead: after 3 s */
-/* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100 Mbit. */
+#define MAX_UNANSWERED 11 /* then a data socket is taken for dead: after 3 s */
+/* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100
+ * Mbit. */
 #define UNANSWERED_NS_PER_BYTE 600
 #define MAX_RESENDS 2
-/* A connection breaks now and then; a worker that loses RUNs all the time costs more than it does. So many answers make good for a
- * lost RUN, and for having been distrusted. */
+/* A connection breaks now and then; a worker that loses RUNs all the time costs more than it does. So many answers make
+ * good for a lost RUN, and for having been distrusted. */
 #define FORGIVEN_AFTER 200
 #define MAX_LOST 5 /* that are not forgiven */
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
-/* An answer may take so long, and for each weight of the experts that are owed: a disk of 1 MB/s (BF16) that just is not stuck,
- * and a processor of 1 GFLOP/s. */
+/* An answer may take so long, and for each weight of the experts that are owed: a disk of 1 MB/s (BF16) that just is
+ * not stuck, and a processor of 1 GFLOP/s. */
 #define ANSWER_NS (60 * OD_NS_PER_S)
 #define LOAD_NS_PER_WEIGHT 2000
 #define RUN_NS_PER_WEIGHT 2 /* and row */
-#define SAY_BUSY_ROUNDS 20    /* 5 s */
-#define MAX_BUSY_ROUNDS 720   /* 3 minutes */
-/* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the link. */
+#define SAY_BUSY_ROUNDS 20 /* 5 s */
+#define MAX_BUSY_ROUNDS 720 /* 3 minutes */
+/* A worker is late after so much, and after a multiple of what its RUNs should take: sooner if it is known to be the
+ * link. */
 #define LATE_LINK_NS (100 * OD_NS_PER_MS)
 #define LATE_LINK_TIMES 4
 #define LATE_NS (1 * OD_NS_PER_S)
@@ -54,9 +56,10 @@ int odm_recovery_timeout_ms(const struct odm_recovery *r)
 	return ms > LATE_LOOK_MS ? LATE_LOOK_MS : ms;
 }
 
-/* The next living worker for a piece: of the layer's group and then of the groups after it, those that have the expert before
- * those that lack it; each expert begins at another one, so that what a lost worker owed is spread. Dead ones keep their places in
- * this order: a worker that dies between two attempts does not let one be passed over that was not asked. */
+/* The next living worker for a piece: of the layer's group and then of the groups after it, those that have the expert
+ * before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. Dead ones
+ * keep their places in this order: a worker that dies between two attempts does not let one be passed over that was not
+ * asked. */
 static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_groups *g = &r->net->groups;
@@ -227,7 +230,8 @@ static void say_moved(struct odm_recovery *r, uint32_t member, size_t n)
 	char name[300] = "a worker";
 
 	odm_members_stats(members(r), member, &st, name, sizeof(name));
-	od_log(OD_LOG_WARN, "%s: other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "", r->call->m);
+	od_log(OD_LOG_WARN, "%s: other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "",
+	       r->call->m);
 }
 
 /* Everything that dead workers owe goes to others. */
@@ -296,8 +300,9 @@ static bool is_late(struct odm_recovery *r, uint32_t worker, uint64_t now)
 	if (d.n == 0 || l->watch.late || age_ns < (double)LATE_LINK_NS + LATE_LINK_TIMES * l->watch.expect_ns)
 		return false;
 	link = age_ns < (double)LATE_NS + LATE_TIMES * l->watch.expect_ns;
-	return odm_members_late(members(r), l->member, l->session, r->step->phase == ODM_DECODE ? ODM_DEAL_FEW : ODM_DEAL_MANY, d.n,
-				d.pairs, link ? 0 : age_ns);
+	return odm_members_late(members(r), l->member, l->session,
+				r->step->phase == ODM_DECODE ? ODM_DEAL_FEW : ODM_DEAL_MANY, d.n, d.pairs,
+				link ? 0 : age_ns);
 }
 
 static void overtake(struct odm_recovery *r, uint32_t worker)
@@ -325,8 +330,8 @@ static void overtake(struct odm_recovery *r, uint32_t worker)
 		n++;
 	}
 	odm_members_stats(members(r), l->member, &st, name, sizeof(name));
-	od_log_limited(OD_LOG_WARN, "%s is late; other workers are asked for its %zu expert%s of MoE layer %u, too", name, n,
-		       n > 1 ? "s" : "", r->call->m);
+	od_log_limited(OD_LOG_WARN, "%s is late; other workers are asked for its %zu expert%s of MoE layer %u, too",
+		       name, n, n > 1 ? "s" : "", r->call->m);
 }
 
 void odm_recovery_overtake(struct odm_recovery *r)
@@ -389,7 +394,8 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 		l->watch.lost += FORGIVEN_AFTER;
 	/* A slow text is better than none: the last worker stays. */
 	if (l->watch.lost > MAX_LOST * FORGIVEN_AFTER && others_live(r, worker)) {
-		odm_members_distrust(members(r), l->member, l->session, "it loses RUNs again and again, and answers others");
+		odm_members_distrust(members(r), l->member, l->session,
+				     "it loses RUNs again and again, and answers others");
 		return;
 	}
 	if (l->watch.resends++ == MAX_RESENDS) {
@@ -400,8 +406,8 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 	for (size_t i = 0; i < r->work->n; i++) {
 		struct odm_piece *p = &r->work->piece[i];
 
-		/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for
-		 * one by one: some of them may have been answered. */
+		/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are
+		 * asked for one by one: some of them may have been answered. */
 		if (p->worker == worker && p->state == ODM_PIECE_SENT && r->send_again(r->arg, p) != OD_OK)
 			return; /* tried again, or the worker is distrusted */
 	}
@@ -447,8 +453,8 @@ static uint64_t most_quiet(const struct odm_recovery *r, uint32_t worker)
 	return ns / ROUND_NS;
 }
 
-/* It answers probes and says it is at work, but does not do what it was asked: any bound of the work itself is a guess, so this
- * one is generous. */
+/* It answers probes and says it is at work, but does not do what it was asked: any bound of the work itself is a guess,
+ * so this one is generous. */
 static bool is_too_quiet(struct odm_recovery *r, uint32_t worker)
 {
 	struct odm_link *l = &r->net->link[worker];
@@ -478,7 +484,8 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 	if (!st.busy)
 		watch->most_rows = odm_pieces_most_rows(r->work, worker);
 	if (watch->unanswered >= most && !(st.busy && watch->most_rows > MANY_ROWS)) {
-		odm_members_distrust(members(r), l->member, l->session, "it answers heartbeats, but not on its data port");
+		odm_members_distrust(members(r), l->member, l->session,
+				     "it answers heartbeats, but not on its data port");
 		return;
 	}
 	/* The first of two later heartbeats may have been on its way before. */
@@ -508,8 +515,8 @@ static int check_busy(struct odm_recovery *r, bool pulled, struct od_err *err)
 		       (unsigned)(MAX_BUSY_ROUNDS * ROUND_NS / OD_NS_PER_S), r->busy.msg);
 }
 
-/* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before pieces
- * move to one of them. */
+/* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before
+ * pieces move to one of them. */
 int odm_recovery_probe(struct odm_recovery *r, struct od_err *err)
 {
 	const uint64_t now = od_now_ns(), pulled_before = r->pulled_bytes;
@@ -576,8 +583,8 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 		p->state = ODM_PIECE_TODO;
 	if (x->code == OD_ERR_BUSY) {
 		r->busy_lasts = SAY_BUSY_ROUNDS;
-		od_fail(&r->busy, OD_ERR_BUSY, "%s is busy and does not run expert %u of layer %u (%s)", name, p->expert, r->call->m,
-			reason);
+		od_fail(&r->busy, OD_ERR_BUSY, "%s is busy and does not run expert %u of layer %u (%s)", name,
+			p->expert, r->call->m, reason);
 	}
 	if (p->fetch && x->code == OD_ERR_BUSY) { /* one that pulls it is enough */
 		rest(r, p, p->worker);
@@ -592,11 +599,12 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 		to = last_resort(r, p);
 	if (to == ODM_NOBODY) {
 		set_aside(r, p);
-		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last was %s: %s", p->expert,
-			r->call->m, name, reason);
+		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last was %s: %s",
+			p->expert, r->call->m, name, reason);
 		return;
 	}
-	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name,
-		       p->expert, r->call->m, reason);
+	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN,
+		       "%s cannot run expert %u of layer %u (%s); another worker will", name, p->expert, r->call->m,
+		       reason);
 	move_piece(r, p, to);
 }

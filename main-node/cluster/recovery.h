@@ -1,6 +1,6 @@
-/* recovery.h - recovers a layer's pieces when a worker dies, does not answer, or cannot run one: sends them again, moves them
- * to another worker, or holds them until one joins. Main keeps the rows until every output has arrived, so tokens do not
- * change.
+/* recovery.h - recovers a layer's pieces when a worker dies, does not answer, or cannot run one: sends them again,
+ * moves them to another worker, or holds them until one joins. Main keeps the rows until every output has arrived, so
+ * tokens do not change.
  *
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_RECOVERY_H
@@ -10,9 +10,9 @@
 #include "main-node/cluster/layer_pieces.h"
 
 struct odm_recovery {
-	struct odm_links *net;	 /* borrowed, as are the next two */
+	struct odm_links *net; /* borrowed, as are the next two */
 	struct odm_pieces *work;
-	const struct odm_step *step;	/* the current one */
+	const struct odm_step *step; /* the current one */
 	const struct od_moe_call *call; /* its current layer */
 	/* Sends this piece again as a RUN of its own, to the same worker with the same request number. */
 	int (*send_again)(void *arg, struct odm_piece *p);
@@ -20,15 +20,17 @@ struct odm_recovery {
 	size_t hidden;
 	uint64_t expert_weights; /* weights of one expert */
 	unsigned busy_rounds; /* probe rounds with BUSY answers and no progress */
-	unsigned busy_lasts;  /* rounds for which the last BUSY counts */
-	struct od_err busy;   /* the last BUSY: worker and reason */
+	unsigned busy_lasts; /* rounds for which the last BUSY counts */
+	struct od_err busy; /* the last BUSY: worker and reason */
 	size_t done_before;
 	uint64_t pulled_bytes; /* by all workers, as of the last round */
-	uint64_t round_ns;    /* time of the next probe round */
-	uint64_t looked_ns;   /* last look for late workers */
-	uint64_t rest_ns;     /* when resting pieces may be sent again; 0: none rests */
-	uint64_t unserved_ns; /* deadline for a worker to join that serves the pieces of ODM_NOBODY; 0: no such pieces */
-	struct od_err unserved; /* the error of the last worker that could not run one, or why no worker was left to ask */
+	uint64_t round_ns; /* time of the next probe round */
+	uint64_t looked_ns; /* last look for late workers */
+	uint64_t rest_ns; /* when resting pieces may be sent again; 0: none rests */
+	/* deadline for a worker to join that serves the pieces of ODM_NOBODY; 0: no such pieces */
+	uint64_t unserved_ns;
+	/* the error of the last worker that could not run one, or why no worker was left to ask */
+	struct od_err unserved;
 };
 
 /* A layer of the step begins. */
@@ -36,17 +38,19 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 /* A worker answered this piece with an error or with an unusable answer. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
-/* sent: RUNs with these pieces were sent to the worker. answered: it answered pieces, and these are settled (ran: not all with an
- * error). attached: it answered a probe (ATTACHED). For every message of a worker the caller sets unanswered to 0. */
+/* sent: RUNs with these pieces were sent to the worker. answered: it answered pieces, and these are settled (ran: not
+ * all with an error). attached: it answered a probe (ATTACHED). For every message of a worker the caller sets
+ * unanswered to 0. */
 void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n);
 void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran);
 void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
-/* To be called in each round of waiting. end_rests: makes pieces sendable that have rested long enough. probe: every 250 ms
- * probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of dead workers
- * to others. overtake: asks others for what a late worker owes, and takes the answer that comes first. serve: continues held pieces when a worker joins;
- * if none does, drafts end before the rows that need these pieces (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and
- * no progress for three minutes), or no worker is left for a row that is no draft. */
+/* To be called in each round of waiting. end_rests: makes pieces sendable that have rested long enough. probe: every
+ * 250 ms probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of
+ * dead workers to others. overtake: asks others for what a late worker owes, and takes the answer that comes first.
+ * serve: continues held pieces when a worker joins; if none does, drafts end before the rows that need these pieces
+ * (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and no progress for three minutes), or no
+ * worker is left for a row that is no draft. */
 void odm_recovery_end_rests(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);

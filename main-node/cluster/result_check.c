@@ -18,26 +18,29 @@ int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, 
 		const uint64_t bit = 1ull << (x->expert % 64);
 
 		if (x->expert >= n_experts)
-			return od_fail(err, OD_ERR_RANGE, "expert: expected less than %u, found %u", n_experts, x->expert);
+			return od_fail(err, OD_ERR_RANGE, "expert: expected less than %u, found %u", n_experts,
+				       x->expert);
 		if (seen[x->expert / 64] & bit)
 			return od_fail(err, OD_ERR_RANGE, "expert %u: expected once, found twice", x->expert);
 		seen[x->expert / 64] |= bit;
 		if ((x->rows > 0) != (x->code == OD_OK))
-			return od_fail(err, OD_ERR_SHAPE, "expert %u: found %u rows with code %d", x->expert, x->rows, x->code);
+			return od_fail(err, OD_ERR_SHAPE, "expert %u: found %u rows with code %d", x->expert, x->rows,
+				       x->code);
 		if (x->rows > left)
-			return od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows of %zu bytes, found %zu", x->expert, x->rows,
-				       row_bytes, left);
+			return od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows of %zu bytes, found %zu",
+				       x->expert, x->rows, row_bytes, left);
 		left -= x->rows;
 		any = any || x->rows > 0;
 	}
 	if (left > 0 || frame_bytes % row_bytes != 0 || n_frames != any)
-		return od_fail(err, OD_ERR_SHAPE, "frames: expected %d, found %zu; beyond its rows of %zu bytes there are %zu bytes", any,
+		return od_fail(err, OD_ERR_SHAPE,
+			       "frames: expected %d, found %zu; beyond its rows of %zu bytes there are %zu bytes", any,
 			       n_frames, row_bytes, left * row_bytes + frame_bytes % row_bytes);
 	return OD_OK;
 }
 
-/* What is too large has an exponent of 127 + 56 or more (255: no finite number). 256 less that, added to the exponent, then reaches the
- * sign's place, and never a neighbour. */
+/* What is too large has an exponent of 127 + 56 or more (255: no finite number). 256 less that, added to the exponent,
+ * then reaches the sign's place, and never a neighbour. */
 bool odm_all_plausible(const void *bytes, size_t n_bytes, bool bf16)
 {
 	const uint64_t exponent = bf16 ? 0x7f807f807f807f80 : 0x7f8000007f800000;

@@ -37,15 +37,16 @@ static void name_workers(const struct odm_row_source *s, struct odm_members *ms,
 	}
 }
 
-int odm_row_source_check(const struct odm_row_source *s, struct odm_members *ms, uint32_t m, const float *rows, size_t n_rows,
-			 size_t hidden, struct od_err *err)
+int odm_row_source_check(const struct odm_row_source *s, struct odm_members *ms, uint32_t m, const float *rows,
+			 size_t n_rows, size_t hidden, struct od_err *err)
 {
 	char names[400];
 
 	if (odm_all_plausible(rows, n_rows * hidden * sizeof(*rows), false))
 		return OD_OK;
 	name_workers(s, ms, names, sizeof(names));
-	return od_fail(err, OD_ERR_CORRUPT, "the rows for MoE layer %u are not all finite numbers, before any worker computed with them: "
-		       "main's memory or the checkpoint may be damaged%s%s", m,
-		       names[0] != '\0' ? ", or one of these, whose outputs the step has used so far: " : "", names);
+	return od_fail(err, OD_ERR_CORRUPT,
+		       "the rows for MoE layer %u are not all finite numbers, before any worker computed with them: "
+		       "main's memory or the checkpoint may be damaged%s%s",
+		       m, names[0] != '\0' ? ", or one of these, whose outputs the step has used so far: " : "", names);
 }

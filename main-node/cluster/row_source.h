@@ -1,5 +1,5 @@
-/* row_source.h - the workers whose outputs the rows of a step were made of. When main's own rows cannot be computed with, they are
- * named, and not the worker that would have got the rows.
+/* row_source.h - the workers whose outputs the rows of a step were made of. When main's own rows cannot be computed
+ * with, they are named, and not the worker that would have got the rows.
  *
  * Thread: the engine thread. Owner: the caller. */
 #ifndef ODM_ROW_SOURCE_H
@@ -14,7 +14,7 @@ struct odm_row_source {
 void odm_row_source_begin(struct odm_row_source *s);
 void odm_row_source_add(struct odm_row_source *s, uint32_t member);
 /* Before rows [n_rows][hidden] of MoE layer m are sent. OD_ERR_CORRUPT: odm_all_plausible says no. */
-OD_MUST_CHECK int odm_row_source_check(const struct odm_row_source *s, struct odm_members *ms, uint32_t m, const float *rows,
-				       size_t n_rows, size_t hidden, struct od_err *err);
+OD_MUST_CHECK int odm_row_source_check(const struct odm_row_source *s, struct odm_members *ms, uint32_t m,
+				       const float *rows, size_t n_rows, size_t hidden, struct od_err *err);
 
 #endif

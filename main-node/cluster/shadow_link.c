@@ -8,15 +8,15 @@
 #include <string.h>
 
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
-#define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
+#define MAX_STATE_BYTES (1u << 20) /* of one STATE */
 /* Per call; the workers' messages come next, so that a shadow that requests without end delays nothing. */
 #define ANSWERS_AT_ONCE 64
 #define ANSWER_BYTES_AT_ONCE (2u << 20)
-#define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
-#define MESSAGE_BYTES 1024u	    /* upper bound of a message without its rows or tokens */
-#define TOKEN_BYTES 5u		    /* upper bound of a token in a header */
-#define STEP_ROW_BYTES 64u	    /* upper bound of a StepRow */
-#define RANGE_BYTES 32u		    /* upper bound of a StateRange */
+#define MAX_TOKENS 16384u /* of one TOKENS: a header has 256 KiB */
+#define MESSAGE_BYTES 1024u /* upper bound of a message without its rows or tokens */
+#define TOKEN_BYTES 5u /* upper bound of a token in a header */
+#define STEP_ROW_BYTES 64u /* upper bound of a StepRow */
+#define RANGE_BYTES 32u /* upper bound of a StateRange */
 
 /* Rows of several sequences that are sent in one STATE. */
 struct odm_state_batch {
@@ -45,15 +45,17 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 	const uint32_t n = od_state_pool_sequences(o->state);
 	bool ok;
 
-	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device,
-				       .max_sequences = n };
+	*s = (struct odm_shadow_link){
+		.align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device, .max_sequences = n
+	};
 	s->told = calloc(n, sizeof(*s->told));
 	s->part = calloc(n, sizeof(*s->part));
 	s->token = od_alloc_array((size_t)n * ctx_tokens, sizeof(*s->token));
 	s->bias = od_alloc_array(n, sizeof(*s->bias));
 	s->unsent = odm_unsent_new();
 	s->batch = malloc(sizeof(*s->batch));
-	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->bias != NULL && s->unsent != NULL && s->batch != NULL;
+	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->bias != NULL && s->unsent != NULL &&
+	     s->batch != NULL;
 	if (!od_state_pool_mapped(o->state)) {
 		s->stage.rows = n + OD_KV_PAGE; /* a row of each sequence and drafts; or a page */
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
@@ -109,8 +111,10 @@ static bool has_room(struct odm_shadow_link *s, size_t bytes, uint64_t limit)
 		return true;
 	}
 	if (!s->is_slow)
-		od_log_limited(OD_LOG_WARN, "the shadow reads slowly: %u MiB for it wait in main's memory. Main skips the rest "
-			       "until the shadow requests it again", (unsigned)(waiting >> 20));
+		od_log_limited(OD_LOG_WARN,
+			       "the shadow reads slowly: %u MiB for it wait in main's memory. Main skips the rest "
+			       "until the shadow requests it again",
+			       (unsigned)(waiting >> 20));
 	s->is_slow = true;
 	return false;
 }
@@ -121,7 +125,8 @@ static uint64_t limit_of(enum od_counter counter)
 	return counter == OD_C_ASKED_BYTES ? ODM_SHADOW_ANSWER_BYTES : ODM_SHADOW_UNSENT_BYTES;
 }
 
-static int send_counted(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames, size_t n)
+static int send_counted(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
+			size_t n)
 {
 	h->session = s->link.session;
 	h->epoch = epoch;
@@ -132,8 +137,7 @@ static int send_counted(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h
 static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
 			 size_t n, enum od_counter counter)
 {
-	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) :
-				      send_counted(s, epoch, h, frames, n);
+	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) : send_counted(s, epoch, h, frames, n);
 
 	if (rc != OD_OK) {
 		od_log_limited(OD_LOG_DEBUG, "cannot send %s to the shadow", od_body_name(h->body_case));
@@ -175,7 +179,8 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch, struct odm_told
 	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
-static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state, bool is_long)
+static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state,
+		      bool is_long)
 {
 	const struct od_sampler_opts *o = p->sampling;
 
@@ -206,8 +211,8 @@ static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct o
 	open->shared_tokens = p->shared_tokens;
 }
 
-/* The place of a part's sequence, a new one if it has none. What the prompt has before the first step was there already: its rows
- * are in no step. */
+/* The place of a part's sequence, a new one if it has none. What the prompt has before the first step was there
+ * already: its rows are in no step. */
 static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *p)
 {
 	const struct od_row *row = &step->rows[p->first];
@@ -268,10 +273,12 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 	if (t == NULL)
 		return; /* of a sequence that is over */
 	if (r->n == 0 || r->begin >= t->n_tokens) {
-		od_log_limited(OD_LOG_WARN, "the shadow requests tokens %u+%u; there are %u", r->begin, r->n, t->n_tokens);
+		od_log_limited(OD_LOG_WARN, "the shadow requests tokens %u+%u; there are %u", r->begin, r->n,
+			       t->n_tokens);
 		return;
 	}
-	send_tokens(s, epoch, t, r->begin, r->n < t->n_tokens - r->begin ? r->n : t->n_tokens - r->begin, OD_C_ASKED_BYTES);
+	send_tokens(s, epoch, t, r->begin, r->n < t->n_tokens - r->begin ? r->n : t->n_tokens - r->begin,
+		    OD_C_ASKED_BYTES);
 }
 
 /* ---- STEP ---- */
@@ -407,7 +414,8 @@ static uint32_t of_one_page(uint32_t begin, uint32_t n)
 }
 
 /* Address in the stage of a layer's stream, from its row `at` on. */
-static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t stream, uint32_t at)
+static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t stream,
+		       uint32_t at)
 {
 	uint8_t *to = s->stage.bytes + (layer - s->stage.layer) * s->stage.layer_bytes;
 
@@ -417,7 +425,8 @@ static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t
 }
 
 /* Queues the copy of rows [begin, begin + n) of a layer into the stage, to its row `at` and on. */
-static void get_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n, uint32_t at)
+static void get_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n,
+		     uint32_t at)
 {
 	assert(at + n <= s->stage.rows);
 	for (uint32_t i = 0, bytes; (bytes = (uint32_t)od_seq_state_row_bytes(t->seq, layer, i)) > 0; i++)
@@ -434,10 +443,11 @@ static uint32_t due_begin(const struct odm_told *t)
 	return t->begin + t->n - t->due_rows;
 }
 
-static bool is_staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n)
+static bool is_staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin,
+		      uint32_t n)
 {
-	return s->stage.n_layers > 0 && s->stage.layer <= layer && layer < s->stage.layer + s->stage.n_layers && t->in_step &&
-	       t->staged_at != UINT32_MAX && begin >= due_begin(t) && begin + n <= t->begin + t->n;
+	return s->stage.n_layers > 0 && s->stage.layer <= layer && layer < s->stage.layer + s->stage.n_layers &&
+	       t->in_step && t->staged_at != UINT32_MAX && begin >= due_begin(t) && begin + n <= t->begin + t->n;
 }
 
 /* Rows [begin, begin + n) of a layer, all in one page, as frames, one per stream; valid until the next call. */
@@ -457,9 +467,11 @@ static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32
 		get_rows(s, t, layer, begin, n, 0);
 		rc = od_device_sync(s->device, NULL);
 	}
-	for (uint32_t i = 0, bytes; i < OD_MAX_STREAMS && (bytes = (uint32_t)od_seq_state_row_bytes(t->seq, layer, i)) > 0; i++)
+	for (uint32_t i = 0, bytes;
+	     i < OD_MAX_STREAMS && (bytes = (uint32_t)od_seq_state_row_bytes(t->seq, layer, i)) > 0; i++)
 		frame[(*n_frames)++] = (struct od_out_frame){
-			.bytes = mapped ? od_ref_map(od_seq_state_row(t->seq, layer, i, begin)) : staged(s, t, layer, i, at),
+			.bytes = mapped ? od_ref_map(od_seq_state_row(t->seq, layer, i, begin)) :
+					  staged(s, t, layer, i, at),
 			.len = (size_t)n * bytes,
 		};
 	return rc;
@@ -511,8 +523,8 @@ static uint32_t max_state_rows(const struct odm_told *t, uint32_t layer)
 }
 
 /* Sends rows [begin, begin + n) of a sequence in messages of their own. */
-static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
-		       uint32_t begin, uint32_t n)
+static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step,
+		       uint32_t layer, uint32_t begin, uint32_t n)
 {
 	const uint32_t most = max_state_rows(t, layer);
 	struct od_out_frame frame[OD_MAX_STREAMS];
@@ -531,13 +543,16 @@ static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct o
 }
 
 /* t: any sequence; row widths are the same for all. */
-static void send_batch(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer)
+static void send_batch(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step,
+		       uint32_t layer)
 {
 	struct odm_state_batch *b = s->batch;
 	struct od_out_frame frame[OD_MAX_STREAMS];
 	size_t n_frames = 0, at = 0;
 
-	for (size_t each; n_frames < OD_MAX_STREAMS && (each = od_seq_state_row_bytes(t->seq, layer, (uint32_t)n_frames)) > 0; n_frames++) {
+	for (size_t each;
+	     n_frames < OD_MAX_STREAMS && (each = od_seq_state_row_bytes(t->seq, layer, (uint32_t)n_frames)) > 0;
+	     n_frames++) {
 		frame[n_frames] = (struct od_out_frame){ .bytes = b->bytes + at, .len = b->n_rows * each };
 		at += b->max_rows * each;
 	}
@@ -618,7 +633,8 @@ static void send_layer(struct odm_shadow_link *s, uint64_t epoch, const struct o
 		}
 		last = t;
 		for (p = due_begin(t), end = t->begin + t->n; p < end;) {
-			const uint32_t room = b->max_rows - b->n_rows, n = of_one_page(p, end - p < room ? end - p : room);
+			const uint32_t room = b->max_rows - b->n_rows,
+				       n = of_one_page(p, end - p < room ? end - p : room);
 
 			add_range(s, t, layer, p, n);
 			p += n;
@@ -657,8 +673,8 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 	length = od_seq_state_length(t->seq);
 	if (r->layer >= s->config->n_layers || row_bytes(t, r->layer) == 0 || r->n == 0 || r->begin >= length ||
 	    r->n > length - r->begin || r->n > MAX_ANSWER_BYTES / row_bytes(t, r->layer)) {
-		od_log_limited(OD_LOG_WARN, "the shadow requests positions %u+%u of layer %u; there are %u", r->begin, r->n,
-			       r->layer, length);
+		od_log_limited(OD_LOG_WARN, "the shadow requests positions %u+%u of layer %u; there are %u", r->begin,
+			       r->n, r->layer, length);
 		return;
 	}
 	waits = od_device_waits(s->device);
@@ -675,7 +691,8 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 	if (s->link.socket == NULL)
 		return;
 	for (int i = 0; i < ANSWERS_AT_ONCE && s->counters[OD_C_ASKED_BYTES] - before < ANSWER_BYTES_AT_ONCE &&
-			odm_link_recv(&s->link, &m) == OD_OK; i++) {
+			odm_link_recv(&s->link, &m) == OD_OK;
+	     i++) {
 		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
 			odm_shadow_link_answer(s, epoch, m.header->state_request);
 		else if (m.header->body_case == OD__HEADER__BODY_TOKENS_REQUEST)

@@ -12,7 +12,7 @@ struct odm_unsent {
 /* A frame that waits. */
 struct waiting {
 	struct odm_unsent *unsent; /* a reference */
-	uint64_t bytes;		   /* as counted */
+	uint64_t bytes; /* as counted */
 	uint8_t data[];
 };
 
@@ -91,7 +91,8 @@ static int count_frame(struct odm_unsent *u, const struct od_out_frame *src, str
 	return OD_OK;
 }
 
-int odm_unsent_send(struct odm_unsent *u, void *socket, Od__Header *header, const struct od_out_frame *frames, size_t n_frames)
+int odm_unsent_send(struct odm_unsent *u, void *socket, Od__Header *header, const struct od_out_frame *frames,
+		    size_t n_frames)
 {
 	struct od_out_frame out[OD_MAX_FRAMES - 1];
 	zmq_msg_t packed;

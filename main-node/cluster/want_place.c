@@ -23,8 +23,9 @@ int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t m
 	p->scratch = calloc(ODM_DEAL_SCRATCH(n_experts, max_workers), sizeof(*p->scratch));
 	p->n = calloc(max_workers, sizeof(*p->n));
 	if (make_lists(&p->list, n_experts, max_workers) && make_lists(&p->before, n_experts, max_workers) &&
-	    p->want.expert != NULL && p->want.worker != NULL && p->want.expert_before != NULL && p->want.worker_before != NULL &&
-	    p->sorted != NULL && p->deal != NULL && p->keep != NULL && p->scratch != NULL && p->n != NULL)
+	    p->want.expert != NULL && p->want.worker != NULL && p->want.expert_before != NULL &&
+	    p->want.worker_before != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
+	    p->scratch != NULL && p->n != NULL)
 		return OD_OK;
 	odm_want_place_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
@@ -102,7 +103,8 @@ static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_gr
 }
 
 /* Experts with ODM_NOBODY, or with a worker out of range, are in no list. */
-static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_t *expert, const uint32_t *worker, size_t n)
+static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_t *expert, const uint32_t *worker,
+		     size_t n)
 {
 	memset(l->begin, 0, (n_workers + (size_t)1) * sizeof(*l->begin));
 	for (size_t i = 0; i < n; i++)

@@ -1,8 +1,8 @@
 /* want_place.h - chooses the worker of each WANT of a layer, and the workers that need a new list.
  *
  * Predicted experts are placed like the layer's work (placement.h); prefetches in flight stay on their worker. Hedges
- * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group, ties to
- * the one with the last predicted expert, because the two are rarely needed together.
+ * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group,
+ * ties to the one with the last predicted expert, because the two are rarely needed together.
  * A worker whose list is unchanged, including its order, gets no new version.
  * Thread: one at a time. Owner: odm_want_place_init ... odm_want_place_fini by the caller. */
 #ifndef ODM_WANT_PLACE_H
@@ -15,16 +15,16 @@
 /* Experts by worker: those of worker w are expert[begin[w]] to expert[begin[w + 1] - 1], in order of rank. */
 struct odm_want_lists {
 	uint16_t *expert; /* [n_experts] */
-	uint32_t *begin;  /* [max_workers + 1] */
+	uint32_t *begin; /* [max_workers + 1] */
 };
 
 struct odm_want_place {
 	struct odm_want want; /* with room for every expert */
-	uint16_t *sorted;     /* [n_experts] */
-	uint32_t *deal;	      /* [n_experts] */
-	uint32_t *keep;	      /* [n_experts]: by expert */
-	uint32_t *scratch;    /* for odm_deal */
-	uint32_t *n;	      /* [max_workers]: experts of the layer on each worker */
+	uint16_t *sorted; /* [n_experts] */
+	uint32_t *deal; /* [n_experts] */
+	uint32_t *keep; /* [n_experts]: by expert */
+	uint32_t *scratch; /* for odm_deal */
+	uint32_t *n; /* [max_workers]: experts of the layer on each worker */
 	struct odm_want_lists list, before;
 };
 
@@ -32,8 +32,9 @@ OD_MUST_CHECK int odm_want_place_init(struct odm_want_place *p, uint32_t n_exper
 				      struct od_err *err);
 void odm_want_place_fini(struct odm_want_place *p); /* all zero is fine */
 
-/* p->want.worker: in: the worker (0 to n_workers - 1) where the expert is in flight, ODM_NOBODY: nowhere; out: its worker.
- * Hedges without a free slot are removed. slots [n_workers]: slots of each worker. p->list: the new list of each worker. */
+/* p->want.worker: in: the worker (0 to n_workers - 1) where the expert is in flight, ODM_NOBODY: nowhere; out: its
+ * worker. Hedges without a free slot are removed. slots [n_workers]: slots of each worker. p->list: the new list of
+ * each worker. */
 void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots);
 
 /* After odm_want_place: true when the worker's list differs from the previous one, given by p->want.expert_before and

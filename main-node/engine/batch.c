@@ -28,7 +28,8 @@ bool odm_has_fixed_state(const struct od_config *c)
 	return false;
 }
 
-/* Rows of a step that has drafts: the shadow is told of no more, and rows of fixed state can be undone in small steps only. */
+/* Rows of a step that has drafts: the shadow is told of no more, and rows of fixed state can be undone in small steps
+ * only. */
 static uint32_t most_with_drafts(const struct od_config *c)
 {
 	return odm_has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
@@ -104,7 +105,8 @@ void odm_batch_fini(struct odm_batch *b)
 
 /* ---- In and out ---- */
 
-int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out, struct od_err *err)
+int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
+		      struct od_err *err)
 {
 	struct odm_batch *b = &e->batch;
 	int rc = odm_sequence_new(out, e, req, err);
@@ -199,7 +201,8 @@ static void fail_pass(struct odm_pass *p, const struct od_err *err)
 		finish_for(p->of[i], err);
 }
 
-/* Texts that outgrow the original context of long RoPE begin anew. Their places in the list are before all that wait. */
+/* Texts that outgrow the original context of long RoPE begin anew. Their places in the list are before all that
+ * wait. */
 static void restart_outgrown(struct odm_engine *e)
 {
 	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
@@ -298,14 +301,16 @@ static void finish_cancelled(struct odm_engine *e)
 /* The text gets a draft in this step. */
 static bool drafts(const struct odm_engine *e, const struct odm_sequence *q)
 {
-	return q->req.drafter.draft != NULL || (e->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
+	return q->req.drafter.draft != NULL ||
+	       (e->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
 }
 
 /* Drafts of all texts in decode, as long as pays. */
 static void find_drafts(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
-	const size_t limit = most_with_drafts(e->config), most = b->decode.max_rows < limit ? b->decode.max_rows : limit;
+	const size_t limit = most_with_drafts(e->config),
+		     most = b->decode.max_rows < limit ? b->decode.max_rows : limit;
 	size_t left, n = 0;
 
 	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
@@ -494,8 +499,12 @@ static void decode_step(struct odm_engine *e)
 	ns = od_now_ns() - begin;
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
 	if (e->opts.draft != ODM_DRAFT_OFF) {
-		const struct odm_draft_step s = { .texts = n, .rows = b->decode.step.n_rows, .tokens = tokens, .experts = b->experts,
-						  .ns = ns, .wait_ns = b->decode.counters[OD_C_STALL_NS] };
+		const struct odm_draft_step s = { .texts = n,
+						  .rows = b->decode.step.n_rows,
+						  .tokens = tokens,
+						  .experts = b->experts,
+						  .ns = ns,
+						  .wait_ns = b->decode.counters[OD_C_STALL_NS] };
 
 		odm_draft_policy_timed(&b->policy, &s);
 	}
@@ -536,8 +545,8 @@ static bool row_is_seen(const struct odm_pass *p, size_t part, size_t row)
 	const struct odm_sequence *q = p->of[part];
 	const uint32_t position = p->rows[row].position;
 
-	return position + 1 == q->n_prefill || (q->req.observer.logits != NULL && !odm_sequence_was_seen(q, position)) ||
-	       odm_sequence_shows_prompt(q);
+	return position + 1 == q->n_prefill ||
+	       (q->req.observer.logits != NULL && !odm_sequence_was_seen(q, position)) || odm_sequence_shows_prompt(q);
 }
 
 /* Such rows from *row on, as many as the head takes at a time. Returns how many; *row: the next one. */
@@ -585,14 +594,15 @@ static int see_rows(struct odm_batch *b, struct od_err *err)
 		for (size_t i = 0; rc == OD_OK && i < n; i++) {
 			while (b->row[i] >= p->part[part].first + p->part[part].n)
 				part++;
-			see_row(p->of[part], p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+			see_row(p->of[part], p->rows[b->row[i]].position,
+				logits + i * (size_t)p->engine->config->vocab);
 		}
 	}
 	return rc;
 }
 
-/* Beside decode steps a layer should take no longer than prompts may between two of them: as many rows as would have, by the
- * chunk that is through. */
+/* Beside decode steps a layer should take no longer than prompts may between two of them: as many rows as would have,
+ * by the chunk that is through. */
 static void choose_chunk_rows(struct odm_batch *b)
 {
 	const double most = (double)(PREFILL_PER_DECODE * b->decode_ns), max = (double)b->prefill.max_rows;
@@ -633,7 +643,8 @@ static void prefill_part(struct odm_engine *e, bool others)
 	if (!p->open) {
 		add_prompt_rows(e, others);
 		b->layer_ns = 0;
-		/* What is wanted for the next decode step goes by its number; while there is none, numbers only grow. */
+		/* What is wanted for the next decode step goes by its number; while there is none, numbers only
+		 * grow. */
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
 	}
 	if (rc == OD_OK)

@@ -1,9 +1,9 @@
 /* batch.h - continuous batching: admission, decode steps of all running texts, and chunked prefill between them.
  *
- * Texts are admitted in order of arrival, when a place is free and the pool can promise pages for all their positions; texts
- * with a common prefix share pages. A decode step has rows of all texts in decode: the last token of each, and its draft.
- * Prefill runs in chunks of rows of one or several texts. A chunk pauses between layers for decode steps, so that the work
- * between two decode steps takes at most about twice as long as a decode step.
+ * Texts are admitted in order of arrival, when a place is free and the pool can promise pages for all their positions;
+ * texts with a common prefix share pages. A decode step has rows of all texts in decode: the last token of each, and
+ * its draft. Prefill runs in chunks of rows of one or several texts. A chunk pauses between layers for decode steps, so
+ * that the work between two decode steps takes at most about twice as long as a decode step.
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_BATCH_H
 #define ODM_BATCH_H
@@ -16,9 +16,10 @@ struct odm_batch {
 	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
 	uint64_t next_decode; /* number of the next decode step */
-	size_t chunk_rows;    /* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
-	uint64_t decode_ns;   /* duration of decode steps: a moving average */
-	uint64_t layer_ns;    /* the slowest layer of the current chunk */
+	/* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
+	size_t chunk_rows;
+	uint64_t decode_ns; /* duration of decode steps: a moving average */
+	uint64_t layer_ns; /* the slowest layer of the current chunk */
 	struct odm_draft_policy policy;
 	uint64_t steps_of[ODM_BATCH_BUCKETS], decode_texts; /* as in odm_report */
 	double experts; /* that the rows of the decode step use, by its drafts */

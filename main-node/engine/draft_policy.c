@@ -4,24 +4,24 @@
 
 #include <math.h>
 
-#define KEEP_RIGHT 0.995     /* weight of the evidence after each further token */
-#define TRIAL_RIGHT 0.1      /* of the evidence when drafts are tried again: the text may be another one */
-#define KEEP_TIME 0.99	     /* after each further step */
-#define WORK_SPREAD 0.5	     /* a row costs perhaps as much as the rest of a step */
-#define WAIT_SPREAD 20.0     /* a few more experts may double the wait */
-#define MIN_WAIT 0.005	     /* of a step: less is none */
-#define MAX_SURPRISE 3.0     /* standard deviations: a step that takes longer counts as this */
-#define EXPLORE 16	     /* steps */
-#define WORTH_PREFETCH 0.3   /* probability: less wastes two loads and more for each that is used */
-#define FIRST_PLAIN 4	     /* steps until the first trial */
-#define PLAIN_TRIAL 5	     /* steps */
+#define KEEP_RIGHT 0.995 /* weight of the evidence after each further token */
+#define TRIAL_RIGHT 0.1 /* of the evidence when drafts are tried again: the text may be another one */
+#define KEEP_TIME 0.99 /* after each further step */
+#define WORK_SPREAD 0.5 /* a row costs perhaps as much as the rest of a step */
+#define WAIT_SPREAD 20.0 /* a few more experts may double the wait */
+#define MIN_WAIT 0.005 /* of a step: less is none */
+#define MAX_SURPRISE 3.0 /* standard deviations: a step that takes longer counts as this */
+#define EXPLORE 16 /* steps */
+#define WORTH_PREFETCH 0.3 /* probability: less wastes two loads and more for each that is used */
+#define FIRST_PLAIN 4 /* steps until the first trial */
+#define PLAIN_TRIAL 5 /* steps */
 #define DRAFT_TRIAL 16
-#define SETTLE_PLAIN 1	     /* first steps of a phase, which are not timed: loads for drafts are under way, */
-#define SETTLE_DRAFTS 3	     /* the shadow must get ahead */
-#define MIN_LONG 32	     /* steps of a long phase */
+#define SETTLE_PLAIN 1 /* first steps of a phase, which are not timed: loads for drafts are under way, */
+#define SETTLE_DRAFTS 3 /* the shadow must get ahead */
+#define MIN_LONG 32 /* steps of a long phase */
 #define MAX_LONG 1024
-#define MIN_GAIN 1.02	     /* less gain is none: drafts cost wire, loads and the shadow's time */
-#define CLEAR_GAIN 1.25	     /* trials of plain decoding soon become rare */
+#define MIN_GAIN 1.02 /* less gain is none: drafts cost wire, loads and the shadow's time */
+#define CLEAR_GAIN 1.25 /* trials of plain decoding soon become rare */
 #define KEEP_RATE 0.97
 
 void odm_draft_policy_init(struct odm_draft_policy *p, uint32_t fixed)
@@ -51,7 +51,8 @@ uint32_t odm_draft_policy_ahead(const struct odm_draft_policy *p)
 
 struct odm_outlook odm_draft_policy_outlook(const struct odm_draft_policy *p)
 {
-	return (struct odm_outlook){ .right = { p->right[0], p->right[1] }, .least = p->fixed > 0 ? 0 : WORTH_PREFETCH };
+	return (struct odm_outlook){ .right = { p->right[0], p->right[1] },
+				     .least = p->fixed > 0 ? 0 : WORTH_PREFETCH };
 }
 
 /* ---- Is a token right? ---- */
@@ -63,7 +64,8 @@ double odm_draft_policy_right(const struct odm_draft_policy *p, float margin)
 
 void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right)
 {
-	const double x[2] = { 1, odm_margin_feature(margin) }, q = odm_draft_policy_right(p, margin), error = (right ? 1 : 0) - q;
+	const double x[2] = { 1, odm_margin_feature(margin) }, q = odm_draft_policy_right(p, margin),
+		     error = (right ? 1 : 0) - q;
 	double(*h)[2] = p->right_h, det;
 
 	for (int i = 0; i < 2; i++)
@@ -78,7 +80,8 @@ void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right
 
 /* ---- What does a step take? ---- */
 
-/* The first sample gives the scale: a tenth of y is taken to be due to x[1], with this uncertainty of each term's part of y. */
+/* The first sample gives the scale: a tenth of y is taken to be due to x[1], with this uncertainty of each term's part
+ * of y. */
 static void begin_linear(struct odm_linear *l, double spread, const double x[ODM_TIME_TERMS], double y)
 {
 	l->spread = spread;
@@ -98,8 +101,8 @@ static double value_of(const struct odm_linear *l, const double x[ODM_TIME_TERMS
 	return y;
 }
 
-/* Recursive least squares that forgets only in the direction of x: in others nothing new is known, and their covariance would
- * grow without end while x does not change. */
+/* Recursive least squares that forgets only in the direction of x: in others nothing new is known, and their covariance
+ * would grow without end while x does not change. */
 static void learn_linear(struct odm_linear *l, double spread, const double x[ODM_TIME_TERMS], double y)
 {
 	double px[ODM_TIME_TERMS] = { 0 }, variance, error, known = 0;
@@ -133,12 +136,14 @@ static void learn_linear(struct odm_linear *l, double spread, const double x[ODM
 
 static void learn_time(struct odm_draft_policy *p, const struct odm_draft_step *s)
 {
-	const double work[ODM_TIME_TERMS] = { 1, (double)s->rows, s->experts }, wait[ODM_TIME_TERMS] = { 1, s->experts };
+	const double work[ODM_TIME_TERMS] = { 1, (double)s->rows, s->experts },
+		     wait[ODM_TIME_TERMS] = { 1, s->experts };
 	const uint64_t wait_ns = s->wait_ns < s->ns ? s->wait_ns : s->ns; /* a worker says it */
 
 	learn_linear(&p->work, WORK_SPREAD, work, (double)(s->ns - wait_ns));
 	/* No wait says only that there was room: it is news when a wait was expected. */
-	if (s->experts > 0 && ((double)wait_ns > MIN_WAIT * (double)s->ns || (p->wait.noise > 0 && value_of(&p->wait, wait) > 0)))
+	if (s->experts > 0 &&
+	    ((double)wait_ns > MIN_WAIT * (double)s->ns || (p->wait.noise > 0 && value_of(&p->wait, wait) > 0)))
 		learn_linear(&p->wait, WAIT_SPREAD, wait, (double)wait_ns);
 }
 
@@ -165,7 +170,8 @@ static bool explores(const struct odm_draft_policy *p)
 	return p->steps % EXPLORE == EXPLORE - 1 || (p->trial && p->steps == SETTLE_DRAFTS);
 }
 
-/* Draft tokens one by one, the best bargain first. Now and then one more, so that a wrong estimate of its cost is found out. */
+/* Draft tokens one by one, the best bargain first. Now and then one more, so that a wrong estimate of its cost is found
+ * out. */
 static void cut_to_what_pays(const struct odm_draft_policy *p, struct odm_draft *const *d, size_t n, size_t most_rows)
 {
 	unsigned further = explores(p); /* rows that do not pay, by what is known */
@@ -255,7 +261,8 @@ static void begin_phase(struct odm_draft_policy *p, bool drafting, bool trial)
 			p->right_h[i][j] = TRIAL_RIGHT * p->right_h[i][j] + (i == j ? 1 - TRIAL_RIGHT : 0);
 }
 
-/* With another number of texts the rate is measured anew, a trial is given up, and the next one waits until it is known. */
+/* With another number of texts the rate is measured anew, a trial is given up, and the next one waits until it is
+ * known. */
 static void begin_number(struct odm_draft_policy *p, size_t texts)
 {
 	uint32_t least;

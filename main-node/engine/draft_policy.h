@@ -1,4 +1,5 @@
-/* draft_policy.h - decides how many draft tokens of each text a decode step verifies, and whether drafts are used at all.
+/* draft_policy.h - decides how many draft tokens of each text a decode step verifies, and whether drafts are used at
+ * all.
  *
  * It learns two models from the run, with forgetting:
  *   P(token right | margin) = 1 / (1 + exp(-(a + b log(1 + margin))))	logistic regression, one Newton step a token
@@ -7,8 +8,8 @@
  * A draft gets longer while the probability that all of it is right, divided by the time that one more row costs, is above the
  * tokens per time of the step without that row.
  *
- * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the
- * other, rarer each time that the result is the same. Rates are compared only for about the same number of texts.
+ * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in
+ * the other, rarer each time that the result is the same. Rates are compared only for about the same number of texts.
  * Pure: no clock and no I/O. Thread: the owner's. Owner: the caller; plain data. */
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H
@@ -22,19 +23,20 @@
 struct odm_linear {
 	double w[ODM_TIME_TERMS], p[ODM_TIME_TERMS][ODM_TIME_TERMS]; /* coefficients; their covariance */
 	double spread; /* of the first estimate */
-	double noise;  /* variance of y; 0: nothing was learnt */
+	double noise; /* variance of y; 0: nothing was learnt */
 };
 
 struct odm_draft_policy {
 	uint32_t fixed; /* always so many tokens; 0: as many as pay */
 	double right[2], right_h[2][2]; /* coefficients, and the weight of the evidence for them (Hessian) */
-	struct odm_linear work, wait; /* a step's ns without waits for loads: of 1, rows, experts; these waits: of 1, experts */
-	double length;	 /* moving average of the longest draft of a step */
-	bool drafting;	 /* the mode of this phase */
-	bool trial;	 /* a short phase */
+	/* a step's ns without waits for loads: of 1, rows, experts; these waits: of 1, experts */
+	struct odm_linear work, wait;
+	double length; /* moving average of the longest draft of a step */
+	bool drafting; /* the mode of this phase */
+	bool trial; /* a short phase */
 	uint32_t steps, phase_steps, long_steps; /* of this phase: so far, in all; of long phases */
-	size_t texts;	 /* about as many in the steps of these phases */
-	double rate[2];	 /* tokens of a text per ns, by mode; 0: not known */
+	size_t texts; /* about as many in the steps of these phases */
+	double rate[2]; /* tokens of a text per ns, by mode; 0: not known */
 	double tokens, ns; /* of this phase; old steps count less */
 };
 
@@ -55,8 +57,8 @@ double odm_draft_policy_right(const struct odm_draft_policy *p, float margin); /
 /* What a step was like. */
 struct odm_draft_step {
 	size_t texts, rows, tokens; /* tokens: that it gave */
-	double experts;		    /* the sum of experts[n] of the drafts */
-	uint64_t ns, wait_ns;	    /* its time; of this, waiting for loads */
+	double experts; /* the sum of experts[n] of the drafts */
+	uint64_t ns, wait_ns; /* its time; of this, waiting for loads */
 };
 void odm_draft_policy_timed(struct odm_draft_policy *p, const struct odm_draft_step *s);
 

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define DEFAULT_PREFILL_ROWS 256u
-#define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
+/* the prefix cache, when it is not said how large; and at most a part of what is free */
+#define AUTO_CACHE_BYTES (1ull << 30)
 #define AUTO_CACHE_PART 4
 #define AUTO_CTX_PART 2
 #define MIB (1ull << 20)
@@ -58,9 +59,12 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 /* Memory of main itself, without sequences' pages. */
 static int open_split(struct odm_engine *e, struct od_split *s, struct od_err *err)
 {
-	const struct od_forward_opts fo = { .config = e->config, .device = e->device, .profile = e->opts.profile, .max_rows = most_rows(e) };
-	const struct od_forward_opts chunk = { .config = e->config, .device = e->device, .profile = e->opts.profile,
-					       .max_rows = e->opts.prefill_rows };
+	const struct od_forward_opts fo = {
+		.config = e->config, .device = e->device, .profile = e->opts.profile, .max_rows = most_rows(e)
+	};
+	const struct od_forward_opts chunk = {
+		.config = e->config, .device = e->device, .profile = e->opts.profile, .max_rows = e->opts.prefill_rows
+	};
 	const uint64_t have = od_device_free_bytes(e->device);
 	/* Each of several cards has its own limit. */
 	const uint64_t limit = have > 0 && od_device_cards(e->device) == 1 ? have : UINT64_MAX;
@@ -80,7 +84,8 @@ static int open_split(struct odm_engine *e, struct od_split *s, struct od_err *e
 
 uint64_t odm_page_bytes(const struct odm_engine *e)
 {
-	return od_state_pool_bytes(e->config, e->opts.profile, 1, 0) - od_state_pool_bytes(e->config, e->opts.profile, 0, 0);
+	return od_state_pool_bytes(e->config, e->opts.profile, 1, 0) -
+	       od_state_pool_bytes(e->config, e->opts.profile, 0, 0);
 }
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -108,16 +113,19 @@ static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t co
 	uint64_t most = UINT64_MAX;
 
 	for (unsigned i = 0; i <= s->n_cards; i++) {
-		const uint64_t each = is_page ? s->card[i].sum.page : s->card[i].sum.copy, need = od_split_need(s, i, pages, copies);
+		const uint64_t each = is_page ? s->card[i].sum.page : s->card[i].sum.copy,
+			       need = od_split_need(s, i, pages, copies);
 
 		if (each > 0)
-			most = min_u64(most, min_u64((s->card[i].free - need) / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each);
+			most = min_u64(most,
+				       min_u64((s->card[i].free - need) / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each);
 	}
 	return most != UINT64_MAX ? most : 0;
 }
 
 /* n: pages, or snapshots, that fit. */
-static int check_items(const char *option, uint64_t mib, uint64_t n, const char *what, uint64_t each, struct od_err *err)
+static int check_items(const char *option, uint64_t mib, uint64_t n, const char *what, uint64_t each,
+		       struct od_err *err)
 {
 	char a[32];
 
@@ -131,7 +139,8 @@ static int check_cache_pages(struct odm_engine *e, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	const bool fixed = snapshot_bytes(e) > 0;
-	int rc = check_items("--prefix-cache-mib", o->prefix_cache_mib, e->cache_pages, "page of 64 tokens", odm_page_bytes(e), err);
+	int rc = check_items("--prefix-cache-mib", o->prefix_cache_mib, e->cache_pages, "page of 64 tokens",
+			     odm_page_bytes(e), err);
 
 	if (rc == OD_OK && fixed)
 		rc = check_items("--snapshot-mib", o->snapshot_mib, e->n_snapshots, "snapshot of the recurrent state",
@@ -140,13 +149,15 @@ static int check_cache_pages(struct odm_engine *e, struct od_err *err)
 		return rc;
 	e->cache_pages = e->n_snapshots = 0; /* the one is of no use without the other */
 	if (o->prefix_cache_dir != NULL)
-		od_log(OD_LOG_WARN, "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
+		od_log(OD_LOG_WARN,
+		       "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
 	return OD_OK;
 }
 
 static bool has_smaller_form(const struct odm_engine *e)
 {
-	return e->opts.mode == ODM_RESIDENT && e->form == OD_FORM_PLAIN && od_pack_can_form(e->pack, OD_FORM_PLANES, NULL) == OD_OK;
+	return e->opts.mode == ODM_RESIDENT && e->form == OD_FORM_PLAIN &&
+	       od_pack_can_form(e->pack, OD_FORM_PLANES, NULL) == OD_OK;
 }
 
 /* What may help if it does not fit. */
@@ -154,12 +165,13 @@ static const char *memory_advice(const struct odm_engine *e)
 {
 	if (e->opts.mode != ODM_RESIDENT)
 		return "try a smaller --ctx-size, --parallel or --prefix-cache-mib";
-	return has_smaller_form(e) ? "--resident-form planes needs less; without --resident the experts stay on the workers" :
-				     "without --resident the experts stay on the workers";
+	return has_smaller_form(e) ?
+		       "--resident-form planes needs less; without --resident the experts stay on the workers" :
+		       "without --resident the experts stay on the workers";
 }
 
-/* Of `most` pages that fit, with a context that was not asked for: what `parallel` small contexts take, and of the rest a part, because the
- * memory may be meant for other programs, and pages of ended texts need some. */
+/* Of `most` pages that fit, with a context that was not asked for: what `parallel` small contexts take, and of the rest
+ * a part, because the memory may be meant for other programs, and pages of ended texts need some. */
 static uint64_t auto_pages(const struct odm_engine *e, uint64_t wanted, uint64_t most)
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(e->config)) * e->opts.parallel, most);
@@ -167,12 +179,14 @@ static uint64_t auto_pages(const struct odm_engine *e, uint64_t wanted, uint64_t
 	return min_u64(wanted, few + (most - few) / AUTO_CTX_PART);
 }
 
-/* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other things. */
+/* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other
+ * things. */
 static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache, uint64_t copies, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
-	uint64_t pages = one * o->parallel, least = e->auto_ctx ? od_state_pages(od_config_least_ctx(e->config)) : one, most;
+	uint64_t pages = one * o->parallel, least = e->auto_ctx ? od_state_pages(od_config_least_ctx(e->config)) : one,
+		 most;
 	char a[32], b[32], place[64], cards[OD_SPLIT_TEXT_BYTES];
 
 	if (e->auto_ctx && e->any_ctx)
@@ -199,17 +213,20 @@ static int choose_pages(struct odm_engine *e, struct od_split *s, uint64_t cache
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(e->pack),
 		       od_format_bytes(od_split_need(s, s->n_cards, e->n_pages + cache, copies), a, sizeof(a)),
-		       od_device_memory_place(e->device, place, sizeof(place)), od_format_bytes(od_device_free_bytes(e->device), b, sizeof(b)),
-		       memory_advice(e), od_split_text(s, e->device, e->n_pages + cache, copies, cards, sizeof(cards)));
+		       od_device_memory_place(e->device, place, sizeof(place)),
+		       od_format_bytes(od_device_free_bytes(e->device), b, sizeof(b)), memory_advice(e),
+		       od_split_text(s, e->device, e->n_pages + cache, copies, cards, sizeof(cards)));
 }
 
-/* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended texts. */
+/* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended
+ * texts. */
 static int plan_state(struct odm_engine *e, struct od_split *s, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	/* The pool has two copies for each sequence, and one of zeros. */
 	const uint64_t copies = 2 * (uint64_t)o->parallel + 1;
-	uint64_t cache = asked_items(o->prefix_cache_mib, odm_page_bytes(e)), snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
+	uint64_t cache = asked_items(o->prefix_cache_mib, odm_page_bytes(e)),
+		 snapshots = asked_items(o->snapshot_mib, snapshot_bytes(e));
 	int rc = choose_pages(e, s, cache, copies + snapshots, err);
 
 	if (rc != OD_OK)
@@ -217,7 +234,8 @@ static int plan_state(struct odm_engine *e, struct od_split *s, struct od_err *e
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
 		cache = auto_items(s, e->n_pages, copies + snapshots, true);
 	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
-		snapshots = auto_items(s, e->n_pages + asked_items(o->prefix_cache_mib, odm_page_bytes(e)), copies, false);
+		snapshots =
+			auto_items(s, e->n_pages + asked_items(o->prefix_cache_mib, odm_page_bytes(e)), copies, false);
 	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
 	e->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
 	rc = check_cache_pages(e, err);
@@ -279,9 +297,10 @@ int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err
 
 	if (pages <= e->n_pages)
 		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of KV cache, %s more than there is (%s); "
-		       "ask for fewer tokens, or raise --state-memory", positions,
-		       od_format_bytes(pages * odm_page_bytes(e), a, sizeof(a)),
+	return od_fail(err, OD_ERR_NOMEM,
+		       "a text of up to %u tokens needs %s of KV cache, %s more than there is (%s); "
+		       "ask for fewer tokens, or raise --state-memory",
+		       positions, od_format_bytes(pages * odm_page_bytes(e), a, sizeof(a)),
 		       od_format_bytes((pages - e->n_pages) * odm_page_bytes(e), b, sizeof(b)),
 		       od_format_bytes(e->n_pages * odm_page_bytes(e), c, sizeof(c)));
 }
@@ -315,8 +334,8 @@ static int choose_ctx(struct odm_engine *e, struct od_err *err)
 	if (e->auto_ctx)
 		e->opts.ctx_tokens = max; /* until it is known what fits */
 	if (e->opts.ctx_tokens > max)
-		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu", max,
-			       (unsigned long long)e->opts.ctx_tokens);
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu",
+			       max, (unsigned long long)e->opts.ctx_tokens);
 	return OD_OK;
 }
 
@@ -376,8 +395,10 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
 		od_hosts_without_shadow(&e->hosts); /* it would not be used, so it need not run */
 	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.draft == ODM_DRAFT_SHADOW && e->opts.draft_tokens > 0)
-		return od_fail(err, OD_ERR_ARG, "--draft %llu: there is no shadow to draft tokens; --draft lookup takes drafts from "
-			       "the text itself", (unsigned long long)e->opts.draft_tokens);
+		return od_fail(err, OD_ERR_ARG,
+			       "--draft %llu: there is no shadow to draft tokens; --draft lookup takes drafts from "
+			       "the text itself",
+			       (unsigned long long)e->opts.draft_tokens);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.draft == ODM_DRAFT_SHADOW)
 		e->opts.draft = ODM_DRAFT_OFF;
 	return OD_OK;
@@ -389,7 +410,8 @@ static const struct od_predictor_kind *own_predictor(const struct odm_engine_opt
 		return o->own;
 	if (o->predictor >= ODM_PREDICT_OWN)
 		return &od_predictor_kinds[o->predictor - ODM_PREDICT_OWN];
-	/* Beside a shadow the one that costs least: it has no history, so it need not listen while the shadow speaks. */
+	/* Beside a shadow the one that costs least: it has no history, so it need not listen while the shadow
+	 * speaks. */
 	return o->predictor == ODM_PREDICT_SHADOW && !o->no_stand_in ? &od_predictor_kinds[OD_NEXT_GATE] : NULL;
 }
 
@@ -469,14 +491,15 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		return rc;
 	e->config = od_pack_config(e->pack);
 	od_generation_warn(od_pack_generation_config(e->pack), GENERATION_CONFIG);
-	rc = od_generation_suppressed(&e->suppressed, &e->n_suppressed, od_pack_generation_config(e->pack), e->config->vocab,
-				      GENERATION_CONFIG, err);
+	rc = od_generation_suppressed(&e->suppressed, &e->n_suppressed, od_pack_generation_config(e->pack),
+				      e->config->vocab, GENERATION_CONFIG, err);
 	if (rc != OD_OK)
 		return rc;
 	if (e->opts.mode != ODM_RESIDENT && e->opts.prefill_rows > odm_run_rows(e->config, e->opts.profile))
 		e->opts.prefill_rows = odm_run_rows(e->config, e->opts.profile); /* a layer is one RUN for a worker */
 	rc = odm_engine_open_keys(e, err);
-	if (rc == OD_OK && e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
+	/* before the workers are waited for: they may have nothing yet */
+	if (rc == OD_OK && e->opts.serve_store != NULL)
 		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->keys, &e->hosts, err);
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
@@ -562,7 +585,8 @@ int odm_engine_close(struct odm_engine *e)
 	if (e == NULL)
 		return OD_OK;
 	if (e->device != NULL)
-		(void)!od_device_sync(e->device, NULL); /* what a step that was given up has queued uses what is freed here */
+		/* what a step that was given up has queued uses what is freed here */
+		(void)!od_device_sync(e->device, NULL);
 	if (e->service != NULL)
 		e->service->free(e->service);
 	odm_local_stop(e->local);

@@ -1,9 +1,9 @@
 /* engine.h - main's inference engine: a pack, a device with the dense weights, sequences, and an expert service.
  *
- * It generates several texts at once: submit a request, call odm_engine_work until it is done, take the result. The tokens of
- * a text never depend on the other texts.
- * Thread: one engine thread calls everything except odm_sequence_cancel and odm_engine_check, and owns the device's compute
- * queue. Owner: odm_engine_open's caller. */
+ * It generates several texts at once: submit a request, call odm_engine_work until it is done, take the result. The
+ * tokens of a text never depend on the other texts.
+ * Thread: one engine thread calls everything except odm_sequence_cancel and odm_engine_check, and owns the device's
+ * compute queue. Owner: odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
@@ -33,37 +33,41 @@ enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
 #define ODM_PREFIX_CACHE_AUTO UINT64_MAX
 
 struct odm_engine_opts {
-	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
+	const char *pack; /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
-	const char *device;	   /* NULL: od_device_open's default */
-	int cpu;		   /* enum od_cpu */
-	uint64_t threads;	   /* 0: one per CPU */
-	uint64_t ctx_tokens;	   /* context of a text; 0: what the model was trained for, as far as memory allows */
-	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
-	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
-	uint64_t prefix_cache_mib; /* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */
-	uint64_t snapshot_mib;	   /* with fixed state, its snapshots for that, beside these; or ODM_PREFIX_CACHE_AUTO; 0: no prefix cache */
+	const char *device; /* NULL: od_device_open's default */
+	int cpu; /* enum od_cpu */
+	uint64_t threads; /* 0: one per CPU */
+	uint64_t ctx_tokens; /* context of a text; 0: what the model was trained for, as far as memory allows */
+	uint64_t parallel; /* limit of texts generated at once; 0: 1 */
+	uint64_t state_bytes; /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
+	/* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */
+	uint64_t prefix_cache_mib;
+	/* with fixed state, its snapshots for that, beside these; or ODM_PREFIX_CACHE_AUTO; 0: no prefix cache */
+	uint64_t snapshot_mib;
 	const char *prefix_cache_dir; /* folder in which it outlives the process; NULL: none */
-	uint64_t prefill_rows;	   /* limit of rows of a prefill chunk */
+	uint64_t prefill_rows; /* limit of rows of a prefill chunk */
 	enum odm_mode mode;
-	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
-	bool quiet;		   /* no progress while loading */
+	/* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
+	int form;
+	bool quiet; /* no progress while loading */
 	const atomic_bool *cancel; /* true: stop; checked between layers; NULL: never */
-	const char *trace;	   /* file for od_trace, to which --local adds the children's events; NULL: none */
-	const char *serve_store;   /* address from which workers can pull the pack; NULL: none */
-	struct od_keys_args keys;  /* of links to other machines: --workers, --serve-store */
-	uint64_t layer_ns;	   /* for measurements: attention and router of each layer of a decode step take at least as long */
+	const char *trace; /* file for od_trace, to which --local adds the children's events; NULL: none */
+	const char *serve_store; /* address from which workers can pull the pack; NULL: none */
+	struct od_keys_args keys; /* of links to other machines: --workers, --serve-store */
+	/* for measurements: attention and router of each layer of a decode step take at least as long */
+	uint64_t layer_ns;
 	/* A cluster. */
-	const char *hosts_path;	     /* ODM_WORKERS */
-	uint32_t local_workers;	     /* ODM_LOCAL */
-	struct odm_align align;	     /* of the shadow */
-	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
-	bool no_stand_in;	     /* to measure a shadow alone: main does not predict while the shadow is silent */
+	const char *hosts_path; /* ODM_WORKERS */
+	uint32_t local_workers; /* ODM_LOCAL */
+	struct odm_align align; /* of the shadow */
+	int predictor; /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
+	bool no_stand_in; /* to measure a shadow alone: main does not predict while the shadow is silent */
 	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: use this kind; NULL: the one of `predictor` */
-	int draft;		     /* enum odm_draft_source */
-	uint64_t draft_tokens;	     /* in a step, of a text: always so many if there are; 0: as many as pay */
-	double hedge_percent;	     /* budget of wasted loads, percent of expert uses; 0: no hedges */
-	uint64_t group_size;	     /* 0: top-k */
+	int draft; /* enum odm_draft_source */
+	uint64_t draft_tokens; /* in a step, of a text: always so many if there are; 0: as many as pay */
+	double hedge_percent; /* budget of wasted loads, percent of expert uses; 0: no hedges */
+	uint64_t group_size; /* 0: top-k */
 	bool mixed;
 	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: passed to each worker; to the shadow */
 };
@@ -73,8 +77,8 @@ OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engi
 /* Not OD_OK: the trace could not be written (logged). NULL ok. */
 int odm_engine_close(struct odm_engine *e);
 
-/* Without a hosts file, which is read again with the peers (SIGHUP): reads the peers file for the store. Logs that. Any thread,
- * one at a time. */
+/* Without a hosts file, which is read again with the peers (SIGHUP): reads the peers file for the store. Logs that. Any
+ * thread, one at a time. */
 OD_MUST_CHECK int odm_engine_reload_peers(struct odm_engine *e, struct od_err *err);
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
@@ -82,11 +86,12 @@ const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* 
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
-enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
+enum od_form odm_engine_form(const struct odm_engine *e); /* of resident experts */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
 /* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
 OD_MUST_CHECK int odm_engine_ready(const struct odm_engine *e, struct od_err *why);
-/* Any thread: OD_OK, or why it can compute nothing any more: its device is lost, or all workers of --local have ended. */
+/* Any thread: OD_OK, or why it can compute nothing any more: its device is lost, or all workers of --local have
+ * ended. */
 OD_MUST_CHECK int odm_engine_failed(const struct odm_engine *e, struct od_err *why);
 
 enum odm_finish {
@@ -106,19 +111,20 @@ struct odm_token {
 	int32_t token;
 	uint32_t position; /* in the text; below n_prompt: of the prompt */
 	bool has_logprob; /* false: odm_request.logprobs is -1, or it is the first of the prompt */
-	double logprob;	  /* by the model's raw logits, whatever the sampler makes of them */
-	const struct od_logprob *top; /* [n_top]: the most probable tokens there, best first; it may be among them or not */
+	double logprob; /* by the model's raw logits, whatever the sampler makes of them */
+	/* [n_top]: the most probable tokens there, best first; it may be among them or not */
+	const struct od_logprob *top;
 	size_t n_top;
 };
 
 /* Callbacks during a generation, on the engine thread. Each may be NULL. */
 struct odm_observer {
 	void *arg;
-	/* The prompt leaves the queue, with `done` tokens that another text had; then: so many were read from files, or went
-	 * through the model. */
+	/* The prompt leaves the queue, with `done` tokens that another text had; then: so many were read from files, or
+	 * went through the model. */
 	void (*progress)(void *arg, uint32_t done, uint32_t n_prompt);
-	/* Each token of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it completes.
-	 * Draft tokens are reported only if they stand. */
+	/* Each token of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it
+	 * completes. Draft tokens are reported only if they stand. */
 	void (*token)(void *arg, const struct odm_token *t);
 	/* A piece of the text that may be shown; returning false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
@@ -131,12 +137,13 @@ struct odm_observer {
 		      const float *weights, float margin);
 	/* Logits [vocab] of every position that went through the model, before `token` is called for the next one. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
-	/* A draft token was verified behind right ones only: its margin, and the probability that the engine gave it before. */
+	/* A draft token was verified behind right ones only: its margin, and the probability that the engine gave it
+	 * before. */
 	void (*drafted)(void *arg, float margin, double probability, bool right);
 };
 
-/* Speculative decoding: proposes next tokens, so that several rows of a text go through the model in one step. Tokens that the
- * sampler would have chosen are kept, the others undone; so drafts never change the text. */
+/* Speculative decoding: proposes next tokens, so that several rows of a text go through the model in one step. Tokens
+ * that the sampler would have chosen are kept, the others undone; so drafts never change the text. */
 struct odm_drafter {
 	/* Writes at most max draft tokens after text [n] (prompt included) to out; returns their number. Engine thread.
 	 * NULL: drafts come from where odm_engine_opts.draft says. Not with ODM_DRAFT_OFF on a cluster. */
@@ -150,18 +157,21 @@ struct odm_request {
 	uint64_t max_tokens; /* 0: to the end of the context */
 	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
-	const char *request; /* a name for logs and traces, here and on other nodes; NULL: none. Printable ASCII, no commas */
+	/* a name for logs and traces, here and on other nodes; NULL: none. Printable ASCII, no commas */
+	const char *request;
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
-	const int32_t *end;   /* [n_ends] tokens that end the text as EOS does */
+	const int32_t *end; /* [n_ends] tokens that end the text as EOS does */
 	size_t n_ends;
 	const int32_t *shown; /* [n_shown] special tokens whose text is part of the text; others are left out */
 	size_t n_shown;
-	int logprobs; /* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
+	/* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
+	int logprobs;
 	bool prompt_logprobs; /* observer.token sees the prompt's tokens too; the text then shares no prefix */
 	struct odm_observer observer;
 	struct odm_drafter drafter;
-	struct od_recall *recall; /* recall by layer and token index is added to it (cluster with a predictor); NULL: none */
+	/* recall by layer and token index is added to it (cluster with a predictor); NULL: none */
+	struct od_recall *recall;
 };
 
 struct odm_result {
@@ -212,7 +222,8 @@ void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
 uint64_t odm_engine_served_bytes(const struct odm_engine *e); /* any thread: of the pack, by --serve-store */
 
 void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l);
-/* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's error. */
+/* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's
+ * error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);
 
 /* Submits, works and takes. *r (for odm_result_fini) is filled even on failure, with the tokens so far. */

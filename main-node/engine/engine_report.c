@@ -63,7 +63,8 @@ void odm_engine_publish(struct odm_engine *e, bool now)
 
 void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r)
 {
-	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&e->report_lock; /* all that changes of a reader's engine */
+	/* all that changes of a reader's engine */
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&e->report_lock;
 
 	pthread_mutex_lock(lock);
 	*r = e->report;

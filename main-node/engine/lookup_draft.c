@@ -11,8 +11,8 @@
 struct odm_lookup {
 	size_t max_tokens, n; /* n: tokens of the text so far */
 	size_t mask;
-	/* [mask + 1] each, linear probing, at most half full: where the latest occurrence of some tokens ended; 0: unused. The
-	 * tokens themselves are read from the text. */
+	/* [mask + 1] each, linear probing, at most half full: where the latest occurrence of some tokens ended; 0:
+	 * unused. The tokens themselves are read from the text. */
 	uint32_t *cell[N_LENGTHS];
 };
 
@@ -23,7 +23,8 @@ int odm_lookup_new(struct odm_lookup **out, size_t max_tokens, struct od_err *er
 
 	*out = NULL;
 	if (max_tokens > UINT32_MAX)
-		return od_fail(err, OD_ERR_RANGE, "lookup drafts: expected at most %u tokens, found %zu", UINT32_MAX, max_tokens);
+		return od_fail(err, OD_ERR_RANGE, "lookup drafts: expected at most %u tokens, found %zu", UINT32_MAX,
+			       max_tokens);
 	while (n_cells < 2 * max_tokens)
 		n_cells *= 2;
 	l = calloc(1, sizeof(*l));

@@ -21,7 +21,10 @@ static const char *requests_of(void *arg, char *buf, size_t size)
 int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
 		  size_t max_parts, struct od_err *err)
 {
-	*p = (struct odm_pass){ .engine = e, .phase = phase, .max_rows = o->max_rows, .max_logits = o->max_logits,
+	*p = (struct odm_pass){ .engine = e,
+				.phase = phase,
+				.max_rows = o->max_rows,
+				.max_logits = o->max_logits,
 				.max_parts = max_parts };
 	p->about = (struct od_log_about){ .key = "request", .text = requests_of, .arg = p };
 	p->rows = calloc(o->max_rows, sizeof(*p->rows));
@@ -46,8 +49,9 @@ void odm_pass_fini(struct odm_pass *p)
 void odm_pass_clear(struct odm_pass *p)
 {
 	assert(!p->open);
-	p->step = (struct odm_step){ .phase = p->phase, .rows = p->rows, .part = p->part, .valid = p->valid,
-				    .counters = p->counters };
+	p->step = (struct odm_step){
+		.phase = p->phase, .rows = p->rows, .part = p->part, .valid = p->valid, .counters = p->counters
+	};
 }
 
 void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, const int32_t *tokens, size_t n)
@@ -70,11 +74,12 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.request = q->req.request,
 	};
 	for (size_t i = 0; i < n; i++)
-		p->rows[s->n_rows++] = (struct od_row){ .seq = q->state, .position = begin + (uint32_t)i, .token = tokens[i] };
+		p->rows[s->n_rows++] =
+			(struct od_row){ .seq = q->state, .position = begin + (uint32_t)i, .token = tokens[i] };
 }
 
-/* Main is to end, or all of its sequences are given up. Asked before each layer, and again and again while a layer waits for
- * workers: so the engine's pulse is here. */
+/* Main is to end, or all of its sequences are given up. Asked before each layer, and again and again while a layer
+ * waits for workers: so the engine's pulse is here. */
 static bool is_cancelled(void *arg)
 {
 	const struct odm_pass *p = arg;
@@ -146,8 +151,9 @@ static void observe_routes(struct odm_pass *p)
 	}
 }
 
-/* With layer_ns a layer takes this time with any number of rows, as on hardware where memory is the limit. The next layer is
- * shorter by what this sleep lasts too long, so that the layers of a step take their time together, not more. */
+/* With layer_ns a layer takes this time with any number of rows, as on hardware where memory is the limit. The next
+ * layer is shorter by what this sleep lasts too long, so that the layers of a step take their time together, not
+ * more. */
 static void pace(struct odm_pass *p, uint64_t begin_ns)
 {
 	const uint64_t due_ns = begin_ns + p->engine->opts.layer_ns - p->overslept_ns;

@@ -13,23 +13,23 @@ struct odm_pass {
 	struct odm_engine *engine;
 	struct od_forward *forward;
 	enum odm_phase phase;
-	bool open;   /* begun, neither ended nor given up */
+	bool open; /* begun, neither ended nor given up */
 	bool served; /* the service's end_step has not been called yet */
 	uint64_t overslept_ns; /* how much too long the last paced layer slept */
 	size_t max_rows, max_logits;
 	struct odm_step step;
-	struct od_row *rows;	  /* [max_rows] */
-	struct odm_part *part;	  /* [max_parts] */
+	struct od_row *rows; /* [max_rows] */
+	struct odm_part *part; /* [max_parts] */
 	struct odm_sequence **of; /* [max_parts]: the part's sequence */
-	uint32_t *valid;	  /* [max_parts]: odm_step.valid */
+	uint32_t *valid; /* [max_parts]: odm_step.valid */
 	size_t max_parts;
 	struct od_log_about about; /* the requests of the step, while it is worked on */
 	uint64_t counters[OD_N_COUNTERS];
 };
 
 /* o->max_rows: of a step. o->max_logits: at least 1. */
-OD_MUST_CHECK int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
-				size_t max_parts, struct od_err *err);
+OD_MUST_CHECK int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase,
+				const struct od_forward_opts *o, size_t max_parts, struct od_err *err);
 void odm_pass_fini(struct odm_pass *p);
 
 void odm_pass_clear(struct odm_pass *p);
@@ -38,9 +38,10 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 OD_MUST_CHECK int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err);
 /* Runs the next layer; *done: it was the last one. */
 OD_MUST_CHECK int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err);
-/* After the last layer: logits [n][vocab] of these rows, borrowed until the next call; the caller may modify them. n is at most
- * max_logits. */
-OD_MUST_CHECK int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err);
+/* After the last layer: logits [n][vocab] of these rows, borrowed until the next call; the caller may modify them. n is
+ * at most max_logits. */
+OD_MUST_CHECK int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits,
+				  struct od_err *err);
 /* Commits the rows. kept[i]: the number of rows of the i-th part to commit; NULL: all. */
 OD_MUST_CHECK int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err);
 /* Abandons the step without committing rows. Does nothing if the pass is not open. */

@@ -29,9 +29,10 @@ int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req
 	if (req->n_prompt == 0)
 		return od_fail(err, OD_ERR_ARG, "the prompt is empty, and the tokenizer puts no BOS in front of it");
 	if (req->n_prompt > e->opts.ctx_tokens)
-		return od_fail(err, OD_ERR_RANGE,
-			       "the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",
-			       req->n_prompt, (unsigned long long)e->opts.ctx_tokens);
+		return od_fail(
+			err, OD_ERR_RANGE,
+			"the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",
+			req->n_prompt, (unsigned long long)e->opts.ctx_tokens);
 	for (size_t i = 0; i < req->n_prompt; i++) {
 		if (req->prompt[i] < 0 || (uint32_t)req->prompt[i] >= e->config->vocab)
 			return od_fail(err, OD_ERR_RANGE, "prompt token %zu: expected 0 to %u, found %d", i,
@@ -40,7 +41,8 @@ int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req
 	if (req->n_stop > 0 && e->tokenizer == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokenizer, and this pack has none");
 	if (req->logprobs < -1 || req->logprobs > ODM_MAX_LOGPROBS)
-		return od_fail(err, OD_ERR_RANGE, "logprobs: expected -1 to %d, found %d", ODM_MAX_LOGPROBS, req->logprobs);
+		return od_fail(err, OD_ERR_RANGE, "logprobs: expected -1 to %d, found %d", ODM_MAX_LOGPROBS,
+			       req->logprobs);
 	if (req->prompt_logprobs && req->logprobs < 0)
 		return od_fail(err, OD_ERR_ARG, "prompt_logprobs needs logprobs of 0 or more");
 	return od_sampler_check(&req->sampling, err);
@@ -103,7 +105,8 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 	if (req->observer.token != NULL && req->logprobs >= 0) {
 		q->raw = calloc(q->config->vocab, sizeof(*q->raw));
 		if (q->raw == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "no memory for log probabilities of %u tokens", q->config->vocab);
+			return od_fail(err, OD_ERR_NOMEM, "no memory for log probabilities of %u tokens",
+				       q->config->vocab);
 	}
 	rc = open_sampler(q, err);
 	if (rc == OD_OK && od_sampler_prompt(q->sampler, req->prompt, req->n_prompt) != OD_OK)
@@ -172,7 +175,8 @@ bool odm_sequence_is_long(const struct odm_sequence *q)
 
 bool odm_sequence_outgrown(const struct odm_sequence *q)
 {
-	return q->phase == ODM_IN_DECODE && !od_seq_state_is_long(q->state) && q->n_text > od_config_short_ctx(q->config);
+	return q->phase == ODM_IN_DECODE && !od_seq_state_is_long(q->state) &&
+	       q->n_text > od_config_short_ctx(q->config);
 }
 
 void odm_sequence_restart(struct odm_sequence *q)
@@ -409,7 +413,8 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
 	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT;
 
-	if (most > od_seq_state_ctx(q->state) - q->n_text) /* a short text is computed anew before it becomes a long one */
+	/* a short text is computed anew before it becomes a long one */
+	if (most > od_seq_state_ctx(q->state) - q->n_text)
 		most = od_seq_state_ctx(q->state) - q->n_text;
 	most = most < max ? most : max;
 	q->draft = (struct odm_draft){ 0 };

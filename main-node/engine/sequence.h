@@ -3,8 +3,8 @@
  *   waiting -> [restore ->] prefill -> decode -> done; from each of them to done when it fails or is cancelled; from decode back
  *   to waiting, once, when it outgrows the original context of long RoPE: all its rows are computed anew
  *
- * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the request's
- * memory is borrowed until the text is done. */
+ * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the
+ * request's memory is borrowed until the text is done. */
 #ifndef ODM_SEQUENCE_H
 #define ODM_SEQUENCE_H
 
@@ -28,12 +28,13 @@ struct odm_sequence {
 	enum odm_sequence_phase phase;
 	atomic_bool cancelled;
 	uint64_t id; /* 0 while it waits */
-	bool alone;  /* no other sequence was admitted at the same time */
+	bool alone; /* no other sequence was admitted at the same time */
 	struct od_seq_state *state;
 	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
 	struct odm_prefix_read *restore; /* of phase restore; else NULL */
-	uint32_t restore_end, restore_snapshot; /* of it: pages; where their fixed state is read to, or ODM_NO_SNAPSHOT */
+	/* of it: pages; where their fixed state is read to, or ODM_NO_SNAPSHOT */
+	uint32_t restore_end, restore_snapshot;
 	struct odm_marks marks;
 	struct od_sampler *sampler;
 	struct od_detok *detok;
@@ -41,11 +42,11 @@ struct odm_sequence {
 	float *raw; /* [vocab]: logits as the sampler got them; NULL: no log probabilities are wanted */
 	struct odm_lookup *lookup; /* of --draft lookup; else NULL */
 	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
-	size_t room;   /* limit of generated tokens */
+	size_t room; /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
 	size_t n_text;
 	size_t n_prefill; /* of text: the prompt, or all tokens when they are computed anew */
-	uint64_t submitted_ns, first_ns;   /* of its first token, 0: none yet */
+	uint64_t submitted_ns, first_ns; /* of its first token, 0: none yet */
 	uint64_t own[OD_N_COUNTERS]; /* counters that belong to no step */
 	struct odm_result r;
 	bool ended; /* no further token; it finishes when its step ends */
@@ -54,12 +55,13 @@ struct odm_sequence {
 	struct odm_draft draft; /* n is cut to what the step verifies */
 	int32_t row[ODM_MAX_DRAFT + 1]; /* the last token and the draft */
 	size_t n_rows;
-	uint32_t kept;	/* rows that were sampled from */
+	uint32_t kept; /* rows that were sampled from */
 	uint32_t ahead; /* odm_part.ahead */
 	struct odm_sequence *next; /* in order of arrival */
 };
 
-/* Any thread: refuses requests that the engine could never serve; but for its KV cache, for which there is odm_state_fits. */
+/* Any thread: refuses requests that the engine could never serve; but for its KV cache, for which there is
+ * odm_state_fits. */
 OD_MUST_CHECK int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err);
 size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req); /* limit of generated tokens */
 /* After odm_sequence_check. */
@@ -85,11 +87,11 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max);
 void odm_sequence_next_rows(struct odm_sequence *q);
 /* True: the reader wants the prompt's tokens with their log probabilities, and has not got them. */
 bool odm_sequence_shows_prompt(const struct odm_sequence *q);
-/* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its first one.
- * May end the text with an error. */
+/* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its
+ * first one. May end the text with an error. */
 void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const float *logits);
-/* Samples the next token from logits [vocab] of this position, which are overwritten, and shows it; or ends the text, with or
- * without an error. */
+/* Samples the next token from logits [vocab] of this position, which are overwritten, and shows it; or ends the text,
+ * with or without an error. */
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits);
 /* Marks it as ended: no further token. err: the error, or NULL: r.finish is set. */
 void odm_sequence_end(struct odm_sequence *q, const struct od_err *err);

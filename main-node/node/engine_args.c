@@ -8,7 +8,6 @@
 #define OWN_MAX 32
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
 
-
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
 	*a = (struct odm_engine_args){ .align_token = 1, .align_kv = 1 };
@@ -20,33 +19,61 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	struct odm_engine_opts *o = &a->opts;
 	const struct od_arg args[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and where its experts run" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE", "cluster, a host a line: [worker|shadow] host[:port] [key=PUBLICKEY]; SIGHUP: reread", 0, 0, NULL },
-		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1, 64, NULL },
-		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
-		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)",
+		  0, 0, NULL },
+		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE",
+		  "cluster, a host a line: [worker|shadow] host[:port] [key=PUBLICKEY]; SIGHUP: reread", 0, 0, NULL },
+		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1,
+		  64, NULL },
+		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster",
+		  0, 0, NULL },
+		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes",
+		  "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
-		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: as many as the model was trained for, as far as memory allows)", 1, 4294967295.0, NULL },
-		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
+		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N",
+		  "tokens of context (default: as many as the model was trained for, as far as memory allows)", 1,
+		  4294967295.0, NULL },
+		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16",
+		  "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
 		{ "device", OD_ARG_STRING, &o->device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
-		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
-		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
-		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N", "prompt tokens in one pass through the layers (default: 256)", 1, 4096, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME",
+		  "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
+		{ "trace", OD_ARG_STRING, &o->trace, "FILE",
+		  "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
+		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N",
+		  "prompt tokens in one pass through the layers (default: 256)", 1, 4096, NULL },
 		/* The last group: od-main adds the options of the store to it. */
 		{ .kind = OD_ARG_TITLE, .help = "Cluster" },
-		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "predicts which experts come next: shadow; in main next-gate, multi-gate or trajectory; none (default: shadow if there is one)", 0, 0, odm_predictor_names },
-		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
-		{ "draft", OD_ARG_STRING, &a->draft, "auto|off|lookup|N", "verify drafts, several tokens a step: of the shadow, as many as pay (default) or up to N; lookup: from the text itself", 0, 0, NULL },
-		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
-		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow workers of other kernel classes (CPUs, GPUs); tokens then depend on placement", 0, 0, NULL },
-		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
-		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it keys and values after every J tokens; 0: never (default: 1)", 0, 1e9, NULL },
-		{ "key", OD_ARG_STRING, &o->keys.key, "FILE", "this node's secret key (default, beyond loopback: $OD_KEYS/node.key, else /etc/od-moe/node.key)", 0, 0, NULL },
-		{ "peers", OD_ARG_STRING, &o->keys.peers, "FILE", "public keys a line each, with host: those of hosts without key=, and who may pull from --serve-store; SIGHUP: reread (default: peers beside node.key)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->keys.insecure, NULL, "no keys: traffic to other machines is not encrypted", 0, 0, NULL },
-		{ "worker-arg", OD_ARG_LIST, &o->worker_args, "ARG", "with --local: pass ARG (--slots=2) to every worker; repeatable", 0, 0, NULL },
-		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG", "with --local: pass ARG (--precision=nf4) to the shadow; repeatable", 0, 0, NULL },
+		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME",
+		  "predicts which experts come next: shadow; in main next-gate, multi-gate or trajectory; none (default: shadow if there is one)",
+		  0, 0, odm_predictor_names },
+		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT",
+		  "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)",
+		  0, MAX_HEDGE_PERCENT, NULL },
+		{ "draft", OD_ARG_STRING, &a->draft, "auto|off|lookup|N",
+		  "verify drafts, several tokens a step: of the shadow, as many as pay (default) or up to N; lookup: from the text itself",
+		  0, 0, NULL },
+		{ "group-size", OD_ARG_UINT, &o->group_size, "G",
+		  "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
+		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL,
+		  "allow workers of other kernel classes (CPUs, GPUs); tokens then depend on placement", 0, 0, NULL },
+		{ "align-token", OD_ARG_UINT, &a->align_token, "I",
+		  "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
+		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J",
+		  "send it keys and values after every J tokens; 0: never (default: 1)", 0, 1e9, NULL },
+		{ "key", OD_ARG_STRING, &o->keys.key, "FILE",
+		  "this node's secret key (default, beyond loopback: $OD_KEYS/node.key, else /etc/od-moe/node.key)", 0,
+		  0, NULL },
+		{ "peers", OD_ARG_STRING, &o->keys.peers, "FILE",
+		  "public keys a line each, with host: those of hosts without key=, and who may pull from --serve-store; SIGHUP: reread (default: peers beside node.key)",
+		  0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->keys.insecure, NULL,
+		  "no keys: traffic to other machines is not encrypted", 0, 0, NULL },
+		{ "worker-arg", OD_ARG_LIST, &o->worker_args, "ARG",
+		  "with --local: pass ARG (--slots=2) to every worker; repeatable", 0, 0, NULL },
+		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG",
+		  "with --local: pass ARG (--precision=nf4) to the shadow; repeatable", 0, 0, NULL },
 	};
 	const size_t n = sizeof(args) / sizeof(args[0]);
 
@@ -140,17 +167,23 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	const char *unheard = shadow ? NULL : o->shadow_args.n > 0 ? "shadow-arg" : alignment(a);
 
 	if (local != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s needs --local: it is for the processes that --local starts", local);
+		return od_fail(err, OD_ERR_ARG, "--%s needs --local: it is for the processes that --local starts",
+			       local);
 	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)
-		return od_fail(err, OD_ERR_ARG, "--resident-form is for --resident and --local; with --workers give it to each "
+		return od_fail(err, OD_ERR_ARG,
+			       "--resident-form is for --resident and --local; with --workers give it to each "
 			       "od-worker");
 	if (cluster != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
+		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none",
+			       cluster);
 	if (unheard != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and with --predictor %s there is none; leave one of "
-			       "them out", unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
+		return od_fail(err, OD_ERR_ARG,
+			       "--%s is for the shadow, and with --predictor %s there is none; leave one of "
+			       "them out",
+			       unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
 	if (o->predictor == ODM_PREDICT_NONE && o->own == NULL && has_hedge(o))
-		return od_fail(err, OD_ERR_ARG, "--hedge is about predictions, and with --predictor none there are none; leave one of "
+		return od_fail(err, OD_ERR_ARG,
+			       "--hedge is about predictions, and with --predictor none there are none; leave one of "
 			       "them out");
 	return OD_OK;
 }
@@ -165,7 +198,8 @@ static int check_keys(const struct odm_engine_opts *o, struct od_err *err)
 {
 	if (about_keys(&o->keys) == NULL || o->hosts_path != NULL || o->serve_store != NULL)
 		return OD_OK;
-	return od_fail(err, OD_ERR_ARG, "--%s needs --workers or --serve-store: od-main has no other links to other machines",
+	return od_fail(err, OD_ERR_ARG,
+		       "--%s needs --workers or --serve-store: od-main has no other links to other machines",
 		       about_keys(&o->keys));
 }
 
@@ -181,12 +215,15 @@ static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 		return OD_OK;
 	o->draft = ODM_DRAFT_SHADOW;
 	o->draft_tokens = strtoul(a->draft, &end, 10);
-	if (a->draft[0] < '0' || a->draft[0] > '9' || *end != '\0' || o->draft_tokens == 0 || o->draft_tokens > ODM_MAX_DRAFT)
-		return od_fail(err, OD_ERR_ARG, "--draft: expected auto, off, lookup, or 1 to %d tokens, found \"%s\"", ODM_MAX_DRAFT,
-			       a->draft);
+	if (a->draft[0] < '0' || a->draft[0] > '9' || *end != '\0' || o->draft_tokens == 0 ||
+	    o->draft_tokens > ODM_MAX_DRAFT)
+		return od_fail(err, OD_ERR_ARG, "--draft: expected auto, off, lookup, or 1 to %d tokens, found \"%s\"",
+			       ODM_MAX_DRAFT, a->draft);
 	if (a->resident || (o->predictor != ODM_PREDICT_SHADOW && o->predictor != ODM_PREDICTOR_AUTO))
-		return od_fail(err, OD_ERR_ARG, "--draft %s: there is no shadow to draft tokens; --draft lookup takes drafts from the "
-			       "text itself", a->draft);
+		return od_fail(err, OD_ERR_ARG,
+			       "--draft %s: there is no shadow to draft tokens; --draft lookup takes drafts from the "
+			       "text itself",
+			       a->draft);
 	return OD_OK;
 }
 

@@ -20,9 +20,9 @@ struct odm_engine_args {
 void odm_engine_args_defaults(struct odm_engine_args *a);
 /* Fills table [ODM_ENGINE_ARGS_MAX] with the engine's options; returns their number. */
 size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
-/* Parses the engine's options, except those named in without (ends with NULL; NULL: all), and the program's own, which replace
- * engine options of the same name. Positional arguments are refused. If *help becomes true, prints usage and all options to
- * standard output. */
+/* Parses the engine's options, except those named in without (ends with NULL; NULL: all), and the program's own, which
+ * replace engine options of the same name. Positional arguments are refused. If *help becomes true, prints usage and
+ * all options to standard output. */
 OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own,
 					size_t n_own, int argc, char **argv, const bool *help, const char *usage,
 					struct od_err *err);

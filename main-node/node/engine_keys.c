@@ -13,8 +13,8 @@ static bool needs_keys(const struct odm_engine *e, char *why, size_t size, struc
 
 	if (odm_hosts_need_keys(&e->hosts, e->opts.hosts_path, why, size))
 		return true;
-	if (e->opts.serve_store == NULL || od_store_address(&store, e->opts.serve_store, "--serve-store", err) != OD_OK ||
-	    od_is_loopback(store.host))
+	if (e->opts.serve_store == NULL ||
+	    od_store_address(&store, e->opts.serve_store, "--serve-store", err) != OD_OK || od_is_loopback(store.host))
 		return false; /* a bad address is refused when the store opens */
 	snprintf(why, size, "--serve-store %s is not a loopback address", e->opts.serve_store);
 	return true;
@@ -53,8 +53,10 @@ int odm_engine_rekey(void *arg, struct od_hosts *hosts, struct od_err *err)
 	char why[600];
 	int rc;
 
-	if (e->keys == NULL && !e->opts.keys.insecure && odm_hosts_need_keys(hosts, e->opts.hosts_path, why, sizeof(why)))
-		return od_fail(err, OD_ERR_ARG, "%s, so its link needs keys, and od-main was started without: restart it", why);
+	if (e->keys == NULL && !e->opts.keys.insecure &&
+	    odm_hosts_need_keys(hosts, e->opts.hosts_path, why, sizeof(why)))
+		return od_fail(err, OD_ERR_ARG,
+			       "%s, so its link needs keys, and od-main was started without: restart it", why);
 	rc = e->keys != NULL ? reload_peers(e->keys, err) : OD_OK;
 	if (rc == OD_OK)
 		rc = odm_host_keys(hosts, e->keys, e->opts.hosts_path, err);
@@ -73,6 +75,7 @@ int odm_engine_reload_peers(struct odm_engine *e, struct od_err *err)
 	if (e->keys != NULL && e->keys->peers_path[0] != '\0')
 		od_log(OD_LOG_INFO, "%s read again: %zu keys", e->keys->peers_path, e->keys->peers.n);
 	else
-		od_log(OD_LOG_INFO, "SIGHUP: nothing to read again, because there is neither a hosts file nor a peers file");
+		od_log(OD_LOG_INFO,
+		       "SIGHUP: nothing to read again, because there is neither a hosts file nor a peers file");
 	return OD_OK;
 }

@@ -12,7 +12,8 @@ bool odm_hosts_need_keys(const struct od_hosts *hosts, const char *path, char *w
 
 		if (!h->has_key && od_is_loopback(h->host))
 			continue;
-		snprintf(why, size, "%s line %u: host %s %s", path, h->line, h->host, h->has_key ? "has a key" : "is not a loopback address");
+		snprintf(why, size, "%s line %u: host %s %s", path, h->line, h->host,
+			 h->has_key ? "has a key" : "is not a loopback address");
 		return true;
 	}
 	return false;
@@ -29,7 +30,8 @@ static int fill(struct od_host *h, const struct od_keys *keys, struct od_err *er
 		memcpy(h->key, key, OD_KEY_BYTES);
 		h->has_key = true;
 	} else if (!od_is_loopback(h->host)) {
-		return od_fail(err, OD_ERR_ARG, "host %s has no key: write key=PUBLICKEY behind it, with the key in its node.pub",
+		return od_fail(err, OD_ERR_ARG,
+			       "host %s has no key: write key=PUBLICKEY behind it, with the key in its node.pub",
 			       h->host);
 	}
 	return OD_OK;
@@ -42,7 +44,8 @@ int odm_host_keys(struct od_hosts *hosts, const struct od_keys *keys, const char
 		int rc = OD_OK;
 
 		if (h->has_key && keys == NULL)
-			rc = od_fail(err, OD_ERR_ARG, "host %s has a key, and --insecure uses none: leave out one of them", h->host);
+			rc = od_fail(err, OD_ERR_ARG,
+				     "host %s has a key, and --insecure uses none: leave out one of them", h->host);
 		else if (!h->has_key && keys != NULL)
 			rc = fill(h, keys, err);
 		if (rc != OD_OK)

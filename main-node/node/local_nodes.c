@@ -46,8 +46,8 @@ void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t siz
 /* An option by which main starts and reaches its children. */
 static bool is_mains(const char *word)
 {
-	static const char *const mains[] = { "pack", "listen", "port", "data-port", "key", "peers", "insecure", "ready-fd", "die-with-parent",
-					     "trace" };
+	static const char *const mains[] = { "pack",  "listen",	  "port",     "data-port",	 "key",
+					     "peers", "insecure", "ready-fd", "die-with-parent", "trace" };
 
 	if (strncmp(word, "--", 2) != 0)
 		return false;
@@ -62,8 +62,9 @@ int odm_local_check_args(const char *option, const struct od_arg_list *args, str
 {
 	for (size_t i = 0; i < args->n; i++) {
 		if (is_mains(args->value[i]))
-			return od_fail(err, OD_ERR_ARG, "--%s %s: od-main sets this itself for its children; leave it out",
-				       option, args->value[i]);
+			return od_fail(err, OD_ERR_ARG,
+				       "--%s %s: od-main sets this itself for its children; leave it out", option,
+				       args->value[i]);
 	}
 	return OD_OK;
 }
@@ -193,7 +194,8 @@ static void say_args(const struct od_arg_list *args, char *buf, size_t size)
 
 	buf[0] = '\0';
 	for (size_t i = 0; i < args->n && len < size; i++)
-		len += (size_t)snprintf(buf + len, size - len, "%s%s", i == 0 ? "; it was started with " : " ", args->value[i]);
+		len += (size_t)snprintf(buf + len, size - len, "%s%s", i == 0 ? "; it was started with " : " ",
+					args->value[i]);
 }
 
 static const char *say_status(int status, char *buf, size_t size)
@@ -221,7 +223,8 @@ static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 	say_args(shadow ? &l->o->shadow_args : &l->o->worker_args, args, sizeof(args));
 	if (!shadow)
 		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local_workers);
-	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it %s%s%s", name, say_status(status, how, sizeof(how)),
+	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it %s%s%s", name,
+		       say_status(status, how, sizeof(how)),
 		       WIFSIGNALED(status) ? "" : ", and its own message above says why", args);
 }
 
@@ -325,7 +328,8 @@ bool odm_local_ended(void *arg, const struct od_host *host, char *why, size_t si
 	if (pid == 0 || waitpid(pid, &status, WNOHANG) != pid)
 		return false;
 	l->pid[i] = 0;
-	snprintf(why, size, "its process %d %s, and is not started again", (int)pid, say_status(status, how, sizeof(how)));
+	snprintf(why, size, "its process %d %s, and is not started again", (int)pid,
+		 say_status(status, how, sizeof(how)));
 	return true;
 }
 

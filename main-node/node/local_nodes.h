@@ -1,8 +1,8 @@
-/* local_nodes.h - --local N: starts a shadow and N workers as child processes on free loopback ports. They are the same daemons
- * with the same protocol as on other hosts, and exit with main.
+/* local_nodes.h - --local N: starts a shadow and N workers as child processes on free loopback ports. They are the same
+ * daemons with the same protocol as on other hosts, and exit with main.
  *
- * Thread: main's, before the loop thread starts (PR_SET_PDEATHSIG is tied to the thread that forks), and after it has ended; between
- * these odm_local_ended. Owner: the engine. */
+ * Thread: main's, before the loop thread starts (PR_SET_PDEATHSIG is tied to the thread that forks), and after it has
+ * ended; between these odm_local_ended. Owner: the engine. */
 #ifndef ODM_LOCAL_NODES_H
 #define ODM_LOCAL_NODES_H
 
@@ -11,12 +11,12 @@
 
 struct odm_local;
 
-/* OD_ERR_ARG for an argument that main itself passes to its children to start and reach them. The child checks all others.
- * option: "worker-arg" or "shadow-arg", for the message. */
+/* OD_ERR_ARG for an argument that main itself passes to its children to start and reach them. The child checks all
+ * others. option: "worker-arg" or "shadow-arg", for the message. */
 OD_MUST_CHECK int odm_local_check_args(const char *option, const struct od_arg_list *args, struct od_err *err);
 
-/* Starts the children, waits until each listens, and fills *hosts (for od_hosts_fini). If a child exits instead, err names it
- * and its exit status, and the others are stopped. */
+/* Starts the children, waits until each listens, and fills *hosts (for od_hosts_fini). If a child exits instead, err
+ * names it and its exit status, and the others are stopped. */
 OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, struct od_hosts *hosts,
 				  struct od_err *err);
 /* For odm_cluster_opts.ended; arg: the children. */

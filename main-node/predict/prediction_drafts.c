@@ -6,8 +6,8 @@ static bool is_ahead(const struct sequence *q, uint32_t position)
 	return q != NULL && position >= q->end && position < q->top;
 }
 
-size_t odm_predictions_draft(struct odm_predictions *p, uint64_t sequence, uint32_t position, int32_t token, int32_t *out,
-			     float *margin, size_t max)
+size_t odm_predictions_draft(struct odm_predictions *p, uint64_t sequence, uint32_t position, int32_t token,
+			     int32_t *out, float *margin, size_t max)
 {
 	const struct sequence *q;
 	size_t n = 0;

@@ -3,8 +3,8 @@
 
 /* Flags of an expert at a (step, m), from the WANTs sent before the router chose. */
 enum {
-	WAS_WANTED = 1,	 /* from any worker in any version */
-	IS_HEDGE = 2,	 /* the newest version wants it as a hedge */
+	WAS_WANTED = 1, /* from any worker in any version */
+	IS_HEDGE = 2, /* the newest version wants it as a hedge */
 	WAS_ORDERED = 4, /* the newest version wants it */
 };
 
@@ -104,8 +104,8 @@ static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i
 		}
 }
 
-/* Experts of all rows, each once. A sequence's first row is certain, and each further row of its draft is less so: all that the
- * first rows need comes first, then what the second ones need, and so on; hedges last. */
+/* Experts of all rows, each once. A sequence's first row is certain, and each further row of its draft is less so: all
+ * that the first rows need comes first, then what the second ones need, and so on; hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
 	memset(p->n_place, 0, most_rows(p) * sizeof(*p->n_place));
@@ -168,7 +168,9 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 	struct step_slot *s;
 	bool have = false;
 
-	*w = (struct odm_want){ .expert = w->expert, .worker = w->worker, .expert_before = w->expert_before,
+	*w = (struct odm_want){ .expert = w->expert,
+				.worker = w->worker,
+				.expert_before = w->expert_before,
 				.worker_before = w->worker_before };
 	pthread_mutex_lock(&p->lock);
 	while (!have && (s = oldest_dirty(p, &w->m)) != NULL) {

@@ -186,8 +186,8 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 }
 
 /* A prediction after the router chose: counted as late, once, if there was none before. */
-static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t row,
-		     const struct od_prediction *pred)
+static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part,
+		     uint32_t row, const struct od_prediction *pred)
 {
 	const uint32_t k = p->o.top_k;
 	struct score *x = score_of(p, s, pred->m, row);
@@ -224,7 +224,8 @@ static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, str
 	r->stand_in = pred->stand_in;
 	od_candidates_set(&r->predicted, pred);
 	if (pred->stand_in)
-		r->predicted.has_logit = false; /* its noise differs from the shadow's: no learning and no hedges from it */
+		/* its noise differs from the shadow's: no learning and no hedges from it */
+		r->predicted.has_logit = false;
 	od_want_decide(p->policy, pred->m, &r->predicted, w);
 	return !same_wants(&old, w);
 }
@@ -252,9 +253,10 @@ static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct se
 	return true;
 }
 
-/* Voids the sequence's predictions ahead from a position on. s: the step whose WANTs cover those up to wanted_end(); NULL: its
- * WANTs need not follow. True: they should. */
-static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t from, uint64_t *why)
+/* Voids the sequence's predictions ahead from a position on. s: the step whose WANTs cover those up to wanted_end();
+ * NULL: its WANTs need not follow. True: they should. */
+static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t from,
+		       uint64_t *why)
 {
 	const uint32_t wanted = wanted_end(p, q);
 	bool any = false;
@@ -280,8 +282,9 @@ static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, str
 	return any;
 }
 
-/* A prediction for a position after the sequence's rows is kept if the shadow has predicted the one before it. That one's token
- * is part of what it assumes. Main's own predictor does not run ahead: it may stand in for the next position only. */
+/* A prediction for a position after the sequence's rows is kept if the shadow has predicted the one before it. That
+ * one's token is part of what it assumes. Main's own predictor does not run ahead: it may stand in for the next
+ * position only. */
 static bool may_add_ahead(const struct odm_predictions *p, const struct sequence *q, const struct od_prediction *pred)
 {
 	if (pred->position < q->end || pred->position >= q->limit)
@@ -290,8 +293,8 @@ static bool may_add_ahead(const struct odm_predictions *p, const struct sequence
 }
 
 /* The step's WANTs should follow where there are predictions for positions [from, to). True: there are. */
-static bool set_dirty_range(struct odm_predictions *p, const struct step_slot *s, const struct sequence *q, uint32_t from,
-			    uint32_t to)
+static bool set_dirty_range(struct odm_predictions *p, const struct step_slot *s, const struct sequence *q,
+			    uint32_t from, uint32_t to)
 {
 	bool any = false;
 
@@ -472,7 +475,8 @@ static void renumber(struct odm_predictions *p, struct step_slot *s, uint64_t st
 }
 
 /* Counts rows [first, first + n) of a draft in the sequence's part: main has kept them. */
-static void count_kept(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first, uint32_t n)
+static void count_kept(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first,
+		       uint32_t n)
 {
 	for (uint32_t i = first; i < first + n; i++)
 		for (uint32_t m = 0; m < p->o.n_moe; m++)
@@ -529,8 +533,8 @@ static uint32_t limit_of(const struct odm_predictions *p, const struct sequence 
 	return q->end + (q->ahead > 1 ? most_rows(p) : 1);
 }
 
-/* The sequence has rows [begin, end) now. What was predicted for them moves from WANTs of the next step, or of none, to those of
- * this one. row: its first. */
+/* The sequence has rows [begin, end) now. What was predicted for them moves from WANTs of the next step, or of none, to
+ * those of this one. row: its first. */
 static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part,
 		    const struct odm_predicted_row *row)
 {
@@ -585,8 +589,8 @@ static void void_absent(struct odm_predictions *p, const struct step_slot *befor
 	}
 }
 
-static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
-			 size_t n_rows)
+static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next_step,
+			 const struct odm_predicted_row *row, size_t n_rows)
 {
 	struct step_slot *before = slot_at(p, p->serial), *s = slot_at(p, ++p->serial);
 
@@ -603,8 +607,11 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 		const uint32_t number = open_sequence(p, &row[i]);
 
 		for (n = 0; i + n < s->n_rows && row[i + n].sequence == row[i].sequence; n++)
-			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence, .position = row[i + n].position,
-							   .number = number, .place = NO_PLACE, .token = row[i + n].token };
+			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence,
+							   .position = row[i + n].position,
+							   .number = number,
+							   .place = NO_PLACE,
+							   .token = row[i + n].token };
 		begin_sequence(p, s, i, n, &row[i]);
 	}
 	void_absent(p, before, s);
@@ -613,7 +620,8 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 }
 
 /* Rows [first, first + n) of the sequence's part are undone. */
-static void undo_rows(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first, uint32_t n)
+static void undo_rows(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first,
+		      uint32_t n)
 {
 	const bool counted = counts(q, &q->part[number_of(p, s)]);
 
@@ -661,8 +669,8 @@ bool odm_predictions_truncate(struct odm_predictions *p, uint64_t sequence, uint
 	return want;
 }
 
-void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
-			   size_t n_rows, bool scored)
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t next_step,
+			   const struct odm_predicted_row *row, size_t n_rows, bool scored)
 {
 	pthread_mutex_lock(&p->lock);
 	if (scored)
@@ -689,7 +697,8 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i, const float *probability)
+static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i,
+		      const float *probability)
 {
 	const struct step_row *row = &s->row[i];
 	struct sequence *q = sequence_of(p, row);
@@ -716,7 +725,8 @@ static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint
 			q->tally.lead_routers++;
 		}
 	}
-	od_want_learn(p->policy, m, &r->predicted, probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL,
+	od_want_learn(p->policy, m, &r->predicted,
+		      probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL,
 		      wanted_of(p, m, row->place));
 	void_row(p, r, wanted_of(p, m, row->place)); /* the place is for another position of the sequence now */
 }

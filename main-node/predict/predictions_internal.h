@@ -1,6 +1,6 @@
 /* predictions_internal.h - the table of predictions.h, for the files that work on it: predictions.c (sequences, steps,
- * predictions, recall), prediction_wants.c (WANTs and where experts are loaded) and prediction_drafts.c (what the table says
- * of a draft).
+ * predictions, recall), prediction_wants.c (WANTs and where experts are loaded) and prediction_drafts.c (what the table
+ * says of a draft).
  *
  * Thread: all of it under the table's lock. */
 #ifndef ODM_PREDICTIONS_INTERNAL_H
@@ -13,7 +13,7 @@
 #include "main-node/predict/predict_tally.h"
 #include "main-node/predict/predictions.h"
 
-#define KEPT 3	    /* decode steps: the previous (for late predictions), the current, the next */
+#define KEPT 3 /* decode steps: the previous (for late predictions), the current, the next */
 #define PROMPT KEPT /* slot of the prefill step */
 #define SLOTS (KEPT + 1)
 #define NO_PLACE UINT32_MAX
@@ -27,10 +27,10 @@ struct row_prediction {
 
 /* A position after the sequence's rows in the current step. All zero when nothing is predicted for it. */
 struct ahead {
-	int32_t token;	   /* assumed by the newest prediction */
-	float margin;	   /* of that token */
-	double right;	   /* probability that it is right, if those before it are */
-	bool shadow;	   /* the shadow predicted it; false: only a stand-in */
+	int32_t token; /* assumed by the newest prediction */
+	float margin; /* of that token */
+	double right; /* probability that it is right, if those before it are */
+	bool shadow; /* the shadow predicted it; false: only a stand-in */
 	uint64_t first_ns; /* arrival of the shadow's first prediction */
 };
 
@@ -38,25 +38,25 @@ struct ahead {
 enum { ROUTED = 1, IN_TIME = 2, LATE = 4, STOOD_IN = 8 };
 struct score {
 	uint8_t what;
-	uint8_t hits;	       /* used experts that the prediction had, in time or late */
+	uint8_t hits; /* used experts that the prediction had, in time or late */
 	uint8_t stood_in_hits; /* the same of the stand-in's */
 };
 
 /* One (step, m). */
 struct entry {
 	uint32_t version;
-	bool dirty;    /* WANTs to be sent */
+	bool dirty; /* WANTs to be sent */
 	bool resolved; /* the router has chosen */
-	bool learnt;   /* odm_predictions_learn is done */
+	bool learnt; /* odm_predictions_learn is done */
 	uint32_t n_required; /* prefill: experts known for certain */
-	uint32_t n_sent;     /* of the version that was placed last */
-	uint64_t epoch;	     /* of the version that was placed last */
+	uint32_t n_sent; /* of the version that was placed last */
+	uint64_t epoch; /* of the version that was placed last */
 };
 
 struct step_row {
 	uint64_t sequence;
 	uint32_t position, number; /* the sequence's */
-	uint32_t place;		   /* index into `row` and `wanted`; NO_PLACE: no predictions are kept */
+	uint32_t place; /* index into `row` and `wanted`; NO_PLACE: no predictions are kept */
 	int32_t token;
 };
 
@@ -73,20 +73,21 @@ struct part {
 	uint64_t serial; /* of the decode step; the part is valid for that step only */
 	uint32_t begin, n, first_row;
 	uint64_t first_ns; /* arrival of the first prediction that was kept; 0: none yet */
-	bool first_known;  /* first_ns is counted */
+	bool first_known; /* first_ns is counted */
 	uint32_t newest_m; /* highest layer of the kept predictions */
 };
 
 struct sequence {
 	uint64_t id; /* 0: none */
 	uint32_t prompt_tokens;
-	uint64_t closed;	/* serial number of its closing; 0: open */
-	uint64_t steps, heard;	/* decode steps begun: now, and at the shadow's last prediction */
-	uint64_t counted_from;	/* serial of the first step that counts */
+	uint64_t closed; /* serial number of its closing; 0: open */
+	uint64_t steps, heard; /* decode steps begun: now, and at the shadow's last prediction */
+	uint64_t counted_from; /* serial of the first step that counts */
 	struct part part[KEPT]; /* by slot */
-	/* Of the next step. The shadow predicts positions one after the other: those from `end` to `top` have predictions. */
-	uint32_t end;	/* of the rows of the current step */
-	uint32_t top;	/* end of the predicted positions */
+	/* Of the next step. The shadow predicts positions one after the other: those from `end` to `top` have
+	 * predictions. */
+	uint32_t end; /* of the rows of the current step */
+	uint32_t top; /* end of the predicted positions */
 	uint32_t limit; /* of `top` */
 	uint32_t ahead; /* rows of the next step at most: [end, end + ahead) */
 	struct odm_outlook outlook; /* for which of them to prefetch: wanted_end() */
@@ -100,30 +101,30 @@ struct odm_predictions {
 	struct step_slot slot[SLOTS];
 	uint64_t serial; /* of the current decode step; it has slot serial % KEPT, the next step the slot after that */
 	struct od_id_table ids;
-	struct sequence *sequence;   /* [max_sequences], by number */
+	struct sequence *sequence; /* [max_sequences], by number */
 	uint64_t last_closed;
-	/* Predictions of the current and later steps. Each sequence has a ring of places, one a position, so no prediction
-	 * moves when a step begins. What is outside of [begin of its current rows, top) is void. */
+	/* Predictions of the current and later steps. Each sequence has a ring of places, one a position, so no
+	 * prediction moves when a step begins. What is outside of [begin of its current rows, top) is void. */
 	uint32_t n_ring;
 	size_t n_places;
-	struct ahead *ahead;	    /* [n_places] */
+	struct ahead *ahead; /* [n_places] */
 	struct row_prediction *row; /* [n_moe][n_places] */
-	struct od_wanted *wanted;   /* the same */
-	struct step_row *step_row;  /* [KEPT][max_rows] */
-	struct entry *entry;	    /* [SLOTS][n_moe] */
-	uint16_t *used;		    /* [KEPT][n_moe][max_rows][top_k] */
-	struct score *score;	    /* [KEPT][n_moe][max_rows] */
-	uint32_t *where;	    /* [SLOTS][n_moe][n_experts] */
-	uint16_t *sent;		    /* the same: by rank, of the version that was placed last */
-	uint8_t *mark;		    /* the same: WAS_WANTED, ... */
-	uint16_t *required;	    /* [n_moe][n_experts]: of the prefill step */
+	struct od_wanted *wanted; /* the same */
+	struct step_row *step_row; /* [KEPT][max_rows] */
+	struct entry *entry; /* [SLOTS][n_moe] */
+	uint16_t *used; /* [KEPT][n_moe][max_rows][top_k] */
+	struct score *score; /* [KEPT][n_moe][max_rows] */
+	uint32_t *where; /* [SLOTS][n_moe][n_experts] */
+	uint16_t *sent; /* the same: by rank, of the version that was placed last */
+	uint8_t *mark; /* the same: WAS_WANTED, ... */
+	uint16_t *required; /* [n_moe][n_experts]: of the prefill step */
 	struct od_want_policy *policy;
 	struct odm_voided voided;
 	uint32_t n_dirty;
 	/* Scratch. */
-	uint32_t *place;   /* [most_rows][max_sequences]: i-th rows of the sequences of a step */
+	uint32_t *place; /* [most_rows][max_sequences]: i-th rows of the sequences of a step */
 	uint32_t *n_place; /* [most_rows] */
-	uint32_t *stamp;   /* [n_experts]: the last round in which it was seen */
+	uint32_t *stamp; /* [n_experts]: the last round in which it was seen */
 	uint32_t round;
 };
 
@@ -160,8 +161,9 @@ static inline uint32_t place_of(const struct odm_predictions *p, const struct se
 	return (uint32_t)(q - p->sequence) * p->n_ring + position % p->n_ring;
 }
 
-/* WANTs of the next step are for the predicted rows at positions [q->end, wanted_end): the first one, and those of its draft that
- * are likely enough to be needed, which takes that all tokens of the current step and all up to that row are right. */
+/* WANTs of the next step are for the predicted rows at positions [q->end, wanted_end): the first one, and those of its
+ * draft that are likely enough to be needed, which takes that all tokens of the current step and all up to that row are
+ * right. */
 static inline uint32_t wanted_end(const struct odm_predictions *p, const struct sequence *q)
 {
 	const uint32_t most = q->top - q->end < q->ahead ? q->top : q->end + q->ahead;

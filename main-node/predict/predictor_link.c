@@ -69,8 +69,8 @@ static void follow_sequence(struct odm_predictor_link *l, uint64_t sequence)
 		od_predictor_begin_sequence(l->predictor, sequence);
 }
 
-/* Beside a shadow main's own predictor stands in while that is silent: dead, not there yet, or far behind. Returns whether
- * anything is asked of it. */
+/* Beside a shadow main's own predictor stands in while that is silent: dead, not there yet, or far behind. Returns
+ * whether anything is asked of it. */
 static bool ask(struct odm_predictor_link *l, struct odm_linked_step *t)
 {
 	if (!odm_cluster_opts(l->cluster)->shadow)
@@ -98,7 +98,8 @@ void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step
 
 		follow_sequence(l, part->sequence);
 		for (size_t r = part->first; r < part->first + part->n; r++)
-			t->row[r] = (struct od_predict_row){ .sequence = part->sequence, .position = step->rows[r].position,
+			t->row[r] = (struct od_predict_row){ .sequence = part->sequence,
+							     .position = step->rows[r].position,
 							     .token = step->rows[r].token,
 							     .quiet = odm_cluster_opts(l->cluster)->shadow };
 	}

@@ -1,9 +1,9 @@
-/* predictor_link.h - drives main's own predictor (common/predict/predictor.h) with main's steps: adds its predictions to the
- * table and makes the loop thread send WANTs. With a shadow it predicts only for sequences on which the shadow is silent
- * (stand-in, struct od_prediction).
+/* predictor_link.h - drives main's own predictor (common/predict/predictor.h) with main's steps: adds its predictions
+ * to the table and makes the loop thread send WANTs. With a shadow it predicts only for sequences on which the shadow
+ * is silent (stand-in, struct od_prediction).
  *
- * A prefill step and a decode step may be open together. The cluster service calls step before the layers, and routed for
- * each layer after its RUNs were sent, so that the predictor works while the workers compute.
+ * A prefill step and a decode step may be open together. The cluster service calls step before the layers, and routed
+ * for each layer after its RUNs were sent, so that the predictor works while the workers compute.
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_PREDICTOR_LINK_H
 #define ODM_PREDICTOR_LINK_H
@@ -16,17 +16,17 @@
 struct odm_predictor_link {
 	struct odm_cluster *cluster;
 	struct od_predictor *predictor; /* NULL: none; all calls do nothing */
-	struct od_device *device;	/* the engine's */
+	struct od_device *device; /* the engine's */
 	struct odm_linked_step {
 		struct od_predict_step s;
 		struct od_predict_row *row; /* [max_rows]: s.row */
 		uint64_t *counters;
-	} step[2];			  /* open steps, by enum odm_phase */
-	struct od_id_table sequences;	  /* known to the predictor */
-	struct od_routed_row *rows;	  /* [max_rows] */
-	bool *silent;			  /* [max_rows]: the shadow is silent on the row's sequence */
-	bool needed;			  /* in the current layer */
-	bool wants;			  /* there are predictions whose WANTs are not sent yet */
+	} step[2]; /* open steps, by enum odm_phase */
+	struct od_id_table sequences; /* known to the predictor */
+	struct od_routed_row *rows; /* [max_rows] */
+	bool *silent; /* [max_rows]: the shadow is silent on the row's sequence */
+	bool needed; /* in the current layer */
+	bool wants; /* there are predictions whose WANTs are not sent yet */
 };
 
 /* Opens the predictor that the cluster's options name. */

@@ -5,7 +5,9 @@
 
 int odm_step_uses_init(struct odm_step_uses *u, const struct od_config *c, size_t max_rows, struct od_err *err)
 {
-	*u = (struct odm_step_uses){ .n_moe = c->n_moe, .n_experts = c->n_experts, .top_k = c->top_k, .max_rows = max_rows };
+	*u = (struct odm_step_uses){
+		.n_moe = c->n_moe, .n_experts = c->n_experts, .top_k = c->top_k, .max_rows = max_rows
+	};
 	u->served = calloc(max_rows, sizeof(*u->served));
 	u->route = calloc(c->n_moe * max_rows * c->top_k, sizeof(*u->route));
 	u->loaded = calloc((size_t)c->n_moe * c->n_experts, sizeof(*u->loaded));

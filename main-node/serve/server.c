@@ -80,14 +80,16 @@ static void on_signal(uv_signal_t *signal, int number)
 
 	if (odm_http_draining(s->api.http))
 		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
-	if (odm_engine_thread_state(s->api.thread, NULL) == ODM_SERVE_LOADING) { /* there is nothing to end in order yet */
+	/* there is nothing to end in order yet */
+	if (odm_engine_thread_state(s->api.thread, NULL) == ODM_SERVE_LOADING) {
 		od_log(OD_LOG_INFO, "stopping before the model is loaded");
 		_exit(0);
 	}
 	drain(s);
 }
 
-/* A server that can compute nothing any more tells those who wait for it why, and ends: started again, it may serve again. */
+/* A server that can compute nothing any more tells those who wait for it why, and ends: started again, it may serve
+ * again. */
 static void on_lost(struct server *s, const struct od_err *why)
 {
 	if (odm_http_draining(s->api.http))
@@ -122,8 +124,8 @@ static void on_changed(uv_async_t *async)
 		on_lost(s, &why);
 		return;
 	}
-	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->api.model), od_log_number("ctx_tokens", odm_engine_ctx(e)),
-		     od_log_number("parallel", odm_engine_parallel(e)));
+	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->api.model),
+		     od_log_number("ctx_tokens", odm_engine_ctx(e)), od_log_number("parallel", odm_engine_parallel(e)));
 	odm_service_watch_ready(&s->watch, s->api.thread, s->api.model, s->address);
 }
 
@@ -194,12 +196,9 @@ static void name_model(struct server *s)
 static void list_endpoints(struct server *s)
 {
 	const struct odm_endpoint all[N_ENDPOINTS] = {
-		odm_completions_endpoint, odm_chat_completions_endpoint,
-		odm_responses_endpoint,	  odm_messages_endpoint,
-		odm_count_tokens_endpoint,
-		odm_models_endpoint,	  odm_model_endpoint,
-		odm_tokenize_endpoint,	  odm_detokenize_endpoint,
-		odm_health_endpoint,	  odm_metrics_endpoint,
+		odm_completions_endpoint,  odm_chat_completions_endpoint, odm_responses_endpoint, odm_messages_endpoint,
+		odm_count_tokens_endpoint, odm_models_endpoint,		  odm_model_endpoint,	  odm_tokenize_endpoint,
+		odm_detokenize_endpoint,   odm_health_endpoint,		  odm_metrics_endpoint,
 	};
 
 	memcpy(s->endpoint, all, sizeof(all));
@@ -332,7 +331,8 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	if (s->api.metrics == NULL || s->api.health == NULL || s->api.calls == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
-		rc = open_http(s, err); /* first: an address in use must not wait until an engine is loaded that can be stopped only then */
+		/* first: an address in use must not wait until an engine is loaded that can be stopped only then */
+		rc = open_http(s, err);
 	if (rc == OD_OK)
 		rc = start_engine(s, err);
 	if (rc == OD_OK)

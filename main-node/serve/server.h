@@ -1,7 +1,7 @@
 /* server.h - od-main serve: HTTP thread, engine thread and signals.
  *
- * SIGTERM and SIGINT drain: new requests get 503, open ones may end for drain_seconds, then they are cancelled. A second
- * signal, or one while the model is being loaded, ends the process at once.
+ * SIGTERM and SIGINT drain: new requests get 503, open ones may end for drain_seconds, then they are cancelled. A
+ * second signal, or one while the model is being loaded, ends the process at once.
  * Thread: main(), which becomes the HTTP thread. Owner: the caller owns the options, until odm_serve returns. */
 #ifndef ODM_SERVER_H
 #define ODM_SERVER_H
@@ -13,10 +13,10 @@ struct odm_serve_opts {
 	struct odm_engine_opts engine;
 	struct odm_address listen;
 	const struct odm_api_keys *keys; /* NULL: everyone may */
-	const char *cert, *key;		 /* PEM texts; NULL: no TLS */
-	const char *cors;		 /* NULL: none */
-	struct od_arg_list hosts;	 /* names that the header Host may have */
-	const char *model;		 /* NULL: the name of the pack's folder, and requests may name any */
+	const char *cert, *key; /* PEM texts; NULL: no TLS */
+	const char *cors; /* NULL: none */
+	struct od_arg_list hosts; /* names that the header Host may have */
+	const char *model; /* NULL: the name of the pack's folder, and requests may name any */
 	uint64_t queue, max_connections, max_body_bytes;
 	double header_seconds, drain_seconds;
 };

@@ -54,7 +54,8 @@ static double align_bytes_per_token(const struct odm_figures *f) /* of a decode 
 static uint64_t of_a_layer(const struct odm_figures *f, enum od_counter of, enum od_counter without)
 {
 	return f->c[OD_C_DECODE_LAYERS] > 0 && f->c[of] > f->c[without] ?
-		       (f->c[of] - f->c[without]) / f->c[OD_C_DECODE_LAYERS] : 0;
+		       (f->c[of] - f->c[without]) / f->c[OD_C_DECODE_LAYERS] :
+		       0;
 }
 
 uint64_t odm_figures_main_ns(const struct odm_figures *f)
@@ -89,9 +90,10 @@ static void print_alignment(const struct odm_figures *f, FILE *out)
 		fprintf(out, "alignment   %.0f bytes a token, and %s asked for\n", align_bytes_per_token(f),
 			od_format_bytes(f->c[OD_C_ASKED_BYTES], size, sizeof(size)));
 	if (f->c[OD_C_FIRST_PREDICTIONS] > 0)
-		fprintf(out, "lead        first prediction %.2f ms after STEP (%.2f to %.2f), %.2f layers ahead in the mean\n",
-			ms(f->first_prediction_ns.median), ms(f->first_prediction_ns.min), ms(f->first_prediction_ns.max),
-			odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
+		fprintf(out,
+			"lead        first prediction %.2f ms after STEP (%.2f to %.2f), %.2f layers ahead in the mean\n",
+			ms(f->first_prediction_ns.median), ms(f->first_prediction_ns.min),
+			ms(f->first_prediction_ns.max), odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
 }
 
 static double percent(const struct odm_figures *f, enum od_counter part, enum od_counter of)
@@ -120,11 +122,16 @@ static void print_predictions(const struct odm_figures *f, FILE *out)
 		fprintf(out, "; predictions late %" PRIu64 ", missing %" PRIu64 "\n", c[OD_C_LATE_PREDICTIONS],
 			c[OD_C_MISSING_PREDICTIONS]);
 	if (c[OD_C_STOOD_IN_USES] > 0)
-		fprintf(out, "stood in    %.3f%% of %" PRIu64 " more expert uses, which main predicted while the shadow was "
-			"silent\n", percent(f, OD_C_STOOD_IN_RECALLED, OD_C_STOOD_IN_USES), c[OD_C_STOOD_IN_USES]);
+		fprintf(out,
+			"stood in    %.3f%% of %" PRIu64 " more expert uses, which main predicted while the shadow was "
+			"silent\n",
+			percent(f, OD_C_STOOD_IN_RECALLED, OD_C_STOOD_IN_USES), c[OD_C_STOOD_IN_USES]);
 	if (f->has_predictor && c[OD_C_EXPERT_USES] > 0)
-		fprintf(out, "served      %.3f%% of %" PRIu64 " expert uses in time, with %.1f%% extra loads (%" PRIu64 "); hedged "
-			"%" PRIu64 "\n", percent(f, OD_C_SERVED_IN_TIME, OD_C_EXPERT_USES), c[OD_C_EXPERT_USES],
+		fprintf(out,
+			"served      %.3f%% of %" PRIu64 " expert uses in time, with %.1f%% extra loads (%" PRIu64
+			"); hedged "
+			"%" PRIu64 "\n",
+			percent(f, OD_C_SERVED_IN_TIME, OD_C_EXPERT_USES), c[OD_C_EXPERT_USES],
 			percent(f, OD_C_EXTRA_LOADS, OD_C_EXPERT_USES), c[OD_C_EXTRA_LOADS], c[OD_C_HEDGED]);
 	print_alignment(f, out);
 }
@@ -136,20 +143,24 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 
 	print_predictions(f, out);
 	if (c[OD_C_CACHE_USES] > 0)
-		fprintf(out, "cache       %" PRIu64 " expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, "
-			"%.1f%% as exponents\n", c[OD_C_CACHE_USES], percent(f, OD_C_CACHE_HITS_F, OD_C_CACHE_USES),
+		fprintf(out,
+			"cache       %" PRIu64 " expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, "
+			"%.1f%% as exponents\n",
+			c[OD_C_CACHE_USES], percent(f, OD_C_CACHE_HITS_F, OD_C_CACHE_USES),
 			percent(f, OD_C_CACHE_HITS_C, OD_C_CACHE_USES), percent(f, OD_C_CACHE_HITS_S, OD_C_CACHE_USES),
 			percent(f, OD_C_CACHE_HITS_E, OD_C_CACHE_USES));
-	fprintf(out, "stalls      %" PRIu64 " of %" PRIu64 " expert uses waited for a load, %.3f s in all\n", c[OD_C_STALLS],
-		c[OD_C_EXPERT_USES], od_seconds(c[OD_C_STALL_NS]));
-	fprintf(out, "loaded      %s in %" PRIu64 " expert loads", od_format_bytes(c[OD_C_LOADED_BYTES], size, sizeof(size)),
-		c[OD_C_LOADS]);
+	fprintf(out, "stalls      %" PRIu64 " of %" PRIu64 " expert uses waited for a load, %.3f s in all\n",
+		c[OD_C_STALLS], c[OD_C_EXPERT_USES], od_seconds(c[OD_C_STALL_NS]));
+	fprintf(out, "loaded      %s in %" PRIu64 " expert loads",
+		od_format_bytes(c[OD_C_LOADED_BYTES], size, sizeof(size)), c[OD_C_LOADS]);
 	if (c[OD_C_LOADS] > 0)
-		fprintf(out, ", %.2f ms each; window %.2f ms", od_seconds(c[OD_C_LOAD_NS]) * 1e3 / (double)c[OD_C_LOADS],
+		fprintf(out, ", %.2f ms each; window %.2f ms",
+			od_seconds(c[OD_C_LOAD_NS]) * 1e3 / (double)c[OD_C_LOADS],
 			od_seconds(odm_figures_window_ns(f, c[OD_C_SLOTS])) * 1e3);
 	fputc('\n', out);
 	if (c[OD_C_RECOVERED_RUNS] > 0)
-		fprintf(out, "recovered   %" PRIu64 " runs were sent again after a worker was lost\n", c[OD_C_RECOVERED_RUNS]);
+		fprintf(out, "recovered   %" PRIu64 " runs were sent again after a worker was lost\n",
+			c[OD_C_RECOVERED_RUNS]);
 }
 
 static void print_memory(const struct odm_figures *f, FILE *out)
@@ -160,7 +171,10 @@ static void print_memory(const struct odm_figures *f, FILE *out)
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		int n = snprintf(item, sizeof(item), " %s %s%s%s", f->node[i].name,
 				 od_format_bytes(f->node[i].c[OD_C_PEAK_RSS_BYTES], size, sizeof(size)),
-				 !f->node[i].alive ? " (lost)" : f->node[i].passed_over ? " (not used)" : "", i + 1 < f->n_nodes ? "," : "");
+				 !f->node[i].alive	? " (lost)" :
+				 f->node[i].passed_over ? " (not used)" :
+							  "",
+				 i + 1 < f->n_nodes ? "," : "");
 
 		if (column + n > PRINT_COLUMNS)
 			column = fprintf(out, "\n%*s", PRINT_INDENT, "") - 1;
@@ -188,8 +202,8 @@ void odm_figures_line(const struct odm_figures *f, FILE *out)
 {
 	const uint64_t *c = f->c;
 
-	fprintf(out, "%" PRIu64 " prompt tokens, %" PRIu64 " generated; TTFT %.3f s", c[OD_C_PROMPT_TOKENS], c[OD_C_TOKENS],
-		od_seconds(c[OD_C_TTFT_NS]));
+	fprintf(out, "%" PRIu64 " prompt tokens, %" PRIu64 " generated; TTFT %.3f s", c[OD_C_PROMPT_TOKENS],
+		c[OD_C_TOKENS], od_seconds(c[OD_C_TTFT_NS]));
 	if (c[OD_C_TOKENS] > 1)
 		fprintf(out, ", then %.2f tok/s", odm_figures_tok_per_s(f));
 	if (f->cluster && c[OD_C_TOKENS] > 1) {
@@ -205,11 +219,12 @@ void odm_figures_line(const struct odm_figures *f, FILE *out)
 
 void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
-	fprintf(out, "tokens      %" PRIu64 " prompt, %" PRIu64 " generated\n", f->c[OD_C_PROMPT_TOKENS], f->c[OD_C_TOKENS]);
+	fprintf(out, "tokens      %" PRIu64 " prompt, %" PRIu64 " generated\n", f->c[OD_C_PROMPT_TOKENS],
+		f->c[OD_C_TOKENS]);
 	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->c[OD_C_TTFT_NS]), odm_figures_tok_per_s(f));
 	if (f->c[OD_C_DRAFTED] > 0)
-		fprintf(out, "drafts      %" PRIu64 " tokens verified, %.1f%% right: %.2f tokens a step\n", f->c[OD_C_DRAFTED],
-			percent(f, OD_C_ACCEPTED, OD_C_DRAFTED), tokens_per_step(f));
+		fprintf(out, "drafts      %" PRIu64 " tokens verified, %.1f%% right: %.2f tokens a step\n",
+			f->c[OD_C_DRAFTED], percent(f, OD_C_ACCEPTED, OD_C_DRAFTED), tokens_per_step(f));
 	if (f->cluster)
 		print_cluster(f, out);
 	print_spools(f, out);
@@ -251,7 +266,8 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_real(into, "first_prediction_min_s", any_first, (double)f->first_prediction_ns.min / OD_NS_PER_S);
 	put_real(into, "first_prediction_median_s", any_first, (double)f->first_prediction_ns.median / OD_NS_PER_S);
 	put_real(into, "first_prediction_max_s", any_first, (double)f->first_prediction_ns.max / OD_NS_PER_S);
-	put_real(into, "lead_layers", f->c[OD_C_LEAD_ROUTERS] > 0, odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
+	put_real(into, "lead_layers", f->c[OD_C_LEAD_ROUTERS] > 0,
+		 odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
 	for (size_t i = 0; i < f->n_nodes; i++)
 		json_array_append_new(nodes, node_json(&f->node[i]));
 	json_object_set_new(into, "nodes", nodes);

@@ -25,8 +25,9 @@ struct odm_spread {
 };
 
 struct odm_figures {
-	uint64_t c[OD_N_COUNTERS];	    /* of the request */
-	struct odm_spread first_prediction_ns; /* time from STEP to OD_C_FIRST_PREDICTIONS; negative: the shadow ran ahead */
+	uint64_t c[OD_N_COUNTERS]; /* of the request */
+	/* time from STEP to OD_C_FIRST_PREDICTIONS; negative: the shadow ran ahead */
+	struct odm_spread first_prediction_ns;
 	bool cluster, has_predictor;
 	struct odm_node_figures *node; /* malloc'd; odm_figures_fini */
 	size_t n_nodes;
@@ -39,9 +40,9 @@ void odm_figures_fini(struct odm_figures *f);
 double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */
 double odm_figures_ratio(const struct odm_figures *f, enum od_counter part, enum od_counter of); /* 0 without any */
 
-/* The load window of OD-MoE (arXiv 2512.03927), Eq. 1, with M groups, from measured times: how long a load may take without a
- * stall. t_main and t_worker: a layer's time on main and for its experts. One slot: M t_main + (M - 1) t_worker; two or more
- * slots: M (t_main + t_worker), if predictions are early enough. 0 when nothing was measured. */
+/* The load window of OD-MoE (arXiv 2512.03927), Eq. 1, with M groups, from measured times: how long a load may take
+ * without a stall. t_main and t_worker: a layer's time on main and for its experts. One slot: M t_main + (M - 1)
+ * t_worker; two or more slots: M (t_main + t_worker), if predictions are early enough. 0 when nothing was measured. */
 uint64_t odm_figures_main_ns(const struct odm_figures *f);
 uint64_t odm_figures_worker_ns(const struct odm_figures *f);
 uint64_t odm_figures_window_ns(const struct odm_figures *f, uint64_t slots);

@@ -1,7 +1,7 @@
 /* step_requests.h - the names of the requests whose rows a step has, for logs, traces and workers.
  *
- * A step's texts are those of the step before it, but for those that come or end. So what costs, the list of names, is made
- * when they change, and a step costs a comparison of numbers.
+ * A step's texts are those of the step before it, but for those that come or end. So what costs, the list of names, is
+ * made when they change, and a step costs a comparison of numbers.
  * Thread: one at a time. Owner: plain data of the caller. */
 #ifndef ODM_STEP_REQUESTS_H
 #define ODM_STEP_REQUESTS_H
@@ -10,7 +10,7 @@
 #include "main-node/step/expert_service.h"
 
 struct odm_step_requests {
-	uint64_t mark;	  /* of the sequences of the last step */
+	uint64_t mark; /* of the sequences of the last step */
 	uint64_t version; /* of text: 0 as long as no text had a name */
 	char text[OD_MAX_REQUESTS_BYTES]; /* "a,b"; "-": of none that has a name */
 };

@@ -9,8 +9,9 @@ static struct odm_store_worker *find(struct odm_store_queue *q, const struct od_
 	return NULL;
 }
 
-/* The store does not learn when a worker has left, so a worker without open requests loses its place. If there is none, a worker
- * that waits for the surplus loses its place: others may hold the surplus for long, and waiting workers could fill all places. */
+/* The store does not learn when a worker has left, so a worker without open requests loses its place. If there is none,
+ * a worker that waits for the surplus loses its place: others may hold the surplus for long, and waiting workers could
+ * fill all places. */
 static struct odm_store_worker *free_place(struct odm_store_queue *q)
 {
 	struct odm_store_worker *waiting = NULL;

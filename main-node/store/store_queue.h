@@ -1,9 +1,9 @@
 /* store_queue.h - chooses the store's next request, and bounds the memory that each worker may use.
  *
- * Workers take turns, one piece each, so that a worker with more requests, or a slow reader, gets no more than its turn. Each
- * worker has a bounded number of requests and of bytes in flight. OD_STORE_SHARE_BYTES of these are guaranteed to it, so
- * workers that read nothing delay no others. The rest of the store's memory is a shared surplus for further bytes, up to
- * the bound per worker; no worker may take more of the surplus than it leaves to the others.
+ * Workers take turns, one piece each, so that a worker with more requests, or a slow reader, gets no more than its
+ * turn. Each worker has a bounded number of requests and of bytes in flight. OD_STORE_SHARE_BYTES of these are
+ * guaranteed to it, so workers that read nothing delay no others. The rest of the store's memory is a shared surplus
+ * for further bytes, up to the bound per worker; no worker may take more of the surplus than it leaves to the others.
  * Thread: the store's thread; odm_store_queue_done from any thread (the bytes on their way are atomic). */
 #ifndef ODM_STORE_QUEUE_H
 #define ODM_STORE_QUEUE_H
@@ -24,7 +24,7 @@ struct odm_store_request {
 
 struct odm_store_worker {
 	struct od_route route; /* len 0: the place is free once no bytes are in flight */
-	uint32_t first, n;     /* of requests, a ring */
+	uint32_t first, n; /* of requests, a ring */
 	struct odm_store_request open[OD_STORE_MAX_OPEN];
 	_Atomic uint64_t sending; /* bytes in flight */
 };

@@ -36,8 +36,8 @@ struct odm_store {
 	struct od_host address;
 	uint64_t session;
 	uint8_t fingerprint[32], sums_sha256[32];
-	struct file file[OD_STORE_EXPERTS + 1];	 /* by number; fd -1: there is none */
-	uint64_t bytes[OD_STORE_EXPERTS + 1];	 /* of each */
+	struct file file[OD_STORE_EXPERTS + 1]; /* by number; fd -1: there is none */
+	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* of each */
 	pthread_t thread;
 	bool started;
 	sem_t opened; /* the thread has bound its socket, or failed */
@@ -156,8 +156,8 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 	Od__Header h = OD__HEADER__INIT;
 	Od__Chunk body = OD__CHUNK__INIT;
 	struct od_err err;
-	int rc = p == NULL ? od_fail(&err, OD_ERR_NOMEM, "the store has no memory for %u bytes", r->bytes)
-			   : od_file_pread(f->fd, p->data, r->bytes, r->offset, f->path, &err);
+	int rc = p == NULL ? od_fail(&err, OD_ERR_NOMEM, "the store has no memory for %u bytes", r->bytes) :
+			     od_file_pread(f->fd, p->data, r->bytes, r->offset, f->path, &err);
 
 	body.request = r->request;
 	h.body_case = OD__HEADER__BODY_CHUNK;
@@ -196,8 +196,8 @@ static void on_fetch(struct odm_store *s, const struct od_msg *m)
 	int rc = check_fetch(s, m, &err);
 
 	if (rc == OD_OK && odm_store_queue_add(&s->queue, &m->route, &r) != OD_OK)
-		rc = od_fail(&err, OD_ERR_BUSY, "the store is busy: %d requests of %d workers at a time", OD_STORE_MAX_OPEN,
-			     ODM_STORE_WORKERS);
+		rc = od_fail(&err, OD_ERR_BUSY, "the store is busy: %d requests of %d workers at a time",
+			     OD_STORE_MAX_OPEN, ODM_STORE_WORKERS);
 	if (rc != OD_OK)
 		send_refusal(s, &m->route, f->request, &err);
 }
@@ -211,8 +211,10 @@ static void on_message(struct odm_store *s, const struct od_msg *m)
 		       od_peer_text(m->header->store_hello->host_name, name, sizeof(name)));
 		send_welcome(s, &m->route); /* to any version: it says which this is */
 	} else if (m->header->version != OD_PROTOCOL_VERSION || m->header->body_case != OD__HEADER__BODY_FETCH) {
-		od_log_limited(OD_LOG_WARN, "store: dropped %s of protocol version %u: only STORE_HELLO and FETCH of %d belong "
-			       "here", od_body_name(m->header->body_case), m->header->version, OD_PROTOCOL_VERSION);
+		od_log_limited(OD_LOG_WARN,
+			       "store: dropped %s of protocol version %u: only STORE_HELLO and FETCH of %d belong "
+			       "here",
+			       od_body_name(m->header->body_case), m->header->version, OD_PROTOCOL_VERSION);
 	} else {
 		on_fetch(s, m);
 	}

@@ -1,8 +1,8 @@
 /* store_server.h - od-main --serve-store: sends workers their share of the pack (docs/PROTOCOL.md, "Store").
  *
- * It reads ranges of SHA256SUMS, the small files and experts.bin, and nothing else: requests name files by number. It has
- * its own thread and ZeroMQ context, both at low priority, so that a step never waits for it. store_queue.h bounds its
- * memory.
+ * It reads ranges of SHA256SUMS, the small files and experts.bin, and nothing else: requests name files by number. It
+ * has its own thread and ZeroMQ context, both at low priority, so that a step never waits for it. store_queue.h bounds
+ * its memory.
  * Thread: open and close by the owner. Owner: the pack is borrowed. */
 #ifndef ODM_STORE_SERVER_H
 #define ODM_STORE_SERVER_H
@@ -12,8 +12,8 @@
 
 struct odm_store;
 
-/* address: host[:port]. keys: serve only their peers and those of the hosts that have a key (odm_store_admit); NULL: serve
- * anybody, in the clear. */
+/* address: host[:port]. keys: serve only their peers and those of the hosts that have a key (odm_store_admit); NULL:
+ * serve anybody, in the clear. */
 OD_MUST_CHECK int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address,
 				 const struct od_keys *keys, const struct od_hosts *hosts, struct od_err *err);
 /* Any thread: after a change of the peers or of the hosts' keys. */

@@ -112,7 +112,8 @@ static int stream(struct answer *a, const char *question, size_t len, struct od_
 	a->end_ns = od_now_ns();
 	json_decref(request);
 	if (rc == OD_OK && !a->reply.done && a->reply.finish[0] == '\0')
-		rc = od_fail(err, OD_ERR_IO, "%s: the stream ended before the answer did", odm_chat_client_url(s->client));
+		rc = od_fail(err, OD_ERR_IO, "%s: the stream ended before the answer did",
+			     odm_chat_client_url(s->client));
 	return rc;
 }
 
@@ -161,10 +162,12 @@ static void put_all(const struct answer *a, const char *ended, struct od_strbuf 
 			 odm_plain_line(name, sizeof(name), json_string_value(s->model), json_string_length(s->model)),
 			 odm_chat_client_url(s->client));
 	if (u->known)
-		od_strbuf_printf(out, "tokens      %" PRIu64 " prompt, of these %" PRIu64 " cached; %" PRIu64 " generated\n",
+		od_strbuf_printf(out,
+				 "tokens      %" PRIu64 " prompt, of these %" PRIu64 " cached; %" PRIu64 " generated\n",
 				 u->prompt_tokens, u->cached_tokens, u->completion_tokens);
 	if (a->first_ns > 0)
-		od_strbuf_printf(out, "speed       TTFT %.3f s, %.2f tok/s\n", seconds_since(a, a->first_ns), tok_per_s(a));
+		od_strbuf_printf(out, "speed       TTFT %.3f s, %.2f tok/s\n", seconds_since(a, a->first_ns),
+				 tok_per_s(a));
 	od_strbuf_printf(out, "time        %.3f s in all\n", seconds_since(a, a->end_ns));
 	od_strbuf_printf(out, "ended       %s", ended);
 }

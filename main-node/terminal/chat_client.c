@@ -27,7 +27,7 @@ struct odm_chat_client {
 	odm_chat_take *take; /* NULL: collect in body */
 	void *arg;
 	struct od_strbuf body; /* of a refusal, or without take */
-	struct od_err err;     /* of take, or of body */
+	struct od_err err; /* of take, or of body */
 };
 
 /* "host:8080/" becomes "http://host:8080", as curl understands it. */
@@ -78,7 +78,8 @@ static bool add_headers(struct odm_chat_client *c, const char *api_key)
 	bool good;
 
 	od_strbuf_printf(&line, "Authorization: Bearer %s", api_key != NULL ? api_key : "");
-	good = !line.failed && add_header(c, "Content-Type: application/json") && (api_key == NULL || add_header(c, line.text));
+	good = !line.failed && add_header(c, "Content-Type: application/json") &&
+	       (api_key == NULL || add_header(c, line.text));
 	od_strbuf_fini(&line);
 	return good;
 }
@@ -91,7 +92,8 @@ static void set_options(struct odm_chat_client *c, const char *ca_file)
 	curl_easy_setopt(c->easy, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
 #endif
 	curl_easy_setopt(c->easy, CURLOPT_PROXY, "");
-	curl_easy_setopt(c->easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1); /* so that to stop an answer is to close */
+	/* so that to stop an answer is to close */
+	curl_easy_setopt(c->easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
 	curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, c->headers);
 	curl_easy_setopt(c->easy, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(c->easy, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
@@ -183,11 +185,12 @@ static int no_answer(struct odm_chat_client *c, CURLcode code, struct od_err *er
 		return err->code;
 	}
 	if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)
-		return od_fail(err, OD_ERR_UNREACHABLE, "%s: %s; is od-main serve running there? --url names another server",
-			       c->url, what);
+		return od_fail(err, OD_ERR_UNREACHABLE,
+			       "%s: %s; is od-main serve running there? --url names another server", c->url, what);
 	if (code == CURLE_PEER_FAILED_VERIFICATION)
 		return od_fail(err, OD_ERR_IO, "%s: %s; --cacert FILE names the certificate to trust", c->url, what);
-	if (code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR || code == CURLE_GOT_NOTHING)
+	if (code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR ||
+	    code == CURLE_GOT_NOTHING)
 		return od_fail(err, OD_ERR_IO, "%s: the connection broke off: %s", c->url, what);
 	return od_fail(err, OD_ERR_IO, "%s: %s", c->url, what);
 }
@@ -263,8 +266,8 @@ int odm_chat_client_get(struct odm_chat_client *c, const char *path, json_t **ou
 	return OD_OK;
 }
 
-int odm_chat_client_post(struct odm_chat_client *c, const char *path, const json_t *body, odm_chat_take *take, void *arg,
-			 struct od_err *err)
+int odm_chat_client_post(struct odm_chat_client *c, const char *path, const json_t *body, odm_chat_take *take,
+			 void *arg, struct od_err *err)
 {
 	char *text = json_dumps(body, JSON_COMPACT);
 	int rc;

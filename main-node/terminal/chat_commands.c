@@ -31,7 +31,10 @@ static int set_system(struct odm_chat_session *s, const char *args, struct od_er
 	if (args[0] != '\0')
 		return odm_conversation_set_system(&s->conversation, args, none ? 0 : strlen(args), err);
 	odm_plain_text(&plain, system != NULL ? json_string_value(system) : "", json_string_length(system));
-	odm_screen_note(s->screen, "%s", system == NULL ? "There is no system prompt." : plain.failed ? "" : plain.text);
+	odm_screen_note(s->screen, "%s",
+			system == NULL ? "There is no system prompt." :
+			plain.failed   ? "" :
+					 plain.text);
 	od_strbuf_fini(&plain);
 	return OD_OK;
 }
@@ -39,12 +42,14 @@ static int set_system(struct odm_chat_session *s, const char *args, struct od_er
 /* For another answer where it would be the same: a greedy one is sampled, and a seed goes on. Says so. */
 static void retry_settings(struct odm_chat_session *s)
 {
-	const json_t *temperature = json_object_get(s->settings, "temperature"), *seed = json_object_get(s->settings, "seed");
+	const json_t *temperature = json_object_get(s->settings, "temperature"),
+		     *seed = json_object_get(s->settings, "seed");
 	const bool greedy = temperature != NULL ? json_real_value(temperature) <= 0 : s->greedy;
 
 	if (greedy) {
 		json_object_set_new(s->retry, "temperature", json_real(RETRY_TEMPERATURE));
-		odm_screen_note(s->screen, "With temperature %g: a greedy answer would be the same.", RETRY_TEMPERATURE);
+		odm_screen_note(s->screen, "With temperature %g: a greedy answer would be the same.",
+				RETRY_TEMPERATURE);
 	}
 	if (seed != NULL) {
 		s->n_retries++;
@@ -56,7 +61,8 @@ static void retry_settings(struct odm_chat_session *s)
 static int retry(struct odm_chat_session *s, const char *args, struct od_err *err)
 {
 	json_t *before = json_incref(odm_conversation_last_answer(&s->conversation));
-	json_t *question = s->unanswered != NULL ? json_incref(s->unanswered) : odm_conversation_take_last(&s->conversation);
+	json_t *question =
+		s->unanswered != NULL ? json_incref(s->unanswered) : odm_conversation_take_last(&s->conversation);
 
 	(void)args;
 	if (question == NULL) {
@@ -68,7 +74,9 @@ static int retry(struct odm_chat_session *s, const char *args, struct od_err *er
 	if (s->unanswered == NULL && json_object_size(s->retry) == 0 &&
 	    json_equal(before, odm_conversation_last_answer(&s->conversation))) {
 		s->greedy = true;
-		odm_screen_note(s->screen, "The same answer: the model answers greedily. The next /retry takes temperature %g.", RETRY_TEMPERATURE);
+		odm_screen_note(s->screen,
+				"The same answer: the model answers greedily. The next /retry takes temperature %g.",
+				RETRY_TEMPERATURE);
 	}
 	json_object_clear(s->retry);
 	json_decref(question);
@@ -136,7 +144,8 @@ static int set(struct odm_chat_session *s, const char *args, struct od_err *err)
 		return OD_OK;
 	}
 	if (value[0] == '\0')
-		return od_fail(err, OD_ERR_ARG, "expected name and value, as in /set temperature 0.7; /set alone lists them");
+		return od_fail(err, OD_ERR_ARG,
+			       "expected name and value, as in /set temperature 0.7; /set alone lists them");
 	snprintf(name, sizeof(name), "%.*s", (int)(len < sizeof(name) ? len : sizeof(name) - 1), args);
 	return odm_chat_set(s->settings, name, value, err);
 }
@@ -175,10 +184,11 @@ static int show_help(struct odm_chat_session *s, const char *args, struct od_err
 	(void)err;
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		odm_screen_note(s->screen, "  %-7s %-10s  %s", commands[i].name, commands[i].args, commands[i].what);
-	odm_screen_note(s->screen, "A line that ends with \\ goes on in the next; so do lines between \"\"\" and \"\"\".\n"
-				   "A message that begins with a slash needs a space before it. Ctrl-C stops an\n"
-				   "answer or clears the line, Ctrl-R searches the history, Tab completes\n"
-				   "commands and names of files, Ctrl-D ends.");
+	odm_screen_note(s->screen,
+			"A line that ends with \\ goes on in the next; so do lines between \"\"\" and \"\"\".\n"
+			"A message that begins with a slash needs a space before it. Ctrl-C stops an\n"
+			"answer or clears the line, Ctrl-R searches the history, Tab completes\n"
+			"commands and names of files, Ctrl-D ends.");
 	return OD_OK;
 }
 
@@ -193,8 +203,10 @@ static int run_command(struct odm_chat_session *s, char *line, size_t len, struc
 	while (c < past && (strlen(c->name) != name_len || memcmp(c->name, line, name_len) != 0))
 		c++;
 	if (c == past)
-		return od_fail(err, OD_ERR_ARG, "unknown command \"%.*s\"; /help lists them, and a message that begins with a "
-			       "slash needs a space before it", (int)(name_len < 40 ? name_len : 40), line);
+		return od_fail(err, OD_ERR_ARG,
+			       "unknown command \"%.*s\"; /help lists them, and a message that begins with a "
+			       "slash needs a space before it",
+			       (int)(name_len < 40 ? name_len : 40), line);
 	while (len > name_len && strchr(" \t\n", line[len - 1]) != NULL)
 		line[--len] = '\0';
 	args = line + name_len + strspn(line + name_len, " \t\n");

@@ -28,7 +28,8 @@ bool odm_chat_error_text(const char *json, size_t len, char *buf, size_t size)
 
 static void read_usage(struct odm_chat_usage *u, const json_t *o)
 {
-	const json_t *prompt = json_object_get(o, "prompt_tokens"), *completion = json_object_get(o, "completion_tokens");
+	const json_t *prompt = json_object_get(o, "prompt_tokens"),
+		     *completion = json_object_get(o, "completion_tokens");
 	const json_t *cached = json_object_get(json_object_get(o, "prompt_tokens_details"), "cached_tokens");
 
 	if (!json_is_integer(prompt) || !json_is_integer(completion) || json_integer_value(prompt) < 0 ||
@@ -84,7 +85,8 @@ void odm_chat_reply_event(struct odm_chat_reply *r, const char *data, size_t len
 		od_fail(&r->err, OD_ERR_IO, "the server stopped: %s",
 			error_line(error, text, sizeof(text))[0] != '\0' ? text : "it does not say why");
 	else if (!json_is_array(choices))
-		od_fail(&r->err, OD_ERR_PROTOCOL, "an event is not what a chat server sends: expected \"choices\", an array");
+		od_fail(&r->err, OD_ERR_PROTOCOL,
+			"an event is not what a chat server sends: expected \"choices\", an array");
 	else
 		read_choice(r, json_array_get(choices, 0));
 	json_decref(o);

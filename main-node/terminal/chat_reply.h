@@ -20,15 +20,15 @@ struct odm_chat_reply {
 	void *arg;
 	/* Zero to begin with. */
 	struct odm_chat_usage usage;
-	char finish[32];   /* "stop", "length", ...; "" until it is known */
-	bool done;	   /* [DONE] was read */
+	char finish[32]; /* "stop", "length", ...; "" until it is known */
+	bool done; /* [DONE] was read */
 	struct od_err err; /* the first: the server's, or an event that makes no sense; later events are skipped */
 };
 
 /* data: of an event; NUL-terminated. */
 void odm_chat_reply_event(struct odm_chat_reply *r, const char *data, size_t len);
-/* Puts the message of an OpenAI error, {"error": {"message": ...}} or {"error": "..."}, into buf as one plain line. False, and
- * "", when the text has another form. */
+/* Puts the message of an OpenAI error, {"error": {"message": ...}} or {"error": "..."}, into buf as one plain line.
+ * False, and "", when the text has another form. */
 bool odm_chat_error_text(const char *json, size_t len, char *buf, size_t size);
 
 #endif

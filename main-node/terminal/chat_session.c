@@ -73,9 +73,10 @@ static void greet(struct odm_chat_session *s)
 	if (!s->screen->terminal)
 		return;
 	if (odm_chat_find_model(s, &err) == OD_OK)
-		odm_screen_note(s->screen, "%s at %s; /help lists commands, Ctrl-D ends",
-				odm_plain_line(name, sizeof(name), json_string_value(s->model), json_string_length(s->model)),
-				odm_chat_client_url(s->client));
+		odm_screen_note(
+			s->screen, "%s at %s; /help lists commands, Ctrl-D ends",
+			odm_plain_line(name, sizeof(name), json_string_value(s->model), json_string_length(s->model)),
+			odm_chat_client_url(s->client));
 	else
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 }

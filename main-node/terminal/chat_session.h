@@ -19,15 +19,16 @@ struct odm_chat_session {
 	struct odm_screen *screen;
 	struct odm_conversation conversation;
 	json_t *settings; /* fields of each request */
-	json_t *retry;	  /* and of this one alone, over them */
+	json_t *retry; /* and of this one alone, over them */
 	int64_t n_retries;
 	bool greedy; /* without a temperature an answer came out as the one before */
-	json_t *model;	  /* its name, a string; NULL until the server was asked */
+	json_t *model; /* its name, a string; NULL until the server was asked */
 	json_t *unanswered; /* the last question, if it has no answer; else NULL */
 	bool verbose, any_failed, history_failed, ended;
 };
 
-/* Until /exit, the end of the input, or an error of the input or output. Errors of the server are shown, and set any_failed. */
+/* Until /exit, the end of the input, or an error of the input or output. Errors of the server are shown, and set
+ * any_failed. */
 OD_MUST_CHECK int odm_chat_session_run(struct odm_chat_session *s, struct od_err *err);
 void odm_chat_session_fini(struct odm_chat_session *s);
 
@@ -36,8 +37,8 @@ void odm_chat_answer(struct odm_chat_session *s, const char *question, size_t le
 /* Asks for the model's name unless it is known. */
 OD_MUST_CHECK int odm_chat_find_model(struct odm_chat_session *s, struct od_err *err);
 
-/* chat_complete.c: what may follow the text that ends at the cursor: a list of words, malloc'd as its strings, NULL at its end, and where in
- * text the word begins that each of them replaces. NULL: nothing. */
+/* chat_complete.c: what may follow the text that ends at the cursor: a list of words, malloc'd as its strings, NULL at
+ * its end, and where in text the word begins that each of them replaces. NULL: nothing. */
 char **odm_chat_completions(const char *text, size_t *begin);
 /* chat_commands.c: NULL past the last. */
 const char *odm_chat_command_name(size_t i);

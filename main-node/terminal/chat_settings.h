@@ -12,7 +12,7 @@
 
 struct odm_chat_setting {
 	const char *name; /* "top_k"; an option writes it --top-k */
-	bool whole;	  /* an integer */
+	bool whole; /* an integer */
 	double min, max;
 	const char *help;
 };

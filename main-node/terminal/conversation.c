@@ -127,15 +127,18 @@ static int check_messages(const json_t *messages, const char *path, struct od_er
 	size_t i;
 
 	if (!json_is_array(messages))
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected a JSON array of messages, or an object with \"messages\"",
-			       path);
-	json_array_foreach(messages, i, m) {
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: expected a JSON array of messages, or an object with \"messages\"", path);
+	json_array_foreach(messages, i, m)
+	{
 		const char *role = role_of(m);
 		const bool system = i == 0 && strcmp(role, "system") == 0;
 
 		if (!system && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: message %zu: expected the role user or assistant (the first: "
-				       "also system)", path, i);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: message %zu: expected the role user or assistant (the first: "
+				       "also system)",
+				       path, i);
 		if (!json_is_string(json_object_get(m, "content")))
 			return od_fail(err, OD_ERR_FORMAT, "%s: message %zu: expected \"content\", a string", path, i);
 	}
@@ -199,7 +202,8 @@ int odm_conversation_save(const struct odm_conversation *c, const char *path, bo
 		rc = read_messages(path, &there, err);
 		json_decref(there);
 		if (rc != OD_OK)
-			od_fail(err, rc, "%s exists and is no conversation, so it is not overwritten; name another file", path);
+			od_fail(err, rc,
+				"%s exists and is no conversation, so it is not overwritten; name another file", path);
 	}
 	if (rc == OD_OK)
 		rc = od_file_write_private(path, text, strlen(text), err);

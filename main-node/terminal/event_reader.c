@@ -40,7 +40,8 @@ static void end_line(struct odm_event_reader *r)
 		value++;
 	if (colon == line)
 		r->comment(r->arg, value, (size_t)(line + len - value));
-	else if ((colon != NULL ? (size_t)(colon - line) : len) == strlen(data) && memcmp(line, data, strlen(data)) == 0)
+	else if ((colon != NULL ? (size_t)(colon - line) : len) == strlen(data) &&
+		 memcmp(line, data, strlen(data)) == 0)
 		add_data(r, value, (size_t)(line + len - value));
 }
 
@@ -59,7 +60,8 @@ int odm_event_reader_feed(struct odm_event_reader *r, const char *bytes, size_t 
 			n++;
 		od_strbuf_append(&r->line, bytes + i, n);
 		if (r->line.len > ODM_MAX_EVENT_BYTES)
-			return od_fail(err, OD_ERR_RANGE, "a line of the stream is longer than %u bytes", ODM_MAX_EVENT_BYTES);
+			return od_fail(err, OD_ERR_RANGE, "a line of the stream is longer than %u bytes",
+				       ODM_MAX_EVENT_BYTES);
 		i += n;
 		if (i == len)
 			break;
@@ -70,7 +72,8 @@ int odm_event_reader_feed(struct odm_event_reader *r, const char *bytes, size_t 
 			return od_fail(err, OD_ERR_RANGE, "an event of the stream is longer than %u bytes",
 				       ODM_MAX_EVENT_BYTES);
 	}
-	return r->line.failed || r->data.failed ? od_fail(err, OD_ERR_NOMEM, "no memory for the stream's events") : OD_OK;
+	return r->line.failed || r->data.failed ? od_fail(err, OD_ERR_NOMEM, "no memory for the stream's events") :
+						  OD_OK;
 }
 
 void odm_event_reader_fini(struct odm_event_reader *r)

@@ -13,7 +13,8 @@
 #define ODM_MAX_EVENT_BYTES (1u << 20) /* of a line, and of an event's data */
 
 struct odm_event_reader {
-	void (*event)(void *arg, const char *data, size_t len); /* its lines of data, joined by newlines; NUL-terminated */
+	/* its lines of data, joined by newlines; NUL-terminated */
+	void (*event)(void *arg, const char *data, size_t len);
 	void (*comment)(void *arg, const char *text, size_t len);
 	void *arg;
 	/* Private; zero to begin with. */

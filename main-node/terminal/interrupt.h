@@ -10,7 +10,7 @@
 
 /* From now on. Without it SIGINT ends the program, and the descriptor is -1. */
 OD_MUST_CHECK int odm_interrupt_catch(struct od_err *err);
-int odm_interrupt_fd(void);   /* readable after a SIGINT, until odm_interrupt_take */
+int odm_interrupt_fd(void); /* readable after a SIGINT, until odm_interrupt_take */
 bool odm_interrupt_take(void); /* true: there was one since the last call */
 
 #endif

@@ -99,7 +99,8 @@ static unsigned char complete(EditLine *edit, int key)
 			const char *rest = words[1] == NULL && words[0][same - 1] != '/' ? " " : "";
 			char *whole = NULL;
 
-			if (asprintf(&whole, "%.*s%s", (int)(same - typed), words[0] + typed, rest) >= 0 && el_insertstr(edit, whole) == 0)
+			if (asprintf(&whole, "%.*s%s", (int)(same - typed), words[0] + typed, rest) >= 0 &&
+			    el_insertstr(edit, whole) == 0)
 				result = CC_REFRESH;
 			free(whole);
 		} else {
@@ -149,8 +150,9 @@ static void repeat(FILE *f, const char *text, unsigned n)
 		fputs(text, f);
 }
 
-/* Draws the line from where it began, and leaves the cursor where libedit has it. libedit would end rows itself, so that
- * the terminal would not join them again when it becomes wider; so the terminal wraps the line, and libedit draws it elsewhere. */
+/* Draws the line from where it began, and leaves the cursor where libedit has it. libedit would end rows itself, so
+ * that the terminal would not join them again when it becomes wider; so the terminal wraps the line, and libedit draws
+ * it elsewhere. */
 static void draw_again(struct odm_line_input *in, unsigned columns)
 {
 	const LineInfoW *line = el_wline(in->edit);
@@ -158,7 +160,8 @@ static void draw_again(struct odm_line_input *in, unsigned columns)
 	const struct place end = place_of(in->prompt, line->buffer, line->lastchar, columns);
 
 	fputs("\r\033[K", in->echo);
-	repeat(in->echo, "\033[A\033[K", cursor.row); /* tmux takes the screen's clearing from its first cell on as scrolling */
+	/* tmux takes the screen's clearing from its first cell on as scrolling */
+	repeat(in->echo, "\033[A\033[K", cursor.row);
 	fputs(in->prompt, in->echo);
 	for (const wchar_t *c = line->buffer; c < line->lastchar; c++)
 		fprintf(in->echo, "%lc", (wint_t)*c);
@@ -173,7 +176,8 @@ static void draw_again(struct odm_line_input *in, unsigned columns)
 	el_set(in->edit, EL_SETFP, 1, in->echo);
 }
 
-/* libedit has adapted itself before it passes the signal on to here, but has not drawn yet. The terminal has wrapped the line anew. */
+/* libedit has adapted itself before it passes the signal on to here, but has not drawn yet. The terminal has wrapped
+ * the line anew. */
 static void on_resize(int number)
 {
 	const int saved = errno;
@@ -189,7 +193,9 @@ static void on_resize(int number)
 static void bind_keys(EditLine *edit)
 {
 	static const char *const keys[][2] = {
-		{ "^R", "em-inc-search-prev" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
+		{ "^R", "em-inc-search-prev" },
+		{ "\\e[1;5D", "ed-prev-word" },
+		{ "\\e[1;5C", "em-next-word" },
 		{ "\\e[3~", "ed-delete-next-char" },
 	};
 
@@ -207,7 +213,8 @@ static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err
 	in->history = history_init();
 	in->nowhere = fopen("/dev/null", "we");
 	if (in->edit == NULL || in->history == NULL || in->nowhere == NULL)
-		return od_fail(err, OD_ERR_IO, "the terminal cannot be used for editing; `cat | od-main chat` does without");
+		return od_fail(err, OD_ERR_IO,
+			       "the terminal cannot be used for editing; `cat | od-main chat` does without");
 	el_set(in->edit, EL_CLIENTDATA, in);
 	el_set(in->edit, EL_PROMPT, show_prompt);
 	el_set(in->edit, EL_EDITOR, "emacs");
@@ -232,8 +239,8 @@ static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err
 	return OD_OK;
 }
 
-int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *history_file, odm_complete_fn *complete_text,
-			struct od_err *err)
+int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *history_file,
+			odm_complete_fn *complete_text, struct od_err *err)
 {
 	struct odm_line_input *in = calloc(1, sizeof(*in));
 	int rc = OD_OK;
@@ -295,7 +302,8 @@ static enum odm_line read_plain(struct odm_line_input *in, struct od_strbuf *tex
 	return ODM_LINE_FAILED;
 }
 
-enum odm_line odm_line_input_read(struct odm_line_input *in, const char *prompt, struct od_strbuf *text, struct od_err *err)
+enum odm_line odm_line_input_read(struct odm_line_input *in, const char *prompt, struct od_strbuf *text,
+				  struct od_err *err)
 {
 	const char *line;
 	int n = 0;

@@ -1,7 +1,7 @@
 /* message_input.h - messages of one or several lines out of what is typed.
  *
- * A line that ends with a backslash goes on in the next. Lines between """ and """ are one message, too. "/system " may stand
- * before the quotes. Thread: any. Owner: the caller. */
+ * A line that ends with a backslash goes on in the next. Lines between """ and """ are one message, too. "/system " may
+ * stand before the quotes. Thread: any. Owner: the caller. */
 #ifndef ODM_MESSAGE_INPUT_H
 #define ODM_MESSAGE_INPUT_H
 

@@ -43,7 +43,8 @@ static void list_commands(FILE *f)
 	fputs("Usage: od-bench COMMAND [OPTIONS]\n\nCommands:\n", f);
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-	fputs("\nod-bench COMMAND --help prints its options. Every command takes --json.\nod-bench --version prints the version.\n", f);
+	fputs("\nod-bench COMMAND --help prints its options. Every command takes --json.\nod-bench --version prints the version.\n",
+	      f);
 }
 
 static const struct od_bench_command *find_command(const char *name)

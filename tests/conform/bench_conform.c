@@ -26,7 +26,7 @@ struct conform {
 struct watch {
 	struct golden_run run;
 	struct golden_logits *logits, *decode_logits; /* NULL: the prompt has none */
-	int rc;					      /* of reading them */
+	int rc; /* of reading them */
 	struct od_err err;
 };
 
@@ -210,17 +210,17 @@ static void add_prompts(const struct conform *c, struct od_report *r)
 
 		od_table_row(t, (struct od_cell[]){ OD_TEXT(e->name), OD_INT(e->n_prompt), OD_INT(e->n_greedy),
 						    OD_INT(v->n_tokens), OD_REAL(v->max_logit_error),
-						    OD_REAL(v->max_weight_error),
-						    OD_INT(v->n_rank_ties), OD_INT(v->result == GOLDEN_TIE),
+						    OD_REAL(v->max_weight_error), OD_INT(v->n_rank_ties),
+						    OD_INT(v->result == GOLDEN_TIE),
 						    OD_TEXT(golden_result_names[v->result]) });
 	}
 }
 
 static void add_differences(const struct conform *c, struct od_report *r)
 {
-	static const struct od_column columns[] = {
-		{ "name", "prompt", 0 }, { "kind", "kind", 0 }, { "where", "first difference of its kind", 0 }
-	};
+	static const struct od_column columns[] = { { "name", "prompt", 0 },
+						    { "kind", "kind", 0 },
+						    { "where", "first difference of its kind", 0 } };
 	struct od_table *t = NULL;
 
 	for (size_t i = 0; i < c->golden->n_entries; i++) {
@@ -230,8 +230,8 @@ static void add_differences(const struct conform *c, struct od_report *r)
 		if (t == NULL && (v->rank_tie[0] != '\0' || v->difference[0] != '\0'))
 			t = od_report_table(r, "differences", NULL, columns, sizeof(columns) / sizeof(columns[0]));
 		if (v->rank_tie[0] != '\0')
-			od_table_row(t, (struct od_cell[]){ OD_TEXT(e->name), OD_TEXT("rank tie"),
-							    OD_TEXT(v->rank_tie) });
+			od_table_row(t,
+				     (struct od_cell[]){ OD_TEXT(e->name), OD_TEXT("rank tie"), OD_TEXT(v->rank_tie) });
 		if (v->difference[0] != '\0')
 			od_table_row(t, (struct od_cell[]){ OD_TEXT(e->name),
 							    OD_TEXT(v->result == GOLDEN_TIE ? "tie" : "failure"),
@@ -354,19 +354,24 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Compare", 0, 0, NULL },
 		{ "golden", OD_ARG_STRING, &o->golden, "DIR", "folder with golden.json and its logits files", 0, 0,
 		  NULL },
-		{ "tolerance", OD_ARG_REAL, &o->tolerance.absolute, "X", "accepted logit difference (default: the golden file's, else 2e-4)", 0, 0, NULL },
-		{ "relative-tolerance", OD_ARG_REAL, &o->tolerance.relative, "X", "the same relative to the row's largest logit; also for router weights, "
-		  "where the default is 1e-4", 0, 0, NULL },
+		{ "tolerance", OD_ARG_REAL, &o->tolerance.absolute, "X",
+		  "accepted logit difference (default: the golden file's, else 2e-4)", 0, 0, NULL },
+		{ "relative-tolerance", OD_ARG_REAL, &o->tolerance.relative, "X",
+		  "the same relative to the row's largest logit; also for router weights, "
+		  "where the default is 1e-4",
+		  0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print the report as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
-	int rc = odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	int rc = odm_engine_args_parse(
+		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]\n\n"
 		"Generates greedily from each prompt of DIR and compares tokens, routes, router weights and logits\n"
 		"with the results of an independent implementation in DIR, as far as DIR has them. A difference\n"
 		"where the reference's choice was nearly a tie is accepted and ends that prompt's comparison.\n"
 		"Exit status 0: every prompt conforms.\n"
-		"Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident\n", err);
+		"Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident\n",
+		err);
 
 	if (rc != OD_OK || o->help)
 		return rc;

@@ -58,8 +58,7 @@ static size_t at(const struct golden_run *run, size_t position, uint32_t m)
 	return (position * run->g->n_moe + m) * run->g->top_k;
 }
 
-void golden_run_route(struct golden_run *run, size_t position, uint32_t m, const uint16_t *expert,
-		      const float *weight)
+void golden_run_route(struct golden_run *run, size_t position, uint32_t m, const uint16_t *expert, const float *weight)
 {
 	if (position >= run->e->n_positions || m >= run->g->n_moe)
 		return;
@@ -195,8 +194,10 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 		note_rank_tie(run, position, m, gap, v);
 		return true;
 	}
-	golden_fails(v, "%s: expected experts %s, found %s: the same in another order, but our weights of those that "
-		     "changed places differ by %.3g, a tie is below %g", place, want, have, gap, GOLDEN_RANK_TIE);
+	golden_fails(v,
+		     "%s: expected experts %s, found %s: the same in another order, but our weights of those that "
+		     "changed places differ by %.3g, a tie is below %g",
+		     place, want, have, gap, GOLDEN_RANK_TIE);
 	return false;
 }
 
@@ -232,9 +233,11 @@ static bool compare_weights(const struct golden_run *run, size_t position, uint3
 	v->max_weight_error = fmax(v->max_weight_error, worst); /* NaN gives way */
 	if (worst <= tolerance)
 		return true;
-	golden_fails(v, "%s: router weight of expert %u: expected %.7g, found %.7g, a difference of %.3g of the row's "
-		     "largest; the tolerance is %g", place_name(run, position, m, place), expected[r_worst],
-		     (double)want[r_worst], (double)have[i_worst], worst, tolerance);
+	golden_fails(v,
+		     "%s: router weight of expert %u: expected %.7g, found %.7g, a difference of %.3g of the row's "
+		     "largest; the tolerance is %g",
+		     place_name(run, position, m, place), expected[r_worst], (double)want[r_worst],
+		     (double)have[i_worst], worst, tolerance);
 	return false;
 }
 
@@ -258,8 +261,10 @@ static bool compare_logits(const struct golden_run *run, const struct golden_wor
 	v->max_logit_error = fmax(v->max_logit_error, w->error); /* NaN gives way */
 	if (w->error <= limit && isfinite(w->error))
 		return true;
-	golden_fails(v, "logits of %s %zu: vocabulary index %u: expected %.9g, found %.9g, a difference of %.3g; the "
-		     "tolerance is %.3g", row, number, w->id, (double)w->expected, (double)w->found, w->error, limit);
+	golden_fails(v,
+		     "logits of %s %zu: vocabulary index %u: expected %.9g, found %.9g, a difference of %.3g; the "
+		     "tolerance is %.3g",
+		     row, number, w->id, (double)w->expected, (double)w->found, w->error, limit);
 	return false;
 }
 
@@ -317,8 +322,7 @@ void golden_compare(const struct golden_run *run, const struct golden_tolerance 
 			return;
 		if (!chooses || next >= e->n_greedy)
 			continue;
-		if (run->decode_worst != NULL &&
-		    !compare_logits(run, &run->decode_worst[next], "token", next, t, v))
+		if (run->decode_worst != NULL && !compare_logits(run, &run->decode_worst[next], "token", next, t, v))
 			return;
 		if (!compare_token(run, next, v))
 			return;

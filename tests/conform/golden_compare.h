@@ -14,7 +14,7 @@
 
 #define GOLDEN_ROUTE_TIE 1e-5 /* the reference's margin, k-th to next router probability, below which it is a tie */
 #define GOLDEN_TOKEN_TIE 1e-3 /* best to second logit */
-#define GOLDEN_RANK_TIE 1e-5  /* same experts in another order: our weights of those that changed places */
+#define GOLDEN_RANK_TIE 1e-5 /* same experts in another order: our weights of those that changed places */
 #define GOLDEN_LOGIT_ERROR 2e-4
 #define GOLDEN_WEIGHT_ERROR 1e-4
 
@@ -36,10 +36,10 @@ struct golden_run {
 	const struct golden *g;
 	const struct golden_entry *e;
 	uint16_t *expert; /* [n_positions][n_moe][top_k], best first; 0xffff where nothing was seen */
-	float *weight;	  /* the same shape: the factors of the experts' outputs */
-	struct golden_worst *worst;	   /* [n_prompt]; NULL: the prompt has no logits to compare */
+	float *weight; /* the same shape: the factors of the experts' outputs */
+	struct golden_worst *worst; /* [n_prompt]; NULL: the prompt has no logits to compare */
 	struct golden_worst *decode_worst; /* [n_greedy], of the row that each token was chosen from; or NULL */
-	const int32_t *tokens;	    /* [n_tokens] */
+	const int32_t *tokens; /* [n_tokens] */
 	size_t n_tokens;
 	bool stopped_at_eos;
 	const char *finish; /* why generation ended, for messages */
@@ -49,8 +49,7 @@ OD_MUST_CHECK int golden_run_init(struct golden_run *run, const struct golden *g
 				  struct od_err *err);
 void golden_run_fini(struct golden_run *run);
 /* expert, weight: [top_k]. Positions and layers that the reference has not are ignored. */
-void golden_run_route(struct golden_run *run, size_t position, uint32_t m, const uint16_t *expert,
-		      const float *weight);
+void golden_run_route(struct golden_run *run, size_t position, uint32_t m, const uint16_t *expert, const float *weight);
 /* expected, found: [vocab]; worst: the row's element of one of the two lists. */
 void golden_run_logits(const struct golden_run *run, struct golden_worst *worst, const float *expected,
 		       const float *found);
@@ -60,12 +59,12 @@ extern const char *const golden_result_names[]; /* "conforms", "tie", "FAILS" */
 
 struct golden_verdict {
 	enum golden_result result;
-	size_t n_tokens;	/* generated tokens that were compared and are equal */
-	size_t n_rank_ties;	 /* they do not end the comparison */
-	double max_logit_error;	 /* of the rows compared, absolute; NaN: none */
+	size_t n_tokens; /* generated tokens that were compared and are equal */
+	size_t n_rank_ties; /* they do not end the comparison */
+	double max_logit_error; /* of the rows compared, absolute; NaN: none */
 	double max_weight_error; /* relative to the row's largest weight; NaN: none compared */
-	char rank_tie[512];	/* the first one; empty: none */
-	char difference[768];	/* the first one; empty: none */
+	char rank_tie[512]; /* the first one; empty: none */
+	char difference[768]; /* the first one; empty: none */
 };
 
 void golden_verdict_init(struct golden_verdict *v);

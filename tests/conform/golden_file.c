@@ -206,7 +206,8 @@ static int read_dense_cell(const struct spot *s, const json_t *v, enum table_kin
 	if (kind != MARGINS && json_is_array(v) && json_array_size(v) == 0)
 		return OD_OK;
 	return refuse(s, OD_ERR_SHAPE, v,
-		      kind == MARGINS ? "1, as the layer has no experts" : "an empty list, as the layer has no experts");
+		      kind == MARGINS ? "1, as the layer has no experts" :
+					"an empty list, as the layer has no experts");
 }
 
 static int read_cell(const struct spot *s, const json_t *v, const struct table *t, size_t position, size_t layer)
@@ -355,12 +356,9 @@ static int read_tables(const json_t *obj, struct spot s, const struct shapes *m,
 		int (*read)(const struct spot *s, const json_t *v, const struct table *t);
 		enum table_kind kind;
 	} table[] = {
-		{ "routes_prefill", read_prefill, EXPERTS },
-		{ "route_margin_prefill", read_prefill, MARGINS },
-		{ "route_weight_prefill", read_prefill, WEIGHTS },
-		{ "routes_decode", read_decode, EXPERTS },
-		{ "route_margin_decode", read_decode, MARGINS },
-		{ "route_weight_decode", read_decode, WEIGHTS },
+		{ "routes_prefill", read_prefill, EXPERTS },	   { "route_margin_prefill", read_prefill, MARGINS },
+		{ "route_weight_prefill", read_prefill, WEIGHTS }, { "routes_decode", read_decode, EXPERTS },
+		{ "route_margin_decode", read_decode, MARGINS },   { "route_weight_decode", read_decode, WEIGHTS },
 	};
 	/* Either of the two calls for the other. */
 	bool weights = json_object_get(obj, "route_weight_prefill") != NULL ||
@@ -459,14 +457,24 @@ static int read_data_files(const json_t *obj, struct spot s, const char *dir, co
 			   struct golden_entry *e)
 {
 	static const char vocabulary[] = "the model's vocabulary", prompt[] = "as prompt_ids has tokens";
-	const struct data_file logits = { "logits_file", "logits_shape", "numbers: prompt tokens, vocabulary",
-					  { e->n_prompt, cfg->vocab }, { prompt, vocabulary }, 2 };
-	const struct data_file decode = { "decode_logits_file", "decode_logits_shape", "numbers: tokens, vocabulary",
-					  { e->n_greedy, cfg->vocab }, { "as greedy_ids has tokens", vocabulary }, 2 };
-	const struct data_file hidden = { "hidden_file", "hidden_shape",
+	const struct data_file logits = { "logits_file",
+					  "logits_shape",
+					  "numbers: prompt tokens, vocabulary",
+					  { e->n_prompt, cfg->vocab },
+					  { prompt, vocabulary },
+					  2 };
+	const struct data_file decode = { "decode_logits_file",
+					  "decode_logits_shape",
+					  "numbers: tokens, vocabulary",
+					  { e->n_greedy, cfg->vocab },
+					  { "as greedy_ids has tokens", vocabulary },
+					  2 };
+	const struct data_file hidden = { "hidden_file",
+					  "hidden_shape",
 					  "numbers: layers and one more, prompt tokens, hidden size",
 					  { (uint64_t)cfg->n_layers + 1, e->n_prompt, cfg->hidden },
-					  { "the model's layers and one more", prompt, "the model's hidden size" }, 3 };
+					  { "the model's layers and one more", prompt, "the model's hidden size" },
+					  3 };
 	char *unused;
 	int rc = read_data_file(obj, s, dir, &logits, &e->logits_path);
 
@@ -623,8 +631,7 @@ void golden_free(struct golden *g)
 	free(g);
 }
 
-int golden_logits_open(struct golden_logits **out, const char *path, size_t n_rows, uint32_t vocab,
-		       struct od_err *err)
+int golden_logits_open(struct golden_logits **out, const char *path, size_t n_rows, uint32_t vocab, struct od_err *err)
 {
 	struct golden_logits *l = calloc(1, sizeof(*l));
 	uint64_t size, want;

@@ -30,14 +30,14 @@ struct golden_entry {
 	int32_t *greedy; /* [n_greedy], may be none */
 	size_t n_greedy;
 	bool ends_at_eos; /* the last token ends a text: whoever generates must stop there */
-	bool passes_eos;  /* an earlier one does: the reference went on */
+	bool passes_eos; /* an earlier one does: the reference went on */
 	double *token_margin; /* [n_greedy]: best minus second logit */
-	size_t n_positions;   /* n_prompt + n_greedy - 1: the last token is not passed through the model */
-	uint16_t *route;      /* [n_positions][n_moe][top_k], best first by the score that decides, all different */
+	size_t n_positions; /* n_prompt + n_greedy - 1: the last token is not passed through the model */
+	uint16_t *route; /* [n_positions][n_moe][top_k], best first by the score that decides, all different */
 	double *route_margin; /* [n_positions][n_moe]: k-th minus next score */
-	float *route_weight;  /* [n_positions][n_moe][top_k]: factors of the experts' outputs; NULL: not given */
+	float *route_weight; /* [n_positions][n_moe][top_k]: factors of the experts' outputs; NULL: not given */
 	double logit_tolerance; /* accepted, as a part of the row's largest logit; 0: the file says nothing */
-	char *logits_path;	  /* [n_prompt][vocab] little-endian f32; NULL: none to compare */
+	char *logits_path; /* [n_prompt][vocab] little-endian f32; NULL: none to compare */
 	char *decode_logits_path; /* [n_greedy][vocab]: what each greedy token was chosen from; NULL: none */
 };
 

@@ -1,5 +1,6 @@
-/* Any text as a model's answer, in any form: how it is cut changes nothing, arguments are valid JSON, and what the answer gave
- * is taken when it is sent back. First byte: the form; second: in a thought, tools; third: bytes a piece. */
+/* Any text as a model's answer, in any form: how it is cut changes nothing, arguments are valid JSON, and what the
+ * answer gave is taken when it is sent back. First byte: the form; second: in a thought, tools; third: bytes a
+ * piece. */
 #include <string.h>
 
 #include "main-node/chat/answer_print.h"
@@ -24,8 +25,9 @@ static const char *const templates[] = {
 
 static json_t *make_tools(void)
 {
-	return json_pack("[{s:{s:s, s:{s:{s:{s:s}, s:{s:[ss]}, s:{s:[{s:s}]}}}}}]", "function", "name", "f", "parameters",
-			 "properties", "a", "type", "integer", "b", "type", "boolean", "null", "c", "anyOf", "type", "object");
+	return json_pack("[{s:{s:s, s:{s:{s:{s:s}, s:{s:[ss]}, s:{s:[{s:s}]}}}}}]", "function", "name", "f",
+			 "parameters", "properties", "a", "type", "integer", "b", "type", "boolean", "null", "c",
+			 "anyOf", "type", "object");
 }
 
 /* Sends the answer's calls back. */
@@ -36,7 +38,8 @@ static void send_back(const json_t *answer, const struct odm_chat_form *form)
 	struct od_err err;
 	size_t i;
 
-	json_array_foreach(json_object_get(answer, "tool_calls"), i, call) {
+	json_array_foreach(json_object_get(answer, "tool_calls"), i, call)
+	{
 		const char *text = json_string_value(json_object_get(call, "arguments"));
 		json_t *arguments = json_loads(text, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 

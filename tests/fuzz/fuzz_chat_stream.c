@@ -1,5 +1,5 @@
-/* Any bytes as a chat's stream: how they are cut changes nothing, and nothing that steers a terminal is shown. First byte:
- * bytes a piece. */
+/* Any bytes as a chat's stream: how they are cut changes nothing, and nothing that steers a terminal is shown. First
+ * byte: bytes a piece. */
 #include <string.h>
 
 #include "main-node/terminal/chat_reply.h"

@@ -1,6 +1,6 @@
-/* Any bytes at all as an E-chunk of any codec: what the check and the decoder let pass gives the same exponents and weights
- * with every table, in place too, and touches nothing else. The exponents that come out are coded again by every codec.
- * Input: codec, type, rows (2 bytes), weights of a row (3 bytes), then the chunk. */
+/* Any bytes at all as an E-chunk of any codec: what the check and the decoder let pass gives the same exponents and
+ * weights with every table, in place too, and touches nothing else. The exponents that come out are coded again by
+ * every codec. Input: codec, type, rows (2 bytes), weights of a row (3 bytes), then the chunk. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -57,7 +57,9 @@ static int decode(const struct od_coded *c, const struct od_backend *be, enum od
 static void code_again(const uint8_t *e, size_t n, size_t row, enum od_dtype t)
 {
 	for (int codec = 0; codec < OD_N_CODECS; codec++) {
-		const struct od_plane p = { .dtype = t, .e = e, .n = n, .row = row, .n_codes = n > 0 ? n - e[0] % n : 0 };
+		const struct od_plane p = {
+			.dtype = t, .e = e, .n = n, .row = row, .n_codes = n > 0 ? n - e[0] % n : 0
+		};
 		struct od_coded c = { .n = n, .row = row };
 		struct od_decoder *d = decoder(table[n_tables - 1]);
 		uint8_t *back = malloc(n + OD_PAD_BYTES), *room;

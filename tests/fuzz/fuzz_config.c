@@ -1,5 +1,5 @@
-/* Any config.json, changed from the published ones of every family: it is refused with a reason, or all numbers that are
- * computed from it hold together.
+/* Any config.json, changed from the published ones of every family: it is refused with a reason, or all numbers that
+ * are computed from it hold together.
  * Input: json_mix.h's; or '{' and the rest of a config.json. */
 #include <stddef.h>
 #include <stdint.h>
@@ -29,8 +29,7 @@ static void start(void)
 	docs = json_array();
 	all = json_load_file(CONFIGS, 0, NULL);
 	check(all != NULL && docs != NULL);
-	json_array_foreach(all, i, entry)
-		check(json_array_append(docs, json_object_get(entry, "config")) == 0);
+	json_array_foreach(all, i, entry) check(json_array_append(docs, json_object_get(entry, "config")) == 0);
 	json_decref(all);
 	mix = json_mix_new(docs, NULL);
 }
@@ -43,7 +42,8 @@ static void check_shapes(const struct od_config *c)
 	for (uint32_t layer = 0; layer < c->n_layers; layer++) {
 		check(c->kind_of[layer] < c->n_kinds);
 		for (int r = 0; r < OD_N_ROLES; r++) {
-			od_role_shape(c, (enum od_role)r, od_role_per_layer((enum od_role)r) ? layer : 0, &n_out, &n_in);
+			od_role_shape(c, (enum od_role)r, od_role_per_layer((enum od_role)r) ? layer : 0, &n_out,
+				      &n_in);
 			if (n_out == 0)
 				continue;
 			check(od_mul(n_out, n_in == 0 ? 1 : n_in, &n) && od_add(all, n, &all));
@@ -53,7 +53,8 @@ static void check_shapes(const struct od_config *c)
 	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(c, (enum od_expert_mat)mat, &n_out, &n_in);
-		check(n_out > 0 && n_in > 0 && od_mul(n_out, n_in, &n) && od_mul(n, c->n_experts, &n) && od_mul(n, c->n_moe, &n));
+		check(n_out > 0 && n_in > 0 && od_mul(n_out, n_in, &n) && od_mul(n, c->n_experts, &n) &&
+		      od_mul(n, c->n_moe, &n));
 	}
 	for (uint32_t m = 0; m < c->n_moe; m++)
 		check(c->layer_of[m] < c->n_layers && c->m_of[c->layer_of[m]] == m);
@@ -68,7 +69,8 @@ static void check_config(const struct od_config *c)
 	check(rc == OD_OK || err.msg[0] != '\0');
 	od_strbuf_fini(&line);
 	check(c->family != NULL && c->n_layers > 0 && c->n_layers <= OD_MAX_LAYERS && c->n_moe <= c->n_layers);
-	check(c->hidden > 0 && c->vocab > 0 && c->n_kinds > 0 && c->n_kinds <= OD_MAX_LAYER_KINDS && c->n_ropes <= OD_MAX_ROPES);
+	check(c->hidden > 0 && c->vocab > 0 && c->n_kinds > 0 && c->n_kinds <= OD_MAX_LAYER_KINDS &&
+	      c->n_ropes <= OD_MAX_ROPES);
 	check(c->n_moe == 0 || (c->top_k > 0 && c->top_k <= OD_MAX_TOP_K && c->top_k <= c->n_experts));
 	check(c->bos >= -1 && c->bos < (int32_t)c->vocab && c->n_eos <= OD_MAX_EOS);
 	for (uint32_t i = 0; i < c->n_eos; i++)

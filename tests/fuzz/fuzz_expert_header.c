@@ -1,7 +1,7 @@
-/* Any bytes at all as an expert's header, with the magic and the checksum that somebody who forges it would give it: what
- * is accepted lies within the file, covers the matrices, and is the same when it is written again.
- * Input: room behind the header in pages (2 bytes, of which the top bit says whether experts have biases), then the header from
- * the schema version on. */
+/* Any bytes at all as an expert's header, with the magic and the checksum that somebody who forges it would give it:
+ * what is accepted lies within the file, covers the matrices, and is the same when it is written again. Input: room
+ * behind the header in pages (2 bytes, of which the top bit says whether experts have biases), then the header from the
+ * schema version on. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,8 +36,10 @@ static void check_entry(const struct od_expert_entry *e, uint64_t file_bytes)
 		check_chunk(&s->sm, e->sm_offset, e->e_offset);
 		check_chunk(&s->e, e->e_offset, e->x.offset + e->x.bytes);
 		od_expert_mat_shape(&config, (enum od_expert_mat)s->mat, &n_out, &n_in);
-		check(s->sm.raw_bytes == s->n_rows * n_in * od_codec_sm_bytes(od_part_coding(s->mat, &e->type[s->mat])));
-		check(s->sm.raw_bytes + s->e.raw_bytes == od_mat_bytes(&e->type[s->mat], n_in, s->row_begin, s->n_rows));
+		check(s->sm.raw_bytes ==
+		      s->n_rows * n_in * od_codec_sm_bytes(od_part_coding(s->mat, &e->type[s->mat])));
+		check(s->sm.raw_bytes + s->e.raw_bytes ==
+		      od_mat_bytes(&e->type[s->mat], n_in, s->row_begin, s->n_rows));
 		check(s->e.raw_bytes <= od_shard_max_e_bytes(&config));
 		check(od_mat_memory_bytes(&e->type[s->mat], s->n_rows, n_in) <= od_shard_max_memory(&config));
 		weights += s->n_rows * n_in;

@@ -1,5 +1,5 @@
-/* Any text at all as a chat template, with any JSON as its variables: it is refused with a reason, or gives UTF-8 within the
- * limits; twice the same.
+/* Any text at all as a chat template, with any JSON as its variables: it is refused with a reason, or gives UTF-8
+ * within the limits; twice the same.
  * Input: the template, a zero byte, a JSON object. Without the object the variables are a conversation. */
 #include <jansson.h>
 #include <stddef.h>
@@ -35,7 +35,10 @@ static int render(const struct od_jinja *t, const json_t *vars, const struct tm 
 {
 	struct od_text_spans users = { 0 };
 	const struct od_jinja_opts opts = {
-		.limits = { .operations = 100000, .memory_bytes = 64u << 20, .output_bytes = OUTPUT_BYTES }, .now = now, .users = &users };
+		.limits = { .operations = 100000, .memory_bytes = 64u << 20, .output_bytes = OUTPUT_BYTES },
+		.now = now,
+		.users = &users
+	};
 	struct od_err err = { 0 };
 	int rc = od_jinja_render(t, vars, &opts, text, len, &err);
 
@@ -45,7 +48,8 @@ static int render(const struct od_jinja *t, const json_t *vars, const struct tm 
 		check(*len <= OUTPUT_BYTES && (*text)[*len] == '\0');
 	check(rc == OD_OK || users.n == 0);
 	for (size_t i = 0; i < users.n; i++)
-		check(users.v[i].begin < users.v[i].end && users.v[i].end <= *len && (i == 0 || users.v[i].begin > users.v[i - 1].end));
+		check(users.v[i].begin < users.v[i].end && users.v[i].end <= *len &&
+		      (i == 0 || users.v[i].begin > users.v[i - 1].end));
 	od_text_spans_fini(&users);
 	return rc;
 }

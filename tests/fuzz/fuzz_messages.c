@@ -1,5 +1,5 @@
-/* Any JSON as a request's messages, for templates of every kind: an error names the field, and what is taken renders, with each
- * object's own text where it has one. First byte: the template. */
+/* Any JSON as a request's messages, for templates of every kind: an error names the field, and what is taken renders,
+ * with each object's own text where it has one. First byte: the template. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,9 +50,10 @@ static const char *source(void *context, const json_t *object)
 
 static void render(struct odm_context *c)
 {
-	static const char text[] = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% for c in m.tool_calls %}"
-				   "{{ c.function.name }}{{ c.function.arguments|tojson }}{{ c|tojson }}{% endfor %}{{ m|tojson }}"
-				   "{% endfor %}";
+	static const char text[] =
+		"{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% for c in m.tool_calls %}"
+		"{{ c.function.name }}{{ c.function.arguments|tojson }}{{ c|tojson }}{% endfor %}{{ m|tojson }}"
+		"{% endfor %}";
 	const struct od_jinja_opts opts = { .limits = { .operations = 1000000 }, .source = source, .arg = c };
 	json_t *vars = json_pack("{s:O}", "messages", c->messages);
 	struct od_jinja *t;
@@ -61,7 +62,8 @@ static void render(struct odm_context *c)
 	size_t len;
 
 	check(od_jinja_parse(&t, text, strlen(text), "t", &err) == OD_OK);
-	(void)!od_jinja_render(t, vars, &opts, &out, &len, &err); /* tool_calls may be something that cannot be iterated */
+	/* tool_calls may be something that cannot be iterated */
+	(void)!od_jinja_render(t, vars, &opts, &out, &len, &err);
 	free(out);
 	od_jinja_free(t);
 	json_decref(vars);
@@ -75,7 +77,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct od_err err;
 	json_t *messages;
 
-	messages = size > 0 ? json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
+	messages = size > 0 ?
+			   json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) :
+			   NULL;
 	if (messages == NULL)
 		return 0;
 	choose_form(&form, data[0]);

@@ -1,7 +1,7 @@
-/* A good little pack that is changed in any places and opened, by somebody who can compute checksums: it is refused with a
- * reason, or all that is in it can be loaded.
- * Input: a byte (bit 0: expert headers and chunks get checksums that fit; bits 1 and 2: which pack), then changes: which
- * file, where (4 bytes), how many bytes, the bytes. A file number from 128 on sets the file's length instead. */
+/* A good little pack that is changed in any places and opened, by somebody who can compute checksums: it is refused
+ * with a reason, or all that is in it can be loaded.
+ * Input: a byte (bit 0: expert headers and chunks get checksums that fit; bits 1 and 2: which pack), then changes:
+ * which file, where (4 bytes), how many bytes, the bytes. A file number from 128 on sets the file's length instead. */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@
 #define WITH_BIASES "tests/golden/families/gpt_oss_bf16"
 
 static const char *const names[N_FILES] = { OD_MODEL_NAME, OD_EXPERTS_NAME, OD_DENSE_NAME, "config.json",
-					     "generation_config.json" };
+					    "generation_config.json" };
 
 struct image {
 	uint8_t *bytes;
@@ -95,8 +95,9 @@ static void make_pack(struct good *g)
 	const struct od_config *cfg;
 	struct od_pack *p;
 	char hex[HEX + 1];
-	const struct od_pack_job job = { .checkpoint = g->tiny.checkpoint, .pack = g->tiny.pack, .codec = OD_CODEC_PLANES,
-					 .n_threads = 1 };
+	const struct od_pack_job job = {
+		.checkpoint = g->tiny.checkpoint, .pack = g->tiny.pack, .codec = OD_CODEC_PLANES, .n_threads = 1
+	};
 
 	check(od_pack_write(&job, NULL) == OD_OK && od_pack_open(&p, g->tiny.pack, NULL) == OD_OK);
 	for (int i = 0; i < N_FILES; i++)
@@ -224,8 +225,13 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = 1,
-				  .ffn = { .part = &part, .n_parts = 1, .routed = true, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0),
-					   .scratch = od_buf_ref(scratch, 0), .act = cfg->act } };
+				  .ffn = { .part = &part,
+					   .n_parts = 1,
+					   .routed = true,
+					   .x = od_buf_ref(x, 0),
+					   .y = od_buf_ref(y, 0),
+					   .scratch = od_buf_ref(scratch, 0),
+					   .act = cfg->act } };
 
 	od_pack_bind(p, m, expert, mem, &w);
 	part = od_expert_part(&w, 1);

@@ -1,6 +1,6 @@
-/* Any PART_ messages go to a shadow's part (part.h), which must refuse them or compute something. Input: messages, each a header behind
- * its length in two bytes, the number of frames, and their lengths in two bytes each. Short frames (page numbers) follow their length;
- * others are made of whatever follows. */
+/* Any PART_ messages go to a shadow's part (part.h), which must refuse them or compute something. Input: messages, each
+ * a header behind its length in two bytes, the number of frames, and their lengths in two bytes each. Short frames
+ * (page numbers) follow their length; others are made of whatever follows. */
 #include "tests/unit/emulator_model.h"
 
 #include "shadow-node/part.h"
@@ -96,8 +96,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (model.device == NULL)
 		open_model();
-	o = (struct ods_emulator_opts){ .forward = pass_opts(&model, OD_PROFILE_F32), .experts = model.expert, .ctx_tokens = CTX,
-					.max_sequences = 2, .n_pages = 4 };
+	o = (struct ods_emulator_opts){ .forward = pass_opts(&model, OD_PROFILE_F32),
+					.experts = model.expert,
+					.ctx_tokens = CTX,
+					.max_sequences = 2,
+					.n_pages = 4 };
 	o.forward.config = &part_config;
 	if (ods_part_new(&p, &o, ignore, NULL, &err) != OD_OK)
 		abort();

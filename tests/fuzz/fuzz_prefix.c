@@ -1,6 +1,6 @@
-/* A file of the prefix cache, as its reader looks at it: whatever the bytes are, only the file that was written is taken, and a
- * header says whose it is without more being read than there is. The input replaces bytes of a good file (position and byte,
- * three bytes each), and is itself a file. */
+/* A file of the prefix cache, as its reader looks at it: whatever the bytes are, only the file that was written is
+ * taken, and a header says whose it is without more being read than there is. The input replaces bytes of a good file
+ * (position and byte, three bytes each), and is itself a file. */
 #include <sodium.h>
 
 #include "main-node/engine/prefix/prefix_file.h"
@@ -17,7 +17,8 @@ static size_t len;
 static void make_good(void)
 {
 	static struct od_config cfg;
-	static const struct od_layer_spec layer = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE,
+	static const struct od_layer_spec layer = { .mixer = &od_mixer_gqa,
+						    .ffn = OD_FFN_MOE,
 						    .mix = { .n_heads = 1, .n_kv_heads = 1, .k_dim = 2, .v_dim = 2 } };
 	const struct odm_prefix_kind kind = { .profile = OD_PROFILE_F32, .kernel_class = "fma16", .config = &cfg };
 	const struct od_rope rope = { .dims = 2, .theta = 10000, .magnitude = 1 };
@@ -50,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(file, good, len);
 	for (size_t i = 0; i + 2 < size; i += 3)
 		file[(data[i] | data[i + 1] << 8) % len] = data[i + 2];
-	check((odm_prefix_file_check(file, len, &id, &key, text, PAGE, &err) == OD_OK) == (memcmp(file, good, len) == 0));
+	check((odm_prefix_file_check(file, len, &id, &key, text, PAGE, &err) == OD_OK) ==
+	      (memcmp(file, good, len) == 0));
 	return 0;
 }

@@ -1,5 +1,5 @@
-/* Any body as a request of /v1/messages, its count_tokens, and /v1/responses: it becomes messages, with calls whose arguments have
- * the value of the input, or an error that says something. First byte: which of them. */
+/* Any body as a request of /v1/messages, its count_tokens, and /v1/responses: it becomes messages, with calls whose
+ * arguments have the value of the input, or an error that says something. First byte: which of them. */
 #include <string.h>
 
 #include "main-node/serve/api/anthropic_messages.h"
@@ -14,7 +14,8 @@ static const json_t *next_call(const json_t *chat, size_t *message, size_t *call
 	const json_t *messages = json_object_get(chat, "messages");
 
 	for (; *message < json_array_size(messages); ++*message, *call = 0) {
-		const json_t *c = json_array_get(json_object_get(json_array_get(messages, *message), "tool_calls"), (*call)++);
+		const json_t *c =
+			json_array_get(json_object_get(json_array_get(messages, *message), "tool_calls"), (*call)++);
 
 		if (c != NULL)
 			return c;
@@ -29,18 +30,21 @@ static void check_inputs(const json_t *request, const json_t *chat)
 	const json_t *message, *block;
 
 	json_array_foreach(json_object_get(request, "messages"), i, message)
-		json_array_foreach(json_object_get(message, "content"), k, block) {
-			const json_t *input = json_object_get(block, "input"), *arguments;
-			json_t *value;
+		json_array_foreach(json_object_get(message, "content"), k, block)
+	{
+		const json_t *input = json_object_get(block, "input"), *arguments;
+		json_t *value;
 
-			if (strcmp(json_string_value(json_object_get(block, "type")), "tool_use") != 0)
-				continue;
-			arguments = json_object_get(json_object_get(next_call(chat, &at_message, &at_call), "function"), "arguments");
-			check(json_is_string(arguments));
-			check(odm_fields_parse(json_string_value(arguments), json_string_length(arguments), &value, NULL) == OD_OK);
-			check(json_equal(value, input));
-			json_decref(value);
-		}
+		if (strcmp(json_string_value(json_object_get(block, "type")), "tool_use") != 0)
+			continue;
+		arguments = json_object_get(json_object_get(next_call(chat, &at_message, &at_call), "function"),
+					    "arguments");
+		check(json_is_string(arguments));
+		check(odm_fields_parse(json_string_value(arguments), json_string_length(arguments), &value, NULL) ==
+		      OD_OK);
+		check(json_equal(value, input));
+		json_decref(value);
+	}
 	check(next_call(chat, &at_message, &at_call) == NULL);
 }
 
@@ -50,7 +54,8 @@ static void check_chat(const json_t *chat)
 	size_t i;
 
 	check(json_is_array(messages));
-	json_array_foreach(messages, i, message) {
+	json_array_foreach(messages, i, message)
+	{
 		check(json_string_length(json_object_get(message, "role")) > 0);
 		check(json_is_string(json_object_get(message, "content")) ||
 		      json_array_size(json_object_get(message, "tool_calls")) > 0);

@@ -1,5 +1,5 @@
-/* Any bytes at all as recorded routes; what is accepted keeps to what route_file.h promises, and written again gives the
- * same bytes. */
+/* Any bytes at all as recorded routes; what is accepted keeps to what route_file.h promises, and written again gives
+ * the same bytes. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

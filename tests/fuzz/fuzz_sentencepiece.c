@@ -1,7 +1,7 @@
 /* Any tokenizer.model, and any text: it is refused with a reason, or fuzz_text.h holds.
- * Input: a byte (bit 0: the file comes as bytes, else as pieces; bit 1: byte fallback; bits 2 to 6: fields of the normaliser and
- * which tokenizer_config.json), two bytes of length, the file or the pieces, the text. A piece: type and score (a byte each),
- * length, bytes. */
+ * Input: a byte (bit 0: the file comes as bytes, else as pieces; bit 1: byte fallback; bits 2 to 6: fields of the
+ * normaliser and which tokenizer_config.json), two bytes of length, the file or the pieces, the text. A piece: type and
+ * score (a byte each), length, bytes. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -89,13 +89,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size -= 3;
 	n = n < size ? n : size;
 	if (kind >> 4 > 0 && kind >> 4 <= sizeof(configs) / sizeof(configs[0]))
-		check(od_json_parse(configs[(kind >> 4) - 1], strlen(configs[(kind >> 4) - 1]), "fuzz", &config, &err) == OD_OK);
+		check(od_json_parse(configs[(kind >> 4) - 1], strlen(configs[(kind >> 4) - 1]), "fuzz", &config,
+				    &err) == OD_OK);
 	f.n = 0;
 	if ((kind & 1) != 0)
 		put(&f, data, n < MAX_FILE ? n : MAX_FILE);
 	else
 		make_file(&f, kind, data, n);
-	if (od_tokenizer_parse(&t, OD_TOKENIZER_SENTENCEPIECE, (const char *)f.bytes, f.n, config, "fuzz", &err) != OD_OK)
+	if (od_tokenizer_parse(&t, OD_TOKENIZER_SENTENCEPIECE, (const char *)f.bytes, f.n, config, "fuzz", &err) !=
+	    OD_OK)
 		check(t == NULL && err.msg[0] != '\0');
 	else
 		fuzz_text(t, (const char *)data + n, size - n);

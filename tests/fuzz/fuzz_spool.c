@@ -1,7 +1,7 @@
 /* A store that lies, all the way to the disk: a worker fills a spool from it, and whatever it sends, the spool's folder
- * holds nothing but the spool's files, and no expert counts as whole that is not, to the bit, the store's own.
- * Input: what is done to each answer in turn. A byte says what: 0 nothing, 1 a bit of it is flipped (two bytes say where),
- * 2 it is filled with a byte, 3 an error code, 4 the life of the connection ends, 5 a small file is changed before it is
+ * holds nothing but the spool's files, and no expert counts as whole that is not, to the bit, the store's own. Input:
+ * what is done to each answer in turn. A byte says what: 0 nothing, 1 a bit of it is flipped (two bytes say where), 2
+ * it is filled with a byte, 3 an error code, 4 the life of the connection ends, 5 a small file is changed before it is
  * summed up (two bytes where, one what), so that SHA256SUMS agrees with it. */
 #include <dirent.h>
 #include <ftw.h>
@@ -108,15 +108,12 @@ static void spoil(struct odw_store *s, struct odw_fetched *f, uint32_t bytes)
 		at = next() | (uint32_t)next() << 8;
 		s->answer[at % bytes] ^= (uint8_t)(1 << at % 8);
 		break;
-	case 2:
-		memset(s->answer, next(), bytes);
-		break;
+	case 2: memset(s->answer, next(), bytes); break;
 	case 3:
 		f->code = -1 - next() % 16;
 		snprintf(f->reason, sizeof(f->reason), "no");
 		break;
-	default:
-		break;
+	default: break;
 	}
 }
 
@@ -178,8 +175,8 @@ static void begin(void)
 		read_original(od_small_files[i].number, od_small_files[i].name);
 	read_original(OD_STORE_EXPERTS, "experts.bin");
 	/* In memory, where there is such a place: every file is synced. */
-	snprintf(spool_dir, sizeof(spool_dir), "%s/od-fuzz-spool-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
-		 (int)getpid());
+	snprintf(spool_dir, sizeof(spool_dir), "%s/od-fuzz-spool-%d",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
 	tiny_files_free(&tiny);
 }
 

@@ -1,7 +1,7 @@
-/* The store's protocol, both ends. Input: a byte (odd: what a worker sends, to the store's checks and queue; even: what a
- * store sends, to a worker that has asked for things), then messages, each a list of frames behind their lengths in two
- * bytes, a length of 0xffff ending the message. What the store lets pass lies within its files and its bounds; what the
- * worker hands out is what it asked for, in length. */
+/* The store's protocol, both ends. Input: a byte (odd: what a worker sends, to the store's checks and queue; even: what
+ * a store sends, to a worker that has asked for things), then messages, each a list of frames behind their lengths in
+ * two bytes, a length of 0xffff ending the message. What the store lets pass lies within its files and its bounds; what
+ * the worker hands out is what it asked for, in length. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static int send_message(void *socket, const uint8_t **data, size_t *size)
 	if (*size == 0)
 		return 0;
 	for (int i = 0; i < MAX_FRAMES; i++) {
-		size_t len = *size >= 2 ? (size_t)(*data)[0] | (size_t)(*data)[1] << 8 : 0, head = *size >= 2 ? 2 : *size;
+		size_t len = *size >= 2 ? (size_t)(*data)[0] | (size_t)(*data)[1] << 8 : 0,
+		       head = *size >= 2 ? 2 : *size;
 		int ends = len == 0xffff;
 
 		*data += head;
@@ -85,7 +86,9 @@ static void to_store(const uint8_t *data, size_t size)
 /* It has greeted, or is in a session and waits for four pieces. */
 static struct odw_store begin_client(int ready)
 {
-	struct odw_store s = { .name = "fuzz", .state = ready ? READY : GREETED, .session = SESSION, .last_request = 4 };
+	struct odw_store s = {
+		.name = "fuzz", .state = ready ? READY : GREETED, .session = SESSION, .last_request = 4
+	};
 
 	for (uint32_t i = 0; ready && i < 4; i++) {
 		s.open[i] = (struct open_fetch){ .request = i + 1, .tag = 100 + i, .bytes = i * 7 };

@@ -10,7 +10,8 @@
 #define FUZZ_TEXT_BYTES 512u
 
 /* The pieces of the stream make the text of all ids. */
-static inline void fuzz_stream(const struct od_tokenizer *t, const int32_t *ids, size_t n, const char *want, size_t want_len)
+static inline void fuzz_stream(const struct od_tokenizer *t, const int32_t *ids, size_t n, const char *want,
+			       size_t want_len)
 {
 	struct od_detok *d;
 	struct od_err err = { 0 };
@@ -19,7 +20,8 @@ static inline void fuzz_stream(const struct od_tokenizer *t, const int32_t *ids,
 
 	check(od_detok_new(&d, t, &err) == OD_OK);
 	for (size_t i = 0; i <= n; i++) {
-		const int rc = i < n ? od_detok_push(d, ids[i], &piece, &len, &err) : od_detok_flush(d, &piece, &len, &err);
+		const int rc =
+			i < n ? od_detok_push(d, ids[i], &piece, &len, &err) : od_detok_flush(d, &piece, &len, &err);
 
 		if (rc != OD_OK)
 			goto out; /* too long, in this way as well as at once */

@@ -12,8 +12,9 @@
 
 #define MAX_FILE 131072
 
-static const char config_text[] = "{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":{\"256\":{\"content\":\"[BOS]\","
-				  "\"special\":true},\"260\":{\"content\":\"<|t|>\",\"special\":false}}}";
+static const char config_text[] =
+	"{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":{\"256\":{\"content\":\"[BOS]\","
+	"\"special\":true},\"260\":{\"content\":\"<|t|>\",\"special\":false}}}";
 
 static size_t add_line(char *file, size_t n, const uint8_t *bytes, size_t len, unsigned rank)
 {
@@ -61,8 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if ((kind & 2) != 0)
 		check(od_json_parse(config_text, strlen(config_text), "fuzz", &config, &err) == OD_OK);
 	len = (kind & 1) != 0 ? 0 : make_file(file, data, n);
-	if (od_tokenizer_parse(&t, OD_TOKENIZER_TIKTOKEN, (kind & 1) != 0 ? (const char *)data : file, (kind & 1) != 0 ? n : len, config,
-			       "fuzz", &err) != OD_OK)
+	if (od_tokenizer_parse(&t, OD_TOKENIZER_TIKTOKEN, (kind & 1) != 0 ? (const char *)data : file,
+			       (kind & 1) != 0 ? n : len, config, "fuzz", &err) != OD_OK)
 		check(t == NULL && err.msg[0] != '\0');
 	else
 		fuzz_text(t, (const char *)data + n, size - n);

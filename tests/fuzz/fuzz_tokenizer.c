@@ -1,5 +1,5 @@
-/* Any tokenizer.json, changed from those of tests/golden/tokenizer, and any text: it is refused with a reason, or encodes the
- * text to ids that it has, twice the same, and decodes them, at once and as a stream.
+/* Any tokenizer.json, changed from those of tests/golden/tokenizer, and any text: it is refused with a reason, or
+ * encodes the text to ids that it has, twice the same, and decodes them, at once and as a stream.
  * Input: json_mix.h's, then the text; or '{' and the rest of a tokenizer.json. */
 #include <stddef.h>
 #include <stdint.h>
@@ -13,8 +13,8 @@
 #include "tests/fuzz/json_mix.h"
 
 /* Read where run.sh stands. */
-static const char *const names[] = { "llama3", "mixtral", "affixes", "nfkd", "metaspace_first", "added", "nfd_strip",
-				     "deepseek_v3", "merged_next", "phi" };
+static const char *const names[] = { "llama3", "mixtral",   "affixes",	   "nfkd",	  "metaspace_first",
+				     "added",  "nfd_strip", "deepseek_v3", "merged_next", "phi" };
 
 static struct json_mix *mix;
 

@@ -73,7 +73,8 @@ static void collect(struct json_mix *m, json_t *v, struct path *p, const char *s
 	}
 	if (p->n == MAX_DEPTH || (skip != NULL && p->n > 0 && strcmp(p->key[p->n - 1], skip) == 0))
 		return;
-	json_object_foreach(v, key, item) {
+	json_object_foreach(v, key, item)
+	{
 		char *copy = strdup(key);
 
 		check(copy != NULL);
@@ -82,7 +83,8 @@ static void collect(struct json_mix *m, json_t *v, struct path *p, const char *s
 		p->n--;
 		free(copy);
 	}
-	json_array_foreach(v, i, item) {
+	json_array_foreach(v, i, item)
+	{
 		if (i == 8)
 			break;
 		snprintf(number, sizeof(number), "%zu", i);
@@ -103,8 +105,7 @@ static void add_nasty(struct json_mix *m)
 	size_t i;
 
 	check(all != NULL);
-	json_array_foreach(all, i, v)
-		add_value(m, v);
+	json_array_foreach(all, i, v) add_value(m, v);
 	json_decref(all);
 }
 
@@ -120,8 +121,7 @@ struct json_mix *json_mix_new(json_t *docs, const char *skip)
 	m->seen = json_object();
 	check(m->seen != NULL);
 	add_nasty(m);
-	json_array_foreach(docs, i, doc)
-		collect(m, doc, &p, skip);
+	json_array_foreach(docs, i, doc) collect(m, doc, &p, skip);
 	return m;
 }
 

@@ -1,5 +1,5 @@
-/* json_mix.h - JSON documents of a known kind that a fuzzer's input changes: it puts any value of any of them, and values that
- * often go wrong, at any place. So a few bytes reach what text would need luck for.
+/* json_mix.h - JSON documents of a known kind that a fuzzer's input changes: it puts any value of any of them, and
+ * values that often go wrong, at any place. So a few bytes reach what text would need luck for.
  *
  * Thread: one. Owner: lives as long as the process. */
 #ifndef OD_FUZZ_JSON_MIX_H

@@ -1,7 +1,7 @@
 /* ptx_block.h - the block of threads that is being run: warps, strands, registers, shared memory.
  *
- * Lanes of a warp that are at the same instruction run as one: a strand. It runs until its lanes reach a barrier, meet others of their
- * warp, or end. Then another strand runs, a random one of those that are ready.
+ * Lanes of a warp that are at the same instruction run as one: a strand. It runs until its lanes reach a barrier, meet
+ * others of their warp, or end. Then another strand runs, a random one of those that are ready.
  * Thread: the one that runs the grid. Owner: gpu_blocks_free() frees all of it. */
 #ifndef OD_TESTS_PTX_BLOCK_H
 #define OD_TESTS_PTX_BLOCK_H
@@ -26,14 +26,14 @@ struct ptx_copy { /* cp.async: carried out at any time before the wait for it */
 };
 
 struct ptx_warp {
-	uint32_t alive;		   /* lanes that have not ended */
-	uint32_t at_bar, at_meet;  /* lanes that wait for the block, for the warp */
-	uint32_t waited;	   /* lanes that may access global memory: the kernel before has ended for them */
-	uint32_t pc[PTX_LANES];	   /* of lanes that wait */
+	uint32_t alive; /* lanes that have not ended */
+	uint32_t at_bar, at_meet; /* lanes that wait for the block, for the warp */
+	uint32_t waited; /* lanes that may access global memory: the kernel before has ended for them */
+	uint32_t pc[PTX_LANES]; /* of lanes that wait */
 	uint32_t value[PTX_LANES]; /* that they bring to a shuffle or vote */
-	uint32_t syncs;		   /* bar.warp.sync so far */
+	uint32_t syncs; /* bar.warp.sync so far */
 	uint32_t group[PTX_LANES]; /* of the next copy */
-	struct ptx_copy *copy;	   /* not waited for */
+	struct ptx_copy *copy; /* not waited for */
 	uint32_t n_copies, room;
 	unsigned char *registers;
 };
@@ -51,7 +51,7 @@ struct gpu_blocks {
 	struct ptx_warp warp[PTX_MOST_WARPS];
 	struct ptx_strand ready[GPU_HOST_THREADS];
 	unsigned n_ready;
-	bool lockstep;	/* lanes that part at a branch meet again as soon as they can */
+	bool lockstep; /* lanes that part at a branch meet again as soon as they can */
 	unsigned parts; /* one time in so many, lanes part where they go on after they met; 0: never */
 	struct ptx_races *races;
 	uint32_t warp_now, pc_now; /* of the strand that runs */
@@ -78,7 +78,8 @@ void ptx_push(struct gpu_blocks *blk, struct ptx_strand s); /* it is ready */
 void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s); /* the same after lanes have met: some may go on alone */
 void ptx_tell_place(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread);
 /* A GPU would fault, or do anything: ends the process with the place. lane: of the strand that runs. */
-_Noreturn void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /* ptx_execute.c */
 void ptx_run_strand(struct gpu_blocks *blk, struct ptx_strand s);

@@ -1,9 +1,10 @@
 /* Runs kernels as nvcc compiles them: the emulated GPU's plugin has this in place of gpu_fibres.c.
  *
- * $OD_PTX names the folder with PTX files. Blocks run in random order, as do strands; what is random follows from $OD_GPU_SEED. In some
- * blocks lanes part at random, as on GPUs that schedule threads independently. Copies to shared memory happen at a random time between
- * cp.async and the wait for them. What a GPU faults on, or leaves undefined, ends the process: addresses that are not aligned or not in the
- * launch's shared memory, barriers that some threads do not reach, shuffles with lanes that have ended, races (ptx_races.h). */
+ * $OD_PTX names the folder with PTX files. Blocks run in random order, as do strands; what is random follows from
+ * $OD_GPU_SEED. In some blocks lanes part at random, as on GPUs that schedule threads independently. Copies to shared
+ * memory happen at a random time between cp.async and the wait for them. What a GPU faults on, or leaves undefined,
+ * ends the process: addresses that are not aligned or not in the launch's shared memory, barriers that some threads do
+ * not reach, shuffles with lanes that have ended, races (ptx_races.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +21,9 @@ void ptx_tell_place(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, u
 	const struct ptx_insn *i = &blk->code[pc];
 	const struct gpu_grid *g = &blk->grid;
 
-	fprintf(stderr, "  %s, block (%u, %u, %u), thread %u of %u, %s:%u, %s:%u\n", blk->k->name, block % g->x, block / g->x % g->y,
-		block / g->x / g->y, thread, blk->n_threads, ptx_file(blk->k), i->line, ptx_source_file(blk->k, i->source),
-		ptx_source_line(i->source));
+	fprintf(stderr, "  %s, block (%u, %u, %u), thread %u of %u, %s:%u, %s:%u\n", blk->k->name, block % g->x,
+		block / g->x % g->y, block / g->x / g->y, thread, blk->n_threads, ptx_file(blk->k), i->line,
+		ptx_source_file(blk->k, i->source), ptx_source_line(i->source));
 }
 
 void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...)
@@ -121,7 +122,8 @@ static struct ptx_strand take_ready(struct gpu_blocks *blk)
 
 static void run_block(struct gpu_blocks *blk)
 {
-	/* Of eight blocks four keep warps together, two let lanes part where they have met, and two at branches, too. */
+	/* Of eight blocks four keep warps together, two let lanes part where they have met, and two at branches,
+	 * too. */
 	static const unsigned parts[8] = { 0, 0, 0, 0, 16, 16, 16, 2 };
 	const unsigned how = ptx_draw(blk) % 8;
 	const struct gpu_grid *g = &blk->grid;
@@ -163,8 +165,8 @@ static void take_kernel(struct gpu_blocks *blk, const struct gpu_kernel *k)
 		abort();
 	}
 	if (blk->k->args_bytes != k->args_bytes || blk->k->n_threads != k->n_threads) {
-		fprintf(stderr, "ptx: %s: an argument of %zu bytes, %u threads; the PTX has %zu, %u\n", k->name, k->args_bytes,
-			k->n_threads, blk->k->args_bytes, blk->k->n_threads);
+		fprintf(stderr, "ptx: %s: an argument of %zu bytes, %u threads; the PTX has %zu, %u\n", k->name,
+			k->args_bytes, k->n_threads, blk->k->args_bytes, blk->k->n_threads);
 		abort();
 	}
 	blk->code = blk->k->code;

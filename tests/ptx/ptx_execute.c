@@ -219,16 +219,17 @@ static uint32_t guarded(const struct run *r, const struct ptx_insn *i)
 #else
 #define LANES_APART _Pragma("GCC ivdep")
 #endif
-#define LANES(...)                                                                 \
-	if (on == PTX_ALL) {                                                       \
-		LANES_APART for (unsigned lane = 0; lane < PTX_LANES; lane++) {    \
-			__VA_ARGS__                                                \
-		}                                                                  \
-	} else {                                                                   \
-		for (uint32_t m = on; m != 0; m &= m - 1) {                        \
-			const unsigned lane = ptx_first(m);                        \
-			__VA_ARGS__                                                \
-		}                                                                  \
+#define LANES(...) \
+	if (on == PTX_ALL) { \
+		LANES_APART for (unsigned lane = 0; lane < PTX_LANES; lane++) \
+		{ \
+			__VA_ARGS__ \
+		} \
+	} else { \
+		for (uint32_t m = on; m != 0; m &= m - 1) { \
+			const unsigned lane = ptx_first(m); \
+			__VA_ARGS__ \
+		} \
 	}
 
 static void logic(const struct run *r, const struct ptx_insn *i, uint32_t on)
@@ -264,13 +265,38 @@ static bool step(struct run *r)
 
 	blk->pc_now = r->pc++;
 	switch ((int)i->op) {
-#define ALU1(id, text, d, ta, x) case id: { TO(d); FROM(a, ta); LANES(VALUE(a, ta); to[lane] = PUT_##d(x);) return true; }
-#define ALU2(id, text, d, ta, tb, x) case id: { TO(d); FROM(a, ta); FROM(b, tb); \
-		LANES(VALUE(a, ta); VALUE(b, tb); to[lane] = PUT_##d(x);) return true; }
-#define ALU3(id, text, d, ta, tb, tc, x) case id: { TO(d); FROM(a, ta); FROM(b, tb); FROM(c, tc); \
-		LANES(VALUE(a, ta); VALUE(b, tb); VALUE(c, tc); to[lane] = PUT_##d(x);) return true; }
-#define ALU4(id, text, d, ta, tb, tc, te, x) case id: { TO(d); FROM(a, ta); FROM(b, tb); FROM(c, tc); FROM(e, te); \
-		LANES(VALUE(a, ta); VALUE(b, tb); VALUE(c, tc); const of_##te d4 = from_e[lane]; to[lane] = PUT_##d(x);) return true; }
+#define ALU1(id, text, d, ta, x) \
+	case id: { \
+		TO(d); \
+		FROM(a, ta); \
+		LANES(VALUE(a, ta); to[lane] = PUT_##d(x);) return true; \
+	}
+#define ALU2(id, text, d, ta, tb, x) \
+	case id: { \
+		TO(d); \
+		FROM(a, ta); \
+		FROM(b, tb); \
+		LANES(VALUE(a, ta); VALUE(b, tb); to[lane] = PUT_##d(x);) return true; \
+	}
+#define ALU3(id, text, d, ta, tb, tc, x) \
+	case id: { \
+		TO(d); \
+		FROM(a, ta); \
+		FROM(b, tb); \
+		FROM(c, tc); \
+		LANES(VALUE(a, ta); VALUE(b, tb); VALUE(c, tc); to[lane] = PUT_##d(x);) return true; \
+	}
+#define ALU4(id, text, d, ta, tb, tc, te, x) \
+	case id: { \
+		TO(d); \
+		FROM(a, ta); \
+		FROM(b, tb); \
+		FROM(c, tc); \
+		FROM(e, te); \
+		LANES(VALUE(a, ta); VALUE(b, tb); VALUE(c, tc); const of_##te d4 = from_e[lane]; \
+		      to[lane] = PUT_##d(x);) \
+		return true; \
+	}
 #include "tests/ptx/ptx_ops.h"
 	case PTX_LOP3: logic(r, i, on); return true;
 	case PTX_CVTA_SHARED: to_generic(r, i, on); return true;

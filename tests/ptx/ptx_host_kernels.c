@@ -1,4 +1,5 @@
-/* What the kernels call that were compiled for the host. The plugin has them for their launchers, and never runs them. */
+/* What the kernels call that were compiled for the host. The plugin has them for their launchers, and never runs
+ * them. */
 #include "common/compute/cuda/gpu_fibres.h"
 
 static _Noreturn void not_here(void)
@@ -7,10 +8,10 @@ static _Noreturn void not_here(void)
 }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define NOT_HERE(type, name, ...)  \
-	type name(__VA_ARGS__)     \
-	{                          \
-		not_here();        \
+#define NOT_HERE(type, name, ...) \
+	type name(__VA_ARGS__) \
+	{ \
+		not_here(); \
 	}
 
 NOT_HERE(void, gpu_sync, void)

@@ -6,7 +6,8 @@ static const ptx_u32 *words(const struct gpu_blocks *blk, const struct ptx_warp 
 	return (const ptx_u32 *)(const void *)ptx_source(blk, w, o);
 }
 
-/* The lane that a lane reads from, as the PTX manual says for shfl.sync; by and c: the operands b and c. false: its own. */
+/* The lane that a lane reads from, as the PTX manual says for shfl.sync; by and c: the operands b and c. false: its
+ * own. */
 static bool shuffled(enum ptx_op op, unsigned lane, uint32_t by, uint32_t c, unsigned *from)
 {
 	const uint32_t clamp = c & 31, segment = c >> 8 & 31;
@@ -68,16 +69,19 @@ static void bring(const struct gpu_blocks *blk, struct ptx_warp *w, const struct
 	}
 }
 
-static void check_meeting(const struct gpu_blocks *blk, const struct ptx_warp *w, const struct ptx_insn *i, uint32_t mask)
+static void check_meeting(const struct gpu_blocks *blk, const struct ptx_warp *w, const struct ptx_insn *i,
+			  uint32_t mask)
 {
 	const struct ptx_insn *other = w->at_meet != 0 ? &blk->code[w->pc[ptx_first(w->at_meet)]] : i;
 
 	if (w->alive != PTX_ALL)
 		ptx_fail(blk, ptx_first(mask), "lanes of its warp have ended, so they cannot do anything together");
 	if (w->at_bar != 0)
-		ptx_fail(blk, ptx_first(mask), "lanes of its warp wait at a barrier of the block, while others meet in the warp");
+		ptx_fail(blk, ptx_first(mask),
+			 "lanes of its warp wait at a barrier of the block, while others meet in the warp");
 	if (other->op != i->op)
-		ptx_fail(blk, ptx_first(mask), "lanes of a warp do different things together (PTX lines %u and %u)", i->line, other->line);
+		ptx_fail(blk, ptx_first(mask), "lanes of a warp do different things together (PTX lines %u and %u)",
+			 i->line, other->line);
 }
 
 /* The strand stops. */
@@ -151,7 +155,8 @@ static void open_barrier(struct gpu_blocks *blk)
 		blk->warp_now = i;
 		blk->pc_now = w->pc[ptx_first(mask)];
 		if (same_place(w, mask) != mask)
-			ptx_fail(blk, ptx_first(mask & ~same_place(w, mask)), "lanes of its warp are at different barriers");
+			ptx_fail(blk, ptx_first(mask & ~same_place(w, mask)),
+				 "lanes of its warp are at different barriers");
 		w->at_bar = 0;
 		ptx_go_on(blk, (struct ptx_strand){ i, mask, blk->pc_now + 1 });
 	}

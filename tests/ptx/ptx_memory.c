@@ -14,12 +14,14 @@ static inline void check_waited(const struct gpu_blocks *blk, unsigned lane)
 static inline void check_shared(const struct gpu_blocks *blk, uint64_t at, unsigned n, unsigned lane)
 {
 	if (at < blk->shared_at || at + n > blk->shared_at + blk->n_shared)
-		ptx_fail(blk, lane, "%u bytes at %lld of shared memory, which has %u", n, (long long)at - blk->shared_at, blk->n_shared);
+		ptx_fail(blk, lane, "%u bytes at %lld of shared memory, which has %u", n,
+			 (long long)at - blk->shared_at, blk->n_shared);
 }
 
 static inline uint64_t address_of(const struct ptx_insn *i, const unsigned char *base, unsigned lane)
 {
-	const uint64_t at = i->narrow ? ((const ptx_u32 *)(const void *)base)[lane] : ((const ptx_u64 *)(const void *)base)[lane];
+	const uint64_t at =
+		i->narrow ? ((const ptx_u32 *)(const void *)base)[lane] : ((const ptx_u64 *)(const void *)base)[lane];
 
 	return at + (uint64_t)i->offset;
 }
@@ -30,7 +32,8 @@ static bool is_shared(const struct gpu_blocks *blk, uint64_t a)
 }
 
 /* Generic addresses are those of the host. n: bytes of all elements. */
-static inline unsigned char *resolve(struct gpu_blocks *blk, const struct ptx_insn *i, uint64_t a, unsigned n, unsigned lane)
+static inline unsigned char *resolve(struct gpu_blocks *blk, const struct ptx_insn *i, uint64_t a, unsigned n,
+				     unsigned lane)
 {
 	const bool write = i->op == PTX_ST;
 
@@ -40,7 +43,8 @@ static inline unsigned char *resolve(struct gpu_blocks *blk, const struct ptx_in
 		const uint64_t at = a - (uintptr_t)blk->args;
 
 		if (at >= blk->k->args_bytes || n > blk->k->args_bytes - at)
-			ptx_fail(blk, lane, "%u bytes at %lld of the argument, which has %zu", n, (long long)at, blk->k->args_bytes);
+			ptx_fail(blk, lane, "%u bytes at %lld of the argument, which has %zu", n, (long long)at,
+				 blk->k->args_bytes);
 		return (unsigned char *)(uintptr_t)a;
 	}
 	if (i->space == PTX_SHARED || is_shared(blk, a)) {
@@ -109,7 +113,8 @@ void ptx_store(struct gpu_blocks *blk, const struct ptx_insn *i, uint32_t mask)
 		for (unsigned j = 0; j < i->n; j++) {
 			const unsigned char *from = ptx_source(blk, w, i->v[j]);
 
-			memcpy(at + (size_t)j * i->bytes, from + (size_t)lane * (i->wide ? 8 : 4), i->bytes); /* the low bytes */
+			/* the low bytes */
+			memcpy(at + (size_t)j * i->bytes, from + (size_t)lane * (i->wide ? 8 : 4), i->bytes);
 		}
 	}
 }
@@ -149,7 +154,8 @@ void ptx_begin_copies(struct gpu_blocks *blk, const struct ptx_insn *i, uint32_t
 
 	for (; mask != 0; mask &= mask - 1) {
 		const unsigned lane = ptx_first(mask);
-		struct ptx_copy c = { lane, i->bytes, w->group[lane], to[lane], blk->pc_now, false, address_of(i, from, lane) };
+		struct ptx_copy c = { lane,	   i->bytes, w->group[lane],	       to[lane],
+				      blk->pc_now, false,    address_of(i, from, lane) };
 
 		check_copy(blk, &c);
 		ptx_note_write(blk, c.to, c.bytes, lane, true);

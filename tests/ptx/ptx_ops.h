@@ -1,7 +1,8 @@
 /* ptx_ops.h - the instructions that compute a register of a lane from other registers of the lane.
  *
- * ALUn(id, text, type of the result, types of the n sources, result): an expression of a, b, c and d4. Included more than once, with other
- * definitions of ALU1 to ALU4. ptx_execute.c has the types and the functions of the expressions. */
+ * ALUn(id, text, type of the result, types of the n sources, result): an expression of a, b, c and d4. Included more
+ * than once, with other definitions of ALU1 to ALU4. ptx_execute.c has the types and the functions of the
+ * expressions. */
 #ifndef ALU1
 #error "define ALU1 to ALU4"
 #endif
@@ -23,13 +24,13 @@ ALU2(ADD_S64, "add.s64", u64, u64, u64, a + b)
 ALU2(SUB_S16, "sub.s16", u16, u16, u16, a - b)
 ALU2(SUB_S32, "sub.s32", u32, u32, u32, a - b)
 ALU2(SUB_S64, "sub.s64", u64, u64, u64, a - b)
-ALU2(MUL_LO_S16, "mul.lo.s16", u16, u16, u16, (uint32_t)a * b)
-ALU2(MUL_LO_S32, "mul.lo.s32", u32, u32, u32, a * b)
-ALU2(MUL_LO_S64, "mul.lo.s64", u64, u64, u64, a * b)
-ALU2(MUL_WIDE_U16, "mul.wide.u16", u32, u16, u16, (uint32_t)a * b)
-ALU2(MUL_WIDE_U32, "mul.wide.u32", u64, u32, u32, (uint64_t)a * b)
-ALU2(MUL_WIDE_S32, "mul.wide.s32", u64, s32, s32, (uint64_t)((int64_t)a * b))
-ALU3(MAD_LO_S32, "mad.lo.s32", u32, u32, u32, u32, a * b + c)
+ALU2(MUL_LO_S16, "mul.lo.s16", u16, u16, u16, (uint32_t)a *b)
+ALU2(MUL_LO_S32, "mul.lo.s32", u32, u32, u32, a *b)
+ALU2(MUL_LO_S64, "mul.lo.s64", u64, u64, u64, a *b)
+ALU2(MUL_WIDE_U16, "mul.wide.u16", u32, u16, u16, (uint32_t)a *b)
+ALU2(MUL_WIDE_U32, "mul.wide.u32", u64, u32, u32, (uint64_t)a *b)
+ALU2(MUL_WIDE_S32, "mul.wide.s32", u64, s32, s32, (uint64_t)((int64_t)a *b))
+ALU3(MAD_LO_S32, "mad.lo.s32", u32, u32, u32, u32, a *b + c)
 ALU2(DIV_U16, "div.u16", u16, u16, u16, b == 0 ? 0xffffu : a / b)
 ALU2(DIV_U32, "div.u32", u32, u32, u32, b == 0 ? 0xffffffffu : a / b)
 ALU2(REM_U32, "rem.u32", u32, u32, u32, b == 0 ? a : a % b)
@@ -40,17 +41,17 @@ ALU2(MAX_S32, "max.s32", s32, s32, s32, a > b ? a : b)
 ALU1(NEG_S32, "neg.s32", u32, u32, 0u - a)
 ALU1(POPC_B64, "popc.b64", u32, u64, (uint32_t)__builtin_popcountll(a))
 
-ALU2(AND_PRED, "and.pred", pred, pred, pred, a & b)
+ALU2(AND_PRED, "and.pred", pred, pred, pred, a &b)
 ALU2(OR_PRED, "or.pred", pred, pred, pred, a | b)
 ALU2(XOR_PRED, "xor.pred", pred, pred, pred, a ^ b)
 ALU1(NOT_PRED, "not.pred", pred, pred, a ^ 1)
-ALU2(AND_B16, "and.b16", u16, u16, u16, a & b)
+ALU2(AND_B16, "and.b16", u16, u16, u16, a &b)
 ALU2(OR_B16, "or.b16", u16, u16, u16, a | b)
-ALU2(AND_B32, "and.b32", u32, u32, u32, a & b)
+ALU2(AND_B32, "and.b32", u32, u32, u32, a &b)
 ALU2(OR_B32, "or.b32", u32, u32, u32, a | b)
 ALU2(XOR_B32, "xor.b32", u32, u32, u32, a ^ b)
 ALU1(NOT_B32, "not.b32", u32, u32, ~a)
-ALU2(AND_B64, "and.b64", u64, u64, u64, a & b)
+ALU2(AND_B64, "and.b64", u64, u64, u64, a &b)
 ALU2(OR_B64, "or.b64", u64, u64, u64, a | b)
 ALU1(NOT_B64, "not.b64", u64, u64, ~a)
 
@@ -83,7 +84,7 @@ ALU1(CVT_RN_F32_F64, "cvt.rn.f32.f64", f32, f64, canonical((float)a))
 /* Every NaN that is computed has the same bits. */
 ALU2(ADD_F32, "add.rn.f32", f32, f32, f32, canonical(a + b))
 ALU2(SUB_F32, "sub.rn.f32", f32, f32, f32, canonical(a - b))
-ALU2(MUL_F32, "mul.rn.f32", f32, f32, f32, canonical(a * b))
+ALU2(MUL_F32, "mul.rn.f32", f32, f32, f32, canonical(a *b))
 ALU2(DIV_F32, "div.rn.f32", f32, f32, f32, canonical(a / b))
 ALU3(FMA_F32, "fma.rn.f32", f32, f32, f32, f32, canonical(__builtin_fmaf(a, b, c)))
 ALU1(RCP_F32, "rcp.rn.f32", f32, f32, canonical(1.0f / a))
@@ -93,7 +94,7 @@ ALU1(NEG_F32, "neg.f32", u32, u32, a ^ 0x80000000u)
 ALU2(MIN_F32, "min.f32", f32, f32, f32, least(a, b))
 ALU2(MAX_F32, "max.f32", f32, f32, f32, greatest(a, b))
 ALU2(ADD_F64, "add.rn.f64", f64, f64, f64, canonical64(a + b))
-ALU2(MUL_F64, "mul.rn.f64", f64, f64, f64, canonical64(a * b))
+ALU2(MUL_F64, "mul.rn.f64", f64, f64, f64, canonical64(a *b))
 ALU2(DIV_F64, "div.rn.f64", f64, f64, f64, canonical64(a / b))
 ALU3(FMA_F64, "fma.rn.f64", f64, f64, f64, f64, canonical64(__builtin_fma(a, b, c)))
 ALU1(NEG_F64, "neg.f64", u64, u64, a ^ 1ull << 63)

@@ -14,7 +14,7 @@ struct name { /* of registers: one, or `count` that are numbered */
 	char text[32];
 	bool numbered;
 	uint32_t count, at; /* at: in a warp's registers */
-	unsigned width;	    /* bytes of its type; 0: a predicate */
+	unsigned width; /* bytes of its type; 0: a predicate */
 };
 
 struct label {
@@ -129,8 +129,9 @@ static ptx_operand special(struct parser *s, unsigned width)
 		unsigned width;
 		enum ptx_special which;
 	} known[] = {
-		{ "%ctaid.x", 4, PTX_CTAID_X },	  { "%ctaid.y", 4, PTX_CTAID_Y },	    { "%ctaid.z", 4, PTX_CTAID_Z },
-		{ "%ntid.x", 4, PTX_NTID_X },	  { "%nctaid.x", 4, PTX_NCTAID_X },	    { "gpu_shared_bytes", 4, PTX_SHARED_32 },
+		{ "%ctaid.x", 4, PTX_CTAID_X },		  { "%ctaid.y", 4, PTX_CTAID_Y },
+		{ "%ctaid.z", 4, PTX_CTAID_Z },		  { "%ntid.x", 4, PTX_NTID_X },
+		{ "%nctaid.x", 4, PTX_NCTAID_X },	  { "gpu_shared_bytes", 4, PTX_SHARED_32 },
 		{ "gpu_shared_bytes", 8, PTX_SHARED_64 },
 	};
 	const struct ptx_module *m = s->k->module;
@@ -233,7 +234,9 @@ static void modifier(struct parser *s, struct ptx_insn *i, const char *word, boo
 	static const struct {
 		const char *text;
 		enum ptx_space space;
-	} spaces[] = { { "global", PTX_GLOBAL }, { "shared", PTX_SHARED }, { "param", PTX_PARAM }, { "const", PTX_CONST } };
+	} spaces[] = {
+		{ "global", PTX_GLOBAL }, { "shared", PTX_SHARED }, { "param", PTX_PARAM }, { "const", PTX_CONST }
+	};
 	const bool loads = i->op == PTX_LD;
 
 	for (size_t j = 0; j < sizeof(spaces) / sizeof(spaces[0]); j++)
@@ -310,7 +313,8 @@ struct shape {
 	enum ptx_op op;
 };
 
-static struct shape shapes[] = { /* sorted when they are first used */
+static struct shape shapes[] = {
+/* sorted when they are first used */
 #define ALU1(id, text, d, a, x) { text, #d, { #a }, id },
 #define ALU2(id, text, d, a, b, x) { text, #d, { #a, #b }, id },
 #define ALU3(id, text, d, a, b, c, x) { text, #d, { #a, #b, #c }, id },
@@ -484,7 +488,8 @@ static void other(struct parser *s, struct ptx_insn *i, const char *opcode)
 		{ "cp.async.wait_group", PTX_WAIT, groups },
 		{ "membar.sys", PTX_FENCE, nothing },
 		{ "griddepcontrol.wait", PTX_GRID_WAIT, grid_wait },
-		{ "griddepcontrol.launch_dependents", PTX_FENCE, nothing }, /* the next kernel waits before it does anything */
+		/* the next kernel waits before it does anything */
+		{ "griddepcontrol.launch_dependents", PTX_FENCE, nothing },
 		{ "prefetch.global.L2", PTX_PREFETCH, address },
 		{ "cvta.shared.u64", PTX_CVTA_SHARED, address_of_shared },
 		{ "lop3.b32", PTX_LOP3, logic },

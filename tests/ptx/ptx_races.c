@@ -17,7 +17,7 @@ struct access {
 };
 
 struct shared_byte {
-	struct access writer, reader;		/* the last ones */
+	struct access writer, reader; /* the last ones */
 	struct access other_lane, other_warp; /* the last readers before, of the same warp and of others */
 };
 
@@ -82,7 +82,8 @@ void ptx_races_barrier(struct ptx_races *r)
 }
 
 /* x: the access before. */
-static _Noreturn void tell(const struct gpu_blocks *blk, const char *what, uint64_t at, unsigned thread, const struct global_access *x)
+static _Noreturn void tell(const struct gpu_blocks *blk, const char *what, uint64_t at, unsigned thread,
+			   const struct global_access *x)
 {
 	fprintf(stderr, "ptx: RACE: %s at %#llx\n", what, (unsigned long long)at);
 	ptx_tell_place(blk, blk->pc_now, blk->block, thread);
@@ -97,7 +98,8 @@ static inline bool same_warp(uint32_t x, uint32_t y)
 	return x / PTX_LANES == y / PTX_LANES;
 }
 
-static _Noreturn void tell_shared(const struct gpu_blocks *blk, const char *what, uint32_t at, unsigned thread, const struct access *x)
+static _Noreturn void tell_shared(const struct gpu_blocks *blk, const char *what, uint32_t at, unsigned thread,
+				  const struct access *x)
 {
 	const struct global_access before = { .pc = x->pc, .block = blk->block, .thread = x->thread };
 
@@ -196,17 +198,20 @@ static inline bool global_ordered(const struct gpu_blocks *blk, const struct glo
 		return true;
 	if (x->block != blk->block)
 		return false;
-	return x->block_sync != r->block_sync || (same_warp(x->thread, thread) && x->warp_sync != blk->warp[blk->warp_now].syncs);
+	return x->block_sync != r->block_sync ||
+	       (same_warp(x->thread, thread) && x->warp_sync != blk->warp[blk->warp_now].syncs);
 }
 
 static void note_word(struct gpu_blocks *blk, uint64_t word, unsigned thread, bool write, bool whole)
 {
 	const struct ptx_races *r = blk->races;
 	struct global_word *g = &find_page(blk->races, word / PAGE_WORDS)->word[word % PAGE_WORDS];
-	const struct global_access me = { r->launch, blk->block, r->block_sync, blk->warp[blk->warp_now].syncs, blk->pc_now, thread };
+	const struct global_access me = { r->launch,   blk->block, r->block_sync, blk->warp[blk->warp_now].syncs,
+					  blk->pc_now, thread };
 
 	if (!global_ordered(blk, &g->writer, thread))
-		tell(blk, write ? "two writes to global memory" : "a read of global memory after a write", word * 4, thread, &g->writer);
+		tell(blk, write ? "two writes to global memory" : "a read of global memory after a write", word * 4,
+		     thread, &g->writer);
 	if (blk->code[blk->pc_now].constant && g->writer.launch == r->launch)
 		tell(blk, "a read with ld.nc of what the kernel has written", word * 4, thread, &g->writer);
 	if (!write) {

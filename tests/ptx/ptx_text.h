@@ -1,4 +1,5 @@
-/* ptx_text.h - the text of a PTX file, token by token. What is not as expected ends the process, with the file and the line.
+/* ptx_text.h - the text of a PTX file, token by token. What is not as expected ends the process, with the file and the
+ * line.
  *
  * Thread: one at a time for each struct. Owner: the caller owns the text, which ends with a 0. */
 #ifndef OD_TESTS_PTX_TEXT_H

@@ -41,10 +41,10 @@ static const char *find_template(const struct answer_cases *cases, const char *n
 	size_t i;
 
 	for (int f = 1; f < 3 && found == NULL; f++)
-		json_array_foreach(json_object_get(cases->files[f], "cases"), i, c)
-			if (json_is_string(json_object_get(c, "family")) &&
-			    strcmp(json_string_value(json_object_get(c, "family")), name) == 0)
-				found = json_string_value(json_object_get(c, "template"));
+		json_array_foreach(json_object_get(cases->files[f], "cases"), i,
+				   c) if (json_is_string(json_object_get(c, "family")) &&
+					  strcmp(json_string_value(json_object_get(c, "family")), name) == 0) found =
+			json_string_value(json_object_get(c, "template"));
 	if (found == NULL)
 		fail_msg("no template %s", name);
 	return found;
@@ -90,7 +90,8 @@ struct answer_cases answer_cases;
 int answer_cases_setup(void **state)
 {
 	struct answer_cases *cases = &answer_cases;
-	static const char *const paths[] = { FOLDER "answers.json", FOLDER "chat_cases.json", FOLDER "chat_cases-3.json" };
+	static const char *const paths[] = { FOLDER "answers.json", FOLDER "chat_cases.json",
+					     FOLDER "chat_cases-3.json" };
 	const json_t *c;
 	size_t i;
 
@@ -100,8 +101,7 @@ int answer_cases_setup(void **state)
 	cases->n = json_array_size(json_object_get(cases->files[0], "cases"));
 	cases->c = calloc(cases->n, sizeof(*cases->c));
 	assert_true(cases->n > 100 && cases->c != NULL);
-	json_array_foreach(json_object_get(cases->files[0], "cases"), i, c)
-		read_case(cases, &cases->c[i], c);
+	json_array_foreach(json_object_get(cases->files[0], "cases"), i, c) read_case(cases, &cases->c[i], c);
 	return 0;
 }
 

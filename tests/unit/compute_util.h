@@ -25,8 +25,8 @@ static inline float random_unit(uint64_t *seed) /* (-1, 1) */
 
 enum kind {
 	PLAIN, /* (-1, 1) */
-	TINY,  /* products underflow: subnormals and zeros of both signs */
-	WILD,  /* now and then an infinity, a NaN, a huge or subnormal number */
+	TINY, /* products underflow: subnormals and zeros of both signs */
+	WILD, /* now and then an infinity, a NaN, a huge or subnormal number */
 	N_KINDS
 };
 
@@ -188,9 +188,12 @@ static inline const struct od_backend *table_of(void **state)
 	return &c->table;
 }
 
-/* One test for each table that this kind of processor can have; one that it lacks is skipped. On bare ones, too: tests of
- * what more instructions bring other kernels for. */
-#define ON_TABLE(f, cpu) { #f " " #cpu, f, NULL, NULL, &table_##cpu }
+/* One test for each table that this kind of processor can have; one that it lacks is skipped. On bare ones, too: tests
+ * of what more instructions bring other kernels for. */
+#define ON_TABLE(f, cpu) \
+	{ \
+#f " " #cpu, f, NULL, NULL, &table_##cpu \
+	}
 static struct table_choice table_scalar = { .cpu = OD_CPU_SCALAR };
 #ifdef __aarch64__
 static struct table_choice table_neon = { .cpu = OD_CPU_NEON };

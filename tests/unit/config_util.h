@@ -1,5 +1,5 @@
-/* config_util.h - for tests: configurations without files. All layers are alike, as Mixtral's are: grouped-query attention,
- * plain RoPE, routed experts whose weights are renormalised. */
+/* config_util.h - for tests: configurations without files. All layers are alike, as Mixtral's are: grouped-query
+ * attention, plain RoPE, routed experts whose weights are renormalised. */
 #ifndef OD_TESTS_CONFIG_UTIL_H
 #define OD_TESTS_CONFIG_UTIL_H
 

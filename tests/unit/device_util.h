@@ -29,7 +29,8 @@ static inline bool on_gpu(void)
 	return device != NULL && strncmp(device, "cuda", 4) == 0;
 }
 
-/* Of tests that are there for each table, a GPU needs one. $OD_TEST: the only one to run, for sanitizers that run them side by side. */
+/* Of tests that are there for each table, a GPU needs one. $OD_TEST: the only one to run, for sanitizers that run them
+ * side by side. */
 static inline void choose_tables(void)
 {
 	static char filter[64];

@@ -49,7 +49,8 @@ static void on_ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t
 	struct stage *st = arg;
 
 	assert_true(st->n_requests < MAX_REQUESTS);
-	st->request[st->n_requests++] = (struct request){ .sequence = sequence, .tokens = true, .range = { 0, begin, n } };
+	st->request[st->n_requests++] =
+		(struct request){ .sequence = sequence, .tokens = true, .range = { 0, begin, n } };
 }
 
 /* ---- Messages ---- */
@@ -68,7 +69,8 @@ static bool is_lost(const struct cast *c, const struct stage *st, const struct a
 }
 
 /* Main's rows, a hash of what they are about. */
-static void fill_rows(const struct cast *c, const struct actor *a, uint32_t layer, uint32_t stream, uint32_t position, char *to)
+static void fill_rows(const struct cast *c, const struct actor *a, uint32_t layer, uint32_t stream, uint32_t position,
+		      char *to)
 {
 	const size_t bytes = od_seq_state_row_bytes(c->rows, layer, stream);
 	uint64_t x = a->version[position] * 1000003ull + position * 104729 + layer * 31 + stream;
@@ -85,8 +87,8 @@ static void fill_rows(const struct cast *c, const struct actor *a, uint32_t laye
 	}
 }
 
-static void send_state(struct cast *c, struct stage *st, const struct actor *a, uint64_t step, uint32_t layer, uint32_t begin,
-		       uint32_t n)
+static void send_state(struct cast *c, struct stage *st, const struct actor *a, uint64_t step, uint32_t layer,
+		       uint32_t begin, uint32_t n)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
@@ -145,8 +147,8 @@ void answer(struct cast *c, struct stage *st)
 		if (a == NULL || is_lost(c, st, a))
 			continue;
 		if (q[i].tokens && q[i].range.begin < a->length + a->rows)
-			send_tokens(st, a, q[i].range.begin, (end < a->length + a->rows ? end : a->length + a->rows) -
-				    q[i].range.begin);
+			send_tokens(st, a, q[i].range.begin,
+				    (end < a->length + a->rows ? end : a->length + a->rows) - q[i].range.begin);
 		else if (!q[i].tokens && end <= a->length)
 			send_state(c, st, a, 0, q[i].range.layer, q[i].range.begin, q[i].range.n);
 	}
@@ -192,8 +194,12 @@ static void send_both(struct cast *c, struct actor *a, Od__Header *h)
 static void open_stage(struct cast *c, struct stage *st, size_t n, uint32_t n_pages)
 {
 	struct ods_sink sink = { .arg = st, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
-	struct ods_emulator_opts o = { .forward = pass_opts(&c->model, c->profile), .experts = c->model.expert,
-				       .ctx_tokens = CTX, .max_sequences = n, .n_pages = n_pages, .early = c->early,
+	struct ods_emulator_opts o = { .forward = pass_opts(&c->model, c->profile),
+				       .experts = c->model.expert,
+				       .ctx_tokens = CTX,
+				       .max_sequences = n,
+				       .n_pages = n_pages,
+				       .early = c->early,
 				       .counters = st->counters };
 	struct od_err err;
 
@@ -309,7 +315,8 @@ static void choose_rows(struct cast *c, struct actor *a, uint32_t right)
 	a->due = a->rows;
 	if (a->own_state || (!c->aligned && chance(40)))
 		a->due = 0;
-	else if (!c->aligned && !a->fresh && chance(30)) /* of rows that are not there a run waits, and others with it */
+	else if (!c->aligned && !a->fresh &&
+		 chance(30)) /* of rows that are not there a run waits, and others with it */
 		a->due += draw(a->length + 1 < 6 ? a->length + 1 : 6);
 }
 

@@ -1,6 +1,6 @@
-/* emulator_cast.h - many sequences for the emulator, each of which must be told the same of as if it were alone. The oracle is
- * an emulator of one sequence, which gets that sequence's messages and no others. Main is a script here: its keys and values
- * are any numbers, for they are what they are. */
+/* emulator_cast.h - many sequences for the emulator, each of which must be told the same of as if it were alone. The
+ * oracle is an emulator of one sequence, which gets that sequence's messages and no others. Main is a script here: its
+ * keys and values are any numbers, for they are what they are. */
 #ifndef OD_TESTS_EMULATOR_CAST_H
 #define OD_TESTS_EMULATOR_CAST_H
 
@@ -43,8 +43,8 @@ struct actor { /* a sequence */
 	int32_t token[CTX];
 	uint32_t version[CTX]; /* of main's rows there: no two texts have the same */
 	uint32_t length; /* committed */
-	uint32_t rows;	 /* of the step under way */
-	uint32_t due;	 /* rows that come with it */
+	uint32_t rows; /* of the step under way */
+	uint32_t due; /* rows that come with it */
 	bool own_state, tells; /* tells: main sends the prompt's tokens */
 	bool fresh; /* no step went before: rows may be missing, and the token to go on with */
 };

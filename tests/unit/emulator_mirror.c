@@ -73,7 +73,8 @@ static void check_rows_of(const struct mirror *m, uint32_t seq, const struct ods
 			get_rows(w->shadow_model.device, q->state, l, stream, 0, n, of_shadow);
 			for (uint32_t p = 0; p < n; p++)
 				if (ods_align_is_true(q->align, l, p))
-					assert_memory_equal(of_shadow + p * row_bytes(w), of_main + p * row_bytes(w), row_bytes(w));
+					assert_memory_equal(of_shadow + p * row_bytes(w), of_main + p * row_bytes(w),
+							    row_bytes(w));
 		}
 	}
 }
@@ -107,7 +108,8 @@ static void take_rows(struct mirror *m, uint32_t seq, const struct ods_sequence 
 		any_true |= is_true;
 		any_own |= !is_true;
 		for (uint32_t stream = 0; stream < 2 && !is_true && known; stream++)
-			assert_memory_equal(rows[stream] + p * row_bytes(m->w), at->own[layer][stream], row_bytes(m->w));
+			assert_memory_equal(rows[stream] + p * row_bytes(m->w), at->own[layer][stream],
+					    row_bytes(m->w));
 	}
 	m->mixed += any_true && any_own;
 }
@@ -232,7 +234,8 @@ static void begin_mirror_run(struct mirror *m, const struct od_prediction *p, si
 		/* One ahead of each sequence, and not together with rows of its STEP. */
 		assert_true(first || (!ahead && p[i].position == p[i - 1].position + 1));
 		m->ahead += ahead;
-		m->row[i] = (struct mirror_row){ seq, p[i].position, p[i].token, hash_text(m->text[seq], p[i].position + 1) };
+		m->row[i] = (struct mirror_row){ seq, p[i].position, p[i].token,
+						 hash_text(m->text[seq], p[i].position + 1) };
 		rows[i] = (struct od_row){ m->state[seq], p[i].position, p[i].token };
 		if (first)
 			od_seq_state_set_length(m->state[seq], p[i].position);

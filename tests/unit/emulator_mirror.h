@@ -1,7 +1,8 @@
-/* emulator_mirror.h - judges an emulator that runs several rows ahead. The mirror computes each of its runs again, layer by
- * layer, with the shadow's weights, on the KV rows that the emulator has at that time. It knows where each of these comes
- * from: main's rows must have main's bits, the shadow's own rows those that the mirror computed for the same text. So it
- * works whenever main's rows arrive. It also knows which tokens the shadow must choose, and what it may say. */
+/* emulator_mirror.h - judges an emulator that runs several rows ahead. The mirror computes each of its runs again,
+ * layer by layer, with the shadow's weights, on the KV rows that the emulator has at that time. It knows where each of
+ * these comes from: main's rows must have main's bits, the shadow's own rows those that the mirror computed for the
+ * same text. So it works whenever main's rows arrive. It also knows which tokens the shadow must choose, and what it
+ * may say. */
 #ifndef OD_TESTS_EMULATOR_MIRROR_H
 #define OD_TESTS_EMULATOR_MIRROR_H
 
@@ -23,7 +24,7 @@ struct mirror_place { /* a position of a sequence */
 	int32_t choice;
 	float margin;
 	uint64_t said_text; /* what was said of the row there */
-	unsigned said;	    /* bit m: at layer m */
+	unsigned said; /* bit m: at layer m */
 };
 
 struct mirror {
@@ -34,13 +35,13 @@ struct mirror {
 	size_t n_rows;
 	struct mirror_place place[MAX_SEQS][CTX];
 	uint8_t text[MAX_SEQS][CTX]; /* what the shadow must believe: main's newest STEP, its own tokens behind it */
-	uint64_t told[MAX_SEQS];     /* the STEP of which that is */
-	bool once;   /* nothing may be said twice */
+	uint64_t told[MAX_SEQS]; /* the STEP of which that is */
+	bool once; /* nothing may be said twice */
 	bool unseen; /* rows may be run unpublished, which the mirror cannot see */
 	struct od_sampler_opts sampling;
 	uint32_t prompt_tokens;
 	unsigned runs, ahead; /* runs; rows that were said ahead, at layer 0 */
-	unsigned mixed;	      /* runs on rows both true and own */
+	unsigned mixed; /* runs on rows both true and own */
 };
 
 void open_mirror(struct mirror *m, struct world *w); /* w's predictions go there */

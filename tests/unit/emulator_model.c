@@ -23,7 +23,13 @@ bool chance(uint32_t percent)
 struct od_config config;
 bool delta_layer;
 
-enum { DELTA_HEADS = 2, DELTA_K = 4, DELTA_V = 8, DELTA_TAPS = 3, DELTA_CHANNELS = 2 * DELTA_K + DELTA_HEADS * DELTA_V };
+enum {
+	DELTA_HEADS = 2,
+	DELTA_K = 4,
+	DELTA_V = 8,
+	DELTA_TAPS = 3,
+	DELTA_CHANNELS = 2 * DELTA_K + DELTA_HEADS * DELTA_V
+};
 
 static struct od_ref keep(struct model *m, const void *from, size_t bytes)
 {
@@ -89,8 +95,16 @@ static void make_attention(struct model *m, struct od_weight w[OD_N_ROLES])
 
 static struct od_config make_config(void)
 {
-	struct uniform u = { .n_layers = LAYERS, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .n_experts = EXPERTS,
-			     .top_k = TOP_K, .intermediate = 16, .vocab = VOCAB, .ctx = 4096 };
+	struct uniform u = { .n_layers = LAYERS,
+			     .hidden = 32,
+			     .heads = 4,
+			     .kv_heads = 2,
+			     .head_dim = 8,
+			     .n_experts = EXPERTS,
+			     .top_k = TOP_K,
+			     .intermediate = 16,
+			     .vocab = VOCAB,
+			     .ctx = 4096 };
 	struct od_config c = uniform_config(u);
 	struct od_layer_spec l = *od_config_layer(&c, 0);
 	struct od_err err;
@@ -104,8 +118,12 @@ static struct od_config make_config(void)
 
 		if (i == 1) {
 			own.mixer = &od_mixer_delta;
-			own.mix = (struct od_mixer){ .n_heads = DELTA_HEADS, .n_kv_heads = 1, .k_dim = DELTA_K, .v_dim = DELTA_V,
-						     .conv = DELTA_TAPS, .norm_eps = 1e-6f };
+			own.mix = (struct od_mixer){ .n_heads = DELTA_HEADS,
+						     .n_kv_heads = 1,
+						     .k_dim = DELTA_K,
+						     .v_dim = DELTA_V,
+						     .conv = DELTA_TAPS,
+						     .norm_eps = 1e-6f };
 		}
 		must(od_config_add_layer(&c, &own, &err), &err);
 	}
@@ -134,8 +152,8 @@ void make_model(struct model *m, uint64_t from_seed)
 		w[OD_ROLE_ROUTER] = random_mat(m, EXPERTS, 32, 1);
 		for (uint32_t e = 0; e < EXPERTS; e++)
 			for (int i = 0; i < OD_N_EXPERT_MATS; i++)
-				m->expert[l * EXPERTS + e].mat[i] = i == OD_MAT_DOWN ? random_mat(m, 32, 16, 0.5f) :
-										       random_mat(m, 16, 32, 0.5f);
+				m->expert[l * EXPERTS + e].mat[i] =
+					i == OD_MAT_DOWN ? random_mat(m, 32, 16, 0.5f) : random_mat(m, 16, 32, 0.5f);
 	}
 }
 
@@ -166,8 +184,11 @@ void open_failure(struct failure *f, const struct model *m)
 	f->choice = buf_of(f->device, &none, sizeof(none));
 	f->scratch = buf_new(f->device, od_experts_scratch_bytes(config.hidden, config.intermediate, EXPERTS, 1, 1));
 	f->op = (struct od_op){ .kind = OD_OP_EXPERTS, .profile = OD_PROFILE_F32, .n_rows = 1 };
-	f->op.experts = (struct od_op_experts){ .expert = m->expert, .choice = od_buf_ref(f->choice, 0),
-						.scratch = od_buf_ref(f->scratch, 0), .n_experts = EXPERTS, .top_k = 1,
+	f->op.experts = (struct od_op_experts){ .expert = m->expert,
+						.choice = od_buf_ref(f->choice, 0),
+						.scratch = od_buf_ref(f->scratch, 0),
+						.n_experts = EXPERTS,
+						.top_k = 1,
 						.hidden = config.hidden };
 }
 
@@ -187,8 +208,9 @@ void close_failure(struct failure *f)
 
 struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile)
 {
-	return (struct od_forward_opts){ .config = &config, .dense = &m->dense, .device = m->device, .profile = profile,
-					 .max_rows = MAX_ROWS };
+	return (struct od_forward_opts){
+		.config = &config, .dense = &m->dense, .device = m->device, .profile = profile, .max_rows = MAX_ROWS
+	};
 }
 
 void open_pass(struct pass *p, const struct model *m, enum od_profile profile, uint32_t ctx, uint32_t n)
@@ -198,7 +220,8 @@ void open_pass(struct pass *p, const struct model *m, enum od_profile profile, u
 
 	o.max_rows = STEP_ROWS;
 	p->device = m->device;
-	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, (uint64_t)n * od_state_pages(ctx), &err), &err);
+	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, (uint64_t)n * od_state_pages(ctx), &err),
+	     &err);
 	o.state = p->state;
 	must(od_forward_new(&p->forward, &o, &err), &err);
 	must(od_resident_new(&p->experts, &o, m->expert, &err), &err);

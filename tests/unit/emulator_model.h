@@ -1,4 +1,5 @@
-/* emulator_model.h - for tests of the emulator: a small model, its rough copy, and forward passes outside the emulator. */
+/* emulator_model.h - for tests of the emulator: a small model, its rough copy, and forward passes outside the
+ * emulator. */
 #ifndef OD_TESTS_EMULATOR_MODEL_H
 #define OD_TESTS_EMULATOR_MODEL_H
 
@@ -17,7 +18,7 @@
 #define VOCAB 40u
 #define EXPERTS 6u
 #define TOP_K 2u
-#define MAX_ROWS 8u   /* of a prompt's piece */
+#define MAX_ROWS 8u /* of a prompt's piece */
 #define STEP_ROWS 32u /* of a step */
 
 struct model { /* on a device of its own */

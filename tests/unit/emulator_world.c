@@ -27,13 +27,14 @@ size_t row_bytes(const struct world *w)
 	return od_seq_state_row_bytes(w->judge_state, 0, 0); /* all are alike */
 }
 
-/* The newest message, when it has rows of the layer and the step, and room for others: then they may travel together. */
+/* The newest message, when it has rows of the layer and the step, and room for others: then they may travel
+ * together. */
 static struct message *newest_state(struct world *w, uint32_t layer, uint64_t step)
 {
 	struct message *m = &w->queue[(w->head + w->n_queued + QUEUE - 1) % QUEUE];
 
-	if (w->n_queued == 0 || step == 0 || m->kind != OD__HEADER__BODY_STATE || m->layer != layer || m->step != step ||
-	    m->n_ranges == STEP_ROWS || chance(30))
+	if (w->n_queued == 0 || step == 0 || m->kind != OD__HEADER__BODY_STATE || m->layer != layer ||
+	    m->step != step || m->n_ranges == STEP_ROWS || chance(30))
 		return NULL;
 	return m;
 }
@@ -105,8 +106,8 @@ static void give_judge(struct world *w, const struct sequence *s, uint32_t layer
 }
 
 /* The first row of a step was run ahead, the second later: by then each layer of the first may be main's or not. */
-static bool is_route_behind_guess(struct world *w, const struct sequence *s, uint32_t base, const int32_t *tokens, uint32_t m,
-				  const uint16_t *expert)
+static bool is_route_behind_guess(struct world *w, const struct sequence *s, uint32_t base, const int32_t *tokens,
+				  uint32_t m, const uint16_t *expert)
 {
 	uint16_t route[LAYERS][TOP_K];
 
@@ -148,8 +149,8 @@ static void note_guess(struct world *w, struct sequence *s, const struct od_pred
 		take_guesses(w, &w->sent[w->step % MAX_STEPS]);
 }
 
-/* The row of the sequence's newest STEP there that stands at the position; n_rows: none does, for it is ahead. first: of the
- * sequence's rows. */
+/* The row of the sequence's newest STEP there that stands at the position; n_rows: none does, for it is ahead. first:
+ * of the sequence's rows. */
 static size_t find_row(const struct world *w, const struct sequence *s, uint32_t position, size_t *first)
 {
 	const struct sent_step *t = &w->sent[s->told % MAX_STEPS];
@@ -404,7 +405,8 @@ static void fill_step(const struct message *m, Od__Step *step, Od__StepRow *rows
 	}
 }
 
-static void fill_state(const struct world *w, const struct message *m, Od__State *body, Od__StateRange **list, struct od_msg *msg)
+static void fill_state(const struct world *w, const struct message *m, Od__State *body, Od__StateRange **list,
+		       struct od_msg *msg)
 {
 	const char *bytes[2] = { m->k, m->v };
 
@@ -588,8 +590,11 @@ void open_paced_world(struct world *w, enum od_profile profile, bool same_weight
 	w->sent = calloc(MAX_STEPS, sizeof(*w->sent));
 	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
 	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->shadow_model, profile),
-					.experts = w->shadow_model.expert, .ctx_tokens = CTX,
-					.max_sequences = n_seqs, .early = early, .layer_ns = layer_ns,
+					.experts = w->shadow_model.expert,
+					.ctx_tokens = CTX,
+					.max_sequences = n_seqs,
+					.early = early,
+					.layer_ns = layer_ns,
 					.counters = w->counters };
 	o.forward.max_rows = STEP_ROWS;
 	assert_int_equal(ods_emulator_new(&w->emulator, &o, &sink, &err), OD_OK);

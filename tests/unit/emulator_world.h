@@ -14,24 +14,32 @@ struct sequence {
 	uint64_t id;
 	struct od_seq_state *state; /* main's */
 	uint8_t text[CTX]; /* main's tokens below its length */
-	uint32_t writes;   /* of rows to `state`: prompts and steps */
+	uint32_t writes; /* of rows to `state`: prompts and steps */
 	int32_t next; /* token that stands at length */
 	bool open, stepped;
 	uint64_t told; /* number of the newest STEP with rows of it that reached the shadow */
 	bool went_back; /* without a message: then what comes next is a step, which says so */
 	uint64_t silent; /* the newest STEP at that time: up to it, main has other rows than the shadow */
-	struct { uint32_t position; int32_t token; bool known[LAYERS]; } guess; /* the shadow's newest word ahead of main */
+	/* the shadow's newest word ahead of main */
+	struct {
+		uint32_t position;
+		int32_t token;
+		bool known[LAYERS];
+	} guess;
 };
 
 struct sent_step {
 	uint64_t number;
 	size_t n_rows;
-	struct { uint32_t seq, position, ahead; int32_t token; } row[STEP_ROWS]; /* ahead: of a sequence's first row */
-	int32_t choice[STEP_ROWS];   /* main's token behind each row */
+	struct {
+		uint32_t seq, position, ahead;
+		int32_t token;
+	} row[STEP_ROWS]; /* ahead: of a sequence's first row */
+	int32_t choice[STEP_ROWS]; /* main's token behind each row */
 	uint8_t text[MAX_SEQS][CTX]; /* main's tokens, up to the step's */
 	uint32_t writes[MAX_SEQS];
 	bool predicted[STEP_ROWS][LAYERS]; /* with the right token */
-	uint16_t said[LAYERS][STEP_ROWS][TOP_K];  /* by the shadow, once it knew the step */
+	uint16_t said[LAYERS][STEP_ROWS][TOP_K]; /* by the shadow, once it knew the step */
 	uint16_t route[LAYERS][STEP_ROWS][TOP_K]; /* main's own */
 };
 
@@ -42,7 +50,10 @@ struct message { /* what od.proto carries, in plain */
 	uint64_t sequence, step;
 	bool due;
 	uint32_t layer, n; /* n: of all ranges; the length of SEQ_TRUNCATE */
-	struct { uint64_t sequence; uint32_t begin, n; } range[STEP_ROWS];
+	struct {
+		uint64_t sequence;
+		uint32_t begin, n;
+	} range[STEP_ROWS];
 	size_t n_ranges;
 	char k[CTX * 64], v[CTX * 64];
 };

@@ -181,15 +181,24 @@ const char gemma4_26b_a4b[] =
 #define GQA_MOE "moe_intermediate_size", "intermediate_size"
 #define MLA_MOE "n_routed_experts", GQA_MOE, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"
 #define GROUPS "n_group", "topk_group"
-#define DELTA "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim", \
-	"shared_expert_intermediate_size"
+#define DELTA \
+	"linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim", \
+		"shared_expert_intermediate_size"
 #define GATED "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm"
 #define PARTIAL "use_qk_norm", "partial_rotary_factor"
 
 const struct family_text family_published[] = {
-	{ .config = mixtral_8x7b, .numbers = { "num_local_experts", "intermediate_size" }, .reads = { "sliding_window" }, .no_norm_topk = true },
-	{ .config = minimax_m2, .numbers = { "num_local_experts", "intermediate_size" }, .reads = { PARTIAL }, .no_norm_topk = true },
-	{ .config = qwen3_30b_a3b, .numbers = { "num_experts", GQA_MOE }, .reads = { "sliding_window", "use_qk_norm" } },
+	{ .config = mixtral_8x7b,
+	  .numbers = { "num_local_experts", "intermediate_size" },
+	  .reads = { "sliding_window" },
+	  .no_norm_topk = true },
+	{ .config = minimax_m2,
+	  .numbers = { "num_local_experts", "intermediate_size" },
+	  .reads = { PARTIAL },
+	  .no_norm_topk = true },
+	{ .config = qwen3_30b_a3b,
+	  .numbers = { "num_experts", GQA_MOE },
+	  .reads = { "sliding_window", "use_qk_norm" } },
 	{ .config = qwen15_moe_a27b,
 	  .numbers = { "num_experts", GQA_MOE, "shared_expert_intermediate_size" },
 	  .reads = { "sliding_window", "layer_types" } },
@@ -209,9 +218,11 @@ const struct family_text family_published[] = {
 	  .numbers = { "num_experts", "moe_intermediate_size", DELTA },
 	  .reads = { GATED, "rope_scaling" },
 	  .no_norm_topk = true },
-	{ .config = gemma4_26b_a4b, .numbers = { "num_experts", GQA_MOE, "num_key_value_heads" },
+	{ .config = gemma4_26b_a4b,
+	  .numbers = { "num_experts", GQA_MOE, "num_key_value_heads" },
 	  .reads = { "final_logit_softcapping", "sliding_window", "layer_types", "per_layer_config" },
-	  .no_norm_topk = true, .top_k = "top_k_experts" },
+	  .no_norm_topk = true,
+	  .top_k = "top_k_experts" },
 };
 const size_t n_family_published = sizeof(family_published) / sizeof(family_published[0]);
 
@@ -243,8 +254,8 @@ void refuse(const char *text, const char *changes, int code, const char *text1, 
 	struct od_err err = { 0 };
 	int rc = parse_with(&cfg, text, changes, &err);
 
-	if (rc != code || err.code != code || strstr(err.msg, "config.json") == NULL || strstr(err.msg, text1) == NULL ||
-	    strstr(err.msg, text2) == NULL)
+	if (rc != code || err.code != code || strstr(err.msg, "config.json") == NULL ||
+	    strstr(err.msg, text1) == NULL || strstr(err.msg, text2) == NULL)
 		fail_msg("%s: code %d, \"%s\"; expected %d, \"%s\", \"%s\"", changes, rc, err.msg, code, text1, text2);
 	assert_null(cfg.family);
 }
@@ -285,7 +296,7 @@ void check_tensors(const struct od_config *c, const struct tensor *list, size_t 
 }
 
 void check_expert(const struct od_config *c, uint32_t m, uint32_t expert, const char *gate, const char *up,
-			 const char *down)
+		  const char *down)
 {
 	const char *const expected[] = { [OD_MAT_GATE] = gate, [OD_MAT_UP] = up, [OD_MAT_DOWN] = down };
 

@@ -87,8 +87,8 @@ static void add_layer(struct od_config *c, const struct od_layer_spec *l)
 	must(od_config_add_layer(c, l, &err), &err);
 }
 
-/* Layers of all sorts in one model: two mixers, routers and ways to turn, a window, dense layers first and last; norms and a
- * head with biases. */
+/* Layers of all sorts in one model: two mixers, routers and ways to turn, a window, dense layers first and last; norms
+ * and a head with biases. */
 static struct od_config motley_config(void)
 {
 	struct od_config c = uniform_config((struct uniform){ .n_layers = 0,
@@ -114,8 +114,12 @@ static struct od_config motley_config(void)
 					      .scale = 0.4f,
 					      .norm_eps = 1e-5f },
 				     .ffn = OD_FFN_MOE,
-				     .router = { .n_groups = 3, .top_groups = 2, .scale = 1.5f, .score = OD_SCORE_SIGMOID,
-						 .bias = true, .group_two = true },
+				     .router = { .n_groups = 3,
+						 .top_groups = 2,
+						 .scale = 1.5f,
+						 .score = OD_SCORE_SIGMOID,
+						 .bias = true,
+						 .group_two = true },
 				     .shared_intermediate = 24,
 				     .shared_gate = true };
 	struct od_err err = { 0 };
@@ -169,9 +173,14 @@ void open_forward_pass(struct engine *e, const struct tiny_weights *w, uint32_t 
 	struct od_err err = { 0 };
 
 	must(od_state_pool_new(&e->state, e->device, &t->cfg, t->profile, ctx, SEQUENCES,
-			       SEQUENCES * od_state_pages(ctx), &err), &err);
-	e->opts = (struct od_forward_opts){ .config = &t->cfg, .dense = &w->dense, .device = e->device,
-					    .state = e->state, .profile = t->profile, .max_rows = MAX_ROWS };
+			       SEQUENCES * od_state_pages(ctx), &err),
+	     &err);
+	e->opts = (struct od_forward_opts){ .config = &t->cfg,
+					    .dense = &w->dense,
+					    .device = e->device,
+					    .state = e->state,
+					    .profile = t->profile,
+					    .max_rows = MAX_ROWS };
 	must(od_forward_new(&e->forward, &e->opts, &err), &err);
 	must(od_resident_new(&e->resident, &e->opts, w->experts, &err), &err);
 	e->runner = e->resident;
@@ -357,13 +366,15 @@ void elsewhere_open(struct elsewhere *w, const struct tiny_model *t)
 {
 	const struct od_config *c = &t->cfg;
 
-	*w = (struct elsewhere){ .runner = { .submit = submit_elsewhere, .collect = collect_elsewhere }, .t = t,
+	*w = (struct elsewhere){ .runner = { .submit = submit_elsewhere, .collect = collect_elsewhere },
+				 .t = t,
 				 .device = device_new(OD_CPU_AUTO, 1) };
 	tiny_place(&w->weights, t, w->device);
 	w->x = buf_new(w->device, MAX_ROWS * c->hidden * sizeof(float));
 	w->expert = buf_new(w->device, MAX_ROWS * c->top_k * sizeof(uint16_t));
 	w->y = buf_new(w->device, MAX_ROWS * (uint64_t)c->top_k * c->hidden * sizeof(float));
-	w->scratch = buf_new(w->device, od_experts_scratch_bytes(c->hidden, c->intermediate, c->n_experts, c->top_k, MAX_ROWS));
+	w->scratch = buf_new(w->device,
+			     od_experts_scratch_bytes(c->hidden, c->intermediate, c->n_experts, c->top_k, MAX_ROWS));
 }
 
 void elsewhere_close(struct elsewhere *w)

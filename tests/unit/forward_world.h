@@ -1,5 +1,5 @@
-/* forward_world.h - for the tests of the forward pass: the tiny models, those of other families among them, an engine that runs
- * prompts of one on a device and keeps all results, and experts on another device. */
+/* forward_world.h - for the tests of the forward pass: the tiny models, those of other families among them, an engine
+ * that runs prompts of one on a device and keeps all results, and experts on another device. */
 #ifndef OD_TESTS_FORWARD_WORLD_H
 #define OD_TESTS_FORWARD_WORLD_H
 
@@ -20,8 +20,8 @@
 #define MAX_ROWS 512
 #define CTX 320
 #define SEQUENCES 2
-/* The models of tests/golden/model/forward.json, then N_MADE small ones of other families, which no reference knows: some in
- * profile bf16, with weights of several formats. */
+/* The models of tests/golden/model/forward.json, then N_MADE small ones of other families, which no reference knows:
+ * some in profile bf16, with weights of several formats. */
 #define N_MADE 11
 size_t case_count(void);
 void load_case(struct tiny_model *t, size_t i);
@@ -30,10 +30,10 @@ int32_t other_token(const struct tiny_model *t, size_t i);
 
 /* What a prompt's rows gave, all positions. */
 struct result {
-	float *logits;	  /* [n][vocab] */
+	float *logits; /* [n][vocab] */
 	uint16_t *expert; /* [n_moe][n][top_k] */
-	float *weight;	  /* [n_moe][n][top_k] */
-	float *margin;	  /* [n_moe][n] */
+	float *weight; /* [n_moe][n][top_k] */
+	float *margin; /* [n_moe][n] */
 };
 
 void result_new(struct result *r, const struct tiny_model *t);
@@ -68,8 +68,8 @@ void run_forward_step(struct engine *e, const struct od_row *rows, size_t n, str
 void run_chunks(struct engine *e, struct od_seq_state *seq, size_t from, size_t chunk, struct result *out);
 void run_prompt(const struct tiny_model *t, unsigned threads, enum od_cpu cpu, size_t chunk, struct result *out);
 
-/* Experts on a device that is not the forward pass's, as those of a cluster are: rows and routes come from the host, and
- * the experts' outputs go there. */
+/* Experts on a device that is not the forward pass's, as those of a cluster are: rows and routes come from the host,
+ * and the experts' outputs go there. */
 struct elsewhere {
 	struct od_expert_runner runner;
 	const struct tiny_model *t;

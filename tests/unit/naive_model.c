@@ -72,7 +72,8 @@ static void multiply(const struct host_weight *w, const double *x, double *y)
 		y[o] = dot(w->w + o * w->n_in, x, w->n_in);
 }
 
-static void linear(const struct host_layer *h, enum od_role role, const struct host_weight *bias, const double *x, double *y)
+static void linear(const struct host_layer *h, enum od_role role, const struct host_weight *bias, const double *x,
+		   double *y)
 {
 	multiply(&h->of[role], x, y);
 	for (size_t o = 0; bias != NULL && bias->w != NULL && o < bias->n_out; o++)
@@ -89,7 +90,8 @@ static void norm(double *u, const double *weight, size_t n, double eps)
 }
 
 /* The norm of the residual stream. */
-static void norm_stream(const struct od_config *c, double *u, const struct host_weight *weight, const struct host_weight *bias)
+static void norm_stream(const struct od_config *c, double *u, const struct host_weight *weight,
+			const struct host_weight *bias)
 {
 	double mean = 0;
 
@@ -244,8 +246,8 @@ static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p,
 
 /* What a row gives to a gated delta rule: inputs of the convolution, then z, b and a of each head. */
 struct delta_row {
-	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], z[MOST_HEADS][WIDEST], b[MOST_HEADS],
-		a[MOST_HEADS];
+	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], z[MOST_HEADS][WIDEST],
+		b[MOST_HEADS], a[MOST_HEADS];
 };
 
 static void delta_inputs(const struct od_mixer *m, const struct host_layer *h, const double *x, struct delta_row *out)
@@ -288,7 +290,8 @@ static void convolve(const struct od_mixer *m, const struct host_layer *h, const
 		double sum = 0;
 
 		for (uint32_t back = 0; back < m->conv && back <= p; back++)
-			sum += w[(m->conv - 1 - back) * channels + channel + d] * ((const double *)&rows[p - back])[at + d];
+			sum += w[(m->conv - 1 - back) * channels + channel + d] *
+			       ((const double *)&rows[p - back])[at + d];
 		y[d] = sum * sigmoid(sum);
 	}
 }
@@ -349,8 +352,8 @@ static void delta_mix(const struct od_config *c, const struct od_mixer *m, const
 }
 
 /* kept: [n_layers], the heads of layers that others share keys and values with; NULL: of this layer alone. */
-static void mix(const struct od_config *c, uint32_t layer, const struct host_layer *h, uint32_t n, const double *x, double *y,
-		struct heads **kept)
+static void mix(const struct od_config *c, uint32_t layer, const struct host_layer *h, uint32_t n, const double *x,
+		double *y, struct heads **kept)
 {
 	const struct od_layer_spec *l = od_config_layer(c, layer);
 	const struct od_rope *rope = l->mixer == &od_mixer_delta ? NULL : &c->rope[l->mix.rope];
@@ -385,7 +388,8 @@ static void mix(const struct od_config *c, uint32_t layer, const struct host_lay
 		free(of);
 }
 
-void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_t layer, uint32_t n, const double *x, double *y)
+void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_t layer, uint32_t n, const double *x,
+	       double *y)
 {
 	struct host_layer h;
 
@@ -403,7 +407,8 @@ static double activated(enum od_act act, double g)
 }
 
 /* y += by * down(act(gate x) * up x) */
-static void add_ffn(enum od_act act, const struct host_weight mat[OD_N_EXPERT_MATS], const double *x, double by, double *y)
+static void add_ffn(enum od_act act, const struct host_weight mat[OD_N_EXPERT_MATS], const double *x, double by,
+		    double *y)
 {
 	const size_t n = mat[OD_MAT_GATE].n_out, hidden = mat[OD_MAT_DOWN].n_out;
 	double gate[WIDEST], up[WIDEST], out[WIDEST];
@@ -443,8 +448,8 @@ static void leave_groups(const struct od_router_spec *router, double *decides, u
 }
 
 /* Of each expert: what its weight is made of, and what it is chosen by. */
-static void scores(const struct od_config *c, const struct od_router_spec *router, const struct host_layer *h, const double *x,
-		   double *score, double *decides)
+static void scores(const struct od_config *c, const struct od_router_spec *router, const struct host_layer *h,
+		   const double *x, double *score, double *decides)
 {
 	double all = 0;
 
@@ -494,15 +499,16 @@ static void add_experts(const struct od_config *c, const struct od_router_spec *
 }
 
 /* to = the row x, normed by a role's weights */
-static void norm_to(double *to, const struct od_config *c, const struct host_layer *h, enum od_role role, const double *x)
+static void norm_to(double *to, const struct od_config *c, const struct host_layer *h, enum od_role role,
+		    const double *x)
 {
 	memcpy(to, x, c->hidden * sizeof(*x));
 	norm(to, h->of[role].w, c->hidden, (double)c->rms_eps);
 }
 
 /* x += what follows the mixer */
-static void feed_forward(const struct od_config *c, const struct od_layer_spec *l, const struct tiny_weights *w, uint32_t m,
-			 const struct host_layer *h, double *x)
+static void feed_forward(const struct od_config *c, const struct od_layer_spec *l, const struct tiny_weights *w,
+			 uint32_t m, const struct host_layer *h, double *x)
 {
 	double normed[WIDEST], seen[WIDEST], routed[WIDEST] = { 0 }, shared[WIDEST] = { 0 }, open = 1, score;
 
@@ -551,9 +557,11 @@ static void add_input(const struct od_config *c, const struct host_layer *h, con
 }
 
 /* inputs [n_layers][layer_input] of a token, whose scaled embedding is x */
-static void make_inputs(const struct od_config *c, const struct tiny_weights *w, int32_t token, const double *x, double *inputs)
+static void make_inputs(const struct od_config *c, const struct tiny_weights *w, int32_t token, const double *x,
+			double *inputs)
 {
-	struct host_weight table = load(w->device, &w->dense.layer_embed), project = load(w->device, &w->dense.layer_project);
+	struct host_weight table = load(w->device, &w->dense.layer_embed),
+			   project = load(w->device, &w->dense.layer_project);
 	struct host_weight by = load_vector(w->device, w->dense.layer_project_norm, c->layer_input);
 	const size_t n = (size_t)c->n_layers * c->layer_input;
 
@@ -609,7 +617,8 @@ double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
 	struct host_weight final_norm = load_vector(w->device, w->dense.final_norm, c->hidden);
 	struct host_weight final_bias = load_vector(w->device, w->dense.final_norm_bias, c->hidden);
 	struct host_weight head_bias = load_vector(w->device, w->dense.head_bias, c->vocab);
-	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)), *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
+	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)),
+	       *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
 	double *inputs = calloc(t->n_prompt * c->n_layers * c->layer_input + 1, sizeof(*inputs));
 	struct heads **kept = calloc(c->n_layers, sizeof(struct heads *));
 
@@ -632,7 +641,8 @@ double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
 		for (size_t i = 0; c->head_bias && i < c->vocab; i++)
 			logits[p * c->vocab + i] += head_bias.w[i];
 		for (size_t k = 0; c->logit_cap != 0 && k < c->vocab; k++)
-			logits[p * c->vocab + k] = (double)c->logit_cap * tanh(logits[p * c->vocab + k] / (double)c->logit_cap);
+			logits[p * c->vocab + k] =
+				(double)c->logit_cap * tanh(logits[p * c->vocab + k] / (double)c->logit_cap);
 	}
 	free(embed.w);
 	free(head.w);

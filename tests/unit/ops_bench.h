@@ -1,6 +1,6 @@
 /* ops_bench.h - for tests of a device's operations (ops.h): memory as it is before one, what it must be afterwards, and
- * weights of all kinds in it. An operation is run on all rows at once and on some of them at a time, and may change nothing
- * but its results. */
+ * weights of all kinds in it. An operation is run on all rows at once and on some of them at a time, and may change
+ * nothing but its results. */
 #ifndef OD_TESTS_OPS_BENCH_H
 #define OD_TESTS_OPS_BENCH_H
 
@@ -21,7 +21,7 @@
 
 struct row_ref {
 	struct od_ref *at; /* in the operation */
-	size_t bytes;	   /* of a row */
+	size_t bytes; /* of a row */
 };
 
 struct bench {
@@ -31,7 +31,7 @@ struct bench {
 	uint64_t seed;
 	struct od_buf *arena, *scratch;
 	unsigned char *image; /* [ARENA_BYTES]: the contents before the operations run */
-	unsigned char *want;  /* and afterwards: all of it */
+	unsigned char *want; /* and afterwards: all of it */
 	size_t used;
 	struct row_ref row[MAX_ROW_REFS];
 	size_t n_row_refs;
@@ -45,7 +45,9 @@ static inline void bench_open(struct bench *b, void **state, enum od_profile pro
 
 	while (strcmp(od_cpu_names[cpu], table->name) != 0)
 		cpu++;
-	*b = (struct bench){ .d = device_new((enum od_cpu)cpu, 3), .scalar = device_new(OD_CPU_SCALAR, 1), .profile = profile,
+	*b = (struct bench){ .d = device_new((enum od_cpu)cpu, 3),
+			     .scalar = device_new(OD_CPU_SCALAR, 1),
+			     .profile = profile,
 			     .seed = 77 };
 	assert_int_equal(od_backend_cpu(&b->be, (enum od_cpu)cpu, profile, NULL), OD_OK);
 	b->arena = buf_new(b->d, ARENA_BYTES);
@@ -146,8 +148,9 @@ static inline void assert_arena(struct bench *b, const char *what)
 	free(got);
 }
 
-/* Sanitizers are so slow that they do some runs only, which tests/gpu_sample.sh chooses: $OD_TEST_RUNS has a '1' or a '0' for each run of
- * the program. Before that it notes in a file, $OD_TEST_MARKS, where each run begins among the names of kernels that are launched first. */
+/* Sanitizers are so slow that they do some runs only, which tests/gpu_sample.sh chooses: $OD_TEST_RUNS has a '1' or a
+ * '0' for each run of the program. Before that it notes in a file, $OD_TEST_MARKS, where each run begins among the
+ * names of kernels that are launched first. */
 static inline bool is_chosen(void)
 {
 	static size_t n_runs;
@@ -167,7 +170,8 @@ static inline bool is_chosen(void)
 }
 
 /* n rows at a time, from the first on. */
-static inline void run_in_steps(struct bench *b, struct od_device *d, const struct od_op *op, uint32_t n, const char *what)
+static inline void run_in_steps(struct bench *b, struct od_device *d, const struct od_op *op, uint32_t n,
+				const char *what)
 {
 	struct od_ref first[MAX_ROW_REFS];
 	struct od_op step = *op;
@@ -191,9 +195,9 @@ static inline void run_in_steps(struct bench *b, struct od_device *d, const stru
 	assert_arena(b, what);
 }
 
-/* All rows at once, three at a time, all but two and these, then row by row, and in profile f32 by the scalar table too: nothing in
- * memory is other than it should be. Of many rows sixteen at a time instead: what a row alone gives is known. by_row's places are in
- * *op. */
+/* All rows at once, three at a time, all but two and these, then row by row, and in profile f32 by the scalar table
+ * too: nothing in memory is other than it should be. Of many rows sixteen at a time instead: what a row alone gives is
+ * known. by_row's places are in *op. */
 static inline void check_op(struct bench *b, struct od_op *op, const char *what)
 {
 	assert_memory_not_equal(b->image, b->want, b->used);
@@ -218,19 +222,19 @@ enum weight_kind {
 	W_BF16,
 	W_F16,
 	W_F32,
-	W_PLANES,	/* BF16, in chunks of 9 rows */
-	W_INT8,		/* a scale for each row */
+	W_PLANES, /* BF16, in chunks of 9 rows */
+	W_INT8, /* a scale for each row */
 	W_INT8_GROUPED, /* for each 64 weights */
-	W_INT8_INT8,	/* and rows are rounded */
-	W_E4M3,		/* published, f32 scales and a divisor */
-	W_U4B8,		/* published, with scales of some type */
+	W_INT8_INT8, /* and rows are rounded */
+	W_E4M3, /* published, f32 scales and a divisor */
+	W_U4B8, /* published, with scales of some type */
 	W_I8,
 	W_U8B128,
 	W_E2M1,
 	W_E5M2,
 	W_E4M3_ALONE, /* published, without scales */
 	W_E5M2_ALONE,
-	W_NF4,		/* rows are rounded */
+	W_NF4, /* rows are rounded */
 	N_WEIGHT_KINDS
 };
 
@@ -272,7 +276,8 @@ static inline void lay_planes(struct bench *b, struct weight *w, size_t chunk_ro
 	for (size_t row = 0; row < w->w.n_out; row += chunk_rows) {
 		const size_t left = w->w.n_out - row, weights = (left < chunk_rows ? left : chunk_rows) * n_in;
 		const size_t skip = row / chunk_rows % TURNS;
-		const struct od_ref at = od_ref_at(lay(b, room, skip + od_planes_encode(e + row * n_in, weights, n_in, room + skip)), skip);
+		const struct od_ref at = od_ref_at(
+			lay(b, room, skip + od_planes_encode(e + row * n_in, weights, n_in, room + skip)), skip);
 
 		if (row == 0)
 			w->w.coded = at;
@@ -294,8 +299,10 @@ static inline enum od_dtype dtype_of(enum weight_kind kind)
 
 static inline enum od_dtype scales_of(enum weight_kind kind) /* 0: it has none */
 {
-	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = { [W_E4M3] = OD_F32,    [W_U4B8] = OD_BF16,	  [W_I8] = OD_F32,
-							      [W_U8B128] = OD_BF16, [W_E2M1] = OD_F8_E4M3, [W_E5M2] = OD_F16 };
+	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = {
+		[W_E4M3] = OD_F32,    [W_U4B8] = OD_BF16,    [W_I8] = OD_F32,
+		[W_U8B128] = OD_BF16, [W_E2M1] = OD_F8_E4M3, [W_E5M2] = OD_F16
+	};
 
 	return dtypes[kind];
 }
@@ -329,7 +336,8 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 		.n_out = n_out,
 		.n_in = n_in,
 		.data = b->want + w->w.data.at,
-		.scales = { .dtype = w->w.scales.dtype, .group = w->w.scales.group,
+		.scales = { .dtype = w->w.scales.dtype,
+			    .group = w->w.scales.group,
 			    .at = w->w.scales.at.buf != NULL ? b->want + w->w.scales.at.at : NULL,
 			    .divisor = w->w.scales.divisor.buf != NULL ? wanted(b, w->w.scales.divisor) : NULL },
 		.scale = w->w.scale.buf != NULL ? wanted(b, w->w.scale) : NULL,
@@ -345,7 +353,8 @@ static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n
 	struct od_row_info rows[ROWS];
 
 	for (uint32_t r = 0; r < ROWS; r++)
-		rows[r] = (struct od_row_info){ .token = r == 0 ? (int32_t)vocab - 1 : (int32_t)random_below(&b->seed, vocab),
+		rows[r] = (struct od_row_info){ .token = r == 0 ? (int32_t)vocab - 1 :
+								  (int32_t)random_below(&b->seed, vocab),
 						.position = r == 1 ? ctx - 1 : (uint32_t)random_below(&b->seed, ctx),
 						.table = (uint32_t)random_below(&b->seed, n_tables),
 						.is_long = r % 3 == 1 };
@@ -355,9 +364,11 @@ static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n
 /* ---- routers ---- */
 
 /* Groups, top groups, renormalise, scale, bias, a group's two best, sum_eps. */
-#define WAY(of, n, top, by_sum, by, with_bias, two, eps)                                                                       \
-	{ .n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias,                \
-	  .group_two = two, .sum_eps = eps }
+#define WAY(of, n, top, by_sum, by, with_bias, two, eps) \
+	{ \
+		.n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias, \
+		.group_two = two, .sum_eps = eps \
+	}
 #define SOFTMAX(n, top, by_sum, by) WAY(OD_SCORE_SOFTMAX, n, top, by_sum, by, false, false, 0)
 
 /* ---- operations that follow each other, which a GPU may run as one ---- */
@@ -376,13 +387,15 @@ static inline unsigned char *after_both(struct bench *b, struct od_op *first, st
 
 static inline void check_both(struct bench *b, struct od_op *first, struct od_op *second, const char *what)
 {
-	unsigned char *got = after_both(b, first, second, false); /* before the other leaves the same in the device's own memory */
+	/* before the other leaves the same in the device's own memory */
+	unsigned char *got = after_both(b, first, second, false);
 	unsigned char *want = after_both(b, first, second, true);
 
 	assert_memory_not_equal(b->image, want, b->used);
 	for (size_t i = 0; i < b->used; i++)
 		if (got[i] != want[i])
-			fail_msg("%s, %u and %u rows: byte %zu of %zu differs", what, first->n_rows, second->n_rows, i, b->used);
+			fail_msg("%s, %u and %u rows: byte %zu of %zu differs", what, first->n_rows, second->n_rows, i,
+				 b->used);
 	free(want), free(got);
 }
 

@@ -82,7 +82,8 @@ static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t b
 {
 	size_t bytes = n * od_seq_state_row_bytes(f->own.state, layer, 0);
 	char *rows = malloc(2 * bytes);
-	const struct od_out_frame frames[2] = { { .bytes = rows, .len = bytes }, { .bytes = rows + bytes, .len = bytes } };
+	const struct od_out_frame frames[2] = { { .bytes = rows, .len = bytes },
+						{ .bytes = rows + bytes, .len = bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
 	Od__StateRange range = OD__STATE_RANGE__INIT, *ranges[] = { &range };

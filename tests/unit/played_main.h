@@ -1,5 +1,5 @@
-/* played_main.h - for tests of od-shadow as a process: a main that is played over the wire. What a prediction must be comes
- * from the pack's weights and a forward pass over main's own keys and values. */
+/* played_main.h - for tests of od-shadow as a process: a main that is played over the wire. What a prediction must be
+ * comes from the pack's weights and a forward pass over main's own keys and values. */
 #ifndef OD_TESTS_PLAYED_MAIN_H
 #define OD_TESTS_PLAYED_MAIN_H
 
@@ -34,7 +34,7 @@ struct fake {
 	struct pass own, judge; /* judge: the shadow's weights */
 	struct heard heard[STEPS + 2][MAX_LAYERS];
 	uint64_t answered; /* STATE_REQUESTs */
-	uint64_t ignore;   /* STATE_REQUESTs left to do so with */
+	uint64_t ignore; /* STATE_REQUESTs left to do so with */
 	uint64_t pongs;
 	uint64_t c[OD_N_COUNTERS]; /* as the newest PONG has them */
 	uint64_t last_step;

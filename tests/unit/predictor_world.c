@@ -103,13 +103,16 @@ static void make_model(struct predictor_world *w)
 	w->bias = calloc(c->n_moe, sizeof(*w->bias));
 	assert_true(w->dense.layer != NULL && w->norm != NULL && w->router != NULL && w->bias != NULL);
 	w->embed = reals(w, embed);
-	w->dense.embed = (struct od_weight){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
-					     .data = place(w, w->embed, embed) };
+	w->dense.embed = (struct od_weight){
+		.dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden, .data = place(w, w->embed, embed)
+	};
 	for (uint32_t m = 0; m < c->n_moe; m++) {
 		w->norm[m] = reals(w, c->hidden);
 		w->router[m] = reals(w, router);
 		w->dense.layer[m].w[OD_ROLE_FFN_NORM].data = place(w, w->norm[m], c->hidden);
-		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
+		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){ .dtype = OD_F32,
+									  .n_out = c->n_experts,
+									  .n_in = c->hidden,
 									  .data = place(w, w->router[m], router) };
 		if (!c->kind[0].router.bias)
 			continue;
@@ -120,14 +123,21 @@ static void make_model(struct predictor_world *w)
 
 void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 {
-	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .profile = OD_PROFILE_F32,
+	struct od_predictor_opts o = { .config = &w->cfg,
+				       .dense = &w->dense,
+				       .profile = OD_PROFILE_F32,
 				       .max_rows = shape.max_rows,
-				       .max_sequences = PW_MAX_SEQUENCES, .emit = on_prediction, .arg = w };
+				       .max_sequences = PW_MAX_SEQUENCES,
+				       .emit = on_prediction,
+				       .arg = w };
 	struct od_err err;
 
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
-	w->cfg = uniform_config((struct uniform){ .n_layers = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
-						  .hidden = shape.hidden, .vocab = shape.vocab });
+	w->cfg = uniform_config((struct uniform){ .n_layers = shape.n_moe,
+						  .n_experts = shape.n_experts,
+						  .top_k = shape.top_k,
+						  .hidden = shape.hidden,
+						  .vocab = shape.vocab });
 	if (shape.sigmoid)
 		w->cfg.kind[0].router = (struct od_router_spec){ .score = OD_SCORE_SIGMOID, .bias = true, .scale = 1 };
 	make_model(w);
@@ -141,8 +151,9 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	w->said = calloc(PW_MAX_SAID, sizeof(*w->said));
 	assert_true(w->row != NULL && w->prompt_row != NULL && w->expert != NULL && w->rows != NULL && w->said != NULL);
 	for (size_t r = 0; r < shape.max_rows; r++)
-		w->rows[r] = (struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
-						     w->expert + r * shape.top_k };
+		w->rows[r] =
+			(struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
+						w->expert + r * shape.top_k };
 	if (kind != NULL)
 		assert_int_equal(rival_kind(kind)->make(&w->predictor, &o, &err), OD_OK);
 }
@@ -189,8 +200,10 @@ void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32
 
 	assert_non_null(row);
 	for (size_t r = 0; r < n_rows; r++)
-		row[r] = (struct od_predict_row){ .sequence = w->sequence, .position = 17 + (uint32_t)r,
-						  .token = token != NULL ? token[r] : (int32_t)pw_draw(w, w->cfg.vocab) };
+		row[r] = (struct od_predict_row){ .sequence = w->sequence,
+						  .position = 17 + (uint32_t)r,
+						  .token = token != NULL ? token[r] :
+									   (int32_t)pw_draw(w, w->cfg.vocab) };
 	pw_begin_rows(w, prompt, n_rows, row);
 	free(row);
 }

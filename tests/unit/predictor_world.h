@@ -1,6 +1,6 @@
-/* predictor_world.h - what the predictors' tests share: a model of norms, routers and embeddings only, on a device and as
- * the tests compute with it, rows of a step drawn at random, and everything that a predictor said. Thread: one. Owner:
- * pw_close frees all. */
+/* predictor_world.h - what the predictors' tests share: a model of norms, routers and embeddings only, on a device and
+ * as the tests compute with it, rows of a step drawn at random, and everything that a predictor said. Thread: one.
+ * Owner: pw_close frees all. */
 #ifndef OD_TESTS_PREDICTOR_WORLD_H
 #define OD_TESTS_PREDICTOR_WORLD_H
 
@@ -18,7 +18,7 @@
 
 struct pw_said {
 	struct od_prediction p; /* its pointers lead to here */
-	size_t row;		/* of the step */
+	size_t row; /* of the step */
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
 };
@@ -30,20 +30,21 @@ struct predictor_world {
 	uint64_t placed; /* bytes of them */
 	struct od_dense dense;
 	/* The same on the host. */
-	float *embed;		/* [vocab][hidden] */
+	float *embed; /* [vocab][hidden] */
 	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
-	float **bias;		/* [n_moe]: [n_experts], of routers by sigmoid */
+	float **bias; /* [n_moe]: [n_experts], of routers by sigmoid */
 	struct od_predictor *predictor;
-	struct od_predict_step step; /* of a prompt's and another that are under way together: the one that is told of */
-	uint64_t number;	     /* of the step that began last */
-	uint64_t sequence;	     /* that pw_begin's rows belong to */
+	/* of a prompt's and another that are under way together: the one that is told of */
+	struct od_predict_step step;
+	uint64_t number; /* of the step that began last */
+	uint64_t sequence; /* that pw_begin's rows belong to */
 	size_t max_rows;
 	uint64_t seed;
 	struct od_predict_row *row, *prompt_row; /* [max_rows]: of a step; of a prompt's */
 	/* Of the step: what each row is. */
-	float *residual;    /* [max_rows][hidden] */
+	float *residual; /* [max_rows][hidden] */
 	float *probability; /* [max_rows][n_experts] */
-	uint16_t *expert;   /* [max_rows][top_k] */
+	uint16_t *expert; /* [max_rows][top_k] */
 	struct od_routed_row *rows;
 	int64_t heard; /* layer that was routed last */
 	struct pw_said *said; /* [PW_MAX_SAID] since pw_forget */
@@ -60,7 +61,7 @@ struct pw_shape {
 void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape);
 void pw_close(struct predictor_world *w);
 uint32_t pw_draw(struct predictor_world *w, uint32_t n); /* 0 .. n-1 */
-float pw_real(struct predictor_world *w);		  /* -1 .. 1 */
+float pw_real(struct predictor_world *w); /* -1 .. 1 */
 
 /* Begins a step of rows with these tokens; NULL: drawn. */
 void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32_t *token);

@@ -1,5 +1,5 @@
-/* request_rows.h - rows of a test: a request of one API, and the request of chat completions that it must become, or the error.
- * JSON is written with ' for ". */
+/* request_rows.h - rows of a test: a request of one API, and the request of chat completions that it must become, or
+ * the error. JSON is written with ' for ". */
 #ifndef REQUEST_ROWS_H
 #define REQUEST_ROWS_H
 

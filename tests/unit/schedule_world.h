@@ -1,5 +1,5 @@
-/* schedule_world.h - for the tests of the worker's schedule: a small one with a clock of the test's own, and what engine
- * and loaders do with it. */
+/* schedule_world.h - for the tests of the worker's schedule: a small one with a clock of the test's own, and what
+ * engine and loaders do with it. */
 #ifndef OD_TESTS_SCHEDULE_WORLD_H
 #define OD_TESTS_SCHEDULE_WORLD_H
 
@@ -48,15 +48,16 @@ static inline struct odw_schedule *new_schedule(unsigned n_slots)
 	return new_schedule_with(n_slots, &(struct odw_schedule_opts){ 0 });
 }
 
-static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n, const uint32_t *experts)
+static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n,
+			const uint32_t *experts)
 {
 	assert_int_equal(odw_schedule_want(s, SESSION, step, m, version, experts, n, false), 0);
 }
-#define WANT(s, step, m, version, ...)                                                                             \
+#define WANT(s, step, m, version, ...) \
 	want(s, step, m, version, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t), (uint32_t[]){ __VA_ARGS__ })
 
-static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool closes, struct odw_item *item, uint32_t expert,
-		bool last)
+static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool closes, struct odw_item *item,
+		       uint32_t expert, bool last)
 {
 	*item = (struct odw_item){ .expert = expert, .rank = expert, .last = last };
 	assert_int_equal(odw_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
@@ -99,7 +100,8 @@ static inline bool is(struct odw_schedule *s, unsigned n_slots, uint32_t m, uint
 	for (unsigned i = 0; i < n_slots; i++) {
 		struct odw_slot_view v = odw_schedule_look(s, i);
 
-		if (v.state == state && (state == ODW_FREE || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
+		if (v.state == state &&
+		    (state == ODW_FREE || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
 			return true;
 	}
 	return false;

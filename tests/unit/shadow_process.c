@@ -74,12 +74,12 @@ pid_t start_limited(const struct od_shadow_choice *c, const char *departure, con
 {
 	char text[16], parent[16];
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
-				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent", parent,
-				     "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
+				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
+				     parent, "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
 				     od_cpu_names[shadow_cpu], "--layer-time", shadow_layer_ms,
 				     /* Not said when it is the same. */
-				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
-				     NULL };
+				     c->dense != c->experts ? "--dense-precision" : NULL,
+				     od_precision_names[c->dense - 1], NULL };
 	int ready;
 	pid_t pid;
 
@@ -115,9 +115,11 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 int make_pack(void **state)
 {
 	char checkpoint[96];
-	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
-	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow",
-				       "int8,fp16,int8-g64,nf4", NULL };
+	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny",
+				      "--ctx",	  "256",   "--json",   NULL };
+	const char *const do_pack[] = {
+		"od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow", "int8,fp16,int8-g64,nf4", NULL
+	};
 	struct od_err err;
 	char text[4096];
 	int errors;

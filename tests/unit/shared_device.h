@@ -1,4 +1,5 @@
-/* shared_device.h - for tests: one device, scalar, for all tests of a program, as set-up and tear-down of their group. */
+/* shared_device.h - for tests: one device, scalar, for all tests of a program, as set-up and tear-down of their
+ * group. */
 #ifndef OD_TESTS_SHARED_DEVICE_H
 #define OD_TESTS_SHARED_DEVICE_H
 

@@ -1,5 +1,5 @@
-/* state_util.h - for tests: sequences that may be as long as their context; rows of their state to and from host memory, any
- * number of positions. */
+/* state_util.h - for tests: sequences that may be as long as their context; rows of their state to and from host
+ * memory, any number of positions. */
 #ifndef OD_TESTS_STATE_UTIL_H
 #define OD_TESTS_STATE_UTIL_H
 
@@ -35,8 +35,8 @@ static inline void get_rows(struct od_device *d, const struct od_seq_state *s, u
 	}
 }
 
-static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t begin,
-			    uint32_t n, const char *from)
+static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_t layer, uint32_t stream,
+			    uint32_t begin, uint32_t n, const char *from)
 {
 	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 

@@ -14,10 +14,12 @@ static void state(const struct od_mixer *m, struct od_state_spec *out)
 	*out = (struct od_state_spec){ .fixed_bytes = state_bytes(m), .saved_bytes = state_bytes(m) };
 }
 
-static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out, uint64_t *n_in)
+static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out,
+		  uint64_t *n_in)
 {
-	*n_out = role == OD_ROLE_O ? c->hidden :
-		 role == OD_ROLE_V || role == OD_ROLE_KV_B || role == OD_ROLE_Q_NORM ? m->k_dim : 0;
+	*n_out = role == OD_ROLE_O						     ? c->hidden :
+		 role == OD_ROLE_V || role == OD_ROLE_KV_B || role == OD_ROLE_Q_NORM ? m->k_dim :
+										       0;
 	*n_in = role == OD_ROLE_V ? c->hidden : role == OD_ROLE_O || role == OD_ROLE_KV_B ? m->k_dim : 0;
 }
 
@@ -51,7 +53,8 @@ static void run_row(const struct od_mix_call *c, struct od_op op)
 
 static void copy(const struct od_mix_call *c, struct od_ref from, struct od_ref to)
 {
-	run_row(c, (struct od_op){ .kind = OD_OP_COPY, .copy = { .from = from, .to = to, .n = state_bytes(&c->spec->mix) } });
+	run_row(c, (struct od_op){ .kind = OD_OP_COPY,
+				   .copy = { .from = from, .to = to, .n = state_bytes(&c->spec->mix) } });
 }
 
 /* The state behind a span's rows, whose v lie side by side among those of all rows. */
@@ -67,12 +70,17 @@ static void advance(const struct od_mix_call *c, const struct places *p, const s
 
 		if (c->info[r].table != s->table || n++ < s->first || n > s->first + s->n)
 			continue;
-		run_row(c, (struct od_op){ .kind = OD_OP_LINEAR,
-					   .linear = { .w = { &c->w->w[OD_ROLE_KV_B] }, .x = next, .y = { p->kept } } });
+		run_row(c,
+			(struct od_op){ .kind = OD_OP_LINEAR,
+					.linear = { .w = { &c->w->w[OD_ROLE_KV_B] }, .x = next, .y = { p->kept } } });
 		copy(c, p->kept, next);
 		run_row(c, (struct od_op){ .kind = OD_OP_NORM,
-					   .norm = { .x = next, .add = od_ref_at(v, at), .weight = c->w->w[OD_ROLE_Q_NORM].data,
-						     .y = od_ref_at(p->y, at), .n = m->k_dim, .eps = m->norm_eps } });
+					   .norm = { .x = next,
+						     .add = od_ref_at(v, at),
+						     .weight = c->w->w[OD_ROLE_Q_NORM].data,
+						     .y = od_ref_at(p->y, at),
+						     .n = m->k_dim,
+						     .eps = m->norm_eps } });
 	}
 }
 
@@ -82,13 +90,16 @@ static void run(const struct od_mix_call *c)
 	struct od_ref scratch = c->scratch;
 	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
 
-	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_V] }, .x = c->x, .y = { p.v } } });
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
+				       .linear = { .w = { &w[OD_ROLE_V] }, .x = c->x, .y = { p.v } } });
 	if (c->saved.buf != NULL)
-		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
-					      .copy = { .from = p.v, .to = c->saved, .n = state_bytes(&c->spec->mix) } });
+		od_mix_run(c,
+			   &(struct od_op){ .kind = OD_OP_COPY,
+					    .copy = { .from = p.v, .to = c->saved, .n = state_bytes(&c->spec->mix) } });
 	for (uint32_t i = 0; i < c->n_spans; i++)
 		advance(c, &p, &c->span[i], p.v);
-	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_O] }, .x = p.y, .y = { c->y } } });
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
+				       .linear = { .w = { &w[OD_ROLE_O] }, .x = p.y, .y = { c->y } } });
 }
 
 static void replay(const struct od_mix_call *c)

@@ -1,4 +1,5 @@
-/* od-bench ablate without a cluster: a setting's figures, worked out by hand, and which settings the plots are made of. */
+/* od-bench ablate without a cluster: a setting's figures, worked out by hand, and which settings the plots are made
+ * of. */
 #include "tests/bench/live/ablate.h"
 #include "tests/bench/live/rivals.h"
 #include "tests/bench/report/ablate_summary.h"
@@ -21,22 +22,54 @@ static void totals_are_per_token_and_speeds_per_prompt(void **state)
 {
 	/* 20, 10 and 4 tokens a second; 40, 10 and 10 decoded tokens; and one that ended with its first token. */
 	const struct odm_figures f[] = {
-		{ .c = { [OD_C_TOKENS] = 41, [OD_C_DECODE_NS] = 2 * S, [OD_C_EXPERT_USES] = 400,
-			 [OD_C_PREDICTED_USES] = 390, [OD_C_RECALLED_USES] = 380, [OD_C_SERVED_IN_TIME] = 370,
-			 [OD_C_EXTRA_LOADS] = 20, [OD_C_HEDGE_USES] = 2, [OD_C_ALIGN_BYTES] = 9000,
-			 [OD_C_LATE_PREDICTIONS] = 6, [OD_C_MISSING_PREDICTIONS] = 5, [OD_C_STALLS] = 30,
-			 [OD_C_STALL_NS] = 120 * MS, [OD_C_DECODE_LAYERS] = 100, [OD_C_EXPERTS_NS] = 1 * S,
-			 [OD_C_LOADS] = 300, [OD_C_LOAD_NS] = 1200 * MS, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
-		{ .c = { [OD_C_TOKENS] = 11, [OD_C_DECODE_NS] = 1 * S, [OD_C_EXPERT_USES] = 100,
-			 [OD_C_PREDICTED_USES] = 100, [OD_C_RECALLED_USES] = 95, [OD_C_SERVED_IN_TIME] = 94,
-			 [OD_C_EXTRA_LOADS] = 10, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 60 * MS,
-			 [OD_C_DECODE_LAYERS] = 50, [OD_C_EXPERTS_NS] = 500 * MS, [OD_C_LOADS] = 60,
-			 [OD_C_LOAD_NS] = 240 * MS, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
-		{ .c = { [OD_C_TOKENS] = 11, [OD_C_DECODE_NS] = 2500 * MS, [OD_C_EXPERT_USES] = 100,
-			 [OD_C_PREDICTED_USES] = 100, [OD_C_RECALLED_USES] = 100, [OD_C_SERVED_IN_TIME] = 96,
-			 [OD_C_STALLS] = 4, [OD_C_STALL_NS] = 60 * MS, [OD_C_DECODE_LAYERS] = 50,
-			 [OD_C_EXPERTS_NS] = 500 * MS, [OD_C_LOADS] = 40, [OD_C_LOAD_NS] = 160 * MS,
-			 [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 41,
+			 [OD_C_DECODE_NS] = 2 * S,
+			 [OD_C_EXPERT_USES] = 400,
+			 [OD_C_PREDICTED_USES] = 390,
+			 [OD_C_RECALLED_USES] = 380,
+			 [OD_C_SERVED_IN_TIME] = 370,
+			 [OD_C_EXTRA_LOADS] = 20,
+			 [OD_C_HEDGE_USES] = 2,
+			 [OD_C_ALIGN_BYTES] = 9000,
+			 [OD_C_LATE_PREDICTIONS] = 6,
+			 [OD_C_MISSING_PREDICTIONS] = 5,
+			 [OD_C_STALLS] = 30,
+			 [OD_C_STALL_NS] = 120 * MS,
+			 [OD_C_DECODE_LAYERS] = 100,
+			 [OD_C_EXPERTS_NS] = 1 * S,
+			 [OD_C_LOADS] = 300,
+			 [OD_C_LOAD_NS] = 1200 * MS,
+			 [OD_C_GROUPS] = 4,
+			 [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 11,
+			 [OD_C_DECODE_NS] = 1 * S,
+			 [OD_C_EXPERT_USES] = 100,
+			 [OD_C_PREDICTED_USES] = 100,
+			 [OD_C_RECALLED_USES] = 95,
+			 [OD_C_SERVED_IN_TIME] = 94,
+			 [OD_C_EXTRA_LOADS] = 10,
+			 [OD_C_STALLS] = 6,
+			 [OD_C_STALL_NS] = 60 * MS,
+			 [OD_C_DECODE_LAYERS] = 50,
+			 [OD_C_EXPERTS_NS] = 500 * MS,
+			 [OD_C_LOADS] = 60,
+			 [OD_C_LOAD_NS] = 240 * MS,
+			 [OD_C_GROUPS] = 4,
+			 [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 11,
+			 [OD_C_DECODE_NS] = 2500 * MS,
+			 [OD_C_EXPERT_USES] = 100,
+			 [OD_C_PREDICTED_USES] = 100,
+			 [OD_C_RECALLED_USES] = 100,
+			 [OD_C_SERVED_IN_TIME] = 96,
+			 [OD_C_STALLS] = 4,
+			 [OD_C_STALL_NS] = 60 * MS,
+			 [OD_C_DECODE_LAYERS] = 50,
+			 [OD_C_EXPERTS_NS] = 500 * MS,
+			 [OD_C_LOADS] = 40,
+			 [OD_C_LOAD_NS] = 160 * MS,
+			 [OD_C_GROUPS] = 4,
+			 [OD_C_SLOTS] = 1 } },
 		{ .c = { [OD_C_TOKENS] = 1, [OD_C_LOADS] = 0, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
 	};
 	struct ablate_summary s;
@@ -44,7 +77,7 @@ static void totals_are_per_token_and_speeds_per_prompt(void **state)
 	(void)state;
 	assert_int_equal(ablate_summarise(f, 4, &s, NULL), OD_OK);
 	assert_close(s.tok_per_s.median, 10);
-	assert_close(s.tok_per_s.q1, 7);  /* half-way from 4 to 10 */
+	assert_close(s.tok_per_s.q1, 7); /* half-way from 4 to 10 */
 	assert_close(s.tok_per_s.q3, 15); /* and from 10 to 20 */
 	assert_close(s.tok_per_s.mean, 34.0 / 3);
 	assert_close(s.tok_per_s.sd, sqrt((pow(20 - 34.0 / 3, 2) + pow(10 - 34.0 / 3, 2) + pow(4 - 34.0 / 3, 2)) / 2));
@@ -88,8 +121,12 @@ static struct ablate_pair compare(const double *a, const double *b, size_t n)
 	struct ablate_pair p;
 
 	for (size_t i = 0; i < n; i++) {
-		fa[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / a[i] * 1e9) } };
-		fb[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / b[i] * 1e9) } };
+		fa[i] = (struct odm_figures){
+			.c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / a[i] * 1e9) }
+		};
+		fb[i] = (struct odm_figures){
+			.c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / b[i] * 1e9) }
+		};
 	}
 	assert_int_equal(ablate_compare(fa, fb, n, ABLATE_BY_SPEED, &p, NULL), OD_OK);
 	return p;
@@ -123,9 +160,12 @@ static void stalls_are_compared_as_time(void **state)
 
 	(void)state;
 	for (uint64_t i = 0; i < 6; i++) {
-		a[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = S, [OD_C_STALL_NS] = 100 * i * MS } };
-		b[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = S,
-							   [OD_C_STALL_NS] = (100 * i + 10 * i + 50) * MS } };
+		a[i] = (struct odm_figures){
+			.c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = S, [OD_C_STALL_NS] = 100 * i * MS }
+		};
+		b[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101,
+						    [OD_C_DECODE_NS] = S,
+						    [OD_C_STALL_NS] = (100 * i + 10 * i + 50) * MS } };
 	}
 	assert_int_equal(ablate_compare(a, b, 6, ABLATE_BY_STALLS, &p, NULL), OD_OK);
 	assert_true(fabs(p.gain.median - 0.75) < 1e-9); /* 0.5, 0.6, ... 1 ms a token */

@@ -258,7 +258,8 @@ static void test_fixed_state(void **state)
 	assert_true(ods_align_ready(a, 1, 3));
 	assert_false(ods_align_ready(a, 0, 4));
 	ods_align_own(a, 0, 3);
-	ods_align_settle(a, UINT32_MAX, UINT32_MAX); /* lost: the shadow's own one stays, or the row would have to run again */
+	/* lost: the shadow's own one stays, or the row would have to run again */
+	ods_align_settle(a, UINT32_MAX, UINT32_MAX);
 	assert_true(complete(a, 3));
 	ods_align_truncate(a, 2);
 	assert_int_equal(ods_align_missing_in(a, 1, 9), 2);
@@ -421,7 +422,8 @@ static void test_shared(void **state)
 	ods_align_free(b);
 }
 
-/* What is due to one is not for the other to wait for, nor to ask for: its own row will do, and without it the row lacks. */
+/* What is due to one is not for the other to wait for, nor to ask for: its own row will do, and without it the row
+ * lacks. */
 static void test_shared_due(void **state)
 {
 	struct ods_align *a = make_bare(), *b = make_bare();
@@ -777,14 +779,14 @@ static void test_random_messages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_prompt),	  cmocka_unit_test(test_lost_answer),
-		cmocka_unit_test(test_doubled_row),	  cmocka_unit_test(test_due_row),
+		cmocka_unit_test(test_prompt),		cmocka_unit_test(test_lost_answer),
+		cmocka_unit_test(test_doubled_row),	cmocka_unit_test(test_due_row),
 		cmocka_unit_test(test_due_rows_before), cmocka_unit_test(test_own_rows),
-		cmocka_unit_test(test_fixed_state),
-		cmocka_unit_test(test_layer_without_rows),
+		cmocka_unit_test(test_fixed_state),	cmocka_unit_test(test_layer_without_rows),
 		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
-		cmocka_unit_test(test_lost_on_the_way), cmocka_unit_test(test_shared), cmocka_unit_test(test_shared_due),
-		cmocka_unit_test(test_shared_questions), cmocka_unit_test(test_parted), cmocka_unit_test(test_reserved),
+		cmocka_unit_test(test_lost_on_the_way), cmocka_unit_test(test_shared),
+		cmocka_unit_test(test_shared_due),	cmocka_unit_test(test_shared_questions),
+		cmocka_unit_test(test_parted),		cmocka_unit_test(test_reserved),
 		cmocka_unit_test(test_random_messages),
 	};
 

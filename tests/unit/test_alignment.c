@@ -52,12 +52,12 @@ struct rig {
 	size_t n_ask, n_ask_tokens;
 	unsigned token_asks, given; /* STEPs with a token */
 	uint64_t now, sequence, step, delivered, dropped;
-	int32_t next;	     /* main's token at its length */
-	uint32_t n;	     /* decode steps of the sequence */
-	uint64_t first;	     /* number of the first of them */
+	int32_t next; /* main's token at its length */
+	uint32_t n; /* decode steps of the sequence */
+	uint64_t first; /* number of the first of them */
 	struct heard *heard; /* [NUMBERS] */
-	bool reference;	     /* else only main's side is run */
-	bool judge;	     /* every prediction stands on main's keys and values */
+	bool reference; /* else only main's side is run */
+	bool judge; /* every prediction stands on main's keys and values */
 	unsigned judged;
 	uint16_t route[LAYERS * TOP_K]; /* main's, of the step under way */
 	/* The reference: its token at its own length, what it says of the step under way. */
@@ -242,8 +242,11 @@ static void open_emulator(struct rig *g)
 {
 	struct ods_sink sink = { .arg = g, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
 	struct ods_emulator_opts o = { .forward = pass_opts(&g->shadow_model, g->profile),
-				       .experts = g->shadow_model.expert, .ctx_tokens = g->ctx, .max_sequences = 2,
-				       .early = g->early, .counters = g->counters };
+				       .experts = g->shadow_model.expert,
+				       .ctx_tokens = g->ctx,
+				       .max_sequences = 2,
+				       .early = g->early,
+				       .counters = g->counters };
 	struct od_err err;
 
 	memset(g->counters, 0, sizeof(g->counters));
@@ -335,10 +338,16 @@ static int32_t choose(struct rig *g, size_t row)
 static struct odm_step make_step(struct rig *g, enum odm_phase phase, struct od_row *rows, size_t n)
 {
 	g->step++;
-	g->part = (struct odm_part){ .sequence = g->sequence, .n = n, .prompt_tokens = g->prompt, .ahead = 1,
-				     .sampling = &g->sampling };
-	return (struct odm_step){ .step = g->step, .next_step = g->step + 1, .phase = phase, .rows = rows, .n_rows = n,
-				  .part = &g->part, .n_parts = 1 };
+	g->part = (struct odm_part){
+		.sequence = g->sequence, .n = n, .prompt_tokens = g->prompt, .ahead = 1, .sampling = &g->sampling
+	};
+	return (struct odm_step){ .step = g->step,
+				  .next_step = g->step + 1,
+				  .phase = phase,
+				  .rows = rows,
+				  .n_rows = n,
+				  .part = &g->part,
+				  .n_parts = 1 };
 }
 
 static void start_samplers(struct rig *g)
@@ -518,8 +527,8 @@ static void test_definition(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < sizeof(periods) / sizeof(periods[0]) * 16; i++) {
 		const uint32_t *p = periods[i / 16];
-		struct setting t = { p[0], p[1], (i & 1) != 0, (i & 2) != 0, (i & 4) != 0,
-				     (i & 8) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
+		struct setting t = { p[0],	   p[1],	 (i & 1) != 0,
+				     (i & 2) != 0, (i & 4) != 0, (i & 8) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
 
 		one_setting(&t, 100 + i);
 	}
@@ -623,7 +632,8 @@ static void test_restart(void **state)
 		assert_true(behind > (t.kv_period == 0 ? 10 : 0)); /* it took a while, and nobody waited for it */
 		assert_true(g->counters[OD_C_SHADOW_FILLED] >= (t.kv_period == 0 ? LONG : 0));
 		assert_true(g->judge == (g->judged > 0));
-		assert_true(t.kv_period == 0 ? g->sent[OD_C_STATE_BYTES] == 0 : g->sent[OD_C_STATE_BYTES] > LONG * LAYERS * 2 * KV_DIM);
+		assert_true(t.kv_period == 0 ? g->sent[OD_C_STATE_BYTES] == 0 :
+					       g->sent[OD_C_STATE_BYTES] > LONG * LAYERS * 2 * KV_DIM);
 		close_rig(g);
 	}
 }
@@ -786,8 +796,8 @@ static void test_bad_channel(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 320; i++) {
 		const uint32_t *p = periods[i % 8];
-		struct setting t = { p[0], p[1], (i & 8) != 0, (i & 16) != 0, (i & 32) != 0,
-				     (i & 64) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
+		struct setting t = { p[0],	    p[1],	   (i & 8) != 0,
+				     (i & 16) != 0, (i & 32) != 0, (i & 64) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
 
 		bad_life(&t, 5000 + i);
 	}
@@ -796,9 +806,11 @@ static void test_bad_channel(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_definition), cmocka_unit_test(test_same_weights), cmocka_unit_test(test_ends),
-		cmocka_unit_test(test_restart),	   cmocka_unit_test(test_pause),	cmocka_unit_test(test_lost_open),
-		cmocka_unit_test(test_corrected),  cmocka_unit_test(test_dead_device), cmocka_unit_test(test_bad_channel),
+		cmocka_unit_test(test_definition),  cmocka_unit_test(test_same_weights),
+		cmocka_unit_test(test_ends),	    cmocka_unit_test(test_restart),
+		cmocka_unit_test(test_pause),	    cmocka_unit_test(test_lost_open),
+		cmocka_unit_test(test_corrected),   cmocka_unit_test(test_dead_device),
+		cmocka_unit_test(test_bad_channel),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

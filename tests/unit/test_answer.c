@@ -13,7 +13,8 @@
 
 static size_t n_wrong;
 
-static bool same_text(const struct answer_case *c, const json_t *got, const char *key, const char *expected, const char *how)
+static bool same_text(const struct answer_case *c, const json_t *got, const char *key, const char *expected,
+		      const char *how)
 {
 	const char *text = json_string_value(json_object_get(got, key));
 
@@ -81,7 +82,8 @@ struct heard {
 	size_t n_pieces; /* of arguments */
 };
 
-/* JSON text that may be cut here: neither within a character nor within an escape, of which a pair of surrogates is one. */
+/* JSON text that may be cut here: neither within a character nor within an escape, of which a pair of surrogates is
+ * one. */
 static bool json_text_whole(const char *text, size_t len)
 {
 	size_t i = 0;
@@ -92,7 +94,8 @@ static bool json_text_whole(const char *text, size_t len)
 
 		if (c == '\\')
 			n = i + 1 < len && text[i + 1] == 'u' ? 6 : 2;
-		if (n == 6 && i + 4 <= len && (strncmp(text + i + 2, "d8", 2) == 0 || strncmp(text + i + 2, "D8", 2) == 0))
+		if (n == 6 && i + 4 <= len &&
+		    (strncmp(text + i + 2, "d8", 2) == 0 || strncmp(text + i + 2, "D8", 2) == 0))
 			n = 12;
 		i += n;
 	}
@@ -126,7 +129,8 @@ static void hear_arguments(void *arg, const char *text, size_t len)
 	h->n_pieces++;
 	od_strbuf_append(&h->arguments, text, len);
 	if (h->check_pieces && !json_text_whole(h->arguments.text, h->arguments.len))
-		fail_msg("a piece of arguments ends within a character or an escape: %.*s", (int)h->arguments.len, h->arguments.text);
+		fail_msg("a piece of arguments ends within a character or an escape: %.*s", (int)h->arguments.len,
+			 h->arguments.text);
 }
 
 static void hear_call_end(void *arg, bool complete)
@@ -134,13 +138,17 @@ static void hear_call_end(void *arg, bool complete)
 	struct heard *h = arg;
 	json_t *o = json_array_get(h->calls, json_array_size(h->calls) - 1);
 
-	json_t *arguments = json_loadb(h->arguments.text, h->arguments.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+	json_t *arguments =
+		json_loadb(h->arguments.text, h->arguments.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 
 	assert_true(h->in_call);
 	assert_true(!complete || json_is_object(arguments));
 	json_decref(arguments);
 	h->in_call = false;
-	assert_int_equal(json_object_set_new(o, "arguments", json_stringn(h->arguments.len > 0 ? h->arguments.text : "", h->arguments.len)), 0);
+	assert_int_equal(
+		json_object_set_new(o, "arguments",
+				    json_stringn(h->arguments.len > 0 ? h->arguments.text : "", h->arguments.len)),
+		0);
 	od_strbuf_fini(&h->arguments);
 }
 
@@ -149,7 +157,9 @@ static json_t *play_cut(const struct answer_case *c, size_t len, size_t cut, boo
 {
 	struct odm_answer_opts opts = answer_case_opts(c);
 	struct heard h = { .calls = json_array(), .check_pieces = early_calls };
-	const struct odm_answer_sink sink = { &h, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end };
+	const struct odm_answer_sink sink = {
+		&h, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end
+	};
 	struct odm_answer *a;
 	struct od_err err;
 	json_t *got;
@@ -167,8 +177,8 @@ static json_t *play_cut(const struct answer_case *c, size_t len, size_t cut, boo
 	assert_true(odm_answer_over(a));
 	assert_false(h.in_call);
 	odm_answer_free(a);
-	got = json_pack("{s:s%, s:s%, s:o}", "content", h.text[0].len > 0 ? h.text[0].text : "", h.text[0].len, "reasoning",
-			h.text[1].len > 0 ? h.text[1].text : "", h.text[1].len, "tool_calls", h.calls);
+	got = json_pack("{s:s%, s:s%, s:o}", "content", h.text[0].len > 0 ? h.text[0].text : "", h.text[0].len,
+			"reasoning", h.text[1].len > 0 ? h.text[1].text : "", h.text[1].len, "tool_calls", h.calls);
 	assert_non_null(got);
 	od_strbuf_fini(&h.text[0]);
 	od_strbuf_fini(&h.text[1]);
@@ -212,8 +222,8 @@ static void expect_same(const struct answer_case *c, const json_t *got, const js
 	n_wrong++;
 }
 
-/* Calls as they are written, of any beginning of any case: what comes is the same however it is cut, and the same as of complete calls,
- * if no call that was begun turned out to be none. */
+/* Calls as they are written, of any beginning of any case: what comes is the same however it is cut, and the same as of
+ * complete calls, if no call that was begun turned out to be none. */
 static void test_early_calls(void **state)
 {
 	size_t n_early = 0, n_broken = 0, n_pieces;
@@ -273,7 +283,8 @@ static void test_every_beginning(void **state)
 /* An answer as a sequence: content and reasoning, each stretch one text, and calls. */
 static void note(void *arg, char kind, const char *text, size_t len)
 {
-	json_t *events = arg, *last = json_array_get(events, json_array_size(events) - 1), *now = json_stringn(text, len);
+	json_t *events = arg, *last = json_array_get(events, json_array_size(events) - 1),
+	       *now = json_stringn(text, len);
 	const char *before = json_string_value(json_object_get(last, "text"));
 	char kinds[2] = { kind, '\0' };
 
@@ -318,7 +329,9 @@ static json_t *events_of(const struct answer_case *c, size_t piece, bool early_c
 {
 	struct odm_answer_opts opts = answer_case_opts(c);
 	json_t *events = json_array();
-	const struct odm_answer_sink sink = { events, note_content, note_reasoning, note_call, note_arguments, note_end };
+	const struct odm_answer_sink sink = {
+		events, note_content, note_reasoning, note_call, note_arguments, note_end
+	};
 	struct odm_answer *a;
 	struct od_err err;
 	size_t which;
@@ -342,12 +355,14 @@ static json_t *cut_at(const json_t *events, const char *stop, bool *stopped)
 	size_t i;
 
 	*stopped = false;
-	json_array_foreach((json_t *)(uintptr_t)events, i, event) {
+	json_array_foreach((json_t *)(uintptr_t)events, i, event)
+	{
 		const char *text = json_string_value(json_object_get(event, "text")), *at = strstr(text, stop);
 
 		*stopped = strcmp(json_string_value(json_object_get(event, "kind")), "c") == 0 && at != NULL;
 		if (*stopped && at > text)
-			json_array_append_new(left, json_pack("{s:s, s:s%}", "kind", "c", "text", text, (size_t)(at - text)));
+			json_array_append_new(left,
+					      json_pack("{s:s, s:s%}", "kind", "c", "text", text, (size_t)(at - text)));
 		if (*stopped)
 			break;
 		json_array_append(left, event);
@@ -362,7 +377,8 @@ static size_t try_stop(const struct answer_case *c, const char *stop)
 
 	for (int early = 0; early < 2; early++) {
 		bool ignored, expected_stop;
-		json_t *whole = events_of(c, c->len + 1, early, NULL, &ignored), *expected = cut_at(whole, stop, &expected_stop);
+		json_t *whole = events_of(c, c->len + 1, early, NULL, &ignored),
+		       *expected = cut_at(whole, stop, &expected_stop);
 
 		for (size_t piece = 1; piece <= c->len; piece += c->len - 1 + (c->len == 1)) {
 			bool stopped;
@@ -387,7 +403,8 @@ static bool begins_character(char c)
 	return ((unsigned char)c & 0xc0) != 0x80;
 }
 
-/* Each short string of each case's text, wherever that stands: in a thought, a tag, a call, the content, or over the edge of two. */
+/* Each short string of each case's text, wherever that stands: in a thought, a tag, a call, the content, or over the
+ * edge of two. */
 static void test_stop_strings(void **state)
 {
 	size_t n_stopped = 0;
@@ -403,7 +420,8 @@ static void test_stop_strings(void **state)
 				char stop[8] = { 0 };
 
 				memcpy(stop, c->text + at, n);
-				if (begins_character(c->text[at]) && (at + n == c->len || begins_character(c->text[at + n])))
+				if (begins_character(c->text[at]) &&
+				    (at + n == c->len || begins_character(c->text[at + n])))
 					n_stopped += try_stop(c, stop);
 			}
 	}
@@ -414,12 +432,9 @@ static void test_stop_strings(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_whole),
-		cmocka_unit_test(test_byte_by_byte),
-		cmocka_unit_test(test_every_cut),
-		cmocka_unit_test(test_every_beginning),
-		cmocka_unit_test(test_early_calls),
-		cmocka_unit_test(test_stop_strings),
+		cmocka_unit_test(test_whole),	    cmocka_unit_test(test_byte_by_byte),
+		cmocka_unit_test(test_every_cut),   cmocka_unit_test(test_every_beginning),
+		cmocka_unit_test(test_early_calls), cmocka_unit_test(test_stop_strings),
 	};
 
 	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);

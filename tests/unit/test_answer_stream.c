@@ -12,7 +12,6 @@
 
 #include "tests/unit/answer_cases.h"
 
-
 /* ---- What is given, and when ---- */
 
 struct stream {
@@ -76,7 +75,8 @@ static void open_stream(struct stream *s, const char *template_text, bool in_tho
 	struct odm_answer_opts opts = { .form = &s->form, .in_thought = in_thought, .max_call_bytes = max_call_bytes };
 	struct od_err err;
 
-	*s = (struct stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end }, .whole_characters = true };
+	*s = (struct stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end },
+			      .whole_characters = true };
 	odm_chat_form_choose(&s->form, template_text, "</s>");
 	assert_int_equal(odm_answer_new(&s->a, &opts, &s->sink, &err), OD_OK);
 }
@@ -157,7 +157,8 @@ static void test_what_is_not_held(void **state)
 
 	(void)state;
 	open_stream(&s, "<tool_call>", false, 0);
-	push(&s, deep, "c:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
+	push(&s, deep,
+	     "c:<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
 	     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[|");
 	odm_answer_free(s.a);
 	opts.form = &s.form;
@@ -285,7 +286,9 @@ static void test_broken_characters_pass(void **state)
 	(void)state;
 	open_stream(&s, "", false, 0);
 	push(&s, "a\xe2\x82", "c:a|");
-	push(&s, "b\xff\xf0\x9f", "c:\xe2\x82" "b\xff|");
+	push(&s, "b\xff\xf0\x9f",
+	     "c:\xe2\x82"
+	     "b\xff|");
 	finish(&s, "c:\xf0\x9f|");
 	close_stream(&s);
 }
@@ -305,7 +308,8 @@ static void test_call_of_the_greatest_length(void **state)
 	push(&s, call, "c:<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>|");
 	close_stream(&s);
 	open_stream(&s, "<|channel|> <|message|>", false, 4);
-	push(&s, "<|channel|>commentary to=functions.f<|message|>{   }", "c:<|channel|>commentary to=functions.f<|message|>{   }|");
+	push(&s, "<|channel|>commentary to=functions.f<|message|>{   }",
+	     "c:<|channel|>commentary to=functions.f<|message|>{   }|");
 	close_stream(&s);
 }
 
@@ -353,7 +357,8 @@ static void test_long_nonsense(void **state)
 static const char *template_of(const char *start)
 {
 	for (size_t i = 0; i < answer_cases.n; i++)
-		if (strncmp(answer_cases.c[i].name, start, strlen(start)) == 0 && answer_cases.c[i].name[strlen(start)] == '/')
+		if (strncmp(answer_cases.c[i].name, start, strlen(start)) == 0 &&
+		    answer_cases.c[i].name[strlen(start)] == '/')
 			return answer_cases.c[i].template_text;
 	fail_msg("no case of %s", start);
 	return NULL;
@@ -416,7 +421,8 @@ static void test_prompt_ends(void **state)
 	(void)state;
 	odm_chat_form_choose(&f, "<think></think>", NULL);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		assert_int_equal(odm_chat_form_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt), &none), rows[i].in_thought);
+		assert_int_equal(odm_chat_form_in_thought(&f, rows[i].prompt, strlen(rows[i].prompt), &none),
+				 rows[i].in_thought);
 	odm_chat_form_choose(&f, "", NULL);
 	assert_false(odm_chat_form_in_thought(&f, "<think>", 7, &none));
 }
@@ -431,7 +437,8 @@ static void test_users_tags(void **state)
 	odm_chat_form_choose(&f, "<think></think>", NULL);
 	for (size_t at = 0; at < sizeof(prompt) - 1; at++) {
 		struct od_text_span spans[2] = { { 0, 2 }, { at, at + 1 } };
-		const struct od_text_spans users = { .v = at < 2 ? spans : &spans[1], .n = 1 }, both = { .v = spans, .n = 2 };
+		const struct od_text_spans users = { .v = at < 2 ? spans : &spans[1], .n = 1 },
+					   both = { .v = spans, .n = 2 };
 		const bool hit = at >= 10 && at < 17;
 
 		assert_int_equal(odm_chat_form_in_thought(&f, prompt, sizeof(prompt) - 1, &users), !hit);

@@ -19,35 +19,41 @@
 static const struct request_row rows[] = {
 	/* Messages and system. */
 	{ ASK(""), SAID(USER) },
-	{ ASK(", 'system': 's', 'model': 'm', 'metadata': {'user_id': 'x'}"), SAID("{'role': 'system', 'content': 's'}, " USER) },
+	{ ASK(", 'system': 's', 'model': 'm', 'metadata': {'user_id': 'x'}"),
+	  SAID("{'role': 'system', 'content': 's'}, " USER) },
 	{ ASK(", 'system': [{'type': 'text', 'text': 'a', 'cache_control': {'type': 'ephemeral'}}, {'type': 'text', 'text': 'b'}]"),
 	  SAID("{'role': 'system', 'content': 'a\\nb'}, " USER) },
 	{ ASK(", 'system': [{'type': 'text', 'text': 'x-anthropic-billing-header: cc_version=1; cch=123;'}, {'type': 'text', 'text': "
-	      "'b'}]"), SAID("{'role': 'system', 'content': 'b'}, " USER) },
+	      "'b'}]"),
+	  SAID("{'role': 'system', 'content': 'b'}, " USER) },
 	{ ASK(", 'system': 'x-anthropic-billing-header: a'"), SAID(USER) },
 	{ ASK(", 'system': null"), SAID(USER) },
 	{ SAY("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}"),
 	  SAID("{'role': 'user', 'content': 'a\\nb'}") },
 	{ SAY(USER ", {'role': 'user', 'content': 'v'}, {'role': 'system', 'content': 's'}, " USER),
 	  SAID("{'role': 'user', 'content': 'u\\nv'}, {'role': 'system', 'content': 's'}, " USER) },
-	{ SAY(USER ", {'role': 'assistant', 'content': 'a'}, " USER), SAID(USER ", {'role': 'assistant', 'content': 'a'}, " USER) },
+	{ SAY(USER ", {'role': 'assistant', 'content': 'a'}, " USER),
+	  SAID(USER ", {'role': 'assistant', 'content': 'a'}, " USER) },
 	/* A text to go on with; without one there is nothing. */
 	{ SAY(USER ", {'role': 'assistant', 'content': 'Once'}"),
-	  "{'max_tokens': 9, 'continue_final_message': true, 'messages': [" USER ", {'role': 'assistant', 'content': 'Once'}]}" },
+	  "{'max_tokens': 9, 'continue_final_message': true, 'messages': [" USER
+	  ", {'role': 'assistant', 'content': 'Once'}]}" },
 	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 'h'}]}"), SAID(USER) },
 	{ SAY(USER ", {'role': 'assistant', 'content': ''}"), SAID(USER) },
 	/* A turn of the assistant; spaces, numbers and escapes of an input. */
-	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'redacted_thinking', 'data': 'x'}, {'type': 'thinking', 'thinking': "
-		   "'h', 'signature': 'x'}, {'type': 'text', 'text': 'a '}, {'type': 'text', 'text': 'b'}, {'type': 'tool_use', 'id': "
-		   "'t1', 'name': 'f', 'input': {'b':[1.50,1e2,true],'a':{'s,:':'x, y:\\u00e9'}}}, {'type': 'tool_use', 'id': 't2', "
-		   "'name': 'g', 'input': {}}]}, {'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't1', 'content': "
-		   "'r'}, {'type': 'tool_result', 'tool_use_id': 't2', 'is_error': true, 'content': [{'type': 'text', 'text': 'r2'}, "
-		   "{'type': 'text', 'text': 'r3'}]}, {'type': 'text', 'text': 'go'}]}"),
-	  SAID(USER ", {'role': 'assistant', 'content': 'a b', 'reasoning_content': 'h', 'tool_calls': [{'id': 't1', 'type': "
-		    "'function', 'function': {'name': 'f', 'arguments': '{\\'b\\': [1.50, 1e2, true], \\'a\\': {\\'s,:\\': "
-		    "\\'x, y:\\\\u00e9\\'}}'}}, {'id': 't2', 'type': 'function', 'function': {'name': 'g', 'arguments': '{}'}}]}, "
-		    "{'role': 'tool', 'tool_call_id': 't1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 't2', 'content': "
-		    "'Error: r2\\nr3'}, {'role': 'user', 'content': 'go'}") },
+	{ SAY(USER
+	      ", {'role': 'assistant', 'content': [{'type': 'redacted_thinking', 'data': 'x'}, {'type': 'thinking', 'thinking': "
+	      "'h', 'signature': 'x'}, {'type': 'text', 'text': 'a '}, {'type': 'text', 'text': 'b'}, {'type': 'tool_use', 'id': "
+	      "'t1', 'name': 'f', 'input': {'b':[1.50,1e2,true],'a':{'s,:':'x, y:\\u00e9'}}}, {'type': 'tool_use', 'id': 't2', "
+	      "'name': 'g', 'input': {}}]}, {'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't1', 'content': "
+	      "'r'}, {'type': 'tool_result', 'tool_use_id': 't2', 'is_error': true, 'content': [{'type': 'text', 'text': 'r2'}, "
+	      "{'type': 'text', 'text': 'r3'}]}, {'type': 'text', 'text': 'go'}]}"),
+	  SAID(USER
+	       ", {'role': 'assistant', 'content': 'a b', 'reasoning_content': 'h', 'tool_calls': [{'id': 't1', 'type': "
+	       "'function', 'function': {'name': 'f', 'arguments': '{\\'b\\': [1.50, 1e2, true], \\'a\\': {\\'s,:\\': "
+	       "\\'x, y:\\\\u00e9\\'}}'}}, {'id': 't2', 'type': 'function', 'function': {'name': 'g', 'arguments': '{}'}}]}, "
+	       "{'role': 'tool', 'tool_call_id': 't1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 't2', 'content': "
+	       "'Error: r2\\nr3'}, {'role': 'user', 'content': 'go'}") },
 	{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't', 'name': 'f', 'input': { 'a':1,'b':2 }}]}, {'role': "
 	      "'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't'}]}"),
 	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 't', 'type': 'function', 'function': {'name': 'f', "
@@ -96,7 +102,8 @@ static const struct request_row rows[] = {
 	{ ASK(", 'tool_choice': 'auto'"), "tool_choice: expected an object, found a string" },
 	{ ASK(", 'tools': [{'type': 'web_search_20250305', 'name': 'web_search'}, {'name': 'f', 'input_schema': {}, 'defer_loading': true}, "
 	      "{'type': 'bash_20250124', 'name': 'bash'}, {'type': 'mcp_toolset'}, {'type': 'tool_from_tomorrow'}], 'mcp_servers': [{}]"),
-	  "{'max_tokens': 9, 'tools': [{'type': 'function', 'function': {'name': 'f', 'parameters': {}}}], 'messages': [" USER "]}" },
+	  "{'max_tokens': 9, 'tools': [{'type': 'function', 'function': {'name': 'f', 'parameters': {}}}], 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].input_schema: expected an object, found nothing" },
 	{ ASK(", 'tools': [3]"), "tools[0]: expected an object, found 3" },
 	{ ASK(", 'tools': {}"), "tools: expected an array, found an empty object" },
@@ -105,13 +112,16 @@ static const struct request_row rows[] = {
 	  "{'max_tokens': 9, 'stop': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7, "
 	  "'messages': [" USER "]}" },
 	{ ASK(", 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'output_config': {'effort': 'xhigh'}"),
-	  "{'max_tokens': 9, 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'reasoning_effort': 'xhigh', 'messages': [" USER "]}" },
+	  "{'max_tokens': 9, 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'reasoning_effort': 'xhigh', 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'thinking': {'type': 'disabled'}, 'chat_template_kwargs': {'a': 1}"),
-	  "{'max_tokens': 9, 'chat_template_kwargs': {'a': 1}, 'thinking': {'type': 'disabled'}, 'messages': [" USER "]}" },
+	  "{'max_tokens': 9, 'chat_template_kwargs': {'a': 1}, 'thinking': {'type': 'disabled'}, 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'temperature': 1.5"), "temperature: expected a number from 0 to 1, found 1.5" },
 	{ ASK(", 'top_k': -1"), "top_k: expected an integer from 0 to 4294967295, found -1" },
 	{ ASK(", 'stop_sequences': ['']"), "stop_sequences[0]: expected a string that is not empty" },
-	{ ASK(", 'output_config': {'format': {'type': 'json_schema'}}"), "output_config.format is not supported here; leave it out" },
+	{ ASK(", 'output_config': {'format': {'type': 'json_schema'}}"),
+	  "output_config.format is not supported here; leave it out" },
 	{ "{'messages': [" USER "]}", "max_tokens: missing; expected the most tokens that the answer may have" },
 	{ "{'max_tokens': 0, 'messages': [" USER "]}", "max_tokens: expected at least 1, or -1, found 0" },
 	/* What is wrong or not supported, by its name. */
@@ -121,7 +131,8 @@ static const struct request_row rows[] = {
 	{ SAY(USER ", {'content': 'u'}"), "messages[1].role: expected a string, found nothing" },
 	{ SAY("{'role': 'tool', 'content': 'u'}"),
 	  "messages[0].role: expected 'user', 'assistant' or 'system', found 'tool', which is not supported here" },
-	{ SAY("{'role': 'user', 'content': [{'type': 'text'}]}"), "messages[0].content[0].text: expected a string, found nothing" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'text'}]}"),
+	  "messages[0].content[0].text: expected a string, found nothing" },
 	{ SAY("{'role': 'user', 'content': ['a']}"), "messages[0].content[0]: expected an object, found a string" },
 	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'content': 'a'}]}"),
 	  "messages[0].content[0].tool_use_id: expected a string, found nothing" },
@@ -133,7 +144,8 @@ static const struct request_row rows[] = {
 	  "messages[0].content[0].id: expected a string that is not empty, without the character U+0000" },
 	{ SAY("{'role': 'assistant', 'content': [{'type': 'server_tool_use'}]}"),
 	  "messages[0].content[0].id: expected a string, found nothing" },
-	{ SAY("{'role': 'user', 'content': 3}"), "messages[0].content: expected a string or an array of blocks, found 3" },
+	{ SAY("{'role': 'user', 'content': 3}"),
+	  "messages[0].content: expected a string or an array of blocks, found 3" },
 	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't', 'name': 'f', 'input': {}}]}"),
 	  "messages: the last one is of the assistant and calls a tool; expected its result behind it, a block of type tool_result in a "
 	  "message of the user" },

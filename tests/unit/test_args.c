@@ -23,7 +23,8 @@ static void whole_numbers(void **state)
 		{ "18446744073709551615", 0, UINT64_MAX, UINT64_MAX, OD_OK, NULL },
 		{ "18446744073709551616", 0, UINT64_MAX, 0, OD_ERR_ARG,
 		  "expected 0 to 18446744073709551615, found 18446744073709551616" },
-		{ "99999999999999999999999999", 3, 9, 0, OD_ERR_ARG, "expected 3 to 9, found 99999999999999999999999999" },
+		{ "99999999999999999999999999", 3, 9, 0, OD_ERR_ARG,
+		  "expected 3 to 9, found 99999999999999999999999999" },
 		{ "3", 3, 9, 3, OD_OK, NULL },
 		{ "9", 3, 9, 9, OD_OK, NULL },
 		{ "2", 3, 9, 0, OD_ERR_ARG, "expected 3 to 9, found 2" },
@@ -71,7 +72,8 @@ static void reals(void **state)
 		struct od_err err = { 0 };
 		double v = 77;
 
-		assert_int_equal(od_parse_real(t[i].text, -1, t[i].max, &v, &err), t[i].reason != NULL ? OD_ERR_ARG : OD_OK);
+		assert_int_equal(od_parse_real(t[i].text, -1, t[i].max, &v, &err),
+				 t[i].reason != NULL ? OD_ERR_ARG : OD_OK);
 		assert_true(v == t[i].want);
 		if (t[i].reason != NULL)
 			assert_string_equal(err.msg, t[i].reason);
@@ -101,22 +103,23 @@ static void sizes(void **state)
 		{ "2T", 2199023255552 },
 		{ "2TiB", 2199023255552 },
 		{ "1.25TB", 1250000000000 },
-		{ "1.001KB", 1001 },			     /* 1000.99... in floating point */
-		{ "0.1KiB", 102 },			     /* 102.4 */
+		{ "1.001KB", 1001 }, /* 1000.99... in floating point */
+		{ "0.1KiB", 102 }, /* 102.4 */
 		{ "1.5000000000000000000000000K", 1536 },
-		{ "1.9999999999999999999999K", 2047 },	     /* parts of a byte never round up */
-		{ "9007199254740993", 9007199254740993 },    /* 2^53 + 1 */
-		{ "8796093022209K", 9007199254742016 },	     /* (2^43 + 1) * 2^10 */
+		{ "1.9999999999999999999999K", 2047 }, /* parts of a byte never round up */
+		{ "9007199254740993", 9007199254740993 }, /* 2^53 + 1 */
+		{ "8796093022209K", 9007199254742016 }, /* (2^43 + 1) * 2^10 */
 		{ "9223372036854775807", INT64_MAX },
 		{ "8388607TiB", 9223370937343148032 },
 		{ "8388607.999999999999999999TiB", INT64_MAX },
 	};
-	static const char *const bad[] = { "",	   " 1",   "1 ",  "-1",	  "+1",	   "1 MiB", "0x10", "1e3", "1e3K", ".5G",
-					   "1.",   "1.G",  "1.5", "1.5B", "1.5.5G", "1X",   "1MiBs", "MiB", "nan",  "inf",
-					   "1,5G", "1ki",  "K1" };
-	static const char *const too_large[] = { "9223372036854775808", "18446744073709551616", "8388608T",
-						 "18014398509481984K" /* 2^64 */, "99999999999999999999999G",
-						 "9223372036854775807.9KB" };
+	static const char *const bad[] = { "",	    " 1",  "1 ",  "-1",	 "+1",	 "1 MiB", "0x10",   "1e3",
+					   "1e3K",  ".5G", "1.",  "1.G", "1.5",	 "1.5B",  "1.5.5G", "1X",
+					   "1MiBs", "MiB", "nan", "inf", "1,5G", "1ki",	  "K1" };
+	static const char *const too_large[] = {
+		"9223372036854775808",		 "18446744073709551616",     "8388608T",
+		"18014398509481984K" /* 2^64 */, "99999999999999999999999G", "9223372036854775807.9KB"
+	};
 	struct od_err err;
 	uint64_t v;
 
@@ -148,9 +151,15 @@ static void bytes_for_people(void **state)
 		uint64_t bytes;
 		const char *want;
 	} t[] = {
-		{ 0, "0 B" },			{ 1023, "1023 B" },	    { 1024, "1.0 KiB" },
-		{ 1536, "1.5 KiB" },		{ 1048524, "1023.9 KiB" },  { 1048525, "1.0 MiB" },
-		{ 1048575, "1.0 MiB" },		{ 943718400, "900.0 MiB" }, { 1099511627776, "1.0 TiB" },
+		{ 0, "0 B" },
+		{ 1023, "1023 B" },
+		{ 1024, "1.0 KiB" },
+		{ 1536, "1.5 KiB" },
+		{ 1048524, "1023.9 KiB" },
+		{ 1048525, "1.0 MiB" },
+		{ 1048575, "1.0 MiB" },
+		{ 943718400, "900.0 MiB" },
+		{ 1099511627776, "1.0 TiB" },
 		{ UINT64_MAX, "16384.0 PiB" },
 	};
 	char buf[32];
@@ -221,8 +230,8 @@ static void both_ways_of_giving_a_value(void **state)
 	struct values v;
 
 	(void)state;
-	assert_int_equal(PARSE(&v, "--text", "a b", "--number=20", "--real", "-0.5", "--size=2K", "--colour", "red", "--flag",
-			       "--free-number", "18446744073709551615", "--free-real=1e300"),
+	assert_int_equal(PARSE(&v, "--text", "a b", "--number=20", "--real", "-0.5", "--size=2K", "--colour", "red",
+			       "--flag", "--free-number", "18446744073709551615", "--free-real=1e300"),
 			 OD_OK);
 	assert_string_equal(v.text, "a b");
 	assert_int_equal(v.number, 20);
@@ -377,17 +386,18 @@ static void help_text_is_wrapped(void **state)
 	od_args_help(f, table, sizeof(table) / sizeof(table[0]));
 	fclose(f);
 	/* 31 + 13 * 5 + 4 is 100 behind nnnn: the line is full. One n more goes to the next. */
-	assert_string_equal(text, "\nPart:\n"
-				  "  --short X                    aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll "
-				  "mmmm nnnn\n"
-				  "                               oooo pppp\n"
-				  "  --an-option-with-a-long-name N\n"
-				  "                               text\n"
-				  "  --flag                       two words\n"
-				  "Other part:\n"
-				  "  --full                       aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll "
-				  "mmmm\n"
-				  "                               nnnnn\n");
+	assert_string_equal(
+		text, "\nPart:\n"
+		      "  --short X                    aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll "
+		      "mmmm nnnn\n"
+		      "                               oooo pppp\n"
+		      "  --an-option-with-a-long-name N\n"
+		      "                               text\n"
+		      "  --flag                       two words\n"
+		      "Other part:\n"
+		      "  --full                       aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll "
+		      "mmmm\n"
+		      "                               nnnnn\n");
 	free(text);
 }
 

@@ -1,8 +1,8 @@
-/* Many texts at once: whoever joins, ends, fails or is given up, every text is the one that its prompt gets alone; texts that
- * begin alike share state; state is promised and waited for.
+/* Many texts at once: whoever joins, ends, fails or is given up, every text is the one that its prompt gets alone;
+ * texts that begin alike share state; state is promised and waited for.
  *
- * "Alone" is an engine for one text, which the golden cases and the drafts' test hold. Workers and a shadow are the real
- * daemons, which the Makefile puts beside this program. */
+ * "Alone" is an engine for one text, which the golden cases and the drafts' test hold. Workers and a shadow are the
+ * real daemons, which the Makefile puts beside this program. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -111,7 +111,10 @@ static void make_pack(const char *family, char pack[128])
 
 	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
 	snprintf(pack, 128, "%s/%s", temp_dir, family);
-	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
+	const struct od_pack_job job = { .checkpoint = checkpoint,
+					 .pack = pack,
+					 .codec = OD_CODEC_PLANES,
+					 .n_threads = 1,
 					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
 
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
@@ -174,14 +177,16 @@ static void assert_as_alone(const struct text *t, size_t i)
 		fail_msg("text %zu: %s", i, t->err.msg);
 	if (a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) != 0 ||
 	    a->finish != b->finish || a->text_len != b->text_len || memcmp(a->text, b->text, a->text_len) != 0)
-		fail_msg("text %zu of %zu prompt tokens: %zu tokens, %s, \"%s\"; alone %zu, %s, \"%s\"", i, t->req.n_prompt,
-			 b->n_tokens, odm_finish_name(b->finish), b->text, a->n_tokens, odm_finish_name(a->finish), a->text);
+		fail_msg("text %zu of %zu prompt tokens: %zu tokens, %s, \"%s\"; alone %zu, %s, \"%s\"", i,
+			 t->req.n_prompt, b->n_tokens, odm_finish_name(b->finish), b->text, a->n_tokens,
+			 odm_finish_name(a->finish), a->text);
 	assert_int_equal(b->figures.c[OD_C_TOKENS], b->n_tokens);
 	assert_int_equal(b->figures.c[OD_C_PROMPT_TOKENS], t->req.n_prompt);
 }
 
 /* All texts, submitted now and then; on_work(t, e) after each piece of work. */
-static void run_together(struct text t[N], struct odm_engine *e, void (*on_work)(struct text t[N], struct odm_engine *e))
+static void run_together(struct text t[N], struct odm_engine *e,
+			 void (*on_work)(struct text t[N], struct odm_engine *e))
 {
 	size_t next = 0;
 	bool more = true;
@@ -346,7 +351,8 @@ static void prefixes_are_shared(void **state)
 		for (size_t j = 0; j < i; j++)
 			most = common(&t[i], &t[j]) > most ? common(&t[i], &t[j]) : most;
 		most = most < t[i].req.n_prompt - 1 ? most : t[i].req.n_prompt - 1;
-		assert_true(t[i].r.figures.c[OD_C_SHARED_TOKENS] == 0 || t[i].r.figures.c[OD_C_SHARED_TOKENS] == most / OD_KV_PAGE * OD_KV_PAGE);
+		assert_true(t[i].r.figures.c[OD_C_SHARED_TOKENS] == 0 ||
+			    t[i].r.figures.c[OD_C_SHARED_TOKENS] == most / OD_KV_PAGE * OD_KV_PAGE);
 		sum += t[i].r.figures.c[OD_C_SHARED_TOKENS];
 		assert_int_equal(t[i].r.n_tokens, t[i].alone.n_tokens);
 		assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(int32_t));
@@ -387,7 +393,9 @@ static void try_ended(const char *family, enum od_profile profile)
 	static int32_t prompt[CTX];
 	struct odm_engine_opts o = resident(profile);
 	struct odm_engine *cold = open_engine(family, 1, &o), *e;
-	struct odm_request r = { .prompt = prompt, .n_prompt = 60, .max_tokens = 10, .ignore_eos = true, .logprobs = -1 };
+	struct odm_request r = {
+		.prompt = prompt, .n_prompt = 60, .max_tokens = 10, .ignore_eos = true, .logprobs = -1
+	};
 	struct odm_result first;
 	struct od_err err;
 
@@ -411,7 +419,9 @@ static void try_ended(const char *family, enum od_profile profile)
 	r.logprobs = 0;
 	r.observer.token = see_token;
 	ask(cold, e, &r, 0);
-	r = (struct odm_request){ .prompt = prompt, .n_prompt = 80, .max_tokens = 40, .logprobs = -1, .sampling = r.sampling };
+	r = (struct odm_request){
+		.prompt = prompt, .n_prompt = 80, .max_tokens = 40, .logprobs = -1, .sampling = r.sampling
+	};
 	r.sampling.temperature = 1;
 	ask(cold, e, &r, OD_KV_PAGE);
 	prompt[63]++;
@@ -466,12 +476,15 @@ static void nor_on_what_was_before(void **state)
 	free_texts(t);
 }
 
-/* A text that outgrows the original context of long RoPE, and begins anew: what was loaded for it before counts, too. */
+/* A text that outgrows the original context of long RoPE, and begins anew: what was loaded for it before counts,
+ * too. */
 static void loads_count_when_it_begins_anew(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7, 8 };
 	struct odm_engine_opts o = resident(OD_PROFILE_F32);
-	struct odm_request r = { .prompt = prompt, .n_prompt = 4, .max_tokens = 40, .ignore_eos = true, .logprobs = -1 };
+	struct odm_request r = {
+		.prompt = prompt, .n_prompt = 4, .max_tokens = 40, .ignore_eos = true, .logprobs = -1
+	};
 	struct odm_result a;
 	struct odm_engine *e;
 	struct od_err err;
@@ -584,7 +597,8 @@ static void what_is_no_number_fails_alone(void **state)
 		bool has = false;
 
 		for (size_t j = 0; j < t[i].req.n_prompt + t[i].alone.n_tokens; j++)
-			has = has || (j < t[i].req.n_prompt ? t[i].prompt[j] : t[i].alone.tokens[j - t[i].req.n_prompt]) == bad;
+			has = has || (j < t[i].req.n_prompt ? t[i].prompt[j] :
+							      t[i].alone.tokens[j - t[i].req.n_prompt]) == bad;
 		if (!has && !embed->data.buf) /* tied heads: never here */
 			continue;
 		if (!has) {
@@ -615,14 +629,17 @@ static void use_embedding(struct odm_engine *e, int32_t token, uint8_t *row, boo
 		get_at(e->device, row, at, bytes);
 }
 
-/* A text with recurrent state fails because of damaged memory, which is then repaired: no later text may begin with its rows. */
+/* A text with recurrent state fails because of damaged memory, which is then repaired: no later text may begin with its
+ * rows. */
 static void nor_does_it_leave_rows(void **state)
 {
 	static int32_t prompt[100];
 	static uint8_t good[1 << 12], bad[1 << 12];
 	struct odm_engine_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e, *cold = open_engine("qwen3_next_plain", 1, &o);
-	struct odm_request r = { .prompt = prompt, .n_prompt = 100, .max_tokens = 10, .ignore_eos = true, .logprobs = -1 };
+	struct odm_request r = {
+		.prompt = prompt, .n_prompt = 100, .max_tokens = 10, .ignore_eos = true, .logprobs = -1
+	};
 	struct odm_result first;
 	struct od_err err;
 

@@ -323,7 +323,8 @@ int main(void)
 		cmocka_unit_test(points_carry_bars),
 		cmocka_unit_test(the_same_plot_is_the_same_picture),
 		cmocka_unit_test(a_picture_of_nothing_says_so),
-		cmocka_unit_test(an_automatic_end_keeps_its_bound), cmocka_unit_test(an_axis_that_begins_above_0_says_so),
+		cmocka_unit_test(an_automatic_end_keeps_its_bound),
+		cmocka_unit_test(an_axis_that_begins_above_0_says_so),
 		cmocka_unit_test(errors_say_what_to_do),
 	};
 

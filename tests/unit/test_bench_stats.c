@@ -97,10 +97,8 @@ static void no_samples_are_nan(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(percentiles_as_numpy),
-		cmocka_unit_test(median_of_an_even_number),
-		cmocka_unit_test(interval_is_the_binomial_one),
-		cmocka_unit_test(few_samples_give_the_whole_range),
+		cmocka_unit_test(percentiles_as_numpy),		cmocka_unit_test(median_of_an_even_number),
+		cmocka_unit_test(interval_is_the_binomial_one), cmocka_unit_test(few_samples_give_the_whole_range),
 		cmocka_unit_test(no_samples_are_nan),
 	};
 

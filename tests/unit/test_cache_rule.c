@@ -1,5 +1,5 @@
-/* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against the
- * fewest loads that any decisions could have led to. */
+/* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against
+ * the fewest loads that any decisions could have led to. */
 #include "tests/bench/sim/cache_rule.h"
 
 #include <setjmp.h>
@@ -36,8 +36,11 @@ static uint32_t skewed(uint32_t n)
 
 static struct od_cache *new_cache(enum cache_rule rule, uint32_t places, uint64_t chance)
 {
-	const struct od_cache_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
-					 .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
+	const struct od_cache_opts o = { .n_moe = LAYERS,
+					 .n_experts = EXPERTS,
+					 .state = OD_CACHE_C,
+					 .budget_bytes = 10 * places + 9,
+					 .expert_bytes = 10 };
 	struct od_cache *c;
 
 	assert_int_equal(cache_rule_new(&c, rule, &o, chance, NULL), OD_OK);
@@ -106,7 +109,8 @@ static void marking(void **state)
 		uint32_t n = 0;
 
 		for (int i = 0; i < 1000; i++) {
-			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0, gone = ALL;
+			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0,
+				 gone = ALL;
 			bool was = od_cache_look(c, layer, expert) != OD_CACHE_NONE;
 			struct od_cache_changes ch, same;
 
@@ -177,7 +181,9 @@ static void belady_loads_least(void **state)
 	seed = 3;
 	for (int round = 0; round < 40; round++) {
 		uint32_t use[USES], places = 1 + round % 3, loads = 0;
-		const struct od_cache_opts o = { .n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places };
+		const struct od_cache_opts o = {
+			.n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places
+		};
 		struct od_cache *c;
 
 		assert_int_equal(cache_rule_new(&c, CACHE_BELADY, &o, 0, NULL), OD_OK);
@@ -203,8 +209,12 @@ static void others_are_the_workers(void **state)
 	(void)state;
 	seed = 4;
 	for (enum cache_rule rule = CACHE_LRU; rule <= CACHE_LFU; rule++) {
-		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule, .n_moe = LAYERS, .n_experts = EXPERTS,
-						 .state = OD_CACHE_C, .budget_bytes = 60, .expert_bytes = 10 };
+		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule,
+						 .n_moe = LAYERS,
+						 .n_experts = EXPERTS,
+						 .state = OD_CACHE_C,
+						 .budget_bytes = 60,
+						 .expert_bytes = 10 };
 		struct od_cache *c = new_cache(rule, 6, 0), *own;
 
 		assert_int_equal(od_cache_new(&own, &o, NULL), OD_OK);

@@ -29,7 +29,8 @@ static void assert_got(struct odm_call_memory *m, const char *id, const char *in
 
 static void test_values(void **state)
 {
-	static const char text[] = "{ \"b\":1.50,\"a\": [1.0, 2, \"\\u00e9\", null, true],  \"c\":{\"d\": 12345678901234567890}}";
+	static const char text[] =
+		"{ \"b\":1.50,\"a\": [1.0, 2, \"\\u00e9\", null, true],  \"c\":{\"d\": 12345678901234567890}}";
 	struct odm_call_memory *m = odm_call_memory_new(100, 1000);
 
 	(void)state;
@@ -108,7 +109,9 @@ static void test_the_oldest_go_first(void **state)
 	assert_got(small, "id 0990", "{}", NULL);
 	assert_got(small, "id 0991", "{}", "{}");
 	assert_got(small, "id 0999", "{}", "{        }");
-	odm_call_memory_put(small, "big", "{                                                                                            }");
+	odm_call_memory_put(
+		small, "big",
+		"{                                                                                            }");
 	assert_got(small, "big", "{}", NULL);
 	assert_got(small, "id 0999", "{}", NULL);
 	assert_int_equal(put_many(small, 1000), 10);

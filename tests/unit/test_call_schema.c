@@ -1,4 +1,5 @@
-/* Types of parameters by JSON schemas, as Pydantic 1 and 2, zod and people write them. Expected types are what JSON schema says. */
+/* Types of parameters by JSON schemas, as Pydantic 1 and 2, zod and people write them. Expected types are what JSON
+ * schema says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,12 +17,12 @@
 #define O ODM_TYPE_OBJECT
 #define A ODM_TYPE_ARRAY
 #define Z ODM_TYPE_NULL
-#define DEFS                                                                                                                  \
-	"\"$defs\": {\"W\": {\"type\": \"object\", \"properties\": {}}, \"N\": {\"type\": \"integer\"}, \"a/b~c d\": {\"type\": "  \
-	"\"array\"}, \"To\": {\"$ref\": \"#/$defs/W\"}, \"Loop\": {\"$ref\": \"#/$defs/Loop\"}, \"L1\": {\"$ref\": "              \
-	"\"#/$defs/L2\"}, \"L2\": {\"$ref\": \"#/$defs/L1\"}, \"Tree\": {\"anyOf\": [{\"$ref\": \"#/$defs/Tree\"}, {\"type\": "    \
-	"\"array\", \"items\": {\"$ref\": \"#/$defs/Tree\"}}, {\"$ref\": \"#/$defs/Tree\"}, {\"type\": \"null\"}]}, \"Named\": "  \
-	"{\"$anchor\": \"here\", \"type\": \"boolean\"}, \"E\": {\"enum\": [1, 2]}}, \"definitions\": {\"X\": {\"properties\": "   \
+#define DEFS \
+	"\"$defs\": {\"W\": {\"type\": \"object\", \"properties\": {}}, \"N\": {\"type\": \"integer\"}, \"a/b~c d\": {\"type\": " \
+	"\"array\"}, \"To\": {\"$ref\": \"#/$defs/W\"}, \"Loop\": {\"$ref\": \"#/$defs/Loop\"}, \"L1\": {\"$ref\": " \
+	"\"#/$defs/L2\"}, \"L2\": {\"$ref\": \"#/$defs/L1\"}, \"Tree\": {\"anyOf\": [{\"$ref\": \"#/$defs/Tree\"}, {\"type\": " \
+	"\"array\", \"items\": {\"$ref\": \"#/$defs/Tree\"}}, {\"$ref\": \"#/$defs/Tree\"}, {\"type\": \"null\"}]}, \"Named\": " \
+	"{\"$anchor\": \"here\", \"type\": \"boolean\"}, \"E\": {\"enum\": [1, 2]}}, \"definitions\": {\"X\": {\"properties\": " \
 	"{\"q\": {\"type\": \"string\"}}}}"
 
 /* schema: of the parameter "p". */
@@ -63,7 +64,8 @@ static const struct {
 	{ "{\"anyOf\": [{\"$ref\": \"#/$defs/W\"}, {\"type\": \"null\"}], \"default\": null}", O | Z },
 	{ "{\"oneOf\": [{\"$ref\": \"#/$defs/W\"}, {\"type\": \"string\"}]}", O | S },
 	{ "{\"anyOf\": [{\"$ref\": \"#/$defs/Loop\"}, {\"type\": \"boolean\"}]}", B },
-	{ "{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"type\": \"array\"}]}]}]}]}]}]}", A },
+	{ "{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"anyOf\": [{\"type\": \"array\"}]}]}]}]}]}]}",
+	  A },
 	{ "{\"allOf\": [{\"type\": [\"string\", \"integer\"]}, {\"type\": [\"integer\", \"null\"]}]}", I },
 	{ "{\"allOf\": [{\"minLength\": 1}, {\"pattern\": \"x\"}]}", S },
 	{ "{\"type\": \"object\", \"anyOf\": [{\"required\": [\"a\"]}, {\"required\": [\"b\"]}]}", O },
@@ -105,9 +107,11 @@ static void test_params(void **state)
 	for (size_t i = 0; i < sizeof(params) / sizeof(params[0]); i++) {
 		unsigned types;
 
-		snprintf(text, sizeof(text),
-			 "{\"type\": \"object\", \"properties\": {\"p\": %s, \"list\": {\"anyOf\": [{\"type\": \"array\"}]}}, " DEFS "}",
-			 params[i].schema);
+		snprintf(
+			text, sizeof(text),
+			"{\"type\": \"object\", \"properties\": {\"p\": %s, \"list\": {\"anyOf\": [{\"type\": \"array\"}]}}, " DEFS
+			"}",
+			params[i].schema);
 		types = types_in(text);
 		if (types != params[i].types) {
 			print_error("%s: expected %#x, found %#x\n", params[i].schema, params[i].types, types);
@@ -124,14 +128,18 @@ static void test_roots(void **state)
 		const char *parameters;
 		unsigned types;
 	} root[] = {
-		{ "{\"$ref\": \"#/definitions/f\", \"definitions\": {\"f\": {\"properties\": {\"p\": {\"type\": \"array\"}}}}}", A },
-		{ "{\"allOf\": [{\"properties\": {\"a\": {\"type\": \"array\"}}}, {\"properties\": {\"p\": {\"type\": \"object\"}}}]}", O },
-		{ "{\"anyOf\": [{\"properties\": {\"p\": {\"type\": \"array\"}}}, {\"properties\": {\"p\": {\"type\": \"string\"}}}]}", A | S },
+		{ "{\"$ref\": \"#/definitions/f\", \"definitions\": {\"f\": {\"properties\": {\"p\": {\"type\": \"array\"}}}}}",
+		  A },
+		{ "{\"allOf\": [{\"properties\": {\"a\": {\"type\": \"array\"}}}, {\"properties\": {\"p\": {\"type\": \"object\"}}}]}",
+		  O },
+		{ "{\"anyOf\": [{\"properties\": {\"p\": {\"type\": \"array\"}}}, {\"properties\": {\"p\": {\"type\": \"string\"}}}]}",
+		  A | S },
 		{ "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}", I },
 		{ "{\"type\": \"object\", \"additionalProperties\": true}", 0 },
 		{ "{\"type\": \"object\"}", 0 },
 		{ "{\"$ref\": \"#\"}", 0 },
-		{ "{\"anyOf\": [{\"$ref\": \"#\"}, {\"$ref\": \"#\"}, {\"properties\": {\"p\": {\"type\": \"null\"}}}]}", Z },
+		{ "{\"anyOf\": [{\"$ref\": \"#\"}, {\"$ref\": \"#\"}, {\"properties\": {\"p\": {\"type\": \"null\"}}}]}",
+		  Z },
 	};
 
 	(void)state;
@@ -153,7 +161,8 @@ static void test_many_references(void **state)
 		snprintf(next, sizeof(next), "#/$defs/%d", i + 1);
 		json_object_set_new(defs, name, json_pack("{s:[{s:s}, {s:s}]}", "anyOf", "$ref", next, "$ref", next));
 	}
-	function = json_pack("{s:{s:{s:{s:s}}, s:o}}", "parameters", "properties", "p", "$ref", "#/$defs/0", "$defs", defs);
+	function = json_pack("{s:{s:{s:{s:s}}, s:o}}", "parameters", "properties", "p", "$ref", "#/$defs/0", "$defs",
+			     defs);
 	assert_non_null(function);
 	assert_int_equal(odm_param_types(function, "p", 1), 0);
 	json_decref(function);

@@ -31,7 +31,8 @@ static uint32_t random_below(uint32_t *state, uint32_t n)
 }
 
 /* Whether it all fits with the layers of card i ending at end[i]. */
-static bool fits_like(const struct od_split *s, const uint32_t *own, const uint32_t *end, uint64_t pages, uint64_t copies)
+static bool fits_like(const struct od_split *s, const uint32_t *own, const uint32_t *end, uint64_t pages,
+		      uint64_t copies)
 {
 	bool ok = true;
 
@@ -49,7 +50,8 @@ static bool fits_like(const struct od_split *s, const uint32_t *own, const uint3
 }
 
 /* Any way to cut the layers. */
-static bool fits_somehow(const struct od_split *s, const uint32_t *own, uint32_t *end, unsigned card, uint64_t pages, uint64_t copies)
+static bool fits_somehow(const struct od_split *s, const uint32_t *own, uint32_t *end, unsigned card, uint64_t pages,
+			 uint64_t copies)
 {
 	bool ok = false;
 
@@ -69,11 +71,13 @@ static void make_up_model(struct od_split *s, uint32_t *seed)
 	for (uint32_t i = 0; i < s->n_layers; i++) {
 		const bool dealt = i >= s->begin && i < s->end;
 
-		s->layer[i] = (struct od_split_sum){ dealt ? random_below(seed, 2 * scale) : 0, dealt ? random_below(seed, page + 1) : 0,
+		s->layer[i] = (struct od_split_sum){ dealt ? random_below(seed, 2 * scale) : 0,
+						     dealt ? random_below(seed, page + 1) : 0,
 						     dealt && random_below(seed, 3) == 0 ? random_below(seed, 5) : 0 };
 		s->joined[i] = i > s->begin && random_below(seed, 5) == 0;
 	}
-	s->each = (struct od_split_sum){ random_below(seed, 5), random_below(seed, 4) == 0, random_below(seed, 4) == 0 };
+	s->each =
+		(struct od_split_sum){ random_below(seed, 5), random_below(seed, 4) == 0, random_below(seed, 4) == 0 };
 	s->first = random_below(seed, scale);
 	s->last = random_below(seed, scale);
 	s->tied = random_below(seed, 2) * s->first;
@@ -101,13 +105,16 @@ static void test_layers_are_dealt_so_that_most_fits(void **unused)
 			card[i]->own_bytes = own[i] = random_below(&seed, 3);
 		}
 		assert_int_equal(od_device_cards_new(&d, card, n, &err), OD_OK);
-		assert_int_equal(od_split_init(&s, d, n_layers, begin, n_layers - random_below(&seed, n_layers - begin), UINT64_MAX, &err), OD_OK);
+		assert_int_equal(od_split_init(&s, d, n_layers, begin, n_layers - random_below(&seed, n_layers - begin),
+					       UINT64_MAX, &err),
+				 OD_OK);
 		make_up_model(&s, &seed);
 		od_split_deal(&s, d, pages, copies);
 		for (unsigned i = 0; i < n; i++)
 			found[i] = od_device_card_end(d, i);
 		for (uint32_t l = s.begin; l < s.end; l++)
-			assert_true(l >= od_device_card_begin(d, od_device_card_of(d, l)) && l < od_device_card_end(d, od_device_card_of(d, l)));
+			assert_true(l >= od_device_card_begin(d, od_device_card_of(d, l)) &&
+				    l < od_device_card_end(d, od_device_card_of(d, l)));
 		assert_int_equal(od_split_fits(&s, pages, copies), fits_like(&s, own, found, pages, copies));
 		assert_int_equal(od_split_fits(&s, pages, copies), fits_somehow(&s, own, end, 0, pages, copies));
 		if (od_split_fits(&s, pages, copies) && s.card[n].sum.page > s.n_cards * s.each.page) {
@@ -179,8 +186,9 @@ static void test_each_card_says_what_it_lacks(void **unused)
 		s.layer[i] = (struct od_split_sum){ (i < 7 ? 10 : 40) << 20, 1 << 20, 0 };
 	od_split_deal(&s, d, 2, 0);
 	assert_false(od_split_fits(&s, 2, 0));
-	assert_string_equal(od_split_text(&s, d, 2, 0, text, sizeof(text)),
-			    "; far: layers 0-4: 60.0 MiB needed, 63.0 MiB free; far: layers 5-7: 66.0 MiB needed, 31.5 MiB free");
+	assert_string_equal(
+		od_split_text(&s, d, 2, 0, text, sizeof(text)),
+		"; far: layers 0-4: 60.0 MiB needed, 63.0 MiB free; far: layers 5-7: 66.0 MiB needed, 31.5 MiB free");
 	od_split_fini(&s);
 	od_device_free(d);
 }
@@ -207,7 +215,8 @@ static void test_eight_cards_fit_a_message(void **unused)
 	assert_false(od_split_fits(&s, 2, 0));
 	od_fail(&err, OD_ERR_NOMEM, "%0220d%s", 0, od_split_text(&s, d, 2, 0, text, sizeof(text)));
 	/* 29 layers fit each of the others; a 64th is left free. */
-	snprintf(end, sizeof(end), "; cuda:1023: layers %d-399: %.1f GiB needed, 984.4 MiB free", 100 + 7 * 29, (300 - 7 * 29) * 33 / 1024.0);
+	snprintf(end, sizeof(end), "; cuda:1023: layers %d-399: %.1f GiB needed, 984.4 MiB free", 100 + 7 * 29,
+		 (300 - 7 * 29) * 33 / 1024.0);
 	assert_string_equal(err.msg + strlen(err.msg) - strlen(end), end);
 	od_split_fini(&s);
 	od_device_free(d);
@@ -231,8 +240,12 @@ static void test_data_reaches_its_card(void **unused)
 	assert_int_equal(od_buf_new(&buf[2], d, 64, "words", &err), OD_OK); /* the first card's */
 	assert_ptr_equal(od_buf_device(buf[2]), card[0]);
 	for (unsigned i = 0; i < 2; i++) { /* an operation runs where its operands are */
-		const struct od_op op = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
-					  .copy = { .from = od_buf_ref(buf[i], 16), .to = od_buf_ref(buf[i], 32), .n = 16 } };
+		const struct od_op op = {
+			.kind = OD_OP_COPY,
+			.profile = OD_PROFILE_F32,
+			.n_rows = 1,
+			.copy = { .from = od_buf_ref(buf[i], 16), .to = od_buf_ref(buf[i], 32), .n = 16 }
+		};
 
 		od_device_run(d, OD_QUEUE_COMPUTE, &op);
 		od_device_get(d, OD_QUEUE_COMPUTE, back[i], od_buf_ref(buf[i], 32), sizeof(back[i]));
@@ -250,7 +263,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layers_are_dealt_so_that_most_fits),
 		cmocka_unit_test(test_one_card_has_all_layers),
-		cmocka_unit_test(test_each_card_says_what_it_lacks), cmocka_unit_test(test_eight_cards_fit_a_message),
+		cmocka_unit_test(test_each_card_says_what_it_lacks),
+		cmocka_unit_test(test_eight_cards_fit_a_message),
 		cmocka_unit_test(test_data_reaches_its_card),
 	};
 

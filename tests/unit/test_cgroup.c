@@ -43,7 +43,8 @@ static void a_limit_of_version_1(void **state)
 	(void)state;
 	write_file("memory/a/b/memory.limit_in_bytes", "1000\n");
 	write_file("memory/a/b/memory.usage_in_bytes", "700\n");
-	write_file("memory/a/b/memory.stat", "cache 500\ninactive_file 1\ntotal_inactive_file 150\ntotal_active_file 50\n");
+	write_file("memory/a/b/memory.stat",
+		   "cache 500\ninactive_file 1\ntotal_inactive_file 150\ntotal_active_file 50\n");
 	write_file("memory/a/memory.limit_in_bytes", "9223372036854771712\n");
 	write_file("memory/a/memory.usage_in_bytes", "5000\n");
 	assert_int_equal(available("5:cpu,cpuacct:/c\n4:memory:/a/b\n1:name=systemd:/a\n"), 500);
@@ -97,11 +98,27 @@ static int make_top(void **state)
 
 static int remove_top(void **state)
 {
-	static const char *const names[] = {
-		"groups", "memory.max", "memory.current", "memory.stat", "x/memory.max", "x/memory.current", "x/memory.stat",
-		"x/y/memory.max", "x/y/memory.current", "x/y/memory.stat", "x/y", "x", "memory/a/memory.limit_in_bytes",
-		"memory/a/memory.usage_in_bytes", "memory/a/b/memory.limit_in_bytes", "memory/a/b/memory.usage_in_bytes",
-		"memory/a/b/memory.stat", "memory/a/b", "memory/a", "memory", "" };
+	static const char *const names[] = { "groups",
+					     "memory.max",
+					     "memory.current",
+					     "memory.stat",
+					     "x/memory.max",
+					     "x/memory.current",
+					     "x/memory.stat",
+					     "x/y/memory.max",
+					     "x/y/memory.current",
+					     "x/y/memory.stat",
+					     "x/y",
+					     "x",
+					     "memory/a/memory.limit_in_bytes",
+					     "memory/a/memory.usage_in_bytes",
+					     "memory/a/b/memory.limit_in_bytes",
+					     "memory/a/b/memory.usage_in_bytes",
+					     "memory/a/b/memory.stat",
+					     "memory/a/b",
+					     "memory/a",
+					     "memory",
+					     "" };
 	char path[256];
 
 	(void)state;
@@ -115,7 +132,8 @@ static int remove_top(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { /* nothing_to_read before the mount has a limit */
+	const struct CMUnitTest tests[] = {
+		/* nothing_to_read before the mount has a limit */
 		cmocka_unit_test(nothing_to_read),
 		cmocka_unit_test(a_limit_of_version_1),
 		cmocka_unit_test(a_limit_of_version_2),

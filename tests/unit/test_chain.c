@@ -1,5 +1,5 @@
-/* The first shadow's side of a chain (chain.h) with a part that is played here: what it takes, and that whatever a part answers wrongly
- * ends the run, and not more. */
+/* The first shadow's side of a chain (chain.h) with a part that is played here: what it takes, and that whatever a part
+ * answers wrongly ends the run, and not more. */
 #include "tests/unit/emulator_model.h"
 
 #include "common/net/endpoint.h"
@@ -52,7 +52,8 @@ struct part {
 	atomic_uint runs, states, commits;
 };
 
-static void send_header(void *socket, const struct od_route *to, Od__Header *h, const struct od_out_frame *frames, size_t n)
+static void send_header(void *socket, const struct od_route *to, Od__Header *h, const struct od_out_frame *frames,
+			size_t n)
 {
 	h->session = h->session != 0 ? h->session : SESSION;
 	(void)!od_wire_send(socket, to, h, frames, n);
@@ -82,7 +83,8 @@ static void send_ready(struct part *p, void *socket, const struct od_route *to, 
 static void send_result(struct part *p, void *socket, const struct od_route *to, const Od__PartLayer *l, int manner)
 {
 	const size_t n = l->layer < LAYERS ? ROWS * EXPERTS : ROWS * config.hidden;
-	struct od_out_frame frames[2] = { { .bytes = p->row, .len = n * sizeof(float) }, { .bytes = p->row, .len = 4 } };
+	struct od_out_frame frames[2] = { { .bytes = p->row, .len = n * sizeof(float) },
+					  { .bytes = p->row, .len = 4 } };
 	size_t n_frames = manner == NO_FRAME ? 0 : manner == TWO_FRAMES ? 2 : 1;
 	Od__Header h = OD__HEADER__INIT;
 	Od__PartResult r = OD__PART_RESULT__INIT;
@@ -143,9 +145,10 @@ static void *play(void *arg)
 	bool stays = true;
 	int tries = 0, rc;
 
-	/* ZeroMQ closes a socket some time after it is asked to, so that one who comes back may have to wait for its own port. */
-	while ((rc = od_bind_router(p->zmq, "127.0.0.1", port, NULL, &socket, &p->port, &err)) == OD_ERR_BUSY && port != 0 &&
-	       tries++ < MOST_TRIES)
+	/* ZeroMQ closes a socket some time after it is asked to, so that one who comes back may have to wait for its
+	 * own port. */
+	while ((rc = od_bind_router(p->zmq, "127.0.0.1", port, NULL, &socket, &p->port, &err)) == OD_ERR_BUSY &&
+	       port != 0 && tries++ < MOST_TRIES)
 		usleep(1000);
 	pthread_mutex_lock(&p->lock);
 	p->bound = rc == OD_OK;
@@ -226,7 +229,8 @@ static void open_world(struct world *w)
 	make_model(&w->model, 3);
 	w->first = config;
 	assert_int_equal(od_config_take_part(&w->first, 0, 1, &err), OD_OK);
-	assert_int_equal(od_state_pool_new(&w->pool, w->model.device, &w->first, OD_PROFILE_F32, CTX, 2, 3, &err), OD_OK);
+	assert_int_equal(od_state_pool_new(&w->pool, w->model.device, &w->first, OD_PROFILE_F32, CTX, 2, 3, &err),
+			 OD_OK);
 	assert_int_equal(od_seq_state_new(&w->seq, w->pool, &err), OD_OK);
 	assert_int_equal(od_seq_state_promise(w->seq, CTX), OD_OK);
 	od_seq_state_reserve(w->seq, CTX);
@@ -386,9 +390,17 @@ static void test_wrong_parts(void **unused)
 		const char *host;
 		uint32_t port, first, end, n;
 	} cases[] = {
-		{ "", 1, 1, LAYERS, 1 }, { "h", 0, 1, LAYERS, 1 }, { "h", 65536, 1, LAYERS, 1 }, { "h", 1, 0, LAYERS, 1 },
-		{ "h", 1, 2, LAYERS, 1 }, { "h", 1, 1, 1, 1 }, { "h", 1, 1, LAYERS + 1, 1 }, { "h", 1, 1, 2, 1 }, { "h", 1, 1, LAYERS, 0 },
-		{ "h", 1, 1, UINT32_MAX, 1 }, { "h", 1, 1, LAYERS, ODS_MAX_PARTS + 1 },
+		{ "", 1, 1, LAYERS, 1 },
+		{ "h", 0, 1, LAYERS, 1 },
+		{ "h", 65536, 1, LAYERS, 1 },
+		{ "h", 1, 0, LAYERS, 1 },
+		{ "h", 1, 2, LAYERS, 1 },
+		{ "h", 1, 1, 1, 1 },
+		{ "h", 1, 1, LAYERS + 1, 1 },
+		{ "h", 1, 1, 2, 1 },
+		{ "h", 1, 1, LAYERS, 0 },
+		{ "h", 1, 1, UINT32_MAX, 1 },
+		{ "h", 1, 1, LAYERS, ODS_MAX_PARTS + 1 },
 	};
 	struct world w;
 
@@ -418,8 +430,9 @@ static void test_wrong_parts(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_a_run),	       cmocka_unit_test(test_wrong_readiness), cmocka_unit_test(test_wrong_results),
-		cmocka_unit_test(test_interruption), cmocka_unit_test(test_wrong_parts),
+		cmocka_unit_test(test_a_run),	      cmocka_unit_test(test_wrong_readiness),
+		cmocka_unit_test(test_wrong_results), cmocka_unit_test(test_interruption),
+		cmocka_unit_test(test_wrong_parts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Events of a streamed chat completion, in the forms of OpenAI, vLLM, llama-server and DeepSeek, and such as make no sense. */
+/* Events of a streamed chat completion, in the forms of OpenAI, vLLM, llama-server and DeepSeek, and such as make no
+ * sense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +62,8 @@ static void a_whole_answer(void **state)
 
 static void usage_without_details_or_sense(void **state)
 {
-	static const char *const plain[] = { "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}", NULL };
+	static const char *const plain[] = { "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}",
+					     NULL };
 	static const char *const bad[] = { "{\"choices\":[],\"usage\":{\"prompt_tokens\":-1,\"completion_tokens\":2}}",
 					   "{\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2.5}}",
 					   "{\"choices\":[],\"usage\":[]}", NULL };
@@ -70,7 +72,8 @@ static void usage_without_details_or_sense(void **state)
 
 	(void)state;
 	read_events(&r, &found, plain);
-	assert_true(r.usage.known && r.usage.prompt_tokens == 1 && r.usage.completion_tokens == 2 && r.usage.cached_tokens == 0);
+	assert_true(r.usage.known && r.usage.prompt_tokens == 1 && r.usage.completion_tokens == 2 &&
+		    r.usage.cached_tokens == 0);
 	od_strbuf_fini(&found);
 	read_events(&r, &found, bad);
 	assert_false(r.usage.known);
@@ -85,7 +88,8 @@ static void errors_end_it(void **state)
 		const char *event, *says;
 		int code;
 	} cases[] = {
-		{ "{\"error\":{\"message\":\"no \\u001b[2Jworkers\\nleft\",\"code\":503}}", "the server stopped: no \xef\xbf\xbd[2Jworkers left", OD_ERR_IO },
+		{ "{\"error\":{\"message\":\"no \\u001b[2Jworkers\\nleft\",\"code\":503}}",
+		  "the server stopped: no \xef\xbf\xbd[2Jworkers left", OD_ERR_IO },
 		{ "{\"error\":\"plain words\"}", "the server stopped: plain words", OD_ERR_IO },
 		{ "{\"error\":{}}", "it does not say why", OD_ERR_IO },
 		{ "{\"choices\":", "not what a chat server sends", OD_ERR_PROTOCOL },
@@ -97,8 +101,9 @@ static void errors_end_it(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		const char *const events[] = { "{\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"error\":null}", cases[i].event,
-					       "{\"choices\":[{\"delta\":{\"content\":\"b\"}}]}", "[DONE]", NULL };
+		const char *const events[] = { "{\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"error\":null}",
+					       cases[i].event, "{\"choices\":[{\"delta\":{\"content\":\"b\"}}]}",
+					       "[DONE]", NULL };
 		struct odm_chat_reply r;
 		struct od_strbuf found;
 
@@ -116,9 +121,12 @@ static void errors_end_it(void **state)
 
 static void choices_of_other_forms_have_no_text(void **state)
 {
-	static const char *const events[] = { "{\"choices\":[null]}", "{\"choices\":[7]}", "{\"choices\":[{\"delta\":\"x\"}]}",
+	static const char *const events[] = { "{\"choices\":[null]}",
+					      "{\"choices\":[7]}",
+					      "{\"choices\":[{\"delta\":\"x\"}]}",
 					      "{\"choices\":[{\"delta\":{\"content\":7},\"finish_reason\":8}]}",
-					      "{\"choices\":[{\"delta\":{\"content\":\"\"}}]}", NULL };
+					      "{\"choices\":[{\"delta\":{\"content\":\"\"}}]}",
+					      NULL };
 	struct odm_chat_reply r;
 	struct od_strbuf found;
 
@@ -148,10 +156,8 @@ static void bodies_of_refusals(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_whole_answer),
-		cmocka_unit_test(usage_without_details_or_sense),
-		cmocka_unit_test(errors_end_it),
-		cmocka_unit_test(choices_of_other_forms_have_no_text),
+		cmocka_unit_test(a_whole_answer),     cmocka_unit_test(usage_without_details_or_sense),
+		cmocka_unit_test(errors_end_it),      cmocka_unit_test(choices_of_other_forms_have_no_text),
 		cmocka_unit_test(bodies_of_refusals),
 	};
 

@@ -1,5 +1,5 @@
-/* What becomes of the fields that clients send; and docs/CLIENTS.md, which says so, is made from the same table. With --write FILE: makes
- * the page. */
+/* What becomes of the fields that clients send; and docs/CLIENTS.md, which says so, is made from the same table. With
+ * --write FILE: makes the page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +21,11 @@ static const struct {
 	enum odm_api_kind kind;
 	const char *name;
 } apis[] = {
-	{ ODM_API_COMPLETIONS, "/v1/completions" }, { ODM_API_CHAT, "/v1/chat/completions" }, { ODM_API_RESPONSES, "/v1/responses" },
-	{ ODM_API_MESSAGES, "/v1/messages" },	    { ODM_API_TOKENS, "/tokenize" },
+	{ ODM_API_COMPLETIONS, "/v1/completions" },
+	{ ODM_API_CHAT, "/v1/chat/completions" },
+	{ ODM_API_RESPONSES, "/v1/responses" },
+	{ ODM_API_MESSAGES, "/v1/messages" },
+	{ ODM_API_TOKENS, "/tokenize" },
 };
 #define N_APIS (sizeof(apis) / sizeof(apis[0]))
 
@@ -47,12 +50,24 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 	static const struct {
 		const char *field, *value, *neutral;
 	} t[] = {
-		{ "typical_p", "0.9", "1" },	   { "typical_p", "0.9", "1.0" },	   { "mirostat", "2", "0" },
-		{ "dry_multiplier", "0.8", "0.0" }, { "xtc_probability", "0.5", "0" },	   { "guided_json", "{\"type\": \"object\"}", "null" },
-		{ "guided_regex", "\"a+\"", "\"\"" }, { "structured_outputs", "{\"regex\": \"a\"}", "{}" }, { "format", "\"json\"", "\"\"" },
-		{ "grammar", "\"root ::= a\"", "\"\"" }, { "use_beam_search", "true", "false" }, { "min_tokens", "3", "0" },
-		{ "tfs_z", "0.5", "1" },	   { "top_a", "0.1", "0" },		   { "bad_words", "[\"a\"]", "[]" },
-		{ "do_sample", "false", "true" },  { "no_repeat_ngram_size", "3", "0" },	   { "stop_token_ids", "[5]", "[]" },
+		{ "typical_p", "0.9", "1" },
+		{ "typical_p", "0.9", "1.0" },
+		{ "mirostat", "2", "0" },
+		{ "dry_multiplier", "0.8", "0.0" },
+		{ "xtc_probability", "0.5", "0" },
+		{ "guided_json", "{\"type\": \"object\"}", "null" },
+		{ "guided_regex", "\"a+\"", "\"\"" },
+		{ "structured_outputs", "{\"regex\": \"a\"}", "{}" },
+		{ "format", "\"json\"", "\"\"" },
+		{ "grammar", "\"root ::= a\"", "\"\"" },
+		{ "use_beam_search", "true", "false" },
+		{ "min_tokens", "3", "0" },
+		{ "tfs_z", "0.5", "1" },
+		{ "top_a", "0.1", "0" },
+		{ "bad_words", "[\"a\"]", "[]" },
+		{ "do_sample", "false", "true" },
+		{ "no_repeat_ngram_size", "3", "0" },
+		{ "stop_token_ids", "[5]", "[]" },
 	};
 
 	(void)state;
@@ -71,7 +86,8 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 
 static void fields_of_objects_too(void **state)
 {
-	json_t *request = json_loads("{\"output_config\": {\"effort\": \"low\", \"format\": {\"type\": \"json_schema\"}}}", 0, NULL);
+	json_t *request = json_loads(
+		"{\"output_config\": {\"effort\": \"low\", \"format\": {\"type\": \"json_schema\"}}}", 0, NULL);
 	struct odm_api_error e = { 0 };
 
 	(void)state;
@@ -97,7 +113,8 @@ static void aliases_mean_what_they_mean(void **state)
 {
 	(void)state;
 	assert_becomes("{\"repeat_penalty\": 1.1}", ODM_API_CHAT, "{\"repetition_penalty\": 1.1}");
-	assert_becomes("{\"repeat_penalty\": 1.1, \"repetition_penalty\": 2}", ODM_API_MESSAGES, "{\"repetition_penalty\": 2}");
+	assert_becomes("{\"repeat_penalty\": 1.1, \"repetition_penalty\": 2}", ODM_API_MESSAGES,
+		       "{\"repetition_penalty\": 2}");
 	assert_becomes("{\"n_predict\": -1}", ODM_API_COMPLETIONS, "{\"max_tokens\": -1}");
 	assert_becomes("{\"n_predict\": 5}", ODM_API_RESPONSES, "{\"max_output_tokens\": 5}");
 	assert_becomes("{\"max_tokens\": 5}", ODM_API_RESPONSES, "{\"max_output_tokens\": 5}");
@@ -116,7 +133,8 @@ static void rows_are_single(void **state)
 				fail_msg("%s stands twice", f->name);
 		if (f->neutral != NULL)
 			for (size_t a = 0; a < N_APIS; a++)
-				assert_false((f->apis & apis[a].kind) != 0 && refuses(f->name, f->neutral, apis[a].kind));
+				assert_false((f->apis & apis[a].kind) != 0 &&
+					     refuses(f->name, f->neutral, apis[a].kind));
 	}
 }
 
@@ -148,7 +166,8 @@ static void write_note(struct od_strbuf *out, const struct odm_client_field *f)
 		od_strbuf_printf(out, "%s", f->note != NULL ? f->note : "");
 }
 
-static void write_fate(struct od_strbuf *out, const char *title, const char *about, enum odm_fate fate, enum odm_fate also)
+static void write_fate(struct od_strbuf *out, const char *title, const char *about, enum odm_fate fate,
+		       enum odm_fate also)
 {
 	od_strbuf_printf(out, "\n## %s\n\n%s\n\n| field | API | |\n|---|---|---|\n", title, about);
 	for (const struct odm_client_field *f = odm_client_fields; f->name != NULL; f++) {
@@ -164,16 +183,22 @@ static void write_fate(struct od_strbuf *out, const char *title, const char *abo
 
 static void write_page(struct od_strbuf *out)
 {
-	od_strbuf_printf(out, "# What clients send\n\n"
-			 "Every field of a request that clients of OpenAI, Anthropic, vLLM, llama-server and Ollama are known to send, and what\n"
-			 "becomes of it here. The page is made from the table that the server reads requests by (`make docs/CLIENTS.md`;\n"
-			 "`client_fields.c`). A field that is in no list is ignored, and the log says so once. null is as good as nothing.\n"
-			 "\"All\" are `/v1/completions`, `/v1/chat/completions`, `/v1/responses` and `/v1/messages`.\n");
-	write_fate(out, "Done", "What values mean is in [ARCHITECTURE](ARCHITECTURE.md#serving).", ODM_FIELD_DONE, ODM_FIELD_ALIAS);
-	write_fate(out, "Ignored", "They do not change the answer, for the reason that is given.", ODM_FIELD_IGNORED, ODM_FIELD_IGNORED);
-	write_fate(out, "Refused by name",
-		   "They ask for what is not done here: status 400. Values that ask for nothing are taken: null, false, 0, \"\", [] and {}, and\n"
-		   "the one that is given.", ODM_FIELD_REFUSED, ODM_FIELD_REFUSED);
+	od_strbuf_printf(
+		out,
+		"# What clients send\n\n"
+		"Every field of a request that clients of OpenAI, Anthropic, vLLM, llama-server and Ollama are known to send, and what\n"
+		"becomes of it here. The page is made from the table that the server reads requests by (`make docs/CLIENTS.md`;\n"
+		"`client_fields.c`). A field that is in no list is ignored, and the log says so once. null is as good as nothing.\n"
+		"\"All\" are `/v1/completions`, `/v1/chat/completions`, `/v1/responses` and `/v1/messages`.\n");
+	write_fate(out, "Done", "What values mean is in [ARCHITECTURE](ARCHITECTURE.md#serving).", ODM_FIELD_DONE,
+		   ODM_FIELD_ALIAS);
+	write_fate(out, "Ignored", "They do not change the answer, for the reason that is given.", ODM_FIELD_IGNORED,
+		   ODM_FIELD_IGNORED);
+	write_fate(
+		out, "Refused by name",
+		"They ask for what is not done here: status 400. Values that ask for nothing are taken: null, false, 0, \"\", [] and {}, and\n"
+		"the one that is given.",
+		ODM_FIELD_REFUSED, ODM_FIELD_REFUSED);
 }
 
 static void the_page_is_made_from_the_table(void **state)

@@ -58,8 +58,8 @@ static void test_f32_patterns(void **state)
 	enum { N = 100003 }; /* odd: vector loops have a tail */
 	static uint32_t in[N], out[N];
 	static uint8_t sm[3 * N], e[N + OD_PAD_BYTES];
-	static const uint32_t hard[] = { 0, 0x80000000, 1, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00001, 0x7f800001,
-					 0xffffffff, 0x007fffff };
+	static const uint32_t hard[] = { 0,	     0x80000000, 1,	     0x80000001, 0x7f800000,
+					 0xff800000, 0x7fc00001, 0x7f800001, 0xffffffff, 0x007fffff };
 
 	(void)state;
 	for (size_t i = 0; i < N; i++)
@@ -132,7 +132,8 @@ static struct chunk chunk_of(enum od_codec codec, enum od_dtype t, size_t rows, 
 	room = malloc(od_coder_bound(coder, n, row));
 	n_codes = od_codec_sm_bytes(t) == 0 ? rnd() % (n + 1) : n; /* it is the same to decoders */
 	assert_int_equal(od_coder_encode(coder, &(struct od_plane){ t, c.e, n, row, n_codes }, room, &c.coded.bytes,
-					 &c.coded.codec, &err), OD_OK);
+					 &c.coded.codec, &err),
+			 OD_OK);
 	assert_true(c.coded.bytes <= n);
 	c.stored = od_alloc(c.coded.bytes);
 	memcpy(c.stored, room, c.coded.bytes);
@@ -193,7 +194,8 @@ static void test_every_codec_and_type_comes_back(void **state)
 	for (int codec = 0; codec < OD_N_CODECS; codec++)
 		for (size_t t = 0; t < 5; t++)
 			for (size_t s = 0; s < 8; s++) {
-				struct chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0], shape[s / 2][1], s % 2 == 0);
+				struct chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0],
+							  shape[s / 2][1], s % 2 == 0);
 				enum od_codec expected = od_codec_for((enum od_codec)codec, types[t]);
 
 				if (c.coded.n < 1000 || s % 2 == 1) /* nothing to gain */
@@ -301,7 +303,8 @@ static void test_hostile_chunks(void **state)
 		for (int round = 0; round < 3000; round++) {
 			memcpy(c.stored, good, c.coded.bytes);
 			for (uint32_t i = 0; i < 1 + round % 4u; i++)
-				c.stored[round % 2 == 0 ? rnd() % 32 : rnd() % c.coded.bytes] ^= (uint8_t)(1u << rnd() % 8);
+				c.stored[round % 2 == 0 ? rnd() % 32 : rnd() % c.coded.bytes] ^=
+					(uint8_t)(1u << rnd() % 8);
 			refused += od_coded_check(&c.coded, NULL) != OD_OK ||
 				   od_decoder_exponents(d, &c.coded, e, NULL) != OD_OK;
 		}

@@ -7,7 +7,7 @@
 
 static void dtype_names(void **state)
 {
-	static const enum od_dtype all[] = { OD_BF16, OD_F16,	  OD_F32,    OD_INT8,	 OD_F8_E4M3,
+	static const enum od_dtype all[] = { OD_BF16,	 OD_F16,  OD_F32,    OD_INT8,	 OD_F8_E4M3,
 					     OD_F8_E5M2, OD_U4B8, OD_U8B128, OD_F4_E2M1, OD_F8_E8M0 };
 
 	(void)state;
@@ -212,7 +212,8 @@ static void backend_choice(void **state)
 /* Composed tables lack no kernel. */
 static void tables_are_whole(void **state)
 {
-	const size_t first = offsetof(struct od_backend, matmul), n = (sizeof(struct od_backend) - first) / sizeof(void (*)(void));
+	const size_t first = offsetof(struct od_backend, matmul),
+		     n = (sizeof(struct od_backend) - first) / sizeof(void (*)(void));
 	const struct od_cpu_features f = od_cpu_features();
 
 	(void)state;
@@ -265,16 +266,17 @@ static void matmul_over_threads(void **state)
 	free(x), free(scale), free(want), free(y), free(data);
 }
 
-/* Products of several sizes in one call, among them one whose rows are rounded to INT8, are those that each gives alone. */
+/* Products of several sizes in one call, among them one whose rows are rounded to INT8, are those that each gives
+ * alone. */
 static void products_together(void **state)
 {
 	static const struct {
 		size_t n_out, n_in, n_rows;
 		enum od_dtype dtype;
 		enum od_activations act;
-	} shape[] = { { 7, 64, 3, OD_BF16, OD_ACT_F32 },    { 700, 130, 5, OD_BF16, OD_ACT_F32 },
-		      { 300, 256, 1, OD_F32, OD_ACT_F32 },  { 90, 192, 4, OD_INT8, OD_ACT_INT8 },
-		      { 1, 33, 2, OD_F16, OD_ACT_F32 },     { 513, 1030, 2, OD_BF16, OD_ACT_F32 } };
+	} shape[] = { { 7, 64, 3, OD_BF16, OD_ACT_F32 },   { 700, 130, 5, OD_BF16, OD_ACT_F32 },
+		      { 300, 256, 1, OD_F32, OD_ACT_F32 }, { 90, 192, 4, OD_INT8, OD_ACT_INT8 },
+		      { 1, 33, 2, OD_F16, OD_ACT_F32 },	   { 513, 1030, 2, OD_BF16, OD_ACT_F32 } };
 	enum { N = sizeof(shape) / sizeof(shape[0]) };
 	const struct od_backend *be = table_of(state);
 	struct od_product p[N];
@@ -290,10 +292,15 @@ static void products_together(void **state)
 		data[i] = random_weights(&seed, shape[i].dtype, shape[i].n_out * shape[i].n_in, PLAIN);
 		y[i] = exact(outs, sizeof(float));
 		want[i] = exact(outs, sizeof(float));
-		p[i] = (struct od_product){ .w = { .dtype = shape[i].dtype, .n_out = shape[i].n_out, .n_in = shape[i].n_in,
-						   .data = data[i], .act = shape[i].act,
+		p[i] = (struct od_product){ .w = { .dtype = shape[i].dtype,
+						   .n_out = shape[i].n_out,
+						   .n_in = shape[i].n_in,
+						   .data = data[i],
+						   .act = shape[i].act,
 						   .scale = shape[i].dtype == OD_INT8 ? scale : NULL },
-					    .x = x[i], .y = y[i], .n_rows = shape[i].n_rows };
+					    .x = x[i],
+					    .y = y[i],
+					    .n_rows = shape[i].n_rows };
 		od_matmul(be, NULL, &p[i].w, x[i], want[i], shape[i].n_rows);
 	}
 	for (unsigned threads = 1; threads <= 3; threads++) {
@@ -325,16 +332,11 @@ static void products_together(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(dtype_names),
-		cmocka_unit_test(f16_every_value),
-		cmocka_unit_test(bf16_rounding),
-		cmocka_unit_test(nf4_values),
-		cmocka_unit_test(sincos_against_table),
-		cmocka_unit_test(exp_against_table),
-		cmocka_unit_test(exp_everywhere),
-		cmocka_unit_test(backend_choice),
-		cmocka_unit_test(tables_are_whole),
-		ON_ALL_TABLES(matmul_over_threads),
+		cmocka_unit_test(dtype_names),		cmocka_unit_test(f16_every_value),
+		cmocka_unit_test(bf16_rounding),	cmocka_unit_test(nf4_values),
+		cmocka_unit_test(sincos_against_table), cmocka_unit_test(exp_against_table),
+		cmocka_unit_test(exp_everywhere),	cmocka_unit_test(backend_choice),
+		cmocka_unit_test(tables_are_whole),	ON_ALL_TABLES(matmul_over_threads),
 		ON_ALL_TABLES(products_together),
 	};
 

@@ -194,8 +194,8 @@ static void matmul_accuracy(void **state)
 			}
 			assert_true(sum != 0);
 			if (!(fabs((double)d.y[i] - sum) <= size * 0x1p-24 * 120))
-				fail_msg("%s row %zu output %zu: expected %.9g, found %.9g", od_dtype_name(dtypes[t]), r,
-					 o, sum, (double)d.y[i]);
+				fail_msg("%s row %zu output %zu: expected %.9g, found %.9g", od_dtype_name(dtypes[t]),
+					 r, o, sum, (double)d.y[i]);
 		}
 		data_free(&d);
 	}
@@ -288,12 +288,14 @@ static void matmul_stays_inside(void **state)
 	for (size_t n_in = 1; n_in <= 100; n_in++) {
 		enum od_dtype t = dtypes[n_in % N_DTYPES];
 		size_t n_rows = 1 + n_in % 7, each = od_dtype_bytes(t);
-		struct fenced w = fenced_new(5 * n_in * each), x = fenced_new((n_rows * n_in + n_rows - 1) * sizeof(float));
+		struct fenced w = fenced_new(5 * n_in * each),
+			      x = fenced_new((n_rows * n_in + n_rows - 1) * sizeof(float));
 		struct fenced y = fenced_new(n_rows * 5 * sizeof(float));
 		float scale[5] = { 1, 2, 3, 4, 5 };
 		void *row = random_weights(&seed, t, n_in, PLAIN);
-		struct od_mat m = { .dtype = t, .n_out = 5, .n_in = n_in, .data = w.p,
-				    .scale = t == OD_INT8 ? scale : NULL };
+		struct od_mat m = {
+			.dtype = t, .n_out = 5, .n_in = n_in, .data = w.p, .scale = t == OD_INT8 ? scale : NULL
+		};
 
 		memset(w.p, 0xff, 5 * n_in * each);
 		memset(x.p, 0xff, (n_rows * n_in + n_rows - 1) * sizeof(float));
@@ -328,10 +330,11 @@ static void dot_bits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(matmul_bits),	    ON_ALL_TABLES(matmul_every_half), ON_ALL_TABLES(matmul_accuracy),
-		ON_ALL_TABLES(matmul_independence), ON_ALL_TABLES(matmul_blocks),     ON_ALL_TABLES(dot_bits),
-		ON_ALL_TABLES(matmul_negative_zero), ON_ALL_TABLES(matmul_stays_inside), ON_ALL_TABLES(matmul_every_byte),
-		ON_ALL_TABLES(matmul_of_bytes_is_of_bf16),
+		ON_ALL_TABLES(matmul_bits),	     ON_ALL_TABLES(matmul_every_half),
+		ON_ALL_TABLES(matmul_accuracy),	     ON_ALL_TABLES(matmul_independence),
+		ON_ALL_TABLES(matmul_blocks),	     ON_ALL_TABLES(dot_bits),
+		ON_ALL_TABLES(matmul_negative_zero), ON_ALL_TABLES(matmul_stays_inside),
+		ON_ALL_TABLES(matmul_every_byte),    ON_ALL_TABLES(matmul_of_bytes_is_of_bf16),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,8 +114,8 @@ static void check(const struct od_backend *be, struct data *d, const struct shap
 {
 	char what[160];
 
-	snprintf(what, sizeof(what), "%s: %zu x %zu, chunks of %zu, %zu rows, outputs [%zu, %zu)", be->name, s->n_out, s->n_in,
-		 s->chunk_rows, s->n_rows, s->o_begin, s->o_end);
+	snprintf(what, sizeof(what), "%s: %zu x %zu, chunks of %zu, %zu rows, outputs [%zu, %zu)", be->name, s->n_out,
+		 s->n_in, s->chunk_rows, s->n_rows, s->o_begin, s->o_end);
 	od_matmul_part(be, &d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 	od_matmul_part(be, &d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 	assert_bits(what, d->y, d->want, d->y_len);
@@ -138,9 +138,10 @@ static void same_bits(void **state)
 {
 	static const struct {
 		size_t n_in, n_out;
-	} sizes[] = { { 1, 40 },     { 15, 30 },   { 63, 500 },  { 64, 1600 },	 { 65, 1100 },  { 100, 700 }, { 192, 700 },
-		      { 1000, 90 },  { 1024, 150 }, { 4095, 37 }, { 4096, 45 },	 { 8192, 19 },	{ 8256, 13 }, { 14336, 11 },
-		      { 16384, 9 }, { 16385, 5 },  { 16448, 9 }, { 32768, 7 }, { 33000, 3 },	{ 70016, 6 } };
+	} sizes[] = { { 1, 40 },    { 15, 30 },	  { 63, 500 },	{ 64, 1600 },  { 65, 1100 },
+		      { 100, 700 }, { 192, 700 }, { 1000, 90 }, { 1024, 150 }, { 4095, 37 },
+		      { 4096, 45 }, { 8192, 19 }, { 8256, 13 }, { 14336, 11 }, { 16384, 9 },
+		      { 16385, 5 }, { 16448, 9 }, { 32768, 7 }, { 33000, 3 },  { 70016, 6 } };
 	const struct od_backend *be = table_of(state);
 	size_t n_raw = 0, n_coded = 0;
 	uint64_t seed = 21;
@@ -162,7 +163,8 @@ static void same_bits(void **state)
 /* As many rows at once as there may be: their sums are cut into columns where a row is longer than a block. */
 static void many_rows(void **state)
 {
-	static const struct shape shapes[] = { { 320, 100, 60, 70, 321, 103, 3, 99 }, { 16448, 3, 2, 66, 16448, 3, 0, 3 } };
+	static const struct shape shapes[] = { { 320, 100, 60, 70, 321, 103, 3, 99 },
+					       { 16448, 3, 2, 66, 16448, 3, 0, 3 } };
 	const struct od_backend *be = table_of(state);
 	uint64_t seed = 22;
 
@@ -236,7 +238,8 @@ extern unsigned __cpu_features2[1];
 #endif
 static ON_ITS_OWN bool has_vbmi2(void)
 {
-	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") &&
+	       __builtin_cpu_supports("gfni");
 }
 
 static ON_ITS_OWN bool has_vnni(void)

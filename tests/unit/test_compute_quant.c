@@ -1,4 +1,5 @@
-/* Products with quantised weights: the bits that quant.h promises, from every table; over threads and batches of rows. */
+/* Products with quantised weights: the bits that quant.h promises, from every table; over threads and batches of
+ * rows. */
 #include "common/compute/quant.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/quant_table.h"
@@ -32,7 +33,8 @@ static unsigned nf4_code(const struct od_mat *w, size_t o, size_t k)
 
 static float value_at(const struct od_mat *w, size_t o, size_t k)
 {
-	return w->dtype == OD_NF4 ? od_nf4_values[nf4_code(w, o, k)] : (float)((const int8_t *)w->data)[o * w->n_in + k];
+	return w->dtype == OD_NF4 ? od_nf4_values[nf4_code(w, o, k)] :
+				    (float)((const int8_t *)w->data)[o * w->n_in + k];
 }
 
 static float scale_at(const struct od_mat *w, size_t o, size_t g)
@@ -104,9 +106,11 @@ static struct data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n
 {
 	size_t groups = n_groups(n_in), n_scales = f == INT8_ROW ? n_out : n_out * groups;
 	struct data d = { .w = { .dtype = f < NF4 ? OD_INT8 : OD_NF4, .n_out = n_out, .n_in = n_in },
-			  .n_rows = n_rows, .y_len = n_rows * n_out };
+			  .n_rows = n_rows,
+			  .y_len = n_rows * n_out };
 
-	/* Bytes at random are codes of either kind; NF4's beyond n_in are not the zeros of quant.h, and do not count. */
+	/* Bytes at random are codes of either kind; NF4's beyond n_in are not the zeros of quant.h, and do not
+	 * count. */
 	d.weights = random_weights(seed, OD_INT8, n_out * od_row_bytes(d.w.dtype, n_in), kind);
 	d.w.data = d.weights;
 	d.w.grouped = f == INT8_GROUPS;
@@ -137,7 +141,8 @@ static void check_plain(const struct od_backend *be, struct data *d, enum format
 	for (size_t r = 0; r < d->n_rows; r++)
 		for (size_t o = 0; o < d->w.n_out; o++)
 			d->want[r * d->w.n_out + o] = act == OD_ACT_INT8 ?
-				plain_dot_int8(&d->w, o, d->x + r * d->w.n_in) : plain_dot(&d->w, o, d->x + r * d->w.n_in);
+							      plain_dot_int8(&d->w, o, d->x + r * d->w.n_in) :
+							      plain_dot(&d->w, o, d->x + r * d->w.n_in);
 	run(be, d, act);
 	snprintf(what, sizeof(what), "%s, %s rows of %zu", format_names[f], act == OD_ACT_INT8 ? "INT8" : "f32",
 		 d->w.n_in);
@@ -148,16 +153,19 @@ static void check_plain(const struct od_backend *be, struct data *d, enum format
 
 static void golden(void **state)
 {
-	static const float *const want[2][N_FORMATS] = {
-		{ NULL, qt_y_group, qt_y_nf4 }, { qt_y8_row, qt_y8_group, qt_y8_nf4 } };
+	static const float *const want[2][N_FORMATS] = { { NULL, qt_y_group, qt_y_nf4 },
+							 { qt_y8_row, qt_y8_group, qt_y8_nf4 } };
 	const struct od_backend *be = table_of(state);
 	float y[QT_ROWS * QT_OUT];
 
 	for (int act = 0; act < 2; act++) {
 		for (int f = 0; f < N_FORMATS; f++) {
-			struct od_mat w = { .dtype = f < NF4 ? OD_INT8 : OD_NF4, .n_out = QT_OUT, .n_in = QT_IN,
+			struct od_mat w = { .dtype = f < NF4 ? OD_INT8 : OD_NF4,
+					    .n_out = QT_OUT,
+					    .n_in = QT_IN,
 					    .data = f < NF4 ? (const void *)qt_int8 : qt_nf4,
-					    .scale = qt_scale, .grouped = f == INT8_GROUPS,
+					    .scale = qt_scale,
+					    .grouped = f == INT8_GROUPS,
 					    .act = (enum od_activations)act };
 
 			if (want[act][f] == NULL)
@@ -436,12 +444,21 @@ static void stays_inside(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(golden),	      ON_ALL_TABLES(any_shape),		  ON_ALL_TABLES(large_shapes),
-		ON_ALL_TABLES(accuracy),      ON_ALL_TABLES(every_weight),	  ON_ALL_TABLES(rounding_rows),
-		ON_ALL_TABLES(longest_rows),  ON_ALL_TABLES(rows_without_number), ON_ALL_TABLES(stays_inside),
-		ON_ALL_TABLES(threads_and_batches), ON_ALL_TABLES(short_group_negative_zero),
+		ON_ALL_TABLES(golden),
+		ON_ALL_TABLES(any_shape),
+		ON_ALL_TABLES(large_shapes),
+		ON_ALL_TABLES(accuracy),
+		ON_ALL_TABLES(every_weight),
+		ON_ALL_TABLES(rounding_rows),
+		ON_ALL_TABLES(longest_rows),
+		ON_ALL_TABLES(rows_without_number),
+		ON_ALL_TABLES(stays_inside),
+		ON_ALL_TABLES(threads_and_batches),
+		ON_ALL_TABLES(short_group_negative_zero),
 		ON_ALL_TABLES(faster_rows),
-		ON_BARE_TABLES(golden),	      ON_BARE_TABLES(any_shape),	  ON_BARE_TABLES(stays_inside),
+		ON_BARE_TABLES(golden),
+		ON_BARE_TABLES(any_shape),
+		ON_BARE_TABLES(stays_inside),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

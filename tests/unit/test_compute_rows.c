@@ -213,7 +213,8 @@ static void silu_everywhere(void **state)
 
 	for (int round = 0; round < 300; round++) {
 		for (size_t i = 0; i < MAX_N; i++) {
-			g[i] = want[i] = round % 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
+			g[i] = want[i] =
+				round % 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
 			u[i] = 1;
 		}
 		be->silu_mul(g, u, MAX_N);
@@ -258,7 +259,8 @@ static void gelu_and_clamped_rows(void **state)
 
 	for (size_t n = 1; n < 150; n++) {
 		float *g = random_row(&seed, n, n % 4 == 0 ? WILD : PLAIN), *u = random_row(&seed, n, PLAIN);
-		float *gelu = exact(n, sizeof(float)), *clamped = exact(n, sizeof(float)), *g2 = exact(n, sizeof(float));
+		float *gelu = exact(n, sizeof(float)), *clamped = exact(n, sizeof(float)),
+		      *g2 = exact(n, sizeof(float));
 		const float limit = n % 3 == 0 ? 7.0f : 2.5f;
 
 		for (size_t i = 0; i < n; i++) {
@@ -267,9 +269,11 @@ static void gelu_and_clamped_rows(void **state)
 			gelu[i] = gelu_by_hand(g[i], u[i]);
 			clamped[i] = clamped_by_hand(g[i], u[i], limit);
 			if (fabs((double)g[i]) < 4)
-				assert_true(fabs((double)gelu[i] - gelu_double((double)g[i], (double)u[i])) <= 1e-6 * fabs((double)u[i]));
+				assert_true(fabs((double)gelu[i] - gelu_double((double)g[i], (double)u[i])) <=
+					    1e-6 * fabs((double)u[i]));
 			if (fabs((double)g[i]) < 30)
-				assert_true(fabs((double)clamped[i] - clamped_double((double)g[i], (double)u[i], (double)limit)) <= 2e-5);
+				assert_true(fabs((double)clamped[i] -
+						 clamped_double((double)g[i], (double)u[i], (double)limit)) <= 2e-5);
 		}
 		be->gelu_mul(g, u, n);
 		assert_bits("gelu_mul", g, gelu, n);
@@ -288,7 +292,8 @@ static void gelu_and_clamped_everywhere(void **state)
 
 	for (int round = 0; round < 300; round++) {
 		for (size_t i = 0; i < MAX_N; i++) {
-			g[i] = want[i] = round % 4 < 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
+			g[i] = want[i] =
+				round % 4 < 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
 			u[i] = round % 3 == 0 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 9;
 		}
 		if (round % 2 == 0) {
@@ -322,7 +327,8 @@ static void soft_cap_rows(void **state)
 			x[i] *= n % 4 != 0 ? 40 : 1;
 			want[i] = cap_by_hand(x[i], cap);
 			if (!isnan(x[i]))
-				assert_true(fabs((double)want[i] - (double)cap * tanh((double)x[i] / (double)cap)) <= 2e-7 * (double)cap);
+				assert_true(fabs((double)want[i] - (double)cap * tanh((double)x[i] / (double)cap)) <=
+					    2e-7 * (double)cap);
 		}
 		be->soft_cap(x, n, cap);
 		assert_bits("soft_cap", x, want, n);
@@ -394,9 +400,9 @@ static void bf16_every_exponent(void **state)
 	}
 }
 
-/* Keys [end][k_dim] and values [end][v_dim] of a sequence, and where attend reads them: in pages that lie anywhere in mem.
- * What it must not touch (positions before begin and behind end, what is between rows, pages that are not the sequence's) is
- * NaN. */
+/* Keys [end][k_dim] and values [end][v_dim] of a sequence, and where attend reads them: in pages that lie anywhere in
+ * mem. What it must not touch (positions before begin and behind end, what is between rows, pages that are not the
+ * sequence's) is NaN. */
 struct cache {
 	struct od_attn a;
 	float *q, *out, *want, sinks[7];
@@ -407,8 +413,8 @@ struct cache {
 	size_t mem_bytes;
 };
 
-static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t k_dim, size_t v_dim,
-		      bool shared)
+static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t k_dim,
+		      size_t v_dim, bool shared)
 {
 	const size_t each = od_dtype_bytes(t), n_heads = 1 + random_below(seed, 7);
 
@@ -418,8 +424,15 @@ static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t b
 			     .shared = shared,
 			     .out = exact(n_heads * v_dim, sizeof(float)),
 			     .want = exact(n_heads * v_dim, sizeof(float)) };
-	c->a = (struct od_attn){ .n_heads = n_heads, .q = c->q, .kv_dtype = t, .k_dim = k_dim, .v_dim = v_dim, .begin = begin, .end = end,
-				 .scale = 3.0f / sqrtf((float)k_dim), .out = c->out };
+	c->a = (struct od_attn){ .n_heads = n_heads,
+				 .q = c->q,
+				 .kv_dtype = t,
+				 .k_dim = k_dim,
+				 .v_dim = v_dim,
+				 .begin = begin,
+				 .end = end,
+				 .scale = 3.0f / sqrtf((float)k_dim),
+				 .out = c->out };
 	for (size_t h = 0; h < n_heads; h++)
 		c->sinks[h] = random_unit(seed) * 6;
 	assert_true(!shared || v_dim <= k_dim);
@@ -488,7 +501,8 @@ static void cache_place(struct cache *c, uint64_t *seed)
 {
 	const struct od_attn *a = &c->a;
 	const size_t k_row = a->k_dim * od_dtype_bytes(a->kv_dtype), v_row = a->v_dim * od_dtype_bytes(a->kv_dtype);
-	const size_t n_pages = (a->end - 1) / OD_KV_PAGE + 1, n_places = n_pages + random_below(seed, 4), last = a->end - 1;
+	const size_t n_pages = (a->end - 1) / OD_KV_PAGE + 1, n_places = n_pages + random_below(seed, 4),
+		     last = a->end - 1;
 	const bool tight = random_below(seed, 2) == 0;
 	const struct layout l = draw_layout(c, seed, n_places);
 	size_t k_end = row_end(l.k_at, n_places - 1, l.k_page, last, l.k_row, k_row);
@@ -505,7 +519,8 @@ static void cache_place(struct cache *c, uint64_t *seed)
 		const size_t place = c->table[p / OD_KV_PAGE];
 
 		if (!c->shared)
-			memcpy(c->mem + row_end(l.v_at, place, l.v_page, p, l.v_row, 0), (const char *)c->v + p * v_row, v_row);
+			memcpy(c->mem + row_end(l.v_at, place, l.v_page, p, l.v_row, 0), (const char *)c->v + p * v_row,
+			       v_row);
 		memcpy(c->mem + row_end(l.k_at, place, l.k_page, p, l.k_row, 0), (const char *)c->k + p * k_row, k_row);
 	}
 	for (size_t i = 0; i < a->begin / OD_KV_PAGE; i++) /* pages behind a window may have been given away */
@@ -569,7 +584,8 @@ static void head_by_hand(const struct cache *c, const float *q, const float *sin
 		partial_by_hand(c, q, b > a->begin ? b : a->begin, a->end < end ? a->end : end, &part[i]);
 	}
 	for (size_t i = 0; i < n; i++) {
-		const float high = greater(max, part[i].max), keep = od_exp(max - high), add = od_exp(part[i].max - high);
+		const float high = greater(max, part[i].max), keep = od_exp(max - high),
+			    add = od_exp(part[i].max - high);
 
 		for (size_t d = 0; d < a->v_dim; d++)
 			out[d] = fmaf(part[i].value[d], add, out[d] * keep);
@@ -584,7 +600,8 @@ static void head_by_hand(const struct cache *c, const float *q, const float *sin
 static void attend_by_hand(const struct cache *c, float *out)
 {
 	for (size_t h = 0; h < c->a.n_heads; h++)
-		head_by_hand(c, c->q + h * c->a.k_dim, c->a.sinks != NULL ? &c->a.sinks[h] : NULL, out + h * c->a.v_dim);
+		head_by_hand(c, c->q + h * c->a.k_dim, c->a.sinks != NULL ? &c->a.sinks[h] : NULL,
+			     out + h * c->a.v_dim);
 }
 
 static void check_double(const struct cache *c, size_t h)
@@ -612,8 +629,8 @@ static void check_double(const struct cache *c, size_t h)
 		for (size_t p = a->begin; p < a->end; p++)
 			y += e[p] / sum * (double)weight_at(a->kv_dtype, c->v, p * a->v_dim + d);
 		if (!(fabs((double)out[d] - y) <= 4e-6))
-			fail_msg("[%zu,%zu) k_dim %zu, v_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
-				 a->k_dim, a->v_dim, d, y, (double)out[d]);
+			fail_msg("[%zu,%zu) k_dim %zu, v_dim %zu: element %zu: expected %.9g, found %.9g", a->begin,
+				 a->end, a->k_dim, a->v_dim, d, y, (double)out[d]);
 	}
 	free(e);
 }
@@ -640,7 +657,11 @@ static void attend_spans(void **state)
 			enum od_dtype t = n % 2 ? OD_BF16 : OD_F32;
 			struct cache c;
 
-			cache_new(&c, &seed, t, spans[i][0], spans[i][1], k_dim, equal ? a : shared && b > a ? a : b, shared);
+			cache_new(&c, &seed, t, spans[i][0], spans[i][1], k_dim,
+				  equal		  ? a :
+				  shared && b > a ? a :
+						    b,
+				  shared);
 			cache_place(&c, &seed);
 			c.a.sinks = i % 3 == 1 ? c.sinks : NULL;
 			be->attend(&c.a);
@@ -728,8 +749,8 @@ static void attend_anywhere(void **state)
 
 	for (int round = 0; round < 16; round++) {
 		size_t begin = round % 4 == 3 ? 70 + (size_t)round * 10 : 0, end = begin + 1 + random_below(&seed, 700);
-		size_t k_dim = 1 + random_below(&seed, 130), v_dim = 1 + random_below(&seed, round % 4 < 2 ? 130 : k_dim),
-		       moved = 0;
+		size_t k_dim = 1 + random_below(&seed, 130),
+		       v_dim = 1 + random_below(&seed, round % 4 < 2 ? 130 : k_dim), moved = 0;
 		uint32_t first;
 		struct cache c;
 
@@ -753,14 +774,23 @@ static void attend_anywhere(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(softmax_bits),	ON_ALL_TABLES(softmax_odd),	    ON_ALL_TABLES(rmsnorm_rows),
+		ON_ALL_TABLES(softmax_bits),
+		ON_ALL_TABLES(softmax_odd),
+		ON_ALL_TABLES(rmsnorm_rows),
 		ON_ALL_TABLES(layernorm_rows),
-		ON_ALL_TABLES(silu_rows),	ON_ALL_TABLES(silu_everywhere),	    ON_ALL_TABLES(axpy_and_bf16),
-		ON_ALL_TABLES(attend_spans),	ON_ALL_TABLES(attend_rescales),	    ON_ALL_TABLES(attend_odd),
+		ON_ALL_TABLES(silu_rows),
+		ON_ALL_TABLES(silu_everywhere),
+		ON_ALL_TABLES(axpy_and_bf16),
+		ON_ALL_TABLES(attend_spans),
+		ON_ALL_TABLES(attend_rescales),
+		ON_ALL_TABLES(attend_odd),
 		ON_ALL_TABLES(attend_minus_infinity),
-		ON_ALL_TABLES(attend_anywhere),	ON_ALL_TABLES(bf16_every_exponent),
-		ON_ALL_TABLES(gelu_and_clamped_rows),			    ON_ALL_TABLES(gelu_and_clamped_everywhere),
-		ON_ALL_TABLES(soft_cap_rows),		    ON_ALL_TABLES(soft_cap_everywhere),
+		ON_ALL_TABLES(attend_anywhere),
+		ON_ALL_TABLES(bf16_every_exponent),
+		ON_ALL_TABLES(gelu_and_clamped_rows),
+		ON_ALL_TABLES(gelu_and_clamped_everywhere),
+		ON_ALL_TABLES(soft_cap_rows),
+		ON_ALL_TABLES(soft_cap_everywhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

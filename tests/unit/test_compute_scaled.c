@@ -130,7 +130,8 @@ static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, enum od_dt
 {
 	size_t n_groups = group > n_in ? 1 : (n_in + group - 1) / group;
 
-	d->codes = random_weights(seed, OD_INT8, n_out * (t == OD_U4B8 || t == OD_F4_E2M1 ? (n_in + 1) / 2 : n_in), kind);
+	d->codes =
+		random_weights(seed, OD_INT8, n_out * (t == OD_U4B8 || t == OD_F4_E2M1 ? (n_in + 1) / 2 : n_in), kind);
 	if (kind != WILD && (t == OD_F8_E4M3 || t == OD_F8_E5M2)) /* below 2: numbers, and sums stay small */
 		for (size_t i = 0; i < n_out * n_in; i++)
 			((uint8_t *)d->codes)[i] &= 0xbfu;
@@ -259,8 +260,8 @@ static void rows_without_scales(void **state)
 		float want[N_OUT * N_IN];
 
 		for (size_t i = 0; i < N_OUT * N_IN; i++)
-			want[i] = od_dtype_bytes(plain[t]) == 1 ? plain_weight(&w, 0, i)
-								: (float)scale_value(plain[t], weights, i);
+			want[i] = od_dtype_bytes(plain[t]) == 1 ? plain_weight(&w, 0, i) :
+								  (float)scale_value(plain[t], weights, i);
 		check_rows(&w, want);
 		free(weights);
 	}
@@ -270,7 +271,8 @@ static void rows_without_scales(void **state)
 
 #define UNTOUCHED 0x1.6dp+11f
 
-static void check_product(const struct od_backend *be, uint64_t *seed, const struct data *d, size_t n_rows, enum kind kind)
+static void check_product(const struct od_backend *be, uint64_t *seed, const struct data *d, size_t n_rows,
+			  enum kind kind)
 {
 	struct od_mat plain = { .dtype = OD_F32, .n_out = d->w.n_out, .n_in = d->w.n_in, .data = d->f32 };
 	size_t n_out = d->w.n_out, n_in = d->w.n_in, x_stride = n_in + random_below(seed, 3);
@@ -420,10 +422,11 @@ static void published_rows_stay(void **state)
 		struct od_pool *pool;
 		struct data d;
 
-		data_new(&d, &seed, code_types[i % COUNT(code_types)], scale_types[i / COUNT(code_types) % COUNT(scale_types)],
+		data_new(&d, &seed, code_types[i % COUNT(code_types)],
+			 scale_types[i / COUNT(code_types) % COUNT(scale_types)],
 			 groups_of[i / COUNT(code_types) / COUNT(scale_types)], 77, 900, PLAIN);
-		od_matmul_part(be, &(struct od_mat){ .dtype = OD_F32, .n_out = 77, .n_in = 900, .data = d.f32 }, x, 900, want, 77, 3,
-			   0, 77);
+		od_matmul_part(be, &(struct od_mat){ .dtype = OD_F32, .n_out = 77, .n_in = 900, .data = d.f32 }, x, 900,
+			       want, 77, 3, 0, 77);
 		d.w.act = OD_ACT_INT8;
 		assert_int_equal(od_pool_new(&pool, 1 + i % 3, "test", NULL), OD_OK);
 		od_matmul(be, pool, &d.w, x, y, 3);
@@ -448,7 +451,8 @@ static void stays_inside(void **state)
 	uint64_t seed = 38;
 
 	for (size_t i = 0; i < N_FORMATS; i++) {
-		size_t n_in = 1 + random_below(&seed, 150), n_rows = 1 + i % 5, group = groups_of[i / COUNT(code_types) / COUNT(scale_types)];
+		size_t n_in = 1 + random_below(&seed, 150), n_rows = 1 + i % 5,
+		       group = groups_of[i / COUNT(code_types) / COUNT(scale_types)];
 		enum od_dtype scales = scale_types[i / COUNT(code_types) % COUNT(scale_types)];
 		size_t n_groups = group > n_in ? 1 : (n_in + group - 1) / group;
 		float *x = random_row(&seed, n_rows * n_in, PLAIN), y[5 * 5], want[5 * 5];
@@ -474,20 +478,13 @@ static void stays_inside(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_code),
-		cmocka_unit_test(known_values),
-		cmocka_unit_test(rows_with_scales),
-		cmocka_unit_test(rows_without_scales),
-		ON_ALL_TABLES(any_shape),
-		ON_ALL_TABLES(long_rows),
-		ON_ALL_TABLES(many_outputs),
-		ON_ALL_TABLES(every_weight),
-		ON_ALL_TABLES(every_scale),
-		ON_ALL_TABLES(negative_zero),
-		ON_ALL_TABLES(published_rows_stay),
-		ON_ALL_TABLES(stays_inside),
-		ON_BARE_TABLES(any_shape),
-		ON_BARE_TABLES(many_outputs),
+		cmocka_unit_test(every_code),	    cmocka_unit_test(known_values),
+		cmocka_unit_test(rows_with_scales), cmocka_unit_test(rows_without_scales),
+		ON_ALL_TABLES(any_shape),	    ON_ALL_TABLES(long_rows),
+		ON_ALL_TABLES(many_outputs),	    ON_ALL_TABLES(every_weight),
+		ON_ALL_TABLES(every_scale),	    ON_ALL_TABLES(negative_zero),
+		ON_ALL_TABLES(published_rows_stay), ON_ALL_TABLES(stays_inside),
+		ON_BARE_TABLES(any_shape),	    ON_BARE_TABLES(many_outputs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

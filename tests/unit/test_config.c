@@ -1,5 +1,5 @@
-/* config.json to shapes: what is taken, what is refused and how the refusal reads; layers and ropes as they are added. What
- * the families make of their own fields is in test_families.c. */
+/* config.json to shapes: what is taken, what is refused and how the refusal reads; layers and ropes as they are added.
+ * What the families make of their own fields is in test_families.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -131,7 +131,8 @@ static void test_more_eos(void **state)
 		{ "{\"eos_token_id\": [5, 2, 7, 5]}", OD_OK, 3, 7, "" },
 		{ "{\"eos_token_id\": [10,11,12,13,14,15,16]}", OD_OK, 8, 16, "" },
 		{ "{\"eos_token_id\": [10,11,12,13,14,15,16,17,18]}", OD_ERR_UNSUPPORTED, 8, 16, "found 2 more" },
-		{ "{\"eos_token_id\": 32000}", OD_ERR_RANGE, 1, 2, "expected 0 to 31999 (vocab_size - 1), found 32000" },
+		{ "{\"eos_token_id\": 32000}", OD_ERR_RANGE, 1, 2,
+		  "expected 0 to 31999 (vocab_size - 1), found 32000" },
 		{ "{\"eos_token_id\": [\"</s>\"]}", OD_ERR_FORMAT, 1, 2, "expected a token id" },
 	};
 	struct od_config c;
@@ -233,8 +234,8 @@ static void test_rope_parameters_alone(void **state)
 
 	(void)state;
 	json_object_del(root, "rope_theta");
-	json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta",
-							      5e5));
+	json_object_set_new(root, "rope_parameters",
+			    json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 5e5));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
 	assert_true(c.rope[0].theta == 5e5);
 	json_decref(root);
@@ -242,9 +243,11 @@ static void test_rope_parameters_alone(void **state)
 
 static void test_refuses_numbers(void **state)
 {
-	static const char *const required[] = { "hidden_size",	     "intermediate_size",   "num_hidden_layers",
-						"vocab_size",	     "num_attention_heads", "num_local_experts",
-						"num_experts_per_tok", "rms_norm_eps",	    "max_position_embeddings" };
+	static const char *const required[] = {
+		"hidden_size",	       "intermediate_size",   "num_hidden_layers",
+		"vocab_size",	       "num_attention_heads", "num_local_experts",
+		"num_experts_per_tok", "rms_norm_eps",	      "max_position_embeddings"
+	};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(required) / sizeof(required[0]); i++) {
@@ -280,8 +283,10 @@ static void test_refuses_variants(void **state)
 	must_refuse("attention_bias", "true", OD_ERR_UNSUPPORTED, "attention_bias", "true");
 	must_refuse("attention_bias", "1", OD_ERR_FORMAT, "attention_bias", "an integer");
 	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found none");
-	must_refuse("quantization", "{\"group_size\": 64, \"bits\": 4}", OD_ERR_UNSUPPORTED, "field \"quantization\"", "MLX");
-	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config", "gptq");
+	must_refuse("quantization", "{\"group_size\": 64, \"bits\": 4}", OD_ERR_UNSUPPORTED, "field \"quantization\"",
+		    "MLX");
+	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config",
+		    "gptq");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 96]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 96");
 	must_refuse("quantization_config",
@@ -377,11 +382,12 @@ static void test_names(void **state)
 /* Layers behind the last one, as many as config.json says, and nothing that only looks like them. */
 static void test_layers_left_out(void **state)
 {
-	static const char *const out[] = { "model.layers.32.eh_proj.weight", "model.layers.33.self_attn.q_proj.weight" };
-	static const char *const in[] = { "model.layers.34.eh_proj.weight", "model.layers.31.eh_proj.weight",
-					  "model.layers.3.eh_proj.weight",  "model.layers.32x.eh_proj.weight",
-					  "model.layers.+32.eh_proj",	    "model.layers.32",
-					  "xmodel.layers.32.eh_proj",	    "model.layers..32",
+	static const char *const out[] = { "model.layers.32.eh_proj.weight",
+					   "model.layers.33.self_attn.q_proj.weight" };
+	static const char *const in[] = { "model.layers.34.eh_proj.weight",	"model.layers.31.eh_proj.weight",
+					  "model.layers.3.eh_proj.weight",	"model.layers.32x.eh_proj.weight",
+					  "model.layers.+32.eh_proj",		"model.layers.32",
+					  "xmodel.layers.32.eh_proj",		"model.layers..32",
 					  "model.layers.18446744073709551648.a" };
 	struct od_config c;
 
@@ -435,7 +441,8 @@ static void test_shapes_and_roles(void **state)
 		assert_int_equal(od_role_parse(od_role_name((enum od_role)r)), r);
 		assert_int_equal(od_role_per_layer((enum od_role)r),
 				 r >= OD_ROLE_ATTN_NORM && r != OD_ROLE_FINAL_NORM_BIAS && r != OD_ROLE_HEAD_BIAS &&
-					 r != OD_ROLE_LAYER_EMBED && r != OD_ROLE_LAYER_PROJECT && r != OD_ROLE_LAYER_PROJECT_NORM);
+					 r != OD_ROLE_LAYER_EMBED && r != OD_ROLE_LAYER_PROJECT &&
+					 r != OD_ROLE_LAYER_PROJECT_NORM);
 	}
 	assert_int_equal(od_role_parse("attn_x"), OD_N_ROLES);
 	assert_string_equal(od_role_name(OD_ROLE_Q), "attn_q");
@@ -541,10 +548,12 @@ static void test_canonical(void **state)
 	static const struct {
 		const char *key, *value;
 	} change[] = {
-		{ "hidden_size", "8192" },	   { "num_hidden_layers", "31" }, { "num_key_value_heads", "4" },
-		{ "head_dim", "64" },		   { "vocab_size", "32001" },	  { "num_local_experts", "16" },
-		{ "num_experts_per_tok", "1" },	   { "sliding_window", "4096" },  { "rms_norm_eps", "1e-6" },
-		{ "intermediate_size", "14337" },  { "rope_theta", "10000" },	  { "tie_word_embeddings", "true" },
+		{ "hidden_size", "8192" },	 { "num_hidden_layers", "31" },
+		{ "num_key_value_heads", "4" },	 { "head_dim", "64" },
+		{ "vocab_size", "32001" },	 { "num_local_experts", "16" },
+		{ "num_experts_per_tok", "1" },	 { "sliding_window", "4096" },
+		{ "rms_norm_eps", "1e-6" },	 { "intermediate_size", "14337" },
+		{ "rope_theta", "10000" },	 { "tie_word_embeddings", "true" },
 		{ "num_attention_heads", "64" },
 	};
 	/* 128^-0.5 is 3db504f3, 1e6 is 412e848000000000 in 64 bits. */
@@ -613,8 +622,14 @@ static void bump_family(void *at)
 /* Two kinds of layers, dense and MoE, with every field in use; two ways to turn. */
 static struct od_config rich_config(void)
 {
-	struct od_config c = { .family = &od_family_deepseek_v2, .hidden = 64, .vocab = 100, .n_experts = 8, .top_k = 2,
-			       .intermediate = 16, .ctx_max = 512, .rms_eps = 1e-6f };
+	struct od_config c = { .family = &od_family_deepseek_v2,
+			       .hidden = 64,
+			       .vocab = 100,
+			       .n_experts = 8,
+			       .top_k = 2,
+			       .intermediate = 16,
+			       .ctx_max = 512,
+			       .rms_eps = 1e-6f };
 	const struct od_rope rope[2] = {
 		{ .dims = 8, .theta = 10000, .magnitude = 1 },
 		{ .dims = 8,
@@ -626,8 +641,17 @@ static struct od_config rich_config(void)
 		  .original_ctx = 128 },
 	};
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
-				   .mix = { .n_heads = 4, .n_kv_heads = 2, .k_dim = 8, .v_dim = 12, .window = 7, .scale = 0.5f,
-					    .norm_eps = 1e-5f, .clip = 3, .nope_dim = 4, .q_rank = 5, .kv_rank = 6 },
+				   .mix = { .n_heads = 4,
+					    .n_kv_heads = 2,
+					    .k_dim = 8,
+					    .v_dim = 12,
+					    .window = 7,
+					    .scale = 0.5f,
+					    .norm_eps = 1e-5f,
+					    .clip = 3,
+					    .nope_dim = 4,
+					    .q_rank = 5,
+					    .kv_rank = 6 },
 				   .intermediate = 32,
 				   .router = { .n_groups = 4, .top_groups = 2, .scale = 2 },
 				   .shared_intermediate = 24 };
@@ -723,15 +747,22 @@ static void test_canonical_has_all_fields(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_published_file),	    cmocka_unit_test(test_optional_fields),
+		cmocka_unit_test(test_published_file),
+		cmocka_unit_test(test_optional_fields),
 		cmocka_unit_test(test_more_eos),
-		cmocka_unit_test(test_rope),		    cmocka_unit_test(test_rope_parameters_alone),
-		cmocka_unit_test(test_refuses_numbers),	    cmocka_unit_test(test_refuses_variants),
-		cmocka_unit_test(test_refuses_huge_products), cmocka_unit_test(test_load_names_the_file),
+		cmocka_unit_test(test_rope),
+		cmocka_unit_test(test_rope_parameters_alone),
+		cmocka_unit_test(test_refuses_numbers),
+		cmocka_unit_test(test_refuses_variants),
+		cmocka_unit_test(test_refuses_huge_products),
+		cmocka_unit_test(test_load_names_the_file),
 		cmocka_unit_test(test_layers_left_out),
-		cmocka_unit_test(test_names),		    cmocka_unit_test(test_shapes_and_roles),
-		cmocka_unit_test(test_kinds),		    cmocka_unit_test(test_too_many),
-		cmocka_unit_test(test_canonical),	    cmocka_unit_test(test_canonical_has_all_fields),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_shapes_and_roles),
+		cmocka_unit_test(test_kinds),
+		cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_canonical_has_all_fields),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

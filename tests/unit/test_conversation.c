@@ -40,12 +40,14 @@ static void turns(void **state)
 	assert_int_equal(odm_conversation_set_system(&c, "be kind", 7, &err), OD_OK);
 	assert_int_equal(odm_conversation_add(&c, "q1", 2, "a1", 2, &err), OD_OK);
 	assert_int_equal(odm_conversation_add(&c, "q\xff", 2, "a2", 2, &err), OD_OK);
-	assert_json(odm_conversation_ask(&c, "q3", 2), "[" SYSTEM("be kind") "," USER("q1") "," ASSISTANT("a1") "," USER("q\xef\xbf\xbd") ","
-		    ASSISTANT("a2") "," USER("q3") "]");
+	assert_json(odm_conversation_ask(&c, "q3", 2),
+		    "[" SYSTEM("be kind") "," USER("q1") "," ASSISTANT("a1") "," USER("q\xef\xbf\xbd") "," ASSISTANT(
+			    "a2") "," USER("q3") "]");
 	question = odm_conversation_take_last(&c);
 	assert_string_equal(json_string_value(question), "q\xef\xbf\xbd");
 	json_decref(question);
-	assert_json(odm_conversation_ask(&c, "q3", 2), "[" SYSTEM("be kind") "," USER("q1") "," ASSISTANT("a1") "," USER("q3") "]");
+	assert_json(odm_conversation_ask(&c, "q3", 2),
+		    "[" SYSTEM("be kind") "," USER("q1") "," ASSISTANT("a1") "," USER("q3") "]");
 	odm_conversation_clear(&c);
 	assert_json(odm_conversation_ask(&c, "q", 1), "[" SYSTEM("be kind") "," USER("q") "]");
 	assert_int_equal(odm_conversation_set_system(&c, "", 0, &err), OD_OK);
@@ -62,9 +64,16 @@ static void write_file(const char *path, const char *text)
 
 static void files(void **state)
 {
-	static const char *const bad[] = { "{", "7", "{}", "[7]", "[{}]", "[" USER("x") "," SYSTEM("not the first") "]",
-					   "[{\"role\":\"tool\",\"content\":\"x\"}]", "[{\"role\":\"user\",\"content\":[]}]",
-					   "[{\"role\":\"user\"}]", "[" USER("x") "] trailing" };
+	static const char *const bad[] = { "{",
+					   "7",
+					   "{}",
+					   "[7]",
+					   "[{}]",
+					   "[" USER("x") "," SYSTEM("not the first") "]",
+					   "[{\"role\":\"tool\",\"content\":\"x\"}]",
+					   "[{\"role\":\"user\",\"content\":[]}]",
+					   "[{\"role\":\"user\"}]",
+					   "[" USER("x") "] trailing" };
 	const char *const path = temp_path("chat.json");
 	struct odm_conversation c, d;
 	struct od_err err;
@@ -81,8 +90,10 @@ static void files(void **state)
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(odm_conversation_load(&d, path, &err), OD_OK);
-	assert_json(odm_conversation_ask(&d, "n", 1), "[" SYSTEM("s") "," USER("q\\u0000\\\"") "," ASSISTANT("a\\n") "," USER("n") "]");
-	assert_int_equal(odm_conversation_save(&c, path, false, &err), OD_ERR_ARG); /* over a conversation only if asked to */
+	assert_json(odm_conversation_ask(&d, "n", 1),
+		    "[" SYSTEM("s") "," USER("q\\u0000\\\"") "," ASSISTANT("a\\n") "," USER("n") "]");
+	/* over a conversation only if asked to */
+	assert_int_equal(odm_conversation_save(&c, path, false, &err), OD_ERR_ARG);
 	assert_int_equal(odm_conversation_save(&c, path, true, &err), OD_OK);
 	write_file(path, "{\"messages\":[" USER("other") "],\"tools\":[]}");
 	assert_int_equal(odm_conversation_load(&d, path, &err), OD_OK);
@@ -112,10 +123,15 @@ static void files(void **state)
 static void settings(void **state)
 {
 	static const char *const bad[][3] = {
-		{ "temperature", "-1", "temperature: expected 0 to 1000" }, { "temperature", "hot", "found \"hot\"" },
-		{ "top_p", "1.1", "top_p" }, { "top_k", "1.5", "top_k" }, { "max_tokens", "0", "max_tokens" },
-		{ "seed", "9007199254740993", "seed" }, { "heat", "1", "expected one of temperature, top_p, top_k, min_p, seed, max_tokens" },
-		{ "top", "1", "expected one of" }, { "top_p_", "1", "expected one of" },
+		{ "temperature", "-1", "temperature: expected 0 to 1000" },
+		{ "temperature", "hot", "found \"hot\"" },
+		{ "top_p", "1.1", "top_p" },
+		{ "top_k", "1.5", "top_k" },
+		{ "max_tokens", "0", "max_tokens" },
+		{ "seed", "9007199254740993", "seed" },
+		{ "heat", "1", "expected one of temperature, top_p, top_k, min_p, seed, max_tokens" },
+		{ "top", "1", "expected one of" },
+		{ "top_p_", "1", "expected one of" },
 	};
 	json_t *values = json_object();
 	struct od_err err;
@@ -137,7 +153,8 @@ static void settings(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(turns), cmocka_unit_test(files), cmocka_unit_test(settings) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(turns), cmocka_unit_test(files),
+					    cmocka_unit_test(settings) };
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -1,4 +1,5 @@
-/* The table of counters, sums and differences worked out by hand, PONGs of honest and other peers, and docs/COUNTERS.md. */
+/* The table of counters, sums and differences worked out by hand, PONGs of honest and other peers, and
+ * docs/COUNTERS.md. */
 #include "common/base/counters.h"
 #include "common/net/wire.h"
 
@@ -34,10 +35,12 @@ static void the_table_is_whole(void **state)
 static void sums_and_differences(void **state)
 {
 	uint64_t sum[OD_N_COUNTERS] = { [OD_C_LOADS] = 5, [OD_C_SLOTS] = 2, [OD_C_PEAK_RSS_BYTES] = 70 };
-	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8,
-						 [OD_C_PEAK_RSS_BYTES] = 60 };
-	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3,
-					      [OD_C_PEAK_RSS_BYTES] = 50 };
+	const uint64_t before[OD_N_COUNTERS] = {
+		[OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8, [OD_C_PEAK_RSS_BYTES] = 60
+	};
+	const uint64_t now[OD_N_COUNTERS] = {
+		[OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3, [OD_C_PEAK_RSS_BYTES] = 50
+	};
 	uint64_t since[OD_N_COUNTERS];
 
 	(void)state;
@@ -56,7 +59,9 @@ static void sums_and_differences(void **state)
 
 static void text_and_fields(void **state)
 {
-	const uint64_t c[OD_N_COUNTERS] = { [OD_C_SHADOW_STEPS] = 12, [OD_C_SHADOW_ASKED] = UINT64_MAX, [OD_C_LOADS] = 7,
+	const uint64_t c[OD_N_COUNTERS] = { [OD_C_SHADOW_STEPS] = 12,
+					    [OD_C_SHADOW_ASKED] = UINT64_MAX,
+					    [OD_C_LOADS] = 7,
 					    [OD_C_READ_NS] = 1500000000 };
 	json_t *o = json_object();
 	char text[100], cut[20];
@@ -180,9 +185,12 @@ static void the_docs_have_the_same_rows(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_table_is_whole),	       cmocka_unit_test(sums_and_differences),
-		cmocka_unit_test(text_and_fields),	       cmocka_unit_test(a_pong_brings_every_counter),
-		cmocka_unit_test(other_peers_are_understood), cmocka_unit_test(the_docs_have_the_same_rows),
+		cmocka_unit_test(the_table_is_whole),
+		cmocka_unit_test(sums_and_differences),
+		cmocka_unit_test(text_and_fields),
+		cmocka_unit_test(a_pong_brings_every_counter),
+		cmocka_unit_test(other_peers_are_understood),
+		cmocka_unit_test(the_docs_have_the_same_rows),
 	};
 	char text[600];
 

@@ -34,7 +34,7 @@ struct rig {
 	void *context;
 	atomic_int accepts, begins, ends, messages, unsent;
 	atomic_ullong ended; /* the session of the last end */
-	atomic_uint last_m;  /* of the last WANT */
+	atomic_uint last_m; /* of the last WANT */
 };
 
 static int on_accept(void *arg, const Od__Hello *hello, Od__Welcome *w, const char **field, struct od_err *err)
@@ -96,7 +96,12 @@ static void on_unsent(void *arg)
 }
 
 static const struct od_daemon_ops rig_ops = {
-	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent,
+	.accept = on_accept,
+	.begin = on_begin,
+	.end = on_end,
+	.message = on_message,
+	.pong = on_pong,
+	.unsent = on_unsent,
 };
 
 static void *run_daemon(void *arg)
@@ -395,7 +400,7 @@ static void test_one_main(void **state)
 	assert_true(r.ended == second);
 	expect_pong(b, third, 2);
 	put_ping(a, second, 3); /* the old connection, the old session */
-	put_ping(a, third, 4);	/* the old connection, the right session */
+	put_ping(a, third, 4); /* the old connection, the right session */
 	assert_true(greet(&r, a, third ^ 1) == 0); /* so both have been seen */
 	get_kind(b, &m, OD__HEADER__BODY_PONG);
 	assert_int_equal(m.header->pong->sequence, 0);
@@ -446,7 +451,7 @@ static void test_messages(void **state)
 	assert_int_equal(r.last_m, 11);
 
 	put_want(s, h.session ^ 1, 12, OD_PROTOCOL_VERSION); /* another session */
-	put_want(s, h.session, 13, OD_PROTOCOL_VERSION + 1);  /* another version */
+	put_want(s, h.session, 13, OD_PROTOCOL_VERSION + 1); /* another version */
 	h.version = OD_PROTOCOL_VERSION;
 	h.body_case = OD__HEADER__BODY_RUN; /* of the other socket */
 	h.run = &run;
@@ -690,7 +695,8 @@ static void be_daemon(int ready_fd, pid_t parent)
 	rig_init(&r);
 	r.opts.ready_fd = ready_fd;
 	r.opts.parent = parent;
-	if (od_tie_to_parent(parent, &err) != OD_OK || od_daemon_new(&r.daemon, &r.opts, &rig_ops, &r, &r.data, &err) != OD_OK ||
+	if (od_tie_to_parent(parent, &err) != OD_OK ||
+	    od_daemon_new(&r.daemon, &r.opts, &rig_ops, &r, &r.data, &err) != OD_OK ||
 	    od_daemon_run(r.daemon, &err) != OD_OK)
 		_exit(1);
 	od_daemon_free(r.daemon);
@@ -737,7 +743,8 @@ static void test_dies_with_parent(void **state)
 	close(alive[0]);
 }
 
-/* Its process number says whom the child must not outlive: the process that gets the child of a dead one is its parent, too. */
+/* Its process number says whom the child must not outlive: the process that gets the child of a dead one is its parent,
+ * too. */
 static void test_has_lost_its_parent(void **state)
 {
 	int said[2];

@@ -168,7 +168,7 @@ static void test_who_may_speak(void **state)
 	assert_int_equal(send_result(&r, 0, "nobody"), OD_ERR_UNREACHABLE);
 	put_run(r.main, 0, 11);
 	od_data_port_set_session(r.port, SESSION);
-	put_run(r.main, SESSION, 12);	  /* ATTACH comes first */
+	put_run(r.main, SESSION, 12); /* ATTACH comes first */
 	put_attach(r.main, SESSION ^ 1); /* another session */
 	put_run(r.main, SESSION, 13);
 	h.version = OD_PROTOCOL_VERSION + 1; /* another version */

@@ -53,7 +53,8 @@ static void buffers(void **state)
 	}
 	assert_int_equal(od_buf_new(&b, device, UINT64_MAX, "what was asked for", &err), OD_ERR_NOMEM);
 	assert_null(b);
-	assert_non_null(strstr(err.msg, on_gpu() ? "what was asked for: " : "what was asked for: 18446744073709551615 bytes"));
+	assert_non_null(
+		strstr(err.msg, on_gpu() ? "what was asked for: " : "what was asked for: 18446744073709551615 bytes"));
 	assert_int_equal(od_buf_new(&b, device, UINT64_MAX / 2 + 1, "x", NULL), OD_ERR_NOMEM);
 	assert_null(b);
 	od_buf_free(NULL);
@@ -79,7 +80,8 @@ static void which_devices(void **state)
 			assert_int_equal(rc, OD_ERR_UNSUPPORTED);
 			continue;
 		}
-		snprintf(name, sizeof(name), "%s %s", getenv("OD_DEVICE") != NULL ? getenv("OD_DEVICE") : "cpu", be->name);
+		snprintf(name, sizeof(name), "%s %s", getenv("OD_DEVICE") != NULL ? getenv("OD_DEVICE") : "cpu",
+			 be->name);
 		assert_string_equal(od_device_name(d), name);
 		for (enum od_profile p = OD_PROFILE_F32; p <= OD_PROFILE_BF16; p++) {
 			assert_int_equal(od_backend_cpu(&be, (enum od_cpu)cpu, p, NULL), OD_OK);
@@ -140,7 +142,8 @@ static void tickets(void **state)
 	for (int q = 0; q < OD_N_QUEUES; q++)
 		ticket[q] = od_device_ticket(device, (enum od_queue)q);
 	for (int i = 0; i < 10; i++) {
-		const enum od_queue q = (enum od_queue)(i % OD_N_QUEUES), other = (enum od_queue)((i + 1) % OD_N_QUEUES);
+		const enum od_queue q = (enum od_queue)(i % OD_N_QUEUES),
+				    other = (enum od_queue)((i + 1) % OD_N_QUEUES);
 		uint64_t next;
 
 		byte = (uint64_t)i + 1;
@@ -174,7 +177,8 @@ static void waits_are_counted(void **state)
 		od_device_after(d, OD_QUEUE_LOADS, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE));
 		assert_int_equal(od_device_waits(d), 3 * (i - 1));
 		assert_int_equal(od_device_sync(d, NULL), OD_OK);
-		assert_int_equal(od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL), OD_OK);
+		assert_int_equal(od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), NULL),
+				 OD_OK);
 		assert_int_equal(od_device_wait(d, OD_QUEUE_LOADS, od_device_ticket(d, OD_QUEUE_LOADS), NULL), OD_OK);
 		assert_int_equal(od_device_waits(d), 3 * i);
 	}
@@ -200,7 +204,8 @@ static void stages(void **state)
 		for (size_t i = 0; i < n; i++)
 			stage[i] = want[at + i] = (unsigned char)random_below(&seed, 256);
 		od_ref_push(od_buf_ref(b, at), n, OD_QUEUE_LOADS);
-		assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL), OD_OK);
+		assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL),
+				 OD_OK);
 		get_at(device, got, od_buf_ref(b, 0), BYTES);
 		assert_memory_equal(got, want, BYTES);
 		if (round % 10 == 9)
@@ -229,7 +234,8 @@ static void host_memory(void **state)
 			from[k] = (unsigned char)random_below(&seed, 256);
 		od_device_put(device, OD_QUEUE_LOADS, od_buf_ref(b, 0), from, n);
 		od_device_get(device, OD_QUEUE_LOADS, to, od_buf_ref(b, 0), n);
-		assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL), OD_OK);
+		assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL),
+				 OD_OK);
 		assert_memory_equal(from, to, n);
 		od_host_free(device, from, n);
 		od_host_free(device, to, n);
@@ -264,8 +270,8 @@ static void buffers_on_the_host(void **state)
 	assert_null(from);
 }
 
-/* A shared buffer is mapped where the device's memory is the host's; an operation sees what the host writes there. Only a device of
- * the CPU maps all others. */
+/* A shared buffer is mapped where the device's memory is the host's; an operation sees what the host writes there. Only
+ * a device of the CPU maps all others. */
 static void shared_buffers(void **state)
 {
 	enum { BYTES = 5000 };
@@ -302,8 +308,8 @@ static void shared_buffers(void **state)
 	assert_null(from);
 }
 
-/* As an expert's slot is used over and over: a load overwrites it only when what read it is done, and what reads it sees the whole
- * load. The host waits for nothing in between. */
+/* As an expert's slot is used over and over: a load overwrites it only when what read it is done, and what reads it
+ * sees the whole load. The host waits for nothing in between. */
 static void loads_and_runs_take_turns(void **state)
 {
 	enum { ROUNDS = 12, N = 4096 };
@@ -312,8 +318,12 @@ static void loads_and_runs_take_turns(void **state)
 
 	(void)state;
 	for (int i = 0; i < ROUNDS; i++) {
-		const struct od_op run = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
-					   .copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(out, (uint64_t)i * N), .n = N } };
+		const struct od_op run = {
+			.kind = OD_OP_COPY,
+			.profile = OD_PROFILE_F32,
+			.n_rows = 1,
+			.copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(out, (uint64_t)i * N), .n = N }
+		};
 
 		for (size_t k = 0; k < N; k++)
 			from[i][k] = (unsigned char)random_below(&seed, 256);

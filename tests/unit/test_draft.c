@@ -1,6 +1,6 @@
-/* Drafts: whatever a drafter says, right, wrong or now right and now wrong, the tokens are those of plain decoding, with every
- * way of sampling and with stop strings; resident and on three workers. For Mixtral, for DeepSeek-V2, whose state is a latent,
- * and for layers whose state is fixed and must be replayed (sum_pack.h).
+/* Drafts: whatever a drafter says, right, wrong or now right and now wrong, the tokens are those of plain decoding,
+ * with every way of sampling and with stop strings; resident and on three workers. For Mixtral, for DeepSeek-V2, whose
+ * state is a latent, and for layers whose state is fixed and must be replayed (sum_pack.h).
  *
  * Three workers and a shadow are the real daemons, which the Makefile puts beside this program. */
 #include <setjmp.h>
@@ -30,9 +30,9 @@ enum way { PLAIN, RIGHT, WRONG, MIXED };
 struct drafter {
 	enum way way;
 	uint64_t seed;
-	size_t at_most;		/* tokens of a draft; 0: any number */
-	const int32_t *tokens;	/* that plain decoding gave, */
-	size_t n_tokens;	/* and the end of them */
+	size_t at_most; /* tokens of a draft; 0: any number */
+	const int32_t *tokens; /* that plain decoding gave, */
+	size_t n_tokens; /* and the end of them */
 	unsigned drafts, rows;
 };
 
@@ -61,15 +61,19 @@ struct setting {
 	double temperature, repetition_penalty;
 	const char *stop;
 	uint64_t max_tokens; /* 0: TOKENS */
-	bool eos;	     /* the end-of-text token ends it */
+	bool eos; /* the end-of-text token ends it */
 	uint64_t seed;
 };
 
 static void generate(struct odm_engine *e, const struct setting *s, struct drafter *d, struct odm_result *r)
 {
 	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18 };
-	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = TOKENS, .ignore_eos = true,
-				   .stop = s->stop != NULL ? &s->stop : NULL, .n_stop = s->stop != NULL };
+	struct odm_request req = { .prompt = prompt,
+				   .n_prompt = PROMPT,
+				   .max_tokens = TOKENS,
+				   .ignore_eos = true,
+				   .stop = s->stop != NULL ? &s->stop : NULL,
+				   .n_stop = s->stop != NULL };
 	struct od_err err;
 
 	if (s->max_tokens > 0)
@@ -89,8 +93,9 @@ static void assert_same(const struct odm_result *a, const struct odm_result *b, 
 {
 	if (a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) != 0 ||
 	    a->finish != b->finish || a->text_len != b->text_len || memcmp(a->text, b->text, a->text_len) != 0)
-		fail_msg("drafts of way %d, at most %zu: %zu tokens, %s, \"%s\"; plain %zu, %s, \"%s\"", way, at_most, b->n_tokens,
-			 odm_finish_name(b->finish), b->text, a->n_tokens, odm_finish_name(a->finish), a->text);
+		fail_msg("drafts of way %d, at most %zu: %zu tokens, %s, \"%s\"; plain %zu, %s, \"%s\"", way, at_most,
+			 b->n_tokens, odm_finish_name(b->finish), b->text, a->n_tokens, odm_finish_name(a->finish),
+			 a->text);
 }
 
 /* Every drafter gives what plain decoding gives; one that is right saves steps. */
@@ -99,7 +104,10 @@ static void try_setting(struct odm_engine *e, const struct setting *s, struct od
 	generate(e, s, NULL, plain);
 	for (enum way way = RIGHT; way <= MIXED; way++) {
 		for (size_t at_most = 0; at_most <= ODM_MAX_DRAFT; at_most += way == MIXED ? 1 : 7) {
-			struct drafter d = { .way = way, .seed = 3 + at_most, .at_most = at_most, .tokens = plain->tokens,
+			struct drafter d = { .way = way,
+					     .seed = 3 + at_most,
+					     .at_most = at_most,
+					     .tokens = plain->tokens,
 					     .n_tokens = plain->n_tokens };
 			const uint64_t steps = e->last_step;
 			struct odm_result r;
@@ -107,8 +115,10 @@ static void try_setting(struct odm_engine *e, const struct setting *s, struct od
 			generate(e, s, &d, &r);
 			assert_same(plain, &r, way, at_most);
 			assert_true(d.drafts > 0 && d.rows > 0);
-			if (way == RIGHT && at_most == ODM_MAX_DRAFT) /* 17 tokens a step; 2: the prompt's, and what is only numbered */
-				assert_true(e->last_step - steps <= 2 + (r.n_tokens + ODM_MAX_DRAFT) / (ODM_MAX_DRAFT + 1));
+			/* 17 tokens a step; 2: the prompt's, and what is only numbered */
+			if (way == RIGHT && at_most == ODM_MAX_DRAFT)
+				assert_true(e->last_step - steps <=
+					    2 + (r.n_tokens + ODM_MAX_DRAFT) / (ODM_MAX_DRAFT + 1));
 			odm_result_fini(&r);
 		}
 	}
@@ -143,7 +153,9 @@ static bool is_plain(char c)
 
 static void try_engine(struct odm_engine *e)
 {
-	struct setting s[] = { { 0, 1, NULL, 0, false, 0 }, { 1.2, 1.3, NULL, 0, false, 11 }, { 1.2, 1, NULL, 0, false, 11 } };
+	struct setting s[] = { { 0, 1, NULL, 0, false, 0 },
+			       { 1.2, 1.3, NULL, 0, false, 11 },
+			       { 1.2, 1, NULL, 0, false, 11 } };
 	char stop[4] = "";
 	struct odm_result r;
 
@@ -173,7 +185,10 @@ static void make_pack(const char *family, char pack[128])
 
 	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
 	snprintf(pack, 128, "%s/%s", temp_dir, family);
-	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
+	const struct od_pack_job job = { .checkpoint = checkpoint,
+					 .pack = pack,
+					 .codec = OD_CODEC_PLANES,
+					 .n_threads = 1,
 					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
 
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
@@ -221,9 +236,10 @@ static void fixed_state(void **state)
 
 /* ---- Ends in the middle of a draft ---- */
 
-/* With a draft of full length that is right, and with one of 16 tokens of which some are wrong. Returns how many tokens plain
- * decoding gives. */
-static size_t try_end(struct odm_engine *e, const struct setting *s, const struct odm_result *all, enum odm_finish finish)
+/* With a draft of full length that is right, and with one of 16 tokens of which some are wrong. Returns how many tokens
+ * plain decoding gives. */
+static size_t try_end(struct odm_engine *e, const struct setting *s, const struct odm_result *all,
+		      enum odm_finish finish)
 {
 	struct odm_result plain, r;
 	size_t n;
@@ -231,7 +247,11 @@ static size_t try_end(struct odm_engine *e, const struct setting *s, const struc
 	generate(e, s, NULL, &plain);
 	assert_int_equal(plain.finish, finish);
 	for (enum way way = RIGHT; way <= MIXED; way++) {
-		struct drafter d = { .way = way, .seed = 7, .at_most = ODM_MAX_DRAFT, .tokens = all->tokens, .n_tokens = all->n_tokens };
+		struct drafter d = { .way = way,
+				     .seed = 7,
+				     .at_most = ODM_MAX_DRAFT,
+				     .tokens = all->tokens,
+				     .n_tokens = all->n_tokens };
 
 		generate(e, s, &d, &r);
 		assert_same(&plain, &r, way, ODM_MAX_DRAFT);
@@ -268,7 +288,8 @@ static void assert_all_seen(const bool seen[ODM_MAX_DRAFT + 3], const char *what
 
 static void ends(void **state)
 {
-	bool by_limit[ODM_MAX_DRAFT + 3] = { false }, by_eos[ODM_MAX_DRAFT + 3] = { false }, by_stop[ODM_MAX_DRAFT + 3] = { false };
+	bool by_limit[ODM_MAX_DRAFT + 3] = { false }, by_eos[ODM_MAX_DRAFT + 3] = { false },
+				      by_stop[ODM_MAX_DRAFT + 3] = { false };
 	struct odm_engine *e;
 	struct od_config *config;
 	char pack[128];
@@ -332,7 +353,10 @@ static void each_step_has_an_outlook(void **state)
 	struct odm_engine *e;
 	struct odm_result r;
 	char pack[128];
-	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = 2, .ignore_eos = true,
+	struct odm_request req = { .prompt = prompt,
+				   .n_prompt = PROMPT,
+				   .max_tokens = 2,
+				   .ignore_eos = true,
 				   .observer = { .arg = &seen, .step = watch_step } };
 	struct od_err err;
 
@@ -351,11 +375,8 @@ static void each_step_has_an_outlook(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_step_has_an_outlook),
-		cmocka_unit_test(ends),
-		cmocka_unit_test(mixtral),
-		cmocka_unit_test(latent_attention),
-		cmocka_unit_test(fixed_state),
+		cmocka_unit_test(each_step_has_an_outlook), cmocka_unit_test(ends),	   cmocka_unit_test(mixtral),
+		cmocka_unit_test(latent_attention),	    cmocka_unit_test(fixed_state),
 	};
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);

@@ -1,6 +1,6 @@
-/* The policy of draft lengths on simulated clusters: what it learns is what was simulated, it is nearly as fast as the best fixed
- * length, and never much slower than plain decoding. The simulation knows the true probabilities and times; the policy does not.
- * Times are simulated. */
+/* The policy of draft lengths on simulated clusters: what it learns is what was simulated, it is nearly as fast as the
+ * best fixed length, and never much slower than plain decoding. The simulation knows the true probabilities and times;
+ * the policy does not. Times are simulated. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,46 +15,138 @@
 
 #define TOKENS 6000 /* of each text */
 #define MAX_TEXTS 8
-#define FIRST 16   /* steps with drafts */
+#define FIRST 16 /* steps with drafts */
 #define RUNS 20
 
 struct world {
 	const char *name;
-	double a, b;		   /* of P(right | margin) */
-	double right;		   /* at least 0: P(right), whatever the margin */
+	double a, b; /* of P(right | margin) */
+	double right; /* at least 0: P(right), whatever the margin */
 	double step, row, experts; /* ns: a step, each row of it, each expert beyond `hidden` */
-	double hidden;		   /* experts of a step that loads hide */
-	double first, more;	   /* different experts of the first row, of each further one */
-	double token;		   /* ns that the shadow needs for a row */
-	double noise;		   /* of a step's time, relative */
-	double tokens;		   /* of each text; 0: TOKENS */
-	double mode;		   /* a step of drafting mode takes longer, relative: the shadow's work on the same cores */
-	size_t texts[2];	   /* the number of texts changes between these; 0: always one text */
+	double hidden; /* experts of a step that loads hide */
+	double first, more; /* different experts of the first row, of each further one */
+	double token; /* ns that the shadow needs for a row */
+	double noise; /* of a step's time, relative */
+	double tokens; /* of each text; 0: TOKENS */
+	/* a step of drafting mode takes longer, relative: the shadow's work on the same cores */
+	double mode;
+	size_t texts[2]; /* the number of texts changes between these; 0: always one text */
 };
 
 static const struct world worlds[] = {
-	{ .name = "fast shadow, sure", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 5e6 },
-	{ .name = "shadow of 1.5", .a = 2, .b = 2, .right = -1, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 20e6 },
-	{ .name = "loads limit", .a = 1, .b = 2, .right = -1, .step = 10e6, .row = 1e6, .experts = 0.5e6, .first = 24, .more = 16,
+	{ .name = "fast shadow, sure",
+	  .a = 3,
+	  .b = 2,
+	  .right = -1,
+	  .step = 30e6,
+	  .row = 1e6,
+	  .first = 24,
+	  .more = 10,
 	  .token = 5e6 },
-	{ .name = "loads hidden", .a = 1, .b = 2, .right = -1, .step = 20e6, .row = 0.5e6, .experts = 1e6, .hidden = 60, .first = 24,
-	  .more = 12, .token = 4e6 },
-	{ .name = "half right", .a = 0, .b = 1, .right = 0.5, .step = 30e6, .row = 3e6, .first = 24, .more = 10, .token = 5e6 },
-	{ .name = "rows cost all", .a = 2, .b = 1, .right = -1, .step = 1e6, .row = 20e6, .first = 24, .more = 10, .token = 5e6 },
-	{ .name = "noise", .a = 1, .b = 2, .right = -1, .step = 30e6, .row = 2e6, .first = 24, .more = 10, .token = 6e6, .noise = 0.2,
+	{ .name = "shadow of 1.5",
+	  .a = 2,
+	  .b = 2,
+	  .right = -1,
+	  .step = 30e6,
+	  .row = 1e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 20e6 },
+	{ .name = "loads limit",
+	  .a = 1,
+	  .b = 2,
+	  .right = -1,
+	  .step = 10e6,
+	  .row = 1e6,
+	  .experts = 0.5e6,
+	  .first = 24,
+	  .more = 16,
+	  .token = 5e6 },
+	{ .name = "loads hidden",
+	  .a = 1,
+	  .b = 2,
+	  .right = -1,
+	  .step = 20e6,
+	  .row = 0.5e6,
+	  .experts = 1e6,
+	  .hidden = 60,
+	  .first = 24,
+	  .more = 12,
+	  .token = 4e6 },
+	{ .name = "half right",
+	  .a = 0,
+	  .b = 1,
+	  .right = 0.5,
+	  .step = 30e6,
+	  .row = 3e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 5e6 },
+	{ .name = "rows cost all",
+	  .a = 2,
+	  .b = 1,
+	  .right = -1,
+	  .step = 1e6,
+	  .row = 20e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 5e6 },
+	{ .name = "noise",
+	  .a = 1,
+	  .b = 2,
+	  .right = -1,
+	  .step = 30e6,
+	  .row = 2e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 6e6,
+	  .noise = 0.2,
 	  .tokens = 30000 },
 	{ .name = "never right", .right = 0, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 5e6 },
-	{ .name = "slow shadow", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 60e6 },
+	{ .name = "slow shadow",
+	  .a = 3,
+	  .b = 2,
+	  .right = -1,
+	  .step = 30e6,
+	  .row = 1e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 60e6 },
 };
 
 /* Texts that come and go. */
 static const struct world changing[] = {
-	{ .name = "1 text, 6 texts", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 10e6, .first = 24, .more = 10, .token = 1e6,
+	{ .name = "1 text, 6 texts",
+	  .a = 3,
+	  .b = 2,
+	  .right = -1,
+	  .step = 30e6,
+	  .row = 10e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 1e6,
 	  .texts = { 1, 6 } },
-	{ .name = "4 texts, 2 texts", .a = 2, .b = 2, .right = -1, .step = 10e6, .row = 6e6, .first = 24, .more = 10, .token = 1e6,
+	{ .name = "4 texts, 2 texts",
+	  .a = 2,
+	  .b = 2,
+	  .right = -1,
+	  .step = 10e6,
+	  .row = 6e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 1e6,
 	  .texts = { 4, 2 } },
-	{ .name = "6 texts, a busy shadow", .a = 3, .b = 2, .right = -1, .step = 1e6, .row = 10e6, .first = 24, .more = 10, .token = 1e6,
-	  .mode = 0.3, .texts = { 6, 1 } },
+	{ .name = "6 texts, a busy shadow",
+	  .a = 3,
+	  .b = 2,
+	  .right = -1,
+	  .step = 1e6,
+	  .row = 10e6,
+	  .first = 24,
+	  .more = 10,
+	  .token = 1e6,
+	  .mode = 0.3,
+	  .texts = { 6, 1 } },
 };
 
 struct run {
@@ -80,14 +172,15 @@ static double wait_of(const struct world *w, double experts)
 
 static double time_of(const struct world *w, size_t rows, double experts, bool drafting, uint64_t *seed)
 {
-	return (w->step + w->row * (double)rows) * (1 + w->noise * (2 * uniform(seed) - 1)) * (1 + (drafting ? w->mode : 0)) +
+	return (w->step + w->row * (double)rows) * (1 + w->noise * (2 * uniform(seed) - 1)) *
+		       (1 + (drafting ? w->mode : 0)) +
 	       wait_of(w, experts);
 }
 
 /* The texts of a world, which come and go. */
 struct life {
 	double tokens, next; /* of each text so far; when their number changes */
-	size_t which;	     /* of w->texts */
+	size_t which; /* of w->texts */
 	uint64_t seed;
 };
 
@@ -135,8 +228,8 @@ static void correct_shadow(struct shadow *s, size_t verified, size_t kept)
 }
 
 /* Drafts of the n texts, as long as the policy wants them. */
-static struct odm_draft_step draft(const struct world *w, struct odm_draft_policy *p, const struct shadow *s, size_t n, bool on,
-				   struct odm_draft *d)
+static struct odm_draft_step draft(const struct world *w, struct odm_draft_policy *p, const struct shadow *s, size_t n,
+				   bool on, struct odm_draft *d)
 {
 	struct odm_draft_step step = { .texts = n, .rows = n };
 	struct odm_draft *list[MAX_TEXTS];
@@ -191,7 +284,8 @@ static struct run simulate(const struct world *w, struct odm_draft_policy *p, bo
 		for (size_t t = 0; t < n; t++) {
 			const size_t kept = s[t].right < d[t].n ? s[t].right : d[t].n;
 
-			run_shadow(w, &s[t], (double)step.ns / (double)n, d[t].n + (plain ? 1 : odm_draft_policy_ahead(p)), &seed);
+			run_shadow(w, &s[t], (double)step.ns / (double)n,
+				   d[t].n + (plain ? 1 : odm_draft_policy_ahead(p)), &seed);
 			for (size_t i = 0; i <= kept && i < d[t].n; i++)
 				odm_draft_policy_learn(p, d[t].margin[i], i < kept);
 			correct_shadow(&s[t], d[t].n, kept);
@@ -236,10 +330,12 @@ static void try_world(const struct world *w, uint64_t seed)
 	}
 	odm_draft_policy_init(&p, 0);
 	chosen = simulate(w, &p, false, seed);
-	print_message("%-18s plain %6.1f, best fixed %2u: %6.1f, chosen %6.1f tok/s (%.3f of the best, %.3f of plain), %.2f rows a "
-		      "token, %.0f %% plain steps\n", w->name, rate(&plain), best_at, best, rate(&chosen),
-		      rate(&chosen) / fmax(best, rate(&plain)), rate(&chosen) / rate(&plain),
-		      (double)chosen.rows / (double)chosen.tokens, 100.0 * (double)chosen.plain_steps / (double)chosen.steps);
+	print_message(
+		"%-18s plain %6.1f, best fixed %2u: %6.1f, chosen %6.1f tok/s (%.3f of the best, %.3f of plain), %.2f rows a "
+		"token, %.0f %% plain steps\n",
+		w->name, rate(&plain), best_at, best, rate(&chosen), rate(&chosen) / fmax(best, rate(&plain)),
+		rate(&chosen) / rate(&plain), (double)chosen.rows / (double)chosen.tokens,
+		100.0 * (double)chosen.plain_steps / (double)chosen.steps);
 	assert_true(rate(&chosen) >= 0.95 * best);
 	assert_true(rate(&chosen) >= 0.97 * rate(&plain));
 	if (w->right == 0)
@@ -280,7 +376,8 @@ static void test_right(void **state)
 	assert_true(odm_draft_policy_right(&p, INFINITY) > 0.9);
 }
 
-/* What is prefetched for goes by the same probabilities. A run with drafts of a fixed length needs all of their rows. */
+/* What is prefetched for goes by the same probabilities. A run with drafts of a fixed length needs all of their
+ * rows. */
 static void test_outlook(void **state)
 {
 	const struct world w = { .a = -1, .b = 2, .right = -1 };
@@ -317,15 +414,19 @@ static void test_long_absence(void **state)
 		struct odm_draft d = { .experts = { (uint32_t)w->first } }, *list = &d;
 
 		odm_draft_policy_cut(&p, &list, 1, ODM_MAX_DRAFT);
-		odm_draft_policy_timed(&p, &(struct odm_draft_step){ .texts = 1, .rows = 1, .tokens = 1, .experts = w->first,
-								     .ns = (uint64_t)(w->step + w->row) + steps % 1000 });
+		odm_draft_policy_timed(&p,
+				       &(struct odm_draft_step){ .texts = 1,
+								 .rows = 1,
+								 .tokens = 1,
+								 .experts = w->first,
+								 .ns = (uint64_t)(w->step + w->row) + steps % 1000 });
 	}
 	after = simulate(w, &p, false, 1);
 	assert_true(rate(&after) > 0.8 * rate(&before)); /* the next trial is up to 1024 steps away */
 }
 
-/* A text that the shadow half knows, then one that it does not know: much was learnt, and drafts are off. On a text that it knows
- * well they are soon nearly as long as if nothing had been learnt before. */
+/* A text that the shadow half knows, then one that it does not know: much was learnt, and drafts are off. On a text
+ * that it knows well they are soon nearly as long as if nothing had been learnt before. */
 static void test_better_text(void **state)
 {
 	static const double half[] = { 0.4, 0.45, 0.5, 0.6 };
@@ -350,8 +451,9 @@ static void test_better_text(void **state)
 		first += (double)good.first_tokens / FIRST / RUNS;
 		ratio += drafted_step(&good) / drafted_step(&best) / RUNS;
 	}
-	print_message("a better text: %.2f tokens in each of the first %d steps with drafts, %.3f of what a new policy drafts\n", first,
-		      FIRST, ratio);
+	print_message(
+		"a better text: %.2f tokens in each of the first %d steps with drafts, %.3f of what a new policy drafts\n",
+		first, FIRST, ratio);
 	assert_true(first > 2.3);
 	assert_true(ratio > 0.9);
 }
@@ -368,8 +470,12 @@ static void test_strange_times(void **state)
 	plain = simulate(&worlds[0], &p, true, 1);
 	odm_draft_policy_init(&p, 0);
 	for (size_t i = 0; i < 400; i++)
-		odm_draft_policy_timed(&p, &(struct odm_draft_step){ .texts = 1 + i % 3, .rows = 1 + i % 5, .tokens = 1, .experts = 24,
-								     .ns = ns[i % 4], .wait_ns = ns[i / 4 % 4] });
+		odm_draft_policy_timed(&p, &(struct odm_draft_step){ .texts = 1 + i % 3,
+								     .rows = 1 + i % 5,
+								     .tokens = 1,
+								     .experts = 24,
+								     .ns = ns[i % 4],
+								     .wait_ns = ns[i / 4 % 4] });
 	r = simulate(&worlds[0], &p, false, 1);
 	for (size_t i = 0; i < ODM_TIME_TERMS; i++)
 		assert_true(isfinite(p.work.w[i]) && isfinite(p.wait.w[i]));
@@ -379,12 +485,9 @@ static void test_strange_times(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_lengths),
-		cmocka_unit_test(test_changes),
-		cmocka_unit_test(test_right),
-		cmocka_unit_test(test_outlook),
-		cmocka_unit_test(test_long_absence),
-		cmocka_unit_test(test_better_text),
+		cmocka_unit_test(test_lengths),	      cmocka_unit_test(test_changes),
+		cmocka_unit_test(test_right),	      cmocka_unit_test(test_outlook),
+		cmocka_unit_test(test_long_absence),  cmocka_unit_test(test_better_text),
 		cmocka_unit_test(test_strange_times),
 	};
 

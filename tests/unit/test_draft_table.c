@@ -1,6 +1,6 @@
-/* The table of predictions when main verifies drafts, with predictions that are right, wrong, early, late and doubled, in any
- * order: against a plain model that keeps what was said by (sequence, position, m) and a record of every row of every step,
- * and adds up the records at the end. */
+/* The table of predictions when main verifies drafts, with predictions that are right, wrong, early, late and doubled,
+ * in any order: against a plain model that keeps what was said by (sequence, position, m) and a record of every row of
+ * every step, and adds up the records at the end. */
 #include "main-node/predict/predictions.h"
 
 #include <math.h>
@@ -40,14 +40,15 @@ struct record {
 struct text {
 	bool open, known;
 	int32_t truth[POSITIONS];
-	uint32_t length;	     /* of what main has kept: the next step begins there */
+	uint32_t length; /* of what main has kept: the next step begins there */
 	uint64_t serial, old_serial; /* of its newest step, and of the one before */
-	uint32_t begin, end;	     /* rows of the newest step */
-	int32_t row[POSITIONS];	     /* their tokens, and those of the rows before */
+	uint32_t begin, end; /* rows of the newest step */
+	int32_t row[POSITIONS]; /* their tokens, and those of the rows before */
 	uint32_t top, limit, ahead;
 	struct odm_outlook outlook;
-	double right[POSITIONS]; /* [begin, top): probability of the guess, by its margin and the outlook when it was made */
-	double all_right;	 /* of the rows of the newest step */
+	/* [begin, top): probability of the guess, by its margin and the outlook when it was made */
+	double right[POSITIONS];
+	double all_right; /* of the rows of the newest step */
 	int32_t guess[POSITIONS]; /* [end, top): the token and its margin */
 	float margin[POSITIONS];
 	struct said said[POSITIONS][LAYERS];
@@ -63,7 +64,8 @@ struct list {
 
 struct step {
 	uint64_t number;
-	bool resolved[LAYERS], excused[LAYERS]; /* excused: a token of main voided something; that need not be told at once */
+	/* excused: a token of main voided something; that need not be told at once */
+	bool resolved[LAYERS], excused[LAYERS];
 	struct list taken[LAYERS];
 };
 
@@ -207,12 +209,14 @@ static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_
 	t->end = end;
 	t->top = t->top > end ? t->top : end;
 	t->ahead = 1 + draw(MOST);
-	t->outlook = (struct odm_outlook){ .right = { draw(40) / 10.0 - 1, draw(20) / 10.0 }, .least = draw(4) * draw(100) / 300.0 };
+	t->outlook = (struct odm_outlook){ .right = { draw(40) / 10.0 - 1, draw(20) / 10.0 },
+					   .least = draw(4) * draw(100) / 300.0 };
 	if (t->limit < end + (t->ahead > 1 ? MOST : 1) || old_end != t->begin)
 		t->limit = end + (t->ahead > 1 ? MOST : 1);
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t m = 0; m < LAYERS; m++)
-			t->record[t->n_records++] = (struct record){ .serial = w->serial, .position = t->begin + i, .m = m };
+			t->record[t->n_records++] =
+				(struct record){ .serial = w->serial, .position = t->begin + i, .m = m };
 }
 
 static void sit_out(struct world *w, uint64_t id)
@@ -249,8 +253,10 @@ static void begin_step(struct world *w)
 		begin_text(w, id, row, (uint32_t)n);
 		w->order[w->n_order++] = id;
 		for (size_t i = 0; i < n; i++)
-			rows[w->n_rows++] = (struct odm_predicted_row){ .sequence = id, .position = t->begin + (uint32_t)i,
-									.token = row[i], .ahead = t->ahead,
+			rows[w->n_rows++] = (struct odm_predicted_row){ .sequence = id,
+									.position = t->begin + (uint32_t)i,
+									.token = row[i],
+									.ahead = t->ahead,
 									.outlook = t->outlook };
 	}
 	odm_predictions_begin(w->p, w->now.number, w->next.number, rows, w->n_rows, true);
@@ -295,7 +301,8 @@ static void keep_rows(struct world *w)
 			length++;
 		if (t->open && length < t->end) {
 			for (size_t r = 0; r < t->n_records; r++)
-				t->record[r].undone |= t->record[r].serial == w->serial && t->record[r].position >= length;
+				t->record[r].undone |=
+					t->record[r].serial == w->serial && t->record[r].position >= length;
 			want = void_from(t, t->end, wanted_to(t), (bool[LAYERS]){ 0 }, &w->voided.token);
 			t->all_right = 1;
 			memset(&t->said[length], 0, (t->end - length) * sizeof(t->said[0]));
@@ -327,7 +334,8 @@ static bool expect_ahead(struct world *w, struct text *t, const struct od_predic
 	changed = !x->any || memcmp(x->expert, p->expert, sizeof(x->expert)) != 0;
 	*x = (struct said){ .any = true, .token = p->token, .expert = { p->expert[0], p->expert[1] } };
 	if (!same || t->margin[p->position] != p->margin)
-		t->right[p->position] = 1 / (1 + exp(-t->outlook.right[0] - t->outlook.right[1] * log(1 + fmin(p->margin, 50))));
+		t->right[p->position] =
+			1 / (1 + exp(-t->outlook.right[0] - t->outlook.right[1] * log(1 + fmin(p->margin, 50))));
 	t->guess[p->position] = p->token;
 	t->margin[p->position] = p->margin;
 	t->top = p->position >= t->top ? p->position + 1 : t->top;
@@ -396,8 +404,12 @@ static void say(struct world *w)
 	struct text *t = &w->text[id];
 	const uint32_t from = t->begin >= 2 ? t->begin - 2 : 0;
 	uint16_t expert[TOP_K];
-	struct od_prediction p = { .sequence = id, .position = from + draw(t->top - from + 2), .m = draw(LAYERS),
-				   .margin = (float)draw(1000) / 64, .expert = expert, .n = TOP_K };
+	struct od_prediction p = { .sequence = id,
+				   .position = from + draw(t->top - from + 2),
+				   .m = draw(LAYERS),
+				   .margin = (float)draw(1000) / 64,
+				   .expert = expert,
+				   .n = TOP_K };
 
 	if (p.position >= POSITIONS)
 		return;
@@ -454,8 +466,9 @@ static void drain(struct world *w)
 {
 	uint16_t expert[2][EXPERTS];
 	uint32_t worker[2][EXPERTS];
-	struct odm_want x = { .expert = expert[0], .worker = worker[0], .expert_before = expert[1],
-			      .worker_before = worker[1] };
+	struct odm_want x = {
+		.expert = expert[0], .worker = worker[0], .expert_before = expert[1], .worker_before = worker[1]
+	};
 
 	while (odm_predictions_take_want(w->p, &x)) {
 		struct step *s = x.step == w->now.number ? &w->now : &w->next;
@@ -614,15 +627,19 @@ static void live(struct world *w)
 	assert_true(w->drafts > 500 && w->long_drafts > 200 && w->undone > 200 && w->late > 1000 && w->gaps > 1000);
 	assert_true(w->wants > 3000 && w->ahead > 1000 && w->took > 100);
 	assert_true(w->cut > 100 && w->turned > 5);
-	assert_true(w->voided.token > 500 && w->voided.position > 100 && w->voided.ended > 100 && w->voided.replaced > 50 &&
-		    w->voided.unknown > 500);
+	assert_true(w->voided.token > 500 && w->voided.position > 100 && w->voided.ended > 100 &&
+		    w->voided.replaced > 50 && w->voided.unknown > 500);
 }
 
 static void drafts_in_any_order(void **state)
 {
-	const struct odm_predictions_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K,
-						.max_sequences = SEQUENCES, .max_rows = MAX_ROWS,
-						.max_draft = MOST - 1, .max_tokens = 8 };
+	const struct odm_predictions_opts o = { .n_moe = LAYERS,
+						.n_experts = EXPERTS,
+						.top_k = TOP_K,
+						.max_sequences = SEQUENCES,
+						.max_rows = MAX_ROWS,
+						.max_draft = MOST - 1,
+						.max_tokens = 8 };
 	struct od_err err;
 
 	(void)state;

@@ -346,8 +346,8 @@ static void test_pages(void **state)
 	close_world(&w);
 }
 
-/* The host waits once for a layer's predictions and once for each STATE; early departure needs a run's logits too. Main's
- * rows that are there before ours are kept without a wait. */
+/* The host waits once for a layer's predictions and once for each STATE; early departure needs a run's logits too.
+ * Main's rows that are there before ours are kept without a wait. */
 static void test_waits(void **state)
 {
 	(void)state;
@@ -358,7 +358,8 @@ static void test_waits(void **state)
 		w.judge = false; /* it waits, too, on the same device */
 		open_sequence(&w, &w.seq[0]);
 		for (int i = 0; i < 4; i++) {
-			uint64_t before = od_device_waits(w.shadow_model.device), layers = w.counters[OD_C_SHADOW_PREDICTIONS];
+			uint64_t before = od_device_waits(w.shadow_model.device),
+				 layers = w.counters[OD_C_SHADOW_PREDICTIONS];
 
 			begin_step(&w, true);
 			while (i % 2 && send_layer(&w))
@@ -406,8 +407,8 @@ static void open_paced(struct world *w, uint32_t n_seqs)
 	work(w); /* asks for the prompts, which do not begin the time */
 }
 
-/* A layer begins when the time of the one before has passed, with any number of rows; so does the next run. The last layer
- * comes no earlier than the sum, and late calls do not add up. */
+/* A layer begins when the time of the one before has passed, with any number of rows; so does the next run. The last
+ * layer comes no earlier than the sum, and late calls do not add up. */
 static void test_paced(void **state)
 {
 	(void)state;
@@ -625,13 +626,15 @@ static void test_random_lives(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_late),	  cmocka_unit_test(test_early),	    cmocka_unit_test(test_credit),
-		cmocka_unit_test(test_overtaken), cmocka_unit_test(test_own_rows),  cmocka_unit_test(test_unaligned),
-		cmocka_unit_test(test_prompt_first), cmocka_unit_test(test_taken_back),
+		cmocka_unit_test(test_late),	      cmocka_unit_test(test_early),
+		cmocka_unit_test(test_credit),	      cmocka_unit_test(test_overtaken),
+		cmocka_unit_test(test_own_rows),      cmocka_unit_test(test_unaligned),
+		cmocka_unit_test(test_prompt_first),  cmocka_unit_test(test_taken_back),
 		cmocka_unit_test(test_second_prompt), cmocka_unit_test(test_too_many_sequences),
-		cmocka_unit_test(test_pages), cmocka_unit_test(test_waits), cmocka_unit_test(test_paced),
-		cmocka_unit_test(test_paced_messages), cmocka_unit_test(test_work_fails),
-		cmocka_unit_test(test_state_fails), cmocka_unit_test(test_random_lives),
+		cmocka_unit_test(test_pages),	      cmocka_unit_test(test_waits),
+		cmocka_unit_test(test_paced),	      cmocka_unit_test(test_paced_messages),
+		cmocka_unit_test(test_work_fails),    cmocka_unit_test(test_state_fails),
+		cmocka_unit_test(test_random_lives),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

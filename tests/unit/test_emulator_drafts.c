@@ -1,5 +1,5 @@
-/* The emulator as a drafter: it runs several rows ahead of main, which verifies rows of its own choice and keeps some. The
- * mirror judges every prediction, every row that it stands on and every token. */
+/* The emulator as a drafter: it runs several rows ahead of main, which verifies rows of its own choice and keeps some.
+ * The mirror judges every prediction, every row that it stands on and every token. */
 #include "tests/unit/emulator_mirror.h"
 
 #include <stdlib.h>
@@ -57,8 +57,8 @@ static void begin_rows(struct stage *g, const int32_t *token, uint32_t n, uint32
 	run_step(&g->w, t);
 }
 
-/* What the shadow has chosen from the position on; wrong: main has another token in this row (UINT32_MAX: in none), and any
- * behind it. */
+/* What the shadow has chosen from the position on; wrong: main has another token in this row (UINT32_MAX: in none), and
+ * any behind it. */
 static uint32_t draft_of(const struct stage *g, uint32_t n, uint32_t wrong, int32_t *token)
 {
 	const uint32_t begin = length_of(g);
@@ -139,7 +139,7 @@ static void test_ahead(void **state)
 				assert_int_equal(g->w.emulator->sequence[0]->token[begin + 1], -1);
 			if (n > 0) {
 				token = g->m.text[0][begin + 1]; /* is right */
-				begin_rows(g, &token, 1, 0);	 /* and no more from here on */
+				begin_rows(g, &token, 1, 0); /* and no more from here on */
 				settle(&g->w);
 				assert_int_equal(g->m.runs, 1 + n);
 				assert_int_equal(g->w.counters[OD_C_SHADOW_CONFIRMED], 1);
@@ -185,7 +185,8 @@ static void test_late(void **state)
 
 /* ---- Main's word about them ---- */
 
-/* n of the rows ahead come in the next STEP, be the last ones under way: none is run or said again, and the others go on. */
+/* n of the rows ahead come in the next STEP, be the last ones under way: none is run or said again, and the others go
+ * on. */
 static void confirmed(uint32_t n, uint32_t pieces, enum od_profile profile)
 {
 	struct stage *g = open_stage(profile, false, 60 + n);
@@ -251,8 +252,9 @@ static void test_longer_step(void **state)
 	}
 }
 
-/* Main keeps `kept` of the rows that it verifies, the shadow's own ones but for row `wrong`, and goes on with another token
- * than the shadow's: the shadow's rows from there on go, whatever it is doing, told of it before the STEP or by the STEP. */
+/* Main keeps `kept` of the rows that it verifies, the shadow's own ones but for row `wrong`, and goes on with another
+ * token than the shadow's: the shadow's rows from there on go, whatever it is doing, told of it before the STEP or by
+ * the STEP. */
 static void undone(uint32_t kept, uint32_t wrong, bool tell, uint32_t pieces)
 {
 	struct stage *g = open_stage(OD_PROFILE_F32, false, 80 + kept);
@@ -387,8 +389,9 @@ static void test_true_rows(void **state)
 				true_rows(n, before, between);
 }
 
-/* A row of main's is lost while the shadow has done so many pieces of its runs ahead. It goes on; the next STEP says that the
- * row will not come. So it is asked for, and then the row that was under way is run again, and nothing else. */
+/* A row of main's is lost while the shadow has done so many pieces of its runs ahead. It goes on; the next STEP says
+ * that the row will not come. So it is asked for, and then the row that was under way is run again, and nothing
+ * else. */
 static void lost_row(uint32_t layer, uint32_t pieces)
 {
 	struct stage *g = open_stage(OD_PROFILE_F32, false, 110 + layer);
@@ -434,8 +437,8 @@ static void test_lost_row(void **state)
 			lost_row(layer, pieces);
 }
 
-/* Alignment every second step. The shadow has not run the first of them, whose row comes with the second: there is nothing
- * else to stand on, so it waits for it, in each layer. */
+/* Alignment every second step. The shadow has not run the first of them, whose row comes with the second: there is
+ * nothing else to stand on, so it waits for it, in each layer. */
 static void test_due_before(void **state)
 {
 	struct stage *g = open_stage(OD_PROFILE_F32, false, 120);
@@ -635,10 +638,12 @@ static void test_random_lives(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ahead),	   cmocka_unit_test(test_end_of_context), cmocka_unit_test(test_late),
-		cmocka_unit_test(test_confirmed),  cmocka_unit_test(test_longer_step),	  cmocka_unit_test(test_undone),
-		cmocka_unit_test(test_overtaken),  cmocka_unit_test(test_true_rows),	  cmocka_unit_test(test_lost_row),
-		cmocka_unit_test(test_due_before), 		cmocka_unit_test(test_random_lives),
+		cmocka_unit_test(test_ahead),	     cmocka_unit_test(test_end_of_context),
+		cmocka_unit_test(test_late),	     cmocka_unit_test(test_confirmed),
+		cmocka_unit_test(test_longer_step),  cmocka_unit_test(test_undone),
+		cmocka_unit_test(test_overtaken),    cmocka_unit_test(test_true_rows),
+		cmocka_unit_test(test_lost_row),     cmocka_unit_test(test_due_before),
+		cmocka_unit_test(test_random_lives),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

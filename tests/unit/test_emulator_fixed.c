@@ -1,6 +1,6 @@
-/* The emulator of a model with fixed state, which is aligned by tokens. Its weights are main's, so each prediction of a row whose
- * tokens are main's must be main's own routes: that is so only if the fixed state is exactly that of these tokens. Main's
- * are worked out from the text's beginning, whatever was undone on the way. */
+/* The emulator of a model with fixed state, which is aligned by tokens. Its weights are main's, so each prediction of a
+ * row whose tokens are main's must be main's own routes: that is so only if the fixed state is exactly that of these
+ * tokens. Main's are worked out from the text's beginning, whatever was undone on the way. */
 #include "shadow-node/emulator.h"
 #include "tests/unit/emulator_model.h"
 
@@ -14,10 +14,13 @@ struct text {
 	uint64_t id;
 	uint32_t prompt, n; /* tokens whose rows main has computed */
 	int32_t token[CTX];
-	uint32_t rows;	    /* of the newest step, which main has not finished */
+	uint32_t rows; /* of the newest step, which main has not finished */
 	bool open;
 	/* The newest prediction of each position. */
-	struct { int32_t token; uint16_t expert[TOP_K]; } said[CTX][LAYERS];
+	struct {
+		int32_t token;
+		uint16_t expert[TOP_K];
+	} said[CTX][LAYERS];
 };
 
 struct world {
@@ -195,8 +198,8 @@ static void tell_state(struct world *w, const struct text *t, uint32_t layer)
 	range.n = t->rows;
 	for (uint32_t s = 0; od_seq_state_row_bytes(w->state, layer, s) > 0; s++) {
 		get_rows(w->pass.device, w->state, layer, s, t->n, t->rows, bytes[s]);
-		zmq_msg_init_data(&m.frame[m.n_frames++], bytes[s], t->rows * od_seq_state_row_bytes(w->state, layer, s), NULL,
-				  NULL);
+		zmq_msg_init_data(&m.frame[m.n_frames++], bytes[s],
+				  t->rows * od_seq_state_row_bytes(w->state, layer, s), NULL, NULL);
 	}
 	body.step = w->step;
 	body.layer = layer;
@@ -312,8 +315,12 @@ static void open_world(struct world *w, bool early, uint64_t from_seed)
 	make_model(&w->m, 1);
 	open_pass(&w->pass, &w->m, OD_PROFILE_F32, CTX, 1);
 	w->state = make_state(&w->pass);
-	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->m, OD_PROFILE_F32), .experts = w->m.expert, .ctx_tokens = CTX,
-					.max_sequences = TEXTS, .early = early, .counters = w->counters };
+	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->m, OD_PROFILE_F32),
+					.experts = w->m.expert,
+					.ctx_tokens = CTX,
+					.max_sequences = TEXTS,
+					.early = early,
+					.counters = w->counters };
 	o.forward.max_rows = STEP_ROWS;
 	must(ods_emulator_new(&w->emulator, &o, &sink, &err), &err);
 	seed = from_seed;

@@ -1,5 +1,5 @@
-/* The emulator with many sequences: each must be told the same of as if it were alone, whatever the others do; what is said of
- * it must be the same bits. */
+/* The emulator with many sequences: each must be told the same of as if it were alone, whatever the others do; what is
+ * said of it must be the same bits. */
 #include "tests/unit/emulator_cast.h"
 
 #include <string.h>
@@ -40,7 +40,8 @@ static uint64_t lockstep_life(uint64_t from_seed)
 	struct cast c;
 	uint64_t said;
 
-	open_cast(&c, 2 + (uint32_t)from_seed % 15, from_seed & 1, from_seed & 2 ? OD_PROFILE_BF16 : OD_PROFILE_F32, from_seed, 0);
+	open_cast(&c, 2 + (uint32_t)from_seed % 15, from_seed & 1, from_seed & 2 ? OD_PROFILE_BF16 : OD_PROFILE_F32,
+		  from_seed, 0);
 	c.drafts = (from_seed & 4) != 0;
 	c.aligned = (from_seed & 8) != 0;
 	if (from_seed & 16)
@@ -189,8 +190,8 @@ static size_t times_said(const struct actor *a, uint32_t position, int32_t token
 	return n;
 }
 
-/* A wrong guess of one voids no row of another: each row is run once, and that of the wrong guess twice, be the run through
- * or under way when main's word comes. */
+/* A wrong guess of one voids no row of another: each row is run once, and that of the wrong guess twice, be the run
+ * through or under way when main's word comes. */
 static void wrong_guess(uint32_t n, unsigned pieces)
 {
 	struct cast c;
@@ -199,11 +200,13 @@ static void wrong_guess(uint32_t n, unsigned pieces)
 	c.aligned = true;
 	enter_all(&c, 4);
 	for (uint32_t wrong = 0; wrong < n && c.actor[0].length + 2 < CTX; wrong++) {
-		const uint64_t confirmed = c.all.counters[OD_C_SHADOW_CONFIRMED], mistaken = c.all.counters[OD_C_SHADOW_MISTAKEN];
+		const uint64_t confirmed = c.all.counters[OD_C_SHADOW_CONFIRMED],
+			       mistaken = c.all.counters[OD_C_SHADOW_MISTAKEN];
 		struct actor *a = &c.actor[wrong];
 		int32_t guess;
 
-		if (pieces > 0) { /* a step whose guesses are right, after which the run ahead does not come to its end */
+		/* a step whose guesses are right, after which the run ahead does not come to its end */
+		if (pieces > 0) {
 			assert_true(choose_step(&c, 100, 100));
 			begin_both(&c);
 			c.all.late = true;
@@ -226,7 +229,9 @@ static void wrong_guess(uint32_t n, unsigned pieces)
 		assert_int_equal(c.all.counters[OD_C_SHADOW_MISTAKEN], mistaken + 1);
 		assert_int_equal(c.all.counters[OD_C_SHADOW_CONFIRMED], confirmed + (pieces > 0 ? n : 0) + n - 1);
 		for (uint32_t i = 0; i < n; i++)
-			assert_int_equal(times_said(&c.actor[i], c.actor[i].length, c.actor[i].token[c.actor[i].length]), LAYERS);
+			assert_int_equal(
+				times_said(&c.actor[i], c.actor[i].length, c.actor[i].token[c.actor[i].length]),
+				LAYERS);
 		for (uint32_t l = 0; l < LAYERS; l++)
 			layer_both(&c, l);
 		end_both(&c);
@@ -284,9 +289,9 @@ static void assert_others_same(const struct cast *c, const struct actor *but)
 	}
 }
 
-/* The rows of one layer of one sequence are lost, and what it asks for is not answered: no other is told of less or later,
- * though no time passes. Only of the last layer nothing tells that it is lost before the next STEP. rests: it has no rows in
- * later steps. */
+/* The rows of one layer of one sequence are lost, and what it asks for is not answered: no other is told of less or
+ * later, though no time passes. Only of the last layer nothing tells that it is lost before the next STEP. rests: it
+ * has no rows in later steps. */
 static void lacks_rows(uint32_t layer, bool early, bool rests)
 {
 	const struct actor *sick;
@@ -429,8 +434,9 @@ static void test_places(void **state)
 		c.all.late = false;
 		step_both(&c, 100, 50);
 		for (uint32_t i = 0; i < 3; i++)
-			assert_int_equal(times_said(&c.actor[i], c.actor[i].length - 1, c.actor[i].token[c.actor[i].length - 1]),
-					 LAYERS);
+			assert_int_equal(
+				times_said(&c.actor[i], c.actor[i].length - 1, c.actor[i].token[c.actor[i].length - 1]),
+				LAYERS);
 		assert_among(&c);
 	}
 	close_cast(&c);
@@ -469,7 +475,8 @@ static void test_shared_prefix(void **state)
 			shared_prefix(i & 1, n, i & 2);
 }
 
-/* The page that is shared ends with a prompt of which nothing told, where the shadow had guessed that a step would come. */
+/* The page that is shared ends with a prompt of which nothing told, where the shadow had guessed that a step would
+ * come. */
 static void test_guess_in_shared_page(void **state)
 {
 	(void)state;
@@ -497,8 +504,9 @@ static void test_guess_in_shared_page(void **state)
 		step_both(&c, 100, 50);
 		assert_among(&c);
 		for (uint32_t i = 0; i < 2; i++)
-			assert_int_equal(times_said(&c.actor[i], c.actor[i].length - 1, c.actor[i].token[c.actor[i].length - 1]),
-					 LAYERS);
+			assert_int_equal(
+				times_said(&c.actor[i], c.actor[i].length - 1, c.actor[i].token[c.actor[i].length - 1]),
+				LAYERS);
 		close_cast(&c);
 	}
 }
@@ -533,8 +541,8 @@ static void parted(uint32_t which, unsigned pieces)
 		step_both(&c, 100, 50);
 		assert_among(&c);
 		for (uint32_t j = 0; j < 4; j++)
-			assert_true(times_said(&c.actor[j], c.actor[j].length - 1, c.actor[j].token[c.actor[j].length - 1]) >=
-				    LAYERS);
+			assert_true(times_said(&c.actor[j], c.actor[j].length - 1,
+					       c.actor[j].token[c.actor[j].length - 1]) >= LAYERS);
 	}
 	leave(&c, &c.actor[1 - which]);
 	step_both(&c, 100, 50);
@@ -553,11 +561,12 @@ static void test_parted(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_lockstep),     cmocka_unit_test(test_random),  cmocka_unit_test(test_wrong_guess),
-		cmocka_unit_test(test_one_run),	     cmocka_unit_test(test_lacks_rows), cmocka_unit_test(test_busy),
-		cmocka_unit_test(test_few_pages),
-		cmocka_unit_test(test_places),	     cmocka_unit_test(test_shared_prefix),
-		cmocka_unit_test(test_guess_in_shared_page), cmocka_unit_test(test_parted),
+		cmocka_unit_test(test_lockstep),      cmocka_unit_test(test_random),
+		cmocka_unit_test(test_wrong_guess),   cmocka_unit_test(test_one_run),
+		cmocka_unit_test(test_lacks_rows),    cmocka_unit_test(test_busy),
+		cmocka_unit_test(test_few_pages),     cmocka_unit_test(test_places),
+		cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_guess_in_shared_page),
+		cmocka_unit_test(test_parted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,10 +87,11 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor shadow --hedge 12.5 --group-size 3"
-		 " --mixed --worker-arg --slots=2 --worker-arg=--run-time --worker-arg 0.25 --shadow-arg=--precision=nf4"
-		 " --ctx-size 4294967295 --profile bf16"
-		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
+	good(&a,
+	     "--local 4 --pack P --predictor shadow --hedge 12.5 --group-size 3"
+	     " --mixed --worker-arg --slots=2 --worker-arg=--run-time --worker-arg 0.25 --shadow-arg=--precision=nf4"
+	     " --ctx-size 4294967295 --profile bf16"
+	     " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
@@ -136,10 +137,12 @@ static void refusals(void **state)
 		{ "--local 1 --prefill-rows 0", "--prefill-rows: expected 1 to 4096, found 0" },
 		{ "--resident --ctx-size 4294967296", "--ctx-size: expected 1 to 4294967295, found 4294967296" },
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
-		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
+		{ "--resident --predictor oracle",
+		  "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
 		/* What only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --worker-arg --slots=2", "--worker-arg needs --local: it is for the processes" },
-		{ "--workers h --resident-form planes", "--resident-form is for --resident and --local; with --workers" },
+		{ "--workers h --resident-form planes",
+		  "--resident-form is for --resident and --local; with --workers" },
 		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
 		{ "--workers h --shadow-arg x", "--shadow-arg needs --local: it is for the processes" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
@@ -150,11 +153,14 @@ static void refusals(void **state)
 		{ "--resident --mixed", "--mixed is for a cluster" },
 		{ "--resident --align-token 2", "--align-token is for a cluster" },
 		{ "--workers h --predictor next-gate --align-kv 0", "--align-kv is for the shadow" },
-		{ "--local 1 --predictor next-gate --shadow-arg x", "--shadow-arg is for the shadow, and with --predictor next-gate" },
+		{ "--local 1 --predictor next-gate --shadow-arg x",
+		  "--shadow-arg is for the shadow, and with --predictor next-gate" },
 		{ "--local 1 --predictor none --shadow-arg x", "--shadow-arg is for the shadow" },
 		/* Nor may children be told what main tells them itself. */
-		{ "--local 1 --worker-arg --pack=P", "--worker-arg --pack=P: od-main sets this itself for its children" },
-		{ "--local 1 --worker-arg --slots=2 --worker-arg --port", "--worker-arg --port: od-main sets this itself" },
+		{ "--local 1 --worker-arg --pack=P",
+		  "--worker-arg --pack=P: od-main sets this itself for its children" },
+		{ "--local 1 --worker-arg --slots=2 --worker-arg --port",
+		  "--worker-arg --port: od-main sets this itself" },
 		{ "--local 1 --shadow-arg --port=1", "--shadow-arg --port=1: od-main sets this itself" },
 		{ "--local 1 --worker-arg --data-port=1", "--worker-arg --data-port=1: od-main sets" },
 		{ "--local 1 --worker-arg --listen=::", "--worker-arg --listen=::: od-main sets" },

@@ -1,5 +1,5 @@
-/* The engine's thread: jobs of several threads are the texts that each prompt gets alone; cancelled, unread and refused ones
- * disturb no other; and the end is orderly whatever is open. */
+/* The engine's thread: jobs of several threads are the texts that each prompt gets alone; cancelled, unread and refused
+ * ones disturb no other; and the end is orderly whatever is open. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -95,8 +95,9 @@ static struct odm_engine_opts engine_opts(uint64_t parallel)
 	static char pack[128];
 	struct odm_engine_opts o;
 	struct od_err err;
-	const struct od_pack_job job = { .checkpoint = "tests/golden/families/" FAMILY, .pack = pack, .codec = OD_CODEC_PLANES,
-					 .n_threads = 1 };
+	const struct od_pack_job job = {
+		.checkpoint = "tests/golden/families/" FAMILY, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1
+	};
 
 	snprintf(pack, sizeof(pack), "%s/" FAMILY, temp_dir);
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
@@ -112,7 +113,8 @@ static struct odm_engine_opts engine_opts(uint64_t parallel)
 
 static struct odm_engine_thread *start(uint64_t parallel, size_t queue, size_t max_unread_bytes)
 {
-	const struct odm_engine_thread_opts o = { .engine = engine_opts(parallel), .queue = queue,
+	const struct odm_engine_thread_opts o = { .engine = engine_opts(parallel),
+						  .queue = queue,
 						  .max_unread_bytes = max_unread_bytes };
 	struct odm_engine_thread *t;
 	struct od_err err;
@@ -296,7 +298,9 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 static void tokens_that_end_a_text(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
-	struct odm_request req = { .prompt = prompt, .n_prompt = 3, .max_tokens = 20, .ignore_eos = true, .logprobs = -1 };
+	struct odm_request req = {
+		.prompt = prompt, .n_prompt = 3, .max_tokens = 20, .ignore_eos = true, .logprobs = -1
+	};
 	struct odm_engine_opts o = engine_opts(1);
 	struct odm_engine *e;
 	struct odm_result r;
@@ -314,9 +318,17 @@ static void tokens_that_end_a_text(void **state)
 		int32_t last[] = { VOCAB, r.tokens[9] };
 		struct odm_engine_thread *t = start(1, 1, 0);
 		struct reader reader;
-		struct odm_job_spec spec = { .prompt = malloc(sizeof(prompt)), .n_prompt = 3, .max_tokens = 20, .end = last, .n_ends = 2,
-					     .ignore_eos = ignore, .sampling = req.sampling, .logprobs = -1, .wake = wake,
-					     .release = release, .arg = &reader };
+		struct odm_job_spec spec = { .prompt = malloc(sizeof(prompt)),
+					     .n_prompt = 3,
+					     .max_tokens = 20,
+					     .end = last,
+					     .n_ends = 2,
+					     .ignore_eos = ignore,
+					     .sampling = req.sampling,
+					     .logprobs = -1,
+					     .wake = wake,
+					     .release = release,
+					     .arg = &reader };
 		struct od_strbuf text = { 0 };
 		struct odm_news news;
 		struct odm_job *j;
@@ -407,7 +419,8 @@ static unsigned releases_of(struct reader *r)
 	return n;
 }
 
-/* The engine's thread stands in the wake that tells job 2 its new place, and is about to tell job 3. Both are cancelled meanwhile. */
+/* The engine's thread stands in the wake that tells job 2 its new place, and is about to tell job 3. Both are cancelled
+ * meanwhile. */
 static void no_wake_comes_after_release(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };

@@ -21,7 +21,10 @@ static const struct {
 	{ "data:test\n\ndata: test\n\n", "[test][test]" },
 	{ "data: a\r\ndata: b\r\n\r\n", "[a\nb]" },
 	{ "data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", "[a][b][c]" },
-	{ "\xef\xbb\xbf" "data: marked\n\n\xef\xbb\xbf" "data: not at the start\n\n", "[marked]" },
+	{ "\xef\xbb\xbf"
+	  "data: marked\n\n\xef\xbb\xbf"
+	  "data: not at the start\n\n",
+	  "[marked]" },
 	{ "event: x\nretry: 5\ndata : no\nDATA: no\ndatax: no\n\n", "" },
 	{ "data: {\"a\": \"b: c\"}\n\n", "[{\"a\": \"b: c\"}]" },
 	{ ":\n:x\n: y\n\n\n\n", "()(x)(y)" },

@@ -34,7 +34,8 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 
 	(void)state;
 	assert_int_equal(odw_bufs_memory(NULL, OD_SET_STORED, OD_SET_STORED, bytes), 8192 + 4096);
-	assert_int_equal(odw_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192); /* with zeros behind it */
+	/* with zeros behind it */
+	assert_int_equal(odw_bufs_memory(NULL, OD_SET_PLAIN, OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192);
 	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {
@@ -62,7 +63,8 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
 	odw_bufs_put(b, &mem[0], OD_SET_E);
 	odw_bufs_fill(b, &mem[1]);
-	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf && mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
+	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
+		    mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
 	odw_bufs_free(b); /* those in use too */
 }
 
@@ -90,8 +92,13 @@ struct world {
 
 static struct od_cache_opts policy_of(enum od_cache_policy policy, const struct od_cache_plan *plan, bool planes)
 {
-	return (struct od_cache_opts){ .policy = policy, .n_moe = LAYERS, .n_experts = EXPERTS, .plan = *plan,
-				       .full_is_stored = planes, .budget_bytes = plan->experts[OD_CACHE_F], .expert_bytes = 1,
+	return (struct od_cache_opts){ .policy = policy,
+				       .n_moe = LAYERS,
+				       .n_experts = EXPERTS,
+				       .plan = *plan,
+				       .full_is_stored = planes,
+				       .budget_bytes = plan->experts[OD_CACHE_F],
+				       .expert_bytes = 1,
 				       .state = OD_CACHE_F };
 }
 
@@ -112,7 +119,8 @@ static void begin(struct world *w, const struct od_cache_opts *o)
 static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
 		       const struct od_cache_plan *plan)
 {
-	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN, .n_slots = n_slots };
+	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
+					     .n_slots = n_slots };
 	const struct od_cache_opts o = policy_of(policy, plan, planes);
 	struct odw_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
@@ -142,7 +150,8 @@ static struct odw_item use(struct world *w, uint32_t m, uint32_t expert, bool pr
 	struct odw_item item = { .expert = expert, .last = true, .prompt = prompt };
 
 	assert_int_equal(odw_schedule_run(w->s, SESSION, ++w->step, m, false, &item, 1), OD_OK);
-	for (struct odw_load_job job; odw_schedule_next_read(w->s, &job, false) || odw_schedule_next_finish(w->s, &job, false);)
+	for (struct odw_load_job job;
+	     odw_schedule_next_read(w->s, &job, false) || odw_schedule_next_finish(w->s, &job, false);)
 		(void)!odw_schedule_end_job(w->s, &job, job.kind == ODW_LOAD_READ, OD_OK, NULL);
 	compute(w->s, &item);
 	return item;
@@ -166,7 +175,9 @@ static void it_decides_as_the_policy_alone_does(void **state)
 		open_world(&w, 1, (enum od_cache_policy)policy, true, plan);
 		assert_int_equal(od_cache_new(&alone, &o, NULL), OD_OK);
 		for (int i = 0; i < 500; i++) {
-			const uint32_t m = (uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) % LAYERS;
+			const uint32_t m =
+				(uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) %
+				LAYERS;
 			const uint32_t expert = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % EXPERTS);
 			const enum od_cache_state was = od_cache_look(alone, m, expert);
 			const struct odw_item item = use(&w, m, expert, false);

@@ -206,7 +206,8 @@ static void test_not_routed_keeps_f32(void **state)
 		b.not_routed = false;
 		run_ffn(&b, &b.w.experts[1], 0, ROWS, b.y);
 		for (size_t i = 0; i < n; i++) {
-			assert_true(b.y[i] == (profiles[p] == OD_PROFILE_F32 ? plain[i] : od_bf16_f32(od_f32_bf16(plain[i]))));
+			assert_true(b.y[i] ==
+				    (profiles[p] == OD_PROFILE_F32 ? plain[i] : od_bf16_f32(od_f32_bf16(plain[i]))));
 			rounded += b.y[i] != plain[i];
 		}
 		assert_true(profiles[p] == OD_PROFILE_F32 ? rounded == 0 : rounded > n / 2);
@@ -278,12 +279,15 @@ static void resident_setup(struct resident_bench *r)
 	struct od_err err = { 0 };
 
 	setup(b, "top3_mixed_formats", OD_PROFILE_F32, 2);
-	r->opts = (struct od_forward_opts){ .config = &b->t.cfg, .dense = &b->w.dense, .device = b->device,
-					    .profile = b->t.profile, .max_rows = ROWS };
+	r->opts = (struct od_forward_opts){ .config = &b->t.cfg,
+					    .dense = &b->w.dense,
+					    .device = b->device,
+					    .profile = b->t.profile,
+					    .max_rows = ROWS };
 	must(od_resident_new(&r->runner, &r->opts, b->w.experts, &err), &err);
 	assert_true(r->runner->on_device);
 	assert_true(od_resident_bytes(&r->opts) >= od_experts_scratch_bytes(b->t.cfg.hidden, b->t.cfg.intermediate,
-									 b->t.cfg.n_experts, b->t.cfg.top_k, ROWS));
+									    b->t.cfg.n_experts, b->t.cfg.top_k, ROWS));
 	r->choice = buf_new(b->device, ROWS * 3 * sizeof(uint16_t));
 	r->y = buf_new(b->device, ROWS * 3 * b->t.cfg.hidden * sizeof(float));
 }
@@ -298,8 +302,11 @@ static void resident_teardown(struct resident_bench *r)
 
 static struct od_moe_call call_of(const struct resident_bench *r, uint32_t m, size_t n_rows)
 {
-	return (struct od_moe_call){ .m = m, .n_rows = n_rows, .x_at = od_buf_ref(r->b.x_at, 0),
-				     .expert_at = od_buf_ref(r->choice, 0), .y_at = od_buf_ref(r->y, 0) };
+	return (struct od_moe_call){ .m = m,
+				     .n_rows = n_rows,
+				     .x_at = od_buf_ref(r->b.x_at, 0),
+				     .expert_at = od_buf_ref(r->choice, 0),
+				     .y_at = od_buf_ref(r->y, 0) };
 }
 
 /* Each (row, rank) gets its own expert's output, whatever else is in the call. */
@@ -319,7 +326,9 @@ static void test_resident(void **state)
 
 		for (size_t row = 0; row < ROWS; row++) /* expert 7 for all rows, expert 0 for one, 6 for none */
 			for (size_t k = 0; k < 3; k++)
-				expert[row][k] = (uint16_t)(k == row % 3 ? 7 : row == 4 && k == 2 ? 0 : 1 + (row + k + m) % 5);
+				expert[row][k] = (uint16_t)(k == row % 3       ? 7 :
+							    row == 4 && k == 2 ? 0 :
+										 1 + (row + k + m) % 5);
 		put_at(b->device, call.expert_at, expert, sizeof(expert));
 		assert_int_equal(r.runner->submit(r.runner, &call, NULL), OD_OK);
 		sync_device(b->device);

@@ -1,4 +1,5 @@
-/* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is found. */
+/* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is
+ * found. */
 #include "common/base/mem.h"
 #include "common/compute/device_internal.h"
 #include "common/pack/load/expert_load.h"
@@ -18,7 +19,9 @@ static struct od_device *device;
 
 static int pack_of(const char *checkpoint, const char *name, enum od_codec codec, struct od_pack **out)
 {
-	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = temp_path(name), .codec = codec, .n_threads = 2 };
+	const struct od_pack_job job = {
+		.checkpoint = checkpoint, .pack = temp_path(name), .codec = codec, .n_threads = 2
+	};
 	struct od_err err;
 
 	if (od_pack_write(&job, &err) == OD_OK && od_pack_open(out, temp_path(name), &err) == OD_OK)
@@ -107,8 +110,10 @@ static void the_same_weights_in_two_thirds(void **state)
 			assert_weights(be, q, p);
 		}
 	/* Pages are much beside so small an expert, of 384 KiB. */
-	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 < od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
-	assert_true(od_inflater_bytes(planes, device, OD_FORM_PLANES) < 1024 + od_staging_bytes(planes, device, OD_FORM_PLANES));
+	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 <
+		    od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
+	assert_true(od_inflater_bytes(planes, device, OD_FORM_PLANES) <
+		    1024 + od_staging_bytes(planes, device, OD_FORM_PLANES));
 	od_experts_free(a);
 	od_experts_free(b);
 }
@@ -125,7 +130,8 @@ static void assert_chunks(const struct od_pack_expert *x, const struct od_expert
 		assert_ptr_equal(m->data.buf, mem->at[OD_BUF_SM].buf);
 		assert_ptr_equal(m->coded.buf, mem->at[OD_BUF_E].buf);
 		assert_true(chunk[s->mat] > 0 || m->chunk_rows == s->n_rows);
-		assert_int_equal(m->data.at + s->row_begin * m->n_in - mem->at[OD_BUF_SM].at, s->sm.offset - x->shard[0].sm.offset);
+		assert_int_equal(m->data.at + s->row_begin * m->n_in - mem->at[OD_BUF_SM].at,
+				 s->sm.offset - x->shard[0].sm.offset);
 		assert_int_equal(m->coded.at + m->chunk_at[chunk[s->mat]++] - mem->at[OD_BUF_E].at,
 				 s->e.offset - x->shard[0].e.offset);
 	}
@@ -227,8 +233,8 @@ static void buffers_apart(void **state)
 	od_inflater_free(inf);
 }
 
-/* Exponents of the largest shard; SM bytes too where they cannot be read into their place; an inflater has room for exponents
- * that it decodes besides, and all that on both sides where the device's is not the host's. */
+/* Exponents of the largest shard; SM bytes too where they cannot be read into their place; an inflater has room for
+ * exponents that it decodes besides, and all that on both sides where the device's is not the host's. */
 static void what_loads_take(void **state)
 {
 	const bool maps = od_device_shares(device);
@@ -246,7 +252,8 @@ static void what_loads_take(void **state)
 	staging = od_staging_bytes(zstd, device, OD_FORM_PLAIN);
 	assert_in_range(staging, maps ? e : e + sm, (maps ? e : e + sm) + 3 * OD_PAD_BYTES);
 	inflater = (staging + e) * (maps ? 1 : 2);
-	assert_in_range(od_inflater_bytes(zstd, device, OD_FORM_PLAIN), inflater, inflater + (256u << 10)); /* zstd's tables */
+	/* zstd's tables */
+	assert_in_range(od_inflater_bytes(zstd, device, OD_FORM_PLAIN), inflater, inflater + (256u << 10));
 	assert_true((od_staging_bytes(planes, device, OD_FORM_PLANES) == 0) == maps);
 }
 
@@ -275,8 +282,9 @@ static void part_open(struct part *p, struct od_pack *pack)
 
 static void part_read(struct part *p)
 {
-	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem, od_buf_ref(p->staging, 0), p->b,
-					NULL), OD_OK);
+	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem,
+					od_buf_ref(p->staging, 0), p->b, NULL),
+			 OD_OK);
 }
 
 static void part_close(struct part *p)
@@ -286,8 +294,8 @@ static void part_close(struct part *p)
 	od_inflater_free(p->inf);
 }
 
-/* The host waits once for what the device puts together, but for exponents that it decodes itself: these have one place. And it
- * needs memory of its own for parts, not for whole experts. */
+/* The host waits once for what the device puts together, but for exponents that it decodes itself: these have one
+ * place. And it needs memory of its own for parts, not for whole experts. */
 static void a_part_is_one_wait(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
@@ -314,7 +322,8 @@ static void a_part_is_one_wait(void **state)
 	part_close(&part[1]);
 }
 
-/* A shard that is damaged, behind one whose work is queued: that is done when the error is told, and the inflater goes on. */
+/* A shard that is damaged, behind one whose work is queued: that is done when the error is told, and the inflater goes
+ * on. */
 static void a_failed_part_leaves_nothing_queued(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
@@ -377,7 +386,8 @@ static struct od_ref page_in(struct od_buf *b)
 	return od_buf_ref(b, od_round_up(begin, OD_PAGE_BYTES) - begin);
 }
 
-/* All of an expert at once, through the page cache and past it; where the file system has no such thing, twice through. */
+/* All of an expert at once, through the page cache and past it; where the file system has no such thing, twice
+ * through. */
 static void past_the_page_cache(void **state)
 {
 	const struct od_pack_expert *x = od_pack_expert(planes, 4, 1);
@@ -389,7 +399,8 @@ static void past_the_page_cache(void **state)
 	assert_true(x->n_shards <= 8);
 	for (int direct = 0; direct < 2; direct++) {
 		for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) {
-			const uint64_t bytes = od_round_up(od_pack_buf_bytes(planes, (enum od_expert_buf)i), OD_PAGE_BYTES);
+			const uint64_t bytes =
+				od_round_up(od_pack_buf_bytes(planes, (enum od_expert_buf)i), OD_PAGE_BYTES);
 
 			buf[direct][i] = shared_buf_new(device, bytes + OD_PAGE_BYTES);
 			mem[direct].at[i] = page_in(buf[direct][i]);
@@ -398,7 +409,8 @@ static void past_the_page_cache(void **state)
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
 		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, OD_SET_STORED, &mem[direct],
-						(struct od_ref){ 0 }, b[direct], NULL), OD_OK);
+						(struct od_ref){ 0 }, b[direct], NULL),
+				 OD_OK);
 	}
 	assert_false(od_pack_read_direct(planes, false));
 	for (uint32_t i = 0; i < x->n_shards; i++) {
@@ -438,10 +450,12 @@ static void what_cannot_be_is_said(void **state)
 
 	scalar = device_new(OD_CPU_SCALAR, 1);
 	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_OF_SLOTS, OD_FORM_AUTO, &form, &err), OD_OK);
-	assert_true(form == OD_FORM_PLAIN || od_device_tries_planes(scalar)); /* nothing is gained without the instructions for it */
+	/* nothing is gained without the instructions for it */
+	assert_true(form == OD_FORM_PLAIN || od_device_tries_planes(scalar));
 	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_OF_SLOTS, OD_FORM_PLANES, &form, &err), OD_OK);
 	assert_int_equal(form, OD_FORM_PLANES);
-	assert_int_equal(od_pack_choose_form(zstd, scalar, OD_FORM_OF_SLOTS, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
+	assert_int_equal(od_pack_choose_form(zstd, scalar, OD_FORM_OF_SLOTS, OD_FORM_PLANES, &form, &err),
+			 OD_ERR_UNSUPPORTED);
 	od_device_free(scalar);
 	od_pack_close(raw);
 	od_pack_close(mixed);
@@ -469,7 +483,8 @@ static void what_is_broken_is_found(void **state)
 		byte ^= 1;
 		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);
 		assert_int_equal(od_inflater_load(inf, 1, 2, 1, &mem, NULL, &err), OD_ERR_CORRUPT);
-		assert_non_null(strstr(err.msg, i < 2 ? "expert (1, 2) shard 1, SM-chunk" : "expert (1, 2) shard 1, E-chunk"));
+		assert_non_null(
+			strstr(err.msg, i < 2 ? "expert (1, 2) shard 1, SM-chunk" : "expert (1, 2) shard 1, E-chunk"));
 		assert_int_equal(od_inflater_load(inf, 1, 2, 1, &mem, NULL, NULL), OD_ERR_CORRUPT);
 		byte ^= 1;
 		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);

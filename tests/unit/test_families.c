@@ -39,7 +39,8 @@ static void test_qwen3_30b_a3b(void **state)
 	CHECK_TENSORS(&c, global);
 	CHECK_TENSORS(&c, layer);
 	check_expert(&c, 3, 127, "model.layers.3.mlp.experts.127.gate_proj.weight",
-		     "model.layers.3.mlp.experts.127.up_proj.weight", "model.layers.3.mlp.experts.127.down_proj.weight");
+		     "model.layers.3.mlp.experts.127.up_proj.weight",
+		     "model.layers.3.mlp.experts.127.down_proj.weight");
 }
 
 static void test_qwen15_moe_a27b(void **state)
@@ -78,7 +79,8 @@ static void test_qwen15_moe_a27b(void **state)
 	assert_true(l->shared_gate);
 	CHECK_TENSORS(&c, layer);
 	check_expert(&c, 23, 59, "model.layers.23.mlp.experts.59.gate_proj.weight",
-		     "model.layers.23.mlp.experts.59.up_proj.weight", "model.layers.23.mlp.experts.59.down_proj.weight");
+		     "model.layers.23.mlp.experts.59.up_proj.weight",
+		     "model.layers.23.mlp.experts.59.down_proj.weight");
 }
 
 static void test_olmoe_1b_7b(void **state)
@@ -110,8 +112,8 @@ static void test_olmoe_1b_7b(void **state)
 	assert_true(l->mix.norm_eps == 1e-5f && l->mix.clip == 0);
 	assert_true(!l->router.renormalise && l->router.scale == 1);
 	CHECK_TENSORS(&c, layer);
-	check_expert(&c, 0, 9, "model.layers.0.mlp.experts.9.gate_proj.weight", "model.layers.0.mlp.experts.9.up_proj.weight",
-		     "model.layers.0.mlp.experts.9.down_proj.weight");
+	check_expert(&c, 0, 9, "model.layers.0.mlp.experts.9.gate_proj.weight",
+		     "model.layers.0.mlp.experts.9.up_proj.weight", "model.layers.0.mlp.experts.9.down_proj.weight");
 }
 
 /* m(s) = 0.1 s ln 40 + 1; 192 = 128 + 64. */
@@ -184,7 +186,8 @@ static void test_deepseek_v2(void **state)
 	CHECK_TENSORS(&c, moe);
 	/* Experts are counted by MoE layer, named by layer. */
 	check_expert(&c, 0, 159, "model.layers.1.mlp.experts.159.gate_proj.weight",
-		     "model.layers.1.mlp.experts.159.up_proj.weight", "model.layers.1.mlp.experts.159.down_proj.weight");
+		     "model.layers.1.mlp.experts.159.up_proj.weight",
+		     "model.layers.1.mlp.experts.159.down_proj.weight");
 	take(&c, deepseek_v2, "{\"rms_norm_eps\":1e-05}"); /* not of latents */
 	assert_true(c.rms_eps == 1e-5f && od_config_layer(&c, 1)->mix.norm_eps == 1e-6f);
 }
@@ -222,7 +225,8 @@ static void test_deepseek_v2_lite(void **state)
 }
 
 /* What DeepSeek-V3, GLM-4.5 and MiniMax-M2 have in common. */
-static void check_sigmoid(const struct od_router_spec *r, uint32_t n_groups, uint32_t top_groups, bool two, float scale, float eps)
+static void check_sigmoid(const struct od_router_spec *r, uint32_t n_groups, uint32_t top_groups, bool two, float scale,
+			  float eps)
 {
 	assert_int_equal(r->score, OD_SCORE_SIGMOID);
 	assert_true(r->bias && r->renormalise);
@@ -264,7 +268,8 @@ static void test_deepseek_v3(void **state)
 	assert_int_equal(od_config_layer(&c, 0)->intermediate, 18432);
 	CHECK_TENSORS(&c, moe);
 	check_expert(&c, 0, 255, "model.layers.3.mlp.experts.255.gate_proj.weight",
-		     "model.layers.3.mlp.experts.255.up_proj.weight", "model.layers.3.mlp.experts.255.down_proj.weight");
+		     "model.layers.3.mlp.experts.255.up_proj.weight",
+		     "model.layers.3.mlp.experts.255.down_proj.weight");
 	take(&c, kimi_k2, "{}");
 	check_counts(&c, "deepseek_v3", 61, 1, 2);
 	check_experts(&c, 384, 8, 2048);
@@ -318,7 +323,8 @@ static void test_glm45(void **state)
 	assert_int_equal(c.kind[1].mix.qk_norm, OD_QK_NORM_NONE);
 	check_sigmoid(&c.kind[1].router, 1, 1, true, 1, 1e-20f);
 	/* What transformers takes for fields that are missing; the first it takes for 1. */
-	take(&c, glm45, "{\"partial_rotary_factor\":null,\"use_qk_norm\":null,\"attention_bias\":null,"
+	take(&c, glm45,
+	     "{\"partial_rotary_factor\":null,\"use_qk_norm\":null,\"attention_bias\":null,"
 	     "\"routed_scaling_factor\":null,\"n_shared_experts\":null,\"first_k_dense_replace\":null}");
 	check_counts(&c, "glm4_moe", 92, 1, 2);
 	check_plain_rope(&c, 128, 1e6);
@@ -330,10 +336,13 @@ static void test_glm45(void **state)
 /* GLM-4.7-Flash has the fields of DeepSeek-V3, and may have a list of its own. */
 static void test_glm_lite(void **state)
 {
-#define LITE "\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"model_type\":\"glm4_moe_lite\",\"n_group\":1,\"topk_group\":1"
-	static const char types[] = "{" LITE ",\"num_hidden_layers\":3,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}";
+#define LITE \
+	"\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"model_type\":\"glm4_moe_lite\",\"n_group\":1,\"topk_group\":1"
+	static const char types[] =
+		"{" LITE ",\"num_hidden_layers\":3,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}";
 	static const char wrong[] = "{" LITE ",\"num_hidden_layers\":3,\"mlp_layer_types\":[\"sparse\",\"dense\"]}";
-	static const char none[] = "{" LITE ",\"first_k_dense_replace\":null,\"routed_scaling_factor\":null,\"head_dim\":64}";
+	static const char none[] =
+		"{" LITE ",\"first_k_dense_replace\":null,\"routed_scaling_factor\":null,\"head_dim\":64}";
 	struct od_config c;
 
 	(void)state;
@@ -401,7 +410,8 @@ static void test_gpt_oss(void **state)
 		{ OD_ROLE_ROUTER, 23, "model.layers.23.mlp.router.weight", 32, 2880 },
 		{ OD_ROLE_LOGIT_BIAS, 23, "model.layers.23.mlp.router.bias", 32, 0 },
 	};
-	/* Of all experts of a layer: rows of each, where this part begins among them, and how far apart its rows are. */
+	/* Of all experts of a layer: rows of each, where this part begins among them, and how far apart its rows
+	 * are. */
 	static const struct {
 		const char *name;
 		uint64_t rows, first, step, n_out, n_in;
@@ -422,7 +432,8 @@ static void test_gpt_oss(void **state)
 	check_experts(&c, 32, 4, 2880);
 	assert_true(c.expert_bias && c.scaled && c.act.kind == OD_ACT_CLAMPED && c.act.limit == 7);
 	assert_int_equal(c.n_ropes, 1);
-	assert_true(c.rope[0].between && c.rope[0].theta == 150000 && c.rope[0].factor == 32 && c.rope[0].original_ctx == 4096);
+	assert_true(c.rope[0].between && c.rope[0].theta == 150000 && c.rope[0].factor == 32 &&
+		    c.rope[0].original_ctx == 4096);
 	near(c.rope[0].magnitude, 1.3465735902799727); /* 0.1 ln 32 + 1 */
 	for (uint32_t i = 0; i < 24; i++)
 		assert_int_equal(od_config_layer(&c, i)->mix.window, i % 2 == 0 ? 128 : 0);
@@ -430,7 +441,8 @@ static void test_gpt_oss(void **state)
 	assert_ptr_equal(l->mixer, &od_mixer_gqa);
 	check_heads(&l->mix, 64, 8, 64, 64);
 	assert_true(l->mix.qkv_bias && l->mix.o_bias && l->mix.sinks && l->mix.qk_norm == OD_QK_NORM_NONE);
-	assert_true(l->router.score == OD_SCORE_LOGIT && l->router.logit_bias && !l->router.bias && !l->router.renormalise);
+	assert_true(l->router.score == OD_SCORE_LOGIT && l->router.logit_bias && !l->router.bias &&
+		    !l->router.renormalise);
 	CHECK_TENSORS(&c, layer);
 	assert_int_equal(od_expert_parts(&c), OD_N_EXPERT_PARTS);
 	for (int part = 0; part < OD_N_EXPERT_PARTS; part++) {
@@ -440,11 +452,13 @@ static void test_gpt_oss(void **state)
 
 		assert_true(od_expert_stacked_name(&c, 23, (enum od_expert_mat)part, name, &at));
 		assert_string_equal(name, stacked[part].name);
-		assert_true(at.rows == stacked[part].rows && at.first == stacked[part].first && at.step == stacked[part].step);
+		assert_true(at.rows == stacked[part].rows && at.first == stacked[part].first &&
+			    at.step == stacked[part].step);
 		od_expert_mat_shape(&c, (enum od_expert_mat)part, &n_out, &n_in);
 		assert_true(n_out == stacked[part].n_out && n_in == stacked[part].n_in);
 	}
-	check_expert(&c, 23, 31, "model.layers.23.mlp.experts.31.gate_proj.weight", "model.layers.23.mlp.experts.31.up_proj.weight",
+	check_expert(&c, 23, 31, "model.layers.23.mlp.experts.31.gate_proj.weight",
+		     "model.layers.23.mlp.experts.31.up_proj.weight",
 		     "model.layers.23.mlp.experts.31.down_proj.weight");
 }
 

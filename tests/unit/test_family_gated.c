@@ -1,5 +1,5 @@
-/* Qwen3-Next and Qwen3.5-MoE: layers with gated delta rules between those with gated attention; the text part of a multimodal
- * model. */
+/* Qwen3-Next and Qwen3.5-MoE: layers with gated delta rules between those with gated attention; the text part of a
+ * multimodal model. */
 #include <string.h>
 
 #include "tests/unit/family_util.h"
@@ -71,7 +71,8 @@ static void test_qwen3_next_80b(void **state)
 	od_role_shape(&c, OD_ROLE_O, 47, &n_out, &n_in);
 	assert_true(n_out == 2048 && n_in == 4096);
 	assert_true(od_config_layer(&c, 0)->router.renormalise && od_config_layer(&c, 0)->shared_gate);
-	check_expert(&c, 47, 511, "model.layers.47.mlp.experts.511.gate_proj.weight", "model.layers.47.mlp.experts.511.up_proj.weight",
+	check_expert(&c, 47, 511, "model.layers.47.mlp.experts.511.gate_proj.weight",
+		     "model.layers.47.mlp.experts.511.up_proj.weight",
 		     "model.layers.47.mlp.experts.511.down_proj.weight");
 }
 
@@ -125,8 +126,9 @@ static void test_qwen35(void **state)
 
 static void test_multimodal(void **state)
 {
-	static const char fields[] = "{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"],\"model_type\":\"qwen3_5_moe\","
-				     "\"image_token_id\":248056,\"vision_config\":{\"depth\":27},\"text_config\":";
+	static const char fields[] =
+		"{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"],\"model_type\":\"qwen3_5_moe\","
+		"\"image_token_id\":248056,\"vision_config\":{\"depth\":27},\"text_config\":";
 	char text[sizeof(fields) + 4096], name[OD_NAME_BYTES];
 	struct od_config c;
 
@@ -150,13 +152,15 @@ static void test_multimodal(void **state)
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		json_object_set_new(inner, "model_type", json_string(others[i]));
 		assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_UNSUPPORTED);
-		assert_non_null(strstr(err.msg, "field \"text_config\": field \"model_type\": expected \"qwen3_5_moe_text\""));
+		assert_non_null(
+			strstr(err.msg, "field \"text_config\": field \"model_type\": expected \"qwen3_5_moe_text\""));
 	}
 	json_object_set_new(inner, "model_type", json_integer(3));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_FORMAT);
 	json_object_del(inner, "model_type");
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
-	json_object_set_new(root, "model_type", json_string("qwen3_5_moe_text")); /* a text has no further text inside */
+	/* a text has no further text inside */
+	json_object_set_new(root, "model_type", json_string("qwen3_5_moe_text"));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_UNSUPPORTED);
 	assert_non_null(strstr(err.msg, "text_config"));
 	json_decref(root);
@@ -168,9 +172,10 @@ static void test_kinds_of_layers(void **state)
 {
 #define TYPE(x) "\"" x "_attention\""
 #define FIVE "\"num_hidden_layers\":5"
-	static const char types[] = "{" FIVE ",\"layer_types\":[" TYPE("full") "," TYPE("linear") "," TYPE("full") "," TYPE("linear") ","
-				    TYPE("linear") "]}";
-	static const char sliding[] = "{\"num_hidden_layers\":2,\"layer_types\":[" TYPE("linear") "," TYPE("sliding") "]}";
+	static const char types[] = "{" FIVE ",\"layer_types\":[" TYPE("full") "," TYPE("linear") "," TYPE(
+		"full") "," TYPE("linear") "," TYPE("linear") "]}";
+	static const char sliding[] =
+		"{\"num_hidden_layers\":2,\"layer_types\":[" TYPE("linear") "," TYPE("sliding") "]}";
 	static const char short_[] = "{\"layer_types\":[" TYPE("linear") "," TYPE("full") "]}";
 	static const char no_text[] = "{\"num_hidden_layers\":1,\"layer_types\":[7]}";
 	static const char none[] = "{\"num_hidden_layers\":1,\"layer_types\":[" TYPE("linear") "]}";
@@ -181,7 +186,8 @@ static void test_kinds_of_layers(void **state)
 	check_mixers(qwen3_next_80b, "{" FIVE ",\"full_attention_interval\":2}", "dadad");
 	check_mixers(qwen3_next_80b, "{" FIVE ",\"full_attention_interval\":1}", "aaaaa");
 	refuse(qwen3_next_80b, "{\"full_attention_interval\":0}", OD_ERR_RANGE, "full_attention_interval", "found 0");
-	refuse(qwen3_next_80b, "{\"full_attention_interval\":49}", OD_ERR_UNSUPPORTED, "full_attention_interval", "at least one");
+	refuse(qwen3_next_80b, "{\"full_attention_interval\":49}", OD_ERR_UNSUPPORTED, "full_attention_interval",
+	       "at least one");
 	for (size_t i = 0; i < 2; i++) {
 		check_mixers(both[i], types, "adadd");
 		refuse(both[i], sliding, OD_ERR_UNSUPPORTED, "layer_types", "sliding_attention");
@@ -200,24 +206,28 @@ static void test_settings(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		const uint32_t full = 3;
-		static const char linear[] = "{\"rope_theta\":null,\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"linear\","
-					     "\"factor\":2.0,\"rope_theta\":1e4}}";
+		static const char linear[] =
+			"{\"rope_theta\":null,\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"linear\","
+			"\"factor\":2.0,\"rope_theta\":1e4}}";
 
 		refuse(both[i], linear, OD_ERR_UNSUPPORTED, "rope_parameters", "linear");
 		refuse(both[i], "{\"head_dim\":null}", OD_ERR_MISSING, "head_dim", "missing");
 		take(&c, both[i], "{\"attention_bias\":true}");
 		assert_true(od_config_layer(&c, full)->mix.qkv_bias && od_config_layer(&c, full)->mix.o_bias);
 		refuse(both[i], "{\"attn_output_gate\":false}", OD_ERR_UNSUPPORTED, "attn_output_gate", "found false");
-		refuse(both[i], "{\"use_sliding_window\":true}", OD_ERR_UNSUPPORTED, "use_sliding_window", "found true");
+		refuse(both[i], "{\"use_sliding_window\":true}", OD_ERR_UNSUPPORTED, "use_sliding_window",
+		       "found true");
 		refuse(both[i], "{\"linear_conv_kernel_dim\":1}", OD_ERR_RANGE, "linear_conv_kernel_dim", "found 1");
 		refuse(both[i], "{\"linear_conv_kernel_dim\":65}", OD_ERR_RANGE, "linear_conv_kernel_dim", "found 65");
 		refuse(both[i], "{\"linear_num_value_heads\":24}", OD_ERR_FORMAT, "linear_num_value_heads", "multiple");
-		refuse(both[i], "{\"linear_num_value_heads\":1048576}", OD_ERR_RANGE, "linear_num_value_heads", "1048576 heads");
+		refuse(both[i], "{\"linear_num_value_heads\":1048576}", OD_ERR_RANGE, "linear_num_value_heads",
+		       "1048576 heads");
 		refuse(both[i], "{\"linear_key_head_dim\":4097}", OD_ERR_RANGE, "linear_key_head_dim", "found 4097");
 	}
 	refuse(qwen35_35b, "{\"norm_topk_prob\":false}", OD_ERR_UNSUPPORTED, "norm_topk_prob", "found false");
 	take(&c, qwen3_next_80b, "{\"mlp_only_layers\":[3]}");
-	assert_true(od_config_layer(&c, 3)->ffn == OD_FFN_DENSE && od_config_layer(&c, 3)->intermediate == 5120 && c.n_moe == 47);
+	assert_true(od_config_layer(&c, 3)->ffn == OD_FFN_DENSE && od_config_layer(&c, 3)->intermediate == 5120 &&
+		    c.n_moe == 47);
 	take(&c, qwen35_35b, "{\"mlp_only_layers\":[3]}"); /* its class ignores it */
 	assert_int_equal(c.n_moe, 4);
 	take(&c, qwen35_35b, "{\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"}}");
@@ -229,10 +239,8 @@ static void test_settings(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_qwen3_next_80b),
-		cmocka_unit_test(test_qwen35),
-		cmocka_unit_test(test_multimodal),
-		cmocka_unit_test(test_kinds_of_layers),
+		cmocka_unit_test(test_qwen3_next_80b), cmocka_unit_test(test_qwen35),
+		cmocka_unit_test(test_multimodal),     cmocka_unit_test(test_kinds_of_layers),
 		cmocka_unit_test(test_settings),
 	};
 

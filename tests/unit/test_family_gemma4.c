@@ -84,8 +84,8 @@ static void test_26b_a4b(void **state)
 	assert_int_equal(n_out, 0);
 	od_role_shape(&c, OD_ROLE_K, 5, &n_out, &n_in);
 	assert_int_equal(n_out, 1024);
-	check_expert(&c, 29, 127, "model.layers.29.experts.127.gate_proj.weight", "model.layers.29.experts.127.up_proj.weight",
-		     "model.layers.29.experts.127.down_proj.weight");
+	check_expert(&c, 29, 127, "model.layers.29.experts.127.gate_proj.weight",
+		     "model.layers.29.experts.127.up_proj.weight", "model.layers.29.experts.127.down_proj.weight");
 }
 
 /* Where the matrices of all experts are. */
@@ -118,13 +118,15 @@ static void test_stacked(void **state)
 /* The text part inside of a model that sees: outer and inner tokens end a text. */
 static void test_multimodal(void **state)
 {
-	static const char *const in[] = { "model.language_model.layers.0.layer_scalar", "model.layers.0.layer_scalar", "lm_head.weight",
-					  "model.vision_tower", "model.embed_visionary" };
-	static const char *const out[] = { "model.vision_tower.patch_embedder.input_proj.weight", "model.embed_vision.x.weight",
-					   "model.audio_tower.a", "model.embed_audio.b" };
-	json_t *root = json_pack("{s:[s], s:s, s:[i,i], s:o, s:{s:s}}", "architectures", "Gemma4ForConditionalGeneration",
-				 "model_type", "gemma4", "eos_token_id", 1, 106, "text_config",
-				 json_loads(gemma4_26b_a4b, 0, NULL), "vision_config", "model_type", "gemma4_vision");
+	static const char *const in[] = { "model.language_model.layers.0.layer_scalar", "model.layers.0.layer_scalar",
+					  "lm_head.weight", "model.vision_tower", "model.embed_visionary" };
+	static const char *const out[] = { "model.vision_tower.patch_embedder.input_proj.weight",
+					   "model.embed_vision.x.weight", "model.audio_tower.a",
+					   "model.embed_audio.b" };
+	json_t *root =
+		json_pack("{s:[s], s:s, s:[i,i], s:o, s:{s:s}}", "architectures", "Gemma4ForConditionalGeneration",
+			  "model_type", "gemma4", "eos_token_id", 1, 106, "text_config",
+			  json_loads(gemma4_26b_a4b, 0, NULL), "vision_config", "model_type", "gemma4_vision");
 	struct od_err err = { 0 };
 	char name[OD_NAME_BYTES];
 	struct od_config c;
@@ -163,8 +165,9 @@ static void test_settings(void **state)
 	struct od_config c;
 
 	(void)state;
-	take(&c, gemma4_26b_a4b, "{\"rope_parameters\":null,\"sliding_window\":null,\"head_dim\":null,\"global_head_dim\":null,"
-				 "\"tie_word_embeddings\":null,\"final_logit_softcapping\":null,\"num_kv_shared_layers\":null}");
+	take(&c, gemma4_26b_a4b,
+	     "{\"rope_parameters\":null,\"sliding_window\":null,\"head_dim\":null,\"global_head_dim\":null,"
+	     "\"tie_word_embeddings\":null,\"final_logit_softcapping\":null,\"num_kv_shared_layers\":null}");
 	assert_true(c.rope[0].theta == 1e4 && c.rope[0].pairs == 0 && c.rope[0].dims == 256);
 	assert_true(c.rope[1].theta == 1e6 && c.rope[1].pairs == 64 && c.rope[1].dims == 512);
 	assert_true(c.tied_head && c.logit_cap == 0 && od_config_layer(&c, 0)->mix.window == 512);
@@ -176,12 +179,14 @@ static void test_settings(void **state)
 	}
 	take(&c, gemma4_26b_a4b, "{\"num_global_key_value_heads\":null}");
 	check_attention(&od_config_layer(&c, 5)->mix, 8, 512, 0, true);
-	take(&c, gemma4_26b_a4b, "{\"num_hidden_layers\":3,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_"
-				 "attention\"]}");
+	take(&c, gemma4_26b_a4b,
+	     "{\"num_hidden_layers\":3,\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_"
+	     "attention\"]}");
 	assert_int_equal(od_config_layer(&c, 0)->mix.window, 0);
 	assert_int_equal(od_config_layer(&c, 1)->mix.window, 1024);
 	assert_int_equal(od_config_layer(&c, 2)->mix.window, 0);
-	take(&c, gemma4_26b_a4b, GEMMA_ROPE("\"proportional\",\"partial_rotary_factor\":0.3,\"factor\":8", "\"proportional\""));
+	take(&c, gemma4_26b_a4b,
+	     GEMMA_ROPE("\"proportional\",\"partial_rotary_factor\":0.3,\"factor\":8", "\"proportional\""));
 	assert_true(c.rope[1].pairs == 76 && c.rope[1].divisor == 8); /* 0.3 * 512 / 2 = 76.8 */
 	assert_true(c.rope[0].pairs == 0 && c.rope[0].divisor == 0);
 	take(&c, gemma4_26b_a4b, GEMMA_ROPE("\"default\"", "\"default\""));
@@ -210,10 +215,12 @@ static void test_overrides(void **state)
 	check_attention(&od_config_layer(&c, 6)->mix, 8, 256, 0, true);
 }
 
-/* The last layers use the keys and values of the last ones before them, each of its kind, and may have wider dense networks. */
+/* The last layers use the keys and values of the last ones before them, each of its kind, and may have wider dense
+ * networks. */
 static void test_shared_kv(void **state)
 {
-	static const char *const fields[] = { "{\"num_kv_shared_layers\":10,\"use_double_wide_mlp\":true}", "{\"num_kv_shared_layers\":10}" };
+	static const char *const fields[] = { "{\"num_kv_shared_layers\":10,\"use_double_wide_mlp\":true}",
+					      "{\"num_kv_shared_layers\":10}" };
 	static const enum od_role gone[] = { OD_ROLE_K, OD_ROLE_V, OD_ROLE_K_NORM };
 	uint64_t n_out, n_in;
 	struct od_config c;
@@ -292,32 +299,40 @@ static void test_refuses(void **state)
 	(void)state;
 	refuse(t, "{\"enable_moe_block\":false}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
 	refuse(t, "{\"enable_moe_block\":null}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
-	refuse(t, "{\"hidden_size_per_layer_input\":34953}", OD_ERR_RANGE, "hidden_size_per_layer_input", "found 34953");
+	refuse(t, "{\"hidden_size_per_layer_input\":34953}", OD_ERR_RANGE, "hidden_size_per_layer_input",
+	       "found 34953");
 	refuse(t, "{\"hidden_size_per_layer_input\":-1}", OD_ERR_RANGE, "hidden_size_per_layer_input", "found -1");
 	refuse(t, "{\"hidden_size_per_layer_input\":8,\"vocab_size_per_layer_input\":262143}", OD_ERR_UNSUPPORTED,
 	       "vocab_size_per_layer_input", "found 262143");
-	refuse(t, "{\"hidden_size_per_layer_input\":8,\"vocab_size\":1000,\"vocab_size_per_layer_input\":null}", OD_ERR_UNSUPPORTED,
-	       "vocab_size_per_layer_input", "found 262144");
-	refuse(t, "{\"enable_moe_block\":false,\"hidden_size_per_layer_input\":8}", OD_ERR_UNSUPPORTED, "enable_moe_block", "expected true");
+	refuse(t, "{\"hidden_size_per_layer_input\":8,\"vocab_size\":1000,\"vocab_size_per_layer_input\":null}",
+	       OD_ERR_UNSUPPORTED, "vocab_size_per_layer_input", "found 262144");
+	refuse(t, "{\"enable_moe_block\":false,\"hidden_size_per_layer_input\":8}", OD_ERR_UNSUPPORTED,
+	       "enable_moe_block", "expected true");
 	refuse(t, "{\"num_kv_shared_layers\":30}", OD_ERR_RANGE, "num_kv_shared_layers", "found 30");
-	refuse(t, "{\"num_kv_shared_layers\":25}", OD_ERR_FORMAT, "num_kv_shared_layers", "\"full_attention\" layer among the 5 layers");
-	refuse(t, "{\"num_kv_shared_layers\":1,\"use_double_wide_mlp\":true,\"intermediate_size\":524289}", OD_ERR_RANGE,
-	       "intermediate_size", "found 524289");
+	refuse(t, "{\"num_kv_shared_layers\":25}", OD_ERR_FORMAT, "num_kv_shared_layers",
+	       "\"full_attention\" layer among the 5 layers");
+	refuse(t, "{\"num_kv_shared_layers\":1,\"use_double_wide_mlp\":true,\"intermediate_size\":524289}",
+	       OD_ERR_RANGE, "intermediate_size", "found 524289");
 	refuse(t, "{\"use_double_wide_mlp\":1}", OD_ERR_FORMAT, "use_double_wide_mlp", "");
 	refuse(t, "{\"attention_bias\":true}", OD_ERR_UNSUPPORTED, "attention_bias", "found true");
 	refuse(t, "{\"attn_logit_softcapping\":50}", OD_ERR_UNSUPPORTED, "attn_logit_softcapping", "found 50");
-	refuse(t, "{\"use_bidirectional_attention\":\"all\"}", OD_ERR_UNSUPPORTED, "use_bidirectional_attention", "\"all\"");
-	refuse(t, "{\"per_layer_config\":{\"5\":{\"head_dim\":512}}}", OD_ERR_UNSUPPORTED, "per_layer_config", "all layers of a kind");
-	refuse(t, OVERRIDES("\"4\":{\"head_dim\":512}"), OD_ERR_UNSUPPORTED, "per_layer_config", "all layers of a kind");
+	refuse(t, "{\"use_bidirectional_attention\":\"all\"}", OD_ERR_UNSUPPORTED, "use_bidirectional_attention",
+	       "\"all\"");
+	refuse(t, "{\"per_layer_config\":{\"5\":{\"head_dim\":512}}}", OD_ERR_UNSUPPORTED, "per_layer_config",
+	       "all layers of a kind");
+	refuse(t, OVERRIDES("\"4\":{\"head_dim\":512}"), OD_ERR_UNSUPPORTED, "per_layer_config",
+	       "all layers of a kind");
 	refuse(t, OVERRIDES("\"7\":{\"head_dim\":512}"), OD_ERR_UNSUPPORTED, "per_layer_config", "numbers of layers");
-	refuse(t, OVERRIDES("\"6\":{\"head_dim\":512,\"sliding_window\":9}"), OD_ERR_UNSUPPORTED, "per_layer_config", "alone");
+	refuse(t, OVERRIDES("\"6\":{\"head_dim\":512,\"sliding_window\":9}"), OD_ERR_UNSUPPORTED, "per_layer_config",
+	       "alone");
 	refuse(t, OVERRIDES("\"6\":{\"head_dim\":0}"), OD_ERR_RANGE, "head_dim", "found 0");
 	refuse(t, "{\"per_layer_config\":[1]}", OD_ERR_UNSUPPORTED, "per_layer_config", "an object");
 	refuse(t, "{\"rope_scaling\":{\"rope_type\":\"yarn\"}}", OD_ERR_UNSUPPORTED, "rope_scaling", "yarn");
 	refuse(t, "{\"hidden_activation\":\"gelu\"}", OD_ERR_UNSUPPORTED, "hidden_activation", "\"gelu\"");
 	refuse(t, "{\"final_logit_softcapping\":-1}", OD_ERR_RANGE, "final_logit_softcapping", "-1");
 	refuse(t, "{\"final_logit_softcapping\":0}", OD_ERR_RANGE, "final_logit_softcapping", "found 0");
-	refuse(t, "{\"rope_parameters\":null,\"global_head_dim\":6}", OD_ERR_UNSUPPORTED, "rope_parameters", "at least 8, found 6");
+	refuse(t, "{\"rope_parameters\":null,\"global_head_dim\":6}", OD_ERR_UNSUPPORTED, "rope_parameters",
+	       "at least 8, found 6");
 	refuse(t, "{\"num_global_key_value_heads\":3}", OD_ERR_FORMAT, "num_global_key_value_heads", "found 3");
 	refuse(t, "{\"num_key_value_heads\":5}", OD_ERR_FORMAT, "num_key_value_heads", "found 5");
 	refuse(t, "{\"head_dim\":255}", OD_ERR_UNSUPPORTED, "\"head_dim\"", "found 255");
@@ -330,18 +345,21 @@ static void test_refuses(void **state)
 	refuse(t, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}}", OD_ERR_MISSING, "rope_parameters",
 	       "sliding_attention");
 	refuse(t, GEMMA_ROPE("\"yarn\",\"factor\":4", "\"default\""), OD_ERR_UNSUPPORTED, "full_attention", "yarn");
-	refuse(t, GEMMA_ROPE("\"default\"", "\"linear\",\"factor\":4"), OD_ERR_UNSUPPORTED, "sliding_attention", "linear");
+	refuse(t, GEMMA_ROPE("\"default\"", "\"linear\",\"factor\":4"), OD_ERR_UNSUPPORTED, "sliding_attention",
+	       "linear");
 	refuse(t, GEMMA_ROPE("\"proportional\",\"partial_rotary_factor\":0.001", "\"default\""), OD_ERR_UNSUPPORTED,
 	       "full_attention", "partial_rotary_factor");
-	refuse(t, GEMMA_ROPE("\"proportional\",\"partial_rotary_factor\":1.5", "\"default\""), OD_ERR_RANGE, "full_attention", "1.5");
+	refuse(t, GEMMA_ROPE("\"proportional\",\"partial_rotary_factor\":1.5", "\"default\""), OD_ERR_RANGE,
+	       "full_attention", "1.5");
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_26b_a4b),	   cmocka_unit_test(test_stacked), cmocka_unit_test(test_multimodal),
-		cmocka_unit_test(test_shared_kv),  cmocka_unit_test(test_layer_inputs),
-		cmocka_unit_test(test_settings),   cmocka_unit_test(test_overrides), cmocka_unit_test(test_refuses),
+		cmocka_unit_test(test_26b_a4b),	     cmocka_unit_test(test_stacked),
+		cmocka_unit_test(test_multimodal),   cmocka_unit_test(test_shared_kv),
+		cmocka_unit_test(test_layer_inputs), cmocka_unit_test(test_settings),
+		cmocka_unit_test(test_overrides),    cmocka_unit_test(test_refuses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,19 +31,29 @@ static void test_refuses_what_nothing_here_does(void **state)
 		{ "{\"final_logit_softcapping\":30.0}", "final_logit_softcapping", "30" },
 		{ "{\"swiglu_limit\":7.0}", "swiglu_limit", "7" },
 		{ "{\"sliding_window\":16}", "sliding_window", "expected 0, found 16" },
-		{ "{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "layer_types", "\"full_attention\" for every" },
+		{ "{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "layer_types",
+		  "\"full_attention\" for every" },
 		{ "{\"layer_types\":[7]}", "layer_types", "\"full_attention\" for every" },
 		{ "{\"is_causal\":false}", "is_causal", "found false" },
 		{ "{\"attention_chunk_size\":8}", "attention_chunk_size", "expected 0, found 8" },
-		{ "{\"per_layer_config\":{\"0\":{\"num_experts_per_tok\":1}}}", "per_layer_config", "num_experts_per_tok" },
+		{ "{\"per_layer_config\":{\"0\":{\"num_experts_per_tok\":1}}}", "per_layer_config",
+		  "num_experts_per_tok" },
 		{ "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "rope_scaling", "linear" },
 		{ "{\"rope_scaling\":{\"type\":\"longrope\"}}", "rope_scaling", "longrope" },
 	};
 	static const char *const neutral[] = {
-		"{\"mlp_bias\":false}",		     "{\"partial_rotary_factor\":1.0}",	  "{\"partial_rotary_factor\":1}",
-		"{\"attn_logit_softcapping\":null}", "{\"final_logit_softcapping\":0.0}", "{\"hidden_act\":null}",
-		"{\"use_qk_norm\":null}",	     "{\"layer_types\":null}",		  "{\"sliding_window\":null}",
-		"{\"is_causal\":true}",	     "{\"attention_chunk_size\":null}",	  "{\"per_layer_config\":null}",
+		"{\"mlp_bias\":false}",
+		"{\"partial_rotary_factor\":1.0}",
+		"{\"partial_rotary_factor\":1}",
+		"{\"attn_logit_softcapping\":null}",
+		"{\"final_logit_softcapping\":0.0}",
+		"{\"hidden_act\":null}",
+		"{\"use_qk_norm\":null}",
+		"{\"layer_types\":null}",
+		"{\"sliding_window\":null}",
+		"{\"is_causal\":true}",
+		"{\"attention_chunk_size\":null}",
+		"{\"per_layer_config\":null}",
 	};
 	struct od_config c;
 
@@ -83,8 +93,8 @@ static void refuse_without(const char *text, const char *key)
 /* Each of a family's own numbers: missing, of another type, too small, too large. */
 static void test_refuses_numbers(void **state)
 {
-	static const char *const all[] = { "num_experts_per_tok", "num_attention_heads", "num_hidden_layers", "hidden_size",
-					   "vocab_size", "max_position_embeddings" };
+	static const char *const all[] = { "num_experts_per_tok", "num_attention_heads", "num_hidden_layers",
+					   "hidden_size",	  "vocab_size",		 "max_position_embeddings" };
 
 	(void)state;
 	for (size_t i = 0; i < n_family_published; i++) {
@@ -93,7 +103,9 @@ static void test_refuses_numbers(void **state)
 
 		for (size_t k = 0; k < n_numbers + sizeof(all) / sizeof(all[0]); k++) {
 			const bool other = k == n_numbers && family_published[i].top_k != NULL;
-			const char *key = k < n_numbers ? numbers[k] : other ? family_published[i].top_k : all[k - n_numbers];
+			const char *key = k < n_numbers ? numbers[k] :
+					  other		? family_published[i].top_k :
+							  all[k - n_numbers];
 			char changes[128];
 
 			if (key == NULL)
@@ -135,7 +147,8 @@ static void test_refuses_experts(void **state)
 	refuse(deepseek_v2, "{\"scoring_func\":\"sigmoid\"}", OD_ERR_UNSUPPORTED, "scoring_func", "sigmoid");
 	refuse(deepseek_v2, "{\"norm_topk_prob\":true}", OD_ERR_UNSUPPORTED, "norm_topk_prob", "found true");
 	refuse(deepseek_v2, "{\"moe_layer_freq\":2}", OD_ERR_UNSUPPORTED, "moe_layer_freq", "expected 1, found 2");
-	refuse(deepseek_v2, "{\"n_group\":7}", OD_ERR_FORMAT, "n_group", "divisor of \"n_routed_experts\" 160, found 7");
+	refuse(deepseek_v2, "{\"n_group\":7}", OD_ERR_FORMAT, "n_group",
+	       "divisor of \"n_routed_experts\" 160, found 7");
 	refuse(deepseek_v2, "{\"n_group\":80}", OD_ERR_RANGE, "n_group", "found 80");
 	refuse(deepseek_v2, "{\"topk_group\":9}", OD_ERR_RANGE, "topk_group", "1 to 8, found 9");
 	refuse(deepseek_v2, "{\"n_group\":40,\"topk_group\":1}", OD_ERR_FORMAT, "topk_group", "fewer than");
@@ -152,8 +165,8 @@ static void test_refuses_attention(void **state)
 		refuse(gqa[i], "{\"num_key_value_heads\":5}", OD_ERR_FORMAT, "num_key_value_heads", "found 5");
 		refuse(gqa[i], "{\"head_dim\":33}", OD_ERR_UNSUPPORTED, "head_dim", "found 33");
 		refuse(gqa[i], "{\"head_dim\":1000000}", OD_ERR_RANGE, "head_dim", "found 1000000");
-		refuse(gqa[i], "{\"head_dim\":null,\"num_attention_heads\":24,\"num_key_value_heads\":8}", OD_ERR_FORMAT,
-		       "head_dim", "24");
+		refuse(gqa[i], "{\"head_dim\":null,\"num_attention_heads\":24,\"num_key_value_heads\":8}",
+		       OD_ERR_FORMAT, "head_dim", "24");
 	}
 	refuse(deepseek_v2, "{\"qk_rope_head_dim\":63}", OD_ERR_UNSUPPORTED, "qk_rope_head_dim", "even number");
 	refuse(deepseek_v2, "{\"kv_lora_rank\":4097}", OD_ERR_RANGE, "kv_lora_rank", "found 4097");
@@ -165,21 +178,27 @@ static void test_refuses_attention(void **state)
 /* What is given must match one family. */
 static void test_refuses_strangers(void **state)
 {
-	static const char *const names[] = { "mixtral (MixtralForCausalLM)",  "qwen3_moe (Qwen3MoeForCausalLM)",
-					     "qwen2_moe (Qwen2MoeForCausalLM)", "olmoe (OlmoeForCausalLM)",
-					     "deepseek_v2 (DeepseekV2ForCausalLM)", "deepseek_v3 (DeepseekV3ForCausalLM)",
-					     "glm4_moe (Glm4MoeForCausalLM)", "glm4_moe_lite (Glm4MoeLiteForCausalLM)",
-					     "minimax_m2 (MiniMaxM2ForCausalLM)", "qwen3_next (Qwen3NextForCausalLM)",
+	static const char *const names[] = { "mixtral (MixtralForCausalLM)",
+					     "qwen3_moe (Qwen3MoeForCausalLM)",
+					     "qwen2_moe (Qwen2MoeForCausalLM)",
+					     "olmoe (OlmoeForCausalLM)",
+					     "deepseek_v2 (DeepseekV2ForCausalLM)",
+					     "deepseek_v3 (DeepseekV3ForCausalLM)",
+					     "glm4_moe (Glm4MoeForCausalLM)",
+					     "glm4_moe_lite (Glm4MoeLiteForCausalLM)",
+					     "minimax_m2 (MiniMaxM2ForCausalLM)",
+					     "qwen3_next (Qwen3NextForCausalLM)",
 					     "qwen3_5_moe (Qwen3_5MoeForConditionalGeneration)",
-					     "gpt_oss (GptOssForCausalLM)", "gemma4 (Gemma4ForCausalLM)" };
+					     "gpt_oss (GptOssForCausalLM)",
+					     "gemma4 (Gemma4ForCausalLM)" };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		refuse(olmoe_1b_7b, "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"}", OD_ERR_UNSUPPORTED,
-		       "LlamaForCausalLM", names[i]);
+		refuse(olmoe_1b_7b, "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"}",
+		       OD_ERR_UNSUPPORTED, "LlamaForCausalLM", names[i]);
 	refuse(qwen3_30b_a3b, "{\"model_type\":\"qwen2_moe\"}", OD_ERR_UNSUPPORTED, "Qwen3MoeForCausalLM", "qwen2_moe");
-	refuse(deepseek_v2, "{\"architectures\":[\"DeepseekV3ForCausalLM\"]}", OD_ERR_UNSUPPORTED, "DeepseekV3ForCausalLM",
-	       "known");
+	refuse(deepseek_v2, "{\"architectures\":[\"DeepseekV3ForCausalLM\"]}", OD_ERR_UNSUPPORTED,
+	       "DeepseekV3ForCausalLM", "known");
 	refuse(kimi_k2, "{\"architectures\":[\"Glm4MoeForCausalLM\"]}", OD_ERR_UNSUPPORTED, "kimi_k2", "known");
 }
 
@@ -204,7 +223,8 @@ static void test_refuses_other_attention(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		snprintf(changes, sizeof(changes), "{\"architectures\":[\"%s\"],\"model_type\":\"%s\"}", types[i][0], types[i][1]);
+		snprintf(changes, sizeof(changes), "{\"architectures\":[\"%s\"],\"model_type\":\"%s\"}", types[i][0],
+			 types[i][1]);
 		refuse(deepseek_v3, changes, OD_ERR_UNSUPPORTED, types[i][1], types[i][2]);
 	}
 }
@@ -282,7 +302,8 @@ static const struct {
 	{ qwen3_next_80b, "{\"linear_key_head_dim\":64}" },
 	{ qwen3_next_80b, "{\"linear_value_head_dim\":64}" },
 	{ qwen3_next_80b, "{\"norm_topk_prob\":false}" },
-	{ qwen35_35b, "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"linear_attention\",\"full_attention\"]}" },
+	{ qwen35_35b,
+	  "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"linear_attention\",\"full_attention\"]}" },
 	{ gpt_oss_20b, "{\"swiglu_limit\":7.5}" },
 	{ gpt_oss_20b, "{\"sliding_window\":127}" },
 	{ gpt_oss_20b, "{\"attention_bias\":false}" },
@@ -350,33 +371,52 @@ static json_t *with_rope(const char *text, const char *kind, const char *rope)
 
 static void rope_member(const char *text, const char *kind, const char *rope, const char *member)
 {
-	static const char *const values[] = { "2", "0.5", "\"x\"", "true", "{\"rope_type\":\"default\",\"rope_theta\":5}", "[1]" };
+	static const char *const values[] = {
+		"2", "0.5", "\"x\"", "true", "{\"rope_type\":\"default\",\"rope_theta\":5}", "[1]"
+	};
 	struct od_config c;
 	struct od_err err = { 0 };
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]) + 1; i++) {
 		const bool good = i == sizeof(values) / sizeof(values[0]);
 		json_t *root = with_rope(text, kind, rope);
-		json_t *o = kind != NULL ? json_object_get(json_object_get(root, "rope_parameters"), kind) : json_object_get(root, "rope_scaling");
+		json_t *o = kind != NULL ? json_object_get(json_object_get(root, "rope_parameters"), kind) :
+					   json_object_get(root, "rope_scaling");
 		int rc;
 
 		json_object_set_new(o, member, json_loads(good ? "null" : values[i], JSON_DECODE_ANY, NULL));
 		rc = od_config_parse(&c, root, "config.json", &err);
-		if (good ? rc != OD_OK : rc != OD_ERR_UNSUPPORTED || strstr(err.msg, member) == NULL || strstr(err.msg, "rope_") == NULL)
+		if (good ? rc != OD_OK :
+			   rc != OD_ERR_UNSUPPORTED || strstr(err.msg, member) == NULL ||
+				    strstr(err.msg, "rope_") == NULL)
 			fail_msg("%s in %s: %s: %d \"%s\"", member, rope, good ? "null" : values[i], rc, err.msg);
 		json_decref(root);
 	}
 }
 
-/* Nothing reads them: those of other types, of other families, of the kinds of layers that a family does not have, and misspelt ones. */
+/* Nothing reads them: those of other types, of other families, of the kinds of layers that a family does not have, and
+ * misspelt ones. */
 static void test_rope_members(void **state)
 {
-	static const char *const strangers[] = { "low_freq_factor", "high_freq_factor", "llama_4_scaling_beta", "finetuned", "full_attention",
-						 "sliding_attention", "scaling_factor", "Factor", "short_factor", "alpha", "attn_factor",
-						 "original_max_position_embedding", "partial_rotary_factors", "rope_base", "" };
-	static const char *const of_yarn[] = { "factor", "beta_fast", "attention_factor", "mscale_all_dim", "truncate",
-					       "original_max_position_embeddings" };
-	static const char plain[] = "{\"rope_type\":\"default\"}", old[] = "{\"type\":\"default\"}", none[] = "{\"rope_theta\":null}";
+	static const char *const strangers[] = { "low_freq_factor",
+						 "high_freq_factor",
+						 "llama_4_scaling_beta",
+						 "finetuned",
+						 "full_attention",
+						 "sliding_attention",
+						 "scaling_factor",
+						 "Factor",
+						 "short_factor",
+						 "alpha",
+						 "attn_factor",
+						 "original_max_position_embedding",
+						 "partial_rotary_factors",
+						 "rope_base",
+						 "" };
+	static const char *const of_yarn[] = { "factor",	 "beta_fast", "attention_factor",
+					       "mscale_all_dim", "truncate",  "original_max_position_embeddings" };
+	static const char plain[] = "{\"rope_type\":\"default\"}", old[] = "{\"type\":\"default\"}",
+			  none[] = "{\"rope_theta\":null}";
 	static const char yarn[] = "{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":4096}";
 	static const char sliding[] = "{\"rope_type\":\"default\",\"rope_theta\":1e4}",
 			  full[] = "{\"type\":\"proportional\",\"rope_theta\":1e6,\"partial_rotary_factor\":0.25}";
@@ -397,9 +437,10 @@ static void test_rope_members(void **state)
 			rope_member(text, NULL, yarn, strangers[k]);
 		}
 		for (size_t k = 0; k < sizeof(of_yarn) / sizeof(of_yarn[0]); k++)
-			rope_member(text, text == gemma4_26b_a4b ? "sliding_attention" : NULL, text == gemma4_26b_a4b ? sliding : plain,
-				    of_yarn[k]);
-		if (text != qwen35_35b && text != gemma4_26b_a4b) /* three numbers of a position come with pictures only */
+			rope_member(text, text == gemma4_26b_a4b ? "sliding_attention" : NULL,
+				    text == gemma4_26b_a4b ? sliding : plain, of_yarn[k]);
+		/* three numbers of a position come with pictures only */
+		if (text != qwen35_35b && text != gemma4_26b_a4b)
 			rope_member(text, NULL, plain, "mrope_section");
 	}
 }
@@ -412,18 +453,23 @@ static void test_rope_of_gemma(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
-		snprintf(changes, sizeof(changes), "{\"rope_parameters\":{\"%s\":\"linear\",\"full_attention\":{\"rope_theta\":1e6},"
-			 "\"sliding_attention\":{\"rope_theta\":1e4}}}", beside[i]);
+		snprintf(changes, sizeof(changes),
+			 "{\"rope_parameters\":{\"%s\":\"linear\",\"full_attention\":{\"rope_theta\":1e6},"
+			 "\"sliding_attention\":{\"rope_theta\":1e4}}}",
+			 beside[i]);
 		refuse(gemma4_26b_a4b, changes, OD_ERR_UNSUPPORTED, beside[i], "rope_parameters");
 	}
 	/* rope_type, else type. */
-	refuse(gemma4_26b_a4b, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"linear\",\"factor\":4},"
-	       "\"sliding_attention\":{\"rope_theta\":1e4}}}", OD_ERR_UNSUPPORTED, "full_attention", "\"linear\"");
-	take(&c, gemma4_26b_a4b, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"proportional\",\"factor\":4},"
+	refuse(gemma4_26b_a4b,
+	       "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"linear\",\"factor\":4},"
+	       "\"sliding_attention\":{\"rope_theta\":1e4}}}",
+	       OD_ERR_UNSUPPORTED, "full_attention", "\"linear\"");
+	take(&c, gemma4_26b_a4b,
+	     "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6,\"type\":\"proportional\",\"factor\":4},"
 	     "\"sliding_attention\":{\"rope_theta\":1e4,\"type\":\"linear\",\"rope_type\":\"default\"}}}");
 	assert_true(c.rope[1].divisor == 4);
-	refuse(gemma4_26b_a4b, GEMMA_ROPE("\"default\",\"partial_rotary_factor\":0.5", "\"default\""), OD_ERR_UNSUPPORTED,
-	       "full_attention", "expected 1 with type \"default\", found 0.5");
+	refuse(gemma4_26b_a4b, GEMMA_ROPE("\"default\",\"partial_rotary_factor\":0.5", "\"default\""),
+	       OD_ERR_UNSUPPORTED, "full_attention", "expected 1 with type \"default\", found 0.5");
 	take(&c, gemma4_26b_a4b, GEMMA_ROPE("\"default\",\"partial_rotary_factor\":1", "\"default\""));
 }
 
@@ -438,10 +484,12 @@ static void test_names_of_experts(void **state)
 			char changes[64];
 
 			snprintf(changes, sizeof(changes), "\"%s\":", names[k]); /* its own name? */
-			if (family_published[i].config == gemma4_26b_a4b || strstr(family_published[i].config, changes) != NULL)
+			if (family_published[i].config == gemma4_26b_a4b ||
+			    strstr(family_published[i].config, changes) != NULL)
 				continue;
 			snprintf(changes, sizeof(changes), "{\"%s\":23}", names[k]);
-			refuse(family_published[i].config, changes, OD_ERR_FORMAT, names[k], "expected the same number");
+			refuse(family_published[i].config, changes, OD_ERR_FORMAT, names[k],
+			       "expected the same number");
 		}
 }
 

@@ -6,10 +6,12 @@
 /* How much of a head turns: beside RoPE's settings, among them, or by rotary_dim. */
 static void test_rotates_in_part(void **state)
 {
-	static const char among[] = "{\"partial_rotary_factor\":null,\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":"
-				    "\"default\",\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}}";
-	static const char both[] = "{\"partial_rotary_factor\":0.5,\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":"
-				   "\"default\",\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}}";
+	static const char among[] =
+		"{\"partial_rotary_factor\":null,\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":"
+		"\"default\",\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}}";
+	static const char both[] =
+		"{\"partial_rotary_factor\":0.5,\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":"
+		"\"default\",\"rope_theta\":1e4,\"partial_rotary_factor\":0.25}}";
 	struct od_config c;
 
 	(void)state;
@@ -42,11 +44,14 @@ static void test_refuses_what_minimax_m1_had(void **state)
 	refuse(minimax_m2, "{\"attn_type_list\":1}", OD_ERR_FORMAT, "attn_type_list", "an array");
 	refuse(minimax_m2, "{\"attn_type_list\":[1,0,1]}", OD_ERR_UNSUPPORTED, "attn_type_list", "1 for every layer");
 	refuse(minimax_m2, "{\"use_qk_norm\":false}", OD_ERR_UNSUPPORTED, "use_qk_norm", "expected true, found false");
-	refuse(minimax_m2, "{\"use_routing_bias\":false}", OD_ERR_UNSUPPORTED, "use_routing_bias", "expected true, found false");
-	refuse(minimax_m2, "{\"shared_intermediate_size\":1024}", OD_ERR_UNSUPPORTED, "shared_intermediate_size", "found 1024");
+	refuse(minimax_m2, "{\"use_routing_bias\":false}", OD_ERR_UNSUPPORTED, "use_routing_bias",
+	       "expected true, found false");
+	refuse(minimax_m2, "{\"shared_intermediate_size\":1024}", OD_ERR_UNSUPPORTED, "shared_intermediate_size",
+	       "found 1024");
 	refuse(minimax_m2, "{\"sliding_window\":512}", OD_ERR_UNSUPPORTED, "sliding_window", "512");
 	refuse(minimax_m2, "{\"layernorm_mlp_beta\":3.5}", OD_ERR_UNSUPPORTED, "layernorm_mlp_beta", "3.5");
-	refuse(minimax_m2, "{\"layernorm_full_attention_beta\":3}", OD_ERR_UNSUPPORTED, "layernorm_full_attention_beta", "3");
+	refuse(minimax_m2, "{\"layernorm_full_attention_beta\":3}", OD_ERR_UNSUPPORTED, "layernorm_full_attention_beta",
+	       "3");
 	refuse(minimax_m2, "{\"routed_scaling_factor\":2.5}", OD_ERR_UNSUPPORTED, "routed_scaling_factor", "2.5");
 	refuse(minimax_m2, "{\"qk_norm_type\":\"per_head\"}", OD_ERR_UNSUPPORTED, "qk_norm_type", "per_head");
 	refuse(minimax_m2, "{\"scoring_func\":\"softmax\"}", OD_ERR_UNSUPPORTED, "scoring_func", "softmax");
@@ -74,7 +79,8 @@ static void test_refuses_other_v3(void **state)
 	refuse(deepseek_v3, "{\"rope_interleave\":0}", OD_ERR_FORMAT, "rope_interleave", "an integer");
 	take(&c, deepseek_v3, "{\"rope_interleave\":false}");
 	assert_false(c.rope[0].neighbours);
-	take(&c, deepseek_v3, "{\"rope_interleave\":null,\"norm_topk_prob\":null}"); /* as false; missing they would be true */
+	/* as false; missing they would be true */
+	take(&c, deepseek_v3, "{\"rope_interleave\":null,\"norm_topk_prob\":null}");
 	assert_true(!c.rope[0].neighbours && !od_config_layer(&c, 3)->router.renormalise);
 	take(&c, deepseek_v2, "{\"rope_interleave\":false}"); /* there nothing reads it */
 	assert_true(c.rope[0].neighbours);
@@ -111,18 +117,21 @@ static void test_dense_layers(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		check_sparse(qwens[i], "{\"num_hidden_layers\":6}", "mmmmmm");
-		check_sparse(qwens[i], "{\"num_hidden_layers\":6,\"mlp_only_layers\":null,\"decoder_sparse_step\":null}",
+		check_sparse(qwens[i],
+			     "{\"num_hidden_layers\":6,\"mlp_only_layers\":null,\"decoder_sparse_step\":null}",
 			     "mmmmmm");
 		check_sparse(qwens[i], "{\"num_hidden_layers\":6,\"mlp_only_layers\":[0,5]}", ".mmmm.");
 		check_sparse(qwens[i], "{\"num_hidden_layers\":7,\"decoder_sparse_step\":3}", "..m..m.");
-		check_sparse(qwens[i], "{\"num_hidden_layers\":8,\"decoder_sparse_step\":2,\"mlp_only_layers\":[3,4,3]}",
+		check_sparse(qwens[i],
+			     "{\"num_hidden_layers\":8,\"decoder_sparse_step\":2,\"mlp_only_layers\":[3,4,3]}",
 			     ".m...m.m");
 		refuse(qwens[i], "{\"num_hidden_layers\":6,\"decoder_sparse_step\":7}", OD_ERR_UNSUPPORTED,
 		       "none of the 6 layers", "experts");
 		refuse(qwens[i], "{\"num_hidden_layers\":2,\"mlp_only_layers\":[1,0]}", OD_ERR_UNSUPPORTED,
 		       "none of the 2 layers", "experts");
 		refuse(qwens[i], "{\"decoder_sparse_step\":0}", OD_ERR_RANGE, "decoder_sparse_step", "found 0");
-		check_sparse(qwens[i], "{\"num_hidden_layers\":4,\"mlp_only_layers\":[4,1,9]}", "m.mm"); /* none is refused */
+		/* none is refused */
+		check_sparse(qwens[i], "{\"num_hidden_layers\":4,\"mlp_only_layers\":[4,1,9]}", "m.mm");
 		refuse(qwens[i], "{\"mlp_only_layers\":[-1]}", OD_ERR_RANGE, "mlp_only_layers", "layer numbers");
 		refuse(qwens[i], "{\"mlp_only_layers\":[\"1\"]}", OD_ERR_RANGE, "mlp_only_layers", "layer numbers");
 		refuse(qwens[i], "{\"mlp_only_layers\":3}", OD_ERR_FORMAT, "mlp_only_layers", "an integer");
@@ -130,8 +139,8 @@ static void test_dense_layers(void **state)
 	check_sparse(deepseek_v2, "{\"num_hidden_layers\":5,\"first_k_dense_replace\":3}", "...mm");
 	check_sparse(deepseek_v2, "{\"num_hidden_layers\":3,\"first_k_dense_replace\":0}", "mmm");
 	check_sparse(deepseek_v2, "{\"num_hidden_layers\":3,\"first_k_dense_replace\":null}", "mmm");
-	refuse(deepseek_v2, "{\"num_hidden_layers\":3,\"first_k_dense_replace\":3}", OD_ERR_UNSUPPORTED, "none of the 3 layers",
-	       "experts");
+	refuse(deepseek_v2, "{\"num_hidden_layers\":3,\"first_k_dense_replace\":3}", OD_ERR_UNSUPPORTED,
+	       "none of the 3 layers", "experts");
 }
 
 /* windows: of each layer. */
@@ -154,17 +163,22 @@ static void test_windows(void **state)
 		      (uint32_t[]){ 512, 512 });
 	check_windows(qwen3_30b_a3b, "{\"num_hidden_layers\":2,\"use_sliding_window\":true}", 2, (uint32_t[]){ 0, 0 });
 	/* Every second layer, up to max_window_layers; or as layer_types says. */
-	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":6,\"use_sliding_window\":true,\"sliding_window\":99,"
-		      "\"max_window_layers\":4}", 6, (uint32_t[]){ 99, 0, 99, 0, 0, 0 });
-	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":6,\"use_sliding_window\":true,\"sliding_window\":99,"
-		      "\"max_window_layers\":5}", 6, (uint32_t[]){ 99, 0, 99, 0, 99, 0 });
+	check_windows(qwen15_moe_a27b,
+		      "{\"num_hidden_layers\":6,\"use_sliding_window\":true,\"sliding_window\":99,"
+		      "\"max_window_layers\":4}",
+		      6, (uint32_t[]){ 99, 0, 99, 0, 0, 0 });
+	check_windows(qwen15_moe_a27b,
+		      "{\"num_hidden_layers\":6,\"use_sliding_window\":true,\"sliding_window\":99,"
+		      "\"max_window_layers\":5}",
+		      6, (uint32_t[]){ 99, 0, 99, 0, 99, 0 });
 	check_windows(qwen15_moe_a27b,
 		      "{\"num_hidden_layers\":3,\"use_sliding_window\":true,\"sliding_window\":99,\"layer_types\":"
 		      "[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]}",
 		      3, (uint32_t[]){ 0, 99, 99 });
-	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"sliding_window\":0}", 2, (uint32_t[]){ 0, 0 }); /* not used */
-	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"use_sliding_window\":true,\"sliding_window\":null}", 2,
-		      (uint32_t[]){ 0, 0 });
+	/* not used */
+	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"sliding_window\":0}", 2, (uint32_t[]){ 0, 0 });
+	check_windows(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"use_sliding_window\":true,\"sliding_window\":null}",
+		      2, (uint32_t[]){ 0, 0 });
 	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":3,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
 	       OD_ERR_UNSUPPORTED, "layer_types", "each of 3 layers");
 	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
@@ -173,15 +187,20 @@ static void test_windows(void **state)
 	       "layer_types", "full_attention");
 	refuse(qwen15_moe_a27b, "{\"layer_types\":\"full_attention\"}", OD_ERR_FORMAT, "layer_types", "a string");
 	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":1}", OD_ERR_FORMAT, "use_sliding_window", "an integer");
-	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":-1}", OD_ERR_RANGE, "sliding_window", "-1");
+	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":-1}", OD_ERR_RANGE, "sliding_window",
+	       "-1");
 	/* For transformers 0 is a window, too, in which nothing is. */
 	refuse(mixtral_8x7b, "{\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
-	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
-	refuse(qwen15_moe_a27b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window", "found 0");
+	refuse(qwen3_30b_a3b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window",
+	       "found 0");
+	refuse(qwen15_moe_a27b, "{\"use_sliding_window\":true,\"sliding_window\":0}", OD_ERR_RANGE, "sliding_window",
+	       "found 0");
 	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
 	       OD_ERR_UNSUPPORTED, "layer_types", "use_sliding_window");
-	refuse(qwen15_moe_a27b, "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],\"use_sliding_window\":true,"
-	       "\"sliding_window\":null}", OD_ERR_UNSUPPORTED, "layer_types", "sliding_window");
+	refuse(qwen15_moe_a27b,
+	       "{\"num_hidden_layers\":1,\"layer_types\":[\"sliding_attention\"],\"use_sliding_window\":true,"
+	       "\"sliding_window\":null}",
+	       OD_ERR_UNSUPPORTED, "layer_types", "sliding_window");
 }
 
 /* What transformers takes where these two are missing. */
@@ -192,9 +211,9 @@ static void test_missing_numbers(void **state)
 		uint32_t kv_heads;
 		double theta;
 	} cases[] = {
-		{ mixtral_8x7b, 8, 1e6 },   { qwen3_30b_a3b, 4, 1e4 },	{ qwen15_moe_a27b, 16, 1e4 }, { olmoe_1b_7b, 16, 1e4 },
-		{ glm45, 8, 1e4 },	    { minimax_m2, 8, 5e6 },	{ qwen3_next_80b, 2, 1e4 },   { qwen35_35b, 2, 1e4 },
-		{ gpt_oss_20b, 8, 150000 },
+		{ mixtral_8x7b, 8, 1e6 },   { qwen3_30b_a3b, 4, 1e4 }, { qwen15_moe_a27b, 16, 1e4 },
+		{ olmoe_1b_7b, 16, 1e4 },   { glm45, 8, 1e4 },	       { minimax_m2, 8, 5e6 },
+		{ qwen3_next_80b, 2, 1e4 }, { qwen35_35b, 2, 1e4 },    { gpt_oss_20b, 8, 150000 },
 	};
 	static const char *const keys[] = { "num_key_value_heads", "rope_theta", "rope_parameters" };
 
@@ -226,7 +245,7 @@ static void check_biases(const char *text, const char *changes, bool qkv, bool o
 		uint64_t n_out, n_in;
 
 		od_role_shape(&c, (enum od_role)role, 1, &n_out, &n_in);
-		assert_int_equal(n_out, !has			 ? 0 :
+		assert_int_equal(n_out, !has		       ? 0 :
 					role == OD_ROLE_O_BIAS ? c.hidden :
 					role == OD_ROLE_Q_BIAS ? m->n_heads * m->k_dim :
 								 m->n_kv_heads * m->k_dim);
@@ -283,7 +302,8 @@ static void test_routers(void **state)
 	assert_int_equal(c.kind[1].router.top_groups, 2);
 	for (size_t i = 0; i < n_family_published; i++)
 		if (!family_published[i].no_norm_topk)
-			refuse(family_published[i].config, "{\"norm_topk_prob\":1}", OD_ERR_FORMAT, "norm_topk_prob", "an integer");
+			refuse(family_published[i].config, "{\"norm_topk_prob\":1}", OD_ERR_FORMAT, "norm_topk_prob",
+			       "an integer");
 }
 
 static void test_shared_experts(void **state)
@@ -301,10 +321,10 @@ static void test_shared_experts(void **state)
 		}
 	}
 	refuse(deepseek_v2, "{\"n_shared_experts\":700}", OD_ERR_RANGE, "n_shared_experts", "at most 682, found 700");
-	refuse(qwen15_moe_a27b, "{\"shared_expert_intermediate_size\":null}", OD_ERR_FORMAT, "shared_expert_intermediate_size",
-	       "found null");
-	refuse(qwen15_moe_a27b, "{\"shared_expert_intermediate_size\":0}", OD_ERR_RANGE, "shared_expert_intermediate_size",
-	       "found 0");
+	refuse(qwen15_moe_a27b, "{\"shared_expert_intermediate_size\":null}", OD_ERR_FORMAT,
+	       "shared_expert_intermediate_size", "found null");
+	refuse(qwen15_moe_a27b, "{\"shared_expert_intermediate_size\":0}", OD_ERR_RANGE,
+	       "shared_expert_intermediate_size", "found 0");
 }
 /* ---- ropes ---- */
 
@@ -336,23 +356,25 @@ static void test_yarn(void **state)
 	assert_true(c.rope[0].beta_fast == 24 && c.rope[0].beta_slow == 2.5 && !c.rope[0].between);
 	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":false"));
 	assert_true(c.rope[0].between);
-	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":null")); /* not as if it were missing: transformers takes it for false */
+	/* not as if it were missing: transformers takes it for false */
+	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":null"));
 	assert_true(c.rope[0].between);
 	check_yarn(qwen3_30b_a3b, YARN(",\"attention_factor\":1.25"), 4, 1.25, plain);
 	check_yarn(qwen3_30b_a3b, YARN(",\"mscale\":0.5"), 4, 1.138629436111989, plain); /* both, or none counts */
 	/* (0.05 ln 4 + 1) / (0.025 ln 4 + 1); of scores only DeepSeek has a factor. */
-	check_yarn(qwen3_30b_a3b, YARN(",\"mscale\":0.5,\"mscale_all_dim\":0.25"), 4, 1.0693147180559945 / 1.0346573590279973,
-		   plain);
+	check_yarn(qwen3_30b_a3b, YARN(",\"mscale\":0.5,\"mscale_all_dim\":0.25"), 4,
+		   1.0693147180559945 / 1.0346573590279973, plain);
 	/* Without factor: 40960 / 32768. */
-	check_yarn(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":32768}}", 1.25,
-		   1.0223143551314210, plain);
+	check_yarn(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":32768}}",
+		   1.25, 1.0223143551314210, plain);
 	/* The original context may stand beside rope_scaling. */
-	take(&c, qwen3_30b_a3b, "{\"original_max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+	take(&c, qwen3_30b_a3b,
+	     "{\"original_max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
 	assert_int_equal(c.rope[0].original_ctx, 8192);
 	take(&c, qwen3_30b_a3b, YARN("},\"original_max_position_embeddings\":32768,\"x\":{\"y\":1"));
 	assert_int_equal(c.rope[0].original_ctx, 32768);
-	check_yarn(qwen3_30b_a3b, "{\"original_max_position_embeddings\":32768,\"rope_scaling\":{\"type\":\"yarn\"}}", 1.25,
-		   1.0223143551314210, plain);
+	check_yarn(qwen3_30b_a3b, "{\"original_max_position_embeddings\":32768,\"rope_scaling\":{\"type\":\"yarn\"}}",
+		   1.25, 1.0223143551314210, plain);
 	/* rope_type counts before type, rope_parameters are the newer name. */
 	check_yarn(qwen3_30b_a3b,
 		   "{\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":\"yarn\",\"type\":\"default\",\"factor\":2,"
@@ -373,8 +395,10 @@ static void test_yarn_of_deepseek(void **state)
 	check_yarn(deepseek_v2, DEEP(",\"mscale\":0.5,\"mscale_all_dim\":0.25"), 8, m_half / m_quarter,
 		   plain * m_quarter * m_quarter);
 	check_yarn(deepseek_v2, DEEP(",\"mscale\":0.0,\"mscale_all_dim\":0.0"), 8, m1, plain);
-	check_yarn(deepseek_v2, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1,\"mscale\":3,\"mscale_all_dim\":2,"
-		   "\"original_max_position_embeddings\":4096}}", 1, 1, plain);
+	check_yarn(deepseek_v2,
+		   "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1,\"mscale\":3,\"mscale_all_dim\":2,"
+		   "\"original_max_position_embeddings\":4096}}",
+		   1, 1, plain);
 }
 
 static void test_yarn_refuses(void **state)
@@ -382,18 +406,20 @@ static void test_yarn_refuses(void **state)
 	(void)state;
 	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\"}}", OD_ERR_MISSING, "rope_scaling",
 	       "original_max_position_embeddings");
-	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5,\"original_max_position_embeddings\":4096}}",
+	refuse(qwen3_30b_a3b,
+	       "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5,\"original_max_position_embeddings\":4096}}",
 	       OD_ERR_RANGE, "factor", "found 0.5");
-	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":40961}}", OD_ERR_RANGE,
-	       "factor", "40960 is below");
+	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":40961}}",
+	       OD_ERR_RANGE, "factor", "40960 is below");
 	refuse(qwen3_30b_a3b, YARN("},\"original_max_position_embeddings\":4096,\"x\":{\"y\":1"), OD_ERR_FORMAT,
 	       "original_max_position_embeddings", "found two values, 4096 and 32768");
 	refuse(qwen3_30b_a3b, YARN(",\"truncate\":0"), OD_ERR_FORMAT, "truncate", "an integer");
-	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
+	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor",
+	       "0.5");
 	refuse(qwen3_30b_a3b, YARN(",\"beta_fast\":-1"), OD_ERR_RANGE, "beta_fast", "-1");
 	refuse(qwen3_30b_a3b, YARN(",\"attention_factor\":\"1\""), OD_ERR_FORMAT, "attention_factor", "a string");
-	refuse(qwen3_30b_a3b, YARN("},\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6"), OD_ERR_FORMAT,
-	       "rope_parameters", "expected one of them, found both");
+	refuse(qwen3_30b_a3b, YARN("},\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6"),
+	       OD_ERR_FORMAT, "rope_parameters", "expected one of them, found both");
 	refuse(qwen3_30b_a3b, YARN("},\"rope_theta\":1,\"x\":{\"y\":1"), OD_ERR_RANGE, "rope_theta", "YaRN");
 	refuse(qwen3_30b_a3b, YARN("},\"rope_theta\":0.5,\"x\":{\"y\":1"), OD_ERR_RANGE, "rope_theta", "0.5");
 	refuse(deepseek_v2, DEEP(",\"mscale\":-0.5"), OD_ERR_RANGE, "mscale", "-0.5");
@@ -406,12 +432,16 @@ static void test_gpt_oss_settings(void **state)
 	struct od_config c;
 
 	(void)state;
-	take(&c, gpt_oss_20b, "{\"attention_bias\":null,\"layer_types\":null,\"swiglu_limit\":null,\"experts_per_token\":null}");
-	assert_true(od_config_layer(&c, 0)->mix.qkv_bias && od_config_layer(&c, 0)->mix.o_bias && c.act.limit == 7 && c.top_k == 4);
+	take(&c, gpt_oss_20b,
+	     "{\"attention_bias\":null,\"layer_types\":null,\"swiglu_limit\":null,\"experts_per_token\":null}");
+	assert_true(od_config_layer(&c, 0)->mix.qkv_bias && od_config_layer(&c, 0)->mix.o_bias && c.act.limit == 7 &&
+		    c.top_k == 4);
 	assert_true(od_config_layer(&c, 22)->mix.window == 128 && od_config_layer(&c, 23)->mix.window == 0);
-	take(&c, gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"attention_bias\":false}");
+	take(&c, gpt_oss_20b,
+	     "{\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"attention_bias\":false}");
 	assert_true(od_config_layer(&c, 0)->mix.window == 0 && !od_config_layer(&c, 0)->mix.qkv_bias);
-	take(&c, gpt_oss_20b, "{\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":150000}}");
+	take(&c, gpt_oss_20b,
+	     "{\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":150000}}");
 	assert_true(c.rope[0].factor == 0 && c.rope[0].magnitude == 1);
 	take(&c, gpt_oss_20b, "{\"quantization_config\":null,\"swiglu_alpha\":1.702}");
 	assert_false(c.scaled);
@@ -424,15 +454,17 @@ static void test_gpt_oss_settings(void **state)
 	refuse(gpt_oss_20b, "{\"rope_scaling\":null}", OD_ERR_MISSING, "rope_scaling", "rope_parameters");
 	refuse(gpt_oss_20b, "{\"rope_scaling\":{}}", OD_ERR_MISSING, "rope_scaling", "rope_parameters");
 	refuse(gpt_oss_20b, "{\"attention_bias\":1}", OD_ERR_FORMAT, "attention_bias", "an integer");
-	refuse(gpt_oss_20b, "{\"layer_types\":[\"full_attention\"]}", OD_ERR_FORMAT, "layer_types", "expected 24 entries");
-	refuse(gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[\"chunked_attention\"]}", OD_ERR_UNSUPPORTED, "layer_types",
-	       "chunked_attention");
-	refuse(gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[1]}", OD_ERR_UNSUPPORTED, "layer_types", "layer 0");
+	refuse(gpt_oss_20b, "{\"layer_types\":[\"full_attention\"]}", OD_ERR_FORMAT, "layer_types",
+	       "expected 24 entries");
+	refuse(gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[\"chunked_attention\"]}", OD_ERR_UNSUPPORTED,
+	       "layer_types", "chunked_attention");
+	refuse(gpt_oss_20b, "{\"num_hidden_layers\":1,\"layer_types\":[1]}", OD_ERR_UNSUPPORTED, "layer_types",
+	       "layer 0");
 	refuse(gpt_oss_20b, "{\"layer_types\":\"full_attention\"}", OD_ERR_FORMAT, "layer_types", "a string");
-	refuse(gpt_oss_20b, "{\"quantization_config\":{\"quant_method\":\"mxfp4\",\"group_size\":16}}", OD_ERR_UNSUPPORTED,
-	       "quantization_config", "group_size");
-	refuse(gpt_oss_20b, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", OD_ERR_UNSUPPORTED, "quantization_config",
-	       "\"mxfp4\", found \"gptq\"");
+	refuse(gpt_oss_20b, "{\"quantization_config\":{\"quant_method\":\"mxfp4\",\"group_size\":16}}",
+	       OD_ERR_UNSUPPORTED, "quantization_config", "group_size");
+	refuse(gpt_oss_20b, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", OD_ERR_UNSUPPORTED,
+	       "quantization_config", "\"mxfp4\", found \"gptq\"");
 }
 
 int main(void)

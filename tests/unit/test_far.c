@@ -1,5 +1,6 @@
-/* The far device: a host that touches device memory dies of it, and one that does not wait sees that it should have. That
- * what runs on the CPU device gives the same bits here is the other tests' part, which make check-far runs on it. */
+/* The far device: a host that touches device memory dies of it, and one that does not wait sees that it should have.
+ * That what runs on the CPU device gives the same bits here is the other tests' part, which make check-far runs on
+ * it. */
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -113,7 +114,9 @@ static void which_device(void **state)
 	setenv("OD_DEVICE", "gpu", 1);
 	assert_int_equal(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 	assert_null(d);
-	assert_non_null(strstr(err.msg, "$OD_DEVICE: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to 1023, at most 8 GPUs), found \"gpu\""));
+	assert_non_null(strstr(
+		err.msg,
+		"$OD_DEVICE: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to 1023, at most 8 GPUs), found \"gpu\""));
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		assert_int_equal(od_device_open(&d, wrong[i], OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 		assert_non_null(strstr(err.msg, "--device: expected"));

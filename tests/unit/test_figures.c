@@ -95,7 +95,8 @@ static void window(void **state)
 	odm_figures_fini(&f);
 }
 
-static void assert_written(void (*write)(const struct odm_figures *, FILE *), const struct odm_figures *f, const char *want)
+static void assert_written(void (*write)(const struct odm_figures *, FILE *), const struct odm_figures *f,
+			   const char *want)
 {
 	char *text;
 	size_t len;
@@ -117,10 +118,13 @@ static void one_line(void **state)
 	struct odm_figures f = example();
 
 	(void)state;
-	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; recall 98.8%; "
+	assert_written(odm_figures_line, &f,
+		       "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; recall 98.8%; "
 		       "per token 8.10 loads, 0.60 stalls\n");
 	f.c[OD_C_PREDICTED_USES] = 0; /* no recall is not a recall of 0 */
-	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; per token 8.10 loads, 0.60 stalls\n");
+	assert_written(
+		odm_figures_line, &f,
+		"5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; per token 8.10 loads, 0.60 stalls\n");
 	f.cluster = false;
 	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s\n");
 	f.cluster = true;
@@ -134,30 +138,33 @@ static void lines_for_people(void **state)
 	struct odm_figures f = example(), none = { 0 };
 
 	(void)state;
-	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
-			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
-			  "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
-			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
-			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
-			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
-			  "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
-			  "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
-			  "cache       80 expert uses: 50.0% kept full, 5.0% compressed, 2.5% as SM bytes, 1.2% as exponents\n"
-			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
-			  "loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
-			  "recovered   4 runs were sent again after a worker was lost\n"
-			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
+	assert_prints(
+		&f,
+		"tokens      5 prompt, 11 generated\n"
+		"speed       TTFT 2.500 s, 2.50 tok/s\n"
+		"drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
+		"recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
+		"stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
+		"served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
+		"alignment   2346 bytes a token, and 2.0 KiB asked for\n"
+		"lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
+		"cache       80 expert uses: 50.0% kept full, 5.0% compressed, 2.5% as SM bytes, 1.2% as exponents\n"
+		"stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+		"loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
+		"recovered   4 runs were sent again after a worker was lost\n"
+		"peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.c[OD_C_PREDICTED_USES] = f.c[OD_C_RECOVERED_RUNS] = f.c[OD_C_LOADS] = f.c[OD_C_LOADED_BYTES] = 0;
 	f.c[OD_C_ALIGN_BYTES] = f.c[OD_C_FIRST_PREDICTIONS] = f.c[OD_C_CACHE_USES] = 0;
-	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
-			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
-			  "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
-			  "recall      nothing was predicted; predictions late 2, missing 1\n"
-			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
-			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
-			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
-			  "loaded      0 B in 0 expert loads\n"
-			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
+	assert_prints(&f,
+		      "tokens      5 prompt, 11 generated\n"
+		      "speed       TTFT 2.500 s, 2.50 tok/s\n"
+		      "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
+		      "recall      nothing was predicted; predictions late 2, missing 1\n"
+		      "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
+		      "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
+		      "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+		      "loaded      0 B in 0 expert loads\n"
+		      "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.has_predictor = false;
 	f.c[OD_C_STOOD_IN_USES] = 0;
 	f.n_nodes = 1;
@@ -192,14 +199,16 @@ static void fields_for_programs(void **state)
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"
 		" \"first_prediction_median_s\": 0.00025, \"first_prediction_max_s\": 0.004, \"lead_layers\": 2.5, \"first_predictions\": 9, \"lead_sum\": 10, \"lead_routers\": 4, \"nodes\": ["
 		"  {\"name\": \"main\", \"peak_rss_bytes\": 104857600, \"alive\": true},"
-		"  {\"name\": \"worker 0 127.0.0.1:1\", \"peak_rss_bytes\": 921600, \"alive\": false}]}", 0, NULL);
+		"  {\"name\": \"worker 0 127.0.0.1:1\", \"peak_rss_bytes\": 921600, \"alive\": false}]}",
+		0, NULL);
 	json_t *found = json_pack("{s:b}", "before", 1);
 
 	(void)state;
 	odm_figures_json(&f, found);
 	if (!json_equal(found, want))
 		fail_msg("%s", json_dumps(found, JSON_COMPACT));
-	f.c[OD_C_PREDICTED_USES] = f.c[OD_C_RECALLED_USES] = f.c[OD_C_FIRST_PREDICTIONS] = f.c[OD_C_LEAD_ROUTERS] = 0; /* no recall is not a recall of 0 */
+	/* no recall is not a recall of 0 */
+	f.c[OD_C_PREDICTED_USES] = f.c[OD_C_RECALLED_USES] = f.c[OD_C_FIRST_PREDICTIONS] = f.c[OD_C_LEAD_ROUTERS] = 0;
 	odm_figures_json(&f, found);
 	assert_true(json_is_null(json_object_get(found, "recall")));
 	assert_true(json_is_null(json_object_get(found, "first_prediction_min_s")));
@@ -238,9 +247,12 @@ static void nodes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(rates),	       cmocka_unit_test(window), cmocka_unit_test(one_line),
+		cmocka_unit_test(rates),
+		cmocka_unit_test(window),
+		cmocka_unit_test(one_line),
 		cmocka_unit_test(lines_for_people),
-		cmocka_unit_test(fields_for_programs), cmocka_unit_test(nodes),
+		cmocka_unit_test(fields_for_programs),
+		cmocka_unit_test(nodes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,7 +62,7 @@ ssize_t pread(int fd, void *buf, size_t len, off_t offset)
 /* As O_DIRECT would have it: whole pages into whole pages. */
 static struct {
 	int calls, errno_value; /* 0: as it should be */
-	size_t most;		/* bytes, 0: all */
+	size_t most; /* bytes, 0: all */
 } direct;
 
 ssize_t preadv(int fd, const struct iovec *io, int n, off_t offset)
@@ -160,7 +160,10 @@ static void there_and_back(void **state)
 /* Whole pages by the one descriptor, or everything by the other; never a byte beside what was asked for. */
 static void straight_from_the_disk(void **state)
 {
-	static const struct { size_t at, len, shift; bool direct; } cases[] = {
+	static const struct {
+		size_t at, len, shift;
+		bool direct;
+	} cases[] = {
 		{ 0, 20 * OD_PAGE_BYTES, 0, true },
 		{ OD_PAGE_BYTES, BIG, 0, true },
 		{ OD_PAGE_BYTES - 1, BIG, OD_PAGE_BYTES - 1, true },
@@ -191,7 +194,8 @@ static void straight_from_the_disk(void **state)
 			direct.errno_value = bad == 1 ? EINVAL : 0;
 			direct.most = bad == 2 ? 1 : 0;
 			memset(buf, 0x5a, sizeof(buf));
-			assert_int_equal(od_file_pread_direct(fd, fd, to, cases[i].len, cases[i].at, path, &err), OD_OK);
+			assert_int_equal(od_file_pread_direct(fd, fd, to, cases[i].len, cases[i].at, path, &err),
+					 OD_OK);
 			assert_memory_equal(to, data + cases[i].at, cases[i].len);
 			assert_true(to[-1] == 0x5a && to[cases[i].len] == 0x5a);
 			if (bad == 0)
@@ -203,8 +207,9 @@ static void straight_from_the_disk(void **state)
 	calm();
 	direct.errno_value = 0;
 	assert_int_equal(od_file_pread_direct(fd, fd, page, BIG, PAGES, path, &err), OD_ERR_FORMAT);
-	assert_int_equal(od_file_pread_direct(fd, fd, page, BIG, UINT64_MAX / OD_PAGE_BYTES * OD_PAGE_BYTES, path, &err),
-			 OD_ERR_RANGE);
+	assert_int_equal(
+		od_file_pread_direct(fd, fd, page, BIG, UINT64_MAX / OD_PAGE_BYTES * OD_PAGE_BYTES, path, &err),
+		OD_ERR_RANGE);
 	close(fd);
 	fd = od_file_open_direct(temp_path("absent"));
 	assert_int_equal(fd, -1);

@@ -1,6 +1,6 @@
-/* The forward pass of models some of whose layers keep fixed state, by sums (sum_mixer.h) or by gated delta rules: steps of any
- * size give the same bits, what is not kept of a step has left nothing behind, and neither has a step that was given up. A snapshot
- * has the bits that a text of its length has. */
+/* The forward pass of models some of whose layers keep fixed state, by sums (sum_mixer.h) or by gated delta rules:
+ * steps of any size give the same bits, what is not kept of a step has left nothing behind, and neither has a step that
+ * was given up. A snapshot has the bits that a text of its length has. */
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -28,8 +28,13 @@ static struct od_config delta_config(void)
 		if (l->mixer != &sum_mixer)
 			continue;
 		l->mixer = &od_mixer_delta;
-		l->mix = (struct od_mixer){ .n_heads = second ? 4 : 6, .n_kv_heads = second ? 4 : 2, .k_dim = second ? 9 : 16,
-					    .v_dim = second ? 19 : 80, .conv = second ? 2 : 5, .by_key_head = !second, .norm_eps = 1e-5f,
+		l->mix = (struct od_mixer){ .n_heads = second ? 4 : 6,
+					    .n_kv_heads = second ? 4 : 2,
+					    .k_dim = second ? 9 : 16,
+					    .v_dim = second ? 19 : 80,
+					    .conv = second ? 2 : 5,
+					    .by_key_head = !second,
+					    .norm_eps = 1e-5f,
 					    .rope = UINT32_MAX };
 	}
 	return c;
@@ -56,7 +61,8 @@ static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu c
 	e->device = device_new(cpu, threads);
 	tiny_place(&e->weights, &e->t, e->device);
 	must(od_state_pool_new(&e->state, e->device, &e->t.cfg, profile, CTX, SEQUENCES,
-			       SEQUENCES * od_state_pages(CTX), &err), &err);
+			       SEQUENCES * od_state_pages(CTX), &err),
+	     &err);
 	opts = (struct od_forward_opts){ .config = &e->t.cfg,
 					 .dense = &e->weights.dense,
 					 .device = e->device,
@@ -125,7 +131,8 @@ static void check_logits(struct engine *e, uint32_t row, const float *expected, 
 }
 
 /* Of all positions of a text, by steps of up to chunk rows. */
-static void run_text(struct engine *e, struct od_seq_state *seq, const int32_t *token, uint32_t n, uint32_t chunk, float *out)
+static void run_text(struct engine *e, struct od_seq_state *seq, const int32_t *token, uint32_t n, uint32_t chunk,
+		     float *out)
 {
 	struct od_err err = { 0 };
 	struct od_row rows[MAX_ROWS];
@@ -264,7 +271,8 @@ static void draft(struct od_row *rows, struct od_seq_state *seq, const int32_t *
 	for (uint32_t i = 0; i < n; i++) {
 		const int32_t next = token[first + i];
 
-		rows[i] = (struct od_row){ seq, first + i, i < right || random_below(seed, 3) == 0 ? next : other_than(next) };
+		rows[i] = (struct od_row){ seq, first + i,
+					   i < right || random_below(seed, 3) == 0 ? next : other_than(next) };
 	}
 }
 
@@ -511,7 +519,8 @@ static void test_two_sequences(void **state)
 
 			q = used[q] == n[q] ? !q : q;
 			if (used[q] == 0)
-				kept_by_row[table++] = kept[q]; /* counted in the order in which they stand among the rows */
+				/* counted in the order in which they stand among the rows */
+				kept_by_row[table++] = kept[q];
 			at[count] = q;
 			rows[count++] = drafted[q][used[q]++];
 		}
@@ -561,7 +570,8 @@ static void free_states(char **states)
 }
 
 /* Marks of a step of n rows behind `first`: any, the one behind its last row often among them. */
-static uint32_t draw_marks(struct od_seq_state *seq, uint32_t first, uint32_t n, uint32_t mark[OD_MAX_MARKS], uint64_t *seed)
+static uint32_t draw_marks(struct od_seq_state *seq, uint32_t first, uint32_t n, uint32_t mark[OD_MAX_MARKS],
+			   uint64_t *seed)
 {
 	uint32_t count = 0;
 
@@ -585,7 +595,8 @@ static void check_marks(struct engine *e, const float *plain, char *const *state
 	while (od_seq_state_length(seq) < PROMPT) {
 		const uint32_t first = od_seq_state_length(seq), left = PROMPT - first;
 		const uint32_t n = 1 + (uint32_t)random_below(&seed, left < most ? left : most);
-		uint32_t kept = n <= OD_KEEP_ROWS ? (uint32_t)random_below(&seed, n + 1) : n, mark[OD_MAX_MARKS], right, count;
+		uint32_t kept = n <= OD_KEEP_ROWS ? (uint32_t)random_below(&seed, n + 1) : n, mark[OD_MAX_MARKS], right,
+			 count;
 
 		draft(rows, seq, e->t.prompt, n, kept, &seed);
 		right = right_rows(rows, e->t.prompt, n);
@@ -694,7 +705,8 @@ static void test_new_text(void **state)
 
 		for (uint32_t i = 0; i < 10; i++)
 			other[i] = other_than(e.t.prompt[i]);
-		run_text(&e, seq, other, 9 + round % 2, 1 + 4 * (round / 2), logits); /* odd and even numbers of steps */
+		/* odd and even numbers of steps */
+		run_text(&e, seq, other, 9 + round % 2, 1 + 4 * (round / 2), logits);
 		od_seq_state_set_length(seq, 0);
 		run_text(&e, seq, e.t.prompt, PROMPT, round % 2 ? 9 : PROMPT, logits);
 		assert_memory_equal(plain, logits, PROMPT * VOCAB * sizeof(*logits));
@@ -713,10 +725,17 @@ static void test_new_text(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_state_counts), cmocka_unit_test(test_chunks),    cmocka_unit_test(test_kernels),
-		cmocka_unit_test(test_drafts),	     cmocka_unit_test(test_keep_rows), cmocka_unit_test(test_given_up),
-		cmocka_unit_test(test_failed_step),  cmocka_unit_test(test_two_sequences), cmocka_unit_test(test_new_text),
-		cmocka_unit_test(test_marks),	     cmocka_unit_test(test_begin_from_snapshot),
+		cmocka_unit_test(test_state_counts),
+		cmocka_unit_test(test_chunks),
+		cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_drafts),
+		cmocka_unit_test(test_keep_rows),
+		cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_failed_step),
+		cmocka_unit_test(test_two_sequences),
+		cmocka_unit_test(test_new_text),
+		cmocka_unit_test(test_marks),
+		cmocka_unit_test(test_begin_from_snapshot),
 	};
 
 	int failed = cmocka_run_group_tests_name("sums", tests, NULL, NULL);

@@ -276,7 +276,8 @@ static void test_two_sequences(void **state)
 		}
 		run_forward_step(&e, rows, n, r); /* some rows in one step, more in the next */
 		run_forward_step(&e, rows + n, n / 2, r + n);
-		run_alternate(&e, rows + n + n / 2, n - n / 2, 1, r + n + n / 2); /* then those of one sequence, of the other */
+		/* then those of one sequence, of the other */
+		run_alternate(&e, rows + n + n / 2, n - n / 2, 1, r + n + n / 2);
 		run_alternate(&e, rows + n + n / 2, n - n / 2, 0, r + n + n / 2);
 		same(&t, &a, &joint_a, "first of two sequences");
 		same(&t, &b, &joint_b, "second of two sequences");

@@ -1,5 +1,6 @@
-/* Rows of many sequences in one step, and steps of two forward passes open at once on one device: a row's bits are those of its
- * sequence run alone, one row's logits at a time. On the CPU's device and on far, whatever OD_DEVICE says. */
+/* Rows of many sequences in one step, and steps of two forward passes open at once on one device: a row's bits are
+ * those of its sequence run alone, one row's logits at a time. On the CPU's device and on far, whatever OD_DEVICE
+ * says. */
 #include "tests/unit/forward_world.h"
 #include "tests/unit/random.h"
 #include "tests/unit/state_util.h"
@@ -14,8 +15,8 @@ struct world {
 	struct od_state_pool *pool;
 	struct od_forward *prefill, *decode;
 	struct od_expert_runner *runner; /* of both */
-	uint32_t n, length;		 /* sequences; positions of each text */
-	uint32_t common;		 /* of them, the first ones that all texts have */
+	uint32_t n, length; /* sequences; positions of each text */
+	uint32_t common; /* of them, the first ones that all texts have */
 	uint64_t seed;
 	float *alone[ALL]; /* [length][vocab] */
 	struct od_seq_state *seq[ALL];
@@ -76,7 +77,8 @@ static void open_device(struct world *w, const char *name, uint32_t n_sequences,
 		setenv("OD_DEVICE", kept, 1);
 	free(kept);
 	tiny_place(&w->weights, &w->t, w->device);
-	must(od_state_pool_new(&w->pool, w->device, &w->t.cfg, w->t.profile, w->length, n_sequences, n_pages, &err), &err);
+	must(od_state_pool_new(&w->pool, w->device, &w->t.cfg, w->t.profile, w->length, n_sequences, n_pages, &err),
+	     &err);
 }
 
 static void close_device(struct world *w)
@@ -185,8 +187,8 @@ static void check_row(const struct world *w, const char *what, const float *logi
 	const size_t bytes = w->t.cfg.vocab * sizeof(float);
 
 	if (memcmp(logits, w->alone[q] + (size_t)position * w->t.cfg.vocab, bytes) != 0)
-		fail_msg("%s on %s: %s: sequence %u, position %u: logits differ", w->t.name, od_device_name(w->device), what, q,
-			 position);
+		fail_msg("%s on %s: %s: sequence %u, position %u: logits differ", w->t.name, od_device_name(w->device),
+			 what, q, position);
 }
 
 /* A step of some of the sequences from `first` on, of 1 to `most` rows each, of which not all are kept if fixed state
@@ -340,8 +342,8 @@ static void test_many_sequences(void **state)
 	}
 }
 
-/* Sequences that begin alike and share those pages, in a pool that is too small without that; the one that made the pages
- * goes. */
+/* Sequences that begin alike and share those pages, in a pool that is too small without that; the one that made the
+ * pages goes. */
 static void test_shared_prefix(void **state)
 {
 	const uint32_t n = 7, length = 150, common = 2 * OD_KV_PAGE + 5;
@@ -390,8 +392,8 @@ static int submit_broken(struct od_expert_runner *runner, const struct od_moe_ca
 	return w->runner->submit(w->runner, call, err);
 }
 
-/* The prefill step's work fails, and a decode step's wait is told. Both have failed then, at whatever they wait next; and what is
- * begun afterwards has not. */
+/* The prefill step's work fails, and a decode step's wait is told. Both have failed then, at whatever they wait next;
+ * and what is begun afterwards has not. */
 static void check_failure(struct world *w, uint32_t round)
 {
 	struct broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .w = w };

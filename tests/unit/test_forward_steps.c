@@ -1,5 +1,5 @@
-/* The forward pass's interface: calls that fail and are repeated, what is fetched and how often that waits, what a step leaves
- * in its sequences, and what is refused. test_forward.c has the numbers. */
+/* The forward pass's interface: calls that fail and are repeated, what is fetched and how often that waits, what a step
+ * leaves in its sequences, and what is refused. test_forward.c has the numbers. */
 #include "tests/unit/forward_world.h"
 
 static const uint32_t first_row = 0;
@@ -85,7 +85,9 @@ static void test_error_then_retry(void **state)
 		struct result whole, again;
 		struct elsewhere w;
 		struct engine e;
-		struct flaky flaky = { .runner = { .on_device = on_device, .submit = flaky_submit, .collect = flaky_collect } };
+		struct flaky flaky = {
+			.runner = { .on_device = on_device, .submit = flaky_submit, .collect = flaky_collect }
+		};
 
 		tiny_load_named(&t, "grouped_queries");
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
@@ -108,8 +110,8 @@ struct between {
 	struct od_expert_runner runner;
 	struct elsewhere *real;
 	struct od_device *device; /* the forward pass's */
-	uint64_t submitted;	  /* its ticket then */
-	unsigned layers, queued;  /* with and without such work */
+	uint64_t submitted; /* its ticket then */
+	unsigned layers, queued; /* with and without such work */
 };
 
 static int between_submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
@@ -177,7 +179,8 @@ static void test_shared_experts_run_meanwhile(void **state)
 	}
 }
 
-/* What a layer leaves, against what is made of it: probabilities give the weights, residuals the rows of the experts. */
+/* What a layer leaves, against what is made of it: probabilities give the weights, residuals the rows of the
+ * experts. */
 struct check_rows {
 	struct od_expert_runner runner;
 	struct elsewhere *real;
@@ -194,10 +197,12 @@ static int check_and_submit(struct od_expert_runner *runner, const struct od_moe
 	const struct od_forward *f = k->e->forward;
 	const struct od_weight *w = k->e->weights.dense.layer[c->layer_of[call->m]].w;
 	float *norm = copy_at(k->e->device, w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
-	float *bias = c->norm == OD_NORM_RMS ? NULL :
-		      copy_at(k->e->device, w[OD_ROLE_FFN_NORM_BIAS].data, c->hidden * sizeof(*bias));
+	float *bias = c->norm == OD_NORM_RMS ?
+			      NULL :
+			      copy_at(k->e->device, w[OD_ROLE_FFN_NORM_BIAS].data, c->hidden * sizeof(*bias));
 	float *factor = router->factors ?
-			copy_at(k->e->device, w[OD_ROLE_ROUTER_FACTORS].data, c->n_experts * sizeof(*factor)) : NULL;
+				copy_at(k->e->device, w[OD_ROLE_ROUTER_FACTORS].data, c->n_experts * sizeof(*factor)) :
+				NULL;
 	float *want = od_alloc_array(c->hidden, sizeof(*want));
 
 	for (size_t r = 0; r < call->n_rows; r++) {
@@ -211,13 +216,14 @@ static int check_and_submit(struct od_expert_runner *runner, const struct od_moe
 		for (size_t i = 0; i < c->top_k; i++)
 			sum += p[expert[i]];
 		for (size_t i = 0; plain && i < c->top_k; i++)
-			assert_true(od_forward_weights_of(f, r)[i] ==
-				    p[expert[i]] / (router->renormalise ? sum : 1) * router->scale *
-				    (factor != NULL ? factor[expert[i]] : 1));
+			assert_true(od_forward_weights_of(f, r)[i] == p[expert[i]] / (router->renormalise ? sum : 1) *
+									      router->scale *
+									      (factor != NULL ? factor[expert[i]] : 1));
 		assert_memory_equal(call->expert + r * c->top_k, expert, c->top_k * sizeof(*expert));
 		assert_memory_equal(call->weight + r * c->top_k, od_forward_weights_of(f, r), c->top_k * sizeof(float));
 		assert_memory_equal(call->probability + r * c->n_experts, p, c->n_experts * sizeof(*p));
-		assert_memory_equal(call->residual + r * c->hidden, od_forward_residual_of(f, r), c->hidden * sizeof(float));
+		assert_memory_equal(call->residual + r * c->hidden, od_forward_residual_of(f, r),
+				    c->hidden * sizeof(float));
 		if (bias != NULL)
 			k->be->layernorm(want, od_forward_residual_of(f, r), norm, bias, c->hidden, c->rms_eps);
 		else
@@ -246,7 +252,8 @@ static void test_fetch(void **state)
 		struct elsewhere w;
 		struct engine e;
 		struct od_row rows[20];
-		struct check_rows check = { .runner = { .submit = check_and_submit, .collect = collect_checked }, .real = &w,
+		struct check_rows check = { .runner = { .submit = check_and_submit, .collect = collect_checked },
+					    .real = &w,
 					    .e = &e };
 		struct od_seq_state *seq;
 
@@ -262,7 +269,8 @@ static void test_fetch(void **state)
 			od_forward_attention(e.forward);
 			if (!od_forward_routed(e.forward))
 				continue;
-			assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS, NULL), OD_OK);
+			assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS, NULL),
+					 OD_OK);
 			assert_int_equal(od_forward_experts(e.forward, &check.runner, NULL), OD_OK);
 		}
 		od_seq_state_free(seq);
@@ -300,7 +308,8 @@ static void test_waits(void **state)
 				assert_int_equal(od_forward_fetch(e.forward, all, NULL), OD_OK);
 			if (fetch_more) {
 				assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_ROUTES, NULL), OD_OK);
-				assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_ROUTES | OD_FETCH_ROWS, NULL), OD_OK);
+				assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_ROUTES | OD_FETCH_ROWS, NULL),
+						 OD_OK);
 			}
 			assert_int_equal(od_forward_experts(e.forward, resident ? e.resident : &w.runner, NULL), OD_OK);
 		}
@@ -432,7 +441,8 @@ static int submit_broken(struct od_expert_runner *runner, const struct od_moe_ca
 	return e->resident->submit(e->resident, call, err);
 }
 
-/* What goes wrong on the device shows at the end of the step, or at its logits, and nothing becomes part of a sequence. */
+/* What goes wrong on the device shows at the end of the step, or at its logits, and nothing becomes part of a
+ * sequence. */
 static void test_failed_step(void **state)
 {
 	struct tiny_model t;
@@ -455,13 +465,15 @@ static void test_failed_step(void **state)
 				const bool last = od_forward_layer(e.forward) == t.cfg.n_layers - 1;
 
 				od_forward_attention(e.forward);
-				must(od_forward_experts(e.forward, fails && last ? &broken.runner : e.resident, &err), &err);
+				must(od_forward_experts(e.forward, fails && last ? &broken.runner : e.resident, &err),
+				     &err);
 			}
 			if (i % 2) {
 				assert_int_equal(od_forward_end(e.forward, NULL, &err), fails ? OD_ERR_RANGE : OD_OK);
 				assert_int_equal(od_seq_state_length(seq), i / 2 + !fails);
 			} else {
-				assert_int_equal(od_forward_logits(e.forward, &first_row, 1, &logits, &err), fails ? OD_ERR_RANGE : OD_OK);
+				assert_int_equal(od_forward_logits(e.forward, &first_row, 1, &logits, &err),
+						 fails ? OD_ERR_RANGE : OD_OK);
 				assert_int_equal(od_seq_state_length(seq), i / 2);
 			}
 			assert_true(!fails || strstr(err.msg, "found 999") != NULL);
@@ -656,7 +668,9 @@ static void test_state_of_another_kind(void **state)
 		case 5: other.cfg.kind[0].mixer = &keeps_more; break;
 		case 6: break;
 		}
-		assert_int_equal(od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, od_state_pages(CTX), &err), OD_OK);
+		assert_int_equal(
+			od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, od_state_pages(CTX), &err),
+			OD_OK);
 		opts.state = pool;
 		if (i < 6) {
 			assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);

@@ -14,8 +14,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#define QUIET_MS 300	    /* as long as a stranger tries */
-#define HANDSHAKE_MS 2000   /* HANDSHAKE_IVL */
+#define QUIET_MS 300 /* as long as a stranger tries */
+#define HANDSHAKE_MS 2000 /* HANDSHAKE_IVL */
 #define GREETING_BYTES 64
 #define COMMAND 4 /* flag of a ZMTP frame */
 #define LONG 2
@@ -109,7 +109,8 @@ static void await_refused(struct rig *r, uint64_t n)
 	}
 }
 
-/* It may not even send: its connection never becomes one. n: so many connections are refused by then, one of its own among them. */
+/* It may not even send: its connection never becomes one. n: so many connections are refused by then, one of its own
+ * among them. */
 static void stays_out(struct rig *r, void *s, uint64_t n)
 {
 	zmq_pollitem_t item = { .socket = s, .events = ZMQ_POLLOUT | ZMQ_POLLIN };
@@ -182,12 +183,14 @@ static void main_knows_why(void **state)
 	(void)state;
 	rig_open(&r);
 	for (int i = 0; i < 3; i++) {
-		const struct od_curve curve = { i == 0 ? &r.stranger : &r.friend, i == 1 ? r.stranger.public_key : r.server.public_key };
+		const struct od_curve curve = { i == 0 ? &r.stranger : &r.friend,
+						i == 1 ? r.stranger.public_key : r.server.public_key };
 		const uint64_t end = od_now_ns() + HANG_MS * OD_NS_PER_MS;
 		enum od_handshake why = OD_HANDSHAKE_OPEN;
 		void *s, *watch;
 
-		assert_ok(od_connect_watched(r.clients, "127.0.0.1", r.port, i < 2 ? &curve : NULL, &s, &watch, &err), &err);
+		assert_ok(od_connect_watched(r.clients, "127.0.0.1", r.port, i < 2 ? &curve : NULL, &s, &watch, &err),
+			  &err);
 		assert_non_null(watch);
 		/* Without keys it may see only the end of the connection; then it connects again. */
 		while ((why <= OD_HANDSHAKE_ENDED || (i == 2 && why == OD_HANDSHAKE_BROKEN)) && od_now_ns() < end) {
@@ -244,7 +247,8 @@ static void main_knows_that_a_connection_has_ended(void **state)
 	zmq_ctx_term(context);
 }
 
-/* Its socket goes on failing, and its events have no receiver: the context's other connections must not wait for that. */
+/* Its socket goes on failing, and its events have no receiver: the context's other connections must not wait for
+ * that. */
 static void a_watch_that_ended_blocks_nobody(void **state)
 {
 	struct rig r;
@@ -255,8 +259,9 @@ static void a_watch_that_ended_blocks_nobody(void **state)
 	rig_open(&r);
 	friend = client(&r, &r.friend, r.server.public_key);
 	there_and_back(&r, friend, 1);
-	assert_ok(od_connect_watched(r.clients, "127.0.0.1", r.port, &(struct od_curve){ &r.friend, r.stranger.public_key }, &s,
-				     &watch, &err), &err);
+	assert_ok(od_connect_watched(r.clients, "127.0.0.1", r.port,
+				     &(struct od_curve){ &r.friend, r.stranger.public_key }, &s, &watch, &err),
+		  &err);
 	await_refused(&r, 2);
 	od_handshake_end(watch, s);
 	await_refused(&r, 5);
@@ -363,8 +368,11 @@ static void a_plain_ping(int fd, uint8_t flags)
 
 static const uint8_t hello[] = "\x05HELLO\x01";
 static const uint8_t initiate[] = "\x08INITIATE";
-static const uint8_t ready[] = "\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER";
-static const uint8_t error[] = "\x05" "ERROR\xff" "400";
+static const uint8_t ready[] = "\x05READY\x0bSocket-Type\0\0\0\x06"
+			       "DEALER";
+static const uint8_t error[] = "\x05"
+			       "ERROR\xff"
+			       "400";
 
 /* What a stranger sends behind a greeting. */
 static void put_case(int fd, int n)
@@ -459,8 +467,9 @@ static void a_refused_key_is_logged_once(void **state)
 
 /* ---- connections without a key ---- */
 
-/* Far more silent clients than a ROUTER keeps. Those that came first are ended, before HANDSHAKE_IVL; clients with a key are not,
- * whenever they came. False: the machine was so slow that HANDSHAKE_IVL may have ended them, and nothing is shown. */
+/* Far more silent clients than a ROUTER keeps. Those that came first are ended, before HANDSHAKE_IVL; clients with a
+ * key are not, whenever they came. False: the machine was so slow that HANDSHAKE_IVL may have ended them, and nothing
+ * is shown. */
 static bool room_is_made(void)
 {
 	enum { FIRST = 64, LAST = 128, SILENT = FIRST + OD_GATE_PENDING };
@@ -483,7 +492,8 @@ static bool room_is_made(void)
 	first_ns = od_now_ns();
 	for (int i = 0; i < SILENT; i++) {
 		fd[i] = tcp(&r);
-		if (i % 16 == 0) /* until it is accepted: the queue of those to accept is short; one that does not fit takes a second */
+		/* until it is accepted: the queue of those to accept is short; one that does not fit takes a second */
+		if (i % 16 == 0)
 			assert_int_equal(poll(&(struct pollfd){ .fd = fd[i], .events = POLLIN }, 1, HANG_MS), 1);
 	}
 	after = client(&r, &r.friend, r.server.public_key);

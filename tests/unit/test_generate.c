@@ -26,8 +26,9 @@ static int setup(void **state)
 
 	(void)state;
 	tiny_files_make(&tiny);
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
-					 .n_threads = 1 };
+	const struct od_pack_job job = {
+		.checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES, .n_threads = 1
+	};
 
 	return od_pack_write(&job, &err);
 }

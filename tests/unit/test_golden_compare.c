@@ -66,7 +66,10 @@ static void put_decode_logits(struct fixture *f, size_t token, uint32_t id, floa
 
 static void begin(struct fixture *f)
 {
-	*f = (struct fixture){ .prompt = { 1, 2, 3 }, .greedy = { 3, 1, 2 }, .layer = { 1, 3 }, .path = "x",
+	*f = (struct fixture){ .prompt = { 1, 2, 3 },
+			       .greedy = { 3, 1, 2 },
+			       .layer = { 1, 3 },
+			       .path = "x",
 			       .tolerance = { .absolute = 1e-4, .relative = -1 } };
 	for (size_t i = 0; i < TOKENS; i++)
 		f->token_margin[i] = 0.5 + (double)i;
@@ -76,12 +79,20 @@ static void begin(struct fixture *f)
 			f->route[i * TOP_K + r] = (uint16_t)((i * 3 + r * 2) % 8);
 		memcpy(f->route_weight + i * TOP_K, weights, sizeof(weights));
 	}
-	f->g = (struct golden){ .n_moe = N_MOE, .layer = f->layer, .top_k = TOP_K, .vocab = VOCAB, .entry = &f->e,
-				.n_entries = 1 };
-	f->e = (struct golden_entry){ .prompt = f->prompt, .n_prompt = PROMPT, .greedy = f->greedy, .n_greedy = TOKENS,
-				      .token_margin = f->token_margin, .n_positions = POSITIONS, .route = f->route,
-				      .route_margin = f->route_margin, .route_weight = f->route_weight,
-				      .logits_path = f->path, .decode_logits_path = f->path };
+	f->g = (struct golden){
+		.n_moe = N_MOE, .layer = f->layer, .top_k = TOP_K, .vocab = VOCAB, .entry = &f->e, .n_entries = 1
+	};
+	f->e = (struct golden_entry){ .prompt = f->prompt,
+				      .n_prompt = PROMPT,
+				      .greedy = f->greedy,
+				      .n_greedy = TOKENS,
+				      .token_margin = f->token_margin,
+				      .n_positions = POSITIONS,
+				      .route = f->route,
+				      .route_margin = f->route_margin,
+				      .route_weight = f->route_weight,
+				      .logits_path = f->path,
+				      .decode_logits_path = f->path };
 	assert_int_equal(golden_run_init(&f->run, &f->g, &f->e, NULL), 0);
 	for (size_t p = 0; p < POSITIONS; p++) {
 		for (uint32_t m = 0; m < N_MOE; m++)
@@ -128,7 +139,8 @@ static void another_expert(void **state)
 	(void)state;
 	begin(&f);
 	golden_run_route(&f.run, 1, 0, experts, weights);
-	end(&f, GOLDEN_FAILS, "prefill position 1, layer 1: expected experts 6,0,2, found 6,0,1; the reference's "
+	end(&f, GOLDEN_FAILS,
+	    "prefill position 1, layer 1: expected experts 6,0,2, found 6,0,1; the reference's "
 	    "margin is 0.03");
 	assert_int_equal(f.v.n_tokens, 0);
 	begin(&f);
@@ -154,7 +166,8 @@ static void another_expert_in_decode(void **state)
 	route_of(&f, 4, 1, experts); /* 27 % 8, ... is 3, 5, 7 */
 	experts[0] = 0;
 	golden_run_route(&f.run, 4, 1, experts, weights);
-	end(&f, GOLDEN_FAILS, "decode step 1 (position 4), layer 3: expected experts 3,5,7, found 0,5,7; the "
+	end(&f, GOLDEN_FAILS,
+	    "decode step 1 (position 4), layer 3: expected experts 3,5,7, found 0,5,7; the "
 	    "reference's margin is 0.1");
 	assert_int_equal(f.v.n_tokens, 2);
 }
@@ -179,7 +192,8 @@ static void the_same_in_another_order(void **state)
 	f.e.route_weight = NULL;
 	f.route_margin[2] = 0;
 	golden_run_route(&f.run, 1, 0, turned, far_weights);
-	end(&f, GOLDEN_FAILS, "found 0,2,6: the same in another order, but our weights of those that changed places "
+	end(&f, GOLDEN_FAILS,
+	    "found 0,2,6: the same in another order, but our weights of those that changed places "
 	    "differ by 0.00667");
 	/* The first two change places and are close; the third is far away but stays. */
 	begin(&f);
@@ -271,7 +285,8 @@ static void router_weights(void **state)
 	assert_true(f.v.max_weight_error > 7e-5 && f.v.max_weight_error < 9e-5);
 	begin(&f);
 	f.route_weight[2 * TOP_K + 1] = 0.3f + 6e-5f;
-	end(&f, GOLDEN_FAILS, "prefill position 1, layer 1: router weight of expert 0: expected 0.30006, found 0.3, a "
+	end(&f, GOLDEN_FAILS,
+	    "prefill position 1, layer 1: router weight of expert 0: expected 0.30006, found 0.3, a "
 	    "difference of 0.00012 of the row's largest; the tolerance is 0.0001");
 	begin(&f);
 	f.route_weight[2 * TOP_K + 1] = 0.3f + 6e-5f;
@@ -279,7 +294,8 @@ static void router_weights(void **state)
 	end(&f, GOLDEN_CONFORMS, "");
 	begin(&f);
 	golden_run_route(&f.run, 4, 1, f.route + 9 * TOP_K, (const float[]){ 0.5f, NAN, 0.2f });
-	end(&f, GOLDEN_FAILS, "decode step 1 (position 4), layer 3: router weight of expert 5: expected 0.3, found nan");
+	end(&f, GOLDEN_FAILS,
+	    "decode step 1 (position 4), layer 3: router weight of expert 5: expected 0.3, found nan");
 	/* In another order they are still held to their own experts. */
 	begin(&f);
 	f.route_weight[2 * TOP_K + 1] = f.route_weight[2 * TOP_K + 2] = 0.25f;
@@ -337,7 +353,8 @@ static void tolerances(void **state)
 	f.tolerance.absolute = -1;
 	golden_run_logits(&f.run, &f.run.worst[0], (const float[VOCAB]){ INFINITY, 1, 2, -4 },
 			  (const float[VOCAB]){ INFINITY, 1, 2.001f, -4 });
-	end(&f, GOLDEN_FAILS, "vocabulary index 2: expected 2, found 2.00099993, a difference of 0.001; the tolerance is "
+	end(&f, GOLDEN_FAILS,
+	    "vocabulary index 2: expected 2, found 2.00099993, a difference of 0.001; the tolerance is "
 	    "0.0004");
 }
 

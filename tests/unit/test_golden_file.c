@@ -14,9 +14,14 @@
 
 /* Two layers, four experts, top-2, ten tokens; three tokens of prompt, two generated: so one decode step. */
 #define MOE_AND_DENSE .kind = { { .ffn = OD_FFN_MOE }, { .ffn = OD_FFN_DENSE } }, .n_kinds = 2
-static const struct od_config cfg = {
-	.n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2, MOE_AND_DENSE, .kind_of = { 0, 0 }
-};
+static const struct od_config cfg = { .n_layers = 2,
+				      .n_experts = 4,
+				      .top_k = 2,
+				      .vocab = 10,
+				      .eos = { 2, 9 },
+				      .n_eos = 2,
+				      MOE_AND_DENSE,
+				      .kind_of = { 0, 0 } };
 
 static const char first[] =
 	"{\"name\": \"wolf\", \"unknown\": {}, \"prompt_text\": \"a\\u0000b\", \"prompt_ids\": [1, 5, 7],"
@@ -208,11 +213,17 @@ static void every_wrong_field_is_named(void **state)
 	}
 }
 
-/* Four layers of which the first and the third are dense, all optional fields, weights that neither fall nor sum to 1. */
-static const struct od_config more_cfg = {
-	.n_layers = 4, .n_experts = 4, .top_k = 2, .vocab = 10, .hidden = 5, .eos = { 9 }, .n_eos = 1, MOE_AND_DENSE,
-	.kind_of = { 1, 0, 1, 0 }
-};
+/* Four layers of which the first and the third are dense, all optional fields, weights that neither fall nor sum to
+ * 1. */
+static const struct od_config more_cfg = { .n_layers = 4,
+					   .n_experts = 4,
+					   .top_k = 2,
+					   .vocab = 10,
+					   .hidden = 5,
+					   .eos = { 9 },
+					   .n_eos = 1,
+					   MOE_AND_DENSE,
+					   .kind_of = { 1, 0, 1, 0 } };
 static const char more[] =
 	"[{\"name\": \"dense\", \"prompt_ids\": [1, 5], \"greedy_ids\": [4, 3], \"margins\": [0.5, 1e-05],"
 	" \"logit_tolerance\": 0.0001,"
@@ -241,10 +252,12 @@ static void write_more(const char *from, const char *to)
 
 static void layers_without_experts(void **state)
 {
-	static const uint16_t routes[3][2][2] = { { { 0, 1 }, { 3, 0 } }, { { 2, 3 }, { 1, 2 } }, { { 2, 1 }, { 0, 3 } } };
-	static const float weights[3][2][2] = {
-		{ { 0.25f, 2.5f }, { 16, 1e-3f } }, { { -1, 0 }, { 0.5f, 0.75f } }, { { 0.625f, 0.375f }, { 1, 7 } }
-	};
+	static const uint16_t routes[3][2][2] = { { { 0, 1 }, { 3, 0 } },
+						  { { 2, 3 }, { 1, 2 } },
+						  { { 2, 1 }, { 0, 3 } } };
+	static const float weights[3][2][2] = { { { 0.25f, 2.5f }, { 16, 1e-3f } },
+						{ { -1, 0 }, { 0.5f, 0.75f } },
+						{ { 0.625f, 0.375f }, { 1, 7 } } };
 	static const double margins[3][2] = { { 0.25, 0.75 }, { 0, 0.125 }, { 0.375, 0.0625 } };
 	const struct golden_entry *e;
 	struct golden *g;
@@ -270,10 +283,9 @@ static void layers_without_experts(void **state)
 
 static void no_layer_with_experts(void **state)
 {
-	static const char text[] =
-		"[{\"name\": \"x\", \"prompt_ids\": [1], \"greedy_ids\": [4], \"margins\": [1],"
-		" \"routes_prefill\": [[[]], [[]]], \"route_margin_prefill\": [[1], [1]],"
-		" \"routes_decode\": [], \"route_margin_decode\": []}]";
+	static const char text[] = "[{\"name\": \"x\", \"prompt_ids\": [1], \"greedy_ids\": [4], \"margins\": [1],"
+				   " \"routes_prefill\": [[[]], [[]]], \"route_margin_prefill\": [[1], [1]],"
+				   " \"routes_decode\": [], \"route_margin_decode\": []}]";
 	struct od_config dense = cfg;
 	struct golden *g;
 
@@ -317,7 +329,8 @@ static void every_wrong_field_of_the_longer_form(void **state)
 		{ "[5, 2, 5]", "[4, 2, 5]",
 		  "field \"hidden_shape[0]\": expected 5, the model's layers and one more, found 4" },
 		{ "[5, 2, 5]", "[5, 2, 6]", "field \"hidden_shape[2]\": expected 5, the model's hidden size, found 6" },
-		{ "[5, 2, 5]", "[5, 10]", "expected a list of 3 numbers: layers and one more, prompt tokens, hidden size" },
+		{ "[5, 2, 5]", "[5, 10]",
+		  "expected a list of 3 numbers: layers and one more, prompt tokens, hidden size" },
 		{ "hidden.f32", "logits.f32", "expected 200 bytes (10 positions of 5 float32), found 80" },
 		{ "hidden.f32", "gone.f32", "gone.f32" },
 	};

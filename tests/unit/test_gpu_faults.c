@@ -1,5 +1,5 @@
-/* A GPU that has too little memory, one that refuses a launch, and one that is lost: what its device says, and what goes on. On the
- * emulated GPU. */
+/* A GPU that has too little memory, one that refuses a launch, and one that is lost: what its device says, and what
+ * goes on. On the emulated GPU. */
 #include <stdio.h>
 
 #include "common/base/mem.h"
@@ -104,7 +104,8 @@ static void experts_of(struct od_expert e[2], struct od_buf *w)
 	for (int i = 0; i < 2; i++) {
 		e[i] = (struct od_expert){ 0 };
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-			e[i].mat[mat] = (struct od_weight){ .dtype = OD_BF16, .n_out = N, .n_in = N, .data = od_buf_ref(w, 0) };
+			e[i].mat[mat] =
+				(struct od_weight){ .dtype = OD_BF16, .n_out = N, .n_in = N, .data = od_buf_ref(w, 0) };
 	}
 }
 
@@ -121,9 +122,14 @@ static void no_room_for_a_table(void **state)
 	(void)state;
 	experts_of(e, w);
 	scratch = buf_new(d, od_experts_scratch_bytes(N, N, 2, 1, 1));
-	op.experts = (struct od_op_experts){ .expert = e, .x = od_buf_ref(rows, 0), .choice = od_buf_ref(rows, 2 * N * sizeof(float)),
-					     .y = od_buf_ref(rows, N * sizeof(float)), .scratch = od_buf_ref(scratch, 0),
-					     .n_experts = 2, .top_k = 1, .hidden = N };
+	op.experts = (struct od_op_experts){ .expert = e,
+					     .x = od_buf_ref(rows, 0),
+					     .choice = od_buf_ref(rows, 2 * N * sizeof(float)),
+					     .y = od_buf_ref(rows, N * sizeof(float)),
+					     .scratch = od_buf_ref(scratch, 0),
+					     .n_experts = 2,
+					     .top_k = 1,
+					     .hidden = N };
 	while (od_buf_new(&rest, d, bytes, "the rest", NULL) != OD_OK)
 		bytes -= 64;
 	od_device_run(d, OD_QUEUE_COMPUTE, &op);
@@ -172,12 +178,20 @@ static void steps_open(struct steps *s, unsigned refuse_at)
 	s->scratch = buf_new(s->d, od_experts_scratch_bytes(N, N, 2, 1, 1));
 	experts_of(s->e, s->w);
 	s->norm.kind = OD_OP_NORM;
-	s->norm.norm = (struct od_op_norm){ .x = od_buf_ref(s->rows, 3 * N * sizeof(float)), .weight = od_buf_ref(s->rows, 0),
-					    .y = od_buf_ref(s->rows, 4 * N * sizeof(float)), .n = N, .eps = 1e-5f };
+	s->norm.norm = (struct od_op_norm){ .x = od_buf_ref(s->rows, 3 * N * sizeof(float)),
+					    .weight = od_buf_ref(s->rows, 0),
+					    .y = od_buf_ref(s->rows, 4 * N * sizeof(float)),
+					    .n = N,
+					    .eps = 1e-5f };
 	s->experts.kind = OD_OP_EXPERTS;
-	s->experts.experts = (struct od_op_experts){ .expert = s->e, .x = od_buf_ref(s->rows, 0), .y = od_buf_ref(s->rows, N * sizeof(float)),
+	s->experts.experts = (struct od_op_experts){ .expert = s->e,
+						     .x = od_buf_ref(s->rows, 0),
+						     .y = od_buf_ref(s->rows, N * sizeof(float)),
 						     .choice = od_buf_ref(s->rows, 2 * N * sizeof(float)),
-						     .scratch = od_buf_ref(s->scratch, 0), .n_experts = 2, .top_k = 1, .hidden = N };
+						     .scratch = od_buf_ref(s->scratch, 0),
+						     .n_experts = 2,
+						     .top_k = 1,
+						     .hidden = N };
 	put_at(s->d, s->experts.experts.x, x, sizeof(x));
 }
 
@@ -200,8 +214,8 @@ static void reset_y(struct steps *s)
 	put_at(s->d, s->experts.experts.y, &(float){ Y_BEFORE }, sizeof(float));
 }
 
-/* A handle of a buffer that was freed may come back for another one, in another place of the GPU's memory: here it is given another
- * place, and some buffer is freed. */
+/* A handle of a buffer that was freed may come back for another one, in another place of the GPU's memory: here it is
+ * given another place, and some buffer is freed. */
 static void experts_are_known_by_their_place(void **state)
 {
 	struct od_err err = { 0 };
@@ -244,11 +258,12 @@ static int step(struct steps *s, unsigned n_norms, bool cut, struct od_err *err)
 	return od_device_sync(s->d, err);
 }
 
-/* Whichever launch of a step is refused: the step fails, none of its later kernels run on what is left of the step before, and the
- * next step is right. */
+/* Whichever launch of a step is refused: the step fails, none of its later kernels run on what is left of the step
+ * before, and the next step is right. */
 static void check_refused(unsigned n_norms, bool cut)
 {
-	static const char *const names[EXPERTS_LAUNCHES] = { "gpu_experts_GPU_BF16_1: out of memory", "gpu_experts_GPU_BF16_1" };
+	static const char *const names[EXPERTS_LAUNCHES] = { "gpu_experts_GPU_BF16_1: out of memory",
+							     "gpu_experts_GPU_BF16_1" };
 
 	for (unsigned at = 1; at <= n_norms + EXPERTS_LAUNCHES; at++) {
 		struct od_err err = { 0 };
@@ -297,7 +312,8 @@ static void copies_go_on(void **state)
 	put_at(s.d, s.norm.norm.y, &(float){ 9 }, sizeof(float));
 	copy.copy = (struct od_op_copy){ .from = s.norm.norm.y, .to = s.experts.experts.y, .n = sizeof(float) };
 	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
-	assert_int_equal(od_device_wait(s.d, OD_QUEUE_COMPUTE, od_device_ticket(s.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_IO);
+	assert_int_equal(od_device_wait(s.d, OD_QUEUE_COMPUTE, od_device_ticket(s.d, OD_QUEUE_COMPUTE), NULL),
+			 OD_ERR_IO);
 	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts); /* the error is still there */
 	od_device_run(s.d, OD_QUEUE_COMPUTE, &copy);
 	od_device_run(s.d, OD_QUEUE_COMPUTE, &s.experts);
@@ -321,7 +337,9 @@ static void a_refused_load_is_counted(void **state)
 	d = open_gpu("0x6000000", "0");
 	unsetenv("OD_GPU_REFUSE_AT");
 	b = buf_new(d, 4096);
-	op.merge = (struct od_op_merge){ .sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256 };
+	op.merge = (struct od_op_merge){
+		.sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256
+	};
 	for (int i = 0; i < 3; i++) {
 		od_device_run(d, OD_QUEUE_LOADS, &op);
 		assert_true(od_device_load_errors(d) == (i > 0));
@@ -339,8 +357,8 @@ static void a_refused_load_is_counted(void **state)
 #define CHOICES 2u /* of a row, and experts */
 #define MANY_ROWS 200u
 
-/* Rows that each choose all experts, but the last one has the second one wrong: that is told, and a later step is right. One row is not
- * sorted, few rows and many are by kernels of their own. */
+/* Rows that each choose all experts, but the last one has the second one wrong: that is told, and a later step is
+ * right. One row is not sorted, few rows and many are by kernels of their own. */
 static void check_wrong_choice(uint32_t n_rows, uint16_t wrong, const char *says)
 {
 	const uint64_t row = N * sizeof(float);
@@ -395,8 +413,11 @@ static void every_later_wait_says_so(void **state)
 	(void)state;
 	for (size_t i = 0; i < N; i++)
 		rows[i] = 1;
-	op.norm = (struct od_op_norm){ .x = od_buf_ref(b, 0), .weight = od_buf_ref(b, N * sizeof(float)),
-				       .y = od_buf_ref(b, 2 * N * sizeof(float)), .n = N, .eps = 1e-5f };
+	op.norm = (struct od_op_norm){ .x = od_buf_ref(b, 0),
+				       .weight = od_buf_ref(b, N * sizeof(float)),
+				       .y = od_buf_ref(b, 2 * N * sizeof(float)),
+				       .n = N,
+				       .eps = 1e-5f };
 	put_at(d, op.norm.x, rows, sizeof(rows));
 	run_op(d, &op);
 	run_op(d, &op);
@@ -426,8 +447,12 @@ static void loads_come_to_know(void **state)
 {
 	struct od_device *d = open_gpu("0x6000000", "1");
 	struct od_buf *b = buf_new(d, 4096);
-	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = 1,
-				  .merge = { .sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256 } };
+	const struct od_op op = {
+		.kind = OD_OP_MERGE,
+		.profile = OD_PROFILE_F32,
+		.n_rows = 1,
+		.merge = { .sm = od_buf_ref(b, 0), .e = od_buf_ref(b, 512), .to = od_buf_ref(b, 1024), .n = 256 }
+	};
 	struct od_err err = { 0 };
 
 	(void)state;
@@ -442,12 +467,17 @@ static void loads_come_to_know(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(too_large_a_buffer), cmocka_unit_test(what_is_free), cmocka_unit_test(no_room_to_begin), cmocka_unit_test(no_room_for_a_table),
+		cmocka_unit_test(too_large_a_buffer),
+		cmocka_unit_test(what_is_free),
+		cmocka_unit_test(no_room_to_begin),
+		cmocka_unit_test(no_room_for_a_table),
 		cmocka_unit_test(experts_are_known_by_their_place),
-		cmocka_unit_test(refused_launch_stops_its_step), cmocka_unit_test(copies_go_on),
+		cmocka_unit_test(refused_launch_stops_its_step),
+		cmocka_unit_test(copies_go_on),
 		cmocka_unit_test(a_refused_load_is_counted),
 		cmocka_unit_test(wrong_choices_are_told),
-		cmocka_unit_test(every_later_wait_says_so), cmocka_unit_test(loads_come_to_know),
+		cmocka_unit_test(every_later_wait_says_so),
+		cmocka_unit_test(loads_come_to_know),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,8 @@ struct args {
 	unsigned char more[20];
 };
 
-static const struct gpu_kernel kernels[2] = { { NULL, "a", 128, sizeof(struct args) }, { NULL, "b", 64, sizeof(uint64_t) } };
+static const struct gpu_kernel kernels[2] = { { NULL, "a", 128, sizeof(struct args) },
+					      { NULL, "b", 64, sizeof(uint64_t) } };
 
 /* A launch as it arrived. */
 struct arrival {
@@ -29,7 +30,8 @@ struct arrival {
 
 struct gpu_stream {
 	struct arrival arrived[MOST];
-	unsigned n, n_alone, n_first, n_graphs, n_made, n_freed; /* n_first: of those alone, the ones that follow none */
+	/* n_first: of those alone, the ones that follow none */
+	unsigned n, n_alone, n_first, n_graphs, n_made, n_freed;
 	int start_error, new_error;
 };
 
@@ -362,7 +364,9 @@ static void errors_are_told(void **state)
 	w->s.start_error = 43;
 	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
 		give(w, 0, i, 1, 0);
-	assert_int_equal(gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }), 43);
+	assert_int_equal(
+		gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }),
+		43);
 }
 
 /* What follows a launch that failed is dropped, whether it is gathered in the same run or later. */
@@ -374,7 +378,9 @@ static void nothing_follows_an_error(void **state)
 	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
 		give(w, 0, i, 1, 0);
 	assert_int_equal(w->s.n, 0);
-	assert_int_equal(gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }), 42);
+	assert_int_equal(
+		gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }),
+		42);
 	w->s.start_error = 0;
 	give_run(w, 3 * GPU_GRAPH_MOST, 5);
 	flush(w);

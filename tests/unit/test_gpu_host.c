@@ -1,5 +1,5 @@
-/* The emulated GPU (gpu_host.c): what it computes, and that it finds the mistakes that it is for. A child process makes each
- * mistake, since that ends it. */
+/* The emulated GPU (gpu_host.c): what it computes, and that it finds the mistakes that it is for. A child process makes
+ * each mistake, since that ends it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,8 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 	out[gpu_thread()] = other;
 }
 
-/* The same by warps. Behind a sum over the warp each writes again what it has written; way 1: without a barrier before. */
+/* The same by warps. Behind a sum over the warp each writes again what it has written; way 1: without a barrier
+ * before. */
 GPU_KERNEL(mirror_warps, struct args, THREADS)
 {
 	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), other;
@@ -95,8 +96,9 @@ GPU_KERNEL(exchange, struct args, THREADS)
 
 	for (unsigned mask = 16; mask > 0; mask /= 2)
 		sum += gpu_shuffle_xor(sum, mask);
-	a.out[gpu_block_x() * THREADS + gpu_thread()] = (uint32_t)sum + (gpu_ballot(gpu_thread() % 2 == 1) == 0xaaaaaaaau) +
-							(both == (gpu_lane() > 0 ? 2 * gpu_thread() - 1 : gpu_thread()));
+	a.out[gpu_block_x() * THREADS + gpu_thread()] =
+		(uint32_t)sum + (gpu_ballot(gpu_thread() % 2 == 1) == 0xaaaaaaaau) +
+		(both == (gpu_lane() > 0 ? 2 * gpu_thread() - 1 : gpu_thread()));
 }
 
 /* What no GPU does. */
@@ -193,7 +195,8 @@ static void test_barriers(void **state)
 	for (int seed = 1; seed < 20; seed++) {
 		use_seed(seed);
 		assert_int_equal(wrong_mirrors(mirror, 0), 0);
-		assert_true(wrong_mirrors(mirror, 1) > THREADS / 8); /* a missing barrier shows, whatever the order is */
+		/* a missing barrier shows, whatever the order is */
+		assert_true(wrong_mirrors(mirror, 1) > THREADS / 8);
 		for (uint32_t way = 0; way < 4; way += 2) {
 			assert_int_equal(wrong_mirrors(mirror_copies, way), 0);
 			assert_true(wrong_mirrors(mirror_copies, way + 1) > THREADS / 8);
@@ -261,10 +264,8 @@ static void test_mistakes_end_it(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_barriers),
-		cmocka_unit_test(test_warps_run_ahead),
-		cmocka_unit_test(test_many_copies),
-		cmocka_unit_test(test_warps),
+		cmocka_unit_test(test_barriers),	cmocka_unit_test(test_warps_run_ahead),
+		cmocka_unit_test(test_many_copies),	cmocka_unit_test(test_warps),
 		cmocka_unit_test(test_mistakes_end_it),
 	};
 

@@ -191,7 +191,9 @@ static void side_by_side(void **state)
 		}
 		for (size_t i = PW_MAX_SEQUENCES; i-- > 0;)
 			for (uint32_t k = 1 + pw_draw(&w, 3), j = 0; open[i] != 0 && j < k; j++)
-				row[n++] = (struct od_predict_row){ .sequence = open[i], .position = 17 + j, .quiet = pw_draw(&w, 4) == 0 };
+				row[n++] = (struct od_predict_row){ .sequence = open[i],
+								    .position = 17 + j,
+								    .quiet = pw_draw(&w, 4) == 0 };
 		pw_begin_rows(&w, pw_draw(&w, 4) == 0, n, row);
 		checked += run_layers(&w, &p, pw_draw(&w, 40));
 	}

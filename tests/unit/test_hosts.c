@@ -23,7 +23,8 @@ static void parse(struct od_hosts *h, const char *text)
 		fail_msg("%s", err.msg);
 }
 
-static void expect_host(const struct od_hosts *h, size_t i, enum od_node_kind role, const char *host, int port, int line)
+static void expect_host(const struct od_hosts *h, size_t i, enum od_node_kind role, const char *host, int port,
+			int line)
 {
 	assert_true(i < h->n);
 	assert_int_equal(h->host[i].role, role);
@@ -94,7 +95,8 @@ static void test_what_it_may_not_say(void **state)
 		{ "", "hosts.txt: expected at least one worker, found none" },
 		{ "# nothing\n\n", "expected at least one worker" },
 		{ "shadow box\n", "expected at least one worker" },
-		{ "box1\nmain box2\n", "hosts.txt line 2: expected worker or shadow in front of a host, found \"main\"" },
+		{ "box1\nmain box2\n",
+		  "hosts.txt line 2: expected worker or shadow in front of a host, found \"main\"" },
 		{ "Worker box2\n", "found \"Worker\"" },
 		{ "box1\n\nworker\n", "hosts.txt line 3: expected a host behind \"worker\"" },
 		{ "shadow # box\n", "expected a host behind \"shadow\"" },
@@ -219,10 +221,8 @@ static void test_one_address(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_it_may_say),
-		cmocka_unit_test(test_what_it_may_not_say),
-		cmocka_unit_test(test_too_much),
-		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_what_it_may_say), cmocka_unit_test(test_what_it_may_not_say),
+		cmocka_unit_test(test_too_much),	cmocka_unit_test(test_load),
 		cmocka_unit_test(test_one_address),
 	};
 

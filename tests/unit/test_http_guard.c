@@ -18,17 +18,36 @@ static void addresses_are_parsed(void **state)
 		const char *text, *host;
 		uint16_t port;
 	} good[] = {
-		{ "127.0.0.1:80", "127.0.0.1", 80 }, { "localhost", "localhost", 8080 }, { "[::1]:9", "::1", 9 }, { "[::1]", "::1", 8080 },
-		{ ":0", "::", 0 }, { "*:80", "::", 80 }, { "::1", "::1", 8080 }, { "a.example:65535", "a.example", 65535 },
-		{ "fe80::1%eth0", "fe80::1%eth0", 8080 }, { "1:2:3:4:5:6:7:8080", "1:2:3:4:5:6:7:8080", 8080 },
+		{ "127.0.0.1:80", "127.0.0.1", 80 },
+		{ "localhost", "localhost", 8080 },
+		{ "[::1]:9", "::1", 9 },
+		{ "[::1]", "::1", 8080 },
+		{ ":0", "::", 0 },
+		{ "*:80", "::", 80 },
+		{ "::1", "::1", 8080 },
+		{ "a.example:65535", "a.example", 65535 },
+		{ "fe80::1%eth0", "fe80::1%eth0", 8080 },
+		{ "1:2:3:4:5:6:7:8080", "1:2:3:4:5:6:7:8080", 8080 },
 	};
 	static const struct {
 		const char *text, *says;
 	} bad[] = {
-		{ "", "127.0.0.1:8080" },	{ "a:65536", "port: " }, { "a:70000", "port: " }, { "a:-1", "port: " }, { "a:x", "port: " }, { "a:1x", "port: " },
-		{ "[::1", "[::1]:8080" }, { "[::1]x", "[::1]:8080" }, { "::1:8080", "needs brackets" }, { "2001:db8::1:80", "needs brackets" },
-		{ "18299", "in front of the port" }, { "8080:8080", "in front of the port" }, { "http://127.0.0.1:8080", "without http://" },
-		{ "https://a", "without http://" }, { "127.0.0.1 8080", "127.0.0.1:8080" }, { "a/b:1", "127.0.0.1:8080" },
+		{ "", "127.0.0.1:8080" },
+		{ "a:65536", "port: " },
+		{ "a:70000", "port: " },
+		{ "a:-1", "port: " },
+		{ "a:x", "port: " },
+		{ "a:1x", "port: " },
+		{ "[::1", "[::1]:8080" },
+		{ "[::1]x", "[::1]:8080" },
+		{ "::1:8080", "needs brackets" },
+		{ "2001:db8::1:80", "needs brackets" },
+		{ "18299", "in front of the port" },
+		{ "8080:8080", "in front of the port" },
+		{ "http://127.0.0.1:8080", "without http://" },
+		{ "https://a", "without http://" },
+		{ "127.0.0.1 8080", "127.0.0.1:8080" },
+		{ "a/b:1", "127.0.0.1:8080" },
 	};
 	struct odm_address a;
 	struct od_err err;
@@ -73,10 +92,19 @@ static void a_port_can_be_taken_once(void **state)
 
 static void hosts_of_pages_are_refused(void **state)
 {
-	static const char *const good[] = { "localhost", "LocalHost:80", "localhost.", "127.0.0.1", "10.1.2.3:8080", "[::1]:80", "[fe80::1]",
-					    "x.localhost:1", "node7", "NODE7:8080", "tales.example" };
-	static const char *const bad[] = { "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", ":80", "node70",
-					   "[::1", "tales.example.evil", "1.2.3", "localhost:80:80" };
+	static const char *const good[] = { "localhost",     "LocalHost:80", "localhost.",   "127.0.0.1",
+					    "10.1.2.3:8080", "[::1]:80",     "[fe80::1]",    "x.localhost:1",
+					    "node7",	     "NODE7:8080",   "tales.example" };
+	static const char *const bad[] = { "evil.example",
+					   "localhost.evil.example",
+					   "127.0.0.1.evil.example",
+					   "",
+					   ":80",
+					   "node70",
+					   "[::1",
+					   "tales.example.evil",
+					   "1.2.3",
+					   "localhost:80:80" };
 	static const char *const also[] = { "host.docker.internal", "HOST.Docker.internal.:8080", "box.lan" };
 	const struct odm_address a = { .host = "tales.example", .port = 8080 };
 	const struct od_arg_list none = { .n = 0 }, some = { .value = { "host.docker.internal", "Box.LAN." }, .n = 2 };
@@ -123,8 +151,10 @@ static int load(struct odm_api_keys **k, const char *text, size_t len, struct od
 
 static void keys_are_compared_whole(void **state)
 {
-	static const char text[] = "\xef\xbb\xbf" "# comment\n\none\r\n \ttwo words \n#three\nlast";
-	static const char *const bad[] = { "", "on", "one1", "two", "two words ", "# comment", "#three", "three", "ONE", "las" };
+	static const char text[] = "\xef\xbb\xbf"
+				   "# comment\n\none\r\n \ttwo words \n#three\nlast";
+	static const char *const bad[] = { "",		"on",	  "one1",  "two", "two words ",
+					   "# comment", "#three", "three", "ONE", "las" };
 	struct odm_api_keys *k;
 	struct od_err err;
 	char header[64];
@@ -156,9 +186,17 @@ static void files_without_keys_are_refused(void **state)
 	assert_null(k);
 	assert_int_equal(load(&k, "#a\n  \n", 6, &err), OD_ERR_FORMAT);
 	assert_int_equal(load(&k, "a\0b\n", 4, &err), OD_ERR_FORMAT);
-	assert_int_equal(load(&k, "\xff\xfe" "a\0\n\0", 6, &err), OD_ERR_FORMAT);
+	assert_int_equal(load(&k,
+			      "\xff\xfe"
+			      "a\0\n\0",
+			      6, &err),
+			 OD_ERR_FORMAT);
 	assert_non_null(strstr(err.msg, "UTF-16"));
-	assert_int_equal(load(&k, "\xef\xbb\xbf" "one\r\n", 8, &err), OD_OK); /* a byte order mark is none of a key */
+	assert_int_equal(load(&k,
+			      "\xef\xbb\xbf"
+			      "one\r\n",
+			      8, &err),
+			 OD_OK); /* a byte order mark is none of a key */
 	assert_true(odm_api_key_known(k, "Bearer one", NULL));
 	odm_api_keys_free(k);
 	assert_int_equal(odm_api_keys_load(&k, temp_path("none"), &err), OD_ERR_MISSING);

@@ -1,4 +1,5 @@
-/* The limits and messages of the template interpreter, and what its tests against jinja2 (test_jinja_golden) cannot say. */
+/* The limits and messages of the template interpreter, and what its tests against jinja2 (test_jinja_golden) cannot
+ * say. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +82,8 @@ static void messages_name_line_and_reason(void **state)
 	(void)state;
 	fails("a\n{{ x.y }}", OD_ERR_FORMAT, "x.jinja, line 2: 'x' is undefined");
 	fails("{# \n #}\n\n{{ d.b.c }}", OD_ERR_FORMAT, "line 4: 'dict' object has no attribute 'b'");
-	fails("{% if l %}\n{{ l + 'a' }}{% endif %}", OD_ERR_FORMAT, "line 2: '+' is not supported between list and str");
+	fails("{% if l %}\n{{ l + 'a' }}{% endif %}", OD_ERR_FORMAT,
+	      "line 2: '+' is not supported between list and str");
 	fails("{% macro f() %}\n{{ 1 / 0 }}{% endmacro %}\n\n{{ f() }}", OD_ERR_FORMAT, "line 2: division by zero");
 	fails("{{ l.append(2) }}", OD_ERR_FORMAT, "access to attribute 'append' of 'list' object is unsafe.");
 	fails("{{ 'a'|replace('b') }}", OD_ERR_FORMAT, "replace: the argument 'new' is missing");
@@ -129,8 +131,9 @@ static void unknown_features_are_refused_by_name(void **state)
 /* Expected is what Python's json, jinja2 and tojson write. */
 static void integers_of_variables_keep_their_digits(void **state)
 {
-	static const char vars[] = "{\"b\": 18446744073709551615, \"n\": [-9223372036854775809, 1e22, 12345678901234567890123], \"m\": "
-				   "{\"maximum\": 18446744073709551616}}";
+	static const char vars[] =
+		"{\"b\": 18446744073709551615, \"n\": [-9223372036854775809, 1e22, 12345678901234567890123], \"m\": "
+		"{\"maximum\": 18446744073709551616}}";
 	static const struct {
 		const char *template, *expected;
 	} t[] = {
@@ -147,7 +150,8 @@ static void integers_of_variables_keep_their_digits(void **state)
 		{ "{{ '%s %r' % (b, b) }} {{ '{} {:.1e}'.format(b, b) }} {{ '%.2e' % b }}",
 		  "18446744073709551615 18446744073709551615 18446744073709551615 1.8e+19 1.84e+19" },
 		{ "{{ {b: b}|tojson }} {{ {b: 1}[b] }}", "{\"18446744073709551615\": 18446744073709551615} 1" },
-		{ "{{ b|float }} {{ b / 2 }} {{ 1.5 * b }}", "1.8446744073709552e+19 9.223372036854776e+18 2.7670116110564327e+19" },
+		{ "{{ b|float }} {{ b / 2 }} {{ 1.5 * b }}",
+		  "1.8446744073709552e+19 9.223372036854776e+18 2.7670116110564327e+19" },
 	};
 	int rc;
 
@@ -167,18 +171,23 @@ static void limits_hold(void **state)
 				     brief = { .output_bytes = 1000 }, flat = { .depth = 50 };
 
 	(void)state;
-	fails_within("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", &few, "operations");
+	fails_within("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", &few,
+		     "operations");
 	fails_within("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL, "deep");
 	fails_within("{% set x = namespace() %}{% set x.x = x %}{{ x }}", NULL, "deep");
 	fails_within("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}", NULL, "deep");
 	fails_within("{{ 'a' * 2000000 }}", &small, "memory");
-	fails_within("{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}", NULL, "memory");
+	fails_within(
+		"{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+		NULL, "memory");
 	fails_within("{{ [0] * 100000000000 }}", NULL, "");
 	fails_within("{{ '%1000000000d' % 1 }}", NULL, "1000000");
 	fails_within("{{ 'a' * 1001 }}", &brief, "longer");
 	fails_within("{% set x %}{{ 'a' * 1001 }}{% endset %}", &brief, "longer");
 	fails_within("{{ range(100001)|list }}", NULL, "100000");
-	fails_within("{{ [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]] }}", &flat, "deep");
+	fails_within(
+		"{{ [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]] }}",
+		&flat, "deep");
 }
 
 /* However deep a template or its variables are, the stack of a thread is enough. */
@@ -213,7 +222,8 @@ static void *render_often(void *arg)
 		char *text;
 		size_t len;
 
-		if (od_jinja_render(t, vars, NULL, &text, &len, NULL) != OD_OK || strcmp(text, "1-2-3 [3, 2, 1] é!") != 0)
+		if (od_jinja_render(t, vars, NULL, &text, &len, NULL) != OD_OK ||
+		    strcmp(text, "1-2-3 [3, 2, 1] é!") != 0)
 			bad++;
 		free(text);
 	}
@@ -259,10 +269,12 @@ static const char *source_of_args(void *arg, const json_t *object)
 	return json_object_get(object, "x") != NULL ? arg : NULL;
 }
 
-/* tojson writes an object's own text, inside others and with other styles too, and what else sees the object sees its fields. */
+/* tojson writes an object's own text, inside others and with other styles too, and what else sees the object sees its
+ * fields. */
 static void objects_with_a_text(void **state)
 {
-	static const char template[] = "{{ a|tojson }} {{ [c]|tojson }} {{ c|tojson(indent=1) }} {{ a.x }} {{ dict(a)|tojson }}";
+	static const char template[] =
+		"{{ a|tojson }} {{ [c]|tojson }} {{ c|tojson(indent=1) }} {{ a.x }} {{ dict(a)|tojson }}";
 	static char text[] = "{\"x\" :1.50}";
 	const struct od_jinja_opts opts = { .source = source_of_args, .arg = text };
 	json_t *vars = json_loads("{\"a\": {\"x\": 1.5}, \"c\": {\"a\": {\"x\": 1.5}}}", 0, NULL);

@@ -1,5 +1,5 @@
-/* Templates and what Python's jinja2 makes of them: tests/golden/chat. With arguments: the cases of these files, and every
- * difference is printed. */
+/* Templates and what Python's jinja2 makes of them: tests/golden/chat. With arguments: the cases of these files, and
+ * every difference is printed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -86,10 +86,12 @@ static bool same(const json_t *file, json_t *c)
 	if (expected == NULL)
 		good = rc != OD_OK && err.msg[0] != '\0';
 	else
-		good = rc == OD_OK && len == json_string_length(expected) && memcmp(text, json_string_value(expected), len) == 0;
+		good = rc == OD_OK && len == json_string_length(expected) &&
+		       memcmp(text, json_string_value(expected), len) == 0;
 	if (!good)
-		printf("# %s\n#   template: %.2000s\n#   expected: %s\n#   found:    %s\n", field(c, "name"), field(c, "template"),
-		       expected != NULL ? json_string_value(expected) : field(c, "error"), rc == OD_OK ? text : err.msg);
+		printf("# %s\n#   template: %.2000s\n#   expected: %s\n#   found:    %s\n", field(c, "name"),
+		       field(c, "template"), expected != NULL ? json_string_value(expected) : field(c, "error"),
+		       rc == OD_OK ? text : err.msg);
 	free(text);
 	return good;
 }
@@ -103,8 +105,7 @@ static size_t run_file(const char *path)
 	if (file == NULL)
 		fail_msg("%s: %s", path, why.text);
 	assert_true(json_array_size(json_object_get(file, "cases")) > 0);
-	json_array_foreach(json_object_get(file, "cases"), i, c)
-		bad += !same(file, c);
+	json_array_foreach(json_object_get(file, "cases"), i, c) bad += !same(file, c);
 	if (bad > 0)
 		printf("# %s: %zu of %zu differ\n", path, bad, i);
 	json_decref(file);

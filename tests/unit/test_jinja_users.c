@@ -1,6 +1,7 @@
-/* Whose text each byte of a rendering is. Two renderings of a template differ only in a user's characters, which are from two private
- * alphabets: what differs between them, and each private character, must be the user's. Letters that only the template has must be the
- * template's. Every filter and method that makes text is in the list, and all cases of tests/golden/chat are rendered too. */
+/* Whose text each byte of a rendering is. Two renderings of a template differ only in a user's characters, which are
+ * from two private alphabets: what differs between them, and each private character, must be the user's. Letters that
+ * only the template has must be the template's. Every filter and method that makes text is in the list, and all cases
+ * of tests/golden/chat are rendered too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ struct output {
 	char *user; /* [len], 1: a user's */
 };
 
-static size_t own(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span)
+static size_t own(void *arg, const json_t *object, const char *key, const json_t *string,
+		  const struct od_text_span **span)
 {
 	static struct od_text_span whole;
 
@@ -50,7 +52,8 @@ static bool render(const struct od_jinja *t, const json_t *vars, struct output *
 	o->user = calloc(1, o->len + 1);
 	assert_non_null(o->user);
 	for (size_t i = 0; i < users.n; i++) {
-		assert_true(users.v[i].begin < users.v[i].end && users.v[i].end <= o->len && (i == 0 || users.v[i].begin > end));
+		assert_true(users.v[i].begin < users.v[i].end && users.v[i].end <= o->len &&
+			    (i == 0 || users.v[i].begin > end));
 		end = users.v[i].end;
 		memset(o->user + users.v[i].begin, 1, end - users.v[i].begin);
 	}
@@ -106,41 +109,138 @@ static size_t compare(const char *template, const struct output *a, const struct
 
 /* x, y: a user's texts; u: the same in a dict and a list; o.own: the template's text in a variable. */
 static const char *const operations[] = {
-	"{{ x }}", "Q{{ x }}Q{{ y }}Q", "{{ 'Q' + x + 'Q' }}", "{{ 'Q' ~ x ~ 1 ~ 'Q' }}", "{{ x ~ y }}", "{{ (x ~ 'Q')[2:] }}", "{{ (x ~ 'Q')[::-1] }}",
-	"{{ (x ~ 'Q')[::2] ~ ('Q' ~ x)[-3:-1] }}", "{{ x[0] }}Q{{ x[-1] }}", "{{ ('Q' ~ x)[0] }}", "{{ x * 3 ~ 'Q' * 2 }}", "{{ ('Q' ~ x) * 2 }}",
-	"{% for c in 'Q' ~ x %}[{{ c }}]{% endfor %}", "{% for c in x %}{{ loop.index }}{{ c }}Q{% endfor %}",
-	"{{ (' ' ~ x ~ 'Q ')|trim }}", "{{ ('Q' ~ x).strip('Q') }}", "{{ ('Q' ~ x ~ 'Q').lstrip() }}", "{{ (x ~ 'Q\n').rstrip('\n') }}",
-	"{{ ('QQ' ~ x).removeprefix('Q') }}", "{{ (x ~ 'QQ').removesuffix('Q') }}",
-	"{% for p in (x ~ ',Q,' ~ y).split(',') %}{{ p }};{% endfor %}", "{% for p in (x ~ ' Q ' ~ y).split() %}{{ p }}{% endfor %}",
-	"{% for p in (x ~ ',Q,' ~ y).rsplit(',', 1) %}{{ p }};{% endfor %}", "{% for p in (x ~ ' Q ' ~ y).rsplit() %}{{ p }}{% endfor %}",
-	"{% for p in (x ~ '\nQ\n' ~ y).splitlines() %}{{ p }};{% endfor %}", "{{ (x ~ 'Q' ~ y).partition('Q')|join('|') }}",
-	"{{ (x ~ 'Q' ~ y).rpartition('Q')|join('|') }}", "{{ [x, 'Q', y]|join(',Q') }}", "{{ [x, 'Q']|join(y) }}", "{{ 'Q'.join([x, y, 'Q']) }}",
-	"{{ x.join(['Q', 'Q']) }}", "{{ ('Q' ~ x)|replace(x, y) }}", "{{ 'QaQ'|replace('a', x) }}", "{{ ('Q' ~ x).replace('', y) }}",
-	"{{ 'Q Q'.replace(' ', x, 1) }}", "{{ ('Q\n' ~ x ~ '\nQ\n' ~ y)|indent(2) }}", "{{ ('Q\n' ~ x)|indent(x, true) }}", "{{ x|indent('Q', true, true) }}",
-	"{{ x|upper }}{{ ('Q' ~ x)|upper }}", "{{ ('Q' ~ x)|lower }}", "{{ x|title ~ 'Q'|title }}", "{{ x|capitalize }}", "{{ ('Q' ~ x).swapcase().swapcase() }}",
-	"{{ ('Q' ~ x).title() }}", "{{ x.upper() ~ x.lower() ~ x.capitalize() }}", "{{ x|center(20) }}Q", "{{ ('Q' ~ x).center(20, 'Q') }}",
-	"{{ 'Q'.ljust(4, x[0]) }}", "{{ ('Q' ~ x).rjust(12, 'Q') }}", "{{ x.zfill(12) }}Q", "{{ ('Q\t' ~ x ~ '\tQ').expandtabs(4) }}",
-	"{{ '%s Q %s' % (x, 'Q') }}", "{{ 'Q%5s%-9sQ' % ('Q', x) }}", "{{ '%(a)sQ' % {'a': x} }}", "{{ '%.2sQ' % x }}", "{{ '%r %a Q' % (x, x) }}", "{{ '%c%c' % (x[0], 'Q') }}",
-	"{{ x % () ~ 'Q' }}", "{{ '{} Q {}'.format(x, 'Q') }}", "{{ '{a:>9}{b!r}Q'.format(a=x, b=y) }}", "{{ '{0[k]}{0.k}Q'.format(u) }}", "{{ '{:Q^9}'.format(x) }}",
-	"{{ '{:{f}>9}'.format('Q', f=x[0]) }}", "{{ '{}'.format([x, 'Q']) }}", "{{ (x ~ '{}').format('Q') }}", "{{ '%s Q'|format(x) }}",
-	"{{ x|tojson }}Q", "{{ u|tojson }}", "{{ {'Q': x, 'Qk': ['Q', y]}|tojson }}", "{{ u|tojson(indent=2) }}", "{{ {'Q': x}|tojson(indent=2, separators=('Q', y)) }}",
-	"{{ u|tojson(ensure_ascii=true) }}", "{{ {x: 'Q'}|tojson(sort_keys=true) }}", "{{ [x, {'Q': y}] }}", "{{ (x, 'Q') }}", "{{ u }}", "{{ u.items() }}{{ u.keys() }}",
-	"{{ x|string ~ 'Q'|string }}", "{{ x|safe ~ 'Q' }}", "{{ ('<Q>' ~ x)|escape }}", "{{ (x|safe) + '<Q>' }}", "{{ ('Q' ~ x)|forceescape }}", "{{ ('Q' ~ x)|e|safe|upper }}",
-	"{{ x|urlencode }}Q", "{{ {'Q': x}|urlencode }}", "{{ (x ~ ' Q Q Q Q')|truncate(6, true, 'Q') }}", "{{ (x ~ ' Q Q Q Q')|truncate(9, false, y, 0) }}",
-	"{{ none|default(x) }}{{ nothing|default('Q') }}", "{{ x or 'Q' }}{{ '' or x }}{{ x and 'Q' }}", "{{ x if true else 'Q' }}",
-	"{% set z %}Q{{ x }}Q{% endset %}{{ z }}{{ z[1:] }}", "{% set z | upper %}Q{{ x }}{% endset %}{{ z }}", "{% filter upper %}Q{{ x }}{% endfilter %}",
+	"{{ x }}",
+	"Q{{ x }}Q{{ y }}Q",
+	"{{ 'Q' + x + 'Q' }}",
+	"{{ 'Q' ~ x ~ 1 ~ 'Q' }}",
+	"{{ x ~ y }}",
+	"{{ (x ~ 'Q')[2:] }}",
+	"{{ (x ~ 'Q')[::-1] }}",
+	"{{ (x ~ 'Q')[::2] ~ ('Q' ~ x)[-3:-1] }}",
+	"{{ x[0] }}Q{{ x[-1] }}",
+	"{{ ('Q' ~ x)[0] }}",
+	"{{ x * 3 ~ 'Q' * 2 }}",
+	"{{ ('Q' ~ x) * 2 }}",
+	"{% for c in 'Q' ~ x %}[{{ c }}]{% endfor %}",
+	"{% for c in x %}{{ loop.index }}{{ c }}Q{% endfor %}",
+	"{{ (' ' ~ x ~ 'Q ')|trim }}",
+	"{{ ('Q' ~ x).strip('Q') }}",
+	"{{ ('Q' ~ x ~ 'Q').lstrip() }}",
+	"{{ (x ~ 'Q\n').rstrip('\n') }}",
+	"{{ ('QQ' ~ x).removeprefix('Q') }}",
+	"{{ (x ~ 'QQ').removesuffix('Q') }}",
+	"{% for p in (x ~ ',Q,' ~ y).split(',') %}{{ p }};{% endfor %}",
+	"{% for p in (x ~ ' Q ' ~ y).split() %}{{ p }}{% endfor %}",
+	"{% for p in (x ~ ',Q,' ~ y).rsplit(',', 1) %}{{ p }};{% endfor %}",
+	"{% for p in (x ~ ' Q ' ~ y).rsplit() %}{{ p }}{% endfor %}",
+	"{% for p in (x ~ '\nQ\n' ~ y).splitlines() %}{{ p }};{% endfor %}",
+	"{{ (x ~ 'Q' ~ y).partition('Q')|join('|') }}",
+	"{{ (x ~ 'Q' ~ y).rpartition('Q')|join('|') }}",
+	"{{ [x, 'Q', y]|join(',Q') }}",
+	"{{ [x, 'Q']|join(y) }}",
+	"{{ 'Q'.join([x, y, 'Q']) }}",
+	"{{ x.join(['Q', 'Q']) }}",
+	"{{ ('Q' ~ x)|replace(x, y) }}",
+	"{{ 'QaQ'|replace('a', x) }}",
+	"{{ ('Q' ~ x).replace('', y) }}",
+	"{{ 'Q Q'.replace(' ', x, 1) }}",
+	"{{ ('Q\n' ~ x ~ '\nQ\n' ~ y)|indent(2) }}",
+	"{{ ('Q\n' ~ x)|indent(x, true) }}",
+	"{{ x|indent('Q', true, true) }}",
+	"{{ x|upper }}{{ ('Q' ~ x)|upper }}",
+	"{{ ('Q' ~ x)|lower }}",
+	"{{ x|title ~ 'Q'|title }}",
+	"{{ x|capitalize }}",
+	"{{ ('Q' ~ x).swapcase().swapcase() }}",
+	"{{ ('Q' ~ x).title() }}",
+	"{{ x.upper() ~ x.lower() ~ x.capitalize() }}",
+	"{{ x|center(20) }}Q",
+	"{{ ('Q' ~ x).center(20, 'Q') }}",
+	"{{ 'Q'.ljust(4, x[0]) }}",
+	"{{ ('Q' ~ x).rjust(12, 'Q') }}",
+	"{{ x.zfill(12) }}Q",
+	"{{ ('Q\t' ~ x ~ '\tQ').expandtabs(4) }}",
+	"{{ '%s Q %s' % (x, 'Q') }}",
+	"{{ 'Q%5s%-9sQ' % ('Q', x) }}",
+	"{{ '%(a)sQ' % {'a': x} }}",
+	"{{ '%.2sQ' % x }}",
+	"{{ '%r %a Q' % (x, x) }}",
+	"{{ '%c%c' % (x[0], 'Q') }}",
+	"{{ x % () ~ 'Q' }}",
+	"{{ '{} Q {}'.format(x, 'Q') }}",
+	"{{ '{a:>9}{b!r}Q'.format(a=x, b=y) }}",
+	"{{ '{0[k]}{0.k}Q'.format(u) }}",
+	"{{ '{:Q^9}'.format(x) }}",
+	"{{ '{:{f}>9}'.format('Q', f=x[0]) }}",
+	"{{ '{}'.format([x, 'Q']) }}",
+	"{{ (x ~ '{}').format('Q') }}",
+	"{{ '%s Q'|format(x) }}",
+	"{{ x|tojson }}Q",
+	"{{ u|tojson }}",
+	"{{ {'Q': x, 'Qk': ['Q', y]}|tojson }}",
+	"{{ u|tojson(indent=2) }}",
+	"{{ {'Q': x}|tojson(indent=2, separators=('Q', y)) }}",
+	"{{ u|tojson(ensure_ascii=true) }}",
+	"{{ {x: 'Q'}|tojson(sort_keys=true) }}",
+	"{{ [x, {'Q': y}] }}",
+	"{{ (x, 'Q') }}",
+	"{{ u }}",
+	"{{ u.items() }}{{ u.keys() }}",
+	"{{ x|string ~ 'Q'|string }}",
+	"{{ x|safe ~ 'Q' }}",
+	"{{ ('<Q>' ~ x)|escape }}",
+	"{{ (x|safe) + '<Q>' }}",
+	"{{ ('Q' ~ x)|forceescape }}",
+	"{{ ('Q' ~ x)|e|safe|upper }}",
+	"{{ x|urlencode }}Q",
+	"{{ {'Q': x}|urlencode }}",
+	"{{ (x ~ ' Q Q Q Q')|truncate(6, true, 'Q') }}",
+	"{{ (x ~ ' Q Q Q Q')|truncate(9, false, y, 0) }}",
+	"{{ none|default(x) }}{{ nothing|default('Q') }}",
+	"{{ x or 'Q' }}{{ '' or x }}{{ x and 'Q' }}",
+	"{{ x if true else 'Q' }}",
+	"{% set z %}Q{{ x }}Q{% endset %}{{ z }}{{ z[1:] }}",
+	"{% set z | upper %}Q{{ x }}{% endset %}{{ z }}",
+	"{% filter upper %}Q{{ x }}{% endfilter %}",
 	"{% macro m(a, b='Q') %}Q{{ a }}{{ b }}{% endmacro %}{{ m(x) }}{{ m('Q', y) }}{{ m(x)|trim }}",
-	"{% macro m() %}Q{{ caller() }}Q{% endmacro %}{% call m() %}{{ x }}Q{% endcall %}", "{% macro m() %}{{ varargs|join('Q') }}{{ kwargs }}{% endmacro %}{{ m(x, 'Q', k=y) }}",
+	"{% macro m() %}Q{{ caller() }}Q{% endmacro %}{% call m() %}{{ x }}Q{% endcall %}",
+	"{% macro m() %}{{ varargs|join('Q') }}{{ kwargs }}{% endmacro %}{{ m(x, 'Q', k=y) }}",
 	"{% set ns = namespace(t='Q') %}{% for c in u.list %}{% set ns.t = ns.t ~ c ~ 'Q' %}{% endfor %}{{ ns.t }}",
-	"{% for k, v in u.items() %}Q{{ k }}={{ v }}{% endfor %}", "{% for k, v in u|dictsort %}{{ k }}Q{{ v }}{% endfor %}", "{% for k in u %}{{ k }}Q{% endfor %}",
-	"{{ u.list|first ~ u.list|last ~ 'Q' }}", "{{ [x, 'Q']|map('upper')|join }}", "{{ [u, {'k': 'Q'}]|map(attribute='k')|join('Q') }}", "{{ ['Q', x]|list|sort|join }}",
-	"{{ [x, 'Q', x]|unique|join }}", "{{ ['Q' ~ x]|select('string')|join }}", "{{ [x, 'Q']|batch(1)|list }}", "{{ [x, 'Q']|slice(2)|list }}", "{{ [x, 'Q']|reverse|join }}",
-	"{{ ('Q' ~ x)|reverse }}", "{{ [u]|groupby('k') }}", "{{ [u]|selectattr('k')|map(attribute='k')|join }}", "{{ [x, 'Q']|sum(start='') if false else x }}", "{{ [x, 'Q']|max ~ [x]|min }}",
-	"{% set c = cycler(x, 'Q') %}{{ c.next() }}{{ c.next() }}", "{% set j = joiner(x) %}{{ j() }}Q{{ j() }}", "{% for i in range(2) %}{{ loop.cycle(x, 'Q') }}{% endfor %}",
-	"{% for c in [x] recursive %}Q{{ c }}{% if loop.depth < 2 %}{{ loop([y]) }}{% endif %}{% endfor %}", "{{ dict(Q=x) }}{{ dict([(x, 'Q')]) }}", "{{ u|list }}{{ u|items|list }}",
-	"{{ o.own }}Q{{ x }}", "{{ '<' ~ o.own ~ '>' }}{{ o.own|upper }}{{ o.own|trim ~ x }}", "{{ strftime_now('%Y') }}Q{{ x }}", "{{ 1 }}{{ 1.5 }}{{ true }}Q{{ none }}{{ [1, 'Q'] }}{{ '%05dQ' % 3 }}",
-	"{{ 'Q' if x == y else x }}", "{{ x|attr('upper')() }}", "{{ (x ~ 'Q').encode is defined }}{{ x.casefold() if x.casefold is defined else x }}", "{{ u['k'] ~ u.get('k') ~ u.get('n', 'Q') }}",
-	"{{ x.__class__ }}Q", "{{ u.k.split(x[1])|join('Q') }}", "{{ ('Q' ~ x) | d('Q') }}", "{{ x|wordcount }}Q{{ x|length }}",
+	"{% for k, v in u.items() %}Q{{ k }}={{ v }}{% endfor %}",
+	"{% for k, v in u|dictsort %}{{ k }}Q{{ v }}{% endfor %}",
+	"{% for k in u %}{{ k }}Q{% endfor %}",
+	"{{ u.list|first ~ u.list|last ~ 'Q' }}",
+	"{{ [x, 'Q']|map('upper')|join }}",
+	"{{ [u, {'k': 'Q'}]|map(attribute='k')|join('Q') }}",
+	"{{ ['Q', x]|list|sort|join }}",
+	"{{ [x, 'Q', x]|unique|join }}",
+	"{{ ['Q' ~ x]|select('string')|join }}",
+	"{{ [x, 'Q']|batch(1)|list }}",
+	"{{ [x, 'Q']|slice(2)|list }}",
+	"{{ [x, 'Q']|reverse|join }}",
+	"{{ ('Q' ~ x)|reverse }}",
+	"{{ [u]|groupby('k') }}",
+	"{{ [u]|selectattr('k')|map(attribute='k')|join }}",
+	"{{ [x, 'Q']|sum(start='') if false else x }}",
+	"{{ [x, 'Q']|max ~ [x]|min }}",
+	"{% set c = cycler(x, 'Q') %}{{ c.next() }}{{ c.next() }}",
+	"{% set j = joiner(x) %}{{ j() }}Q{{ j() }}",
+	"{% for i in range(2) %}{{ loop.cycle(x, 'Q') }}{% endfor %}",
+	"{% for c in [x] recursive %}Q{{ c }}{% if loop.depth < 2 %}{{ loop([y]) }}{% endif %}{% endfor %}",
+	"{{ dict(Q=x) }}{{ dict([(x, 'Q')]) }}",
+	"{{ u|list }}{{ u|items|list }}",
+	"{{ o.own }}Q{{ x }}",
+	"{{ '<' ~ o.own ~ '>' }}{{ o.own|upper }}{{ o.own|trim ~ x }}",
+	"{{ strftime_now('%Y') }}Q{{ x }}",
+	"{{ 1 }}{{ 1.5 }}{{ true }}Q{{ none }}{{ [1, 'Q'] }}{{ '%05dQ' % 3 }}",
+	"{{ 'Q' if x == y else x }}",
+	"{{ x|attr('upper')() }}",
+	"{{ (x ~ 'Q').encode is defined }}{{ x.casefold() if x.casefold is defined else x }}",
+	"{{ u['k'] ~ u.get('k') ~ u.get('n', 'Q') }}",
+	"{{ x.__class__ }}Q",
+	"{{ u.k.split(x[1])|join('Q') }}",
+	"{{ ('Q' ~ x) | d('Q') }}",
+	"{{ x|wordcount }}Q{{ x|length }}",
 };
 
 /* "abc" of an alphabet: three private characters, told apart by the case of what they stand for. */
@@ -165,13 +265,15 @@ static json_t *variables(unsigned alphabet)
 	put(x, alphabet, "abcd");
 	put(y, alphabet, "efgh");
 	put(k, alphabet, "key");
-	return json_pack("{s:s, s:s, s:{s:s, s:[s,s], s:s}, s:{s:s}}", "x", x, "y", y, "u", "k", x, "list", x, y, k, y, "o", "own", "Qown");
+	return json_pack("{s:s, s:s, s:{s:s, s:[s,s], s:s}, s:{s:s}}", "x", x, "y", y, "u", "k", x, "list", x, y, k, y,
+			 "o", "own", "Qown");
 }
 
 /* A client chooses the digits of an integer beyond 64 bits, and how many there are. */
 static void digits_are_the_users(void **state)
 {
-	static const char vars[] = "{\"b\": 18446744073709551615}", template[] = "Q{{ b }}Q{{ {'Q': b}|tojson }}Q{{ -b }}Q";
+	static const char vars[] = "{\"b\": 18446744073709551615}",
+			  template[] = "Q{{ b }}Q{{ {'Q': b}|tojson }}Q{{ -b }}Q";
 	json_error_t why;
 	json_t *v = od_json_decode(vars, strlen(vars), 0, &why);
 	struct od_jinja *t;
@@ -214,7 +316,8 @@ static void every_operation(void **state)
 
 /* ---- templates ---- */
 
-/* A copy whose strings, but for roles and types, are of an alphabet, and so are keys within "parameters" and "arguments". */
+/* A copy whose strings, but for roles and types, are of an alphabet, and so are keys within "parameters" and
+ * "arguments". */
 static json_t *in_alphabet(const json_t *v, unsigned alphabet)
 {
 	json_t *copy, *item;
@@ -232,14 +335,14 @@ static json_t *in_alphabet(const json_t *v, unsigned alphabet)
 	}
 	if (json_is_array(v)) {
 		copy = json_array();
-		json_array_foreach(v, i, item)
-			json_array_append_new(copy, in_alphabet(item, alphabet));
+		json_array_foreach(v, i, item) json_array_append_new(copy, in_alphabet(item, alphabet));
 		return copy;
 	}
 	if (!json_is_object(v))
 		return json_incref((json_t *)v);
 	copy = json_object();
-	json_object_foreach((json_t *)v, key, item) {
+	json_object_foreach((json_t *)v, key, item)
+	{
 		const bool word = strcmp(key, "role") == 0 || strcmp(key, "type") == 0;
 
 		json_object_set_new(copy, key, word ? json_incref(item) : in_alphabet(item, alphabet));
@@ -255,7 +358,8 @@ static json_t *case_variables(const json_t *file, const json_t *c, unsigned alph
 	json_object_update(extra, json_object_get(file, "extra"));
 	json_object_update(extra, json_object_get(c, "extra"));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		v = json_object_get(c, names[i]) != NULL ? json_object_get(c, names[i]) : json_object_get(file, names[i]);
+		v = json_object_get(c, names[i]) != NULL ? json_object_get(c, names[i]) :
+							   json_object_get(file, names[i]);
 		if (v != NULL && !json_is_null(v))
 			json_object_set(extra, names[i], v);
 	}
@@ -274,7 +378,8 @@ static void compare_case(const json_t *file, const json_t *c, const char *templa
 	struct od_jinja *t;
 	bool good;
 
-	if (od_jinja_parse(&t, template, strlen(template), "t", &err) == OD_OK) { /* some cases are templates with an error */
+	/* some cases are templates with an error */
+	if (od_jinja_parse(&t, template, strlen(template), "t", &err) == OD_OK) {
 		good = render(t, first, &a);
 		good = render(t, second, &b) && good;
 		if (good)
@@ -313,7 +418,8 @@ static void all_templates(void **state)
 
 /* ---- spans ---- */
 
-static size_t some(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span)
+static size_t some(void *arg, const json_t *object, const char *key, const json_t *string,
+		   const struct od_text_span **span)
 {
 	static const struct od_text_span spans[] = { { 0, 1 }, { 3, 5 } };
 
@@ -340,7 +446,8 @@ static void spans_of_strings(void **state)
 		{ "", 0, { { 0, 0 } } },
 		{ "{{ d.other }}", 1, { { 0, 5 } } },
 	};
-	json_t *vars = json_pack("{s:s, s:{s:s, s:s}, s:[s]}", "some", "abcde", "d", "some", "vwxyz", "other", "other", "list", "abcde");
+	json_t *vars = json_pack("{s:s, s:{s:s, s:s}, s:[s]}", "some", "abcde", "d", "some", "vwxyz", "other", "other",
+				 "list", "abcde");
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -353,8 +460,10 @@ static void spans_of_strings(void **state)
 		assert_int_equal(od_jinja_parse(&t, cases[i].template, strlen(cases[i].template), "t", &err), OD_OK);
 		assert_int_equal(od_jinja_render(t, vars, &opts, &text, &len, &err), OD_OK);
 		for (size_t k = 0; k < users.n; k++)
-			if (k >= cases[i].n || users.v[k].begin != cases[i].spans[k].begin || users.v[k].end != cases[i].spans[k].end)
-				fail_msg("%s: %s: span %zu is %zu to %zu", cases[i].template, text, k, users.v[k].begin, users.v[k].end);
+			if (k >= cases[i].n || users.v[k].begin != cases[i].spans[k].begin ||
+			    users.v[k].end != cases[i].spans[k].end)
+				fail_msg("%s: %s: span %zu is %zu to %zu", cases[i].template, text, k, users.v[k].begin,
+					 users.v[k].end);
 		if (users.n < cases[i].n)
 			fail_msg("%s: %zu spans", cases[i].template, users.n);
 		free(text);
@@ -367,8 +476,9 @@ static void spans_of_strings(void **state)
 /* A long text goes through many copies in linear time, and its marks with it. */
 static void long_texts(void **state)
 {
-	static const char template[] = "{% set ns = namespace(t='') %}{% for i in range(300) %}{% set ns.t = ns.t ~ 'Q' ~ x[:4096] ~ '\n' %}{% endfor %}"
-				       "{{ ns.t }}{{ ns.t|trim|replace('Q', 'QQ') }}{% for line in ns.t.split('\n') %}{{ line|trim }}{% endfor %}{{ x|tojson }}";
+	static const char template[] =
+		"{% set ns = namespace(t='') %}{% for i in range(300) %}{% set ns.t = ns.t ~ 'Q' ~ x[:4096] ~ '\n' %}{% endfor %}"
+		"{{ ns.t }}{{ ns.t|trim|replace('Q', 'QQ') }}{% for line in ns.t.split('\n') %}{{ line|trim }}{% endfor %}{{ x|tojson }}";
 	char *long_text = malloc(4u << 20);
 	struct output o;
 	struct od_jinja *t;
@@ -396,8 +506,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_operation), cmocka_unit_test(digits_are_the_users),
-		cmocka_unit_test(all_templates),
-		cmocka_unit_test(spans_of_strings),
+		cmocka_unit_test(all_templates),   cmocka_unit_test(spans_of_strings),
 		cmocka_unit_test(long_texts),
 	};
 

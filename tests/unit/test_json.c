@@ -58,7 +58,8 @@ static void big_integers(void **state)
 		struct od_err err = { 0 };
 		json_t *o;
 
-		snprintf(file, sizeof(file), "{\"s\": \"%s\", \"a\" : [1, %s], \"n\":%s}", t[i].number, t[i].number, t[i].number);
+		snprintf(file, sizeof(file), "{\"s\": \"%s\", \"a\" : [1, %s], \"n\":%s}", t[i].number, t[i].number,
+			 t[i].number);
 		assert_int_equal(od_json_parse(file, strlen(file), "f", &o, &err), OD_OK);
 		assert_string_equal(json_string_value(json_object_get(o, "s")), t[i].number);
 		assert_true(json_is_integer(json_array_get(json_object_get(o, "a"), 0)));
@@ -85,7 +86,8 @@ static void big_integers_keep_their_digits(void **state)
 		json_t *o, *copy, *a;
 
 		digits[len] = '\0';
-		snprintf(file, 16000, "[1.5, %*s-%s,%s , 1e20, {\"k\": %s, \"j\": \"%s\"}, 2e22, 7]", (int)room, "", digits, digits, digits, digits);
+		snprintf(file, 16000, "[1.5, %*s-%s,%s , 1e20, {\"k\": %s, \"j\": \"%s\"}, 2e22, 7]", (int)room, "",
+			 digits, digits, digits, digits);
 		digits[len] = '9';
 		o = od_json_decode(file, strlen(file), 0, &why);
 		assert_non_null(o);
@@ -95,7 +97,8 @@ static void big_integers_keep_their_digits(void **state)
 		for (size_t k = 1; k < 3; k++) {
 			const char *found = od_json_digits(json_array_get(a, k));
 
-			assert_true(found != NULL && strlen(found) == len + (k == 1) && memcmp(found + (k == 1), digits, len) == 0);
+			assert_true(found != NULL && strlen(found) == len + (k == 1) &&
+				    memcmp(found + (k == 1), digits, len) == 0);
 			assert_true((json_real_value(json_array_get(a, k)) < 0) == (k == 1));
 		}
 		assert_int_equal(strlen(od_json_digits(json_object_get(json_array_get(a, 4), "k"))), len);
@@ -234,7 +237,9 @@ static void *grudging(size_t size)
 static void no_memory(void **state)
 {
 	static const char *const texts[] = {
-		text, "{\"big\": [18446744073709551616, 1], \"deep\": {\"a\": [{\"b\": null}]}}", "{\"k\": \"\\u00e9 a longer string than the first buffer\"}",
+		text,
+		"{\"big\": [18446744073709551616, 1], \"deep\": {\"a\": [{\"b\": null}]}}",
+		"{\"k\": \"\\u00e9 a longer string than the first buffer\"}",
 	};
 	json_free_t free_before;
 	struct od_err err;
@@ -269,11 +274,13 @@ static void load(const char *content, size_t len, json_t **o, int want, const ch
 		fail_msg("%s", err.msg);
 }
 
-/* Python's json.dumps(float("inf")) and so on. A file of numbers may have them where nothing reads them; a field of ours may not. */
+/* Python's json.dumps(float("inf")) and so on. A file of numbers may have them where nothing reads them; a field of
+ * ours may not. */
 static void words_of_python(void **state)
 {
-	static const char words[] = "{\"limit\": [0.0, Infinity], \"low\":-Infinity,\n\"not\" :NaN, \"s\": \"Infinity, \\\"NaN\\\"\", \"n\": 5,"
-				    "\"big\": -9223372036854775809}";
+	static const char words[] =
+		"{\"limit\": [0.0, Infinity], \"low\":-Infinity,\n\"not\" :NaN, \"s\": \"Infinity, \\\"NaN\\\"\", \"n\": 5,"
+		"\"big\": -9223372036854775809}";
 	static const struct {
 		const char *key, *found;
 	} t[] = { { "low", "found -Infinity" }, { "not", "found NaN" } };
@@ -309,7 +316,8 @@ static void not_json_at_all(void **state)
 		const char *reason;
 	} t[] = {
 		{ "", 0, "f: not valid JSON: it is empty" },
-		{ "\xef\xbb\xbf{}", 5, "f: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one" },
+		{ "\xef\xbb\xbf{}", 5,
+		  "f: not valid JSON: it begins with a byte order mark; save it as UTF-8 without one" },
 		{ "\xff\xfe{\0}\0", 6, "f: not valid JSON: it is UTF-16; save it as UTF-8" },
 		{ "\xfe\xff\0{\0}", 6, "f: not valid JSON: it is UTF-16; save it as UTF-8" },
 	};
@@ -486,12 +494,20 @@ static void fields_that_may_be_missing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(whole_texts), cmocka_unit_test(big_integers_keep_their_digits), cmocka_unit_test(digits_are_of_the_number),
-		cmocka_unit_test(big_integers),	   cmocka_unit_test(a_nul_and_a_cut),
-		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),	   cmocka_unit_test(no_memory),
-		cmocka_unit_test(words_of_python), cmocka_unit_test(not_json_at_all),
-		cmocka_unit_test(integers),	   cmocka_unit_test(reals),
-		cmocka_unit_test(strings_and_containers), cmocka_unit_test(fields_that_may_be_missing),
+		cmocka_unit_test(whole_texts),
+		cmocka_unit_test(big_integers_keep_their_digits),
+		cmocka_unit_test(digits_are_of_the_number),
+		cmocka_unit_test(big_integers),
+		cmocka_unit_test(a_nul_and_a_cut),
+		cmocka_unit_test(depth_is_bounded),
+		cmocka_unit_test(files),
+		cmocka_unit_test(no_memory),
+		cmocka_unit_test(words_of_python),
+		cmocka_unit_test(not_json_at_all),
+		cmocka_unit_test(integers),
+		cmocka_unit_test(reals),
+		cmocka_unit_test(strings_and_containers),
+		cmocka_unit_test(fields_that_may_be_missing),
 	};
 
 	return cmocka_run_group_tests(tests, make, drop);

@@ -1,4 +1,5 @@
-/* The reader of request fields: every kind, its bounds, and messages that name the field, what was expected and what was found. */
+/* The reader of request fields: every kind, its bounds, and messages that name the field, what was expected and what
+ * was found. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,14 +28,10 @@ struct target {
 static const struct odm_field inner[] = { { "inner", ODM_FIELD_BOOL, AT(inner), 0, 0, NULL }, { 0 } };
 
 static const struct odm_field table[] = {
-	{ "flag", ODM_FIELD_BOOL, AT(flag), 0, 0, NULL },
-	{ "number", ODM_FIELD_INT, AT(number), -3, 9, NULL },
-	{ "real", ODM_FIELD_REAL, AT(real), 0.5, 2, NULL },
-	{ "name", ODM_FIELD_STRING, AT(name), 0, 0, NULL },
-	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, 3, NULL },
-	{ "any", ODM_FIELD_JSON, AT(any), 0, 0, NULL },
-	{ "options", ODM_FIELD_OBJECT, 0, 0, 0, inner },
-	{ 0 },
+	{ "flag", ODM_FIELD_BOOL, AT(flag), 0, 0, NULL },    { "number", ODM_FIELD_INT, AT(number), -3, 9, NULL },
+	{ "real", ODM_FIELD_REAL, AT(real), 0.5, 2, NULL },  { "name", ODM_FIELD_STRING, AT(name), 0, 0, NULL },
+	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, 3, NULL }, { "any", ODM_FIELD_JSON, AT(any), 0, 0, NULL },
+	{ "options", ODM_FIELD_OBJECT, 0, 0, 0, inner },     { 0 },
 };
 
 static int read_text(const char *text, struct target *t, json_t **o, struct odm_api_error *e)
@@ -51,9 +48,12 @@ static void values_arrive(void **state)
 	json_t *o;
 
 	(void)state;
-	assert_int_equal(read_text("{\"flag\": true, \"number\": -3, \"real\": 2, \"name\": \"x\", \"stop\": [\"a\", \"b\", \"c\"], "
-				   "\"any\": [1], \"options\": {\"inner\": true, \"other\": 1}, \"unknown\": 5}",
-				   &t, &o, &e), OD_OK);
+	assert_int_equal(
+		read_text(
+			"{\"flag\": true, \"number\": -3, \"real\": 2, \"name\": \"x\", \"stop\": [\"a\", \"b\", \"c\"], "
+			"\"any\": [1], \"options\": {\"inner\": true, \"other\": 1}, \"unknown\": 5}",
+			&t, &o, &e),
+		OD_OK);
 	assert_true(t.flag && t.inner);
 	assert_int_equal(t.number, -3);
 	assert_float_equal(t.real, 2, 0);
@@ -64,7 +64,8 @@ static void values_arrive(void **state)
 	json_decref(o);
 
 	t = (struct target){ .number = 7, .real = 1.5, .name = "unset" };
-	assert_int_equal(read_text("{\"number\": null, \"name\": null, \"stop\": \"one\", \"real\": 0.5}", &t, &o, &e), OD_OK);
+	assert_int_equal(read_text("{\"number\": null, \"name\": null, \"stop\": \"one\", \"real\": 0.5}", &t, &o, &e),
+			 OD_OK);
 	assert_int_equal(t.number, 7);
 	assert_string_equal(t.name, "unset");
 	assert_int_equal(t.stop.n, 1);
@@ -123,13 +124,14 @@ static void errors_name_the_field(void **state)
 /* Calls that models write may have them; they come back in requests. */
 static void big_integers_become_reals(void **state)
 {
-	static const char given[] = "{\"a\": 123456789012345678901, \"b\":[-9223372036854775809,9223372036854775808 , 9223372036854775807, "
-				    "-9223372036854775808], \"c\": \"1234567890123456789012 \\\" 1234567890123456789012\", \"d\": "
-				    "12345678901234567890e2, \"e\": 1e-3, \"f\": 7}";
+	static const char given[] =
+		"{\"a\": 123456789012345678901, \"b\":[-9223372036854775809,9223372036854775808 , 9223372036854775807, "
+		"-9223372036854775808], \"c\": \"1234567890123456789012 \\\" 1234567890123456789012\", \"d\": "
+		"12345678901234567890e2, \"e\": 1e-3, \"f\": 7}";
 	json_t *o, *expected = json_pack("{s:f, s:[f, f, I, I], s:s, s:f, s:f, s:i}", "a", 123456789012345678901.0, "b",
 					 -9223372036854775809.0, 9223372036854775808.0, (json_int_t)INT64_MAX,
-					 (json_int_t)INT64_MIN, "c", "1234567890123456789012 \" 1234567890123456789012", "d",
-					 12345678901234567890e2, "e", 1e-3, "f", 7);
+					 (json_int_t)INT64_MIN, "c", "1234567890123456789012 \" 1234567890123456789012",
+					 "d", 12345678901234567890e2, "e", 1e-3, "f", 7);
 	struct odm_api_error e;
 
 	(void)state;
@@ -173,11 +175,20 @@ static void wrong_bytes_become_replacements(void **state)
 	(void)state;
 	assert_text("", 0, "");
 	assert_text("aü\xf0\x9f\x90\xa6", 7, "aü\xf0\x9f\x90\xa6");
-	assert_text("a\xff" "b", 3, "a\xef\xbf\xbd" "b");
+	assert_text("a\xff"
+		    "b",
+		    3,
+		    "a\xef\xbf\xbd"
+		    "b");
 	assert_text("\xc3", 1, "\xef\xbf\xbd");
-	assert_text("\xc0\x80", 2, "\xef\xbf\xbd\xef\xbf\xbd");	     /* overlong */
+	assert_text("\xc0\x80", 2, "\xef\xbf\xbd\xef\xbf\xbd"); /* overlong */
 	assert_text("\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"); /* a surrogate */
-	assert_text("\xf4\x90\x80\x80" "x", 5, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" "x"); /* above U+10FFFF */
+	/* above U+10FFFF */
+	assert_text("\xf4\x90\x80\x80"
+		    "x",
+		    5,
+		    "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+		    "x");
 	assert_int_equal(odm_utf8_count("aü\xf0\x9f\x90\xa6\xff", 8), 4);
 	assert_int_equal(odm_utf8_char("ü", 2), 2);
 	assert_int_equal(odm_utf8_char("ü", 1), 0);
@@ -238,8 +249,9 @@ static void errors_have_the_form_of_openai(void **state)
 	static const struct {
 		int status;
 		const char *type;
-	} type[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" }, { 404, "not_found_error" },
-		     { 429, "rate_limit_error" }, { 500, "server_error" }, { 503, "service_unavailable_error" } };
+	} type[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" },
+		     { 404, "not_found_error" },       { 429, "rate_limit_error" },
+		     { 500, "server_error" },	       { 503, "service_unavailable_error" } };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(type) / sizeof(type[0]); i++) {
@@ -264,14 +276,15 @@ static void errors_have_the_form_of_anthropic(void **state)
 	static const struct {
 		int status;
 		const char *type;
-	} rows[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" }, { 403, "permission_error" },
-		     { 404, "not_found_error" },	  { 413, "request_too_large" },	   { 429, "rate_limit_error" },
-		     { 503, "overloaded_error" },	  { 500, "api_error" } };
+	} rows[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" },
+		     { 403, "permission_error" },      { 404, "not_found_error" },
+		     { 413, "request_too_large" },     { 429, "rate_limit_error" },
+		     { 503, "overloaded_error" },      { 500, "api_error" } };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		json_t *o, *expected = json_pack("{s:s, s:{s:s, s:s}, s:s}", "type", "error", "error", "type", rows[i].type,
-						 "message", "x: 3", "request_id", "r-1");
+		json_t *o, *expected = json_pack("{s:s, s:{s:s, s:s}, s:s}", "type", "error", "error", "type",
+						 rows[i].type, "message", "x: 3", "request_id", "r-1");
 		struct odm_api_error e;
 
 		odm_api_fail(&e, rows[i].status, "x", OD_ERR_ARG, "x: %d", 3);

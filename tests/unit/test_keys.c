@@ -79,9 +79,12 @@ static void secret_files(void **state)
 	static const char *const bad[][2] = {
 		{ "", "expected a secret key, found none" },
 		{ "# nothing\n", "expected a secret key, found none" },
-		{ SERVER_SECRET " name\n", "line 1: expected a secret key alone on its line, found more words: is this a file of public" },
+		{ SERVER_SECRET " name\n",
+		  "line 1: expected a secret key alone on its line, found more words: is this a file of public" },
 		{ SERVER_SECRET "\n" SERVER_SECRET "\n", "line 2: expected one secret key, found a second" },
-		{ "\n\n" "abc\n", "line 3: expected a key of 40 characters, found 3" },
+		{ "\n\n"
+		  "abc\n",
+		  "line 3: expected a key of 40 characters, found 3" },
 	};
 	struct od_key_pair pair;
 	struct od_err err;
@@ -127,7 +130,8 @@ static void secret_files_that_others_can_read(void **state)
 
 static void peers(void **state)
 {
-	static const char text[] = "# who may come\n" SERVER_PUBLIC " box1\r\n\n\t" CLIENT_PUBLIC "\t# no name\n" CLIENT_PUBLIC " BOX2:5701 # again\n"
+	static const char text[] = "# who may come\n" SERVER_PUBLIC " box1\r\n\n\t" CLIENT_PUBLIC
+				   "\t# no name\n" CLIENT_PUBLIC " BOX2:5701 # again\n"
 				   "#" CLIENT_PUBLIC " revoked";
 	struct od_peers p;
 	const uint8_t *key;
@@ -186,8 +190,10 @@ static void bad_peers(void **state)
 
 static void hosts_have_keys(void **state)
 {
-	static const char text[] = "shadow box9:1 key=" SERVER_PUBLIC " # comment\n10.0.0.1 key=" CLIENT_PUBLIC "#\nbox2#key=x\n";
-	static const char good[] = "shadow box9:1 key=" SERVER_PUBLIC " # comment\n10.0.0.1\tkey=" CLIENT_PUBLIC "\nbox2#key=x\n";
+	static const char text[] =
+		"shadow box9:1 key=" SERVER_PUBLIC " # comment\n10.0.0.1 key=" CLIENT_PUBLIC "#\nbox2#key=x\n";
+	static const char good[] =
+		"shadow box9:1 key=" SERVER_PUBLIC " # comment\n10.0.0.1\tkey=" CLIENT_PUBLIC "\nbox2#key=x\n";
 	static const char hash[] = "box1 key=Yne@#w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\n"; /* '#' as a digit */
 	struct od_hosts h;
 	struct od_err err;
@@ -225,7 +231,8 @@ static void what_a_process_uses(void **state)
 	unlink(path);
 	assert_int_equal(od_keys_open(&k, &a, NULL, true, &err), OD_OK);
 	assert_null(k); /* loopback */
-	assert_int_equal(od_keys_open(&k, &a, "hosts.txt line 1: host 127.0.0.1 has a key", true, &err), OD_ERR_MISSING);
+	assert_int_equal(od_keys_open(&k, &a, "hosts.txt line 1: host 127.0.0.1 has a key", true, &err),
+			 OD_ERR_MISSING);
 	says(err.msg, "hosts.txt line 1: host 127.0.0.1 has a key, so traffic is encrypted, and this node has no key");
 	says(err.msg, "od-main keygen");
 	says(err.msg, "--insecure");

@@ -90,7 +90,9 @@ static void random_calls(void **state)
 		batch = 1 + rng(MAX_ROWS);
 		cfg.n_experts = n_experts;
 		cfg.top_k = k;
-		call = (struct od_moe_call){ .step = 1 + rng(9), .m = rng(12), .n_rows = 1 + rng(MAX_ROWS), .expert = expert };
+		call = (struct od_moe_call){
+			.step = 1 + rng(9), .m = rng(12), .n_rows = 1 + rng(MAX_ROWS), .expert = expert
+		};
 		choose(expert, call.n_rows, k, n_experts);
 		g = odm_groups_make(n_workers, 1 + rng(3), k, 12);
 		assert_int_equal(odm_pieces_init(&p, &cfg, MAX_ROWS, MAX_WORKERS, &err), OD_OK);

@@ -1,4 +1,5 @@
-/* What links cost, and who is passed over: links with a rate, a delay and losses are played here, with a clock of their own. */
+/* What links cost, and who is passed over: links with a rate, a delay and losses are played here, with a clock of their
+ * own. */
 #include "main-node/cluster/link_cost.h"
 
 #include <setjmp.h>
@@ -17,9 +18,13 @@
 #define HEARTBEAT_MS 250
 
 /* Of a small model: 12 layers, two of eight experts. */
-static const struct odm_layer_shape small = { .row_bytes = 1024, .expert_weights = 3 * 256 * 256, .top_k = 2, .n_experts = 8 };
+static const struct odm_layer_shape small = {
+	.row_bytes = 1024, .expert_weights = 3 * 256 * 256, .top_k = 2, .n_experts = 8
+};
 /* Of Mixtral 8x7B: an expert takes much longer than its rows on a slow link. */
-static const struct odm_layer_shape large = { .row_bytes = 8192, .expert_weights = 3.0 * 4096 * 14336, .top_k = 2, .n_experts = 8 };
+static const struct odm_layer_shape large = {
+	.row_bytes = 8192, .expert_weights = 3.0 * 4096 * 14336, .top_k = 2, .n_experts = 8
+};
 
 static struct link {
 	struct odm_link_cost cost;
@@ -27,7 +32,10 @@ static struct link {
 	double delay_ns;
 	unsigned lost_of; /* one of so many PINGs takes 200 ms more; 0: none */
 	uint64_t ping, free_ns; /* when what was sent before is through */
-	struct { uint64_t sequence, at_ns; uint32_t bytes; } way[ODM_LINK_ECHOES];
+	struct {
+		uint64_t sequence, at_ns;
+		uint32_t bytes;
+	} way[ODM_LINK_ECHOES];
 	unsigned n_way;
 } link_of[MAX_WORKERS];
 static uint64_t now;
@@ -159,7 +167,8 @@ static void slow_links_are_passed_over_as_soon_as_they_are_known(void **state)
 					for (uint32_t i = 0; i < n; i++)
 						assert_true(link_of[i].cost.measured || rate[r] < 1e5);
 					run_ms(&small, n, 2000);
-					assert_int_equal(used(n, ODM_DEAL_FEW), ((1u << n) - 1) & ~((1u << n_slow) - 1));
+					assert_int_equal(used(n, ODM_DEAL_FEW),
+							 ((1u << n) - 1) & ~((1u << n_slow) - 1));
 					assert_int_equal(run_ms(&small, n, 10000), 0);
 				}
 			}
@@ -196,7 +205,8 @@ static void one_that_loses_packets_is_passed_over(void **state)
 	assert_int_equal(used(3, ODM_DEAL_FEW), 7);
 }
 
-/* Where an expert's load takes longer than its rows on the wire, a slow link is worth it for single tokens; not for prompts. */
+/* Where an expert's load takes longer than its rows on the wire, a slow link is worth it for single tokens; not for
+ * prompts. */
 static void what_a_link_costs_is_compared_with_the_work(void **state)
 {
 	(void)state;

@@ -1,4 +1,5 @@
-/* Liveness over times that the test makes up; the limits are design section 7's: 1.5 s and 3 s, looked at every 250 ms. */
+/* Liveness over times that the test makes up; the limits are design section 7's: 1.5 s and 3 s, looked at every 250
+ * ms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@
 #define SM 0 /* as n_chunks of a read */
 
 static struct od_load_order make(enum od_load_rule rule, const struct od_load_task *task, size_t n,
-				  const struct od_load_costs *costs)
+				 const struct od_load_costs *costs)
 {
 	struct od_load_order o;
 
@@ -130,12 +130,12 @@ static void johnson_by_hand(void **state)
 {
 	const struct od_load_costs costs = { 10, 2, 3, 2, 1 };
 	const struct od_load_task task[] = {
-		{ 0, false, false, 5 },	 /* 14 < 5? no */
+		{ 0, false, false, 5 }, /* 14 < 5? no */
 		{ 1, false, false, 20 }, /* 14 < 20 */
-		{ 2, false, false, 9 },	 /* no */
-		{ 3, true, true, 7 },	 /* 6 < 7 */
-		{ 4, true, false, 30 },	 /* 10 < 30 */
-		{ 5, false, true, 30 },	 /* 6 < 30, but 4 of reads where expert 3 has none */
+		{ 2, false, false, 9 }, /* no */
+		{ 3, true, true, 7 }, /* 6 < 7 */
+		{ 4, true, false, 30 }, /* 10 < 30 */
+		{ 5, false, true, 30 }, /* 6 < 30, but 4 of reads where expert 3 has none */
 	};
 	struct od_load_order o = make(OD_LOAD_JOHNSON, task, N(task), &costs);
 
@@ -146,8 +146,9 @@ static void johnson_by_hand(void **state)
 static void blocks_keep_an_expert_together(void **state)
 {
 	const struct od_load_costs costs = { 10, 2, 3, 2, 1 };
-	const struct od_load_task task[] = { { 8, false, false, 5 }, { 2, false, false, 5 }, { 8, false, false, 5 },
-					      { 2, false, false, 5 } };
+	const struct od_load_task task[] = {
+		{ 8, false, false, 5 }, { 2, false, false, 5 }, { 8, false, false, 5 }, { 2, false, false, 5 }
+	};
 	struct od_load_order o = make(OD_LOAD_BLOCKS, task, 4, &costs);
 
 	(void)state;
@@ -157,11 +158,12 @@ static void blocks_keep_an_expert_together(void **state)
 static void johnson_keeps_an_expert_together_and_equals_in_order(void **state)
 {
 	const struct od_load_costs costs = { 10, 2, 3, 2, 1 };
-	const struct od_load_task task[] = { { 8, false, false, 5 }, { 2, false, false, 5 }, { 8, false, false, 5 },
-					      { 2, false, false, 5 } };
+	const struct od_load_task task[] = {
+		{ 8, false, false, 5 }, { 2, false, false, 5 }, { 8, false, false, 5 }, { 2, false, false, 5 }
+	};
 	struct od_load_order o = make(OD_LOAD_JOHNSON, task, 4, &costs);
 	const struct od_load_read reads[] = { { 0, 2 }, { 2, 2 }, { 0, SM }, { 2, SM },
-					       { 1, 2 }, { 3, 2 }, { 1, SM }, { 3, SM } };
+					      { 1, 2 }, { 3, 2 }, { 1, SM }, { 3, SM } };
 
 	(void)state;
 	assert_order(&o, (const uint16_t[]){ 0, 2, 1, 3 }, (const uint16_t[]){ 0, 0, 1, 1 });
@@ -197,7 +199,7 @@ static void one_expert_is_served_first_come_first_served(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 27 * 16; i++) {
 		const struct od_load_costs costs = { cost[i % 3], cost[i / 3 % 3], cost[i / 9 % 3],
-						      (uint16_t)(1 + i / 27 % 4), 1 + i / 108 };
+						     (uint16_t)(1 + i / 27 % 4), 1 + i / 108 };
 		struct od_load_order o = make(OD_LOAD_BLOCKS, task, 3, &costs);
 
 		assert_order(&o, (const uint16_t[]){ 0, 1, 2 }, o.block);
@@ -212,7 +214,7 @@ static void one_expert_is_served_first_come_first_served(void **state)
 static void the_greatest_set_is_ordered(void **state)
 {
 	const struct od_load_costs most = { OD_ORDER_COST_NS, OD_ORDER_COST_NS, OD_ORDER_COST_NS, OD_ORDER_CHUNKS,
-					     OD_ORDER_INFLATERS };
+					    OD_ORDER_INFLATERS };
 	struct od_load_task task[OD_ORDER_TASKS];
 
 	(void)state;

@@ -25,8 +25,8 @@ static struct {
 	uint64_t ns_per_byte[3]; /* of the first four reads, the second, the third */
 	unsigned n_reads, parts; /* bits */
 	uint32_t expert[64];
-	int refuse;		 /* this expert (index), -1: none, -2: all */
-	uint32_t damage;	 /* this one's bytes */
+	int refuse; /* this expert (index), -1: none, -2: all */
+	uint32_t damage; /* this one's bytes */
 	bool damaged;
 } disk = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -41,7 +41,8 @@ static uint64_t look(void)
 }
 
 static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		     struct od_err *err)
 {
 	const struct od_shard *s = od_pack_expert(pack, m, expert)->shard;
 	const uint32_t index = m * EXPERTS + expert;
@@ -71,8 +72,13 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 static struct odw_part_times profile(enum od_form form, unsigned n_readers)
 {
 	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
-	const struct odw_profile_opts o = { .pack = pack, .device = device, .form = form, .mem = &mem, .n_readers = n_readers,
-					    .read = read_disk, .now_ns = look };
+	const struct odw_profile_opts o = { .pack = pack,
+					    .device = device,
+					    .form = form,
+					    .mem = &mem,
+					    .n_readers = n_readers,
+					    .read = read_disk,
+					    .now_ns = look };
 	struct odw_part_times t;
 
 	disk.n_reads = disk.parts = 0;
@@ -171,7 +177,12 @@ static void what_cannot_be_read_is_left_out(void **state)
 static struct odw_part_times choose(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes, bool *direct)
 {
 	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
-	const struct odw_profile_opts o = { .pack = pack, .device = device, .form = form, .mem = &mem, .n_readers = 1, .read = read_disk,
+	const struct odw_profile_opts o = { .pack = pack,
+					    .device = device,
+					    .form = form,
+					    .mem = &mem,
+					    .n_readers = 1,
+					    .read = read_disk,
 					    .now_ns = look };
 	struct odw_part_times t;
 
@@ -186,7 +197,8 @@ static uint64_t rate(const struct odw_part_times *t)
 	return t->read_ns / t->read_bytes;
 }
 
-/* From disk 20 ns a byte, from the page cache 2, past it 10: past it is faster as long as less than 10 / 18 are cached. */
+/* From disk 20 ns a byte, from the page cache 2, past it 10: past it is faster as long as less than 10 / 18 are
+ * cached. */
 static void the_faster_way_is_taken(void **state)
 {
 	static const uint32_t others[] = { 1, 25, 49, 73 };
@@ -224,7 +236,9 @@ static void the_faster_way_is_taken(void **state)
 /* Reading an expert of three matrices is three times u and three times rho u. */
 static void costs_as_the_planner_has_them(void **state)
 {
-	const struct odw_expert_costs costs = { .read_ns = 9000000, .finish_ns = 600000, .n_parts = 3, .n_inflaters = 2 };
+	const struct odw_expert_costs costs = {
+		.read_ns = 9000000, .finish_ns = 600000, .n_parts = 3, .n_inflaters = 2
+	};
 	struct od_cache_cost c = odw_cache_cost(pack, &costs);
 	double sm = 0, e = 0;
 

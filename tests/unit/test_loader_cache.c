@@ -1,4 +1,5 @@
-/* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged files. */
+/* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged
+ * files. */
 #include "common/base/mem.h"
 #include "common/compute/device_internal.h"
 #include "common/pack/write/pack_write.h"
@@ -21,7 +22,7 @@
 static struct od_pack *pack; /* of the demo checkpoint */
 static struct od_device *device;
 static struct od_expert_store *plain;
-static int fd;	      /* experts.bin, */
+static int fd; /* experts.bin, */
 static uint8_t *file; /* and what was in it at first */
 
 static int setup(void **state)
@@ -88,8 +89,11 @@ static void begin_cache(struct world *w, const struct od_cache_plan *plan)
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
-	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_moe = od_pack_config(pack)->n_moe, .n_experts = EXPERTS,
-				   .plan = *plan, .full_is_stored = w->form == OD_FORM_PLANES };
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK,
+				   .n_moe = od_pack_config(pack)->n_moe,
+				   .n_experts = EXPERTS,
+				   .plan = *plan,
+				   .full_is_stored = w->form == OD_FORM_PLANES };
 	struct od_cache *policy;
 
 	odw_schedule_place(w->s, &share);
@@ -105,10 +109,22 @@ static void open_world(struct world *w, enum od_form form)
 	const uint32_t n = cfg->n_moe, c = form == OD_FORM_PLAIN ? n : 0;
 	const struct od_cache_plan plan = { .n_moe = n, .experts = { n, c, n, n } };
 	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
-	struct odw_schedule_opts so = { .n_moe = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
-					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .max_pinned = n };
-	struct odw_loader_opts lo = { .pack = pack, .device = device, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
-				      .wake_arg = &w->ready, .missed = count_missed, .missed_arg = w };
+	struct odw_schedule_opts so = { .n_moe = n,
+					.n_experts = EXPERTS,
+					.n_slots = SLOTS,
+					.n_stages = odw_loader_stages(2, 2),
+					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
+					.max_pinned = n };
+	struct odw_loader_opts lo = { .pack = pack,
+				      .device = device,
+				      .form = form,
+				      .slot = po.slot,
+				      .n_readers = 2,
+				      .n_inflaters = 2,
+				      .wake = wake,
+				      .wake_arg = &w->ready,
+				      .missed = count_missed,
+				      .missed_arg = w };
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	size_t n_bufs[OD_N_EXPERT_BUFS];
 
@@ -223,7 +239,8 @@ static uint32_t fill_pools(struct world *w)
 	return n;
 }
 
-static const enum od_cache_state states[2][4] = { { OD_CACHE_F, OD_CACHE_C, OD_CACHE_S, OD_CACHE_E }, /* OD_FORM_PLAIN */
+/* OD_FORM_PLAIN */
+static const enum od_cache_state states[2][4] = { { OD_CACHE_F, OD_CACHE_C, OD_CACHE_S, OD_CACHE_E },
 						  { OD_CACHE_F, OD_CACHE_S, OD_CACHE_E } };
 
 static const unsigned missing[] = { 0, 0, OD_SET_E, OD_SET_SM, OD_SET_STORED }; /* by state */

@@ -65,8 +65,9 @@ static void levels_and_labels(void **state)
 	od_log_init("plain", OD_LOG_DEBUG);
 	od_log(OD_LOG_DEBUG, "d");
 	stop_listening();
-	assert_string_equal(said, "od-worker: error: a 1\nod-worker: warning: b two\nod-worker: c\nplain: warning: said\n"
-				  "plain: debug: d\n");
+	assert_string_equal(said,
+			    "od-worker: error: a 1\nod-worker: warning: b two\nod-worker: c\nplain: warning: said\n"
+			    "plain: debug: d\n");
 }
 
 /* A line is 1023 bytes with its newline. */
@@ -184,7 +185,8 @@ static void a_flood_of_one_message_hides_no_other(void **state)
 /* ---- Forms ---- */
 
 /* Everything that could begin a line, a field or an escape, and bytes that are no text. */
-static const char hostile[] = "a\nlevel=error msg=\"x\" b\\\r\t\x1b[2J \xc2\x9b \xff\xc3: \xed\xa0\x80 \xe2\x82\xac ni\xc3\xb1o {}";
+static const char hostile[] =
+	"a\nlevel=error msg=\"x\" b\\\r\t\x1b[2J \xc2\x9b \xff\xc3: \xed\xa0\x80 \xe2\x82\xac ni\xc3\xb1o {}";
 static const char harmless[] = "a?level=error msg=\"x\" b\\???[2J ?? ??: ??? \xe2\x82\xac ni\xc3\xb1o {}";
 
 static void fields_as_key_and_value(void **state)
@@ -195,13 +197,14 @@ static void fields_as_key_and_value(void **state)
 	now_ns = 1700000000 * OD_NS_PER_S + 78900000;
 	listen_to();
 	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", "tale-book_1.5:x"), od_log_number("ctx", 4096),
-		     od_log_number("seconds", 0.125), od_log_text("empty", ""), od_log_text("none", NULL), od_log_text("path", "/a b"),
-		     od_log_text("who", "worker=1"));
+		     od_log_number("seconds", 0.125), od_log_text("empty", ""), od_log_text("none", NULL),
+		     od_log_text("path", "/a b"), od_log_text("who", "worker=1"));
 	od_log(OD_LOG_WARN, "%s", hostile);
 	OD_LOG_EVENT(OD_LOG_DEBUG, "not said", od_log_text("a", "b"));
 	OD_LOG_EVENT(OD_LOG_ERROR, "x", od_log_text("v", hostile));
 	stop_listening();
-	assert_string_equal(said,
+	assert_string_equal(
+		said,
 		"ts=2023-11-14T22:13:20.078Z level=info component=od-worker msg=\"ready\" model=tale-book_1.5:x ctx=4096 "
 		"seconds=0.125000 empty=\"\" none=\"\" path=\"/a b\" who=\"worker=1\"\n"
 		"ts=2023-11-14T22:13:20.078Z level=warning component=od-worker msg=\"a?level=error msg=\\\"x\\\" b\\\\???[2J ?? "
@@ -315,8 +318,8 @@ static const char *about_text(void *arg, char *buf, size_t size)
 
 static void lines_say_what_the_thread_works_on(void **state)
 {
-	struct od_log_about a = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t)"r-1,r-2" };
-	struct od_log_about none = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t)"" };
+	struct od_log_about a = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t) "r-1,r-2" };
+	struct od_log_about none = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t) "" };
 
 	(void)state;
 	od_log_init("p", OD_LOG_INFO);

@@ -52,12 +52,12 @@ static void by_hand(void **state)
 	expect("a", 8, "");
 	expect("aa", 8, "");
 	expect("abcdef", 8, "");
-	expect("abcdefa", 8, "");   /* one token is not enough */
+	expect("abcdefa", 8, ""); /* one token is not enough */
 	expect("abcdefab", 8, "cd"); /* as many as are repeated */
 	expect("abcdefabc", 8, "def");
 	expect("abcdefabc", 2, "de");
 	expect("abcdefabc", 0, "");
-	expect("abcdeabfgab", 8, "fg");	      /* the latest */
+	expect("abcdeabfgab", 8, "fg"); /* the latest */
 	expect("xabcd.yabef.xab", 8, "cd."); /* three tokens before two */
 	expect("abab", 8, "ab");
 	expect("aaaa", 8, "aaa");
@@ -69,7 +69,8 @@ static void by_hand(void **state)
 
 static bool ends_alike(const int32_t *text, size_t at, size_t n, size_t length)
 {
-	return at >= length && n >= length && memcmp(text + at - length, text + n - length, length * sizeof(*text)) == 0;
+	return at >= length && n >= length &&
+	       memcmp(text + at - length, text + n - length, length * sizeof(*text)) == 0;
 }
 
 static size_t search(const int32_t *text, size_t n, int32_t *out, size_t max)
@@ -89,7 +90,8 @@ static size_t search(const int32_t *text, size_t n, int32_t *out, size_t max)
 	return 0;
 }
 
-/* A text with so many different tokens, of which some parts are repeated; it grows by as many tokens as a step may bring. */
+/* A text with so many different tokens, of which some parts are repeated; it grows by as many tokens as a step may
+ * bring. */
 static unsigned check_text(uint64_t *seed, size_t n, size_t n_tokens)
 {
 	int32_t *text = calloc(n, sizeof(*text));
@@ -100,7 +102,8 @@ static unsigned check_text(uint64_t *seed, size_t n, size_t n_tokens)
 	for (size_t i = 0; i < n; i++) {
 		const size_t back = random_below(seed, 30) + 1;
 
-		text[i] = i >= back && random_below(seed, 100) < 60 ? text[i - back] : (int32_t)random_below(seed, n_tokens);
+		text[i] = i >= back && random_below(seed, 100) < 60 ? text[i - back] :
+								      (int32_t)random_below(seed, n_tokens);
 		for (size_t copies = random_below(seed, 12); i > 40 && copies > 0 && i + 1 < n; copies--, i++)
 			text[i + 1] = text[i + 1 - back];
 	}

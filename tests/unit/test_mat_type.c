@@ -1,5 +1,5 @@
-/* Types of published matrices: which there are, what they take, and that a pack gives back codes and scales as they were
- * published, each row of weights with its own row of scales. */
+/* Types of published matrices: which there are, what they take, and that a pack gives back codes and scales as they
+ * were published, each row of weights with its own row of scales. */
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -38,7 +38,8 @@ static void test_which_there_are(void **state)
 		}
 	}
 	for (uint32_t b = 0; b < 300; b++) {
-		const bool power = b == 1 || b == 2 || b == 4 || b == 8 || b == 16 || b == 32 || b == 64 || b == 128 || b == 256;
+		const bool power =
+			b == 1 || b == 2 || b == 4 || b == 8 || b == 16 || b == 32 || b == 64 || b == 128 || b == 256;
 
 		assert_int_equal(ok(OD_INT8, OD_F32, b, 0, 64), b == 0 || power);
 		assert_int_equal(ok(OD_INT8, OD_F32, 0, b, 64), b == 0 || (power && b >= 16));
@@ -105,7 +106,8 @@ static void check_shards(const struct od_mat_type *t, uint64_t n_out, uint64_t n
 
 	for (size_t i = 0; i < divisor + rows * cols * each; i++)
 		published[i] = (uint8_t)rnd();
-	assert_int_equal(od_mat_bytes(t, n_in, 0, n_out), n_out * od_mat_row_bytes(t, n_in) + divisor + rows * cols * each);
+	assert_int_equal(od_mat_bytes(t, n_in, 0, n_out),
+			 n_out * od_mat_row_bytes(t, n_in) + divisor + rows * cols * each);
 	for (uint64_t row = 0, n; row < n_out; row += n) {
 		uint64_t first = t->block_rows == 0 ? 0 : row / t->block_rows, last;
 
@@ -126,8 +128,8 @@ static void check_shards(const struct od_mat_type *t, uint64_t n_out, uint64_t n
 	for (uint64_t o = 0; o < n_out; o++) {
 		uint64_t row = t->block_rows == 0 ? 0 : o / t->block_rows;
 
-		assert_memory_equal((const uint8_t *)w.scales.at + o * cols * each, published + divisor + row * cols * each,
-				    cols * each);
+		assert_memory_equal((const uint8_t *)w.scales.at + o * cols * each,
+				    published + divisor + row * cols * each, cols * each);
 	}
 	assert_true((const uint8_t *)w.scales.at + n_out * cols * each + OD_PAD_BYTES <= memory + bytes);
 	check_weight(t, &w, memory, bytes);
@@ -142,7 +144,8 @@ static void test_scales_of_shards(void **state)
 
 	(void)state;
 	for (int i = 0; i < 2000; i++) {
-		const struct od_mat_type t = { .dtype = i % 2 != 0 ? OD_INT8 : OD_U4B8, .scale = scales[rnd() % 4],
+		const struct od_mat_type t = { .dtype = i % 2 != 0 ? OD_INT8 : OD_U4B8,
+					       .scale = scales[rnd() % 4],
 					       .block_rows = rnd() % 4 == 0 ? 0 : 1u << rnd() % 8,
 					       .block_cols = rnd() % 4 == 0 ? 0 : 16u << rnd() % 5 };
 
@@ -189,8 +192,9 @@ static void assert_published(const struct od_weight *w, const char *name, int wa
 
 static void test_packed_and_loaded(void **state)
 {
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
-					 .n_threads = 2 };
+	const struct od_pack_job job = {
+		.checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES, .n_threads = 2
+	};
 	const struct od_verify_job verify = { .pack = tiny.pack, .against = tiny.checkpoint, .n_threads = 2 };
 	struct od_expert_store *experts;
 	struct od_dense_store *dense;
@@ -207,7 +211,8 @@ static void test_packed_and_loaded(void **state)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			char name[96];
 
-			snprintf(name, sizeof(name), "model.layers.0.block_sparse_moe.experts.%d.w%d", e, mat == 0 ? 1 : 4 - mat);
+			snprintf(name, sizeof(name), "model.layers.0.block_sparse_moe.experts.%d.w%d", e,
+				 mat == 0 ? 1 : 4 - mat);
 			assert_published(&od_experts_get(experts)[e].mat[mat], name, e);
 		}
 	assert_null(od_experts_get(experts)[TINY_EXPERTS].mat[0].scales.at.buf);

@@ -32,7 +32,8 @@ static void sums_and_products(void **state)
 	(void)state;
 	for (size_t i = 0; i < n; i++) {
 		for (size_t j = 0; j < n; j++) {
-			unsigned __int128 sum = (unsigned __int128)v[i] + v[j], product = (unsigned __int128)v[i] * v[j];
+			unsigned __int128 sum = (unsigned __int128)v[i] + v[j],
+					  product = (unsigned __int128)v[i] * v[j];
 
 			out = 7;
 			assert_int_equal(od_add(v[i], v[j], &out), sum <= UINT64_MAX);
@@ -108,7 +109,7 @@ static void impossible_sizes(void **state)
 	assert_null(od_alloc(SIZE_MAX - OD_PAD_BYTES - 64));
 	assert_null(od_alloc_array(SIZE_MAX / 2, 3));
 	assert_null(od_alloc_array(1ull << 32, 1ull << 32)); /* 0 when it wraps */
-	assert_null(od_alloc_array(3, SIZE_MAX / 3));	      /* fits by itself, but not with its pad */
+	assert_null(od_alloc_array(3, SIZE_MAX / 3)); /* fits by itself, but not with its pad */
 	p = od_alloc_array(0, SIZE_MAX);
 	assert_non_null(p);
 	od_free(p);
@@ -134,9 +135,9 @@ static void memory_of_the_process(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sums_and_products),	       cmocka_unit_test(spans),
-		cmocka_unit_test(rounding_up),		       cmocka_unit_test(blocks_are_aligned_and_zero),
-		cmocka_unit_test(impossible_sizes),	       cmocka_unit_test(memory_of_the_process),
+		cmocka_unit_test(sums_and_products), cmocka_unit_test(spans),
+		cmocka_unit_test(rounding_up),	     cmocka_unit_test(blocks_are_aligned_and_zero),
+		cmocka_unit_test(impossible_sizes),  cmocka_unit_test(memory_of_the_process),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,11 +63,17 @@ static void control_characters_are_not_shown(void **state)
 		{ "a\r\nb\rc", "a\nbc", "a bc" },
 		{ "\033[31mred\033]0;t\007", BAD "[31mred" BAD "]0;t" BAD, BAD "[31mred" BAD "]0;t" BAD },
 		{ "\177\001\b\f\v", BAD BAD BAD BAD BAD, BAD BAD BAD BAD BAD },
-		{ "\xc2\x9b" "2J\xc2\x80\xc2\x9f\xc2\xa0", BAD "2J" BAD BAD "\xc2\xa0", BAD "2J" BAD BAD "\xc2\xa0" },
-		{ "\x9b" "2J", BAD "2J", BAD "2J" }, /* not UTF-8: C1 of Latin-1 */
+		{ "\xc2\x9b"
+		  "2J\xc2\x80\xc2\x9f\xc2\xa0",
+		  BAD "2J" BAD BAD "\xc2\xa0", BAD "2J" BAD BAD "\xc2\xa0" },
+		{ "\x9b"
+		  "2J",
+		  BAD "2J", BAD "2J" }, /* not UTF-8: C1 of Latin-1 */
 		{ "\xc3", BAD, BAD },
-		{ "\xed\xa0\x80\xc0\x9b", BAD BAD BAD BAD BAD, BAD BAD BAD BAD BAD }, /* a surrogate, and C1 in two bytes too many */
-		{ "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80", "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80", "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80" },
+		/* a surrogate, and C1 in two bytes too many */
+		{ "\xed\xa0\x80\xc0\x9b", BAD BAD BAD BAD BAD, BAD BAD BAD BAD BAD },
+		{ "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80", "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80",
+		  "\xe4\xbd\xa0\xc3\xa9\xf0\x9f\x98\x80" },
 	};
 	char line[64];
 
@@ -77,7 +83,8 @@ static void control_characters_are_not_shown(void **state)
 
 		odm_plain_text(&out, cases[i].text, strlen(cases[i].text));
 		assert_string_equal(out.text, cases[i].plain);
-		assert_string_equal(odm_plain_line(line, sizeof(line), cases[i].text, strlen(cases[i].text)), cases[i].line);
+		assert_string_equal(odm_plain_line(line, sizeof(line), cases[i].text, strlen(cases[i].text)),
+				    cases[i].line);
 		od_strbuf_fini(&out);
 	}
 	assert_string_equal(odm_plain_line(line, 4, "ab\xe4\xbd\xa0", 5), "ab"); /* whole characters only */
@@ -87,7 +94,8 @@ static void control_characters_are_not_shown(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(messages), cmocka_unit_test(control_characters_are_not_shown) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(messages),
+					    cmocka_unit_test(control_characters_are_not_shown) };
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

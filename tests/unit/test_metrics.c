@@ -67,9 +67,9 @@ static bool ends_with(const char *text, const char *end)
 
 static void names_say_kind_and_unit(void **state)
 {
-	static const char *const prefix[] = { [OD_OF_REQUEST] = "od_main_",
-					      [OD_OF_WORKER] = "od_worker_",
-					      [OD_OF_SHADOW] = "od_shadow_" };
+	static const char *const prefix[] = {
+		[OD_OF_REQUEST] = "od_main_", [OD_OF_WORKER] = "od_worker_", [OD_OF_SHADOW] = "od_shadow_"
+	};
 
 	(void)state;
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
@@ -129,8 +129,15 @@ static void texts_are_counted(void **state)
 
 static void a_report_is_shown(void **state)
 {
-	struct odm_report r = { .batch = { 5, 2, 0, 1 }, .decode_texts = 17, .kv_bytes = UINT64_C(1) << 40, .kv_free_bytes = 1, .prefix_cache_bytes = 7,
-			       .snapshot_bytes = 3 << 20, .snapshots_written = 5, .snapshots_used = 4, .snapshots_dropped = 2 };
+	struct odm_report r = { .batch = { 5, 2, 0, 1 },
+				.decode_texts = 17,
+				.kv_bytes = UINT64_C(1) << 40,
+				.kv_free_bytes = 1,
+				.prefix_cache_bytes = 7,
+				.snapshot_bytes = 3 << 20,
+				.snapshots_written = 5,
+				.snapshots_used = 4,
+				.snapshots_dropped = 2 };
 	struct od_strbuf out = { 0 };
 
 	(void)state;
@@ -220,7 +227,8 @@ static void the_process_is_shown(void **state)
 	assert_true(value_of(out.text, "\nprocess_cpu_seconds_total ") <= cpu + 0.02);
 	assert_true(value_of(out.text, "\nprocess_cpu_seconds_total ") > 0);
 	/* The kernel counts with a delay. */
-	assert_true(value_of(out.text, "\nprocess_resident_memory_bytes ") <= (double)used.ru_maxrss * 1024 + (1 << 20));
+	assert_true(value_of(out.text, "\nprocess_resident_memory_bytes ") <=
+		    (double)used.ru_maxrss * 1024 + (1 << 20));
 	assert_true(value_of(out.text, "\nprocess_resident_memory_bytes ") > 100000);
 	assert_true(value_of(out.text, "\nprocess_start_time_seconds ") > before - 30 &&
 		    value_of(out.text, "\nprocess_start_time_seconds ") < before + 2);

@@ -1,5 +1,5 @@
-/* What the mixers mean: grouped-query attention with all that families add to it, latent attention, gated delta rules, against
- * double precision (naive_model.h). Two sequences in steps of any size give the same bits, on any CPU. */
+/* What the mixers mean: grouped-query attention with all that families add to it, latent attention, gated delta rules,
+ * against double precision (naive_model.h). Two sequences in steps of any size give the same bits, on any CPU. */
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -38,7 +38,13 @@ static const struct variant variants[] = {
 	  OD_BF16 },
 	{ "norm of heads, turned in part, wide values",
 	  &od_mixer_gqa,
-	  { .n_heads = 4, .n_kv_heads = 2, .k_dim = 8, .v_dim = 12, .scale = 1, .qk_norm = OD_QK_NORM_HEAD, .norm_eps = 1e-2f },
+	  { .n_heads = 4,
+	    .n_kv_heads = 2,
+	    .k_dim = 8,
+	    .v_dim = 12,
+	    .scale = 1,
+	    .qk_norm = OD_QK_NORM_HEAD,
+	    .norm_eps = 1e-2f },
 	  { .dims = 4 },
 	  OD_F32 },
 	{ "norm of rows, clipped, neighbours, narrow values",
@@ -161,8 +167,14 @@ static float input(uint32_t row, uint32_t i)
 
 static void make_model(struct tiny_model *t, const struct variant *v, enum od_profile profile)
 {
-	struct od_config c = { .family = &od_family_mixtral, .hidden = HIDDEN, .vocab = 4, .n_experts = 1, .top_k = 1,
-			       .intermediate = 1, .ctx_max = LONG, .rms_eps = 1e-5f };
+	struct od_config c = { .family = &od_family_mixtral,
+			       .hidden = HIDDEN,
+			       .vocab = 4,
+			       .n_experts = 1,
+			       .top_k = 1,
+			       .intermediate = 1,
+			       .ctx_max = LONG,
+			       .rms_eps = 1e-5f };
 	struct od_layer_spec l = { .mixer = v->mixer, .mix = v->mix, .ffn = OD_FFN_MOE };
 	struct od_rope rope = v->rope;
 	struct od_err err = { 0 };
@@ -201,18 +213,19 @@ static void make_call(struct bench *b)
 	b->x = buf_new(b->device, ROWS * HIDDEN * sizeof(float));
 	b->y = buf_new(b->device, ROWS * HIDDEN * sizeof(float));
 	b->scratch = buf_new(b->device, scratch);
-	b->call = (struct od_mix_call){ .device = b->device,
-					.config = c,
-					.spec = &c->kind[0],
-					.w = &b->weights.dense.layer[0],
-					.profile = b->t.profile,
-					.max_rows = ROWS,
-					.rows = od_buf_ref(b->info, 0),
-					.turn = { .angles = od_buf_ref(b->angles, 0), .dims = dims,
-						  .neighbours = c->rope[0].neighbours },
-					.x = od_buf_ref(b->x, 0),
-					.y = od_buf_ref(b->y, 0),
-					.scratch = od_buf_ref(b->scratch, 0) };
+	b->call = (struct od_mix_call){
+		.device = b->device,
+		.config = c,
+		.spec = &c->kind[0],
+		.w = &b->weights.dense.layer[0],
+		.profile = b->t.profile,
+		.max_rows = ROWS,
+		.rows = od_buf_ref(b->info, 0),
+		.turn = { .angles = od_buf_ref(b->angles, 0), .dims = dims, .neighbours = c->rope[0].neighbours },
+		.x = od_buf_ref(b->x, 0),
+		.y = od_buf_ref(b->y, 0),
+		.scratch = od_buf_ref(b->scratch, 0)
+	};
 	for (uint32_t i = 0, n = od_state_pool_streams(b->pool, 0, b->call.stream); i < n; i++) {
 		b->call.stream[i].tables = od_buf_ref(b->tables, 0);
 		b->call.stream[i].table_pages = table_pages;
@@ -222,7 +235,8 @@ static void make_call(struct bench *b)
 		       od_seq_state_pages(b->seq[q]), od_seq_state_n_pages(b->seq[q]) * sizeof(uint32_t));
 }
 
-static void bench_open(struct bench *b, const struct variant *v, enum od_profile profile, enum od_cpu cpu, unsigned threads)
+static void bench_open(struct bench *b, const struct variant *v, enum od_profile profile, enum od_cpu cpu,
+		       unsigned threads)
 {
 	struct od_err err = { 0 };
 
@@ -230,7 +244,8 @@ static void bench_open(struct bench *b, const struct variant *v, enum od_profile
 	b->device = device_new(cpu, threads);
 	tiny_place(&b->weights, &b->t, b->device);
 	must(od_state_pool_new(&b->pool, b->device, &b->t.cfg, profile, LONG, SEQUENCES,
-			       SEQUENCES * od_state_pages(LONG), &err), &err);
+			       SEQUENCES * od_state_pages(LONG), &err),
+	     &err);
 	for (uint32_t q = 0; q < SEQUENCES; q++)
 		b->seq[q] = open_seq(b->pool);
 	for (uint32_t n = 1; n <= LONG; n++) /* pages of the two in turn */
@@ -307,7 +322,8 @@ static void run_all(const struct variant *v, enum od_profile profile, enum od_cp
 
 	bench_open(&b, v, profile, cpu, threads);
 	for (uint32_t first = 0; first < ROWS; first += step)
-		run_rows(&b, first, ROWS - first < step ? ROWS - first : step, first / step % 2 == 1, out + first * HIDDEN);
+		run_rows(&b, first, ROWS - first < step ? ROWS - first : step, first / step % 2 == 1,
+			 out + first * HIDDEN);
 	bench_close(&b);
 }
 

@@ -31,7 +31,8 @@ static void decode(const struct od_shadow_choice *c, const char *called, const c
 	free(f);
 }
 
-/* Rows ahead, with the tokens that main itself would choose, before main's rows; then a STEP that confirms the first. */
+/* Rows ahead, with the tokens that main itself would choose, before main's rows; then a STEP that confirms the
+ * first. */
 static void test_drafts(void **state)
 {
 	struct fake *f = malloc(sizeof(*f));
@@ -54,7 +55,8 @@ static void test_drafts(void **state)
 		run_rows(&f->own, &token, 1, route);
 		wait_for_step(f, 1 + i, token);
 		for (uint32_t l = 0; l < cfg->n_layers; l++)
-			assert_memory_equal(f->heard[1 + i][l].expert, route + l * cfg->top_k, cfg->top_k * sizeof(*route));
+			assert_memory_equal(f->heard[1 + i][l].expert, route + l * cfg->top_k,
+					    cfg->top_k * sizeof(*route));
 		token = best_token(f);
 	}
 	send_step(f, ++f->last_step, PROMPT + 1, second);
@@ -82,12 +84,17 @@ static void test_int8(void **state)
 /* Experts and attention from different files, one of them the pack's own. */
 static void test_mixtures(void **state)
 {
-	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_FASTER, OD_FORM_PLAIN };
-	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_FASTER, OD_FORM_PLAIN };
-	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_FASTER, OD_FORM_PLAIN };
-	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_FASTER, OD_FORM_PLAIN };
+	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_FASTER,
+							   OD_FORM_PLAIN };
+	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_FASTER,
+							   OD_FORM_PLAIN };
+	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_FASTER,
+							   OD_FORM_PLAIN };
+	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_FASTER,
+							  OD_FORM_PLAIN };
 	static const struct od_shadow_choice nf4 = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_FASTER, OD_FORM_PLAIN };
-	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_F32,
+							  OD_FORM_PLAIN };
 
 	(void)state;
 	decode(&fp16_int8, "fp16+int8", "early", OD_PROFILE_F32);
@@ -118,7 +125,8 @@ static void test_rows(void **state)
 
 		shadow_cpu = said[i].cpu;
 		if (od_backend_cpu(&be, shadow_cpu, OD_PROFILE_F32, NULL) == OD_OK)
-			decode(&said[i].choice, od_precision_names[said[i].choice.experts - 1], "early", OD_PROFILE_F32);
+			decode(&said[i].choice, od_precision_names[said[i].choice.experts - 1], "early",
+			       OD_PROFILE_F32);
 	}
 	shadow_cpu = OD_CPU_AUTO;
 }
@@ -212,7 +220,8 @@ static void put_bad_open(struct fake *f, uint64_t sequence, double temperature, 
 }
 
 /* n_tokens tokens from `first` on and n biases, all alike. */
-static void put_bad_bias(struct fake *f, double frequency, double presence, uint32_t first, size_t n_tokens, size_t n, float bias)
+static void put_bad_bias(struct fake *f, double frequency, double presence, uint32_t first, size_t n_tokens, size_t n,
+			 float bias)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
@@ -338,8 +347,8 @@ static void put_rubbish(struct fake *f)
 	put_bad(f, SEQUENCE, 0, 0, 1, row, row - 2, 2);
 	put_bad(f, SEQUENCE, 0, 0, 1, row, row, 1);
 	put_bad(f, SEQUENCE, 0, 0, 1, row, row, 0);
-	put_bad_step(f, f->last_step, 0, 0, 0, 1);			    /* twice */
-	put_bad_step(f, f->last_step + 9, CTX, 0, 0, 1);		    /* outside the context */
+	put_bad_step(f, f->last_step, 0, 0, 0, 1); /* twice */
+	put_bad_step(f, f->last_step + 9, CTX, 0, 0, 1); /* outside the context */
 	put_bad_step(f, f->last_step + 9, 0, (int32_t)cfg->vocab, 0, 1); /* no such token */
 	put_bad_step(f, f->last_step + 9, 0, -2, 0, 1);
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
@@ -359,7 +368,7 @@ static void put_rubbish(struct fake *f)
 	put_bad_bias(f, 0, 0, 0, 0, 1, 1);
 	put_bad_bias(f, 0, 0, cfg->vocab - 2, 3, 3, 1);
 	put_bad_bias(f, 0, 0, UINT32_MAX - 1, 2, 2, 1); /* no such tokens */
-	put_bad_bias(f, 0, 0, ALL_ALIKE, 2, 2, 1);	/* one twice */
+	put_bad_bias(f, 0, 0, ALL_ALIKE, 2, 2, 1); /* one twice */
 	put_bad_bias(f, 0, 0, 0, 1, 1, 100.5f);
 	put_bad_bias(f, 0, 0, 0, MAX_BIASES, MAX_BIASES, 1); /* too many */
 	put_bad_tokens(f, SEQUENCE + 1, 0, 0, 1);
@@ -408,7 +417,8 @@ static void test_rubbish(void **state)
 	}
 	assert_int_equal(f->answered, cfg->n_layers);
 	assert_true(f->pongs > 0);
-	wait_for_count(f, OD_C_SHADOW_DROPPED, 7 * N_RUBBISH); /* what is still on its way when a session ends is not read */
+	/* what is still on its way when a session ends is not read */
+	wait_for_count(f, OD_C_SHADOW_DROPPED, 7 * N_RUBBISH);
 	end_session(f);
 
 	/* Nothing of that session is left for the next: everything is asked for again. */
@@ -513,10 +523,9 @@ static void test_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory), cmocka_unit_test(test_bf16),
-		cmocka_unit_test(test_drafts),
-		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_mixtures), cmocka_unit_test(test_no_such_shadow),
-		cmocka_unit_test(test_rubbish),	 cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_refusals),       cmocka_unit_test(test_memory),  cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_drafts),	       cmocka_unit_test(test_int8),    cmocka_unit_test(test_mixtures),
+		cmocka_unit_test(test_no_such_shadow), cmocka_unit_test(test_rubbish), cmocka_unit_test(test_rows),
 		cmocka_unit_test(test_paced),
 	};
 

@@ -104,8 +104,8 @@ static void wanted_experts_are_ready(void **state)
 	close_worker(&w);
 }
 
-/* Experts of one MoE layer are loaded, and then asked for, a group each time: the RUN's answers, which are RESULTs of so many
- * experts. */
+/* Experts of one MoE layer are loaded, and then asked for, a group each time: the RUN's answers, which are RESULTs of
+ * so many experts. */
 static void run_ready(struct worker *w, struct request *q, const uint32_t *experts, size_t n, size_t expected_each)
 {
 	uint64_t loads = ping(w).c[OD_C_LOADS], waits, compute_ns[EXPERTS];
@@ -121,7 +121,8 @@ static void run_ready(struct worker *w, struct request *q, const uint32_t *exper
 		assert_int_equal(get_result(w, q, &a), i); /* in order of rank */
 		assert_int_equal(a.result->n_experts, expected_each);
 		check_output(w, q, &q->expert[i], &a);
-		assert_true(a.x->ready && a.x->loaded_bytes > 0 && a.x->load_ns > 0 && a.x->compute_ns > 0 && a.x->wait_ns > 0);
+		assert_true(a.x->ready && a.x->loaded_bytes > 0 && a.x->load_ns > 0 && a.x->compute_ns > 0 &&
+			    a.x->wait_ns > 0);
 		compute_ns[i] = a.x->compute_ns;
 	}
 	assert_int_equal(w->n_results, n / expected_each);
@@ -331,7 +332,9 @@ static void handshake_names_what_differs(void **state)
 	greet(&w, F32, "other", true, UINT32_MAX, &m);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_WELCOME);
 	assert_string_equal(m.header->welcome->kernel_class, OD_CLASS_FMA16);
-	assert_string_equal(m.header->welcome->backend, getenv("OD_DEVICE") != NULL && strcmp(getenv("OD_DEVICE"), "far") == 0 ? "far scalar" : "cpu scalar");
+	assert_string_equal(m.header->welcome->backend,
+			    getenv("OD_DEVICE") != NULL && strcmp(getenv("OD_DEVICE"), "far") == 0 ? "far scalar" :
+												     "cpu scalar");
 	assert_string_equal(m.header->welcome->role, "worker");
 	assert_int_equal(m.header->welcome->memory_bytes, 1000000000);
 	assert_int_equal(m.header->welcome->threads, 2);
@@ -372,14 +375,17 @@ static void read_either_way(void **state)
 {
 	static const char *const how[][3] = { { "buffered", "planes", "through the page cache; reading one takes" },
 					      { "direct", "planes", "the page cache; reading one takes" },
-					      { "direct", "bf16", "--read-mode direct: experts are read through the page cache" },
+					      { "direct", "bf16",
+						"--read-mode direct: experts are read through the page cache" },
 					      { "auto", "planes", "through the page cache; reading one takes" } };
 	static struct request q;
 	struct worker w;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
-		open_session(&w, F32, (const char *[]){ "--read-mode", how[i][0], "--resident-form", how[i][1], "--slots", "3", NULL });
+		open_session(&w, F32,
+			     (const char *[]){ "--read-mode", how[i][0], "--resident-form", how[i][1], "--slots", "3",
+					       NULL });
 		init_request(&q, 1, 5, 3, 4);
 		for (uint32_t e = 0; e < EXPERTS; e++)
 			add_expert(&q, e, 0, 1, 3, true);
@@ -497,14 +503,16 @@ static void too_little_memory_is_refused(void **state)
 	const char *log;
 
 	(void)state;
-	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--memory-limit", "10MiB", NULL }, &log), 1);
+	assert_int_equal(
+		start_fails((const char *[]){ "--pack", worker_pack_dir, "--memory-limit", "10MiB", NULL }, &log), 1);
 	assert_says(log, "1 slot of one expert");
 	assert_says(log, "found a limit of 10485760 bytes");
 	assert_int_equal(start_fails((const char *[]){ "--pack", "/nonexistent", NULL }, &log), 1);
 	assert_says(log, "/nonexistent");
 	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--slots", "65", NULL }, &log), 2);
 	assert_says(log, "--slots: expected 1 to 64, found 65");
-	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--listen", "0.0.0.0", NULL }, &log), 1);
+	assert_int_equal(start_fails((const char *[]){ "--pack", worker_pack_dir, "--listen", "0.0.0.0", NULL }, &log),
+			 1);
 	assert_says(log, "--insecure");
 	assert_int_equal(start_fails((const char *[]){ "--help", NULL }, &log), 0);
 	assert_says(log, "--memory-limit SIZE");

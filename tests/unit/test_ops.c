@@ -1,6 +1,6 @@
-/* Operations of a device (ops.h) on rows: embedding, norms, products, routers, combining. Each against the kernels' table called directly,
- * bit for bit over all memory that it could touch: with several rows, and with each row alone. Attention's, experts' and those of loads
- * have files of their own. */
+/* Operations of a device (ops.h) on rows: embedding, norms, products, routers, combining. Each against the kernels'
+ * table called directly, bit for bit over all memory that it could touch: with several rows, and with each row alone.
+ * Attention's, experts' and those of loads have files of their own. */
 #include <float.h>
 
 #include "common/compute/rank.h"
@@ -12,7 +12,8 @@ static void op_embed(void **state)
 {
 	enum { VOCAB = 50, HIDDEN = 37 };
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -23,14 +24,15 @@ static void op_embed(void **state)
 
 			bench_reset(&b);
 			lay_weight(&b, &table, kind, VOCAB, HIDDEN);
-			op.embed = (struct od_op_embed){ .table = &table.w, .rows = lay_rows(&b, VOCAB, 1, 9),
+			op.embed = (struct od_op_embed){ .table = &table.w,
+							 .rows = lay_rows(&b, VOCAB, 1, 9),
 							 .x = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)) };
 			expect(&b);
 			rows = wanted(&b, op.embed.rows);
 			for (size_t r = 0; r < ROWS; r++)
 				for (size_t i = 0; i < HIDDEN; i++)
-					wanted_f32(&b, op.embed.x)[r * HIDDEN + i] =
-						weight_at(table.w.dtype, table.m.data, (size_t)rows[r].token * HIDDEN + i);
+					wanted_f32(&b, op.embed.x)[r * HIDDEN + i] = weight_at(
+						table.w.dtype, table.m.data, (size_t)rows[r].token * HIDDEN + i);
 			by_row(&b, &op.embed.rows, sizeof(struct od_row_info));
 			by_row(&b, &op.embed.x, HIDDEN * sizeof(float));
 			check_op(&b, &op, "embed");
@@ -45,8 +47,10 @@ static void check_angles(struct bench *b, uint32_t half, float magnitude)
 	const struct od_row_info *rows;
 
 	bench_reset(b);
-	op.angles = (struct od_op_angles){ .rows = lay_rows(b, 9, 1, 30000), .inv_freq = lay_floats(b, 2 * half),
-					   .angles = lay_dirt(b, ROWS * 2 * half * sizeof(float)), .half = half,
+	op.angles = (struct od_op_angles){ .rows = lay_rows(b, 9, 1, 30000),
+					   .inv_freq = lay_floats(b, 2 * half),
+					   .angles = lay_dirt(b, ROWS * 2 * half * sizeof(float)),
+					   .half = half,
 					   .magnitude = { magnitude, 0.75f } };
 	expect(b);
 	rows = wanted(b, op.angles.rows);
@@ -92,9 +96,12 @@ static void op_norm(void **state)
 		struct bench b;
 
 		bench_open(&b, state, OD_PROFILE_F32);
-		op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * N), .weight = lay_floats(&b, N),
+		op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * N),
+					       .weight = lay_floats(&b, N),
 					       .y = lay_dirt(&b, ROWS * N * sizeof(float)),
-					       .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS, .n = N, .eps = 1e-5f };
+					       .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS,
+					       .n = N,
+					       .eps = 1e-5f };
 		if (layer)
 			op.norm.bias = lay_floats(&b, N);
 		if (with_add)
@@ -161,7 +168,8 @@ static void check_linear(struct bench *b, const enum weight_kind *kind, size_t n
 
 static void op_linear(void **state)
 {
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -173,23 +181,26 @@ static void op_linear(void **state)
 			check_linear(&b, kind, 1 + (size_t)i / N_WEIGHT_KINDS, 256, i % 3 == 0 ? 0 : (unsigned)i % 8);
 		}
 		for (int i = 0; i < (ROWS > 16 ? 0 : N_WEIGHT_KINDS); i++) {
-			const enum weight_kind kind[] = { (enum weight_kind)i, W_BF16, (enum weight_kind)((i + 5) % N_WEIGHT_KINDS) };
+			const enum weight_kind kind[] = { (enum weight_kind)i, W_BF16,
+							  (enum weight_kind)((i + 5) % N_WEIGHT_KINDS) };
 
 			check_linear(&b, kind, 3, 70, (unsigned)i);
 		}
-		/* Longer than what a GPU has on its way at a time, with an even and an odd number of its pieces; and one piece. */
+		/* Longer than what a GPU has on its way at a time, with an even and an odd number of its pieces; and
+		 * one piece. */
 		for (int i = 0; i < (ROWS > 16 ? 0 : 3 * N_WEIGHT_KINDS); i++) {
 			static const size_t n_in[] = { 3344, 3312, 240 };
 
-			check_linear(&b, &(enum weight_kind){ (enum weight_kind)(i % N_WEIGHT_KINDS) }, 1, n_in[i / N_WEIGHT_KINDS], 0);
+			check_linear(&b, &(enum weight_kind){ (enum weight_kind)(i % N_WEIGHT_KINDS) }, 1,
+				     n_in[i / N_WEIGHT_KINDS], 0);
 		}
 		bench_close(&b);
 	}
 }
 
 #ifdef FEW_TESTS
-/* So many outputs that a GPU multiplies all rows at once by the kernel for many rows (is_many of cuda_products.c), unless it has more than
- * 192 multiprocessors. Which forms it takes, other tests show; here are some in one launch. */
+/* So many outputs that a GPU multiplies all rows at once by the kernel for many rows (is_many of cuda_products.c),
+ * unless it has more than 192 multiprocessors. Which forms it takes, other tests show; here are some in one launch. */
 static void op_linear_wide(void **state)
 {
 	static const enum weight_kind kind[OD_MAX_LINEAR] = { W_BF16, W_INT8, W_U4B8, W_E4M3 };
@@ -213,12 +224,14 @@ static void op_linear_wide(void **state)
 }
 #endif
 
-/* Rows that are rounded: groups of zeros, of what is too small for a scale, of what is large, with infinities and NaN, ties. */
+/* Rows that are rounded: groups of zeros, of what is too small for a scale, of what is large, with infinities and NaN,
+ * ties. */
 static void op_linear_rounded(void **state)
 {
 	enum { N = 64 * 4 + 7, N_OUT = 19 };
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
 		struct weight w;
 		struct bench b;
@@ -259,7 +272,8 @@ static void op_linear_rounded(void **state)
 	}
 }
 
-/* Products so small that they are -0, as is their sum: whatever a kernel takes for what is behind a row does not make 0 of it. */
+/* Products so small that they are -0, as is their sum: whatever a kernel takes for what is behind a row does not make 0
+ * of it. */
 static void op_linear_minus_zero(void **state)
 {
 	enum { N = 40, N_OUT = 21, TINY_BF16 = (127 - 100) << 7 };
@@ -345,7 +359,8 @@ static void mix_by_hand(const struct bench *b, const struct od_op_route *o, size
 static void route_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
 {
 	const bool sigmoid = o->router.score == OD_SCORE_SIGMOID, logit = o->router.score == OD_SCORE_LOGIT;
-	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin, of_k[ROUTE_K];
+	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin,
+	      of_k[ROUTE_K];
 	uint16_t best[ROUTE_K + 1];
 
 	for (size_t e = 0; sigmoid && e < ROUTE_N; e++)
@@ -397,7 +412,8 @@ static void op_route(void **state)
 						      WAY(OD_SCORE_LOGIT, 0, 0, false, 0.5f, true, false, 0),
 						      { .score = OD_SCORE_MIXER, .band = 0.3f } };
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -409,8 +425,11 @@ static void op_route(void **state)
 			*o = (struct od_op_route){ .logits = lay_floats(&b, ROWS * ROUTE_N),
 						   .choice = lay_dirt(&b, ROWS * ROUTE_K * sizeof(uint16_t)),
 						   .weight = lay_dirt(&b, ROWS * ROUTE_K * sizeof(float)),
-						   .margin = lay_dirt(&b, ROWS * sizeof(float)), .n_experts = ROUTE_N,
-						   .top_k = ROUTE_K, .hidden = ROUTE_HIDDEN, .router = ways[w] };
+						   .margin = lay_dirt(&b, ROWS * sizeof(float)),
+						   .n_experts = ROUTE_N,
+						   .top_k = ROUTE_K,
+						   .hidden = ROUTE_HIDDEN,
+						   .router = ways[w] };
 			if (ways[w].bias)
 				o->bias = lay_floats(&b, ROUTE_N);
 			if (p == OD_PROFILE_BF16)
@@ -457,11 +476,15 @@ static void op_split(void **state)
 	struct bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
-	*o = (struct od_op_split){ .in = lay_floats(&b, ROWS * 2 * N), .first = lay_dirt(&b, ROWS * N * sizeof(float)),
-				   .second = lay_dirt(&b, ROWS * N * sizeof(float)), .n_heads = SPLIT_HEADS, .dim = DIM };
+	*o = (struct od_op_split){ .in = lay_floats(&b, ROWS * 2 * N),
+				   .first = lay_dirt(&b, ROWS * N * sizeof(float)),
+				   .second = lay_dirt(&b, ROWS * N * sizeof(float)),
+				   .n_heads = SPLIT_HEADS,
+				   .dim = DIM };
 	expect(&b);
 	for (size_t i = 0; i < ROWS * 2 * N; i++)
-		wanted_f32(&b, i / DIM % 2 ? o->second : o->first)[i / (2 * DIM) * DIM + i % DIM] = wanted_f32(&b, o->in)[i];
+		wanted_f32(&b, i / DIM % 2 ? o->second : o->first)[i / (2 * DIM) * DIM + i % DIM] =
+			wanted_f32(&b, o->in)[i];
 	by_row(&b, &o->in, 2 * N * sizeof(float));
 	by_row(&b, &o->first, N * sizeof(float));
 	by_row(&b, &o->second, N * sizeof(float));
@@ -480,7 +503,8 @@ struct combine_way {
 /* What is added to x [n] of a row. */
 static const float *combine_by_hand(struct bench *b, const struct od_op_combine *o, size_t r, float *sum)
 {
-	const float *y = wanted_f32(b, o->y) + r * o->top_k * o->hidden, *weight = wanted_f32(b, o->weight) + r * o->top_k;
+	const float *y = wanted_f32(b, o->y) + r * o->top_k * o->hidden,
+		    *weight = wanted_f32(b, o->weight) + r * o->top_k;
 	const float open = o->gate.buf != NULL ? 1 / (1 + od_exp(-wanted_f32(b, o->gate)[r])) : 1;
 	float *shared = o->shared.buf != NULL ? wanted_f32(b, o->shared) + r * o->hidden : NULL;
 
@@ -508,9 +532,13 @@ static void check_combine(struct bench *b, const struct combine_way *w)
 	float *sum = exact(n, sizeof(*sum));
 
 	bench_reset(b);
-	*o = (struct od_op_combine){ .y = lay_floats(b, ROWS * w->k * n), .weight = lay_floats(b, ROWS * w->k),
-				     .x = lay_floats(b, ROWS * n), .sum = scratch_of(b, ROWS * n * sizeof(float)), .top_k = w->k,
-				     .hidden = n, .eps = 1e-5f };
+	*o = (struct od_op_combine){ .y = lay_floats(b, ROWS * w->k * n),
+				     .weight = lay_floats(b, ROWS * w->k),
+				     .x = lay_floats(b, ROWS * n),
+				     .sum = scratch_of(b, ROWS * n * sizeof(float)),
+				     .top_k = w->k,
+				     .hidden = n,
+				     .eps = 1e-5f };
 	if (w->shared)
 		o->shared = lay_floats(b, ROWS * n);
 	if (w->gate)
@@ -558,17 +586,22 @@ static void op_combine(void **state)
 /* Where the norm that follows writes. */
 enum norm_to { TO_OWN, TO_SUM, TO_Y };
 
-static void check_combine_and_norm(struct bench *b, const struct combine_way *w, enum norm_to to, bool layer, uint32_t n_rows,
-				   uint32_t normed)
+static void check_combine_and_norm(struct bench *b, const struct combine_way *w, enum norm_to to, bool layer,
+				   uint32_t n_rows, uint32_t normed)
 {
-	struct od_op combine = { .kind = OD_OP_COMBINE, .n_rows = n_rows }, norm = { .kind = OD_OP_NORM, .n_rows = normed };
+	struct od_op combine = { .kind = OD_OP_COMBINE, .n_rows = n_rows },
+		     norm = { .kind = OD_OP_NORM, .n_rows = normed };
 	struct od_op_combine *o = &combine.combine;
 	const uint32_t n = w->n;
 
 	bench_reset(b);
-	*o = (struct od_op_combine){ .y = lay_floats(b, n_rows * (w->k + 1) * n), .weight = lay_floats(b, n_rows * w->k),
-				     .x = lay_floats(b, n_rows * n), .sum = scratch_of(b, n_rows * n * sizeof(float)), .top_k = w->k,
-				     .hidden = n, .eps = 1e-5f };
+	*o = (struct od_op_combine){ .y = lay_floats(b, n_rows * (w->k + 1) * n),
+				     .weight = lay_floats(b, n_rows * w->k),
+				     .x = lay_floats(b, n_rows * n),
+				     .sum = scratch_of(b, n_rows * n * sizeof(float)),
+				     .top_k = w->k,
+				     .hidden = n,
+				     .eps = 1e-5f };
 	if (w->shared)
 		o->shared = lay_floats(b, n_rows * n);
 	if (w->gate)
@@ -577,8 +610,12 @@ static void check_combine_and_norm(struct bench *b, const struct combine_way *w,
 		o->experts_norm = o->norm = lay_floats(b, n);
 	if (w->norms && w->shared)
 		o->shared_norm = lay_floats(b, n);
-	norm.norm = (struct od_op_norm){ .x = o->x, .weight = lay_floats(b, n), .y = lay_dirt(b, n_rows * n * sizeof(float)),
-					 .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS, .n = n, .eps = 1e-5f };
+	norm.norm = (struct od_op_norm){ .x = o->x,
+					 .weight = lay_floats(b, n),
+					 .y = lay_dirt(b, n_rows * n * sizeof(float)),
+					 .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS,
+					 .n = n,
+					 .eps = 1e-5f };
 	if (layer)
 		norm.norm.bias = lay_floats(b, n);
 	if (to == TO_SUM) { /* in the arena, where it is compared */
@@ -589,11 +626,12 @@ static void check_combine_and_norm(struct bench *b, const struct combine_way *w,
 	check_both(b, &combine, &norm, "combine, then norm");
 }
 
-/* Also what may not be one: a norm of fewer rows, one that writes over what other rows still need, rows that are too long. */
+/* Also what may not be one: a norm of fewer rows, one that writes over what other rows still need, rows that are too
+ * long. */
 static void combine_and_norm(void **state)
 {
 	static const struct combine_way ways[] = {
-		{ 3, 53, false, false, false }, { 5, 601, true, true, false },	{ 0, 601, true, false, false },
+		{ 3, 53, false, false, false }, { 5, 601, true, true, false },	       { 0, 601, true, false, false },
 		{ 2, 4301, true, false, true }, { 2, 8192 + 37, false, false, false }, { 1, 131, false, false, true },
 	};
 	struct bench b;
@@ -618,7 +656,8 @@ static void op_copy(void **state)
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.copy = (struct od_op_copy){ .from = od_ref_at(lay_random(&b, OD_INT8, ROWS * N + 3), 3),
-				       .to = od_ref_at(lay_dirt(&b, ROWS * N + 5), 5), .n = N };
+				       .to = od_ref_at(lay_dirt(&b, ROWS * N + 5), 5),
+				       .n = N };
 	expect(&b);
 	memcpy(wanted(&b, op.copy.to), wanted(&b, op.copy.from), ROWS * N);
 	by_row(&b, &op.copy.from, N);
@@ -630,10 +669,8 @@ static void op_copy(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(op_norm),
-		ON_ALL_TABLES(op_linear),
-		ON_ALL_TABLES(op_route),
-		ON_ALL_TABLES(op_combine),
+		ON_ALL_TABLES(op_norm),	       ON_ALL_TABLES(op_linear),
+		ON_ALL_TABLES(op_route),       ON_ALL_TABLES(op_combine),
 #ifdef FEW_TESTS
 		ON_ALL_TABLES(op_linear_wide),
 #else /* what else there is needs no other number of rows */

@@ -1,5 +1,5 @@
-/* Attention's operations (ops.h) against the kernels' table called directly, as test_ops.c has the others. What they mean is
- * checked in test_mixers.c. */
+/* Attention's operations (ops.h) against the kernels' table called directly, as test_ops.c has the others. What they
+ * mean is checked in test_mixers.c. */
 #include "tests/unit/ops_bench.h"
 
 /* ---- streams ---- */
@@ -36,8 +36,8 @@ static struct od_ref lay_tables(struct bench *b, const struct texts *of)
 }
 
 /* n elements of each position; NaN everywhere. There is room between rows and between pages. */
-static struct od_stream lay_stream(struct bench *b, const struct texts *of, struct od_ref tables, enum od_dtype t, size_t n,
-				   size_t between)
+static struct od_stream lay_stream(struct bench *b, const struct texts *of, struct od_ref tables, enum od_dtype t,
+				   size_t n, size_t between)
 {
 	struct od_stream s = { .tables = tables, .table_pages = of->table_pages, .dtype = t };
 
@@ -84,12 +84,14 @@ static void store_by_hand(enum od_dtype t, char *to, const float *from, size_t n
 
 static struct od_turn lay_turn(struct bench *b, uint32_t dims, bool neighbours)
 {
-	return (struct od_turn){ .angles = dims > 0 ? lay_floats(b, ROWS * dims) : (struct od_ref){ 0 }, .dims = dims,
+	return (struct od_turn){ .angles = dims > 0 ? lay_floats(b, ROWS * dims) : (struct od_ref){ 0 },
+				 .dims = dims,
 				 .neighbours = neighbours };
 }
 
 /* The first elements of each head, of row r. */
-static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t r, float *u, size_t n_heads, size_t head_dim)
+static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t r, float *u, size_t n_heads,
+			 size_t head_dim)
 {
 	const float *angles = t->dims > 0 ? wanted_f32(b, t->angles) + r * t->dims : NULL;
 	const size_t half = t->dims / 2;
@@ -138,7 +140,8 @@ static void clip_by_hand(float *u, size_t n, float most)
 
 static void store_row_by_hand(const struct bench *b, const struct store *s, const struct od_op_rope_store *o, size_t r)
 {
-	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim, v_n = (size_t)STORE_KV_HEADS * s->v_dim;
+	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim,
+		     v_n = (size_t)STORE_KV_HEADS * s->v_dim;
 	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + r;
 	float *q = wanted_f32(b, o->q) + r * q_n, *k, *v;
 
@@ -159,7 +162,8 @@ static void store_row_by_hand(const struct bench *b, const struct store *s, cons
 
 static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 {
-	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim, v_n = (size_t)STORE_KV_HEADS * s->v_dim;
+	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim,
+		     v_n = (size_t)STORE_KV_HEADS * s->v_dim;
 	struct od_op op = { .kind = OD_OP_ROPE_STORE, .n_rows = ROWS };
 	struct od_op_rope_store *o = &op.rope_store;
 	struct od_row_info rows[ROWS];
@@ -167,12 +171,20 @@ static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 
 	bench_reset(b);
 	tables = lay_tables(b, &short_texts);
-	*o = (struct od_op_rope_store){ .rows = lay_places(b, rows), .q = lay_floats(b, ROWS * q_n),
-					.k = lay_floats(b, ROWS * k_n), .v = lay_floats(b, ROWS * v_n),
-					.turn = lay_turn(b, s->dims, s->neighbours), .norm_row = s->norm == ALL_HEADS,
-					.eps = 1e-4f, .clip = s->clip, .keys = lay_stream(b, &short_texts, tables, t, k_n, 16),
-					.values = lay_stream(b, &short_texts, tables, t, v_n, 32), .n_heads = STORE_HEADS, .n_kv_heads = STORE_KV_HEADS,
-					.k_dim = s->k_dim, .v_dim = s->v_dim };
+	*o = (struct od_op_rope_store){ .rows = lay_places(b, rows),
+					.q = lay_floats(b, ROWS * q_n),
+					.k = lay_floats(b, ROWS * k_n),
+					.v = lay_floats(b, ROWS * v_n),
+					.turn = lay_turn(b, s->dims, s->neighbours),
+					.norm_row = s->norm == ALL_HEADS,
+					.eps = 1e-4f,
+					.clip = s->clip,
+					.keys = lay_stream(b, &short_texts, tables, t, k_n, 16),
+					.values = lay_stream(b, &short_texts, tables, t, v_n, 32),
+					.n_heads = STORE_HEADS,
+					.n_kv_heads = STORE_KV_HEADS,
+					.k_dim = s->k_dim,
+					.v_dim = s->v_dim };
 	if (s->norm != NONE) {
 		o->q_norm = lay_floats(b, s->norm == ALL_HEADS ? q_n : s->k_dim);
 		o->k_norm = lay_floats(b, s->norm == ALL_HEADS ? k_n : s->k_dim);
@@ -200,14 +212,15 @@ static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 static void op_rope_store(void **state)
 {
 	static const struct store ways[] = {
-		{ 20, 20, 20, false, NONE, 0, false },	       { 20, 28, 20, false, EACH_HEAD, 0, false },
+		{ 20, 20, 20, false, NONE, 0, false },	      { 20, 28, 20, false, EACH_HEAD, 0, false },
 		{ 20, 12, 8, false, ALL_HEADS, 0.5f, false }, { 16, 16, 16, false, ALL_HEADS, 0, false },
 		{ 20, 20, 12, true, NONE, 0.3f, false },      { 12, 20, 12, true, EACH_HEAD, 0.75f, false },
 		{ 20, 20, 2, false, EACH_HEAD, 1.5f, false }, { 20, 4, 0, false, ALL_HEADS, 0.25f, false },
-		{ 20, 12, 8, false, EACH_HEAD, 0.5f, true }, { 16, 16, 16, true, NONE, 0, true },
+		{ 20, 12, 8, false, EACH_HEAD, 0.5f, true },  { 16, 16, 16, true, NONE, 0, true },
 	};
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -232,13 +245,15 @@ struct step {
 };
 static const struct step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, PLACES }, 16 };
 
-static void attend_by_hand(const struct bench *b, const struct seen *s, const struct step *step, const struct od_op_attend *o, size_t i)
+static void attend_by_hand(const struct bench *b, const struct seen *s, const struct step *step,
+			   const struct od_op_attend *o, size_t i)
 {
 	const uint32_t heads = step->heads;
 	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / heads;
 	const size_t end = (size_t)row->position + 1, kv_head = i % heads / (heads / s->kv_heads);
 	const size_t each = od_dtype_bytes(o->keys.dtype);
-	const struct od_attn a = { /* each head alone */
+	const struct od_attn a = {
+		/* each head alone */
 		.n_heads = 1,
 		.q = wanted_f32(b, o->q) + i * s->k_dim,
 		.k = (char *)wanted(b, o->keys.pages) + kv_head * s->k_dim * each,
@@ -269,10 +284,13 @@ static struct od_ref lay_positions(struct bench *b, const struct step *step)
 
 	assert_true(step->rows <= sizeof(rows) / sizeof(rows[0]));
 	for (uint32_t r = 0; r < step->rows; r++) {
-		const uint32_t any = (uint32_t)random_below(&b->seed, step->texts.ctx), edge = any / OD_ATTN_BLOCK * OD_ATTN_BLOCK;
+		const uint32_t any = (uint32_t)random_below(&b->seed, step->texts.ctx),
+			       edge = any / OD_ATTN_BLOCK * OD_ATTN_BLOCK;
 
-		rows[r] = (struct od_row_info){ .position = r % 4 == 0 ? step->texts.ctx - 1 : r % 4 == 1 ? edge :
-							    r % 4 == 2 && edge > 0 ? edge - 1 : any,
+		rows[r] = (struct od_row_info){ .position = r % 4 == 0		   ? step->texts.ctx - 1 :
+							    r % 4 == 1		   ? edge :
+							    r % 4 == 2 && edge > 0 ? edge - 1 :
+										     any,
 						.table = (uint32_t)random_below(&b->seed, step->texts.tables) };
 	}
 	return lay(b, rows, step->rows * sizeof(*rows));
@@ -288,11 +306,18 @@ static void check_attend(struct bench *b, const struct seen *s, const struct ste
 
 	bench_reset(b);
 	tables = lay_tables(b, of);
-	*o = (struct od_op_attend){ .rows = of == &short_step.texts ? lay_rows(b, 9, TABLES, CTX) : lay_positions(b, step),
-				    .q = lay_floats(b, n * q_n), .out = lay_dirt(b, n * out_n * sizeof(float)),
-				    .keys = lay_stream(b, of, tables, t, s->kv_heads * s->k_dim, step->between), .n_heads = step->heads,
-				    .n_kv_heads = s->kv_heads, .k_dim = s->k_dim, .v_dim = s->v_dim, .window = s->window,
-				    .scale = s->scale, .max_position = of->ctx - 1 };
+	*o = (struct od_op_attend){ .rows = of == &short_step.texts ? lay_rows(b, 9, TABLES, CTX) :
+								      lay_positions(b, step),
+				    .q = lay_floats(b, n * q_n),
+				    .out = lay_dirt(b, n * out_n * sizeof(float)),
+				    .keys = lay_stream(b, of, tables, t, s->kv_heads * s->k_dim, step->between),
+				    .n_heads = step->heads,
+				    .n_kv_heads = s->kv_heads,
+				    .k_dim = s->k_dim,
+				    .v_dim = s->v_dim,
+				    .window = s->window,
+				    .scale = s->scale,
+				    .max_position = of->ctx - 1 };
 	o->values = s->shared ? o->keys : lay_stream(b, of, tables, t, s->kv_heads * s->v_dim, 2 * step->between);
 	if (s->sinks)
 		o->sinks = lay_floats(b, step->heads);
@@ -310,14 +335,17 @@ static void check_attend(struct bench *b, const struct seen *s, const struct ste
 static void op_attend(void **state)
 {
 	static const struct seen ways[] = {
-		{ 0, 2, 20, 20, false, 0.2236068f, false }, { 1, 2, 20, 20, false, 0.2236068f, false }, { 7, 6, 12, 4, false, 0.5f, false },
-		{ 64, 1, 8, 36, false, 0.1f, false },	     { 100, 2, 20, 24, false, -0.7f, false },	  { 299, 3, 16, 8, false, 0.25f, false },
-		{ 1000, 2, 20, 20, false, 1, false },	     { 0, 1, 52, 40, true, 0.3f, false },	  { 70, 1, 52, 52, true, 0.05f, false },
-		{ 0, 1, 33, 1, true, 0.4f, false },
-		{ 0, 2, 20, 20, false, 0.2236068f, true }, { 9, 1, 12, 4, false, 0.5f, true }, { 64, 6, 16, 16, false, 0.25f, true },
+		{ 0, 2, 20, 20, false, 0.2236068f, false }, { 1, 2, 20, 20, false, 0.2236068f, false },
+		{ 7, 6, 12, 4, false, 0.5f, false },	    { 64, 1, 8, 36, false, 0.1f, false },
+		{ 100, 2, 20, 24, false, -0.7f, false },    { 299, 3, 16, 8, false, 0.25f, false },
+		{ 1000, 2, 20, 20, false, 1, false },	    { 0, 1, 52, 40, true, 0.3f, false },
+		{ 70, 1, 52, 52, true, 0.05f, false },	    { 0, 1, 33, 1, true, 0.4f, false },
+		{ 0, 2, 20, 20, false, 0.2236068f, true },  { 9, 1, 12, 4, false, 0.5f, true },
+		{ 64, 6, 16, 16, false, 0.25f, true },
 	};
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -354,12 +382,14 @@ static void op_attend_long(void **state)
 		/* so many heads that one row's blocks are cut, too */
 		{ { 0, 1, 4, 128, false, 0.25f, true }, { 200, 1, { 1, 1100, 18, 18 }, 16 } },
 		{ { 700, 1, 4, 128, false, 0.25f, false }, { 201, 2, { 1, 900, 15, 15 }, 16 } },
-		/* so many blocks that a GPU takes those of 64 threads, and eight heads of them at a time, or two if there are no more */
+		/* so many blocks that a GPU takes those of 64 threads, and eight heads of them at a time, or two if
+		 * there are no more */
 		{ { 0, 2, 20, 24, false, 0.25f, false }, { 10, 64, { 1, 800, 13, 14 }, 16 } },
 		{ { 0, 8, 4, 8, false, 0.5f, true }, { 16, 64, { 1, 60, 1, 1 }, 16 } },
 	};
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -378,8 +408,9 @@ struct latent {
 	bool neighbours;
 };
 
-static const struct latent latents[] = { { 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true },
-					 { 140, 4, 260, 3, false } };
+static const struct latent latents[] = {
+	{ 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true }, { 140, 4, 260, 3, false }
+};
 #define N_LATENTS (ROWS > 16 ? 2 : sizeof(latents) / sizeof(latents[0])) /* the others take long with many rows */
 
 static void check_latent_store(struct bench *b, const struct latent *l, enum od_dtype t)
@@ -390,9 +421,13 @@ static void check_latent_store(struct bench *b, const struct latent *l, enum od_
 	struct od_row_info rows[ROWS];
 
 	bench_reset(b);
-	*o = (struct od_op_latent_store){ .rows = lay_places(b, rows), .latent_key = lay_floats(b, ROWS * n),
-					  .turn = lay_turn(b, l->dims, l->neighbours), .norm = lay_floats(b, l->rank),
-					  .eps = 1e-3f, .stream = lay_stream(b, &short_texts, lay_tables(b, &short_texts), t, n, 16), .rank = l->rank };
+	*o = (struct od_op_latent_store){ .rows = lay_places(b, rows),
+					  .latent_key = lay_floats(b, ROWS * n),
+					  .turn = lay_turn(b, l->dims, l->neighbours),
+					  .norm = lay_floats(b, l->rank),
+					  .eps = 1e-3f,
+					  .stream = lay_stream(b, &short_texts, lay_tables(b, &short_texts), t, n, 16),
+					  .rank = l->rank };
 	expect(b);
 	for (size_t r = 0; r < ROWS; r++) {
 		float *u = wanted_f32(b, o->latent_key) + r * n;
@@ -409,7 +444,8 @@ static void check_latent_store(struct bench *b, const struct latent *l, enum od_
 
 static void op_latent_store(void **state)
 {
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -420,8 +456,8 @@ static void op_latent_store(void **state)
 }
 
 /* Weights that are not of the own kinds of a shadow. */
-static const enum weight_kind kv_b_kinds[] = { W_BF16, W_F16,    W_F32,  W_E4M3, W_U4B8,	  W_I8,
-						W_U8B128, W_E2M1, W_E5M2, W_E4M3_ALONE, W_E5M2_ALONE };
+static const enum weight_kind kv_b_kinds[] = { W_BF16,	 W_F16,	 W_F32,	 W_E4M3,       W_U4B8,	    W_I8,
+					       W_U8B128, W_E2M1, W_E5M2, W_E4M3_ALONE, W_E5M2_ALONE };
 #define ALL_SHAPES 5u /* of the others one shape is enough */
 #define N_KV_B_KINDS (ROWS > 16 ? ALL_SHAPES : sizeof(kv_b_kinds) / sizeof(kv_b_kinds[0]))
 
@@ -435,10 +471,15 @@ static void check_latent_query(struct bench *b, const struct latent *l, enum wei
 
 	bench_reset(b);
 	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->nope_dim + l->v_dim), l->rank);
-	*o = (struct od_op_latent_query){ .rows = lay_rows(b, 9, TABLES, CTX), .q = lay_floats(b, ROWS * LATENT_HEADS * q_dim),
+	*o = (struct od_op_latent_query){ .rows = lay_rows(b, 9, TABLES, CTX),
+					  .q = lay_floats(b, ROWS * LATENT_HEADS * q_dim),
 					  .out = lay_dirt(b, ROWS * LATENT_HEADS * out_dim * sizeof(float)),
-					  .turn = lay_turn(b, l->dims, l->neighbours), .kv_b = &kv_b.w, .n_heads = LATENT_HEADS,
-					  .nope_dim = l->nope_dim, .v_dim = l->v_dim, .rank = l->rank };
+					  .turn = lay_turn(b, l->dims, l->neighbours),
+					  .kv_b = &kv_b.w,
+					  .n_heads = LATENT_HEADS,
+					  .nope_dim = l->nope_dim,
+					  .v_dim = l->v_dim,
+					  .rank = l->rank };
 	expect(b);
 	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
 		const size_t r = i / LATENT_HEADS, first = i % LATENT_HEADS * (l->nope_dim + l->v_dim);
@@ -463,7 +504,8 @@ static void check_latent_query(struct bench *b, const struct latent *l, enum wei
 
 static void op_latent_query(void **state)
 {
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -506,7 +548,8 @@ static void check_latent_value(struct bench *b, const struct latent *l, enum wei
 
 static void op_latent_value(void **state)
 {
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);

@@ -1,5 +1,6 @@
-/* Gated delta rules of a device (ops.h) against the kernels' table called directly, bit for bit over all memory that they could touch.
- * And routing against that of the CPU (cpu_route.h), for all numbers of experts, ties, and logits that are no numbers. */
+/* Gated delta rules of a device (ops.h) against the kernels' table called directly, bit for bit over all memory that
+ * they could touch. And routing against that of the CPU (cpu_route.h), for all numbers of experts, ties, and logits
+ * that are no numbers. */
 #include "common/base/same_math.h"
 #include "common/compute/cpu/cpu_route.h"
 #include "tests/unit/ops_bench.h"
@@ -38,7 +39,8 @@ static struct od_ref lay_gates(struct bench *b, size_t n)
 static void gates_by_hand(const struct bench *b, const struct od_op_delta_in *o, size_t r)
 {
 	const size_t n = o->shape.n_heads, group = n / o->shape.n_key_heads;
-	float *decay = wanted_f32(b, o->row) + r * od_delta_row(&o->shape) + od_delta_channels(&o->shape), *beta = decay + n;
+	float *decay = wanted_f32(b, o->row) + r * od_delta_row(&o->shape) + od_delta_channels(&o->shape),
+	      *beta = decay + n;
 
 	for (size_t h = 0; h < n; h++) {
 		const size_t in = h / group * 2 * group + h % group;
@@ -87,9 +89,13 @@ static void check_delta_in(struct bench *b, const struct variant *t)
 	struct od_op_delta_in *o = &op.delta_in;
 
 	bench_reset(b);
-	*o = (struct od_op_delta_in){ .qkv = lay_floats(b, ROWS * width), .b = lay_gates(b, ROWS * b_width),
-				      .row = lay_dirt(b, ROWS * od_delta_row(s) * sizeof(float)), .a_log = lay_gates(b, n),
-				      .dt_bias = lay_gates(b, n), .shape = *s, .by_key_head = t->by_key_head };
+	*o = (struct od_op_delta_in){ .qkv = lay_floats(b, ROWS * width),
+				      .b = lay_gates(b, ROWS * b_width),
+				      .row = lay_dirt(b, ROWS * od_delta_row(s) * sizeof(float)),
+				      .a_log = lay_gates(b, n),
+				      .dt_bias = lay_gates(b, n),
+				      .shape = *s,
+				      .by_key_head = t->by_key_head };
 	if (t->by_key_head) {
 		o->z = lay_dirt(b, ROWS * values * sizeof(float));
 		by_row(b, &o->z, values * sizeof(float));
@@ -135,7 +141,8 @@ static size_t rows_by_hand(const struct bench *b, const struct od_op *op, uint32
 }
 
 /* Channel c of the sequence's rows: of those before it, then of its own. */
-static void channel_by_hand(const struct bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n, size_t c, float *x)
+static void channel_by_hand(const struct bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n,
+			    size_t c, float *x)
 {
 	const size_t channels = od_delta_channels(&o->shape), kept = o->shape.taps - 1;
 
@@ -167,7 +174,8 @@ static void mix_by_hand(const struct bench *b, const struct od_op_delta *o, cons
 	for (size_t t = 0; t < n; t++)
 		for (size_t h = 0; h < 2 * s->n_key_heads; h++) {
 			float *u = mixed + t * channels + h * s->k_dim;
-			const float r = (h * s->k_dim < keys ? 1 / sqrtf((float)s->k_dim) : 1) / sqrtf(b->be->dot(u, u, s->k_dim) + 1e-6f);
+			const float r = (h * s->k_dim < keys ? 1 / sqrtf((float)s->k_dim) : 1) /
+					sqrtf(b->be->dot(u, u, s->k_dim) + 1e-6f);
 
 			for (size_t i = 0; i < s->k_dim; i++)
 				u[i] *= r;
@@ -186,9 +194,16 @@ static void head_by_hand(const struct bench *b, const struct od_op_delta *o, con
 		const size_t at = index[t] * od_delta_values(s) + h * v;
 		float *y = wanted_f32(b, o->y) + at;
 
-		b->be->delta(&(struct od_delta){ .q = in + key, .k = in + keys + key, .v = in + 2 * keys + h * v, .decay = gate[h],
-						 .beta = gate[s->n_heads + h], .from = wanted_f32(b, t == 0 ? o->from : o->to) + state,
-						 .to = wanted_f32(b, o->to) + state, .out = y, .k_dim = k, .v_dim = v });
+		b->be->delta(&(struct od_delta){ .q = in + key,
+						 .k = in + keys + key,
+						 .v = in + 2 * keys + h * v,
+						 .decay = gate[h],
+						 .beta = gate[s->n_heads + h],
+						 .from = wanted_f32(b, t == 0 ? o->from : o->to) + state,
+						 .to = wanted_f32(b, o->to) + state,
+						 .out = y,
+						 .k_dim = k,
+						 .v_dim = v });
 		if (o->z.buf == NULL)
 			continue;
 		b->be->rmsnorm(y, y, wanted(b, o->norm), v, o->eps);
@@ -214,12 +229,20 @@ static void check_delta(struct bench *b, const struct od_delta_shape *s, const s
 	bench_reset(b);
 	for (uint32_t r = 0; r < t->n_rows; r++)
 		info[r] = (struct od_row_info){ .table = (uint32_t)random_below(&b->seed, t->n_tables) };
-	*o = (struct od_op_delta){ .rows = lay(b, info, t->n_rows * sizeof(*info)), .table = t->table, .first = t->first, .n_take = t->n_take,
-				   .row = lay_floats(b, t->n_rows * od_delta_row(s)), .conv = lay_floats(b, s->taps * channels),
-				   .norm = lay_floats(b, s->v_dim), .from = lay_floats(b, od_delta_state(s)),
-				   .to = lay_dirt(b, od_delta_state(s) * each), .mixed = lay_dirt(b, t->n_rows * channels * each),
-				   .y = lay_dirt(b, t->n_rows * values * each), .index = lay_dirt(b, t->n_rows * sizeof(uint32_t)),
-				   .shape = *s, .eps = 1e-6f };
+	*o = (struct od_op_delta){ .rows = lay(b, info, t->n_rows * sizeof(*info)),
+				   .table = t->table,
+				   .first = t->first,
+				   .n_take = t->n_take,
+				   .row = lay_floats(b, t->n_rows * od_delta_row(s)),
+				   .conv = lay_floats(b, s->taps * channels),
+				   .norm = lay_floats(b, s->v_dim),
+				   .from = lay_floats(b, od_delta_state(s)),
+				   .to = lay_dirt(b, od_delta_state(s) * each),
+				   .mixed = lay_dirt(b, t->n_rows * channels * each),
+				   .y = lay_dirt(b, t->n_rows * values * each),
+				   .index = lay_dirt(b, t->n_rows * sizeof(uint32_t)),
+				   .shape = *s,
+				   .eps = 1e-6f };
 	if (!t->state_only)
 		o->z = lay_floats(b, t->n_rows * values);
 	expect(b);
@@ -237,13 +260,15 @@ static void check_delta(struct bench *b, const struct od_delta_shape *s, const s
 static void op_delta(void **state)
 {
 	static const struct step steps[] = {
-		{ 1, 1, 0, 0, 1, false },  { 1, 1, 0, 0, 1, true },  { ROWS, 1, 0, 0, ROWS, false }, { ROWS, 3, 1, 0, 99, false },
-		{ ROWS, 2, 1, 2, 3, false }, { 4, 1, 0, 0, 9, false }, { 5, 1, 0, 0, 9, true },	 { 13, 1, 0, 1, 11, false },
-		{ 3, 2, 5, 0, 3, false },  { 9, 2, 5, 0, 9, false }, { 8, 1, 0, 8, 3, false },	 { 8, 1, 0, 20, 8, true },
+		{ 1, 1, 0, 0, 1, false },     { 1, 1, 0, 0, 1, true },	   { ROWS, 1, 0, 0, ROWS, false },
+		{ ROWS, 3, 1, 0, 99, false }, { ROWS, 2, 1, 2, 3, false }, { 4, 1, 0, 0, 9, false },
+		{ 5, 1, 0, 0, 9, true },      { 13, 1, 0, 1, 11, false },  { 3, 2, 5, 0, 3, false },
+		{ 9, 2, 5, 0, 9, false },     { 8, 1, 0, 8, 3, false },	   { 8, 1, 0, 20, 8, true },
 		{ 2, 1, 0, 0, 0, false },
 	};
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -257,9 +282,12 @@ static void op_delta(void **state)
 /* Rows that are far apart. */
 static void op_delta_finds_rows(void **state)
 {
-	static const struct od_delta_shape small = { .n_heads = 2, .n_key_heads = 1, .k_dim = 3, .v_dim = 5, .taps = 4 };
-	static const struct step steps[] = { { MAX_N, 1, 0, 0, MAX_N, false }, { MAX_N, 3, 2, 0, MAX_N, false }, { MAX_N, 2, 1, 500, 3, false },
-					     { MAX_N, 400, 7, 0, 4, false },   { MAX_N, 9, 8, 40, 100, true },   { 1024, 2, 0, 300, 9, false } };
+	static const struct od_delta_shape small = {
+		.n_heads = 2, .n_key_heads = 1, .k_dim = 3, .v_dim = 5, .taps = 4
+	};
+	static const struct step steps[] = { { MAX_N, 1, 0, 0, MAX_N, false }, { MAX_N, 3, 2, 0, MAX_N, false },
+					     { MAX_N, 2, 1, 500, 3, false },   { MAX_N, 400, 7, 0, 4, false },
+					     { MAX_N, 9, 8, 40, 100, true },   { 1024, 2, 0, 300, 9, false } };
 	struct bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
@@ -291,9 +319,14 @@ static void check_route(struct bench *b, const struct od_router_spec *way, uint3
 	struct od_op_route *o = &op.route;
 
 	bench_reset(b);
-	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * n), .choice = lay_dirt(b, n_rows * k * sizeof(uint16_t)),
-				   .weight = lay_dirt(b, n_rows * k * sizeof(float)), .margin = lay_dirt(b, n_rows * sizeof(float)),
-				   .n_experts = n, .top_k = k, .hidden = hidden, .router = *way };
+	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * n),
+				   .choice = lay_dirt(b, n_rows * k * sizeof(uint16_t)),
+				   .weight = lay_dirt(b, n_rows * k * sizeof(float)),
+				   .margin = lay_dirt(b, n_rows * sizeof(float)),
+				   .n_experts = n,
+				   .top_k = k,
+				   .hidden = hidden,
+				   .router = *way };
 	if (way->bias)
 		o->bias = lay_floats(b, n);
 	if (way->factors)
@@ -304,8 +337,9 @@ static void check_route(struct bench *b, const struct od_router_spec *way, uint3
 		((float *)(void *)(b->image + o->logits.at))[i] = logit(b, kind);
 	expect(b);
 	for (size_t r = 0; r < n_rows; r++)
-		od_cpu_route_row(b->be, o, way->bias ? wanted_f32(b, o->bias) : NULL, way->factors ? wanted_f32(b, o->factor) : NULL,
-				 wanted_f32(b, o->logits) + r * n, (uint16_t *)wanted(b, o->choice) + r * k, wanted_f32(b, o->weight) + r * k,
+		od_cpu_route_row(b->be, o, way->bias ? wanted_f32(b, o->bias) : NULL,
+				 way->factors ? wanted_f32(b, o->factor) : NULL, wanted_f32(b, o->logits) + r * n,
+				 (uint16_t *)wanted(b, o->choice) + r * k, wanted_f32(b, o->weight) + r * k,
 				 wanted_f32(b, o->margin) + r);
 	if (way->renormalise)
 		b->be->round_bf16(wanted(b, o->round), n_rows * hidden);
@@ -327,9 +361,9 @@ static void op_route_sizes(void **state)
 		{ .score = OD_SCORE_LOGIT, .bias = true, .scale = 0.5f },
 		{ .score = OD_SCORE_MIXER, .band = 0.3f },
 	};
-	static const uint32_t sizes[][2] = { { 1, 1 },	  { 2, 2 },    { 3, 1 },    { 8, 2 },	{ 64, 8 },   { 127, 64 }, { 128, 8 },
-					     { 129, 64 }, { 160, 6 },  { 256, 8 },  { 257, 64 }, { 384, 8 }, { 512, 10 }, { 1000, 30 },
-					     { 4096, 64 } };
+	static const uint32_t sizes[][2] = { { 1, 1 },	  { 2, 2 },   { 3, 1 },	   { 8, 2 },	 { 64, 8 },
+					     { 127, 64 }, { 128, 8 }, { 129, 64 }, { 160, 6 },	 { 256, 8 },
+					     { 257, 64 }, { 384, 8 }, { 512, 10 }, { 1000, 30 }, { 4096, 64 } };
 	struct bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
@@ -351,9 +385,14 @@ static void op_route_groups(void **state)
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]) * 8; i++) {
 		const uint32_t *size = sizes[i / 8];
-		const struct od_router_spec way = { .n_groups = size[2], .top_groups = size[3], .scale = 2.5f, .sum_eps = 0.25f,
-						    .score = i % 8 / 4 == 1 ? OD_SCORE_SIGMOID : OD_SCORE_SOFTMAX, .bias = i / 2 % 2 == 1,
-						    .group_two = i % 2 == 1, .renormalise = i % 3 == 0 };
+		const struct od_router_spec way = { .n_groups = size[2],
+						    .top_groups = size[3],
+						    .scale = 2.5f,
+						    .sum_eps = 0.25f,
+						    .score = i % 8 / 4 == 1 ? OD_SCORE_SIGMOID : OD_SCORE_SOFTMAX,
+						    .bias = i / 2 % 2 == 1,
+						    .group_two = i % 2 == 1,
+						    .renormalise = i % 3 == 0 };
 
 		for (int kind = 0; kind < N_LOGITS; kind++)
 			check_route(&b, &way, size[0], size[1], (enum logits)kind);

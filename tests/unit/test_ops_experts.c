@@ -1,5 +1,5 @@
-/* Operations of a device (ops.h) on experts and on weights as planes, against the kernels' table called directly, as in test_ops.c.
- * And how a failure shows. */
+/* Operations of a device (ops.h) on experts and on weights as planes, against the kernels' table called directly, as in
+ * test_ops.c. And how a failure shows. */
 #include "tests/unit/ops_bench.h"
 
 enum { FFN_HIDDEN = 128, FFN_MID = 40 };
@@ -41,7 +41,8 @@ static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
 	free(at), free(wide), free(odd);
 }
 
-static void lay_sized(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased, size_t hidden, size_t mid)
+static void lay_sized(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased, size_t hidden,
+		      size_t mid)
 {
 	const size_t n_out = i == OD_MAT_DOWN ? hidden : mid, n_in = i == OD_MAT_DOWN ? mid : hidden;
 
@@ -83,7 +84,8 @@ static void op_act(void **state)
 {
 	enum { N = 37, STRIDE = 3 * N + 1, AT = N };
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -92,11 +94,15 @@ static void op_act(void **state)
 			struct od_op_act *o = &op.act;
 			const struct od_ref wide = (bench_reset(&b), lay_floats(&b, ROWS * STRIDE));
 
-			*o = (struct od_op_act){ .gate = lay_floats(&b, ROWS * N), .up = od_ref_at(wide, AT * sizeof(float)), .n = N,
-						 .stride = STRIDE, .act = act_of(turn) };
+			*o = (struct od_op_act){ .gate = lay_floats(&b, ROWS * N),
+						 .up = od_ref_at(wide, AT * sizeof(float)),
+						 .n = N,
+						 .stride = STRIDE,
+						 .act = act_of(turn) };
 			expect(&b);
 			for (size_t r = 0; r < ROWS; r++)
-				act_by_hand(&b, act_of(turn), wanted_f32(&b, o->gate) + r * N, wanted_f32(&b, wide) + r * STRIDE + AT, N);
+				act_by_hand(&b, act_of(turn), wanted_f32(&b, o->gate) + r * N,
+					    wanted_f32(&b, wide) + r * STRIDE + AT, N);
 			by_row(&b, &o->gate, N * sizeof(float));
 			by_row(&b, &o->up, STRIDE * sizeof(float));
 			check_op(&b, &op, "act");
@@ -105,8 +111,8 @@ static void op_act(void **state)
 	}
 }
 
-static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed, const float *x,
-			float *y, size_t n_rows)
+static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed,
+			const float *x, float *y, size_t n_rows)
 {
 	const size_t mid = e->mat[OD_MAT_GATE].m.n_out, hidden = e->mat[OD_MAT_DOWN].m.n_out;
 	float *gate = exact(n_rows * mid, sizeof(*gate)), *up = exact(n_rows * mid, sizeof(*up));
@@ -125,7 +131,8 @@ static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od
 
 static void op_ffn(void **state)
 {
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -139,7 +146,11 @@ static void op_ffn(void **state)
 			lay_expert(&b, &e, turn % N_WEIGHT_KINDS);
 			part = od_expert_part(&e.e, 0);
 			b.part = &part;
-			op.ffn = (struct od_op_ffn){ .part = &part, .n_parts = 1, .routed = routed, .act = act_of(turn), .x = lay_floats(&b, ROWS * FFN_HIDDEN),
+			op.ffn = (struct od_op_ffn){ .part = &part,
+						     .n_parts = 1,
+						     .routed = routed,
+						     .act = act_of(turn),
+						     .x = lay_floats(&b, ROWS * FFN_HIDDEN),
 						     .y = lay_dirt(&b, ROWS * FFN_HIDDEN * sizeof(float)),
 						     .scratch = scratch_of(&b, od_ffn_scratch_bytes(FFN_MID, ROWS)) };
 			expect(&b);
@@ -153,7 +164,8 @@ static void op_ffn(void **state)
 }
 
 /* Each part's rows are what they would be alone. */
-static void check_parts(struct bench *b, const struct expert *e, const uint32_t *n_rows, uint32_t n_parts, const char *what)
+static void check_parts(struct bench *b, const struct expert *e, const uint32_t *n_rows, uint32_t n_parts,
+			const char *what)
 {
 	struct od_ffn_part part[OD_MAX_PARTS];
 	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].m.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].m.n_out;
@@ -192,7 +204,8 @@ static void op_ffn_parts(void **state)
 	static struct expert e[OD_MAX_PARTS];
 	static const uint32_t few[] = { 3, 1, 16, 2 };
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -212,8 +225,9 @@ static void op_ffn_parts(void **state)
 
 /* ---- products of planes, which a GPU multiplies as they are, or decodes first if there are many rows ---- */
 
-/* Exponents as trained weights have them, in all levels of planes; or too many for symbols, so that blocks are raw; or three in the
- * first two thirds of a stretch and three others in the rest, which are all escapes. No sum is infinite. */
+/* Exponents as trained weights have them, in all levels of planes; or too many for symbols, so that blocks are raw; or
+ * three in the first two thirds of a stretch and three others in the rest, which are all escapes. No sum is
+ * infinite. */
 static uint16_t *odd_weights(struct bench *b, size_t n, size_t stretch)
 {
 	uint16_t *w = exact(n, sizeof(*w));
@@ -223,7 +237,9 @@ static uint16_t *odd_weights(struct bench *b, size_t n, size_t stretch)
 
 		switch (i / stretch % 3) {
 		case 1: exponent = 85 + (unsigned)random_below(&b->seed, 40); break;
-		case 2: exponent = (i % stretch < stretch / 3 * 2 ? 100 : 103) + (unsigned)random_below(&b->seed, 3); break;
+		case 2:
+			exponent = (i % stretch < stretch / 3 * 2 ? 100 : 103) + (unsigned)random_below(&b->seed, 3);
+			break;
 		default:
 			while (exponent > 60 && random_below(&b->seed, 100) < 45)
 				exponent--;
@@ -237,7 +253,9 @@ static void lay_odd(struct bench *b, struct weight *w, size_t n_out, size_t n_in
 {
 	*w = (struct weight){ .w = { .dtype = OD_BF16, .n_out = n_out, .n_in = n_in } };
 	lay_planes(b, w, chunk_rows, odd_weights(b, n_out * n_in, chunk_rows * n_in));
-	w->m = (struct od_mat){ .dtype = OD_BF16, .n_out = n_out, .n_in = n_in, .data = b->want + w->w.data.at, .planes = &w->planes };
+	w->m = (struct od_mat){
+		.dtype = OD_BF16, .n_out = n_out, .n_in = n_in, .data = b->want + w->w.data.at, .planes = &w->planes
+	};
 }
 
 struct odd {
@@ -290,8 +308,9 @@ static void check_odd_linear(struct bench *b, const struct odd *o, uint32_t aske
 
 static void op_linear_planes(void **state)
 {
-	/* Blocks of rows: many; some, up to all that a GPU's block has threads for; one. Rows in two pieces and in three. Lines of 64 in
-	 * eights, and some more. Last chunks are shorter, and there are more chunks than a launch of a GPU takes. */
+	/* Blocks of rows: many; some, up to all that a GPU's block has threads for; one. Rows in two pieces and in
+	 * three. Lines of 64 in eights, and some more. Last chunks are shorter, and there are more chunks than a launch
+	 * of a GPU takes. */
 	static const struct odd odd[] = {
 		{ 70, { { 37, 9 } } },
 		{ 300, { { 150, 70 } } },
@@ -311,7 +330,8 @@ static void op_linear_planes(void **state)
 		{ 15, { { 1, 1 }, { 2, 7 }, { 301, 300 }, { 17, 16 } } },
 	};
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -342,7 +362,8 @@ static void op_ffn_planes(void **state)
 	static const uint32_t rows[] = { 3, 1, 9, 2, 8 };
 	static struct expert e[OD_MAX_PARTS];
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		struct bench b;
 
 		bench_open(&b, state, p);
@@ -389,17 +410,23 @@ static struct od_ref lay_many_choices(struct bench *b)
 }
 
 /* The operation on n_rows rows x of what e [n] and choice are; list [n] is filled. */
-static struct od_op_experts experts_of(struct bench *b, const struct expert *e, struct od_expert *list, uint32_t n, uint32_t top_k,
-				       uint32_t n_rows, struct od_ref x, struct od_ref choice)
+static struct od_op_experts experts_of(struct bench *b, const struct expert *e, struct od_expert *list, uint32_t n,
+				       uint32_t top_k, uint32_t n_rows, struct od_ref x, struct od_ref choice)
 {
 	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].w.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].w.n_out;
 
 	for (uint32_t i = 0; i < n; i++)
 		list[i] = e[i].e;
-	return (struct od_op_experts){ .expert = list, .x = x, .choice = choice,
+	return (struct od_op_experts){ .expert = list,
+				       .x = x,
+				       .choice = choice,
 				       .y = lay_dirt(b, n_rows * top_k * hidden * sizeof(float)),
-				       .scratch = scratch_of(b, od_experts_scratch_bytes(hidden, mid, n, top_k, n_rows)),
-				       .n_experts = n, .top_k = top_k, .hidden = hidden, .act = act_of(1) };
+				       .scratch =
+					       scratch_of(b, od_experts_scratch_bytes(hidden, mid, n, top_k, n_rows)),
+				       .n_experts = n,
+				       .top_k = top_k,
+				       .hidden = hidden,
+				       .act = act_of(1) };
 }
 
 /* e [n]: laid. */
@@ -423,14 +450,16 @@ static void check_experts(struct bench *b, const struct expert *e, uint32_t n, u
 	check_op(b, &op, "experts");
 }
 
-/* Expert i has weights of kind first + 2 * i, and the next ones: together all kinds. Of the last ones one has planes for down. */
+/* Expert i has weights of kind first + 2 * i, and the next ones: together all kinds. Of the last ones one has planes
+ * for down. */
 static void op_experts(void **state)
 {
 	static const int first[] = { 1, 5, 17 };
 	struct expert e[N_EXPERTS];
 	struct bench b;
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		for (size_t way = 0; way < sizeof(first) / sizeof(first[0]); way++) {
 			bench_open(&b, state, p);
 			for (int i = 0; i < N_EXPERTS; i++)
@@ -447,7 +476,8 @@ static void op_experts_of_a_kind(void **state)
 	struct expert e[N_EXPERTS];
 	struct bench b;
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		for (int turn = 0; turn < 2 * W_INT8; turn++) {
 			bench_open(&b, state, p);
 			for (int i = 0; i < N_EXPERTS; i++)
@@ -459,7 +489,8 @@ static void op_experts_of_a_kind(void **state)
 	}
 }
 
-/* The only expert of a layer, whose rows are longer than what a GPU copies of them at a time, whatever its weights are, with a rest. */
+/* The only expert of a layer, whose rows are longer than what a GPU copies of them at a time, whatever its weights are,
+ * with a rest. */
 static void op_experts_of_long_rows(void **state)
 {
 	enum { HIDDEN = 592, MID = 280 };
@@ -493,18 +524,24 @@ static void op_many_experts(void **state)
 
 /* ---- a router and its experts, which a GPU may run as one ---- */
 
-static void check_route_and_experts(struct bench *b, const struct expert *e, const struct od_router_spec *way, bool own, uint32_t n_rows,
-				    uint32_t run)
+static void check_route_and_experts(struct bench *b, const struct expert *e, const struct od_router_spec *way, bool own,
+				    uint32_t n_rows, uint32_t run)
 {
-	struct od_op route = { .kind = OD_OP_ROUTE, .n_rows = n_rows }, experts = { .kind = OD_OP_EXPERTS, .n_rows = run }, other;
+	struct od_op route = { .kind = OD_OP_ROUTE, .n_rows = n_rows },
+		     experts = { .kind = OD_OP_EXPERTS, .n_rows = run }, other;
 	struct od_op_route *o = &route.route;
 	struct od_expert list[N_EXPERTS];
 	const struct od_ref choices = lay_choices(b), x = lay_floats(b, n_rows * FFN_HIDDEN);
 
-	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * N_EXPERTS), .choice = lay_dirt(b, n_rows * TOP_K * sizeof(uint16_t)),
-				   .weight = lay_dirt(b, n_rows * TOP_K * sizeof(float)), .margin = lay_dirt(b, n_rows * sizeof(float)),
-				   .round = b->profile == OD_PROFILE_BF16 ? x : (struct od_ref){ 0 }, .n_experts = N_EXPERTS, .top_k = TOP_K,
-				   .hidden = FFN_HIDDEN, .router = *way };
+	*o = (struct od_op_route){ .logits = lay_floats(b, n_rows * N_EXPERTS),
+				   .choice = lay_dirt(b, n_rows * TOP_K * sizeof(uint16_t)),
+				   .weight = lay_dirt(b, n_rows * TOP_K * sizeof(float)),
+				   .margin = lay_dirt(b, n_rows * sizeof(float)),
+				   .round = b->profile == OD_PROFILE_BF16 ? x : (struct od_ref){ 0 },
+				   .n_experts = N_EXPERTS,
+				   .top_k = TOP_K,
+				   .hidden = FFN_HIDDEN,
+				   .router = *way };
 	experts.experts = experts_of(b, e, list, N_EXPERTS, TOP_K, n_rows, x, own ? choices : o->choice);
 	/* Once before, with other choices: then the GPU knows the experts, and has lists that are wrong. */
 	other = experts;
@@ -518,12 +555,14 @@ static void check_route_and_experts(struct bench *b, const struct expert *e, con
 /* Of a row, of several, of fewer than were routed; and with other choices than those of the router. */
 static void route_and_experts(void **state)
 {
-	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1), WAY(OD_SCORE_LOGIT, 0, 0, false, 1, false, false, 0),
+	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1),
+						      WAY(OD_SCORE_LOGIT, 0, 0, false, 1, false, false, 0),
 						      { .score = OD_SCORE_MIXER, .band = 0.3f } };
 	static const uint32_t rows[][2] = { { 1, 1 }, { 3, 3 }, { 7, 1 } };
 	struct expert e[N_EXPERTS];
 
-	FOR_PROFILES(p) {
+	FOR_PROFILES(p)
+	{
 		for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
 			for (size_t i = 0; i < 6; i++) {
 				struct bench b;
@@ -576,7 +615,8 @@ static void failures_show_once(void **state)
 	assert_int_equal(od_device_failures(b.d), 1);
 	choose_one(&b, &op, 8);
 	for (int i = 0; i < 2; i++) /* who does not want to know why leaves it for the next */
-		assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_RANGE);
+		assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL),
+				 OD_ERR_RANGE);
 	assert_int_equal(od_device_sync(b.d, &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "found 8"));
 	assert_int_equal(od_device_failures(b.d), 4); /* each wait that said so */

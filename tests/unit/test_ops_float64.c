@@ -1,5 +1,5 @@
-/* Errors of a device's operations (ops.h) against float64: at most twice those of the scalar kernels, which other tests compare bits
- * with. So a device whose sums have another order is measured by what that costs, not by its bits. */
+/* Errors of a device's operations (ops.h) against float64: at most twice those of the scalar kernels, which other tests
+ * compare bits with. So a device whose sums have another order is measured by what that costs, not by its bits. */
 #include <math.h>
 
 #include "tests/unit/ops_bench.h"
@@ -79,7 +79,8 @@ static void linear(void **state)
 
 		bench_open(&b, state, OD_PROFILE_F32);
 		lay_weight(&b, &w, kinds[k], OUT, MANY);
-		op.linear = (struct od_op_linear){ .w = { &w.w }, .x = lay_floats(&b, ROWS * MANY),
+		op.linear = (struct od_op_linear){ .w = { &w.w },
+						   .x = lay_floats(&b, ROWS * MANY),
 						   .y = { lay_dirt(&b, ROWS * OUT * sizeof(float)) } };
 		expect(&b);
 		for (size_t r = 0; r < ROWS; r++) {
@@ -101,8 +102,12 @@ static void norm(void **state)
 	struct bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
-	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * MANY), .weight = lay_floats(&b, MANY),
-				       .y = lay_dirt(&b, ROWS * MANY * sizeof(float)), .kind = OD_NORM_RMS, .n = MANY, .eps = 1e-5f };
+	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * MANY),
+				       .weight = lay_floats(&b, MANY),
+				       .y = lay_dirt(&b, ROWS * MANY * sizeof(float)),
+				       .kind = OD_NORM_RMS,
+				       .n = MANY,
+				       .eps = 1e-5f };
 	expect(&b);
 	for (size_t r = 0; r < ROWS; r++) {
 		const float *x = image_f32(&b, op.norm.x) + r * MANY;
@@ -111,7 +116,8 @@ static void norm(void **state)
 		for (size_t i = 0; i < MANY; i++)
 			squares += (double)x[i] * (double)x[i];
 		for (size_t i = 0; i < MANY; i++)
-			want[r * MANY + i] = (double)x[i] / sqrt(squares / MANY + (double)1e-5f) * (double)image_f32(&b, op.norm.weight)[i];
+			want[r * MANY + i] = (double)x[i] / sqrt(squares / MANY + (double)1e-5f) *
+					     (double)image_f32(&b, op.norm.weight)[i];
 		scalar()->rmsnorm(wanted_f32(&b, op.norm.y) + r * MANY, x, wanted(&b, op.norm.weight), MANY, 1e-5f);
 	}
 	compare(&b, &op, op.norm.y, want, ROWS * MANY, "norm");
@@ -146,7 +152,9 @@ static void ffn(void **state)
 		e.mat[i] = w[i].w;
 	}
 	part = od_expert_part(&e, ROWS);
-	op.ffn = (struct od_op_ffn){ .part = &part, .n_parts = 1, .x = lay_floats(&b, ROWS * HIDDEN),
+	op.ffn = (struct od_op_ffn){ .part = &part,
+				     .n_parts = 1,
+				     .x = lay_floats(&b, ROWS * HIDDEN),
 				     .y = lay_dirt(&b, ROWS * HIDDEN * sizeof(float)),
 				     .scratch = scratch_of(&b, od_ffn_scratch_bytes(MID, ROWS)) };
 	expect(&b);
@@ -194,8 +202,12 @@ static void attend_f64(const float *q, const float *k, const float *v, double sc
 
 static struct od_stream lay_stream(struct bench *b, struct od_ref tables)
 {
-	return (struct od_stream){ .pages = lay_floats(b, PAGES * OD_KV_PAGE * DIM), .tables = tables, .table_pages = PAGES,
-				   .page_bytes = OD_KV_PAGE * DIM * sizeof(float), .row_bytes = DIM * sizeof(float), .dtype = OD_F32 };
+	return (struct od_stream){ .pages = lay_floats(b, PAGES * OD_KV_PAGE * DIM),
+				   .tables = tables,
+				   .table_pages = PAGES,
+				   .page_bytes = OD_KV_PAGE * DIM * sizeof(float),
+				   .row_bytes = DIM * sizeof(float),
+				   .dtype = OD_F32 };
 }
 
 static void attend_scalar(const struct bench *b, const struct od_op_attend *o)
@@ -233,21 +245,30 @@ static void attend(void **state)
 		page[i] = i;
 	bench_open(&b, state, OD_PROFILE_F32);
 	tables = lay(&b, page, sizeof(page));
-	*o = (struct od_op_attend){ .rows = lay(&b, &row, sizeof(row)), .q = lay_floats(&b, HEADS * DIM),
-				    .out = lay_dirt(&b, HEADS * DIM * sizeof(float)), .keys = lay_stream(&b, tables),
-				    .values = lay_stream(&b, tables), .n_heads = HEADS, .n_kv_heads = 1, .k_dim = DIM, .v_dim = DIM,
-				    .scale = 0.5f, .max_position = POSITIONS - 1 };
+	*o = (struct od_op_attend){ .rows = lay(&b, &row, sizeof(row)),
+				    .q = lay_floats(&b, HEADS * DIM),
+				    .out = lay_dirt(&b, HEADS * DIM * sizeof(float)),
+				    .keys = lay_stream(&b, tables),
+				    .values = lay_stream(&b, tables),
+				    .n_heads = HEADS,
+				    .n_kv_heads = 1,
+				    .k_dim = DIM,
+				    .v_dim = DIM,
+				    .scale = 0.5f,
+				    .max_position = POSITIONS - 1 };
 	expect(&b);
 	attend_scalar(&b, o);
 	for (size_t h = 0; h < HEADS; h++)
-		attend_f64(image_f32(&b, o->q) + h * DIM, image_f32(&b, o->keys.pages), image_f32(&b, o->values.pages), 0.5, want + h * DIM);
+		attend_f64(image_f32(&b, o->q) + h * DIM, image_f32(&b, o->keys.pages), image_f32(&b, o->values.pages),
+			   0.5, want + h * DIM);
 	compare(&b, &op, o->out, want, HEADS * DIM, "attend");
 	bench_close(&b);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { ON_ALL_TABLES(linear), ON_ALL_TABLES(norm), ON_ALL_TABLES(ffn), ON_ALL_TABLES(attend) };
+	const struct CMUnitTest tests[] = { ON_ALL_TABLES(linear), ON_ALL_TABLES(norm), ON_ALL_TABLES(ffn),
+					    ON_ALL_TABLES(attend) };
 
 	choose_tables();
 	return cmocka_run_group_tests(tests, NULL, NULL);

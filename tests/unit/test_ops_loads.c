@@ -64,7 +64,9 @@ static void check_merge(struct bench *b, uint32_t row, size_t wild_period, bool 
 	struct od_op_merge *o = &op.merge;
 
 	bench_reset(b);
-	*o = (struct od_op_merge){ .e = lay_exponents(b, &p, n, row, planes), .to = lay_dirt(b, 2 * n), .n = row, .planes = planes };
+	*o = (struct od_op_merge){
+		.e = lay_exponents(b, &p, n, row, planes), .to = lay_dirt(b, 2 * n), .n = row, .planes = planes
+	};
 	o->sm = in_place ? od_ref_at(o->to, n) : lay(b, NULL, n);
 	memcpy(b->image + o->sm.at, p.sm, n);
 	expect(b);
@@ -82,7 +84,8 @@ static void check_merge(struct bench *b, uint32_t row, size_t wild_period, bool 
 	parts_free(&p);
 }
 
-/* Rows of which several are a block of planes, not a multiple of what kernels do at a time, and rows of several blocks. */
+/* Rows of which several are a block of planes, not a multiple of what kernels do at a time, and rows of several
+ * blocks. */
 static void op_merge(void **state)
 {
 	static const uint32_t rows[] = { 64, 173, 4096, 17000 };
@@ -95,8 +98,8 @@ static void op_merge(void **state)
 	bench_close(&b);
 }
 
-/* Changes a chunk of planes to one that od-pack would not write, but that the check of a pack lets through: other codes, other bits
- * behind a level's last code, other symbols, some twice. Returns how many bits. */
+/* Changes a chunk of planes to one that od-pack would not write, but that the check of a pack lets through: other
+ * codes, other bits behind a level's last code, other symbols, some twice. Returns how many bits. */
 static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, size_t row)
 {
 	enum { TRIES = 100, SYMBOLS = 9 };
@@ -114,14 +117,22 @@ static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, s
 	return n_changed;
 }
 
-/* What the device makes of a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no further. */
-static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_t *chunk, size_t bytes, uint32_t n_rows, uint32_t row)
+/* What the device makes of a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no
+ * further. */
+static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_t *chunk, size_t bytes, uint32_t n_rows,
+			uint32_t row)
 {
 	const size_t n = (size_t)n_rows * row, room = (size_t)od_round_up(bytes + OD_PAD_BYTES, 256) - OD_PAD_BYTES;
 	struct od_buf *coded = buf_new(d, room), *sm = buf_new(d, n), *to = buf_new(d, 2 * n);
-	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = n_rows,
-				  .merge = { .sm = od_buf_ref(sm, 0), .e = od_buf_ref(coded, room - bytes), .e_bytes = bytes,
-					     .to = od_buf_ref(to, 0), .n = row, .planes = true } };
+	const struct od_op op = { .kind = OD_OP_MERGE,
+				  .profile = OD_PROFILE_F32,
+				  .n_rows = n_rows,
+				  .merge = { .sm = od_buf_ref(sm, 0),
+					     .e = od_buf_ref(coded, room - bytes),
+					     .e_bytes = bytes,
+					     .to = od_buf_ref(to, 0),
+					     .n = row,
+					     .planes = true } };
 	uint16_t *w;
 
 	put_at(d, op.merge.e, chunk, bytes);
@@ -132,7 +143,8 @@ static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_
 	return w;
 }
 
-/* Hostile packs: whatever the check lets through is decoded as the scalar code does, and nothing behind the chunk is read. */
+/* Hostile packs: whatever the check lets through is decoded as the scalar code does, and nothing behind the chunk is
+ * read. */
 static void merges_of_damaged_chunks(void **state)
 {
 	static const uint32_t rows[] = { 37, 173, 4096, 17000 };
@@ -176,11 +188,19 @@ static void merges_follow_other_queues(void **state)
 		od_device_put(b.d, OD_QUEUE_LOADS, od_buf_ref(stage, i * 2 * N + N), p[i].e, N);
 	}
 	for (size_t i = 0; i < ROUNDS; i++) {
-		const struct od_op merge = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = N_ROWS,
-					     .merge = { .sm = od_buf_ref(stage, i * 2 * N), .e = od_buf_ref(stage, i * 2 * N + N),
-							.to = od_buf_ref(slot, 0), .n = ROW } };
-		const struct od_op copy = { .kind = OD_OP_COPY, .profile = OD_PROFILE_F32, .n_rows = 1,
-					    .copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(seen, i * 2 * N), .n = 2 * N } };
+		const struct od_op merge = { .kind = OD_OP_MERGE,
+					     .profile = OD_PROFILE_F32,
+					     .n_rows = N_ROWS,
+					     .merge = { .sm = od_buf_ref(stage, i * 2 * N),
+							.e = od_buf_ref(stage, i * 2 * N + N),
+							.to = od_buf_ref(slot, 0),
+							.n = ROW } };
+		const struct od_op copy = {
+			.kind = OD_OP_COPY,
+			.profile = OD_PROFILE_F32,
+			.n_rows = 1,
+			.copy = { .from = od_buf_ref(slot, 0), .to = od_buf_ref(seen, i * 2 * N), .n = 2 * N }
+		};
 
 		od_device_run(b.d, OD_QUEUE_LOADS, &merge);
 		od_device_after(b.d, OD_QUEUE_COMPUTE, OD_QUEUE_LOADS, od_device_ticket(b.d, OD_QUEUE_LOADS));
@@ -200,8 +220,9 @@ static void merges_follow_other_queues(void **state)
 	bench_close(&b);
 }
 
-/* Stages and slots that are used again at once: a merge sees what was copied before it and nothing that was copied later, and a copy
- * what was merged before it. Results are fetched at once, or all at the end, when nothing but merges has kept copies back. */
+/* Stages and slots that are used again at once: a merge sees what was copied before it and nothing that was copied
+ * later, and a copy what was merged before it. Results are fetched at once, or all at the end, when nothing but merges
+ * has kept copies back. */
 static void merges_and_copies_take_turns(void **state)
 {
 	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, PLACES = 40, ROUNDS = 2 * PLACES + 1 };
@@ -222,10 +243,15 @@ static void merges_and_copies_take_turns(void **state)
 
 		memset(got, 0, ROUNDS * N * sizeof(*got));
 		for (size_t i = 0; i < ROUNDS; i++) {
-			const uint64_t place = i % (way < 3 ? 2 : PLACES) * 2 * N; /* soon, or after more merges than a GPU remembers */
-			const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = N_ROWS,
-						  .merge = { .sm = od_buf_ref(stage, place), .e = od_buf_ref(stage, place + N),
-							     .to = od_buf_ref(slot, one_slot ? 0 : i * 2 * N), .n = ROW } };
+			/* soon, or after more merges than a GPU remembers */
+			const uint64_t place = i % (way < 3 ? 2 : PLACES) * 2 * N;
+			const struct od_op op = { .kind = OD_OP_MERGE,
+						  .profile = OD_PROFILE_F32,
+						  .n_rows = N_ROWS,
+						  .merge = { .sm = od_buf_ref(stage, place),
+							     .e = od_buf_ref(stage, place + N),
+							     .to = od_buf_ref(slot, one_slot ? 0 : i * 2 * N),
+							     .n = ROW } };
 
 			od_device_put(d, OD_QUEUE_LOADS, op.merge.sm, p[i].sm, N);
 			od_device_put(d, OD_QUEUE_LOADS, op.merge.e, p[i].e, N);
@@ -262,9 +288,13 @@ static void *merge_again_and_again(void *arg)
 {
 	struct loader *l = arg;
 	const size_t n = LOAD_ROW * LOAD_ROWS;
-	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = LOAD_ROWS,
-				  .merge = { .sm = od_buf_ref(l->stage, 0), .e = od_buf_ref(l->stage, n),
-					     .to = od_buf_ref(l->to, l->at), .n = LOAD_ROW } };
+	const struct od_op op = { .kind = OD_OP_MERGE,
+				  .profile = OD_PROFILE_F32,
+				  .n_rows = LOAD_ROWS,
+				  .merge = { .sm = od_buf_ref(l->stage, 0),
+					     .e = od_buf_ref(l->stage, n),
+					     .to = od_buf_ref(l->to, l->at),
+					     .n = LOAD_ROW } };
 	uint16_t *got = exact(n, sizeof(*got));
 	int rc = OD_OK;
 
@@ -294,12 +324,18 @@ static void several_threads_load(void **state)
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	to = buf_new(b.d, LOADERS * 2 * LOAD_ROW * LOAD_ROWS);
-	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * LOAD_ROW), .weight = lay_floats(&b, LOAD_ROW),
-				       .y = lay_dirt(&b, ROWS * LOAD_ROW * sizeof(float)), .n = LOAD_ROW, .eps = 1e-5f };
+	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * LOAD_ROW),
+				       .weight = lay_floats(&b, LOAD_ROW),
+				       .y = lay_dirt(&b, ROWS * LOAD_ROW * sizeof(float)),
+				       .n = LOAD_ROW,
+				       .eps = 1e-5f };
 	put_at(b.d, od_buf_ref(b.arena, 0), b.image, b.used);
 	for (int i = 0; i < LOADERS; i++) {
-		l[i] = (struct loader){ .d = b.d, .to = to, .stage = buf_new(b.d, 2 * LOAD_ROW * LOAD_ROWS),
-					.at = (uint64_t)i * 2 * LOAD_ROW * LOAD_ROWS, .seed = (uint64_t)i };
+		l[i] = (struct loader){ .d = b.d,
+					.to = to,
+					.stage = buf_new(b.d, 2 * LOAD_ROW * LOAD_ROWS),
+					.at = (uint64_t)i * 2 * LOAD_ROW * LOAD_ROWS,
+					.seed = (uint64_t)i };
 		assert_int_equal(pthread_create(&l[i].thread, NULL, merge_again_and_again, &l[i]), 0);
 	}
 	for (int i = 0; i < LOADS; i++)

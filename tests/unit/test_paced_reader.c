@@ -52,7 +52,8 @@ static int teardown(void **state)
 static _Atomic unsigned n_reads;
 
 static int read_nothing(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+			struct od_err *err)
 {
 	assert_true(m == LAYER && first + n <= n_shards && (which & ~OD_SET_STORED) == 0);
 	(void)expert;
@@ -65,8 +66,9 @@ static int read_nothing(void *arg, uint32_t m, uint32_t expert, uint32_t first, 
 
 static struct odw_paced_reader reader_of(uint64_t load_ns)
 {
-	return (struct odw_paced_reader){ .pack = pack, .read = read_nothing, .load_ns = load_ns,
-					  .lock = PTHREAD_MUTEX_INITIALIZER };
+	return (struct odw_paced_reader){
+		.pack = pack, .read = read_nothing, .load_ns = load_ns, .lock = PTHREAD_MUTEX_INITIALIZER
+	};
 }
 
 static int read_part(struct odw_paced_reader *p, uint32_t expert, uint32_t first, uint32_t n, unsigned which)
@@ -95,7 +97,8 @@ static void the_parts_of_a_load_take_its_time(void **state)
 	n_reads = 0;
 	begin_ns = p.free_ns = od_now_ns() + 200 * OD_NS_PER_MS; /* the path serves somebody else until then */
 	for (uint32_t i = 0; i < n_shards; i++) {
-		const uint64_t share_ns = LOAD_NS * stored_bytes(0, i + 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED);
+		const uint64_t share_ns =
+			LOAD_NS * stored_bytes(0, i + 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED);
 
 		assert_int_equal(read_part(&p, EXPERT, i, 1, OD_SET_STORED), OD_OK);
 		assert_true(od_now_ns() >= begin_ns + share_ns);
@@ -109,7 +112,8 @@ static void the_parts_of_a_load_take_its_time(void **state)
 	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
 	assert_int_equal(read_part(&p, EXPERT, 0, 1, OD_SET_STORED), OD_OK);
-	assert_true(p.free_ns >= begin_ns + LOAD_NS * stored_bytes(0, 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED));
+	assert_true(p.free_ns >=
+		    begin_ns + LOAD_NS * stored_bytes(0, 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED));
 	/* A later one makes up for the delay. */
 	od_sleep_until(p.free_ns + 10 * LOAD_NS);
 	begin_ns = p.free_ns;
@@ -140,7 +144,8 @@ static void a_load_takes_its_share_of_what_is_read(void **state)
 		assert_true(p.free_ns >= begin_ns + (uint64_t)share_ns);
 		p.free_ns = begin_ns;
 		assert_int_equal(read_part(&p, EXPERT, 1, 1, which[i]), OD_OK); /* from free_ns on */
-		assert_true(p.free_ns <= begin_ns + (uint64_t)(LOAD_NS * (double)stored_bytes(1, 1, which[i]) / all) + 1);
+		assert_true(p.free_ns <=
+			    begin_ns + (uint64_t)(LOAD_NS * (double)stored_bytes(1, 1, which[i]) / all) + 1);
 	}
 }
 
@@ -189,7 +194,7 @@ static void *read_parts(void *arg)
 
 	while (odw_schedule_next_read(w->s, &job, true)) {
 		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.part, 1, job.read, &job.mem,
-						     (struct od_ref){ 0 }, NULL, &err);
+					      (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;
 		(void)!odw_schedule_end_job(w->s, &job, 1, rc, &err);
@@ -201,8 +206,9 @@ static void *read_parts(void *arg)
 
 static void open_world(struct world *w, uint64_t load_ns)
 {
-	const struct odw_schedule_opts opts = { .n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1,
-						.n_stages = 2 };
+	const struct odw_schedule_opts opts = {
+		.n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1, .n_stages = 2
+	};
 
 	*w = (struct world){ .paced = reader_of(load_ns) };
 	assert_int_equal(odw_schedule_new(&w->s, &opts, NULL), OD_OK);

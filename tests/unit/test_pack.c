@@ -29,8 +29,11 @@ static int setup(void **state)
 	(void)state;
 	tiny_files_make(&tiny);
 	device = device_new(OD_CPU_AUTO, 1);
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
-					 .shadows = OD_SHADOW_ALL, .n_threads = 2 };
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint,
+					 .pack = tiny.pack,
+					 .codec = OD_CODEC_PLANES,
+					 .shadows = OD_SHADOW_ALL,
+					 .n_threads = 2 };
 
 	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, tiny.pack, &err) != OD_OK) {
 		fprintf(stderr, "%s\n", err.msg);
@@ -179,7 +182,8 @@ static void test_load_all(void **state)
 	(void)state;
 	for (unsigned threads = 1; threads <= 9; threads += 4) {
 		last_done = last_all = 0;
-		assert_int_equal(od_experts_load_all(&s, pack, device, OD_FORM_PLAIN, threads, on_progress, &tiny, &err), OD_OK);
+		assert_int_equal(
+			od_experts_load_all(&s, pack, device, OD_FORM_PLAIN, threads, on_progress, &tiny, &err), OD_OK);
 		assert_experts(od_experts_get(s));
 		assert_true(last_done == last_all && last_all > 0);
 		od_experts_free(s);
@@ -350,7 +354,8 @@ static void test_shadow(void **state)
 	for (int e = 1; e <= OD_N_PRECISIONS; e++)
 		for (int d = 1; d <= OD_N_PRECISIONS; d++) {
 			const struct od_shadow_choice c = { (enum od_precision)e, (enum od_precision)d,
-							    (e + d) % 2 == 0 ? OD_ACT_F32 : OD_ACT_INT8, OD_FORM_PLAIN };
+							    (e + d) % 2 == 0 ? OD_ACT_F32 : OD_ACT_INT8,
+							    OD_FORM_PLAIN };
 
 			last_done = last_all = 0;
 			assert_int_equal(od_shadow_need_bytes(pack, &c, &need, &err), OD_OK);
@@ -362,7 +367,8 @@ static void test_shadow(void **state)
 				assert_int_equal(last_all, same - 4096);
 				/* Matrices are not there twice; the table of layers is. */
 				assert_true(need > last_all && need < last_all + od_dense_need_bytes(pack) +
-					    od_pack_config(pack)->n_layers * sizeof(struct od_layer_weights));
+									       od_pack_config(pack)->n_layers *
+										       sizeof(struct od_layer_weights));
 			}
 			assert_shadow(&c, s);
 			od_shadow_free(s);
@@ -375,7 +381,8 @@ static void test_shadow_names(void **state)
 	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32, OD_FORM_PLAIN };
 	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
 	const struct od_shadow_choice odd[] = { { (enum od_precision)6, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
-						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32, OD_FORM_PLAIN } };
+						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32,
+						  OD_FORM_PLAIN } };
 	char text[OD_SHADOW_CHOICE_CHARS];
 	struct od_shadow_store *s;
 	struct od_err err;
@@ -455,12 +462,13 @@ static void test_flipped_while_open(void **state)
 
 		flip("experts.bin", at);
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_ERR_CORRUPT);
-		snprintf(where, sizeof(where), "expert (1, 2) shard 2, %s-chunk at offset %llu", plane == 0 ? "E" : "SM",
-			 (unsigned long long)c->offset);
+		snprintf(where, sizeof(where), "expert (1, 2) shard 2, %s-chunk at offset %llu",
+			 plane == 0 ? "E" : "SM", (unsigned long long)c->offset);
 		assert_non_null(strstr(err.msg, "experts.bin"));
 		assert_non_null(strstr(err.msg, where));
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, NULL), OD_ERR_CORRUPT);
-		assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
+		assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 4, NULL, NULL, &err),
+				 OD_ERR_CORRUPT);
 		assert_null(experts);
 		flip("experts.bin", at);
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_OK);
@@ -475,7 +483,8 @@ static void test_flipped_while_open(void **state)
 	assert_null(shadow);
 	assert_non_null(strstr(err.msg, "shadow-int8.bin: tensor 0 at offset 4096"));
 	assert_non_null(strstr(err.msg, "od-pack shadow --force"));
-	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_OK); /* not read */
+	/* not read */
+	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_OK);
 	od_shadow_free(shadow);
 	flip("shadow-int8.bin", 4096 + 5);
 	flip("shadow-int8.bin", 200); /* of the header */
@@ -544,11 +553,15 @@ static void test_verify(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_open),		cmocka_unit_test(test_dense),
-		cmocka_unit_test(test_load_all),	cmocka_unit_test(test_slot_reuse),
-		cmocka_unit_test(test_shadow),		cmocka_unit_test(test_shadow_names),
+		cmocka_unit_test(test_open),
+		cmocka_unit_test(test_dense),
+		cmocka_unit_test(test_load_all),
+		cmocka_unit_test(test_slot_reuse),
+		cmocka_unit_test(test_shadow),
+		cmocka_unit_test(test_shadow_names),
 		cmocka_unit_test(test_no_shadow),
-		cmocka_unit_test(test_flipped_while_open), cmocka_unit_test(test_threads_on_one_slot),
+		cmocka_unit_test(test_flipped_while_open),
+		cmocka_unit_test(test_threads_on_one_slot),
 		cmocka_unit_test(test_verify),
 	};
 

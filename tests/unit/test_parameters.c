@@ -72,8 +72,9 @@ static void parameters_of_published_models(void **state)
 			total += dense(&c, true, layer, &buffers);
 		if (buffers != number(o, "buffers") || total != number(o, "parameters") + buffers)
 			fail_msg("%s: expected %llu and %llu, found %llu, of them %llu buffers",
-				 json_string_value(json_object_get(o, "name")), (unsigned long long)number(o, "parameters"),
-				 (unsigned long long)number(o, "buffers"), (unsigned long long)total, (unsigned long long)buffers);
+				 json_string_value(json_object_get(o, "name")),
+				 (unsigned long long)number(o, "parameters"), (unsigned long long)number(o, "buffers"),
+				 (unsigned long long)total, (unsigned long long)buffers);
 	}
 	json_decref(all);
 }

@@ -1,5 +1,5 @@
-/* A shadow's part (part.h): its layers compute what the whole model computes, and numbers that a peer may have wrong are refused
- * before they index anything. */
+/* A shadow's part (part.h): its layers compute what the whole model computes, and numbers that a peer may have wrong
+ * are refused before they index anything. */
 #include "tests/unit/emulator_model.h"
 
 #include "shadow-node/part.h"
@@ -56,8 +56,11 @@ static void open_world(struct world *w)
 	memset(&w->model.layer[0], 0, sizeof(w->model.layer[0]));
 	w->model.dense.embed = w->model.dense.head = (struct od_weight){ 0 };
 	w->model.dense.final_norm = (struct od_ref){ 0 };
-	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->model, OD_PROFILE_F32), .experts = w->model.expert, .ctx_tokens = CTX,
-					.max_sequences = SEQUENCES, .n_pages = PAGES };
+	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->model, OD_PROFILE_F32),
+					.experts = w->model.expert,
+					.ctx_tokens = CTX,
+					.max_sequences = SEQUENCES,
+					.n_pages = PAGES };
 	o.forward.config = &w->part;
 	o.forward.max_rows = STEP_ROWS;
 	assert_int_equal(ods_part_new(&w->p, &o, take_answer, w, &err), OD_OK);
@@ -332,7 +335,8 @@ static void test_kept_rows_stay(void **unused)
 	memcpy(plain, w.rows, w.n_floats * sizeof(float));
 	for (uint64_t run = 2; run < 4; run++) {
 		fill_state(&s);
-		s.range.page = 2; /* main's row at position 0 of the second sequence, of which the run has rows 0 and 1 */
+		/* main's row at position 0 of the second sequence, of which the run has rows 0 and 1 */
+		s.range.page = 2;
 		assert_int_equal(send_message(&w, &s, &err), OD_OK);
 		fill_run(&s, run);
 		assert_int_equal(send_message(&w, &s, &err), OD_OK);
@@ -438,12 +442,9 @@ static void test_wrong_state(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_a_run),
-		cmocka_unit_test(test_wrong_runs),
-		cmocka_unit_test(test_wrong_layers),
-		cmocka_unit_test(test_kept_rows_stay),
-		cmocka_unit_test(test_opening),
-		cmocka_unit_test(test_wrong_state),
+		cmocka_unit_test(test_a_run),	     cmocka_unit_test(test_wrong_runs),
+		cmocka_unit_test(test_wrong_layers), cmocka_unit_test(test_kept_rows_stay),
+		cmocka_unit_test(test_opening),	     cmocka_unit_test(test_wrong_state),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

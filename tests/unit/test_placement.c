@@ -152,10 +152,10 @@ static void experts_go_to_those_who_have_them(void **state)
 	g.cost = has_table;
 	g.cost_arg = has;
 	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, scratch);
-	assert_int_equal(worker[0], 2);			  /* the one of the group that has it */
-	assert_int_equal(worker[1], 0);			  /* both have: the one with less */
-	assert_int_equal(worker[2], 1);			  /* none of the group has it: any that has */
-	assert_true(worker[3] == 0 || worker[3] == 2);	  /* no worker has it: the group */
+	assert_int_equal(worker[0], 2); /* the one of the group that has it */
+	assert_int_equal(worker[1], 0); /* both have: the one with less */
+	assert_int_equal(worker[2], 1); /* none of the group has it: any that has */
+	assert_true(worker[3] == 0 || worker[3] == 2); /* no worker has it: the group */
 	assert_true(worker[4] == 0 || worker[4] == 2);
 	assert_int_equal(odm_worker_of_many(&g, 0, 4), 0);
 	assert_int_equal(odm_worker_of_many(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
@@ -206,8 +206,8 @@ static void cached_experts_stay_where_they_are(void **state)
 }
 
 /* What an expert costs a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, and when none of these
- * keeps any of it, one that does; else the first of the others that has it, else any of the group; ODM_COST_LACKS: it may
- * not. */
+ * keeps any of it, one that does; else the first of the others that has it, else any of the group; ODM_COST_LACKS: it
+ * may not. */
 static uint32_t cost_of(const struct cost_table *t, uint32_t worker, uint16_t expert)
 {
 	uint32_t first = ODM_NOBODY;
@@ -380,11 +380,12 @@ static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_
 			for (uint32_t j = 0; j < size + g->n_workers; j++) { /* the group by turns, then all */
 				const uint32_t w = j < size ? odm_group_worker(g, group, (begin + j) % size) : j - size;
 				const uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
-				const bool may = anybody == ODM_NOBODY ? j < size
-						 : !has		       ? w == anybody
-						 : j < size	       ? cost != ODM_COST_LACKS
-								       : g->homes && !kept && cost < ODM_COST_LOAD;
-				const uint32_t sum = load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+				const bool may = anybody == ODM_NOBODY ? j < size :
+						 !has		       ? w == anybody :
+						 j < size	       ? cost != ODM_COST_LACKS :
+									 g->homes && !kept && cost < ODM_COST_LOAD;
+				const uint32_t sum =
+					load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
 
 				if (may && sum < best_load) {
 					best = w;
@@ -402,7 +403,9 @@ static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_
 
 static void each_goes_where_the_rule_says(void **state)
 {
-	static const uint8_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LOAD, ODM_COST_LACKS };
+	static const uint8_t costs[] = {
+		0, ODM_COST_INFLATE, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LOAD, ODM_COST_LACKS
+	};
 	uint64_t seed = 7;
 
 	(void)state;

@@ -38,7 +38,7 @@ static uint8_t draw_exponent(enum kind kind)
 
 static const struct {
 	size_t rows, row;
-} shapes[] = { { 1, 1 },      { 1, 63 },    { 3, 64 },	 { 5, 65 },	 { 7, 1000 },	{ 100, 200 },
+} shapes[] = { { 1, 1 },     { 1, 63 },	   { 3, 64 },	 { 5, 65 },    { 7, 1000 },  { 100, 200 },
 	       { 3, 16384 }, { 2, 16385 }, { 2, 50000 }, { 300, 129 }, { 16385, 1 }, { 17, 4096 } };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -82,7 +82,8 @@ static size_t word(const uint8_t *at, size_t bytes)
 /* Code i of a level of n. */
 static unsigned code_at(const uint8_t *level, size_t n, size_t i)
 {
-	size_t group = i / 64 * 64, in_group = n - group < 64 ? n - group : 64, bytes = (in_group + 7) / 8, bit = i - group;
+	size_t group = i / 64 * 64, in_group = n - group < 64 ? n - group : 64, bytes = (in_group + 7) / 8,
+	       bit = i - group;
 	const uint8_t *plane = level + group / 4;
 
 	return (plane[bit / 8] >> bit % 8 & 1u) | (plane[bytes + bit / 8] >> bit % 8 & 1u) << 1;
@@ -126,8 +127,10 @@ static void what_is_written_reads_as_the_format_says(void **state)
 			uint8_t *e = malloc(s.n);
 
 			for (size_t b = 0; b < blocks; b++) {
-				size_t left = s.row - done % s.row, most = s.row > 16384 ? 16384 : 16384 / s.row * s.row;
-				size_t weights = s.row > 16384 ? (left < most ? left : most) : (s.n - done < most ? s.n - done : most);
+				size_t left = s.row - done % s.row,
+				       most = s.row > 16384 ? 16384 : 16384 / s.row * s.row;
+				size_t weights = s.row > 16384 ? (left < most ? left : most) :
+								 (s.n - done < most ? s.n - done : most);
 
 				assert_int_equal(word(s.chunk + 16 + 4 * b, 4), end);
 				end += read_block(s.chunk, s.chunk + end, weights, e + done);
@@ -307,8 +310,8 @@ static void every_rule_is_checked(void **state)
 	static const struct {
 		size_t at;
 		const char *says;
-	} header[] = { { 9, "header" }, { 11, "header" }, { 12, "header" }, { 16, "offset" }, { 20, "expected" },
-		       { 22, "expected" }, { 24, "expected" }, { 26, "kind" } };
+	} header[] = { { 9, "header" },	   { 11, "header" },   { 12, "header" },   { 16, "offset" },
+		       { 20, "expected" }, { 22, "expected" }, { 24, "expected" }, { 26, "kind" } };
 	struct sample s = sample_of(GEOMETRIC, 3); /* 5 rows of 65: one block */
 	uint8_t *whole = malloc(s.bytes);
 	size_t n2 = word(s.chunk + 20, 2), n3 = word(s.chunk + 22, 2), n4 = word(s.chunk + 24, 2);

@@ -126,8 +126,12 @@ static struct od_cache_plan_opts random_case(double *f, uint32_t n_moe, uint32_t
 		f[i] = pow(i + 1, -skew) * (0.8 + 0.4 * uniform());
 	o.sizes = od_cache_sizes_of(100, 34, 200, uniform() < 0.5);
 	o.budget_bytes = (uint64_t)(uniform() * 200 * n_moe * n_experts);
-	o.cost = (struct od_cache_cost){ .u_ns = 1 + 9 * uniform(), .rho = 0.34, .c_ns = 4 * uniform(), .tensors = 3,
-					 .chunks = 1 + (uint32_t)(4 * uniform()), .inflaters = 1 + (uint32_t)(3 * uniform()) };
+	o.cost = (struct od_cache_cost){ .u_ns = 1 + 9 * uniform(),
+					 .rho = 0.34,
+					 .c_ns = 4 * uniform(),
+					 .tensors = 3,
+					 .chunks = 1 + (uint32_t)(4 * uniform()),
+					 .inflaters = 1 + (uint32_t)(3 * uniform()) };
 	return o;
 }
 
@@ -138,8 +142,8 @@ static void values_are_those_of_enumeration(void **state)
 	for (int round = 0; round < 100; round++) {
 		uint32_t n_moe = 1 + (uint32_t)(uniform() * 4), n = 2 + (uint32_t)(uniform() * 7);
 		double f[MOST];
-		struct od_cache_plan_opts o = random_case(f, n_moe, n, 1 + (round % 2 ? (n - 1) * uniform() :
-											    floor(n * uniform())));
+		struct od_cache_plan_opts o =
+			random_case(f, n_moe, n, 1 + (round % 2 ? (n - 1) * uniform() : floor(n * uniform())));
 		struct od_cache_plan plan = { 0 };
 
 		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
@@ -183,7 +187,10 @@ static void large_plans_agree_with_monte_carlo(void **state)
 	enum { N = 128, K = 8, DRAWS = 20000 };
 	double f[N], q[N], sum = 0, squares = 0, mean, sigma;
 	struct od_cache_plan_opts o = {
-		.n_moe = 1, .n_experts = N, .k = K, .inclusion = f,
+		.n_moe = 1,
+		.n_experts = N,
+		.k = K,
+		.inclusion = f,
 		.sizes = od_cache_sizes_of(100, 34, 200, false),
 		.cost = { .u_ns = 10, .rho = 0.34, .c_ns = 5, .tensors = 3, .chunks = 4, .inflaters = 2 },
 	};
@@ -202,8 +209,11 @@ static void large_plans_agree_with_monte_carlo(void **state)
 
 		for (uint32_t i = 0; i < N; i++) {
 			if (uniform() < q[i])
-				states[n++] = i < 5 ? OD_CACHE_F : i < 14 ? OD_CACHE_C : i < 28 ? OD_CACHE_S :
-					      i < 48 ? OD_CACHE_E : OD_CACHE_NONE;
+				states[n++] = i < 5  ? OD_CACHE_F :
+					      i < 14 ? OD_CACHE_C :
+					      i < 28 ? OD_CACHE_S :
+					      i < 48 ? OD_CACHE_E :
+						       OD_CACHE_NONE;
 		}
 		if (n != K)
 			continue;
@@ -222,7 +232,10 @@ static void no_budget_no_pools(void **state)
 {
 	double f[4] = { 0.9, 0.6, 0.3, 0.2 };
 	struct od_cache_plan_opts o = {
-		.n_moe = 3, .n_experts = 4, .k = 2, .inclusion = f,
+		.n_moe = 3,
+		.n_experts = 4,
+		.k = 2,
+		.inclusion = f,
 		.sizes = od_cache_sizes_of(100, 34, 200, true),
 		.cost = { .u_ns = 10, .rho = 0.34, .c_ns = 1, .tensors = 3, .chunks = 4, .inflaters = 2 },
 	};
@@ -244,7 +257,8 @@ static void no_budget_no_pools(void **state)
 
 static void sizes_by_form(void **state)
 {
-	struct od_cache_sizes plain = od_cache_sizes_of(100, 34, 200, false), planes = od_cache_sizes_of(100, 34, 200, true);
+	struct od_cache_sizes plain = od_cache_sizes_of(100, 34, 200, false),
+			      planes = od_cache_sizes_of(100, 34, 200, true);
 
 	(void)state;
 	assert_int_equal(plain.bytes[OD_CACHE_F], 200);

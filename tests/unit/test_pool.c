@@ -151,10 +151,8 @@ static void results_are_visible(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_item_once),
-		cmocka_unit_test(without_a_pool),
-		cmocka_unit_test(starts_and_stops),
-		cmocka_unit_test(helpers_take_part),
+		cmocka_unit_test(every_item_once),     cmocka_unit_test(without_a_pool),
+		cmocka_unit_test(starts_and_stops),    cmocka_unit_test(helpers_take_part),
 		cmocka_unit_test(results_are_visible),
 	};
 

@@ -44,8 +44,12 @@ static struct od_cache *new_cache(const struct od_cache_opts *o)
 
 static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t places)
 {
-	return (struct od_cache_opts){ .policy = policy, .n_moe = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
-				       .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
+	return (struct od_cache_opts){ .policy = policy,
+				       .n_moe = LAYERS,
+				       .n_experts = EXPERTS,
+				       .state = OD_CACHE_C,
+				       .budget_bytes = 10 * places + 9,
+				       .expert_bytes = 10 };
 }
 
 /* The changes name those that leave, then the expert itself, and od_cache_look agrees. */
@@ -174,7 +178,8 @@ static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE
 			continue;
 		if (n == places) {
 			p->where[least] = OD_CACHE_NONE;
-			next[OD_CACHE_S] = next[OD_CACHE_E] = s == OD_CACHE_C || (s == OD_CACHE_F && p->opt.full_is_stored);
+			next[OD_CACHE_S] = next[OD_CACHE_E] =
+				s == OD_CACHE_C || (s == OD_CACHE_F && p->opt.full_is_stored);
 			place(p, least, next);
 			p->demoted += p->where[least] != OD_CACHE_NONE;
 		}
@@ -191,7 +196,9 @@ static void rank_dispatch(void **state)
 	(void)state;
 	seed = 4;
 	for (int round = 0; round < 80; round++) {
-		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK, .n_moe = LAYERS, .n_experts = EXPERTS,
+		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK,
+						 .n_moe = LAYERS,
+						 .n_experts = EXPERTS,
 						 .full_is_stored = round % 8 < 4,
 						 .plan = { .n_moe = LAYERS } } };
 		enum od_cache_state told[ALL];
@@ -212,7 +219,8 @@ static void rank_dispatch(void **state)
 			place(&p, id, all);
 			seen[p.where[id]]++;
 			ch = od_cache_use(c, layer, expert);
-			assert_true(ch.n > 0 && ch.change[ch.n - 1].layer == layer && ch.change[ch.n - 1].expert == expert);
+			assert_true(ch.n > 0 && ch.change[ch.n - 1].layer == layer &&
+				    ch.change[ch.n - 1].expert == expert);
 			for (size_t i = 0; i < ch.n; i++)
 				told[ch.change[i].layer * EXPERTS + ch.change[i].expert] = ch.change[i].state;
 			assert_memory_equal(told, p.where, sizeof(told));
@@ -233,7 +241,9 @@ static void rank_dispatch(void **state)
 
 static void a_smaller_plan_takes_effect_at_once(void **state)
 {
-	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_moe = 1, .n_experts = EXPERTS,
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK,
+				   .n_moe = 1,
+				   .n_experts = EXPERTS,
 				   .plan = { .n_moe = 1, .experts = { 2, 0, 3, 0 } } };
 	const struct od_cache_plan less = { .n_moe = 1, .experts = { 1, 2, 1, 0 } };
 	struct od_cache *c = new_cache(&o);
@@ -269,7 +279,7 @@ static void profile_counts_ranks_before_the_use(void **state)
 	assert_true(od_rank_profile_k(&p) == 1);
 	od_rank_profile_inclusion(&p, f);
 	assert_true(f[0] == 0.25 && f[3] == 0.25);
-	od_rank_profile_visit(&p, 0, first, 2);	 /* ranks 3 and 1; then the order is 1 3 0 2 */
+	od_rank_profile_visit(&p, 0, first, 2); /* ranks 3 and 1; then the order is 1 3 0 2 */
 	od_rank_profile_visit(&p, 0, second, 2); /* ranks 0 and 2; then 1 0 3 2: 0 was used later than 3 */
 	od_rank_profile_visit(&p, 0, first, 0);
 	od_rank_profile_visit(&p, 1, third, 1); /* rank 1 of another layer */
@@ -285,7 +295,8 @@ static void profile_counts_ranks_before_the_use(void **state)
 
 static void nonsense_is_refused(void **state)
 {
-	struct od_cache_opts o = of_one_state(OD_CACHE_LRU, 3), rank = { .policy = OD_CACHE_RANK, .n_moe = 2, .n_experts = 2 };
+	struct od_cache_opts o = of_one_state(OD_CACHE_LRU, 3),
+			     rank = { .policy = OD_CACHE_RANK, .n_moe = 2, .n_experts = 2 };
 	struct od_cache *c;
 
 	(void)state;

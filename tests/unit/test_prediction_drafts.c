@@ -1,5 +1,5 @@
-/* The table of predictions when the shadow runs several rows ahead and main verifies drafts, by hand: sequence 1, and the
- * number of a step is the position of its first row. test_draft_table.c has many sequences, in any order. */
+/* The table of predictions when the shadow runs several rows ahead and main verifies drafts, by hand: sequence 1, and
+ * the number of a step is the position of its first row. test_draft_table.c has many sequences, in any order. */
 #include "main-node/predict/predictions.h"
 
 #include <setjmp.h>
@@ -16,8 +16,13 @@
 
 static struct odm_predictions *make(void)
 {
-	const struct odm_predictions_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_sequences = 2,
-						.max_rows = MOST, .max_draft = MOST - 1, .max_tokens = 8 };
+	const struct odm_predictions_opts o = { .n_moe = LAYERS,
+						.n_experts = EXPERTS,
+						.top_k = TOP_K,
+						.max_sequences = 2,
+						.max_rows = MOST,
+						.max_draft = MOST - 1,
+						.max_tokens = 8 };
 	struct odm_predictions *p;
 	struct od_err err;
 
@@ -32,8 +37,13 @@ static struct od_prediction of(uint32_t position, uint32_t m, uint16_t first)
 
 	expert[0] = first;
 	expert[1] = first + 1;
-	return (struct od_prediction){ .sequence = 1, .position = position, .m = m, .token = 10 + (int32_t)position,
-				       .margin = (float)position / 4, .expert = expert, .n = TOP_K };
+	return (struct od_prediction){ .sequence = 1,
+				       .position = position,
+				       .m = m,
+				       .token = 10 + (int32_t)position,
+				       .margin = (float)position / 4,
+				       .expert = expert,
+				       .n = TOP_K };
 }
 
 static void predict(struct odm_predictions *p, uint32_t position, uint32_t m, uint16_t first, bool want)
@@ -57,8 +67,10 @@ static void begin(struct odm_predictions *p, uint32_t position, uint32_t n, uint
 	struct odm_predicted_row row[MOST];
 
 	for (uint32_t i = 0; i < n; i++)
-		row[i] = (struct odm_predicted_row){ .sequence = 1, .position = position + i,
-						     .token = 10 + (int32_t)(position + i), .ahead = i == 0 ? ahead : 77 };
+		row[i] = (struct odm_predicted_row){ .sequence = 1,
+						     .position = position + i,
+						     .token = 10 + (int32_t)(position + i),
+						     .ahead = i == 0 ? ahead : 77 };
 	odm_predictions_begin(p, position, position + n, row, n, true);
 }
 
@@ -67,7 +79,9 @@ static void expect_want(struct odm_predictions *p, uint64_t step, uint32_t m, si
 {
 	uint16_t expert[EXPERTS], before[EXPERTS];
 	uint32_t worker[EXPERTS], worker_before[EXPERTS];
-	struct odm_want w = { .expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before };
+	struct odm_want w = {
+		.expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before
+	};
 	unsigned have = 0, want = 0;
 
 	assert_true(odm_predictions_take_want(p, &w));
@@ -88,12 +102,18 @@ static void expect_no_want(struct odm_predictions *p)
 {
 	uint16_t expert[EXPERTS], before[EXPERTS];
 	uint32_t worker[EXPERTS], worker_before[EXPERTS];
-	struct odm_want w = { .expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before };
+	struct odm_want w = {
+		.expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before
+	};
 
 	assert_false(odm_predictions_take_want(p, &w));
 }
 
-#define FIRST(...) sizeof((const uint16_t[]){ __VA_ARGS__ }) / sizeof(uint16_t), (const uint16_t[]){ __VA_ARGS__ }
+#define FIRST(...) \
+	sizeof((const uint16_t[]){ __VA_ARGS__ }) / sizeof(uint16_t), (const uint16_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 
 static void rows_become_wants_when_their_step_comes(void **state)
 {
@@ -219,7 +239,9 @@ static void expect_order(struct odm_predictions *p, uint64_t step, size_t n, con
 {
 	uint16_t expert[EXPERTS], before[EXPERTS];
 	uint32_t worker[EXPERTS] = { 0 }, worker_before[EXPERTS];
-	struct odm_want w = { .expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before };
+	struct odm_want w = {
+		.expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before
+	};
 
 	assert_true(odm_predictions_take_want(p, &w));
 	assert_int_equal(w.step, step);
@@ -265,12 +287,16 @@ static void begin_with(struct odm_predictions *p, uint32_t position, uint32_t n,
 	struct odm_predicted_row row[MOST];
 
 	for (uint32_t i = 0; i < n; i++)
-		row[i] = (struct odm_predicted_row){ .sequence = 1, .position = position + i, .token = 10 + (int32_t)(position + i),
-						     .ahead = MOST, .outlook = { .right = { 0, 1 }, .least = least } };
+		row[i] = (struct odm_predicted_row){ .sequence = 1,
+						     .position = position + i,
+						     .token = 10 + (int32_t)(position + i),
+						     .ahead = MOST,
+						     .outlook = { .right = { 0, 1 }, .least = least } };
 	odm_predictions_begin(p, position, position + n, row, n, true);
 }
 
-static void predict_sure(struct odm_predictions *p, uint32_t position, uint32_t m, uint16_t first, float margin, bool want)
+static void predict_sure(struct odm_predictions *p, uint32_t position, uint32_t m, uint16_t first, float margin,
+			 bool want)
 {
 	struct od_prediction x = of(position, m, first);
 
@@ -299,8 +325,8 @@ static void unlikely_rows_are_not_wanted(void **state)
 	expect_want(p, 5, 0, FIRST(0, 2));
 	predict_sure(p, 5, 2, 0, 0, false);
 	expect_no_want(p);
-	/* They are kept, and wanted when they are rows of a step. In the next step what is behind needs the second row's token, too:
-	 * 2/3 of 4/5. */
+	/* They are kept, and wanted when they are rows of a step. In the next step what is behind needs the second
+	 * row's token, too: 2/3 of 4/5. */
 	begin_with(p, 5, 2, 0.5);
 	expect_want(p, 7, 0, FIRST(4));
 	predict_sure(p, 8, 1, 6, 3, false); /* 32/75 */
@@ -312,7 +338,8 @@ static void unlikely_rows_are_not_wanted(void **state)
 	odm_predictions_free(p);
 }
 
-/* The first row is wanted in any case. Once main has chosen a token itself, what follows depends on that one no longer. */
+/* The first row is wanted in any case. Once main has chosen a token itself, what follows depends on that one no
+ * longer. */
 static void the_first_row_is_wanted(void **state)
 {
 	struct odm_predictions *p = make();
@@ -525,8 +552,10 @@ static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const 
 
 static void expect_counts(struct odm_predictions *p, const uint64_t *want)
 {
-	static const enum od_counter of_draft[] = { OD_C_PREDICTED_USES, OD_C_RECALLED_USES, OD_C_LATE_PREDICTIONS,
-						    OD_C_MISSING_PREDICTIONS, OD_C_UNDONE_USES, OD_C_UNDONE_RECALLED };
+	static const enum od_counter of_draft[] = {
+		OD_C_PREDICTED_USES,	  OD_C_RECALLED_USES, OD_C_LATE_PREDICTIONS,
+		OD_C_MISSING_PREDICTIONS, OD_C_UNDONE_USES,   OD_C_UNDONE_RECALLED
+	};
 	uint64_t c[OD_N_COUNTERS] = { 0 };
 	struct odm_spread first;
 

@@ -1,6 +1,6 @@
-/* The table of predictions with many sequences, which join and end, with drafts, with predictions that are right, wrong, early,
- * late and doubled, in any order: against a plain model that keeps what was said by (sequence, position, m) and looks
- * everything up from the beginning. */
+/* The table of predictions with many sequences, which join and end, with drafts, with predictions that are right,
+ * wrong, early, late and doubled, in any order: against a plain model that keeps what was said by (sequence, position,
+ * m) and looks everything up from the beginning. */
 #include "main-node/cluster/placement.h"
 #include "main-node/predict/predictions.h"
 
@@ -16,7 +16,7 @@
 #define EXPERTS 8
 #define TOP_K 2
 #define SEQUENCES 4 /* that the table has room for */
-#define DRAFT 4	    /* rows of one sequence in a step */
+#define DRAFT 4 /* rows of one sequence in a step */
 #define MAX_ROWS (SEQUENCES * DRAFT)
 #define IDS 2000
 #define POSITIONS 160
@@ -56,8 +56,8 @@ struct step {
 	uint16_t used[LAYERS][MAX_ROWS][TOP_K];
 	uint32_t version[LAYERS];
 	struct list taken[LAYERS], placed[LAYERS], required[LAYERS]; /* taken: last; required: of a prompt */
-	bool excused[LAYERS];	      /* its token voided something: the change need not be reported at once */
-	bool ever[LAYERS][EXPERTS];   /* placed before the router spoke */
+	bool excused[LAYERS]; /* its token voided something: the change need not be reported at once */
+	bool ever[LAYERS][EXPERTS]; /* placed before the router spoke */
 	bool newest[LAYERS][EXPERTS]; /* of the newest version that was */
 };
 
@@ -134,7 +134,8 @@ static struct list wanted(const struct world *w, const struct step *s, uint32_t 
 			for (size_t i = 0; i < w->now.n_rows; i++) {
 				const struct row *r = &w->now.row[i];
 				const struct text *t = &texts[r->sequence];
-				const struct said *x = &t->said[s == &w->now ? r->position : behind(&w->now, r->sequence)][m];
+				const struct said *x =
+					&t->said[s == &w->now ? r->position : behind(&w->now, r->sequence)][m];
 
 				if (r->position == t->begin + nth && x->any)
 					put(&l, x->expert[rank]);
@@ -142,8 +143,8 @@ static struct list wanted(const struct world *w, const struct step *s, uint32_t 
 	return l;
 }
 
-/* In any order. Here rows before the guess are not undone, and then the guess is not for the first row of the step that begins:
- * what it wants comes later in the list, and that need not be told. */
+/* In any order. Here rows before the guess are not undone, and then the guess is not for the first row of the step that
+ * begins: what it wants comes later in the list, and that need not be told. */
 static bool same_experts(const struct list *a, const struct list *b)
 {
 	unsigned set[2] = { 0 };
@@ -281,7 +282,8 @@ static void draw_rows(struct world *w, struct step *s)
 		t->age++;
 		know(w, id);
 		for (uint32_t i = 0; i < t->n; i++)
-			s->row[s->n_rows++] = (struct row){ id, t->begin + i, i == 0 && chance(10) ? -1 : (int32_t)draw(2) };
+			s->row[s->n_rows++] =
+				(struct row){ id, t->begin + i, i == 0 && chance(10) ? -1 : (int32_t)draw(2) };
 	}
 }
 
@@ -329,8 +331,10 @@ static void begin_step(struct world *w)
 	}
 	next = chance(5) ? 0 : ++w->last_number;
 	for (size_t i = 0; i < s.n_rows; i++)
-		row[i] = (struct odm_predicted_row){ .sequence = s.row[i].sequence, .position = s.row[i].position,
-						     .prompt_tokens = texts[s.row[i].sequence].prompt, .token = s.row[i].token };
+		row[i] = (struct odm_predicted_row){ .sequence = s.row[i].sequence,
+						     .position = s.row[i].position,
+						     .prompt_tokens = texts[s.row[i].sequence].prompt,
+						     .token = s.row[i].token };
 	odm_predictions_begin(w->p, s.number, next, row, s.n_rows, true);
 	w->before = w->now;
 	w->now = s;
@@ -427,11 +431,15 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 static void predict(struct world *w)
 {
 	uint16_t expert[TOP_K];
-	const uint64_t sequence = w->last_id > 6 && chance(95) ? w->last_id - draw(7) : 1 + draw((uint32_t)w->last_id + 1);
+	const uint64_t sequence =
+		w->last_id > 6 && chance(95) ? w->last_id - draw(7) : 1 + draw((uint32_t)w->last_id + 1);
 	const struct text *t = &texts[sequence];
 	const struct od_prediction p = { .sequence = sequence,
 					 .position = t->begin + t->n + (chance(50) ? 0 : draw(4)) - draw(4),
-					 .m = draw(LAYERS), .token = (int32_t)draw(2), .expert = expert, .n = TOP_K };
+					 .m = draw(LAYERS),
+					 .token = (int32_t)draw(2),
+					 .expert = expert,
+					 .n = TOP_K };
 
 	if (p.position >= POSITIONS)
 		return;
@@ -488,7 +496,9 @@ static void drain(struct world *w)
 {
 	uint16_t expert[2][EXPERTS];
 	uint32_t worker[2][EXPERTS];
-	struct odm_want x = { .expert = expert[0], .worker = worker[0], .expert_before = expert[1], .worker_before = worker[1] };
+	struct odm_want x = {
+		.expert = expert[0], .worker = worker[0], .expert_before = expert[1], .worker_before = worker[1]
+	};
 	uint64_t last = 0;
 	struct step *all[] = { &w->now, &w->next };
 
@@ -606,8 +616,12 @@ static void any_order(void **state)
 	texts = calloc(IDS, sizeof(*texts));
 	assert_non_null(texts);
 	for (uint64_t life = 1; life <= 12; life++) {
-		const struct odm_predictions_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K,
-							.max_sequences = SEQUENCES, .max_rows = MAX_ROWS, .max_draft = DRAFT - 1,
+		const struct odm_predictions_opts o = { .n_moe = LAYERS,
+							.n_experts = EXPERTS,
+							.top_k = TOP_K,
+							.max_sequences = SEQUENCES,
+							.max_rows = MAX_ROWS,
+							.max_draft = DRAFT - 1,
 							.max_tokens = POSITIONS };
 		struct world *w = calloc(1, sizeof(*w));
 		struct od_err err;
@@ -617,8 +631,10 @@ static void any_order(void **state)
 		memset(texts, 0, IDS * sizeof(*texts));
 		assert_int_equal(odm_predictions_new(&w->p, &o, &err), OD_OK);
 		live(w, 60000);
-		assert_true(w->voided.token > 100 && w->voided.position > 100 && w->voided.ended > 100 && w->voided.replaced > 100);
-		assert_true(w->early > 1000 && w->late > 200 && w->doubled > 200 && w->refused > 1000 && w->joined > 100);
+		assert_true(w->voided.token > 100 && w->voided.position > 100 && w->voided.ended > 100 &&
+			    w->voided.replaced > 100);
+		assert_true(w->early > 1000 && w->late > 200 && w->doubled > 200 && w->refused > 1000 &&
+			    w->joined > 100);
 		assert_true(w->wants > 1000 && w->empty > 20 && w->unplaced > 50 && w->renumbered > 20);
 		odm_predictions_free(w->p);
 		free(w);

@@ -1,5 +1,5 @@
-/* The table of predictions: what becomes a WANT, what counts as recalled, late or void. By hand, mostly with one sequence
- * whose positions are the steps' numbers; test_prediction_table.c has many, in any order. */
+/* The table of predictions: what becomes a WANT, what counts as recalled, late or void. By hand, mostly with one
+ * sequence whose positions are the steps' numbers; test_prediction_table.c has many, in any order. */
 #include "main-node/cluster/placement.h"
 #include "main-node/predict/predictions.h"
 
@@ -18,10 +18,14 @@ static uint64_t step_counters[OD_N_COUNTERS];
 
 static struct odm_predictions *make_with(double hedge)
 {
-	const struct odm_predictions_opts o = {
-		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_sequences = 2, .max_rows = 4, .max_draft = 3,
-		.max_tokens = 10, .hedge = hedge
-	};
+	const struct odm_predictions_opts o = { .n_moe = LAYERS,
+						.n_experts = EXPERTS,
+						.top_k = TOP_K,
+						.max_sequences = 2,
+						.max_rows = 4,
+						.max_draft = 3,
+						.max_tokens = 10,
+						.hedge = hedge };
 	struct odm_predictions *p;
 	struct od_err err;
 
@@ -38,8 +42,9 @@ static struct odm_predictions *make(void)
 static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
 {
 	const uint16_t expert[] = { a, b };
-	const struct od_prediction pred = { .sequence = 1, .position = (uint32_t)step, .m = m, .token = token,
-					    .expert = expert, .n = 2 };
+	const struct od_prediction pred = {
+		.sequence = 1, .position = (uint32_t)step, .m = m, .token = token, .expert = expert, .n = 2
+	};
 
 	return odm_predictions_add(p, &pred);
 }
@@ -53,8 +58,9 @@ static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, uint16
 /* index: which generated token it is. */
 static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint32_t index)
 {
-	const struct odm_predicted_row row = { .sequence = 1, .position = (uint32_t)step, .prompt_tokens = (uint32_t)step - index,
-					       .token = token };
+	const struct odm_predicted_row row = {
+		.sequence = 1, .position = (uint32_t)step, .prompt_tokens = (uint32_t)step - index, .token = token
+	};
 
 	odm_predictions_begin(p, step, step + 1, &row, 1, true);
 }
@@ -246,10 +252,13 @@ static bool say(struct odm_predictions *p, bool stand_in, uint16_t a, uint16_t b
 {
 	static const float probability[] = { 0.5f, 0.3f };
 	const uint16_t expert[] = { a, b };
-	const struct od_prediction pred = {
-		.sequence = 1, .position = 1, .token = 42, .expert = expert, .probability = probability, .n = 2,
-		.stand_in = stand_in
-	};
+	const struct od_prediction pred = { .sequence = 1,
+					    .position = 1,
+					    .token = 42,
+					    .expert = expert,
+					    .probability = probability,
+					    .n = 2,
+					    .stand_in = stand_in };
 
 	return odm_predictions_add(p, &pred);
 }
@@ -385,10 +394,12 @@ static bool predict_close(struct odm_predictions *p, uint64_t position, float th
 {
 	static const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const float probability[] = { 0.4f, 0.2f, third, 0.01f, 0.01f, 0.01f, 0.01f, 0.01f };
-	const struct od_prediction pred = {
-		.sequence = 1, .position = (uint32_t)position, .token = 42, .expert = expert, .probability = probability,
-		.n = EXPERTS
-	};
+	const struct od_prediction pred = { .sequence = 1,
+					    .position = (uint32_t)position,
+					    .token = 42,
+					    .expert = expert,
+					    .probability = probability,
+					    .n = EXPERTS };
 
 	return odm_predictions_add(p, &pred);
 }
@@ -491,8 +502,9 @@ static void another_guess_keeps_nothing(void **state)
 {
 	const uint16_t expert[] = { 6, 7 };
 	const float probability[] = { 0.6f, 0.2f };
-	const struct od_prediction other = { .sequence = 1, .position = 2, .token = 41, .expert = expert,
-					     .probability = probability, .n = 2 };
+	const struct od_prediction other = {
+		.sequence = 1, .position = 2, .token = 41, .expert = expert, .probability = probability, .n = 2
+	};
 	struct odm_predictions *p = make_with(1);
 	struct want w;
 
@@ -553,11 +565,13 @@ static void what_has_no_place_is_refused(void **state)
 	assert_false(take_want(p, &w));
 	pred.sequence = 1;
 	assert_true(odm_predictions_add(p, &pred));
-	odm_predictions_begin(p, 8, 0, NULL, 0, true); /* a step without rows: nothing is behind it, and no next one is known */
+	/* a step without rows: nothing is behind it, and no next one is known */
+	odm_predictions_begin(p, 8, 0, NULL, 0, true);
 	pred.position = 8;
 	assert_false(odm_predictions_add(p, &pred));
 	begin(p, 9, 42, 2);
-	odm_predictions_begin(p, 10, 0, &(struct odm_predicted_row){ .sequence = 1, .position = 10, .token = 1 }, 1, true);
+	odm_predictions_begin(p, 10, 0, &(struct odm_predicted_row){ .sequence = 1, .position = 10, .token = 1 }, 1,
+			      true);
 	pred.position = 11;
 	assert_false(odm_predictions_add(p, &pred));
 	r = take(p, &times);
@@ -610,7 +624,8 @@ static void another_number(void **state)
 	predict(p, 5, 2, 42, 5, 6);
 	assert_true(take_want(p, &w) && w.w.step == 5 && w.w.m == 1);
 	place(p, &w, 7, 9);
-	odm_predictions_begin(p, 50, 51, &(struct odm_predicted_row){ .sequence = 1, .position = 5, .token = 42 }, 1, true);
+	odm_predictions_begin(p, 50, 51, &(struct odm_predicted_row){ .sequence = 1, .position = 5, .token = 42 }, 1,
+			      true);
 	for (uint32_t m = 1; m < 3; m++) {
 		assert_true(take_want(p, &w) && w.w.step == 50 && w.w.m == m);
 		assert_int_equal(w.w.version, 1);
@@ -677,8 +692,9 @@ static void says(struct odm_predictions *p, uint64_t sequence, uint32_t position
 		 uint16_t b, bool want)
 {
 	const uint16_t expert[] = { a, b };
-	const struct od_prediction pred = { .sequence = sequence, .position = position, .m = m, .token = token,
-					    .expert = expert, .n = 2 };
+	const struct od_prediction pred = {
+		.sequence = sequence, .position = position, .m = m, .token = token, .expert = expert, .n = 2
+	};
 
 	assert_int_equal(odm_predictions_add(p, &pred), want);
 }
@@ -701,7 +717,8 @@ static void expect_want(struct odm_predictions *p, uint64_t step, uint32_t m, si
 static void joining_and_ending_void_nothing_else(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_predicted_row row[] = { { .sequence = 2, .position = 6, .token = 8 }, { .sequence = 9, .position = 3, .token = 8 } };
+	struct odm_predicted_row row[] = { { .sequence = 2, .position = 6, .token = 8 },
+					   { .sequence = 9, .position = 3, .token = 8 } };
 	struct odm_voided v;
 	struct want w;
 
@@ -732,7 +749,8 @@ static void joining_and_ending_void_nothing_else(void **state)
 static void a_draft_may_end_anywhere(void **state)
 {
 	for (uint32_t kept = 1; kept <= 3; kept++) {
-		struct odm_predicted_row row[4] = { { .sequence = 1, .token = 5 }, { .sequence = 1, .position = 1, .token = 5 },
+		struct odm_predicted_row row[4] = { { .sequence = 1, .token = 5 },
+						    { .sequence = 1, .position = 1, .token = 5 },
 						    { .sequence = 1, .position = 2, .token = 5 } };
 		struct odm_predictions *p = make();
 		const bool meets = kept > 1; /* two rows: positions kept, kept + 1; the guess is for 3 */
@@ -803,7 +821,8 @@ static void every_sequence_has_its_own_figures(void **state)
 		if (sequence == 5) {
 			odm_predictions_take(p, 3, c, &first, NULL);
 			assert_int_equal(c[OD_C_RECALLED_USES], 0);
-			odm_predictions_begin(p, 50, 0, &(struct odm_predicted_row){ .sequence = 44, .token = 1 }, 1, true);
+			odm_predictions_begin(p, 50, 0, &(struct odm_predicted_row){ .sequence = 44, .token = 1 }, 1,
+					      true);
 		}
 	}
 	odm_predictions_free(p);
@@ -859,9 +878,13 @@ int main(void)
 		cmocka_unit_test(a_prediction_becomes_a_want),
 		cmocka_unit_test(oldest_step_and_lowest_layer_first),
 		cmocka_unit_test(recall_counts_uses),
-		cmocka_unit_test(late_is_counted_apart_and_wants_nothing), cmocka_unit_test(late_before_it_is_counted),
-		cmocka_unit_test(another_token_is_discarded), cmocka_unit_test(any_token_will_do), cmocka_unit_test(leads),
-		cmocka_unit_test(a_stand_in_gives_way), cmocka_unit_test(a_stand_in_counts),
+		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
+		cmocka_unit_test(late_before_it_is_counted),
+		cmocka_unit_test(another_token_is_discarded),
+		cmocka_unit_test(any_token_will_do),
+		cmocka_unit_test(leads),
+		cmocka_unit_test(a_stand_in_gives_way),
+		cmocka_unit_test(a_stand_in_counts),
 		cmocka_unit_test(hedges_come_behind_the_prediction),
 		cmocka_unit_test(hedges_of_rows_are_merged),
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),

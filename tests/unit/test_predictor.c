@@ -30,7 +30,8 @@ static void kinds(void **state)
 	od_predictor_free(NULL);
 }
 
-/* What router `at` makes of the row, normed as layer `at` norms it: the softmax of logits, or of sigmoids with biases. */
+/* What router `at` makes of the row, normed as layer `at` norms it: the softmax of logits, or of sigmoids with
+ * biases. */
 static void ask_router(const struct predictor_world *w, uint32_t at, const float *row, double *probability)
 {
 	double squares = 0, sum = 0;
@@ -54,7 +55,8 @@ static void expect_gates(const char *kind, struct pw_shape shape, uint32_t ahead
 {
 	/* Of two sequences; the second row is quiet until layer 3. */
 	static const struct od_predict_row rows[] = {
-		{ .sequence = 9, .position = 5, .token = 3 }, { .sequence = 9, .position = 6, .token = 3, .quiet = true },
+		{ .sequence = 9, .position = 5, .token = 3 },
+		{ .sequence = 9, .position = 6, .token = 3, .quiet = true },
 		{ .sequence = 4, .position = 5, .token = 8 },
 	};
 	struct predictor_world w;
@@ -203,10 +205,9 @@ static void run_steps(struct predictor_world *w)
 static void every_shape(void **state)
 {
 	static const struct pw_shape shapes[] = {
-		{ 5, 8, 2, 16, 10, 4, false },
-		{ 3, 1, 1, 8, 2, 1, false },	/* one expert */
-		{ 1, 6, 3, 8, 5, 2, false },	/* one layer */
-		{ 4, 5, 5, 8, 5, 2, false },	/* all experts, always */
+		{ 5, 8, 2, 16, 10, 4, false }, { 3, 1, 1, 8, 2, 1, false }, /* one expert */
+		{ 1, 6, 3, 8, 5, 2, false }, /* one layer */
+		{ 4, 5, 5, 8, 5, 2, false }, /* all experts, always */
 		{ 2, 60, 16, 8, 5, 3, false }, /* top-k and runners-up at their most */
 	};
 

@@ -1,5 +1,5 @@
-/* The prefix cache against a list of all that was kept: it finds the longest begin that is there, never another text's page,
- * keeps what was used last, and takes nothing of what sequences may have. */
+/* The prefix cache against a list of all that was kept: it finds the longest begin that is there, never another text's
+ * page, keeps what was used last, and takes nothing of what sequences may have. */
 #include <string.h>
 
 #include "main-node/engine/prefix/prefix_cache.h"
@@ -185,7 +185,8 @@ static void test_random(void **state)
 			od_seq_state_attach(s[q], page, there);
 			found += there;
 		}
-		assert_int_equal(od_seq_state_promise(s[q], n * OD_KV_PAGE), OD_OK); /* there is always room for all sequences */
+		/* there is always room for all sequences */
+		assert_int_equal(od_seq_state_promise(s[q], n * OD_KV_PAGE), OD_OK);
 		page[0] = od_seq_state_n_pages(s[q]);
 		od_seq_state_reserve(s[q], n * OD_KV_PAGE);
 		write_pages(&w, s[q], text[q], page[0]);
@@ -240,7 +241,8 @@ static void test_oldest_goes(void **state)
 	close_world(&w);
 }
 
-/* A text whose rows are bad: its own pages go, and what other texts have behind them; the pages that it began with stay. */
+/* A text whose rows are bad: its own pages go, and what other texts have behind them; the pages that it began with
+ * stay. */
 static void test_forgotten(void **state)
 {
 	static struct world w;

@@ -1,5 +1,5 @@
-/* The prefix cache's files: a file that has a byte changed, is cut or is of something else is refused; the folder gives back
- * what was saved, and nothing else. So it is with pages, and with snapshots of fixed state. */
+/* The prefix cache's files: a file that has a byte changed, is cut or is of something else is refused; the folder gives
+ * back what was saved, and nothing else. So it is with pages, and with snapshots of fixed state. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -65,7 +65,9 @@ static int tear_down(void **state)
 
 static struct odm_prefix_kind kind_of(uint8_t model)
 {
-	return (struct odm_prefix_kind){ .fingerprint = { model }, .profile = OD_PROFILE_F32, .kernel_class = "fma16",
+	return (struct odm_prefix_kind){ .fingerprint = { model },
+					 .profile = OD_PROFILE_F32,
+					 .kernel_class = "fma16",
 					 .config = fixed ? &fixed_cfg : &cfg };
 }
 
@@ -145,7 +147,8 @@ static void test_rows_are_no_state(void **state)
 	snapshot.rows_bytes = rows.rows_bytes; /* as if they were of one size */
 	file = make_file(&rows, &key, 0);
 	assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES, &snapshot), ODM_PREFIX_UNKNOWN);
-	assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&rows, 0), &snapshot, &key, text, 0, &err), OD_ERR_FORMAT);
+	assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&rows, 0), &snapshot, &key, text, 0, &err),
+			 OD_ERR_FORMAT);
 	free(file);
 	fixed = false;
 }
@@ -177,7 +180,8 @@ static void test_kinds_differ(void **state)
 			assert_int_equal(memcmp(&key[i], &key[j], sizeof(key[i])) == 0, i == j);
 			assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES, &id[j]),
 					 i == j ? ODM_PREFIX_OURS : ODM_PREFIX_OTHER);
-			assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&id[i], 0), &id[j], &again, text, 0, &err) == OD_OK,
+			assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&id[i], 0), &id[j], &again,
+							       text, 0, &err) == OD_OK,
 					 i == j);
 		}
 		assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES - 1, &id[i]), ODM_PREFIX_UNKNOWN);
@@ -193,7 +197,7 @@ static void test_kinds_differ(void **state)
 
 /* ---- A disk that does not answer ---- */
 
-static atomic_bool hangs;	 /* reading */
+static atomic_bool hangs; /* reading */
 static atomic_bool writing_hangs;
 
 int __real_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
@@ -257,7 +261,9 @@ static void assert_rows(const struct od_seq_state *s, uint32_t begin, uint32_t e
 
 static int try_open(struct world *w, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
 {
-	const struct odm_prefix_store_opts o = { .dir = dir, .kind = kind_of(model), .pool = w->pool, .device = device, .limit_bytes = limit };
+	const struct odm_prefix_store_opts o = {
+		.dir = dir, .kind = kind_of(model), .pool = w->pool, .device = device, .limit_bytes = limit
+	};
 
 	return odm_prefix_store_open(&w->store, &o, err);
 }
@@ -267,7 +273,8 @@ static void open_world(struct world *w, const char *dir, uint8_t model, uint64_t
 	struct od_err err = { 0 };
 
 	*w = (struct world){ 0 };
-	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err), &err);
+	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err),
+	     &err);
 	w->from = open_seq(w->pool);
 	w->to = open_seq(w->pool);
 	fill(w->from);
@@ -553,7 +560,8 @@ static int open_folder(struct odm_prefix_folder *f, const char *dir, uint8_t mod
 	return odm_prefix_folder_init(f, dir, limit, &kind, err);
 }
 
-/* A model's folder is one process's; the message names it and the folder. A lock ends with its descriptor, so with a killed process. */
+/* A model's folder is one process's; the message names it and the folder. A lock ends with its descriptor, so with a
+ * killed process. */
 static void test_one_at_a_time(void **state)
 {
 	const char *dir = temp_path("locked");
@@ -571,7 +579,8 @@ static void test_one_at_a_time(void **state)
 	assert_non_null(strstr(err.msg, model));
 	must(open_folder(&b, dir, 2, 1 << 20, &err), &err);
 	odm_prefix_folder_fini(&b);
-	assert_int_equal(open_folder(&b, dir, 1, 1 << 20, &err), OD_ERR_BUSY); /* the one that failed took nothing along */
+	/* the one that failed took nothing along */
+	assert_int_equal(open_folder(&b, dir, 1, 1 << 20, &err), OD_ERR_BUSY);
 	odm_prefix_folder_fini(&b);
 	odm_prefix_folder_fini(&a);
 	must(open_folder(&b, dir, 1, 1 << 20, &err), &err);
@@ -588,7 +597,8 @@ static void set_time(const char *dir, uint8_t model, time_t used)
 	assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
 }
 
-/* What other models left takes no more than the limit; the one that was used least recently goes, unless it is in use. */
+/* What other models left takes no more than the limit; the one that was used least recently goes, unless it is in
+ * use. */
 static void test_idle_models_go(void **state)
 {
 	const char *dir = temp_path("idle");
@@ -718,8 +728,10 @@ static void test_given_up(void **state)
 	close_world(&w);
 	open_world(&w, dir, 1, 1 << 20);
 	for (int i = 0; i < 50; i++) {
-		struct odm_prefix_read *a = odm_prefix_store_read(w.store, false, text, 0, PAGES, od_seq_state_pages(w.to), NONE);
-		struct odm_prefix_read *b = odm_prefix_store_read(w.store, false, text, 1, PAGES, od_seq_state_pages(w.to), NONE);
+		struct odm_prefix_read *a =
+			odm_prefix_store_read(w.store, false, text, 0, PAGES, od_seq_state_pages(w.to), NONE);
+		struct odm_prefix_read *b =
+			odm_prefix_store_read(w.store, false, text, 1, PAGES, od_seq_state_pages(w.to), NONE);
 
 		if (i % 2 > 0)
 			odm_prefix_store_wait(w.store);
@@ -754,7 +766,8 @@ static void test_long_texts(void **state)
 	close_world(&w);
 }
 
-/* A read that gives nothing is over after two seconds. Until the disk has answered, nothing else is read, nor waited for. */
+/* A read that gives nothing is over after two seconds. Until the disk has answered, nothing else is read, nor waited
+ * for. */
 static void test_hanging_disk(void **state)
 {
 	const char *dir = temp_path("hangs");
@@ -944,7 +957,8 @@ static void test_forgotten_snapshot(void **state)
 	fixed = false;
 }
 
-/* Snapshots that go at any moment, while the writer is at their text. Only SANITIZE=thread can see what is wrong here. */
+/* Snapshots that go at any moment, while the writer is at their text. Only SANITIZE=thread can see what is wrong
+ * here. */
 static void test_forgotten_meanwhile(void **state)
 {
 	const char *dir = temp_path("meanwhile");
@@ -982,7 +996,8 @@ static void test_snapshots_go_first(void **state)
 	fixed = true;
 	path_of(path, dir, 1, 1, ".fs");
 	assert_int_equal(access(path, F_OK), 0);
-	open_world(&w, dir, 2, 1 << 20); /* it has as little business with another model's snapshots as with its pages */
+	/* it has as little business with another model's snapshots as with its pages */
+	open_world(&w, dir, 2, 1 << 20);
 	assert_int_equal(access(path, F_OK), 0);
 	close_fixed(&w);
 }
@@ -990,18 +1005,29 @@ static void test_snapshots_go_first(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_byte_counts), cmocka_unit_test(test_kinds_differ),
-		cmocka_unit_test(test_rows_are_no_state), cmocka_unit_test(test_snapshots_come_back),
-		cmocka_unit_test(test_damaged_snapshot),  cmocka_unit_test(test_forgotten_snapshot),
-		cmocka_unit_test(test_snapshots_go_first), cmocka_unit_test(test_forgotten_meanwhile),
-		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
-		cmocka_unit_test(test_only_the_name),	  cmocka_unit_test(test_refused_copies),
-		cmocka_unit_test(test_models_beside_each_other), cmocka_unit_test(test_one_at_a_time),
-		cmocka_unit_test(test_idle_models_go),	  cmocka_unit_test(test_old_layout), cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_every_byte_counts),
+		cmocka_unit_test(test_kinds_differ),
+		cmocka_unit_test(test_rows_are_no_state),
+		cmocka_unit_test(test_snapshots_come_back),
+		cmocka_unit_test(test_damaged_snapshot),
+		cmocka_unit_test(test_forgotten_snapshot),
+		cmocka_unit_test(test_snapshots_go_first),
+		cmocka_unit_test(test_forgotten_meanwhile),
+		cmocka_unit_test(test_comes_back),
+		cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_only_the_name),
+		cmocka_unit_test(test_refused_copies),
+		cmocka_unit_test(test_models_beside_each_other),
+		cmocka_unit_test(test_one_at_a_time),
+		cmocka_unit_test(test_idle_models_go),
+		cmocka_unit_test(test_old_layout),
+		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_limit_without_descriptors),
-		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_forgotten),
+		cmocka_unit_test(test_given_up),
 		cmocka_unit_test(test_long_texts),
-		cmocka_unit_test(test_hanging_disk),	  cmocka_unit_test(test_bad_folders),
+		cmocka_unit_test(test_hanging_disk),
+		cmocka_unit_test(test_bad_folders),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -33,8 +33,8 @@ static void random_weights(void)
 			w[r][i] = r == 3 ? 0.0f : ldexpf((float)(int32_t)rnd(), -31 - r * 3);
 }
 
-static int quant_some(enum od_precision p, enum od_dtype dtype, const void *rows, size_t n_rows, size_t n_in, void *data,
-		      float *scale, size_t *bad)
+static int quant_some(enum od_precision p, enum od_dtype dtype, const void *rows, size_t n_rows, size_t n_in,
+		      void *data, float *scale, size_t *bad)
 {
 	const struct od_mat m = { .dtype = dtype, .n_out = n_rows, .n_in = n_in, .data = rows };
 
@@ -269,8 +269,8 @@ static void test_sets(void **state)
 		{ "nf4,int8,nf4", 1u << 2 | 1u << 5, "int8,nf4" },
 		{ "fp16,int8-g64,nf4,int8", OD_SHADOW_ALL, "int8,fp16,int8-g64,nf4" },
 	};
-	static const char *const bad[] = { "", ",", "int8,", ",int8", "bf16", "int", "int88", "INT8", "none,int8", "int8 nf4",
-					  "nf4-dq" };
+	static const char *const bad[] = { "",	    ",",    "int8,",	 ",int8",    "bf16",  "int",
+					   "int88", "INT8", "none,int8", "int8 nf4", "nf4-dq" };
 	struct od_err err;
 	char text[64];
 	unsigned set;
@@ -317,10 +317,9 @@ static void test_parts(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_int8),   cmocka_unit_test(test_fp16),    cmocka_unit_test(test_fp16_of_f16),
-		cmocka_unit_test(test_of_f8),
-		cmocka_unit_test(test_nf4),    cmocka_unit_test(test_refused), cmocka_unit_test(test_sets),
-		cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_int8),  cmocka_unit_test(test_fp16),  cmocka_unit_test(test_fp16_of_f16),
+		cmocka_unit_test(test_of_f8), cmocka_unit_test(test_nf4),   cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_sets),  cmocka_unit_test(test_parts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,7 +40,9 @@ static void same_as_the_reference(void **state)
 
 static void different_and_in_range(void **state)
 {
-	static const uint32_t sizes[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 3, 2 }, { 60, 4 }, { 64, 64 }, { 512, 10 } };
+	static const uint32_t sizes[][2] = {
+		{ 1, 1 }, { 2, 1 }, { 2, 2 }, { 3, 2 }, { 60, 4 }, { 64, 64 }, { 512, 10 }
+	};
 
 	(void)state;
 	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {

@@ -30,11 +30,11 @@ static void by_hand(void **state)
 	(void)state;
 	assert_true(od_recall_rate(&r.all) == 0); /* nothing was used */
 	od_recall_add(&r, 0, 0, p, 2, u, 2, false); /* both, in another order */
-	od_recall_add(&r, 1, 0, p, 2, v, 2, true);  /* one of two */
+	od_recall_add(&r, 1, 0, p, 2, v, 2, true); /* one of two */
 	od_recall_add(&r, 1, 1, p, 2, w, 2, false); /* none */
 	od_recall_add(&r, 0, 1, p, 0, u, 2, false); /* nothing predicted */
 	od_recall_add(&r, 0, 7, p, 1, u, 2, false); /* a token behind the last */
-	od_recall_add(&r, 0, 2, p, 2, u, 0, true);  /* nothing used */
+	od_recall_add(&r, 0, 2, p, 2, u, 0, true); /* nothing used */
 	assert_cell(r.all, 10, 4);
 	assert_cell(r.layer[0], 6, 3);
 	assert_cell(r.layer[1], 4, 1);

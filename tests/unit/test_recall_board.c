@@ -21,8 +21,14 @@ static int32_t token[] = { 5, 6, 7, 8 };
 static uint16_t expert[] = { 0, 0, 0, 0, 1, 2, 1, 2, 1, 2, 1, 2 };
 static float probability[24] = { [8] = 0.125f, 0.5f, 0.25f, 0.125f };
 static float margin[] = { 0, 0, 0.125f, 0.5f, 0.5f, 0.5f };
-static struct recall_recording rec = { .prompt = &prompt, .n_prompt = 1, .n_tokens = 3, .n_steps = 2, .token = token,
-				       .expert = expert, .probability = probability, .margin = margin };
+static struct recall_recording rec = { .prompt = &prompt,
+				       .n_prompt = 1,
+				       .n_tokens = 3,
+				       .n_steps = 2,
+				       .token = token,
+				       .expert = expert,
+				       .probability = probability,
+				       .margin = margin };
 
 struct fixture {
 	struct recall_counts counts;
@@ -47,7 +53,9 @@ static void say(struct fixture *f, uint32_t position, uint32_t m, int32_t assume
 {
 	const uint16_t said[] = { a, b, c };
 	const float p[] = { 0.5f, 0.25f, 0.125f };
-	const struct od_prediction x = { .position = position, .m = m, .token = assumed, .expert = said, .probability = p, .n = 3 };
+	const struct od_prediction x = {
+		.position = position, .m = m, .token = assumed, .expert = said, .probability = p, .n = 3
+	};
 
 	recall_board_add(&f->board, &x);
 }
@@ -71,10 +79,10 @@ static void the_last_word_counts_and_every_word_for_its_lead(void **state)
 
 	(void)state;
 	open_board(&f);
-	say(&f, FIRST, 1, 6, 3, 0, 1);	   /* two ahead, nothing right: the third is a runner-up */
+	say(&f, FIRST, 1, 6, 3, 0, 1); /* two ahead, nothing right: the third is a runner-up */
 	recall_board_begin_step(&f.board, false);
-	recall_board_routed(&f.board);	   /* layer 0: nobody said anything */
-	say(&f, FIRST, 1, 6, 2, 3, 1);	   /* one ahead, one right */
+	recall_board_routed(&f.board); /* layer 0: nobody said anything */
+	say(&f, FIRST, 1, 6, 2, 3, 1); /* one ahead, one right */
 	say(&f, FIRST + 1, 0, 7, 1, 2, 3); /* two ahead, of the next step */
 	recall_board_routed(&f.board);
 	say(&f, FIRST, 0, 6, 1, 2, 3); /* late, for both */
@@ -144,8 +152,12 @@ static void they_count_where_the_token_is_left_to_the_shadow(void **state)
 static void a_row_is_a_line_of_the_dump(void **state)
 {
 	const float strange[] = { NAN, 0.25f, INFINITY }; /* JSON knows neither */
-	const struct od_prediction x = { .position = FIRST, .m = 1, .token = 6, .expert = (const uint16_t[]){ 3, 1, 0 },
-					 .probability = strange, .n = 3 };
+	const struct od_prediction x = { .position = FIRST,
+					 .m = 1,
+					 .token = 6,
+					 .expert = (const uint16_t[]){ 3, 1, 0 },
+					 .probability = strange,
+					 .n = 3 };
 	struct od_strbuf dump = { 0 };
 	struct fixture f;
 	char *text;
@@ -158,7 +170,8 @@ static void a_row_is_a_line_of_the_dump(void **state)
 	recall_board_add(&f.board, &x);
 	run_step(&f, false);
 	text = od_strbuf_take(&dump, &len);
-	assert_string_equal(text,
+	assert_string_equal(
+		text,
 		"{\"configuration\": \"one\", \"prompt\": \"a \\\"name\\\"\", \"index\": 1, \"layer\": 0, \"position\": 1, "
 		"\"token\": 6, \"margin\": 0.125, \"used\": [1, 2], \"probabilities\": [0.125, 0.5, 0.25, 0.125], "
 		"\"assumed_token\": 6, \"lead\": 1, \"predicted\": [2, 0, 1], "

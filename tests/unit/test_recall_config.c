@@ -44,8 +44,11 @@ static void lists_of_names(void **state)
 
 static void lists_of_alignments(void **state)
 {
-	static const char *const bad[] = { "T1", "T1KV1", "T_KV1", "T1_KV", "t1_KV1", "T1_KV1x", "T-1_KV1", "T1_KV1,",
-					   "T1_KV1000001", "T 1_KV1", "T1_KV1_KV2", "T11111111111111111111111111_KV1", "" };
+	static const char *const bad[] = { "T1",      "T1KV1",	    "T_KV1",
+					   "T1_KV",   "t1_KV1",	    "T1_KV1x",
+					   "T-1_KV1", "T1_KV1,",    "T1_KV1000001",
+					   "T 1_KV1", "T1_KV1_KV2", "T11111111111111111111111111_KV1",
+					   "" };
 	struct recall_align out[RECALL_LIST_MAX];
 	char many[RECALL_LIST_MAX * 12] = "";
 	struct od_err err;

@@ -56,7 +56,8 @@ static void a_difference_is_paired(void **state)
 	struct recall_interval i = recall_difference(first, first, 4);
 
 	(void)state;
-	assert_interval(recall_difference(first, second, 4), -0.009343434343434343, -0.150151160063687, 0.1314642913768183);
+	assert_interval(recall_difference(first, second, 4), -0.009343434343434343, -0.150151160063687,
+			0.1314642913768183);
 	assert_true(i.value == 0 && i.low == 0 && i.high == 0);
 	i = recall_difference(first, none, 4); /* one prompt has uses in both */
 	assert_close(i.value, 19.0 / 20 - 17.0 / 20, 1e-12);
@@ -97,8 +98,13 @@ static void assert_cell(struct od_recall_cell c, uint64_t uses, uint64_t recalle
 static void rows_are_counted(void **state)
 {
 	static const uint16_t predicted[] = { 3, 1 }, used[] = { 1, 7 };
-	struct recall_row row = { .layer = 1, .token = 4, .margin = 0.002, .predicted = predicted, .n_predicted = 2,
-				  .used = used, .n_used = 2 };
+	struct recall_row row = { .layer = 1,
+				  .token = 4,
+				  .margin = 0.002,
+				  .predicted = predicted,
+				  .n_predicted = 2,
+				  .used = used,
+				  .n_used = 2 };
 	struct recall_counts c, sum;
 
 	(void)state;

@@ -12,11 +12,14 @@
 
 static const struct od_config config = { .n_moe = LAYERS, .n_experts = 4, .top_k = 2 };
 
-static void say(struct recall_tape *t, uint32_t step, uint32_t m, int32_t assumed, uint16_t a, int32_t token, bool early)
+static void say(struct recall_tape *t, uint32_t step, uint32_t m, int32_t assumed, uint16_t a, int32_t token,
+		bool early)
 {
 	const uint16_t expert[] = { a, 3 };
 	const float probability[] = { 0.75f, 0.25f };
-	const struct od_prediction p = { .m = m, .token = assumed, .n = 2, .expert = expert, .probability = probability };
+	const struct od_prediction p = {
+		.m = m, .token = assumed, .n = 2, .expert = expert, .probability = probability
+	};
 
 	recall_tape_add(t, step, &p, token, early);
 }
@@ -36,7 +39,7 @@ static void guesses_and_their_steps(void **state)
 	say(&t, 0, 1, 5, 2, 5, false);
 	say(&t, 1, 0, 6, 0, 6, true); /* a right one */
 	say(&t, 1, 1, 6, 1, 6, false); /* which it went on with */
-	say(&t, 2, 0, 9, 2, 7, true);  /* a wrong one */
+	say(&t, 2, 0, 9, 2, 7, true); /* a wrong one */
 	say(&t, 2, 0, 7, 1, 7, false);
 	say(&t, 9, 0, 7, 1, 7, false); /* beyond the tape */
 	r = recall_tape_trace(&t, &rec, &config);

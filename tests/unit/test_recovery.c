@@ -1,5 +1,5 @@
-/* Recovery with a virtual clock: how long a layer waits when data ports die, and what is sent again. Workers, members and links
- * are played here; the bound is that of docs/ARCHITECTURE.md (3 s to notice, then one load). */
+/* Recovery with a virtual clock: how long a layer waits when data ports die, and what is sent again. Workers, members
+ * and links are played here; the bound is that of docs/ARCHITECTURE.md (3 s to notice, then one load). */
 #include "main-node/cluster/recovery.h"
 
 #include <setjmp.h>
@@ -13,9 +13,9 @@
 #define MAX_WORKERS 9
 #define MS OD_NS_PER_MS
 #define STEP_MS 10
-#define TICK_MS 50	  /* of the loop thread */
+#define TICK_MS 50 /* of the loop thread */
 #define HEARTBEAT_MS 250
-#define LOAD_MS 400	  /* from a RUN to its answer */
+#define LOAD_MS 400 /* from a RUN to its answer */
 
 static uint64_t clock_ms;
 static struct od_err error;
@@ -32,7 +32,7 @@ static struct worker {
 	bool frozen; /* its data port: nothing comes or goes */
 	bool answers_busy;
 	uint64_t pulled;
-	bool mute;   /* it reads RUNs and never answers them */
+	bool mute; /* it reads RUNs and never answers them */
 	bool gone, distrusted;
 	bool slow_link; /* its heartbeats are late, too */
 	bool says_busy; /* whatever it does; else when it has something to do */
@@ -68,7 +68,8 @@ struct odm_members *odm_cluster_members(struct odm_cluster *c)
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)
 {
 	(void)ms;
-	*s = (struct odm_member_stats){ .alive = !worker[id].gone, .pongs = worker[id].pongs,
+	*s = (struct odm_member_stats){ .alive = !worker[id].gone,
+					.pongs = worker[id].pongs,
 					.busy = worker[id].says_busy || w.due_ms[id] != 0 };
 	s->c[OD_C_PULLED_BYTES] = worker[id].pulled;
 	snprintf(name, size, "worker %u", id);
@@ -99,8 +100,8 @@ void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
 	was_served = true;
 }
 
-bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n, uint32_t pairs,
-		      double took_ns)
+bool odm_members_late(struct odm_members *ms, uint32_t id, uint64_t session, enum odm_deal_kind kind, uint32_t n,
+		      uint32_t pairs, double took_ns)
 {
 	(void)ms;
 	assert_int_equal(session, id + 1);
@@ -171,7 +172,9 @@ static void begin_layer(size_t n_rows)
 	assert_int_equal(w.work.n, 1);
 	w.work.piece[0].worker = 0;
 	w.part = (struct odm_part){ .n = n_rows };
-	w.step = (struct odm_step){ .phase = ODM_DECODE, .part = &w.part, .n_parts = 1, .n_rows = n_rows, .counters = w.counters };
+	w.step = (struct odm_step){
+		.phase = ODM_DECODE, .part = &w.part, .n_parts = 1, .n_rows = n_rows, .counters = w.counters
+	};
 	odm_recovery_begin(&w.recovery, &w.call, &w.step);
 	send_piece(NULL, &w.work.piece[0]);
 }
@@ -253,7 +256,8 @@ static uint64_t wait_ms(uint64_t most_ms, int *rc)
 		odm_recovery_move(&w.recovery);
 		if (*rc == OD_OK)
 			*rc = odm_recovery_serve(&w.recovery, &error);
-		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY && !w.work.piece[0].resting)
+		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY &&
+		    !w.work.piece[0].resting)
 			send_piece(NULL, &w.work.piece[0]);
 	}
 	return clock_ms - from;
@@ -320,7 +324,8 @@ static void one_that_is_idle_and_never_answers_is_given_up(void **state)
 	odm_pieces_fini(&w.work);
 }
 
-/* Layers with worker 0 until it is given up, but at most `most`; every nth RUN never comes there. Returns how many it lost. */
+/* Layers with worker 0 until it is given up, but at most `most`; every nth RUN never comes there. Returns how many it
+ * lost. */
 static unsigned lose_every(unsigned nth, unsigned most, uint32_t n_workers)
 {
 	unsigned lost = 0;
@@ -541,7 +546,7 @@ static void what_is_damaged_is_told(void **state)
 		int code;
 		bool damaged;
 	} answer[] = {
-		{ OD_ERR_CORRUPT, true }, { OD_ERR_IO, true }, { OD_ERR_FORMAT, true }, { OD_ERR_BUSY, false },
+		{ OD_ERR_CORRUPT, true },  { OD_ERR_IO, true },	    { OD_ERR_FORMAT, true }, { OD_ERR_BUSY, false },
 		{ OD_ERR_MISSING, false }, { OD_ERR_NOMEM, false }, { OD_ERR_RANGE, false },
 	};
 
@@ -588,7 +593,8 @@ static void what_a_late_worker_owes_is_asked_of_another_too(void **state)
 		assert_true(w.link[0].watch.late);
 		assert_int_equal(p->worker, 1);
 		assert_int_equal(p->state, ODM_PIECE_TODO);
-		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p); /* its answer counts before the other's RUN has left, */
+		/* its answer counts before the other's RUN has left, */
+		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p);
 		send_piece(NULL, p);
 		assert_int_equal(p->request, 2);
 		assert_ptr_equal(odm_pieces_find(&w.work, 0, 1, 0), p); /* and after it, */

@@ -27,32 +27,40 @@ static const struct request_row rows[] = {
 		"'text': 'b'}]}, {'role': 'system', 'content': 's'}, " USER ", " USER),
 	  SAID("{'role': 'developer', 'content': 'a\\nb'}, {'role': 'system', 'content': 's'}, " USER ", " USER) },
 	/* An assistant's turn. */
-	{ ITEMS(USER ", {'type': 'reasoning', 'id': 'rs', 'summary': [], 'content': [{'type': 'reasoning_text', 'text': 'h'}]}, {'id': "
-		     "'m', 'type': 'message', 'role': 'assistant', 'status': 'completed', 'content': [{'type': 'output_text', 'text': "
-		     "'a', 'annotations': []}]}, {'type': 'function_call', 'id': 'fc', 'call_id': 'c1', 'name': 'f', 'arguments': "
-		     "'{ \\'a\\':1.50}'}, {'type': 'function_call', 'call_id': 'c2', 'name': 'g', 'arguments': '{}'}, {'type': "
-		     "'function_call_output', 'call_id': 'c1', 'output': 'r'}, {'type': 'function_call_output', 'call_id': 'c2', "
-		     "'output': [{'type': 'input_text', 'text': 'r2'}]}"),
-	  SAID(USER ", {'role': 'assistant', 'content': 'a', 'reasoning_content': 'h', 'tool_calls': [{'id': 'c1', 'type': 'function', "
-		    "'function': {'name': 'f', 'arguments': '{ \\'a\\':1.50}'}}, " CALL("c2", "g") "]}, {'role': 'tool', "
-		    "'tool_call_id': 'c1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 'c2', 'content': 'r2'}") },
+	{ ITEMS(USER
+		", {'type': 'reasoning', 'id': 'rs', 'summary': [], 'content': [{'type': 'reasoning_text', 'text': 'h'}]}, {'id': "
+		"'m', 'type': 'message', 'role': 'assistant', 'status': 'completed', 'content': [{'type': 'output_text', 'text': "
+		"'a', 'annotations': []}]}, {'type': 'function_call', 'id': 'fc', 'call_id': 'c1', 'name': 'f', 'arguments': "
+		"'{ \\'a\\':1.50}'}, {'type': 'function_call', 'call_id': 'c2', 'name': 'g', 'arguments': '{}'}, {'type': "
+		"'function_call_output', 'call_id': 'c1', 'output': 'r'}, {'type': 'function_call_output', 'call_id': 'c2', "
+		"'output': [{'type': 'input_text', 'text': 'r2'}]}"),
+	  SAID(USER
+	       ", {'role': 'assistant', 'content': 'a', 'reasoning_content': 'h', 'tool_calls': [{'id': 'c1', 'type': 'function', "
+	       "'function': {'name': 'f', 'arguments': '{ \\'a\\':1.50}'}}, " CALL(
+		       "c2",
+		       "g") "]}, {'role': 'tool', "
+			    "'tool_call_id': 'c1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 'c2', 'content': 'r2'}") },
 	{ ITEMS("{'type': 'reasoning', 'summary': [{'type': 'summary_text', 'text': 'h'}, {'type': 'summary_text', 'text': 'i'}], "
 		"'encrypted_content': 'x'}, {'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': '{}'}"),
-	  SAID("{'role': 'assistant', 'content': null, 'reasoning_content': 'h\\ni', 'tool_calls': [" CALL("c", "f") "]}") },
+	  SAID("{'role': 'assistant', 'content': null, 'reasoning_content': 'h\\ni', 'tool_calls': [" CALL("c",
+													   "f") "]}") },
 	{ ITEMS("{'type': 'reasoning', 'summary': [], 'encrypted_content': 'x'}, " USER), SAID(USER) },
 	{ ITEMS("{'role': 'assistant', 'content': 'a'}, {'role': 'assistant', 'content': [{'type': 'refusal', 'refusal': 'no'}]}"),
 	  SAID("{'role': 'assistant', 'content': 'a'}, {'role': 'assistant', 'content': 'no'}") },
 	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': '{}'}, {'role': 'assistant', 'content': 'a'}, "
 		"{'type': 'reasoning', 'summary': [{'type': 'summary_text', 'text': 'h'}]}, {'role': 'assistant', 'content': 'b'}, "
 		"{'role': 'assistant', 'content': 'c'}"),
-	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [" CALL("c", "f") "]}, {'role': 'assistant', 'content': 'a'}, "
-	       "{'role': 'assistant', 'content': 'b', 'reasoning_content': 'h'}, {'role': 'assistant', 'content': 'c'}") },
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [" CALL(
+		  "c",
+		  "f") "]}, {'role': 'assistant', 'content': 'a'}, "
+		       "{'role': 'assistant', 'content': 'b', 'reasoning_content': 'h'}, {'role': 'assistant', 'content': 'c'}") },
 	/* Nothing, and what is no text. */
 	{ ITEMS("{'role': 'user'}, {'role': 'assistant', 'content': null}, {'type': 'function_call_output', 'call_id': 'c'}, {'type': "
 		"'reasoning'}"),
 	  SAID("{'role': 'user', 'content': ''}, {'role': 'assistant', 'content': ''}, {'role': 'tool', 'tool_call_id': 'c', 'content': "
 	       "''}") },
-	{ ITEMS("{'type': null, 'role': 'user', 'content': ['a', {'text': 'b'}]}"), SAID("{'role': 'user', 'content': 'a\\nb'}") },
+	{ ITEMS("{'type': null, 'role': 'user', 'content': ['a', {'text': 'b'}]}"),
+	  SAID("{'role': 'user', 'content': 'a\\nb'}") },
 	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}, {'type': "
 		"'input_file', 'filename': 'n.pdf', 'file_data': 'x'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'part_from_tomorrow'}]}"),
 	  SAID("{'role': 'user', 'content': 'a\\n[an image that this model cannot see]\\n[a file that this model cannot read: n.pdf]\\n[a "
@@ -63,21 +71,25 @@ static const struct request_row rows[] = {
 	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'description': 'd', 'parameters': {'x': 1}, 'strict': true}, {'type': "
 	      "'function', 'name': 'g', 'parameters': null}], 'tool_choice': 'auto', 'parallel_tool_calls': true"),
 	  "{'tool_choice': 'auto', 'parallel_tool_calls': true, 'tools': [{'type': 'function', 'function': {'name': 'f', "
-	  "'description': 'd', 'parameters': {'x': 1}}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER "]}" },
+	  "'description': 'd', 'parameters': {'x': 1}}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'tools': [{'type': 'web_search'}, {'type': 'function', 'name': 'f'}, {'type': 'custom', 'name': 'c', 'format': {'type': "
 	      "'grammar'}}, {'type': 'local_shell'}, {'type': 'mcp', 'server_label': 'x'}, {'type': 'tool_from_tomorrow'}]"),
 	  "{'tools': [{'type': 'function', 'function': {'name': 'f'}}], 'messages': [" USER "]}" },
 	{ ASK(", 'tools': [{'type': 'web_search'}]"), "{'tools': [], 'messages': [" USER "]}" },
 	{ ASK(", 'tools': [{'type': 'namespace', 'name': 'mcp__s', 'description': 'd', 'tools': [{'type': 'function', 'name': 'f', 'strict': "
 	      "false, 'parameters': {}}, {'type': 'custom', 'name': 'c'}]}]"),
-	  "{'tools': [{'type': 'function', 'function': {'name': 'mcp__s__f', 'parameters': {}}}], 'messages': [" USER "]}" },
+	  "{'tools': [{'type': 'function', 'function': {'name': 'mcp__s__f', 'parameters': {}}}], 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'tools': [{'type': 'namespace', 'tools': []}]"), "tools[0].name: expected a string, found nothing" },
 	{ ASK(", 'tools': [{'type': 'namespace', 'name': 'n', 'tools': [{'type': 'function'}]}]"),
 	  "tools[0].tools[0].name: expected a string, found nothing" },
-	{ ITEMS(USER ", {'type': 'function_call', 'call_id': 'c', 'namespace': 'mcp__s', 'name': 'f', 'arguments': '{}'}, {'type': "
-		     "'function_call_output', 'call_id': 'c', 'output': 'r'}"),
-	  SAID(USER ", {'role': 'assistant', 'content': null, 'tool_calls': [" CALL("c", "mcp__s__f") "]}, {'role': 'tool', "
-		    "'tool_call_id': 'c', 'content': 'r'}") },
+	{ ITEMS(USER
+		", {'type': 'function_call', 'call_id': 'c', 'namespace': 'mcp__s', 'name': 'f', 'arguments': '{}'}, {'type': "
+		"'function_call_output', 'call_id': 'c', 'output': 'r'}"),
+	  SAID(USER ", {'role': 'assistant', 'content': null, 'tool_calls': [" CALL(
+		  "c", "mcp__s__f") "]}, {'role': 'tool', "
+				    "'tool_call_id': 'c', 'content': 'r'}") },
 	/* Items of tools that are no functions. */
 	{ ITEMS("{'type': 'custom_tool_call', 'call_id': 'c', 'name': 'apply_patch', 'input': '*** Begin'}, {'type': "
 		"'custom_tool_call_output', 'call_id': 'c', 'output': 'done'}"),
@@ -114,12 +126,14 @@ static const struct request_row rows[] = {
 	  SAID(USER) },
 	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].type: expected a string, found nothing" },
 	{ ASK(", 'tools': [{'type': 'function'}]"), "tools[0].name: expected a string, found nothing" },
-	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'parameters': 3}]"), "tools[0].parameters: expected an object, found 3" },
+	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'parameters': 3}]"),
+	  "tools[0].parameters: expected an object, found 3" },
 	{ ASK(", 'tools': 3"), "tools: expected an array, found 3" },
 	/* Settings. */
 	{ ASK(", 'max_output_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stream': true, 'seed': 7, 'stop': ['x'], 'store': false, "
 	      "'background': false, 'text': {'format': {'type': 'text'}, 'verbosity': 'low'}, 'truncation': 'auto', 'metadata': {}"),
-	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'messages': [" USER "]}" },
+	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'messages': [" USER
+	  "]}" },
 	{ ASK(", 'reasoning': {'effort': 'low', 'summary': 'auto'}, 'include': ['reasoning.encrypted_content']"),
 	  "{'reasoning': {'effort': 'low', 'summary': 'auto'}, 'messages': [" USER "]}" },
 	{ ASK(", 'include': ['message.output_text.logprobs', 'reasoning.encrypted_content']"),
@@ -127,7 +141,8 @@ static const struct request_row rows[] = {
 	{ ASK(", 'top_logprobs': 2"), "{'logprobs': true, 'top_logprobs': 2, 'messages': [" USER "]}" },
 	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected at least 1, or -1, found 0" },
 	{ ASK(", 'top_logprobs': 21"), "top_logprobs: expected an integer from 0 to 20, found 21" },
-	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"), "text.format: only {'type': 'text'} is supported here" },
+	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"),
+	  "text.format: only {'type': 'text'} is supported here" },
 	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
 	{ ASK(", 'metadata': 3"), "metadata: expected an object" },
 	/* What would need stored state. */
@@ -142,8 +157,10 @@ static const struct request_row rows[] = {
 	{ ITEMS("{'content': 'a'}"), "input[0].role: expected a string, found nothing" },
 	{ ITEMS("{'role': 'tool', 'content': 'a'}"),
 	  "input[0].role: expected 'user', 'assistant', 'system' or 'developer', found 'tool', which is not supported here" },
-	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text'}]}"), "input[0].content[0].text: expected a string, found nothing" },
-	{ ITEMS("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}"), "input[0].call_id: expected a string, found nothing" },
+	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text'}]}"),
+	  "input[0].content[0].text: expected a string, found nothing" },
+	{ ITEMS("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}"),
+	  "input[0].call_id: expected a string, found nothing" },
 	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': {}}"),
 	  "input[0].arguments: expected a string, found an empty object" },
 	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c', 'output': 3}"),
@@ -172,11 +189,15 @@ static void test_called_functions(void **state)
 	static const struct {
 		const char *called, *space, *name;
 	} cases[] = {
-		{ "f", NULL, "f" },		{ "mcp__s__f", "mcp__s", "f" }, { "mcp__s__g__h", "mcp__s", "g__h" },
-		{ "mcp__s__x", NULL, "mcp__s__x" }, { "mcp__s_f", NULL, "mcp__s_f" },
+		{ "f", NULL, "f" },
+		{ "mcp__s__f", "mcp__s", "f" },
+		{ "mcp__s__g__h", "mcp__s", "g__h" },
+		{ "mcp__s__x", NULL, "mcp__s__x" },
+		{ "mcp__s_f", NULL, "mcp__s_f" },
 	};
-	char *text = with_quotes("[{'type': 'function', 'name': 'f'}, {'type': 'namespace'}, {'type': 'namespace', 'name': 'mcp__s', 'tools': "
-				 "[3, {'type': 'function', 'name': 'f'}, {'type': 'function', 'name': 'g__h'}]}]");
+	char *text = with_quotes(
+		"[{'type': 'function', 'name': 'f'}, {'type': 'namespace'}, {'type': 'namespace', 'name': 'mcp__s', 'tools': "
+		"[3, {'type': 'function', 'name': 'f'}, {'type': 'function', 'name': 'g__h'}]}]");
 	json_t *tools = parse_row(text);
 
 	(void)state;

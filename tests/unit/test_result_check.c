@@ -42,13 +42,13 @@ static int check(struct good *g)
 }
 
 /* The good one with one thing spoiled; uses the caller's g. */
-#define BAD(code, text, ...)                                                                                       \
-	do {                                                                                                       \
-		init_good(&g);                                                                                     \
-		__VA_ARGS__;                                                                                       \
-		assert_int_equal(check(&g), code);                                                                 \
-		if (strstr(g.err.msg, text) == NULL)                                                               \
-			fail_msg("\"%s\" does not say \"%s\"", g.err.msg, text);                                   \
+#define BAD(code, text, ...) \
+	do { \
+		init_good(&g); \
+		__VA_ARGS__; \
+		assert_int_equal(check(&g), code); \
+		if (strstr(g.err.msg, text) == NULL) \
+			fail_msg("\"%s\" does not say \"%s\"", g.err.msg, text); \
 	} while (0)
 
 static void good_results_are_good(void **state)
@@ -77,7 +77,8 @@ static void experts_exist_and_are_named_once(void **state)
 	BAD(OD_ERR_RANGE, "found 4294967295", g.x[2].expert = UINT32_MAX);
 	BAD(OD_ERR_RANGE, "expert 69: expected once, found twice", g.x[2].expert = N_EXPERTS - 1);
 	BAD(OD_ERR_RANGE, "expert 1: expected once, found twice", g.x[2].expert = 1);
-	BAD(OD_ERR_RANGE, "expert 2: expected once, found twice", g.x[1].expert = 2); /* a failed one is answered, too */
+	/* a failed one is answered, too */
+	BAD(OD_ERR_RANGE, "expert 2: expected once, found twice", g.x[1].expert = 2);
 }
 
 static void rows_agree_with_codes_and_frames(void **state)

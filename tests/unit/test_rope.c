@@ -14,9 +14,13 @@
 
 static struct od_rope rope_of(size_t i)
 {
-	return (struct od_rope){ .dims = rope_table[i].dims, .theta = rope_table[i].theta, .magnitude = 1,
-				 .factor = rope_table[i].factor, .beta_fast = rope_table[i].beta_fast,
-				 .beta_slow = rope_table[i].beta_slow, .original_ctx = rope_table[i].original_ctx,
+	return (struct od_rope){ .dims = rope_table[i].dims,
+				 .theta = rope_table[i].theta,
+				 .magnitude = 1,
+				 .factor = rope_table[i].factor,
+				 .beta_fast = rope_table[i].beta_fast,
+				 .beta_slow = rope_table[i].beta_slow,
+				 .original_ctx = rope_table[i].original_ctx,
 				 .between = rope_table[i].between };
 }
 
@@ -85,7 +89,11 @@ static void test_rounding(void **state)
 /* Long RoPE: the factors of a short and of a long text, here as large as in Phi-3.5-MoE, by 20 digits. */
 static void test_long(void **state)
 {
-	const struct od_rope rope = { .dims = 8, .theta = 10000, .magnitude = 1.25f, .short_ctx = 4096, .long_magnitude = 1.5f,
+	const struct od_rope rope = { .dims = 8,
+				      .theta = 10000,
+				      .magnitude = 1.25f,
+				      .short_ctx = 4096,
+				      .long_magnitude = 1.5f,
 				      .pair_factor = { { 1, 1.05f, 1.5f, 2.75f }, { 1.0625f, 4, 30.5f, 64 } } };
 	static const double want[2][4] = { { 1, 0.095238093, 0.0066666667, 0.00036363636 },
 					   { 0.94117647, 0.025, 0.00032786885, 0.000015625 } };

@@ -1,5 +1,5 @@
-/* OD_OP_ROUTE: softmax over all, groups, the k best, ties to the lower index, weights; against plain double arithmetic. And
- * od_rank, which finds the best. */
+/* OD_OP_ROUTE: softmax over all, groups, the k best, ties to the lower index, weights; against plain double arithmetic.
+ * And od_rank, which finds the best. */
 #include <math.h>
 #include <string.h>
 
@@ -18,9 +18,11 @@ struct choice {
 };
 
 /* Groups, top groups, renormalise, scale, bias, a group's two best, sum_eps. */
-#define WAY(of, n, top, by_sum, by, with_bias, two, eps)                                                                       \
-	{ .n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias,                \
-	  .group_two = two, .sum_eps = eps }
+#define WAY(of, n, top, by_sum, by, with_bias, two, eps) \
+	{ \
+		.n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias, \
+		.group_two = two, .sum_eps = eps \
+	}
 #define SOFTMAX(n, top, by_sum, by) WAY(OD_SCORE_SOFTMAX, n, top, by_sum, by, false, false, 0)
 #define SIGMOID(n, top, by_sum, by, with_bias, two, eps) WAY(OD_SCORE_SIGMOID, n, top, by_sum, by, with_bias, two, eps)
 
@@ -75,10 +77,15 @@ static void route_rows(const struct od_router_spec *way, const float *logits, si
 	const struct od_op op = { .kind = OD_OP_ROUTE,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = (uint32_t)n_rows,
-				  .route = { .logits = od_buf_ref(in, 0), .choice = od_buf_ref(out[0], 0),
-					     .weight = od_buf_ref(out[1], 0), .margin = od_buf_ref(out[2], 0),
+				  .route = { .logits = od_buf_ref(in, 0),
+					     .choice = od_buf_ref(out[0], 0),
+					     .weight = od_buf_ref(out[1], 0),
+					     .margin = od_buf_ref(out[2], 0),
 					     .bias = od_buf_ref(way->bias ? bias : NULL, 0),
-					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN,
+					     .round = od_buf_ref(round, 0),
+					     .n_experts = n,
+					     .top_k = k,
+					     .hidden = HIDDEN,
 					     .router = *way } };
 
 	assert_true(n_rows <= MAX_ROWS && n <= MAX_EXPERTS && k <= MAX_K);
@@ -140,7 +147,8 @@ static uint32_t place_of(const double *x, uint32_t n, uint32_t e)
 	return before;
 }
 
-/* Which experts are in the best groups. Returns the gap between what the last group that is in and the next one are worth. */
+/* Which experts are in the best groups. Returns the gap between what the last group that is in and the next one are
+ * worth. */
 static double best_groups(const struct od_router_spec *way, const double *decides, uint32_t n, bool *in)
 {
 	const uint32_t n_groups = way->n_groups > 0 ? way->n_groups : 1, size = n / n_groups;
@@ -187,7 +195,8 @@ static void check_against_sort(const struct od_router_spec *way, const float *lo
 
 	route_rows(way, logits, 1, n, k, &c, found, NULL);
 	for (uint32_t e = 0; e < n; e++) {
-		score[e] = way->score == OD_SCORE_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : probability(logits, n, e);
+		score[e] =
+			way->score == OD_SCORE_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : probability(logits, n, e);
 		decides[e] = score[e] + (way->bias ? (double)bias_of(e) : 0);
 	}
 	gap = best_groups(way, decides, n, in);
@@ -214,8 +223,8 @@ static void check_against_sort(const struct od_router_spec *way, const float *lo
 
 static void test_random(void **state)
 {
-	static const uint32_t sizes[][2] = { { 8, 2 }, { 8, 1 }, { 6, 3 }, { 64, 8 }, { 128, 16 }, { 3, 3 }, { 1, 1 },
-					     { 17, 16 }, { 16, 16 }, { 200, 4 } };
+	static const uint32_t sizes[][2] = { { 8, 2 }, { 8, 1 }, { 6, 3 },   { 64, 8 },	 { 128, 16 },
+					     { 3, 3 }, { 1, 1 }, { 17, 16 }, { 16, 16 }, { 200, 4 } };
 
 	(void)state;
 	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -240,10 +249,18 @@ static void test_groups_and_weights(void **state)
 		uint32_t n, k;
 		struct od_router_spec way;
 	} t[] = {
-		{ 160, 6, SOFTMAX(8, 3, false, 16) },    { 160, 6, SOFTMAX(8, 3, true, 16) },   { 12, 3, SOFTMAX(4, 2, false, 1) },
-		{ 12, 6, SOFTMAX(4, 2, true, 1) },	    { 8, 4, SOFTMAX(2, 1, false, 2.5f) },  { 8, 8, SOFTMAX(2, 2, false, 1) },
-		{ 8, 3, SOFTMAX(8, 3, true, 1) },	    { 128, 2, SOFTMAX(64, 5, false, 1) },  { 64, 6, SOFTMAX(1, 1, false, 1) },
-		{ 64, 6, SOFTMAX(0, 0, false, 0.125f) }, { 60, 4, SOFTMAX(0, 0, false, 1) },    { 9, 3, SOFTMAX(3, 3, true, 0.5f) },
+		{ 160, 6, SOFTMAX(8, 3, false, 16) },
+		{ 160, 6, SOFTMAX(8, 3, true, 16) },
+		{ 12, 3, SOFTMAX(4, 2, false, 1) },
+		{ 12, 6, SOFTMAX(4, 2, true, 1) },
+		{ 8, 4, SOFTMAX(2, 1, false, 2.5f) },
+		{ 8, 8, SOFTMAX(2, 2, false, 1) },
+		{ 8, 3, SOFTMAX(8, 3, true, 1) },
+		{ 128, 2, SOFTMAX(64, 5, false, 1) },
+		{ 64, 6, SOFTMAX(1, 1, false, 1) },
+		{ 64, 6, SOFTMAX(0, 0, false, 0.125f) },
+		{ 60, 4, SOFTMAX(0, 0, false, 1) },
+		{ 9, 3, SOFTMAX(3, 3, true, 0.5f) },
 		{ 5, 5, SOFTMAX(0, 0, false, 1) },
 		/* DeepSeek-V3, Kimi-K2, MiniMax-M2, and ways that nothing published has */
 		{ 256, 8, SIGMOID(8, 4, true, 2.5f, true, true, 1e-20f) },
@@ -329,7 +346,8 @@ static double mixed(const float *logits, const bool *taken, uint32_t n, uint32_t
 	double sum = 0;
 
 	for (uint32_t e = 0; e < n; e++) {
-		const double s = (double)logits[e], most = (double)logits[best], away = (most - s) / fmax(fabs(s), most);
+		const double s = (double)logits[e], most = (double)logits[best],
+			     away = (most - s) / fmax(fabs(s), most);
 
 		if (taken[e])
 			continue;
@@ -395,7 +413,8 @@ static void test_mixer(void **state)
 static void test_mixer_by_hand(void **state)
 {
 	static const struct od_router_spec way = { .score = OD_SCORE_MIXER, .band = 0.02f };
-	static const float apart[] = { 1, 2, -3, 0.5f }, together[] = { 1.99f, 2, -3, 1.98f }, low[] = { -2, -1.01f, -1, -7 };
+	static const float apart[] = { 1, 2, -3, 0.5f }, together[] = { 1.99f, 2, -3, 1.98f },
+			   low[] = { -2, -1.01f, -1, -7 };
 	struct choice c;
 
 	(void)state;
@@ -441,9 +460,10 @@ static void test_one_expert_has_all_the_weight(void **state)
 /* A broken model must not make two equal or impossible experts: workers index by them. */
 static void test_not_a_number(void **state)
 {
-	static const float bad[][5] = { { NAN, NAN, NAN, NAN, NAN }, { 1, NAN, 3, NAN, 2 },
-					{ INFINITY, 1, INFINITY, 2, 3 }, { -INFINITY, -INFINITY, -INFINITY, -INFINITY,
-					-INFINITY } };
+	static const float bad[][5] = { { NAN, NAN, NAN, NAN, NAN },
+					{ 1, NAN, 3, NAN, 2 },
+					{ INFINITY, 1, INFINITY, 2, 3 },
+					{ -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY } };
 
 	(void)state;
 	for (size_t b = 0; b < 4 * 4; b++) { /* without groups and with */
@@ -467,8 +487,7 @@ static void test_not_a_number(void **state)
 /* As many rows as there are pieces for two threads: each gets what it gets alone. */
 static void test_rows_are_independent(void **state)
 {
-	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1),
-						      SOFTMAX(0, 0, false, 3),
+	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1), SOFTMAX(0, 0, false, 3),
 						      SOFTMAX(6, 2, false, 16),
 						      SIGMOID(6, 2, true, 2, true, true, 1e-20f) };
 	static float logits[MAX_ROWS * 60], together[MAX_ROWS * 60], alone[60];
@@ -510,8 +529,8 @@ static void test_rounds_rows(void **state)
 	assert_true(changed > MAX_ROWS * HIDDEN / 2);
 }
 
-/* An index stands at place i when i scores come before its own. With NaN among the scores, indices still differ and are in
- * range. */
+/* An index stands at place i when i scores come before its own. With NaN among the scores, indices still differ and are
+ * in range. */
 static void test_rank(void **state)
 {
 	(void)state;

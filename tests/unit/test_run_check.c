@@ -50,13 +50,13 @@ static int check(struct good *g)
 }
 
 /* The good one with one thing spoiled; uses the caller's g. */
-#define BAD(code, text, ...)                                                                                       \
-	do {                                                                                                       \
-		init_good(&g);                                                                                     \
-		__VA_ARGS__;                                                                                       \
-		assert_int_equal(check(&g), code);                                                                 \
-		if (strstr(g.err.msg, text) == NULL)                                                               \
-			fail_msg("\"%s\" does not say \"%s\"", g.err.msg, text);                                   \
+#define BAD(code, text, ...) \
+	do { \
+		init_good(&g); \
+		__VA_ARGS__; \
+		assert_int_equal(check(&g), code); \
+		if (strstr(g.err.msg, text) == NULL) \
+			fail_msg("\"%s\" does not say \"%s\"", g.err.msg, text); \
 	} while (0)
 
 static void runs_at_their_bounds(void **state)

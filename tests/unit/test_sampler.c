@@ -1,5 +1,5 @@
-/* The sampler against distributions, draws and margins that numpy made by definition (tests/golden/sampler); greedy choice, penalties,
- * biases and refusals; and that a seed says it all. */
+/* The sampler against distributions, draws and margins that numpy made by definition (tests/golden/sampler); greedy
+ * choice, penalties, biases and refusals; and that a seed says it all. */
 #include <float.h>
 
 #include "common/base/json.h"
@@ -12,8 +12,8 @@ static double real(const json_t *obj, const char *key)
 	return json_number_value(json_object_get(obj, key));
 }
 
-static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logit_bias bias[MAX_BIAS], float *logits, double *p,
-		      uint32_t *n)
+static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logit_bias bias[MAX_BIAS], float *logits,
+		      double *p, uint32_t *n)
 {
 	const json_t *opts = json_object_get(c, "options"), *l = json_object_get(c, "logits");
 
@@ -51,9 +51,10 @@ static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, con
 	size_t i;
 
 	s = open_sampler(o, n);
-	json_array_foreach(recent, i, t) {
-		int32_t ids[2] = {(int32_t)json_integer_value(t),
-				  i % 2 == 0 ? -5 : (int32_t)n}; /* the second is ignored */
+	json_array_foreach(recent, i, t)
+	{
+		int32_t ids[2] = { (int32_t)json_integer_value(t),
+				   i % 2 == 0 ? -5 : (int32_t)n }; /* the second is ignored */
 
 		assert_int_equal(i < prompt ? od_sampler_prompt(s, ids, 2) : od_sampler_accept(s, ids, 2), OD_OK);
 	}
@@ -64,7 +65,7 @@ static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, con
  * probability zero never comes. The seed is fixed, so this cannot fail by chance. */
 static void check_counts(struct od_sampler *s, const float *logits, const double *p, uint32_t n)
 {
-	unsigned count[MAX_VOCAB] = {0}, draws = 20000;
+	unsigned count[MAX_VOCAB] = { 0 }, draws = 20000;
 	double chi = 0;
 
 	for (unsigned i = 0; i < draws; i++)
@@ -90,7 +91,8 @@ static void against_numpy(void **state)
 	assert_int_equal(od_json_load("tests/golden/sampler/sampler.json", 1 << 20, &root, &err), OD_OK);
 	assert_int_equal(od_json_arr(root, "cases", &cases, "golden", &err), OD_OK);
 	assert_true(json_array_size(cases) >= 27);
-	json_array_foreach(cases, i, c) {
+	json_array_foreach(cases, i, c)
+	{
 		struct od_sampler_opts o;
 		struct od_logit_bias bias[MAX_BIAS];
 		struct od_sampler *s;
@@ -103,7 +105,8 @@ static void against_numpy(void **state)
 		memset(bias, 0x55, sizeof(bias)); /* the sampler has its own */
 		margins = json_object_get(c, "margins");
 		assert_int_equal(json_array_size(margins), 40);
-		json_array_foreach(json_object_get(c, "tokens"), k, want) {
+		json_array_foreach(json_object_get(c, "tokens"), k, want)
+		{
 			const json_t *m = json_array_get(margins, k);
 			float margin;
 
@@ -120,8 +123,8 @@ static void greedy_and_odd_logits(void **state)
 {
 	struct od_sampler_opts o;
 	struct od_sampler *s;
-	float margin, tie[] = {1, 7, 7, -2}, nan[] = {NAN, -3, NAN, -2}, none[] = {-INFINITY, NAN, -INFINITY},
-	      inf[] = {3, INFINITY, 1, INFINITY};
+	float margin, tie[] = { 1, 7, 7, -2 }, nan[] = { NAN, -3, NAN, -2 }, none[] = { -INFINITY, NAN, -INFINITY },
+		      inf[] = { 3, INFINITY, 1, INFINITY };
 
 	(void)state;
 	od_sampler_defaults(&o);
@@ -350,16 +353,19 @@ static void any_place_again(void **state)
 		again = open_sampler(&o, N);
 		for (int i = 0; i < TOKENS; i++) {
 			for (int k = 0; k < N; k++)
-				logits[i][k] = i == 20 ? -INFINITY : sinf((float)(i * N + k)); /* without a choice it counts, too */
+				/* without a choice it counts, too */
+				logits[i][k] = i == 20 ? -INFINITY : sinf((float)(i * N + k));
 			text[i] = i < PROMPT ? i : sample_with(once, logits[i], N, &margin[i]);
-			assert_int_equal(i < PROMPT ? od_sampler_prompt(once, &text[i], 1) : od_sampler_accept(once, &text[i], 1),
+			assert_int_equal(i < PROMPT ? od_sampler_prompt(once, &text[i], 1) :
+						      od_sampler_accept(once, &text[i], 1),
 					 OD_OK);
 		}
 		for (int round = 0; round < 400; round++) {
 			int i = PROMPT + (round * 37) % (TOKENS - PROMPT);
 
 			if (round % 3 == 0) /* as if after so many tokens: the number of draws costs nothing */
-				assert_int_equal(od_sampler_replay(again, text, 1, UINT64_MAX - (uint64_t)round), OD_OK);
+				assert_int_equal(od_sampler_replay(again, text, 1, UINT64_MAX - (uint64_t)round),
+						 OD_OK);
 			assert_int_equal(od_sampler_replay(again, text, (size_t)i, (uint64_t)(i - PROMPT)), OD_OK);
 			assert_int_equal(sample_with(again, logits[i], N, &found), text[i]);
 			assert_true(found == margin[i]);
@@ -474,11 +480,12 @@ static void refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits), cmocka_unit_test(impossible_tokens),
-		cmocka_unit_test(penalty_of_a_huge_logit), cmocka_unit_test(second_of_two_is_light),
-		cmocka_unit_test(greedy_everywhere), cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible),
-		cmocka_unit_test(any_place_again), cmocka_unit_test(only_chosen_tokens_are_penalised),
-		cmocka_unit_test(refuses_biases), cmocka_unit_test(refuses),
+		cmocka_unit_test(against_numpy),	  cmocka_unit_test(greedy_and_odd_logits),
+		cmocka_unit_test(impossible_tokens),	  cmocka_unit_test(penalty_of_a_huge_logit),
+		cmocka_unit_test(second_of_two_is_light), cmocka_unit_test(greedy_everywhere),
+		cmocka_unit_test(large_vocabulary),	  cmocka_unit_test(reproducible),
+		cmocka_unit_test(any_place_again),	  cmocka_unit_test(only_chosen_tokens_are_penalised),
+		cmocka_unit_test(refuses_biases),	  cmocka_unit_test(refuses),
 	};
 
 	return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);

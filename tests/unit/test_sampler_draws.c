@@ -1,4 +1,5 @@
-/* The sampler's draws against their definition - everything sorted, libm, no shortcut - and what must hold of very many. */
+/* The sampler's draws against their definition - everything sorted, libm, no shortcut - and what must hold of very
+ * many. */
 #include <stdlib.h>
 
 #include "tests/unit/random.h"
@@ -11,7 +12,8 @@ struct by_hand {
 
 static double gauss(uint64_t *seed)
 {
-	const double a = ((double)(random_u64(seed) >> 12) + 0.5) * 0x1p-52, b = (double)(random_u64(seed) >> 12) * 0x1p-52;
+	const double a = ((double)(random_u64(seed) >> 12) + 0.5) * 0x1p-52,
+		     b = (double)(random_u64(seed) >> 12) * 0x1p-52;
 
 	return sqrt(-2 * log(a)) * cos(2 * M_PI * b);
 }
@@ -51,8 +53,8 @@ static double weight_by_hand(const struct od_sampler_opts *o, float logit, float
 	return x > -700 ? exp(x) : 0;
 }
 
-/* Logits are finite or minus infinity, and there is no penalty. Behind a filter, weights that no longer change the sum of the
- * better ones are left out, with top-p 1 too. */
+/* Logits are finite or minus infinity, and there is no penalty. Behind a filter, weights that no longer change the sum
+ * of the better ones are left out, with top-p 1 too. */
 static struct by_hand draw_by_hand(const struct od_sampler_opts *o, const float *logits, uint32_t n, uint64_t draw)
 {
 	const uint32_t k = o->top_k > 0 && o->top_k < n ? o->top_k : n;
@@ -128,7 +130,11 @@ static void against_definition(void **state)
 		case 1: o.top_k = n / 3 + 1; break;
 		case 2: o.top_p = 0.8; break;
 		case 3: o.min_p = 0.03; break;
-		case 4: o.top_k = n / 2 + 1; o.top_p = 0.97; o.min_p = 0.1; break;
+		case 4:
+			o.top_k = n / 2 + 1;
+			o.top_p = 0.97;
+			o.min_p = 0.1;
+			break;
 		}
 		for (uint32_t i = 0; i < n; i++) {
 			logits[i] = (float)(spread * gauss(&seed));
@@ -141,8 +147,9 @@ static void against_definition(void **state)
 	}
 }
 
-/* Two cells of a row or column of a 16 by 16 table are equally likely if successive draws, or the first draws of successive
- * seeds, have nothing to do with each other: 255 degrees of freedom, and 346 is 4 standard deviations above that. */
+/* Two cells of a row or column of a 16 by 16 table are equally likely if successive draws, or the first draws of
+ * successive seeds, have nothing to do with each other: 255 degrees of freedom, and 346 is 4 standard deviations above
+ * that. */
 static void draws_are_independent(void **state)
 {
 	enum { N = 16, PAIRS = 25600 };
@@ -180,7 +187,8 @@ static void draws_are_independent(void **state)
 	}
 }
 
-/* Token i falls into bin i * bins / n, or i % bins: chi-square with 63 degrees of freedom; 108 is 4 standard deviations above. */
+/* Token i falls into bin i * bins / n, or i % bins: chi-square with 63 degrees of freedom; 108 is 4 standard deviations
+ * above. */
 static void large_distribution(void **state)
 {
 	enum { N = 4000, BINS = 64, DRAWS = 20000 };
@@ -282,9 +290,9 @@ static int by_ratio(const void *a, const void *b)
 	return x->q * y->p > y->q * x->p ? -1 : x->q * y->p < y->q * x->p;
 }
 
-/* How probably two races with the same numbers have the same winner, sum over i of 1 / sum over j of max(p_j/p_i, q_j/q_i): i
- * wins both if its number lets it arrive before each other one's later ratio. *least: (1 - d) / (1 + d), d the total variation
- * distance: whatever the distributions are, it is at least that. */
+/* How probably two races with the same numbers have the same winner, sum over i of 1 / sum over j of max(p_j/p_i,
+ * q_j/q_i): i wins both if its number lets it arrive before each other one's later ratio. *least: (1 - d) / (1 + d), d
+ * the total variation distance: whatever the distributions are, it is at least that. */
 static double agreement(struct odds *v, uint32_t n, double *least)
 {
 	double before = 0, behind = 0, sum = 0, distance = 0;
@@ -366,8 +374,9 @@ static void noisy_models_agree(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(against_definition), cmocka_unit_test(draws_are_independent), cmocka_unit_test(large_distribution),
-		cmocka_unit_test(fewer_candidates), cmocka_unit_test(noisy_models_agree),
+		cmocka_unit_test(against_definition), cmocka_unit_test(draws_are_independent),
+		cmocka_unit_test(large_distribution), cmocka_unit_test(fewer_candidates),
+		cmocka_unit_test(noisy_models_agree),
 	};
 
 	return cmocka_run_group_tests_name("sampler_draws", tests, NULL, NULL);

@@ -46,7 +46,8 @@ static void what_authors_say(void **state)
 		{ "{\"do_sample\": null, \"top_p\": 0.5}", 0, 0, 1, 0, 1 },
 		{ "{\"do_sample\": true}", 1, 50, 1, 0, 1 },
 		{ "{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, \"min_p\": 0.125,"
-		  " \"repetition_penalty\": 1.05}", 0.6, 20, 0.95, 0.125, 1.05 },
+		  " \"repetition_penalty\": 1.05}",
+		  0.6, 20, 0.95, 0.125, 1.05 },
 		{ "{\"do_sample\": true, \"temperature\": 1, \"top_k\": 0, \"top_p\": 1}", 1, 0, 1, 0, 1 },
 		{ "{\"do_sample\": true, \"temperature\": 1, \"top_k\": -1}", 1, 0, 1, 0, 1 },
 		{ "{\"do_sample\": true, \"temperature\": 0.0}", 0, 50, 1, 0, 1 },
@@ -78,14 +79,19 @@ static void what_is_refused(void **state)
 		int rc;
 	} t[] = {
 		{ "{\"do_sample\": 1}", "\"do_sample\": expected true or false, found an integer", OD_ERR_FORMAT },
-		{ "{\"repetition_penalty\": 0}", "\"repetition_penalty\": expected 0.01 to 100, found 0", OD_ERR_RANGE },
-		{ "{\"repetition_penalty\": 101}", "\"repetition_penalty\": expected 0.01 to 100, found 101", OD_ERR_RANGE },
-		{ "{\"do_sample\": true, \"temperature\": -1}", "\"temperature\": expected 0 to 1000, found -1", OD_ERR_RANGE },
-		{ "{\"do_sample\": true, \"top_k\": -2}", "\"top_k\": expected 0 to 4294967295, found -2", OD_ERR_RANGE },
+		{ "{\"repetition_penalty\": 0}", "\"repetition_penalty\": expected 0.01 to 100, found 0",
+		  OD_ERR_RANGE },
+		{ "{\"repetition_penalty\": 101}", "\"repetition_penalty\": expected 0.01 to 100, found 101",
+		  OD_ERR_RANGE },
+		{ "{\"do_sample\": true, \"temperature\": -1}", "\"temperature\": expected 0 to 1000, found -1",
+		  OD_ERR_RANGE },
+		{ "{\"do_sample\": true, \"top_k\": -2}", "\"top_k\": expected 0 to 4294967295, found -2",
+		  OD_ERR_RANGE },
 		{ "{\"do_sample\": true, \"top_k\": 5.0}", "\"top_k\": expected an integer, found a real number",
 		  OD_ERR_FORMAT },
 		{ "{\"do_sample\": true, \"top_p\": 1.5}", "\"top_p\": expected 0 to 1, found 1.5", OD_ERR_RANGE },
-		{ "{\"do_sample\": true, \"min_p\": \"x\"}", "\"min_p\": expected a number, found a string", OD_ERR_FORMAT },
+		{ "{\"do_sample\": true, \"min_p\": \"x\"}", "\"min_p\": expected a number, found a string",
+		  OD_ERR_FORMAT },
 	};
 
 	(void)state;

@@ -95,9 +95,9 @@ static void newest_version_wins(void **state)
 	(void)state;
 	WANT(s, 1, 0, 5, 0, 1);
 	assert_int_equal(load_one(s, &job), 0);
-	WANT(s, 1, 0, 4, 2);	 /* older */
-	WANT(s, 1, 0, 5, 3);	 /* the same */
-	WANT(s, 1, 0, 6, 0, 4);	 /* 1 goes, 0 stays where it is */
+	WANT(s, 1, 0, 4, 2); /* older */
+	WANT(s, 1, 0, 5, 3); /* the same */
+	WANT(s, 1, 0, 6, 0, 4); /* 1 goes, 0 stays where it is */
 	assert_int_equal(odw_schedule_entries(s), 2);
 	assert_true(is(s, 2, 0, 4, ODW_LOADING));
 	assert_int_equal(load_one(s, &job), 0);
@@ -144,7 +144,7 @@ static void closing_voids_wants_whenever_they_come(void **state)
 	WANT(s, 2, 0, 1, 0);
 	odw_schedule_close(s, SESSION, 1, 1);
 	assert_int_equal(odw_schedule_entries(s), 2); /* (1, 2) and the other step's */
-	WANT(s, 1, 1, 9, 3);			      /* late */
+	WANT(s, 1, 1, 9, 3); /* late */
 	assert_int_equal(odw_schedule_entries(s), 2);
 	odw_schedule_close(s, SESSION, 1, 0); /* does not open anything again */
 	WANT(s, 1, 1, 10, 3);
@@ -398,12 +398,18 @@ static void cancelled_loads_leave_their_stages(void **state)
 	odw_schedule_free(s);
 }
 
-/* Johnson's rule: with loads of one length those that run at least as long keep their order and go first, then the others,
- * the longest run first. */
+/* Johnson's rule: with loads of one length those that run at least as long keep their order and go first, then the
+ * others, the longest run first. */
 static void long_runs_are_loaded_first(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
-						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock,
+	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
+						.n_experts = EXPERTS,
+						.n_parts = SHARDS,
+						.n_slots = 4,
+						.n_stages = STAGES,
+						.n_readers = 1,
+						.n_inflaters = 2,
+						.now_ns = read_clock,
 						.expert_bytes = 10 * SHARDS };
 	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
 	struct odw_schedule *s;
@@ -436,10 +442,18 @@ static void long_runs_are_loaded_first(void **state)
 /* What was profiled counts until there is a load to learn from; then that. */
 static void costs_are_profiled_then_learnt(void **state)
 {
-	struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
-					  .n_stages = STAGES, .n_readers = 2, .n_inflaters = 2, .now_ns = read_clock,
-					  .expert_bytes = 10 * SHARDS,
-					  .profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 } };
+	struct odw_schedule_opts opts = {
+		.n_moe = LAYERS,
+		.n_experts = EXPERTS,
+		.n_parts = SHARDS,
+		.n_slots = 4,
+		.n_stages = STAGES,
+		.n_readers = 2,
+		.n_inflaters = 2,
+		.now_ns = read_clock,
+		.expert_bytes = 10 * SHARDS,
+		.profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 }
+	};
 	struct odw_item r[2] = { { .expert = 0, .rank = 0, .last = true, .run_ns = 10 },
 				 { .expert = 1, .rank = 1, .last = true, .run_ns = 900 } };
 	struct odw_expert_costs c;
@@ -469,8 +483,14 @@ static void costs_are_profiled_then_learnt(void **state)
 /* Two that are there run first, in their order, however long the others would. */
 static void residents_need_no_place_in_the_order(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
-						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 1, .now_ns = read_clock,
+	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
+						.n_experts = EXPERTS,
+						.n_parts = SHARDS,
+						.n_slots = 3,
+						.n_stages = STAGES,
+						.n_readers = 1,
+						.n_inflaters = 1,
+						.now_ns = read_clock,
 						.expert_bytes = 10 * SHARDS };
 	struct odw_item r[5];
 	struct odw_schedule *s;

@@ -1,5 +1,5 @@
-/* The worker's schedule, with and without a cache: random messages against a plain model of who asks for what, buffers that
- * are written and looked at as loaders and engine would; and real threads. */
+/* The worker's schedule, with and without a cache: random messages against a plain model of who asks for what, buffers
+ * that are written and looked at as loaders and engine would; and real threads. */
 #include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
 
@@ -29,7 +29,7 @@ struct sim {
 	struct odw_schedule *s;
 	struct odw_bufs *bufs;
 	struct odw_expert_cache *cache; /* NULL: none */
-	struct odw_planner_opts plan;	/* slot, n_slots */
+	struct odw_planner_opts plan; /* slot, n_slots */
 	struct od_cache_plan now, next;
 	uint64_t place;
 	uint32_t at_place; /* which of the places there are */
@@ -93,7 +93,8 @@ static void write_tag(const struct odw_load_job *job, enum od_expert_buf buf)
 		put_at(device, od_ref_at(job->mem.at[buf], job->part * sizeof(tag)), &tag, sizeof(tag));
 }
 
-static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t part, uint32_t m, uint32_t expert)
+static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t part, uint32_t m,
+		      uint32_t expert)
 {
 	uint32_t tag;
 
@@ -107,7 +108,10 @@ static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, u
 
 static unsigned stored_set(enum od_cache_state state)
 {
-	return state == OD_CACHE_C ? OD_SET_STORED : state == OD_CACHE_S ? OD_SET_SM : state == OD_CACHE_E ? OD_SET_E : 0;
+	return state == OD_CACHE_C ? OD_SET_STORED :
+	       state == OD_CACHE_S ? OD_SET_SM :
+	       state == OD_CACHE_E ? OD_SET_E :
+				     0;
 }
 
 static void check_cache(struct sim *x)
@@ -160,12 +164,14 @@ static void check(struct sim *x)
 		if (v.state == ODW_FREE || v.state == ODW_DRAINING)
 			continue;
 		n_loading += v.state == ODW_LOADING;
-		assert_int_equal(v.pinned, v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
+		assert_int_equal(v.pinned,
+				 v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
 		assert_true(v.pinned || v.entries > 0);
 		assert_true(v.pinned || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
 		for (unsigned j = 0; j < i; j++) {
 			w = odw_schedule_look(x->s, j);
-			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m && w.expert == v.expert);
+			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m &&
+				     w.expert == v.expert);
 		}
 	}
 	assert_true(n_loading <= x->n_slots);
@@ -222,9 +228,12 @@ static void do_run(struct sim *x)
 	for (uint32_t i = 0, e = pick(x, 1 + pick(x, EXPERTS)); i < n; i++, e = (e + 1) % EXPERTS) {
 		if (x->mo.pending[t][m][e] == 0)
 			x->mo.rank[t][m][e] = pick(x, 4);
-		x->item[x->n_items++] = (struct odw_item){ .expert = e, .rank = x->mo.rank[t][m][e], .last = pick(x, 2),
-							 .n_rows = 1 + pick(x, 3), .prompt = prompt,
-							 .run = &x->item[first] };
+		x->item[x->n_items++] = (struct odw_item){ .expert = e,
+							   .rank = x->mo.rank[t][m][e],
+							   .last = pick(x, 2),
+							   .n_rows = 1 + pick(x, 3),
+							   .prompt = prompt,
+							   .run = &x->item[first] };
 		x->mo.pending[t][m][e]++;
 		x->mo.wanted[t][m][e] = x->mo.kept[t][m][e] = false;
 	}
@@ -283,8 +292,9 @@ static struct od_cache_plan random_plan(struct sim *x, uint32_t n_moe)
 {
 	const bool planes = (x->plan.slot & OD_SET_PLAIN) == 0;
 
-	return (struct od_cache_plan){ .n_moe = n_moe,
-				       .experts = { pick(x, MAX_FULL + 1), planes ? 0 : pick(x, 4), pick(x, 6), pick(x, 6) } };
+	return (struct od_cache_plan){
+		.n_moe = n_moe, .experts = { pick(x, MAX_FULL + 1), planes ? 0 : pick(x, 4), pick(x, 6), pick(x, 6) }
+	};
 }
 
 static void do_plan(struct sim *x)
@@ -309,8 +319,11 @@ static void do_place(struct sim *x)
 	const struct od_share share = places[at];
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
-	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .expert_bytes = 1,
-				   .full_is_stored = (x->plan.slot & OD_SET_PLAIN) == 0, .state = OD_CACHE_F };
+	struct od_cache_opts o = { .policy = x->plan.policy,
+				   .n_experts = EXPERTS,
+				   .expert_bytes = 1,
+				   .full_is_stored = (x->plan.slot & OD_SET_PLAIN) == 0,
+				   .state = OD_CACHE_F };
 	struct od_cache *policy;
 	size_t n[OD_N_EXPERT_BUFS];
 
@@ -371,7 +384,8 @@ static void take_shard(struct sim *x, int j)
 	struct odw_load_job *job = &x->job[j];
 	struct odw_slot_view v;
 
-	x->has_job[j] = pick(x, 2) == 0 ? odw_schedule_next_finish(x->s, job, false) : odw_schedule_next_read(x->s, job, false);
+	x->has_job[j] =
+		pick(x, 2) == 0 ? odw_schedule_next_finish(x->s, job, false) : odw_schedule_next_read(x->s, job, false);
 	if (!x->has_job[j]) /* the other, if there is one */
 		x->has_job[j] = odw_schedule_next_read(x->s, job, false) || odw_schedule_next_finish(x->s, job, false);
 	if (!x->has_job[j])
@@ -442,7 +456,8 @@ static void check_taken(struct sim *x, const struct odw_item *item)
 	assert_int_equal(x->content[item->slot].expert, item->expert);
 	assert_int_equal(x->content[item->slot].shards, (1u << SHARDS) - 1);
 	for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
-		assert_true(item->mem.at[k].buf != NULL || (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
+		assert_true(item->mem.at[k].buf != NULL ||
+			    (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
 		for (uint32_t part = 0; part < SHARDS; part++)
 			check_tag(&item->mem, (enum od_expert_buf)k, part, item->m, item->expert);
 	}
@@ -451,7 +466,8 @@ static void check_taken(struct sim *x, const struct odw_item *item)
 /* Its turn has come, and its expert is there. */
 static bool could_be_taken(struct sim *x, const struct odw_item *item)
 {
-	if (!x->out[item - x->item] || item->code != OD_OK || item->rank == UINT32_MAX || !resident(x, item->m, item->expert))
+	if (!x->out[item - x->item] || item->code != OD_OK || item->rank == UINT32_MAX ||
+	    !resident(x, item->m, item->expert))
 		return false;
 	for (const struct odw_item *i = x->item; i < item; i++)
 		if (x->out[i - x->item] && i->step == item->step && i->m == item->m && i->expert == item->expert)
@@ -503,7 +519,8 @@ static void take_failed(struct sim *x, struct odw_item *first)
 		assert_true(i == 0 || x->out[item[i] - x->item]);
 		x->out[item[i] - x->item] = false;
 		assert_ptr_equal(item[i]->run, first->run);
-		assert_true(item[i]->code == OD_ERR_IO || (item[i]->code == OD_ERR_CANCELLED && item[i]->rank == UINT32_MAX));
+		assert_true(item[i]->code == OD_ERR_IO ||
+			    (item[i]->code == OD_ERR_CANCELLED && item[i]->rank == UINT32_MAX));
 	}
 	for (size_t i = 0; i < x->n_items; i++)
 		assert_false(x->out[i] && x->item[i].run == first->run && x->item[i].code != OD_OK);
@@ -658,8 +675,9 @@ static void random_messages_against_a_model(void **state)
 		x.n_slots = 1 + (unsigned)(seed % 3);
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
 		open_memory(&x);
-		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs, .cache = x.cache,
-										  .max_pinned = x.n_table - x.n_slots });
+		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs,
+										.cache = x.cache,
+										.max_pinned = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
 		for (int i = 0; i < 500; i++) {
@@ -680,10 +698,11 @@ static void random_messages_against_a_model(void **state)
 		odw_cache_free(x.cache);
 		odw_bufs_free(x.bufs);
 	}
-	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups\n", n_run, n_loads, n_cancelled, n_full,
-	       n_partial, n_groups);
+	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups\n", n_run, n_loads, n_cancelled,
+	       n_full, n_partial, n_groups);
 	/* The cases were worth their time. */
-	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000 && n_full > 1000 && n_partial > 500 && n_groups > 500);
+	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000 && n_full > 1000 && n_partial > 500 &&
+		    n_groups > 500);
 }
 
 /* ---- With real threads, for the sanitizer ---- */

@@ -1,5 +1,5 @@
-/* Maximum-entropy selection, against enumeration of all sets, against sums in the numbers of the definition, and against
- * Monte Carlo with a fixed seed. */
+/* Maximum-entropy selection, against enumeration of all sets, against sums in the numbers of the definition, and
+ * against Monte Carlo with a fixed seed. */
 #include "common/cache/selection.h"
 
 #include <math.h>

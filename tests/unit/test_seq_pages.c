@@ -47,7 +47,8 @@ static void test_reserve(void **state)
 	for (uint32_t n = 1; n <= CTX; n++) {
 		od_seq_state_reserve(s, n);
 		assert_int_equal(od_seq_state_n_pages(s), od_state_pages(n));
-		assert_true(n <= OD_KV_PAGE || memcmp(page, od_seq_state_pages(s), od_state_pages(n - 1) * sizeof(*page)) == 0);
+		assert_true(n <= OD_KV_PAGE ||
+			    memcmp(page, od_seq_state_pages(s), od_state_pages(n - 1) * sizeof(*page)) == 0);
 		memcpy(page, od_seq_state_pages(s), od_state_pages(n) * sizeof(*page));
 	}
 	od_seq_state_reserve(s, 1);
@@ -288,7 +289,7 @@ static void test_share(void **state)
 struct person {
 	struct od_seq_state *s;
 	uint32_t page[4], n, promised; /* pages */
-	int32_t text[200];	       /* what it wrote, or shares */
+	int32_t text[200]; /* what it wrote, or shares */
 	uint32_t length;
 };
 
@@ -422,14 +423,10 @@ static void test_places(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_reserve),
-		cmocka_unit_test(test_reuse),
-		cmocka_unit_test(test_promise),
-		cmocka_unit_test(test_keep),
-		cmocka_unit_test(test_touches_little),
-		cmocka_unit_test(test_share),
-		cmocka_unit_test(test_share_at_random),
-		cmocka_unit_test(test_places),
+		cmocka_unit_test(test_reserve),		cmocka_unit_test(test_reuse),
+		cmocka_unit_test(test_promise),		cmocka_unit_test(test_keep),
+		cmocka_unit_test(test_touches_little),	cmocka_unit_test(test_share),
+		cmocka_unit_test(test_share_at_random), cmocka_unit_test(test_places),
 	};
 
 	cfg = uniform_config((struct uniform){ .n_layers = 3, .heads = 2, .kv_heads = 2, .head_dim = 6, .ctx = 200 });

@@ -57,7 +57,8 @@ static void test_bytes(void **state)
 	assert_int_equal(od_state_pages(UINT32_MAX), 1u << 26);
 	/* 2^10 * 2 * 2^32 * 2^22 * 4 is beyond 64 bits. */
 	assert_true(od_state_pool_bytes(&huge, OD_PROFILE_F32, 1u << 26, 1) == UINT64_MAX);
-	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_F32, UINT32_MAX, 1, 1u << 26, &err), OD_ERR_NOMEM);
+	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_F32, UINT32_MAX, 1, 1u << 26, &err),
+			 OD_ERR_NOMEM);
 	assert_null(p);
 	/* More pages than 32 bits can number. */
 	huge = config_of(1, 1, 2, UINT32_MAX);
@@ -176,8 +177,8 @@ static void each_row(const struct od_config *c, struct od_seq_state *const *s, b
 	}
 }
 
-/* width[layer][stream], in elements; 0: no such stream. Every row has a place of its own, where the operations look for it
- * too. */
+/* width[layer][stream], in elements; 0: no such stream. Every row has a place of its own, where the operations look for
+ * it too. */
 static void check_layout(const struct od_config *c, const uint32_t width[][OD_MAX_STREAMS], enum od_profile profile,
 			 enum od_dtype dtype)
 {
@@ -199,14 +200,15 @@ static void check_layout(const struct od_config *c, const uint32_t width[][OD_MA
 
 			sum += row;
 			assert_int_equal(od_seq_state_row_bytes(s[0], layer, i), row);
-			assert_int_equal(i < n, row > 0);
+			assert_int_equal(i<n, row> 0);
 			if (row == 0)
 				continue;
 			assert_int_equal(stream[i].dtype, dtype);
 			assert_int_equal(stream[i].row_bytes, row);
 			for (uint32_t at = 0; at < 2 * CTX; at++) {
 				const uint32_t q = at % 2, position = at / 2;
-				const uint64_t page = od_seq_state_pages(s[q])[position / OD_KV_PAGE] * stream[i].page_bytes;
+				const uint64_t page =
+					od_seq_state_pages(s[q])[position / OD_KV_PAGE] * stream[i].page_bytes;
 				const struct od_ref found = od_seq_state_row(s[q], layer, i, position);
 
 				assert_ptr_equal(found.buf, stream[i].pages.buf);
@@ -251,14 +253,16 @@ static void add_layer(struct od_config *c, const struct od_mixer_ops *mixer, str
 
 #define MIXED_FIXED 320u /* of the layers below: 128, 64 and 128, of 100, 64 and 65 bytes */
 
-/* Keys and values of two widths; none, but fixed state; latents; a stream and fixed state; keys and values; fixed state. */
+/* Keys and values of two widths; none, but fixed state; latents; a stream and fixed state; keys and values; fixed
+ * state. */
 static struct od_config mixed_config(void)
 {
 	struct od_config c = { .ctx_max = 200 };
 
 	add_layer(&c, &od_mixer_gqa, (struct od_mixer){ .n_heads = 4, .n_kv_heads = 2, .k_dim = 6, .v_dim = 10 });
 	add_layer(&c, &plain, (struct od_mixer){ .q_rank = 100 });
-	add_layer(&c, &od_mixer_mla, (struct od_mixer){ .n_heads = 2, .k_dim = 12, .v_dim = 5, .nope_dim = 4, .kv_rank = 20 });
+	add_layer(&c, &od_mixer_mla,
+		  (struct od_mixer){ .n_heads = 2, .k_dim = 12, .v_dim = 5, .nope_dim = 4, .kv_rank = 20 });
 	add_layer(&c, &plain, (struct od_mixer){ .k_dim = 3, .q_rank = 64 });
 	add_layer(&c, &od_mixer_gqa, (struct od_mixer){ .n_heads = 1, .n_kv_heads = 1, .k_dim = 4, .v_dim = 4 });
 	add_layer(&c, &plain, (struct od_mixer){ .q_rank = 65 });
@@ -282,7 +286,8 @@ static void test_layers_that_differ(void **state)
 			assert_in_range(od_state_pool_bytes(&c, OD_PROFILE_F32, pages, n), rows * 4 + fixed,
 					rows * 4 + fixed + 256);
 			assert_int_equal(od_state_pool_bytes(&c, OD_PROFILE_F32, pages, n) -
-						 od_state_pool_bytes(&c, OD_PROFILE_BF16, pages, n), rows * 2);
+						 od_state_pool_bytes(&c, OD_PROFILE_BF16, pages, n),
+					 rows * 2);
 		}
 	}
 }

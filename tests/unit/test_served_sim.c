@@ -27,9 +27,22 @@ struct small {
 static void small(struct small *s, uint32_t n_steps)
 {
 	*s = (struct small){
-		.params = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = 1, .n_workers = 2, .slots = 1,
-			    .main_ns = 10, .worker_ns = 10, .shadow_ns = 4, .head_ns = 5, .load_ns = 25, .align_kv = 1 },
-		.trace = { .n_steps = n_steps, .token = s->token, .used = s->used, .shadow = s->shadow, .guess = s->guess,
+		.params = { .n_moe = LAYERS,
+			    .n_experts = EXPERTS,
+			    .top_k = 1,
+			    .n_workers = 2,
+			    .slots = 1,
+			    .main_ns = 10,
+			    .worker_ns = 10,
+			    .shadow_ns = 4,
+			    .head_ns = 5,
+			    .load_ns = 25,
+			    .align_kv = 1 },
+		.trace = { .n_steps = n_steps,
+			   .token = s->token,
+			   .used = s->used,
+			   .shadow = s->shadow,
+			   .guess = s->guess,
 			   .ahead = s->ahead },
 	};
 	for (uint32_t i = 0; i < n_steps * LAYERS; i++) {
@@ -55,8 +68,9 @@ static struct served_result run(struct small *s)
 	return r;
 }
 
-/* Fig. 4: the shadow begins with main. PREDICT at 4, 8, 12, 16; loads 4-29 and 8-33; main's word on layer 0 at 10, done at
- * 39; layer 1: 49, 59; the slots are free at 39 and 59, so loads 39-64 and 59-84; layer 2: 69, 79; layer 3: 89, 99. */
+/* Fig. 4: the shadow begins with main. PREDICT at 4, 8, 12, 16; loads 4-29 and 8-33; main's word on layer 0 at 10, done
+ * at 39; layer 1: 49, 59; the slots are free at 39 and 59, so loads 39-64 and 59-84; layer 2: 69, 79; layer 3: 89,
+ * 99. */
 static void only_the_first_layer_waits(void **state)
 {
 	struct served_result r;
@@ -75,8 +89,9 @@ static void only_the_first_layer_waits(void **state)
 	assert_int_equal(r.extra_loads, 0);
 }
 
-/* Fig. 5: a shadow that is late. Main's word at 10 comes before PREDICT at 18, the RUN loads 10-39; layer 1 is predicted at
- * 36 and loaded 36-65, main's word is at 59; layer 2: 54-83, word at 85; layer 3: the slot is free at 75, 75-104, 105. */
+/* Fig. 5: a shadow that is late. Main's word at 10 comes before PREDICT at 18, the RUN loads 10-39; layer 1 is
+ * predicted at 36 and loaded 36-65, main's word is at 59; layer 2: 54-83, word at 85; layer 3: the slot is free at 75,
+ * 75-104, 105. */
 static void a_late_shadow_makes_two_layers_wait(void **state)
 {
 	struct served_result r;
@@ -109,8 +124,8 @@ static void without_a_shadow_everything_waits(void **state)
 	assert_int_equal(r.total_ns, 4 * (10 + 25 + 10) + 5);
 }
 
-/* Early departure: the shadow goes on at 21 with its own token, PREDICT of layer 0 at 25, of layer 1 when main's router has
- * spoken there (49) at 53, ... The load for layer 0 takes the slot that is free at 79, and is there at 104. */
+/* Early departure: the shadow goes on at 21 with its own token, PREDICT of layer 0 at 25, of layer 1 when main's router
+ * has spoken there (49) at 53, ... The load for layer 0 takes the slot that is free at 79, and is there at 104. */
 static void running_ahead_the_next_step_waits_for_nothing(void **state)
 {
 	struct served_result r, late;
@@ -129,8 +144,8 @@ static void running_ahead_the_next_step_waits_for_nothing(void **state)
 	assert_int_equal(r.extra_loads, 0);
 }
 
-/* It guesses wrong: loads 79-104 and 99-124 were for another token. It begins again with the STEP at 104: PREDICT at 108
- * (load 108-133, main's word at 114) and 112, where it ends the load under way (112-137, word at 153). */
+/* It guesses wrong: loads 79-104 and 99-124 were for another token. It begins again with the STEP at 104: PREDICT at
+ * 108 (load 108-133, main's word at 114) and 112, where it ends the load under way (112-137, word at 153). */
 static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 {
 	struct served_result r;
@@ -153,8 +168,8 @@ static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 	assert_int_equal(r.served, 6);
 }
 
-/* A layer of the next step waits for main's keys and values of this one. Main's routers speak at 20, 42, 64 and 86, so the
- * guess has PREDICTs at 24, 46, 68 and 90; but main's own token is there at 89, and is another one. */
+/* A layer of the next step waits for main's keys and values of this one. Main's routers speak at 20, 42, 64 and 86, so
+ * the guess has PREDICTs at 24, 46, 68 and 90; but main's own token is there at 89, and is another one. */
 static void a_guess_waits_for_keys_and_values(void **state)
 {
 	struct served_result r;
@@ -202,7 +217,9 @@ static void a_wrong_expert_waits_for_its_load(void **state)
 
 static void the_window_of_eq_1(void **state)
 {
-	const struct served_params p = { .n_moe = 12, .n_experts = 8, .top_k = 2, .n_workers = 8, .main_ns = 3, .worker_ns = 5 };
+	const struct served_params p = {
+		.n_moe = 12, .n_experts = 8, .top_k = 2, .n_workers = 8, .main_ns = 3, .worker_ns = 5
+	};
 
 	(void)state;
 	assert_int_equal(served_window_ns(&p, 1), 4 * 3 + 3 * 5);
@@ -284,8 +301,12 @@ static struct random_trace *random_trace(double noise, double wrong_tokens)
 
 static struct served_result run_random(const struct random_trace *t, const struct served_params *p)
 {
-	const struct served_trace trace = { .n_steps = STEPS, .token = t->token, .used = t->used,
-					    .probability = t->probability, .shadow = t->shadow, .guess = t->guess,
+	const struct served_trace trace = { .n_steps = STEPS,
+					    .token = t->token,
+					    .used = t->used,
+					    .probability = t->probability,
+					    .shadow = t->shadow,
+					    .guess = t->guess,
 					    .ahead = t->ahead };
 	struct served_result r = { 0 };
 	struct served_sim *sim;
@@ -305,9 +326,18 @@ static struct served_result run_random(const struct random_trace *t, const struc
 
 static struct served_params random_params(double hedge)
 {
-	struct served_params p = { .n_moe = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
-				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .align_kv = 1,
-				   .early = true, .hedge = hedge };
+	struct served_params p = { .n_moe = R_LAYERS,
+				   .n_experts = R_EXPERTS,
+				   .top_k = R_K,
+				   .n_workers = 4,
+				   .slots = 2,
+				   .main_ns = 1000,
+				   .worker_ns = 1000,
+				   .shadow_ns = 900,
+				   .head_ns = 500,
+				   .align_kv = 1,
+				   .early = true,
+				   .hedge = hedge };
 
 	p.load_ns = served_window_ns(&p, 1) / 2;
 	return p;

@@ -1,5 +1,5 @@
-/* STATE: which rows main sends to the shadow, from where, and how often it waits for the device. What the shadow makes of
- * them is test_alignment.c's. */
+/* STATE: which rows main sends to the shadow, from where, and how often it waits for the device. What the shadow makes
+ * of them is test_alignment.c's. */
 #include "main-node/cluster/shadow_link.h"
 
 #include <string.h>
@@ -20,15 +20,19 @@
 
 static struct od_config cfg;
 
-/* A dense layer, a MoE layer that keeps one stream, one whose values are narrower than keys, and a dense layer before the
- * last. */
+/* A dense layer, a MoE layer that keeps one stream, one whose values are narrower than keys, and a dense layer before
+ * the last. */
 static void make_config(void)
 {
 	const struct od_rope rope = { .dims = 2, .theta = 10000, .magnitude = 1 };
-	struct od_layer_spec gqa = { .mixer = &od_mixer_gqa, .mix = { .n_heads = 3, .n_kv_heads = 3, .k_dim = 3, .v_dim = 2 },
+	struct od_layer_spec gqa = { .mixer = &od_mixer_gqa,
+				     .mix = { .n_heads = 3, .n_kv_heads = 3, .k_dim = 3, .v_dim = 2 },
 				     .ffn = OD_FFN_MOE };
-	struct od_layer_spec mla = { .mixer = &od_mixer_mla, .ffn = OD_FFN_MOE,
-				     .mix = { .n_heads = 2, .n_kv_heads = 1, .k_dim = 4, .v_dim = 2, .nope_dim = 2, .kv_rank = 5 } };
+	struct od_layer_spec mla = {
+		.mixer = &od_mixer_mla,
+		.ffn = OD_FFN_MOE,
+		.mix = { .n_heads = 2, .n_kv_heads = 1, .k_dim = 4, .v_dim = 2, .nope_dim = 2, .kv_rank = 5 }
+	};
 	struct od_layer_spec dense = gqa;
 	const struct od_layer_spec *layer[LAYERS] = { &dense, &mla, &gqa, &dense, &mla };
 	struct od_err err = { 0 };
@@ -167,7 +171,8 @@ static void write_rows(struct world *w)
 			for (size_t i = 0; i < n; i++)
 				row[i] = value(w, layer, stream, p % CTX, i);
 			if (n > 0)
-				put_at(w->device, od_seq_state_row(w->seq, layer, stream, p % CTX), row, n * sizeof(*row));
+				put_at(w->device, od_seq_state_row(w->seq, layer, stream, p % CTX), row,
+				       n * sizeof(*row));
 		}
 	}
 }
@@ -187,10 +192,13 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	distant.wait = wait_late;
 	if (!mapped)
 		w->device->ops = &distant;
-	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, SEQUENCES, SEQUENCES * od_state_pages(CTX), &err), &err);
+	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, SEQUENCES,
+			       SEQUENCES * od_state_pages(CTX), &err),
+	     &err);
 	w->other = open_seq(w->pool);
 	w->seq = open_seq(w->pool);
-	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) { /* pages of both in turn: none of a sequence follows another */
+	/* pages of both in turn: none of a sequence follows another */
+	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) {
 		od_seq_state_reserve(w->other, n);
 		od_seq_state_reserve(w->seq, n);
 	}
@@ -217,17 +225,24 @@ static void close_world(struct world *w)
 
 static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t position)
 {
-	struct odm_step step = { .step = position, .next_step = position + 1, .phase = ODM_DECODE, .rows = row, .n_rows = 1,
-				 .part = &w->part, .n_parts = 1 };
+	struct odm_step step = { .step = position,
+				 .next_step = position + 1,
+				 .phase = ODM_DECODE,
+				 .rows = row,
+				 .n_rows = 1,
+				 .part = &w->part,
+				 .n_parts = 1 };
 
 	*row = (struct od_row){ .seq = w->seq, .position = position, .token = 1 };
-	w->part = (struct odm_part){ .sequence = w->sequence, .n = 1, .prompt_tokens = PROMPT, .ahead = 1, .sampling = &w->sampling };
+	w->part = (struct odm_part){
+		.sequence = w->sequence, .n = 1, .prompt_tokens = PROMPT, .ahead = 1, .sampling = &w->sampling
+	};
 	odm_shadow_link_step(&w->link, 0, &step);
 	return step;
 }
 
-/* The rows of decode step `position`, MoE layer by MoE layer with the dense layers before it: those since the last step whose
- * number kv_period divides. */
+/* The rows of decode step `position`, MoE layer by MoE layer with the dense layers before it: those since the last step
+ * whose number kv_period divides. */
 static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
 {
 	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
@@ -364,7 +379,8 @@ static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame
 
 			assert_true(frame[s].len >= (first + r->n) * each * sizeof(float));
 			for (size_t i = 0; i < r->n * each; i++)
-				assert_true(x[i] == value(&w, h->state->layer, s, r->begin + (uint32_t)(i / each), i % each));
+				assert_true(x[i] ==
+					    value(&w, h->state->layer, s, r->begin + (uint32_t)(i / each), i % each));
 		}
 		for (uint32_t p = r->begin; p < r->begin + r->n; p++) {
 			assert_false(v->rows[w.sequence - v->w.sequence][h->state->layer][p]);
@@ -389,7 +405,9 @@ static void open_several(struct several *v, bool mapped, uint32_t kv_period)
 	od_seq_state_free(v->w.other);
 	od_seq_state_free(v->w.seq);
 	od_state_pool_free(v->w.pool);
-	must(od_state_pool_new(&v->w.pool, v->w.device, &cfg, OD_PROFILE_F32, CTX, SEVERAL, SEVERAL * od_state_pages(CTX), &err), &err);
+	must(od_state_pool_new(&v->w.pool, v->w.device, &cfg, OD_PROFILE_F32, CTX, SEVERAL,
+			       SEVERAL * od_state_pages(CTX), &err),
+	     &err);
 	for (uint32_t i = 0; i < SEVERAL; i++) {
 		struct world w = v->w;
 
@@ -416,8 +434,8 @@ static void close_several(struct several *v)
 	close_world(&v->w);
 }
 
-/* Sequences of other lengths, one of two rows, in a step; each has the rows of its own that are due, and others' refusals do not
- * matter. */
+/* Sequences of other lengths, one of two rows, in a step; each has the rows of its own that are due, and others'
+ * refusals do not matter. */
 static void step_of_several(struct several *v, uint32_t number, uint32_t kv_period, bool collect)
 {
 	struct od_row row[SEVERAL + 1];
@@ -428,7 +446,10 @@ static void step_of_several(struct several *v, uint32_t number, uint32_t kv_peri
 	for (uint32_t i = 0; i < SEVERAL; i++) {
 		const uint32_t n = i == 1 ? 2 : 1, begin = PROMPT + 7 * i + number * n;
 
-		part[i] = (struct odm_part){ .sequence = v->w.sequence + i, .first = step.n_rows, .n = n, .prompt_tokens = PROMPT + 7 * i,
+		part[i] = (struct odm_part){ .sequence = v->w.sequence + i,
+					     .first = step.n_rows,
+					     .n = n,
+					     .prompt_tokens = PROMPT + 7 * i,
 					     .sampling = &v->w.sampling };
 		for (uint32_t j = 0; j < n; j++)
 			row[step.n_rows++] = (struct od_row){ v->seq[i], begin + j, 3 };
@@ -446,9 +467,11 @@ static void step_of_several(struct several *v, uint32_t number, uint32_t kv_peri
 	/* One for a layer, whatever it has of them. */
 	assert_int_equal(v->states, v->states > 0 ? cfg.layer_of[cfg.n_moe - 1] + 1 : 0);
 	for (uint32_t i = 0; i < SEVERAL; i++) {
-		const uint32_t n = (uint32_t)part[i].n, begin = row[part[i].first].position, first = begin - part[i].prompt_tokens + 1;
+		const uint32_t n = (uint32_t)part[i].n, begin = row[part[i].first].position,
+			       first = begin - part[i].prompt_tokens + 1;
 		const uint32_t last = first + n - 1, aligned = (first - 1) / kv_period * kv_period;
-		const uint32_t due = last / kv_period == (first - 1) / kv_period || v->refuse_open[i] ? 0 : last - aligned;
+		const uint32_t due =
+			last / kv_period == (first - 1) / kv_period || v->refuse_open[i] ? 0 : last - aligned;
 
 		for (uint32_t l = 0; l <= cfg.layer_of[cfg.n_moe - 1]; l++)
 			for (uint32_t p = 0; p < CTX; p++)
@@ -568,7 +591,8 @@ static void open_read_world(struct world *w, struct reader *r)
 	assert_int_equal(odm_unsent_bytes(w->link.unsent), 0);
 }
 
-/* Answers wait up to half of the bound, so that rows of steps have room; these wait up to the bound. Read, all goes on. */
+/* Answers wait up to half of the bound, so that rows of steps have room; these wait up to the bound. Read, all goes
+ * on. */
 static void what_waits_for_a_shadow_is_bounded(void **state)
 {
 	const unsigned many = 3 * ODM_SHADOW_UNSENT_BYTES / ANSWER_BYTES;
@@ -581,7 +605,8 @@ static void what_waits_for_a_shadow_is_bounded(void **state)
 		open_read_world(&w, &r);
 		for (unsigned i = 0; i < many; i++)
 			ask_all_layers(&w);
-		assert_in_range(odm_unsent_bytes(w.link.unsent), ODM_SHADOW_ANSWER_BYTES * 9 / 10, ODM_SHADOW_ANSWER_BYTES);
+		assert_in_range(odm_unsent_bytes(w.link.unsent), ODM_SHADOW_ANSWER_BYTES * 9 / 10,
+				ODM_SHADOW_ANSWER_BYTES);
 		ask_tokens(&w);
 		decode(&w, 201); /* it has room still */
 		r.states = r.steps = r.bytes = 0;
@@ -657,8 +682,8 @@ static int on_tokens(void *arg, Od__Header *h, const struct od_out_frame *frame,
 	return OD_OK;
 }
 
-/* A prompt of which main has all before `have`, the shadow all before `shared`, in chunks: the shadow is told all of the rest,
- * where its sampler or its own state need it, and gets all of it when it asks. */
+/* A prompt of which main has all before `have`, the shadow all before `shared`, in chunks: the shadow is told all of
+ * the rest, where its sampler or its own state need it, and gets all of it when it asks. */
 static void tokens_of_a_begin(uint32_t have, uint32_t shared, bool needed)
 {
 	Od__TokensRequest all = OD__TOKENS_REQUEST__INIT;
@@ -675,14 +700,22 @@ static void tokens_of_a_begin(uint32_t have, uint32_t shared, bool needed)
 		prompt[i] = (int32_t)(i + 3);
 	for (uint32_t at = have, n; at < PROMPT; at += n) {
 		const uint64_t step_number = at + 1;
-		struct odm_step step = { .step = step_number, .phase = ODM_PREFILL, .rows = row, .part = &w.part, .n_parts = 1 };
+		struct odm_step step = {
+			.step = step_number, .phase = ODM_PREFILL, .rows = row, .part = &w.part, .n_parts = 1
+		};
 
 		n = PROMPT - at < 40 ? PROMPT - at : 40;
 		for (uint32_t i = 0; i < n; i++)
 			row[i] = (struct od_row){ .seq = w.seq, .position = at + i, .token = prompt[at + i] };
 		step.n_rows = n;
-		w.part = (struct odm_part){ .sequence = w.sequence, .n = n, .text = prompt, .prompt_tokens = PROMPT, .ahead = 1,
-					    .sampling = &w.sampling, .shared_sequence = shared > 0 ? 3 : 0, .shared_tokens = shared };
+		w.part = (struct odm_part){ .sequence = w.sequence,
+					    .n = n,
+					    .text = prompt,
+					    .prompt_tokens = PROMPT,
+					    .ahead = 1,
+					    .sampling = &w.sampling,
+					    .shared_sequence = shared > 0 ? 3 : 0,
+					    .shared_tokens = shared };
 		odm_shadow_link_step(&w.link, 0, &step);
 	}
 	assert_int_equal(heard.begin, needed ? shared : 0);

@@ -34,8 +34,9 @@ static void it_is_what_main_may_ask_for(void **state)
 
 						for (uint32_t i = 0; i < odm_group_size(&g, group); i++)
 							decode = decode || odm_group_worker(&g, group, i) == w;
-						assert_int_equal(od_share_of(&s, m, e), decode ? OD_SHARE_LAYER
-										  : prefill ? OD_SHARE_PREFILL : OD_SHARE_NONE);
+						assert_int_equal(od_share_of(&s, m, e), decode	? OD_SHARE_LAYER :
+											prefill ? OD_SHARE_PREFILL :
+												  OD_SHARE_NONE);
 					}
 				}
 			}
@@ -54,7 +55,18 @@ static void what_cannot_be_is_not_good(void **state)
 
 static void text(void **state)
 {
-	static const char *const bad[] = { "", "/", "1", "1/", "/2", "0/2", "3/2", "1/0", "1/1025", "a/b", "1/2/3", "-1/2",
+	static const char *const bad[] = { "",
+					   "/",
+					   "1",
+					   "1/",
+					   "/2",
+					   "0/2",
+					   "3/2",
+					   "1/0",
+					   "1/1025",
+					   "a/b",
+					   "1/2/3",
+					   "-1/2",
 					   "00000000000000000000000000000001/2" };
 	struct od_share s;
 	struct od_err err;

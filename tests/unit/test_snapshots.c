@@ -1,5 +1,5 @@
-/* The table of snapshots against a list of what was kept: the least recently used one goes, and only when there is no room; what a
- * page has is what was written for it last, until the page goes. */
+/* The table of snapshots against a list of what was kept: the least recently used one goes, and only when there is no
+ * room; what a page has is what was written for it last, until the page goes. */
 #include <string.h>
 
 #include "main-node/engine/prefix/snapshots.h"
@@ -22,7 +22,7 @@ struct world {
 	} snapshot[N];
 	uint64_t clock, written, hits, dropped;
 	bool superseded; /* what goes now is not for want of room */
-	uint32_t gone;	 /* the last one that was dropped */
+	uint32_t gone; /* the last one that was dropped */
 };
 
 static void on_drop(void *arg, uint32_t snapshot)

@@ -31,9 +31,12 @@ static void assert_not_less(uint64_t *before, const uint64_t *c)
 /* Two texts, the first with drafts if any have; some rows are undone. */
 static void run_step(struct odm_step_uses *u, uint64_t *c, uint64_t *want, size_t drafts)
 {
-	const struct odm_part part[2] = { { .first = 0, .n = 1 + (uint32_t)drafts }, { .first = 1 + (uint32_t)drafts, .n = 1 } };
+	const struct odm_part part[2] = { { .first = 0, .n = 1 + (uint32_t)drafts },
+					  { .first = 1 + (uint32_t)drafts, .n = 1 } };
 	const uint32_t kept[2] = { 1 + random_below(1 + (uint32_t)drafts), 1 };
-	const struct odm_step step = { .phase = ODM_DECODE, .n_rows = 2 + drafts, .part = part, .n_parts = 2, .counters = c };
+	const struct odm_step step = {
+		.phase = ODM_DECODE, .n_rows = 2 + drafts, .part = part, .n_parts = 2, .counters = c
+	};
 	uint64_t before[OD_N_COUNTERS];
 
 	memcpy(before, c, sizeof(before));

@@ -19,28 +19,39 @@ struct scene {
 };
 
 static const struct scene scenes[] = {
-	{"once upon a time", {0}, "once upon a time", false, 0},
-	{"once upon a time", {"upon"}, "once ", true, 0},
-	{"once upon a time", {"time"}, "once upon a ", true, 0},
-	{"once upon a time", {"times"}, "once upon a time", false, 0}, /* waits in vain */
-	{"once upon", {"once"}, "", true, 0},
-	{"User: hi\nUser: ho", {"\nUser:", "###"}, "User: hi", true, 0},
-	{"aaaaab", {"aab"}, "aaa", true, 0},       /* a false start inside itself */
-	{"abcabcabd", {"abcabd"}, "abc", true, 0},
-	{"xabcd", {"abcde", "bc"}, "xa", true, 1}, /* the shorter one inside is complete first */
-	{"xabcy", {"bc", "abc"}, "x", true, 1},	/* both end on one byte: the longer */
-	{"xabcy", {"abc", "bc"}, "x", true, 0},
-	{"aabaaabaaaa!", {"aabaaaa"}, "aaba", true, 0}, /* falls back twice */
-	{"a\xe2\x82\xac" "b", {"\xe2\x82\xac"}, "a", true, 0},
-	{"a\xe2\x82\xac" "b", {"\xe2\x82\xad"}, "a\xe2\x82\xac" "b", false, 0}, /* differs in the last byte */
-	{"\xf0\x9f\x90\xba\xf0\x9f\x90\xba!", {"\xf0\x9f\x90\xba!"}, "\xf0\x9f\x90\xba", true, 0},
-	{"one\n\ntwo", {"\n\n", "two"}, "one", true, 0},
-	{"one\n\ntwo", {"three", "two", "\n\n", "\n\n"}, "one", true, 2},
+	{ "once upon a time", { 0 }, "once upon a time", false, 0 },
+	{ "once upon a time", { "upon" }, "once ", true, 0 },
+	{ "once upon a time", { "time" }, "once upon a ", true, 0 },
+	{ "once upon a time", { "times" }, "once upon a time", false, 0 }, /* waits in vain */
+	{ "once upon", { "once" }, "", true, 0 },
+	{ "User: hi\nUser: ho", { "\nUser:", "###" }, "User: hi", true, 0 },
+	{ "aaaaab", { "aab" }, "aaa", true, 0 }, /* a false start inside itself */
+	{ "abcabcabd", { "abcabd" }, "abc", true, 0 },
+	{ "xabcd", { "abcde", "bc" }, "xa", true, 1 }, /* the shorter one inside is complete first */
+	{ "xabcy", { "bc", "abc" }, "x", true, 1 }, /* both end on one byte: the longer */
+	{ "xabcy", { "abc", "bc" }, "x", true, 0 },
+	{ "aabaaabaaaa!", { "aabaaaa" }, "aaba", true, 0 }, /* falls back twice */
+	{ "a\xe2\x82\xac"
+	  "b",
+	  { "\xe2\x82\xac" },
+	  "a",
+	  true,
+	  0 },
+	{ "a\xe2\x82\xac"
+	  "b",
+	  { "\xe2\x82\xad" },
+	  "a\xe2\x82\xac"
+	  "b",
+	  false,
+	  0 }, /* differs in the last byte */
+	{ "\xf0\x9f\x90\xba\xf0\x9f\x90\xba!", { "\xf0\x9f\x90\xba!" }, "\xf0\x9f\x90\xba", true, 0 },
+	{ "one\n\ntwo", { "\n\n", "two" }, "one", true, 0 },
+	{ "one\n\ntwo", { "three", "two", "\n\n", "\n\n" }, "one", true, 2 },
 };
 
 static void play(const struct scene *s, size_t cut_a, size_t cut_b)
 {
-	size_t len = strlen(s->text), cuts[] = {0, cut_a, cut_b, len}, n_stop = 0, at = 0, emit_len;
+	size_t len = strlen(s->text), cuts[] = { 0, cut_a, cut_b, len }, n_stop = 0, at = 0, emit_len;
 	struct od_stopper *st;
 	struct od_err err;
 	const char *emit;
@@ -85,11 +96,11 @@ static void every_way_to_cut(void **state)
 /* Text that cannot become a stop string any more is shown at once. */
 static void holds_back_no_more_than_needed(void **state)
 {
-	static const char *const stop[] = {"stop", "top!"};
+	static const char *const stop[] = { "stop", "top!" };
 	static const struct {
 		const char *piece, *emit;
-	} steps[] = {{"no ", "no "}, {"s", ""},	 {"to", ""}, {"x", "stox"}, {"st", ""},
-		     {"a", "sta"},   {"to", ""}, {"p", ""},  {"!", ""}};
+	} steps[] = { { "no ", "no " }, { "s", "" },  { "to", "" }, { "x", "stox" }, { "st", "" },
+		      { "a", "sta" },	{ "to", "" }, { "p", "" },  { "!", "" } };
 	struct od_stopper *st;
 	struct od_err err;
 	const char *emit;
@@ -114,7 +125,7 @@ static void holds_back_no_more_than_needed(void **state)
 
 static void refuses(void **state)
 {
-	static const char *const empty[] = {"fine", ""}, *const torn[] = {"\xe2\x82"};
+	static const char *const empty[] = { "fine", "" }, *const torn[] = { "\xe2\x82" };
 	struct od_stopper *st;
 	struct od_err err;
 

@@ -190,7 +190,8 @@ static void pieces_come_in_any_order(void **state)
 /* What is wrong with an answer is what is said. */
 static void bad_answers_are_told_apart(void **state)
 {
-	const struct od_out_frame frame[2] = { { .bytes = "aaaaaaaaaa", .len = 10 }, { .bytes = "aaaaaaaaaa", .len = 10 } };
+	const struct od_out_frame frame[2] = { { .bytes = "aaaaaaaaaa", .len = 10 },
+					       { .bytes = "aaaaaaaaaa", .len = 10 } };
 	const struct {
 		int code;
 		size_t n_frames;

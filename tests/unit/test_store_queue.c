@@ -123,7 +123,9 @@ static void expect_room(uint32_t silent_bytes)
 
 static void silent_workers_hold_up_nobody(void **state)
 {
-	const uint32_t bytes[] = { OD_STORE_PIECE_BYTES, OD_STORE_SHARE_BYTES, 1, 1000, 100000, 700000, 1500000, 2000000 };
+	const uint32_t bytes[] = {
+		OD_STORE_PIECE_BYTES, OD_STORE_SHARE_BYTES, 1, 1000, 100000, 700000, 1500000, 2000000
+	};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]); i++) {

@@ -113,8 +113,10 @@ static void fini_twice(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nothing_appended),	      cmocka_unit_test(grows_over_every_length),
-		cmocka_unit_test(printf_longer_than_the_room), cmocka_unit_test(failure_is_remembered),
+		cmocka_unit_test(nothing_appended),
+		cmocka_unit_test(grows_over_every_length),
+		cmocka_unit_test(printf_longer_than_the_room),
+		cmocka_unit_test(failure_is_remembered),
 		cmocka_unit_test(fini_twice),
 	};
 

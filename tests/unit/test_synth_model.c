@@ -12,9 +12,18 @@
 
 #include <cmocka.h>
 
-static const struct synth_model mixtral = { .layers = 32, .hidden = 4096, .intermediate = 14336, .experts = 8,
-					    .top_k = 2, .heads = 32, .kv_heads = 8, .head_dim = 128, .vocab = 32000,
-					    .ctx = 32768, .seed = 1, .dtype = OD_BF16 };
+static const struct synth_model mixtral = { .layers = 32,
+					    .hidden = 4096,
+					    .intermediate = 14336,
+					    .experts = 8,
+					    .top_k = 2,
+					    .heads = 32,
+					    .kv_heads = 8,
+					    .head_dim = 128,
+					    .vocab = 32000,
+					    .ctx = 32768,
+					    .seed = 1,
+					    .dtype = OD_BF16 };
 
 static void mixtral_has_its_published_size(void **state)
 {
@@ -124,20 +133,19 @@ static struct synth_family *family_named(const char *name, const struct synth_cu
 	return f;
 }
 
-/* All weights of the published models, routers' biases included, as transformers 5.23 counts them on its meta device. */
+/* All weights of the published models, routers' biases included, as transformers 5.23 counts them on its meta
+ * device. */
 static void test_families_have_all_weights(void **state)
 {
 	static const struct {
 		const char *name;
 		uint64_t weights;
 	} t[] = {
-		{ "mixtral", 46702792704 },	 { "qwen3_moe", 30532122624 },	  { "qwen2_moe", 14315784192 },
-		{ "olmoe", 6919161856 },	 { "deepseek_v2", 235741434880 }, { "deepseek_v3", 671026419200 },
-		{ "glm4_moe", 352797829024 },	 { "glm4_moe_lite", 29943393920 },
-		{ "minimax_m2", 228689764864 },  { "gpt_oss", 20914757184 },
-		{ "phimoe", 41873153344 },
-		{ "gemma4", 25233141790 },
-		{ "qwen3_next", 79674391296 },	 { "qwen3_5_moe", 34660610688 },
+		{ "mixtral", 46702792704 },    { "qwen3_moe", 30532122624 },	 { "qwen2_moe", 14315784192 },
+		{ "olmoe", 6919161856 },       { "deepseek_v2", 235741434880 },	 { "deepseek_v3", 671026419200 },
+		{ "glm4_moe", 352797829024 },  { "glm4_moe_lite", 29943393920 }, { "minimax_m2", 228689764864 },
+		{ "gpt_oss", 20914757184 },    { "phimoe", 41873153344 },	 { "gemma4", 25233141790 },
+		{ "qwen3_next", 79674391296 }, { "qwen3_5_moe", 34660610688 },
 	};
 	size_t n = 0;
 
@@ -145,8 +153,12 @@ static void test_families_have_all_weights(void **state)
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
 		struct synth_family *f = family_named(t[i].name, &(struct synth_cut_to){ 0 });
 		const struct od_config *c = synth_family_config(f);
-		const struct synth_model m = { .family = f, .layers = c->n_layers, .hidden = c->hidden,
-					       .intermediate = c->intermediate, .experts = c->n_experts, .dtype = synth_family_dtype(f) };
+		const struct synth_model m = { .family = f,
+					       .layers = c->n_layers,
+					       .hidden = c->hidden,
+					       .intermediate = c->intermediate,
+					       .experts = c->n_experts,
+					       .dtype = synth_family_dtype(f) };
 		struct od_err err = { 0 };
 		uint64_t sum = 0;
 
@@ -158,16 +170,20 @@ static void test_families_have_all_weights(void **state)
 
 			synth_tensor_at(&m, k, &x);
 			assert_int_equal(x.dtype, strstr(x.name, "e_score_correction_bias") != NULL ? OD_F32 :
-						  strstr(x.name, "_blocks") != NULL		? OD_F4_E2M1 :
-						  strstr(x.name, "_scales") != NULL		? OD_F8_E8M0 : OD_BF16);
+						  strstr(x.name, "_blocks") != NULL		    ? OD_F4_E2M1 :
+						  strstr(x.name, "_scales") != NULL		    ? OD_F8_E8M0 :
+												      OD_BF16);
 			assert_true(!(x.is_norm || x.is_bias) || x.rows == 1);
-			around_zero = c->norms_around_one && strstr(x.name, "norm") != NULL && strstr(x.name, "linear_attn") == NULL;
+			around_zero = c->norms_around_one && strstr(x.name, "norm") != NULL &&
+				      strstr(x.name, "linear_attn") == NULL;
 			is_scale = strstr(x.name, "layer_scalar") != NULL || strstr(x.name, "router.scale") != NULL ||
 				   strstr(x.name, "per_expert_scale") != NULL;
-			assert_int_equal(x.is_norm, is_scale || (strstr(x.name, "norm") != NULL && strstr(x.name, "bias") == NULL &&
-								     !around_zero));
-			assert_int_equal(x.is_bias, around_zero || strstr(x.name, "bias") != NULL || strstr(x.name, "sinks") != NULL ||
-							    strstr(x.name, "conv1d") != NULL || strstr(x.name, "A_log") != NULL);
+			assert_int_equal(x.is_norm, is_scale || (strstr(x.name, "norm") != NULL &&
+								 strstr(x.name, "bias") == NULL && !around_zero));
+			assert_int_equal(x.is_bias, around_zero || strstr(x.name, "bias") != NULL ||
+							    strstr(x.name, "sinks") != NULL ||
+							    strstr(x.name, "conv1d") != NULL ||
+							    strstr(x.name, "A_log") != NULL);
 			sum += x.dtype != OD_F8_E8M0 ? x.rows * x.cols : 0;
 		}
 		assert_int_equal(sum, t[i].weights);
@@ -218,12 +234,9 @@ static void test_families_are_cut(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_families_have_all_weights),
-		cmocka_unit_test(test_families_are_cut),
-		cmocka_unit_test(mixtral_has_its_published_size),
-		cmocka_unit_test(impossible_shapes_are_named),
-		cmocka_unit_test(halves_round_to_the_nearest_even),
-		cmocka_unit_test(a_row_in_pieces_is_the_same_row),
+		cmocka_unit_test(test_families_have_all_weights),   cmocka_unit_test(test_families_are_cut),
+		cmocka_unit_test(mixtral_has_its_published_size),   cmocka_unit_test(impossible_shapes_are_named),
+		cmocka_unit_test(halves_round_to_the_nearest_even), cmocka_unit_test(a_row_in_pieces_is_the_same_row),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,9 +37,12 @@ static const struct {
 	{ "{\"reasoning_effort\": \"none\", \"think\": true}", ODM_THINK_ALWAYS, "none", "low" },
 	{ "{\"think\": true, \"thinking\": false}", ODM_THINK_NOT, "none", "low" },
 	{ "{\"thinking\": true, \"enable_thinking\": false}", ODM_THINK_NOT, "none", "low" },
-	{ "{\"enable_thinking\": false, \"chat_template_kwargs\": {\"enable_thinking\": true}}", ODM_THINK_ALWAYS, NULL, NULL },
-	{ "{\"enable_thinking\": true, \"chat_template_kwargs\": {\"thinking\": false}}", ODM_THINK_NOT, "none", "low" },
-	{ "{\"reasoning_effort\": \"none\", \"chat_template_kwargs\": {\"reasoning_effort\": \"high\"}}", ODM_THINK_NOT, "high", "high" },
+	{ "{\"enable_thinking\": false, \"chat_template_kwargs\": {\"enable_thinking\": true}}", ODM_THINK_ALWAYS, NULL,
+	  NULL },
+	{ "{\"enable_thinking\": true, \"chat_template_kwargs\": {\"thinking\": false}}", ODM_THINK_NOT, "none",
+	  "low" },
+	{ "{\"reasoning_effort\": \"none\", \"chat_template_kwargs\": {\"reasoning_effort\": \"high\"}}", ODM_THINK_NOT,
+	  "high", "high" },
 };
 
 static void check_variables(const json_t *vars, enum odm_thinking_wish wish, const char *effort)
@@ -49,7 +52,8 @@ static void check_variables(const json_t *vars, enum odm_thinking_wish wish, con
 	const char *said = json_string_value(json_object_get(vars, "reasoning_effort"));
 	const char *mode = json_string_value(json_object_get(vars, "thinking_mode"));
 
-	assert_true(wish == ODM_THINK_AS_EVER ? on == NULL && also == NULL : json_is_boolean(on) && json_is_boolean(also));
+	assert_true(wish == ODM_THINK_AS_EVER ? on == NULL && also == NULL :
+						json_is_boolean(on) && json_is_boolean(also));
 	if (on != NULL)
 		assert_int_equal(json_is_true(on), wish != ODM_THINK_NOT);
 	if (modes[wish] == NULL)
@@ -66,7 +70,8 @@ static void wishes_are_read_in_order(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-		json_t *request = json_loads(good[i].request, 0, NULL), *kwargs = json_object_get(request, "chat_template_kwargs");
+		json_t *request = json_loads(good[i].request, 0, NULL),
+		       *kwargs = json_object_get(request, "chat_template_kwargs");
 		struct odm_thinking t;
 		struct odm_api_error e;
 
@@ -88,10 +93,14 @@ static void wrong_values_are_named(void **state)
 	static const struct {
 		const char *request, *param;
 	} bad[] = {
-		{ "{\"reasoning_effort\": 3}", "reasoning_effort" }, { "{\"reasoning\": \"none\"}", "reasoning" },
-		{ "{\"reasoning\": {\"enabled\": 1}}", "reasoning.enabled" }, { "{\"enable_thinking\": \"no\"}", "enable_thinking" },
-		{ "{\"thinking\": \"off\"}", "thinking" }, { "{\"thinking\": {}}", "thinking.type" },
-		{ "{\"thinking\": {\"type\": \"x\"}}", "thinking.type" }, { "{\"think\": 1}", "think" },
+		{ "{\"reasoning_effort\": 3}", "reasoning_effort" },
+		{ "{\"reasoning\": \"none\"}", "reasoning" },
+		{ "{\"reasoning\": {\"enabled\": 1}}", "reasoning.enabled" },
+		{ "{\"enable_thinking\": \"no\"}", "enable_thinking" },
+		{ "{\"thinking\": \"off\"}", "thinking" },
+		{ "{\"thinking\": {}}", "thinking.type" },
+		{ "{\"thinking\": {\"type\": \"x\"}}", "thinking.type" },
+		{ "{\"think\": 1}", "think" },
 	};
 
 	(void)state;
@@ -128,7 +137,8 @@ static void refused_efforts_become_near_ones(void **state)
 		assert_true(odm_thinking_set(vars, &wish, false));
 		for (; t[k].order[i] != NULL; i++) {
 			assert_true(odm_thinking_set_near(vars, &wish, i));
-			assert_string_equal(json_string_value(json_object_get(vars, "reasoning_effort")), t[k].order[i]);
+			assert_string_equal(json_string_value(json_object_get(vars, "reasoning_effort")),
+					    t[k].order[i]);
 		}
 		assert_false(odm_thinking_set_near(vars, &wish, i));
 		json_decref(vars);

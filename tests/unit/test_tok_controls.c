@@ -1,6 +1,7 @@
-/* Users' text and control tokens: over all tokenisers of tests/golden/tokenizer, texts of which some bytes are a user's. The control
- * tokens that come out are those of the text's twin, in which a user's bytes are harmless; a text without hostile bytes has the ids
- * that it always had, and all of a user's text those of Hugging Face with encode_special_tokens. */
+/* Users' text and control tokens: over all tokenisers of tests/golden/tokenizer, texts of which some bytes are a
+ * user's. The control tokens that come out are those of the text's twin, in which a user's bytes are harmless; a text
+ * without hostile bytes has the ids that it always had, and all of a user's text those of Hugging Face with
+ * encode_special_tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,12 +20,34 @@
 #define MAX_MARKS 64
 
 static const char *const files[] = {
-	"tok_added.json", "tok_affixes.json", "tok_deepseek.json", "tok_deepseek_v2.json", "tok_deepseek_v3.json", "tok_gemma.json",
-	"tok_gpt2.json", "tok_gpt2_prefix.json", "tok_llama3.json", "tok_merged_next.json", "tok_metaspace.json",
-	"tok_metaspace_first.json", "tok_metaspace_old.json", "tok_mixtral.json", "tok_nfd_strip.json", "tok_nfkc_lower.json",
-	"tok_nfkd.json", "tok_o200k.json", "tok_olmoe.json", "tok_phi.json", "tok_qwen3.json", "tok_qwen3_5.json",
-	"ranked_extra/tokenizer.model", "ranked_first/tokenizer.model", "ranked_gemma/tokenizer.model",
-	"ranked_kimi/tiktoken.model", "ranked_llama/tokenizer.model", "ranked_unknown/tokenizer.model",
+	"tok_added.json",
+	"tok_affixes.json",
+	"tok_deepseek.json",
+	"tok_deepseek_v2.json",
+	"tok_deepseek_v3.json",
+	"tok_gemma.json",
+	"tok_gpt2.json",
+	"tok_gpt2_prefix.json",
+	"tok_llama3.json",
+	"tok_merged_next.json",
+	"tok_metaspace.json",
+	"tok_metaspace_first.json",
+	"tok_metaspace_old.json",
+	"tok_mixtral.json",
+	"tok_nfd_strip.json",
+	"tok_nfkc_lower.json",
+	"tok_nfkd.json",
+	"tok_o200k.json",
+	"tok_olmoe.json",
+	"tok_phi.json",
+	"tok_qwen3.json",
+	"tok_qwen3_5.json",
+	"ranked_extra/tokenizer.model",
+	"ranked_first/tokenizer.model",
+	"ranked_gemma/tokenizer.model",
+	"ranked_kimi/tiktoken.model",
+	"ranked_llama/tokenizer.model",
+	"ranked_unknown/tokenizer.model",
 };
 #define N_FILES (sizeof(files) / sizeof(files[0]))
 
@@ -98,8 +121,11 @@ static void add(struct text *x, const char *s, size_t len, bool user)
 
 static void add_plain(struct text *x, bool user)
 {
-	static const char *const plain[] = { "a", " ", "  ", "\n", "the ", "hi", ".", "\xc3\xa9", "e\xcc\x81", "\xcc\xb8", "\xe4\xb8\xad",
-					     "\xe2\x96\x81", "<", ">", "|", "[", "A", "\xef\xac\x81", "\xef\xbc\x9c", "\t", "1" };
+	static const char *const plain[] = {
+		"a",	    " ",	 "  ",	     "\n",	     "the ",	     "hi", ".",
+		"\xc3\xa9", "e\xcc\x81", "\xcc\xb8", "\xe4\xb8\xad", "\xe2\x96\x81", "<",  ">",
+		"|",	    "[",	 "A",	     "\xef\xac\x81", "\xef\xbc\x9c", "\t", "1"
+	};
 	const char *s = plain[below(sizeof(plain) / sizeof(plain[0]))];
 
 	add(x, s, strlen(s), user);
@@ -107,8 +133,25 @@ static void add_plain(struct text *x, bool user)
 
 static void add_words(struct text *x)
 {
-	static const char *const words[] = { "a", " ", "  ", "\n", "\n\n\n", "the ", "hi", ". ", "\xc3\xa9", "e\xcc\x81", "\xe4\xb8\xad", "\t",
-					     "12", "\xef\xac\x81", "A", "\xe2\x96\x81", "\xf0\x9f\xa6\x9a", "(", "{x: 'y'}" };
+	static const char *const words[] = { "a",
+					     " ",
+					     "  ",
+					     "\n",
+					     "\n\n\n",
+					     "the ",
+					     "hi",
+					     ". ",
+					     "\xc3\xa9",
+					     "e\xcc\x81",
+					     "\xe4\xb8\xad",
+					     "\t",
+					     "12",
+					     "\xef\xac\x81",
+					     "A",
+					     "\xe2\x96\x81",
+					     "\xf0\x9f\xa6\x9a",
+					     "(",
+					     "{x: 'y'}" };
 	const char *s = words[below(sizeof(words) / sizeof(words[0]))];
 
 	add(x, s, strlen(s), true);
@@ -160,7 +203,8 @@ static void show(const struct text *x)
 
 /* ---- the control tokens of a text ---- */
 
-/* A user's characters become harmless ones of the same kind; white space, which a template's token may swallow, stays. */
+/* A user's characters become harmless ones of the same kind; white space, which a template's token may swallow,
+ * stays. */
 static void make_twin(struct text *twin, const struct text *x)
 {
 	int32_t cp;
@@ -189,8 +233,8 @@ static size_t keep_controls(const struct od_tokenizer *t, const struct od_contro
 	return kept;
 }
 
-static void compare_with_twin(const char *name, const struct od_tokenizer *t, const struct marks *m, const struct text *x,
-			      struct text *twin)
+static void compare_with_twin(const char *name, const struct od_tokenizer *t, const struct marks *m,
+			      const struct text *x, struct text *twin)
 {
 	int32_t *ids, *expected;
 	size_t n, n_expected;
@@ -306,7 +350,9 @@ static size_t check_reference(const char *name, const struct od_tokenizer *t, co
 
 	if (has_other_controls(t, m, json_string_value(text), all.end))
 		return 0;
-	assert_int_equal(od_tokenizer_encode_mixed(t, json_string_value(text), all.end, &users, m->controls, &ids, &n, NULL), OD_OK);
+	assert_int_equal(
+		od_tokenizer_encode_mixed(t, json_string_value(text), all.end, &users, m->controls, &ids, &n, NULL),
+		OD_OK);
 	same = n == json_array_size(want);
 	for (size_t i = 0; same && i < n; i++)
 		same = ids[i] == json_integer_value(json_array_get(want, i));
@@ -324,7 +370,8 @@ static void against_hugging_face(void **state)
 
 	(void)state;
 	assert_int_equal(od_json_load(FOLDER "golden.json", (size_t)16 << 20, &golden, NULL), OD_OK);
-	json_array_foreach(json_object_get(golden, "tokenizers"), i, entry) {
+	json_array_foreach(json_object_get(golden, "tokenizers"), i, entry)
+	{
 		char name[64];
 		struct od_tokenizer *t;
 		struct marks m;
@@ -332,11 +379,14 @@ static void against_hugging_face(void **state)
 		snprintf(name, sizeof(name), "tok_%s.json", json_string_value(json_object_get(entry, "name")));
 		t = load(name);
 		find_marks(&m, t, "", false);
-		json_array_foreach(json_object_get(entry, "cases"), k, c) {
+		json_array_foreach(json_object_get(entry, "cases"), k, c)
+		{
 			const json_t *at = json_object_get(c, "text"), *plain = json_object_get(c, "plain");
 
 			if (at != NULL)
-				n += check_reference(name, t, &m, json_array_get(json_object_get(golden, "texts"), (size_t)json_integer_value(at)),
+				n += check_reference(name, t, &m,
+						     json_array_get(json_object_get(golden, "texts"),
+								    (size_t)json_integer_value(at)),
 						     plain != NULL ? plain : json_object_get(c, "parse"));
 		}
 		od_controls_free(m.controls);
@@ -349,7 +399,8 @@ static void against_hugging_face(void **state)
 /* ---- by hand ---- */
 
 #define FILE_OF(added, normalizer, model) \
-	"{\"version\":\"1.0\",\"added_tokens\":[" added "],\"normalizer\":" normalizer ",\"model\":{\"type\":\"BPE\"," model "}}"
+	"{\"version\":\"1.0\",\"added_tokens\":[" added "],\"normalizer\":" normalizer \
+	",\"model\":{\"type\":\"BPE\"," model "}}"
 #define ADDED(id, content, fields) "{\"id\":" id ",\"content\":\"" content "\"" fields "}"
 #define LETTERS "\"<\":0,\"s\":1,\">\":2,\"a\":3,\" \":4,\"/\":5,\"b\":6,\"\u2581\":7,\"S\":8,\"|\":9"
 #define SPECIAL ",\"special\":true,\"normalized\":false"
@@ -398,30 +449,37 @@ static void check_hand(const struct hand *h, size_t number)
 static void by_hand(void **state)
 {
 	static const char special[] = FILE_OF(ADDED("10", "<s>", SPECIAL), "null", NO_MERGES);
-	static const char ordinary[] = FILE_OF(ADDED("10", "<s>", ORDINARY) "," ADDED("11", "  ", ORDINARY) "," ADDED("12", "<|a|>", ORDINARY), "null",
-					       NO_MERGES);
-	static const char longer[] = FILE_OF(ADDED("10", "<s>", ORDINARY) "," ADDED("11", "<s><a>", SPECIAL) "," ADDED("12", "><", SPECIAL), "null",
-					     NO_MERGES);
-	static const char strips[] = FILE_OF(ADDED("10", "<s>", SPECIAL ",\"lstrip\":true,\"rstrip\":true"), "null", NO_MERGES);
+	static const char ordinary[] =
+		FILE_OF(ADDED("10", "<s>", ORDINARY) "," ADDED("11", "  ", ORDINARY) "," ADDED("12", "<|a|>", ORDINARY),
+			"null", NO_MERGES);
+	static const char longer[] =
+		FILE_OF(ADDED("10", "<s>", ORDINARY) "," ADDED("11", "<s><a>", SPECIAL) "," ADDED("12", "><", SPECIAL),
+			"null", NO_MERGES);
+	static const char strips[] =
+		FILE_OF(ADDED("10", "<s>", SPECIAL ",\"lstrip\":true,\"rstrip\":true"), "null", NO_MERGES);
 	static const char alone[] = FILE_OF(ADDED("10", "<s>", SPECIAL ",\"single_word\":true"), "null", NO_MERGES);
 	static const char merged[] = FILE_OF(ADDED("11", "<s>", SPECIAL), "null", MERGES);
 	static const char whole[] = FILE_OF(ADDED("11", "<s>", SPECIAL), "null", "\"ignore_merges\":true," MERGES);
-	static const char lower[] = FILE_OF(ADDED("10", "<S>", ",\"special\":true,\"normalized\":true"), "{\"type\":\"Lowercase\"}", NO_MERGES);
-	static const char prefixed[] = FILE_OF(ADDED("10", "<s>", ",\"special\":true,\"normalized\":true"),
-					       "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
-					       "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]}", NO_MERGES);
+	static const char lower[] = FILE_OF(ADDED("10", "<S>", ",\"special\":true,\"normalized\":true"),
+					    "{\"type\":\"Lowercase\"}", NO_MERGES);
+	static const char prefixed[] =
+		FILE_OF(ADDED("10", "<s>", ",\"special\":true,\"normalized\":true"),
+			"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
+			"{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]}",
+			NO_MERGES);
 	static const struct hand cases[] = {
 		{ special, "", "<s>{<s>}<s>", 5, { 10, 0, 1, 2, 10 } },
 		{ special, "", "{<s}>", 3, { 0, 1, 2 } },
 		{ special, "", "<{s>}", 3, { 0, 1, 2 } },
 		{ special, "", "{<s><}s>", 6, { 0, 1, 2, 0, 1, 2 } },
 		{ special, "", "{<}<s>{>}", 3, { 0, 10, 2 } },
-		{ ordinary, "", "{<s>  a}", 3, { 10, 11, 3 } },		       /* ordinary ones still match */
-		{ ordinary, "it writes <s>", "{<s>  a}<s>", 6, { 0, 1, 2, 11, 3, 10 } }, /* but for a mark of the template */
-		{ ordinary, "", "{<|a|>}<|a|>", 6, { 0, 9, 3, 9, 2, 12 } },     /* or what looks like one */
-		{ longer, "", "{<s><a>}<s><a>", 5, { 10, 0, 3, 2, 11 } },       /* the shorter one counts */
+		{ ordinary, "", "{<s>  a}", 3, { 10, 11, 3 } }, /* ordinary ones still match */
+		/* but for a mark of the template */
+		{ ordinary, "it writes <s>", "{<s>  a}<s>", 6, { 0, 1, 2, 11, 3, 10 } },
+		{ ordinary, "", "{<|a|>}<|a|>", 6, { 0, 9, 3, 9, 2, 12 } }, /* or what looks like one */
+		{ longer, "", "{<s><a>}<s><a>", 5, { 10, 0, 3, 2, 11 } }, /* the shorter one counts */
 		{ longer, "", "{<s>}<a>", 4, { 10, 0, 3, 2 } },
-		{ longer, "", "{a>}<s>", 3, { 3, 2, 10 } },		       /* what is barred hides nothing */
+		{ longer, "", "{a>}<s>", 3, { 3, 2, 10 } }, /* what is barred hides nothing */
 		{ strips, "", "{a }<s>{ a}", 3, { 3, 10, 3 } },
 		{ strips, "", "{a <s> a}", 7, { 3, 4, 0, 1, 2, 4, 3 } },
 		{ alone, "", "{;}<s>{;}", 1, { 10 } },

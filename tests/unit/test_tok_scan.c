@@ -1,4 +1,5 @@
-/* The pre-tokenisers that are cut by hand against PCRE2 on their patterns, and the classes of characters against PCRE2's. */
+/* The pre-tokenisers that are cut by hand against PCRE2 on their patterns, and the classes of characters against
+ * PCRE2's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,31 +23,38 @@
 #define OTHER "| ?[^\\s\\p{L}\\p{N}]+"
 
 #define OLD_CL100K(digits) \
-	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|" digits \
+	"| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 
 /* published: what a tokenizer.json says, if PCRE2 has to be asked in another way. */
 static const struct pattern {
 	enum tok_scan_kind kind;
 	const char *pcre2[3], *published;
 } patterns[] = {
-	{ TOK_SCAN_GPT2, { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" }, NULL },
+	{ TOK_SCAN_GPT2,
+	  { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
+	  NULL },
 	{ TOK_SCAN_LLAMA3, { CONTRACTION "|" FRONT "\\p{L}+|\\p{N}{1,3}" OTHER "[\\r\\n]*" END }, NULL },
 	{ TOK_SCAN_QWEN2, { CONTRACTION "|" FRONT "\\p{L}+|\\p{N}" OTHER "[\\r\\n]*" END }, NULL },
 	{ TOK_SCAN_LLAMA3, { OLD_CL100K("\\p{N}{1,3}") }, NULL },
 	{ TOK_SCAN_QWEN2, { OLD_CL100K("\\p{N}") }, NULL },
 	{ TOK_SCAN_QWEN3_5,
-	  { CONTRACTION "|" FRONT "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" END }, NULL },
-	{ TOK_SCAN_O200K, { CASED(FRONT, "[" UPPER "]", "[" LOWER "]", CONTRACTION "?") "|\\p{N}{1,3}" OTHER "[\\r\\n/]*" END }, NULL },
+	  { CONTRACTION "|" FRONT "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" END },
+	  NULL },
+	{ TOK_SCAN_O200K,
+	  { CASED(FRONT, "[" UPPER "]", "[" LOWER "]", CONTRACTION "?") "|\\p{N}{1,3}" OTHER "[\\r\\n/]*" END },
+	  NULL },
 	{ TOK_SCAN_TEKKEN, { CASED(FRONT, "[" UPPER "]", "[" LOWER "]", "") "|\\p{N}" OTHER "[\\r\\n/]*" END }, NULL },
 	{ TOK_SCAN_KIMI,
-	  { "[\\p{Han}]+|" CASED(FRONT, "(?:(?!\\p{Han})[" UPPER "])", "(?:(?!\\p{Han})[" LOWER "])", CONTRACTION "?")
-	    "|\\p{N}{1,3}" OTHER "[\\r\\n]*" END },
-	  "[\\p{Han}]+|" CASED(FRONT, "[" UPPER "&&[^\\p{Han}]]", "[" LOWER "&&[^\\p{Han}]]", CONTRACTION "?")
-	  "|\\p{N}{1,3}" OTHER "[\\r\\n]*" END },
+	  { "[\\p{Han}]+|" CASED(FRONT, "(?:(?!\\p{Han})[" UPPER "])", "(?:(?!\\p{Han})[" LOWER "])",
+				 CONTRACTION "?") "|\\p{N}{1,3}" OTHER "[\\r\\n]*" END },
+	  "[\\p{Han}]+|" CASED(FRONT, "[" UPPER "&&[^\\p{Han}]]", "[" LOWER "&&[^\\p{Han}]]",
+			       CONTRACTION "?") "|\\p{N}{1,3}" OTHER "[\\r\\n]*" END },
 	{ TOK_SCAN_DEEPSEEK_V3,
 	  { "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
 	    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-	    "| ?[\\p{P}\\p{S}]+[\\r\\n]*" END }, NULL },
+	    "| ?[\\p{P}\\p{S}]+[\\r\\n]*" END },
+	  NULL },
 };
 #define N_PATTERNS (sizeof(patterns) / sizeof(patterns[0]))
 
@@ -88,7 +96,8 @@ static void set_of(const char *pattern, const char *text, size_t len, bool *in)
 	for (size_t i = 0; i < spans.n; i++) {
 		if (!spans.v[i].match)
 			continue;
-		assert_int_equal(tok_char(text + spans.v[i].begin, len - spans.v[i].begin, &cp), spans.v[i].end - spans.v[i].begin);
+		assert_int_equal(tok_char(text + spans.v[i].begin, len - spans.v[i].begin, &cp),
+				 spans.v[i].end - spans.v[i].begin);
 		in[cp] = true;
 	}
 	free(spans.v);
@@ -105,9 +114,14 @@ static void classes(void **state)
 		unsigned bits;
 		size_t at_least;
 	} sets[] = {
-		{ "\\s", TOK_C_SPACE, 25 }, { "\\p{N}", TOK_C_NUMBER, 1700 }, { "[\\p{Lu}\\p{Lt}]", TOK_C_UPPER, 1800 },
-		{ "\\p{Ll}", TOK_C_LOWER, 2000 }, { "[\\p{Lm}\\p{Lo}]", TOK_C_LETTER, 120000 }, { "\\p{M}", TOK_C_MARK, 2300 },
-		{ "[\\p{P}\\p{S}]", TOK_C_SYMBOL, 8000 }, { "\\p{Han}", 0, 90000 },
+		{ "\\s", TOK_C_SPACE, 25 },
+		{ "\\p{N}", TOK_C_NUMBER, 1700 },
+		{ "[\\p{Lu}\\p{Lt}]", TOK_C_UPPER, 1800 },
+		{ "\\p{Ll}", TOK_C_LOWER, 2000 },
+		{ "[\\p{Lm}\\p{Lo}]", TOK_C_LETTER, 120000 },
+		{ "\\p{M}", TOK_C_MARK, 2300 },
+		{ "[\\p{P}\\p{S}]", TOK_C_SYMBOL, 8000 },
+		{ "\\p{Han}", 0, 90000 },
 	};
 	bool *in = malloc(0x110000 * sizeof(*in));
 	size_t len, n;
@@ -139,9 +153,11 @@ static int32_t pick[30][64]; /* of each category some characters */
 /* A character of a category taken at random, or one that patterns care about. */
 static int32_t random_character(uint64_t *seed, unsigned kind)
 {
-	static const int32_t special[] = { ' ', ' ', ' ', '\'', '\r', '\n', '\t', '/', 's', 'S', 't', 'r', 'e', 'V', 'l', 'L', 'D',
-					   'm', 'a', 'A', 'x', 'X', '1', '2', '.', '-', 0x17f, 0x4e00, 0x9fa5, 0x9fa6, 0x3042,
-					   0x3005, 0x30fc, 0x301, 0x2b0, 0x1c5, 0x3000, 0xa0, 0x85, 0x1d173, 0x20000, 0x661 };
+	static const int32_t special[] = { ' ',	   ' ',	   ' ',	   '\'',    '\r',    '\n',   '\t',  '/',   's',
+					   'S',	   't',	   'r',	   'e',	    'V',     'l',    'L',   'D',   'm',
+					   'a',	   'A',	   'x',	   'X',	    '1',     '2',    '.',   '-',   0x17f,
+					   0x4e00, 0x9fa5, 0x9fa6, 0x3042,  0x3005,  0x30fc, 0x301, 0x2b0, 0x1c5,
+					   0x3000, 0xa0,   0x85,   0x1d173, 0x20000, 0x661 };
 	const uint32_t n = random_below(seed, 100);
 
 	if (n < kind)
@@ -190,14 +206,16 @@ static void cut(const struct tok_regex *re, const char *text, struct tok_spans *
 
 		assert_int_equal(tok_regex_spans(re, text + at, parts->v[i].end - at, &found, &err), OD_OK);
 		for (size_t k = 0; k < found.n; k++)
-			assert_int_equal(tok_spans_add(&next, at + found.v[k].begin, at + found.v[k].end, false), OD_OK);
+			assert_int_equal(tok_spans_add(&next, at + found.v[k].begin, at + found.v[k].end, false),
+					 OD_OK);
 	}
 	free(found.v);
 	free(parts->v);
 	*parts = next;
 }
 
-static void check_text(const struct pattern *p, struct tok_regex *const *re, const char *text, size_t len, size_t *n_words)
+static void check_text(const struct pattern *p, struct tok_regex *const *re, const char *text, size_t len,
+		       size_t *n_words)
 {
 	struct tok_scan scan = { .kind = p->kind, .text = text, .len = len };
 	struct tok_spans parts = { 0 };

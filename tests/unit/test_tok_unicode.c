@@ -19,9 +19,12 @@ static void check_normalizer(const json_t *part, const json_t *text, const json_
 	bool dropped;
 
 	assert_int_equal(tok_norms_parse(&norms, part, "test", &err), OD_OK);
-	assert_int_equal(tok_norms_run(&norms, json_string_value(text), json_string_length(text), true, &out, NULL, &dropped, &err), OD_OK);
+	assert_int_equal(tok_norms_run(&norms, json_string_value(text), json_string_length(text), true, &out, NULL,
+				       &dropped, &err),
+			 OD_OK);
 	if (out.len != json_string_length(want) || memcmp(out.data, json_string_value(want), out.len) != 0)
-		fail_msg("%s: \"%s\" is something else", json_string_value(json_object_get(part, "type")), json_string_value(text));
+		fail_msg("%s: \"%s\" is something else", json_string_value(json_object_get(part, "type")),
+			 json_string_value(text));
 	tok_buf_fini(&out);
 	tok_norms_fini(&norms);
 }
@@ -44,7 +47,8 @@ static void check_pre_tokenizer(const json_t *part, const json_t *text, const js
 		       memcmp(pieces.text.data + pieces.v[i].at, json_string_value(w), pieces.v[i].len) == 0;
 	}
 	if (!same)
-		fail_msg("%s: \"%s\" is cut otherwise", json_string_value(json_object_get(part, "type")), json_string_value(text));
+		fail_msg("%s: \"%s\" is cut otherwise", json_string_value(json_object_get(part, "type")),
+			 json_string_value(text));
 	tok_pieces_fini(&pieces);
 	tok_pres_fini(&pres);
 }
@@ -56,14 +60,17 @@ static void every_kind(void **state)
 
 	(void)state;
 	tok_classes_init();
-	json_array_foreach(json_object_get(golden, "parts"), i, entry) {
+	json_array_foreach(json_object_get(golden, "parts"), i, entry)
+	{
 		const json_t *made = json_object_get(entry, "made"), *part = json_object_get(entry, "normalizer");
 
-		json_array_foreach(json_object_get(golden, "texts"), k, text) {
+		json_array_foreach(json_object_get(golden, "texts"), k, text)
+		{
 			if (part != NULL)
 				check_normalizer(part, text, json_array_get(made, k));
 			else
-				check_pre_tokenizer(json_object_get(entry, "pre_tokenizer"), text, json_array_get(made, k));
+				check_pre_tokenizer(json_object_get(entry, "pre_tokenizer"), text,
+						    json_array_get(made, k));
 			n++;
 		}
 	}

@@ -1,6 +1,6 @@
-/* Small tokenizers against what other libraries make of the same texts and ids: tokenizer.json of every kind of component
- * against Hugging Face tokenizers (tests/golden/tokenizer/make_golden.py), tokenizer.model and tiktoken.model against
- * sentencepiece and tiktoken (make_ranked.py). */
+/* Small tokenizers against what other libraries make of the same texts and ids: tokenizer.json of every kind of
+ * component against Hugging Face tokenizers (tests/golden/tokenizer/make_golden.py), tokenizer.model and tiktoken.model
+ * against sentencepiece and tiktoken (make_ranked.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,7 +145,8 @@ static void check_all(const json_t *all, size_t n, const char *before, const cha
 	size_t i, k;
 
 	assert_int_equal(json_array_size(list), n);
-	json_array_foreach(list, i, entry) {
+	json_array_foreach(list, i, entry)
+	{
 		const char *name = json_string_value(json_object_get(entry, "name"));
 		struct od_tokenizer *t;
 		struct od_err err;
@@ -154,8 +155,7 @@ static void check_all(const json_t *all, size_t n, const char *before, const cha
 		snprintf(path, sizeof(path), FOLDER "%s%s%s", before, name, after);
 		if (od_tokenizer_load(&t, path, &err) != OD_OK)
 			fail_msg("%s", err.msg);
-		json_array_foreach(json_object_get(entry, "cases"), k, c)
-			check_case(all, t, name, c);
+		json_array_foreach(json_object_get(entry, "cases"), k, c) check_case(all, t, name, c);
 		od_tokenizer_free(t);
 	}
 }
@@ -197,7 +197,8 @@ static void context_ends_inside_a_character(void **state)
 	assert_int_equal(od_detok_push(d, ids[2], &piece, &len, &err), OD_OK);
 	assert_int_equal(len, 0);
 	assert_int_equal(od_detok_push(d, ids[3], &piece, &len, &err), OD_OK);
-	assert_string_equal(piece, "\xe2\x82\xac" "a");
+	assert_string_equal(piece, "\xe2\x82\xac"
+				   "a");
 	od_detok_free(d);
 	/* The whole character in the context: it has been shown. */
 	assert_int_equal(od_detok_new(&d, t, &err), OD_OK);
@@ -252,16 +253,18 @@ static void bytes_of_fallback_tokens(void **state)
 }
 
 /* Small files that no trainer makes, and the ids of Hugging Face tokenizers. */
-#define FILE_WITH(added, model) "{\"version\":\"1.0\",\"added_tokens\":[" added "],\"model\":{\"type\":\"BPE\"," model "}}"
+#define FILE_WITH(added, model) \
+	"{\"version\":\"1.0\",\"added_tokens\":[" added "],\"model\":{\"type\":\"BPE\"," model "}}"
 #define ADDED(id, content, flag) "{\"id\":" id ",\"content\":\"" content "\",\"normalized\":false," flag ":true}"
 
 static void hand_written(void **state)
 {
-	/* Behind a lost or unknown character, or one that is its bytes, stands what may merge with what is in front of it. */
+	/* Behind a lost or unknown character, or one that is its bytes, stands what may merge with what is in front of
+	 * it. */
 	static const char lost[] = FILE_WITH("", "\"vocab\":{\"a\":0,\"\\n\":1,\"a\\n\":2,\"\u2581\":3,\"a\u2581\":4},"
-					     "\"merges\":[[\"a\",\"\\n\"],[\"a\",\"\u2581\"]]");
+						 "\"merges\":[[\"a\",\"\\n\"],[\"a\",\"\u2581\"]]");
 	static const char unknown[] = FILE_WITH("", "\"unk_token\":\"u\",\"vocab\":{\"u\":0,\"\\n\":1,\"u\\n\":2},"
-						"\"merges\":[[\"u\",\"\\n\"]]");
+						    "\"merges\":[[\"u\",\"\\n\"]]");
 	static const char swallowed[] = FILE_WITH(ADDED("2", "<r>", "\"rstrip\"") "," ADDED("1", "\\t", "\"lstrip\""),
 						  "\"vocab\":{\"a\":0,\"\\t\":1},\"merges\":[]");
 	static const struct {
@@ -269,12 +272,9 @@ static void hand_written(void **state)
 		size_t n;
 		int32_t ids[4];
 	} cases[] = {
-		{ lost, "axx\n", 1, { 2 } },
-		{ lost, "ax\u2581\u2581", 2, { 4, 3 } },
-		{ lost, "a\na\n", 2, { 2, 2 } },
-		{ unknown, "x\n\nu\n", 3, { 2, 1, 2 } },
-		{ swallowed, "<r>\ta", 2, { 2, 0 } },
-		{ swallowed, "<r>a\ta", 4, { 2, 0, 1, 0 } },
+		{ lost, "axx\n", 1, { 2 } },	      { lost, "ax\u2581\u2581", 2, { 4, 3 } },
+		{ lost, "a\na\n", 2, { 2, 2 } },      { unknown, "x\n\nu\n", 3, { 2, 1, 2 } },
+		{ swallowed, "<r>\ta", 2, { 2, 0 } }, { swallowed, "<r>a\ta", 4, { 2, 0, 1, 0 } },
 	};
 
 	(void)state;
@@ -284,9 +284,11 @@ static void hand_written(void **state)
 		int32_t *ids;
 		size_t n;
 
-		if (od_tokenizer_parse(&t, OD_TOKENIZER_JSON, cases[i].file, strlen(cases[i].file), NULL, "file", &err) != OD_OK)
+		if (od_tokenizer_parse(&t, OD_TOKENIZER_JSON, cases[i].file, strlen(cases[i].file), NULL, "file",
+				       &err) != OD_OK)
 			fail_msg("%s", err.msg);
-		assert_int_equal(od_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, &n, &err), OD_OK);
+		assert_int_equal(od_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &ids, &n, &err),
+				 OD_OK);
 		if (n != cases[i].n || memcmp(ids, cases[i].ids, n * sizeof(*ids)) != 0)
 			fail_msg("case %zu: other ids", i);
 		free(ids);
@@ -297,8 +299,8 @@ static void hand_written(void **state)
 /* Words and texts of a size at which anything quadratic takes minutes. */
 static void long_texts(void **state)
 {
-	static const char *const files[] = {"mixtral", "gpt2", "nfd_strip", "added"};
-	static const char *const units[] = {"a", " ", "\xcc\x81\xcc\xa3", "\xe2\x82\xac", "the "};
+	static const char *const files[] = { "mixtral", "gpt2", "nfd_strip", "added" };
+	static const char *const units[] = { "a", " ", "\xcc\x81\xcc\xa3", "\xe2\x82\xac", "the " };
 	size_t max = 1u << 20;
 	char *text = malloc(max);
 
@@ -337,19 +339,22 @@ static void long_texts_of_kimi(void **state)
 	(void)state;
 	assert_int_equal(od_json_load(FOLDER "slices.json", 1 << 20, &root, &err), OD_OK);
 	assert_int_equal(od_tokenizer_load(&t, FOLDER "ranked_kimi/tiktoken.model", &err), OD_OK);
-	json_array_foreach(json_object_get(root, "cases"), i, c) {
+	json_array_foreach(json_object_get(root, "cases"), i, c)
+	{
 		struct od_strbuf text = { 0 };
 		unsigned char sum[crypto_hash_sha256_BYTES];
 		char hex[2 * crypto_hash_sha256_BYTES + 1];
 		int32_t *ids;
 		size_t n;
 
-		json_array_foreach(json_object_get(c, "parts"), k, part)
-			for (json_int_t again = json_integer_value(json_array_get(part, 1)); again > 0; again--)
-				od_strbuf_append(&text, json_string_value(json_array_get(part, 0)),
-						 json_string_length(json_array_get(part, 0)));
+		json_array_foreach(json_object_get(c, "parts"), k,
+				   part) for (json_int_t again = json_integer_value(json_array_get(part, 1)); again > 0;
+					      again--)
+			od_strbuf_append(&text, json_string_value(json_array_get(part, 0)),
+					 json_string_length(json_array_get(part, 0)));
 		assert_false(text.failed);
-		assert_int_equal(od_tokenizer_encode(t, text.text, text.len, OD_ENCODE_PARSE_SPECIAL, &ids, &n, &err), OD_OK);
+		assert_int_equal(od_tokenizer_encode(t, text.text, text.len, OD_ENCODE_PARSE_SPECIAL, &ids, &n, &err),
+				 OD_OK);
 		crypto_hash_sha256(sum, (const unsigned char *)ids, n * sizeof(*ids));
 		sodium_bin2hex(hex, sizeof(hex), sum, sizeof(sum));
 		if ((json_int_t)n != json_integer_value(json_object_get(c, "n")) ||

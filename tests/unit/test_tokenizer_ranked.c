@@ -14,7 +14,8 @@
 #include "common/text/tokenizer.h"
 
 /* says NULL: it is taken. */
-static void check(enum od_tokenizer_kind kind, const char *data, size_t len, const char *config, int code, const char *says)
+static void check(enum od_tokenizer_kind kind, const char *data, size_t len, const char *config, int code,
+		  const char *says)
 {
 	struct od_tokenizer *t;
 	struct od_err err = { 0 };
@@ -26,7 +27,8 @@ static void check(enum od_tokenizer_kind kind, const char *data, size_t len, con
 	rc = od_tokenizer_parse(&t, kind, data, len, root, "the file", &err);
 	if (says == NULL && rc != OD_OK)
 		fail_msg("%s", err.msg);
-	if (says != NULL && (rc != code || t != NULL || strstr(err.msg, says) == NULL || strstr(err.msg, "the file") == NULL))
+	if (says != NULL &&
+	    (rc != code || t != NULL || strstr(err.msg, says) == NULL || strstr(err.msg, "the file") == NULL))
 		fail_msg("expected code %d and \"%s\", found %d: %s", code, says, rc, err.msg);
 	od_tokenizer_free(t);
 	json_decref(root);
@@ -45,7 +47,8 @@ static size_t bytes_but(int left_out, char *file)
 	for (int b = 0; b < 256; b++) {
 		if (b == left_out)
 			continue;
-		sodium_bin2base64(line, sizeof(line), &(const uint8_t){ (uint8_t)b }, 1, sodium_base64_VARIANT_ORIGINAL);
+		sodium_bin2base64(line, sizeof(line), &(const uint8_t){ (uint8_t)b }, 1,
+				  sodium_base64_VARIANT_ORIGINAL);
 		n += (size_t)snprintf(file + n, FILE_BYTES - n, "%s %u\n", line, rank++);
 	}
 	return n;
@@ -77,7 +80,8 @@ static void tiktoken(void **state)
 		{ -1, "", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"x\"}}}", OD_ERR_FORMAT, "\"x\"" },
 		{ -1, "", "{\"added_tokens_decoder\":{\"256\":7}}", OD_ERR_FORMAT, "added_tokens_decoder" },
 		{ -1, "", "{\"added_tokens_decoder\":{\"256\":{}}}", OD_ERR_MISSING, "content" },
-		{ -1, "", "{\"added_tokens_decoder\":{\"256\":{\"content\":\"x\"},\"0256\":{\"content\":\"y\"}}}", OD_ERR_FORMAT, "twice" },
+		{ -1, "", "{\"added_tokens_decoder\":{\"256\":{\"content\":\"x\"},\"0256\":{\"content\":\"y\"}}}",
+		  OD_ERR_FORMAT, "twice" },
 		{ -1, "", "{\"added_tokens_decoder\":[]}", OD_ERR_FORMAT, "added_tokens_decoder" },
 	};
 	static char file[FILE_BYTES];
@@ -117,8 +121,8 @@ struct extra {
 
 static size_t put_model(char *out, struct extra e, const char *fields, size_t n_fields)
 {
-	static const struct extra usual[] = { { "<unk>", UNKNOWN }, { "<s>", CONTROL }, { "</s>", CONTROL }, { "a", NORMAL },
-					      { "b", NORMAL }, { "ab", NORMAL } };
+	static const struct extra usual[] = { { "<unk>", UNKNOWN }, { "<s>", CONTROL }, { "</s>", CONTROL },
+					      { "a", NORMAL },	    { "b", NORMAL },	{ "ab", NORMAL } };
 	size_t n = 0;
 
 	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++)
@@ -169,8 +173,16 @@ static void sentencepiece(void **state)
 		{ { NULL, 0 }, FIELDS(""), "{\"bos_token\":\"<bos>\"}", OD_ERR_FORMAT, "\"<bos>\" is no token" },
 		{ { NULL, 0 }, FIELDS(""), "{\"bos_token\":7}", OD_ERR_FORMAT, "bos_token" },
 		{ { NULL, 0 }, FIELDS(""), "{\"add_bos_token\":7}", OD_ERR_FORMAT, "add_bos_token" },
-		{ { NULL, 0 }, FIELDS(""), "{\"added_tokens_decoder\":{\"1\":{\"content\":\"<b>\"}}}", OD_ERR_FORMAT, "\"<s>\"" },
-		{ { NULL, 0 }, FIELDS(""), "{\"added_tokens_decoder\":{\"9\":{\"content\":\"<b>\"}}}", OD_ERR_FORMAT, "expected id 6" },
+		{ { NULL, 0 },
+		  FIELDS(""),
+		  "{\"added_tokens_decoder\":{\"1\":{\"content\":\"<b>\"}}}",
+		  OD_ERR_FORMAT,
+		  "\"<s>\"" },
+		{ { NULL, 0 },
+		  FIELDS(""),
+		  "{\"added_tokens_decoder\":{\"9\":{\"content\":\"<b>\"}}}",
+		  OD_ERR_FORMAT,
+		  "expected id 6" },
 		{ { NULL, 0 }, FIELDS(""), "{\"added_tokens_decoder\":{\"6\":{\"content\":\"<b>\"}}}", OD_OK, NULL },
 	};
 	char file[512];

@@ -15,11 +15,17 @@
 
 enum { VERSION, ADDED, NORM, PRE, POST, DEC, MODEL, N_FIELDS };
 
-static const char *const names[N_FIELDS] = {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-					    "decoder", "model"};
+static const char *const names[N_FIELDS] = { "version",	       "added_tokens", "normalizer", "pre_tokenizer",
+					     "post_processor", "decoder",      "model" };
 static const char *const good[N_FIELDS] = {
-	"\"1.0\"", "[]", "null", "null", "null", "null",
-	"{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3},\"merges\":[\"a b\"]}"};
+	"\"1.0\"",
+	"[]",
+	"null",
+	"null",
+	"null",
+	"null",
+	"{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3},\"merges\":[\"a b\"]}"
+};
 
 static int load_text(struct od_tokenizer **t, const char *text, size_t len, struct od_err *err)
 {
@@ -72,91 +78,93 @@ static const struct {
 	int code;
 	const char *says;
 } refused[] = {
-	{VERSION, "\"2.0\"", OD_ERR_UNSUPPORTED, "2.0"},
-	{VERSION, "1", OD_ERR_FORMAT, "version"},
-	{MODEL, "null", OD_ERR_FORMAT, "model"},
-	{MODEL, "{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED,
-	 "\"WordPiece\" is not supported; supported: BPE"},
-	{MODEL, "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0.5]]}", OD_ERR_UNSUPPORTED, "Unigram"},
-	{MODEL, "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "WordLevel"},
-	{MODEL, "{\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "BPE"},
-	{MODEL, VOCAB("{}"), OD_ERR_FORMAT, "model.vocab"},
-	{MODEL, VOCAB("[]"), OD_ERR_FORMAT, "vocab"},
-	{MODEL, VOCAB("{\"a\":-1}"), OD_ERR_RANGE, "\"a\""},
-	{MODEL, VOCAB("{\"a\":16777216}"), OD_ERR_RANGE, "16777215"},
-	{MODEL, VOCAB("{\"a\":9223372036854775807}"), OD_ERR_RANGE, "9223372036854775807"},
-	{MODEL, VOCAB("{\"a\":1.5}"), OD_ERR_RANGE, "\"a\""},
-	{MODEL, VOCAB("{\"a\":0,\"b\":0}"), OD_ERR_FORMAT, "different ids"},
-	{MODEL, VOCAB("{\"a\":0,\"a\":1}"), OD_ERR_FORMAT, "duplicate"},
-	{MODEL, MERGES("[\"a b c\"]"), OD_ERR_FORMAT, "entry 0"},
-	{MODEL, MERGES("[\"ab\"]"), OD_ERR_FORMAT, "entry 0"},
-	{MODEL, MERGES("[\"a b\",[\"a\",\"b\",\"a\"]]"), OD_ERR_FORMAT, "entry 1"},
-	{MODEL, MERGES("[[1,2]]"), OD_ERR_FORMAT, "entry 0"},
-	{MODEL, MERGES("[\"b a\"]"), OD_ERR_FORMAT, "whole in the vocabulary"},
-	{MODEL, MERGES("[\"a z\"]"), OD_ERR_FORMAT, "\"z\""},
-	{MODEL, MODEL_WITH("\"dropout\":0.1"), OD_ERR_UNSUPPORTED, "dropout"},
-	{MODEL, MODEL_WITH("\"unk_token\":\"<unk>\""), OD_ERR_FORMAT, "unk_token"},
-	{MODEL, MODEL_WITH("\"fuse_unk\":3"), OD_ERR_FORMAT, "fuse_unk"},
-	{MODEL, MODEL_WITH("\"continuing_subword_prefix\":7"), OD_ERR_FORMAT, "continuing_subword_prefix"},
-	{MODEL, MODEL_WITH("\"end_of_word_suffix\":\"" A1100 "\""), OD_ERR_RANGE, "end_of_word_suffix"},
-	{ADDED, "{}", OD_ERR_FORMAT, "added_tokens"},
-	{ADDED, "[{\"id\":9}]", OD_ERR_MISSING, "content"},
-	{ADDED, "[{\"content\":\"<x>\",\"id\":-4}]", OD_ERR_RANGE, "id"},
-	{ADDED, "[{\"content\":\"<x>\",\"id\":4294967297}]", OD_ERR_RANGE, "id"},
-	{ADDED, "[{\"content\":\"<x>\",\"id\":9}]", OD_ERR_FORMAT, "expected id 4"},
-	{ADDED, "[{\"content\":\"ab\",\"id\":4}]", OD_ERR_FORMAT, "expected id 2"},
-	{ADDED, "[{\"content\":\"<x>\",\"id\":4},{\"content\":\"<x>\",\"id\":4}]", OD_ERR_FORMAT, "twice"},
-	{ADDED, "[{\"content\":\"<x>\",\"id\":4,\"lstrip\":\"yes\"}]", OD_ERR_FORMAT, "lstrip"},
-	{NORM, "{\"type\":\"Precompiled\"}", OD_ERR_UNSUPPORTED, "normalizer \"Precompiled\""},
-	{NORM, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"BertNormalizer\"}]}",
-	 OD_ERR_UNSUPPORTED, "BertNormalizer"},
-	{NORM, "{\"type\":\"Nmt\"}", OD_ERR_UNSUPPORTED, "normalizer \"Nmt\""},
-	{NORM, "{\"type\":\"ByteLevel\"}", OD_ERR_UNSUPPORTED, "normalizer \"ByteLevel\""},
-	{NORM, "{\"type\":\"Sequence\"}", OD_ERR_MISSING, "normalizers"},
-	{NORM, "[]", OD_ERR_FORMAT, "normalizer"},
-	{NORM, "{}", OD_ERR_MISSING, "type"},
-	{NORM, "{\"type\":\"Prepend\"}", OD_ERR_MISSING, "prepend"},
-	{NORM, "{\"type\":\"Replace\",\"content\":\"x\"}", OD_ERR_MISSING, "pattern"},
-	{NORM, "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"Glob\":\"*\"}}", OD_ERR_FORMAT, "pattern"},
-	{PRE, "{\"type\":\"BertPreTokenizer\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"BertPreTokenizer\""},
-	{PRE, "{\"type\":\"UnicodeScripts\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"UnicodeScripts\""},
-	{PRE, "{\"type\":\"FixedLength\",\"length\":5}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"FixedLength\""},
-	{PRE, "{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"-\"}", OD_ERR_UNSUPPORTED, "\"CharDelimiterSplit\""},
-	{PRE, "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shuffled\"}", OD_ERR_UNSUPPORTED,
-	 "Shuffled"},
-	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"__\"}", OD_ERR_FORMAT, "one character"},
-	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}", OD_ERR_UNSUPPORTED, "last"},
-	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"add_prefix_space\":false}",
-	 OD_ERR_FORMAT, "add_prefix_space"},
-	{PRE, REGEX("(a"), OD_ERR_UNSUPPORTED, "(a"},
-	{PRE, REGEX("a)"), OD_ERR_UNSUPPORTED, "a)"},
-	{PRE, REGEX("[a"), OD_ERR_UNSUPPORTED, "[a"},
-	{PRE, REGEX("[a&&b]"), OD_ERR_UNSUPPORTED, "&&"},
-	{PRE, REGEX("[a[bc]]"), OD_ERR_UNSUPPORTED, "class in a class"},
-	{PRE, REGEX("(?m:a)"), OD_ERR_UNSUPPORTED, "group"},
-	{PRE, REGEX("(*LIMIT_MATCH=1)a"), OD_ERR_UNSUPPORTED, "(*"},
-	{PRE, REGEX("\\\\p{Klingon}"), OD_ERR_UNSUPPORTED, "Klingon"},
-	{PRE, REGEX("\\\\pL"), OD_ERR_UNSUPPORTED, "braces"},
-	{PRE, REGEX("\\\\C"), OD_ERR_UNSUPPORTED, "escape"},
-	{PRE, REGEX("(a)\\\\1"), OD_ERR_UNSUPPORTED, "escape"},
-	{PRE, REGEX("\\\\"), OD_ERR_UNSUPPORTED, "escape"},
-	{PRE, REGEX("\\\\p{L"), OD_ERR_UNSUPPORTED, "\\p"},
-	{PRE, REGEX("a{1,999999}"), OD_ERR_UNSUPPORTED, "a{1,999999}"},
-	{POST, "{\"type\":\"BertProcessing\"}", OD_ERR_UNSUPPORTED, "post_processor \"BertProcessing\""},
-	{POST, "{\"type\":\"RobertaProcessing\"}", OD_ERR_UNSUPPORTED, "post_processor \"RobertaProcessing\""},
-	{POST, TEMPLATE(TEXT "," TEXT, ""), OD_ERR_UNSUPPORTED, "2 times"},
-	{POST, TEMPLATE("", ""), OD_ERR_UNSUPPORTED, "0 times"},
-	{POST, TEMPLATE("7," TEXT, ""), OD_ERR_FORMAT, "SpecialToken"},
-	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, ""), OD_ERR_FORMAT, "<s>"},
-	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[4]}"), OD_ERR_RANGE, "below 4"},
-	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[-1]}"), OD_ERR_RANGE, "-1"},
-	{POST, TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}", ""), OD_ERR_UNSUPPORTED, "\"B\""},
-	{DEC, "{\"type\":\"WordPiece\"}", OD_ERR_UNSUPPORTED, "decoder \"WordPiece\""},
-	{DEC, "{\"type\":\"CTC\"}", OD_ERR_UNSUPPORTED, "decoder \"CTC\""},
-	{DEC, "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", OD_ERR_UNSUPPORTED, "decoder \"BPEDecoder\""},
-	{DEC, "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", OD_ERR_RANGE, "start"},
-	{DEC, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}",
-	 OD_ERR_UNSUPPORTED, "behind Fuse"},
+	{ VERSION, "\"2.0\"", OD_ERR_UNSUPPORTED, "2.0" },
+	{ VERSION, "1", OD_ERR_FORMAT, "version" },
+	{ MODEL, "null", OD_ERR_FORMAT, "model" },
+	{ MODEL, "{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED,
+	  "\"WordPiece\" is not supported; supported: BPE" },
+	{ MODEL, "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0.5]]}", OD_ERR_UNSUPPORTED, "Unigram" },
+	{ MODEL, "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "WordLevel" },
+	{ MODEL, "{\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "BPE" },
+	{ MODEL, VOCAB("{}"), OD_ERR_FORMAT, "model.vocab" },
+	{ MODEL, VOCAB("[]"), OD_ERR_FORMAT, "vocab" },
+	{ MODEL, VOCAB("{\"a\":-1}"), OD_ERR_RANGE, "\"a\"" },
+	{ MODEL, VOCAB("{\"a\":16777216}"), OD_ERR_RANGE, "16777215" },
+	{ MODEL, VOCAB("{\"a\":9223372036854775807}"), OD_ERR_RANGE, "9223372036854775807" },
+	{ MODEL, VOCAB("{\"a\":1.5}"), OD_ERR_RANGE, "\"a\"" },
+	{ MODEL, VOCAB("{\"a\":0,\"b\":0}"), OD_ERR_FORMAT, "different ids" },
+	{ MODEL, VOCAB("{\"a\":0,\"a\":1}"), OD_ERR_FORMAT, "duplicate" },
+	{ MODEL, MERGES("[\"a b c\"]"), OD_ERR_FORMAT, "entry 0" },
+	{ MODEL, MERGES("[\"ab\"]"), OD_ERR_FORMAT, "entry 0" },
+	{ MODEL, MERGES("[\"a b\",[\"a\",\"b\",\"a\"]]"), OD_ERR_FORMAT, "entry 1" },
+	{ MODEL, MERGES("[[1,2]]"), OD_ERR_FORMAT, "entry 0" },
+	{ MODEL, MERGES("[\"b a\"]"), OD_ERR_FORMAT, "whole in the vocabulary" },
+	{ MODEL, MERGES("[\"a z\"]"), OD_ERR_FORMAT, "\"z\"" },
+	{ MODEL, MODEL_WITH("\"dropout\":0.1"), OD_ERR_UNSUPPORTED, "dropout" },
+	{ MODEL, MODEL_WITH("\"unk_token\":\"<unk>\""), OD_ERR_FORMAT, "unk_token" },
+	{ MODEL, MODEL_WITH("\"fuse_unk\":3"), OD_ERR_FORMAT, "fuse_unk" },
+	{ MODEL, MODEL_WITH("\"continuing_subword_prefix\":7"), OD_ERR_FORMAT, "continuing_subword_prefix" },
+	{ MODEL, MODEL_WITH("\"end_of_word_suffix\":\"" A1100 "\""), OD_ERR_RANGE, "end_of_word_suffix" },
+	{ ADDED, "{}", OD_ERR_FORMAT, "added_tokens" },
+	{ ADDED, "[{\"id\":9}]", OD_ERR_MISSING, "content" },
+	{ ADDED, "[{\"content\":\"<x>\",\"id\":-4}]", OD_ERR_RANGE, "id" },
+	{ ADDED, "[{\"content\":\"<x>\",\"id\":4294967297}]", OD_ERR_RANGE, "id" },
+	{ ADDED, "[{\"content\":\"<x>\",\"id\":9}]", OD_ERR_FORMAT, "expected id 4" },
+	{ ADDED, "[{\"content\":\"ab\",\"id\":4}]", OD_ERR_FORMAT, "expected id 2" },
+	{ ADDED, "[{\"content\":\"<x>\",\"id\":4},{\"content\":\"<x>\",\"id\":4}]", OD_ERR_FORMAT, "twice" },
+	{ ADDED, "[{\"content\":\"<x>\",\"id\":4,\"lstrip\":\"yes\"}]", OD_ERR_FORMAT, "lstrip" },
+	{ NORM, "{\"type\":\"Precompiled\"}", OD_ERR_UNSUPPORTED, "normalizer \"Precompiled\"" },
+	{ NORM, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"BertNormalizer\"}]}",
+	  OD_ERR_UNSUPPORTED, "BertNormalizer" },
+	{ NORM, "{\"type\":\"Nmt\"}", OD_ERR_UNSUPPORTED, "normalizer \"Nmt\"" },
+	{ NORM, "{\"type\":\"ByteLevel\"}", OD_ERR_UNSUPPORTED, "normalizer \"ByteLevel\"" },
+	{ NORM, "{\"type\":\"Sequence\"}", OD_ERR_MISSING, "normalizers" },
+	{ NORM, "[]", OD_ERR_FORMAT, "normalizer" },
+	{ NORM, "{}", OD_ERR_MISSING, "type" },
+	{ NORM, "{\"type\":\"Prepend\"}", OD_ERR_MISSING, "prepend" },
+	{ NORM, "{\"type\":\"Replace\",\"content\":\"x\"}", OD_ERR_MISSING, "pattern" },
+	{ NORM, "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"Glob\":\"*\"}}", OD_ERR_FORMAT, "pattern" },
+	{ PRE, "{\"type\":\"BertPreTokenizer\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"BertPreTokenizer\"" },
+	{ PRE, "{\"type\":\"UnicodeScripts\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"UnicodeScripts\"" },
+	{ PRE, "{\"type\":\"FixedLength\",\"length\":5}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"FixedLength\"" },
+	{ PRE, "{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"-\"}", OD_ERR_UNSUPPORTED, "\"CharDelimiterSplit\"" },
+	{ PRE, "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shuffled\"}", OD_ERR_UNSUPPORTED,
+	  "Shuffled" },
+	{ PRE, "{\"type\":\"Metaspace\",\"replacement\":\"__\"}", OD_ERR_FORMAT, "one character" },
+	{ PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}", OD_ERR_UNSUPPORTED,
+	  "last" },
+	{ PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"add_prefix_space\":false}",
+	  OD_ERR_FORMAT, "add_prefix_space" },
+	{ PRE, REGEX("(a"), OD_ERR_UNSUPPORTED, "(a" },
+	{ PRE, REGEX("a)"), OD_ERR_UNSUPPORTED, "a)" },
+	{ PRE, REGEX("[a"), OD_ERR_UNSUPPORTED, "[a" },
+	{ PRE, REGEX("[a&&b]"), OD_ERR_UNSUPPORTED, "&&" },
+	{ PRE, REGEX("[a[bc]]"), OD_ERR_UNSUPPORTED, "class in a class" },
+	{ PRE, REGEX("(?m:a)"), OD_ERR_UNSUPPORTED, "group" },
+	{ PRE, REGEX("(*LIMIT_MATCH=1)a"), OD_ERR_UNSUPPORTED, "(*" },
+	{ PRE, REGEX("\\\\p{Klingon}"), OD_ERR_UNSUPPORTED, "Klingon" },
+	{ PRE, REGEX("\\\\pL"), OD_ERR_UNSUPPORTED, "braces" },
+	{ PRE, REGEX("\\\\C"), OD_ERR_UNSUPPORTED, "escape" },
+	{ PRE, REGEX("(a)\\\\1"), OD_ERR_UNSUPPORTED, "escape" },
+	{ PRE, REGEX("\\\\"), OD_ERR_UNSUPPORTED, "escape" },
+	{ PRE, REGEX("\\\\p{L"), OD_ERR_UNSUPPORTED, "\\p" },
+	{ PRE, REGEX("a{1,999999}"), OD_ERR_UNSUPPORTED, "a{1,999999}" },
+	{ POST, "{\"type\":\"BertProcessing\"}", OD_ERR_UNSUPPORTED, "post_processor \"BertProcessing\"" },
+	{ POST, "{\"type\":\"RobertaProcessing\"}", OD_ERR_UNSUPPORTED, "post_processor \"RobertaProcessing\"" },
+	{ POST, TEMPLATE(TEXT "," TEXT, ""), OD_ERR_UNSUPPORTED, "2 times" },
+	{ POST, TEMPLATE("", ""), OD_ERR_UNSUPPORTED, "0 times" },
+	{ POST, TEMPLATE("7," TEXT, ""), OD_ERR_FORMAT, "SpecialToken" },
+	{ POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, ""), OD_ERR_FORMAT, "<s>" },
+	{ POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[4]}"), OD_ERR_RANGE,
+	  "below 4" },
+	{ POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[-1]}"), OD_ERR_RANGE, "-1" },
+	{ POST, TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}", ""), OD_ERR_UNSUPPORTED, "\"B\"" },
+	{ DEC, "{\"type\":\"WordPiece\"}", OD_ERR_UNSUPPORTED, "decoder \"WordPiece\"" },
+	{ DEC, "{\"type\":\"CTC\"}", OD_ERR_UNSUPPORTED, "decoder \"CTC\"" },
+	{ DEC, "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", OD_ERR_UNSUPPORTED, "decoder \"BPEDecoder\"" },
+	{ DEC, "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", OD_ERR_RANGE, "start" },
+	{ DEC, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}",
+	  OD_ERR_UNSUPPORTED, "behind Fuse" },
 };
 
 static void names_what_is_wrong(void **state)
@@ -241,7 +249,8 @@ static const char *many_a(int n)
 
 	memset(content, 'a', (size_t)n);
 	content[n] = '\0';
-	snprintf(text, sizeof(text), "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}", content);
+	snprintf(text, sizeof(text), "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}",
+		 content);
 	return text;
 }
 
@@ -267,14 +276,14 @@ static void texts_grow_within_a_limit(void **state)
 	char *norms = sequence("normalizers", many_a(100), 3), *one = sequence("normalizers", many_a(1024), 1);
 	char *bytes = sequence("pretokenizers",
 			       "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", 22);
-	char *few = sequence("pretokenizers",
-			     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", 10);
+	char *few = sequence("pretokenizers", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}",
+			     10);
 	char *unknown = malloc(4096 + 1), prefix[1025], model[1200];
 
 	(void)state;
-	encoding_ends(NORM, norms, "aaaa", OD_ERR_RANGE);	   /* 4,000,000 bytes */
-	encoding_ends(NORM, one, "aaaa", OD_OK);		   /* 4096 */
-	encoding_ends(PRE, bytes, "\xc3\xa9", OD_ERR_RANGE);	   /* 8 MiB: each byte of two becomes two */
+	encoding_ends(NORM, norms, "aaaa", OD_ERR_RANGE); /* 4,000,000 bytes */
+	encoding_ends(NORM, one, "aaaa", OD_OK); /* 4096 */
+	encoding_ends(PRE, bytes, "\xc3\xa9", OD_ERR_RANGE); /* 8 MiB: each byte of two becomes two */
 	encoding_ends(PRE, few, "\xc3\xa9", OD_OK);
 	/* Each unknown character is a token for each byte of the prefix. */
 	assert_non_null(unknown);
@@ -282,8 +291,10 @@ static void texts_grow_within_a_limit(void **state)
 	prefix[1024] = '\0';
 	memset(unknown, 'x', 4096);
 	unknown[4096] = '\0';
-	snprintf(model, sizeof(model), "{\"type\":\"BPE\",\"vocab\":{\"<0x78>\":0},\"merges\":[],\"byte_fallback\":true,"
-		 "\"continuing_subword_prefix\":\"%s\"}", prefix);
+	snprintf(model, sizeof(model),
+		 "{\"type\":\"BPE\",\"vocab\":{\"<0x78>\":0},\"merges\":[],\"byte_fallback\":true,"
+		 "\"continuing_subword_prefix\":\"%s\"}",
+		 prefix);
 	encoding_ends(MODEL, model, unknown, OD_ERR_RANGE); /* 4,197,377 tokens */
 	unknown[64] = '\0';
 	encoding_ends(MODEL, model, unknown, OD_OK);
@@ -297,7 +308,8 @@ static void texts_grow_within_a_limit(void **state)
 /* What a file lists once and refers to a hundred times; and added tokens that are normalised when it is read. */
 static void files_grow_within_a_limit(void **state)
 {
-	char *text = malloc(1 << 17), *norms[] = { sequence("normalizers", many_a(1000), 1), sequence("normalizers", many_a(100), 3) };
+	char *text = malloc(1 << 17),
+	     *norms[] = { sequence("normalizers", many_a(1000), 1), sequence("normalizers", many_a(100), 3) };
 	struct od_tokenizer *t;
 	struct od_err err;
 	size_t at;
@@ -316,14 +328,17 @@ static void files_grow_within_a_limit(void **state)
 
 	/* 60 tokens of 60,000 bytes each; one of 60,000,000. */
 	for (int k = 0; k < 2; k++) {
-		at = (size_t)snprintf(text, 1 << 17, "{\"version\":\"1.0\",\"model\":%s,\"normalizer\":%s,\"added_tokens\":[",
+		at = (size_t)snprintf(text, 1 << 17,
+				      "{\"version\":\"1.0\",\"model\":%s,\"normalizer\":%s,\"added_tokens\":[",
 				      good[MODEL], norms[k]);
 		for (int i = 0; i < 60; i++)
 			at += (size_t)snprintf(text + at, 256, "%s{\"content\":\"%s%d\",\"id\":%d}", i > 0 ? "," : "",
-					       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", i, 4 + i);
+					       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", i,
+					       4 + i);
 		at += (size_t)snprintf(text + at, 64, "]}");
 		assert_int_equal(load_text(&t, text, at, &err), OD_ERR_RANGE);
-		assert_non_null(strstr(err.msg, k == 0 ? "their normalized text is too long" : "turns it into more than"));
+		assert_non_null(
+			strstr(err.msg, k == 0 ? "their normalized text is too long" : "turns it into more than"));
 		free(norms[k]);
 	}
 	free(text);
@@ -361,7 +376,8 @@ static void decoders_grow_within_a_limit(void **state)
 	free(many);
 	many = malloc(16384);
 	assert_non_null(many);
-	snprintf(many, 16384, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},%s,%s,%s]}", fused, fused, many_a(10));
+	snprintf(many, 16384, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},%s,%s,%s]}", fused, fused,
+		 many_a(10));
 	decoding_ends(many, OD_ERR_RANGE); /* 10 MB */
 	snprintf(many, 16384, "{\"type\":\"Sequence\",\"decoders\":[%s,%s,%s,%s]}", fused, fused, many_a(10),
 		 "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"\"}");

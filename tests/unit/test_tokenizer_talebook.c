@@ -39,7 +39,8 @@ static void golden_ids(void **state)
 	(void)state;
 	assert_int_equal(od_json_load("tests/golden/tokenizer/talebook.json", 1 << 20, &root, &err), OD_OK);
 	assert_int_equal(od_json_arr(root, "cases", &cases, "golden", &err), OD_OK);
-	json_array_foreach(cases, i, c) {
+	json_array_foreach(cases, i, c)
+	{
 		const json_t *text = json_object_get(c, "text");
 		char *back;
 		size_t n, len;
@@ -144,7 +145,8 @@ static void shown_specials(void **state)
 		assert_int_equal(od_detok_new(&d, tok, &err), OD_OK);
 		od_detok_show(d, unk_and_eos, shown);
 		for (size_t i = 0; i <= 6; i++) {
-			int rc = i < 6 ? od_detok_push(d, ids[i], &piece, &len, &err) : od_detok_flush(d, &piece, &len, &err);
+			int rc = i < 6 ? od_detok_push(d, ids[i], &piece, &len, &err) :
+					 od_detok_flush(d, &piece, &len, &err);
 
 			assert_int_equal(rc, OD_OK);
 			assert_true(at + len < sizeof(text));
@@ -171,10 +173,8 @@ static void broken_utf8(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(golden_ids),
-		cmocka_unit_test(bos_and_specials),
-		cmocka_unit_test(stream_of_a_story),
-		cmocka_unit_test(shown_specials),
+		cmocka_unit_test(golden_ids),	     cmocka_unit_test(bos_and_specials),
+		cmocka_unit_test(stream_of_a_story), cmocka_unit_test(shown_specials),
 		cmocka_unit_test(broken_utf8),
 	};
 

@@ -1,6 +1,6 @@
-/* What a reader is told of a text's tokens: each once, in order, with its log probability by the raw logits, which are seen
- * beside and worked out by hand; the same with and without drafts, alone and among others, here and on three workers. And of
- * the queue, of a prompt's progress and of the engine's load. */
+/* What a reader is told of a text's tokens: each once, in order, with its log probability by the raw logits, which are
+ * seen beside and worked out by hand; the same with and without drafts, alone and among others, here and on three
+ * workers. And of the queue, of a prompt's progress and of the engine's load. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -135,8 +135,11 @@ static struct odm_engine *open_engine(uint64_t parallel, uint64_t rows, uint32_t
 	struct od_err err;
 
 	snprintf(pack, sizeof(pack), "%s/pack", temp_dir);
-	const struct od_pack_job job = { .checkpoint = "tests/golden/families/mixtral_top3", .pack = pack, .codec = OD_CODEC_PLANES,
-					 .n_threads = 1, .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
+	const struct od_pack_job job = { .checkpoint = "tests/golden/families/mixtral_top3",
+					 .pack = pack,
+					 .codec = OD_CODEC_PLANES,
+					 .n_threads = 1,
+					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
 
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
 		fail_msg("%s", err.msg);
@@ -244,7 +247,8 @@ static void check_as_alone(const struct text *x)
 	for (size_t i = 0; i < x->n_told; i++) {
 		const struct told *a = &x->alone[i], *b = &x->told[i];
 
-		assert_true(a->t.token == b->t.token && a->t.position == b->t.position && a->t.has_logprob == b->t.has_logprob);
+		assert_true(a->t.token == b->t.token && a->t.position == b->t.position &&
+			    a->t.has_logprob == b->t.has_logprob);
 		assert_true(a->t.logprob == b->t.logprob && a->t.n_top == b->t.n_top);
 		for (size_t k = 0; k < a->t.n_top; k++)
 			assert_true(a->top[k].token == b->top[k].token && a->top[k].logprob == b->top[k].logprob);
@@ -284,8 +288,8 @@ static void everywhere_as_by_hand(void **state)
 		uint64_t parallel, rows;
 		uint32_t workers;
 		bool drafts;
-	} set[] = { { 1, 7, 0, false }, { 4, 256, 0, false }, { 1, 256, 0, true }, { 4, 40, 0, true }, { 1, 64, 3, false },
-		    { 4, 7, 3, true } };
+	} set[] = { { 1, 7, 0, false }, { 4, 256, 0, false }, { 1, 256, 0, true },
+		    { 4, 40, 0, true }, { 1, 64, 3, false },  { 4, 7, 3, true } };
 	static struct text x[N];
 
 	(void)state;
@@ -295,7 +299,8 @@ static void everywhere_as_by_hand(void **state)
 		uint64_t drafted = 0, accepted = 0;
 
 		for (size_t i = 0; i < N; i++)
-			x[i].req.drafter = set[s].drafts ? (struct odm_drafter){ draft, &x[i] } : (struct odm_drafter){ 0 };
+			x[i].req.drafter =
+				set[s].drafts ? (struct odm_drafter){ draft, &x[i] } : (struct odm_drafter){ 0 };
 		run(e, x);
 		for (size_t i = 0; i < N; i++) {
 			check_as_alone(&x[i]);

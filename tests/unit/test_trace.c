@@ -97,8 +97,9 @@ static void one_span(void **state)
 	assert_string_equal(named(json_array_get(events, 0)), "worker _7___");
 	assert_string_equal(named(json_array_get(events, 1)), "a_b_c___");
 	e = json_array_get(events, 2);
-	want = json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:{s:i, s:i, s:i}}", "name", "load", "ph", "X", "ts", 7000000121.956,
-			 "dur", 1.5, "pid", (int)getpid(), "tid", (int)gettid(), "args", "step", 12, "m", 3, "expert", 0);
+	want = json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:{s:i, s:i, s:i}}", "name", "load", "ph", "X", "ts",
+			 7000000121.956, "dur", 1.5, "pid", (int)getpid(), "tid", (int)gettid(), "args", "step", 12,
+			 "m", 3, "expert", 0);
 	assert_non_null(want);
 	assert_true(json_equal(e, want));
 	json_decref(want);
@@ -195,7 +196,8 @@ static void several_threads(void **state)
 		pthread_join(thread[i], NULL);
 	events = close_and_load(path);
 	assert_int_equal(json_array_size(events), 1 + THREADS * (1 + SPANS));
-	json_array_foreach (events, i, e) {
+	json_array_foreach(events, i, e)
+	{
 		json_t *args = json_object_get(e, "args");
 		int64_t which, id = json_integer_value(json_object_get(e, "tid"));
 
@@ -233,7 +235,8 @@ static void merged(const char *text, size_t len, const char *want)
 	assert_int_equal(od_trace_merge(temp_path("from"), &err), OD_OK);
 	od_trace_span("own", 1, -1, -1, -1);
 	events = close_and_load(path);
-	json_array_foreach (events, i, e) {
+	json_array_foreach(events, i, e)
+	{
 		if (strcmp(name_of(e), "thread_name") != 0 && i > 0)
 			snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s ", name_of(e));
 	}
@@ -256,10 +259,10 @@ static void merges(void **state)
 		const char *a = strstr(whole, "},\n"), *b = strstr(a + 1, "},\n"), *c = strstr(b + 1, "}\n");
 
 		merged(whole, cut,
-		       cut >= (size_t)(c - whole) + 2	? "a b c own "
-		       : cut >= (size_t)(b - whole) + 3 ? "a b own "
-		       : cut >= (size_t)(a - whole) + 3 ? "a own "
-							: "own ");
+		       cut >= (size_t)(c - whole) + 2 ? "a b c own " :
+		       cut >= (size_t)(b - whole) + 3 ? "a b own " :
+		       cut >= (size_t)(a - whole) + 3 ? "a own " :
+							"own ");
 	}
 	/* No line of ours is that long, and what is behind its 511th byte is no event even if it looks like one. */
 	len = (size_t)snprintf(longer, sizeof(longer), "[\n{\"name\":\"%*s\"},\n{\"name\":\"b\"}\n]\n", 700, "x");
@@ -304,14 +307,10 @@ static void files_that_cannot_be_written(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(no_trace_open),
-		cmocka_unit_test(one_span),
-		cmocka_unit_test(spans_about_a_request),
-		cmocka_unit_test(a_second_trace),
-		cmocka_unit_test(several_threads),
-		cmocka_unit_test(merges),
-		cmocka_unit_test(merges_that_cannot_be),
-		cmocka_unit_test(files_that_cannot_be_written),
+		cmocka_unit_test(no_trace_open),	 cmocka_unit_test(one_span),
+		cmocka_unit_test(spans_about_a_request), cmocka_unit_test(a_second_trace),
+		cmocka_unit_test(several_threads),	 cmocka_unit_test(merges),
+		cmocka_unit_test(merges_that_cannot_be), cmocka_unit_test(files_that_cannot_be_written),
 	};
 
 	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);

@@ -63,7 +63,7 @@ static bool expected(const struct plain *p, const struct predictor_world *w, con
 		if (!p->way[i].whole)
 			continue;
 		like = m == 0 ? alike(w, now->token, p->way[i].token) :
-			       cosine(&now->p[0][0], &p->way[i].p[0][0], m * EXPERTS);
+				cosine(&now->p[0][0], &p->way[i].p[0][0], m * EXPERTS);
 
 		if (like >= of_best) { /* the newest of equal ones */
 			second = m == 0 && p->way[i].token == now->token ? second : of_best;
@@ -128,8 +128,8 @@ static unsigned run_step(struct predictor_world *w, struct plain *p, bool prompt
 	return checked;
 }
 
-/* A prompt's step, and whole steps of another between its layers: the prompt's tokens are older, and are no match before
- * its last layer. */
+/* A prompt's step, and whole steps of another between its layers: the prompt's tokens are older, and are no match
+ * before its last layer. */
 static unsigned run_prompt_with_steps_between(struct predictor_world *w, struct plain *p, size_t n_rows, size_t between)
 {
 	const size_t first = p->n;
@@ -142,7 +142,8 @@ static unsigned run_prompt_with_steps_between(struct predictor_world *w, struct 
 		p->way[p->n++] = (struct way){ .token = w->step.row[r].token };
 	for (uint32_t m = 0; m < LAYERS; m++) {
 		for (size_t i = 0; i < between; i++)
-			checked += run_step(w, p, false, 1 + pw_draw(w, 4), m + 1 < LAYERS && pw_draw(w, 5) == 0 ? m : LAYERS);
+			checked += run_step(w, p, false, 1 + pw_draw(w, 4),
+					    m + 1 < LAYERS && pw_draw(w, 5) == 0 ? m : LAYERS);
 		w->step = prompt;
 		pw_draw_rows(w);
 		for (size_t r = 0; r < n_rows; r++)

@@ -39,8 +39,8 @@ static int send_ping(struct rig *r, void *peer, uint64_t sequence)
 	h.body_case = OD__HEADER__BODY_PING;
 	h.ping = &b;
 	b.sequence = sequence;
-	return peer != NULL ? od_wire_send(peer, NULL, &h, NULL, 0)
-			    : od_uv_socket_send(r->socket, &r->route, &h, NULL, 0);
+	return peer != NULL ? od_wire_send(peer, NULL, &h, NULL, 0) :
+			      od_uv_socket_send(r->socket, &r->route, &h, NULL, 0);
 }
 
 static void on_message(void *arg, struct od_msg *m)

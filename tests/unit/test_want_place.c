@@ -22,7 +22,8 @@ static struct odm_want_place *make(struct odm_want_place *p)
 }
 
 /* Nothing on its way yet. */
-static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_predicted, size_t n, const uint16_t *expert)
+static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_predicted, size_t n,
+		 const uint16_t *expert)
 {
 	p->want.step = step;
 	p->want.m = m;
@@ -87,7 +88,8 @@ static void a_member_without_work_comes_first(void **state)
 
 static void without_room_there_is_no_hedge(void **state)
 {
-	static const uint32_t one_slot[WORKERS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, some[WORKERS] = { 1, 2, 1, 1, 1, 1, 1, 1 };
+	static const uint32_t one_slot[WORKERS] = { 1, 1, 1, 1, 1, 1, 1, 1 },
+			      some[WORKERS] = { 1, 2, 1, 1, 1, 1, 1, 1 };
 	struct odm_groups g = odm_groups_make(2, 0, 2, 12);
 	struct odm_want_place p;
 

@@ -230,9 +230,11 @@ static void hedging_holds_its_budget(void **state)
 			struct od_want_policy *p = make(budget[b]);
 			struct sums s = stream(p, 0, 20000, noise[n]);
 
-			/* Wrong predictions cost what they cost; never more than the budget and what may be spent ahead. */
+			/* Wrong predictions cost what they cost; never more than the budget and what may be spent
+			 * ahead. */
 			if (s.in_vain > s.uses * budget[b] + 64 && s.hedges > 0.02 * s.uses)
-				fail_msg("budget %g, noise %g: %g of %g in vain", budget[b], noise[n], s.in_vain, s.uses);
+				fail_msg("budget %g, noise %g: %g of %g in vain", budget[b], noise[n], s.in_vain,
+					 s.uses);
 			if (budget[b] >= 0.1)
 				assert_true(s.in_vain > 0.9 * s.uses * budget[b]); /* and it is used */
 			assert_true(s.hits / s.uses >= served);

@@ -41,12 +41,12 @@ static void check(const Od__Welcome *w, enum od_node_kind role, bool mixed, int 
 }
 
 /* A good one with one thing spoiled. */
-#define BAD(role, code, says, ...)                         \
-	do {                                               \
-		Od__Welcome w = welcome(role);             \
-                                                           \
-		__VA_ARGS__;                               \
-		check(&w, role, false, code, says);        \
+#define BAD(role, code, says, ...) \
+	do { \
+		Od__Welcome w = welcome(role); \
+\
+		__VA_ARGS__; \
+		check(&w, role, false, code, says); \
 	} while (0)
 
 static void good_ones_are_taken(void **state)
@@ -71,7 +71,8 @@ static void another_class_needs_mixed(void **state)
 	Od__Welcome worker = welcome(OD_NODE_WORKER), shadow = welcome(OD_NODE_SHADOW);
 
 	(void)state;
-	BAD(OD_NODE_WORKER, OD_ERR_MISMATCH, "kernel_class: expected fma8, found fma16", w.kernel_class = (char *)"fma16");
+	BAD(OD_NODE_WORKER, OD_ERR_MISMATCH, "kernel_class: expected fma8, found fma16",
+	    w.kernel_class = (char *)"fma16");
 	BAD(OD_NODE_WORKER, OD_ERR_MISMATCH, "--mixed", w.kernel_class = (char *)"fma");
 	BAD(OD_NODE_WORKER, OD_ERR_MISMATCH, "kernel_class", w.kernel_class = (char *)"\033[2Jfma8");
 	worker.kernel_class = shadow.kernel_class = (char *)"fma16";

@@ -17,9 +17,9 @@ static const uint8_t google_run[] = {
  *   predict { m: 31 rows { sequence: 4 position: 4095 token: -1 experts: 2 experts: 129 probabilities: 0.5 probabilities: 0.15625 }
  *             rows { sequence: 300 token: 7 margin: 1.5 } } */
 static const uint8_t google_predict[] = {
-	0x08, 0x04, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x26, 0x30, 0x1f, 0x5a, 0x16, 0x08, 0x04, 0x10, 0xff,
-	0x1f, 0x18, 0x01, 0x22, 0x03, 0x02, 0x81, 0x01, 0x2a, 0x08, 0x00, 0x00, 0x00, 0x3f, 0x00, 0x00, 0x20,
-	0x3e, 0x5a, 0x0a, 0x08, 0xac, 0x02, 0x18, 0x0e, 0x35, 0x00, 0x00, 0xc0, 0x3f,
+	0x08, 0x04, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x26, 0x30, 0x1f, 0x5a, 0x16, 0x08, 0x04, 0x10,
+	0xff, 0x1f, 0x18, 0x01, 0x22, 0x03, 0x02, 0x81, 0x01, 0x2a, 0x08, 0x00, 0x00, 0x00, 0x3f, 0x00,
+	0x00, 0x20, 0x3e, 0x5a, 0x0a, 0x08, 0xac, 0x02, 0x18, 0x0e, 0x35, 0x00, 0x00, 0xc0, 0x3f,
 };
 
 struct pair {
@@ -201,7 +201,8 @@ static void expect_garbage(struct pair *p, const char *says)
 static void test_garbage(void **state)
 {
 	static uint8_t huge[OD_MAX_HEADER_BYTES + 1];
-	static const uint8_t unknown_body[] = { 0x08, 0x02, 0x9a, 0x06, 0x00 }; /* version 2, field 99: an empty message */
+	/* version 2, field 99: an empty message */
+	static const uint8_t unknown_body[] = { 0x08, 0x02, 0x9a, 0x06, 0x00 };
 	static const uint8_t not_ours[] = { 0xff, 0xff, 0xff, 0xff };
 	struct pair p;
 
@@ -219,7 +220,8 @@ static void test_garbage(void **state)
 	for (int n = 4; n <= 50; n += 46) {
 		for (int i = 0; i < n; i++)
 			put_raw(p.dealer, google_run, i == 0 ? sizeof(google_run) : (size_t)i % 7, i + 1 < n);
-		expect_garbage(&p, n == 4 ? "frames: expected at most 3, found 4" : "frames: expected at most 3, found 50");
+		expect_garbage(&p,
+			       n == 4 ? "frames: expected at most 3, found 4" : "frames: expected at most 3, found 50");
 	}
 	put_raw(p.dealer, huge, sizeof(huge), false);
 	expect_garbage(&p, "header: expected at most 262144 bytes, found 262145");
@@ -464,7 +466,8 @@ static void test_endpoints(void **state)
 	assert_int_equal(port, 0);
 	assert_says(err.msg, "127.0.0.1");
 	assert_says(err.msg, "--port");
-	assert_int_equal(od_bind_router(p.context, "192.0.2.77", 0, NULL, &s, &port, &err), OD_ERR_IO); /* not ours: TEST-NET */
+	/* not ours: TEST-NET */
+	assert_int_equal(od_bind_router(p.context, "192.0.2.77", 0, NULL, &s, &port, &err), OD_ERR_IO);
 	assert_says(err.msg, "cannot listen on 192.0.2.77");
 	memset(long_label, 'a', sizeof(long_label) - 1); /* no name may be so long: nobody needs to be asked */
 	long_label[sizeof(long_label) - 1] = '\0';

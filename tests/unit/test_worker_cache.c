@@ -1,4 +1,5 @@
-/* od-worker with a cache of experts: right answers from every state, nothing read that is there, memory within its limit. */
+/* od-worker with a cache of experts: right answers from every state, nothing read that is there, memory within its
+ * limit. */
 #include "tests/unit/worker_world.h"
 
 #include "common/cache/cache_state.h"
@@ -93,8 +94,8 @@ static uint32_t draw(uint64_t *seed, uint32_t n)
 	return (uint32_t)(*seed >> 33) % n;
 }
 
-/* Low numbers more often, until every state of the set has been found some times. The rest of the RUNs once the plans have
- * settled. */
+/* Low numbers more often, until every state of the set has been found some times. The rest of the RUNs once the plans
+ * have settled. */
 static void find_states(struct worker *w, unsigned set)
 {
 	unsigned found[OD_CACHE_STATES + 1] = { 0 };
@@ -112,8 +113,8 @@ static void find_states(struct worker *w, unsigned set)
 			lacking &= ~OD_CACHE_POOL(s);
 	}
 	if (lacking != 0)
-		fail_msg("found %u in F, %u in C, %u in S, %u in E, %u nowhere\n%s", found[0], found[1], found[2], found[3], found[4],
-			 read_log(w->log));
+		fail_msg("found %u in F, %u in C, %u in S, %u in E, %u nowhere\n%s", found[0], found[1], found[2],
+			 found[3], found[4], read_log(w->log));
 }
 
 #define POOL OD_CACHE_POOL

@@ -15,7 +15,8 @@ static const char config[] =
 	"\"vocab_size\":80,\"num_local_experts\":3,\"num_experts_per_tok\":2,\"max_position_embeddings\":64,"
 	"\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}";
 
-static const char tokenizer[] = "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+static const char tokenizer[] =
+	"{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
 
 static uint32_t rng_state = 2463534242u;
 
@@ -50,9 +51,9 @@ static void fill(struct tiny_tensor *t)
 	for (size_t i = 0; i < n; i++) {
 		uint32_t sign = rnd() << 31, exponent = 118u + rnd() % 10u, mantissa = rnd() >> 9;
 		uint32_t f32 = sign | exponent << 23 | mantissa;
-		uint16_t half = strcmp(t->dtype, "F16") == 0
-					? (uint16_t)(sign >> 16 | (exponent - 112u) << 10 | mantissa >> 13)
-					: (uint16_t)(f32 >> 16);
+		uint16_t half = strcmp(t->dtype, "F16") == 0 ?
+					(uint16_t)(sign >> 16 | (exponent - 112u) << 10 | mantissa >> 13) :
+					(uint16_t)(f32 >> 16);
 
 		memcpy(t->data + i * each, each == 4 ? (void *)&f32 : (void *)&half, each);
 	}
@@ -135,8 +136,9 @@ static void add_layer(struct tiny_files *t, int layer, bool scaled)
 		const char *name;
 		uint64_t n_out, n_in;
 	} part[] = {
-		{ "input_layernorm", 32, 0 },	   { "self_attn.q_proj", 32, 32 },	    { "self_attn.k_proj", 16, 32 },
-		{ "self_attn.v_proj", 16, 32 },	   { "self_attn.o_proj", 32, 32 },	    { "post_attention_layernorm", 32, 0 },
+		{ "input_layernorm", 32, 0 },	    { "self_attn.q_proj", 32, 32 },
+		{ "self_attn.k_proj", 16, 32 },	    { "self_attn.v_proj", 16, 32 },
+		{ "self_attn.o_proj", 32, 32 },	    { "post_attention_layernorm", 32, 0 },
 		{ "block_sparse_moe.gate", 3, 32 },
 	};
 	char name[96];

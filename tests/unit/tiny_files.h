@@ -1,5 +1,5 @@
-/* tiny_files.h - a tiny Mixtral checkpoint on disk, for tests: random bits, three dtypes or codes with scales, known to the
- * test.
+/* tiny_files.h - a tiny Mixtral checkpoint on disk, for tests: random bits, three dtypes or codes with scales, known to
+ * the test.
  * Thread: one. Owner: tiny_files_free frees memory and removes the folder. */
 #ifndef OD_TESTS_TINY_FILES_H
 #define OD_TESTS_TINY_FILES_H

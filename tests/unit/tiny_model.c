@@ -87,8 +87,8 @@ static struct od_ref make_scales(struct tiny_weights *w, uint64_t n_out, float u
 	return at;
 }
 
-static struct od_weight make_weight(struct tiny_weights *w, uint64_t seed, uint64_t tensor, uint64_t n_out, uint64_t n_in,
-				    float amplitude, enum od_dtype dtype)
+static struct od_weight make_weight(struct tiny_weights *w, uint64_t seed, uint64_t tensor, uint64_t n_out,
+				    uint64_t n_in, float amplitude, enum od_dtype dtype)
 {
 	struct od_weight made = { .dtype = dtype, .n_out = n_out, .n_in = n_in };
 	int limit = limit_of(dtype);
@@ -130,8 +130,9 @@ static enum od_dtype dtype_of(const json_t *c, const char *key)
 
 static bool is_norm(enum od_role role)
 {
-	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
-	       role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM || role == OD_ROLE_KV_A_NORM || role == OD_ROLE_DELTA_NORM ||
+	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM ||
+	       role == OD_ROLE_Q_NORM || role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM ||
+	       role == OD_ROLE_KV_A_NORM || role == OD_ROLE_DELTA_NORM ||
 	       (role >= OD_ROLE_ROUTER_NORM && role <= OD_ROLE_LAYER_SCALE) || role == OD_ROLE_LAYER_PROJECT_NORM ||
 	       role == OD_ROLE_INPUT_POST_NORM;
 }
@@ -144,26 +145,30 @@ static struct od_ref make_vector(struct tiny_weights *w, const struct tiny_model
 	struct od_ref at = begin_tensor(w, n * sizeof(float), &f);
 
 	for (uint32_t i = 0; i < n; i++)
-		((float *)f.host)[i] = (float)is_norm(role) +
-				       0.5f * (float)tiny_draw(t->seed, (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
+		((float *)f.host)[i] =
+			(float)is_norm(role) +
+			0.5f * (float)tiny_draw(t->seed, (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
 	end_tensor(&f);
 	return at;
 }
 
 /* Nothing where the layer has none. */
-static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
+static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role,
+				     uint32_t layer)
 {
 	bool attention = role == OD_ROLE_Q || role == OD_ROLE_K || role == OD_ROLE_V || role == OD_ROLE_O;
 	float amplitude = role == OD_ROLE_EMBED || role == OD_ROLE_ROUTER || role == OD_ROLE_LAYER_EMBED ? 1.0f :
-			  role == OD_ROLE_Q || role == OD_ROLE_K	  ? 0.5f :
-									    0.25f;
+			  role == OD_ROLE_Q || role == OD_ROLE_K					 ? 0.5f :
+													   0.25f;
 	uint64_t n_out, n_in;
 
 	od_role_shape(&t->cfg, role, layer, &n_out, &n_in);
 	if (n_out == 0)
 		return (struct od_weight){ 0 };
 	if (n_in == 0)
-		return (struct od_weight){ .dtype = OD_F32, .n_out = n_out, .data = make_vector(w, t, role, layer, n_out) };
+		return (struct od_weight){ .dtype = OD_F32,
+					   .n_out = n_out,
+					   .data = make_vector(w, t, role, layer, n_out) };
 	return make_weight(w, t->seed, (uint64_t)role * 4096 + layer, n_out, n_in, amplitude,
 			   attention ? t->attention_dtype : t->dense_dtype);
 }
@@ -235,7 +240,7 @@ void tiny_load(struct tiny_model *t, size_t i)
 	t->expected = c;
 	snprintf(t->name, sizeof(t->name), "%s", json_string_value(json_object_get(c, "name")));
 	t->profile = strcmp(json_string_value(json_object_get(c, "profile")), "bf16") == 0 ? OD_PROFILE_BF16 :
-											       OD_PROFILE_F32;
+											     OD_PROFILE_F32;
 	if (od_config_parse(&t->cfg, json_object_get(c, "config"), t->name, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	t->seed = (uint64_t)json_integer_value(json_object_get(c, "seed"));
@@ -262,8 +267,13 @@ void tiny_load_named(struct tiny_model *t, const char *name)
 
 void tiny_make(struct tiny_model *t, const char *name, const struct od_config *cfg, uint64_t seed, size_t n_prompt)
 {
-	*t = (struct tiny_model){ .cfg = *cfg, .profile = OD_PROFILE_F32, .seed = seed, .dense_dtype = OD_F32,
-				  .attention_dtype = OD_F32, .expert_dtype = OD_F32, .n_prompt = n_prompt };
+	*t = (struct tiny_model){ .cfg = *cfg,
+				  .profile = OD_PROFILE_F32,
+				  .seed = seed,
+				  .dense_dtype = OD_F32,
+				  .attention_dtype = OD_F32,
+				  .expert_dtype = OD_F32,
+				  .n_prompt = n_prompt };
 	snprintf(t->name, sizeof(t->name), "%s", name);
 	t->prompt = calloc(n_prompt, sizeof(*t->prompt));
 	assert_non_null(t->prompt);

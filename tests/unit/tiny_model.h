@@ -1,5 +1,6 @@
-/* tiny_model.h - the tiny models of tests/golden/model/forward.json, with what an independent reference made of them; and
- * any others. Weights are drawn from the same integer generator as in make_golden.py there, onto any number of devices. */
+/* tiny_model.h - the tiny models of tests/golden/model/forward.json, with what an independent reference made of them;
+ * and any others. Weights are drawn from the same integer generator as in make_golden.py there, onto any number of
+ * devices. */
 #ifndef OD_TESTS_TINY_MODEL_H
 #define OD_TESTS_TINY_MODEL_H
 
@@ -34,7 +35,8 @@ void tiny_load(struct tiny_model *t, size_t i);
 void tiny_load_named(struct tiny_model *t, const char *name);
 void tiny_unload(struct tiny_model *t);
 void tiny_close(void); /* the file */
-/* Any configuration, in profile f32 and with f32 weights; n_prompt tokens are drawn too. To be unloaded, as the others. */
+/* Any configuration, in profile f32 and with f32 weights; n_prompt tokens are drawn too. To be unloaded, as the
+ * others. */
 void tiny_make(struct tiny_model *t, const char *name, const struct od_config *cfg, uint64_t seed, size_t n_prompt);
 
 /* Draws the weights that the configuration has onto d; they do not borrow from t. */

@@ -29,8 +29,8 @@ static void read_matrix(uint32_t m, uint32_t expert, const char *which, double *
 	snprintf(name, sizeof(name), "model.layers.%u.block_sparse_moe.experts.%u.%s.weight", m, expert, which);
 	at = json_object_get(json_object_get(tensors, name), "data_offsets");
 	assert_non_null(at);
-	assert_ok(od_file_pread(checkpoint_fd, bits, sizeof(bits), tensors_at + (uint64_t)json_integer_value(json_array_get(at, 0)),
-				name, &err),
+	assert_ok(od_file_pread(checkpoint_fd, bits, sizeof(bits),
+				tensors_at + (uint64_t)json_integer_value(json_array_get(at, 0)), name, &err),
 		  &err);
 	for (size_t i = 0; i < WEIGHTS; i++)
 		w[i] = od_bf16_f32(bits[i]);
@@ -142,8 +142,10 @@ void open_worker(struct worker *w, const char *pack, const char *const *extra)
 {
 	static int count;
 	char parent[16];
-	const char *argv[24] = { bin, "--pack", pack, "--port", "0", "--threads", "2", "--load-threads", "2", "--die-with-parent",
-				 parent, "--ready-fd" };
+	const char *argv[24] = {
+		bin,	"--pack",    pack, "--port", "0", "--threads", "2", "--load-threads", "2", "--die-with-parent",
+		parent, "--ready-fd"
+	};
 	char fd[16], line[16] = "";
 	int pipe_fd[2], n = 12;
 
@@ -465,7 +467,9 @@ struct answer get_answer(struct worker *w)
 	a.header = w->result.header;
 	a.result = a.header->result;
 	a.x = a.result->experts[w->next++];
-	a.rows = a.x->rows == 0 ? NULL : (const char *)od_msg_frame(&w->result, 0, &bytes) + w->row * HIDDEN * (w->profile == BF16 ? 2 : 4);
+	a.rows = a.x->rows == 0 ? NULL :
+				  (const char *)od_msg_frame(&w->result, 0, &bytes) +
+					  w->row * HIDDEN * (w->profile == BF16 ? 2 : 4);
 	w->row += a.x->rows;
 	return a;
 }
@@ -518,8 +522,8 @@ void check_output(const struct worker *w, const struct request *q, const Od__Run
 			/* BF16 dot instructions round what goes into the second product, too. */
 			tolerance = largest * (w->profile == BF16 ? 1. / 64 : 1e-5);
 			if (!(fabs(found - y[i]) <= tolerance))
-				fail_msg("expert %u, row %zu, element %zu: expected %g, found %g", x->expert, r, i, y[i],
-					 found);
+				fail_msg("expert %u, row %zu, element %zu: expected %g, found %g", x->expert, r, i,
+					 y[i], found);
 		}
 	}
 	assert_true(largest > 1e-3);

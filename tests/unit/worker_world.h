@@ -40,8 +40,8 @@ struct worker {
 	bool slow; /* the data socket reads nothing ahead */
 	/* The RESULT that is being read. */
 	struct od_msg result;
-	size_t next;	 /* of its experts */
-	size_t row;	 /* of its frame */
+	size_t next; /* of its experts */
+	size_t row; /* of its frame */
 	size_t n_results; /* RESULTs that have come */
 };
 

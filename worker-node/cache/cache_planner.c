@@ -14,9 +14,9 @@
 struct odw_planner {
 	struct odw_planner_opts o;
 	pthread_t thread;
-	double *inclusion;	   /* [n_experts] */
+	double *inclusion; /* [n_experts] */
 	struct od_cache_plan plan; /* that there are buffers for */
-	bool failed;		   /* the last plan, and the log has a warning */
+	bool failed; /* the last plan, and the log has a warning */
 };
 
 /* Then F is weights as published, else as they are stored. */
@@ -36,7 +36,8 @@ void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_pl
 	n[OD_BUF_PLAIN] = is_plain(o) ? full : 0;
 }
 
-/* By what loads have cost until now. When nothing is known, which is so with an empty spool, anything will do for a while. */
+/* By what loads have cost until now. When nothing is known, which is so with an empty spool, anything will do for a
+ * while. */
 static struct od_cache_cost cost_of_loads(const struct odw_planner_opts *o)
 {
 	struct odw_expert_costs c;
@@ -68,8 +69,8 @@ static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_us
 }
 
 /* The policy, keeping nothing yet. */
-static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
-		       struct od_err *err)
+static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_uses *u,
+		       const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct od_cache_opts opts = {
 		.policy = o->policy,
@@ -152,10 +153,12 @@ static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
 		return;
 	}
 	p->failed = false;
-	od_log(OD_LOG_INFO, "cache of %u layers after %" PRIu64 " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
-	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)", u->n_moe, u->visits,
-	       plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S], plan.experts[OD_CACHE_E],
-	       plan.makespan_ns / OD_NS_PER_MS, plan.cold_ns / OD_NS_PER_MS,
+	od_log(OD_LOG_INFO,
+	       "cache of %u layers after %" PRIu64
+	       " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
+	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)",
+	       u->n_moe, u->visits, plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S],
+	       plan.experts[OD_CACHE_E], plan.makespan_ns / OD_NS_PER_MS, plan.cold_ns / OD_NS_PER_MS,
 	       (double)(od_now_ns() - begin_ns) / OD_NS_PER_MS);
 }
 
@@ -164,7 +167,8 @@ static void *plan_caches(void *arg)
 	struct odw_planner *p = arg;
 	struct odw_cache_uses u = { .inclusion = p->inclusion };
 
-	/* Of this thread, on Linux. The other policies have nothing to compute, and are for comparing: they begin at once. */
+	/* Of this thread, on Linux. The other policies have nothing to compute, and are for comparing: they begin at
+	 * once. */
 	if (p->o.policy == OD_CACHE_RANK && setpriority(PRIO_PROCESS, 0, NICE) != 0)
 		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
 	while (odw_schedule_next_plan(p->o.schedule, &u))

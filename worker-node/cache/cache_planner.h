@@ -1,7 +1,7 @@
-/* cache_planner.h - the thread that splits a worker's cache into pools (common/cache/planner.h), off the token path. It plans
- * when main has sent PLACE, with uniform use counts, and again whenever the number of uses has doubled. It makes and frees the
- * buffers of a plan: first it frees those of the old plan only, then it makes those of the new one, so memory never exceeds
- * the budget.
+/* cache_planner.h - the thread that splits a worker's cache into pools (common/cache/planner.h), off the token path. It
+ * plans when main has sent PLACE, with uniform use counts, and again whenever the number of uses has doubled. It makes
+ * and frees the buffers of a plan: first it frees those of the old plan only, then it makes those of the new one, so
+ * memory never exceeds the budget.
  *
  * Policies other than rank have one pool, of experts in the state that is computed on.
  * Thread: start and stop by the owner. Owner: the options' objects are borrowed until odw_planner_stop. */
@@ -22,7 +22,7 @@ struct odw_planner_opts {
 	uint32_t n_experts;
 	enum od_cache_policy policy;
 	struct od_cache_sizes sizes; /* memory of an expert in each state */
-	uint64_t budget_bytes;	     /* of the pools; cached data in the n_slots slots is not counted */
+	uint64_t budget_bytes; /* of the pools; cached data in the n_slots slots is not counted */
 };
 
 /* Number of buffers of each kind that the slots and this plan need. */

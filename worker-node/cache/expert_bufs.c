@@ -8,8 +8,8 @@
 struct kind {
 	uint64_t bytes;
 	size_t n, n_free, most; /* there, not in use, and how many there shall be */
-	struct od_buf **all;	/* [n] */
-	struct od_buf **free;	/* [n_free]; the last one put back is the next one taken, its pages being there */
+	struct od_buf **all; /* [n] */
+	struct od_buf **free; /* [n_free]; the last one put back is the next one taken, its pages being there */
 };
 
 struct odw_bufs {
@@ -26,7 +26,8 @@ uint64_t odw_buf_memory(const struct od_device *d, unsigned slot, enum od_expert
 	return od_buf_memory(d, bytes) + (has_stage ? od_map_bytes(bytes) : 0);
 }
 
-uint64_t odw_bufs_memory(const struct od_device *d, unsigned slot, unsigned which, const uint64_t bytes[OD_N_EXPERT_BUFS])
+uint64_t odw_bufs_memory(const struct od_device *d, unsigned slot, unsigned which,
+			 const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
 	uint64_t sum = 0;
 
@@ -126,7 +127,8 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 
 		if (od_buf_new_shared(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
 			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
-		if (odw_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) && od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
+		if (odw_bufs_staged(b->slot, (enum od_expert_buf)(k - b->kind)) &&
+		    od_ref_stage(od_buf_ref(buf, 0)) == NULL) {
 			od_buf_free(buf);
 			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu: no memory for its stage", k->n + 1, n);
 		}

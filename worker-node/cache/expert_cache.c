@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_VISITS 64	      /* of layers, before a plan is made from them; then at twice as many, and so on, */
-#define MOST_VISITS 4096u     /* up to so many apart */
+#define FIRST_VISITS 64 /* of layers, before a plan is made from them; then at twice as many, and so on, */
+#define MOST_VISITS 4096u /* up to so many apart */
 
 struct odw_expert_cache {
 	uint32_t n_moe, n_experts;
 	struct odw_bufs *bufs;
 	struct od_expert_mem *kept; /* [n_moe][n_experts], touched as needed */
-	uint64_t place;		 /* how many there were; 0: none yet */
+	uint64_t place; /* how many there were; 0: none yet */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
-	uint32_t n_own;		 /* layers of the group */
+	uint32_t n_own; /* layers of the group */
 	struct od_cache *policy; /* NULL: nothing is kept yet */
 	struct od_rank_profile profile;
 	uint64_t due_visits; /* when the next plan is due */

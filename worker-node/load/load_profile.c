@@ -27,11 +27,11 @@ struct batch {
 		uint32_t first, n;
 		struct od_shard_bytes bytes[ODW_PART_SHARDS];
 		uint64_t read_bytes, read_ns; /* 0: it could not be read */
-	} *part;
+	} * part;
 };
 
-static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t expert, struct part *p, struct od_ref staging,
-			  struct od_err *err)
+static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t expert, struct part *p,
+			  struct od_ref staging, struct od_err *err)
 {
 	if (o->read != NULL)
 		return o->read(o->read_arg, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, p->bytes, err);
@@ -76,7 +76,8 @@ static void finish_part(const struct batch *b, const struct part *p, struct od_i
 
 static void begin_parts(struct batch *b)
 {
-	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards, each = odw_part_shards(n_shards);
+	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards,
+		       each = odw_part_shards(n_shards);
 
 	for (uint32_t i = 0; i < b->n_parts; i++) {
 		struct part *p = &b->part[i];
@@ -90,7 +91,9 @@ static void begin_parts(struct batch *b)
 
 static int time_batch(struct batch *b, struct od_inflater *inf, struct odw_part_times *t, struct od_err *err)
 {
-	const struct od_team_job job = { .fn = read_part, .arg = b, .n_items = b->n_parts, .n_threads = b->o->n_readers };
+	const struct od_team_job job = {
+		.fn = read_part, .arg = b, .n_items = b->n_parts, .n_threads = b->o->n_readers
+	};
 	int rc;
 
 	begin_parts(b);
@@ -213,7 +216,8 @@ static int faster_way(struct odw_part_times *out, bool *direct, const struct odw
 		rc = profile(&cached, o, (struct sample){ 0 }, err);
 	if (rc != OD_OK || !od_pack_read_direct(o->pack, true))
 		return rc;
-	rc = profile(&past, o, (struct sample){ .shift = 1, .drop = true }, err); /* others: the disk may have a cache, too */
+	/* others: the disk may have a cache, too */
+	rc = profile(&past, o, (struct sample){ .shift = 1, .drop = true }, err);
 	through_ns = (1 - cached_share) * ns_per_byte(out) + cached_share * ns_per_byte(&cached);
 	*direct = rc == OD_OK && past.read_bytes > 0 && ns_per_byte(&past) < through_ns;
 	if (*direct)
@@ -280,7 +284,8 @@ struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct o
 	double sm, e;
 
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		bytes[i] = odw_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i, od_pack_buf_bytes(pack, (enum od_expert_buf)i));
+		bytes[i] = odw_buf_memory(d, od_form_bufs(form), (enum od_expert_buf)i,
+					  od_pack_buf_bytes(pack, (enum od_expert_buf)i));
 	stored_bytes(pack, &sm, &e);
 	if (sm == 0) { /* the empty buffer is there, and goes wherever the other one does */
 		bytes[OD_BUF_E] += bytes[OD_BUF_SM];

@@ -1,7 +1,7 @@
-/* load_profile.h - measures the cost of loading an expert when a worker starts (u, rho, c of ZipMoE, arXiv 2601.21198, section
- * 3.2). The read threads read a few parts of some experts and one thread finishes them. That takes a fraction of a second
- * and reads at most ODW_PROFILE_BYTES. The result is a first estimate: after the first load the schedule uses its own
- * measurements.
+/* load_profile.h - measures the cost of loading an expert when a worker starts (u, rho, c of ZipMoE, arXiv 2601.21198,
+ * section 3.2). The read threads read a few parts of some experts and one thread finishes them. That takes a fraction
+ * of a second and reads at most ODW_PROFILE_BYTES. The result is a first estimate: after the first load the schedule
+ * uses its own measurements.
  *
  * The engine measures how long an expert runs (p), which depends on the session's profile and kernels.
  * Thread: one, before there are loaders. Owner: the caller. */
@@ -31,9 +31,9 @@ struct odw_profile_opts {
 /* Skips experts that cannot be read: the load that needs one will report it. All zero when nothing could be read. */
 OD_MUST_CHECK int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *o, struct od_err *err);
 
-/* The same, and sets the pack's read mode: as asked, if the file system supports it. ODW_READ_AUTO: the mode with the lower
- * mean read time, given free_bytes of page cache for experts. Only SM bytes and coded exponents with buffers of their own
- * are read past the page cache. */
+/* The same, and sets the pack's read mode: as asked, if the file system supports it. ODW_READ_AUTO: the mode with the
+ * lower mean read time, given free_bytes of page cache for experts. Only SM bytes and coded exponents with buffers of
+ * their own are read past the page cache. */
 OD_MUST_CHECK int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct odw_profile_opts *o,
 					enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err);
 

@@ -1,5 +1,5 @@
-/* load_stages.h - the stages of loads: each holds one part that is being read, waits for an inflater, or is being finished.
- * Their number bounds the read-ahead; each stage has staging memory unless parts are read to where they stay.
+/* load_stages.h - the stages of loads: each holds one part that is being read, waits for an inflater, or is being
+ * finished. Their number bounds the read-ahead; each stage has staging memory unless parts are read to where they stay.
  *
  * Thread: the schedule's, under its lock. Owner: the caller; plain data. */
 #ifndef ODW_LOAD_STAGES_H

@@ -17,7 +17,8 @@ struct inflating {
 struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	struct od_buf *staging; /* of all stages, in one buffer: a GPU gives whole pages to each. NULL: what is read has buffers of its own */
+	/* of all stages, in one buffer: a GPU gives whole pages to each. NULL: what is read has buffers of its own */
+	struct od_buf *staging;
 	uint64_t stage_bytes;
 	uint32_t n_shards, part_shards;
 	/* A stage has one thread at a time. */
@@ -50,21 +51,22 @@ static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *
 {
 	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
-	return od_round_up(od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards), OD_PAGE_BYTES);
+	return od_round_up(od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards),
+			   OD_PAGE_BYTES);
 }
 
-int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot,
-		     unsigned n_readers, unsigned n_inflaters, struct od_err *err)
+int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
+		     unsigned slot, unsigned n_readers, unsigned n_inflaters, struct od_err *err)
 {
 	uint64_t stages, stage = stage_bytes(pack, d, form, slot);
 
 	if (form == OD_FORM_PLAIN)
 		stage = od_staged_bytes(d, stage);
 	if (od_mul(n_inflaters, od_inflater_bytes(pack, d, form), bytes) &&
-	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
-	    od_add(*bytes, stages, bytes))
+	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) && od_add(*bytes, stages, bytes))
 		return OD_OK;
-	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers, n_inflaters);
+	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers,
+		       n_inflaters);
 }
 
 /* of_pack: an error is of what was read, not of the device. */
@@ -81,7 +83,8 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 }
 
 static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+			  struct od_err *err)
 {
 	const struct odw_loaders *l = arg;
 
@@ -117,7 +120,8 @@ static void *read_parts(void *arg)
 			       l->bytes[job.stage], &err);
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
-			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
+			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) +
+				 (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
 		end_job(l, &job, rc == OD_OK ? bytes : 0, true, rc, &err);
 	}
 	return NULL;
@@ -132,11 +136,12 @@ static int finish_part(struct inflating *own, const struct odw_load_job *job, st
 
 	if (job->read == 0) { /* no reader has said where it is */
 		l->begin_ns[job->stage] = begin_ns;
-		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, (struct od_ref){ 0 }, l->bytes[job->stage],
-				    err);
+		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, (struct od_ref){ 0 },
+				    l->bytes[job->stage], err);
 	}
 	if (rc == OD_OK)
-		rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem, err);
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem,
+					err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }
@@ -202,8 +207,8 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 	*out = NULL;
 	if (opts->n_readers == 0 || opts->n_readers > ODW_MAX_LOADERS || opts->n_inflaters == 0 ||
 	    opts->n_inflaters > ODW_MAX_LOADERS)
-		return od_fail(err, OD_ERR_ARG, "read and load threads: expected 1 to %d each, found %u and %u", ODW_MAX_LOADERS,
-			       opts->n_readers, opts->n_inflaters);
+		return od_fail(err, OD_ERR_ARG, "read and load threads: expected 1 to %d each, found %u and %u",
+			       ODW_MAX_LOADERS, opts->n_readers, opts->n_inflaters);
 	l = calloc(1, sizeof(*l));
 	if (l == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "load threads");

@@ -1,7 +1,7 @@
 #include "worker-node/load/run_order.h"
 
-/* What is loaded faster than it runs goes first, the fastest load first, so that runs begin early; the rest by falling runs,
- * so that the last run is short. */
+/* What is loaded faster than it runs goes first, the fastest load first, so that runs begin early; the rest by falling
+ * runs, so that the last run is short. */
 static bool goes_first(const struct odw_run_load *a, const struct odw_run_load *b)
 {
 	const bool early_a = a->load_ns < a->run_ns, early_b = b->load_ns < b->run_ns;

@@ -80,7 +80,7 @@ void odw_pull_plan_share(struct odw_pull_plan *p, const struct od_share *share)
 	memset(p->goal, 0, p->n * sizeof(*p->goal));
 	p->n_goal = p->n_too_many = p->cursor = p->n_urgent = 0;
 	p->goal_bytes = 0;
-	for (int class = OD_SHARE_LAYER; class < OD_SHARE_NONE; class++) {
+	for (int class = OD_SHARE_LAYER; class < OD_SHARE_NONE; class ++) {
 		for (uint32_t i = 0; i < p->n; i++) {
 			if ((int)od_share_of(share, i / p->per_layer, i % p->per_layer) == class)
 				p->n_too_many += !put(p, i);

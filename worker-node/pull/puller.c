@@ -20,12 +20,12 @@
 #define TICK_MS 100
 #define SAVE_NS OD_NS_PER_S
 #define PROGRESS_NS (10 * OD_NS_PER_S)
-#define BUSY_NS (50 * OD_NS_PER_MS)   /* the store's word */
-#define STUCK_NS (10 * OD_NS_PER_S)   /* until a disk that is full is tried again */
-#define REST_NS (30 * OD_NS_PER_S)    /* until an expert that could not be had is tried again */
-#define AWAY_NS (5 * OD_NS_PER_S)     /* a store that is away for longer is not waited for */
-#define AGAIN_NS (30 * OD_NS_PER_S)   /* an expert that is damaged again so soon is not waited for */
-#define MAX_BAD_CHUNKS 3	      /* in a row, of one expert */
+#define BUSY_NS (50 * OD_NS_PER_MS) /* the store's word */
+#define STUCK_NS (10 * OD_NS_PER_S) /* until a disk that is full is tried again */
+#define REST_NS (30 * OD_NS_PER_S) /* until an expert that could not be had is tried again */
+#define AWAY_NS (5 * OD_NS_PER_S) /* a store that is away for longer is not waited for */
+#define AGAIN_NS (30 * OD_NS_PER_S) /* an expert that is damaged again so soon is not waited for */
+#define MAX_BAD_CHUNKS 3 /* in a row, of one expert */
 
 enum chunk_state { LACKING, ASKED, DONE };
 
@@ -106,12 +106,14 @@ void odw_puller_place(struct odw_puller *p, const struct od_share *share)
 	pthread_mutex_unlock(&p->lock);
 	if (!changed)
 		return;
-	od_log(OD_LOG_INFO, "spool %s: share of worker %u of %u in %u group%s: %u experts, %s", p->o.dir, share->worker + 1,
-	       share->n_workers, share->n_groups, share->n_groups == 1 ? "" : "s", n_goal,
+	od_log(OD_LOG_INFO, "spool %s: share of worker %u of %u in %u group%s: %u experts, %s", p->o.dir,
+	       share->worker + 1, share->n_workers, share->n_groups, share->n_groups == 1 ? "" : "s", n_goal,
 	       od_format_bytes(bytes, a, sizeof(a)));
 	if (n_too_many > 0)
-		od_log(OD_LOG_WARN, "spool %s: --spool-limit %s leaves no room for %u more experts of this share; other "
-		       "workers must hold them", p->o.dir, od_format_bytes(p->o.limit_bytes, b, sizeof(b)), n_too_many);
+		od_log(OD_LOG_WARN,
+		       "spool %s: --spool-limit %s leaves no room for %u more experts of this share; other "
+		       "workers must hold them",
+		       p->o.dir, od_format_bytes(p->o.limit_bytes, b, sizeof(b)), n_too_many);
 	wake(p);
 }
 
@@ -131,7 +133,8 @@ static int absent(struct odw_puller *p, uint32_t expert, struct od_err *err)
 	if (has(p, expert))
 		return od_fail(err, OD_ERR_BUSY, "it has just been pulled");
 	if (!plan->goal[expert] && plan->share.n_workers > 0)
-		return od_fail(err, OD_ERR_MISSING, "it is not in the spool, and not in this worker's share or beyond its "
+		return od_fail(err, OD_ERR_MISSING,
+			       "it is not in the spool, and not in this worker's share or beyond its "
 			       "--spool-limit");
 	if (p->stuck.code != OD_OK) {
 		*err = p->stuck;
@@ -156,7 +159,8 @@ static bool lose(struct odw_puller *p, uint32_t expert)
 	return !again;
 }
 
-int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err)
+int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, uint64_t begin_ns, int code,
+		      struct od_err *err)
 {
 	const uint32_t i = m * p->per_layer + expert;
 	const bool bad = code == OD_ERR_CORRUPT || code == OD_ERR_IO || code == OD_ERR_FORMAT;
@@ -165,13 +169,15 @@ int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, uint64_
 
 	pthread_mutex_lock(&p->lock);
 	damaged = bad && has(p, i) && begin_ns >= p->whole_ns[i];
-	/* Bad and not whole, or pulled since: another part of it was found damaged before, or it makes room for others. */
+	/* Bad and not whole, or pulled since: another part of it was found damaged before, or it makes room for
+	 * others. */
 	if (code == OD_ERR_MISSING || (bad && (!damaged || lose(p, i))))
 		code = absent(p, i, err);
 	pthread_mutex_unlock(&p->lock);
 	if (damaged)
-		od_log(OD_LOG_ERROR, "spool %s: expert %u of MoE layer %u is damaged on disk and will be pulled again: %s",
-		       p->o.dir, expert, m, why.msg);
+		od_log(OD_LOG_ERROR,
+		       "spool %s: expert %u of MoE layer %u is damaged on disk and will be pulled again: %s", p->o.dir,
+		       expert, m, why.msg);
 	wake(p);
 	return code;
 }
@@ -205,7 +211,8 @@ static void disk_failed(struct odw_puller *p, const struct od_err *why)
 {
 	char text[sizeof(why->msg)];
 
-	snprintf(text, sizeof(text), "%.500s; make room there, or set a smaller --spool-limit; what is there stays", why->msg);
+	snprintf(text, sizeof(text), "%.500s; make room there, or set a smaller --spool-limit; what is there stays",
+		 why->msg);
 	set_stuck(p, why->code, text);
 	p->pause_ns = od_now_ns() + STUCK_NS;
 }
@@ -338,8 +345,8 @@ static void ask(struct odw_puller *p)
 
 	while (odw_store_open_fetches(p->o.store, &open_bytes) < OD_STORE_MAX_OPEN && open_bytes < WINDOW_BYTES &&
 	       (a = choose(p)) != NULL) {
-		const struct od_pack_expert *x = od_pack_expert(p->o.pack, a->expert / p->per_layer,
-								a->expert % p->per_layer);
+		const struct od_pack_expert *x =
+			od_pack_expert(p->o.pack, a->expert / p->per_layer, a->expert % p->per_layer);
 		const struct od_chunk *k = od_spool_chunk(x, a->next);
 
 		if (odw_store_fetch(p->o.store, OD_STORE_EXPERTS, k->offset, k->stored_bytes,
@@ -357,7 +364,8 @@ static struct pull *find_pull(struct odw_puller *p, uint64_t tag, uint32_t *chun
 	for (int i = 0; i < MAX_ACTIVE; i++) {
 		struct pull *a = &p->active[i];
 
-		if (a->expert != ODW_NO_EXPERT && a->serial == tag >> 32 && *chunk < a->n_chunks && a->chunk[*chunk] == ASKED)
+		if (a->expert != ODW_NO_EXPERT && a->serial == tag >> 32 && *chunk < a->n_chunks &&
+		    a->chunk[*chunk] == ASKED)
 			return a;
 	}
 	return NULL;
@@ -580,8 +588,8 @@ static int open_plan(struct odw_puller *p, struct od_err *err)
 	const uint64_t header = od_spool_header_bytes(p->o.spool), small = od_spool_small_bytes(p->o.spool);
 	const uint64_t limit = p->o.limit_bytes;
 	uint64_t least;
-	int rc = odw_pull_plan_init(&p->plan, p->o.pack, limit == UINT64_MAX ? limit : limit - (small < limit ? small : limit),
-				    header, err);
+	int rc = odw_pull_plan_init(&p->plan, p->o.pack,
+				    limit == UINT64_MAX ? limit : limit - (small < limit ? small : limit), header, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -591,8 +599,10 @@ static int open_plan(struct odw_puller *p, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to pull %u experts", p->plan.n);
 	least = small + p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0);
 	if (least > limit)
-		return od_fail(err, OD_ERR_ARG, "--spool-limit: expected at least %" PRIu64 " bytes (small files, headers, one "
-			       "expert), found %" PRIu64, least, limit);
+		return od_fail(err, OD_ERR_ARG,
+			       "--spool-limit: expected at least %" PRIu64 " bytes (small files, headers, one "
+			       "expert), found %" PRIu64,
+			       least, limit);
 	for (uint32_t i = 0; i < p->plan.n; i++) {
 		const uint32_t m = i / p->per_layer, e = i % p->per_layer;
 

@@ -54,7 +54,8 @@ static int take(struct odw_store *store, struct wanted *w, size_t *n_done, struc
 			w->state[f.tag] = LACKING;
 			nanosleep(&pause, NULL);
 		} else if (f.code != OD_OK) {
-			rc = od_fail(err, f.code, "store %s cannot send %s: %s", odw_store_name(store), w->what, f.reason);
+			rc = od_fail(err, f.code, "store %s cannot send %s: %s", odw_store_name(store), w->what,
+				     f.reason);
 		} else {
 			rc = w->put(w->arg, f.tag, f.bytes, err);
 			w->state[f.tag] = DONE;
@@ -155,8 +156,10 @@ static int check_identity(const struct od_spool *spool, const struct odw_store *
 
 	if (!od_spool_identity(spool, ours) || memcmp(ours, odw_store_info(store)->sums_sha256, sizeof(ours)) == 0)
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISMATCH, "the spool has files of another pack than store %s: use another --spool folder, "
-		       "or delete this one", odw_store_name(store));
+	return od_fail(err, OD_ERR_MISMATCH,
+		       "the spool has files of another pack than store %s: use another --spool folder, "
+		       "or delete this one",
+		       odw_store_name(store));
 }
 
 static void wait_for_store(struct odw_store *store)
@@ -184,7 +187,8 @@ static int pull_small(struct od_spool *spool, struct odw_store *store, struct od
 		return rc;
 	crypto_hash_sha256(sum, buf, len);
 	if (memcmp(sum, odw_store_info(store)->sums_sha256, sizeof(sum)) != 0)
-		rc = od_fail(err, OD_ERR_CORRUPT, "store %s: its " OD_SUMS_NAME " differs from the one that it announced",
+		rc = od_fail(err, OD_ERR_CORRUPT,
+			     "store %s: its " OD_SUMS_NAME " differs from the one that it announced",
 			     odw_store_name(store));
 	else
 		rc = od_spool_put_sums(spool, (const char *)buf, len, err);
@@ -192,7 +196,8 @@ static int pull_small(struct od_spool *spool, struct odw_store *store, struct od
 	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++) {
 		if (!od_spool_lacks_small(spool, i))
 			continue;
-		rc = pull_file(store, od_small_files[i].number, od_small_files[i].name, OD_SPOOL_SMALL_MAX_BYTES, &buf, &len, err);
+		rc = pull_file(store, od_small_files[i].number, od_small_files[i].name, OD_SPOOL_SMALL_MAX_BYTES, &buf,
+			       &len, err);
 		if (rc != OD_OK)
 			return rc;
 		rc = od_spool_put_small(spool, i, buf, len, err);
@@ -217,8 +222,11 @@ static int header_put(void *arg, size_t i, const uint8_t *bytes, struct od_err *
 
 static int pull_headers(struct od_spool *spool, struct odw_store *store, struct od_err *err)
 {
-	struct wanted w = { .what = "headers of experts", .n = od_spool_n_experts(spool), .arg = spool,
-			    .range = header_range, .put = header_put };
+	struct wanted w = { .what = "headers of experts",
+			    .n = od_spool_n_experts(spool),
+			    .arg = spool,
+			    .range = header_range,
+			    .put = header_put };
 	size_t lacking = 0;
 	int rc = OD_OK;
 
@@ -249,7 +257,9 @@ int odw_spool_begin(struct od_spool *spool, struct odw_store *store, struct od_p
 	if (rc == OD_OK) {
 		rc = od_spool_open_model(spool, err);
 		if (rc == OD_ERR_MISMATCH) /* a store's new pack does not reach a spool that has small files already */
-			rc = od_fail_within(err, "a spool is a copy of the store's pack: make that one again, then empty the spool's folder");
+			rc = od_fail_within(
+				err,
+				"a spool is a copy of the store's pack: make that one again, then empty the spool's folder");
 	}
 	if (rc == OD_OK)
 		rc = pull_headers(spool, store, err);

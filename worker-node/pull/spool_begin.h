@@ -1,5 +1,5 @@
-/* spool_begin.h - pulls what a worker needs before it can serve: the small files of the pack and every expert's header, as far
- * as the spool lacks them.
+/* spool_begin.h - pulls what a worker needs before it can serve: the small files of the pack and every expert's header,
+ * as far as the spool lacks them.
  *
  * Thread: main(), before others exist; waits for the store without a limit. Owner: the caller. */
 #ifndef ODW_SPOOL_BEGIN_H

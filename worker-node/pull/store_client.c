@@ -37,7 +37,8 @@ struct odw_store {
 	void *context, *socket;
 	enum state state;
 	uint64_t life, session, last_request;
-	uint64_t retry_ns, greeted_ns /* in CONNECTING: connected at */, heard_ns, away_since_ns, complained_ns, patience_ns;
+	uint64_t retry_ns, greeted_ns /* in CONNECTING: connected at */, heard_ns, away_since_ns, complained_ns,
+		patience_ns;
 	struct odw_store_info info;
 	struct open_fetch open[OD_STORE_MAX_OPEN];
 	unsigned n_open;
@@ -84,10 +85,14 @@ static void complain(struct odw_store *s, uint64_t now)
 	if (away < FIRST_COMPLAINT_NS || (s->complained_ns >= s->away_since_ns && now - s->complained_ns < COMPLAIN_NS))
 		return;
 	s->complained_ns = now;
-	od_log(OD_LOG_WARN, "store %s does not answer (for %.0f s): check that od-main runs there with --serve-store "
-	       "and that the address is right%s. Still trying", s->name, od_seconds(away),
-	       s->curve.own == NULL ? "" : ", that this node's key is in the peers file or hosts file of main, and that its key is "
-					   "the one in the peers file here");
+	od_log(OD_LOG_WARN,
+	       "store %s does not answer (for %.0f s): check that od-main runs there with --serve-store "
+	       "and that the address is right%s. Still trying",
+	       s->name, od_seconds(away),
+	       s->curve.own == NULL ?
+		       "" :
+		       ", that this node's key is in the peers file or hosts file of main, and that its key is "
+		       "the one in the peers file here");
 }
 
 static void greet(struct odw_store *s, uint64_t now)
@@ -108,8 +113,8 @@ static void connect_to(struct odw_store *s, uint64_t now)
 {
 	struct od_err err;
 
-	if (od_connect_store(s->context, s->address.host, s->address.port, s->turn, s->curve.own != NULL ? &s->curve : NULL, &s->socket,
-			     &err) != OD_OK) {
+	if (od_connect_store(s->context, s->address.host, s->address.port, s->turn,
+			     s->curve.own != NULL ? &s->curve : NULL, &s->socket, &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "store: %s", err.msg);
 		s->retry_ns = now + REFUSED_NS;
 		return;
@@ -126,7 +131,8 @@ void odw_store_tick(struct odw_store *s)
 		connect_to(s, now);
 	if (s->state == CONNECTING)
 		greet(s, now);
-	/* ZeroMQ gives up for good when the store refuses our key, which may be admitted later; and the name may have other addresses. */
+	/* ZeroMQ gives up for good when the store refuses our key, which may be admitted later; and the name may have
+	 * other addresses. */
 	if ((s->state == CONNECTING || s->state == GREETED) && now - s->greeted_ns > GREET_NS)
 		try_next(s, RETRY_NS);
 	if (s->state != READY) {
@@ -135,7 +141,8 @@ void odw_store_tick(struct odw_store *s)
 	}
 	if (s->n_open == 0 || now - s->heard_ns < s->patience_ns)
 		return;
-	od_log(OD_LOG_WARN, "store %s has been silent for %.0f s: reconnecting", s->name, od_seconds(now - s->heard_ns));
+	od_log(OD_LOG_WARN, "store %s has been silent for %.0f s: reconnecting", s->name,
+	       od_seconds(now - s->heard_ns));
 	s->told_silent = true;
 	if (s->patience_ns < MAX_PATIENCE_NS)
 		s->patience_ns *= 2;
@@ -374,15 +381,17 @@ void odw_store_wait(struct odw_store *s, int wake_fd, int timeout_ms)
 	if (wake_fd >= 0)
 		item[n++] = (zmq_pollitem_t){ .fd = wake_fd, .events = ZMQ_POLLIN };
 	if (s->socket != NULL) /* and when it connects, to greet at once */
-		item[n++] = (zmq_pollitem_t){ .socket = s->socket,
-					      .events = (short)(ZMQ_POLLIN | (s->state == CONNECTING ? ZMQ_POLLOUT : 0)) };
+		item[n++] =
+			(zmq_pollitem_t){ .socket = s->socket,
+					  .events = (short)(ZMQ_POLLIN | (s->state == CONNECTING ? ZMQ_POLLOUT : 0)) };
 	if (zmq_poll(item, n, timeout_ms) > 0 && wake_fd >= 0 && item[0].revents != 0)
 		eventfd_read(wake_fd, &count);
 }
 
 /* ---- life ---- */
 
-int odw_store_open(struct odw_store **out, const struct od_host *address, const struct od_curve *curve, struct od_err *err)
+int odw_store_open(struct odw_store **out, const struct od_host *address, const struct od_curve *curve,
+		   struct od_err *err)
 {
 	struct odw_store *s = calloc(1, sizeof(*s));
 

@@ -1,8 +1,8 @@
-/* store_client.h - the worker's client of main's store: connects, sends STORE_HELLO, fetches ranges of files and returns the
- * bytes (docs/PROTOCOL.md, "Store"). The bytes are unchecked: the caller verifies them.
+/* store_client.h - the worker's client of main's store: connects, sends STORE_HELLO, fetches ranges of files and
+ * returns the bytes (docs/PROTOCOL.md, "Store"). The bytes are unchecked: the caller verifies them.
  *
- * Every fetch is answered, unless the connection is reset: odw_store_life changes, open fetches are lost, and the caller
- * repeats them.
+ * Every fetch is answered, unless the connection is reset: odw_store_life changes, open fetches are lost, and the
+ * caller repeats them.
  * Thread: one at a time. Owner: the caller. */
 #ifndef ODW_STORE_CLIENT_H
 #define ODW_STORE_CLIENT_H
@@ -19,7 +19,7 @@ struct odw_store_info {
 
 struct odw_fetched {
 	uint64_t tag; /* of odw_store_fetch */
-	int code;     /* OD_OK: bytes holds the whole range */
+	int code; /* OD_OK: bytes holds the whole range */
 	char reason[300];
 	const uint8_t *bytes; /* until od_msg_fini, and until the next one is taken */
 	struct od_msg msg; /* the caller calls od_msg_fini */

@@ -83,7 +83,8 @@ static const char *needs(enum od_cpu cpu)
 static void put_x86(struct od_backend *t, enum od_cpu cpu, const struct od_cpu_features *f)
 {
 	od_cpu_put_avx2(t);
-	/* AVX-512 finds NF4's values by one instruction, and then rounding rows costs more than it saves (BENCHMARKS.md). */
+	/* AVX-512 finds NF4's values by one instruction, and then rounding rows costs more than it saves
+	 * (BENCHMARKS.md). */
 	t->nf4_likes_int8 = cpu == OD_CPU_AVX2;
 	if (cpu == OD_CPU_AVX2)
 		return;

@@ -1,6 +1,6 @@
-/* BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights, or FP8 ones, which become BF16 exactly,
- * adds pairs of products in one go, another order than 16 lanes of FMA and so another kernel class. Subnormals count as
- * zero. Compiled with the flags in rules.mk; runs only where the CPU has AVX-512 with BF16. */
+/* BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights, or FP8 ones, which become BF16
+ * exactly, adds pairs of products in one go, another order than 16 lanes of FMA and so another kernel class. Subnormals
+ * count as zero. Compiled with the flags in rules.mk; runs only where the CPU has AVX-512 with BF16. */
 #include "common/compute/cpu/vec_avx512.h"
 
 #include "common/compute/cpu/cpu_tiles.h"
@@ -71,7 +71,8 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, a->n - k));
+				sum[o][r] =
+					_mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, a->n - k));
 		}
 	}
 	end_sums(no, nr, a, NULL, sum);

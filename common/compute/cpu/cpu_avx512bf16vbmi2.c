@@ -1,5 +1,5 @@
-/* Few rows with planes, with BF16 dot instructions: sums as in cpu_avx512bf16.c, class OD_CLASS_BF16DOT. Compiled with the flags in
- * rules.mk; runs only where the CPU has what both cpu_avx512vbmi2.c and cpu_avx512bf16.c need. */
+/* Few rows with planes, with BF16 dot instructions: sums as in cpu_avx512bf16.c, class OD_CLASS_BF16DOT. Compiled with
+ * the flags in rules.mk; runs only where the CPU has what both cpu_avx512vbmi2.c and cpu_avx512bf16.c need. */
 #include "common/compute/cpu/vec_avx512.h"
 
 #include "common/compute/cpu/cpu_tiles.h"

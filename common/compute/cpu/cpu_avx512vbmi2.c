@@ -1,5 +1,6 @@
-/* What gains by VBMI2, VBMI and GFNI: weights with scales, planes, and products of few rows with planes. Sums have 16 lanes as
- * everywhere in class OD_CLASS_FMA16. Compiled with the flags in rules.mk; runs only where the CPU has all of them and AVX-512. */
+/* What gains by VBMI2, VBMI and GFNI: weights with scales, planes, and products of few rows with planes. Sums have 16
+ * lanes as everywhere in class OD_CLASS_FMA16. Compiled with the flags in rules.mk; runs only where the CPU has all of
+ * them and AVX-512. */
 #include "common/compute/cpu/planes_avx512.h"
 #include "common/compute/cpu/vec_avx512.h"
 
@@ -25,8 +26,9 @@ static ALWAYS_INLINE v16 add_part(v16 sum, const __m512i *words, size_t part, ro
 {
 	const __m512i w = words[part / 2], zero = _mm512_setzero_si512();
 
-	return v16_fma(_mm512_castsi512_ps(part % 2 == 0 ? _mm512_unpacklo_epi16(zero, w) : _mm512_unpackhi_epi16(zero, w)), x,
-		       sum);
+	return v16_fma(
+		_mm512_castsi512_ps(part % 2 == 0 ? _mm512_unpacklo_epi16(zero, w) : _mm512_unpackhi_epi16(zero, w)), x,
+		sum);
 }
 
 #include "common/compute/cpu/cpu_planes_fused.h"

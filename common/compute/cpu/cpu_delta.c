@@ -1,5 +1,5 @@
-/* Gated delta rule (arXiv 2412.06464): rows are taken one after the other, so that a row's result does not depend on how a
- * text is cut into steps. Work is split over heads; a sum is never split. */
+/* Gated delta rule (arXiv 2412.06464): rows are taken one after the other, so that a row's result does not depend on
+ * how a text is cut into steps. Work is split over heads; a sum is never split. */
 #include "common/compute/cpu/cpu_delta.h"
 
 #include "common/base/same_math.h"
@@ -64,7 +64,8 @@ static void softplus(const struct od_backend *be, float *x, size_t n)
 }
 
 /* decay and beta [n_heads] of a row; a and b: of heads [0, n), n at most GATE_PART. */
-static void gates(const struct job *j, const float *a, const float *b, size_t first, size_t n, float *decay, float *beta)
+static void gates(const struct job *j, const float *a, const float *b, size_t first, size_t n, float *decay,
+		  float *beta)
 {
 	const struct od_op_delta_in *o = &j->op->delta_in;
 	const float *a_log = f32_at(j, o->a_log) + first, *dt_bias = f32_at(j, o->dt_bias) + first;
@@ -84,7 +85,8 @@ static void gates(const struct job *j, const float *a, const float *b, size_t fi
 /* From q, k, v, z of each key head in turn. */
 static void sort_row(const struct od_delta_shape *s, const float *from, float *row, float *z)
 {
-	const size_t k = s->k_dim, v = (size_t)s->n_heads / s->n_key_heads * s->v_dim, keys = (size_t)s->n_key_heads * k;
+	const size_t k = s->k_dim, v = (size_t)s->n_heads / s->n_key_heads * s->v_dim,
+		     keys = (size_t)s->n_key_heads * k;
 
 	for (size_t h = 0; h < s->n_key_heads; h++, from += 2 * k + 2 * v) {
 		memcpy(row + h * k, from, k * sizeof(*row));
@@ -185,7 +187,8 @@ static void convolve_items(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct job *j = arg;
 	const struct od_op_delta *o = &j->op->delta;
 	const struct od_delta_shape *s = &o->shape;
-	const size_t k = s->k_dim, v = (size_t)s->n_heads / s->n_key_heads * s->v_dim, keys = (size_t)s->n_key_heads * k;
+	const size_t k = s->k_dim, v = (size_t)s->n_heads / s->n_key_heads * s->v_dim,
+		     keys = (size_t)s->n_key_heads * k;
 	const float scale = 1 / sqrtf((float)k);
 
 	(void)thread;
@@ -217,7 +220,8 @@ static void recur_items(void *arg, size_t begin, size_t end, unsigned thread)
 		float *to = f32_at(j, o->to) + at;
 
 		for (size_t t = 0; t < j->n; t++) {
-			const float *in = f32_at(j, o->mixed) + t * channels, *gate = channels_of(j, (ptrdiff_t)t) + channels;
+			const float *in = f32_at(j, o->mixed) + t * channels,
+				    *gate = channels_of(j, (ptrdiff_t)t) + channels;
 			const size_t out = (size_t)index[t] * od_delta_values(s) + h * s->v_dim;
 			float *y = f32_at(j, o->y) + out;
 			const struct od_delta d = {

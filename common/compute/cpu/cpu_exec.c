@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
-#define MIN_PIECE_ELEMENTS 4096u      /* of exp: some microseconds, well above handing it to another thread */
-#define MIN_PIECE_TERMS 32768u	      /* multiply-adds of attention: the same */
-#define ROWS_AHEAD 4u		      /* of kv_b, fetched before they are read */
+#define ROWS_A_PIECE 4u /* of row by row work: some microseconds */
+#define MIN_PIECE_ELEMENTS 4096u /* of exp: some microseconds, well above handing it to another thread */
+#define MIN_PIECE_TERMS 32768u /* multiply-adds of attention: the same */
+#define ROWS_AHEAD 4u /* of kv_b, fetched before they are read */
 
 /* An operation while it is carried out: what every piece of it needs. */
 struct job {
@@ -43,7 +43,9 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 		.n_out = w->n_out,
 		.n_in = w->n_in,
 		.data = j->x->address(w->data),
-		.scales = { .dtype = w->scales.dtype, .group = w->scales.group, .at = at_or_null(j, w->scales.at),
+		.scales = { .dtype = w->scales.dtype,
+			    .group = w->scales.group,
+			    .at = at_or_null(j, w->scales.at),
 			    .divisor = at_or_null(j, w->scales.divisor) },
 		.scale = at_or_null(j, w->scale),
 		.grouped = w->grouped,
@@ -51,7 +53,9 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 	};
 
 	if (w->chunk_at != NULL) {
-		*planes = (struct od_planes){ .chunk_rows = w->chunk_rows, .base = j->x->address(w->coded), .at = w->chunk_at };
+		*planes = (struct od_planes){ .chunk_rows = w->chunk_rows,
+					      .base = j->x->address(w->coded),
+					      .at = w->chunk_at };
 		m.planes = planes;
 	}
 	return m;
@@ -63,7 +67,8 @@ struct products {
 	size_t n;
 };
 
-static void add_product(const struct job *j, struct products *l, const struct od_weight *w, const float *x, float *y, size_t n_rows)
+static void add_product(const struct job *j, struct products *l, const struct od_weight *w, const float *x, float *y,
+			size_t n_rows)
 {
 	l->p[l->n] = (struct od_product){ .w = mat_of(j, w, &l->planes[l->n]), .x = x, .y = y, .n_rows = n_rows };
 	l->n++;
@@ -344,12 +349,15 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 		for (size_t i = 0; i < o->nope_dim; i++) {
 			size_t row = h * (o->nope_dim + o->v_dim) + i;
 
-			/* Rows are short, and the hardware's prefetcher stops between them: 5 % of a token of GLM-4.7-Flash. */
+			/* Rows are short, and the hardware's prefetcher stops between them: 5 % of a token of
+			 * GLM-4.7-Flash. */
 			for (size_t at = 0; at < row_bytes; at += OD_LINE_BYTES)
-				__builtin_prefetch((const void *)((uintptr_t)kv_b.data + (row + ROWS_AHEAD) * row_bytes + at));
+				__builtin_prefetch(
+					(const void *)((uintptr_t)kv_b.data + (row + ROWS_AHEAD) * row_bytes + at));
 			od_dequant_row(&kv_b, row, weight);
 			for (size_t r = 0; r < n_rows; r++)
-				j->be->axpy(out + r * o->n_heads * out_dim, q[r * o->n_heads * q_dim + i], weight, o->rank);
+				j->be->axpy(out + r * o->n_heads * out_dim, q[r * o->n_heads * q_dim + i], weight,
+					    o->rank);
 		}
 	}
 }
@@ -367,13 +375,13 @@ static void expand_values(void *arg, size_t begin, size_t end, unsigned thread)
 	for (size_t h = begin; h < end; h++) {
 		const struct od_mat w = rows_of(&kv_b, h * (o->nope_dim + o->v_dim) + o->nope_dim, o->v_dim);
 
-		od_matmul_part(j->be, &w, f32_at(j, o->in) + h * o->rank, in_stride, f32_at(j, o->out) + h * o->v_dim, out_stride,
-			       j->op->n_rows, 0, o->v_dim);
+		od_matmul_part(j->be, &w, f32_at(j, o->in) + h * o->rank, in_stride, f32_at(j, o->out) + h * o->v_dim,
+			       out_stride, j->op->n_rows, 0, o->v_dim);
 	}
 }
 
-/* Heads of one row that share a kv head go together, so that keys and values are read once for all of them; four, so that
- * there is work for more threads. */
+/* Heads of one row that share a kv head go together, so that keys and values are read once for all of them; four, so
+ * that there is work for more threads. */
 #define HEADS_TOGETHER 4u
 
 static size_t heads_together(const struct od_op_attend *o)
@@ -390,8 +398,8 @@ static size_t heads_items(const struct od_op_attend *o)
 	return o->n_kv_heads * ((group + each - 1) / each);
 }
 
-/* Items of a row are its kv heads, each with heads_together of its heads after the other: neighbours share a kv head, so it is
- * still in the cache. */
+/* Items of a row are its kv heads, each with heads_together of its heads after the other: neighbours share a kv head,
+ * so it is still in the cache. */
 static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
@@ -409,7 +417,7 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 		const struct od_row_info *row = &rows[i / items];
 		const size_t seen = (size_t)row->position + 1, kv_head = i % items / per_kv_head;
 		const size_t first = i % per_kv_head * together, left = group - first; /* heads of the group */
-		const size_t head = i / items * o->n_heads + kv_head * group + first;  /* of all rows' */
+		const size_t head = i / items * o->n_heads + kv_head * group + first; /* of all rows' */
 		struct od_attn a = {
 			.n_heads = left < together ? left : together,
 			.q = q + head * o->k_dim,
@@ -568,8 +576,8 @@ static void bias_rows(void *arg, size_t begin, size_t end, unsigned thread)
 }
 
 /* The rows of the parts stand one behind the other in x and y. */
-static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y, char *scratch,
-		bool routed, struct od_act_spec act)
+static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y,
+		char *scratch, bool routed, struct od_act_spec act)
 {
 	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
 	struct products l; /* large, so only what is used is written */
@@ -586,7 +594,9 @@ static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_pa
 		add_product(j, &l, &part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, part[i].n_rows);
 	}
 	multiply(j, &l);
-	f = (struct ffn_job){ .j = j, .part = part, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden };
+	f = (struct ffn_job){
+		.j = j, .part = part, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden
+	};
 	od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / n, act_rows, &f);
 	at = 0;
 	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++)
@@ -624,7 +634,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 	memset(g->end, 0, o->n_experts * sizeof(*g->end));
 	for (size_t i = 0; i < n; i++) {
 		if (choice[i] >= o->n_experts)
-			return od_fail(err, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", o->n_experts - 1, choice[i]);
+			return od_fail(err, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", o->n_experts - 1,
+				       choice[i]);
 		g->end[choice[i]]++;
 	}
 	for (size_t e = 0; e < o->n_experts; e++) {
@@ -641,8 +652,8 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 }
 
 /* pair: [rows], those of the parts. */
-static void run_parts(const struct job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts, const uint32_t *pair,
-		      size_t rows)
+static void run_parts(const struct job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts,
+		      const uint32_t *pair, size_t rows)
 {
 	const struct od_op_experts *o = &j->op->experts;
 	const float *x = f32_at(j, o->x);
@@ -659,8 +670,8 @@ static void run_parts(const struct job *j, const struct grouping *g, const struc
 static int experts(const struct job *j, struct od_err *err)
 {
 	const struct od_op_experts *o = &j->op->experts;
-	const struct od_experts_places p = od_experts_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, o->n_experts, o->top_k,
-					       j->op->n_rows);
+	const struct od_experts_places p = od_experts_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out,
+							     o->n_experts, o->top_k, j->op->n_rows);
 	const size_t most = od_experts_together(o->top_k, j->op->n_rows);
 	char *at = j->x->address(o->scratch);
 	const struct grouping g = {
@@ -699,7 +710,8 @@ static void sum_row(const struct job *j, size_t r, float *sum, const float *weig
 	const struct od_op_combine *o = &j->op->combine;
 	const size_t n = o->hidden, k = o->top_k;
 	const float *y = f32_at(j, o->y) + r * k * n, *gate = f32_at(j, o->gate);
-	const float *experts_norm = f32_at(j, o->experts_norm), *shared_norm = f32_at(j, o->shared_norm), *norm = f32_at(j, o->norm);
+	const float *experts_norm = f32_at(j, o->experts_norm), *shared_norm = f32_at(j, o->shared_norm),
+		    *norm = f32_at(j, o->norm);
 
 	for (size_t i = 0; i < n; i++)
 		sum[i] = weight[0] * y[i];

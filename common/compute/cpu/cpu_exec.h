@@ -1,5 +1,5 @@
-/* cpu_exec.h - runs operations (ops.h) with a table of CPU kernels and a thread pool. Shared by the devices that compute on
- * CPUs; they differ in where their buffers are.
+/* cpu_exec.h - runs operations (ops.h) with a table of CPU kernels and a thread pool. Shared by the devices that
+ * compute on CPUs; they differ in where their buffers are.
  *
  * Thread: one at a time per od_cpu_exec; operations of the load queue (device.h) from any thread, at any time. */
 #ifndef OD_COMPUTE_CPU_EXEC_H

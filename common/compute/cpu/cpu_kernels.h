@@ -112,13 +112,13 @@ static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, cons
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
 				V16_UNROLL(4)
-				for (size_t o = 0; o < no; o++)
-					sum[o][r] = v16_fma(first[o], v16_load(x + r * a->x_stride + i), sum[o][r]);
+			for (size_t o = 0; o < no; o++)
+				sum[o][r] = v16_fma(first[o], v16_load(x + r * a->x_stride + i), sum[o][r]);
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
 				V16_UNROLL(4)
-				for (size_t o = 0; o < no; o++)
-					sum[o][r] = v16_fma(second[o], v16_load(x + r * a->x_stride + i + 16), sum[o][r]);
+			for (size_t o = 0; o < no; o++)
+				sum[o][r] = v16_fma(second[o], v16_load(x + r * a->x_stride + i + 16), sum[o][r]);
 		}
 		prefetch_steps(a, no, k * 2, a->n * 2);
 	}
@@ -137,8 +137,8 @@ static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, cons
 	end_sums(no, nr, a, NULL, sum);
 }
 
-static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
-		   size_t n_rows, size_t o_begin, size_t o_end)
+static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride, size_t n_rows,
+		   size_t o_begin, size_t o_end)
 {
 	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
 	const size_t n_out = o_end - o_begin;
@@ -219,8 +219,7 @@ static float dot(const float *a, const float *b, size_t n)
 {
 	float y;
 
-	dots(OD_F32, 1, 1,
-	     &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
+	dots(OD_F32, 1, 1, &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
 	return y;
 }
 
@@ -304,7 +303,9 @@ static void layernorm(float *y, const float *x, const float *w, const float *b, 
 	for (i = 0; i + 16 <= n; i += 16)
 		v16_store(y + i, layernorm16(v16_load(x + i), mean, by, v16_load(w + i), v16_load(b + i)));
 	if (i < n)
-		v16_store_n(y + i, layernorm16(v16_load_n(x + i, n - i), mean, by, v16_load_n(w + i, n - i), v16_load_n(b + i, n - i)),
+		v16_store_n(y + i,
+			    layernorm16(v16_load_n(x + i, n - i), mean, by, v16_load_n(w + i, n - i),
+					v16_load_n(b + i, n - i)),
 			    n - i);
 }
 
@@ -423,15 +424,18 @@ static void softmax(float *x, size_t n)
 
 static ALWAYS_INLINE const unsigned char *key_of(const struct od_attn *a, size_t p)
 {
-	return (const unsigned char *)a->k + a->table[p / OD_KV_PAGE] * a->k_page_bytes + p % OD_KV_PAGE * a->k_row_bytes;
+	return (const unsigned char *)a->k + a->table[p / OD_KV_PAGE] * a->k_page_bytes +
+	       p % OD_KV_PAGE * a->k_row_bytes;
 }
 
 static ALWAYS_INLINE const unsigned char *value_of(const struct od_attn *a, size_t p)
 {
-	return (const unsigned char *)a->v + a->table[p / OD_KV_PAGE] * a->v_page_bytes + p % OD_KV_PAGE * a->v_row_bytes;
+	return (const unsigned char *)a->v + a->table[p / OD_KV_PAGE] * a->v_page_bytes +
+	       p % OD_KV_PAGE * a->v_row_bytes;
 }
 
-/* Positions lie one behind the other for a page; so few at a time because what is fetched ahead is fetched in portions. */
+/* Positions lie one behind the other for a page; so few at a time because what is fetched ahead is fetched in
+ * portions. */
 #define ATTN_RUN 8u
 
 /* The first position after p that lies in another run, at most end. */
@@ -442,8 +446,8 @@ static ALWAYS_INLINE size_t run_end(size_t p, size_t end)
 	return next < end ? next : end;
 }
 
-/* The other of keys and values is what is read next: the values of a block after its keys, the keys of the next block after
- * its values. The hardware does not foresee either, nor a page. */
+/* The other of keys and values is what is read next: the values of a block after its keys, the keys of the next block
+ * after its values. The hardware does not foresee either, nor a page. */
 static ALWAYS_INLINE void prefetch_run(const unsigned char *at, size_t row_bytes, size_t bytes, size_t n)
 {
 	for (; n > 0; n--, at += row_bytes)
@@ -451,13 +455,15 @@ static ALWAYS_INLINE void prefetch_run(const unsigned char *at, size_t row_bytes
 			od_prefetch((uintptr_t)at + i);
 }
 
-/* Up to 4 heads side by side: a block of positions, and all blocks before it. A block's own maximum, sum and values do not depend
- * on the blocks before it: a GPU computes them side by side. */
+/* Up to 4 heads side by side: a block of positions, and all blocks before it. A block's own maximum, sum and values do
+ * not depend on the blocks before it: a GPU computes them side by side. */
 struct attn_fold {
-	float score[4][OD_ATTN_BLOCK]; /* by position in the block: a position's lane does not depend on where attention begins */
-	size_t from, to;	       /* vectors of lanes that have positions; those that have none are -infinity: their exp adds 0 */
-	float keep[4], add[4];	       /* factors of what is before the block, and of the block */
-	float max[4], sum[4];	       /* of the blocks so far */
+	/* by position in the block: a position's lane does not depend on where attention begins */
+	float score[4][OD_ATTN_BLOCK];
+	/* vectors of lanes that have positions; those that have none are -infinity: their exp adds 0 */
+	size_t from, to;
+	float keep[4], add[4]; /* factors of what is before the block, and of the block */
+	float max[4], sum[4]; /* of the blocks so far */
 };
 
 /* Below every score, so that scores of -infinity alone have weights of 0 instead of NaN. */
@@ -467,8 +473,8 @@ struct attn_fold {
 #define OUTS_OF(nh) ((nh) == 4 ? V16_OUTS_OF_4 : (nh) == 2 ? V16_OUTS_OF_2 : V16_OUTS_OF_1)
 
 /* score[h][i] = dot(q[h], k of position i of the block) * scale, for positions [begin, end). */
-static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin, size_t end,
-				      struct attn_fold *f)
+static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin,
+				      size_t end, struct attn_fold *f)
 {
 	for (size_t p = begin, next; p < end; p = next) {
 		next = run_end(p, end);
@@ -476,12 +482,12 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, co
 			prefetch_run(value_of(a, p), a->v_row_bytes, a->v_dim * od_dtype_bytes(t), next - p);
 		row_tile(dots, t, OUTS_OF(nh), nh,
 			 (struct od_tile){ .w = key_of(a, p),
-					.w_stride_bytes = a->k_row_bytes,
-					.x = a->q,
-					.x_stride = a->k_dim,
-					.n = a->k_dim,
-					.y = f->score[0] + p % OD_ATTN_BLOCK,
-					.y_stride = OD_ATTN_BLOCK },
+					   .w_stride_bytes = a->k_row_bytes,
+					   .x = a->q,
+					   .x_stride = a->k_dim,
+					   .n = a->k_dim,
+					   .y = f->score[0] + p % OD_ATTN_BLOCK,
+					   .y_stride = OD_ATTN_BLOCK },
 			 next - p);
 	}
 	for (size_t h = 0; h < nh; h++) {
@@ -495,9 +501,10 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, co
 	}
 }
 
-/* out[h] = out[h] * keep[h] + add[h] * the sum of e[h][i] * v[i], in order of position, for nv vectors of lanes from element d on. */
-static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, const size_t nv, const struct od_attn *a, size_t begin,
-				      size_t end, const struct attn_fold *f, size_t d, size_t lanes)
+/* out[h] = out[h] * keep[h] + add[h] * the sum of e[h][i] * v[i], in order of position, for nv vectors of lanes from
+ * element d on. */
+static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, const size_t nv, const struct od_attn *a,
+				      size_t begin, size_t end, const struct attn_fold *f, size_t d, size_t lanes)
 {
 	const size_t each = od_dtype_bytes(t);
 	v16 acc[4][4], x[4];
@@ -505,23 +512,24 @@ static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, co
 	V16_UNROLL(4)
 	for (size_t h = 0; h < nh; h++)
 		V16_UNROLL(4)
-		for (size_t i = 0; i < nv; i++)
-			acc[h][i] = v16_set1(0);
+	for (size_t i = 0; i < nv; i++)
+		acc[h][i] = v16_set1(0);
 	for (size_t p = begin, next; p < end; p = next) {
 		const unsigned char *v = value_of(a, p) + d * each;
 
 		next = run_end(p, end);
 		if (d == 0 && p + OD_ATTN_BLOCK < a->end)
 			prefetch_run(key_of(a, p + OD_ATTN_BLOCK), a->k_row_bytes, a->k_dim * each, next - p);
-		for (const float *e = f->score[0] + p % OD_ATTN_BLOCK, *e_end = e + (next - p); e < e_end; e++, v += a->v_row_bytes) {
+		for (const float *e = f->score[0] + p % OD_ATTN_BLOCK, *e_end = e + (next - p); e < e_end;
+		     e++, v += a->v_row_bytes) {
 			V16_UNROLL(4)
 			for (size_t i = 0; i < nv; i++)
 				x[i] = lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes);
 			V16_UNROLL(4)
 			for (size_t h = 0; h < nh; h++)
 				V16_UNROLL(4)
-				for (size_t i = 0; i < nv; i++)
-					acc[h][i] = v16_fma(x[i], v16_set1(e[h * OD_ATTN_BLOCK]), acc[h][i]);
+			for (size_t i = 0; i < nv; i++)
+				acc[h][i] = v16_fma(x[i], v16_set1(e[h * OD_ATTN_BLOCK]), acc[h][i]);
 		}
 	}
 	V16_UNROLL(4)
@@ -530,7 +538,8 @@ static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, co
 
 		V16_UNROLL(4)
 		for (size_t i = 0; i < nv; i++) {
-			const v16 before = v16_mul(lanes == 16 ? v16_load(out + 16 * i) : v16_load_n(out, lanes), v16_set1(f->keep[h]));
+			const v16 before = v16_mul(lanes == 16 ? v16_load(out + 16 * i) : v16_load_n(out, lanes),
+						   v16_set1(f->keep[h]));
 
 			v16_store_n(out + 16 * i, v16_fma(acc[h][i], v16_set1(f->add[h]), before), lanes);
 		}
@@ -560,8 +569,8 @@ static ALWAYS_INLINE void attn_exp(struct attn_fold *f, size_t h)
 }
 
 /* Positions [begin, end) of one block. */
-static ALWAYS_INLINE void attn_block(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin, size_t end,
-				     struct attn_fold *f)
+static ALWAYS_INLINE void attn_block(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin,
+				     size_t end, struct attn_fold *f)
 {
 	const size_t nv = OUTS_OF(nh);
 	size_t d = 0;
@@ -636,7 +645,8 @@ static void attend(const struct od_attn *a)
 		attend_of(OD_F32, *a);
 }
 
-/* nv vectors of lanes of the values, from element i on; what of S they need stays in the first cache for the second pass. */
+/* nv vectors of lanes of the values, from element i on; what of S they need stays in the first cache for the second
+ * pass. */
 static ALWAYS_INLINE void delta_lanes(const struct od_delta *d, const size_t nv, size_t i, size_t lanes)
 {
 	const v16 decay = v16_set1(d->decay), beta = v16_set1(d->beta);

@@ -1,4 +1,5 @@
-/* Rows in INT8 with the dot products of four bytes. Compiled with the flags in rules.mk; runs only where the CPU has them. */
+/* Rows in INT8 with the dot products of four bytes. Compiled with the flags in rules.mk; runs only where the CPU has
+ * them. */
 #include "common/compute/cpu/vec_neon.h"
 
 #include "common/compute/cpu/cpu_int8_dots.h"

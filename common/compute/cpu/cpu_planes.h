@@ -50,7 +50,8 @@ struct planes_deep {
 
 static const uint8_t *planes_below(const struct od_planes_block *k, const uint8_t *symbol, struct planes_deep *d)
 {
-	/* What is as far ahead as the bytes that are not fetched with a level: the counts, and what is stored plainly. */
+	/* What is as far ahead as the bytes that are not fetched with a level: the counts, and what is stored
+	 * plainly. */
 	for (const uint8_t *p = k->plain; p < k->level[2] + OD_LINE_BYTES; p += OD_LINE_BYTES)
 		planes_fetch(p);
 	planes_level(k->level[2], k->n[2], symbol + 2 * OD_PLANES_SYMBOLS, k->plain, d->third);

@@ -1,6 +1,6 @@
 /* cpu_planes_fused.h - matmul of few rows with weights that stay planes (planes.h), decoded in registers: AVX-512 with
- * VBMI2. Included by a cpu_*vbmi2.c, which says before what the 16 lanes of a sum are: fused_order, FUSED_PARTS, row_part,
- * load_row_part, add_part.
+ * VBMI2. Included by a cpu_*vbmi2.c, which says before what the 16 lanes of a sum are: fused_order, FUSED_PARTS,
+ * row_part, load_row_part, add_part.
  *
  * Weights are read from memory at two thirds of their size, so this is faster than plain BF16 as long as arithmetic
  * keeps up. What that takes, measured on Zen 5 (GB/s of BF16 that the planes stand for, one core, weights in memory;
@@ -25,7 +25,7 @@
 
 #define SIDE_BY_SIDE 4u /* blocks */
 #define STEP PLANES_GROUP /* weights of each block in a step: a group of its codes */
-#define FUSED_ROWS 8u	   /* more leave no time for decoding in registers */
+#define FUSED_ROWS 8u /* more leave no time for decoding in registers */
 /* SM bytes are fetched a second time so far ahead of their reads: a core drops a fetch when it has no place for it
  * (cpu_tiles.h). */
 #define SM_NEAR_BYTES 1024u
@@ -58,7 +58,7 @@ struct streams {
 	const uint8_t *codes[SIDE_BY_SIDE], *deep[SIDE_BY_SIDE]; /* of level 1; what it escapes to */
 	const uint8_t *sm; /* of the first block, the others' sm_stride behind each other */
 	size_t sm_stride;
-	const uint8_t *ahead;	/* of SM bytes, to be fetched */
+	const uint8_t *ahead; /* of SM bytes, to be fetched */
 	x64 next[SIDE_BY_SIDE]; /* exponents of the next step */
 	x64 symbol[OD_PLANES_SYMBOLS];
 };
@@ -83,7 +83,8 @@ static ALWAYS_INLINE void decode_next(const size_t no, struct streams *s, size_t
 		__mmask64 low = mask_at(p), high = mask_at(p + STEP / 8);
 
 		escape[o] = _kand_mask64(low, high);
-		s->next[o] = _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(low, s->symbol[0], s->symbol[1]), high, s->symbol[2]);
+		s->next[o] = _mm512_mask_mov_epi8(_mm512_mask_blend_epi8(low, s->symbol[0], s->symbol[1]), high,
+						  s->symbol[2]);
 	}
 	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++) {

@@ -27,7 +27,8 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 
 	V16_UNROLL(2)
 	for (size_t g = 0; g < n_groups; g++) {
-		size_t left_in_group = n - OD_QUANT_GROUP * g, steps = whole || left_in_group >= 64 ? 4 : (left_in_group + 15) / 16;
+		size_t left_in_group = n - OD_QUANT_GROUP * g,
+		       steps = whole || left_in_group >= 64 ? 4 : (left_in_group + 15) / 16;
 		v16w next[4];
 		v16 part[4][4];
 
@@ -65,8 +66,8 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 
 				V16_UNROLL(4)
 				for (size_t o = 0; o < no; o++)
-					part[o][r] = whole ? v16_fma(wv[o], xv, part[o][r])
-							   : v16_fma_n(wv[o], xv, part[o][r], left);
+					part[o][r] = whole ? v16_fma(wv[o], xv, part[o][r]) :
+							     v16_fma_n(wv[o], xv, part[o][r], left);
 			}
 		}
 		V16_UNROLL(4)
@@ -93,8 +94,9 @@ static __attribute__((noinline)) v16 end_groups(const enum od_dtype t, struct od
 	return s[0][0];
 }
 
-/* The scales of row o of the tile. Those that belong to the rows that prefetch_rows fetches meanwhile are fetched too: their
- * stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups cost INT8 a fifth of its speed. */
+/* The scales of row o of the tile. Those that belong to the rows that prefetch_rows fetches meanwhile are fetched too:
+ * their stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups cost INT8 a fifth of its
+ * speed. */
 static ALWAYS_INLINE const float *group_scales(const struct od_tile *a, const size_t no, size_t o)
 {
 	const size_t groups = od_quant_groups(a->mat->n_in), ahead = groups * no * (a->ahead > 0 ? a->ahead : 1);

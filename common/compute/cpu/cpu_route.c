@@ -20,7 +20,8 @@ static float group_score(const float *decides, size_t size, bool two)
 	return two && size > 1 ? decides[best[0]] + decides[best[1]] : decides[best[0]];
 }
 
-/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the next. */
+/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the
+ * next. */
 static float keep_groups(float *decides, const struct od_op_route *o)
 {
 	const size_t n_groups = o->router.n_groups, top = o->router.top_groups, size = o->n_experts / n_groups;
@@ -38,7 +39,8 @@ static float keep_groups(float *decides, const struct od_op_route *o)
 }
 
 /* decides [n_experts]: logits, which become what experts are chosen by. score: what weights are made of. */
-static void score_experts(const struct od_backend *be, const struct od_op_route *o, const float *bias, float *decides, float *score)
+static void score_experts(const struct od_backend *be, const struct od_op_route *o, const float *bias, float *decides,
+			  float *score)
 {
 	const size_t n = o->n_experts;
 
@@ -59,8 +61,8 @@ static void score_experts(const struct od_backend *be, const struct od_op_route 
 }
 
 /* The weight of a mixer's expert `best`. logits [n_experts]; left: the same, -inf where they were chosen before. */
-static float mixed_weight(const struct od_backend *be, const struct od_op_route *o, const float *logits, const float *left,
-			  uint16_t best, float *margin)
+static float mixed_weight(const struct od_backend *be, const struct od_op_route *o, const float *logits,
+			  const float *left, uint16_t best, float *margin)
 {
 	float share[OD_MAX_EXPERTS];
 
@@ -75,7 +77,8 @@ static float mixed_weight(const struct od_backend *be, const struct od_op_route 
 	return share[best];
 }
 
-static void mix(const struct od_backend *be, const struct od_op_route *o, float *logits, uint16_t *choice, float *weight, float *margin)
+static void mix(const struct od_backend *be, const struct od_op_route *o, float *logits, uint16_t *choice,
+		float *weight, float *margin)
 {
 	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
 	uint16_t best[OD_MAX_CHOICE + 1];
@@ -94,8 +97,8 @@ static void mix(const struct od_backend *be, const struct od_op_route *o, float 
 	be->softmax(logits, n);
 }
 
-void od_cpu_route_row(const struct od_backend *be, const struct od_op_route *o, const float *bias, const float *factor, float *decides,
-		      uint16_t *choice, float *weight, float *margin)
+void od_cpu_route_row(const struct od_backend *be, const struct od_op_route *o, const float *bias, const float *factor,
+		      float *decides, uint16_t *choice, float *weight, float *margin)
 {
 	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
 	uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */

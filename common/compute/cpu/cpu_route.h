@@ -7,7 +7,7 @@
 #include "common/compute/ops.h"
 
 /* bias, factor: NULL: none. logits [n_experts] become probabilities; choice and weight [top_k]; margin [1]. */
-void od_cpu_route_row(const struct od_backend *be, const struct od_op_route *o, const float *bias, const float *factor, float *logits,
-		      uint16_t *choice, float *weight, float *margin);
+void od_cpu_route_row(const struct od_backend *be, const struct od_op_route *o, const float *bias, const float *factor,
+		      float *logits, uint16_t *choice, float *weight, float *margin);
 
 #endif

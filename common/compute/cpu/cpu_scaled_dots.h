@@ -1,8 +1,8 @@
 /* cpu_scaled_dots.h - dots of f32 rows with weights that were published with scales (struct od_scales).
  *
- * A weight is its code's value times its scale, rounded; lane i adds the products k = i (mod 16) in order, by fma, as in
- * the dots of F32 weights. Groups end at multiples of 16, so 16 neighbours have one scale. Only for cpu*.c, behind their
- * vec_*.h. */
+ * A weight is its code's value times its scale, rounded; lane i adds the products k = i (mod 16) in order, by fma, as
+ * in the dots of F32 weights. Groups end at multiples of 16, so 16 neighbours have one scale. Only for cpu*.c, behind
+ * their vec_*.h. */
 #ifndef OD_COMPUTE_CPU_SCALED_DOTS_H
 #define OD_COMPUTE_CPU_SCALED_DOTS_H
 
@@ -70,7 +70,9 @@ static ALWAYS_INLINE v16 load_scaled(const enum od_dtype t, const unsigned char 
 	if (t == KERNEL_4BIT)
 		return v16_load_4bit(p, s->table);
 	return v16_mul(t == KERNEL_INT ? v16_load_i8_flipped(p, s->flip) :
-		       t == OD_F8_E4M3 ? v16_load_e4m3(p) : v16_load_e5m2(p), s->scale);
+		       t == OD_F8_E4M3 ? v16_load_e4m3(p) :
+					 v16_load_e5m2(p),
+		       s->scale);
 }
 
 static ALWAYS_INLINE v16 load_scaled_n(const enum od_dtype t, const unsigned char *p, size_t n,
@@ -79,7 +81,9 @@ static ALWAYS_INLINE v16 load_scaled_n(const enum od_dtype t, const unsigned cha
 	if (t == KERNEL_4BIT)
 		return v16_load_4bit_n(p, n, s->table);
 	return v16_mul(t == KERNEL_INT ? v16_load_i8_flipped_n(p, n, s->flip) :
-		       t == OD_F8_E4M3 ? v16_load_e4m3_n(p, n) : v16_load_e5m2_n(p, n), s->scale);
+		       t == OD_F8_E4M3 ? v16_load_e4m3_n(p, n) :
+					 v16_load_e5m2_n(p, n),
+		       s->scale);
 }
 
 /* sum: += the 16 weights at input k. */
@@ -161,10 +165,10 @@ static ALWAYS_INLINE size_t add_run(const enum od_dtype t, const size_t no, cons
 }
 
 #ifdef V16_LOADS_INTERLEAVED
-/* One row, groups of 32 as in MXFP4, whole ones: n of them from k on. Each has only two steps, so whatever stands around
- * them counts, and the type is a constant here. Returns where they end. */
-static ALWAYS_INLINE size_t add_groups_of_32(const enum od_dtype type, const size_t no, const struct od_tile *a, size_t k,
-					     const float (*scale)[SEGMENT_SCALES], size_t n, size_t row_bytes,
+/* One row, groups of 32 as in MXFP4, whole ones: n of them from k on. Each has only two steps, so whatever stands
+ * around them counts, and the type is a constant here. Returns where they end. */
+static ALWAYS_INLINE size_t add_groups_of_32(const enum od_dtype type, const size_t no, const struct od_tile *a,
+					     size_t k, const float (*scale)[SEGMENT_SCALES], size_t n, size_t row_bytes,
 					     v16 (*sum)[4])
 {
 	const unsigned char *w[4];
@@ -246,10 +250,10 @@ static ALWAYS_INLINE void scaled_dots(const enum od_dtype t, const size_t no, co
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
 			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = end_scaled(t, a->w + o * a->w_stride_bytes + od_row_bytes(t, k),
-						       a->x + (a->row + r) * a->x_stride + a->col + k, segment - k,
-						       a->mat, scale[o][n - 1], sum[o][r]);
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = end_scaled(t, a->w + o * a->w_stride_bytes + od_row_bytes(t, k),
+					       a->x + (a->row + r) * a->x_stride + a->col + k, segment - k, a->mat,
+					       scale[o][n - 1], sum[o][r]);
 	}
 	end_sums(no, nr, a, NULL, sum);
 }

@@ -1,7 +1,8 @@
-/* cpu_tables.h - what cpu.c composes tables of. Callers go through od_backend_cpu, which knows what the processor can run.
+/* cpu_tables.h - what cpu.c composes tables of. Callers go through od_backend_cpu, which knows what the processor can
+ * run.
  *
- * Each cpu_*.c is compiled for the instruction set in its name (rules.mk) and has a function that puts its kernels into a
- * table, in place of those that are there. Thread: any. */
+ * Each cpu_*.c is compiled for the instruction set in its name (rules.mk) and has a function that puts its kernels into
+ * a table, in place of those that are there. Thread: any. */
 #ifndef OD_COMPUTE_CPU_TABLES_H
 #define OD_COMPUTE_CPU_TABLES_H
 
@@ -11,13 +12,13 @@
 
 /* Instruction sets that come together here; a virtual machine may hide any of them. */
 struct od_cpu_features {
-	bool avx2;	 /* with FMA and F16C */
-	bool avx512;	 /* F, BW, VL, DQ; and avx2 */
-	bool vnni;	 /* dot products of four bytes; with avx512, as the next two */
-	bool vbmi2;	 /* VBMI2, which expands bytes, VBMI and GFNI */
-	bool bf16;	 /* dot products of two BF16 */
+	bool avx2; /* with FMA and F16C */
+	bool avx512; /* F, BW, VL, DQ; and avx2 */
+	bool vnni; /* dot products of four bytes; with avx512, as the next two */
+	bool vbmi2; /* VBMI2, which expands bytes, VBMI and GFNI */
+	bool bf16; /* dot products of two BF16 */
 	bool neon;
-	bool neon_dot;	 /* dot products of four bytes */
+	bool neon_dot; /* dot products of four bytes */
 };
 struct od_cpu_features od_cpu_features(void); /* of this processor */
 
@@ -41,8 +42,8 @@ void od_cpu_put_avx512vbmi2(struct od_backend *t);
 void od_cpu_put_avx512bf16(struct od_backend *t);
 void od_cpu_put_avx512bf16vbmi2(struct od_backend *t);
 
-/* An od_matmul_planes_fn for any table: some rows of w at a time are merged to BF16, in the cache, and meet all rows of x
- * there. */
+/* An od_matmul_planes_fn for any table: some rows of w at a time are merged to BF16, in the cache, and meet all rows of
+ * x there. */
 void od_matmul_merged(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
 		      size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 

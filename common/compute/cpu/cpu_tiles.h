@@ -17,9 +17,9 @@
 #define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 #endif
 
-/* Fetches a line that will be read, into the L2 cache: a core has few places for lines on their way to L1, and presumably waits
- * while they are taken. On Zen 4, from memory, plain BF16 is 1.7 times as fast by it as with fetching to L1, and
- * planes 1.8 times; Zen 5 did not care (planes a twentieth slower). */
+/* Fetches a line that will be read, into the L2 cache: a core has few places for lines on their way to L1, and
+ * presumably waits while they are taken. On Zen 4, from memory, plain BF16 is 1.7 times as fast by it as with fetching
+ * to L1, and planes 1.8 times; Zen 5 did not care (planes a twentieth slower). */
 static ALWAYS_INLINE void od_prefetch(uintptr_t at)
 {
 	__builtin_prefetch((const void *)at, 0, 2);
@@ -35,26 +35,26 @@ static ALWAYS_INLINE void od_prefetch(uintptr_t at)
 #define MAX_BLOCK_OUTS 64u
 #define COLUMNS 1024u /* a multiple of every step over k: 4 rows of f32 take 16 KiB */
 
-/* Some columns of some rows of weights, times some rows of x: y[r * y_stride + o] = row o of w times row r of the tile's.
- * How many rows of each, the kernel knows. */
+/* Some columns of some rows of weights, times some rows of x: y[r * y_stride + o] = row o of w times row r of the
+ * tile's. How many rows of each, the kernel knows. */
 struct od_tile {
 	const struct od_mat *mat; /* for what has scales */
-	const unsigned char *w;	  /* in mat: output out, column col */
+	const unsigned char *w; /* in mat: output out, column col */
 	size_t w_stride_bytes, out;
-	size_t col, n;		  /* columns [col, col + n) */
-	size_t ahead;		  /* tiles_ahead of its rows */
-	const float *x;		  /* row 0, column 0; or */
+	size_t col, n; /* columns [col, col + n) */
+	size_t ahead; /* tiles_ahead of its rows */
+	const float *x; /* row 0, column 0; or */
 	const struct od_act8 *act8;
-	size_t x_stride, row;	  /* row: the tile's first */
+	size_t x_stride, row; /* row: the tile's first */
 	float *y;
 	size_t y_stride;
 	/* [no][nr][16], the lanes of sums that are cut into columns. */
 	const float *from; /* NULL: the sums start at 0 */
-	float *to;	   /* NULL: they end, and are folded to y */
+	float *to; /* NULL: they end, and are folded to y */
 };
 
-/* no rows of w of type t with nr rows of x; the three are constants at every call, and so is the function wherever it is an
- * argument: all is inlined. */
+/* no rows of w of type t with nr rows of x; the three are constants at every call, and so is the function wherever it
+ * is an argument: all is inlined. */
 typedef void od_dots_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a);
 
 /* How many tiles ahead of its reads a tile of rows of so many bytes fetches; 0: long rows, the end of the same. */
@@ -79,9 +79,9 @@ static ALWAYS_INLINE void prefetch_rows(const struct od_tile *a, const size_t no
 
 /* Rows of at least LONG_ROW_BYTES come from memory: a model of such rows is larger than a cache. A core drops a fetch
  * when it has no place for it, and a dropped line is read late, so each line is fetched several times, from further and
- * further near. With one row of x and BF16 weights on Zen 4, a core reads them at 0.72 (f32) and 0.82 (bf16) of the speed
- * of plain reading with one fetch, at 0.97 to 1.0 with these. From the last-level cache it is slower with them (41 GB/s
- * instead of 57), so short rows, which may stay there, have one.
+ * further near. With one row of x and BF16 weights on Zen 4, a core reads them at 0.72 (f32) and 0.82 (bf16) of the
+ * speed of plain reading with one fetch, at 0.97 to 1.0 with these. From the last-level cache it is slower with them
+ * (41 GB/s instead of 57), so short rows, which may stay there, have one.
  *
  * Fetches the lines of STEPS steps from column at on. */
 #define LONG_ROW_BYTES 2048u
@@ -131,8 +131,8 @@ static ALWAYS_INLINE void begin_sums(const size_t no, const size_t nr, const str
 	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
 		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = a->from == NULL ? v16_set1(0) : v16_load(a->from + 16 * (o * nr + r));
+	for (size_t r = 0; r < nr; r++)
+		sum[o][r] = a->from == NULL ? v16_set1(0) : v16_load(a->from + 16 * (o * nr + r));
 }
 
 static ALWAYS_INLINE void end_sums(const size_t no, const size_t nr, const struct od_tile *a, const float *scale,
@@ -219,11 +219,11 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 	}
 }
 
-/* Long rows of weights and few of x: memory sets the pace, so the first rows of x read a block of weights with long_row, whole
- * rows at a time, and the others find it in the L2 cache. */
+/* Long rows of weights and few of x: memory sets the pace, so the first rows of x read a block of weights with
+ * long_row, whole rows at a time, and the others find it in the L2 cache. */
 #define FEW_ROWS 8u
-static ALWAYS_INLINE void long_matmul_of(od_dots_fn *const f, od_dots_fn *const long_row, struct od_tile a, size_t n_rows,
-					 size_t n_out)
+static ALWAYS_INLINE void long_matmul_of(od_dots_fn *const f, od_dots_fn *const long_row, struct od_tile a,
+					 size_t n_rows, size_t n_out)
 {
 	const bool one_pass = n_rows == 1 || n_rows == 2 || n_rows == 4;
 	size_t first = n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1, n;

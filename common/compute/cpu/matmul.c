@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define ACT8_BLOCKS 1920u	 /* of INT8 activations on the stack: 128 KiB, with their scales */
+#define ACT8_BLOCKS 1920u /* of INT8 activations on the stack: 128 KiB, with their scales */
 #define MIN_PIECE_WEIGHTS 32768u /* a piece of work for a thread: some microseconds, well above a hand-over */
-#define MERGED_BLOCKS 4u	 /* of planes at a time: 128 KiB of BF16 */
-#define LONG_ROWS 64u		 /* of x that meet a long row of merged weights before the next one */
+#define MERGED_BLOCKS 4u /* of planes at a time: 128 KiB of BF16 */
+#define LONG_ROWS 64u /* of x that meet a long row of merged weights before the next one */
 
 /* ---- Planes ---- */
 
@@ -64,7 +64,8 @@ static const uint16_t *merge_rows(const struct od_backend *be, const struct od_m
 	last = last < first + rows ? last : first + rows;
 	last = last < end ? last : end;
 	for (size_t k = 0; begin + k * each < last; k++)
-		be->planes_merge(od_planes_chunk(w->planes, i), rows * row, row, b + k, sm + (b + k) * each * row, merged + k * each * row);
+		be->planes_merge(od_planes_chunk(w->planes, i), rows * row, row, b + k, sm + (b + k) * each * row,
+				 merged + k * each * row);
 	*n = last - o;
 	return merged + (o - begin) * row;
 }
@@ -122,7 +123,8 @@ static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
 	(void)thread;
 	for (size_t i = 0; i < j->n && first < end; i++) {
 		const struct od_product *p = &j->p[i];
-		const size_t n = p->w.n_out, o = begin > first ? begin - first : 0, o_end = end - first < n ? end - first : n;
+		const size_t n = p->w.n_out, o = begin > first ? begin - first : 0,
+			     o_end = end - first < n ? end - first : n;
 
 		if (o < o_end && j->act8 != NULL)
 			j->be->matmul_int8(&p->w, j->act8, p->y, n, p->n_rows, o, o_end);
@@ -159,7 +161,8 @@ static void run_job(struct od_pool *pool, struct matmul_job *j)
 }
 
 /* As many rows at a time as fit; at least one does. */
-static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, struct od_pool *pool, struct od_product p)
+static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, struct od_pool *pool,
+						  struct od_product p)
 {
 	_Alignas(OD_LINE_BYTES) int8_t q[ACT8_BLOCKS * OD_QUANT_GROUP];
 	float scale[ACT8_BLOCKS];
@@ -170,7 +173,8 @@ static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, s
 	for (size_t left = p.n_rows; left > 0; left -= p.n_rows) {
 		p.n_rows = left < fit ? left : fit;
 		for (size_t r = 0; r < p.n_rows; r++)
-			be->round_int8(q + r * blocks * OD_QUANT_GROUP, scale + r * blocks, p.x + r * n_in, n_in, p.w.dtype);
+			be->round_int8(q + r * blocks * OD_QUANT_GROUP, scale + r * blocks, p.x + r * n_in, n_in,
+				       p.w.dtype);
 		run_job(pool, &j);
 		p.x += p.n_rows * n_in;
 		p.y += p.n_rows * p.w.n_out;
@@ -179,7 +183,8 @@ static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, s
 
 static bool wants_int8(const struct od_backend *be, const struct od_mat *w)
 {
-	if (w->scales.at != NULL || (w->dtype != OD_INT8 && w->dtype != OD_NF4) || w->n_in == 0 || w->n_in > OD_ACT8_MAX_IN)
+	if (w->scales.at != NULL || (w->dtype != OD_INT8 && w->dtype != OD_NF4) || w->n_in == 0 ||
+	    w->n_in > OD_ACT8_MAX_IN)
 		return false;
 	return w->act == OD_ACT_INT8 || (w->act == OD_ACT_FASTER && w->dtype == OD_NF4 && be->nf4_likes_int8);
 }

@@ -41,18 +41,20 @@ static inline void x64_store(void *p, x64 e)
 static inline __m256i planes_mask(__m256i planes, const int first)
 {
 	const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
-	const __m256i byte = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
-								 0x0303030303030303), _mm256_set1_epi8((char)first));
+	const __m256i byte =
+		_mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303),
+				_mm256_set1_epi8((char)first));
 
 	return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(planes, byte), bit), bit);
 }
 
 /* How many bytes of each half are set up to and with each one; mask: 0 or -1. A product sums four bytes (they cannot
- * carry), two shuffles take the sums on to the next four and the next eight. gcc must not know the factor: the shifts and
- * sums that it makes of the product take longer. */
+ * carry), two shuffles take the sums on to the next four and the next eight. gcc must not know the factor: the shifts
+ * and sums that it makes of the product take longer. */
 static inline __m256i planes_ranks(__m256i mask)
 {
-	const __m256i fours = _mm256_setr_epi64x(0x03030303ffffffff, 0x0b0b0b0bffffffff, 0x03030303ffffffff, 0x0b0b0b0bffffffff);
+	const __m256i fours =
+		_mm256_setr_epi64x(0x03030303ffffffff, 0x0b0b0b0bffffffff, 0x03030303ffffffff, 0x0b0b0b0bffffffff);
 	const __m256i eights = _mm256_setr_epi64x(-1, 0x0707070707070707, -1, 0x0707070707070707);
 	__m256i each = _mm256_set1_epi8(1), n = _mm256_and_si256(mask, each);
 
@@ -67,9 +69,11 @@ static inline __m256i planes_ranks(__m256i mask)
 static inline __m256i planes_decode_32(x64_symbols s, __m256i planes, const int first, const uint8_t *below,
 				       const uint8_t *next)
 {
-	__m256i low = planes_mask(planes, first), high = planes_mask(planes, first + 8), escaped = _mm256_and_si256(low, high);
-	__m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)below)),
-						 _mm_loadu_si128((const __m128i *)(const void *)next), 1);
+	__m256i low = planes_mask(planes, first), high = planes_mask(planes, first + 8),
+		escaped = _mm256_and_si256(low, high);
+	__m256i packed =
+		_mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)below)),
+					_mm_loadu_si128((const __m128i *)(const void *)next), 1);
 	__m256i e = _mm256_blendv_epi8(_mm256_blendv_epi8(s.first, s.second, low), s.third, high);
 
 	packed = _mm256_shuffle_epi8(packed, _mm256_add_epi8(planes_ranks(escaped), escaped));
@@ -78,7 +82,8 @@ static inline __m256i planes_decode_32(x64_symbols s, __m256i planes, const int 
 
 static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_t escaped, const uint8_t *below)
 {
-	__m256i planes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(c.planes + 16 * g)));
+	__m256i planes =
+		_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(c.planes + 16 * g)));
 	const uint8_t *b1 = below + __builtin_popcountll(escaped & 0xffff);
 	const uint8_t *b2 = below + __builtin_popcountll(escaped & 0xffffffff);
 	const uint8_t *b3 = below + __builtin_popcountll(escaped << 16);

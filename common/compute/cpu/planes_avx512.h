@@ -18,8 +18,9 @@ typedef struct {
 static inline x64_symbols x64_symbols_of(const uint8_t *symbol)
 {
 	const __m512i by_low = _mm512_set1_epi32(symbol[0] | symbol[1] << 8 | symbol[2] << 16);
-	const __m512i index = _mm512_setr_epi64(0x0101010100000000, 0x0303030302020202, 0x0101010100000000, 0x0303030302020202,
-						0x0101010100000000, 0x0303030302020202, 0x0101010100000000, 0x0303030302020202);
+	const __m512i index =
+		_mm512_setr_epi64(0x0101010100000000, 0x0303030302020202, 0x0101010100000000, 0x0303030302020202,
+				  0x0101010100000000, 0x0303030302020202, 0x0101010100000000, 0x0303030302020202);
 	const __m512i quarter = _mm512_setr_epi64(0, 0, 0x0101010101010101, 0x0101010101010101, 0x0202020202020202,
 						  0x0202020202020202, 0x0303030303030303, 0x0303030303030303);
 
@@ -43,12 +44,13 @@ typedef struct {
 } x64_codes;
 
 /* The planes' bits to bytes by a product of bit matrices: in eighth q the matrix's rows are bytes q of the planes, the
- * last group's second plane first, and byte i of what it is multiplied with is 1 << i, so byte i of the product has code
- * 8 q + i of each group. */
+ * last group's second plane first, and byte i of what it is multiplied with is 1 << i, so byte i of the product has
+ * code 8 q + i of each group. */
 static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
 {
-	const __m512i rows = _mm512_setr_epi64(0x0008101820283038, 0x0109111921293139, 0x020a121a222a323a, 0x030b131b232b333b,
-					       0x040c141c242c343c, 0x050d151d252d353d, 0x060e161e262e363e, 0x070f171f272f373f);
+	const __m512i rows =
+		_mm512_setr_epi64(0x0008101820283038, 0x0109111921293139, 0x020a121a222a323a, 0x030b131b232b333b,
+				  0x040c141c242c343c, 0x050d151d252d353d, 0x060e161e262e363e, 0x070f171f272f373f);
 	const __m512i bit = _mm512_set1_epi64((long long)0x8040201008040201ull);
 	__m512i all = groups == 1 ? _mm512_zextsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)planes)) :
 				    _mm512_loadu_si512(planes);

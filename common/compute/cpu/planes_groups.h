@@ -22,8 +22,8 @@ static ALWAYS_INLINE x64 planes_group(x64_symbols s, x64_codes c, const size_t g
 }
 
 /* One group, or four, to out. */
-static ALWAYS_INLINE void planes_put_groups(const size_t groups, x64_symbols s, const uint8_t *level, const uint8_t **below,
-					    uint8_t *out)
+static ALWAYS_INLINE void planes_put_groups(const size_t groups, x64_symbols s, const uint8_t *level,
+					    const uint8_t **below, uint8_t *out)
 {
 	const x64_codes c = x64_codes_of(level, groups);
 

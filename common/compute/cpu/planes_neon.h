@@ -46,8 +46,7 @@ static inline uint8x16_t planes_lookup(x64_symbols s, uint64_t low, uint64_t hig
 }
 
 /* Byte i of entry m: how many bits of m lie below bit i when that is set, else 0x80, from which shuffles make 0. */
-#define SPREAD_BYTE(m, i) \
-	((uint64_t)((m) >> (i) & 1 ? __builtin_popcount((m) & ((1 << (i)) - 1)) : 0x80) << (8 * (i)))
+#define SPREAD_BYTE(m, i) ((uint64_t)((m) >> (i)&1 ? __builtin_popcount((m) & ((1 << (i)) - 1)) : 0x80) << (8 * (i)))
 #define SPREAD_1(m) \
 	(SPREAD_BYTE(m, 0) | SPREAD_BYTE(m, 1) | SPREAD_BYTE(m, 2) | SPREAD_BYTE(m, 3) | SPREAD_BYTE(m, 4) | \
 	 SPREAD_BYTE(m, 5) | SPREAD_BYTE(m, 6) | SPREAD_BYTE(m, 7))
@@ -73,7 +72,8 @@ static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_
 	upto = vget_lane_u64(vreinterpret_u64_u8(vcnt_u8(vcreate_u8(escaped))), 0) * 0x0101010101010101;
 
 	for (int i = 0; i < 4; i++) {
-		const uint8_t *first = below + (i > 0 ? upto >> (16 * i - 8) & 255 : 0), *second = below + (upto >> 16 * i & 255);
+		const uint8_t *first = below + (i > 0 ? upto >> (16 * i - 8) & 255 : 0),
+			      *second = below + (upto >> 16 * i & 255);
 		uint8x16_t next = vcombine_u8(planes_spread_8(escaped >> 16 * i, first),
 					      planes_spread_8(escaped >> (16 * i + 8), second));
 

@@ -55,7 +55,8 @@ static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_
 
 	memcpy(plane, c.planes + g * sizeof(plane), sizeof(plane));
 	for (int i = 0; i < 64; i += 8) {
-		uint64_t eight = s.first ^ (x64_mask_8(plane[0] >> i) & s.second) ^ (x64_mask_8(plane[1] >> i) & s.third);
+		uint64_t eight =
+			s.first ^ (x64_mask_8(plane[0] >> i) & s.second) ^ (x64_mask_8(plane[1] >> i) & s.third);
 
 		memcpy(r.b + i, &eight, sizeof(eight));
 	}

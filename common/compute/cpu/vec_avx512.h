@@ -55,8 +55,9 @@ static inline v16 v16_load_bf16(const void *p)
  * widening and shifting. */
 static inline void v16_load_32_bf16(const void *p, v16 *first, v16 *second)
 {
-	const __m512i place = _mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16, 9 << 16,
-						10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+	const __m512i place =
+		_mm512_setr_epi32(0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16, 8 << 16, 9 << 16,
+				  10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
 	const __m512i w = _mm512_loadu_si512(p), more = _mm512_set1_epi32(16 << 16);
 
 	*first = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, place, w));
@@ -351,14 +352,16 @@ static inline v16 v16_deinterleave(v16 x)
 #define V16_ROW(b) b, b, b, b, b, b, b, b, b, b, b, b, b, b, b, b
 #define V16_ROW_LOW 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0
 static const uint8_t v16_e4m3_high[128] = {
-	0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
-	V16_ROW(0x3d), V16_ROW(0x3e), V16_ROW(0x3f), V16_ROW(0x40), V16_ROW(0x41), V16_ROW(0x42),
-	0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x7f,
+	0x00,	       0x3b,	      0x3b,	     0x3b,	    0x3c,	   0x3c,	  0x3c, 0x3c,
+	0x3c,	       0x3c,	      0x3c,	     0x3c,	    0x3c,	   0x3c,	  0x3c, 0x3c,
+	V16_ROW(0x3d), V16_ROW(0x3e), V16_ROW(0x3f), V16_ROW(0x40), V16_ROW(0x41), V16_ROW(0x42), 0x43, 0x43,
+	0x43,	       0x43,	      0x43,	     0x43,	    0x43,	   0x43,	  0x43, 0x43,
+	0x43,	       0x43,	      0x43,	     0x43,	    0x43,	   0x7f,
 };
 static const uint8_t v16_e4m3_low[128] = {
-	0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
-	V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0,
-	V16_ROW_LOW, 0xc0,
+	0x00,	     0x00, 0x80,	0xc0, 0x00,	   0x20, 0x40,	      0x60, 0x80,	 0x90,
+	0xa0,	     0xb0, 0xc0,	0xd0, 0xe0,	   0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0,
+	V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xc0,
 };
 
 static inline __m512i v16_look_up(const uint8_t *table, __m512i codes) /* by their lower 7 bits */
@@ -423,8 +426,8 @@ static inline v16 v64_dot(v64 w, v64 a)
 	const __m512i bias = _mm512_set1_epi8(-128);
 	__m512i more = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, a);
 
-	return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), more),
-						      _mm512_xor_si512(w, bias), a));
+	return _mm512_cvtepi32_ps(
+		_mm512_dpbusd_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), more), _mm512_xor_si512(w, bias), a));
 }
 #endif
 

@@ -14,16 +14,17 @@ typedef struct {
 	float32x4_t a, b, c, d; /* lanes 0 to 3, 4 to 7, 8 to 11, 12 to 15; an array would not stay in registers */
 } v16;
 
-/* Rows of weights that meet 1, 2, 4 rows of x. 8 sums are what two pipes for FMAs of 4 cycles can use, and with more than
- * 16 of the 32 registers the decoding of quantised weights would spill. */
+/* Rows of weights that meet 1, 2, 4 rows of x. 8 sums are what two pipes for FMAs of 4 cycles can use, and with more
+ * than 16 of the 32 registers the decoding of quantised weights would spill. */
 #define V16_OUTS_OF_1 2
 #define V16_4BIT_OUTS_OF_1 2
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 
 /* Lanes [0, n) all ones: a window on 16 ones and 16 zeros. */
-static const uint32_t v16_window[32] = { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-					 ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u };
+static const uint32_t v16_window[32] = {
+	~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u
+};
 
 static inline v16 v16_set1(float x)
 {

@@ -320,7 +320,8 @@ static inline v16 v16_nan_where(v16 test, v16 a)
  * no normal number; only the second can round. */
 static inline v16 v16_scale_pow2(v16 p, v16 t)
 {
-	V16_EACH {
+	V16_EACH
+	{
 		int32_t n = (int32_t)(od_f32_bits(t.f[i]) - 0x4b400000u), half = n >> 1;
 
 		p.f[i] *= od_bits_f32((uint32_t)(half + 127) << 23);
@@ -371,7 +372,8 @@ static inline v16 v64_dot(v64 w, v64 a)
 {
 	v16 r;
 
-	V16_EACH {
+	V16_EACH
+	{
 		int32_t sum = 0;
 
 		for (int j = 4 * i; j < 4 * i + 4; j++)

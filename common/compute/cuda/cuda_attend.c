@@ -4,9 +4,11 @@
 _Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
 
 #define MOST_SHARED (48u << 10)
-#define WIDE_BLOCKS 2u /* of a multiprocessor, at most, so that wide ones pay: of more, some compute while others wait */
-#define UNIT 16u	/* bytes: kernels copy as many at a time, if rows are aligned to them */
-/* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more of that. */
+/* of a multiprocessor, at most, so that wide ones pay: of more, some compute while others wait */
+#define WIDE_BLOCKS 2u
+#define UNIT 16u /* bytes: kernels copy as many at a time, if rows are aligned to them */
+/* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more
+ * of that. */
 #define PARTS_BYTES_A_SM (128u << 10)
 
 /* The vectors of all kv heads. */
@@ -27,14 +29,14 @@ static uint32_t blocks_of(const struct od_op_attend *o)
 
 /* How the work is cut. */
 struct cut {
-	uint32_t heads;	 /* of a kv head at a time: a power of 2 */
+	uint32_t heads; /* of a kv head at a time: a power of 2 */
 	uint32_t groups; /* of them */
-	bool wide;	 /* GPU_ATTEND_WIDE */
+	bool wide; /* GPU_ATTEND_WIDE */
 	size_t shared;
 };
 
-/* Eight heads, so that keys and values are read once for them, unless fours waste less of the last ones, or multiprocessors would
- * be without work. If they have few blocks all the same, these have more threads. */
+/* Eight heads, so that keys and values are read once for them, unless fours waste less of the last ones, or
+ * multiprocessors would be without work. If they have few blocks all the same, these have more threads. */
 static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_attend *o, uint64_t n_blocks)
 {
 	const uint32_t group = o->n_heads / o->n_kv_heads;
@@ -42,7 +44,8 @@ static struct cut cut_of(const struct od_cuda_device *c, const struct od_op_atte
 
 	while (t.heads < group && t.heads < GPU_ATTEND_HEADS)
 		t.heads *= 2;
-	if (t.heads == 8 && ((group % 8 != 0 && group % 8 <= 4) || n_blocks * o->n_kv_heads * od_cuda_blocks(group, 8) < c->n_sm))
+	if (t.heads == 8 &&
+	    ((group % 8 != 0 && group % 8 <= 4) || n_blocks * o->n_kv_heads * od_cuda_blocks(group, 8) < c->n_sm))
 		t.heads = 4;
 	while (t.heads > 1 && gpu_attend_shared(GPU_ATTEND_THREADS, t.heads, o->k_dim) > MOST_SHARED)
 		t.heads /= 2;
@@ -69,13 +72,28 @@ static void run_piece(const struct piece *p)
 	const struct cut t = cut_of(p->c, o, (uint64_t)p->n_rows * p->parts.n);
 	const struct gpu_row *rows = (const struct gpu_row *)od_cuda_at(o->rows) + p->first_row;
 	struct gpu_attend a = {
-		.rows = rows, .q = (const float *)od_cuda_at(o->q) + (size_t)p->first_row * o->n_heads * o->k_dim, .keys = od_cuda_kv(&o->keys),
-		.values = od_cuda_kv(&o->values), .parts = p->parts, .n_heads = o->n_heads, .k_dim = o->k_dim, .v_dim = o->v_dim,
-		.window = o->window, .group = o->n_heads / o->n_kv_heads, .groups = t.groups / o->n_kv_heads, .scale = o->scale,
+		.rows = rows,
+		.q = (const float *)od_cuda_at(o->q) + (size_t)p->first_row * o->n_heads * o->k_dim,
+		.keys = od_cuda_kv(&o->keys),
+		.values = od_cuda_kv(&o->values),
+		.parts = p->parts,
+		.n_heads = o->n_heads,
+		.k_dim = o->k_dim,
+		.v_dim = o->v_dim,
+		.window = o->window,
+		.group = o->n_heads / o->n_kv_heads,
+		.groups = t.groups / o->n_kv_heads,
+		.scale = o->scale,
 	};
 	const struct gpu_attend_fold f = {
-		.rows = rows, .parts = p->parts, .sinks = od_cuda_at(o->sinks), .before = p->before, .after = p->after,
-		.out = (float *)od_cuda_at(o->out) + (size_t)p->first_row * o->n_heads * o->v_dim, .n_heads = o->n_heads, .v_dim = o->v_dim,
+		.rows = rows,
+		.parts = p->parts,
+		.sinks = od_cuda_at(o->sinks),
+		.before = p->before,
+		.after = p->after,
+		.out = (float *)od_cuda_at(o->out) + (size_t)p->first_row * o->n_heads * o->v_dim,
+		.n_heads = o->n_heads,
+		.v_dim = o->v_dim,
 		.window = o->window,
 	};
 	const struct gpu_grid blocks = { t.groups, p->parts.n, p->n_rows };
@@ -84,8 +102,9 @@ static void run_piece(const struct piece *p)
 	a.aligned_queries = (uintptr_t)a.q % UNIT == 0 && o->k_dim * sizeof(float) % UNIT == 0;
 	a.aligned_keys = aligned(&a.keys, o->n_kv_heads, o->k_dim);
 	a.aligned_values = aligned(&a.values, o->n_kv_heads, o->v_dim);
-	od_cuda_launched(p->c, gpu_attend[t.wide][o->keys.dtype == OD_BF16][t.heads == 8 ? 3 : t.heads / 2](od_cuda_stream(p->c), blocks,
-														t.shared, &a),
+	od_cuda_launched(p->c,
+			 gpu_attend[t.wide][o->keys.dtype == OD_BF16][t.heads == 8 ? 3 : t.heads / 2](
+				 od_cuda_stream(p->c), blocks, t.shared, &a),
 			 "attend");
 	od_cuda_launched(p->c, gpu_attend_fold(od_cuda_stream(p->c), elements, GPU_FOLD_SHARED, &f), "fold of attend");
 }
@@ -95,12 +114,14 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_attend *o = &op->attend;
 	const uint64_t state_bytes = 2 * 2 * sizeof(float) * (uint64_t)o->n_heads;
-	const uint64_t block_bytes = ((uint64_t)o->v_dim + 2) * sizeof(float) * o->n_heads, wanted = (uint64_t)c->n_sm * PARTS_BYTES_A_SM;
+	const uint64_t block_bytes = ((uint64_t)o->v_dim + 2) * sizeof(float) * o->n_heads,
+		       wanted = (uint64_t)c->n_sm * PARTS_BYTES_A_SM;
 	const uint32_t all = blocks_of(o);
 	uint64_t room = OD_CUDA_SCRATCH_BYTES - state_bytes, blocks, rows;
 	float *state = c->scratch, *at = state + 4 * (size_t)o->n_heads;
 
-	if (state_bytes + block_bytes > OD_CUDA_SCRATCH_BYTES || gpu_attend_shared(GPU_ATTEND_THREADS, 1, o->k_dim) > MOST_SHARED) {
+	if (state_bytes + block_bytes > OD_CUDA_SCRATCH_BYTES ||
+	    gpu_attend_shared(GPU_ATTEND_THREADS, 1, o->k_dim) > MOST_SHARED) {
 		od_cuda_fail(c, "attention: the heads are too large for the GPU's scratch memory");
 		return;
 	}
@@ -110,7 +131,10 @@ void od_cuda_attend(struct od_cuda_device *c, const struct od_op *op)
 	rows = room / block_bytes / blocks;
 	rows = blocks < all ? 1 : rows < GPU_MAX_GRID_Y ? rows : GPU_MAX_GRID_Y;
 	for (uint32_t r = 0; r < op->n_rows; r += (uint32_t)rows) {
-		struct piece p = { .c = c, .o = o, .first_row = r, .n_rows = op->n_rows - r < rows ? op->n_rows - r : (uint32_t)rows };
+		struct piece p = { .c = c,
+				   .o = o,
+				   .first_row = r,
+				   .n_rows = op->n_rows - r < rows ? op->n_rows - r : (uint32_t)rows };
 		size_t n;
 
 		for (uint32_t first = 0, i = 0; first < all; first += (uint32_t)blocks, i++) {
@@ -131,9 +155,16 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_latent_query *o = &op->latent_query;
 	const struct gpu_absorb a = {
-		.q = od_cuda_at(o->q), .out = od_cuda_at(o->out),
-		.turn = { .angles = od_cuda_at(o->turn.angles), .dims = o->turn.dims, .neighbours = o->turn.neighbours },
-		.kv_b = od_cuda_mat(o->kv_b), .n_heads = o->n_heads, .nope_dim = o->nope_dim, .v_dim = o->v_dim, .rank = o->rank,
+		.q = od_cuda_at(o->q),
+		.out = od_cuda_at(o->out),
+		.turn = { .angles = od_cuda_at(o->turn.angles),
+			  .dims = o->turn.dims,
+			  .neighbours = o->turn.neighbours },
+		.kv_b = od_cuda_mat(o->kv_b),
+		.n_heads = o->n_heads,
+		.nope_dim = o->nope_dim,
+		.v_dim = o->v_dim,
+		.rank = o->rank,
 		.n_rows = op->n_rows,
 	};
 	const uint32_t rows = op->n_rows > 1 ? GPU_PRODUCT_ROWS : 1;
@@ -143,7 +174,10 @@ void od_cuda_latent_query(struct od_cuda_device *c, const struct od_op *op)
 		od_cuda_fail(c, "latent query: weights that are not as published");
 		return;
 	}
-	od_cuda_launched(c, run(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(o->rank, GPU_ABSORB_THREADS), o->n_heads,
-								       od_cuda_blocks(op->n_rows, rows) },
-				4 * GPU_ABSORB_EACH * rows, &a), "latent query");
+	od_cuda_launched(c,
+			 run(od_cuda_stream(c),
+			     (struct gpu_grid){ od_cuda_blocks(o->rank, GPU_ABSORB_THREADS), o->n_heads,
+						od_cuda_blocks(op->n_rows, rows) },
+			     4 * GPU_ABSORB_EACH * rows, &a),
+			 "latent query");
 }

@@ -15,13 +15,24 @@ void od_cuda_delta_in(struct od_cuda_device *c, const struct od_op *op)
 	const struct od_op_delta_in *o = &op->delta_in;
 	const struct od_delta_shape *s = &o->shape;
 	const struct gpu_delta_in a = {
-		.qkv = od_cuda_at(o->qkv), .b = od_cuda_at(o->b), .a = od_cuda_at(o->a), .z = od_cuda_at(o->z), .row = od_cuda_at(o->row),
-		.a_log = od_cuda_at(o->a_log), .dt_bias = od_cuda_at(o->dt_bias), .n_heads = s->n_heads, .n_key_heads = s->n_key_heads,
-		.k_dim = s->k_dim, .v_dim = s->v_dim, .channels = (uint32_t)od_delta_channels(s), .by_key_head = o->by_key_head,
+		.qkv = od_cuda_at(o->qkv),
+		.b = od_cuda_at(o->b),
+		.a = od_cuda_at(o->a),
+		.z = od_cuda_at(o->z),
+		.row = od_cuda_at(o->row),
+		.a_log = od_cuda_at(o->a_log),
+		.dt_bias = od_cuda_at(o->dt_bias),
+		.n_heads = s->n_heads,
+		.n_key_heads = s->n_key_heads,
+		.k_dim = s->k_dim,
+		.v_dim = s->v_dim,
+		.channels = (uint32_t)od_delta_channels(s),
+		.by_key_head = o->by_key_head,
 	};
 	const uint64_t n = od_delta_channels(s) + (o->by_key_head ? od_delta_values(s) : 0) + s->n_heads;
 
-	launched(c, gpu_delta_in(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), op->n_rows, 1 }, 0, &a));
+	launched(c, gpu_delta_in(od_cuda_stream(c),
+				 (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), op->n_rows, 1 }, 0, &a));
 }
 
 /* Bytes of a line with so many values. */
@@ -44,17 +55,36 @@ static struct gpu_delta arguments(const struct od_cuda_device *c, const struct o
 	const struct od_delta_shape *s = &o->shape;
 
 	return (struct gpu_delta){
-		.rows = od_cuda_at(o->rows), .row = od_cuda_at(o->row), .conv = od_cuda_at(o->conv), .norm = od_cuda_at(o->norm),
-		.from = od_cuda_at(o->from), .to = od_cuda_at(o->to), .z = od_cuda_at(o->z), .mixed = od_cuda_at(o->mixed),
-		.y = od_cuda_at(o->y), .index = od_cuda_at(o->index), .n_found = c->scratch, .state_at = od_delta_state_at(s),
-		.n_rows = op->n_rows, .table = o->table, .first = o->first, .n_take = o->n_take, .n_heads = s->n_heads,
-		.n_key_heads = s->n_key_heads, .k_dim = s->k_dim, .v_dim = s->v_dim, .taps = s->taps,
-		.channels = (uint32_t)od_delta_channels(s), .eps = o->eps,
+		.rows = od_cuda_at(o->rows),
+		.row = od_cuda_at(o->row),
+		.conv = od_cuda_at(o->conv),
+		.norm = od_cuda_at(o->norm),
+		.from = od_cuda_at(o->from),
+		.to = od_cuda_at(o->to),
+		.z = od_cuda_at(o->z),
+		.mixed = od_cuda_at(o->mixed),
+		.y = od_cuda_at(o->y),
+		.index = od_cuda_at(o->index),
+		.n_found = c->scratch,
+		.state_at = od_delta_state_at(s),
+		.n_rows = op->n_rows,
+		.table = o->table,
+		.first = o->first,
+		.n_take = o->n_take,
+		.n_heads = s->n_heads,
+		.n_key_heads = s->n_key_heads,
+		.k_dim = s->k_dim,
+		.v_dim = s->v_dim,
+		.taps = s->taps,
+		.channels = (uint32_t)od_delta_channels(s),
+		.eps = o->eps,
 	};
 }
 
-/* n: rows of the sequence, at most. lines, all_lines: that a block has room for, with values of a head or of all of a key head. */
-static void many(struct od_cuda_device *c, struct gpu_delta *a, const struct od_delta_shape *s, uint32_t n, uint32_t lines, uint32_t all_lines)
+/* n: rows of the sequence, at most. lines, all_lines: that a block has room for, with values of a head or of all of a
+ * key head. */
+static void many(struct od_cuda_device *c, struct gpu_delta *a, const struct od_delta_shape *s, uint32_t n,
+		 uint32_t lines, uint32_t all_lines)
 {
 	struct gpu_stream *stream = od_cuda_stream(c);
 	const size_t group = (size_t)s->n_heads / s->n_key_heads * s->v_dim;
@@ -66,8 +96,9 @@ static void many(struct od_cuda_device *c, struct gpu_delta *a, const struct od_
 	launched(c, gpu_delta_mix(stream, (struct gpu_grid){ s->n_key_heads, od_cuda_blocks(n, all_lines), 1 },
 				  GPU_DELTA_ROOM + all_lines * line_bytes(s, group), a));
 	a->at_once = lines;
-	launched(c, gpu_delta_recur[fixed](stream, heads,
-					   fixed ? GPU_DELTA_RING : GPU_DELTA_ROOM + lines * line_bytes(s, s->v_dim), a));
+	launched(c,
+		 gpu_delta_recur[fixed](stream, heads,
+					fixed ? GPU_DELTA_RING : GPU_DELTA_ROOM + lines * line_bytes(s, s->v_dim), a));
 	if (a->z != NULL)
 		launched(c, gpu_delta_end(stream, (struct gpu_grid){ 1, n, 1 }, 0, a));
 }
@@ -97,12 +128,22 @@ void od_cuda_route(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_route *o = &op->route;
 	const struct gpu_route a = {
-		.logits = od_cuda_at(o->logits), .weight = od_cuda_at(o->weight), .margin = od_cuda_at(o->margin),
-		.choice = od_cuda_at(o->choice), .bias = od_cuda_at(o->bias), .factor = od_cuda_at(o->factor), .round = od_cuda_at(o->round),
-		.n_experts = o->n_experts, .top_k = o->top_k, .hidden = o->hidden, .router = o->router,
+		.logits = od_cuda_at(o->logits),
+		.weight = od_cuda_at(o->weight),
+		.margin = od_cuda_at(o->margin),
+		.choice = od_cuda_at(o->choice),
+		.bias = od_cuda_at(o->bias),
+		.factor = od_cuda_at(o->factor),
+		.round = od_cuda_at(o->round),
+		.n_experts = o->n_experts,
+		.top_k = o->top_k,
+		.hidden = o->hidden,
+		.router = o->router,
 	};
 	const unsigned parts = a.round != NULL ? od_cuda_blocks(o->hidden, GPU_ROUTE_ROUND) : 0;
 
-	od_cuda_launched(c, gpu_route(od_cuda_stream(c), (struct gpu_grid){ 1 + parts, op->n_rows, 1 }, gpu_route_shared(o->n_experts), &a),
+	od_cuda_launched(c,
+			 gpu_route(od_cuda_stream(c), (struct gpu_grid){ 1 + parts, op->n_rows, 1 },
+				   gpu_route_shared(o->n_experts), &a),
 			 "route");
 }

@@ -20,7 +20,8 @@ void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const ch
 		atomic_fetch_add_explicit(&c->base.load_errors, 1, memory_order_relaxed);
 	pthread_mutex_lock(&u->lock);
 	if (u->rc == OD_OK)
-		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, kernel != NULL ? kernel : what, gpu_error(error));
+		u->rc = od_fail(&u->failed, OD_ERR_IO, "%s: %s: %s", c->base.name, kernel != NULL ? kernel : what,
+				gpu_error(error));
 	pthread_mutex_unlock(&u->lock);
 }
 
@@ -42,8 +43,9 @@ void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t 
 	gpu_look(c->gpu, &about);
 	pthread_mutex_lock(&u->lock);
 	if (u->rc == OD_OK)
-		u->rc = od_fail(&u->failed, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " bytes needed, %" PRIu64 " bytes free",
-				c->base.name, for_what, bytes, about.free_bytes);
+		u->rc = od_fail(&u->failed, OD_ERR_NOMEM,
+				"%s: no memory for %s: %" PRIu64 " bytes needed, %" PRIu64 " bytes free", c->base.name,
+				for_what, bytes, about.free_bytes);
 	pthread_mutex_unlock(&u->lock);
 }
 
@@ -61,18 +63,21 @@ static void look_for_fault(struct od_cuda_device *c)
 	if (u->rc != OD_OK)
 		return;
 	if (kind == GPU_FAULT_RANGE)
-		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", f.n_experts - 1, f.expert);
+		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", f.n_experts - 1,
+				f.expert);
 	else
 		u->rc = od_fail(&u->failed, OD_ERR_RANGE, "a row has expert %u twice", f.expert);
 }
 
 /* ---- memory ----
  *
- * On a GPU that has no memory of its own, shared buffers are pinned host memory, which both sides reach by the same address: what a
- * reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). Such a GPU does not cache pinned memory ("CUDA for
- * Tegra", memory types), so what it reads more than once a step is in memory of its own. */
+ * On a GPU that has no memory of its own, shared buffers are pinned host memory, which both sides reach by the same
+ * address: what a reader reads to a slot is where the GPU needs it (ZipMoE, arXiv 2601.21198, section 3.3). Such a GPU
+ * does not cache pinned memory ("CUDA for Tegra", memory types), so what it reads more than once a step is in memory of
+ * its own. */
 
-static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what, struct od_err *err)
+static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bool shared, const char *what,
+		    struct od_err *err)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)d;
 	struct od_buf *b = calloc(1, sizeof(*b));
@@ -84,10 +89,11 @@ static int make_buf(struct od_buf **out, struct od_device *d, uint64_t bytes, bo
 	if (b == NULL || b->at == NULL) {
 		free(b);
 		if (atomic_load(&d->lost))
-			return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name, what);
+			return od_fail(err, OD_ERR_IO, "%s: no memory for %s: the GPU is lost after a fault", d->name,
+				       what);
 		gpu_look(c->gpu, &about);
-		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free", d->name,
-			       what, (bytes >> 20) + 1, about.free_bytes >> 20);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %s: %" PRIu64 " MiB needed, %" PRIu64 " MiB free",
+			       d->name, what, (bytes >> 20) + 1, about.free_bytes >> 20);
 	}
 	b->device = d;
 	b->bytes = bytes;
@@ -101,7 +107,8 @@ static int buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, con
 	return make_buf(out, d, bytes, false, what, err);
 }
 
-static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what,
+			  struct od_err *err)
 {
 	return make_buf(out, d, bytes, d->shares, what, err);
 }
@@ -180,14 +187,15 @@ void od_cuda_end(struct od_cuda_device *c, enum od_queue q)
 	pthread_mutex_unlock(&c->queue[q].order);
 }
 
-/* The event of a ticket: tickets are marked when they are drawn; of those that are forgotten a later one serves. NULL: nothing was
- * given. order held. */
+/* The event of a ticket: tickets are marked when they are drawn; of those that are forgotten a later one serves. NULL:
+ * nothing was given. order held. */
 static struct gpu_event *event_of(struct od_cuda_queue *u, uint64_t ticket)
 {
 	struct od_cuda_mark *found = NULL;
 
 	for (size_t i = 0; i < OD_CUDA_MARKS; i++)
-		if (u->mark[i].ticket >= ticket && u->mark[i].ticket > 0 && (found == NULL || u->mark[i].ticket < found->ticket))
+		if (u->mark[i].ticket >= ticket && u->mark[i].ticket > 0 &&
+		    (found == NULL || u->mark[i].ticket < found->ticket))
 			found = &u->mark[i];
 	return found != NULL && ticket > 0 ? found->event : NULL;
 }
@@ -310,7 +318,8 @@ static int make_queue(struct od_cuda_device *c, enum od_queue q, struct od_err *
 	struct od_cuda_queue *u = &c->queue[q];
 	int error = gpu_stream_new(&u->stream, c->gpu, q == OD_QUEUE_COMPUTE);
 
-	/* Several loader threads wait at once, and the CPU has other work; the compute queue has one thread, which must go on at once. */
+	/* Several loader threads wait at once, and the CPU has other work; the compute queue has one thread, which must
+	 * go on at once. */
 	for (size_t i = 0; error == 0 && i < OD_CUDA_MARKS; i++)
 		error = gpu_event_new(&u->mark[i].event, c->gpu, q == OD_QUEUE_LOADS);
 	if (error == 0 && q == OD_QUEUE_LOADS)
@@ -374,14 +383,15 @@ static int open_device(struct od_device **out, unsigned index, struct od_err *er
 	if (rc == OD_OK) {
 		c->scratch = gpu_alloc(c->gpu, OD_CUDA_SCRATCH_BYTES);
 		if (c->scratch == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "%s: too little memory: %" PRIu64 " bytes needed, %" PRIu64 " bytes free",
+			rc = od_fail(err, OD_ERR_NOMEM,
+				     "%s: too little memory: %" PRIu64 " bytes needed, %" PRIu64 " bytes free",
 				     c->base.name, (uint64_t)OD_CUDA_SCRATCH_BYTES, about.free_bytes);
 	}
 	if (rc == OD_OK) {
 		c->fault = gpu_alloc_host(c->gpu, sizeof(*c->fault));
 		if (c->fault == NULL)
-			rc = od_fail(err, OD_ERR_NOMEM, "%s: no host memory for copies: not even %zu bytes, pinned", c->base.name,
-				     sizeof(*c->fault));
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: no host memory for copies: not even %zu bytes, pinned",
+				     c->base.name, sizeof(*c->fault));
 	}
 	if (rc != OD_OK) {
 		free_device(&c->base);

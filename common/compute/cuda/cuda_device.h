@@ -1,8 +1,8 @@
-/* cuda_device.h - a device (device.h) that computes on a GPU, in the plugin libod_cuda.so. Its results have the bits of the kernel
- * class OD_CLASS_FMA16 in both profiles.
+/* cuda_device.h - a device (device.h) that computes on a GPU, in the plugin libod_cuda.so. Its results have the bits of
+ * the kernel class OD_CLASS_FMA16 in both profiles.
  *
- * The plugin is opened at run time (open_device.c), so that one build serves machines with and without a GPU. libod_gpu_host.so is
- * the same with an emulated GPU (gpu_host.c), for tests.
+ * The plugin is opened at run time (open_device.c), so that one build serves machines with and without a GPU.
+ * libod_gpu_host.so is the same with an emulated GPU (gpu_host.c), for tests.
  * Thread: as device.h says. */
 #ifndef OD_COMPUTE_CUDA_DEVICE_H
 #define OD_COMPUTE_CUDA_DEVICE_H

@@ -6,7 +6,8 @@ _Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PA
 
 /* Launches a kernel with a block for each part of each row, and notes what came of it. */
 #define LAUNCH(c, kernel, blocks, rows, shared, ...) \
-	od_cuda_launched(c, kernel(od_cuda_stream(c), (struct gpu_grid){ blocks, rows, 1 }, shared, &__VA_ARGS__), #kernel)
+	od_cuda_launched(c, kernel(od_cuda_stream(c), (struct gpu_grid){ blocks, rows, 1 }, shared, &__VA_ARGS__), \
+			 #kernel)
 
 static unsigned parts(uint64_t n)
 {
@@ -15,8 +16,12 @@ static unsigned parts(uint64_t n)
 
 struct gpu_kv od_cuda_kv(const struct od_stream *s)
 {
-	return (struct gpu_kv){ .pages = od_cuda_at(s->pages), .tables = od_cuda_at(s->tables), .page_bytes = s->page_bytes,
-				.row_bytes = s->row_bytes, .table_pages = s->table_pages, .dtype = s->dtype };
+	return (struct gpu_kv){ .pages = od_cuda_at(s->pages),
+				.tables = od_cuda_at(s->tables),
+				.page_bytes = s->page_bytes,
+				.row_bytes = s->row_bytes,
+				.table_pages = s->table_pages,
+				.dtype = s->dtype };
 }
 
 static struct gpu_turn turn_of(const struct od_turn *t)
@@ -27,8 +32,12 @@ static struct gpu_turn turn_of(const struct od_turn *t)
 static void embed(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_embed *o = &op->embed;
-	const struct gpu_embed a = { .table = od_cuda_at(o->table->data), .rows = od_cuda_at(o->rows), .x = od_cuda_at(o->x),
-				     .hidden = (uint32_t)o->table->n_in, .dtype = o->table->dtype, .scale = o->scale };
+	const struct gpu_embed a = { .table = od_cuda_at(o->table->data),
+				     .rows = od_cuda_at(o->rows),
+				     .x = od_cuda_at(o->x),
+				     .hidden = (uint32_t)o->table->n_in,
+				     .dtype = o->table->dtype,
+				     .scale = o->scale };
 
 	LAUNCH(c, gpu_embed, parts(a.hidden), op->n_rows, 0, a);
 }
@@ -36,8 +45,11 @@ static void embed(struct od_cuda_device *c, const struct od_op *op)
 static void angles(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_angles *o = &op->angles;
-	const struct gpu_angles a = { .rows = od_cuda_at(o->rows), .inv_freq = od_cuda_at(o->inv_freq), .angles = od_cuda_at(o->angles),
-				      .half = o->half, .magnitude = { o->magnitude[0], o->magnitude[1] } };
+	const struct gpu_angles a = { .rows = od_cuda_at(o->rows),
+				      .inv_freq = od_cuda_at(o->inv_freq),
+				      .angles = od_cuda_at(o->angles),
+				      .half = o->half,
+				      .magnitude = { o->magnitude[0], o->magnitude[1] } };
 
 	LAUNCH(c, gpu_angles, parts(a.half), op->n_rows, 0, a);
 }
@@ -53,7 +65,8 @@ static bool norm_in_combine(struct od_cuda_device *c, const struct gpu_norm *n, 
 	if (n->add != NULL || !gpu_last_launch(od_cuda_stream(c), "gpu_combine", &l))
 		return false;
 	memcpy(&a.combine, l.args, sizeof(a.combine));
-	if (l.grid.y != n_rows || a.combine.x != n->x || a.combine.hidden != n->n || (n_rows > 1 && n->y != a.combine.sum))
+	if (l.grid.y != n_rows || a.combine.x != n->x || a.combine.hidden != n->n ||
+	    (n_rows > 1 && n->y != a.combine.sum))
 		return false;
 	if (l.grid.x > 1 && ((uint64_t)a.combine.top_k + 2) * n->n > MOST_COMBINED)
 		return false;
@@ -65,8 +78,14 @@ static bool norm_in_combine(struct od_cuda_device *c, const struct gpu_norm *n, 
 static void norm(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_norm *o = &op->norm;
-	const struct gpu_norm a = { .x = od_cuda_at(o->x), .y = od_cuda_at(o->y), .add = od_cuda_at(o->add), .weight = od_cuda_at(o->weight),
-				    .bias = od_cuda_at(o->bias), .n = o->n, .layer = o->kind == OD_NORM_LAYER, .eps = o->eps };
+	const struct gpu_norm a = { .x = od_cuda_at(o->x),
+				    .y = od_cuda_at(o->y),
+				    .add = od_cuda_at(o->add),
+				    .weight = od_cuda_at(o->weight),
+				    .bias = od_cuda_at(o->bias),
+				    .n = o->n,
+				    .layer = o->kind == OD_NORM_LAYER,
+				    .eps = o->eps };
 
 	if (!norm_in_combine(c, &a, op->n_rows))
 		LAUNCH(c, gpu_norm, 1, op->n_rows, gpu_row_shared(o->n), a);
@@ -75,13 +94,29 @@ static void norm(struct od_cuda_device *c, const struct od_op *op)
 static void rope_store(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_rope_store *o = &op->rope_store;
-	const uint32_t most = o->n_heads > o->n_kv_heads ? o->n_heads : o->n_kv_heads, heads = o->norm_row ? most : GPU_ROPE_HEADS;
-	const unsigned blocks = od_cuda_blocks(o->n_heads, heads) + (o->k.buf != NULL ? 2 * od_cuda_blocks(o->n_kv_heads, heads) : 0);
+	const uint32_t most = o->n_heads > o->n_kv_heads ? o->n_heads : o->n_kv_heads,
+		       heads = o->norm_row ? most : GPU_ROPE_HEADS;
+	const unsigned blocks =
+		od_cuda_blocks(o->n_heads, heads) + (o->k.buf != NULL ? 2 * od_cuda_blocks(o->n_kv_heads, heads) : 0);
 	const struct gpu_rope_store a = {
-		.rows = od_cuda_at(o->rows), .q = od_cuda_at(o->q), .k = od_cuda_at(o->k), .v = od_cuda_at(o->v), .turn = turn_of(&o->turn),
-		.q_norm = od_cuda_at(o->q_norm), .k_norm = od_cuda_at(o->k_norm), .norm_row = o->norm_row, .v_norm = o->v_norm,
-		.eps = o->eps, .clip = o->clip, .keys = od_cuda_kv(&o->keys), .values = od_cuda_kv(&o->values), .n_heads = o->n_heads,
-		.n_kv_heads = o->n_kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim, .heads = heads,
+		.rows = od_cuda_at(o->rows),
+		.q = od_cuda_at(o->q),
+		.k = od_cuda_at(o->k),
+		.v = od_cuda_at(o->v),
+		.turn = turn_of(&o->turn),
+		.q_norm = od_cuda_at(o->q_norm),
+		.k_norm = od_cuda_at(o->k_norm),
+		.norm_row = o->norm_row,
+		.v_norm = o->v_norm,
+		.eps = o->eps,
+		.clip = o->clip,
+		.keys = od_cuda_kv(&o->keys),
+		.values = od_cuda_kv(&o->values),
+		.n_heads = o->n_heads,
+		.n_kv_heads = o->n_kv_heads,
+		.k_dim = o->k_dim,
+		.v_dim = o->v_dim,
+		.heads = heads,
 	};
 
 	LAUNCH(c, gpu_rope_store, blocks, op->n_rows, gpu_row_shared(o->norm_row ? most * o->k_dim : 0), a);
@@ -90,8 +125,13 @@ static void rope_store(struct od_cuda_device *c, const struct od_op *op)
 static void latent_store(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_latent_store *o = &op->latent_store;
-	const struct gpu_latent_store a = { .rows = od_cuda_at(o->rows), .latent_key = od_cuda_at(o->latent_key), .turn = turn_of(&o->turn),
-					    .norm = od_cuda_at(o->norm), .eps = o->eps, .stream = od_cuda_kv(&o->stream), .rank = o->rank };
+	const struct gpu_latent_store a = { .rows = od_cuda_at(o->rows),
+					    .latent_key = od_cuda_at(o->latent_key),
+					    .turn = turn_of(&o->turn),
+					    .norm = od_cuda_at(o->norm),
+					    .eps = o->eps,
+					    .stream = od_cuda_kv(&o->stream),
+					    .rank = o->rank };
 
 	LAUNCH(c, gpu_latent_store, 1, op->n_rows, gpu_row_shared(o->rank), a);
 }
@@ -99,8 +139,11 @@ static void latent_store(struct od_cuda_device *c, const struct od_op *op)
 static void split(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_split *o = &op->split;
-	const struct gpu_split a = { .in = od_cuda_at(o->in), .first = od_cuda_at(o->first), .second = od_cuda_at(o->second),
-				     .n_heads = o->n_heads, .dim = o->dim };
+	const struct gpu_split a = { .in = od_cuda_at(o->in),
+				     .first = od_cuda_at(o->first),
+				     .second = od_cuda_at(o->second),
+				     .n_heads = o->n_heads,
+				     .dim = o->dim };
 
 	LAUNCH(c, gpu_split, parts((uint64_t)a.n_heads * a.dim), op->n_rows, 0, a);
 }
@@ -115,8 +158,12 @@ static void gate(struct od_cuda_device *c, const struct od_op *op)
 static void act(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_act *o = &op->act;
-	const struct gpu_act a = { .gate = od_cuda_at(o->gate), .up = od_cuda_at(o->up), .n = o->n, .stride = o->stride,
-				   .act = o->act.kind, .limit = o->act.limit };
+	const struct gpu_act a = { .gate = od_cuda_at(o->gate),
+				   .up = od_cuda_at(o->up),
+				   .n = o->n,
+				   .stride = o->stride,
+				   .act = o->act.kind,
+				   .limit = o->act.limit };
 
 	LAUNCH(c, gpu_act, parts(a.n), op->n_rows, 0, a);
 }
@@ -125,9 +172,19 @@ static void combine(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_combine *o = &op->combine;
 	const struct gpu_combine a = {
-		.y = od_cuda_at(o->y), .weight = od_cuda_at(o->weight), .gate = od_cuda_at(o->gate), .experts_norm = od_cuda_at(o->experts_norm),
-		.shared_norm = od_cuda_at(o->shared_norm), .norm = od_cuda_at(o->norm), .scale = od_cuda_at(o->scale), .x = od_cuda_at(o->x),
-		.sum = od_cuda_at(o->sum), .shared = od_cuda_at(o->shared), .top_k = o->top_k, .hidden = o->hidden, .eps = o->eps,
+		.y = od_cuda_at(o->y),
+		.weight = od_cuda_at(o->weight),
+		.gate = od_cuda_at(o->gate),
+		.experts_norm = od_cuda_at(o->experts_norm),
+		.shared_norm = od_cuda_at(o->shared_norm),
+		.norm = od_cuda_at(o->norm),
+		.scale = od_cuda_at(o->scale),
+		.x = od_cuda_at(o->x),
+		.sum = od_cuda_at(o->sum),
+		.shared = od_cuda_at(o->shared),
+		.top_k = o->top_k,
+		.hidden = o->hidden,
+		.eps = o->eps,
 	};
 
 	if (a.experts_norm != NULL || a.shared_norm != NULL || a.norm != NULL)
@@ -142,11 +199,15 @@ static void copy(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 
 	od_cuda_before_copy(c, q, od_cuda_at(o->from), o->n * op->n_rows);
 	od_cuda_before_copy(c, q, od_cuda_at(o->to), o->n * op->n_rows);
-	od_cuda_note(c, q, gpu_copy(c->queue[q].stream, od_cuda_at(o->to), od_cuda_at(o->from), o->n * op->n_rows, GPU_WITHIN), "copy");
+	od_cuda_note(
+		c, q,
+		gpu_copy(c->queue[q].stream, od_cuda_at(o->to), od_cuda_at(o->from), o->n * op->n_rows, GPU_WITHIN),
+		"copy");
 }
 
-/* After an error kernels would compute with what others did not write: with old lists, even at addresses that do not exist any more.
- * So until the error is reported, the compute queue does copies only, which are safe, and which other work may need. */
+/* After an error kernels would compute with what others did not write: with old lists, even at addresses that do not
+ * exist any more. So until the error is reported, the compute queue does copies only, which are safe, and which other
+ * work may need. */
 static bool may_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op)
 {
 	struct od_cuda_queue *u = &c->queue[q];

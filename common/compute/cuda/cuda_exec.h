@@ -11,7 +11,8 @@
 #include "common/compute/device_internal.h"
 
 #define OD_CUDA_MARKS 64u
-#define OD_CUDA_SCRATCH_BYTES (16ull << 20) /* of rounded rows; of attention and of coded matrices, whose larger work is cut into pieces */
+/* of rounded rows; of attention and of coded matrices, whose larger work is cut into pieces */
+#define OD_CUDA_SCRATCH_BYTES (16ull << 20)
 
 /* A ticket that the host may wait for. */
 struct od_cuda_mark {
@@ -27,13 +28,15 @@ struct od_cuda_merge {
 	} use[3];
 	struct gpu_event *done;
 };
-#define OD_CUDA_MERGES 32u /* known ones that copies do not follow yet, at most; before there are more, copies follow the older half */
+/* known ones that copies do not follow yet, at most; before there are more, copies follow the older half */
+#define OD_CUDA_MERGES 32u
 
 struct od_cuda_queue {
 	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */
 	struct gpu_stream *stream;
-	/* The load queue's merges have a stream of their own, so that the next copies run beside them (FluxMoE, section 4.1). A merge
-	 * follows all copies before it; a copy follows those merges that use the same bytes. cuda_load.c has both rules. */
+	/* The load queue's merges have a stream of their own, so that the next copies run beside them (FluxMoE, section
+	 * 4.1). A merge follows all copies before it; a copy follows those merges that use the same bytes. cuda_load.c
+	 * has both rules. */
 	struct gpu_stream *merges; /* NULL: none */
 	struct gpu_event *copied;
 	bool copies; /* the stream was given something that no merge waits for yet */
@@ -52,11 +55,11 @@ struct od_cuda_device {
 	struct gpu *gpu;
 	struct od_cuda_queue queue[OD_N_QUEUES];
 	struct gpu_fault *fault; /* host memory that kernels write */
-	void *scratch;		 /* OD_CUDA_SCRATCH_BYTES; the compute queue's */
+	void *scratch; /* OD_CUDA_SCRATCH_BYTES; the compute queue's */
 	struct gpu_event *finished;
 	unsigned n_sm;
 	struct od_cuda_table *tables; /* cuda_experts.c */
-	_Atomic uint64_t n_freed;     /* buffers, ever */
+	_Atomic uint64_t n_freed; /* buffers, ever */
 };
 
 static inline void *od_cuda_at(struct od_ref r) /* NULL: nowhere */
@@ -107,10 +110,12 @@ void od_cuda_before_copy(struct od_cuda_device *c, enum od_queue q, const void *
 struct gpu_stream *od_cuda_last(struct od_cuda_device *c, enum od_queue q);
 
 /* Chunks of a matrix with planes, at most GPU_MAX_CHUNKS, to BF16. */
-void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to);
+void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks,
+		    uint16_t *to);
 
 struct gpu_kv od_cuda_kv(const struct od_stream *s);
-/* Rounds rows of n that meet NF4 (kernels.h) to `to`. False: they take more bytes than there is room, which is noted. */
+/* Rounds rows of n that meet NF4 (kernels.h) to `to`. False: they take more bytes than there is room, which is
+ * noted. */
 bool od_cuda_round(struct od_cuda_device *c, const float *x, uint32_t n, uint32_t n_rows, float *to, uint64_t room);
 /* A matrix for a kernel; with planes, its chunk_at is the caller's to set. */
 struct gpu_mat od_cuda_mat(const struct od_weight *w);

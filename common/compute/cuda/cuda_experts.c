@@ -14,7 +14,7 @@ struct od_cuda_table {
 	const struct od_expert *of;
 	uint32_t n;
 	struct od_expert *was; /* [n]: what the table was made of */
-	uint64_t n_freed;      /* the device's buffers until then */
+	uint64_t n_freed; /* the device's buffers until then */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
 	size_t bytes; /* of both */
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
@@ -70,8 +70,13 @@ static struct od_cuda_table *new_table(struct od_cuda_device *c, const struct od
 	struct od_cuda_table *t = calloc(1, sizeof(*t));
 
 	if (t != NULL) {
-		*t = (struct od_cuda_table){ .next = c->tables, .of = of, .n = n, .bytes = bytes, .host = calloc(1, bytes),
-					     .was = calloc(n, sizeof(*t->was)), .gpu = gpu_alloc(c->gpu, bytes) };
+		*t = (struct od_cuda_table){ .next = c->tables,
+					     .of = of,
+					     .n = n,
+					     .bytes = bytes,
+					     .host = calloc(1, bytes),
+					     .was = calloc(n, sizeof(*t->was)),
+					     .gpu = gpu_alloc(c->gpu, bytes) };
 	}
 	if (t == NULL || t->host == NULL || t->was == NULL || t->gpu == NULL) {
 		free_table(c, t);
@@ -101,7 +106,8 @@ static struct gpu_expert describe_expert(const struct od_expert *e, const uint64
 	return g;
 }
 
-_Static_assert(sizeof(struct gpu_mat) == 6 * sizeof(void *) + sizeof(uint64_t) + 3 * sizeof(uint32_t) + sizeof(struct gpu_chunks) + 8 &&
+_Static_assert(sizeof(struct gpu_mat) == 6 * sizeof(void *) + sizeof(uint64_t) + 3 * sizeof(uint32_t) +
+						 sizeof(struct gpu_chunks) + 8 &&
 		       sizeof(struct gpu_vector) == sizeof(void *) + 2 * sizeof(uint32_t) &&
 		       sizeof(struct gpu_expert) == GPU_N_MATS * (sizeof(struct gpu_mat) + sizeof(struct gpu_vector)),
 	       "memcmp needs structs without padding");
@@ -135,8 +141,9 @@ static bool is_in_place(const struct od_cuda_table *t, const struct od_expert *o
 	return true;
 }
 
-/* The table still says what kernels need: where the experts are on the GPU. As long as no buffer was freed, whose handle another one could
- * have, their handles say so in a fifth of the time. Every step asks, so this allocates nothing. */
+/* The table still says what kernels need: where the experts are on the GPU. As long as no buffer was freed, whose
+ * handle another one could have, their handles say so in a fifth of the time. Every step asks, so this allocates
+ * nothing. */
 static bool is_current(const struct od_cuda_device *c, struct od_cuda_table *t, const struct od_expert *of)
 {
 	const uint64_t n_freed = atomic_load(&c->n_freed);
@@ -220,10 +227,12 @@ struct lists {
 static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struct lists *l)
 {
 	const uint64_t pairs = (uint64_t)s->n_rows * s->top_k, rounds = (pairs + s->together - 1) / s->together;
-	const uint64_t some = s->together < s->n_experts ? s->together : s->n_experts, all = pairs / s->rows + s->n_experts + rounds;
+	const uint64_t some = s->together < s->n_experts ? s->together : s->n_experts,
+		       all = pairs / s->rows + s->n_experts + rounds;
 	uint64_t before;
 
-	l->most_tiles = (uint32_t)(s->together / s->rows + some < s->together ? s->together / s->rows + some : s->together);
+	l->most_tiles =
+		(uint32_t)(s->together / s->rows + some < s->together ? s->together / s->rows + some : s->together);
 	/* A kernel reads its tile before it knows whether there is one. */
 	before = od_round_up((all + l->most_tiles) * sizeof(struct gpu_tile), 256);
 	l->tile = c->scratch;
@@ -249,7 +258,7 @@ struct round {
 	uint32_t n_rows; /* of x */
 	uint32_t most_tiles;
 	unsigned index; /* of the rows of a tile */
-	bool many;	/* a tile has GPU_MANY_ROWS */
+	bool many; /* a tile has GPU_MANY_ROWS */
 };
 
 /* All experts' gate and up are of one form, and that can be multiplied together. */
@@ -257,7 +266,8 @@ static bool has_pairs(const struct od_cuda_table *t)
 {
 	const uint32_t forms = t->forms[0]; /* at least one */
 
-	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 && gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
+	return t->blocks[0] == 0 && (forms & (forms - 1)) == 0 &&
+	       gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
 }
 
 static uint32_t blocks_of(const struct round *r, bool down)
@@ -273,24 +283,29 @@ static void multiply(struct round *r, bool down, uint32_t n)
 	const struct gpu_grid grid = { r->most_tiles, blocks_of(r, down), 1 };
 
 	if (meets_rounded(r->table, down) &&
-	    !od_cuda_round(r->c, down ? r->products.gate : r->products.x, down ? r->products.intermediate : r->products.hidden, n,
-			   rounded_rows(r->c), ROUNDED_BYTES))
+	    !od_cuda_round(r->c, down ? r->products.gate : r->products.x,
+			   down ? r->products.intermediate : r->products.hidden, n, rounded_rows(r->c), ROUNDED_BYTES))
 		return;
 	r->products.down = down;
 	r->products.pairs = !down && !r->many && has_pairs(r->table);
 	r->products.ends = down && r->table->blocks[1] == 0;
 	r->products.planes_blocks = r->table->blocks[down];
 	if (r->table->blocks[down] > 0)
-		od_cuda_launched(r->c, gpu_expert_planes[r->index](od_cuda_stream(r->c),
-							  (struct gpu_grid){ r->most_tiles, r->table->blocks[down] * (down ? 1 : 2), 1 },
-							  GPU_PLANES_PRODUCT_SHARED, &r->products), "experts as planes");
+		od_cuda_launched(r->c,
+				 gpu_expert_planes[r->index](
+					 od_cuda_stream(r->c),
+					 (struct gpu_grid){ r->most_tiles, r->table->blocks[down] * (down ? 1 : 2), 1 },
+					 GPU_PLANES_PRODUCT_SHARED, &r->products),
+				 "experts as planes");
 	if (r->many)
-		od_cuda_launched(r->c, gpu_many_experts(od_cuda_stream(r->c), grid, gpu_many_shared(), &r->products), "experts");
+		od_cuda_launched(r->c, gpu_many_experts(od_cuda_stream(r->c), grid, gpu_many_shared(), &r->products),
+				 "experts");
 	for (unsigned form = 0; !r->many && form < GPU_N_FORMS; form++)
 		if ((r->table->forms[down] >> form & 1) != 0)
-			od_cuda_launched(r->c, gpu_expert_products[form][r->index](od_cuda_stream(r->c), grid,
-										    gpu_product_shared((enum gpu_form)form, r->index),
-										    &r->products),
+			od_cuda_launched(r->c,
+					 gpu_expert_products[form][r->index](
+						 od_cuda_stream(r->c), grid,
+						 gpu_product_shared((enum gpu_form)form, r->index), &r->products),
 					 "experts");
 }
 
@@ -303,22 +318,30 @@ static void choose_tiles(struct round *r, const struct od_op_experts *o, struct 
 		sort->rows *= 2;
 }
 
-/* Of the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and waits for three reads
- * more. */
+/* Of the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and waits
+ * for three reads more. */
 static void activate(struct round *r, uint32_t n)
 {
 	const unsigned blocks = od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS);
-	const struct gpu_act a = { .gate = r->products.gate, .up = r->products.up, .n = r->products.intermediate,
-				   .stride = r->products.intermediate, .act = r->rows.act, .limit = r->rows.limit };
+	const struct gpu_act a = { .gate = r->products.gate,
+				   .up = r->products.up,
+				   .n = r->products.intermediate,
+				   .stride = r->products.intermediate,
+				   .act = r->rows.act,
+				   .limit = r->rows.limit };
 
 	r->rows.n = r->products.intermediate;
 	if (r->products.pairs)
 		return;
 	if (r->table->biases)
-		od_cuda_launched(r->c, gpu_expert_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, r->most_tiles * r->rows.rows, 1 }, 0,
-						      &r->rows), "activation");
+		od_cuda_launched(r->c,
+				 gpu_expert_act(od_cuda_stream(r->c),
+						(struct gpu_grid){ blocks, r->most_tiles * r->rows.rows, 1 }, 0,
+						&r->rows),
+				 "activation");
 	else
-		od_cuda_launched(r->c, gpu_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, n, 1 }, 0, &a), "activation");
+		od_cuda_launched(r->c, gpu_act(od_cuda_stream(r->c), (struct gpu_grid){ blocks, n, 1 }, 0, &a),
+				 "activation");
 }
 
 static void run_round(struct round *r, uint32_t n)
@@ -328,18 +351,26 @@ static void run_round(struct round *r, uint32_t n)
 	multiply(r, true, n);
 	r->rows.n = r->products.hidden;
 	if (!r->products.ends && r->table->biases)
-		od_cuda_launched(r->c, gpu_expert_down_end(od_cuda_stream(r->c),
-							    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS),
-									       r->most_tiles * r->rows.rows, 1 },
-							    0, &r->rows), "expert's end");
+		od_cuda_launched(
+			r->c,
+			gpu_expert_down_end(od_cuda_stream(r->c),
+					    (struct gpu_grid){ od_cuda_blocks(r->products.hidden, GPU_ROW_THREADS),
+							       r->most_tiles * r->rows.rows, 1 },
+					    0, &r->rows),
+			"expert's end");
 }
 
 /* All of y, after the last round of experts without biases. */
 static void round_all(struct od_cuda_device *c, const struct od_op *op)
 {
-	const struct gpu_expert_end e = { .y = od_cuda_at(op->experts.y), .n = op->experts.top_k * op->experts.hidden, .round = true };
+	const struct gpu_expert_end e = { .y = od_cuda_at(op->experts.y),
+					  .n = op->experts.top_k * op->experts.hidden,
+					  .round = true };
 
-	od_cuda_launched(c, gpu_expert_end(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(e.n, GPU_ROW_THREADS), op->n_rows, 1 }, 0, &e),
+	od_cuda_launched(c,
+			 gpu_expert_end(od_cuda_stream(c),
+					(struct gpu_grid){ od_cuda_blocks(e.n, GPU_ROW_THREADS), op->n_rows, 1 }, 0,
+					&e),
 			 "expert's end");
 }
 
@@ -347,7 +378,9 @@ static void sort_pairs(struct od_cuda_device *c, const struct gpu_sort *sort)
 {
 	const bool few = (uint64_t)sort->n_rows * sort->top_k <= GPU_SORT_FEW;
 
-	od_cuda_launched(c, (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 }, gpu_sort_shared(few), sort),
+	od_cuda_launched(c,
+			 (few ? gpu_sort_few : gpu_sort)(od_cuda_stream(c), (struct gpu_grid){ 1, 1, 1 },
+							 gpu_sort_shared(few), sort),
 			 "sort by expert");
 }
 
@@ -356,8 +389,8 @@ static uint32_t rounded_fit(uint32_t n) /* rows of n */
 	return (uint32_t)(ROUNDED_BYTES / (GPU_ROUNDED_FLOATS(n) * sizeof(float)));
 }
 
-/* Pairs of a round: as many as half of the scratch has room for. Each round takes three launches or four, and reads again the weights of
- * an expert that is in several. */
+/* Pairs of a round: as many as half of the scratch has room for. Each round takes three launches or four, and reads
+ * again the weights of an expert that is in several. */
 static uint32_t pairs_together(size_t half_bytes, uint32_t intermediate, uint32_t pairs)
 {
 	const uint64_t fit = (half_bytes - OD_PAD_BYTES) / (intermediate * sizeof(float));
@@ -374,8 +407,12 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	const size_t half = (size_t)(p.bytes - p.x) / 2; /* x and y are not used here */
 	const struct od_cuda_table *table;
 	char *at = od_cuda_at(o->scratch);
-	struct gpu_sort sort = { .choice = od_cuda_at(o->choice), .pair = (uint32_t *)(void *)(at + p.pair), .fault = c->fault,
-				 .n_rows = op->n_rows, .top_k = o->top_k, .n_experts = o->n_experts,
+	struct gpu_sort sort = { .choice = od_cuda_at(o->choice),
+				 .pair = (uint32_t *)(void *)(at + p.pair),
+				 .fault = c->fault,
+				 .n_rows = op->n_rows,
+				 .top_k = o->top_k,
+				 .n_experts = o->n_experts,
 				 .together = pairs_together(half, n, pairs) };
 	struct round r = { .c = c, .n_rows = op->n_rows };
 	struct lists l = { NULL, NULL, 0 };
@@ -402,16 +439,35 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 		sort_pairs(c, &sort);
 	}
 	r.most_tiles = l.most_tiles;
-	r.products = (struct gpu_expert_products){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair, .choice = sort.choice,
-						   .fault = c->fault, .x = od_cuda_at(o->x), .rounded = rounded_rows(c),
-						   .gate = (float *)(void *)(at + p.x), .up = (float *)(void *)(at + p.x + half),
-						   .y = od_cuda_at(o->y), .top_k = o->top_k, .n_experts = o->n_experts, .hidden = o->hidden,
+	r.products = (struct gpu_expert_products){ .expert = table->gpu,
+						   .tile = l.tile,
+						   .pair = sort.pair,
+						   .choice = sort.choice,
+						   .fault = c->fault,
+						   .x = od_cuda_at(o->x),
+						   .rounded = rounded_rows(c),
+						   .gate = (float *)(void *)(at + p.x),
+						   .up = (float *)(void *)(at + p.x + half),
+						   .y = od_cuda_at(o->y),
+						   .top_k = o->top_k,
+						   .n_experts = o->n_experts,
+						   .hidden = o->hidden,
 						   .intermediate = n,
-						   .act = (uint32_t)o->act.kind, .limit = o->act.limit, .round = round };
-	r.rows = (struct gpu_expert_rows){ .expert = table->gpu, .tile = l.tile, .pair = sort.pair,
-					   .choice = op->n_rows > 1 ? NULL : sort.choice, .gate = r.products.gate, .up = r.products.up,
-					   .y = r.products.y, .rows = sort.rows, .top_k = o->top_k, .n_experts = o->n_experts,
-					   .act = (uint32_t)o->act.kind, .limit = o->act.limit,
+						   .act = (uint32_t)o->act.kind,
+						   .limit = o->act.limit,
+						   .round = round };
+	r.rows = (struct gpu_expert_rows){ .expert = table->gpu,
+					   .tile = l.tile,
+					   .pair = sort.pair,
+					   .choice = op->n_rows > 1 ? NULL : sort.choice,
+					   .gate = r.products.gate,
+					   .up = r.products.up,
+					   .y = r.products.y,
+					   .rows = sort.rows,
+					   .top_k = o->top_k,
+					   .n_experts = o->n_experts,
+					   .act = (uint32_t)o->act.kind,
+					   .limit = o->act.limit,
 					   .round = round };
 	for (uint32_t first = 0, i = 0; first < pairs; first += sort.together, i++) {
 		r.products.first = r.rows.first = first;

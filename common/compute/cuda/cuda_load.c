@@ -65,7 +65,9 @@ static void note_merge(struct od_cuda_device *c, enum od_queue q, const struct o
 	if (u->n_merges - u->n_awaited == OD_CUDA_MERGES) /* many at once */
 		await_merges(c, q, u->n_awaited + OD_CUDA_MERGES / 2);
 	m->use[0] = (struct od_cuda_span){ od_cuda_at(o->sm), n };
-	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), !o->planes ? n : o->e_bytes > 0 ? o->e_bytes : od_planes_bound(n, o->n) };
+	m->use[1] = (struct od_cuda_span){ od_cuda_at(o->e), !o->planes	    ? n :
+							     o->e_bytes > 0 ? o->e_bytes :
+									      od_planes_bound(n, o->n) };
 	m->use[2] = (struct od_cuda_span){ od_cuda_at(o->to), 2 * n };
 	od_cuda_note(c, q, gpu_event_record(m->done, u->merges), "event");
 	u->n_merges++;
@@ -79,14 +81,15 @@ static bool in_place(const uint8_t *sm, const uint16_t *to, uint64_t n)
 	return (uintptr_t)sm >= (uintptr_t)to && (uintptr_t)sm < (uintptr_t)(to + n);
 }
 
-/* Where a launch that begins at weight `first` of n must end. In place, byte i of SM lies where weight (n + i) / 2 goes, so a launch may
- * write half of the weights that are left. */
+/* Where a launch that begins at weight `first` of n must end. In place, byte i of SM lies where weight (n + i) / 2
+ * goes, so a launch may write half of the weights that are left. */
 static uint64_t end_of(uint64_t first, uint64_t n, bool overlaps)
 {
 	return overlaps ? first + (n - first) / 2 : n;
 }
 
-static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o, uint64_t n)
+static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o,
+			uint64_t n)
 {
 	struct gpu_merge a = { .sm = od_cuda_at(o->sm), .e = od_cuda_at(o->e), .to = od_cuda_at(o->to) };
 	const bool overlaps = in_place(a.sm, a.to, n);
@@ -97,16 +100,22 @@ static void merge_plain(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 		if (overlaps)
 			blocks = (unsigned)((end_of(a.first, n, true) - a.first) / GPU_MERGE_EACH);
 		blocks = blocks > 0 ? blocks : 1;
-		a.end = a.first + (uint64_t)blocks * GPU_MERGE_EACH < n ? a.first + (uint64_t)blocks * GPU_MERGE_EACH : n;
+		a.end = a.first + (uint64_t)blocks * GPU_MERGE_EACH < n ? a.first + (uint64_t)blocks * GPU_MERGE_EACH :
+									  n;
 		od_cuda_note(c, q, gpu_merge(s, (struct gpu_grid){ blocks, 1, 1 }, 0, &a), "merge");
 	}
 }
 
-static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o, uint32_t n_rows)
+static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_stream *s, const struct od_op_merge *o,
+			uint32_t n_rows)
 {
 	const uint64_t n = (uint64_t)o->n * n_rows;
-	struct gpu_merge_planes a = { .coded = od_cuda_at(o->e), .sm = od_cuda_at(o->sm), .to = od_cuda_at(o->to), .row = o->n,
-				      .chunk_rows = n_rows, .n_rows = n_rows };
+	struct gpu_merge_planes a = { .coded = od_cuda_at(o->e),
+				      .sm = od_cuda_at(o->sm),
+				      .to = od_cuda_at(o->to),
+				      .row = o->n,
+				      .chunk_rows = n_rows,
+				      .n_rows = n_rows };
 	const uint32_t all = (uint32_t)od_planes_blocks(n, o->n);
 	const bool overlaps = in_place(a.sm, a.to, n);
 	uint32_t end;
@@ -122,7 +131,8 @@ static void merge_chunk(struct od_cuda_device *c, enum od_queue q, struct gpu_st
 			if (at + more > end_of(first, n, overlaps))
 				break;
 		}
-		od_cuda_note(c, q, gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, GPU_PLANES_SHARED, &a),
+		od_cuda_note(c, q,
+			     gpu_merge_planes(s, (struct gpu_grid){ end - a.first_block, 1, 1 }, GPU_PLANES_SHARED, &a),
 			     "merge of planes");
 	}
 }
@@ -139,14 +149,21 @@ void od_cuda_merge(struct od_cuda_device *c, enum od_queue q, const struct od_op
 	note_merge(c, q, op);
 }
 
-void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks, uint16_t *to)
+void od_cuda_decode(struct od_cuda_device *c, const struct od_weight *w, uint32_t first_chunk, uint32_t n_chunks,
+		    uint16_t *to)
 {
-	const uint64_t row = first_chunk * (uint64_t)w->chunk_rows, left = w->n_out - row, rows = (uint64_t)n_chunks * w->chunk_rows;
-	struct gpu_merge_planes a = { .coded = od_cuda_at(w->coded), .sm = (const uint8_t *)od_cuda_at(w->data) + row * w->n_in, .to = to,
-				      .row = (uint32_t)w->n_in, .chunk_rows = (uint32_t)w->chunk_rows,
+	const uint64_t row = first_chunk * (uint64_t)w->chunk_rows, left = w->n_out - row,
+		       rows = (uint64_t)n_chunks * w->chunk_rows;
+	struct gpu_merge_planes a = { .coded = od_cuda_at(w->coded),
+				      .sm = (const uint8_t *)od_cuda_at(w->data) + row * w->n_in,
+				      .to = to,
+				      .row = (uint32_t)w->n_in,
+				      .chunk_rows = (uint32_t)w->chunk_rows,
 				      .n_rows = (uint32_t)(rows < left ? rows : left) };
 	const unsigned blocks = (unsigned)od_planes_blocks((uint64_t)a.chunk_rows * a.row, a.row);
 
 	memcpy(a.at, w->chunk_at + first_chunk, n_chunks * sizeof(a.at[0]));
-	od_cuda_launched(c, gpu_merge_planes(od_cuda_stream(c), (struct gpu_grid){ blocks, n_chunks, 1 }, GPU_PLANES_SHARED, &a), "planes");
+	od_cuda_launched(
+		c, gpu_merge_planes(od_cuda_stream(c), (struct gpu_grid){ blocks, n_chunks, 1 }, GPU_PLANES_SHARED, &a),
+		"planes");
 }

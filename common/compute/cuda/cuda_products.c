@@ -42,7 +42,8 @@ struct gpu_mat od_cuda_mat(const struct od_weight *w)
 		.row_bytes = od_row_bytes(w->dtype, w->n_in),
 		.n_out = (uint32_t)w->n_out,
 		.n_in = (uint32_t)w->n_in,
-		.group = w->scales.group < w->n_in ? (uint32_t)w->scales.group : (uint32_t)w->n_in, /* not used without scales */
+		.group = w->scales.group < w->n_in ? (uint32_t)w->scales.group :
+						     (uint32_t)w->n_in, /* not used without scales */
 		.chunks = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows),
 		.form = (uint8_t)(w->chunk_at != NULL ? GPU_PLANES : form_of(w)),
 		.scale_dtype = (uint8_t)w->scales.dtype,
@@ -77,8 +78,10 @@ static void flush_planes(struct list *l)
 
 	if (l->planes.n == 0)
 		return;
-	od_cuda_launched(l->c, gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ 1, l->n_blocks, 1 },
-							  GPU_PLANES_PRODUCT_SHARED, &l->planes), "products of planes");
+	od_cuda_launched(l->c,
+			 gpu_planes_products[index](od_cuda_stream(l->c), (struct gpu_grid){ 1, l->n_blocks, 1 },
+						    GPU_PLANES_PRODUCT_SHARED, &l->planes),
+			 "products of planes");
 	l->planes.n = l->planes_rows = l->n_chunks = l->n_blocks = 0;
 }
 
@@ -171,11 +174,18 @@ static void add_planes(struct list *l, const struct od_weight *w, const float *x
 			flush_planes(l);
 		n = all - i < GPU_MAX_PLANES_CHUNKS - l->n_chunks ? all - i : GPU_MAX_PLANES_CHUNKS - l->n_chunks;
 		rows = w->n_out - first < n * w->chunk_rows ? w->n_out - first : n * w->chunk_rows;
-		a->p[a->n++] = (struct gpu_planes_product){ .sm = (const uint8_t *)od_cuda_at(w->data) + first * w->n_in,
-							    .coded = od_cuda_at(w->coded), .x = x, .y = y + first, .y_stride = w->n_out,
-							    .n_out = (uint32_t)rows, .n_in = (uint32_t)w->n_in,
-							    .chunks = c, .n_rows = n_rows,
-							    .first_chunk = l->n_chunks, .first_block = l->n_blocks };
+		a->p[a->n++] =
+			(struct gpu_planes_product){ .sm = (const uint8_t *)od_cuda_at(w->data) + first * w->n_in,
+						     .coded = od_cuda_at(w->coded),
+						     .x = x,
+						     .y = y + first,
+						     .y_stride = w->n_out,
+						     .n_out = (uint32_t)rows,
+						     .n_in = (uint32_t)w->n_in,
+						     .chunks = c,
+						     .n_rows = n_rows,
+						     .first_chunk = l->n_chunks,
+						     .first_block = l->n_blocks };
 		memcpy(a->chunk_at + l->n_chunks, w->chunk_at + i, n * sizeof(a->chunk_at[0]));
 		l->planes_rows = n_rows > l->planes_rows ? n_rows : l->planes_rows;
 		l->n_chunks += n;
@@ -183,20 +193,23 @@ static void add_planes(struct list *l, const struct od_weight *w, const float *x
 	}
 }
 
-/* For more rows: a product of planes would decode again for each GPU_PRODUCT_ROWS of them. So some chunks at a time are decoded to the
- * scratch, which the products before them have read by then, and multiplied from there. */
+/* For more rows: a product of planes would decode again for each GPU_PRODUCT_ROWS of them. So some chunks at a time are
+ * decoded to the scratch, which the products before them have read by then, and multiplied from there. */
 static void add_decoded(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
 	const uint64_t chunk_bytes = 2 * (uint64_t)w->chunk_rows * w->n_in, fit = OD_CUDA_SCRATCH_BYTES / chunk_bytes;
 	const uint32_t all = chunks_of(w), most = fit < GPU_MAX_CHUNKS ? (uint32_t)fit : GPU_MAX_CHUNKS;
-	struct gpu_product p = { .w = od_cuda_mat(w), .x = x, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows };
+	struct gpu_product p = {
+		.w = od_cuda_mat(w), .x = x, .x_stride = w->n_in, .y_stride = w->n_out, .n_rows = n_rows
+	};
 
 	assert(most > 0); /* a chunk has at most a shard's rows */
 	flush_plain(l);
 	p.w.data = l->c->scratch;
 	p.w.form = GPU_BF16;
 	for (uint32_t i = 0; i < all; i += most) {
-		const uint64_t first = (uint64_t)i * w->chunk_rows, left = w->n_out - first, rows = (uint64_t)most * w->chunk_rows;
+		const uint64_t first = (uint64_t)i * w->chunk_rows, left = w->n_out - first,
+			       rows = (uint64_t)most * w->chunk_rows;
 
 		od_cuda_decode(l->c, w, i, all - i < most ? all - i : most, l->c->scratch);
 		p.w.n_out = (uint32_t)(left < rows ? left : rows);
@@ -214,7 +227,9 @@ bool od_cuda_round(struct od_cuda_device *c, const float *x, uint32_t n, uint32_
 		od_cuda_fail(c, "too many rows at once for weights in NF4; use fewer --prefill-rows");
 		return false;
 	}
-	od_cuda_launched(c, gpu_round_rows(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROUNDED_COLUMNS), n_rows, 1 }, 0, &a),
+	od_cuda_launched(c,
+			 gpu_round_rows(od_cuda_stream(c),
+					(struct gpu_grid){ od_cuda_blocks(n, GPU_ROUNDED_COLUMNS), n_rows, 1 }, 0, &a),
 			 "rounding");
 	return true;
 }
@@ -225,20 +240,26 @@ static bool meets_rounded(const struct od_weight *w)
 }
 
 /* Those of n matrices of the same rows that meet rounded ones. */
-static void multiply_rounded(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x, uint32_t n_rows)
+static void multiply_rounded(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n,
+			     const float *x, uint32_t n_rows)
 {
 	flush(l); /* others may use the scratch, too */
 	if (!od_cuda_round(l->c, x, (uint32_t)w[0]->n_in, n_rows, l->c->scratch, OD_CUDA_SCRATCH_BYTES))
 		return;
 	for (uint32_t i = 0; i < n; i++)
 		if (meets_rounded(w[i]))
-			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]), .x = l->c->scratch, .y = y[i],
-						      .x_stride = GPU_ROUNDED_FLOATS(w[i]->n_in), .y_stride = w[i]->n_out, .n_rows = n_rows });
+			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]),
+						      .x = l->c->scratch,
+						      .y = y[i],
+						      .x_stride = GPU_ROUNDED_FLOATS(w[i]->n_in),
+						      .y_stride = w[i]->n_out,
+						      .n_rows = n_rows });
 	flush(l);
 }
 
 /* n matrices of the same rows. */
-static void add_weights(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x, uint32_t n_rows)
+static void add_weights(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x,
+			uint32_t n_rows)
 {
 	bool rounded = false;
 
@@ -250,8 +271,12 @@ static void add_weights(struct list *l, const struct od_weight *const *w, float 
 		else if (w[i]->chunk_at != NULL)
 			add_decoded(l, w[i], x, y[i], n_rows);
 		else
-			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]), .x = x, .y = y[i], .x_stride = w[i]->n_in,
-						      .y_stride = w[i]->n_out, .n_rows = n_rows });
+			add(l, &(struct gpu_product){ .w = od_cuda_mat(w[i]),
+						      .x = x,
+						      .y = y[i],
+						      .x_stride = w[i]->n_in,
+						      .y_stride = w[i]->n_out,
+						      .n_rows = n_rows });
 	}
 	if (rounded)
 		multiply_rounded(l, w, y, n, x, n_rows);
@@ -271,12 +296,18 @@ void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op)
 	add_weights(&l, o->w, y, n, od_cuda_at(o->x), op->n_rows);
 	flush(&l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
-		const struct gpu_bias b = { .y = od_cuda_at(o->y[i]), .bias = od_cuda_at(o->bias[i]), .n = (uint32_t)o->w[i]->n_out,
+		const struct gpu_bias b = { .y = od_cuda_at(o->y[i]),
+					    .bias = od_cuda_at(o->bias[i]),
+					    .n = (uint32_t)o->w[i]->n_out,
 					    .cap = o->cap };
 
 		if (b.bias != NULL || b.cap != 0)
-			od_cuda_launched(c, gpu_add_bias(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(b.n, GPU_ROW_THREADS), op->n_rows, 1 },
-							 0, &b), "bias");
+			od_cuda_launched(
+				c,
+				gpu_add_bias(od_cuda_stream(c),
+					     (struct gpu_grid){ od_cuda_blocks(b.n, GPU_ROW_THREADS), op->n_rows, 1 },
+					     0, &b),
+				"bias");
 	}
 }
 
@@ -288,9 +319,11 @@ void od_cuda_latent_value(struct od_cuda_device *c, const struct od_op *op)
 
 	for (uint32_t h = 0; h < o->n_heads; h++) {
 		const uint64_t row = (uint64_t)h * (o->nope_dim + o->v_dim) + o->nope_dim;
-		struct gpu_product p = { .w = w, .x = (const float *)od_cuda_at(o->in) + (size_t)h * o->rank,
+		struct gpu_product p = { .w = w,
+					 .x = (const float *)od_cuda_at(o->in) + (size_t)h * o->rank,
 					 .y = (float *)od_cuda_at(o->out) + (size_t)h * o->v_dim,
-					 .x_stride = (uint64_t)o->n_heads * o->rank, .y_stride = (uint64_t)o->n_heads * o->v_dim,
+					 .x_stride = (uint64_t)o->n_heads * o->rank,
+					 .y_stride = (uint64_t)o->n_heads * o->v_dim,
 					 .n_rows = op->n_rows };
 
 		p.w.n_out = o->v_dim;
@@ -326,14 +359,23 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
 		const struct od_ffn_part *part = &o->part[i];
-		struct gpu_act a = { .gate = gate + at * n, .up = up + at * n, .n = (uint32_t)n, .stride = (uint32_t)n,
-				     .act = (uint32_t)o->act.kind, .limit = o->act.limit };
+		struct gpu_act a = { .gate = gate + at * n,
+				     .up = up + at * n,
+				     .n = (uint32_t)n,
+				     .stride = (uint32_t)n,
+				     .act = (uint32_t)o->act.kind,
+				     .limit = o->act.limit };
 
 		if (part->bias != NULL) {
-			a.gate_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_GATE].data), .dtype = part->bias[OD_MAT_GATE].dtype };
-			a.up_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_UP].data), .dtype = part->bias[OD_MAT_UP].dtype };
+			a.gate_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_GATE].data),
+							   .dtype = part->bias[OD_MAT_GATE].dtype };
+			a.up_bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_UP].data),
+							 .dtype = part->bias[OD_MAT_UP].dtype };
 		}
-		od_cuda_launched(c, gpu_act(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), part->n_rows, 1 }, 0, &a),
+		od_cuda_launched(c,
+				 gpu_act(od_cuda_stream(c),
+					 (struct gpu_grid){ od_cuda_blocks(n, GPU_ROW_THREADS), part->n_rows, 1 }, 0,
+					 &a),
 				 "activation");
 	}
 	at = 0;
@@ -347,12 +389,19 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 	at = 0;
 	for (uint32_t i = 0; i < o->n_parts; at += o->part[i].n_rows, i++) {
 		const struct od_ffn_part *part = &o->part[i];
-		struct gpu_expert_end e = { .y = y + at * hidden, .n = (uint32_t)hidden, .round = o->routed && op->profile == OD_PROFILE_BF16 };
+		struct gpu_expert_end e = { .y = y + at * hidden,
+					    .n = (uint32_t)hidden,
+					    .round = o->routed && op->profile == OD_PROFILE_BF16 };
 
 		if (part->bias != NULL)
-			e.bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_DOWN].data), .dtype = part->bias[OD_MAT_DOWN].dtype };
+			e.bias = (struct gpu_vector){ .at = od_cuda_at(part->bias[OD_MAT_DOWN].data),
+						      .dtype = part->bias[OD_MAT_DOWN].dtype };
 		if (part->bias != NULL || e.round)
-			od_cuda_launched(c, gpu_expert_end(od_cuda_stream(c), (struct gpu_grid){ od_cuda_blocks(hidden, GPU_ROW_THREADS), part->n_rows, 1 },
-							   0, &e), "expert's end");
+			od_cuda_launched(c,
+					 gpu_expert_end(od_cuda_stream(c),
+							(struct gpu_grid){ od_cuda_blocks(hidden, GPU_ROW_THREADS),
+									   part->n_rows, 1 },
+							0, &e),
+					 "expert's end");
 	}
 }

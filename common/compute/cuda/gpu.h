@@ -1,12 +1,13 @@
 /* gpu.h - the language of the GPU kernels: C with a few functions, for CUDA and for the host.
  *
- * Every kernel file (k_*.cu) is compiled twice: by nvcc for GPUs, and by the C compiler for tests on machines without one. On the
- * host gpu_host.c runs a grid block after block, with the threads of a block as fibres whose order between two barriers is
- * random. Only what is in this header may differ between the two, so a kernel that passes on the host computes the same bits on a
- * GPU: fmaf, division and square root are rounded as IEEE 754 says, and nothing is contracted (-fmad=false).
+ * Every kernel file (k_*.cu) is compiled twice: by nvcc for GPUs, and by the C compiler for tests on machines without
+ * one. On the host gpu_host.c runs a grid block after block, with the threads of a block as fibres whose order between
+ * two barriers is random. Only what is in this header may differ between the two, so a kernel that passes on the host
+ * computes the same bits on a GPU: fmaf, division and square root are rounded as IEEE 754 says, and nothing is
+ * contracted (-fmad=false).
  *
- * A kernel file is written in what C and C++ have in common. A kernel has one argument, a struct by value named a; blocks have one
- * dimension. Shared memory is what the launch asks for, not cleared.
+ * A kernel file is written in what C and C++ have in common. A kernel has one argument, a struct by value named a;
+ * blocks have one dimension. Shared memory is what the launch asks for, not cleared.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_H
 #define OD_COMPUTE_GPU_H
@@ -26,14 +27,14 @@
 #define GPU_MOST_ARGS 4096u /* bytes of a kernel's argument: what the oldest of drivers take */
 
 /* A kernel's launcher. */
-#define GPU_LAUNCH(name, function, type, n_threads)                                                            \
-	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)             \
-	{                                                                                                      \
-		static_assert(sizeof(type) <= GPU_MOST_ARGS, "CUDA takes no more");                            \
+#define GPU_LAUNCH(name, function, type, n_threads) \
+	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args) \
+	{ \
+		static_assert(sizeof(type) <= GPU_MOST_ARGS, "CUDA takes no more"); \
 		static const struct gpu_kernel kernel = { (void (*)(void))function, #name, n_threads, sizeof(type) }; \
-		const struct gpu_launch l = { &kernel, grid, shared, args };                                   \
-                                                                                                               \
-		return gpu_launch(stream, &l);                                                                 \
+		const struct gpu_launch l = { &kernel, grid, shared, args }; \
+\
+		return gpu_launch(stream, &l); \
 	}
 
 #ifdef __CUDACC__
@@ -45,29 +46,30 @@
 #define GPU_UNROLL_N(n) GPU_PRAGMA(unroll n)
 #define GPU_NO_UNROLL GPU_PRAGMA(unroll 1)
 
-/* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). It begins when the one
- * before it in its stream has ended (gpu_after_previous). */
+/* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). It
+ * begins when the one before it in its stream has ended (gpu_after_previous). */
 #define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads), true)
 /* The same with as many registers as it needs, though a multiprocessor then may run only one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1), true)
-/* The same for large grids: so few registers that a multiprocessor runs n_blocks blocks at a time, if there is shared memory for them. It
- * does not let the next kernel's blocks come early. */
-#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
+/* The same for large grids: so few registers that a multiprocessor runs n_blocks blocks at a time, if there is shared
+ * memory for them. It does not let the next kernel's blocks come early. */
+#define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) \
+	GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
 
-#define GPU_BOUND_KERNEL(name, type, n_threads, bounds, is_small)                              \
-	GPU_FN void name##_work(const type &a);                                                \
+#define GPU_BOUND_KERNEL(name, type, n_threads, bounds, is_small) \
+	GPU_FN void name##_work(const type &a); \
 	__global__ void __launch_bounds__ bounds name##_kernel(const __grid_constant__ type a) \
-	{                                                                                      \
-		gpu_after_previous(is_small);                                                  \
-		name##_work(a);                                                                \
-	}                                                                                      \
-	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads)                            \
-	GPU_FN void name##_work(const type &a)
+	{ \
+		gpu_after_previous(is_small); \
+		name##_work(a); \
+	} \
+	extern "C" GPU_LAUNCH(name, name##_kernel, type, n_threads) GPU_FN void name##_work(const type &a)
 
-/* Programmatic dependent launch: from compute capability 9.0 on, a GPU may start a kernel's blocks while the kernel before it in the stream
- * still runs. Here each block waits until that kernel has ended and its writes are visible, so results do not change; only the start is
- * hidden. is_small: the next kernel's blocks may start now. Those of a large grid keep them out until they end: waiting blocks would take
- * the places of those that end first, and leave other multiprocessors without work. */
+/* Programmatic dependent launch: from compute capability 9.0 on, a GPU may start a kernel's blocks while the kernel
+ * before it in the stream still runs. Here each block waits until that kernel has ended and its writes are visible, so
+ * results do not change; only the start is hidden. is_small: the next kernel's blocks may start now. Those of a large
+ * grid keep them out until they end: waiting blocks would take the places of those that end first, and leave other
+ * multiprocessors without work. */
 GPU_FN void gpu_after_previous(bool is_small)
 {
 #if __CUDA_ARCH__ >= 900
@@ -165,7 +167,8 @@ GPU_FN float gpu_shuffle_from(float v, unsigned lane)
 	return __shfl_sync(GPU_ALL_LANES, v, (int)lane);
 }
 
-GPU_FN uint32_t gpu_add_up_u32(uint32_t v, unsigned by) /* v and the v of the lane that is `by` before, if there is one */
+/* v and the v of the lane that is `by` before, if there is one */
+GPU_FN uint32_t gpu_add_up_u32(uint32_t v, unsigned by)
 {
 	asm volatile("{\n.reg .pred p;\n.reg .b32 t;\n"
 		     "shfl.sync.up.b32 t|p, %0, %1, 0, 0xffffffff;\n"
@@ -198,8 +201,8 @@ GPU_FN unsigned gpu_popcount(uint64_t bits)
 	return (unsigned)__popcll(bits);
 }
 
-/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number is in bits 4 * i to 4 * i + 2, or eight times its highest bit, if
- * bit 4 * i + 3 is 1. Bits from 16 on are not used. */
+/* Four bytes of x (0 to 3) and y (4 to 7): byte i is the one whose number is in bits 4 * i to 4 * i + 2, or eight times
+ * its highest bit, if bit 4 * i + 3 is 1. Bits from 16 on are not used. */
 GPU_FN uint32_t gpu_pick_bytes(uint32_t x, uint32_t y, uint32_t numbers)
 {
 	uint32_t v;
@@ -279,7 +282,8 @@ GPU_FN float2 gpu_load_f2(const float *at)
 	return __ldg((const float2 *)at);
 }
 
-/* The thread copies 16 bytes to an address of shared memory, both aligned to that, while it goes on. Before sm_80 it waits for them. */
+/* The thread copies 16 bytes to an address of shared memory, both aligned to that, while it goes on. Before sm_80 it
+ * waits for them. */
 GPU_FN void gpu_copy_16(uint32_t to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
@@ -344,14 +348,14 @@ typedef float2 gpu_f2;
 #define GPU_SINCE_80(n, before) (n)
 #define gpu_thread_here gpu_thread
 
-#define GPU_KERNEL(name, type, n_threads)                                                           \
+#define GPU_KERNEL(name, type, n_threads) \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args); \
-	static void name##_kernel(type a);                                                          \
-	static void name##_fibre(const void *args)                                                  \
-	{                                                                                           \
-		name##_kernel(*(const type *)args);                                                 \
-	}                                                                                           \
-	GPU_LAUNCH(name, name##_fibre, type, n_threads)                                             \
+	static void name##_kernel(type a); \
+	static void name##_fibre(const void *args) \
+	{ \
+		name##_kernel(*(const type *)args); \
+	} \
+	GPU_LAUNCH(name, name##_fibre, type, n_threads) \
 	static void name##_kernel(type a)
 
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_KERNEL(name, type, n_threads)

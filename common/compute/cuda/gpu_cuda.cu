@@ -1,5 +1,5 @@
-/* A GPU by CUDA's runtime (12.2 and newer). Its own context is the process's primary one; every call sets the GPU first, as the caller
- * may be any thread. */
+/* A GPU by CUDA's runtime (12.2 and newer). Its own context is the process's primary one; every call sets the GPU
+ * first, as the caller may be any thread. */
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -60,17 +60,21 @@ static int no_gpu(struct od_err *err, cudaError_t error, int found, unsigned ind
 	if (driver == 0 && error != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: no NVIDIA driver is installed", index);
 	if (error == cudaErrorInsufficientDriver || (driver > 0 && driver < CUDART_VERSION / 1000 * 1000))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
-			       "update the NVIDIA driver, or build the plugin with an older CUDA toolkit (12.2 or newer)", index,
-			       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"cuda:%u: the driver is too old: it supports CUDA %d.%d, and this program needs %d.0; "
+			"update the NVIDIA driver, or build the plugin with an older CUDA toolkit (12.2 or newer)",
+			index, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
 	/* A Jetson's driver says "not supported" to a user who may not open its device files. */
 	if (error == cudaErrorNoDevice || error == cudaErrorNotSupported || (error == cudaSuccess && found == 0))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: this machine has no GPU that CUDA can use, or its device files are closed to "
-			       "this user (a service needs gpu.conf: README, \"As services\")", index);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "cuda:%u: this machine has no GPU that CUDA can use, or its device files are closed to "
+			       "this user (a service needs gpu.conf: README, \"As services\")",
+			       index);
 	if (error != cudaSuccess)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: %s", index, cudaGetErrorString(error));
-	return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there is no such GPU; expected cuda:0%s%.0d", index, found > 1 ? " to cuda:" : "",
-		       found > 1 ? found - 1 : 0);
+	return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%u: there is no such GPU; expected cuda:0%s%.0d", index,
+		       found > 1 ? " to cuda:" : "", found > 1 ? found - 1 : 0);
 }
 
 /* An empty kernel tells whether there is code for the GPU. */
@@ -83,15 +87,16 @@ static int look_at(struct gpu *g, struct od_err *err)
 	struct cudaDeviceProp p;
 	cudaFuncAttributes attributes;
 	cudaError_t error = cudaGetDeviceProperties(&p, g->index);
-	const bool new_enough = error == cudaSuccess && (p.major > LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor >= LEAST_MINOR));
+	const bool new_enough =
+		error == cudaSuccess && (p.major > LEAST_MAJOR || (p.major == LEAST_MAJOR && p.minor >= LEAST_MINOR));
 
 	if (new_enough)
 		error = cudaSetDevice(g->index);
 	if (new_enough && error == cudaSuccess)
 		error = cudaFree(NULL); /* makes the context, and loads the kernels */
 	if (error != cudaSuccess && error != cudaErrorNoKernelImageForDevice)
-		return od_fail(err, error == cudaErrorMemoryAllocation ? OD_ERR_NOMEM : OD_ERR_UNSUPPORTED, "cuda:%d: %s", g->index,
-			       cudaGetErrorString(error));
+		return od_fail(err, error == cudaErrorMemoryAllocation ? OD_ERR_NOMEM : OD_ERR_UNSUPPORTED,
+			       "cuda:%d: %s", g->index, cudaGetErrorString(error));
 	snprintf(g->about.name, sizeof(g->about.name), "%s", p.name);
 	g->about.major = (unsigned)p.major;
 	g->about.minor = (unsigned)p.minor;
@@ -99,11 +104,15 @@ static int look_at(struct gpu *g, struct od_err *err)
 	g->about.page_bytes = PAGE_BYTES;
 	g->about.unified = p.integrated && p.canMapHostMemory && p.unifiedAddressing;
 	if (!new_enough)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d; expected %d.%d or newer", g->index, p.name,
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "cuda:%d: %s has compute capability %d.%d; expected %d.%d or newer", g->index, p.name,
 			       p.major, p.minor, LEAST_MAJOR, LEAST_MINOR);
 	if (error != cudaSuccess || cudaFuncGetAttributes(&attributes, probe) != cudaSuccess)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; build the "
-			       "plugin for it, too (make CUDA=1, without CUDA_ARCHS)", g->index, p.name, p.major, p.minor);
+		return od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"cuda:%d: %s has compute capability %d.%d, for which this build has no kernels; build the "
+			"plugin for it, too (make CUDA=1, without CUDA_ARCHS)",
+			g->index, p.name, p.major, p.minor);
 	g->waits = p.major >= 9 && attributes.ptxVersion >= 90;
 	return OD_OK;
 }
@@ -115,8 +124,9 @@ extern "C" int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	int found = 0, rc;
 
 	*out = NULL;
-	/* CUDA reads it at its first call. By default a kernel is loaded, and on a GPU newer than this build compiled, at its first launch:
-	 * in the middle of a step, which waits for it, and with memory that no plan has counted. */
+	/* CUDA reads it at its first call. By default a kernel is loaded, and on a GPU newer than this build compiled,
+	 * at its first launch: in the middle of a step, which waits for it, and with memory that no plan has
+	 * counted. */
 	(void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 	error = cudaGetDeviceCount(&found);
 	if (error != cudaSuccess || index >= (unsigned)found)
@@ -173,14 +183,16 @@ extern "C" void gpu_free(struct gpu *g, void *at)
 		(void)cudaFree(at);
 }
 
-/* CUDA's memory may begin within a page, so a page more is asked for, and one in front, which ends with CUDA's address. */
+/* CUDA's memory may begin within a page, so a page more is asked for, and one in front, which ends with CUDA's
+ * address. */
 extern "C" void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 {
 	void *begin = NULL;
 	char *at;
 
 	if (bytes > UINT64_MAX / 2 || use(g) != cudaSuccess ||
-	    cudaHostAlloc(&begin, bytes + 2 * OD_PAGE_BYTES, cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess) {
+	    cudaHostAlloc(&begin, bytes + 2 * OD_PAGE_BYTES, cudaHostAllocPortable | cudaHostAllocMapped) !=
+		    cudaSuccess) {
 		(void)cudaGetLastError();
 		return NULL;
 	}
@@ -222,8 +234,8 @@ static bool open_driver(struct driver *d)
 	d->library = dlopen("libcuda.so.1", RTLD_NOW); /* the runtime has opened it */
 	return d->library != NULL && find(d, "cuMemGetAllocationGranularity", &d->piece_of) &&
 	       find(d, "cuMemAddressReserve", &d->reserve) && find(d, "cuMemAddressFree", &d->unreserve) &&
-	       find(d, "cuMemCreate", &d->make) && find(d, "cuMemRelease", &d->release) && find(d, "cuMemMap", &d->map) &&
-	       find(d, "cuMemUnmap", &d->unmap) && find(d, "cuMemSetAccess", &d->allow);
+	       find(d, "cuMemCreate", &d->make) && find(d, "cuMemRelease", &d->release) &&
+	       find(d, "cuMemMap", &d->map) && find(d, "cuMemUnmap", &d->unmap) && find(d, "cuMemSetAccess", &d->allow);
 }
 
 /* Pieces [n], each of `piece` bytes, from `at` on. */
@@ -292,8 +304,11 @@ extern "C" int gpu_map_cost(struct gpu *g, uint64_t bytes, double *map_s, double
 	if (d.library != NULL)
 		(void)dlclose(d.library);
 	if (rc == CUDA_ERROR_OUT_OF_MEMORY)
-		return od_fail(err, OD_ERR_NOMEM, "cuda:%d: no memory to map: %llu bytes", g->index, (unsigned long long)bytes);
-	return rc == CUDA_SUCCESS ? OD_OK : od_fail(err, OD_ERR_UNSUPPORTED, "cuda:%d: mapping fails with the driver's error %d", g->index, rc);
+		return od_fail(err, OD_ERR_NOMEM, "cuda:%d: no memory to map: %llu bytes", g->index,
+			       (unsigned long long)bytes);
+	return rc == CUDA_SUCCESS ? OD_OK :
+				    od_fail(err, OD_ERR_UNSUPPORTED,
+					    "cuda:%d: mapping fails with the driver's error %d", g->index, rc);
 }
 
 /* ---- streams ---- */
@@ -340,12 +355,14 @@ static int make_ready(struct gpu_stream *s)
 
 extern "C" int gpu_copy(struct gpu_stream *s, void *to, const void *from, uint64_t n, enum gpu_way way)
 {
-	static const cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+	static const cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+						cudaMemcpyDeviceToDevice };
 	const int error = make_ready(s);
 
 	/* Memory of a unified GPU is the host's for the one and the GPU's for the other: the addresses tell. */
-	return error != cudaSuccess ? error :
-				      cudaMemcpyAsync(to, from, n, s->g->about.unified ? cudaMemcpyDefault : kinds[way], s->stream);
+	return error != cudaSuccess ?
+		       error :
+		       cudaMemcpyAsync(to, from, n, s->g->about.unified ? cudaMemcpyDefault : kinds[way], s->stream);
 }
 
 extern "C" int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows)
@@ -393,7 +410,8 @@ extern "C" void gpu_take_back(struct gpu_stream *s)
 
 /* ---- graphs ---- */
 
-/* early: the node may be prepared while the one before it ends, as with gpu_start's attribute; before CUDA 12.3 it is not. */
+/* early: the node may be prepared while the one before it ends, as with gpu_start's attribute; before CUDA 12.3 it is
+ * not. */
 static cudaError_t put_after(cudaGraph_t graph, cudaGraphNode_t before, cudaGraphNode_t node, bool early)
 {
 #if CUDART_VERSION >= 12030
@@ -449,7 +467,8 @@ extern "C" int gpu_graph_new(struct gpu_graph **out, struct gpu_stream *s, const
 		error = make_graph(graph, l, n, s->g->waits);
 	if (error == cudaSuccess)
 		error = cudaGraphInstantiate(&g->exec, graph, 0);
-	if (error == cudaSuccess) /* takes its memory now: without, its first launch would fail, and with that the step */
+	/* takes its memory now: without, its first launch would fail, and with that the step */
+	if (error == cudaSuccess)
 		error = cudaGraphUpload(g->exec, s->stream);
 	if (graph != NULL)
 		(void)cudaGraphDestroy(graph);
@@ -490,7 +509,8 @@ extern "C" int gpu_event_new(struct gpu_event **out, struct gpu *g, bool sleeps)
 
 	*out = NULL;
 	if (error == cudaSuccess)
-		error = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming | (sleeps ? cudaEventBlockingSync : 0));
+		error = cudaEventCreateWithFlags(&e->event,
+						 cudaEventDisableTiming | (sleeps ? cudaEventBlockingSync : 0));
 	if (error != cudaSuccess) {
 		delete e;
 		return error;

@@ -10,8 +10,9 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-/* With -fsanitize=thread fibres are threads to the sanitizer that only barriers order, so it finds races between threads of a block:
- * what a shuffle or a vote orders as well as what no order of fibres shows. The code that switches between them is left out. */
+/* With -fsanitize=thread fibres are threads to the sanitizer that only barriers order, so it finds races between
+ * threads of a block: what a shuffle or a vote orders as well as what no order of fibres shows. The code that switches
+ * between them is left out. */
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #define UNSEEN __attribute__((no_sanitize_thread, noinline))
@@ -96,7 +97,8 @@ struct fibre {
 };
 
 struct warp {
-	uint32_t slot[2][WARP]; /* the next exchange has the other one, so that no lane writes what another has yet to read */
+	/* the next exchange has the other one, so that no lane writes what another has yet to read */
+	uint32_t slot[2][WARP];
 	unsigned n_at, n_alive;
 	char sync[2]; /* of its barriers, in turn: so the next one does not order what comes before this one */
 };
@@ -121,8 +123,8 @@ static _Thread_local struct gpu_blocks *running;
 
 _Noreturn void gpu_host_fail(const char *what)
 {
-	fprintf(stderr, "emulated GPU: block (%u, %u, %u), thread %u of %u: %s\n", gpu_place.x, gpu_place.y, gpu_place.z,
-		gpu_place.thread, gpu_place.n_threads, what);
+	fprintf(stderr, "emulated GPU: block (%u, %u, %u), thread %u of %u: %s\n", gpu_place.x, gpu_place.y,
+		gpu_place.z, gpu_place.thread, gpu_place.n_threads, what);
 	abort();
 }
 
@@ -189,9 +191,9 @@ UNSEEN static void release(struct gpu_blocks *b, unsigned begin, unsigned end, e
 	}
 }
 
-/* All threads go on, from the block's beginning or from a barrier, in one of two ways. If all that can go on draw lots each time, no warp
- * gets further than the others. If the one that came last goes on, a warp comes to the next barrier before another begins, past shuffles
- * and votes. */
+/* All threads go on, from the block's beginning or from a barrier, in one of two ways. If all that can go on draw lots
+ * each time, no warp gets further than the others. If the one that came last goes on, a warp comes to the next barrier
+ * before another begins, past shuffles and votes. */
 UNSEEN static void release_block(struct gpu_blocks *b)
 {
 	const unsigned n = b->n_threads / WARP;
@@ -305,7 +307,8 @@ UNSEEN static void prepare(struct gpu_blocks *b, unsigned i)
 	top[START_WORD] = (void *)(uintptr_t)start;
 	b->fibre[i].sp = top;
 	b->fibre[i].state = AT_BLOCK;
-	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs = 0;
+	b->fibre[i].parity = b->fibre[i].n_copies = b->fibre[i].group = b->fibre[i].n_syncs = b->fibre[i].n_warp_syncs =
+		0;
 #if defined(__SANITIZE_THREAD__)
 	if (b->fibre[i].tsan == NULL)
 		b->fibre[i].tsan = __tsan_create_fiber(0);
@@ -484,7 +487,8 @@ struct gpu_blocks *gpu_blocks_new(uint64_t seed)
 		return NULL;
 	b->random = seed * 0x9e3779b97f4a7c15u | 1;
 	b->shared = aligned_alloc(256, GPU_HOST_SHARED + 256);
-	b->stacks = mmap(NULL, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	b->stacks = mmap(NULL, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (b->shared == NULL || b->stacks == MAP_FAILED) {
 		gpu_blocks_free(b);
 		return NULL;

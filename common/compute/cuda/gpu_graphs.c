@@ -9,8 +9,8 @@
 #define GATHER_BYTES (128u << 10)
 #define SEEN 512u
 
-/* A gathered launch; its arguments follow, and zeros up to a multiple of 16. All bytes have a value, so that bytes tell whether
- * launches are the same. */
+/* A gathered launch; its arguments follow, and zeros up to a multiple of 16. All bytes have a value, so that bytes tell
+ * whether launches are the same. */
 struct entry {
 	const struct gpu_kernel *kernel;
 	uint64_t shared;
@@ -39,7 +39,7 @@ struct gpu_graphs {
 	unsigned n_seen;
 	struct known *known;
 	unsigned n_launches; /* of all known */
-	uint64_t clock;	     /* runs */
+	uint64_t clock; /* runs */
 	uint64_t full_until; /* of the clock: the GPU had no memory for more */
 	bool stopped;
 	const char *failed; /* the kernel of the launch that did; NULL: none, or it was told */

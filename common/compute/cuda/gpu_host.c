@@ -1,10 +1,11 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres (gpu_fibres.h).
  *
- * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the first, the second and
- * all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none); OD_GPU_SM, its multiprocessors (2); OD_GPU_FAIL_AT=N:
- * its N-th kernel faults, and from then on it is lost, as a GPU is after a fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack
- * of memory, and the GPU lives on; OD_GPU_KERNELS, a file that the names of all kernels that are launched are appended to; OD_GPU_ORDER,
- * OD_GPU_HOST_UNIFIED and OD_GPU_PINNED_BYTES (gpu_open). */
+ * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the
+ * first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none); OD_GPU_SM, its
+ * multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a
+ * fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a
+ * file that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
+ * OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
@@ -108,7 +109,8 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
 	g->unified = number_of("OD_GPU_HOST_UNIFIED", 0) != 0;
 	g->blocks = gpu_blocks_new(number_of("OD_GPU_SEED", 1));
-	rc = g->blocks == NULL ? od_fail(err, OD_ERR_NOMEM, "emulated GPU") : od_late_new(&g->late, number_of("OD_GPU_ORDER", 0), err);
+	rc = g->blocks == NULL ? od_fail(err, OD_ERR_NOMEM, "emulated GPU") :
+				 od_late_new(&g->late, number_of("OD_GPU_ORDER", 0), err);
 	if (rc == OD_OK)
 		*out = g;
 	else
@@ -129,13 +131,19 @@ void gpu_close(struct gpu *g)
 void gpu_look(struct gpu *g, struct gpu_about *about)
 {
 	pthread_mutex_lock(&g->lock);
-	*about = (struct gpu_about){ .name = "emulated GPU", .major = 8, .minor = 6, .n_sm = g->n_sm, .total_bytes = g->total,
-				     .free_bytes = g->total - g->used, .page_bytes = g->page_bytes, .unified = g->unified };
+	*about = (struct gpu_about){ .name = "emulated GPU",
+				     .major = 8,
+				     .minor = 6,
+				     .n_sm = g->n_sm,
+				     .total_bytes = g->total,
+				     .free_bytes = g->total - g->used,
+				     .page_bytes = g->page_bytes,
+				     .unified = g->unified };
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is caught. taken: what
- * of `total` it takes. */
+/* It ends where an unreadable page begins (but for what the alignment leaves), so that a kernel that reads behind it is
+ * caught. taken: what of `total` it takes. */
 static void *take(struct gpu *g, uint64_t bytes, uint64_t taken, size_t align, uint64_t *used, uint64_t total)
 {
 	const size_t room = (size_t)od_round_up(bytes, align), pages = (size_t)od_round_up(align + room, OD_PAGE_BYTES);
@@ -204,7 +212,8 @@ int gpu_map_cost(struct gpu *g, uint64_t bytes, double *map_s, double *unmap_s, 
 
 	(void)g;
 	for (size_t i = 0; ok && i < n; i += OD_PAGE_BYTES)
-		ok = mmap(at + i, OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)i) != MAP_FAILED;
+		ok = mmap(at + i, OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)i) !=
+		     MAP_FAILED;
 	*map_s = od_seconds(od_now_ns() - start);
 	start = od_now_ns();
 	if (at != MAP_FAILED)
@@ -308,7 +317,8 @@ static int do_launch(void *arg, struct od_err *err)
 static void append_line(const char *path, const char *text)
 {
 	char line[128];
-	const int n = snprintf(line, sizeof(line), "%s\n", text), fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	const int n = snprintf(line, sizeof(line), "%s\n", text),
+		  fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 
 	if (fd < 0 || write(fd, line, (size_t)n) != n)
 		gpu_host_fail("$OD_GPU_KERNELS cannot be written");
@@ -344,8 +354,9 @@ int gpu_start(struct gpu_stream *s, const struct gpu_launch *l, bool follows)
 	if (atomic_load(&s->g->lost))
 		return ERROR_LOST;
 	note_launched(k->name);
-	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > GPU_MAX_GRID_Y || l->grid.z > GPU_MAX_GRID_Y || k->n_threads == 0 ||
-	    k->n_threads % 32 != 0 || k->n_threads > GPU_HOST_THREADS || l->shared > GPU_HOST_SHARED)
+	if (l->grid.x == 0 || l->grid.y == 0 || l->grid.z == 0 || l->grid.y > GPU_MAX_GRID_Y ||
+	    l->grid.z > GPU_MAX_GRID_Y || k->n_threads == 0 || k->n_threads % 32 != 0 ||
+	    k->n_threads > GPU_HOST_THREADS || l->shared > GPU_HOST_SHARED)
 		return ERROR_LAUNCH;
 	if (atomic_fetch_add(&s->g->n_asked, 1) + 1 == s->g->refuse_at)
 		return ERROR_MEMORY;

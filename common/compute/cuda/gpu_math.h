@@ -1,8 +1,8 @@
-/* gpu_math.h - the arithmetic of the kernels: the same bits as cpu_kernels.h and vec_scalar.h, whose functions these are for one
- * lane.
+/* gpu_math.h - the arithmetic of the kernels: the same bits as cpu_kernels.h and vec_scalar.h, whose functions these
+ * are for one lane.
  *
- * A sum of a dot product has 16 lanes (backend.h). Here a thread has some of them, and its neighbours have the others; gpu_fold folds
- * them in the fixed tree.
+ * A sum of a dot product has 16 lanes (backend.h). Here a thread has some of them, and its neighbours have the others;
+ * gpu_fold folds them in the fixed tree.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_MATH_H
 #define OD_COMPUTE_GPU_MATH_H
@@ -100,8 +100,8 @@ GPU_FN float gpu_round_bf16(float f)
 	return gpu_bf16(gpu_to_bf16(f));
 }
 
-/* A number of fewer bits is one of f32 times a power of two, when its exponent and mantissa are put where f32 has them: numbers below
- * the least normal one, too. Products by powers of two are exact. Infinities and NaN are others. */
+/* A number of fewer bits is one of f32 times a power of two, when its exponent and mantissa are put where f32 has them:
+ * numbers below the least normal one, too. Products by powers of two are exact. Infinities and NaN are others. */
 GPU_FN float gpu_f16(uint32_t h)
 {
 	const uint32_t sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
@@ -142,8 +142,8 @@ GPU_FN float gpu_code_minus(uint32_t code, float by)
 
 /* ---- Sums ---- */
 
-/* lane [n]: a thread's lanes of a sum, thread i of 16 / n that are `apart` from each other has [i * n, i * n + n). All of them get the
- * sum. n and apart are constants; all lanes of the warp call this. */
+/* lane [n]: a thread's lanes of a sum, thread i of 16 / n that are `apart` from each other has [i * n, i * n + n). All
+ * of them get the sum. n and apart are constants; all lanes of the warp call this. */
 GPU_FN float gpu_fold_apart(const float *lane, const unsigned n, const unsigned apart)
 {
 	float a[GPU_LANES];

@@ -1,10 +1,11 @@
-/* gpu_planes.h - weights as SM bytes and planes of exponents (planes.h): a block of threads makes BF16 of a block of a chunk.
+/* gpu_planes.h - weights as SM bytes and planes of exponents (planes.h): a block of threads makes BF16 of a block of a
+ * chunk.
  *
- * Where memory is fast, instructions are what limits this. So a thread has 64 weights that lie together, from their codes to BF16 in
- * registers; four codes are decoded by one look in a table, and the next escapes are in registers, too. Symbols are turned right by a
- * bit once, and then each byte of four weights takes one instruction.
- * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. The lanes of a warp call gpu_planes_find
- * together, and get the same. */
+ * Where memory is fast, instructions are what limits this. So a thread has 64 weights that lie together, from their
+ * codes to BF16 in registers; four codes are decoded by one look in a table, and the next escapes are in registers,
+ * too. Symbols are turned right by a bit once, and then each byte of four weights takes one instruction.
+ * Thread: device code; all GPU_PLANES_THREADS threads of the block call gpu_planes_decode. The lanes of a warp call
+ * gpu_planes_find together, and get the same. */
 #ifndef OD_COMPUTE_GPU_PLANES_H
 #define OD_COMPUTE_GPU_PLANES_H
 
@@ -37,7 +38,8 @@ GPU_FN gpu_u2 gpu_merged_4(uint32_t e, uint32_t sm)
 /* Eight weights from all bytes. */
 GPU_FN gpu_u4 gpu_merged_8(gpu_u2 e, gpu_u2 sm)
 {
-	const gpu_u2 a = gpu_merged_4(gpu_turned(e.x), gpu_turned(sm.x)), b = gpu_merged_4(gpu_turned(e.y), gpu_turned(sm.y));
+	const gpu_u2 a = gpu_merged_4(gpu_turned(e.x), gpu_turned(sm.x)),
+		     b = gpu_merged_4(gpu_turned(e.y), gpu_turned(sm.y));
 	gpu_u4 v;
 
 	v.x = a.x, v.y = a.y, v.z = b.x, v.w = b.y;
@@ -53,14 +55,14 @@ GPU_FN gpu_u4 gpu_merged_8(gpu_u2 e, gpu_u2 sm)
 #define GPU_PLANES_WORDS (GPU_PLANES_LINE / 2)
 static_assert(GPU_PLANES_LINE * GPU_PLANES_THREADS == GPU_PLANES_BLOCK, "all threads have one");
 
-/* A block of a chunk, for all threads: it lies in shared memory. Who finds it stores it when all is loaded, so that the loads wait for
- * memory together. */
+/* A block of a chunk, for all threads: it lies in shared memory. Who finds it stores it when all is loaded, so that the
+ * loads wait for memory together. */
 struct gpu_planes_block {
-	const uint8_t *at;	  /* plain bytes, or exponents */
-	uint32_t n[LEVELS];	  /* codes of each level */
-	uint32_t level[LEVELS];	  /* where each begins, from `at` on */
+	const uint8_t *at; /* plain bytes, or exponents */
+	uint32_t n[LEVELS]; /* codes of each level */
+	uint32_t level[LEVELS]; /* where each begins, from `at` on */
 	uint32_t symbols[LEVELS]; /* of each three bytes, turned */
-	uint32_t raw;		  /* 1: exponents, not codes */
+	uint32_t raw; /* 1: exponents, not codes */
 };
 
 GPU_FN uint32_t u16_at(const uint8_t *at)
@@ -77,7 +79,8 @@ GPU_FN uint32_t u32_at(const uint8_t *at)
 GPU_FN bool gpu_planes_span(uint32_t n, uint32_t row, uint32_t block, uint32_t *first, uint32_t *weights)
 {
 	if (row > GPU_PLANES_BLOCK) {
-		const uint32_t pieces = (row + GPU_PLANES_BLOCK - 1) / GPU_PLANES_BLOCK, r = block / pieces, end = (r + 1) * row;
+		const uint32_t pieces = (row + GPU_PLANES_BLOCK - 1) / GPU_PLANES_BLOCK, r = block / pieces,
+			       end = (r + 1) * row;
 
 		*first = r * row + block % pieces * GPU_PLANES_BLOCK;
 		*weights = end - *first < GPU_PLANES_BLOCK ? end - *first : GPU_PLANES_BLOCK;
@@ -88,8 +91,8 @@ GPU_FN bool gpu_planes_span(uint32_t n, uint32_t row, uint32_t block, uint32_t *
 	return *first < n;
 }
 
-/* The n + 1 aligned words that have n words of 4 bytes at any address. Only the first byte need be there: what is behind weights can be
- * read (OD_PAD_BYTES). */
+/* The n + 1 aligned words that have n words of 4 bytes at any address. Only the first byte need be there: what is
+ * behind weights can be read (OD_PAD_BYTES). */
 GPU_FN void load_words(const unsigned n, const uint8_t *at, uint32_t *to)
 {
 	const uint8_t *words = at - (uintptr_t)at % 4;
@@ -119,8 +122,9 @@ GPU_FN uint32_t level_bytes(uint32_t n)
 
 #define PREFETCHED 128u
 
-/* Finds a block of a checked chunk. weights: what it has (gpu_planes_span); is_last: of the chunk. Its codes are needed as soon as its
- * first bytes have said where they are, so the lanes ask for all of it meanwhile; of the last one, for what it has at least. */
+/* Finds a block of a checked chunk. weights: what it has (gpu_planes_span); is_last: of the chunk. Its codes are needed
+ * as soon as its first bytes have said where they are, so the lanes ask for all of it meanwhile; of the last one, for
+ * what it has at least. */
 GPU_FN struct gpu_planes_block gpu_planes_find(const uint8_t *chunk, uint32_t block, uint32_t weights, bool is_last)
 {
 	const uint8_t *start = chunk + HEADER_BYTES + 4 * block;
@@ -163,7 +167,8 @@ GPU_FN void load_line(const uint8_t *bytes, bool is_whole, uint32_t *to)
 	}
 }
 
-GPU_FN void load_slowly(const uint8_t *bytes, uint32_t weights, unsigned unit, uint32_t *to) /* 16 of them; behind the last weight any */
+/* 16 of them; behind the last weight any */
+GPU_FN void load_slowly(const uint8_t *bytes, uint32_t weights, unsigned unit, uint32_t *to)
 {
 	const uint32_t first = GPU_PLANES_LINE * gpu_thread() + 16 * unit;
 	uint32_t words[5] = { 0, 0, 0, 0, 0 };
@@ -195,7 +200,8 @@ GPU_FN void make_group(const uint8_t *level, uint32_t n, const uint32_t *words, 
 		w[0] = w[1] = w[2] = w[3] = 0;
 	} else if (bytes < 8) {
 		const uint64_t low = (uint64_t)w[1] << 32 | w[0];
-		const uint64_t high = (low >> 8 * bytes | ((uint64_t)w[3] << 32 | w[2]) << (64 - 8 * bytes)) & ((1ull << 8 * bytes) - 1);
+		const uint64_t high = (low >> 8 * bytes | ((uint64_t)w[3] << 32 | w[2]) << (64 - 8 * bytes)) &
+				      ((1ull << 8 * bytes) - 1);
 
 		w[2] = (uint32_t)high, w[3] = (uint32_t)(high >> 32);
 	}
@@ -203,8 +209,8 @@ GPU_FN void make_group(const uint8_t *level, uint32_t n, const uint32_t *words, 
 	c[1].low = w[1], c[1].high = w[3];
 }
 
-/* Codes [32 * i, 32 * i + 32) of a level of n. Those behind the last one are garbage and may be escapes: that changes only the counts of
- * later threads, which have no codes of this level. */
+/* Codes [32 * i, 32 * i + 32) of a level of n. Those behind the last one are garbage and may be escapes: that changes
+ * only the counts of later threads, which have no codes of this level. */
 GPU_FN struct codes load_codes(const uint8_t *level, uint32_t n, uint32_t i)
 {
 	const uint32_t group = i / 2 * 64, plane = n - group < 64 ? (n - group + 7) / 8 : 8; /* bytes */
@@ -235,10 +241,12 @@ GPU_FN uint32_t sum_before(const uint32_t *of_warps)
 	return sum;
 }
 
-/* next[l]: escapes of level l that come before the thread's. many: as in decode_below. shared: [2][warps]. Has one barrier. */
+/* next[l]: escapes of level l that come before the thread's. many: as in decode_below. shared: [2][warps]. Has one
+ * barrier. */
 GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], uint32_t *shared, uint32_t *next)
 {
-	/* All in one word: no field overflows in the sum of 31 threads with 64 codes of levels 0 and 1, and 32 of level 2, garbage or not. */
+	/* All in one word: no field overflows in the sum of 31 threads with 64 codes of levels 0 and 1, and 32 of level
+	 * 2, garbage or not. */
 	const uint32_t n[LEVELS] = { n_escapes(codes[0]), n_escapes(codes[1]), n_escapes(codes[2]) };
 	const uint32_t mine = n[0] << 21 | n[1] << 10 | (many ? 0 : n[2]), before = gpu_sum_up(mine) - mine;
 	uint32_t earlier;
@@ -259,12 +267,14 @@ GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], u
 
 /* ---- Four codes at a time ---- */
 
-/* What four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four, take from the symbols (bytes 0 to 2)
- * and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16 on, how many of the level below. */
+/* What four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four, take from the
+ * symbols (bytes 0 to 2) and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16
+ * on, how many of the level below. */
 GPU_FN uint32_t entry_of(uint32_t i)
 {
 	/* Bit k of four to nibble k, of both. */
-	const uint32_t both = (i & 15u) | i >> 4 << 16, twos = (both | both << 6) & 0x03030303u, bits = (twos | twos << 3) & 0x11111111u;
+	const uint32_t both = (i & 15u) | i >> 4 << 16, twos = (both | both << 6) & 0x03030303u,
+		       bits = (twos | twos << 3) & 0x11111111u;
 	const uint32_t low = bits & 0xffffu, high = bits >> 16, escapes = low & high;
 	const uint32_t before = escapes * 0x11110u; /* nibble k: how many escapes come before code k; nibble 4: all */
 
@@ -274,9 +284,10 @@ GPU_FN uint32_t entry_of(uint32_t i)
 #define TABLE_BYTES (GPU_PLANES_THREADS * sizeof(uint32_t))
 static_assert(GPU_PLANES_THREADS == 256, "each thread makes an entry of the table");
 
-/* The level below: the word that its next byte is in, and the one behind, turned. Up to 40 bytes behind the last one are read, because the
- * codes behind a level's last one may be escapes: of the chunk, its padding, or shared memory that is not written meanwhile.
- * ahead: address in shared memory of what is four bytes behind the next one; of plain bytes, from base on, which is aligned to 4. */
+/* The level below: the word that its next byte is in, and the one behind, turned. Up to 40 bytes behind the last one
+ * are read, because the codes behind a level's last one may be escapes: of the chunk, its padding, or shared memory
+ * that is not written meanwhile. ahead: address in shared memory of what is four bytes behind the next one; of plain
+ * bytes, from base on, which is aligned to 4. */
 struct below {
 	const uint8_t *base; /* NULL: shared memory, where bytes are turned */
 	uint32_t low, high, ahead;
@@ -289,7 +300,8 @@ GPU_FN uint32_t below_word(const bool is_plain, const struct below *b, uint32_t 
 
 GPU_FN void begin_below(const bool is_plain, struct below *b, const uint8_t *bytes, uint32_t next)
 {
-	const uint32_t odd = (uint32_t)((uintptr_t)bytes % 4), at = is_plain ? odd + next : gpu_shared_address(bytes) + next;
+	const uint32_t odd = (uint32_t)((uintptr_t)bytes % 4),
+		       at = is_plain ? odd + next : gpu_shared_address(bytes) + next;
 
 	b->base = is_plain ? bytes - odd : NULL;
 	b->ahead = at + 4;
@@ -298,7 +310,8 @@ GPU_FN void begin_below(const bool is_plain, struct below *b, const uint8_t *byt
 }
 
 /* i: which byte of `fours` says how they are coded; table: address. */
-GPU_FN uint32_t four_codes(const bool is_plain, uint32_t table, uint32_t fours, uint32_t i, uint32_t symbols, struct below *b)
+GPU_FN uint32_t four_codes(const bool is_plain, uint32_t table, uint32_t fours, uint32_t i, uint32_t symbols,
+			   struct below *b)
 {
 	const uint32_t entry = gpu_shared_u32(table + 4 * gpu_pick_bytes(fours, 0, 0x4440 + i)), before = b->ahead;
 	const uint32_t four = gpu_pick_bytes(symbols, gpu_funnel(b->low, b->high, 8 * before), entry);
@@ -312,10 +325,12 @@ GPU_FN uint32_t four_codes(const bool is_plain, uint32_t table, uint32_t fours, 
 }
 
 /* Bytes of 32 codes: of each its symbol, of an escape the next byte of the level below. */
-GPU_FN void decode_codes(const bool is_plain, struct codes c, uint32_t table, uint32_t symbols, struct below *b, uint32_t *word)
+GPU_FN void decode_codes(const bool is_plain, struct codes c, uint32_t table, uint32_t symbols, struct below *b,
+			 uint32_t *word)
 {
 	/* A byte for each four codes: the even and the odd fours. */
-	const uint32_t even = (c.low & 0x0f0f0f0fu) | (c.high << 4 & 0xf0f0f0f0u), odd = (c.low >> 4 & 0x0f0f0f0fu) | (c.high & 0xf0f0f0f0u);
+	const uint32_t even = (c.low & 0x0f0f0f0fu) | (c.high << 4 & 0xf0f0f0f0u),
+		       odd = (c.low >> 4 & 0x0f0f0f0fu) | (c.high & 0xf0f0f0f0u);
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < 4; i++) {
@@ -325,7 +340,8 @@ GPU_FN void decode_codes(const bool is_plain, struct codes c, uint32_t table, ui
 }
 
 /* The same without a table, code by code: [n] bytes. */
-GPU_FN void decode_slowly(const bool is_plain, struct codes c, uint32_t n, uint32_t symbols, const uint8_t *below, uint8_t *to)
+GPU_FN void decode_slowly(const bool is_plain, struct codes c, uint32_t n, uint32_t symbols, const uint8_t *below,
+			  uint8_t *to)
 {
 	GPU_NO_UNROLL
 	for (uint32_t i = 0; i < n; i++) {
@@ -338,9 +354,10 @@ GPU_FN void decode_slowly(const bool is_plain, struct codes c, uint32_t n, uint3
 	}
 }
 
-/* The thread's codes of a level but the first, to bytes. many: it has 64, not 32. is_plain: the level below is plain bytes. */
-GPU_FN void decode_level(const bool many, const bool is_plain, const struct codes *c, uint32_t n, uint32_t table, uint32_t symbols,
-			 const uint8_t *below, uint32_t next, uint8_t *to)
+/* The thread's codes of a level but the first, to bytes. many: it has 64, not 32. is_plain: the level below is plain
+ * bytes. */
+GPU_FN void decode_level(const bool many, const bool is_plain, const struct codes *c, uint32_t n, uint32_t table,
+			 uint32_t symbols, const uint8_t *below, uint32_t next, uint8_t *to)
 {
 	const uint32_t first = (many ? 64 : 32) * gpu_thread();
 
@@ -352,7 +369,8 @@ GPU_FN void decode_level(const bool many, const bool is_plain, const struct code
 		decode_slowly(is_plain, c[0], left < 32 ? left : 32, symbols, below + next, to + first);
 		next += gpu_popcount(c[0].low & c[0].high);
 		if (left > 32)
-			decode_slowly(is_plain, c[1], left < 64 ? left - 32 : 32, symbols, below + next, to + first + 32);
+			decode_slowly(is_plain, c[1], left < 64 ? left - 32 : 32, symbols, below + next,
+				      to + first + 32);
 	} else {
 		struct below b;
 		uint32_t w[8];
@@ -368,12 +386,13 @@ GPU_FN void decode_level(const bool many, const bool is_plain, const struct code
 	}
 }
 
-/* Decodes levels 2 and 1 of a coded block to bytes from `shared` on, and makes the table for level 0. Level 2 comes first: an escape of
- * level 1 stands for the next byte of level 2, as one of level 0 does for one of level 1. A thread has 32 codes of each of the two. many:
- * it has 64, as no trained weights need; then bytes of level 2 lie where the table will be, so the table is made last.
- * words: of the thread's group of level 0, from load_words; group: its codes. Returns how many escapes of level 0 come before them. */
-GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, const uint32_t *words, uint8_t *shared, uint32_t *entries,
-			     struct codes *group)
+/* Decodes levels 2 and 1 of a coded block to bytes from `shared` on, and makes the table for level 0. Level 2 comes
+ * first: an escape of level 1 stands for the next byte of level 2, as one of level 0 does for one of level 1. A thread
+ * has 32 codes of each of the two. many: it has 64, as no trained weights need; then bytes of level 2 lie where the
+ * table will be, so the table is made last. words: of the thread's group of level 0, from load_words; group: its codes.
+ * Returns how many escapes of level 0 come before them. */
+GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, const uint32_t *words, uint8_t *shared,
+			     uint32_t *entries, struct codes *group)
 {
 	uint8_t *bytes_1 = shared, *bytes_2 = shared + GPU_PLANES_BLOCK;
 	const uint32_t table = gpu_shared_address(entries);
@@ -395,7 +414,8 @@ GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, 
 	codes[0][0] = group[0], codes[0][1] = group[1];
 	if (!many)
 		entries[gpu_thread()] = entry_of(gpu_thread());
-	count_before(many, codes, (uint32_t *)(void *)bytes_1, next); /* bytes_1 is not written before the next barrier */
+	/* bytes_1 is not written before the next barrier */
+	count_before(many, codes, (uint32_t *)(void *)bytes_1, next);
 	decode_level(many, true, codes[2], b->n[2], table, b->symbols[2], b->at, next[2], bytes_2);
 	gpu_sync();
 	decode_level(many, false, codes[1], b->n[1], table, b->symbols[1], bytes_2, next[1], bytes_1);
@@ -457,8 +477,9 @@ GPU_FN void decode_raw(const struct gpu_planes_block *b, const uint8_t *sm, uint
 	}
 }
 
-/* Weights of the thread's line of a block, [GPU_PLANES_WORDS], from its exponents and from the block's SM bytes; what lies behind the last
- * weight is any. shared: GPU_PLANES_TASK bytes, aligned to 16, that no thread uses any more; others still read them when this returns. */
+/* Weights of the thread's line of a block, [GPU_PLANES_WORDS], from its exponents and from the block's SM bytes; what
+ * lies behind the last weight is any. shared: GPU_PLANES_TASK bytes, aligned to 16, that no thread uses any more;
+ * others still read them when this returns. */
 GPU_FN void gpu_planes_decode(const struct gpu_planes_block *b, const uint8_t *sm, uint8_t *shared, uint32_t *word)
 {
 	if (b->raw != 0)
@@ -469,8 +490,8 @@ GPU_FN void gpu_planes_decode(const struct gpu_planes_block *b, const uint8_t *s
 
 /* ---- Weights in shared memory ---- */
 
-/* Unit `unit` (16 bytes) of a line. Each line has its eight units in an order of its own, so that neither threads with one unit of many
- * lines nor those with all of one line meet in a bank. */
+/* Unit `unit` (16 bytes) of a line. Each line has its eight units in an order of its own, so that neither threads with
+ * one unit of many lines nor those with all of one line meet in a bank. */
 GPU_FN uint32_t gpu_planes_unit(uint32_t line, uint32_t unit)
 {
 	return 2 * GPU_PLANES_LINE * line + ((16 * unit ^ 16 * line) & 0x70u);

@@ -1,6 +1,8 @@
-/* gpu_rows.h - sums over a row, and norms, by a block. Sums have the 16 lanes of backend.h: a row's first 16 threads have one each.
+/* gpu_rows.h - sums over a row, and norms, by a block. Sums have the 16 lanes of backend.h: a row's first 16 threads
+ * have one each.
  *
- * All threads of the block call these; they begin and end with the block together. Shared memory: gpu_row_shared of kernels.h.
+ * All threads of the block call these; they begin and end with the block together. Shared memory: gpu_row_shared of
+ * kernels.h.
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_ROWS_H
 #define OD_COMPUTE_GPU_ROWS_H
@@ -49,8 +51,8 @@ GPU_FN void gpu_read_each(const float *x, unsigned n, unsigned begin, unsigned s
 		v[e] = x[begin + e * step < n ? begin + e * step : begin];
 }
 
-/* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. The additions wait for each other, so the
- * next elements are read meanwhile. */
+/* This thread's lane of a sum over x [n] that has come to `sum`; x begins with the first lane. The additions wait for
+ * each other, so the next elements are read meanwhile. */
 GPU_FN float gpu_lane_sum(const enum gpu_sum how, const float *x, unsigned n, float from, float sum)
 {
 	const unsigned step = GPU_EACH * GPU_LANES, lane = gpu_lane() % GPU_LANES;
@@ -84,7 +86,8 @@ GPU_FN float gpu_lane_sum(const enum gpu_sum how, const float *x, unsigned n, fl
 	return sum;
 }
 
-/* The sum of x, of x^2, or of (x - from)^2; every lane of a warp gets it, if its first 16 lanes, and its last, all do the same. */
+/* The sum of x, of x^2, or of (x - from)^2; every lane of a warp gets it, if its first 16 lanes, and its last, all do
+ * the same. */
 GPU_FN float gpu_lanes_sum(const enum gpu_sum how, const float *x, unsigned n, float from)
 {
 	return gpu_fold_each(gpu_lane_sum(how, x, n, from, 0));
@@ -122,8 +125,9 @@ GPU_FN void gpu_copy_piece(float *x, const float *add, unsigned n)
 	}
 }
 
-/* For the whole block. All threads bring the row to shared memory, since 16 lanes alone would wait for each of their loads; the first
- * warp adds. A row of one piece stays there until the next barrier but one. First x += add (unless NULL). */
+/* For the whole block. All threads bring the row to shared memory, since 16 lanes alone would wait for each of their
+ * loads; the first warp adds. A row of one piece stays there until the next barrier but one. First x += add (unless
+ * NULL). */
 GPU_FN float gpu_block_sum(const enum gpu_sum how, float *x, const float *add, unsigned n, float from)
 {
 	float *result = (float *)(void *)gpu_shared(), sum = 0;
@@ -174,7 +178,8 @@ struct gpu_scales {
 	float w[GPU_EACH], b[GPU_EACH];
 };
 
-GPU_FN void gpu_read_scales(const float *w, const float *b, unsigned n, unsigned begin, unsigned step, struct gpu_scales *s)
+GPU_FN void gpu_read_scales(const float *w, const float *b, unsigned n, unsigned begin, unsigned step,
+			    struct gpu_scales *s)
 {
 	GPU_UNROLL
 	for (unsigned e = 0; e < GPU_EACH; e++)
@@ -185,10 +190,10 @@ GPU_FN void gpu_read_scales(const float *w, const float *b, unsigned n, unsigned
 		gpu_read_each(b, n, begin, step, s->b);
 }
 
-/* y = (x - mean) * by * w + b; w NULL: ones; b NULL: none, and no mean. y may be x. Elements first, first + step, ...; s has scales of the
- * first ones. */
-GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const float *w, const float *b, unsigned n, unsigned first,
-			  unsigned step, struct gpu_scales *s)
+/* y = (x - mean) * by * w + b; w NULL: ones; b NULL: none, and no mean. y may be x. Elements first, first + step, ...;
+ * s has scales of the first ones. */
+GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const float *w, const float *b, unsigned n,
+			  unsigned first, unsigned step, struct gpu_scales *s)
 {
 	GPU_NO_UNROLL
 	for (unsigned begin = first; begin < n; begin += GPU_EACH * step) {
@@ -200,7 +205,8 @@ GPU_FN void gpu_scale_row(float *y, const float *x, float mean, float by, const 
 		GPU_UNROLL
 		for (unsigned e = 0; e < GPU_EACH; e++)
 			if (begin + e * step < n)
-				y[begin + e * step] = gpu_canonical(b != NULL ? (v[e] - mean) * by * s->w[e] + s->b[e] : v[e] * by * s->w[e]);
+				y[begin + e * step] = gpu_canonical(b != NULL ? (v[e] - mean) * by * s->w[e] + s->b[e] :
+										v[e] * by * s->w[e]);
 	}
 }
 
@@ -211,7 +217,8 @@ GPU_FN void gpu_block_scales(const float *w, const float *b, unsigned n, struct 
 }
 
 /* x += add (unless NULL); y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. s: of gpu_block_scales. */
-GPU_FN void gpu_block_rmsnorm_by(float *y, float *x, const float *add, const float *w, unsigned n, float eps, struct gpu_scales *s)
+GPU_FN void gpu_block_rmsnorm_by(float *y, float *x, const float *add, const float *w, unsigned n, float eps,
+				 struct gpu_scales *s)
 {
 	const float by = 1.0f / sqrtf(gpu_canonical(gpu_block_sum(GPU_SQUARES, x, add, n, 0)) / (float)n + eps);
 
@@ -227,13 +234,14 @@ GPU_FN void gpu_block_rmsnorm(float *y, float *x, const float *w, unsigned n, fl
 	gpu_block_rmsnorm_by(y, x, NULL, w, n, eps, &s);
 }
 
-GPU_FN void gpu_block_layernorm_by(float *y, float *x, const float *add, const float *w, const float *b, unsigned n, float eps,
-				   struct gpu_scales *s)
+GPU_FN void gpu_block_layernorm_by(float *y, float *x, const float *add, const float *w, const float *b, unsigned n,
+				   float eps, struct gpu_scales *s)
 {
 	float mean, by;
 
 	mean = gpu_block_sum(GPU_SUM, x, add, n, 0) / (float)n;
-	by = n <= GPU_ROW_PIECE ? gpu_block_sum_again(GPU_SQUARES_FROM, n, mean) : gpu_block_sum(GPU_SQUARES_FROM, x, NULL, n, mean);
+	by = n <= GPU_ROW_PIECE ? gpu_block_sum_again(GPU_SQUARES_FROM, n, mean) :
+				  gpu_block_sum(GPU_SQUARES_FROM, x, NULL, n, mean);
 	by = 1.0f / sqrtf(by / (float)n + eps);
 	gpu_scale_row(y, gpu_row_left(x, n), mean, by, w, b, n, gpu_thread(), gpu_threads(), s);
 	gpu_sync();

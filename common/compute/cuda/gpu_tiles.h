@@ -1,4 +1,5 @@
-/* gpu_tiles.h - what kernels of experts find of their work: the tile of a block, the pairs of it, and faults of choices.
+/* gpu_tiles.h - what kernels of experts find of their work: the tile of a block, the pairs of it, and faults of
+ * choices.
  *
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_TILES_H
@@ -20,8 +21,8 @@ GPU_FN uint32_t gpu_fault_of(const uint16_t *choice, uint32_t top_k, uint32_t n_
 	return twice ? GPU_FAULT_TWICE : 0;
 }
 
-/* There is one. The first fault of the first kernel that has one is told. One thread calls this, and all kernels that do are in one
- * stream; the host may look at any time, so kind comes last. */
+/* There is one. The first fault of the first kernel that has one is told. One thread calls this, and all kernels that
+ * do are in one stream; the host may look at any time, so kind comes last. */
 GPU_FN void gpu_tell_fault(const uint16_t *choice, uint32_t top_k, uint32_t n_experts, struct gpu_fault *fault)
 {
 	uint32_t i = 0;
@@ -61,7 +62,8 @@ GPU_FN bool gpu_find_tile(const unsigned R, const struct gpu_expert_products *a,
 	}
 	index = (a->first == 0 ? 0 : a->tiles_before[0]) + gpu_block_x();
 	*tile = a->tile[index]; /* any, if there is none */
-	return (index < a->tiles_before[1]) & (tile->n > 0); /* none has no rows: this is so that both are asked for together */
+	/* none has no rows: this is so that both are asked for together */
+	return (index < a->tiles_before[1]) & (tile->n > 0);
 }
 
 /* Pair i of the sorted ones. */

@@ -1,5 +1,5 @@
-/* gpu_weights.h - codes of weights (enum gpu_form), but for NF4: their values, one of any alignment, or some read together; and scales
- * of published matrices (struct gpu_mat). Elements of keys and values are codes, too.
+/* gpu_weights.h - codes of weights (enum gpu_form), but for NF4: their values, one of any alignment, or some read
+ * together; and scales of published matrices (struct gpu_mat). Elements of keys and values are codes, too.
  *
  * Thread: device code. */
 #ifndef OD_COMPUTE_GPU_WEIGHTS_H
@@ -114,8 +114,9 @@ GPU_FN void gpu_decode(const unsigned form, const unsigned n, const struct gpu_r
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < n; i++)
-		x[i] = gpu_is_int8(form) ? gpu_int8(form, r.w[i / each], i % each) :
-					   gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
+		x[i] = gpu_is_int8(form) ?
+			       gpu_int8(form, r.w[i / each], i % each) :
+			       gpu_code(form, r.w[i / each] >> bits * (i % each) & 0xffffffffu >> (32 - bits));
 }
 
 GPU_FN unsigned gpu_scale_bytes(unsigned dtype)

@@ -1,10 +1,11 @@
-/* Attention over blocks of positions that do not depend on each other (OD_OP_ATTEND), as Flash-Decoding splits it; and the queries
- * of latent attention (OD_OP_LATENT_QUERY).
+/* Attention over blocks of positions that do not depend on each other (OD_OP_ATTEND), as Flash-Decoding splits it; and
+ * the queries of latent attention (OD_OP_LATENT_QUERY).
  *
- * A block of threads has a block of positions and some heads that share its keys and values, which come through a ring in shared
- * memory: the memory always has requests, also while threads compute. Scores: four neighbours eight lanes apart share a key, each has 4
- * of the 16 lanes of its sums (backend.h); a thread has some keys and all heads, so that what it reads of queries and keys meets in
- * registers. Values: a thread has some elements of some heads, because their sums have an order. */
+ * A block of threads has a block of positions and some heads that share its keys and values, which come through a ring
+ * in shared memory: the memory always has requests, also while threads compute. Scores: four neighbours eight lanes
+ * apart share a key, each has 4 of the 16 lanes of its sums (backend.h); a thread has some keys and all heads, so that
+ * what it reads of queries and keys meets in registers. Values: a thread has some elements of some heads, because their
+ * sums have an order. */
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/gpu_weights.h"
 #include "common/compute/cuda/kernels.h"
@@ -13,29 +14,31 @@
 #define PAGE GPU_KV_PAGE
 #define PAGES (BLOCK / PAGE)
 #define STEP GPU_LANES /* elements of a key that its four threads read together */
-#define QUAD 4u	       /* positions whose weights are read together */
-#define QUADS 4u       /* between two jumps */
+#define QUAD 4u /* positions whose weights are read together */
+#define QUADS 4u /* between two jumps */
 #define FOLD_AHEAD 64u /* blocks whose vectors the fold reads before it needs them; divides GPU_FOLD_THREADS */
-#define FOLD_EACH 16u  /* of them at a time, so that a row of few blocks does not pay for all */
+#define FOLD_EACH 16u /* of them at a time, so that a row of few blocks does not pay for all */
 #define ABSORB_AHEAD 16u
 #define LOWEST (-FLT_MAX) /* as ATTN_LOWEST of cpu_kernels.h */
 
-/* The ring, at the beginning of shared memory: [SLOTS][warps] stages. A warp copies keys for itself: a stage is a piece of each of KEYS * 8
- * keys. A stage of values is a whole slot: a piece of each of successive positions' values, of which each warp copies a part to its own
- * place. So values are on their way as soon as the warp has read its last keys, whatever the others do. */
+/* The ring, at the beginning of shared memory: [SLOTS][warps] stages. A warp copies keys for itself: a stage is a piece
+ * of each of KEYS * 8 keys. A stage of values is a whole slot: a piece of each of successive positions' values, of
+ * which each warp copies a part to its own place. So values are on their way as soon as the warp has read its last
+ * keys, whatever the others do. */
 #define SLOTS 2u
 #define UNIT 16u /* bytes that a thread copies at a time */
 #define KEY_PIECE 128u
 #define VALUE_PIECE 256u
 #define KEY_UNITS (KEY_PIECE / UNIT)
 #define VALUE_UNITS (VALUE_PIECE / UNIT)
-#define KEYS(threads, heads) ((threads) == GPU_ATTEND_THREADS && (heads) < 8 ? 4u : 2u) /* of a thread; by registers, and by room */
-#define STAGE(threads, heads) (KEYS(threads, heads) * (GPU_WARP / 4) * KEY_PIECE)	 /* bytes */
+/* of a thread; by registers, and by room */
+#define KEYS(threads, heads) ((threads) == GPU_ATTEND_THREADS && (heads) < 8 ? 4u : 2u)
+#define STAGE(threads, heads) (KEYS(threads, heads) * (GPU_WARP / 4) * KEY_PIECE) /* bytes */
 #define SLOT(threads, heads) ((threads) / GPU_WARP * STAGE(threads, heads))
 #define RING(threads, heads) (SLOTS * SLOT(threads, heads))
 
 #define MAX_KEYS 4u
-#define MAX_SUMS 64u   /* of a thread: keys, heads and lanes */
+#define MAX_SUMS 64u /* of a thread: keys, heads and lanes */
 #define MAX_VALUES 16u /* of a thread: elements and heads */
 
 GPU_FN unsigned form_of(const bool bf16) /* of keys and values */
@@ -52,7 +55,7 @@ GPU_FN unsigned bytes_of(const bool bf16, const unsigned n)
 
 struct work {
 	const struct gpu_attend *a;
-	uint32_t from, to;	/* positions [from, to) of the block */
+	uint32_t from, to; /* positions [from, to) of the block */
 	uint32_t n_heads, head; /* head: the first one, of all rows' */
 	uint32_t kv_head, page; /* page: the thread's one of the block's */
 	uint32_t q_stride;
@@ -94,7 +97,8 @@ GPU_FN bool has_page(const struct work *w, unsigned i)
 GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct work *w)
 {
 	const struct gpu_row *row = &a->rows[gpu_block_z()];
-	const uint32_t begin = first_seen(row->position, a->window), block = begin / BLOCK + a->parts.first + gpu_block_y();
+	const uint32_t begin = first_seen(row->position, a->window),
+		       block = begin / BLOCK + a->parts.first + gpu_block_y();
 	const uint32_t kv_head = gpu_block_x() / a->groups, first = gpu_block_x() % a->groups * H;
 
 	if (block > row->position / BLOCK)
@@ -141,7 +145,8 @@ GPU_FN void copy_slowly(const bool bf16, unsigned char *to, const unsigned char 
 }
 
 /* The thread's unit of a row, from byte `at` of `bytes` on; aligned: to UNIT. */
-GPU_FN void copy_unit(const bool bf16, bool aligned, unsigned char *to, const unsigned char *from, uint32_t at, uint32_t bytes)
+GPU_FN void copy_unit(const bool bf16, bool aligned, unsigned char *to, const unsigned char *from, uint32_t at,
+		      uint32_t bytes)
 {
 	if (aligned && at + UNIT <= bytes)
 		gpu_copy_16(gpu_shared_address(to), from);
@@ -158,7 +163,8 @@ GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct work *
 
 		GPU_NO_UNROLL
 		for (uint32_t i = gpu_lane() * (UNIT / 4); i < w->q_stride; i += GPU_WARP * (UNIT / 4))
-			copy_unit(false, w->a->aligned_queries, (unsigned char *)(void *)(query_at(T, H) + h * w->q_stride + i),
+			copy_unit(false, w->a->aligned_queries,
+				  (unsigned char *)(void *)(query_at(T, H) + h * w->q_stride + i),
 				  (const unsigned char *)(const void *)(q + i), i * 4, w->a->k_dim * 4);
 	}
 	gpu_end_copies();
@@ -203,14 +209,16 @@ GPU_FN bool has_keys(const unsigned T, const unsigned H, const struct work *w, u
 	return first < w->to && first + stage_keys(T, H) > w->from;
 }
 
-/* All of a stage, also those that the row does not see. The units of key i are in an order of its own: so what eight lanes read of eight
- * keys is in different banks. */
-GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+/* All of a stage, also those that the row does not see. The units of key i are in an order of its own: so what eight
+ * lanes read of eight keys is in different banks. */
+GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
+		      struct stage s)
 {
 	const unsigned row = gpu_lane() / KEY_UNITS, ROWS = GPU_WARP / KEY_UNITS, N = stage_keys(T, H) / ROWS;
 	const uint32_t row_bytes = (uint32_t)w->a->keys.row_bytes, bytes = bytes_of(bf16, 1) * w->a->k_dim;
 	const uint32_t at = s.piece * KEY_PIECE + gpu_lane() % KEY_UNITS * UNIT;
-	const uint32_t even = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (gpu_lane() ^ row) * UNIT, odd = even ^ ROWS * UNIT;
+	const uint32_t even = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (gpu_lane() ^ row) * UNIT,
+		       odd = even ^ ROWS * UNIT;
 	const unsigned char *from;
 
 	if (!has_keys(T, H, w, s.first))
@@ -256,11 +264,13 @@ GPU_FN struct stage next_values(const unsigned T, const unsigned H, const struct
 }
 
 /* The warp's part, if there is such a stage. */
-GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
+			struct stage s)
 {
 	const unsigned ROWS = GPU_WARP / VALUE_UNITS, N = STAGE(T, H) / VALUE_PIECE / ROWS;
 	const uint32_t row_bytes = (uint32_t)w->a->values.row_bytes, bytes = bytes_of(bf16, 1) * w->a->v_dim;
-	const uint32_t at = s.piece * VALUE_PIECE + gpu_lane() % VALUE_UNITS * UNIT, first = s.first + gpu_warp() * N * ROWS;
+	const uint32_t at = s.piece * VALUE_PIECE + gpu_lane() % VALUE_UNITS * UNIT,
+		       first = s.first + gpu_warp() * N * ROWS;
 	unsigned char *to = gpu_shared() + slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + gpu_lane() * UNIT;
 	const unsigned char *from;
 
@@ -270,20 +280,22 @@ GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, con
 	if (w->a->aligned_values && s.piece < bytes / VALUE_PIECE) {
 		GPU_UNROLL
 		for (unsigned i = 0; i < N; i++)
-			gpu_copy_16(gpu_shared_address(to) + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes);
+			gpu_copy_16(gpu_shared_address(to) + i * ROWS * VALUE_PIECE,
+				    from + (size_t)(i * ROWS) * row_bytes);
 		return;
 	}
 	GPU_NO_UNROLL
 	for (unsigned i = 0; i < N && at < bytes; i++)
-		copy_unit(bf16, w->a->aligned_values, to + i * ROWS * VALUE_PIECE, from + (size_t)(i * ROWS) * row_bytes, at, bytes);
+		copy_unit(bf16, w->a->aligned_values, to + i * ROWS * VALUE_PIECE,
+			  from + (size_t)(i * ROWS) * row_bytes, at, bytes);
 }
 
 /* ---- Scores ---- */
 
-/* sum[(j * H + h) * 4 + i]: of key j and head h, the thread's lane i. n steps of the ring's keys: the one at `at`, and others that
- * differ from it in some bits of the address. q: from the thread's element on. */
-GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const unsigned n, uint32_t at, const float *q, uint32_t q_stride,
-		     float *sum)
+/* sum[(j * H + h) * 4 + i]: of key j and head h, the thread's lane i. n steps of the ring's keys: the one at `at`, and
+ * others that differ from it in some bits of the address. q: from the thread's element on. */
+GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const unsigned n, uint32_t at, const float *q,
+		     uint32_t q_stride, float *sum)
 {
 	GPU_UNROLL
 	for (unsigned s = 0; s < n; s++) {
@@ -293,7 +305,8 @@ GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const 
 		for (unsigned j = 0; j < K; j++) {
 			const unsigned other = j * (GPU_WARP / 4) * KEY_PIECE + s * bytes_of(bf16, STEP);
 
-			gpu_decode(form_of(bf16), 4, gpu_read_raw(bytes_of(bf16, 4), gpu_shared() + (at ^ other)), x + 4 * j);
+			gpu_decode(form_of(bf16), 4, gpu_read_raw(bytes_of(bf16, 4), gpu_shared() + (at ^ other)),
+				   x + 4 * j);
 		}
 		GPU_UNROLL
 		for (unsigned h = 0; h < H; h++) {
@@ -312,20 +325,22 @@ GPU_FN void add_keys(const bool bf16, const unsigned K, const unsigned H, const 
 	}
 }
 
-/* A stage has K groups of eight keys. A thread's key j is of group first_eight ^ j. So when neighbours exchange sums (fold_keys), all
- * give what is in the same registers. */
+/* A stage has K groups of eight keys. A thread's key j is of group first_eight ^ j. So when neighbours exchange sums
+ * (fold_keys), all give what is in the same registers. */
 GPU_FN unsigned first_eight(const unsigned K)
 {
 	return gpu_lane() / (32 / K);
 }
 
-GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const struct work *w, uint32_t piece, unsigned slot, float *sum)
+GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const struct work *w, uint32_t piece,
+		      unsigned slot, float *sum)
 {
 	const unsigned COLUMNS = KEY_PIECE / bytes_of(bf16, 1), TOGETHER = H == 8 ? 1 : 2, row = gpu_lane() % 8;
 	const unsigned byte = bytes_of(bf16, 4) * (gpu_lane() / 8);
 	const uint32_t left = w->q_stride - piece * COLUMNS;
 	const float *q = query_at(T, H) + piece * COLUMNS + 4 * (gpu_lane() / 8);
-	uint32_t at = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (first_eight(KEYS(T, H)) * 8 + row) * KEY_PIECE + (byte ^ row * UNIT);
+	uint32_t at = slot * SLOT(T, H) + gpu_warp() * STAGE(T, H) + (first_eight(KEYS(T, H)) * 8 + row) * KEY_PIECE +
+		      (byte ^ row * UNIT);
 
 	if (left >= COLUMNS) {
 		GPU_NO_UNROLL
@@ -345,8 +360,8 @@ GPU_FN float fold_keys(const unsigned K, const unsigned H, const float *sum)
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < 4; i++) {
-		/* 16 threads on are the sum's lanes + 8; what is key K / 2 there, is key 0 here. With four keys, key 3 there is key 1 here,
-		 * and key 0 of the thread 8 on, which has the sum's lanes + 4. */
+		/* 16 threads on are the sum's lanes + 8; what is key K / 2 there, is key 0 here. With four keys, key 3
+		 * there is key 1 here, and key 0 of the thread 8 on, which has the sum's lanes + 4. */
 		const float mine = sum[i] + gpu_shuffle_xor(sum[K / 2 * H * 4 + i], 16);
 		const float other = K == 4 ? sum[H * 4 + i] + gpu_shuffle_xor(sum[(K - 1) * H * 4 + i], 16) : mine;
 
@@ -369,9 +384,10 @@ GPU_FN void store_scores(const unsigned T, const unsigned H, const struct work *
 	}
 }
 
-/* The stage that is SLOTS after a stage of keys: keys, or values. Stages of keys are even in number, as those of a page are: so the
- * first of values goes to slot 0. */
-GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot, struct stage s)
+/* The stage that is SLOTS after a stage of keys: keys, or values. Stages of keys are even in number, as those of a page
+ * are: so the first of values goes to slot 0. */
+GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
+		       struct stage s)
 {
 	s = next_keys(T, bf16, H, w, next_keys(T, bf16, H, w, s));
 	if (s.first < (gpu_warp() + 1) * warp_keys(T)) {
@@ -413,8 +429,8 @@ GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const st
 	}
 }
 
-/* Scores become exp(score - the head's largest), which is stored with their sum; positions that are not there add 0. A warp has a
- * head at a time. */
+/* Scores become exp(score - the head's largest), which is stored with their sum; positions that are not there add 0. A
+ * warp has a head at a time. */
 GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *w)
 {
 	GPU_NO_UNROLL
@@ -448,14 +464,17 @@ GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *
 
 /* ---- Values ---- */
 
-/* acc[h * E + i] += value[i] * weight[h * BLOCK], for P successive positions in order. `at`: of the thread's elements in the ring. */
-GPU_FN void add_values(const bool bf16, const unsigned E, const unsigned N, const unsigned P, uint32_t at, const float *weight, float *acc)
+/* acc[h * E + i] += value[i] * weight[h * BLOCK], for P successive positions in order. `at`: of the thread's elements
+ * in the ring. */
+GPU_FN void add_values(const bool bf16, const unsigned E, const unsigned N, const unsigned P, uint32_t at,
+		       const float *weight, float *acc)
 {
 	float x[QUAD * 2], by[QUAD * GPU_ATTEND_HEADS];
 
 	GPU_UNROLL
 	for (unsigned u = 0; u < P; u++)
-		gpu_decode(form_of(bf16), E, gpu_read_raw(bytes_of(bf16, E), gpu_shared() + at + u * VALUE_PIECE), x + u * E);
+		gpu_decode(form_of(bf16), E, gpu_read_raw(bytes_of(bf16, E), gpu_shared() + at + u * VALUE_PIECE),
+			   x + u * E);
 	GPU_UNROLL
 	for (unsigned h = 0; h < N; h++) {
 		if (P == QUAD) {
@@ -475,8 +494,8 @@ GPU_FN void add_values(const bool bf16, const unsigned E, const unsigned N, cons
 }
 
 /* Positions [p, end) of the block. `at`: of the thread's elements of p; weight: of head 0 and position 0. */
-GPU_FN void add_positions(const bool bf16, const unsigned E, const unsigned N, uint32_t p, uint32_t end, uint32_t at, const float *weight,
-			  float *acc)
+GPU_FN void add_positions(const bool bf16, const unsigned E, const unsigned N, uint32_t p, uint32_t end, uint32_t at,
+			  const float *weight, float *acc)
 {
 	GPU_NO_UNROLL
 	for (; p < end && p % QUAD != 0; p++, at += VALUE_PIECE)
@@ -493,11 +512,13 @@ GPU_FN void add_positions(const bool bf16, const unsigned E, const unsigned N, u
 }
 
 /* Elements [d, d + E) of heads [head, head + N), if they are there. */
-GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *w, uint32_t d, unsigned head, const float *acc)
+GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *w, uint32_t d, unsigned head,
+			 const float *acc)
 {
 	GPU_UNROLL
 	for (unsigned h = 0; h < N; h++) {
-		float *to = w->a->parts.vector + ((size_t)(w->head + head + h) * w->a->parts.n + gpu_block_y()) * w->a->v_dim + d;
+		float *to = w->a->parts.vector +
+			    ((size_t)(w->head + head + h) * w->a->parts.n + gpu_block_y()) * w->a->v_dim + d;
 
 		GPU_UNROLL
 		for (unsigned i = 0; i < E; i++)
@@ -507,9 +528,11 @@ GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *
 }
 
 /* A thread has E elements of N heads of a piece. */
-GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const unsigned E, const unsigned N, const struct work *w)
+GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const unsigned E, const unsigned N,
+		      const struct work *w)
 {
-	const unsigned ITEMS = VALUE_PIECE / bytes_of(bf16, E), head = gpu_thread() / ITEMS * N, POSITIONS = stage_values(T, H);
+	const unsigned ITEMS = VALUE_PIECE / bytes_of(bf16, E), head = gpu_thread() / ITEMS * N,
+		       POSITIONS = stage_values(T, H);
 	struct stage s = first_values(T, H, w), ahead = next_values(T, H, w, next_values(T, H, w, s));
 	uint32_t d = gpu_thread() % ITEMS * E;
 	unsigned slot = 0;
@@ -520,13 +543,15 @@ GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const
 		acc[i] = 0;
 	GPU_NO_UNROLL
 	while (s.piece * ITEMS * E < w->a->v_dim) {
-		const uint32_t p = s.first > w->from ? s.first : w->from, end = s.first + POSITIONS < w->to ? s.first + POSITIONS : w->to;
+		const uint32_t p = s.first > w->from ? s.first : w->from,
+			       end = s.first + POSITIONS < w->to ? s.first + POSITIONS : w->to;
 
 		gpu_wait_copies(1);
 		gpu_sync(); /* the other warps' copies are there, too, and the exponentials */
 		if (head < w->n_heads && d < w->a->v_dim)
 			add_positions(bf16, E, N, p, end,
-				      slot * SLOT(T, H) + (p - s.first) * VALUE_PIECE + gpu_thread() % ITEMS * bytes_of(bf16, E),
+				      slot * SLOT(T, H) + (p - s.first) * VALUE_PIECE +
+					      gpu_thread() % ITEMS * bytes_of(bf16, E),
 				      score_at(T, H) + head * BLOCK, acc);
 		gpu_sync(); /* they have been read */
 		copy_values(T, bf16, H, w, slot, ahead);
@@ -548,7 +573,8 @@ GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const
 GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const struct gpu_attend *a)
 {
 	/* Sums of a thread in a piece of values: so that all threads have some, if there are enough. */
-	const unsigned SUMS = VALUE_PIECE / bytes_of(bf16, 1) * H > T ? VALUE_PIECE / bytes_of(bf16, 1) * H / T : 1, E = SUMS > 1 ? 2 : 1;
+	const unsigned SUMS = VALUE_PIECE / bytes_of(bf16, 1) * H > T ? VALUE_PIECE / bytes_of(bf16, 1) * H / T : 1,
+		       E = SUMS > 1 ? 2 : 1;
 	struct work w;
 	struct stage s;
 
@@ -574,15 +600,15 @@ GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const
 }
 
 /* blocks: of a multiprocessor at a time, by registers; before sm_80 copies take some, too. */
-#define ATTEND(name, bf16, heads, blocks)                                                                           \
+#define ATTEND(name, bf16, heads, blocks) \
 	GPU_DENSE_KERNEL(gpu_attend_##name, struct gpu_attend, GPU_ATTEND_THREADS, GPU_SINCE_80(blocks, blocks / 2)) \
-	{                                                                                                           \
-		attend_of(GPU_ATTEND_THREADS, bf16, heads, &a);                                                     \
+	{ \
+		attend_of(GPU_ATTEND_THREADS, bf16, heads, &a); \
 	}
-#define WIDE(name, bf16, heads)                                                      \
+#define WIDE(name, bf16, heads) \
 	GPU_ROOMY_KERNEL(gpu_attend_wide_##name, struct gpu_attend, GPU_ATTEND_WIDE) \
-	{                                                                            \
-		attend_of(GPU_ATTEND_WIDE, bf16, heads, &a);                         \
+	{ \
+		attend_of(GPU_ATTEND_WIDE, bf16, heads, &a); \
 	}
 
 ATTEND(f32_1, false, 1, 8)
@@ -627,8 +653,9 @@ struct head {
 struct fold {
 	const float *max, *sum;
 	const unsigned char *vector; /* the thread's element */
-	uint32_t stride, n;	     /* stride: bytes from a block's vector to the next one's */
-	/* Shared memory: [GPU_FOLD_THREADS] what to keep of what is before a block, what to add of it, its sum; [FOLD_WARPS] */
+	uint32_t stride, n; /* stride: bytes from a block's vector to the next one's */
+	/* Shared memory: [GPU_FOLD_THREADS] what to keep of what is before a block, what to add of it, its sum;
+	 * [FOLD_WARPS] */
 	gpu_f4 *factor;
 	float *greatest;
 };
@@ -642,11 +669,12 @@ GPU_FN float greatest_so_far(float v)
 	return v;
 }
 
-/* Thread i: block i of n, which has max and sum. The head's maximum changes to what it is behind them; low and high are those around
- * block i. */
+/* Thread i: block i of n, which has max and sum. The head's maximum changes to what it is behind them; low and high are
+ * those around block i. */
 GPU_FN void fold_factors(const struct fold *f, float max, float sum, struct head *h)
 {
-	const float so_far = greatest_so_far(max), before = gpu_shuffle_from(so_far, gpu_lane() > 0 ? gpu_lane() - 1 : 0);
+	const float so_far = greatest_so_far(max),
+		    before = gpu_shuffle_from(so_far, gpu_lane() > 0 ? gpu_lane() - 1 : 0);
 	float low = h->max, high, all = h->max;
 	gpu_f4 factor;
 
@@ -675,7 +703,8 @@ GPU_FN void read_vectors(const struct fold *f, unsigned i, float *x)
 		return;
 	GPU_UNROLL
 	for (unsigned u = 0; u < FOLD_EACH; u++)
-		x[u] = *(const float *)(const void *)(f->vector + (size_t)((i + u < f->n ? i + u : f->n - 1) * f->stride));
+		x[u] = *(const float *)(const void *)(f->vector +
+						      (size_t)((i + u < f->n ? i + u : f->n - 1) * f->stride));
 }
 
 /* FOLD_EACH blocks from i on, in order. */
@@ -717,7 +746,8 @@ GPU_FN void fold_some(const struct fold *f, struct head *h)
 
 GPU_KERNEL(gpu_attend_fold, struct gpu_attend_fold, GPU_FOLD_THREADS)
 {
-	const uint32_t element = gpu_block_x() * GPU_FOLD_THREADS + gpu_thread(), d = element < a.v_dim ? element : a.v_dim - 1;
+	const uint32_t element = gpu_block_x() * GPU_FOLD_THREADS + gpu_thread(),
+		       d = element < a.v_dim ? element : a.v_dim - 1;
 	const size_t head = (size_t)gpu_block_z() * a.n_heads + gpu_block_y(), part = head * a.parts.n;
 	const uint32_t position = a.rows[gpu_block_z()].position;
 	const uint32_t all = position / BLOCK - first_seen(position, a.window) / BLOCK + 1;
@@ -769,8 +799,8 @@ GPU_FN void turn_query(const struct gpu_turn *t, const float *q, const float *co
 }
 
 /* sum[r] += q[i][r] * element e of row `row + i` of kv_b, for i below AHEAD, in order. q: [][R] */
-GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AHEAD, const struct gpu_mat *m, size_t row, uint32_t e,
-			const float *q, float *sum)
+GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AHEAD, const struct gpu_mat *m,
+			size_t row, uint32_t e, const float *q, float *sum)
 {
 	float w[ABSORB_AHEAD], scale[ABSORB_AHEAD];
 
@@ -799,9 +829,11 @@ GPU_FN void add_weights(const unsigned form, const unsigned R, const unsigned AH
 GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_absorb *a)
 {
 	const unsigned AHEAD = gpu_is_scaled(form) ? ABSORB_AHEAD / 2 : ABSORB_AHEAD;
-	const uint32_t head = gpu_block_y(), first = gpu_block_z() * R, n_rows = a->n_rows - first < R ? a->n_rows - first : R;
+	const uint32_t head = gpu_block_y(), first = gpu_block_z() * R,
+		       n_rows = a->n_rows - first < R ? a->n_rows - first : R;
 	const uint32_t q_dim = a->nope_dim + a->turn.dims, out_dim = a->rank + a->turn.dims;
-	const uint32_t element = gpu_block_x() * GPU_ABSORB_THREADS + gpu_thread(), e = element < a->rank ? element : a->rank - 1;
+	const uint32_t element = gpu_block_x() * GPU_ABSORB_THREADS + gpu_thread(),
+		       e = element < a->rank ? element : a->rank - 1;
 	const size_t q_stride = (size_t)a->n_heads * q_dim, out_stride = (size_t)a->n_heads * out_dim;
 	const float *q = a->q + first * q_stride + (size_t)head * q_dim;
 	float *out = a->out + first * out_stride + (size_t)head * out_dim, *shared = (float *)(void *)gpu_shared();
@@ -836,17 +868,20 @@ GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_ab
 			out[r * out_stride + e] = gpu_canonical(sum[r]);
 	GPU_NO_UNROLL
 	for (uint32_t r = 0; r < n_rows && gpu_block_x() == 0; r++)
-		turn_query(&a->turn, q + r * q_stride + a->nope_dim, a->turn.angles + (size_t)(first + r) * a->turn.dims,
-			   out + r * out_stride + a->rank);
+		turn_query(&a->turn, q + r * q_stride + a->nope_dim,
+			   a->turn.angles + (size_t)(first + r) * a->turn.dims, out + r * out_stride + a->rank);
 }
 
-#define ABSORB(form, rows)                                                                   \
+#define ABSORB(form, rows) \
 	GPU_ROOMY_KERNEL(gpu_absorb_##form##_##rows, struct gpu_absorb, GPU_ABSORB_THREADS) \
-	{                                                                                   \
-		absorb_of(form, rows, &a);                                                  \
+	{ \
+		absorb_of(form, rows, &a); \
 	}
 #define FORM(form) ABSORB(form, 1) ABSORB(form, 8)
-#define NAMES(form) { gpu_absorb_##form##_1, gpu_absorb_##form##_8 }
+#define NAMES(form) \
+	{ \
+		gpu_absorb_##form##_1, gpu_absorb_##form##_8 \
+	}
 
 FORM(GPU_BF16)
 FORM(GPU_F16)
@@ -861,7 +896,8 @@ FORM(GPU_SCALED_E4M3)
 FORM(GPU_SCALED_E5M2)
 
 gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2] = {
-	NAMES(GPU_BF16), NAMES(GPU_F16), NAMES(GPU_F32), NAMES(GPU_E4M3), NAMES(GPU_E5M2), { NULL, NULL }, { NULL, NULL },
-	{ NULL, NULL }, NAMES(GPU_SCALED_I8), NAMES(GPU_SCALED_U8), NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1),
+	NAMES(GPU_BF16),	NAMES(GPU_F16),		NAMES(GPU_F32),	      NAMES(GPU_E4M3),
+	NAMES(GPU_E5M2),	{ NULL, NULL },		{ NULL, NULL },	      { NULL, NULL },
+	NAMES(GPU_SCALED_I8),	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1),
 	NAMES(GPU_SCALED_E4M3), NAMES(GPU_SCALED_E5M2),
 };

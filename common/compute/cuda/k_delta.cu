@@ -1,7 +1,8 @@
 /* Gated delta rules (OD_OP_DELTA_IN, OD_OP_DELTA), as cpu_delta.c has them.
  *
- * A column of a head's state needs only itself, so a thread has a column, in registers if k_dim is GPU_DELTA_FIXED, and all rows go by.
- * Sums over k_dim have one order: then the two sums of successive rows, of the query and of the next key, run side by side. */
+ * A column of a head's state needs only itself, so a thread has a column, in registers if k_dim is GPU_DELTA_FIXED, and
+ * all rows go by. Sums over k_dim have one order: then the two sums of successive rows, of the query and of the next
+ * key, run side by side. */
 #include <assert.h>
 
 #include "common/base/same_math.h"
@@ -40,8 +41,10 @@ GPU_FN void gates(const struct gpu_delta_in *a, float *row, unsigned g)
 
 GPU_KERNEL(gpu_delta_in, struct gpu_delta_in, GPU_ROW_THREADS)
 {
-	const unsigned k = a.k_dim, v = a.n_heads / a.n_key_heads * a.v_dim, keys = a.n_key_heads * k, values = a.n_heads * a.v_dim;
-	const unsigned width = a.channels + (a.by_key_head ? values : 0), i = gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
+	const unsigned k = a.k_dim, v = a.n_heads / a.n_key_heads * a.v_dim, keys = a.n_key_heads * k,
+		       values = a.n_heads * a.v_dim;
+	const unsigned width = a.channels + (a.by_key_head ? values : 0),
+		       i = gpu_block_x() * GPU_ROW_THREADS + gpu_thread();
 	const float *from = a.qkv + (size_t)gpu_block_y() * width;
 	float *row = a.row + (size_t)gpu_block_y() * (a.channels + 2 * a.n_heads);
 
@@ -69,7 +72,7 @@ GPU_KERNEL(gpu_delta_in, struct gpu_delta_in, GPU_ROW_THREADS)
 /* In shared memory; lines follow: of a row queries, keys and values of a part. */
 struct room {
 	float gate[2][ROWS]; /* decay, beta */
-	float by[2 * ROWS];  /* what makes queries and keys as long as they are to be */
+	float by[2 * ROWS]; /* what makes queries and keys as long as they are to be */
 	uint32_t index[ROWS];
 	uint32_t count[GPU_DELTA_FIND_THREADS / GPU_WARP];
 };
@@ -118,8 +121,8 @@ GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct part *p, unsi
 	return i < 2 * k ? keys + p->key * k + i - k : 2 * keys + p->first_value + i - 2 * k;
 }
 
-/* The sequence's row t as OD_OP_DELTA_IN made it; a negative one, of which there are only channels, is in the state: -1 is the row
- * before. */
+/* The sequence's row t as OD_OP_DELTA_IN made it; a negative one, of which there are only channels, is in the state: -1
+ * is the row before. */
 GPU_FN const float *row_of(const struct gpu_delta *a, const uint32_t *index, int t)
 {
 	const size_t before = t < 0 ? (size_t)(t + (int)a->taps - 1) * a->channels : 0;
@@ -179,7 +182,8 @@ GPU_FN struct place place_of(const struct gpu_delta *a, const struct part *p, un
 }
 
 /* silu of the convolution, the oldest tap first. */
-GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint32_t *index, unsigned t, unsigned n, float *lines)
+GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint32_t *index, unsigned t, unsigned n,
+		     float *lines)
 {
 	const unsigned all = n * width_of(a, p), line = line_of(a, p);
 	const int before = (int)a->taps - 1;
@@ -209,8 +213,10 @@ GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint
 	}
 }
 
-/* Lines of rows [t, t + n), n from 1 to ROWS, after convolution and with lengths; and mixed. All threads; it ends with a barrier. */
-GPU_FN void mix_rows(const struct gpu_delta *a, struct room *m, const struct part *p, const uint32_t *index, unsigned t, unsigned n)
+/* Lines of rows [t, t + n), n from 1 to ROWS, after convolution and with lengths; and mixed. All threads; it ends with
+ * a barrier. */
+GPU_FN void mix_rows(const struct gpu_delta *a, struct room *m, const struct part *p, const uint32_t *index, unsigned t,
+		     unsigned n)
 {
 	const unsigned line = line_of(a, p), k = a->k_dim, half = gpu_thread() / GPU_LANES;
 	float *lines = lines_of(m), sum;
@@ -337,7 +343,8 @@ GPU_FN float correct_one(float s, float k, float step, float q, float decay, flo
 }
 
 /* correct(), then meet_first() with the next row's key and decay; returns what that does. */
-GPU_FN float correct_and_meet(float *s, const float *query, const float *key, float step, const float *next, float decay, float *out)
+GPU_FN float correct_and_meet(float *s, const float *query, const float *key, float step, const float *next,
+			      float decay, float *out)
 {
 	float of_query = 0, sum = 0;
 
@@ -355,7 +362,8 @@ GPU_FN float correct_and_meet(float *s, const float *query, const float *key, fl
 }
 
 /* The lines' rows; values become outputs. */
-GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned n, unsigned column, bool is_one, float *s)
+GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned n, unsigned column, bool is_one,
+		     float *s)
 {
 	float sum = meet_first(s, lines + K, m->gate[0][0]);
 
@@ -376,7 +384,8 @@ GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned
 /* ---- The recurrence, of any k_dim: the state is read twice ---- */
 
 /* The same of rows [t, t + n) of the sequence. */
-GPU_FN void any_rows(const struct gpu_delta *a, const struct room *m, float *lines, unsigned line, unsigned head, unsigned t, unsigned n)
+GPU_FN void any_rows(const struct gpu_delta *a, const struct room *m, float *lines, unsigned line, unsigned head,
+		     unsigned t, unsigned n)
 {
 	const unsigned k = a->k_dim, v = a->v_dim;
 
@@ -442,7 +451,8 @@ GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 		if (which < 2 && t < n)
 			m->gate[which][t] = gate_of(a, m->index[t], which, head);
 		mix_rows(a, m, &p, m->index, 0, n);
-		for (unsigned c = gpu_thread(); fixed && c < (a->v_dim + THREADS - 1) / THREADS * THREADS; c += THREADS) {
+		for (unsigned c = gpu_thread(); fixed && c < (a->v_dim + THREADS - 1) / THREADS * THREADS;
+		     c += THREADS) {
 			if (c >= THREADS)
 				load_column(a, head, c, s);
 			few_rows(m, lines_of(m), line, n, c, c < a->v_dim, s);
@@ -503,14 +513,17 @@ GPU_ROOMY_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
 	for (unsigned t = 0, part; t < n; t += part) {
 		part = n - t < a.at_once ? n - t : a.at_once;
 		if (which < 2 && gpu_thread() % ROWS < part)
-			m->gate[which][gpu_thread() % ROWS] = gate_of(&a, a.index[t + gpu_thread() % ROWS], which, head);
+			m->gate[which][gpu_thread() % ROWS] =
+				gate_of(&a, a.index[t + gpu_thread() % ROWS], which, head);
 		for (unsigned i = gpu_thread(); i < part * width; i += THREADS)
-			lines[i / width * line + i % width] = a.mixed[(size_t)(t + i / width) * a.channels + channel_of(&a, &p, i % width)];
+			lines[i / width * line + i % width] =
+				a.mixed[(size_t)(t + i / width) * a.channels + channel_of(&a, &p, i % width)];
 		gpu_sync();
 		any_rows(&a, m, lines, line, head, t, part);
 		for (unsigned column = gpu_thread(); column < a.v_dim; column += THREADS)
 			for (unsigned r = 0; r < part; r++)
-				a.y[((size_t)a.index[t + r] * a.n_heads + head) * a.v_dim + column] = lines[r * line + 2 * a.k_dim + column];
+				a.y[((size_t)a.index[t + r] * a.n_heads + head) * a.v_dim + column] =
+					lines[r * line + 2 * a.k_dim + column];
 		gpu_sync();
 	}
 	keep_channels(&a, &p, a.index, n);
@@ -538,7 +551,8 @@ GPU_FN uint32_t index_ahead(const struct gpu_delta *a, unsigned t, unsigned n)
 	return gpu_thread() < 2 * ROWS && mine < n ? a->index[mine] : 0;
 }
 
-GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column, unsigned t, unsigned n, uint32_t index, struct ahead *x)
+GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column, unsigned t, unsigned n,
+		       uint32_t index, struct ahead *x)
 {
 	const struct part p = part_of(a, head);
 	const float *from = a->mixed + (size_t)t * a->channels;
@@ -552,7 +566,9 @@ GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column
 		x->value[r] = t + r < n ? from[v] : 0;
 	}
 	x->index = index;
-	x->gate = gpu_thread() < 2 * ROWS && t + gpu_thread() % ROWS < n ? gate_of(a, index, gpu_thread() / ROWS, head) : 0;
+	x->gate = gpu_thread() < 2 * ROWS && t + gpu_thread() % ROWS < n ?
+			  gate_of(a, index, gpu_thread() / ROWS, head) :
+			  0;
 }
 
 GPU_FN void put_ahead(struct ring *ring, const struct ahead *x)
@@ -599,7 +615,8 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 			gpu_sync();
 		}
 		if (t + 1 < n)
-			sum = correct_and_meet(s, now->query[at], now->key[at], step, then->key[next], then->gate[0][next], &out);
+			sum = correct_and_meet(s, now->query[at], now->key[at], step, then->key[next],
+					       then->gate[0][next], &out);
 		else
 			correct(s, now->query[at], now->key[at], step, &out);
 		if (column < a->v_dim)

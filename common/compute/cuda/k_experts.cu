@@ -173,12 +173,14 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 
 /* ---- Few pairs: a thread for each counts those that come before its own ---- */
 
-/* All choices are in shared memory, so that no step waits for global memory. All threads of the block call what follows. */
+/* All choices are in shared memory, so that no step waits for global memory. All threads of the block call what
+ * follows. */
 
 #define FEW_WARPS (GPU_SORT_FEW / GPU_WARP)
 
 struct few_room { /* in shared memory, aligned to 16 */
-	uint32_t key[GPU_SORT_FEW]; /* expert * GPU_SORT_FEW + pair: all are different, and their order is the result's */
+	uint32_t key
+		[GPU_SORT_FEW]; /* expert * GPU_SORT_FEW + pair: all are different, and their order is the result's */
 	uint32_t starts[GPU_SORT_FEW]; /* of each place: a tile begins there */
 	uint32_t tiles[FEW_WARPS], faults[FEW_WARPS]; /* bits, of places and of pairs */
 };
@@ -225,8 +227,8 @@ GPU_FN uint32_t tiles_before(const struct few_room *m, uint32_t place)
 	return n;
 }
 
-/* expert: the choice of the thread's pair; of threads behind the last one any. false: a choice is out of range, or there twice in a row;
- * then nothing was written. */
+/* expert: the choice of the thread's pair; of threads behind the last one any. false: a choice is out of range, or
+ * there twice in a row; then nothing was written. */
 GPU_FN bool sort_few(const struct gpu_sort *a, struct few_room *m, uint32_t expert)
 {
 	const uint32_t pairs = a->n_rows * a->top_k, i = gpu_thread();

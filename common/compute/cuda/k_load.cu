@@ -8,7 +8,8 @@ GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 {
 	const uint64_t first = a.first + (uint64_t)gpu_block_x() * GPU_MERGE_EACH;
 	const uint64_t end = a.end - first < GPU_MERGE_EACH ? a.end : first + GPU_MERGE_EACH;
-	const bool whole = end - first == GPU_MERGE_EACH && (((uintptr_t)a.e + first) | ((uintptr_t)a.sm + first)) % 16 == 0 &&
+	const bool whole = end - first == GPU_MERGE_EACH &&
+			   (((uintptr_t)a.e + first) | ((uintptr_t)a.sm + first)) % 16 == 0 &&
 			   ((uintptr_t)a.to + 2 * first) % 16 == 0;
 
 	if (whole) {
@@ -57,8 +58,8 @@ GPU_KERNEL(gpu_merge_planes, struct gpu_merge_planes, GPU_PLANES_THREADS)
 	if (!gpu_planes_span(rows * a.row, a.row, block, &first, &weights))
 		return;
 	if (gpu_warp() == 0) {
-		const struct gpu_planes_block found = gpu_planes_find(a.coded + a.at[gpu_block_y()], block, weights,
-									  first + weights == rows * a.row);
+		const struct gpu_planes_block found =
+			gpu_planes_find(a.coded + a.at[gpu_block_y()], block, weights, first + weights == rows * a.row);
 
 		if (gpu_lane() == 0)
 			*b = found;

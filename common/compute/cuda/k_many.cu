@@ -1,34 +1,38 @@
-/* Products of weights with many rows, as those of a prompt: OD_OP_LINEAR, and the matrices of OD_OP_FFN and OD_OP_EXPERTS.
+/* Products of weights with many rows, as those of a prompt: OD_OP_LINEAR, and the matrices of OD_OP_FFN and
+ * OD_OP_EXPERTS.
  *
- * With many rows it is arithmetic that takes the time, not memory. So a block decodes each weight once for GPU_MANY_ROWS rows, to shared
- * memory, and a thread multiplies what it reads from there with as much as its registers have sums for: 8 outputs with 8 rows, of two of
- * the 16 lanes (backend.h). Sums are those of k_products.cu, so a row has the same bits with few rows and with many. While a stage is
- * added, the next one is on its way to registers; it is stored behind the sums, at another place. */
+ * With many rows it is arithmetic that takes the time, not memory. So a block decodes each weight once for
+ * GPU_MANY_ROWS rows, to shared memory, and a thread multiplies what it reads from there with as much as its registers
+ * have sums for: 8 outputs with 8 rows, of two of the 16 lanes (backend.h). Sums are those of k_products.cu, so a row
+ * has the same bits with few rows and with many. While a stage is added, the next one is on its way to registers; it is
+ * stored behind the sums, at another place. */
 #include "common/compute/cuda/gpu_tiles.h"
 #include "common/compute/cuda/gpu_weights.h"
 
 #define THREADS GPU_MANY_THREADS
 #define OUTS GPU_MANY_OUTS
 #define ROWS GPU_MANY_ROWS
-#define EACH 8u	 /* outputs of a thread; rows of it */
+#define EACH 8u /* outputs of a thread; rows of it */
 #define LANES 2u /* of a thread */
 #define SIDE 16u /* outputs of a warp; rows of it: a thread has every second one */
 #define STEPS 2u /* of GPU_LANES columns, in a stage */
 #define COLUMNS (STEPS * GPU_LANES)
-#define RUN 4u				/* neighbours that are read together, and stored */
+#define RUN 4u /* neighbours that are read together, and stored */
 #define OWN (OUTS * COLUMNS / THREADS) /* weights of a stage that a thread brings; of x it brings a run */
 #define RUNS (OWN / RUN)
 
-/* Shared memory: two stages, each [STEPS][OUTS][GPU_LANES] weights, then [STEPS][ROWS][GPU_LANES] of x. The room behind each step brings
- * what a warp stores together into different banks. */
+/* Shared memory: two stages, each [STEPS][OUTS][GPU_LANES] weights, then [STEPS][ROWS][GPU_LANES] of x. The room behind
+ * each step brings what a warp stores together into different banks. */
 #define W_STEP (OUTS * GPU_LANES + 4u)
 #define X_STEP (ROWS * GPU_LANES + 16u)
 #define STAGE (STEPS * (W_STEP + X_STEP))
 
-static_assert(OUTS == THREADS / GPU_WARP / (ROWS / SIDE) * SIDE && ROWS * COLUMNS == THREADS * RUN && GPU_WARP * LANES * EACH * EACH ==
-		      SIDE * SIDE * GPU_LANES, "every thread has as much to bring and to add");
+static_assert(OUTS == THREADS / GPU_WARP / (ROWS / SIDE) * SIDE && ROWS * COLUMNS == THREADS * RUN &&
+		      GPU_WARP * LANES * EACH * EACH == SIDE * SIDE * GPU_LANES,
+	      "every thread has as much to bring and to add");
 
-/* A thread brings a part of the weights of one of the block's outputs, and a part of one of the block's rows of x. Of which ones: */
+/* A thread brings a part of the weights of one of the block's outputs, and a part of one of the block's rows of x. Of
+ * which ones: */
 GPU_FN uint32_t own_out(void)
 {
 	return gpu_thread() / (COLUMNS / OWN);
@@ -123,8 +127,8 @@ GPU_FN void store_run(float *at, const float *v)
 	gpu_store_f4(at, all);
 }
 
-/* The values of the thread's weights, of which `left` are before the row's end. Those behind it are -0, which adds nothing: -0 times 0 is
- * -0, and the sum of that and any number is the number, be it 0 or -0. */
+/* The values of the thread's weights, of which `left` are before the row's end. Those behind it are -0, which adds
+ * nothing: -0 times 0 is -0, and the sum of that and any number is the number, be it 0 or -0. */
 GPU_FN void store_weights(const unsigned form, const struct brought *b, uint32_t left, float *to)
 {
 	GPU_UNROLL
@@ -165,11 +169,12 @@ GPU_FN void store(const struct source *s, uint32_t k, const struct brought *b, f
 	case GPU_SCALED_E4M3: store_weights(GPU_SCALED_E4M3, b, left, w); break;
 	default: store_weights(GPU_SCALED_E5M2, b, left, w);
 	}
-	store_run(stage + STEPS * W_STEP + s->x_at / GPU_LANES * X_STEP + own_row() * GPU_LANES + s->x_at % GPU_LANES, b->x);
+	store_run(stage + STEPS * W_STEP + s->x_at / GPU_LANES * X_STEP + own_row() * GPU_LANES + s->x_at % GPU_LANES,
+		  b->x);
 }
 
-/* The thread's place in the block: its first output, its first row, its first lane. Threads that read the same are one or two lanes of
- * the warp apart, for which shared memory reads once. */
+/* The thread's place in the block: its first output, its first row, its first lane. Threads that read the same are one
+ * or two lanes of the warp apart, for which shared memory reads once. */
 GPU_FN uint32_t first_out(void)
 {
 	return gpu_warp() % (OUTS / SIDE) * SIDE + gpu_lane() % 2;
@@ -278,7 +283,8 @@ GPU_DENSE_KERNEL(gpu_many_products, struct gpu_products, THREADS, 1)
 	out = (gpu_block_y() - p->first_block) * OUTS;
 	n_out = p->w.n_out - out;
 	n_rows = p->n_rows - row;
-	begin_source(&s, &p->w, out + at_most(own_out(), n_out), p->x + (row + at_most(own_row(), n_rows)) * p->x_stride);
+	begin_source(&s, &p->w, out + at_most(own_out(), n_out),
+		     p->x + (row + at_most(own_row(), n_rows)) * p->x_stride);
 	add_all(&s, has_any(n_out, n_rows), sum);
 	if (!has_any(n_out, n_rows))
 		return;
@@ -301,7 +307,8 @@ GPU_FN float *expert_row(const struct gpu_expert_products *a, const struct gpu_t
 {
 	const uint32_t at = tile->first + row;
 
-	return a->down ? a->y + (size_t)a->pair[at] * a->hidden : (up ? a->up : a->gate) + (size_t)(at - a->first) * a->intermediate;
+	return a->down ? a->y + (size_t)a->pair[at] * a->hidden :
+			 (up ? a->up : a->gate) + (size_t)(at - a->first) * a->intermediate;
 }
 
 GPU_DENSE_KERNEL(gpu_many_experts, struct gpu_expert_products, THREADS, 1)
@@ -322,7 +329,8 @@ GPU_DENSE_KERNEL(gpu_many_experts, struct gpu_expert_products, THREADS, 1)
 	m = e->mat[a.down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
 	at = tile.first + at_most(own_row(), tile.n);
 	begin_source(&s, &m, out + at_most(own_out(), left),
-		     a.down ? a.gate + (size_t)(at - a.first) * a.intermediate : a.x + (size_t)(a.pair[at] / a.top_k) * a.hidden);
+		     a.down ? a.gate + (size_t)(at - a.first) * a.intermediate :
+			      a.x + (size_t)(a.pair[at] / a.top_k) * a.hidden);
 	add_all(&s, has_any(left, tile.n), sum);
 	if (!has_any(left, tile.n))
 		return;

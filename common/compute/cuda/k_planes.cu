@@ -1,14 +1,14 @@
-/* Products of rows with weights that stay coded (OD_OP_EXPERTS, and steps of few rows of OD_OP_LINEAR and OD_OP_FFN): a block of threads
- * decodes some rows of weights to BF16 in shared memory, and multiplies them with all rows of x of a tile. So a resident expert takes two
- * thirds of the memory, and of its bandwidth. */
+/* Products of rows with weights that stay coded (OD_OP_EXPERTS, and steps of few rows of OD_OP_LINEAR and OD_OP_FFN): a
+ * block of threads decodes some rows of weights to BF16 in shared memory, and multiplies them with all rows of x of a
+ * tile. So a resident expert takes two thirds of the memory, and of its bandwidth. */
 #include "common/compute/cuda/gpu_planes.h"
 #include "common/compute/cuda/gpu_tiles.h"
 
 #define LINE GPU_PLANES_LINE
 
-/* What a block of threads has to do: n outputs, which are some rows of weights, or one row in several blocks, with the rows of x of a
- * tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: a warp works it out, and it takes no
- * registers while weights are decoded. */
+/* What a block of threads has to do: n outputs, which are some rows of weights, or one row in several blocks, with the
+ * rows of x of a tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: a warp
+ * works it out, and it takes no registers while weights are decoded. */
 struct task {
 	struct gpu_planes_block planes;
 	const uint8_t *chunk, *sm; /* sm: of the first weight */
@@ -18,8 +18,8 @@ struct task {
 	const uint32_t *x_pair, *y_pair; /* NULL: r */
 	uint32_t top_k, n_rows;
 	uint32_t block, first, n, n_in; /* block: the first in the chunk; first: output; n 0: nothing */
-	uint32_t k;			/* first column of the piece of a row that is decoded now */
-	bool is_last;			/* the outputs, of the chunk */
+	uint32_t k; /* first column of the piece of a row that is decoded now */
+	bool is_last; /* the outputs, of the chunk */
 };
 
 static_assert(sizeof(struct task) <= GPU_PLANES_SHARED - GPU_PLANES_TASK, "room for it");
@@ -39,12 +39,14 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
 
 /* ---- Sums ----
  *
- * A line is 64 weights of a row: four steps of 16, which are one of each lane of a sum. Lanes are independent, but each waits for its
- * additions, so what they add has to be near: weights are in shared memory, in units of two lanes of a line, and so is x. */
+ * A line is 64 weights of a row: four steps of 16, which are one of each lane of a sum. Lanes are independent, but each
+ * waits for its additions, so what they add has to be near: weights are in shared memory, in units of two lanes of a
+ * line, and so is x. */
 
 #define STEPS 4u /* of a line */
 
-/* All threads call this. i: the thread's output of the task; lane [lanes]: its lanes of that sum; its neighbours have the others. */
+/* All threads call this. i: the thread's output of the task; lane [lanes]: its lanes of that sum; its neighbours have
+ * the others. */
 GPU_FN void end_sum(const unsigned lanes, const struct task *t, uint32_t r, uint32_t i, const float *lane)
 {
 	const float y = gpu_canonical(gpu_fold(lane, lanes));
@@ -95,8 +97,9 @@ GPU_FN uint32_t piece_length(const struct task *t)
 
 /* ---- Few outputs ----
  *
- * Some neighbours have one output with one row: as many outputs and rows as there are threads for. All threads bring x, some lines of
- * every row at a time, of which each has the four steps of a lane: while some add what is there, the next are on their way. */
+ * Some neighbours have one output with one row: as many outputs and rows as there are threads for. All threads bring x,
+ * some lines of every row at a time, of which each has the four steps of a lane: while some add what is there, the next
+ * are on their way. */
 
 GPU_FN float *x_shared(unsigned turn) /* [rows][lines][GPU_LANES][STEPS] */
 {
@@ -105,7 +108,8 @@ GPU_FN float *x_shared(unsigned turn) /* [rows][lines][GPU_LANES][STEPS] */
 
 GPU_FN gpu_f4 load_steps(const float *x)
 {
-	const gpu_f4 v = { gpu_load_f1(x), gpu_load_f1(x + GPU_LANES), gpu_load_f1(x + 2 * GPU_LANES), gpu_load_f1(x + 3 * GPU_LANES) };
+	const gpu_f4 v = { gpu_load_f1(x), gpu_load_f1(x + GPU_LANES), gpu_load_f1(x + 2 * GPU_LANES),
+			   gpu_load_f1(x + 3 * GPU_LANES) };
 
 	return v;
 }
@@ -117,7 +121,8 @@ GPU_FN uint32_t lines_of(const unsigned R)
 }
 
 /* n lines, 1 or 4 / lanes, from line `first` of the block on, times x. All are read before one is used. */
-GPU_FN void add_together(const unsigned lanes, const unsigned n, uint32_t first, uint32_t lane, const float *x, float *sum)
+GPU_FN void add_together(const unsigned lanes, const unsigned n, uint32_t first, uint32_t lane, const float *x,
+			 float *sum)
 {
 	gpu_u4 line[4];
 	gpu_f4 by[4];
@@ -162,7 +167,8 @@ GPU_FN void add_some_lines(const unsigned lanes, uint32_t first, uint32_t lane, 
 /* sum[lanes] += what the piece has of the thread's lanes. */
 GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct task *t, float *sum)
 {
-	const uint32_t thread = gpu_thread_here(), length = piece_length(t), lines = length / LINE, together = lines_of(R);
+	const uint32_t thread = gpu_thread_here(), length = piece_length(t), lines = length / LINE,
+		       together = lines_of(R);
 	const uint32_t out = thread / (GPU_LANES / lanes), lane = thread % (GPU_LANES / lanes) * lanes;
 	const uint32_t row = thread / GPU_LANES / together, mine = thread / GPU_LANES % together;
 	const float *x = x_of(t, row) + t->k + mine * LINE + thread % GPU_LANES;
@@ -194,7 +200,8 @@ GPU_FN void add_slowly(uint32_t first, const float *x, uint32_t n, float *sum)
 		GPU_UNROLL
 		for (unsigned i = 0; i < 2 && k + i < n; i++) {
 			const uint32_t at = first + k + i;
-			const uint8_t *w = gpu_shared() + gpu_planes_unit(at / LINE, at % GPU_LANES / 2) + at % LINE / GPU_LANES * 4 + at % 2 * 2;
+			const uint8_t *w = gpu_shared() + gpu_planes_unit(at / LINE, at % GPU_LANES / 2) +
+					   at % LINE / GPU_LANES * 4 + at % 2 * 2;
 
 			sum[i] = fmaf(gpu_bf16(*(const uint16_t *)(const void *)w), x[k + i], sum[i]);
 		}
@@ -277,7 +284,8 @@ GPU_FN struct gpu_planes_block find_piece(const struct task *t, uint32_t k)
 {
 	const uint32_t length = t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
 
-	return gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, length * t->n, t->is_last && k + length == t->n_in);
+	return gpu_planes_find(t->chunk, t->block + k / GPU_PLANES_BLOCK, length * t->n,
+			       t->is_last && k + length == t->n_in);
 }
 
 GPU_FN void share_task(const struct task *t)
@@ -297,7 +305,7 @@ GPU_FN void next_piece(struct task *t)
 }
 
 #define FEWEST (GPU_PLANES_THREADS / GPU_LANES) /* outputs of all rows for which a thread has one lane */
-#define FEW (2 * FEWEST)			 /* the same with two */
+#define FEW (2 * FEWEST) /* the same with two */
 
 /* The task is known to a warp. It stays in shared memory, so that decoding has the registers. */
 GPU_FN void products_of(const unsigned R)
@@ -337,13 +345,16 @@ GPU_FN void products_of(const unsigned R)
 		end_few(R, 1, t, sum);
 }
 
-/* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or its first chunk's that
- * is meant; chunk_at: from that on. */
-GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at, const struct gpu_chunks *c,
-			 uint32_t n_out, uint32_t n_in, uint32_t block)
+/* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or
+ * its first chunk's that is meant; chunk_at: from that on. */
+GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at,
+			 const struct gpu_chunks *c, uint32_t n_out, uint32_t n_in, uint32_t block)
 {
 	const uint32_t chunk = block / c->blocks, in_chunk = block - chunk * c->blocks, begin = chunk * c->rows;
-	const uint32_t rows = begin >= n_out ? 0 : n_out - begin < c->rows ? n_out - begin : c->rows, at = in_chunk * c->block_rows;
+	const uint32_t rows = begin >= n_out	      ? 0 :
+			      n_out - begin < c->rows ? n_out - begin :
+							c->rows,
+		       at = in_chunk * c->block_rows;
 
 	t->n_in = n_in;
 	t->first = begin + at;
@@ -368,7 +379,8 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 	while (i + 1 < a->n && a->p[i + 1].first_block <= gpu_block_y())
 		i++;
 	p = &a->p[i];
-	find_outputs(t, p->sm, p->coded, a->chunk_at + p->first_chunk, &p->chunks, p->n_out, p->n_in, gpu_block_y() - p->first_block);
+	find_outputs(t, p->sm, p->coded, a->chunk_at + p->first_chunk, &p->chunks, p->n_out, p->n_in,
+		     gpu_block_y() - p->first_block);
 	t->x = p->x, t->x_stride = p->n_in, t->x_pair = NULL;
 	t->y = p->y, t->y_stride = p->y_stride, t->y_pair = NULL;
 	t->top_k = 1, t->n_rows = p->n_rows;
@@ -376,7 +388,8 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 
 /* ---- Experts: which, the device has found out (k_experts.cu) ---- */
 
-GPU_FN void find_expert(const unsigned R, const struct gpu_expert_products *a, const struct gpu_tile *tile, struct task *t)
+GPU_FN void find_expert(const unsigned R, const struct gpu_expert_products *a, const struct gpu_tile *tile,
+			struct task *t)
 {
 	const bool up = !a->down && gpu_block_y() >= a->planes_blocks;
 	const struct gpu_mat *m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
@@ -423,17 +436,18 @@ GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_product
 	products_of(R);
 }
 
-/* While a block waits for memory or multiplies with few threads, others decode. blocks: of a multiprocessor, by registers. */
-#define PLANES(rows, blocks)                                                                                 \
+/* While a block waits for memory or multiplies with few threads, others decode. blocks: of a multiprocessor, by
+ * registers. */
+#define PLANES(rows, blocks) \
 	GPU_DENSE_KERNEL(gpu_planes_products_##rows, struct gpu_planes_products, GPU_PLANES_THREADS, blocks) \
-	{                                                                                                    \
-		listed_products_of(rows, &a);                                                                \
-	}                                                                                                    \
-	GPU_DENSE_KERNEL(gpu_expert_planes_##rows, struct gpu_expert_products, GPU_PLANES_THREADS, blocks)   \
-	{                                                                                                    \
-		expert_products_of(rows, &a);                                                                \
-		if ((rows) == 1)                                                                             \
-			gpu_check_choices(&a);                                                               \
+	{ \
+		listed_products_of(rows, &a); \
+	} \
+	GPU_DENSE_KERNEL(gpu_expert_planes_##rows, struct gpu_expert_products, GPU_PLANES_THREADS, blocks) \
+	{ \
+		expert_products_of(rows, &a); \
+		if ((rows) == 1) \
+			gpu_check_choices(&a); \
 	}
 
 /* Before sm_80 there is shared memory for one only, so registers need not be few. */
@@ -443,7 +457,9 @@ PLANES(4, GPU_SINCE_80(3, 2))
 PLANES(8, 2)
 
 #define NAMES(kernel) \
-	{ kernel##_1, kernel##_2, kernel##_4, kernel##_8 }
+	{ \
+		kernel##_1, kernel##_2, kernel##_4, kernel##_8 \
+	}
 
 gpu_planes_products_fn *const gpu_planes_products[4] = NAMES(gpu_planes_products);
 gpu_expert_products_fn *const gpu_expert_planes[4] = NAMES(gpu_expert_planes);

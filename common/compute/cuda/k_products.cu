@@ -1,10 +1,10 @@
 /* Products of weights with rows: OD_OP_LINEAR, and the matrices of OD_OP_FFN and OD_OP_EXPERTS.
  *
- * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads share an output,
- * each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it is not threads that keep the
- * memory busy, but how much each has asked for: a warp copies its rows of weights to shared memory, many pieces ahead of the sums and
- * in whole lines. Scales come along with them, and x, which the block's warps share: a read from the first cache would wait for all copies
- * before it. */
+ * A dot product has 16 lanes (backend.h), which are independent chains of multiply-adds: some neighbouring threads
+ * share an output, each with some of its lanes, and fold them at the end. A matrix of few outputs has few chains, so it
+ * is not threads that keep the memory busy, but how much each has asked for: a warp copies its rows of weights to
+ * shared memory, many pieces ahead of the sums and in whole lines. Scales come along with them, and x, which the
+ * block's warps share: a read from the first cache would wait for all copies before it. */
 #include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/gpu_tiles.h"
 #include "common/compute/cuda/gpu_weights.h"
@@ -16,14 +16,14 @@
 #define WARPS (GPU_PRODUCT_THREADS / GPU_WARP)
 #define BLOCK_OUTS (WARPS * WARP_OUTS)
 
-#define UNIT 16u	       /* bytes that a thread copies at a time */
-#define PIECE 128u	       /* of a row of weights */
+#define UNIT 16u /* bytes that a thread copies at a time */
+#define PIECE 128u /* of a row of weights */
 #define COPIERS (PIECE / UNIT) /* threads that copy a piece of a row */
 #define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* of weights, of a thread */
-#define MOST_X 2048u	  /* bytes of x in a stage; more is not copied */
-#define MOST_STAGES 12u	  /* of a ring */
-#define RING 30720u	  /* bytes of the block's ring, at most */
-#define RING_16 27648u	  /* of one row of 16 bits (gpu_product_shared) */
+#define MOST_X 2048u /* bytes of x in a stage; more is not copied */
+#define MOST_STAGES 12u /* of a ring */
+#define RING 30720u /* bytes of the block's ring, at most */
+#define RING_16 27648u /* of one row of 16 bits (gpu_product_shared) */
 
 #define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
 #define NF4_PIECE 128u
@@ -33,7 +33,8 @@ GPU_FN bool is_grouped(const unsigned form)
 	return form == GPU_INT8_GROUP || form == GPU_NF4;
 }
 
-/* Lanes of an output that a thread has. With four it reads four codes of a byte at once, but x serves one output only: so for one row. */
+/* Lanes of an output that a thread has. With four it reads four codes of a byte at once, but x serves one output only:
+ * so for one row. */
 GPU_FN unsigned lanes_of(const unsigned form, const unsigned R)
 {
 	return R == 1 && form != GPU_NF4 && gpu_code_bits(form) == 8 ? MOST_LANES : SUMS / MOST_OUTS;
@@ -127,7 +128,8 @@ GPU_FN bool has_x(const unsigned form, const unsigned R)
 	return form == GPU_NF4 || R * x_bytes(form, R) <= MOST_X;
 }
 
-/* A stage: of each warp pieces of weights of all outputs, one piece after the other; x; of each warp scales of groups. */
+/* A stage: of each warp pieces of weights of all outputs, one piece after the other; x; of each warp scales of
+ * groups. */
 GPU_FN unsigned weights_bytes(const unsigned form, const unsigned R)
 {
 	return pieces_of(form, R) * WARP_OUTS * PIECE;
@@ -171,18 +173,20 @@ GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 
 struct outputs {
 	const struct gpu_mat *m;
-	uint32_t n_out, n_in;		     /* m's: to read them from memory again would be to wait for copies */
-	const unsigned char *second;	     /* of a matrix like m, which has the second half of the warp's rows; NULL: none */
+	uint32_t n_out, n_in; /* m's: to read them from memory again would be to wait for copies */
+	/* of a matrix like m, which has the second half of the warp's rows; NULL: none */
+	const unsigned char *second;
 	const unsigned char *row[MOST_OUTS]; /* of weights; an output behind the last one is as that, and not stored */
-	const float *x[GPU_PRODUCT_ROWS];    /* from the thread's lanes on; rows behind the last one likewise */
-	uint32_t warp, first, lane;	     /* the warp's first output; the thread's; the first of its lanes */
-	float scale[MOST_OUTS];		     /* of INT8, read before copies are asked for */
-	bool aligned, x_in_units;	     /* all x: to two floats, to UNIT */
+	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
+	uint32_t warp, first, lane; /* the warp's first output; the thread's; the first of its lanes */
+	float scale[MOST_OUTS]; /* of INT8, read before copies are asked for */
+	bool aligned, x_in_units; /* all x: to two floats, to UNIT */
 };
 
-/* The thread's sums: [rows][outputs][lanes]; part: the same of the group of 64 that has begun.
- * Published scales: scale[] holds for columns before `until`; the next one of each output is number next[] of the matrix. shared: how many
- * groups a piece has, if they are whole and no more than the threads of an output; then the ring has their scales. Else 0. */
+/* The thread's sums: [rows][outputs][lanes]; part: the same of the group of 64 that has begun. Published scales:
+ * scale[] holds for columns before `until`; the next one of each output is number next[] of the matrix. shared: how
+ * many groups a piece has, if they are whole and no more than the threads of an output; then the ring has their scales.
+ * Else 0. */
 struct sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
 	float scale[MOST_OUTS], divisor;
@@ -206,7 +210,8 @@ GPU_FN const unsigned char *row_of(const struct outputs *t, unsigned i)
 {
 	if (t->second == NULL)
 		return t->m->data + real_output(t, t->warp + i) * t->m->row_bytes;
-	return (i < WARP_OUTS / 2 ? t->m->data : t->second) + real_output(t, t->warp + i % (WARP_OUTS / 2)) * t->m->row_bytes;
+	return (i < WARP_OUTS / 2 ? t->m->data : t->second) +
+	       real_output(t, t->warp + i % (WARP_OUTS / 2)) * t->m->row_bytes;
 }
 
 /* x of the thread's lanes: from the ring, or from its row. */
@@ -227,8 +232,8 @@ GPU_FN void read_x(const unsigned lanes, const bool in_ring, const float *ring, 
 }
 
 /* to[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
-GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		const float *w, float *to)
+GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+		const float *x, const float *w, float *to)
 {
 	const unsigned lanes = lanes_of(form, R);
 
@@ -278,7 +283,8 @@ GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outp
 		return;
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++)
-		s->scale[j] = read_scale(t, s, (const char *)t->m->scales + s->next[j]++ * gpu_scale_bytes(t->m->scale_dtype));
+		s->scale[j] = read_scale(
+			t, s, (const char *)t->m->scales + s->next[j]++ * gpu_scale_bytes(t->m->scale_dtype));
 	s->until += t->m->group;
 }
 
@@ -322,8 +328,8 @@ GPU_FN void end_group_at(const unsigned form, const unsigned R, const struct out
 /* ---- Steps ---- */
 
 /* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the form is scaled. */
-GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		     const unsigned char *const *code, const float *scale, float *to)
+GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+		     const float *x, const unsigned char *const *code, const float *scale, float *to)
 {
 	const unsigned lanes = lanes_of(form, R);
 	float w[SUMS];
@@ -339,8 +345,8 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 }
 
 /* scales[j]: of output j's group of 64 that column k is in, and of the next ones. */
-GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring, const float *x,
-		      const unsigned char *const *code, const float *const *scales, struct sums *s)
+GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
+		      const float *x, const unsigned char *const *code, const float *const *scales, struct sums *s)
 {
 	need_scales(form, R, t, k, s);
 	add_step(form, R, t, k, in_ring, x, code, s->scale, form == GPU_INT8_GROUP ? s->part : s->sum);
@@ -352,23 +358,25 @@ GPU_FN void add_codes(const unsigned form, const unsigned R, const struct output
 
 /* What the thread copies: from where, and to where in the first stage of the ring. */
 struct copies {
-	const unsigned char *row[COPIES];	/* of weights, from its unit on */
-	const float *scale;			/* of a group of 64 */
+	const unsigned char *row[COPIES]; /* of weights, from its unit on */
+	const float *scale; /* of a group of 64 */
 	const unsigned char *scales[MOST_OUTS]; /* published: of an output */
-	uint32_t scales_bytes;			/* of a piece of it; 0: the ring has none */
+	uint32_t scales_bytes; /* of a piece of it; 0: the ring has none */
 	uint32_t to[COPIES], to_x, to_scale;
 };
 
-/* Unit u of a piece of the warp's output r lies at u ^ swap_of(r) in the ring: so the units that a warp reads together, the same of some
- * outputs, are in different banks. */
+/* Unit u of a piece of the warp's output r lies at u ^ swap_of(r) in the ring: so the units that a warp reads together,
+ * the same of some outputs, are in different banks. */
 GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
 {
-	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R), units = bytes > UNIT ? bytes / UNIT : 1;
+	const unsigned own = own_bytes(form, R), bytes = (own < 4 ? own : 4) * share_of(form, R),
+		       units = bytes > UNIT ? bytes / UNIT : 1;
 
 	return r % (COPIERS / units) * units;
 }
 
-GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, uint32_t ring)
+GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s,
+			       uint32_t ring)
 {
 	struct copies c = { { NULL }, NULL, { NULL }, 0, { 0 }, 0, 0 };
 
@@ -380,33 +388,40 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 		c.to[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE + (unit ^ swap_of(form, R, r)) * UNIT;
 	}
 	c.to_x = ring + x_begins(form, R) + gpu_thread() * UNIT;
-	c.to_scale = ring + scales_begin(form, R) + gpu_warp() * scales_bytes(form, R) + gpu_lane() * (uint32_t)sizeof(float);
+	c.to_scale = ring + scales_begin(form, R) + gpu_warp() * scales_bytes(form, R) +
+		     gpu_lane() * (uint32_t)sizeof(float);
 	if (is_grouped(form)) /* some threads for each output */
-		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) + gpu_lane() % stage_groups(form, R);
+		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) +
+			  gpu_lane() % stage_groups(form, R);
 	if (gpu_is_scaled(form) && s->shared > 0) {
-		const size_t bytes = gpu_scale_bytes(t->m->scale_dtype), groups = (t->n_in + t->m->group - 1) / t->m->group;
+		const size_t bytes = gpu_scale_bytes(t->m->scale_dtype),
+			     groups = (t->n_in + t->m->group - 1) / t->m->group;
 
 		c.scales_bytes = s->shared * (uint32_t)bytes;
 		GPU_UNROLL
 		for (unsigned j = 0; j < outs_of(form, R); j++)
 			c.scales[j] = (const unsigned char *)t->m->scales +
-				      real_output(t, t->warp + gpu_lane() / share_of(form, R) + j * slots_of(form, R)) * groups * bytes;
+				      real_output(t, t->warp + gpu_lane() / share_of(form, R) + j * slots_of(form, R)) *
+					      groups * bytes;
 	}
 	return c;
 }
 
 /* The thread's part of x of n pieces, of all rows, one after the other. */
-GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n, uint32_t to)
+GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n,
+		   uint32_t to)
 {
-	const unsigned units = x_bytes(form, R) / UNIT, each = units / pieces_of(form, R); /* of a row; of a piece of it */
+	/* of a row; of a piece of it */
+	const unsigned units = x_bytes(form, R) / UNIT, each = units / pieces_of(form, R);
 
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		GPU_UNROLL
 		for (unsigned u = 0; u < units; u += GPU_PRODUCT_THREADS)
 			if (u + gpu_thread() < n * each)
-				gpu_copy_16(to + (r * units + u) * UNIT, (const unsigned char *)(t->x[r] - t->lane) +
-										 ((size_t)piece * each + u + gpu_thread()) * UNIT);
+				gpu_copy_16(to + (r * units + u) * UNIT,
+					    (const unsigned char *)(t->x[r] - t->lane) +
+						    ((size_t)piece * each + u + gpu_thread()) * UNIT);
 	}
 }
 
@@ -416,7 +431,8 @@ GPU_FN void copy_scales(const unsigned form, const unsigned R, const struct copi
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++) {
 		const unsigned char *first = c->scales[j] + (size_t)piece * c->scales_bytes;
-		const unsigned char *word = first - (uintptr_t)first % sizeof(uint32_t) + gpu_lane() % share_of(form, R) * sizeof(uint32_t);
+		const unsigned char *word =
+			first - (uintptr_t)first % sizeof(uint32_t) + gpu_lane() % share_of(form, R) * sizeof(uint32_t);
 
 		if (word < first + c->scales_bytes)
 			gpu_copy_4(to + j * GPU_WARP * (uint32_t)sizeof(uint32_t), word);
@@ -424,7 +440,8 @@ GPU_FN void copy_scales(const unsigned form, const unsigned R, const struct copi
 }
 
 /* A stage from that piece on; at: where in the ring. */
-GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, uint32_t piece, uint32_t at)
+GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c,
+		       uint32_t piece, uint32_t at)
 {
 	const uint32_t all = t->n_in / columns_of(form), each = pieces_of(form, R);
 	const uint32_t n = each == 1 || piece + each <= all ? each : all - piece;
@@ -437,7 +454,8 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 	}
 	if (has_x(form, R))
 		copy_x(form, R, t, piece, n, c->to_x + at);
-	if (gpu_lane() < WARP_OUTS * stage_groups(form, R) && gpu_lane() % stage_groups(form, R) < n * columns_of(form) / GROUP)
+	if (gpu_lane() < WARP_OUTS * stage_groups(form, R) &&
+	    gpu_lane() % stage_groups(form, R) < n * columns_of(form) / GROUP)
 		gpu_copy_4(c->to_scale + at, c->scale + (size_t)piece * (columns_of(form) / GROUP));
 	if (gpu_is_scaled(form) && c->scales_bytes > 0)
 		copy_scales(form, R, c, piece, c->to_scale + at);
@@ -446,12 +464,14 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 /* What the thread reads in the first stage of the ring. */
 struct places {
 	uint32_t code[MOST_OUTS], x, scale; /* a row's codes without the bits that the unit decides */
-	uint32_t place[MOST_OUTS];	    /* those bits of step 0 */
+	uint32_t place[MOST_OUTS]; /* those bits of step 0 */
 };
 
 GPU_FN struct places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
 {
-	struct places p = { { 0 }, ring + x_begins(form, R) + t->lane * (uint32_t)sizeof(float), ring + scales_begin(form, R), { 0 } };
+	struct places p = {
+		{ 0 }, ring + x_begins(form, R) + t->lane * (uint32_t)sizeof(float), ring + scales_begin(form, R), { 0 }
+	};
 
 	GPU_UNROLL
 	for (unsigned j = 0; j < outs_of(form, R); j++) {
@@ -460,13 +480,14 @@ GPU_FN struct places places_of(const unsigned form, const unsigned R, const stru
 		p.code[j] = ring + gpu_warp() * weights_bytes(form, R) + r * PIECE;
 		p.place[j] = swap_of(form, R, r) * UNIT ^ place_of(form, R) * own_bytes(form, R);
 	}
-	p.scale += gpu_warp() * scales_bytes(form, R) + out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
+	p.scale += gpu_warp() * scales_bytes(form, R) +
+		   out_of(form, R, 0) * stage_scales(form, R) * (uint32_t)sizeof(float);
 	return p;
 }
 
 /* A step's weights and scales. at: the stage in the ring; i: of its steps. */
-GPU_FN void find_step(const unsigned form, const unsigned R, const struct places *p, uint32_t at, unsigned i, const unsigned char **code,
-		      const float **scales)
+GPU_FN void find_step(const unsigned form, const unsigned R, const struct places *p, uint32_t at, unsigned i,
+		      const unsigned char **code, const float **scales)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 
@@ -476,8 +497,8 @@ GPU_FN void find_step(const unsigned form, const unsigned R, const struct places
 							       (p->place[j] ^ i % steps * step_bytes(form)));
 	GPU_UNROLL
 	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
-		scales[j] = (const float *)gpu_shared_at(p->scale + at) + j * slots_of(form, R) * stage_scales(form, R) +
-			    i * step_of(form) / GROUP;
+		scales[j] = (const float *)gpu_shared_at(p->scale + at) +
+			    j * slots_of(form, R) * stage_scales(form, R) + i * step_of(form) / GROUP;
 }
 
 GPU_FN const float *x_at(const unsigned form, const struct places *p, uint32_t at, unsigned i)
@@ -486,8 +507,8 @@ GPU_FN const float *x_at(const unsigned form, const struct places *p, uint32_t a
 }
 
 /* Piece i of the stage at `at`; its first column is k. */
-GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p, uint32_t at,
-		      unsigned i, struct sums *s)
+GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p,
+		      uint32_t at, unsigned i, struct sums *s)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	/* As many steps as leave registers for all sums; few with what reads their scales. */
@@ -502,24 +523,27 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 			const float *scales[MOST_OUTS] = { NULL };
 
 			find_step(form, R, p, at, i * steps + n, code, scales);
-			add_codes(form, R, t, k + n * step_of(form), has_x(form, R), x_at(form, p, at, i * steps + n), code, scales, s);
+			add_codes(form, R, t, k + n * step_of(form), has_x(form, R), x_at(form, p, at, i * steps + n),
+				  code, scales, s);
 		}
 	}
 }
 
 /* The scale that the thread reads for those it shares an output with: output j's, of a piece. */
-GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t, const struct places *p, uint32_t at, unsigned j,
-			  const struct sums *s)
+GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t, const struct places *p,
+			  uint32_t at, unsigned j, const struct sums *s)
 {
-	const uint32_t bytes = gpu_scale_bytes(t->m->scale_dtype), mine = place_of(form, R) < s->shared ? place_of(form, R) : 0;
+	const uint32_t bytes = gpu_scale_bytes(t->m->scale_dtype),
+		       mine = place_of(form, R) < s->shared ? place_of(form, R) : 0;
 	const uint32_t first = ((uint32_t)(uintptr_t)t->m->scales + (uint32_t)s->next[j] * bytes) % sizeof(uint32_t);
 
-	return read_scale(t, s, gpu_shared_at(p->scale + at + j * GPU_WARP * (uint32_t)sizeof(uint32_t) + first + mine * bytes));
+	return read_scale(
+		t, s, gpu_shared_at(p->scale + at + j * GPU_WARP * (uint32_t)sizeof(uint32_t) + first + mine * bytes));
 }
 
 /* A stage of one piece of s->shared groups. */
-GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p, uint32_t at,
-			     struct sums *s)
+GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+			     const struct places *p, uint32_t at, struct sums *s)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	float shared[MOST_OUTS];
@@ -537,7 +561,8 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < outs_of(form, R); j++) /* a power of two divides the others */
-			scale[j] = gpu_shuffle_from(shared[j], out_of(form, R, 0) + i * s->shared / steps * slots_of(form, R));
+			scale[j] = gpu_shuffle_from(shared[j],
+						    out_of(form, R, 0) + i * s->shared / steps * slots_of(form, R));
 		find_step(form, R, p, at, i, code, NULL);
 		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_at(form, p, at, i), code, scale, s->sum);
 	}
@@ -545,19 +570,22 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 
 /* ---- NF4: rows have been rounded to INT8 (gpu_round_rows), and products of four are one instruction ---- */
 
-static_assert(GPU_ROUNDED_COLUMNS == PIECE / (NF4_PIECE / 2) * NF4_PIECE, "a stage of a row is a piece of a rounded one");
+static_assert(GPU_ROUNDED_COLUMNS == PIECE / (NF4_PIECE / 2) * NF4_PIECE,
+	      "a stage of a row is a piece of a rounded one");
 
-/* od_nf4_int8 (quant.h), four values a word, as a sum: a code selects from the half of the values that it is in. Of the other half it gets
- * a value's sign, 0 or -1, for which the values of the high half make up. */
+/* od_nf4_int8 (quant.h), four values a word, as a sum: a code selects from the half of the values that it is in. Of the
+ * other half it gets a value's sign, 0 or -1, for which the values of the high half make up. */
 struct nf4_table {
 	uint32_t low[2], high[2];
 };
 
-/* Values that the compiler takes for different ones in each thread stay in its registers; others would be moved there for each use. */
+/* Values that the compiler takes for different ones in each thread stay in its registers; others would be moved there
+ * for each use. */
 GPU_FN struct nf4_table nf4_table(void)
 {
 	const uint32_t zero = gpu_thread_here() & 0x80000000u;
-	const struct nf4_table t = { { 0xcebda881u ^ zero, 0x00f4e9dcu ^ zero }, { 0x2c20150bu ^ zero, 0x7f5d4839u ^ zero } };
+	const struct nf4_table t = { { 0xcebda881u ^ zero, 0x00f4e9dcu ^ zero },
+				     { 0x2c20150bu ^ zero, 0x7f5d4839u ^ zero } };
 
 	return t;
 }
@@ -565,15 +593,17 @@ GPU_FN struct nf4_table nf4_table(void)
 /* Of eight codes, those of each of both groups that are multiplied with a lane's word. */
 GPU_FN void nf4_bytes(const uint32_t *half, uint32_t codes, uint32_t *of)
 {
-	const uint32_t first = gpu_pick_bytes(half[0], half[1], codes), second = gpu_pick_bytes(half[0], half[1], codes >> 16);
+	const uint32_t first = gpu_pick_bytes(half[0], half[1], codes),
+		       second = gpu_pick_bytes(half[0], half[1], codes >> 16);
 
 	of[0] = gpu_pick_bytes(first, second, 0x6420), of[1] = gpu_pick_bytes(first, second, 0x7531);
 }
 
-/* A step, of both of its groups or of the first: raw[j] has codes of output j, scale[j] its groups' scales; x[r]: a piece of row r; step:
- * of the piece. */
-GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gpu_raw *raw, const unsigned char *const *x, unsigned step,
-		    const float (*scale)[2], unsigned groups, struct sums *s)
+/* A step, of both of its groups or of the first: raw[j] has codes of output j, scale[j] its groups' scales; x[r]: a
+ * piece of row r; step: of the piece. */
+GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gpu_raw *raw,
+		    const unsigned char *const *x, unsigned step, const float (*scale)[2], unsigned groups,
+		    struct sums *s)
 {
 	const unsigned lanes = lanes_of(GPU_NF4, R);
 	uint32_t low[SUMS][2], high[SUMS][2];
@@ -586,7 +616,8 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 	GPU_UNROLL
 	for (unsigned r = 0; r < R; r++) {
 		const gpu_u4 v = gpu_shared_16(x[r] + step * NF4_PIECE + place_of(GPU_NF4, R) * UNIT);
-		const gpu_f2 both = gpu_shared_f2((const float *)(const void *)(x[r] + GPU_ROUNDED_COLUMNS) + step * (NF4_PIECE / GROUP));
+		const gpu_f2 both = gpu_shared_f2((const float *)(const void *)(x[r] + GPU_ROUNDED_COLUMNS) +
+						  step * (NF4_PIECE / GROUP));
 		const uint32_t q[4] = { v.x, v.y, v.z, v.w };
 
 		GPU_UNROLL
@@ -598,17 +629,19 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 			GPU_UNROLL
 			for (unsigned n = 0; n < SUMS; n++) {
 				const uint32_t mine = q[n % lanes * 2 + g];
-				const uint32_t sum = gpu_dot4(low[n][g], mine, gpu_dot4(high[n][g], mine, gpu_float_bits(0x1.8p23f)));
+				const uint32_t sum = gpu_dot4(low[n][g], mine,
+							      gpu_dot4(high[n][g], mine, gpu_float_bits(0x1.8p23f)));
 
-				s->sum[r * SUMS + n] = fmaf(gpu_bits_float(sum) - 0x1.8p23f, scale[n / lanes][g] * by, s->sum[r * SUMS + n]);
+				s->sum[r * SUMS + n] = fmaf(gpu_bits_float(sum) - 0x1.8p23f, scale[n / lanes][g] * by,
+							    s->sum[r * SUMS + n]);
 			}
 		}
 	}
 }
 
 /* A stage; at: where in the ring. */
-GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct places *p, uint32_t ring, uint32_t at,
-			  struct sums *s)
+GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct places *p, uint32_t ring,
+			  uint32_t at, struct sums *s)
 {
 	const unsigned char *x[GPU_PRODUCT_ROWS];
 
@@ -651,7 +684,8 @@ GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, 
 			x[r] = (const unsigned char *)(t->x[r] - t->lane) + k / GPU_ROUNDED_COLUMNS * GPU_ROUNDED_BYTES;
 		GPU_UNROLL
 		for (unsigned j = 0; j < MOST_OUTS; j++) {
-			const unsigned char *code = t->row[j] + k / NF4_PIECE * (NF4_PIECE / 2) + t->lane * sizeof(uint32_t);
+			const unsigned char *code =
+				t->row[j] + k / NF4_PIECE * (NF4_PIECE / 2) + t->lane * sizeof(uint32_t);
 			const float *first = group_scale(t, output_of(GPU_NF4, R, t, j), k);
 
 			GPU_UNROLL
@@ -695,10 +729,11 @@ GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct out
 }
 
 /* All whole pieces of the rows; returns how many columns these are. */
-GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c, uint32_t ring,
-			   struct sums *s)
+GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c,
+			   uint32_t ring, struct sums *s)
 {
-	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R), ahead = stages_of(form, R) - 1;
+	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R),
+		       ahead = stages_of(form, R) - 1;
 	const struct places p = places_of(form, R, t, ring);
 	struct nf4_table table;
 	uint32_t now = 0, before = ahead * stage_bytes(form, R);
@@ -762,7 +797,8 @@ GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outpu
 /* Whether the matrix's rows are aligned to so many bytes. */
 GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 {
-	return t->aligned && t->m->row_bytes % bytes == 0 && ((uintptr_t)t->m->data | (uintptr_t)t->second) % bytes == 0;
+	return t->aligned && t->m->row_bytes % bytes == 0 &&
+	       ((uintptr_t)t->m->data | (uintptr_t)t->second) % bytes == 0;
 }
 
 /* Steps from column k on, read from memory; returns the column behind them. */
@@ -811,8 +847,8 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 }
 
 /* The block's outputs begin with first; second: as in struct outputs. */
-GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m, const unsigned char *second,
-		       uint32_t first)
+GPU_FN void begin_tile(const unsigned form, const unsigned R, struct outputs *t, const struct gpu_mat *m,
+		       const unsigned char *second, uint32_t first)
 {
 	t->m = m;
 	t->second = second;
@@ -838,8 +874,8 @@ GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 }
 
 /* Output j of row r. All lanes of the warp call this; one of those that share it stores it: *stores. */
-GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, unsigned r, unsigned j,
-		     bool *stores)
+GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, unsigned r,
+		     unsigned j, bool *stores)
 {
 	const unsigned lanes = lanes_of(form, R);
 	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(form, R));
@@ -880,7 +916,8 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 	}
 }
 
-/* Whether gate and up can be multiplied together: a thread has an output of both. Their codes have to be all that an output needs. */
+/* Whether gate and up can be multiplied together: a thread has an output of both. Their codes have to be all that an
+ * output needs. */
 #define HAS_PAIRS(form) ((form) == GPU_BF16 || (form) == GPU_F16 || (form) == GPU_F32)
 
 /* Output i of gate and of up: what gpu_expert_act would make of them. */
@@ -894,8 +931,9 @@ GPU_FN float activate(const struct gpu_expert_products *a, const struct gpu_expe
 }
 
 /* The thread's outputs of row r, which go to `to`; NULL: there is no such row. */
-GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gpu_expert_products *a, const struct gpu_expert *e,
-			  const struct outputs *t, const struct sums *s, unsigned r, float *to)
+GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gpu_expert_products *a,
+			  const struct gpu_expert *e, const struct outputs *t, const struct sums *s, unsigned r,
+			  float *to)
 {
 	float y[MOST_OUTS];
 	bool stores[MOST_OUTS];
@@ -919,8 +957,8 @@ GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gp
 	}
 }
 
-/* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as far as it can be:
- * the first copies wait for it. */
+/* Experts of a round: which, the device has found out (k_experts.cu). What is read of them first, is read at once, as
+ * far as it can be: the first copies wait for it. */
 GPU_FN void expert_products_of(const unsigned form, const unsigned R, const struct gpu_expert_products *a)
 {
 	const uint32_t n_out = a->down ? a->hidden : a->intermediate, blocks = (n_out + BLOCK_OUTS - 1) / BLOCK_OUTS;
@@ -948,9 +986,10 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 		const uint32_t at = tile.first + (r < tile.n ? r : tile.n - 1);
 		const size_t row = a->down ? at - a->first : pair[r] / a->top_k;
 
-		set_x(&t, r, form == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :
-			     a->down	     ? a->gate + row * a->intermediate :
-					       a->x + row * a->hidden);
+		set_x(&t, r,
+		      form == GPU_NF4 ? a->rounded + row * GPU_ROUNDED_FLOATS(t.n_in) :
+		      a->down	      ? a->gate + row * a->intermediate :
+					a->x + row * a->hidden);
 	}
 	dots(form, R, &t, &s);
 	GPU_UNROLL
@@ -958,26 +997,28 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 		store_outputs(form, R, a, e, &t, &s, r,
 			      r >= tile.n ? NULL :
 			      a->down	  ? a->y + (size_t)pair[r] * a->hidden :
-					    (up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate);
+					(up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate);
 }
 
 /* Of a multiprocessor: as many as get on without spilled registers. */
 #define BLOCKS(rows) ((rows) == 8 ? 4 : 5)
 
-#define PRODUCTS(form, rows)                                                                                     \
-	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS(rows))   \
-	{                                                                                                        \
-		products_of(form, rows, &a);                                                                     \
-	}                                                                                                        \
-	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows))\
-	{                                                                                                        \
-		expert_products_of(form, rows, &a);                                                              \
-		if ((rows) == 1)                                                                                 \
-			gpu_check_choices(&a);                                                                   \
+#define PRODUCTS(form, rows) \
+	GPU_DENSE_KERNEL(gpu_products_##form##_##rows, struct gpu_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
+	{ \
+		products_of(form, rows, &a); \
+	} \
+	GPU_DENSE_KERNEL(gpu_experts_##form##_##rows, struct gpu_expert_products, GPU_PRODUCT_THREADS, BLOCKS(rows)) \
+	{ \
+		expert_products_of(form, rows, &a); \
+		if ((rows) == 1) \
+			gpu_check_choices(&a); \
 	}
 #define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
 #define NAMES(form) \
-	{ gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 }
+	{ \
+		gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 \
+	}
 
 FORM(GPU_BF16)
 FORM(GPU_F16)
@@ -995,18 +1036,22 @@ FORM(GPU_SCALED_E4M3)
 FORM(GPU_SCALED_E5M2)
 
 gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
-	NAMES(GPU_BF16), NAMES(GPU_F16), NAMES(GPU_F32), NAMES(GPU_E4M3), NAMES(GPU_E5M2), NAMES(GPU_INT8), NAMES(GPU_INT8_GROUP),
-	NAMES(GPU_NF4), NAMES(GPU_SCALED_I8), NAMES(GPU_SCALED_U8), NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1),
+	NAMES(GPU_BF16),	NAMES(GPU_F16),		NAMES(GPU_F32),	       NAMES(GPU_E4M3),
+	NAMES(GPU_E5M2),	NAMES(GPU_INT8),	NAMES(GPU_INT8_GROUP), NAMES(GPU_NF4),
+	NAMES(GPU_SCALED_I8),	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4),  NAMES(GPU_SCALED_E2M1),
 	NAMES(GPU_SCALED_E4M3), NAMES(GPU_SCALED_E5M2),
 };
 
 #define EXPERTS(form) \
-	{ gpu_experts_##form##_1, gpu_experts_##form##_2, gpu_experts_##form##_4, gpu_experts_##form##_8 }
+	{ \
+		gpu_experts_##form##_1, gpu_experts_##form##_2, gpu_experts_##form##_4, gpu_experts_##form##_8 \
+	}
 
 gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
-	EXPERTS(GPU_BF16), EXPERTS(GPU_F16), EXPERTS(GPU_F32), EXPERTS(GPU_E4M3), EXPERTS(GPU_E5M2), EXPERTS(GPU_INT8),
-	EXPERTS(GPU_INT8_GROUP), EXPERTS(GPU_NF4), EXPERTS(GPU_SCALED_I8), EXPERTS(GPU_SCALED_U8), EXPERTS(GPU_SCALED_U4),
-	EXPERTS(GPU_SCALED_E2M1), EXPERTS(GPU_SCALED_E4M3), EXPERTS(GPU_SCALED_E5M2),
+	EXPERTS(GPU_BF16),	  EXPERTS(GPU_F16),	    EXPERTS(GPU_F32),	     EXPERTS(GPU_E4M3),
+	EXPERTS(GPU_E5M2),	  EXPERTS(GPU_INT8),	    EXPERTS(GPU_INT8_GROUP), EXPERTS(GPU_NF4),
+	EXPERTS(GPU_SCALED_I8),	  EXPERTS(GPU_SCALED_U8),   EXPERTS(GPU_SCALED_U4),  EXPERTS(GPU_SCALED_E2M1),
+	EXPERTS(GPU_SCALED_E4M3), EXPERTS(GPU_SCALED_E5M2),
 };
 
 /* Of one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */

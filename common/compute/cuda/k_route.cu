@@ -1,8 +1,8 @@
-/* Routing (OD_OP_ROUTE): a block for each row, its experts in shared memory. Sums and softmaxes are those of cpu_kernels.h; other
- * blocks round the row for the experts.
+/* Routing (OD_OP_ROUTE): a block for each row, its experts in shared memory. Sums and softmaxes are those of
+ * cpu_kernels.h; other blocks round the row for the experts.
  *
- * The best experts are found by counting: an expert's place is the number of those before it. Of many experts only those count that
- * are in a segment of successive ones whose best is among the best. */
+ * The best experts are found by counting: an expert's place is the number of those before it. Of many experts only
+ * those count that are in a segment of successive ones whose best is among the best. */
 #include <assert.h>
 
 #include "common/compute/cuda/gpu_rows.h"
@@ -10,7 +10,8 @@
 
 #define THREADS GPU_ROUTE_THREADS
 #define MAX_BEST (GPU_MAX_CHOICE + 1)
-#define SEGMENTS THREADS /* at most; if a segment has several experts there are more than half as many: at least MAX_BEST */
+/* at most; if a segment has several experts there are more than half as many: at least MAX_BEST */
+#define SEGMENTS THREADS
 #define MAX_SEGMENT (OD_MAX_EXPERTS / SEGMENTS)
 
 struct room {
@@ -33,7 +34,7 @@ struct route {
 	const struct gpu_route *a;
 	struct room *room;
 	float *decides, *score; /* [n_experts]: what experts are chosen by, what weights are made of */
-	unsigned n, k, want;	/* want: the k best and the next, for the margin */
+	unsigned n, k, want; /* want: the k best and the next, for the margin */
 };
 
 /* ---- The best ---- */
@@ -138,7 +139,8 @@ GPU_FN void rank(struct room *m, const float *score, unsigned n, uint16_t *best,
 
 /* ---- Scores ---- */
 
-/* x [n] = its softmax, in shared memory. All threads; it ends with a barrier. Each warp finds the maximum and the sum. */
+/* x [n] = its softmax, in shared memory. All threads; it ends with a barrier. Each warp finds the maximum and the
+ * sum. */
 GPU_FN void softmax(float *x, unsigned n)
 {
 	float most = -INFINITY, total;
@@ -207,7 +209,8 @@ GPU_FN float group_score(const float *x, unsigned size, bool two)
 	return best + second;
 }
 
-/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the next. */
+/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the
+ * next. */
 GPU_FN float keep_groups(const struct route *r)
 {
 	const unsigned n_groups = r->a->router.n_groups, top = r->a->router.top_groups, size = r->n / n_groups;
@@ -249,7 +252,8 @@ GPU_FN void choose(const struct route *r)
 			sum += m->chosen[j];
 		sum = a->router.renormalise ? sum + a->router.sum_eps : 1;
 		a->choice[at + i] = m->best[i];
-		a->weight[at + i] = gpu_canonical(m->chosen[i] / sum * a->router.scale * (a->factor != NULL ? a->factor[m->best[i]] : 1));
+		a->weight[at + i] = gpu_canonical(m->chosen[i] / sum * a->router.scale *
+						  (a->factor != NULL ? a->factor[m->best[i]] : 1));
 	}
 	if (i == 0) {
 		const float gap = r->want > r->k ? r->decides[m->best[r->k - 1]] - r->decides[m->best[r->k]] : 1.0f;
@@ -315,7 +319,8 @@ GPU_FN void round_part(const struct gpu_route *a, unsigned part)
 {
 	float *x = a->round + (size_t)gpu_block_y() * a->hidden;
 
-	for (unsigned i = part * GPU_ROUTE_ROUND + gpu_thread(); i < (part + 1) * GPU_ROUTE_ROUND && i < a->hidden; i += THREADS)
+	for (unsigned i = part * GPU_ROUTE_ROUND + gpu_thread(); i < (part + 1) * GPU_ROUTE_ROUND && i < a->hidden;
+	     i += THREADS)
 		x[i] = gpu_round_bf16(x[i]);
 }
 

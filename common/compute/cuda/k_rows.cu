@@ -1,4 +1,5 @@
-/* What is done to each row by itself: embedding, angles, norms, activations, and what stands before and behind attention. */
+/* What is done to each row by itself: embedding, angles, norms, activations, and what stands before and behind
+ * attention. */
 #include "common/base/same_math.h"
 #include "common/compute/cuda/gpu_math.h"
 #include "common/compute/cuda/gpu_rows.h"
@@ -64,7 +65,8 @@ GPU_KERNEL(gpu_round_rows, struct gpu_round_rows, GPU_ROUND_THREADS)
 	}
 	scale = most < gpu_float_bits(INFINITY) ? gpu_bits_float(most) / 127 : NAN;
 	GPU_UNROLL
-	for (unsigned m = 0; m < 4; m++) { /* a quotient by a subnormal scale may pass 127; with 0 or NaN any number does */
+	/* a quotient by a subnormal scale may pass 127; with 0 or NaN any number does */
+	for (unsigned m = 0; m < 4; m++) {
 		const float rounded = fminf(fmaxf(v[m] / scale, -127), 127) + 0x1.8p23f;
 
 		q |= (gpu_float_bits(rounded) & 255u) << 8 * m;
@@ -166,7 +168,8 @@ GPU_FN void turn_heads(float *u, unsigned n_heads, unsigned head_dim, const stru
 
 		GPU_UNROLL
 		for (unsigned e = 0; e < TURN_EACH; e++) {
-			const unsigned at = begin + e * gpu_threads() < n ? begin + e * gpu_threads() : begin, i = at % half;
+			const unsigned at = begin + e * gpu_threads() < n ? begin + e * gpu_threads() : begin,
+				       i = at % half;
 			float *head = u + (size_t)(at / half) * head_dim;
 
 			first[e] = head + (t->neighbours ? 2 * i : i);
@@ -239,10 +242,23 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
 {
 	const unsigned of_q = (a.n_heads + a.heads - 1) / a.heads, of_k = (a.n_kv_heads + a.heads - 1) / a.heads;
 	const bool is_q = gpu_block_x() < of_q, is_k = !is_q && gpu_block_x() - of_q < of_k;
-	const unsigned first = (gpu_block_x() - (is_q ? 0 : is_k ? of_q : of_q + of_k)) * a.heads, all = is_q ? a.n_heads : a.n_kv_heads;
+	const unsigned first = (gpu_block_x() - (is_q ? 0 :
+						 is_k ? of_q :
+							of_q + of_k)) *
+			       a.heads,
+		       all = is_q ? a.n_heads : a.n_kv_heads;
 	const struct gpu_kv *to = is_k ? &a.keys : &a.values;
-	struct heads h = { is_q ? a.q : is_k ? a.k : a.v, is_q ? a.q_norm : is_k ? a.k_norm : NULL, all - first < a.heads ? all - first : a.heads,
-			   is_q || is_k ? a.k_dim : a.v_dim, false, a.norm_row && (is_q || is_k), is_q || is_k };
+	struct heads h = { is_q ? a.q :
+			   is_k ? a.k :
+				  a.v,
+			   is_q ? a.q_norm :
+			   is_k ? a.k_norm :
+				  NULL,
+			   all - first < a.heads ? all - first : a.heads,
+			   is_q || is_k ? a.k_dim : a.v_dim,
+			   false,
+			   a.norm_row && (is_q || is_k),
+			   is_q || is_k };
 	unsigned char *row = NULL;
 
 	h.u += ((size_t)gpu_block_y() * all + first) * h.dim;
@@ -291,7 +307,8 @@ GPU_KERNEL(gpu_gate, struct gpu_gate, GPU_ROW_THREADS)
 /* The sums of weight * y, in the order of choice, of `each` elements: at[e] of each y [n]. */
 GPU_FN void weigh(const struct gpu_combine *a, const unsigned each, const unsigned *at, float *sum)
 {
-	const float *weight = a->weight + (size_t)gpu_block_y() * a->top_k, *y = a->y + (size_t)gpu_block_y() * a->top_k * a->hidden;
+	const float *weight = a->weight + (size_t)gpu_block_y() * a->top_k,
+		    *y = a->y + (size_t)gpu_block_y() * a->top_k * a->hidden;
 
 	GPU_UNROLL
 	for (unsigned e = 0; e < each; e++)
@@ -331,7 +348,8 @@ GPU_FN void add_combined(const struct gpu_combine *a, const unsigned each)
 			if (a->top_k == 0)
 				sum[e] = beside[e];
 			else if (shared != NULL)
-				sum[e] = gpu_canonical(fmaf(a->gate != NULL ? gpu_sigmoid(gate) : 1, beside[e], sum[e]));
+				sum[e] =
+					gpu_canonical(fmaf(a->gate != NULL ? gpu_sigmoid(gate) : 1, beside[e], sum[e]));
 			if (begin + e * step < n)
 				x[at[e]] = a->scale != NULL ? (before[e] + sum[e]) * scale : before[e] + sum[e];
 		}
@@ -341,7 +359,8 @@ GPU_FN void add_combined(const struct gpu_combine *a, const unsigned each)
 GPU_FN void add_normed(const struct gpu_combine *a)
 {
 	const unsigned n = a->hidden, r = gpu_block_y();
-	float *x = a->x + (size_t)r * n, *sum = a->sum + (size_t)r * n, *shared = a->shared != NULL ? a->shared + (size_t)r * n : NULL;
+	float *x = a->x + (size_t)r * n, *sum = a->sum + (size_t)r * n,
+	      *shared = a->shared != NULL ? a->shared + (size_t)r * n : NULL;
 
 	for (unsigned i = gpu_thread(); i < n; i += GPU_NORM_THREADS)
 		weigh(a, 1, &i, sum + i);

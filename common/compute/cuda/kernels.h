@@ -1,7 +1,7 @@
 /* kernels.h - the kernels' arguments and launchers, for cuda_device.c. What each computes, ops.h says, to the bit.
  *
- * A launcher queues its kernel and returns what gpu_error explains. Pointers are the GPU's unless stated otherwise; rows are f32
- * and contiguous. Thread: the stream's. */
+ * A launcher queues its kernel and returns what gpu_error explains. Pointers are the GPU's unless stated otherwise;
+ * rows are f32 and contiguous. Thread: the stream's. */
 #ifndef OD_COMPUTE_KERNELS_H
 #define OD_COMPUTE_KERNELS_H
 
@@ -15,11 +15,13 @@
 extern "C" {
 #endif
 
-/* Arguments have no padding, which might be anything, because gpu_graphs compares them byte by byte: zero stands in its place. */
+/* Arguments have no padding, which might be anything, because gpu_graphs compares them byte by byte: zero stands in its
+ * place. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 
-#define GPU_LAUNCHER(name, type) int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)
+#define GPU_LAUNCHER(name, type) \
+	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)
 
 /* What a kernel could not do: host memory that the host looks at after a wait. */
 struct gpu_fault {
@@ -43,7 +45,7 @@ enum gpu_form {
 	GPU_F32,
 	GPU_E4M3,
 	GPU_E5M2,
-	GPU_INT8,	/* a shadow's: a scale for each row */
+	GPU_INT8, /* a shadow's: a scale for each row */
 	GPU_INT8_GROUP, /* a shadow's: for each 64 of it */
 	GPU_NF4,
 	GPU_SCALED_I8, /* as published, with scales */
@@ -58,16 +60,16 @@ enum gpu_form {
 
 /* How a matrix with planes is cut (gpu_planes_chunks). A block of weights has some rows, or one in pieces. */
 struct gpu_chunks {
-	uint32_t rows;	     /* of a chunk */
+	uint32_t rows; /* of a chunk */
 	uint32_t block_rows; /* of a block of weights; 1: or less */
-	uint32_t blocks;     /* of a chunk, of whole rows */
+	uint32_t blocks; /* of a chunk, of whole rows */
 };
 
 struct gpu_mat {
 	const unsigned char *data;
-	const void *scales;   /* published: [n_out][groups] of scale_dtype */
+	const void *scales; /* published: [n_out][groups] of scale_dtype */
 	const float *divisor; /* published; NULL: 1 */
-	const float *scale;   /* a shadow's */
+	const float *scale; /* a shadow's */
 	const uint8_t *coded; /* planes: chunk i is at coded + chunk_at[i] */
 	const uint64_t *chunk_at;
 	uint64_t row_bytes;
@@ -87,14 +89,15 @@ struct gpu_product {
 	uint32_t first_block; /* blocks of the products before */
 };
 
-/* Rows that meet NF4, rounded to INT8 (quant.h), in pieces of 256 columns, of which the last has zeros behind the row: in words of four
- * elements of a lane and a group of 64, as their codes lie in a row of NF4, [2 times 128 columns][lanes][2 groups]; then of each group
- * scale / 127. */
+/* Rows that meet NF4, rounded to INT8 (quant.h), in pieces of 256 columns, of which the last has zeros behind the row:
+ * in words of four elements of a lane and a group of 64, as their codes lie in a row of NF4, [2 times 128
+ * columns][lanes][2 groups]; then of each group scale / 127. */
 #define GPU_ROUND_THREADS 64u
 #define GPU_ROUNDED_COLUMNS 256u
 #define GPU_ROUNDED_BYTES (GPU_ROUNDED_COLUMNS + 4u * (unsigned)sizeof(float))
 /* Of a row of n, counted in floats. */
-#define GPU_ROUNDED_FLOATS(n) (((size_t)(n) + GPU_ROUNDED_COLUMNS - 1) / GPU_ROUNDED_COLUMNS * (GPU_ROUNDED_BYTES / sizeof(float)))
+#define GPU_ROUNDED_FLOATS(n) \
+	(((size_t)(n) + GPU_ROUNDED_COLUMNS - 1) / GPU_ROUNDED_COLUMNS * (GPU_ROUNDED_BYTES / sizeof(float)))
 struct gpu_round_rows { /* grid.x: pieces of a row; grid.y: rows */
 	const float *x;
 	float *to; /* aligned to 16 bytes */
@@ -102,7 +105,8 @@ struct gpu_round_rows { /* grid.x: pieces of a row; grid.y: rows */
 };
 GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 
-/* In the grids of products, rows come first: so blocks that read the same weights run together, and memory gives them once. */
+/* In the grids of products, rows come first: so blocks that read the same weights run together, and memory gives them
+ * once. */
 
 #define GPU_MAX_PRODUCTS 24u
 #define GPU_PRODUCT_THREADS 64u
@@ -112,13 +116,15 @@ struct gpu_products {
 	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form; for gpu_many_products of any that it takes */
 };
 
-/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all blocks. */
+/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all
+ * blocks. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory of a block */
 
-/* The same of many rows (k_many.cu), of which a block has GPU_MANY_ROWS, and GPU_MANY_OUTS outputs. Shared memory: gpu_many_shared. */
+/* The same of many rows (k_many.cu), of which a block has GPU_MANY_ROWS, and GPU_MANY_OUTS outputs. Shared memory:
+ * gpu_many_shared. */
 #define GPU_MANY_THREADS 256u
 #define GPU_MANY_ROWS 32u
 #define GPU_MANY_OUTS 64u
@@ -132,8 +138,8 @@ static inline bool gpu_many_takes(uint8_t form)
 	return form != GPU_PLANES && form != GPU_INT8_GROUP && form != GPU_NF4;
 }
 
-/* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so they come
- * along. x of row r begins at x + r * n_in. */
+/* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so
+ * they come along. x of row r begins at x + r * n_in. */
 struct gpu_planes_product {
 	const uint8_t *sm, *coded; /* chunk i is at coded + chunk_at[first_chunk + i] */
 	const float *x;
@@ -152,7 +158,8 @@ struct gpu_planes_products {
 	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
 };
 
-/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory: GPU_PLANES_PRODUCT_SHARED. */
+/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory:
+ * GPU_PLANES_PRODUCT_SHARED. */
 typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
 extern gpu_planes_products_fn *const gpu_planes_products[4];
 struct gpu_chunks gpu_planes_chunks(uint32_t n_in, uint32_t chunk_rows);
@@ -176,15 +183,15 @@ struct gpu_tile {
 	uint32_t expert, first, n;
 };
 
-/* Sorts the pairs of several rows and their choices by expert, then by row. A round is `together` successive pairs; a tile is at most
- * `rows` successive pairs of one expert in one round. One block. A choice that is out of range, or there twice in a row, is a fault; then
- * there are no tiles. */
+/* Sorts the pairs of several rows and their choices by expert, then by row. A round is `together` successive pairs; a
+ * tile is at most `rows` successive pairs of one expert in one round. One block. A choice that is out of range, or
+ * there twice in a row, is a fault; then there are no tiles. */
 #define GPU_SORT_THREADS 1024u
 #define GPU_SORT_FEW 128u
 struct gpu_sort {
 	const uint16_t *choice; /* [n_rows][top_k] */
-	uint32_t *pair;		/* [n_rows * top_k]: row * top_k + rank */
-	struct gpu_tile *tile;	/* [all] */
+	uint32_t *pair; /* [n_rows * top_k]: row * top_k + rank */
+	struct gpu_tile *tile; /* [all] */
 	uint32_t *tiles_before; /* [rounds + 1]: tiles of the rounds before each; last: all tiles */
 	struct gpu_fault *fault;
 	uint32_t n_rows, top_k, n_experts, rows, together, zero;
@@ -193,16 +200,17 @@ GPU_LAUNCHER(gpu_sort, struct gpu_sort);
 GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW pairs */
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
-/* Products of a round's tiles. Gate and up: from the pairs' rows of x to gate and up, which have a row for each pair of the round. Down:
- * from gate to the pairs' places in y. grid.x: tiles; grid.y: blocks of an expert's outputs, first all of gate, then as many of up. One row
- * is not sorted: each of its choices is a tile of one pair. Then the launch for gate and up looks for faults; a choice that is out of range
- * has no outputs. */
+/* Products of a round's tiles. Gate and up: from the pairs' rows of x to gate and up, which have a row for each pair of
+ * the round. Down: from gate to the pairs' places in y. grid.x: tiles; grid.y: blocks of an expert's outputs, first all
+ * of gate, then as many of up. One row is not sorted: each of its choices is a tile of one pair. Then the launch for
+ * gate and up looks for faults; a choice that is out of range has no outputs. */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
 	const uint32_t *tiles_before; /* of this round, then of the next */
 	const uint32_t *pair;
-	const uint16_t *choice; /* of the one row, [top_k]; it is used by launchers for one row, and the three before by the others */
+	/* of the one row, [top_k]; it is used by launchers for one row, and the three before by the others */
+	const uint16_t *choice;
 	struct gpu_fault *fault;
 	const float *x;
 	const float *rounded; /* rows that meet NF4: of x, or of down the pairs' of gate */
@@ -213,7 +221,8 @@ struct gpu_expert_products {
 	uint32_t act; /* enum od_act */
 	float limit;
 	bool down;
-	bool pairs;	  /* gate and up, both of one form of gpu_products_pair: together, with what gpu_expert_act does */
+	/* gate and up, both of one form of gpu_products_pair: together, with what gpu_expert_act does */
+	bool pairs;
 	bool ends, round; /* down without planes: with what gpu_expert_down_end does, and whether that rounds */
 	uint8_t zero[4];
 };
@@ -225,8 +234,8 @@ GPU_LAUNCHER(gpu_many_experts, struct gpu_expert_products);
 /* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
 
-/* Of a round's pairs: biases and activation (gpu_expert_act); bias and rounding after down (gpu_expert_down_end). grid.x: elements;
- * grid.y: tiles times rows. */
+/* Of a round's pairs: biases and activation (gpu_expert_act); bias and rounding after down (gpu_expert_down_end).
+ * grid.x: elements; grid.y: tiles times rows. */
 struct gpu_expert_rows {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
@@ -252,7 +261,7 @@ struct gpu_row { /* as struct od_row_info */
 
 #define GPU_ROW_THREADS 256u
 #define GPU_NORM_THREADS 512u /* GPU_EACH of gpu_rows.h for each is a row of 4096 */
-#define GPU_ROW_HEAD 16u    /* bytes: before a piece of a row in shared memory (gpu_rows.h) */
+#define GPU_ROW_HEAD 16u /* bytes: before a piece of a row in shared memory (gpu_rows.h) */
 #define GPU_ROW_PIECE 8192u /* floats; longer rows come in several pieces */
 
 /* Shared memory of kernels with norms of rows of n. */
@@ -335,8 +344,8 @@ struct gpu_turn {
 	uint8_t zero[3];
 };
 
-/* k NULL: q alone. A block has `heads` heads of q, k or v: GPU_ROPE_HEADS, or all if norm_row. grid.x: all blocks of q, of k, of v;
- * grid.y: rows. */
+/* k NULL: q alone. A block has `heads` heads of q, k or v: GPU_ROPE_HEADS, or all if norm_row. grid.x: all blocks of q,
+ * of k, of v; grid.y: rows. */
 #define GPU_ROPE_THREADS 256u
 #define GPU_ROPE_HEADS 8u
 struct gpu_rope_store {
@@ -397,8 +406,8 @@ GPU_LAUNCHER(gpu_combine_norm, struct gpu_combine_norm);
 /* ---- Loads (k_load.cu) ---- */
 
 /* BF16 [first, end) of n from SM bytes and exponents (ZipMoE, arXiv 2601.21198, section 3.3). grid.x: (end - first) /
- * GPU_MERGE_EACH. A block reads all its bytes before it writes, so that sm may be the upper half of to if no block of the launch
- * writes to another's: 2 * end <= n + first, or one block. */
+ * GPU_MERGE_EACH. A block reads all its bytes before it writes, so that sm may be the upper half of to if no block of
+ * the launch writes to another's: 2 * end <= n + first, or one block. */
 #define GPU_MERGE_EACH 4096u
 struct gpu_merge {
 	const uint8_t *sm, *e;
@@ -407,8 +416,8 @@ struct gpu_merge {
 };
 GPU_LAUNCHER(gpu_merge, struct gpu_merge);
 
-/* The same from chunks of planes (planes.h) of so many rows, the last of which may have fewer; rows in all: n_rows. grid.x:
- * blocks [first_block, ...) of a chunk, grid.y: chunks. */
+/* The same from chunks of planes (planes.h) of so many rows, the last of which may have fewer; rows in all: n_rows.
+ * grid.x: blocks [first_block, ...) of a chunk, grid.y: chunks. */
 #define GPU_MAX_CHUNKS 32u
 struct gpu_merge_planes {
 	const uint8_t *coded;
@@ -429,11 +438,13 @@ GPU_LAUNCHER(gpu_merge_planes, struct gpu_merge_planes);
 /* What blocks of positions give: of each row, each head, and each of n blocks. */
 struct gpu_attend_parts {
 	float *max, *sum; /* [rows][n_heads][n] */
-	float *vector;	  /* [rows][n_heads][n][v_dim] */
-	uint32_t first, n; /* blocks, counted from each row's first one; rows that have fewer leave the others as they are */
+	float *vector; /* [rows][n_heads][n][v_dim] */
+	/* blocks, counted from each row's first one; rows that have fewer leave the others as they are */
+	uint32_t first, n;
 };
 
-/* grid.x: n_kv_heads times the groups of a kv head's heads: they read neighbouring memory, or the same; grid.y: blocks; grid.z: rows. */
+/* grid.x: n_kv_heads times the groups of a kv head's heads: they read neighbouring memory, or the same; grid.y: blocks;
+ * grid.z: rows. */
 struct gpu_attend {
 	const struct gpu_row *rows;
 	const float *q;
@@ -445,14 +456,15 @@ struct gpu_attend {
 	bool aligned_queries, aligned_keys, aligned_values; /* all vectors of heads, to 16 bytes */
 	uint8_t zero;
 };
-/* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL: not so
- * many). */
+/* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL:
+ * not so many). */
 typedef GPU_LAUNCHER(gpu_attend_fn, struct gpu_attend);
 extern gpu_attend_fn *const gpu_attend[2][2][4];
 size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim); /* shared memory of a block */
 
-/* Folds the blocks in order. before: what an earlier launch left in after, with its vectors in out; NULL: these are the first
- * blocks. after: NULL: these are the last ones. grid.x: v_dim / GPU_FOLD_THREADS; grid.y: n_heads; grid.z: rows. */
+/* Folds the blocks in order. before: what an earlier launch left in after, with its vectors in out; NULL: these are the
+ * first blocks. after: NULL: these are the last ones. grid.x: v_dim / GPU_FOLD_THREADS; grid.y: n_heads; grid.z:
+ * rows. */
 #define GPU_FOLD_THREADS 128u
 #define GPU_FOLD_SHARED (4 * 4 * GPU_FOLD_THREADS + GPU_FOLD_THREADS / 8) /* bytes: factors, and a float of each warp */
 struct gpu_attend_fold {
@@ -466,7 +478,8 @@ struct gpu_attend_fold {
 };
 GPU_LAUNCHER(gpu_attend_fold, struct gpu_attend_fold);
 
-/* The queries of latent attention. grid.x: rank / GPU_ABSORB_THREADS; grid.y: n_heads; grid.z: n_rows / rows at a time. */
+/* The queries of latent attention. grid.x: rank / GPU_ABSORB_THREADS; grid.y: n_heads; grid.z: n_rows / rows at a
+ * time. */
 #define GPU_ABSORB_THREADS 128u
 #define GPU_ABSORB_EACH 256u /* weights of a sum between two barriers */
 struct gpu_absorb {
@@ -476,8 +489,8 @@ struct gpu_absorb {
 	struct gpu_mat kv_b;
 	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
 };
-/* Of a launcher for forms and 1 or GPU_PRODUCT_ROWS rows at a time; NULL: of a shadow's. Shared memory: 4 * GPU_ABSORB_EACH *
- * rows bytes. */
+/* Of a launcher for forms and 1 or GPU_PRODUCT_ROWS rows at a time; NULL: of a shadow's. Shared memory: 4 *
+ * GPU_ABSORB_EACH * rows bytes. */
 typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
 extern gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2];
 
@@ -486,8 +499,8 @@ extern gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2];
 /* grid.x: 1, and with round hidden / GPU_ROUTE_ROUND more; grid.y: rows. */
 #define GPU_ROUTE_THREADS 128u
 #define GPU_ROUTE_ROUND 1024u /* elements of round in a block */
-#define GPU_MAX_CHOICE 64u    /* as OD_MAX_CHOICE */
-#define GPU_MAX_GROUPS 64u    /* as OD_MAX_GROUPS */
+#define GPU_MAX_CHOICE 64u /* as OD_MAX_CHOICE */
+#define GPU_MAX_GROUPS 64u /* as OD_MAX_GROUPS */
 struct gpu_route {
 	float *logits, *weight, *margin;
 	uint16_t *choice;
@@ -512,10 +525,11 @@ struct gpu_delta_in {
 };
 GPU_LAUNCHER(gpu_delta_in, struct gpu_delta_in);
 
-/* Which rows of the step a sequence has, only the GPU finds out. Up to GPU_DELTA_ROWS of them are one launch's, gpu_delta_few: a
- * block for each head (grid.x) does all. More take gpu_delta_find (one block), gpu_delta_mix (grid.x: key heads, grid.y: rows /
- * at_once), gpu_delta_recur (grid.x: heads; of FIXED, grid.y: v_dim / GPU_DELTA_THREADS) and gpu_delta_end (grid.y: rows).
- * Shared memory: GPU_DELTA_ROOM and at_once lines; a line has 2 * k_dim + values floats, rounded up to 4. */
+/* Which rows of the step a sequence has, only the GPU finds out. Up to GPU_DELTA_ROWS of them are one launch's,
+ * gpu_delta_few: a block for each head (grid.x) does all. More take gpu_delta_find (one block), gpu_delta_mix (grid.x:
+ * key heads, grid.y: rows / at_once), gpu_delta_recur (grid.x: heads; of FIXED, grid.y: v_dim / GPU_DELTA_THREADS) and
+ * gpu_delta_end (grid.y: rows). Shared memory: GPU_DELTA_ROOM and at_once lines; a line has 2 * k_dim + values floats,
+ * rounded up to 4. */
 #define GPU_DELTA_THREADS 128u
 #define GPU_DELTA_FIND_THREADS 1024u
 #define GPU_DELTA_ROWS 4u

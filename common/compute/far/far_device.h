@@ -1,9 +1,9 @@
-/* far_device.h - a device for tests that computes on the CPUs but behaves like a GPU with its own memory. Code that runs on
- * it relies on nothing beyond device.h's contract.
+/* far_device.h - a device for tests that computes on the CPUs but behaves like a GPU with its own memory. Code that
+ * runs on it relies on nothing beyond device.h's contract.
  *
- * Each buffer is mapped twice: the address in its handle cannot be accessed, the other one is known only to the device's
- * thread. Work runs only when a wait requires it, so a put reads its source as late as allowed, and a get's target holds a
- * fill pattern until the wait. It grants no mapping. Slow (make check-far).
+ * Each buffer is mapped twice: the address in its handle cannot be accessed, the other one is known only to the
+ * device's thread. Work runs only when a wait requires it, so a put reads its source as late as allowed, and a get's
+ * target holds a fill pattern until the wait. It grants no mapping. Slow (make check-far).
  * Thread and owner: as device.h. */
 #ifndef OD_COMPUTE_FAR_DEVICE_H
 #define OD_COMPUTE_FAR_DEVICE_H

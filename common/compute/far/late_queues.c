@@ -54,7 +54,8 @@ static struct queue *any_queue(struct od_late *l)
 	return &l->queue[i];
 }
 
-/* Called with the lock held. Returns the queue to take work from next; NULL: no caller waits, so nothing is done yet. */
+/* Called with the lock held. Returns the queue to take work from next; NULL: no caller waits, so nothing is done
+ * yet. */
 static struct queue *next_queue(struct od_late *l)
 {
 	struct queue *q = NULL;

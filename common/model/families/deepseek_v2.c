@@ -1,5 +1,5 @@
-/* DeepSeek-V2 and V2-Lite (arXiv 2405.04434): multi-head latent attention, first layers dense, shared experts, routing within
- * groups of experts, YaRN whose mscale also scales scores. */
+/* DeepSeek-V2 and V2-Lite (arXiv 2405.04434): multi-head latent attention, first layers dense, shared experts, routing
+ * within groups of experts, YaRN whose mscale also scales scores. */
 #include "common/model/families/parse.h"
 
 #include <string.h>
@@ -7,13 +7,16 @@
 static int read_groups(const struct od_parse *p, struct od_router_spec *r)
 {
 	const char *method = "greedy";
-	int rc = od_json_has(p->root, "topk_method") ? od_json_str(p->root, "topk_method", &method, p->where, p->err) : OD_OK;
+	int rc = od_json_has(p->root, "topk_method") ? od_json_str(p->root, "topk_method", &method, p->where, p->err) :
+						       OD_OK;
 
 	if (rc != OD_OK || strcmp(method, "greedy") == 0)
 		return rc;
 	if (strcmp(method, "group_limited_greedy") != 0)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"topk_method\": expected \"greedy\" or \"group_limited_greedy\", "
-			       "found \"%.64s\"", p->where, method);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"topk_method\": expected \"greedy\" or \"group_limited_greedy\", "
+			       "found \"%.64s\"",
+			       p->where, method);
 	return od_parse_groups(p, r);
 }
 
@@ -44,7 +47,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(&p, "attention_bias", false);
 	if (rc == OD_OK)
-		rc = od_parse_only_bool(&p, "norm_topk_prob", false); /* the published code and transformers disagree on it */
+		/* the published code and transformers disagree on it */
+		rc = od_parse_only_bool(&p, "norm_topk_prob", false);
 	if (rc == OD_OK)
 		rc = od_parse_only_str(&p, "scoring_func", "softmax");
 	if (rc == OD_OK)

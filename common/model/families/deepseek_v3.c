@@ -1,5 +1,5 @@
-/* DeepSeek-V3 and R1 (arXiv 2412.19437), and Kimi-K2, which has its shape: attention as in DeepSeek-V2; routers take sigmoids
- * with a bias that balances the experts' load, in groups of which the two best experts count. */
+/* DeepSeek-V3 and R1 (arXiv 2412.19437), and Kimi-K2, which has its shape: attention as in DeepSeek-V2; routers take
+ * sigmoids with a bias that balances the experts' load, in groups of which the two best experts count. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)

@@ -1,5 +1,6 @@
-/* Gemma 4's models with experts (26B-A4B), alone or as the text part of a model that sees pictures: every layer has a dense
- * network beside the experts and norms of all outputs; layers with a window and layers without differ in their heads and RoPE. */
+/* Gemma 4's models with experts (26B-A4B), alone or as the text part of a model that sees pictures: every layer has a
+ * dense network beside the experts and norms of all outputs; layers with a window and layers without differ in their
+ * heads and RoPE. */
 #include "common/model/families/parse.h"
 
 #include <math.h>
@@ -15,7 +16,9 @@ static const char *const attention_names[N_ATTENTION] = { "sliding_attention", "
 /* What small models of the family have, and what would need more than text. */
 static int refuse(const struct od_parse *p)
 {
-	static const char *const own[] = { "hidden_act", "final_logit_softcapping", "sliding_window", "layer_types", OVERRIDES, NULL };
+	static const char *const own[] = { "hidden_act",     "final_logit_softcapping",
+					   "sliding_window", "layer_types",
+					   OVERRIDES,	     NULL };
 	bool moe;
 	int rc = od_parse_refuse(p, own);
 
@@ -26,8 +29,10 @@ static int refuse(const struct od_parse *p)
 	if (rc == OD_OK)
 		rc = od_json_bool_or(p->root, "enable_moe_block", false, &moe, p->where, p->err);
 	if (rc == OD_OK && !moe)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"enable_moe_block\": expected true: a model without experts is not "
-			     "supported", p->where);
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
+			     "%s: field \"enable_moe_block\": expected true: a model without experts is not "
+			     "supported",
+			     p->where);
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(p, "attention_bias", false);
 	if (rc == OD_OK)
@@ -43,13 +48,17 @@ static int read_experts(const struct od_parse *p, struct od_layer_spec *l)
 	if (rc == OD_OK)
 		rc = od_json_u32(p->root, "moe_intermediate_size", 1, OD_DIM_MAX, &c->intermediate, p->where, p->err);
 	if (rc == OD_OK)
-		rc = od_json_u32(p->root, "top_k_experts", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,
-				 p->where, p->err);
+		rc = od_json_u32(p->root, "top_k_experts", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K,
+				 &c->top_k, p->where, p->err);
 	if (rc == OD_OK)
-		rc = od_json_u32(p->root, "intermediate_size", 1, OD_DIM_MAX, &l->shared_intermediate, p->where, p->err);
+		rc = od_json_u32(p->root, "intermediate_size", 1, OD_DIM_MAX, &l->shared_intermediate, p->where,
+				 p->err);
 	l->ffn = OD_FFN_MOE;
 	l->sandwich = l->scaled = true;
-	l->router = (struct od_router_spec){ .renormalise = true, .scale = 1, .norm = true, .factors = true,
+	l->router = (struct od_router_spec){ .renormalise = true,
+					     .scale = 1,
+					     .norm = true,
+					     .factors = true,
 					     .logit_scale = (float)(1.0 / sqrt(c->hidden)) };
 	return rc;
 }
@@ -69,19 +78,23 @@ static int read_kind(const struct od_parse *p, uint32_t layer, uint32_t n_layers
 	type = json_string_value(json_array_get(types, layer));
 	if (json_array_size(types) != n_layers || type == NULL ||
 	    (strcmp(type, attention_names[FULL]) != 0 && strcmp(type, attention_names[SLIDING]) != 0))
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected \"full_attention\" or \"sliding_attention\" for each of "
-			       "%u layers", p->where, key, n_layers);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"%s\": expected \"full_attention\" or \"sliding_attention\" for each of "
+			       "%u layers",
+			       p->where, key, n_layers);
 	*kind = strcmp(type, attention_names[FULL]) == 0 || layer + 1 == n_layers ? FULL : SLIDING;
 	return OD_OK;
 }
 
-/* transformers 5 writes what differs from head_dim and num_key_value_heads layer by layer; layers are numbered "05" or "5". */
+/* transformers 5 writes what differs from head_dim and num_key_value_heads layer by layer; layers are numbered "05" or
+ * "5". */
 static const json_t *override_of(const json_t *all, uint32_t layer)
 {
 	const char *key;
 	json_t *o;
 
-	json_object_foreach((json_t *)(uintptr_t)all, key, o) {
+	json_object_foreach((json_t *)(uintptr_t)all, key, o)
+	{
 		char *end;
 
 		if (*key >= '0' && *key <= '9' && strtoul(key, &end, 10) == layer && *end == '\0')
@@ -96,7 +109,8 @@ static int bad_override(const struct od_parse *p, const char *expected)
 }
 
 /* Layers of one kind have one shape. */
-static int read_override(const struct od_parse *p, enum attention kind, uint32_t n_layers, uint32_t *dim, uint32_t *kv_heads)
+static int read_override(const struct od_parse *p, enum attention kind, uint32_t n_layers, uint32_t *dim,
+			 uint32_t *kv_heads)
 {
 	const json_t *all = json_object_get(p->root, OVERRIDES), *first = NULL;
 	char where[1024];
@@ -122,11 +136,14 @@ static int read_override(const struct od_parse *p, enum attention kind, uint32_t
 		return rc != OD_OK ? rc : bad_override(p, "numbers of layers, and the same for all layers of a kind");
 	if (n == 0)
 		return OD_OK;
-	if (json_object_size(first) != (size_t)od_json_has(first, "head_dim") + od_json_has(first, "num_key_value_heads"))
+	if (json_object_size(first) !=
+	    (size_t)od_json_has(first, "head_dim") + od_json_has(first, "num_key_value_heads"))
 		return bad_override(p, "\"head_dim\" and \"num_key_value_heads\" alone");
 	snprintf(where, sizeof(where), "%s: field \"" OVERRIDES "\"", p->where);
 	rc = od_json_u32_or(first, "head_dim", 2, OD_DIM_MAX, *dim, dim, where, p->err);
-	return rc == OD_OK ? od_json_u32_or(first, "num_key_value_heads", 1, OD_DIM_MAX, *kv_heads, kv_heads, where, p->err) : rc;
+	return rc == OD_OK ?
+		       od_json_u32_or(first, "num_key_value_heads", 1, OD_DIM_MAX, *kv_heads, kv_heads, where, p->err) :
+		       rc;
 }
 
 static int read_heads(const struct od_parse *p, enum attention kind, uint32_t n_layers, struct od_mixer *m)
@@ -148,16 +165,20 @@ static int read_heads(const struct od_parse *p, enum attention kind, uint32_t n_
 	if (rc == OD_OK && overrides)
 		rc = read_override(p, kind, n_layers, &m->k_dim, &kv_heads);
 	if (rc == OD_OK && m->v_is_k && !overrides)
-		rc = od_json_u32_or(p->root, "num_global_key_value_heads", 1, OD_DIM_MAX, kv_heads, &kv_heads, p->where, p->err);
+		rc = od_json_u32_or(p->root, "num_global_key_value_heads", 1, OD_DIM_MAX, kv_heads, &kv_heads, p->where,
+				    p->err);
 	if (rc != OD_OK)
 		return rc;
 	if (m->n_heads % kv_heads != 0)
-		return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": expected a divisor of \"num_attention_heads\" %u, found %u",
-			       p->where, m->v_is_k ? "num_global_key_value_heads" : "num_key_value_heads", m->n_heads, kv_heads);
+		return od_fail(p->err, OD_ERR_FORMAT,
+			       "%s: field \"%s\": expected a divisor of \"num_attention_heads\" %u, found %u", p->where,
+			       m->v_is_k ? "num_global_key_value_heads" : "num_key_value_heads", m->n_heads, kv_heads);
 	if (m->k_dim % 2 != 0 || (uint64_t)m->n_heads * m->k_dim > OD_DIM_MAX)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected an even number (RoPE turns pairs) and at most %u for "
-			       "all %u heads together, found %u", p->where, kind == FULL ? "global_head_dim" : "head_dim", OD_DIM_MAX,
-			       m->n_heads, m->k_dim);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"%s\": expected an even number (RoPE turns pairs) and at most %u for "
+			       "all %u heads together, found %u",
+			       p->where, kind == FULL ? "global_head_dim" : "head_dim", OD_DIM_MAX, m->n_heads,
+			       m->k_dim);
 	m->n_kv_heads = kv_heads;
 	m->v_dim = m->k_dim;
 	m->scale = 1;
@@ -174,8 +195,9 @@ static int read_whole(const struct od_parse *p, const json_t *o, const char *whe
 	int rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
 
 	if (rc == OD_OK && part != 1)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"partial_rotary_factor\": expected 1 with type \"default\", found %g",
-			     where, part);
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
+			     "%s: field \"partial_rotary_factor\": expected 1 with type \"default\", found %g", where,
+			     part);
 	return rc;
 }
 
@@ -192,8 +214,10 @@ static int read_part(const struct od_parse *p, const json_t *o, const char *wher
 	r->pairs = (uint32_t)(part * r->dims / 2);
 	r->divisor = factor != 1 ? factor : 0;
 	if (r->pairs == 0)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"partial_rotary_factor\": expected at least a pair of the %u elements of "
-			       "a head, found %g", where, r->dims, part);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"partial_rotary_factor\": expected at least a pair of the %u elements of "
+			       "a head, found %g",
+			       where, r->dims, part);
 	r->pairs = r->pairs < r->dims / 2 ? r->pairs : 0;
 	return OD_OK;
 }
@@ -204,10 +228,13 @@ static int check_kinds(const struct od_parse *p, const json_t *all, const char *
 	const char *name;
 	json_t *value;
 
-	json_object_foreach((json_t *)(uintptr_t)all, name, value)
-		if (!json_is_null(value) && strcmp(name, attention_names[FULL]) != 0 && strcmp(name, attention_names[SLIDING]) != 0)
-			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%.64s\": expected \"%s\" and \"%s\" alone", where, name,
-				       attention_names[FULL], attention_names[SLIDING]);
+	json_object_foreach(
+		(json_t *)(uintptr_t)all, name,
+		value) if (!json_is_null(value) && strcmp(name, attention_names[FULL]) != 0 &&
+			   strcmp(name, attention_names[SLIDING]) !=
+				   0) return od_fail(p->err, OD_ERR_UNSUPPORTED,
+						     "%s: field \"%.64s\": expected \"%s\" and \"%s\" alone", where,
+						     name, attention_names[FULL], attention_names[SLIDING]);
 	return OD_OK;
 }
 
@@ -224,8 +251,10 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 		r.theta = kind == FULL ? 1e6 : 1e4;
 		r.pairs = kind == FULL ? dims / 8 : 0;
 		if (kind == FULL && r.pairs == 0) /* 0 would be all */
-			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\" is missing, so a quarter of a head turns: expected "
-				       "\"global_head_dim\" of at least 8, found %u", p->where, key, dims);
+			return od_fail(p->err, OD_ERR_UNSUPPORTED,
+				       "%s: field \"%s\" is missing, so a quarter of a head turns: expected "
+				       "\"global_head_dim\" of at least 8, found %u",
+				       p->where, key, dims);
 		return od_config_add_rope(p->cfg, &r, index, p->err);
 	}
 	rc = od_json_obj(p->root, key, &all, p->where, p->err);
@@ -245,7 +274,8 @@ static int read_rope(const struct od_parse *p, enum attention kind, uint32_t dim
 }
 
 /* How many of the last layers use keys and values of earlier ones, and how wide their dense networks are. */
-static int read_sharing(const struct od_parse *p, uint32_t n_layers, uint32_t intermediate, uint32_t *n_shared, uint32_t *wide)
+static int read_sharing(const struct od_parse *p, uint32_t n_layers, uint32_t intermediate, uint32_t *n_shared,
+			uint32_t *wide)
 {
 	const char *key = "num_kv_shared_layers";
 	bool is_double = false;
@@ -255,8 +285,10 @@ static int read_sharing(const struct od_parse *p, uint32_t n_layers, uint32_t in
 		rc = od_json_bool_or(p->root, "use_double_wide_mlp", false, &is_double, p->where, p->err);
 	*wide = is_double ? 2 * intermediate : intermediate;
 	if (rc == OD_OK && *n_shared > 0 && *wide > OD_DIM_MAX)
-		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"intermediate_size\": expected at most %u with \"use_double_wide_mlp\", "
-			       "found %u", p->where, OD_DIM_MAX / 2, intermediate);
+		return od_fail(p->err, OD_ERR_RANGE,
+			       "%s: field \"intermediate_size\": expected at most %u with \"use_double_wide_mlp\", "
+			       "found %u",
+			       p->where, OD_DIM_MAX / 2, intermediate);
 	return rc;
 }
 
@@ -270,8 +302,10 @@ static int share_kv(const struct od_parse *p, enum attention kind, uint32_t n_ow
 		if (rc != OD_OK || of == kind)
 			return rc;
 	}
-	return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"num_kv_shared_layers\": expected a \"%s\" layer among the %u layers with keys "
-		       "and values of their own, found none", p->where, attention_names[kind], n_own);
+	return od_fail(p->err, OD_ERR_FORMAT,
+		       "%s: field \"num_kv_shared_layers\": expected a \"%s\" layer among the %u layers with keys "
+		       "and values of their own, found none",
+		       p->where, attention_names[kind], n_own);
 }
 
 /* Each layer's own embedding of a token. Missing, its width is not 0. */
@@ -284,8 +318,8 @@ static int read_inputs(const struct od_parse *p, uint32_t n_layers)
 	if (rc == OD_OK && *width > 0)
 		rc = od_json_u32_or(p->root, vocab_key, 1, UINT32_MAX, 262144, &vocab, p->where, p->err);
 	if (rc == OD_OK && vocab != p->cfg->vocab)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected \"vocab_size\" %u, found %u", p->where, vocab_key,
-			     p->cfg->vocab, vocab);
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected \"vocab_size\" %u, found %u",
+			     p->where, vocab_key, p->cfg->vocab, vocab);
 	return rc;
 }
 
@@ -336,7 +370,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_json_bool_or(root, "tie_word_embeddings", true, &cfg->tied_head, where, err);
 	if (rc == OD_OK)
-		rc = od_json_f64_or(root, "final_logit_softcapping", 1e-6, 1e6, 0, &cap, where, err); /* transformers divides by it, 0 too */
+		/* transformers divides by it, 0 too */
+		rc = od_json_f64_or(root, "final_logit_softcapping", 1e-6, 1e6, 0, &cap, where, err);
 	cfg->logit_cap = (float)cap;
 	cfg->embed_scale = (float)sqrt(cfg->hidden);
 	cfg->act.kind = OD_ACT_GELU;

@@ -1,5 +1,6 @@
-/* GLM-4.5, 4.6 and their Air models: grouped-query attention with biases on q, k and v alone, RoPE on a part of each head and,
- * in the large ones, a norm over each head of q and k; experts, groups and dense first layers as in DeepSeek-V3. */
+/* GLM-4.5, 4.6 and their Air models: grouped-query attention with biases on q, k and v alone, RoPE on a part of each
+ * head and, in the large ones, a norm over each head of q and k; experts, groups and dense first layers as in
+ * DeepSeek-V3. */
 #include "common/model/families/parse.h"
 
 static int read_attention(const struct od_parse *p, struct od_mixer *m)

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Without a list only the first layer is dense. Other files have first_k_dense_replace beside it, which then must say so. */
+/* Without a list only the first layer is dense. Other files have first_k_dense_replace beside it, which then must say
+ * so. */
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 {
 	const char *key = "mlp_layer_types", *type;
@@ -21,8 +22,10 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 		type = json_string_value(json_array_get(types, i));
 		if (json_array_size(types) != n_layers || type == NULL ||
 		    (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
-			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected \"dense\" or \"sparse\" for each of %u "
-				       "layers", p->where, key, n_layers);
+			return od_fail(p->err, OD_ERR_UNSUPPORTED,
+				       "%s: field \"%s\": expected \"dense\" or \"sparse\" for each of %u "
+				       "layers",
+				       p->where, key, n_layers);
 		l->ffn = strcmp(type, "dense") == 0 ? OD_FFN_DENSE : OD_FFN_MOE;
 		rc = od_config_add_layer(p->cfg, l, p->err);
 	}

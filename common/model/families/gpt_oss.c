@@ -1,6 +1,6 @@
-/* gpt-oss (OpenAI's model card, arXiv 2508.10925): grouped-query attention with sinks and biases, whose layers may see a window
- * only; all layers have experts, chosen by logits, with biases and a clamped SwiGLU. Checkpoints stack the experts of a layer,
- * in MXFP4 or in BF16. */
+/* gpt-oss (OpenAI's model card, arXiv 2508.10925): grouped-query attention with sinks and biases, whose layers may see
+ * a window only; all layers have experts, chosen by logits, with biases and a clamped SwiGLU. Checkpoints stack the
+ * experts of a layer, in MXFP4 or in BF16. */
 #include "common/model/families/parse.h"
 
 #include <string.h>
@@ -8,8 +8,9 @@
 /* The published fields beside those that od_parse_gqa reads; defaults are those of transformers. */
 static int read_attention(const struct od_parse *p, struct od_mixer *m)
 {
-	int rc = od_json_has(p->root, "head_dim") ? OD_OK :
-		 od_fail(p->err, OD_ERR_MISSING, "%s: field \"head_dim\" is missing", p->where);
+	int rc = od_json_has(p->root, "head_dim") ?
+			 OD_OK :
+			 od_fail(p->err, OD_ERR_MISSING, "%s: field \"head_dim\" is missing", p->where);
 
 	if (rc == OD_OK)
 		rc = od_parse_gqa(p, m);
@@ -17,8 +18,10 @@ static int read_attention(const struct od_parse *p, struct od_mixer *m)
 		m->qkv_bias = m->o_bias = true;
 	m->sinks = true;
 	/* Without its settings, or if there are none in it, transformers would take those of the published models. */
-	if (rc == OD_OK && json_object_size(json_object_get(p->root, "rope_scaling")) == 0 && !od_json_has(p->root, "rope_parameters"))
-		rc = od_fail(p->err, OD_ERR_MISSING, "%s: field \"rope_scaling\" is missing, and \"rope_parameters\" too", p->where);
+	if (rc == OD_OK && json_object_size(json_object_get(p->root, "rope_scaling")) == 0 &&
+	    !od_json_has(p->root, "rope_parameters"))
+		rc = od_fail(p->err, OD_ERR_MISSING,
+			     "%s: field \"rope_scaling\" is missing, and \"rope_parameters\" too", p->where);
 	return rc == OD_OK ? od_parse_rope(p, m->k_dim, false, &m->rope, NULL) : rc;
 }
 
@@ -32,8 +35,10 @@ static int read_experts(const struct od_parse *p)
 	if (rc == OD_OK) /* its older name, which the published files have too */
 		rc = od_json_u32_or(p->root, "experts_per_token", 1, OD_MAX_TOP_K, c->top_k, &again, p->where, p->err);
 	if (rc == OD_OK && again != c->top_k)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"num_experts_per_tok\" and \"experts_per_token\": expected the same "
-			     "number, found %u and %u", p->where, c->top_k, again);
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: fields \"num_experts_per_tok\" and \"experts_per_token\": expected the same "
+			     "number, found %u and %u",
+			     p->where, c->top_k, again);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "swiglu_limit", 1e-3, 1e6, 7, &limit, p->where, p->err);
 	if (rc != OD_OK)
@@ -51,8 +56,10 @@ static int read_type(const struct od_parse *p, const json_t *types, uint32_t lay
 	*slides = types == NULL ? layer % 2 == 0 : type != NULL && strcmp(type, "sliding_attention") == 0;
 	if (types == NULL || *slides || (type != NULL && strcmp(type, "full_attention") == 0))
 		return OD_OK;
-	return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"layer_types\": layer %u: expected \"sliding_attention\" or "
-		       "\"full_attention\", found \"%.64s\"", p->where, layer, type != NULL ? type : "(none)");
+	return od_fail(p->err, OD_ERR_UNSUPPORTED,
+		       "%s: field \"layer_types\": layer %u: expected \"sliding_attention\" or "
+		       "\"full_attention\", found \"%.64s\"",
+		       p->where, layer, type != NULL ? type : "(none)");
 }
 
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
@@ -64,8 +71,10 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 	if (rc == OD_OK && od_json_has(p->root, "layer_types"))
 		rc = od_json_arr(p->root, "layer_types", &types, p->where, p->err);
 	if (rc == OD_OK && types != NULL && json_array_size(types) != n_layers)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"layer_types\": expected %u entries, as \"num_hidden_layers\" says, "
-			     "found %zu", p->where, n_layers, json_array_size(types));
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: field \"layer_types\": expected %u entries, as \"num_hidden_layers\" says, "
+			     "found %zu",
+			     p->where, n_layers, json_array_size(types));
 	if (rc == OD_OK)
 		rc = od_json_u32(p->root, "sliding_window", 1, UINT32_MAX, &window, p->where, p->err);
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {

@@ -1,5 +1,5 @@
-/* MiniMax-M2: grouped-query attention with a norm over all of q and all of k together and RoPE on a part of each head; every
- * layer has experts, chosen by sigmoids with a bias. */
+/* MiniMax-M2: grouped-query attention with a norm over all of q and all of k together and RoPE on a part of each head;
+ * every layer has experts, chosen by sigmoids with a bias. */
 #include "common/model/families/parse.h"
 
 /* Settings of its predecessors that config.json still has; in M2 they stand for nothing. */
@@ -11,7 +11,9 @@ static int refuse(const struct od_parse *p)
 		const char *key;
 		double neutral;
 	} number[] = {
-		{ "shared_intermediate_size", 0 }, { "layernorm_full_attention_beta", 1 }, { "layernorm_mlp_beta", 1 },
+		{ "shared_intermediate_size", 0 },
+		{ "layernorm_full_attention_beta", 1 },
+		{ "layernorm_mlp_beta", 1 },
 		{ "routed_scaling_factor", 1 },
 	};
 	json_t *types = NULL;
@@ -31,15 +33,17 @@ static int refuse(const struct od_parse *p)
 		rc = od_json_arr(p->root, "attn_type_list", &types, p->where, p->err);
 	for (size_t i = 0; rc == OD_OK && i < json_array_size(types); i++)
 		if (json_integer_value(json_array_get(types, i)) != 1)
-			rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"attn_type_list\": expected 1 for every layer", p->where);
+			rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
+				     "%s: field \"attn_type_list\": expected 1 for every layer", p->where);
 	return rc;
 }
 
 static int read_attention(const struct od_parse *p, struct od_mixer *m)
 {
 	uint32_t rotary = 0, dims = 0;
-	int rc = od_json_has(p->root, "head_dim") ? OD_OK :
-		 od_fail(p->err, OD_ERR_MISSING, "%s: field \"head_dim\" is missing", p->where);
+	int rc = od_json_has(p->root, "head_dim") ?
+			 OD_OK :
+			 od_fail(p->err, OD_ERR_MISSING, "%s: field \"head_dim\" is missing", p->where);
 
 	if (rc == OD_OK)
 		rc = od_parse_gqa(p, m);
@@ -49,7 +53,8 @@ static int read_attention(const struct od_parse *p, struct od_mixer *m)
 	if (rc == OD_OK)
 		rc = od_parse_rotated(p, m->k_dim, (double)rotary / m->k_dim, &dims);
 	if (rc == OD_OK && od_json_has(p->root, "rotary_dim") && dims != rotary)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rotary_dim\": found %u, and a partial_rotary_factor that makes it %u",
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: field \"rotary_dim\": found %u, and a partial_rotary_factor that makes it %u",
 			     p->where, rotary, dims);
 	return rc == OD_OK ? od_parse_rope(p, dims, false, &m->rope, NULL) : rc;
 }

@@ -1,12 +1,14 @@
-/* Mixtral (8x7B, 8x22B and checkpoints of their shape): grouped-query attention, and in every layer a router that takes the
- * softmax over all experts, then the top k, renormalised. */
+/* Mixtral (8x7B, 8x22B and checkpoints of their shape): grouped-query attention, and in every layer a router that takes
+ * the softmax over all experts, then the top k, renormalised. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	static const char *const own[] = { "sliding_window", NULL };
 	const struct od_parse p = { cfg, root, where, err };
-	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE, .router = { .renormalise = true, .scale = 1 } };
+	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
+				   .ffn = OD_FFN_MOE,
+				   .router = { .renormalise = true, .scale = 1 } };
 	uint32_t n_layers = 0;
 	int rc = od_parse_refuse(&p, own);
 

@@ -1,5 +1,5 @@
-/* OLMoE (1B-7B): attention with a norm over all of q and all of k together, which are clipped, as v is, where clip_qkv says
- * so; every layer has experts. */
+/* OLMoE (1B-7B): attention with a norm over all of q and all of k together, which are clipped, as v is, where clip_qkv
+ * says so; every layer has experts. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)

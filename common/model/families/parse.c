@@ -11,8 +11,8 @@ static const char *const rope_objects[] = { "rope_scaling", "rope_parameters" };
 static int refuse(const struct od_parse *p, const char *key, const char *expected)
 {
 	char *found = json_dumps(json_object_get(p->root, key), JSON_ENCODE_ANY | JSON_COMPACT);
-	int rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found %.64s", p->where, key, expected,
-			 found != NULL ? found : "something else");
+	int rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found %.64s", p->where, key,
+			 expected, found != NULL ? found : "something else");
 
 	free(found);
 	return rc;
@@ -75,8 +75,8 @@ static int refuse_part(const struct od_parse *p, const char *key)
 	if (json_is_object(o))
 		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, p->where, p->err);
 	if (rc == OD_OK && part != 1)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected partial_rotary_factor 1, found %g", p->where, key,
-			     part);
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected partial_rotary_factor 1, found %g",
+			     p->where, key, part);
 	return rc;
 }
 
@@ -112,7 +112,7 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 	} number[] = {
 		{ "partial_rotary_factor", 1 },	  { "embedding_multiplier", 1 }, { "residual_multiplier", 1 },
 		{ "logits_scaling", 1 },	  { "logit_scale", 1 },		 { "attn_logit_softcapping", 0 },
-		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },       { "sliding_window", 0 },
+		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },	 { "sliding_window", 0 },
 		{ "attention_chunk_size", 0 },
 	};
 	int rc = is_own(own, "hidden_act") ? OD_OK : refuse_activation(p);
@@ -129,7 +129,8 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		rc = refuse_part(p, rope_objects[i]);
 	if (rc == OD_OK && !is_own(own, "layer_types") && od_json_has(p->root, "layer_types"))
 		rc = refuse_types(p, "layer_types");
-	if (rc == OD_OK && !is_own(own, "per_layer_config")) /* what single layers have instead of the fields beside it */
+	/* what single layers have instead of the fields beside it */
+	if (rc == OD_OK && !is_own(own, "per_layer_config"))
 		rc = od_parse_absent(p, "per_layer_config");
 	return rc;
 }
@@ -140,8 +141,8 @@ static int read_kv_heads(const struct od_parse *p, struct od_mixer *m)
 	const char *key = "num_key_value_heads";
 	const bool missing = json_object_get(p->root, key) == NULL && p->cfg->family->kv_heads != 0;
 
-	return od_json_u32_or(p->root, key, 1, OD_DIM_MAX, missing ? p->cfg->family->kv_heads : m->n_heads, &m->n_kv_heads, p->where,
-			      p->err);
+	return od_json_u32_or(p->root, key, 1, OD_DIM_MAX, missing ? p->cfg->family->kv_heads : m->n_heads,
+			      &m->n_kv_heads, p->where, p->err);
 }
 
 /* head_dim may be absent or null, and may differ from hidden / heads. */
@@ -160,19 +161,27 @@ int od_parse_gqa(const struct od_parse *p, struct od_mixer *m)
 		return rc;
 	if (m->k_dim == 0) {
 		if (hidden % m->n_heads != 0)
-			return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u is not a multiple of "
-				       "\"num_attention_heads\" %u", p->where, hidden, m->n_heads);
+			return od_fail(p->err, OD_ERR_FORMAT,
+				       "%s: field \"head_dim\" is missing and \"hidden_size\" %u is not a multiple of "
+				       "\"num_attention_heads\" %u",
+				       p->where, hidden, m->n_heads);
 		m->k_dim = hidden / m->n_heads;
 	}
 	if (m->k_dim % 2 != 0)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected an even number (RoPE turns pairs), found "
-			       "%u", p->where, m->k_dim);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"head_dim\": expected an even number (RoPE turns pairs), found "
+			       "%u",
+			       p->where, m->k_dim);
 	if (m->n_heads % m->n_kv_heads != 0)
-		return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"num_key_value_heads\": expected a divisor of "
-			       "\"num_attention_heads\" %u, found %u", p->where, m->n_heads, m->n_kv_heads);
+		return od_fail(p->err, OD_ERR_FORMAT,
+			       "%s: field \"num_key_value_heads\": expected a divisor of "
+			       "\"num_attention_heads\" %u, found %u",
+			       p->where, m->n_heads, m->n_kv_heads);
 	if ((uint64_t)m->n_heads * m->k_dim > OD_DIM_MAX)
-		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"head_dim\": expected at most %u for all %u heads together, found %u "
-			       "each", p->where, OD_DIM_MAX, m->n_heads, m->k_dim);
+		return od_fail(p->err, OD_ERR_RANGE,
+			       "%s: field \"head_dim\": expected at most %u for all %u heads together, found %u "
+			       "each",
+			       p->where, OD_DIM_MAX, m->n_heads, m->k_dim);
 	m->v_dim = m->k_dim;
 	m->o_bias = m->qkv_bias;
 	m->scale = (float)(1.0 / sqrt((double)m->k_dim));
@@ -199,7 +208,8 @@ static double mscale(double factor, double m)
 }
 
 /* It stands beside rope_scaling, in it, or in both places. fallback: where it stands in neither; 0: it must. */
-static int read_original_ctx(const struct od_parse *p, const json_t *o, const char *where, uint32_t fallback, uint32_t *ctx)
+static int read_original_ctx(const struct od_parse *p, const json_t *o, const char *where, uint32_t fallback,
+			     uint32_t *ctx)
 {
 	static const char key[] = "original_max_position_embeddings";
 	uint32_t outer, inner = 0;
@@ -208,7 +218,8 @@ static int read_original_ctx(const struct od_parse *p, const json_t *o, const ch
 	if (rc == OD_OK && ((outer == 0 && fallback == 0) || od_json_has(o, key)))
 		rc = od_json_u32(o, key, 1, UINT32_MAX, &inner, where, p->err);
 	if (rc == OD_OK && outer != 0 && inner != 0 && inner != outer)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %u and %u", p->where, key, outer, inner);
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %u and %u", p->where, key,
+			     outer, inner);
 	*ctx = inner != 0 ? inner : outer != 0 ? outer : fallback;
 	return rc;
 }
@@ -234,19 +245,24 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "attention_factor", 0, 1e6, -1, &magnitude, where, p->err);
 	if (rc == OD_OK)
-		rc = od_json_bool_or(o, "truncate", !json_is_null(json_object_get(o, "truncate")), &truncate, where, p->err); /* null: false */
+		/* null: false */
+		rc = od_json_bool_or(o, "truncate", !json_is_null(json_object_get(o, "truncate")), &truncate, where,
+				     p->err);
 	if (rc != OD_OK)
 		return rc;
 	r->between = !truncate;
 	/* Frequencies above 1 would make angles that od_sincos is not good for. */
 	if (r->factor == 0 && p->cfg->ctx_max < r->original_ctx)
-		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"factor\" is missing and max_position_embeddings %u is below "
-			       "original_max_position_embeddings %u", where, p->cfg->ctx_max, r->original_ctx);
+		return od_fail(p->err, OD_ERR_RANGE,
+			       "%s: field \"factor\" is missing and max_position_embeddings %u is below "
+			       "original_max_position_embeddings %u",
+			       where, p->cfg->ctx_max, r->original_ctx);
 	r->factor = r->factor != 0 ? r->factor : (double)p->cfg->ctx_max / r->original_ctx;
 	r->beta_fast = r->beta_fast != 0 ? r->beta_fast : 32;
 	r->beta_slow = r->beta_slow != 0 ? r->beta_slow : 1;
 	if (magnitude < 0)
-		magnitude = m != 0 && m_all != 0 ? mscale(r->factor, m) / mscale(r->factor, m_all) : mscale(r->factor, 1);
+		magnitude =
+			m != 0 && m_all != 0 ? mscale(r->factor, m) / mscale(r->factor, m_all) : mscale(r->factor, 1);
 	r->magnitude = (float)magnitude;
 	if (attention != NULL && m_all != 0)
 		*attention = mscale(r->factor, m_all) * mscale(r->factor, m_all);
@@ -254,8 +270,8 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 }
 
 /* A factor for each pair; below `least` angles would be larger than od_sincos is good for. */
-static int read_factors(const struct od_parse *p, const json_t *o, const char *where, const char *key, double least, uint32_t n,
-			float factor[OD_MAX_ROPE_PAIRS])
+static int read_factors(const struct od_parse *p, const json_t *o, const char *where, const char *key, double least,
+			uint32_t n, float factor[OD_MAX_ROPE_PAIRS])
 {
 	json_t *list;
 	int rc = od_json_arr(o, key, &list, where, p->err);
@@ -263,14 +279,16 @@ static int read_factors(const struct od_parse *p, const json_t *o, const char *w
 	if (rc != OD_OK)
 		return rc;
 	if (json_array_size(list) != n)
-		return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": expected %u numbers, one for each pair of a head, found %zu",
-			       where, key, n, json_array_size(list));
+		return od_fail(p->err, OD_ERR_FORMAT,
+			       "%s: field \"%s\": expected %u numbers, one for each pair of a head, found %zu", where,
+			       key, n, json_array_size(list));
 	for (uint32_t i = 0; i < n; i++) {
 		const json_t *v = json_array_get(list, i);
 
 		if (!json_is_number(v) || !(json_number_value(v) >= least && json_number_value(v) <= 1e6))
-			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"%s\": number %u: expected %g to 1e6, found %s%g", where, key,
-				       i, least, json_is_number(v) ? "" : "something else than ", json_number_value(v));
+			return od_fail(p->err, OD_ERR_RANGE,
+				       "%s: field \"%s\": number %u: expected %g to 1e6, found %s%g", where, key, i,
+				       least, json_is_number(v) ? "" : "something else than ", json_number_value(v));
 		factor[i] = (float)json_number_value(v);
 	}
 	return OD_OK;
@@ -282,11 +300,14 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 	static const char *const factors[] = { "short_factor", "long_factor" };
 	const double least = (double)p->cfg->ctx_max / (1 << 20);
 	double magnitude[2] = { 0, 0 };
-	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ? OD_OK :
-		 od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected at most %d with long RoPE, found %u", p->where,
-			 2 * OD_MAX_ROPE_PAIRS, r->dims);
+	int rc = r->dims / 2 <= OD_MAX_ROPE_PAIRS ?
+			 OD_OK :
+			 od_fail(p->err, OD_ERR_UNSUPPORTED,
+				 "%s: field \"head_dim\": expected at most %d with long RoPE, found %u", p->where,
+				 2 * OD_MAX_ROPE_PAIRS, r->dims);
 
-	/* Without it transformers 5.23 takes max_position_embeddings, whatever stands beside the object: never the long factors. */
+	/* Without it transformers 5.23 takes max_position_embeddings, whatever stands beside the object: never the long
+	 * factors. */
 	if (rc == OD_OK)
 		rc = od_json_u32(o, "original_max_position_embeddings", 1, UINT32_MAX, &r->short_ctx, where, p->err);
 	if (rc == OD_OK)
@@ -304,11 +325,20 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 
 /* What each type of RoPE has, as transformers names it. Without an entry: nothing but what is common to all. */
 static const char *const rope_common[] = { "rope_type", "type", "rope_theta", "partial_rotary_factor", NULL };
-static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL }; /* they change nothing of a text */
-static const char *const rope_yarn[] = { "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate",
-					 "original_max_position_embeddings", NULL };
-static const char *const rope_long[] = { "short_factor", "long_factor", "short_mscale", "long_mscale",
-					 "original_max_position_embeddings", NULL };
+/* they change nothing of a text */
+static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL };
+static const char *const rope_yarn[] = { "factor",
+					 "beta_fast",
+					 "beta_slow",
+					 "mscale",
+					 "mscale_all_dim",
+					 "attention_factor",
+					 "truncate",
+					 "original_max_position_embeddings",
+					 NULL };
+static const char *const rope_long[] = {
+	"short_factor", "long_factor", "short_mscale", "long_mscale", "original_max_position_embeddings", NULL
+};
 static const char *const rope_proportional[] = { "factor", NULL };
 
 static const char *const *rope_members(const char *type)
@@ -324,7 +354,8 @@ static const char *const *rope_members(const char *type)
 	return NULL;
 }
 
-int od_parse_rope_type(const struct od_parse *p, const json_t *o, const char *where, const char *const *types, const char **type)
+int od_parse_rope_type(const struct od_parse *p, const json_t *o, const char *where, const char *const *types,
+		       const char **type)
 {
 	const char *key = od_json_has(o, "rope_type") ? "rope_type" : "type", *name;
 	char expected[64] = "";
@@ -337,14 +368,18 @@ int od_parse_rope_type(const struct od_parse *p, const json_t *o, const char *wh
 		return rc;
 	if (!is_own(types, *type)) {
 		for (size_t i = 0, n = 0; types[i] != NULL && n < sizeof(expected); i++)
-			n += (size_t)snprintf(expected + n, sizeof(expected) - n, "%s\"%s\"", i > 0 ? " or " : "", types[i]);
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found \"%.64s\"", where, key, expected, *type);
+			n += (size_t)snprintf(expected + n, sizeof(expected) - n, "%s\"%s\"", i > 0 ? " or " : "",
+					      types[i]);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found \"%.64s\"", where, key,
+			       expected, *type);
 	}
-	json_object_foreach((json_t *)(uintptr_t)o, name, value)
-		if (!json_is_null(value) && !is_own(rope_common, name) && !is_own(rope_members(*type), name) &&
-		    !(p->cfg->family->other_modalities != NULL && is_own(rope_pictures, name)))
-			return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%.64s\" is not supported in a RoPE of type \"%s\"", where,
-				       name, *type);
+	json_object_foreach((json_t *)(uintptr_t)o, name, value) if (
+		!json_is_null(value) && !is_own(rope_common, name) && !is_own(rope_members(*type), name) &&
+		!(p->cfg->family->other_modalities != NULL &&
+		  is_own(rope_pictures,
+			 name))) return od_fail(p->err, OD_ERR_UNSUPPORTED,
+						"%s: field \"%.64s\" is not supported in a RoPE of type \"%s\"", where,
+						name, *type);
 	return OD_OK;
 }
 
@@ -385,14 +420,16 @@ int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, u
 			continue;
 		rc = od_json_f64(o, key, 0, 1, &inner, p->where, p->err);
 		if (rc == OD_OK && od_json_has(p->root, key) && inner != part)
-			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %g and %g", p->where, key, part,
-				     inner);
+			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %g and %g", p->where,
+				     key, part, inner);
 		part = inner;
 	}
 	*dims = rc == OD_OK ? (uint32_t)(head * part) : 0;
 	if (rc == OD_OK && (*dims == 0 || *dims % 2 != 0))
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected an even number of the %u elements of a head "
-			     "(RoPE turns pairs), found %g of them", p->where, key, head, head * part);
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED,
+			     "%s: field \"%s\": expected an even number of the %u elements of a head "
+			     "(RoPE turns pairs), found %g of them",
+			     p->where, key, head, head * part);
 	return rc;
 }
 
@@ -407,8 +444,8 @@ static int parse_rope(const struct od_parse *p, struct od_rope r, bool has_long,
 	if (attention != NULL)
 		*attention = 1;
 	if (od_json_has(p->root, rope_objects[0]) && od_json_has(p->root, rope_objects[1]))
-		return od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected one of them, found both", p->where,
-			       rope_objects[0], rope_objects[1]);
+		return od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected one of them, found both",
+			       p->where, rope_objects[0], rope_objects[1]);
 	for (size_t i = 0; rc == OD_OK && i < 2; i++)
 		if (od_json_has(p->root, rope_objects[i]))
 			rc = read_scaling(p, rope_objects[i], has_long, &r, attention, &at);
@@ -417,9 +454,11 @@ static int parse_rope(const struct od_parse *p, struct od_rope r, bool has_long,
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "rope_theta", 1, 1e12, r.theta, &outer, p->where, p->err);
 	if (rc == OD_OK && outer != r.theta)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rope_theta\": found two values, %g and %g", p->where, outer, r.theta);
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rope_theta\": found two values, %g and %g", p->where,
+			     outer, r.theta);
 	if (rc == OD_OK && r.factor != 0 && r.theta == 1)
-		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"rope_theta\": expected more than 1 with YaRN, found 1", p->where);
+		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"rope_theta\": expected more than 1 with YaRN, found 1",
+			     p->where);
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
 }
 
@@ -468,12 +507,16 @@ int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 		return rc;
 	rope_dim = m->k_dim;
 	if (rope_dim % 2 != 0)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"qk_rope_head_dim\": expected an even number (RoPE turns pairs), "
-			       "found %u", p->where, rope_dim);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"qk_rope_head_dim\": expected an even number (RoPE turns pairs), "
+			       "found %u",
+			       p->where, rope_dim);
 	m->k_dim += m->nope_dim;
 	if ((uint64_t)m->n_heads * (m->nope_dim + m->v_dim + m->kv_rank + rope_dim) > OD_DIM_MAX)
-		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"num_attention_heads\": expected at most %u elements for all heads "
-			       "together, found %u heads", p->where, OD_DIM_MAX, m->n_heads);
+		return od_fail(p->err, OD_ERR_RANGE,
+			       "%s: field \"num_attention_heads\": expected at most %u elements for all heads "
+			       "together, found %u heads",
+			       p->where, OD_DIM_MAX, m->n_heads);
 	rc = od_parse_rope(p, rope_dim, neighbours, &m->rope, &attention);
 	if (rc != OD_OK)
 		return rc;
@@ -485,7 +528,8 @@ int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 
 /* ---- experts and layers ---- */
 
-/* The number of experts has several names; transformers takes some for others in each family, so all that are there must agree. */
+/* The number of experts has several names; transformers takes some for others in each family, so all that are there
+ * must agree. */
 static int read_n_experts(const struct od_parse *p, const char *n_key)
 {
 	static const char *const other[] = { "num_local_experts", "num_experts", "n_routed_experts" };
@@ -500,7 +544,8 @@ static int read_n_experts(const struct od_parse *p, const char *n_key)
 	for (size_t i = 0; rc == OD_OK && i < sizeof(other) / sizeof(other[0]); i++) {
 		rc = od_json_u32_or(p->root, other[i], 1, OD_MAX_EXPERTS, c->n_experts, &again, p->where, p->err);
 		if (rc == OD_OK && again != c->n_experts)
-			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected the same number, found %u and %u",
+			rc = od_fail(p->err, OD_ERR_FORMAT,
+				     "%s: fields \"%s\" and \"%s\": expected the same number, found %u and %u",
 				     p->where, key, other[i], c->n_experts, again);
 	}
 	return rc;
@@ -515,26 +560,32 @@ int od_parse_experts(const struct od_parse *p, const char *n_key, const char *si
 		rc = read_n_experts(p, n_key);
 	if (rc != OD_OK)
 		return rc;
-	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,
-			   p->where, p->err);
+	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K,
+			   &c->top_k, p->where, p->err);
 }
 
 int od_parse_groups(const struct od_parse *p, struct od_router_spec *r)
 {
 	const uint32_t n = p->cfg->n_experts;
-	int rc = od_json_u32(p->root, "n_group", 1, n < OD_MAX_GROUPS ? n : OD_MAX_GROUPS, &r->n_groups, p->where, p->err);
+	int rc = od_json_u32(p->root, "n_group", 1, n < OD_MAX_GROUPS ? n : OD_MAX_GROUPS, &r->n_groups, p->where,
+			     p->err);
 
 	if (rc == OD_OK)
 		rc = od_json_u32(p->root, "topk_group", 1, r->n_groups, &r->top_groups, p->where, p->err);
 	if (rc == OD_OK && n % r->n_groups != 0)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"n_group\": expected a divisor of \"n_routed_experts\" %u, found %u",
-			     p->where, n, r->n_groups);
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: field \"n_group\": expected a divisor of \"n_routed_experts\" %u, found %u", p->where,
+			     n, r->n_groups);
 	if (rc == OD_OK && r->group_two && r->n_groups > 1 && n / r->n_groups < 2)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"n_group\": expected groups of at least 2 of %u experts, found %u "
-			     "groups", p->where, n, r->n_groups);
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: field \"n_group\": expected groups of at least 2 of %u experts, found %u "
+			     "groups",
+			     p->where, n, r->n_groups);
 	if (rc == OD_OK && p->cfg->top_k > n / r->n_groups * r->top_groups)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"topk_group\": %u groups of %u experts have fewer than "
-			     "\"num_experts_per_tok\" %u", p->where, r->top_groups, n / r->n_groups, p->cfg->top_k);
+		rc = od_fail(p->err, OD_ERR_FORMAT,
+			     "%s: field \"topk_group\": %u groups of %u experts have fewer than "
+			     "\"num_experts_per_tok\" %u",
+			     p->where, r->top_groups, n / r->n_groups, p->cfg->top_k);
 	return rc;
 }
 
@@ -545,8 +596,8 @@ int od_parse_shared(const struct od_parse *p, uint32_t fallback, uint32_t *inter
 
 	*intermediate = 0;
 	if (rc == OD_OK && (uint64_t)n * p->cfg->intermediate > OD_DIM_MAX)
-		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"n_shared_experts\": expected at most %u, found %u", p->where,
-			     OD_DIM_MAX / p->cfg->intermediate, n);
+		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"n_shared_experts\": expected at most %u, found %u",
+			     p->where, OD_DIM_MAX / p->cfg->intermediate, n);
 	if (rc == OD_OK)
 		*intermediate = n * p->cfg->intermediate;
 	return rc;
@@ -580,7 +631,8 @@ int od_parse_mtp(const struct od_parse *p, const char *key)
 {
 	const char *other = "num_mtp_layers"; /* as transformers 5 writes num_nextn_predict_layers */
 
-	return od_json_u32_or(p->root, od_json_has(p->root, key) ? key : other, 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
+	return od_json_u32_or(p->root, od_json_has(p->root, key) ? key : other, 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp,
+			      p->where, p->err);
 }
 
 int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l)
@@ -589,7 +641,8 @@ int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_l
 	int rc = od_parse_layers(p, &n_layers);
 
 	if (rc == OD_OK)
-		rc = od_json_u32_or(p->root, "first_k_dense_replace", 0, UINT32_MAX, fallback, &first, p->where, p->err);
+		rc = od_json_u32_or(p->root, "first_k_dense_replace", 0, UINT32_MAX, fallback, &first, p->where,
+				    p->err);
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
 		l->ffn = i < first ? OD_FFN_DENSE : OD_FFN_MOE;
 		rc = od_config_add_layer(p->cfg, l, p->err);
@@ -617,7 +670,8 @@ int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, bool *sparse)
 		const json_t *v = json_array_get(list, i);
 
 		if (!json_is_integer(v) || json_integer_value(v) < 0)
-			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected layer numbers, counted from 0",
+			return od_fail(p->err, OD_ERR_RANGE,
+				       "%s: field \"mlp_only_layers\": expected layer numbers, counted from 0",
 				       p->where);
 		*sparse = *sparse && json_integer_value(v) != layer;
 	}

@@ -1,5 +1,5 @@
-/* Phi-3.5-MoE: LayerNorm, grouped-query attention with long RoPE, and a sparse mixer as router, which chooses two experts;
- * biases at attention, norms and head. */
+/* Phi-3.5-MoE: LayerNorm, grouped-query attention with long RoPE, and a sparse mixer as router, which chooses two
+ * experts; biases at attention, norms and head. */
 #include "common/model/families/parse.h"
 
 static int read_attention(const struct od_parse *p, struct od_mixer *m)

@@ -1,5 +1,5 @@
-/* Qwen1.5-MoE and Qwen2-MoE: grouped-query attention with biases on q, k and v; a shared expert beside the routed ones, whose
- * output has a sigmoid gate of its own; every second layer may see a window. */
+/* Qwen1.5-MoE and Qwen2-MoE: grouped-query attention with biases on q, k and v; a shared expert beside the routed ones,
+ * whose output has a sigmoid gate of its own; every second layer may see a window. */
 #include "common/model/families/parse.h"
 
 #include <string.h>
@@ -26,14 +26,19 @@ static int read_window(const struct od_parse *p, uint32_t layer, uint32_t n_laye
 	type = json_string_value(json_array_get(types, layer));
 	if (json_array_size(types) != n_layers || type == NULL ||
 	    (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0))
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"layer_types\": expected \"full_attention\" or "
-			       "\"sliding_attention\" for each of %u layers", p->where, n_layers);
+		return od_fail(p->err, OD_ERR_UNSUPPORTED,
+			       "%s: field \"layer_types\": expected \"full_attention\" or "
+			       "\"sliding_attention\" for each of %u layers",
+			       p->where, n_layers);
 	if (strcmp(type, "full_attention") == 0)
 		return OD_OK;
 	*window = size;
 	/* transformers then has a window of no position in such layers, or refuses. */
-	return size > 0 ? OD_OK : od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"layer_types\": layer %u is \"sliding_attention\": "
-		"expected \"use_sliding_window\" true and a \"sliding_window\"", p->where, layer);
+	return size > 0 ? OD_OK :
+			  od_fail(p->err, OD_ERR_UNSUPPORTED,
+				  "%s: field \"layer_types\": layer %u is \"sliding_attention\": "
+				  "expected \"use_sliding_window\" true and a \"sliding_window\"",
+				  p->where, layer);
 }
 
 static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
@@ -79,7 +84,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_json_u32(root, "intermediate_size", 1, OD_DIM_MAX, &l.intermediate, where, err);
 	if (rc == OD_OK)
-		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where, err);
+		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where,
+				 err);
 	return rc == OD_OK ? add_layers(&p, &l) : rc;
 }
 

@@ -1,11 +1,12 @@
-/* Qwen3.5 and Qwen3.6 with experts (35B-A3B, 122B-A10B, 397B-A17B): layers as in Qwen3-Next, projections of the delta rule that are
- * not interleaved, experts that may be stacked. Published with a vision tower, which is left out: of text all three numbers of a
- * position are the same, so mrope_section changes nothing. */
+/* Qwen3.5 and Qwen3.6 with experts (35B-A3B, 122B-A10B, 397B-A17B): layers as in Qwen3-Next, projections of the delta
+ * rule that are not interleaved, experts that may be stacked. Published with a vision tower, which is left out: of text
+ * all three numbers of a position are the same, so mrope_section changes nothing. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm", NULL };
+	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm",
+					   NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .router = { .renormalise = true, .scale = 1 }, .shared_gate = true };
 	struct od_mixer delta = { 0 }, attention = { 0 };
@@ -18,7 +19,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_parse_experts(&p, "num_experts", "moe_intermediate_size");
 	if (rc == OD_OK)
-		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where, err);
+		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where,
+				 err);
 	return rc == OD_OK ? od_parse_gated_layers(&p, &delta, &attention, &l, false) : rc;
 }
 

@@ -1,5 +1,5 @@
-/* Qwen3-MoE (30B-A3B, 235B-A22B, Coder): grouped-query attention with a norm over each head of q and k, heads whose size is
- * their own; layers are dense where mlp_only_layers or decoder_sparse_step says so. */
+/* Qwen3-MoE (30B-A3B, 235B-A22B, Coder): grouped-query attention with a norm over each head of q and k, heads whose
+ * size is their own; layers are dense where mlp_only_layers or decoder_sparse_step says so. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)

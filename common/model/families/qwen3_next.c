@@ -1,10 +1,11 @@
-/* Qwen3-Next (80B-A3B): three layers of four have a gated delta rule instead of attention; attention has gates; weights of norms
- * are stored minus 1; a shared expert with a gate of its own. */
+/* Qwen3-Next (80B-A3B): three layers of four have a gated delta rule instead of attention; attention has gates; weights
+ * of norms are stored minus 1; a shared expert with a gate of its own. */
 #include "common/model/families/parse.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm", NULL };
+	static const char *const own[] = { "partial_rotary_factor", "layer_types", "sliding_window", "use_qk_norm",
+					   NULL };
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .router = { .scale = 1 }, .shared_gate = true };
 	struct od_mixer delta = { .by_key_head = true }, attention = { 0 };
@@ -19,7 +20,8 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	if (rc == OD_OK)
 		rc = od_json_u32(root, "intermediate_size", 1, OD_DIM_MAX, &l.intermediate, where, err);
 	if (rc == OD_OK)
-		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where, err);
+		rc = od_json_u32(root, "shared_expert_intermediate_size", 1, OD_DIM_MAX, &l.shared_intermediate, where,
+				 err);
 	return rc == OD_OK ? od_parse_gated_layers(&p, &delta, &attention, &l, true) : rc;
 }
 

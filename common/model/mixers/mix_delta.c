@@ -1,10 +1,14 @@
-/* Gated delta rule (arXiv 2412.06464) as Qwen3-Next has it: a short convolution over queries, keys and values, then of each head a
- * matrix that forgets, is corrected by each row, and is read by its query. All rows go one after the other, in all phases. */
+/* Gated delta rule (arXiv 2412.06464) as Qwen3-Next has it: a short convolution over queries, keys and values, then of
+ * each head a matrix that forgets, is corrected by each row, and is read by its query. All rows go one after the other,
+ * in all phases. */
 #include "common/model/mixer.h"
 
 static struct od_delta_shape delta_shape(const struct od_mixer *m)
 {
-	return (struct od_delta_shape){ .n_heads = m->n_heads, .n_key_heads = m->n_kv_heads, .k_dim = m->k_dim, .v_dim = m->v_dim,
+	return (struct od_delta_shape){ .n_heads = m->n_heads,
+					.n_key_heads = m->n_kv_heads,
+					.k_dim = m->k_dim,
+					.v_dim = m->v_dim,
 					.taps = m->conv };
 }
 
@@ -17,10 +21,12 @@ static void state(const struct od_mixer *m, struct od_state_spec *out)
 {
 	const struct od_delta_shape s = delta_shape(m);
 
-	*out = (struct od_state_spec){ .fixed_bytes = od_delta_state(&s) * sizeof(float), .saved_bytes = row_bytes(&s) };
+	*out = (struct od_state_spec){ .fixed_bytes = od_delta_state(&s) * sizeof(float),
+				       .saved_bytes = row_bytes(&s) };
 }
 
-static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out, uint64_t *n_in)
+static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out,
+		  uint64_t *n_in)
 {
 	const struct od_delta_shape s = delta_shape(m);
 	const uint64_t channels = od_delta_channels(&s), values = od_delta_values(&s), n = m->n_heads;
@@ -87,25 +93,25 @@ static void project(const struct od_mix_call *c, const struct places *p)
 
 	if (m->by_key_head)
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-					      .linear = { .w = { &w[OD_ROLE_DELTA_QKVZ], &w[OD_ROLE_DELTA_BA] },
-							  .x = c->x,
-							  .y = { p->mixed, p->ba } } });
+					       .linear = { .w = { &w[OD_ROLE_DELTA_QKVZ], &w[OD_ROLE_DELTA_BA] },
+							   .x = c->x,
+							   .y = { p->mixed, p->ba } } });
 	else
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-					      .linear = { .w = { &w[OD_ROLE_DELTA_QKV], &w[OD_ROLE_DELTA_Z],
-								 &w[OD_ROLE_DELTA_B], &w[OD_ROLE_DELTA_A] },
-							  .x = c->x,
-							  .y = { p->mixed, p->z, p->ba, a } } });
+					       .linear = { .w = { &w[OD_ROLE_DELTA_QKV], &w[OD_ROLE_DELTA_Z],
+								  &w[OD_ROLE_DELTA_B], &w[OD_ROLE_DELTA_A] },
+							   .x = c->x,
+							   .y = { p->mixed, p->z, p->ba, a } } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_DELTA_IN,
-				      .delta_in = { .qkv = p->mixed,
-						    .z = p->z,
-						    .b = p->ba,
-						    .a = m->by_key_head ? (struct od_ref){ 0 } : a,
-						    .row = p->row,
-						    .a_log = w[OD_ROLE_DELTA_A_LOG].data,
-						    .dt_bias = w[OD_ROLE_DELTA_DT_BIAS].data,
-						    .shape = delta_shape(m),
-						    .by_key_head = m->by_key_head } });
+				       .delta_in = { .qkv = p->mixed,
+						     .z = p->z,
+						     .b = p->ba,
+						     .a = m->by_key_head ? (struct od_ref){ 0 } : a,
+						     .row = p->row,
+						     .a_log = w[OD_ROLE_DELTA_A_LOG].data,
+						     .dt_bias = w[OD_ROLE_DELTA_DT_BIAS].data,
+						     .shape = delta_shape(m),
+						     .by_key_head = m->by_key_head } });
 }
 
 /* The states behind all spans; z nowhere: these alone. */
@@ -115,21 +121,21 @@ static void advance(const struct od_mix_call *c, const struct places *p, struct 
 
 	for (uint32_t i = 0; i < c->n_spans; i++)
 		od_mix_run(c, &(struct od_op){ .kind = OD_OP_DELTA,
-					      .delta = { .rows = c->rows,
-							 .table = c->span[i].table,
-							 .first = c->span[i].first,
-							 .n_take = c->span[i].n,
-							 .row = row,
-							 .conv = w[OD_ROLE_DELTA_CONV].data,
-							 .norm = w[OD_ROLE_DELTA_NORM].data,
-							 .from = c->span[i].from,
-							 .to = c->span[i].to,
-							 .z = z,
-							 .mixed = p->mixed,
-							 .y = p->y,
-							 .index = p->index,
-							 .shape = delta_shape(&c->spec->mix),
-							 .eps = c->spec->mix.norm_eps } });
+					       .delta = { .rows = c->rows,
+							  .table = c->span[i].table,
+							  .first = c->span[i].first,
+							  .n_take = c->span[i].n,
+							  .row = row,
+							  .conv = w[OD_ROLE_DELTA_CONV].data,
+							  .norm = w[OD_ROLE_DELTA_NORM].data,
+							  .from = c->span[i].from,
+							  .to = c->span[i].to,
+							  .z = z,
+							  .mixed = p->mixed,
+							  .y = p->y,
+							  .index = p->index,
+							  .shape = delta_shape(&c->spec->mix),
+							  .eps = c->spec->mix.norm_eps } });
 }
 
 static void run(const struct od_mix_call *c)
@@ -140,10 +146,11 @@ static void run(const struct od_mix_call *c)
 
 	project(c, &p);
 	if (c->saved.buf != NULL)
-		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY, .copy = { .from = p.row, .to = c->saved, .n = row_bytes(&s) } });
+		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
+					       .copy = { .from = p.row, .to = c->saved, .n = row_bytes(&s) } });
 	advance(c, &p, p.row, p.z);
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { &c->w->w[OD_ROLE_DELTA_OUT] }, .x = p.z, .y = { c->y } } });
+				       .linear = { .w = { &c->w->w[OD_ROLE_DELTA_OUT] }, .x = p.z, .y = { c->y } } });
 }
 
 static void replay(const struct od_mix_call *c)

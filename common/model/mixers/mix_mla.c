@@ -1,6 +1,6 @@
-/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): all heads' keys and values are linear in one small
- * latent, which alone is kept, beside one key that turns with the position. The matrix that makes keys of latents is
- * absorbed into queries, and values are made of the attended latent, in all phases. */
+/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): all heads' keys and values are linear in
+ * one small latent, which alone is kept, beside one key that turns with the position. The matrix that makes keys of
+ * latents is absorbed into queries, and values are made of the attended latent, in all phases. */
 #include "common/model/mixer.h"
 
 static uint32_t turning(const struct od_mixer *m)
@@ -18,7 +18,8 @@ static void state(const struct od_mixer *m, struct od_state_spec *out)
 	*out = (struct od_state_spec){ .n_streams = 1, .width = { kept(m) } };
 }
 
-static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out, uint64_t *n_in)
+static void shape(const struct od_config *c, const struct od_mixer *m, enum od_role role, uint64_t *n_out,
+		  uint64_t *n_in)
 {
 	const uint64_t n = m->n_heads;
 	const struct {
@@ -77,16 +78,19 @@ static void project(const struct od_mix_call *c, const struct places *p)
 	const struct od_weight *first = m->q_rank > 0 ? &w[OD_ROLE_Q_A] : &w[OD_ROLE_Q];
 
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { first, &w[OD_ROLE_KV_A] },
-						  .x = c->x,
-						  .y = { m->q_rank > 0 ? p->q_a : p->q, p->latent_key } } });
+				       .linear = { .w = { first, &w[OD_ROLE_KV_A] },
+						   .x = c->x,
+						   .y = { m->q_rank > 0 ? p->q_a : p->q, p->latent_key } } });
 	if (m->q_rank == 0)
 		return;
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_NORM,
-				      .norm = { .x = p->q_a, .weight = w[OD_ROLE_Q_A_NORM].data, .y = p->q_a, .n = m->q_rank,
-						.eps = m->norm_eps } });
+				       .norm = { .x = p->q_a,
+						 .weight = w[OD_ROLE_Q_A_NORM].data,
+						 .y = p->q_a,
+						 .n = m->q_rank,
+						 .eps = m->norm_eps } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { &w[OD_ROLE_Q_B] }, .x = p->q_a, .y = { p->q } } });
+				       .linear = { .w = { &w[OD_ROLE_Q_B] }, .x = p->q_a, .y = { p->q } } });
 }
 
 static void run(const struct od_mix_call *c)
@@ -98,47 +102,47 @@ static void run(const struct od_mix_call *c)
 
 	project(c, &p);
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_STORE,
-				      .latent_store = { .rows = c->rows,
-							.latent_key = p.latent_key,
-							.turn = c->turn,
-							.norm = w[OD_ROLE_KV_A_NORM].data,
-							.eps = m->norm_eps,
-							.stream = c->stream[0],
-							.rank = m->kv_rank } });
+				       .latent_store = { .rows = c->rows,
+							 .latent_key = p.latent_key,
+							 .turn = c->turn,
+							 .norm = w[OD_ROLE_KV_A_NORM].data,
+							 .eps = m->norm_eps,
+							 .stream = c->stream[0],
+							 .rank = m->kv_rank } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_QUERY,
-				      .latent_query = { .rows = c->rows,
-							.q = p.q,
-							.out = p.absorbed,
-							.turn = c->turn,
-							.kv_b = &w[OD_ROLE_KV_B],
-							.n_heads = m->n_heads,
-							.nope_dim = m->nope_dim,
-							.v_dim = m->v_dim,
-							.rank = m->kv_rank } });
+				       .latent_query = { .rows = c->rows,
+							 .q = p.q,
+							 .out = p.absorbed,
+							 .turn = c->turn,
+							 .kv_b = &w[OD_ROLE_KV_B],
+							 .n_heads = m->n_heads,
+							 .nope_dim = m->nope_dim,
+							 .v_dim = m->v_dim,
+							 .rank = m->kv_rank } });
 	/* Latents are keys and values of one head that all query heads share. */
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ATTEND,
-				      .attend = { .rows = c->rows,
-						  .q = p.absorbed,
-						  .out = p.attended,
-						  .keys = c->stream[0],
-						  .values = c->stream[0],
-						  .n_heads = m->n_heads,
-						  .n_kv_heads = 1,
-						  .k_dim = kept(m),
-						  .v_dim = m->kv_rank,
-						  .window = m->window,
-						  .scale = m->scale,
-						  .max_position = c->max_position } });
+				       .attend = { .rows = c->rows,
+						   .q = p.absorbed,
+						   .out = p.attended,
+						   .keys = c->stream[0],
+						   .values = c->stream[0],
+						   .n_heads = m->n_heads,
+						   .n_kv_heads = 1,
+						   .k_dim = kept(m),
+						   .v_dim = m->kv_rank,
+						   .window = m->window,
+						   .scale = m->scale,
+						   .max_position = c->max_position } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_VALUE,
-				      .latent_value = { .in = p.attended,
-							.out = p.out,
-							.kv_b = &w[OD_ROLE_KV_B],
-							.n_heads = m->n_heads,
-							.nope_dim = m->nope_dim,
-							.v_dim = m->v_dim,
-							.rank = m->kv_rank } });
+				       .latent_value = { .in = p.attended,
+							 .out = p.out,
+							 .kv_b = &w[OD_ROLE_KV_B],
+							 .n_heads = m->n_heads,
+							 .nope_dim = m->nope_dim,
+							 .v_dim = m->v_dim,
+							 .rank = m->kv_rank } });
 	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
-				      .linear = { .w = { &w[OD_ROLE_O] }, .x = p.out, .y = { c->y } } });
+				       .linear = { .w = { &w[OD_ROLE_O] }, .x = p.out, .y = { c->y } } });
 }
 
 const struct od_mixer_ops od_mixer_mla = {

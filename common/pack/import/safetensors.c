@@ -31,10 +31,22 @@ static const struct {
 	uint32_t bytes;
 	enum od_dtype dtype;
 } types[] = {
-	{ "BF16", 2, OD_BF16 }, { "F16", 2, OD_F16 }, { "F32", 4, OD_F32 }, { "F64", 8, 0 },	{ "I64", 8, 0 },
-	{ "U64", 8, 0 },	{ "I32", 4, 0 },      { "U32", 4, 0 },	    { "I16", 2, 0 },	{ "U16", 2, 0 },
-	{ "I8", 1, OD_INT8 },	{ "U8", 1, 0 },	      { "BOOL", 1, 0 },	    { "F8_E5M2", 1, OD_F8_E5M2 },
-	{ "F8_E4M3", 1, OD_F8_E4M3 }, { "F8_E8M0", 1, OD_F8_E8M0 },
+	{ "BF16", 2, OD_BF16 },
+	{ "F16", 2, OD_F16 },
+	{ "F32", 4, OD_F32 },
+	{ "F64", 8, 0 },
+	{ "I64", 8, 0 },
+	{ "U64", 8, 0 },
+	{ "I32", 4, 0 },
+	{ "U32", 4, 0 },
+	{ "I16", 2, 0 },
+	{ "U16", 2, 0 },
+	{ "I8", 1, OD_INT8 },
+	{ "U8", 1, 0 },
+	{ "BOOL", 1, 0 },
+	{ "F8_E5M2", 1, OD_F8_E5M2 },
+	{ "F8_E4M3", 1, OD_F8_E4M3 },
+	{ "F8_E8M0", 1, OD_F8_E8M0 },
 };
 
 /* One file's header text while it is parsed. */
@@ -110,9 +122,10 @@ static int read_range(struct od_tensor *t, const json_t *v, const struct header 
 		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: field \"data_offsets\": expected two integers",
 			       h->file, t->name);
 	if (begin < 0 || end < begin || (uint64_t)end > h->data_bytes)
-		return od_fail(err, OD_ERR_RANGE, "%s: tensor %s: data_offsets [%lld, %lld] are outside the data: "
-			       "expected at most %" PRIu64 " bytes (file cut short? download it again)", h->file, t->name,
-			       (long long)begin, (long long)end, h->data_bytes);
+		return od_fail(err, OD_ERR_RANGE,
+			       "%s: tensor %s: data_offsets [%lld, %lld] are outside the data: "
+			       "expected at most %" PRIu64 " bytes (file cut short? download it again)",
+			       h->file, t->name, (long long)begin, (long long)end, h->data_bytes);
 	t->offset = 8 + h->len + (uint64_t)begin;
 	t->bytes = (uint64_t)(end - begin);
 	return OD_OK;
@@ -137,8 +150,7 @@ static int read_type(struct od_tensor *t, const json_t *v, uint32_t *bytes, cons
 	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: unknown dtype \"%.32s\"", h->file, t->name, name);
 }
 
-static int read_shape(struct od_tensor *t, const json_t *v, uint64_t *count, const struct header *h,
-		      struct od_err *err)
+static int read_shape(struct od_tensor *t, const json_t *v, uint64_t *count, const struct header *h, struct od_err *err)
 {
 	const json_t *a = json_object_get(v, "shape");
 	uint64_t n = 1;
@@ -152,8 +164,10 @@ static int read_shape(struct od_tensor *t, const json_t *v, uint64_t *count, con
 		const json_t *d = json_array_get(a, i);
 
 		if (!json_is_integer(d) || json_integer_value(d) < 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: field \"shape\": dimension %u is not a "
-				       "positive integer", h->file, t->name, i);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: tensor %s: field \"shape\": dimension %u is not a "
+				       "positive integer",
+				       h->file, t->name, i);
 		t->shape[i] = (uint64_t)json_integer_value(d);
 		if (!od_mul(n, t->shape[i], &n))
 			return od_fail(err, OD_ERR_RANGE, "%s: tensor %s: shape is too large", h->file, t->name);
@@ -178,8 +192,10 @@ static int read_tensor(struct od_tensor *t, const json_t *v, const struct header
 	if (rc != OD_OK)
 		return rc;
 	if (!od_mul(count, each, &want) || want != t->bytes)
-		return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: dtype %s and shape need %" PRIu64 " bytes, data_offsets "
-			       "hold %" PRIu64, h->file, t->name, t->dtype_name, want, t->bytes);
+		return od_fail(err, OD_ERR_SHAPE,
+			       "%s: tensor %s: dtype %s and shape need %" PRIu64 " bytes, data_offsets "
+			       "hold %" PRIu64,
+			       h->file, t->name, t->dtype_name, want, t->bytes);
 	return OD_OK;
 }
 
@@ -263,12 +279,15 @@ static int check_cover(struct od_checkpoint *c, size_t first, const struct heade
 		const struct od_tensor *t = &c->tensor[i];
 
 		if (t->offset < at)
-			return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s overlaps %s: it starts at offset %" PRIu64
-				       ", %" PRIu64 " bytes too early", h->file, t->name, c->tensor[i - 1].name,
-				       t->offset, at - t->offset);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: tensor %s overlaps %s: it starts at offset %" PRIu64 ", %" PRIu64
+				       " bytes too early",
+				       h->file, t->name, c->tensor[i - 1].name, t->offset, at - t->offset);
 		if (t->offset > at)
-			return od_fail(err, OD_ERR_FORMAT, "%s: %" PRIu64 " bytes before tensor %s belong to no tensor "
-				       "(offset %" PRIu64 ")", h->file, t->offset - at, t->name, at);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: %" PRIu64 " bytes before tensor %s belong to no tensor "
+				       "(offset %" PRIu64 ")",
+				       h->file, t->offset - at, t->name, at);
 		at = t->offset + t->bytes;
 	}
 	if (at != end)
@@ -287,17 +306,20 @@ static int read_header(struct od_checkpoint *c, const char *path, struct od_err 
 	int rc;
 
 	if (f->size_bytes < 8)
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected a safetensors file, found only %" PRIu64 " bytes", path,
-			       f->size_bytes);
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected a safetensors file, found only %" PRIu64 " bytes",
+			       path, f->size_bytes);
 	rc = od_file_pread(f->fd, &len, 8, 0, path, err);
 	if (rc != OD_OK)
 		return rc;
 	if (len > OD_SAFETENSORS_HEADER_MAX)
-		return od_fail(err, OD_ERR_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %u (not a "
-			       "safetensors file?)", path, len, OD_SAFETENSORS_HEADER_MAX);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: header of %" PRIu64 " bytes, expected at most %u (not a "
+			       "safetensors file?)",
+			       path, len, OD_SAFETENSORS_HEADER_MAX);
 	if (len > f->size_bytes - 8)
-		return od_fail(err, OD_ERR_FORMAT, "%s: cut short: header of %" PRIu64 " bytes, but the file has only %"
-			       PRIu64, path, len, f->size_bytes);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: cut short: header of %" PRIu64 " bytes, but the file has only %" PRIu64, path, len,
+			       f->size_bytes);
 	text = malloc(len + 1);
 	if (text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for a header of %" PRIu64 " bytes", path, len);
@@ -379,8 +401,8 @@ static int sort_tensors(struct od_checkpoint *c, struct od_err *err)
 	return OD_OK;
 }
 
-/* A tensor is in the file that the index says. What a file has beside that is not the model's: some publishers use files of another
- * publication in part. What the index names and no file has is missing only if it is needed. */
+/* A tensor is in the file that the index says. What a file has beside that is not the model's: some publishers use
+ * files of another publication in part. What the index names and no file has is missing only if it is needed. */
 static void drop_not_in_index(struct od_checkpoint *c, const json_t *map)
 {
 	size_t n = 0;
@@ -416,9 +438,12 @@ static int check_listed(const struct od_checkpoint *c, const char *index, char *
 		n_missing++;
 	}
 	if (rc == OD_OK && first != NULL)
-		rc = od_fail(err, OD_ERR_MISSING, "%s/%s is missing: %s lists %zu files, of which %zu %s not there; get the rest: hf download "
-			     "ORGANISATION/NAME --local-dir %s", c->dir, first, strrchr(index, '/') + 1, n_files, n_missing,
-			     n_missing == 1 ? "is" : "are", c->dir);
+		rc = od_fail(
+			err, OD_ERR_MISSING,
+			"%s/%s is missing: %s lists %zu files, of which %zu %s not there; get the rest: hf download "
+			"ORGANISATION/NAME --local-dir %s",
+			c->dir, first, strrchr(index, '/') + 1, n_files, n_missing, n_missing == 1 ? "is" : "are",
+			c->dir);
 	return rc;
 }
 
@@ -440,13 +465,15 @@ static int open_index(struct od_checkpoint *c, const char *path, struct od_err *
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
 		goto done;
 	}
-	json_object_foreach(map, name, file) {
+	json_object_foreach(map, name, file)
+	{
 		const char *s = json_string_value(file);
 
 		/* A file beside the index, not somewhere else on this machine. */
 		if (s == NULL || s[0] == '\0' || strchr(s, '/') != NULL || strlen(s) != json_string_length(file)) {
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: \"weight_map\": tensor %s: expected a file name, found %s",
-				     path, name, s != NULL ? s : "no string");
+			rc = od_fail(err, OD_ERR_FORMAT,
+				     "%s: \"weight_map\": tensor %s: expected a file name, found %s", path, name,
+				     s != NULL ? s : "no string");
 			goto done;
 		}
 		list[n++] = (char *)s; /* borrowed from root */
@@ -595,7 +622,7 @@ int od_checkpoint_read(const struct od_checkpoint *c, const struct od_tensor *t,
 	const struct od_checkpoint_file *f = &c->file[t->file];
 
 	if (!od_within(offset, len, t->bytes))
-		return od_fail(err, OD_ERR_RANGE, "%s: tensor %s has %" PRIu64 " bytes, wanted %zu at %" PRIu64, f->name,
-			       t->name, t->bytes, len, offset);
+		return od_fail(err, OD_ERR_RANGE, "%s: tensor %s has %" PRIu64 " bytes, wanted %zu at %" PRIu64,
+			       f->name, t->name, t->bytes, len, offset);
 	return od_file_pread(f->fd, buf, len, t->offset + offset, f->name, err);
 }

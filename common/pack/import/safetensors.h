@@ -1,8 +1,8 @@
 /* safetensors.h - reads the tensors of a checkpoint: one safetensors file, or shards with or without an index.
  *
- * Opening checks the headers: JSON, dtypes, shapes against byte ranges, ranges against the file size. As in the reference
- * implementation the tensors must cover a file's data exactly: overlaps, holes and trailing bytes are refused. Data is read
- * with pread in pieces, never mapped.
+ * Opening checks the headers: JSON, dtypes, shapes against byte ranges, ranges against the file size. As in the
+ * reference implementation the tensors must cover a file's data exactly: overlaps, holes and trailing bytes are
+ * refused. Data is read with pread in pieces, never mapped.
  * Thread: immutable after opening, any thread. Owner: od_checkpoint_open's caller. */
 #ifndef OD_PACK_SAFETENSORS_H
 #define OD_PACK_SAFETENSORS_H
@@ -18,9 +18,9 @@
 
 struct od_tensor {
 	char *name;
-	const char *dtype_name;	 /* as in the file, also for unsupported types */
-	enum od_dtype dtype;	 /* 0: unsupported */
-	uint32_t file;		 /* index into the checkpoint's files */
+	const char *dtype_name; /* as in the file, also for unsupported types */
+	enum od_dtype dtype; /* 0: unsupported */
+	uint32_t file; /* index into the checkpoint's files */
 	uint32_t n_dims;
 	uint64_t shape[OD_TENSOR_MAX_DIMS];
 	uint64_t offset, bytes; /* from the start of the file */

@@ -65,8 +65,8 @@ static int check_dims(const struct od_checkpoint *c, const struct od_tensor *t, 
 		return OD_OK;
 	shape_text(want, n_dims, expected, sizeof(expected));
 	shape_text(t->shape, t->n_dims, found, sizeof(found));
-	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s (config.json), found %s", file_of(c, t), t->name,
-		       expected, found);
+	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s (config.json), found %s", file_of(c, t),
+		       t->name, expected, found);
 }
 
 /* n_in 0: a vector. */
@@ -79,7 +79,8 @@ static int check_shape(const struct od_checkpoint *c, const struct od_tensor *t,
 }
 
 /* A vector that is published as [channels][1][taps]. */
-static int check_conv(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint32_t taps, struct od_err *err)
+static int check_conv(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint32_t taps,
+		      struct od_err *err)
 {
 	const uint64_t want[3] = { n_out / taps, 1, taps };
 
@@ -95,11 +96,14 @@ static int look_packed(const struct od_checkpoint *c, const struct od_tensor *t,
 
 	*dtype = wide ? OD_U8B128 : words ? OD_U4B8 : OD_F4_E2M1;
 	if (!words && !is_type(t, "U8"))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype I32 (4 or 8 bits) or U8 (FP4), found %s",
-			       file_of(c, t), t->name, t->dtype_name);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: tensor %s: expected dtype I32 (4 or 8 bits) or U8 (FP4), found %s", file_of(c, t),
+			       t->name, t->dtype_name);
 	if (n_in % whole != 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: rows of %" PRIu64 " packed weights: expected a multiple "
-			       "of %" PRIu64, file_of(c, t), t->name, n_in, whole);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: tensor %s: rows of %" PRIu64 " packed weights: expected a multiple "
+			       "of %" PRIu64,
+			       file_of(c, t), t->name, n_in, whole);
 	return check_shape(c, t, n_out, wide ? n_in / 4 : n_in / whole, err);
 }
 
@@ -129,9 +133,11 @@ static int look_blocks(const struct od_checkpoint *c, const struct od_tensor *t,
 	    block_of(n_in, cols, OD_SCALE_BLOCK_MIN, &type->block_cols))
 		return OD_OK;
 	shape_text(t->shape, t->n_dims, found, sizeof(found));
-	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: found shape %s: scales of a %" PRIu64 " x %" PRIu64 " matrix are expected to "
-		       "be one, one a row, or one for blocks whose sides are powers of two, at least %u weights of a row",
-		       file_of(c, t), t->name, found, n_out, n_in, OD_SCALE_BLOCK_MIN);
+	return od_fail(
+		err, OD_ERR_SHAPE,
+		"%s: tensor %s: found shape %s: scales of a %" PRIu64 " x %" PRIu64 " matrix are expected to "
+		"be one, one a row, or one for blocks whose sides are powers of two, at least %u weights of a row",
+		file_of(c, t), t->name, found, n_out, n_in, OD_SCALE_BLOCK_MIN);
 }
 
 /* Are such scales ever beside such weights? A byte beside integers might mean anything. */
@@ -149,8 +155,10 @@ static int look_divisor(const struct od_checkpoint *c, const struct parts *p, co
 	const struct od_tensor *t = p->s.divisor;
 
 	if ((t != NULL) != (p->s.type.scale == OD_F8_E4M3))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "checkpoint %s: tensor %s: expected a %s_global_scale beside F8_E4M3 scales, "
-			       "and only there", od_checkpoint_dir(c), p->s.scales->name, name);
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "checkpoint %s: tensor %s: expected a %s_global_scale beside F8_E4M3 scales, "
+			       "and only there",
+			       od_checkpoint_dir(c), p->s.scales->name, name);
 	if (t != NULL && (!is_type(t, "F32") || t->bytes != sizeof(float)))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected one F32", file_of(c, t), t->name);
 	return OD_OK;
@@ -164,8 +172,8 @@ static int look_scales(const struct od_checkpoint *c, struct parts *p, const cha
 	int rc;
 
 	if (t != NULL && inverse != NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: there is a %s too; expected one of them", file_of(c, t),
-			       t->name, inverse->name);
+		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: there is a %s too; expected one of them",
+			       file_of(c, t), t->name, inverse->name);
 	t = t != NULL ? t : inverse; /* both multiply: the name says what the writer had divided by */
 	p->s.scales = t;
 	p->s.divisor = beside(c, name, "_global_scale");
@@ -173,23 +181,29 @@ static int look_scales(const struct od_checkpoint *c, struct parts *p, const cha
 		if (p->s.divisor == NULL && od_mat_type_ok(type, n_in))
 			return OD_OK;
 		if (type->dtype == 0)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16, F32, F8_E4M3, F8_E5M2 or I8, "
-				       "found %s", file_of(c, p->s.weights), p->s.weights->name, p->s.weights->dtype_name);
-		return od_fail(err, OD_ERR_MISSING, "%s: tensor %s: %s weights need scales: expected a %s_scale or %s_scale_inv",
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "%s: tensor %s: expected dtype BF16, F16, F32, F8_E4M3, F8_E5M2 or I8, "
+				       "found %s",
+				       file_of(c, p->s.weights), p->s.weights->name, p->s.weights->dtype_name);
+		return od_fail(err, OD_ERR_MISSING,
+			       "%s: tensor %s: %s weights need scales: expected a %s_scale or %s_scale_inv",
 			       file_of(c, p->s.weights), p->s.weights->name, p->s.weights->dtype_name, name, name);
 	}
 	type->scale = is_type(t, "U8") ? OD_F8_E8M0 : t->dtype;
 	rc = look_blocks(c, t, n_out, n_in, type, err);
 	if (rc == OD_OK && !(is_published(type) && od_mat_type_ok(type, n_in)))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: %s scales of %s weights are not known here: expected F32, BF16 "
-			     "or F16 beside weights of 8 or 4 bits, F8_E8M0 or U8 beside FP8 and FP4, F8_E4M3 beside FP4",
-			     file_of(c, t), t->name, t->dtype_name, p->s.weights->dtype_name);
+		rc = od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: tensor %s: %s scales of %s weights are not known here: expected F32, BF16 "
+			"or F16 beside weights of 8 or 4 bits, F8_E8M0 or U8 beside FP8 and FP4, F8_E4M3 beside FP4",
+			file_of(c, t), t->name, t->dtype_name, p->s.weights->dtype_name);
 	return rc == OD_OK ? look_divisor(c, p, name, err) : rc;
 }
 
-/* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution, else 0. */
-static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps, struct parts *p,
-		struct od_err *err)
+/* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution,
+ * else 0. */
+static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps,
+		struct parts *p, struct od_err *err)
 {
 	const struct od_tensor *plain = od_checkpoint_find(c, name), *packed = beside(c, name, "_packed");
 	int rc;
@@ -198,8 +212,8 @@ static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out,
 	if (p->s.weights == NULL)
 		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), name);
 	if (plain != NULL && packed != NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: there is a %s too; expected one of them", file_of(c, plain),
-			       plain->name, packed->name);
+		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: there is a %s too; expected one of them",
+			       file_of(c, plain), plain->name, packed->name);
 	if (plain != NULL) {
 		p->s.type.dtype = plain->dtype;
 		rc = taps > 0 ? check_conv(c, plain, n_out, taps, err) : check_shape(c, plain, n_out, n_in, err);
@@ -214,7 +228,8 @@ static uint32_t taps_of(const struct od_config *cfg, enum od_role role, uint32_t
 	return role == OD_ROLE_DELTA_CONV ? od_config_layer(cfg, layer)->mix.conv : 0;
 }
 
-static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps)
+static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in,
+				   uint32_t taps)
 {
 	struct parts p;
 
@@ -233,7 +248,8 @@ static void dense_name(const struct od_config *cfg, enum od_role role, uint32_t 
 	od_source_name(cfg, text_only, name);
 }
 
-static void expert_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat, char name[OD_NAME_BYTES])
+static void expert_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
+			char name[OD_NAME_BYTES])
 {
 	char text_only[OD_NAME_BYTES];
 
@@ -251,7 +267,8 @@ struct stacked {
 
 #define MX_BLOCK 32u /* weights */
 
-static struct stacked find_stacked(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, enum od_expert_mat mat)
+static struct stacked find_stacked(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m,
+				   enum od_expert_mat mat)
 {
 	char text_only[OD_NAME_BYTES];
 	struct stacked s = { .name = "" };
@@ -278,11 +295,14 @@ static struct od_mat_type mx_type(uint64_t n_out, uint64_t n_in)
 	return t;
 }
 
-static struct od_source of_stack(const struct od_config *cfg, const struct stacked *s, uint32_t expert, enum od_expert_mat mat)
+static struct od_source of_stack(const struct od_config *cfg, const struct stacked *s, uint32_t expert,
+				 enum od_expert_mat mat)
 {
 	const uint64_t first = expert * s->at.rows + s->at.first;
 	const bool transposed = cfg->family->transposed && !s->blocks && !od_expert_is_bias(mat);
-	struct od_source out = { .weights = s->weights, .scales = s->scales, .column_step = 1, .scales_step = s->at.step };
+	struct od_source out = {
+		.weights = s->weights, .scales = s->scales, .column_step = 1, .scales_step = s->at.step
+	};
 	uint64_t n_out, n_in;
 
 	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
@@ -305,8 +325,8 @@ struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_
 	return look_again(c, name, n_out, n_in, taps_of(cfg, role, layer));
 }
 
-struct od_source od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, uint32_t expert,
-				  enum od_expert_mat mat)
+struct od_source od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m,
+				  uint32_t expert, enum od_expert_mat mat)
 {
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
@@ -324,8 +344,8 @@ struct od_source od_source_expert(const struct od_checkpoint *c, const struct od
 #define PIECE_BYTES (8u << 20)
 
 /* n rows of `each` bytes, which begin stride bytes apart. */
-static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t begin, uint64_t stride, uint64_t each,
-		      uint64_t n, uint8_t *to, struct od_err *err)
+static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t begin, uint64_t stride,
+		      uint64_t each, uint64_t n, uint8_t *to, struct od_err *err)
 {
 	const uint64_t step = PIECE_BYTES / stride > 0 ? PIECE_BYTES / stride : 1;
 	uint8_t *buf;
@@ -350,8 +370,8 @@ static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, 
 #define TURN_ROWS 32u /* so that what is written stays in the cache */
 
 /* from [n_cols][across], of which every row_step-th element counts, to columns [0, n_cols) of to [n_rows][n_in]. */
-static void turn(const uint8_t *from, uint64_t across, uint64_t row_step, uint64_t n_cols, uint8_t *to, uint64_t n_rows, uint64_t n_in,
-		 size_t each)
+static void turn(const uint8_t *from, uint64_t across, uint64_t row_step, uint64_t n_cols, uint8_t *to, uint64_t n_rows,
+		 uint64_t n_in, size_t each)
 {
 	for (uint64_t first = 0; first < n_rows; first += TURN_ROWS) {
 		const uint64_t end = first + TURN_ROWS < n_rows ? first + TURN_ROWS : n_rows;
@@ -369,11 +389,12 @@ static void turn(const uint8_t *from, uint64_t across, uint64_t row_step, uint64
 	}
 }
 
-static int read_turned(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, uint8_t *to,
-		       struct od_err *err)
+static int read_turned(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row,
+		       uint64_t n, uint8_t *to, struct od_err *err)
 {
 	const size_t each = od_dtype_bytes(s->type.dtype);
-	const uint64_t across = s->column_step, first = s->first_element + row * s->row_step, span = (n - 1) * s->row_step + 1;
+	const uint64_t across = s->column_step, first = s->first_element + row * s->row_step,
+		       span = (n - 1) * s->row_step + 1;
 	const uint64_t step = PIECE_BYTES / (across * each) > 0 ? PIECE_BYTES / (across * each) : 1;
 	uint8_t *buf = malloc((step < n_in ? step : n_in) * across * each);
 	int rc = OD_OK;
@@ -383,7 +404,8 @@ static int read_turned(const struct od_checkpoint *c, const struct od_source *s,
 	for (uint64_t i = 0; rc == OD_OK && i < n_in; i += step) {
 		const uint64_t k = step < n_in - i ? step : n_in - i;
 
-		rc = od_checkpoint_read(c, s->weights, (first + i * across) * each, buf, ((k - 1) * across + span) * each, err);
+		rc = od_checkpoint_read(c, s->weights, (first + i * across) * each, buf,
+					((k - 1) * across + span) * each, err);
 		if (rc == OD_OK)
 			turn(buf, across, s->row_step, k, to + i * each, n, n_in, each);
 	}
@@ -391,22 +413,24 @@ static int read_turned(const struct od_checkpoint *c, const struct od_source *s,
 	return rc;
 }
 
-int od_source_read(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, void *buf,
-		   struct od_err *err)
+int od_source_read(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n,
+		   void *buf, struct od_err *err)
 {
 	const uint64_t each = od_mat_row_bytes(&s->type, n_in), stride = od_mat_row_bytes(&s->type, s->row_step);
 
 	if (s->column_step != 1 && n > 0)
 		return read_turned(c, s, n_in, row, n, buf, err);
-	return read_apart(c, s->weights, od_mat_row_bytes(&s->type, s->first_element) + row * stride, stride, each, n, buf, err);
+	return read_apart(c, s->weights, od_mat_row_bytes(&s->type, s->first_element) + row * stride, stride, each, n,
+			  buf, err);
 }
 
-int od_source_read_scales(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row, uint64_t n, void *buf,
-			  struct od_err *err)
+int od_source_read_scales(const struct od_checkpoint *c, const struct od_source *s, uint64_t n_in, uint64_t row,
+			  uint64_t n, void *buf, struct od_err *err)
 {
 	const uint64_t each = od_mat_scale_row_bytes(&s->type, n_in);
 
-	return read_apart(c, s->scales, (s->first_scales + row * s->scales_step) * each, s->scales_step * each, each, n, buf, err);
+	return read_apart(c, s->scales, (s->first_scales + row * s->scales_step) * each, s->scales_step * each, each, n,
+			  buf, err);
 }
 
 /* ---- checking ---- */
@@ -426,8 +450,10 @@ static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor 
 	for (int i = 0; !wide && i < 2; i++)
 		v64[i] = v32[i];
 	if (rc == OD_OK && (v64[0] != (int64_t)n_out || v64[1] != (int64_t)n_in))
-		rc = od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected [%" PRIu64 ", %" PRIu64 "] (config.json), found [%" PRId64
-			     ", %" PRId64 "]", file_of(c, t), t->name, n_out, n_in, v64[0], v64[1]);
+		rc = od_fail(err, OD_ERR_SHAPE,
+			     "%s: tensor %s: expected [%" PRIu64 ", %" PRIu64 "] (config.json), found [%" PRId64
+			     ", %" PRId64 "]",
+			     file_of(c, t), t->name, n_out, n_in, v64[0], v64[1]);
 	return rc;
 }
 
@@ -438,11 +464,14 @@ static int check_unscaled(const struct od_checkpoint *c, const struct od_config 
 	char module[OD_NAME_BYTES];
 	size_t len = strlen(name);
 
-	snprintf(module, sizeof(module), "%.*s", (int)(ends_with(name, ".weight") ? len - strlen(".weight") : len), name);
+	snprintf(module, sizeof(module), "%.*s", (int)(ends_with(name, ".weight") ? len - strlen(".weight") : len),
+		 name);
 	if ((t->dtype != OD_F8_E4M3 && t->dtype != OD_F8_E5M2) ||
-	    (!cfg->scaled && beside(c, module, ".input_scale") == NULL && beside(c, module, ".input_global_scale") == NULL))
+	    (!cfg->scaled && beside(c, module, ".input_scale") == NULL &&
+	     beside(c, module, ".input_global_scale") == NULL))
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISSING, "%s: tensor %s: %s weights of a model with scales: expected a %s_scale or %s_scale_inv",
+	return od_fail(err, OD_ERR_MISSING,
+		       "%s: tensor %s: %s weights of a model with scales: expected a %s_scale or %s_scale_inv",
 		       file_of(c, t), t->name, t->dtype_name, name, name);
 }
 
@@ -452,18 +481,21 @@ static uint64_t blocks(uint64_t n, uint32_t block)
 }
 
 /* Scales of the size that config.json gives. */
-static int check_block_size(const struct od_checkpoint *c, const struct od_config *cfg, const struct od_source *s, uint64_t n_out,
-			uint64_t n_in, struct od_err *err)
+static int check_block_size(const struct od_checkpoint *c, const struct od_config *cfg, const struct od_source *s,
+			    uint64_t n_out, uint64_t n_in, struct od_err *err)
 {
 	const uint32_t *size = cfg->scale_block;
 	char found[256];
 
-	if (size[0] == 0 || size[1] == 0 || (blocks(n_out, s->type.block_rows) == blocks(n_out, size[0]) &&
-					     blocks(n_in, s->type.block_cols) == blocks(n_in, size[1])))
+	if (size[0] == 0 || size[1] == 0 ||
+	    (blocks(n_out, s->type.block_rows) == blocks(n_out, size[0]) &&
+	     blocks(n_in, s->type.block_cols) == blocks(n_in, size[1])))
 		return OD_OK;
 	shape_text(s->scales->shape, s->scales->n_dims, found, sizeof(found));
-	return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape [%" PRIu64 ", %" PRIu64 "] (config.json's weight_block_size), "
-		       "found %s", file_of(c, s->scales), s->scales->name, blocks(n_out, size[0]), blocks(n_in, size[1]), found);
+	return od_fail(err, OD_ERR_SHAPE,
+		       "%s: tensor %s: expected shape [%" PRIu64 ", %" PRIu64 "] (config.json's weight_block_size), "
+		       "found %s",
+		       file_of(c, s->scales), s->scales->name, blocks(n_out, size[0]), blocks(n_in, size[1]), found);
 }
 
 static void mark(const struct od_checkpoint *c, bool *used, const struct od_tensor *t)
@@ -481,10 +513,13 @@ static int check_tensor(const struct od_checkpoint *c, const struct od_config *c
 	int rc = look(c, name, n_out, n_in, taps, &p, err);
 
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a norm, a bias or an embedding, found %s",
-			     file_of(c, p.s.weights), p.s.weights->name, od_mat_type_text(&p.s.type, text));
+		rc = od_fail(
+			err, OD_ERR_UNSUPPORTED,
+			"%s: tensor %s: expected dtype BF16, F16 or F32 in a norm, a bias or an embedding, found %s",
+			file_of(c, p.s.weights), p.s.weights->name, od_mat_type_text(&p.s.type, text));
 	if (rc == OD_OK)
-		rc = p.s.scales == NULL ? check_unscaled(c, cfg, p.s.weights, name, err) : check_block_size(c, cfg, &p.s, n_out, n_in, err);
+		rc = p.s.scales == NULL ? check_unscaled(c, cfg, p.s.weights, name, err) :
+					  check_block_size(c, cfg, &p.s, n_out, n_in, err);
 	if (rc != OD_OK)
 		return rc;
 	mark(c, used, p.s.weights);
@@ -513,17 +548,19 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 	return rc;
 }
 
-static int check_blocks(const struct od_checkpoint *c, const struct od_config *cfg, const struct stacked *s, uint64_t n_in,
-			struct od_err *err)
+static int check_blocks(const struct od_checkpoint *c, const struct od_config *cfg, const struct stacked *s,
+			uint64_t n_in, struct od_err *err)
 {
 	const uint64_t blocks[] = { cfg->n_experts, s->at.rows, n_in / MX_BLOCK, MX_BLOCK / 2 };
 	int rc;
 
 	if (n_in % MX_BLOCK != 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: rows of %" PRIu64 " weights: expected a multiple of %u",
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: tensor %s: rows of %" PRIu64 " weights: expected a multiple of %u",
 			       file_of(c, s->weights), s->weights->name, n_in, MX_BLOCK);
 	if (s->scales == NULL)
-		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s_scales is missing", od_checkpoint_dir(c), s->name);
+		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s_scales is missing", od_checkpoint_dir(c),
+			       s->name);
 	rc = check_dims(c, s->weights, blocks, 4, err);
 	if (rc == OD_OK)
 		rc = check_dims(c, s->scales, blocks, 3, err);
@@ -531,15 +568,15 @@ static int check_blocks(const struct od_checkpoint *c, const struct od_config *c
 		const struct od_tensor *t = i == 0 ? s->weights : s->scales;
 
 		if (!is_type(t, "U8"))
-			rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype U8 (MXFP4), found %s", file_of(c, t), t->name,
-				     t->dtype_name);
+			rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype U8 (MXFP4), found %s",
+				     file_of(c, t), t->name, t->dtype_name);
 	}
 	return rc;
 }
 
 /* A matrix, or a bias, of all experts of a layer in one tensor. */
-static int check_stacked(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, const struct stacked *s,
-			 enum od_expert_mat mat, struct od_err *err)
+static int check_stacked(const struct od_checkpoint *c, const struct od_config *cfg, bool *used,
+			 const struct stacked *s, enum od_expert_mat mat, struct od_err *err)
 {
 	const struct od_tensor *t = s->weights;
 	uint64_t n_out, n_in;
@@ -555,8 +592,10 @@ static int check_stacked(const struct od_checkpoint *c, const struct od_config *
 
 		rc = check_dims(c, t, want, od_expert_is_bias(mat) ? 2 : 3, err);
 		if (rc == OD_OK && t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
-			rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a tensor of several "
-				     "matrices, found %s", file_of(c, t), t->name, t->dtype_name);
+			rc = od_fail(err, OD_ERR_UNSUPPORTED,
+				     "%s: tensor %s: expected dtype BF16, F16 or F32 in a tensor of several "
+				     "matrices, found %s",
+				     file_of(c, t), t->name, t->dtype_name);
 	}
 	mark(c, used, s->weights);
 	mark(c, used, s->scales);
@@ -564,8 +603,8 @@ static int check_stacked(const struct od_checkpoint *c, const struct od_config *
 }
 
 /* A matrix of an expert in a tensor of its own. */
-static int check_expert(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t m, uint32_t expert,
-			enum od_expert_mat mat, struct od_err *err)
+static int check_expert(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t m,
+			uint32_t expert, enum od_expert_mat mat, struct od_err *err)
 {
 	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
@@ -597,14 +636,16 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 		if (s.weights != NULL)
 			rc = check_stacked(c, cfg, used, &s, mat, err);
 		else if (s.at.rows > 0 && !is_alone(c, cfg, m, mat))
-			rc = od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), s.name);
+			rc = od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c),
+				     s.name);
 		for (uint32_t e = 0; s.weights == NULL && rc == OD_OK && e < cfg->n_experts; e++)
 			rc = check_expert(c, cfg, used, m, e, mat, err);
 	}
 	return rc;
 }
 
-static int is_copy(const struct od_checkpoint *c, const struct od_tensor *a, const struct od_tensor *b, bool *same, struct od_err *err)
+static int is_copy(const struct od_checkpoint *c, const struct od_tensor *a, const struct od_tensor *b, bool *same,
+		   struct od_err *err)
 {
 	const size_t step = b->bytes < PIECE_BYTES ? b->bytes : PIECE_BYTES;
 	uint8_t *buf;
@@ -628,8 +669,8 @@ static int is_copy(const struct od_checkpoint *c, const struct od_tensor *a, con
 	return rc;
 }
 
-/* Of a tied head some publish a copy of the embedding, which is not read. With other values it is a head of its own, whatever
- * config.json says: transformers does not tie it. */
+/* Of a tied head some publish a copy of the embedding, which is not read. With other values it is a head of its own,
+ * whatever config.json says: transformers does not tie it. */
 static int check_tied_head(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, struct od_err *err)
 {
 	const struct od_tensor *head, *embed;
@@ -645,8 +686,10 @@ static int check_tied_head(const struct od_checkpoint *c, const struct od_config
 	embed = od_checkpoint_find(c, name); /* is there: it has been checked */
 	rc = is_copy(c, head, embed, &same, err);
 	if (rc == OD_OK && !same)
-		rc = od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: expected a copy of %s, because \"tie_word_embeddings\" is true, found "
-			     "other values: if it is the model's head, set the field to false", file_of(c, head), head->name, name);
+		rc = od_fail(err, OD_ERR_FORMAT,
+			     "%s: tensor %s: expected a copy of %s, because \"tie_word_embeddings\" is true, found "
+			     "other values: if it is the model's head, set the field to false",
+			     file_of(c, head), head->name, name);
 	mark(c, used, head);
 	return rc;
 }
@@ -682,9 +725,11 @@ static int refuse_unknown_ways(const struct od_checkpoint *c, struct od_err *err
 		const char *what = unknown_way(t->name);
 
 		if (what != NULL)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %.256s: %s are not supported: expected symmetric weights as "
-				       "compressed-tensors writes them, or FP8; use such a publication of the model, or the BF16 one",
-				       file_of(c, t), t->name, what);
+			return od_fail(
+				err, OD_ERR_UNSUPPORTED,
+				"%s: tensor %.256s: %s are not supported: expected symmetric weights as "
+				"compressed-tensors writes them, or FP8; use such a publication of the model, or the BF16 one",
+				file_of(c, t), t->name, what);
 	}
 	return OD_OK;
 }
@@ -692,8 +737,11 @@ static int refuse_unknown_ways(const struct od_checkpoint *c, struct od_err *err
 /* Scales of activations and of KV caches of 8 bits: here neither has so few. */
 static bool of_activations(const char *name)
 {
-	static const char *const end[] = { ".input_scale", ".input_global_scale", ".input_zero_point", ".activation_scale",
-					   ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale" };
+	static const char *const end[] = { ".input_scale",	".input_global_scale",
+					   ".input_zero_point", ".activation_scale",
+					   ".output_scale",	".q_scale",
+					   ".k_scale",		".v_scale",
+					   ".kv_scale" };
 
 	for (size_t i = 0; i < sizeof(end) / sizeof(end[0]); i++)
 		if (ends_with(name, end[i]))
@@ -718,8 +766,10 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	}
 	if (n == 0)
 		return OD_OK;
-	return od_fail(err, OD_ERR_FORMAT, "%s: tensor %.256s is not one of a %s model with this config.json (%zu such "
-		       "tensors)", od_checkpoint_file(c, first->file)->name, first->name, cfg->family->name, n);
+	return od_fail(err, OD_ERR_FORMAT,
+		       "%s: tensor %.256s is not one of a %s model with this config.json (%zu such "
+		       "tensors)",
+		       od_checkpoint_file(c, first->file)->name, first->name, cfg->family->name, n);
 }
 
 int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)

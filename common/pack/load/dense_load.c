@@ -50,7 +50,8 @@ static unsigned last_card(const struct od_device *d, const struct od_pack *p)
 	return od_device_card_of(d, od_config_end(&p->config) - 1);
 }
 
-/* Those of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the last. */
+/* Those of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the
+ * last. */
 static unsigned card_of(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
 {
 	if (od_role_per_layer(t->role))
@@ -102,7 +103,9 @@ void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s)
 
 		if (!is_loaded(p, t, quantised))
 			continue;
-		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes : is_with_first(t) ? &s->first : &s->last,
+		od_split_add(od_role_per_layer(t->role) ? &s->layer[t->layer].bytes :
+			     is_with_first(t)		? &s->first :
+							  &s->last,
 			     tensor_memory(t));
 		od_split_add(&s->tied, is_tied(p, t) ? tensor_memory(t) : 0);
 	}
@@ -144,8 +147,8 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 
 static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
-	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum", p->dense.path,
-			     od_role_name(t->role), t->layer, t->offset);
+	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum",
+			     p->dense.path, od_role_name(t->role), t->layer, t->offset);
 }
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
@@ -301,7 +304,8 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	if (s->layer == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
 	for (unsigned i = 0; rc == OD_OK && i < od_device_cards(d); i++)
-		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights", err);
+		rc = od_buf_new(&s->bytes[i], od_device_card(d, i), card_bytes(p, d, i, quantised), "the dense weights",
+				err);
 	if (rc == OD_OK)
 		rc = load_tensors(s, p, quantised, err);
 	if (rc != OD_OK) {

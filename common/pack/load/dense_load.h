@@ -9,15 +9,17 @@
 
 struct od_dense_store;
 
-OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, struct od_err *err);
-void od_dense_free(struct od_dense_store *s);			 /* NULL ok */
+OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
+				struct od_err *err);
+void od_dense_free(struct od_dense_store *s); /* NULL ok */
 const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed */
 uint64_t od_dense_bytes(const struct od_dense_store *s);
 /* The memory that od_dense_load will take. */
 uint64_t od_dense_need_bytes(const struct od_pack *p);
 /* Adds the same where it belongs. quantised: with the matrices that a shadow stores in its own precision. */
 void od_dense_split(const struct od_pack *p, bool quantised, struct od_split *s);
-/* Bytes that a token reads: all weights, but only one row of the embedding. A tied embedding is also read in full, as head. */
+/* Bytes that a token reads: all weights, but only one row of the embedding. A tied embedding is also read in full, as
+ * head. */
 uint64_t od_dense_token_bytes(const struct od_pack *p);
 
 #endif

@@ -69,15 +69,18 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 			if (od_expert_is_bias(shard->mat))
 				continue; /* in any form as it is stored */
 			if (e->type[shard->mat].dtype != OD_BF16)
-				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
-					       "on as planes; use --resident-form bf16 (as published)", p->dir, m, expert,
-					       od_dtype_name(e->type[shard->mat].dtype));
+				return od_fail(err, OD_ERR_UNSUPPORTED,
+					       "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
+					       "on as planes; use --resident-form bf16 (as published)",
+					       p->dir, m, expert, od_dtype_name(e->type[shard->mat].dtype));
 			if (shard->e.codec != OD_CODEC_PLANES)
-				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "
-					       "%s%s: only planes can be computed on; use --resident-form bf16%s", p->dir, m, expert, s,
-					       od_codec_names[shard->e.codec],
-					       packed_for_planes ? ", as all are that coding would not make smaller" : "",
-					       packed_for_planes ? "" : ", or make the pack with od-pack --codec planes");
+				return od_fail(
+					err, OD_ERR_UNSUPPORTED,
+					"%s: expert (%u, %u) shard %u: its exponents are stored with codec "
+					"%s%s: only planes can be computed on; use --resident-form bf16%s",
+					p->dir, m, expert, s, od_codec_names[shard->e.codec],
+					packed_for_planes ? ", as all are that coding would not make smaller" : "",
+					packed_for_planes ? "" : ", or make the pack with od-pack --codec planes");
 		}
 	}
 	return OD_OK;
@@ -97,7 +100,8 @@ static bool outgrows_cache(const struct od_pack *p)
 }
 
 /* By a measurement. */
-static int try_forms(const struct od_pack *p, struct od_device *d, enum od_form_use use, enum od_form *form, struct od_err *err)
+static int try_forms(const struct od_pack *p, struct od_device *d, enum od_form_use use, enum od_form *form,
+		     struct od_err *err)
 {
 	uint64_t ns[OD_N_FORMS];
 	int rc = od_form_measure(ns, &p->config, d, use, err);
@@ -105,14 +109,15 @@ static int try_forms(const struct od_pack *p, struct od_device *d, enum od_form_
 	if (rc != OD_OK)
 		return rc;
 	*form = ns[OD_FORM_PLANES] < ns[OD_FORM_PLAIN] ? OD_FORM_PLANES : OD_FORM_PLAIN;
-	od_log(OD_LOG_INFO, "experts stay in memory as %s: %s computed a small one in %.1f us as bf16 and in %.1f us as planes",
+	od_log(OD_LOG_INFO,
+	       "experts stay in memory as %s: %s computed a small one in %.1f us as bf16 and in %.1f us as planes",
 	       od_form_names[*form], od_device_name(d), (double)ns[OD_FORM_PLAIN] / 1e3,
 	       (double)ns[OD_FORM_PLANES] / 1e3);
 	return OD_OK;
 }
 
-int od_pack_choose_form(const struct od_pack *p, struct od_device *d, enum od_form_use use, int asked, enum od_form *form,
-			struct od_err *err)
+int od_pack_choose_form(const struct od_pack *p, struct od_device *d, enum od_form_use use, int asked,
+			enum od_form *form, struct od_err *err)
 {
 	*form = OD_FORM_PLAIN;
 	if (asked != OD_FORM_AUTO) {
@@ -135,21 +140,24 @@ static void bind_plain(const struct od_config *cfg, const struct od_expert_entry
 		uint64_t n_out, n_in;
 
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		od_weight_bind(&w->mat[mat], &e->type[mat], n_out, n_in, od_ref_at(plain, od_plain_offset(cfg, e, mat)));
+		od_weight_bind(&w->mat[mat], &e->type[mat], n_out, n_in,
+			       od_ref_at(plain, od_plain_offset(cfg, e, mat)));
 		if (cfg->expert_bias)
-			w->bias[mat] = (struct od_vector){ e->type[OD_BIAS_GATE + mat].dtype,
-							   od_ref_at(plain, od_plain_offset(cfg, e, OD_BIAS_GATE + mat)) };
+			w->bias[mat] =
+				(struct od_vector){ e->type[OD_BIAS_GATE + mat].dtype,
+						    od_ref_at(plain, od_plain_offset(cfg, e, OD_BIAS_GATE + mat)) };
 	}
 }
 
-static void bind_planes(const struct od_config *cfg, const struct od_expert_entry *e, struct od_ref sm, struct od_ref coded,
-			struct od_expert *w)
+static void bind_planes(const struct od_config *cfg, const struct od_expert_entry *e, struct od_ref sm,
+			struct od_ref coded, struct od_expert *w)
 {
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		uint64_t n_out, n_in;
 
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		w->mat[mat] = (struct od_weight){ .dtype = e->type[mat].dtype, .n_out = n_out, .n_in = n_in, .coded = coded };
+		w->mat[mat] =
+			(struct od_weight){ .dtype = e->type[mat].dtype, .n_out = n_out, .n_in = n_in, .coded = coded };
 	}
 	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
 		const struct od_shard *s = &e->x.shard[i];
@@ -157,7 +165,8 @@ static void bind_planes(const struct od_config *cfg, const struct od_expert_entr
 
 		if (od_expert_is_bias(s->mat)) {
 			w->bias[s->mat % OD_N_EXPERT_MATS] =
-				(struct od_vector){ e->type[s->mat].dtype, od_ref_at(coded, s->e.offset - e->e_offset) };
+				(struct od_vector){ e->type[s->mat].dtype,
+						    od_ref_at(coded, s->e.offset - e->e_offset) };
 			continue;
 		}
 		m->data = od_ref_at(sm, s->sm.offset - e->sm_offset);

@@ -20,12 +20,14 @@ struct od_inflater {
 	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
 	struct od_ref e; /* in buf: exponents that were decoded */
-	uint8_t *rows; /* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
-	bool lent;     /* e or rows: queued work has not been waited for that reads them */
+	/* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
+	uint8_t *rows;
+	bool lent; /* e or rows: queued work has not been waited for that reads them */
 	uint64_t errors; /* of the load queue, before the work that is under way */
 };
 
-/* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw ones. */
+/* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw
+ * ones. */
 static uint64_t staged_sm_at(const struct od_pack *p)
 {
 	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
@@ -52,7 +54,8 @@ uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, e
 {
 	if (form == OD_FORM_PLANES)
 		return buf_bytes(p, d, form) + sizeof(struct od_inflater);
-	return od_staged_bytes(d, buf_bytes(p, d, form)) + rows_bytes(p, d) + od_decoder_bytes() + sizeof(struct od_inflater);
+	return od_staged_bytes(d, buf_bytes(p, d, form)) + rows_bytes(p, d) + od_decoder_bytes() +
+	       sizeof(struct od_inflater);
 }
 
 /* OD_FORM_PLANES */
@@ -73,7 +76,8 @@ static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
 	if (rc == OD_OK)
-		rc = od_buf_new_shared(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form), "an inflater", err);
+		rc = od_buf_new_shared(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form),
+				       "an inflater", err);
 	if (rc != OD_OK)
 		return rc;
 	inf->staging = od_buf_ref(inf->buf, 0);
@@ -137,8 +141,8 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
 }
 
-/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the shard
- * stays as it is. And where it itself goes, if that has buffers. */
+/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the
+ * shard stays as it is. And where it itself goes, if that has buffers. */
 struct target {
 	struct od_ref memory;
 	uint64_t n_rows, n_in, row;
@@ -174,7 +178,8 @@ static bool is_sent(struct od_ref weights, struct od_ref staging)
 /* True: chunks are read to buffers that lie in their pages as the regions do. */
 static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 {
-	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL && !is_sent(mem->at[OD_BUF_PLAIN], staging);
+	return mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL &&
+	       !is_sent(mem->at[OD_BUF_PLAIN], staging);
 }
 
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
@@ -186,7 +191,8 @@ static struct od_shard_bytes places(const struct od_pack *p, const struct od_exp
 
 	if (to->sm.buf != NULL && !sent)
 		b.sm = to->sm;
-	else if (!sent && od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) && od_ref_map(to->memory) != NULL)
+	else if (!sent && od_codec_merges_in_place(od_part_coding(s->mat, &e->type[s->mat])) &&
+		 od_ref_map(to->memory) != NULL)
 		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
 		b.sm = od_ref_at(staging, staged_sm_at(p));
@@ -196,7 +202,8 @@ static struct od_shard_bytes places(const struct od_pack *p, const struct od_exp
 }
 
 /* Past the page cache go whole parts of regions, to buffers. */
-static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset, struct od_err *err)
+static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset,
+		     struct od_err *err)
 {
 	const struct od_pack_file *f = &p->experts;
 
@@ -239,7 +246,8 @@ static int read_shards(const struct od_pack *p, const struct place *at, uint32_t
 	int rc = OD_OK;
 
 	if (b->checked != OD_SET_STORED && !od_pack_has_expert(p, at->m, at->expert))
-		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not in this folder", p->dir, at->m, at->expert);
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not in this folder", p->dir, at->m,
+			       at->expert);
 	if ((b->checked & OD_SET_SM) == 0)
 		rc = read_chunks(p, at, n, true, buffers, b, err);
 	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
@@ -247,9 +255,8 @@ static int read_shards(const struct od_pack *p, const struct place *at, uint32_t
 	return rc;
 }
 
-int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		   unsigned which, const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
-		   struct od_err *err)
+int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+		   const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 	const enum od_form form = mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES;
@@ -339,7 +346,11 @@ static int merge_rows(struct od_inflater *inf, const struct good *g, const struc
 	struct od_op op = { .kind = OD_OP_MERGE,
 			    .profile = OD_PROFILE_F32,
 			    .n_rows = g->s->n_rows,
-			    .merge = { .sm = g->b->sm, .e = g->b->e, .e_bytes = g->s->e.stored_bytes, .to = weights_at(to, g->type), .n = (uint32_t)to->n_in,
+			    .merge = { .sm = g->b->sm,
+				       .e = g->b->e,
+				       .e_bytes = g->s->e.stored_bytes,
+				       .to = weights_at(to, g->type),
+				       .n = (uint32_t)to->n_in,
 				       .planes = g->coded.codec == OD_CODEC_PLANES } };
 	int rc;
 
@@ -361,7 +372,8 @@ static int merge_rows(struct od_inflater *inf, const struct good *g, const struc
 }
 
 /* Weights, and what scales they have, to rows of a matrix that the host can write at memory. */
-static int put_rows(struct od_inflater *inf, const struct good *g, const struct target *to, uint8_t *memory, struct od_err *err)
+static int put_rows(struct od_inflater *inf, const struct good *g, const struct target *to, uint8_t *memory,
+		    struct od_err *err)
 {
 	const uint64_t each = od_mat_row_bytes(g->type, to->n_in), codes = g->s->n_rows * each;
 	uint8_t *weights = memory + to->row * each, *room = od_ref_stage(inf->e);
@@ -369,8 +381,8 @@ static int put_rows(struct od_inflater *inf, const struct good *g, const struct 
 	int rc;
 
 	if (g->type->scale == 0)
-		return od_decoder_weights(inf->decoder, &g->coded, od_part_coding(g->s->mat, g->type), od_ref_stage(g->b->sm), room,
-					  weights, err);
+		return od_decoder_weights(inf->decoder, &g->coded, od_part_coding(g->s->mat, g->type),
+					  od_ref_stage(g->b->sm), room, weights, err);
 	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
 	if (rc != OD_OK)
 		return rc;
@@ -417,7 +429,8 @@ static int host_rows(struct od_inflater *inf, const struct good *g, const struct
 static int queue_shard(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
 {
 	if (to->memory.buf != NULL)
-		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
+		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) :
+								       host_rows(inf, g, to, err);
 	send_shard(inf, g, to);
 	return OD_OK;
 }
@@ -428,13 +441,17 @@ static int finish_shard(struct od_inflater *inf, const struct place *where, cons
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
-	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL; /* at what may be on the device alone */
+	/* at what may be on the device alone */
+	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL;
 	const struct good g = {
 		.s = s,
 		.type = &x->type[s->mat],
 		.b = b,
-		.coded = { .codec = (enum od_codec)s->e.codec, .at = looks ? od_ref_stage(b->e) : NULL, .bytes = s->e.stored_bytes,
-			   .n = s->e.raw_bytes, .row = s->e.raw_bytes / s->n_rows },
+		.coded = { .codec = (enum od_codec)s->e.codec,
+			   .at = looks ? od_ref_stage(b->e) : NULL,
+			   .bytes = s->e.stored_bytes,
+			   .n = s->e.raw_bytes,
+			   .row = s->e.raw_bytes / s->n_rows },
 	};
 	struct place at = *where;
 	int rc;
@@ -479,8 +496,8 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 /* ---- reading and finishing ---- */
 
 /* mem: the buffers of what is read, if it has any. */
-static int load_shard(struct od_inflater *inf, const struct place *at, const struct od_expert_mem *mem, const struct target *to,
-		      struct od_load_stats *stats, struct od_err *err)
+static int load_shard(struct od_inflater *inf, const struct place *at, const struct od_expert_mem *mem,
+		      const struct target *to, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
 	const struct od_shard *s = &e->x.shard[at->shard];
@@ -505,7 +522,8 @@ static int load_shard(struct od_inflater *inf, const struct place *at, const str
 	return OD_OK;
 }
 
-int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, struct od_ref to, struct od_err *err)
+int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, struct od_ref to,
+		     struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
@@ -560,8 +578,8 @@ void od_inflaters_free(struct od_inflater **inf, unsigned n)
 	free(inf);
 }
 
-int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_device *d, enum od_form form,
-		     struct od_err *err)
+int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_device *d,
+		     enum od_form form, struct od_err *err)
 {
 	struct od_inflater **inf = calloc(n, sizeof(*inf));
 	int rc = inf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for %u inflaters", n);
@@ -594,7 +612,8 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 {
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
-	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->now, item * od_pack_slot_bytes(p, s->form)));
+	const struct od_expert_mem mem =
+		od_pack_slot_mem(p, s->form, od_buf_ref(s->now, item * od_pack_slot_bytes(p, s->form)));
 	const size_t index = s->first + item;
 	const uint32_t m = (uint32_t)(index / p->config.n_experts), expert = (uint32_t)(index % p->config.n_experts);
 
@@ -634,7 +653,8 @@ static uint64_t stored_bytes(const struct od_pack *p)
 	return sum;
 }
 
-static int load_card(struct od_expert_store *s, struct od_device *d, unsigned card, struct od_team_job *job, struct od_err *err)
+static int load_card(struct od_expert_store *s, struct od_device *d, unsigned card, struct od_team_job *job,
+		     struct od_err *err)
 {
 	struct od_device *on = od_device_card(d, card);
 	size_t first;
@@ -644,7 +664,8 @@ static int load_card(struct od_expert_store *s, struct od_device *d, unsigned ca
 	s->first = first;
 	if (job->n_items == 0)
 		return OD_OK;
-	rc = od_buf_new_shared(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts", err);
+	rc = od_buf_new_shared(&s->slots[card], on, job->n_items * od_pack_slot_bytes(s->pack, s->form), "all experts",
+			       err);
 	if (rc != OD_OK)
 		return rc;
 	s->now = s->slots[card];
@@ -710,7 +731,8 @@ uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
 	size_t first;
 
-	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) + p->manifest.n_experts * sizeof(struct od_expert);
+	return od_pack_part_experts(p, &first) * od_pack_slot_bytes(p, form) +
+	       p->manifest.n_experts * sizeof(struct od_expert);
 }
 
 void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s)

@@ -1,11 +1,13 @@
-/* expert_load.h - loads experts shard by shard from experts.bin into an expert's memory (pack.h): reads the SM-chunk and the
- * E-chunk, then checks, inflates and merges them (ZipMoE, arXiv 2601.21198, sections 2 and 3.2). OD_FORM_PLANES is only read
- * and checked. Experts are read with pread, never mapped, so a worker's memory is its slots.
+/* expert_load.h - loads experts shard by shard from experts.bin into an expert's memory (pack.h): reads the SM-chunk
+ * and the E-chunk, then checks, inflates and merges them (ZipMoE, arXiv 2601.21198, sections 2 and 3.2). OD_FORM_PLANES
+ * is only read and checked. Experts are read with pread, never mapped, so a worker's memory is its slots.
  *
- * Reading and finishing can run on different threads. Chunks are read to host-writable memory (od_ref_stage): to their own
- * buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their weights'
- * place, without a copy. If it does not, an expert that stays as stored is read to staging, so that its buffers need no stages. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
- * Thread: od_shards_read from any; an od_inflater belongs to one; several threads may fill different shards of an expert.
+ * Reading and finishing can run on different threads. Chunks are read to host-writable memory (od_ref_stage): to their
+ * own buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their
+ * weights' place, without a copy. If it does not, an expert that stays as stored is read to staging, so that its
+ * buffers need no stages. The host checks them; the device merges BF16 (OD_OP_MERGE, load queue), the host other types.
+ * Thread: od_shards_read from any; an od_inflater belongs to one; several threads may fill different shards of an
+ * expert.
  * Owner: the caller of new and load. */
 #ifndef OD_PACK_EXPERT_LOAD_H
 #define OD_PACK_EXPERT_LOAD_H
@@ -20,8 +22,8 @@ struct od_load_stats {
 };
 
 /* form: of the experts to fill, in memory of d; od_pack_can_form has accepted it. */
-OD_MUST_CHECK int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_device *d, enum od_form form,
-				  struct od_err *err);
+OD_MUST_CHECK int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_device *d,
+				  enum od_form form, struct od_err *err);
 void od_inflater_free(struct od_inflater *inf); /* NULL ok */
 /* Memory of one inflater, host and device together. */
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
@@ -29,35 +31,38 @@ uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, e
 /* A shard as stored, each chunk followed by OD_PAD_BYTES readable bytes. */
 struct od_shard_bytes {
 	struct od_ref sm, e; /* newly read chunks are in host memory (od_ref_stage) */
-	unsigned checked;    /* set of OD_SET_STORED: chunks read and checked earlier, which are on the device already */
+	/* set of OD_SET_STORED: chunks read and checked earlier, which are on the device already */
+	unsigned checked;
 };
 
-/* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. For OD_FORM_PLANES it can be on the
- * host alone (od_buf_new_on_host). */
+/* Staging memory of a shard between reading and finishing, in addition to the buffers of its form. For OD_FORM_PLANES
+ * it can be on the host alone (od_buf_new_on_host). */
 uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 /* Reads shards [first, first + n), unchecked, into mem and, for chunks without a buffer there, into staging (n *
- * od_staging_bytes). b[i]: where the chunks of shard first + i are. which: the set of OD_SET_STORED to read; the other chunks
- * are in their buffers already, and checked. Adjacent chunks are read with one call. */
+ * od_staging_bytes). b[i]: where the chunks of shard first + i are. which: the set of OD_SET_STORED to read; the other
+ * chunks are in their buffers already, and checked. Adjacent chunks are read with one call. */
 OD_MUST_CHECK int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 				 unsigned which, const struct od_expert_mem *mem, struct od_ref staging,
 				 struct od_shard_bytes *b, struct od_err *err);
-/* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. Returns when the device is
- * done, usually after one wait for all shards. OD_ERR_CORRUPT (checksum or length) names file, expert and offset; the expert's
- * memory is then undefined. */
+/* Checks the shards read to b[i] and, if mem has a buffer for plain weights, merges them there. Returns when the device
+ * is done, usually after one wait for all shards. OD_ERR_CORRUPT (checksum or length) names file, expert and offset;
+ * the expert's memory is then undefined. */
 OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-				     const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err);
+				     const struct od_shard_bytes *b, const struct od_expert_mem *mem,
+				     struct od_err *err);
 
 /* Reads and finishes one shard. */
 OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
 				   const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err);
 
-/* Loads all experts, for resident mode and the BF16 shadow; od_pack_can_form has accepted form. n_threads is at least 1;
- * progress (NULL ok) is called on the calling thread. */
+/* Loads all experts, for resident mode and the BF16 shadow; od_pack_can_form has accepted form. n_threads is at least
+ * 1; progress (NULL ok) is called on the calling thread. */
 struct od_expert_store;
 typedef void od_progress_fn(void *arg, uint64_t done_bytes, uint64_t all_bytes);
 OD_MUST_CHECK int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d,
-				      enum od_form form, unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
-void od_experts_free(struct od_expert_store *s);			       /* NULL ok */
+				      enum od_form form, unsigned n_threads, od_progress_fn *progress, void *arg,
+				      struct od_err *err);
+void od_experts_free(struct od_expert_store *s); /* NULL ok */
 const struct od_expert *od_experts_get(const struct od_expert_store *s); /* [n_moe][n_experts] */
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form);
 void od_experts_split(const struct od_pack *p, enum od_form form, struct od_split *s); /* adds them where they belong */

@@ -113,8 +113,8 @@ static void quant_nf4_row(const float *x, size_t n, const float *limit, float *s
 
 		memset(code, OD_NF4_ZERO, sizeof(code));
 		for (size_t i = at; i < n && i < at + OD_NF4_PIECE; i += OD_QUANT_GROUP)
-			quant_nf4(x + i, n - i < OD_QUANT_GROUP ? n - i : OD_QUANT_GROUP, limit,
-				  scale++, code + (i - at));
+			quant_nf4(x + i, n - i < OD_QUANT_GROUP ? n - i : OD_QUANT_GROUP, limit, scale++,
+				  code + (i - at));
 		pack_nf4(code, out);
 	}
 }
@@ -125,7 +125,8 @@ int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *
 		  size_t *bad_row)
 {
 	const size_t n_in = rows->n_in;
-	const size_t row_bytes = od_shadow_row_bytes(precision, n_in), row_scales = od_shadow_row_scales(precision, n_in);
+	const size_t row_bytes = od_shadow_row_bytes(precision, n_in),
+		     row_scales = od_shadow_row_scales(precision, n_in);
 	const size_t group = precision == OD_PRECISION_INT8 ? n_in : OD_QUANT_GROUP;
 	char *dst = data;
 	float limit[15];

@@ -90,17 +90,22 @@ static int write_header(const struct od_shadow_job *job, const char *fingerprint
 /* A file that is larger than what it stands for saves nothing. False: it was not asked for, so there is none. */
 static bool is_of_use(const struct od_shadow_add *job, enum od_precision precision)
 {
-	const double own = od_shadow_expert_bits(job->pack, precision), published = od_shadow_expert_bits(job->pack, OD_PRECISION_BF16);
+	const double own = od_shadow_expert_bits(job->pack, precision),
+		     published = od_shadow_expert_bits(job->pack, OD_PRECISION_BF16);
 	const char *name = od_precision_names[precision - 1];
 
 	if (own < published)
 		return true;
 	if (job->by_default)
-		note(job, "no %s shadow: it would have %.2f bits for each weight of an expert, the model has %.2f; od-shadow runs the "
-		     "pack as it is", name, own, published);
+		note(job,
+		     "no %s shadow: it would have %.2f bits for each weight of an expert, the model has %.2f; od-shadow runs the "
+		     "pack as it is",
+		     name, own, published);
 	else
-		note(job, "warning: %s has %.2f bits for each weight of an expert, the model only %.2f: od-shadow --precision bf16 "
-		     "(the pack as it is) takes less memory for them", name, own, published);
+		note(job,
+		     "warning: %s has %.2f bits for each weight of an expert, the model only %.2f: od-shadow --precision bf16 "
+		     "(the pack as it is) takes less memory for them",
+		     name, own, published);
 	return !job->by_default;
 }
 

@@ -1,5 +1,5 @@
-/* shadow_add.h - adds shadows to a pack. Each is written under a temporary name and renamed when complete, so that the pack
- * stays usable throughout.
+/* shadow_add.h - adds shadows to a pack. Each is written under a temporary name and renamed when complete, so that the
+ * pack stays usable throughout.
  *
  * Thread: any; starts n_threads of its own. */
 #ifndef OD_PACK_SHADOW_ADD_H
@@ -23,8 +23,8 @@ struct od_shadow_add {
 /* Locks the pack's folder; hold it while adding shadows. The caller closes *fd; -1 unless OD_OK. */
 OD_MUST_CHECK int od_shadow_lock(const struct od_pack *p, int *fd, struct od_err *err);
 
-/* Adds the shadows of set one after the other. Existing ones of this pack are kept unless force. Returns the set of those
- * that failed; note reports the reasons. */
+/* Adds the shadows of set one after the other. Existing ones of this pack are kept unless force. Returns the set of
+ * those that failed; note reports the reasons. */
 OD_MUST_CHECK unsigned od_shadow_add(const struct od_shadow_add *job, unsigned set);
 
 #endif

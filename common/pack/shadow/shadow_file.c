@@ -35,8 +35,9 @@ static int read_header(struct od_shadow_file *f, const struct od_pack *p, uint64
 
 	/* The file's size bounds what is allocated. */
 	if (size < f->table.header_bytes)
-		return od_fail(err, OD_ERR_FORMAT, "%s: expected a header of %" PRIu64 " bytes, found a file of %" PRIu64
-			       ": cut short", f->file.path, f->table.header_bytes, size);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: expected a header of %" PRIu64 " bytes, found a file of %" PRIu64 ": cut short",
+			       f->file.path, f->table.header_bytes, size);
 	buf = malloc(f->table.header_bytes);
 	if (buf == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for its header", f->file.path);

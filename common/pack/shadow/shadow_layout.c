@@ -11,8 +11,8 @@
 const char *const od_precision_names[] = { "bf16", "int8", "fp16", "int8-g64", "nf4", NULL };
 const char *const od_shadow_file_names[] = { NULL, "shadow-int8.bin", "shadow-fp16.bin", "shadow-int8-g64.bin",
 					     "shadow-nf4.bin" };
-const char *const od_shadow_temp_names[] = { NULL, "shadow-int8.bin.tmp", "shadow-fp16.bin.tmp", "shadow-int8-g64.bin.tmp",
-					     "shadow-nf4.bin.tmp" };
+const char *const od_shadow_temp_names[] = { NULL, "shadow-int8.bin.tmp", "shadow-fp16.bin.tmp",
+					     "shadow-int8-g64.bin.tmp", "shadow-nf4.bin.tmp" };
 
 /* ---- sets ---- */
 
@@ -25,13 +25,15 @@ int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err)
 		size_t len = strcspn(at, ",");
 		int p = OD_PRECISION_BF16 + 1;
 
-		while (p <= OD_N_PRECISIONS && (strlen(od_precision_names[p - 1]) != len ||
-						strncmp(od_precision_names[p - 1], at, len) != 0))
+		while (p <= OD_N_PRECISIONS &&
+		       (strlen(od_precision_names[p - 1]) != len || strncmp(od_precision_names[p - 1], at, len) != 0))
 			p++;
 		if (p > OD_N_PRECISIONS) {
 			*set = 0;
-			return od_fail(err, OD_ERR_ARG, "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
-				       "nf4 with commas between them, found \"%.*s\"%s", (int)len, at,
+			return od_fail(err, OD_ERR_ARG,
+				       "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
+				       "nf4 with commas between them, found \"%.*s\"%s",
+				       (int)len, at,
 				       len == 4 && strncmp(at, "bf16", len) == 0 ? " (the pack itself is that)" : "");
 		}
 		*set |= OD_SHADOW_BIT(p);
@@ -228,14 +230,16 @@ static int check_fixed(const struct od_disk_shadow *d, const struct od_shadow_ta
 		{ "n_tensors", t->n, d->n_tensors },
 		{ "header_bytes", t->header_bytes, d->header_bytes },
 		{ "file_bytes", t->file_bytes, d->file_bytes },
-		{ "zero", 0, d->zero | d->more_zero[0] | d->more_zero[1] | d->more_zero[2] | d->more_zero[3] |
-				     d->more_zero[4] | d->more_zero[5] },
+		{ "zero", 0,
+		  d->zero | d->more_zero[0] | d->more_zero[1] | d->more_zero[2] | d->more_zero[3] | d->more_zero[4] |
+			  d->more_zero[5] },
 	};
 
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
-			return od_fail(err, OD_ERR_FORMAT, "%s: header field \"%s\": expected %" PRIu64 ", found %" PRIu64,
-				       path, field[i].name, field[i].expected, field[i].found);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: header field \"%s\": expected %" PRIu64 ", found %" PRIu64, path,
+				       field[i].name, field[i].expected, field[i].found);
 	return OD_OK;
 }
 
@@ -248,10 +252,11 @@ static int check_tensor(const struct od_disk_shadow_tensor *expected, const stru
 	same.xxh3 = expected->xxh3;
 	if (memcmp(&same, expected, sizeof(same)) == 0)
 		return OD_OK;
-	return od_fail(err, OD_ERR_FORMAT, "%s: tensor %zu: expected [%" PRIu64 "][%" PRIu64 "], %" PRIu64 " bytes at "
-		       "offset %" PRIu64 ", found [%" PRIu64 "][%" PRIu64 "], %" PRIu64 " bytes at offset %" PRIu64, path,
-		       i, expected->n_out, expected->n_in, expected->bytes, expected->offset, found->n_out, found->n_in,
-		       found->bytes, found->offset);
+	return od_fail(err, OD_ERR_FORMAT,
+		       "%s: tensor %zu: expected [%" PRIu64 "][%" PRIu64 "], %" PRIu64 " bytes at "
+		       "offset %" PRIu64 ", found [%" PRIu64 "][%" PRIu64 "], %" PRIu64 " bytes at offset %" PRIu64,
+		       path, i, expected->n_out, expected->n_in, expected->bytes, expected->offset, found->n_out,
+		       found->n_in, found->bytes, found->offset);
 }
 
 static int check_identity(const struct od_disk_shadow *d, const struct od_shadow_table *t, const char *fingerprint,
@@ -260,14 +265,17 @@ static int check_identity(const struct od_disk_shadow *d, const struct od_shadow
 	char hex[OD_FINGERPRINT_CHARS + 1];
 
 	if (d->precision != (uint32_t)t->precision)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: precision: expected %d (%s), as the name says, found %u (%s)", path,
-			       (int)t->precision, od_precision_names[t->precision - 1], d->precision,
+		return od_fail(err, OD_ERR_MISMATCH, "%s: precision: expected %d (%s), as the name says, found %u (%s)",
+			       path, (int)t->precision, od_precision_names[t->precision - 1], d->precision,
 			       d->precision >= 1 && d->precision <= OD_N_PRECISIONS ?
-				       od_precision_names[d->precision - 1] : "unknown");
+				       od_precision_names[d->precision - 1] :
+				       "unknown");
 	od_hex(d->fingerprint, sizeof(d->fingerprint), hex);
 	if (strcmp(hex, fingerprint) != 0)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: this shadow was made from another model: fingerprint: expected %s, "
-			       "as the pack has, found %s", path, fingerprint, hex);
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "%s: this shadow was made from another model: fingerprint: expected %s, "
+			       "as the pack has, found %s",
+			       path, fingerprint, hex);
 	return OD_OK;
 }
 
@@ -281,9 +289,12 @@ int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, c
 	if (memcmp(d.magic, OD_SHADOW_MAGIC, sizeof(d.magic)) != 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: no shadow, or one from before shadows had headers", path);
 	if (d.schema != OD_SHADOW_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: schema version: expected %d, found %u: made by another version of "
-			       "od-pack", path, OD_SHADOW_SCHEMA, d.schema);
-	/* Another model's header has another length: then its fingerprint, not its checksum, is what there is to say. */
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "%s: schema version: expected %d, found %u: made by another version of "
+			       "od-pack",
+			       path, OD_SHADOW_SCHEMA, d.schema);
+	/* Another model's header has another length: then its fingerprint, not its checksum, is what there is to
+	 * say. */
 	if (d.header_bytes == t->header_bytes)
 		rc = od_check_xxh3(header_xxh3(buf, t->header_bytes), d.xxh3, err, "%s: header: checksum", path);
 	if (rc == OD_OK)
@@ -299,6 +310,7 @@ int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, c
 	}
 	for (size_t i = sizeof(d) + t->n * sizeof(*t->tensor); rc == OD_OK && i < t->header_bytes; i++)
 		if (buf[i] != 0)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: byte at offset %zu: expected 0, found %u", path, i, buf[i]);
+			rc = od_fail(err, OD_ERR_FORMAT, "%s: byte at offset %zu: expected 0, found %u", path, i,
+				     buf[i]);
 	return rc;
 }

@@ -22,10 +22,10 @@ enum od_precision {
 	/* 6 was nf4-dq: NF4 whose scales were quantised, too. */
 };
 #define OD_N_PRECISIONS 5
-extern const char *const od_precision_names[];	 /* index precision - 1; ends with NULL */
+extern const char *const od_precision_names[]; /* index precision - 1; ends with NULL */
 extern const char *const od_shadow_file_names[]; /* the same; "shadow-int8.bin"; NULL for BF16 */
 extern const char *const od_shadow_temp_names[]; /* the same, while the file is being written */
-#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin"	 /* may remain in an old pack; never read */
+#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin" /* may remain in an old pack; never read */
 
 /* Sets of precisions that have files: bit (1 << precision). */
 #define OD_SHADOW_BIT(precision) (1u << (precision))
@@ -56,7 +56,7 @@ _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_sha
 struct od_shadow_parts {
 	uint64_t data_bytes;
 	uint64_t scale_at, n_scales; /* f32 */
-	uint64_t bytes;		     /* of the record */
+	uint64_t bytes; /* of the record */
 };
 
 uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in);
@@ -70,7 +70,7 @@ struct od_shadow_table {
 	struct {
 		enum od_role role;
 		uint32_t layer;
-	} *dense; /* [n_dense]: which they are */
+	} * dense; /* [n_dense]: which they are */
 	size_t n, n_dense;
 	uint64_t header_bytes, file_bytes;
 };

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of tensors on their way to a device that maps no memory, the host has so many bytes at a time, or a tensor for each thread if that is
- * more. */
+/* Of tensors on their way to a device that maps no memory, the host has so many bytes at a time, or a tensor for each
+ * thread if that is more. */
 #define STAGE_BYTES (8u << 20)
 
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
@@ -61,14 +61,19 @@ static int advise(const struct od_pack *p, enum od_precision precision, int rc, 
 
 	if (err == NULL || rc == OD_ERR_NOMEM || rc == OD_ERR_IO)
 		return rc;
-	snprintf(err->msg + len, sizeof(err->msg) - len, rc == OD_ERR_MISSING ?
-		 ": od-pack shadow %s %s makes it (or start od-shadow with --precision bf16, or do without one: od-main "
-		 "--predictor none)" : " (od-pack shadow --force %s %s makes it again)", p->dir, name);
+	snprintf(
+		err->msg + len, sizeof(err->msg) - len,
+		rc == OD_ERR_MISSING ?
+			": od-pack shadow %s %s makes it (or start od-shadow with --precision bf16, or do without one: od-main "
+			"--predictor none)" :
+			" (od-pack shadow --force %s %s makes it again)",
+		p->dir, name);
 	return rc;
 }
 
 /* Both lists are in the order of layers, so the tensors of layers [begin, end) stand together. */
-static void find_tensors(const struct part *part, const struct od_config *c, uint32_t begin, uint32_t end, size_t *first, size_t *behind)
+static void find_tensors(const struct part *part, const struct od_config *c, uint32_t begin, uint32_t end,
+			 size_t *first, size_t *behind)
 {
 	const struct od_shadow_table *t = &part->file.table;
 	uint32_t m = 0;
@@ -111,7 +116,8 @@ static int part_open(struct part *part, const struct od_pack *p, enum od_precisi
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
 	part->experts = experts;
-	find_tensors(part, &p->config, od_config_begin(&p->config), od_config_end(&p->config), &part->begin, &part->end);
+	find_tensors(part, &p->config, od_config_begin(&p->config), od_config_end(&p->config), &part->begin,
+		     &part->end);
 	part->n_bytes = bytes_of(part, part->begin, part->end);
 	return OD_OK;
 }
@@ -167,8 +173,9 @@ double od_shadow_expert_bits(const struct od_pack *p, enum od_precision precisio
 			od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 			own = od_shadow_parts(precision, n_out, n_in);
 			weights += (double)n_out * (double)n_in;
-			bytes += precision == OD_PRECISION_BF16 ? (double)od_mat_bytes(&p->expert[i].type[mat], n_in, 0, n_out) :
-								  (double)own.data_bytes + (double)own.n_scales * sizeof(float);
+			bytes += precision == OD_PRECISION_BF16 ?
+					 (double)od_mat_bytes(&p->expert[i].type[mat], n_in, 0, n_out) :
+					 (double)own.data_bytes + (double)own.n_scales * sizeof(float);
 		}
 	return 8 * bytes / weights;
 }
@@ -205,7 +212,8 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 
 	*bytes = 0;
 	if (rc == OD_OK) {
-		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes + s.experts.n_bytes;
+		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes +
+			 s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
 							    p->manifest.n_experts * sizeof(struct od_expert) +
@@ -215,7 +223,8 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 	return rc;
 }
 
-int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, struct od_split *split, struct od_err *err)
+int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, struct od_split *split,
+		    struct od_err *err)
 {
 	const struct od_config *cfg = &p->config;
 	struct od_shadow_store s;
@@ -224,7 +233,8 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 
 	if (rc == OD_OK) {
 		od_dense_split(p, c->dense == OD_PRECISION_BF16, split);
-		od_split_add(&split->beside.bytes, c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
+		od_split_add(&split->beside.bytes,
+			     c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
 		for (uint32_t i = split->begin; c->dense != OD_PRECISION_BF16 && i < split->end; i++)
 			od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_part, cfg, i));
 	}
@@ -256,8 +266,8 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	*bytes = t->bytes;
 	if (rc != OD_OK)
 		return rc;
-	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum", f->path, index,
-			     t->offset);
+	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum",
+			     f->path, index, t->offset);
 }
 
 /* The tensors of the layers that are on a card and that this process holds. */
@@ -281,8 +291,9 @@ static struct run piece_of(const struct part *part, const struct run *run, size_
 	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
 	struct run piece = { .begin = begin, .end = begin + 1, .base = t[begin].offset };
 
-	while (piece.end < run->end && (od_ref_map(od_buf_ref(run->bytes, 0)) != NULL || piece.end - begin < n_threads ||
-					bytes_of(part, begin, piece.end + 1) <= STAGE_BYTES))
+	while (piece.end < run->end &&
+	       (od_ref_map(od_buf_ref(run->bytes, 0)) != NULL || piece.end - begin < n_threads ||
+		bytes_of(part, begin, piece.end + 1) <= STAGE_BYTES))
 		piece.end++;
 	piece.n_bytes = (piece.end < run->end ? t[piece.end].offset : run->base + run->n_bytes) - piece.base;
 	return piece;
@@ -304,7 +315,8 @@ static int read_piece(struct part *part, const struct run *run, struct od_team_j
 	return rc;
 }
 
-static int read_card(struct part *part, const struct od_shadow_store *s, unsigned card, struct od_team_job *team, struct od_err *err)
+static int read_card(struct part *part, const struct od_shadow_store *s, unsigned card, struct od_team_job *team,
+		     struct od_err *err)
 {
 	struct run *run = &part->card[card];
 	int rc;
@@ -377,8 +389,8 @@ static void bind_experts(struct od_shadow_store *s)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =
-					mat_of(&s->experts,
-					       od_shadow_expert_index(&s->experts.file.table, cfg, m, e, (enum od_expert_mat)mat));
+					mat_of(&s->experts, od_shadow_expert_index(&s->experts.file.table, cfg, m, e,
+										   (enum od_expert_mat)mat));
 }
 
 static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, uint8_t *host, struct od_err *err)
@@ -416,7 +428,8 @@ static int load_card_biases(struct od_shadow_store *s, unsigned card, uint64_t e
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = read_biases(s, first + i, od_buf_ref(s->biases[card], i * each), (uint8_t *)fill.host + i * each, err);
+		rc = read_biases(s, first + i, od_buf_ref(s->biases[card], i * each), (uint8_t *)fill.host + i * each,
+				 err);
 	return od_fill_end(&fill, rc, err);
 }
 
@@ -460,8 +473,9 @@ static int load_experts(struct od_shadow_store *s, struct od_team_job *team, str
 	return load_biases(s, err);
 }
 
-int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d, const struct od_shadow_choice *c,
-		   unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
+int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d,
+		   const struct od_shadow_choice *c, unsigned n_threads, od_progress_fn *progress, void *arg,
+		   struct od_err *err)
 {
 	struct od_shadow_store *s = malloc(sizeof(*s));
 	struct od_team_job team = { .n_threads = n_threads, .progress_arg = arg };

@@ -37,14 +37,16 @@ struct record {
 	char name[OD_NAME_BYTES];
 	uint64_t at; /* bytes of the record that are done */
 	XXH3_state_t *sum;
-	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned here. */
+	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned
+	 * here. */
 	uint64_t tail_at;
 	uint8_t *tail;
 	float *scale; /* of all rows, in the tail */
 };
 
 /* A dense tensor of the shadow's table, as the pack has it. */
-static const struct od_dense_tensor *dense_tensor(const struct od_pack *p, const struct od_shadow_table *table, size_t index)
+static const struct od_dense_tensor *dense_tensor(const struct od_pack *p, const struct od_shadow_table *table,
+						  size_t index)
 {
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
 		if (p->manifest.dense[i].role == table->dense[index].role &&
@@ -70,8 +72,9 @@ static int emit(struct record *r, const void *buf, size_t len, struct od_err *er
 
 		while (((const uint8_t *)buf)[i] == r->bench->found[i])
 			i++;
-		rc = od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: byte at offset %" PRIu64 ": expected %02x, found %02x",
-			     job->path, r->name, at + i, ((const uint8_t *)buf)[i], r->bench->found[i]);
+		rc = od_fail(err, OD_ERR_CORRUPT,
+			     "%s: tensor %s: byte at offset %" PRIu64 ": expected %02x, found %02x", job->path, r->name,
+			     at + i, ((const uint8_t *)buf)[i], r->bench->found[i]);
 	}
 	return rc;
 }
@@ -82,15 +85,19 @@ static int refuse_row(const struct record *r, int why, uint64_t row, struct od_e
 	const char *name = od_precision_names[r->run->job->table->precision - 1];
 
 	if (why == OD_ERR_UNSUPPORTED)
-		return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
-			       "can express; int8, int8-g64 and nf4 can", r->name, row, name);
-	return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "
-		       "can express, %s included; use od-shadow --precision bf16, which needs no shadow file", r->name,
-		       row, name);
+		return od_fail(err, OD_ERR_RANGE,
+			       "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
+			       "can express; int8, int8-g64 and nf4 can",
+			       r->name, row, name);
+	return od_fail(err, OD_ERR_RANGE,
+		       "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "
+		       "can express, %s included; use od-shadow --precision bf16, which needs no shadow file",
+		       r->name, row, name);
 }
 
 /* The bench's rows, which are the tensor's from row on. */
-static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t row, uint64_t n_rows, struct od_err *err)
+static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t row, uint64_t n_rows,
+		     struct od_err *err)
 {
 	const enum od_precision precision = r->run->job->table->precision;
 	struct bench *b = r->bench;
@@ -99,8 +106,8 @@ static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t 
 	int rc;
 
 	od_mat_bind(&rows, type, n_rows, r->t->n_in, od_ref_map(od_buf_ref(b->rows, 0)));
-	rc = od_quant_rows(precision, &rows, b->data, r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row,
-			   &bad);
+	rc = od_quant_rows(precision, &rows, b->data, r->scale + row * od_shadow_row_scales(precision, r->t->n_in),
+			   b->row, &bad);
 
 	if (rc != OD_OK)
 		return refuse_row(r, rc, row + bad, err);
@@ -159,7 +166,8 @@ static int emit_tail(struct record *r, struct od_err *err)
 		return rc;
 	found = XXH3_64bits_digest(r->sum);
 	if (job->check)
-		return od_check_xxh3(r->t->xxh3, found, err, "%s: tensor %s: checksum in the header", job->path, r->name);
+		return od_check_xxh3(r->t->xxh3, found, err, "%s: tensor %s: checksum in the header", job->path,
+				     r->name);
 	r->t->xxh3 = found;
 	return OD_OK;
 }
@@ -237,7 +245,8 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 			const struct od_mat_type *type = &dense_tensor(job->pack, table, i)->type;
 
 			block = larger(block, od_mat_memory_bytes(type, n_rows, t->n_in));
-			scales = larger(scales, od_mat_bytes(type, t->n_in, 0, t->n_out) - t->n_out * od_mat_row_bytes(type, t->n_in));
+			scales = larger(scales, od_mat_bytes(type, t->n_in, 0, t->n_out) -
+							t->n_out * od_mat_row_bytes(type, t->n_in));
 		}
 		data = larger(data, n_rows * od_shadow_row_bytes(table->precision, t->n_in));
 		found = larger(found, larger(data, parts.bytes - parts.data_bytes));

@@ -45,7 +45,8 @@ static bool is_temporary_of(const char *name, const char *of)
 /* A name that a spool has, or that an interrupted write left. */
 static bool is_ours(const char *name)
 {
-	static const char *const own[] = { ".", "..", "lost+found", OD_SUMS_NAME, OD_SPOOL_STATE_NAME, OD_EXPERTS_NAME, NULL };
+	static const char *const own[] = { ".", "..", "lost+found", OD_SUMS_NAME, OD_SPOOL_STATE_NAME, OD_EXPERTS_NAME,
+					   NULL };
 
 	for (const char *const *o = own; *o != NULL; o++) {
 		if (strcmp(name, *o) == 0 || is_temporary_of(name, *o))
@@ -72,8 +73,10 @@ static int refuse_foreign(const struct od_spool *s, struct od_err *err)
 	DIR *d;
 
 	if (has_file(s, OD_DENSE_NAME))
-		return od_fail(err, OD_ERR_ARG, "%s holds a pack (it has %s): use it with --pack, or give the spool a "
-			       "folder of its own", s->dir, OD_DENSE_NAME);
+		return od_fail(err, OD_ERR_ARG,
+			       "%s holds a pack (it has %s): use it with --pack, or give the spool a "
+			       "folder of its own",
+			       s->dir, OD_DENSE_NAME);
 	if (has_file(s, OD_SUMS_NAME))
 		return OD_OK;
 	d = opendir(s->dir);
@@ -81,8 +84,8 @@ static int refuse_foreign(const struct od_spool *s, struct od_err *err)
 		return od_fail_errno(err, OD_ERR_IO, "cannot read folder %s", s->dir);
 	while (rc == OD_OK && (e = readdir(d)) != NULL) {
 		if (!is_ours(e->d_name))
-			rc = od_fail(err, OD_ERR_ARG, "%s is not empty and not a spool: give the spool a folder of its own",
-				     s->dir);
+			rc = od_fail(err, OD_ERR_ARG,
+				     "%s is not empty and not a spool: give the spool a folder of its own", s->dir);
 	}
 	closedir(d);
 	return rc;
@@ -96,8 +99,8 @@ static int lock_folder(struct od_spool *s, struct od_err *err)
 	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0)
 		return OD_OK;
 	if (errno == EWOULDBLOCK)
-		return od_fail(err, OD_ERR_BUSY, "spool %s is in use by another process; each worker needs one of its own",
-			       s->dir);
+		return od_fail(err, OD_ERR_BUSY,
+			       "spool %s is in use by another process; each worker needs one of its own", s->dir);
 	return od_fail_errno(err, OD_ERR_IO, "cannot lock %s", s->dir);
 }
 
@@ -223,8 +226,8 @@ int od_spool_put_sums(struct od_spool *s, const char *text, size_t len, struct o
 {
 	char path[PATH_MAX], *old;
 	size_t old_len;
-	int rc = len <= OD_SPOOL_SUMS_MAX_BYTES ? check_sums(s, text, len, err)
-						: od_fail(err, OD_ERR_FORMAT, "%s: %zu bytes", OD_SUMS_NAME, len);
+	int rc = len <= OD_SPOOL_SUMS_MAX_BYTES ? check_sums(s, text, len, err) :
+						  od_fail(err, OD_ERR_FORMAT, "%s: %zu bytes", OD_SUMS_NAME, len);
 
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), s->dir, OD_SUMS_NAME, err);
@@ -233,8 +236,10 @@ int od_spool_put_sums(struct od_spool *s, const char *text, size_t len, struct o
 	if (read_sums(s, &old, &old_len, NULL) != OD_OK)
 		return od_file_write_atomic(path, text, len, err);
 	if (old_len != len || memcmp(old, text, len) != 0)
-		rc = od_fail(err, OD_ERR_MISMATCH, "spool %s was filled from another pack (their " OD_SUMS_NAME
-			     " differ): use another folder, or remove this one", s->dir);
+		rc = od_fail(err, OD_ERR_MISMATCH,
+			     "spool %s was filled from another pack (their " OD_SUMS_NAME
+			     " differ): use another folder, or remove this one",
+			     s->dir);
 	free(old);
 	return rc;
 }
@@ -275,8 +280,10 @@ int od_spool_put_small(struct od_spool *s, size_t i, const void *bytes, size_t l
 		return od_fail(err, OD_ERR_PROTOCOL, "%s does not name %s", OD_SUMS_NAME, od_small_files[i].name);
 	crypto_hash_sha256(found, bytes, len);
 	if (memcmp(expected, found, sizeof(found)) != 0)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: the received bytes do not have the SHA-256 of " OD_SUMS_NAME "; check the "
-			       "store's pack with od-pack verify", path);
+		return od_fail(err, OD_ERR_CORRUPT,
+			       "%s: the received bytes do not have the SHA-256 of " OD_SUMS_NAME "; check the "
+			       "store's pack with od-pack verify",
+			       path);
 	return od_file_write_atomic(path, bytes, len, err);
 }
 
@@ -297,8 +304,10 @@ static int make_experts(struct od_spool *s, struct od_err *err)
 	if (od_path(state, sizeof(state), s->dir, OD_SPOOL_STATE_NAME, NULL) == OD_OK)
 		unlink(state);
 	if (ftruncate(s->fd, (off_t)s->manifest.experts_bytes) != 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot make %s as long as in the pack (%" PRIu64 " bytes, most of it "
-				     "holes)", s->path, s->manifest.experts_bytes);
+		return od_fail_errno(err, OD_ERR_IO,
+				     "cannot make %s as long as in the pack (%" PRIu64 " bytes, most of it "
+				     "holes)",
+				     s->path, s->manifest.experts_bytes);
 	return OD_OK;
 }
 
@@ -367,12 +376,16 @@ int od_spool_put_header(struct od_spool *s, size_t i, const void *bytes, struct 
 	int rc;
 
 	if (XXH3_64bits(bytes, len) != place->header_xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "header of expert (%u, %u): the received bytes do not have the checksum of "
-			       "model.json; check the store's pack with od-pack verify", m, expert);
-	rc = od_expert_header_parse(&e, &s->config, m, expert, bytes, place->offset, s->manifest.experts_bytes, s->path, err);
+		return od_fail(err, OD_ERR_CORRUPT,
+			       "header of expert (%u, %u): the received bytes do not have the checksum of "
+			       "model.json; check the store's pack with od-pack verify",
+			       m, expert);
+	rc = od_expert_header_parse(&e, &s->config, m, expert, bytes, place->offset, s->manifest.experts_bytes, s->path,
+				    err);
 	if (rc == OD_OK && e.x.bytes != place->bytes)
-		rc = od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64
-			     " by model.json", s->path, m, expert, e.x.bytes, place->bytes);
+		rc = od_fail(err, OD_ERR_MISMATCH,
+			     "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64 " by model.json", s->path,
+			     m, expert, e.x.bytes, place->bytes);
 	if (rc == OD_OK)
 		rc = check_chunk_sizes(s, &e.x, err);
 	free((void *)e.x.shard);
@@ -437,7 +450,8 @@ static uint64_t file_bytes(const struct od_spool *s, const char *name)
 
 uint64_t od_spool_small_bytes(const struct od_spool *s)
 {
-	uint64_t bytes = file_bytes(s, OD_SUMS_NAME) + 2 * file_bytes(s, OD_SPOOL_STATE_NAME); /* the new beside the old */
+	/* the new beside the old */
+	uint64_t bytes = file_bytes(s, OD_SUMS_NAME) + 2 * file_bytes(s, OD_SPOOL_STATE_NAME);
 
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++)
 		bytes += file_bytes(s, f->name);
@@ -474,9 +488,10 @@ int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t
 	const struct od_chunk *k = od_spool_chunk(x, c);
 
 	if (XXH3_64bits(bytes, k->stored_bytes) != k->xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "expert (%u, %u) shard %u, %s-chunk: the received bytes do not have the "
-			       "checksum of the expert's header; check the store's pack with od-pack verify", m, expert,
-			       c % x->n_shards, c < x->n_shards ? "SM" : "E");
+		return od_fail(err, OD_ERR_CORRUPT,
+			       "expert (%u, %u) shard %u, %s-chunk: the received bytes do not have the "
+			       "checksum of the expert's header; check the store's pack with od-pack verify",
+			       m, expert, c % x->n_shards, c < x->n_shards ? "SM" : "E");
 	return od_file_pwrite(s->fd, bytes, k->stored_bytes, k->offset, s->path, err);
 }
 
@@ -493,7 +508,8 @@ void od_spool_drop(struct od_spool *s, uint32_t m, uint32_t expert)
 	od_pack_set_has_expert(s->pack, m, expert, false);
 	if (fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(x->offset + head),
 		      (off_t)(x->bytes - head)) != 0)
-		od_log_limited(OD_LOG_WARN, "%s: cannot give back the space of an expert: %s", s->path, strerror(errno));
+		od_log_limited(OD_LOG_WARN, "%s: cannot give back the space of an expert: %s", s->path,
+			       strerror(errno));
 }
 
 int od_spool_save(struct od_spool *s, const struct od_share *share, struct od_err *err)

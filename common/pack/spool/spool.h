@@ -1,10 +1,10 @@
-/* spool.h - writes a spool: an incomplete pack folder that a worker fills from main's store, or od-pack --share from a pack.
- * Specified in docs/PACK-FORMAT.md.
+/* spool.h - writes a spool: an incomplete pack folder that a worker fills from main's store, or od-pack --share from a
+ * pack. Specified in docs/PACK-FORMAT.md.
  *
  * Order of calls: od_spool_open; SHA256SUMS and the small files; od_spool_open_model; every expert's header;
  * od_spool_open_pack; then experts, chunk by chunk, in any order. The bytes are untrusted: they are checked against
- * SHA256SUMS, model.json or the expert's header before they are written, and only a spool's own files are written. After a
- * crash the next run continues.
+ * SHA256SUMS, model.json or the expert's header before they are written, and only a spool's own files are written.
+ * After a crash the next run continues.
  * Thread: one. Owner: the caller; a lock on the folder excludes other processes. */
 #ifndef OD_PACK_SPOOL_H
 #define OD_PACK_SPOOL_H
@@ -15,12 +15,12 @@
 
 #define OD_SPOOL_SUMS_MAX_BYTES 4096u
 #define OD_SPOOL_SMALL_MAX_BYTES (64u << 20) /* of a small file */
-#define OD_SPOOL_PIECE_MAX_BYTES (4u << 20)  /* of a header or chunk; far above those of known models */
+#define OD_SPOOL_PIECE_MAX_BYTES (4u << 20) /* of a header or chunk; far above those of known models */
 
 struct od_spool;
 
-/* Creates the folder if it does not exist. Refuses a folder with other files, a complete pack, and a spool in use by another
- * process (OD_ERR_BUSY). */
+/* Creates the folder if it does not exist. Refuses a folder with other files, a complete pack, and a spool in use by
+ * another process (OD_ERR_BUSY). */
 OD_MUST_CHECK int od_spool_open(struct od_spool **out, const char *dir, struct od_err *err);
 void od_spool_close(struct od_spool *s); /* NULL ok; the pack of od_spool_open_pack stays open */
 

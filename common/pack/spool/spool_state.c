@@ -74,12 +74,15 @@ int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err
 	if (good.failed)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
 	else if (found[0] != '\0' && strcmp(found, s->fingerprint) != 0 && sums_up(text, len))
-		rc = od_fail(err, OD_ERR_MISMATCH, "%s belongs to another model: fingerprint: expected %.12s, found %.12s",
-			     path, s->fingerprint, found);
+		rc = od_fail(err, OD_ERR_MISMATCH,
+			     "%s belongs to another model: fingerprint: expected %.12s, found %.12s", path,
+			     s->fingerprint, found);
 	else if (good.len != len || memcmp(good.text, text, len) != 0 ||
 		 (s->share.n_workers > 0 && !od_share_good(&s->share)))
-		rc = od_fail(err, OD_ERR_CORRUPT, "%s is damaged: expected the list of %u layers of %u experts that od-moe "
-			     "wrote", path, s->n_moe, s->n_experts);
+		rc = od_fail(err, OD_ERR_CORRUPT,
+			     "%s is damaged: expected the list of %u layers of %u experts that od-moe "
+			     "wrote",
+			     path, s->n_moe, s->n_experts);
 	if (rc != OD_OK) {
 		s->share = (struct od_share){ 0 };
 		memset(s->whole, 0, (size_t)s->n_moe * s->n_experts);

@@ -1,8 +1,8 @@
 /* spool_state.h - the file spool.state: which experts of a spool are complete, and for which share. Specified in
  * docs/PACK-FORMAT.md.
  *
- * The file is a hint: every chunk's checksum is still checked whenever it is read. An expert listed as absent may be on disk
- * in part or complete.
+ * The file is a hint: every chunk's checksum is still checked whenever it is read. An expert listed as absent may be on
+ * disk in part or complete.
  * Thread: any; one writer per folder (the spool's lock). */
 #ifndef OD_PACK_SPOOL_STATE_H
 #define OD_PACK_SPOOL_STATE_H
@@ -22,8 +22,8 @@ struct od_spool_state {
 	uint8_t *whole; /* [n_moe][n_experts], 0 or 1 */
 };
 
-/* The caller sets fingerprint, n_moe, n_experts and the array whole; read fills share and whole. OD_ERR_MISSING: no such file;
- * OD_ERR_MISMATCH: it belongs to another model; OD_ERR_CORRUPT: it is damaged. */
+/* The caller sets fingerprint, n_moe, n_experts and the array whole; read fills share and whole. OD_ERR_MISSING: no
+ * such file; OD_ERR_MISMATCH: it belongs to another model; OD_ERR_CORRUPT: it is damaged. */
 OD_MUST_CHECK int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err *err);
 OD_MUST_CHECK int od_spool_state_write(const struct od_spool_state *s, const char *dir, struct od_err *err);
 

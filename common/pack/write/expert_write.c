@@ -14,8 +14,8 @@
 
 /* A shard of the batch that is being coded. */
 struct coding {
-	size_t n, row;	    /* weights, of codes bytes, of the shard and of a row */
-	size_t e_bytes;	    /* behind codes e has their scales already */
+	size_t n, row; /* weights, of codes bytes, of the shard and of a row */
+	size_t e_bytes; /* behind codes e has their scales already */
 	const uint8_t *raw; /* in writer.raw */
 	uint8_t *sm, *e, *coded;
 	struct od_shard *out;
@@ -32,8 +32,8 @@ struct od_expert_writer {
 	struct od_coder **coder; /* [threads] */
 	uint8_t *header, *raw, *sm, *e, *coded;
 	size_t max_weights, max_e_bytes, raw_room, coded_room; /* of a shard */
-	uint32_t batch;		       /* shards */
-	struct od_shard *shard;	       /* of the expert being written */
+	uint32_t batch; /* shards */
+	struct od_shard *shard; /* of the expert being written */
 	/* the batch */
 	struct coding job[BATCH_SHARDS_MAX];
 	struct od_source from;
@@ -100,8 +100,8 @@ static int writer_init(struct od_expert_writer *w, enum od_codec codec, struct o
 	w->sm = od_alloc(shards * w->max_weights * 3);
 	w->e = od_alloc(shards * w->max_e_bytes);
 	w->coded = od_alloc(shards * w->coded_room);
-	if (w->header == NULL || w->shard == NULL || w->raw == NULL || w->sm == NULL ||
-	    w->e == NULL || w->coded == NULL)
+	if (w->header == NULL || w->shard == NULL || w->raw == NULL || w->sm == NULL || w->e == NULL ||
+	    w->coded == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to code experts");
 	return OD_OK;
 }
@@ -221,8 +221,9 @@ static int plan_shard(struct od_expert_writer *w, uint32_t i, struct od_shard *s
 	if (w->from.divisor != NULL)
 		rc = od_checkpoint_read(w->source, w->from.divisor, 0, at, od_mat_divisor_bytes(type), err);
 	at += od_mat_divisor_bytes(type);
-	return rc != OD_OK ? rc : od_source_read_scales(w->source, &w->from, n_in, od_mat_scale_row(type, s->row_begin),
-							od_mat_scale_rows(type, s->row_begin, s->n_rows), at, err);
+	return rc != OD_OK ? rc :
+			     od_source_read_scales(w->source, &w->from, n_in, od_mat_scale_row(type, s->row_begin),
+						   od_mat_scale_rows(type, s->row_begin, s->n_rows), at, err);
 }
 
 /* Of what is beside the weights; raw is free by then. */
@@ -264,7 +265,8 @@ static int write_mat(struct od_expert_writer *w, enum od_expert_mat mat, struct 
 		for (; rc == OD_OK && n < w->batch && row < n_out; n++) {
 			uint64_t rows = step < n_out - row ? step : n_out - row;
 
-			*(*shard) = (struct od_shard){ .mat = (uint8_t)mat, .row_begin = (uint32_t)row,
+			*(*shard) = (struct od_shard){ .mat = (uint8_t)mat,
+						       .row_begin = (uint32_t)row,
 						       .n_rows = (uint32_t)rows };
 			rc = plan_shard(w, n, (*shard)++, n_in, w->raw + (row - first) * each, err);
 			row += rows;

@@ -16,8 +16,8 @@ OD_MUST_CHECK int od_expert_writer_new(struct od_expert_writer **out, const stru
 				       const char *path, struct od_err *err);
 void od_expert_writer_free(struct od_expert_writer *w); /* NULL ok */
 
-/* Writes expert (m, expert) at offset; the header last, so that an interrupted expert has none. Fills *entry (its shard table
- * is borrowed until the next call) and *header_xxh3. */
+/* Writes expert (m, expert) at offset; the header last, so that an interrupted expert has none. Fills *entry (its shard
+ * table is borrowed until the next call) and *header_xxh3. */
 OD_MUST_CHECK int od_expert_write(struct od_expert_writer *w, uint32_t m, uint32_t expert, uint64_t offset,
 				  struct od_expert_entry *entry, uint64_t *header_xxh3, struct od_err *err);
 

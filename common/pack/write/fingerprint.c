@@ -74,7 +74,8 @@ int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *
 
 		od_expert_source_name(cfg, m, expert, (enum od_expert_mat)mat, name);
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, od_expert_is_bias(mat) ? 0 : n_in, e->sha256[mat], err);
+		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, od_expert_is_bias(mat) ? 0 : n_in,
+					e->sha256[mat], err);
 	}
 	return rc;
 }

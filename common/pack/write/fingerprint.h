@@ -1,5 +1,5 @@
-/* fingerprint.h - the fingerprint of a pack's model: a SHA-256 over the weights, the numbers of the configuration and the
- * tokenizer (docs/PACK-FORMAT.md). Codec and shadows are not part of it, so that all packs of a model agree.
+/* fingerprint.h - the fingerprint of a pack's model: a SHA-256 over the weights, the numbers of the configuration and
+ * the tokenizer (docs/PACK-FORMAT.md). Codec and shadows are not part of it, so that all packs of a model agree.
  *
  * Thread: one at a time per object. Owner: od_fingerprint_new's caller. */
 #ifndef OD_PACK_FINGERPRINT_H

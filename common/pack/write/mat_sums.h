@@ -20,7 +20,8 @@ static inline void od_mat_sums_init(struct od_mat_sums *s)
 }
 
 /* Without scales the sum of the weights; else the sum of the two or three sums. */
-static inline void od_mat_sums_final(struct od_mat_sums *s, const struct od_mat_type *t, uint8_t sha256[OD_SHA256_BYTES])
+static inline void od_mat_sums_final(struct od_mat_sums *s, const struct od_mat_type *t,
+				     uint8_t sha256[OD_SHA256_BYTES])
 {
 	crypto_hash_sha256_state all;
 

@@ -105,9 +105,11 @@ static int copy_small_files(struct writer *w, struct od_err *err)
 		if (f->source != NULL)
 			rc = copy_small(w, f, err);
 	if (rc == OD_OK && od_tokenizer_name(w->job->checkpoint) == NULL)
-		note(w, "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
+		note(w,
+		     "warning: no tokenizer.json, tiktoken.model or tokenizer.model in %s: od-main will not be able to read prompts "
 		     "with this pack; only od-bench can use it. Where there are a vocab.json and a merges.txt, transformers makes one: "
-		     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)", w->job->checkpoint);
+		     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+		     w->job->checkpoint);
 	return rc;
 }
 
@@ -284,7 +286,8 @@ static int finish_fingerprint(struct writer *w, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	return od_fingerprint_finish(w->fingerprint, &w->config, name != NULL ? path : NULL, w->manifest.fingerprint, err);
+	return od_fingerprint_finish(w->fingerprint, &w->config, name != NULL ? path : NULL, w->manifest.fingerprint,
+				     err);
 }
 
 /* Of an earlier run that wanted others. */
@@ -298,8 +301,8 @@ static void remove_shadows(const struct writer *w)
 			unlink(path);
 }
 
-/* Shadows are made from the finished pack, as later ones are, so that they need neither the checkpoint nor a second code
- * path. Opening it also shows that it can be read. */
+/* Shadows are made from the finished pack, as later ones are, so that they need neither the checkpoint nor a second
+ * code path. Opening it also shows that it can be read. */
 static int write_shadows(struct writer *w, struct od_err *err)
 {
 	struct od_pack *pack;
@@ -345,9 +348,9 @@ static int plan(struct writer *w, struct od_err *err)
 		w->all_bytes += w->manifest.dense[i].bytes;
 	for (size_t i = 0; i < w->manifest.n_experts; i++)
 		for (int mat = 0; mat < od_expert_parts(&w->config); mat++) {
-			const struct od_source s = od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
-								    (uint32_t)(i % w->config.n_experts),
-								    (enum od_expert_mat)mat);
+			const struct od_source s =
+				od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
+						 (uint32_t)(i % w->config.n_experts), (enum od_expert_mat)mat);
 			uint64_t n_out, n_in;
 
 			od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);

@@ -14,15 +14,15 @@ struct od_pack_job {
 	const char *checkpoint, *pack;
 	enum od_codec codec;
 	unsigned shadows; /* OD_SHADOW_BITs: shadows to make with it */
-	bool by_default;  /* the shadows are the default, not requested (shadow_add.h) */
+	bool by_default; /* the shadows are the default, not requested (shadow_add.h) */
 	bool force;
 	unsigned n_threads;
 	/* Called on the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */
 	void (*note)(void *arg, const char *text);
 	od_progress_fn *progress;
 	void *arg;
-	/* [PATH_MAX] or NULL. After a failure: the folder of the partial pack, from which the next run continues; "" when there
-	 * is none. Only I/O errors (a full disk, for example) leave one. */
+	/* [PATH_MAX] or NULL. After a failure: the folder of the partial pack, from which the next run continues; ""
+	 * when there is none. Only I/O errors (a full disk, for example) leave one. */
 	char *kept;
 	/* Output, or NULL: the shadows that failed; note reports the reasons. The pack is complete without them. */
 	unsigned *missing;

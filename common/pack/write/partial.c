@@ -30,9 +30,12 @@ static void remove_file(const char *dir, const char *name)
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
-	static const char *const other[] = { OD_SUMS_NAME,	 OD_SOURCE_NAME,
-					     OD_SUMS_NAME ".tmp", OD_SOURCE_NAME ".tmp",
-					     OD_SHADOW_OLD_NAME, OD_SHADOW_OLD_NAME ".tmp",
+	static const char *const other[] = { OD_SUMS_NAME,
+					     OD_SOURCE_NAME,
+					     OD_SUMS_NAME ".tmp",
+					     OD_SOURCE_NAME ".tmp",
+					     OD_SHADOW_OLD_NAME,
+					     OD_SHADOW_OLD_NAME ".tmp",
 					     NULL };
 	char tmp[64];
 
@@ -75,14 +78,18 @@ static int check_target(const char *pack, bool force, struct od_err *err)
 	/* Known now, not when all is packed: such a folder cannot be renamed. */
 	if (od_path(path, sizeof(path), pack, "..", err) == OD_OK && stat(pack, &st) == 0 && stat(path, &parent) == 0 &&
 	    st.st_dev != parent.st_dev)
-		return od_fail(err, OD_ERR_ARG, "%s is the root of a file system, which a pack cannot replace; name a folder "
-			       "inside it", pack);
+		return od_fail(err, OD_ERR_ARG,
+			       "%s is the root of a file system, which a pack cannot replace; name a folder "
+			       "inside it",
+			       pack);
 	if (is_empty_dir(pack))
 		return OD_OK;
 	/* Even --force must not delete a folder that is not a pack. */
 	if (od_path(path, sizeof(path), pack, OD_MODEL_NAME, err) != OD_OK || access(path, F_OK) != 0)
-		return od_fail(err, OD_ERR_ARG, "%s exists and is not a pack (no %s in it); not replacing it: give the pack another name",
-			       pack, OD_MODEL_NAME);
+		return od_fail(
+			err, OD_ERR_ARG,
+			"%s exists and is not a pack (no %s in it); not replacing it: give the pack another name", pack,
+			OD_MODEL_NAME);
 	return force ? OD_OK : od_fail(err, OD_ERR_ARG, "%s exists already; --force replaces it", pack);
 }
 
@@ -213,8 +220,10 @@ static int sync_all(const char *dir, struct od_err *err)
 static int replace(struct od_partial *p, struct od_err *err)
 {
 	if (renameat2(AT_FDCWD, p->dir, AT_FDCWD, p->pack, RENAME_EXCHANGE) != 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot exchange %s and %s (remove the old pack by hand, then run "
-				     "this again)", p->dir, p->pack);
+		return od_fail_errno(err, OD_ERR_IO,
+				     "cannot exchange %s and %s (remove the old pack by hand, then run "
+				     "this again)",
+				     p->dir, p->pack);
 	od_partial_close(p); /* what is in that folder now is the old pack, and nothing to go on with */
 	remove_files(p->dir);
 	if (rmdir(p->dir) != 0)

@@ -1,7 +1,7 @@
 /* partial.h - the folder PACK.partial, in which a pack is built and which replaces PACK at the end.
  *
- * PACK is always complete or absent. A PACK.partial of an earlier run is resumed if it was made from the same files (names,
- * sizes, times, headers) with the same codec; otherwise it is emptied.
+ * PACK is always complete or absent. A PACK.partial of an earlier run is resumed if it was made from the same files
+ * (names, sizes, times, headers) with the same codec; otherwise it is emptied.
  * Thread: one. Owner: the caller. A lock on the folder allows one od-pack per PACK at a time. */
 #ifndef OD_PACK_PARTIAL_H
 #define OD_PACK_PARTIAL_H
@@ -14,7 +14,7 @@
 
 struct od_partial {
 	char pack[PATH_MAX], dir[PATH_MAX]; /* PACK with its links resolved, and PACK.partial beside it */
-	int lock_fd;			    /* the folder, with a lock on it; -1: none */
+	int lock_fd; /* the folder, with a lock on it; -1: none */
 	bool force;
 	bool resumed; /* its contents are from the same checkpoint */
 	bool emptied; /* it had other contents */

@@ -59,15 +59,16 @@ static int copy_headers(struct writer *w, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < od_spool_n_experts(w->spool); i++) {
 		if (!od_spool_lacks_header(w->spool, i))
 			continue;
-		rc = od_file_pread(from->fd, w->buf, od_spool_header_bytes(w->spool), od_spool_header_offset(w->spool, i),
-				   from->path, err);
+		rc = od_file_pread(from->fd, w->buf, od_spool_header_bytes(w->spool),
+				   od_spool_header_offset(w->spool, i), from->path, err);
 		if (rc == OD_OK)
 			rc = od_spool_put_header(w->spool, i, w->buf, err);
 	}
 	return rc == OD_OK ? od_spool_open_pack(w->spool, &w->pack, err) : rc;
 }
 
-/* Whatever the state says of it, its chunks are read: so a share that was damaged since is made good by writing it again. */
+/* Whatever the state says of it, its chunks are read: so a share that was damaged since is made good by writing it
+ * again. */
 static int copy_expert(struct writer *w, uint32_t m, uint32_t expert, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, m, expert);

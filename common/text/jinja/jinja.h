@@ -21,41 +21,47 @@
 
 struct od_jinja;
 
-/* text: len bytes of UTF-8. name: for messages, "chat_template.jinja". OD_ERR_FORMAT: not a template; OD_ERR_UNSUPPORTED:
- * a feature that does not exist here; OD_ERR_RANGE: too large or too deep. *out is NULL unless OD_OK. */
-OD_MUST_CHECK int od_jinja_parse(struct od_jinja **out, const char *text, size_t len, const char *name, struct od_err *err);
+/* text: len bytes of UTF-8. name: for messages, "chat_template.jinja". OD_ERR_FORMAT: not a template;
+ * OD_ERR_UNSUPPORTED: a feature that does not exist here; OD_ERR_RANGE: too large or too deep. *out is NULL unless
+ * OD_OK. */
+OD_MUST_CHECK int od_jinja_parse(struct od_jinja **out, const char *text, size_t len, const char *name,
+				 struct od_err *err);
 void od_jinja_free(struct od_jinja *t); /* NULL ok */
 
-/* True when the template reads or writes a variable of this name anywhere: templates that know no tools do not name them. */
+/* True when the template reads or writes a variable of this name anywhere: templates that know no tools do not name
+ * them. */
 bool od_jinja_mentions(const struct od_jinja *t, const char *variable);
 
 /* Zero takes the default of a field. */
 struct od_jinja_limits {
-	uint64_t operations;  /* about 10 to 50 ns each (default: 20 million) */
-	size_t memory_bytes;  /* of one rendering (default: 512 MiB) */
-	size_t output_bytes;  /* (default: 64 MiB) */
-	unsigned depth;	      /* of calls and expressions in each other (default: 1200) */
+	uint64_t operations; /* about 10 to 50 ns each (default: 20 million) */
+	size_t memory_bytes; /* of one rendering (default: 512 MiB) */
+	size_t output_bytes; /* (default: 64 MiB) */
+	unsigned depth; /* of calls and expressions in each other (default: 1200) */
 };
 
 struct od_jinja_opts {
 	struct od_jinja_limits limits;
 	const struct tm *now; /* what strftime_now sees; NULL: the local time */
-	/* The text that tojson writes for an object within vars; NULL, as callback or answer: as Python's json.dumps does. It
-	 * must live as long as the rendering. */
+	/* The text that tojson writes for an object within vars; NULL, as callback or answer: as Python's json.dumps
+	 * does. It must live as long as the rendering. */
 	const char *(*source)(void *arg, const json_t *object);
-	/* Which bytes of string, object[key] within vars, count as the template's own text: returns how many spans, 0 for none.
-	 * They must live as long as the call from which they come. NULL: none of any string. Keys, and strings in arrays, never do. */
-	size_t (*own)(void *arg, const json_t *object, const char *key, const json_t *string, const struct od_text_span **span);
+	/* Which bytes of string, object[key] within vars, count as the template's own text: returns how many spans, 0
+	 * for none. They must live as long as the call from which they come. NULL: none of any string. Keys, and
+	 * strings in arrays, never do. */
+	size_t (*own)(void *arg, const json_t *object, const char *key, const json_t *string,
+		      const struct od_text_span **span);
 	void *arg;
-	/* Gets the bytes of the text that the template did not write: what comes from vars, however the template changes it. Empty
-	 * unless OD_OK; NULL: not wanted. */
+	/* Gets the bytes of the text that the template did not write: what comes from vars, however the template
+	 * changes it. Empty unless OD_OK; NULL: not wanted. */
 	struct od_text_spans *users;
 };
 
-/* vars: a JSON object, the template's variables. opts may be NULL. *text is malloc'd, with a NUL that *len does not count;
- * NULL unless OD_OK. OD_ERR_ARG: the template refuses these variables (raise_exception); OD_ERR_FORMAT: an operation of
- * the template fails; OD_ERR_UNSUPPORTED: it needs what does not exist here; OD_ERR_RANGE: a limit; OD_ERR_NOMEM. */
-OD_MUST_CHECK int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct od_jinja_opts *opts, char **text,
-				  size_t *len, struct od_err *err);
+/* vars: a JSON object, the template's variables. opts may be NULL. *text is malloc'd, with a NUL that *len does not
+ * count; NULL unless OD_OK. OD_ERR_ARG: the template refuses these variables (raise_exception); OD_ERR_FORMAT: an
+ * operation of the template fails; OD_ERR_UNSUPPORTED: it needs what does not exist here; OD_ERR_RANGE: a limit;
+ * OD_ERR_NOMEM. */
+OD_MUST_CHECK int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct od_jinja_opts *opts,
+				  char **text, size_t *len, struct od_err *err);
 
 #endif

@@ -64,11 +64,12 @@ static size_t find_param(const struct params *p, const struct jinja_str *name)
 	return SIZE_MAX;
 }
 
-static void bind(struct jinja_job *j, const struct jinja_function *f, const struct jinja_call *call, const struct params *p,
-		 struct jinja_value *arg)
+static void bind(struct jinja_job *j, const struct jinja_function *f, const struct jinja_call *call,
+		 const struct params *p, struct jinja_value *arg)
 {
 	if (call->n_pos > p->n)
-		jinja_fail(j, OD_ERR_FORMAT, "%s: expected at most %zu arguments, found %zu", f->name, p->n, call->n_pos);
+		jinja_fail(j, OD_ERR_FORMAT, "%s: expected at most %zu arguments, found %zu", f->name, p->n,
+			   call->n_pos);
 	for (size_t i = 0; i < call->n_pos; i++)
 		arg[i] = call->pos[i];
 	for (size_t i = 0; call->kw != NULL && i < call->kw->n; i++) {
@@ -79,8 +80,8 @@ static void bind(struct jinja_job *j, const struct jinja_function *f, const stru
 			jinja_fail(j, OD_ERR_FORMAT, "%s: unexpected keyword argument '%.*s'", f->name,
 				   (int)(name->len < 60 ? name->len : 60), name->p);
 		if (arg[at].kind != JINJA_ABSENT)
-			jinja_fail(j, OD_ERR_FORMAT, "%s: the argument '%.*s' is given twice", f->name, (int)p->v[at].len,
-				   p->v[at].name);
+			jinja_fail(j, OD_ERR_FORMAT, "%s: the argument '%.*s' is given twice", f->name,
+				   (int)p->v[at].len, p->v[at].name);
 		arg[at] = call->kw->e[i].value;
 	}
 	for (size_t i = 0; i < p->n; i++)
@@ -108,7 +109,8 @@ void jinja_check_count(struct jinja_job *j, const char *what, const struct jinja
 	if (call->kw != NULL && call->kw->n > 0)
 		jinja_fail(j, OD_ERR_FORMAT, "%s takes no keyword arguments", what);
 	if (call->n_pos < min || call->n_pos > max)
-		jinja_fail(j, OD_ERR_FORMAT, "%s: expected %zu to %zu arguments, found %zu", what, min, max, call->n_pos);
+		jinja_fail(j, OD_ERR_FORMAT, "%s: expected %zu to %zu arguments, found %zu", what, min, max,
+			   call->n_pos);
 }
 
 int64_t jinja_arg_int(struct jinja_job *j, struct jinja_value arg, int64_t fallback, const char *what)

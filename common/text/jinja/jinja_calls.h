@@ -43,11 +43,11 @@ const struct jinja_function *jinja_find_in(const struct jinja_function *table, c
 _Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const struct jinja_str *name);
 
 /* For the definitions of filters, which all have these parameters and seldom use all of them. */
-#define FILTER(name)                                                                                            \
+#define FILTER(name) \
 	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
 				       const struct jinja_call *call)
 #define UNUSED2(a, b) \
-	do {          \
+	do { \
 		(void)(a); \
 		(void)(b); \
 	} while (0)
@@ -56,6 +56,7 @@ extern const struct jinja_function jinja_text_filters[], jinja_sequence_filters[
 
 /* ---- reading arguments ---- */
 int64_t jinja_arg_int(struct jinja_job *j, struct jinja_value arg, int64_t fallback, const char *what);
-const struct jinja_str *jinja_arg_str(struct jinja_job *j, struct jinja_value arg, const char *what); /* must be a string */
+/* must be a string */
+const struct jinja_str *jinja_arg_str(struct jinja_job *j, struct jinja_value arg, const char *what);
 
 #endif

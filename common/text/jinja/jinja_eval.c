@@ -317,8 +317,8 @@ static int take_output(const struct jinja_run *r, char **text, size_t *len, stru
 	return OD_OK;
 }
 
-int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct od_jinja_opts *opts, char **text, size_t *len,
-		    struct od_err *err)
+int od_jinja_render(const struct od_jinja *t, const json_t *vars, const struct od_jinja_opts *opts, char **text,
+		    size_t *len, struct od_err *err)
 {
 	static const struct od_jinja_opts defaults;
 	struct jinja_text out = { 0 };

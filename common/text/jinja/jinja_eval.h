@@ -6,14 +6,14 @@
 
 #include "common/text/jinja/jinja_ast.h"
 
-/* Names set in a block, a loop's body or a macro. Lookups go outwards along parents: scopes nest as they are written, and a
- * macro's parent is the scope that it was defined in. */
+/* Names set in a block, a loop's body or a macro. Lookups go outwards along parents: scopes nest as they are written,
+ * and a macro's parent is the scope that it was defined in. */
 struct jinja_scope {
 	struct jinja_scope *parent;
 	struct jinja_variable {
 		uint32_t name;
 		struct jinja_value value;
-	} *v;
+	} * v;
 	size_t n, cap;
 };
 
@@ -38,7 +38,7 @@ struct jinja_loop {
 	size_t next;
 	bool tested; /* all items have passed */
 	struct jinja_value before, current, after;
-	bool has_after;	 /* one item was read ahead */
+	bool has_after; /* one item was read ahead */
 	int64_t index0;
 	int64_t depth0;
 	const struct jinja_seq *last_changed; /* NULL: never asked */
@@ -52,7 +52,8 @@ enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_nodes *bod
 
 struct jinja_scope *jinja_scope_new(struct jinja_run *r, struct jinja_scope *parent);
 void jinja_assign_name(struct jinja_run *r, struct jinja_scope *scope, uint32_t name, struct jinja_value v);
-void jinja_assign(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_node *target, struct jinja_value v);
+void jinja_assign(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_node *target,
+		  struct jinja_value v);
 struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t name); /* undefined where there is none */
 
 /* The text that body makes in a new scope below parent. */

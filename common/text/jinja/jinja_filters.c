@@ -51,8 +51,8 @@ FILTER(f_capitalize)
 FILTER(f_center)
 {
 	(void)call;
-	return jinja_of_str(jinja_pad(j, jinja_str_of(j, self), jinja_arg_int(j, arg[0], 80, "center"), jinja_str_z(j, " "),
-				      JINJA_BOTH));
+	return jinja_of_str(jinja_pad(j, jinja_str_of(j, self), jinja_arg_int(j, arg[0], 80, "center"),
+				      jinja_str_z(j, " "), JINJA_BOTH));
 }
 
 FILTER(f_default)
@@ -248,7 +248,8 @@ FILTER(f_replace)
 
 	(void)call;
 	return jinja_of_str(jinja_str_markup(
-		j, jinja_replace(j, jinja_str_of(j, self), jinja_str_of(j, arg[0]), jinja_str_of(j, arg[1]), count), false));
+		j, jinja_replace(j, jinja_str_of(j, self), jinja_str_of(j, arg[0]), jinja_str_of(j, arg[1]), count),
+		false));
 }
 
 static double round_to(double d, int64_t precision)
@@ -301,8 +302,9 @@ FILTER(f_round)
 	if (jinja_str_is(method, "common") && self.kind == JINJA_BIG && precision >= 0)
 		return self;
 	if (jinja_str_is(method, "common"))
-		return self.kind == JINJA_FLOAT || self.kind == JINJA_BIG ? jinja_float(round_to(jinja_to_double(self), precision)) :
-									    round_int(j, jinja_to_int(self), precision);
+		return self.kind == JINJA_FLOAT || self.kind == JINJA_BIG ?
+			       jinja_float(round_to(jinja_to_double(self), precision)) :
+			       round_int(j, jinja_to_int(self), precision);
 	if (!jinja_str_is(method, "ceil") && !jinja_str_is(method, "floor"))
 		jinja_fail(j, OD_ERR_FORMAT, "round: expected the method common, ceil or floor, found another one");
 	scale = jinja_binary(j, T_POW, jinja_int(10), jinja_int(precision));
@@ -378,8 +380,9 @@ static void add_quoted(struct jinja_job *j, struct jinja_text *t, struct jinja_v
 
 	for (size_t i = 0; i < s->len; i++) {
 		const unsigned char c = (unsigned char)s->p[i];
-		const bool plain = c < 0x80 && (c == '_' || c == '.' || c == '-' || c == '~' || (c >= '0' && c <= '9') ||
-						((c | 32) >= 'a' && (c | 32) <= 'z') || (c == '/' && !query));
+		const bool plain =
+			c < 0x80 && (c == '_' || c == '.' || c == '-' || c == '~' || (c >= '0' && c <= '9') ||
+				     ((c | 32) >= 'a' && (c | 32) <= 'z') || (c == '/' && !query));
 
 		if (plain)
 			jinja_add(j, t, s->p + i, 1);

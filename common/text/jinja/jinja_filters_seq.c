@@ -164,7 +164,8 @@ FILTER(f_first)
 	const struct jinja_seq *s;
 
 	UNUSED2(arg, call);
-	if (self.kind == JINJA_ITERATOR && self.iterator->expected == NULL && self.iterator->next < self.iterator->seq->n)
+	if (self.kind == JINJA_ITERATOR && self.iterator->expected == NULL &&
+	    self.iterator->next < self.iterator->seq->n)
 		return self.iterator->seq->v[self.iterator->next++];
 	s = jinja_items(j, self);
 	return s->n > 0 ? s->v[0] : jinja_undefined_hint(j, "No first item, sequence was empty.");
@@ -390,7 +391,8 @@ static struct jinja_seq *map_attribute(struct jinja_job *j, struct jinja_value s
 	if (kw->n > (fallback != NULL ? 2 : 1))
 		jinja_fail(j, OD_ERR_FORMAT, "map: expected the keywords attribute and default, found another one");
 	for (size_t i = 0; i < s->n; i++)
-		jinja_push(j, out, attribute_of(j, s->v[i], *attribute, fallback != NULL ? *fallback : JINJA_ABSENT_VALUE));
+		jinja_push(j, out,
+			   attribute_of(j, s->v[i], *attribute, fallback != NULL ? *fallback : JINJA_ABSENT_VALUE));
 	return out;
 }
 
@@ -452,7 +454,8 @@ static struct jinja_value pick(struct jinja_job *j, struct jinja_value self, con
 	}
 	s = jinja_items(j, self);
 	for (size_t i = 0; i < s->n; i++) {
-		struct jinja_value v = by_attribute ? attribute_of(j, s->v[i], call->pos[0], JINJA_ABSENT_VALUE) : s->v[i];
+		struct jinja_value v =
+			by_attribute ? attribute_of(j, s->v[i], call->pos[0], JINJA_ABSENT_VALUE) : s->v[i];
 
 		if (jinja_truth(j, test != NULL ? jinja_call_function(j, test, v, &rest) : v) == keep)
 			jinja_push(j, out, s->v[i]);
@@ -485,10 +488,6 @@ FILTER(f_rejectattr)
 }
 
 const struct jinja_function jinja_select_filters[] = {
-	{ "map", "*", f_map },
-	{ "reject", "*", f_reject },
-	{ "rejectattr", "*", f_rejectattr },
-	{ "select", "*", f_select },
-	{ "selectattr", "*", f_selectattr },
-	{ NULL, NULL, NULL },
+	{ "map", "*", f_map },	     { "reject", "*", f_reject },	  { "rejectattr", "*", f_rejectattr },
+	{ "select", "*", f_select }, { "selectattr", "*", f_selectattr }, { NULL, NULL, NULL },
 };

@@ -12,16 +12,16 @@
 #define MAX_WIDTH 1000000
 #define MAX_PRECISION 1000
 #define NUMBER_CHARS 2048 /* 309 digits, MAX_PRECISION more, separators */
-#define MAX_SPEC_DEPTH 2  /* a width in braces within a specification */
+#define MAX_SPEC_DEPTH 2 /* a width in braces within a specification */
 
 /* What both ways understand. */
 struct spec {
 	const char *fill; /* one character */
 	size_t fill_len;
-	char align;	  /* < > ^ =; 0: as the type likes it */
-	char sign;	  /* + - or space; 0: - */
-	char group;	  /* , _ or 0: between thousands */
-	char type;	  /* d f s ...; 0: none */
+	char align; /* < > ^ =; 0: as the type likes it */
+	char sign; /* + - or space; 0: - */
+	char group; /* , _ or 0: between thousands */
+	char type; /* d f s ...; 0: none */
 	bool alternate, zero;
 	int64_t width, precision; /* -1: none */
 };
@@ -50,7 +50,8 @@ static int64_t read_number(struct reader *r, int64_t fallback, int64_t max)
 
 /* ---- one value ---- */
 
-/* body, with its sign or prefix (the first n_prefix bytes, behind which zeros go), to the width of the specification. */
+/* body, with its sign or prefix (the first n_prefix bytes, behind which zeros go), to the width of the
+ * specification. */
 static void add_padded(struct jinja_job *j, struct jinja_text *t, const struct jinja_text *body, size_t n_prefix,
 		       const struct spec *s, char default_align)
 {
@@ -78,9 +79,10 @@ static void add_sign(struct jinja_job *j, struct jinja_text *t, bool negative, c
 		jinja_add_own(j, t, &sign, 1);
 }
 
-/* digits: the whole part first, of n_whole digits. With zeros in front that fill width, the separators reach into them. */
-static void add_grouped(struct jinja_job *j, struct jinja_text *t, const char *digits, size_t n_whole, char group, size_t each,
-			int64_t min_width)
+/* digits: the whole part first, of n_whole digits. With zeros in front that fill width, the separators reach into
+ * them. */
+static void add_grouped(struct jinja_job *j, struct jinja_text *t, const char *digits, size_t n_whole, char group,
+			size_t each, int64_t min_width)
 {
 	size_t n = n_whole;
 
@@ -110,8 +112,12 @@ static void add_int(struct jinja_job *j, struct jinja_text *t, int64_t i, const 
 				digits[n++] = (char)('0' + (u >> bit & 1));
 		}
 	else
-		n = (size_t)snprintf(digits, sizeof(digits), s->type == 'x' ? "%llx" : s->type == 'X' ? "%llX" :
-				     s->type == 'o' ? "%llo" : "%llu", (unsigned long long)u);
+		n = (size_t)snprintf(digits, sizeof(digits),
+				     s->type == 'x' ? "%llx" :
+				     s->type == 'X' ? "%llX" :
+				     s->type == 'o' ? "%llo" :
+						      "%llu",
+				     (unsigned long long)u);
 	add_sign(j, &body, i < 0, s->sign);
 	if (s->alternate && (s->type == 'b' || s->type == 'o' || (s->type | 32) == 'x')) {
 		jinja_lit(j, &body, "0");
@@ -135,7 +141,8 @@ static void float_digits(struct jinja_job *j, struct jinja_text *digits, double 
 		return;
 	}
 	snprintf(fmt, sizeof(fmt), "%%%s.*%c", s->alternate ? "#" : "", type == 0 ? 'g' : type);
-	snprintf(text, sizeof(text), fmt, (int)(s->precision < 0 ? 6 : s->precision), fabs(s->type == '%' ? d * 100 : d));
+	snprintf(text, sizeof(text), fmt, (int)(s->precision < 0 ? 6 : s->precision),
+		 fabs(s->type == '%' ? d * 100 : d));
 	jinja_add_own(j, digits, text, strlen(text));
 	if (type == 0 && strpbrk(text, ".en") == NULL) /* a float without a type shows that it is one */
 		jinja_lit(j, digits, ".0");
@@ -167,7 +174,8 @@ static void add_float(struct jinja_job *j, struct jinja_text *t, double d, const
 	add_padded(j, t, &body, n_prefix, s, '>');
 }
 
-static void add_text(struct jinja_job *j, struct jinja_text *t, const struct jinja_str *text, const struct spec *s, char align)
+static void add_text(struct jinja_job *j, struct jinja_text *t, const struct jinja_str *text, const struct spec *s,
+		     char align)
 {
 	struct jinja_text body = { 0 };
 
@@ -194,7 +202,11 @@ static const struct jinja_str *ascii_repr(struct jinja_job *j, struct jinja_valu
 		if (c < 0x80)
 			jinja_add(j, &ascii, t.p + at, 1);
 		else
-			jinja_addf_of(j, &ascii, t.p + at, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+			jinja_addf_of(j, &ascii, t.p + at,
+				      c < 0x100	  ? "\\x%02x" :
+				      c < 0x10000 ? "\\u%04x" :
+						    "\\U%08x",
+				      c);
 	}
 	return jinja_str_take(j, &ascii);
 }
@@ -213,7 +225,7 @@ struct percent {
 	struct reader r;
 	struct jinja_value values;
 	size_t next; /* of a tuple */
-	bool used;   /* a single value */
+	bool used; /* a single value */
 };
 
 static struct jinja_value next_value(struct percent *q)
@@ -241,7 +253,8 @@ static struct jinja_value named_value(struct percent *q)
 		jinja_fail(q->r.j, OD_ERR_FORMAT, "'%%': expected ')' after a name in the format");
 	if (q->values.kind != JINJA_DICT)
 		jinja_fail(q->r.j, OD_ERR_FORMAT, "'%%': expected a dict, found %s", jinja_type_name(q->values));
-	v = jinja_dict_get(q->r.j, q->values.dict, jinja_of_str(jinja_str_borrow(q->r.j, begin, (size_t)(q->r.p - begin))));
+	v = jinja_dict_get(q->r.j, q->values.dict,
+			   jinja_of_str(jinja_str_borrow(q->r.j, begin, (size_t)(q->r.p - begin))));
 	if (v == NULL)
 		jinja_fail(q->r.j, OD_ERR_FORMAT, "'%%': the dict has no key '%.*s'",
 			   (int)(q->r.p - begin < 60 ? q->r.p - begin : 60), begin);
@@ -312,14 +325,20 @@ static void add_percent_value(struct percent *q, struct jinja_text *t, struct ji
 
 		if (v.kind == JINJA_STR && v.s->n_chars == 1)
 			jinja_add(j, &c, v.s->p, v.s->len);
-		else if (is_int(v) && jinja_to_int(v) >= 0 && jinja_to_int(v) <= 0x10ffff && jinja_to_int(v) >> 11 != 0x1b)
+		else if (is_int(v) && jinja_to_int(v) >= 0 && jinja_to_int(v) <= 0x10ffff &&
+			 jinja_to_int(v) >> 11 != 0x1b)
 			jinja_add_char(j, &c, (uint32_t)jinja_to_int(v), NULL);
 		else
-			jinja_fail(j, OD_ERR_FORMAT, "a format: expected a character for %%c, found %s", jinja_type_name(v));
+			jinja_fail(j, OD_ERR_FORMAT, "a format: expected a character for %%c, found %s",
+				   jinja_type_name(v));
 		s->precision = -1;
 		add_text(j, t, jinja_str_take(j, &c), s, '>');
 	} else {
-		add_text(j, t, s->type == 's' ? jinja_str_of(j, v) : s->type == 'r' ? repr_of(j, v) : ascii_repr(j, v), s, '>');
+		add_text(j, t,
+			 s->type == 's' ? jinja_str_of(j, v) :
+			 s->type == 'r' ? repr_of(j, v) :
+					  ascii_repr(j, v),
+			 s, '>');
 	}
 }
 
@@ -452,7 +471,8 @@ static void add_by_spec(struct jinja_job *j, struct jinja_text *t, struct jinja_
 		if ((s.type != 0 && s.type != 's') || s.align == '=' || s.sign != 0 || s.alternate || s.group != 0)
 			bad_type(j, &s, v);
 		add_text(j, t, v.s, &s, '<');
-	} else if (v.kind == JINJA_FLOAT || ((is_int(v) || v.kind == JINJA_BIG) && s.type != 0 && strchr("eEfFgG%", s.type) != NULL)) {
+	} else if (v.kind == JINJA_FLOAT ||
+		   ((is_int(v) || v.kind == JINJA_BIG) && s.type != 0 && strchr("eEfFgG%", s.type) != NULL)) {
 		if (s.type != 0 && strchr("eEfFgGn%", s.type) == NULL)
 			bad_type(j, &s, v);
 		add_float(j, t, jinja_to_double(v), &s);
@@ -495,9 +515,11 @@ static struct jinja_value first_value(struct reader *r)
 
 		return positional(r, (size_t)read_number(&number, 0, MAX_WIDTH));
 	}
-	v = r->call->kw != NULL ? jinja_dict_get(r->j, r->call->kw, jinja_of_str(jinja_str_borrow(r->j, begin, len))) : NULL;
+	v = r->call->kw != NULL ? jinja_dict_get(r->j, r->call->kw, jinja_of_str(jinja_str_borrow(r->j, begin, len))) :
+				  NULL;
 	if (v == NULL)
-		jinja_fail(r->j, OD_ERR_FORMAT, "format: there is no argument '%.*s'", (int)(len < 60 ? len : 60), begin);
+		jinja_fail(r->j, OD_ERR_FORMAT, "format: there is no argument '%.*s'", (int)(len < 60 ? len : 60),
+			   begin);
 	return *v;
 }
 

@@ -8,7 +8,7 @@
 #define MAX_RANGE 100000u /* the sandbox's */
 #define MAX_TIME_CHARS 4096u
 
-#define GLOBAL(name)                                                                                            \
+#define GLOBAL(name) \
 	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
 				       const struct jinja_call *call)
 

@@ -32,7 +32,8 @@ _Noreturn void jinja_fail(struct jinja_job *j, int code, const char *fmt, ...)
 /* Each block is as large as all before it, or nearly: so there are few, and find() is fast. */
 static size_t block_bytes(const struct jinja_job *j)
 {
-	const size_t left = j->max_bytes - j->used_bytes, size = j->used_bytes > BLOCK_BYTES ? j->used_bytes : BLOCK_BYTES;
+	const size_t left = j->max_bytes - j->used_bytes,
+		     size = j->used_bytes > BLOCK_BYTES ? j->used_bytes : BLOCK_BYTES;
 
 	return size < left ? size : left;
 }

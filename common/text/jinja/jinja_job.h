@@ -1,8 +1,10 @@
-/* jinja_job.h - what one parse or one rendering needs: memory, limits, and the way out on errors; only for common/text/jinja.
+/* jinja_job.h - what one parse or one rendering needs: memory, limits, and the way out on errors; only for
+ * common/text/jinja.
  *
- * A rendering knows of each byte of text in its memory whether the template wrote it: what is copied by the functions here keeps
- * that, whatever path it takes through filters and methods; bytes that come in another way (the caller's JSON, a buffer on the
- * stack) count as the caller's until jinja_own() says otherwise. So what is forgotten errs on the safe side.
+ * A rendering knows of each byte of text in its memory whether the template wrote it: what is copied by the functions
+ * here keeps that, whatever path it takes through filters and methods; bytes that come in another way (the caller's
+ * JSON, a buffer on the stack) count as the caller's until jinja_own() says otherwise. So what is forgotten errs on the
+ * safe side.
  *
  * All memory of a job is in its arena and goes at once, at its end. So an error leaves by longjmp from wherever it is
  * found to the function that began the job (as in Lua), and nothing between must be undone. No function that holds
@@ -32,10 +34,11 @@ struct jinja_job {
 	uint64_t operations_left;
 	unsigned depth, max_depth;
 	const char *name; /* of the template, for messages */
-	uint32_t line;	  /* of what is being parsed or executed */
+	uint32_t line; /* of what is being parsed or executed */
 	struct tm now;
 	const struct od_jinja_opts *opts; /* NULL while parsing */
-	const struct jinja_job *template; /* whose memory holds the template's own text; NULL while that is parsed: nothing is marked */
+	/* whose memory holds the template's own text; NULL while that is parsed: nothing is marked */
+	const struct jinja_job *template;
 };
 
 /* Ends the job. The message gets the template's name and line in front. */
@@ -61,8 +64,8 @@ static inline void jinja_leave(struct jinja_job *j)
 
 /* ---- whose text a byte is ---- */
 
-/* What copies text within the job's memory: each byte stays whose it is. `from` may be elsewhere; then it is the template's if it
- * stands in the template, else the caller's. */
+/* What copies text within the job's memory: each byte stays whose it is. `from` may be elsewhere; then it is the
+ * template's if it stands in the template, else the caller's. */
 void jinja_copy(struct jinja_job *j, char *to, const char *from, size_t len);
 /* These bytes of the job's memory are the template's text. */
 void jinja_own(struct jinja_job *j, const char *p, size_t len);

@@ -7,7 +7,7 @@
 #include "common/text/jinja/jinja_unicode.h"
 
 #define MAX_NUMBER_CHARS 400u /* of a literal: no number that a double or an integer holds needs more */
-#define MAX_NESTING 256u      /* of brackets in one tag */
+#define MAX_NESTING 256u /* of brackets in one tag */
 
 struct lexer {
 	struct jinja_job *j;
@@ -26,24 +26,53 @@ static const struct {
 	const char *text;
 	enum jinja_token_type type;
 } operators[] = {
-	{ "//", T_FLOORDIV }, { "**", T_POW }, { "==", T_EQ }, { "!=", T_NE }, { ">=", T_GE }, { "<=", T_LE },
-	{ "+", T_ADD }, { "-", T_SUB }, { "*", T_MUL }, { "/", T_DIV }, { "%", T_MOD }, { "~", T_TILDE },
-	{ "<", T_LT }, { ">", T_GT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON }, { ",", T_COMMA },
-	{ ";", T_SEMICOLON }, { "|", T_PIPE }, { "(", T_LPAREN }, { ")", T_RPAREN }, { "[", T_LBRACKET },
-	{ "]", T_RBRACKET }, { "{", T_LBRACE }, { "}", T_RBRACE },
+	{ "//", T_FLOORDIV }, { "**", T_POW },	 { "==", T_EQ },      { "!=", T_NE },	    { ">=", T_GE },
+	{ "<=", T_LE },	      { "+", T_ADD },	 { "-", T_SUB },      { "*", T_MUL },	    { "/", T_DIV },
+	{ "%", T_MOD },	      { "~", T_TILDE },	 { "<", T_LT },	      { ">", T_GT },	    { "=", T_ASSIGN },
+	{ ".", T_DOT },	      { ":", T_COLON },	 { ",", T_COMMA },    { ";", T_SEMICOLON }, { "|", T_PIPE },
+	{ "(", T_LPAREN },    { ")", T_RPAREN }, { "[", T_LBRACKET }, { "]", T_RBRACKET },  { "{", T_LBRACE },
+	{ "}", T_RBRACE },
 };
 
 const char *jinja_token_name(enum jinja_token_type type)
 {
 	static const char *const name[] = {
-		[T_END] = "the end of the template", [T_DATA] = "text", [T_VARIABLE_BEGIN] = "'{{'",
-		[T_VARIABLE_END] = "'}}'", [T_BLOCK_BEGIN] = "'{%'", [T_BLOCK_END] = "'%}'", [T_NAME] = "a name",
-		[T_STRING] = "a string", [T_INT] = "an integer", [T_FLOAT] = "a float", [T_ADD] = "'+'",
-		[T_SUB] = "'-'", [T_MUL] = "'*'", [T_DIV] = "'/'", [T_FLOORDIV] = "'//'", [T_MOD] = "'%'",
-		[T_POW] = "'**'", [T_TILDE] = "'~'", [T_EQ] = "'=='", [T_NE] = "'!='", [T_LT] = "'<'", [T_LE] = "'<='",
-		[T_GT] = "'>'", [T_GE] = "'>='", [T_ASSIGN] = "'='", [T_DOT] = "'.'", [T_COLON] = "':'",
-		[T_COMMA] = "','", [T_SEMICOLON] = "';'", [T_PIPE] = "'|'", [T_LPAREN] = "'('", [T_RPAREN] = "')'",
-		[T_LBRACKET] = "'['", [T_RBRACKET] = "']'", [T_LBRACE] = "'{'", [T_RBRACE] = "'}'",
+		[T_END] = "the end of the template",
+		[T_DATA] = "text",
+		[T_VARIABLE_BEGIN] = "'{{'",
+		[T_VARIABLE_END] = "'}}'",
+		[T_BLOCK_BEGIN] = "'{%'",
+		[T_BLOCK_END] = "'%}'",
+		[T_NAME] = "a name",
+		[T_STRING] = "a string",
+		[T_INT] = "an integer",
+		[T_FLOAT] = "a float",
+		[T_ADD] = "'+'",
+		[T_SUB] = "'-'",
+		[T_MUL] = "'*'",
+		[T_DIV] = "'/'",
+		[T_FLOORDIV] = "'//'",
+		[T_MOD] = "'%'",
+		[T_POW] = "'**'",
+		[T_TILDE] = "'~'",
+		[T_EQ] = "'=='",
+		[T_NE] = "'!='",
+		[T_LT] = "'<'",
+		[T_LE] = "'<='",
+		[T_GT] = "'>'",
+		[T_GE] = "'>='",
+		[T_ASSIGN] = "'='",
+		[T_DOT] = "'.'",
+		[T_COLON] = "':'",
+		[T_COMMA] = "','",
+		[T_SEMICOLON] = "';'",
+		[T_PIPE] = "'|'",
+		[T_LPAREN] = "'('",
+		[T_RPAREN] = "')'",
+		[T_LBRACKET] = "'['",
+		[T_RBRACKET] = "']'",
+		[T_LBRACE] = "'{'",
+		[T_RBRACE] = "'}'",
 	};
 
 	return name[type];
@@ -252,7 +281,10 @@ static void copy_number(struct lexer *x, size_t begin, size_t end, char text[MAX
 
 static void lex_integer(struct lexer *x)
 {
-	static const struct { char letter; int base; } prefix[] = { { 'b', 2 }, { 'o', 8 }, { 'x', 16 } };
+	static const struct {
+		char letter;
+		int base;
+	} prefix[] = { { 'b', 2 }, { 'o', 8 }, { 'x', 16 } };
 	char text[MAX_NUMBER_CHARS];
 	size_t begin = x->at, end = skip_digits(x, x->at, 10);
 	int base = 10;
@@ -304,7 +336,8 @@ static void lex_name(struct lexer *x)
 		at += n;
 	}
 	if (at == x->at)
-		jinja_fail(x->j, OD_ERR_FORMAT, "unexpected character '%.*s'", (int)jinja_char_bytes(x->s + at), x->s + at);
+		jinja_fail(x->j, OD_ERR_FORMAT, "unexpected character '%.*s'", (int)jinja_char_bytes(x->s + at),
+			   x->s + at);
 	push(x, T_NAME)->s = jinja_str_borrow(x->j, x->s + x->at, at - x->at);
 	move(x, at);
 }
@@ -320,7 +353,8 @@ static uint32_t escaped_number(struct lexer *x, size_t *at, size_t end, size_t m
 		n++;
 	}
 	if (n < min)
-		jinja_fail(x->j, OD_ERR_FORMAT, "an escape in a string is cut short: expected %zu digits, found %zu", min, n);
+		jinja_fail(x->j, OD_ERR_FORMAT, "an escape in a string is cut short: expected %zu digits, found %zu",
+			   min, n);
 	if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
 		jinja_fail(x->j, OD_ERR_FORMAT, "an escape in a string is no character: U+%X", c);
 	return c;
@@ -454,8 +488,8 @@ static void lex_root(struct lexer *x)
 	size_t at = x->at, after;
 	char sign, kind;
 
-	while (at < x->len && !(x->s[at] == '{' && at + 1 < x->len && strchr("{%#", x->s[at + 1]) != NULL &&
-				x->s[at + 1] != '\0'))
+	while (at < x->len &&
+	       !(x->s[at] == '{' && at + 1 < x->len && strchr("{%#", x->s[at + 1]) != NULL && x->s[at + 1] != '\0'))
 		at++;
 	count_lines(x, x->at);
 	if (at >= x->len) {

@@ -165,9 +165,11 @@ static bool loop_number(struct jinja_run *r, struct jinja_loop *l, const struct 
 	return true;
 }
 
-bool jinja_loop_attribute(struct jinja_job *j, struct jinja_loop *l, const struct jinja_str *name, struct jinja_value *out)
+bool jinja_loop_attribute(struct jinja_job *j, struct jinja_loop *l, const struct jinja_str *name,
+			  struct jinja_value *out)
 {
-	struct jinja_run *r = (struct jinja_run *)j; /* loops exist only while rendering, and there the job is the run's */
+	/* loops exist only while rendering, and there the job is the run's */
+	struct jinja_run *r = (struct jinja_run *)j;
 	const struct jinja_function *method = jinja_find_in(loop_methods, name);
 	int64_t i;
 

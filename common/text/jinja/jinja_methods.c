@@ -1,4 +1,5 @@
-/* Methods and attributes of strings, dicts, lists, tuples and numbers, as far as the sandbox gives them to templates. */
+/* Methods and attributes of strings, dicts, lists, tuples and numbers, as far as the sandbox gives them to
+ * templates. */
 #include "common/text/jinja/jinja_ops.h"
 
 #include <math.h>
@@ -8,18 +9,18 @@
 #include "common/text/jinja/jinja_strings.h"
 #include "common/text/jinja/jinja_unicode.h"
 
-#define METHOD(name)                                                                                            \
+#define METHOD(name) \
 	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
 				       const struct jinja_call *call)
 
 /* A method without arguments. */
 #define SIMPLE_METHOD(name, expression) \
-	METHOD(name)                    \
-	{                               \
-		(void)arg;              \
-		(void)call;             \
-		(void)j;                \
-		return expression;      \
+	METHOD(name) \
+	{ \
+		(void)arg; \
+		(void)call; \
+		(void)j; \
+		return expression; \
 	}
 
 /* ---- str ---- */
@@ -50,15 +51,15 @@ METHOD(s_rstrip)
 METHOD(s_split)
 {
 	(void)call;
-	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "split"), jinja_arg_int(j, arg[1], -1, "split"),
-				      JINJA_LEFT));
+	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "split"),
+				      jinja_arg_int(j, arg[1], -1, "split"), JINJA_LEFT));
 }
 
 METHOD(s_rsplit)
 {
 	(void)call;
-	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "rsplit"), jinja_arg_int(j, arg[1], -1, "rsplit"),
-				      JINJA_RIGHT));
+	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "rsplit"),
+				      jinja_arg_int(j, arg[1], -1, "rsplit"), JINJA_RIGHT));
 }
 
 METHOD(s_splitlines)
@@ -70,7 +71,8 @@ METHOD(s_splitlines)
 METHOD(s_replace)
 {
 	(void)call;
-	return jinja_of_str(jinja_replace(j, self.s, jinja_arg_str(j, arg[0], "replace"), jinja_arg_str(j, arg[1], "replace"),
+	return jinja_of_str(jinja_replace(j, self.s, jinja_arg_str(j, arg[0], "replace"),
+					  jinja_arg_str(j, arg[1], "replace"),
 					  jinja_arg_int(j, arg[2], -1, "replace")));
 }
 
@@ -138,7 +140,8 @@ SIMPLE_METHOD(s_isidentifier, jinja_bool(is_identifier(self.s)))
 SIMPLE_METHOD(s_istitle, jinja_bool(is_title(self.s)))
 
 /* Characters [begin, end) of arg[1] and arg[2]; false: no text begins there, not even an empty one. */
-static bool clip(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, const struct jinja_str **out)
+static bool clip(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg,
+		 const struct jinja_str **out)
 {
 	const int64_t n = (int64_t)self.s->n_chars;
 	int64_t begin = jinja_given(arg[1]) ? jinja_arg_int(j, arg[1], 0, "a position") : 0;
@@ -156,7 +159,8 @@ static bool has_affix(const struct jinja_str *s, const struct jinja_str *affix, 
 {
 	if (affix->len > s->len)
 		return false;
-	return affix->len == 0 || memcmp(side == JINJA_LEFT ? s->p : s->p + s->len - affix->len, affix->p, affix->len) == 0;
+	return affix->len == 0 ||
+	       memcmp(side == JINJA_LEFT ? s->p : s->p + s->len - affix->len, affix->p, affix->len) == 0;
 }
 
 static struct jinja_value has_any_affix(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg,
@@ -209,7 +213,8 @@ METHOD(s_removesuffix)
 	return jinja_of_str(jinja_str_chars(j, self.s, 0, self.s->n_chars - suffix->n_chars));
 }
 
-static int64_t position_of(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, enum jinja_side side)
+static int64_t position_of(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg,
+			   enum jinja_side side)
 {
 	const int64_t begin = jinja_given(arg[1]) ? jinja_arg_int(j, arg[1], 0, "find") : 0;
 	const int64_t end = jinja_given(arg[2]) ? jinja_arg_int(j, arg[2], 0, "find") : INT64_MAX;
@@ -272,7 +277,8 @@ METHOD(s_join)
 	return jinja_text_value(j, &t);
 }
 
-static struct jinja_value partition(struct jinja_job *j, struct jinja_value self, struct jinja_value sep, enum jinja_side side)
+static struct jinja_value partition(struct jinja_job *j, struct jinja_value self, struct jinja_value sep,
+				    enum jinja_side side)
 {
 	const struct jinja_str *s = jinja_arg_str(j, sep, "partition"), *empty = jinja_str_z(j, "");
 	const struct jinja_str *part[3] = { self.s, empty, empty };
@@ -307,9 +313,11 @@ METHOD(s_rpartition)
 	return partition(j, self, arg[0], JINJA_RIGHT);
 }
 
-static struct jinja_value pad(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, enum jinja_side side)
+static struct jinja_value pad(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg,
+			      enum jinja_side side)
 {
-	const struct jinja_str *fill = arg[1].kind != JINJA_ABSENT ? jinja_arg_str(j, arg[1], "a fill") : jinja_str_z(j, " ");
+	const struct jinja_str *fill =
+		arg[1].kind != JINJA_ABSENT ? jinja_arg_str(j, arg[1], "a fill") : jinja_str_z(j, " ");
 
 	return jinja_of_str(jinja_pad(j, self.s, jinja_arg_int(j, arg[0], 0, "a width"), fill, side));
 }
@@ -513,14 +521,25 @@ METHOD(c_reset)
 
 /* Without a function: the sandbox keeps it from templates, because it changes the value. */
 static const struct jinja_function dict_methods[] = {
-	{ "copy", "", copy }, { "get", "/key default?", d_get }, { "items", "", d_items }, { "keys", "", d_keys },
-	{ "values", "", d_values }, { "clear", "", NULL }, { "pop", "", NULL }, { "popitem", "", NULL },
-	{ "setdefault", "", NULL }, { "update", "", NULL }, { NULL, NULL, NULL },
+	{ "copy", "", copy },	    { "get", "/key default?", d_get },
+	{ "items", "", d_items },   { "keys", "", d_keys },
+	{ "values", "", d_values }, { "clear", "", NULL },
+	{ "pop", "", NULL },	    { "popitem", "", NULL },
+	{ "setdefault", "", NULL }, { "update", "", NULL },
+	{ NULL, NULL, NULL },
 };
 static const struct jinja_function list_methods[] = {
-	{ "copy", "", copy }, { "count", "/value", l_count }, { "index", "/value start? end?", l_index },
-	{ "append", "", NULL }, { "clear", "", NULL }, { "extend", "", NULL }, { "insert", "", NULL },
-	{ "pop", "", NULL }, { "remove", "", NULL }, { "reverse", "", NULL }, { "sort", "", NULL },
+	{ "copy", "", copy },
+	{ "count", "/value", l_count },
+	{ "index", "/value start? end?", l_index },
+	{ "append", "", NULL },
+	{ "clear", "", NULL },
+	{ "extend", "", NULL },
+	{ "insert", "", NULL },
+	{ "pop", "", NULL },
+	{ "remove", "", NULL },
+	{ "reverse", "", NULL },
+	{ "sort", "", NULL },
 	{ NULL, NULL, NULL },
 };
 static const struct jinja_function tuple_methods[] = {
@@ -531,16 +550,19 @@ static const struct jinja_function tuple_methods[] = {
 static const struct jinja_function int_methods[] = { { "bit_length", "", i_bit_length }, { NULL, NULL, NULL } };
 static const struct jinja_function float_methods[] = { { "is_integer", "", n_is_integer }, { NULL, NULL, NULL } };
 static const struct jinja_function cycler_methods[] = {
-	{ "next", "", c_next }, { "reset", "", c_reset }, { NULL, NULL, NULL },
+	{ "next", "", c_next },
+	{ "reset", "", c_reset },
+	{ NULL, NULL, NULL },
 };
 
 static const struct jinja_function *const methods_of[] = {
-	[JINJA_STR] = str_methods, [JINJA_DICT] = dict_methods, [JINJA_LIST] = list_methods,
-	[JINJA_TUPLE] = tuple_methods, [JINJA_INT] = int_methods, [JINJA_BOOL] = int_methods,
+	[JINJA_STR] = str_methods,     [JINJA_DICT] = dict_methods,	[JINJA_LIST] = list_methods,
+	[JINJA_TUPLE] = tuple_methods, [JINJA_INT] = int_methods,	[JINJA_BOOL] = int_methods,
 	[JINJA_FLOAT] = float_methods, [JINJA_CYCLER] = cycler_methods, [JINJA_JOINER] = NULL,
 };
 
-static bool plain_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name, struct jinja_value *out)
+static bool plain_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name,
+			    struct jinja_value *out)
 {
 	if (of.kind == JINJA_TUPLE && of.seq->group && (jinja_str_is(name, "grouper") || jinja_str_is(name, "list")))
 		*out = of.seq->v[jinja_str_is(name, "list")];
@@ -555,9 +577,11 @@ static bool plain_attribute(struct jinja_job *j, struct jinja_value of, const st
 	return true;
 }
 
-bool jinja_value_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name, struct jinja_value *out)
+bool jinja_value_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name,
+			   struct jinja_value *out)
 {
-	const struct jinja_function *table = methods_of[of.kind], *f = table != NULL ? jinja_find_in(table, name) : NULL;
+	const struct jinja_function *table = methods_of[of.kind],
+				    *f = table != NULL ? jinja_find_in(table, name) : NULL;
 	struct jinja_method *m;
 	struct jinja_text t = { 0 };
 

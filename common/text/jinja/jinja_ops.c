@@ -7,7 +7,8 @@
 
 /* ---- arithmetic ---- */
 
-_Noreturn static void no_operator(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a, struct jinja_value b)
+_Noreturn static void no_operator(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a,
+				  struct jinja_value b)
 {
 	if (a.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, a.undefined);
@@ -179,7 +180,8 @@ static bool is_int(struct jinja_value v)
 	return v.kind == JINJA_INT || v.kind == JINJA_BOOL;
 }
 
-struct jinja_value jinja_binary(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a, struct jinja_value b)
+struct jinja_value jinja_binary(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a,
+				struct jinja_value b)
 {
 	jinja_charge(j, 1);
 	if (is_int(a) && is_int(b))
@@ -249,7 +251,8 @@ bool jinja_contains(struct jinja_job *j, struct jinja_value container, struct ji
 	if (container.kind == JINJA_VIEW && container.view->of == JINJA_KEYS)
 		return jinja_dict_get(j, container.view->dict, v) != NULL;
 	if (!jinja_iterable(container))
-		jinja_fail(j, OD_ERR_FORMAT, "'in': expected something to search in, found %s", jinja_type_name(container));
+		jinja_fail(j, OD_ERR_FORMAT, "'in': expected something to search in, found %s",
+			   jinja_type_name(container));
 	s = jinja_items(j, container);
 	for (size_t i = 0; i < s->n; i++)
 		if (jinja_same(s->v[i], v) || jinja_equal(j, s->v[i], v))
@@ -313,7 +316,8 @@ static bool try_item(struct jinja_job *j, struct jinja_value of, struct jinja_va
 }
 
 /* An attribute in Python. A name that begins with "_" is there for some values, but unsafe. */
-static bool try_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name, struct jinja_value *out)
+static bool try_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name,
+			  struct jinja_value *out)
 {
 	const struct jinja_value *v;
 
@@ -373,7 +377,8 @@ static int64_t clamp(int64_t i, int64_t n, int64_t low, int64_t high)
 	return i < low ? low : i > high ? high : i;
 }
 
-static struct jinja_value slice_str(struct jinja_job *j, const struct jinja_str *s, int64_t begin, int64_t step, size_t n)
+static struct jinja_value slice_str(struct jinja_job *j, const struct jinja_str *s, int64_t begin, int64_t step,
+				    size_t n)
 {
 	struct jinja_text t = { 0 };
 
@@ -409,8 +414,8 @@ static struct jinja_value slice_range(struct jinja_job *j, const struct jinja_ra
 	return (struct jinja_value){ .kind = JINJA_RANGE, .range = r };
 }
 
-struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin, struct jinja_value end,
-			       struct jinja_value step)
+struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin,
+			       struct jinja_value end, struct jinja_value step)
 {
 	const int64_t by = slice_part(j, step, 1), n = jinja_has_len(of) ? (int64_t)jinja_len(j, of) : 0;
 	const struct jinja_seq *from;
@@ -421,11 +426,14 @@ struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struc
 	if (of.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, of.undefined);
 	if (!is_seq(of) && of.kind != JINJA_RANGE)
-		jinja_fail(j, OD_ERR_FORMAT, "a slice: expected a string, list or tuple, found %s", jinja_type_name(of));
+		jinja_fail(j, OD_ERR_FORMAT, "a slice: expected a string, list or tuple, found %s",
+			   jinja_type_name(of));
 	if (by == 0)
 		jinja_fail(j, OD_ERR_FORMAT, "the step of a slice is zero");
 	first = clamp(slice_part(j, begin, by > 0 ? 0 : INT64_MAX), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
-	last = jinja_given(end) ? clamp(slice_part(j, end, 0), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1) : by > 0 ? n : -1;
+	last = jinja_given(end) ? clamp(slice_part(j, end, 0), n, by > 0 ? 0 : -1, by > 0 ? n : n - 1) :
+	       by > 0		? n :
+				  -1;
 	if (by > 0 ? last > first : last < first) /* unsigned: any step and its distance fit */
 		n_out = by > 0 ? ((uint64_t)(last - first) - 1) / (uint64_t)by + 1 :
 				 ((uint64_t)(first - last) - 1) / (0 - (uint64_t)by) + 1;

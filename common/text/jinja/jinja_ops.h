@@ -1,4 +1,5 @@
-/* jinja_ops.h - operators, subscripts and attributes, as Python and jinja2's sandbox have them; only for common/text/jinja.
+/* jinja_ops.h - operators, subscripts and attributes, as Python and jinja2's sandbox have them; only for
+ * common/text/jinja.
  *
  * Thread: as the job. */
 #ifndef OD_TEXT_JINJA_OPS_H
@@ -6,7 +7,8 @@
 
 #include "common/text/jinja/jinja_ast.h"
 
-struct jinja_value jinja_binary(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a, struct jinja_value b);
+struct jinja_value jinja_binary(struct jinja_job *j, enum jinja_token_type op, struct jinja_value a,
+				struct jinja_value b);
 struct jinja_value jinja_negate(struct jinja_job *j, struct jinja_value a);
 struct jinja_value jinja_plus(struct jinja_job *j, struct jinja_value a);
 bool jinja_contains(struct jinja_job *j, struct jinja_value container, struct jinja_value v); /* v in container */
@@ -16,12 +18,15 @@ bool jinja_compare_by(struct jinja_job *j, enum jinja_compare_op op, struct jinj
 struct jinja_value jinja_get_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name);
 struct jinja_value jinja_get_item(struct jinja_job *j, struct jinja_value of, struct jinja_value index);
 /* of[begin:end:step]; absent and none: left out. */
-struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin, struct jinja_value end,
-			       struct jinja_value step);
+struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin,
+			       struct jinja_value end, struct jinja_value step);
 
-/* An attribute of a loop (jinja_loop.c), and a method or attribute of the other values (jinja_methods.c). False: none. */
-bool jinja_loop_attribute(struct jinja_job *j, struct jinja_loop *loop, const struct jinja_str *name, struct jinja_value *out);
-bool jinja_value_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name, struct jinja_value *out);
+/* An attribute of a loop (jinja_loop.c), and a method or attribute of the other values (jinja_methods.c). False:
+ * none. */
+bool jinja_loop_attribute(struct jinja_job *j, struct jinja_loop *loop, const struct jinja_str *name,
+			  struct jinja_value *out);
+bool jinja_value_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name,
+			   struct jinja_value *out);
 
 /* s % value and s.format(...) (jinja_format.c). */
 struct jinja_value jinja_percent(struct jinja_job *j, const struct jinja_str *s, struct jinja_value value);

@@ -365,11 +365,22 @@ static struct jinja_node *parse_statement(struct jinja_parser *p)
 		const char *name;
 		struct jinja_node *(*parse)(struct jinja_parser *, uint32_t line); /* NULL: not supported here */
 	} tag[] = {
-		{ "set", parse_set },	{ "if", parse_if },	      { "for", parse_for },
-		{ "macro", parse_macro }, { "call", parse_call_block }, { "filter", parse_filter_block },
-		{ "with", parse_with }, { "print", parse_print },     { "generation", parse_generation },
-		{ "break", parse_break }, { "continue", parse_continue },
-		{ "autoescape", NULL }, { "block", NULL }, { "extends", NULL }, { "from", NULL }, { "import", NULL },
+		{ "set", parse_set },
+		{ "if", parse_if },
+		{ "for", parse_for },
+		{ "macro", parse_macro },
+		{ "call", parse_call_block },
+		{ "filter", parse_filter_block },
+		{ "with", parse_with },
+		{ "print", parse_print },
+		{ "generation", parse_generation },
+		{ "break", parse_break },
+		{ "continue", parse_continue },
+		{ "autoescape", NULL },
+		{ "block", NULL },
+		{ "extends", NULL },
+		{ "from", NULL },
+		{ "import", NULL },
 		{ "include", NULL },
 	};
 	const uint32_t line = p->token->line;
@@ -380,7 +391,8 @@ static struct jinja_node *parse_statement(struct jinja_parser *p)
 		if (!jinja_str_is(name, tag[i].name))
 			continue;
 		if (tag[i].parse == NULL)
-			jinja_fail(p->j, OD_ERR_UNSUPPORTED, "the tag '%.*s' is not supported in chat templates", len, name->p);
+			jinja_fail(p->j, OD_ERR_UNSUPPORTED, "the tag '%.*s' is not supported in chat templates", len,
+				   name->p);
 		return tag[i].parse(p, line);
 	}
 	p->j->line = line;
@@ -451,7 +463,8 @@ static void parse_template(struct od_jinja *t, const char *text, size_t len)
 
 	t->job.line = 1;
 	if (len > MAX_TEMPLATE_BYTES)
-		jinja_fail(p.j, OD_ERR_RANGE, "expected at most %zu MiB, found %zu bytes", MAX_TEMPLATE_BYTES >> 20, len);
+		jinja_fail(p.j, OD_ERR_RANGE, "expected at most %zu MiB, found %zu bytes", MAX_TEMPLATE_BYTES >> 20,
+			   len);
 	if (!jinja_utf8_valid(text, len, &bad)) {
 		for (size_t i = 0; i < bad; i++)
 			t->job.line += text[i] == '\n';

@@ -1,4 +1,5 @@
-/* jinja_parse.h - what the two halves of the parser share: statements (jinja_parse.c), expressions (jinja_parse_expr.c).
+/* jinja_parse.h - what the two halves of the parser share: statements (jinja_parse.c), expressions
+ * (jinja_parse_expr.c).
  *
  * Thread: as the job. */
 #ifndef OD_TEXT_JINJA_PARSE_H
@@ -18,9 +19,9 @@ struct jinja_parser {
 	struct od_jinja *t;
 	const struct jinja_token *token;
 	struct jinja_macro_names *macros;
-	unsigned loops;	     /* around, within the macro */
+	unsigned loops; /* around, within the macro */
 	unsigned all_loops; /* around */
-	bool branch;	     /* within an `if`, no block in between: an unknown filter counts when it is reached */
+	bool branch; /* within an `if`, no block in between: an unknown filter counts when it is reached */
 };
 
 /* ---- tokens ---- */
@@ -42,10 +43,10 @@ struct jinja_node *jinja_parse_expression(struct jinja_parser *p);
 struct jinja_node *jinja_parse_primary(struct jinja_parser *p, bool with_member);
 
 enum jinja_tuple_flags {
-	JINJA_SIMPLE = 1,	 /* only names and literals */
-	JINJA_NO_CHOICE = 2,	 /* no a if b else c */
-	JINJA_PARENTHESES = 4,	 /* an empty tuple is one */
-	JINJA_WITH_MEMBER = 8,	 /* with JINJA_SIMPLE: also NAME.ATTRIBUTE */
+	JINJA_SIMPLE = 1, /* only names and literals */
+	JINJA_NO_CHOICE = 2, /* no a if b else c */
+	JINJA_PARENTHESES = 4, /* an empty tuple is one */
+	JINJA_WITH_MEMBER = 8, /* with JINJA_SIMPLE: also NAME.ATTRIBUTE */
 };
 /* One expression, or a tuple where commas follow. end: a name that ends it, or NULL. */
 struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, unsigned flags, const char *end);

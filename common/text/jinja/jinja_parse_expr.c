@@ -7,8 +7,8 @@
 static struct jinja_node *parse_or(struct jinja_parser *p);
 static struct jinja_node *parse_unary(struct jinja_parser *p, bool with_filter);
 
-static struct jinja_node *binary(struct jinja_parser *p, enum jinja_node_kind kind, enum jinja_token_type op, uint32_t line,
-				 struct jinja_node *a, struct jinja_node *b)
+static struct jinja_node *binary(struct jinja_parser *p, enum jinja_node_kind kind, enum jinja_token_type op,
+				 uint32_t line, struct jinja_node *a, struct jinja_node *b)
 {
 	struct jinja_node *n = jinja_node_new(p, kind, line);
 

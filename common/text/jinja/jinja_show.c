@@ -263,7 +263,8 @@ static void add_json_str(struct jinja_job *j, struct jinja_text *t, const struct
 		else if (c < 0x10000)
 			jinja_addf_of(j, t, s->p + at, "\\u%04x", c);
 		else
-			jinja_addf_of(j, t, s->p + at, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
+			jinja_addf_of(j, t, s->p + at, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
+				      0xdc00 + (c & 0x3ff));
 	}
 	jinja_add(j, t, s->p + plain, at - plain);
 	add_z(j, t, "\"");
@@ -391,11 +392,13 @@ static void add_json(struct json_writer *w, struct jinja_value v)
 	else if (v.kind == JINJA_DICT)
 		add_json_dict(w, v.dict);
 	else
-		jinja_fail(w->j, OD_ERR_FORMAT, "tojson: a value of type %s cannot be written as JSON", jinja_type_name(v));
+		jinja_fail(w->j, OD_ERR_FORMAT, "tojson: a value of type %s cannot be written as JSON",
+			   jinja_type_name(v));
 	jinja_leave(w->j);
 }
 
-void jinja_add_json(struct jinja_job *j, struct jinja_text *t, struct jinja_value v, const struct jinja_json_style *style)
+void jinja_add_json(struct jinja_job *j, struct jinja_text *t, struct jinja_value v,
+		    const struct jinja_json_style *style)
 {
 	struct json_writer w = { .j = j, .t = t, .style = style };
 

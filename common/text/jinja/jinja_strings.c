@@ -111,7 +111,8 @@ static const char *find_last(struct jinja_job *j, const char *p, size_t len, con
 {
 	if (len < sub->len)
 		return NULL;
-	jinja_charge(j, (len - sub->len) / 1024 * sub->len); /* the worst case compares almost all of sub at each place */
+	/* the worst case compares almost all of sub at each place */
+	jinja_charge(j, (len - sub->len) / 1024 * sub->len);
 	for (size_t at = len - sub->len + 1; at-- > 0;)
 		if (memcmp(p + at, sub->p, sub->len) == 0)
 			return p + at;
@@ -134,8 +135,8 @@ static void split_at(struct jinja_job *j, struct jinja_seq *out, const struct ji
 	push_part(j, out, s, at, s->len);
 }
 
-static void split_at_back(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s, const struct jinja_str *sep,
-			  int64_t max)
+static void split_at_back(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s,
+			  const struct jinja_str *sep, int64_t max)
 {
 	size_t end = s->len;
 
@@ -196,8 +197,8 @@ struct jinja_seq *jinja_splitlines(struct jinja_job *j, const struct jinja_str *
 }
 
 /* An empty `old` is found before each character and at the end. */
-static const struct jinja_str *insert_between(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *new,
-					      int64_t count)
+static const struct jinja_str *insert_between(struct jinja_job *j, const struct jinja_str *s,
+					      const struct jinja_str *new, int64_t count)
 {
 	struct jinja_text t = { 0 };
 	size_t at = 0;
@@ -241,8 +242,8 @@ const struct jinja_str *jinja_replace(struct jinja_job *j, const struct jinja_st
 	return jinja_str_take(j, &t);
 }
 
-const struct jinja_str *jinja_pad(struct jinja_job *j, const struct jinja_str *s, int64_t width, const struct jinja_str *fill,
-				  enum jinja_side side)
+const struct jinja_str *jinja_pad(struct jinja_job *j, const struct jinja_str *s, int64_t width,
+				  const struct jinja_str *fill, enum jinja_side side)
 {
 	struct jinja_text t = { 0 };
 	uint64_t total, left;
@@ -275,8 +276,8 @@ static bool clip(const struct jinja_str *s, int64_t *begin, int64_t *end)
 	return *begin <= *end && *begin <= n;
 }
 
-int64_t jinja_find(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin, int64_t end,
-		   enum jinja_side side)
+int64_t jinja_find(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin,
+		   int64_t end, enum jinja_side side)
 {
 	size_t from, to;
 	const char *hit;
@@ -290,11 +291,13 @@ int64_t jinja_find(struct jinja_job *j, const struct jinja_str *s, const struct 
 		return side == JINJA_LEFT ? begin : end;
 	if (from == to)
 		return -1;
-	hit = side == JINJA_LEFT ? memmem(s->p + from, to - from, sub->p, sub->len) : find_last(j, s->p + from, to - from, sub);
+	hit = side == JINJA_LEFT ? memmem(s->p + from, to - from, sub->p, sub->len) :
+				   find_last(j, s->p + from, to - from, sub);
 	return hit == NULL ? -1 : (int64_t)jinja_count_chars(s->p, (size_t)(hit - s->p));
 }
 
-int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin, int64_t end)
+int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin,
+		    int64_t end)
 {
 	size_t from, to;
 	int64_t n = 0;

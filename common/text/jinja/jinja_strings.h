@@ -19,12 +19,13 @@ struct jinja_seq *jinja_splitlines(struct jinja_job *j, const struct jinja_str *
 const struct jinja_str *jinja_replace(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *old,
 				      const struct jinja_str *new, int64_t count);
 /* Fills with `fill` (one character) on these sides. */
-const struct jinja_str *jinja_pad(struct jinja_job *j, const struct jinja_str *s, int64_t width, const struct jinja_str *fill,
-				  enum jinja_side side);
+const struct jinja_str *jinja_pad(struct jinja_job *j, const struct jinja_str *s, int64_t width,
+				  const struct jinja_str *fill, enum jinja_side side);
 /* The first (side left) or last position of sub within characters [begin, end); -1: none. */
-int64_t jinja_find(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin, int64_t end,
-		   enum jinja_side side);
-int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin, int64_t end);
+int64_t jinja_find(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin,
+		   int64_t end, enum jinja_side side);
+int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sub, int64_t begin,
+		    int64_t end);
 
 const struct jinja_str *jinja_upper(struct jinja_job *j, const struct jinja_str *s);
 const struct jinja_str *jinja_lower(struct jinja_job *j, const struct jinja_str *s);

@@ -3,24 +3,24 @@
 #include "common/text/jinja/jinja_show.h"
 #include "common/text/jinja/jinja_strings.h"
 
-#define TEST(name)                                                                                              \
+#define TEST(name) \
 	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
 				       const struct jinja_call *call)
 
 /* A test that only looks at the value. */
-#define SIMPLE_TEST(name, expression)            \
-	TEST(name)                               \
-	{                                        \
-		(void)j;                         \
-		(void)arg;                       \
-		(void)call;                      \
-		return jinja_bool(expression);   \
+#define SIMPLE_TEST(name, expression) \
+	TEST(name) \
+	{ \
+		(void)j; \
+		(void)arg; \
+		(void)call; \
+		return jinja_bool(expression); \
 	}
 
-#define COMPARE_TEST(name, op)                                         \
-	TEST(name)                                                     \
-	{                                                              \
-		(void)call;                                            \
+#define COMPARE_TEST(name, op) \
+	TEST(name) \
+	{ \
+		(void)call; \
 		return jinja_bool(jinja_compare_by(j, op, self, arg[0])); \
 	}
 
@@ -72,17 +72,46 @@ COMPARE_TEST(t_gt, C_GT)
 COMPARE_TEST(t_ge, C_GE)
 
 static const struct jinja_function tests[] = {
-	{ "defined", "", t_defined }, { "undefined", "", t_undefined }, { "none", "", t_none },
-	{ "string", "", t_string }, { "mapping", "", t_mapping }, { "iterable", "", t_iterable },
-	{ "sequence", "", t_sequence }, { "boolean", "", t_boolean }, { "true", "", t_true }, { "false", "", t_false },
-	{ "number", "", t_number }, { "integer", "", t_integer }, { "float", "", t_float }, { "odd", "", t_odd },
-	{ "even", "", t_even }, { "divisibleby", "num", t_divisibleby }, { "lower", "", t_lower },
-	{ "upper", "", t_upper }, { "callable", "", t_callable }, { "escaped", "", t_escaped },
-	{ "filter", "", t_filter }, { "test", "", t_test }, { "sameas", "other", t_sameas }, { "in", "seq", t_in },
-	{ "==", "/b", t_eq }, { "eq", "/b", t_eq }, { "equalto", "/b", t_eq }, { "!=", "/b", t_ne },
-	{ "ne", "/b", t_ne }, { "<", "/b", t_lt }, { "lt", "/b", t_lt }, { "lessthan", "/b", t_lt },
-	{ "<=", "/b", t_le }, { "le", "/b", t_le }, { ">", "/b", t_gt }, { "gt", "/b", t_gt },
-	{ "greaterthan", "/b", t_gt }, { ">=", "/b", t_ge }, { "ge", "/b", t_ge }, { NULL, NULL, NULL },
+	{ "defined", "", t_defined },
+	{ "undefined", "", t_undefined },
+	{ "none", "", t_none },
+	{ "string", "", t_string },
+	{ "mapping", "", t_mapping },
+	{ "iterable", "", t_iterable },
+	{ "sequence", "", t_sequence },
+	{ "boolean", "", t_boolean },
+	{ "true", "", t_true },
+	{ "false", "", t_false },
+	{ "number", "", t_number },
+	{ "integer", "", t_integer },
+	{ "float", "", t_float },
+	{ "odd", "", t_odd },
+	{ "even", "", t_even },
+	{ "divisibleby", "num", t_divisibleby },
+	{ "lower", "", t_lower },
+	{ "upper", "", t_upper },
+	{ "callable", "", t_callable },
+	{ "escaped", "", t_escaped },
+	{ "filter", "", t_filter },
+	{ "test", "", t_test },
+	{ "sameas", "other", t_sameas },
+	{ "in", "seq", t_in },
+	{ "==", "/b", t_eq },
+	{ "eq", "/b", t_eq },
+	{ "equalto", "/b", t_eq },
+	{ "!=", "/b", t_ne },
+	{ "ne", "/b", t_ne },
+	{ "<", "/b", t_lt },
+	{ "lt", "/b", t_lt },
+	{ "lessthan", "/b", t_lt },
+	{ "<=", "/b", t_le },
+	{ "le", "/b", t_le },
+	{ ">", "/b", t_gt },
+	{ "gt", "/b", t_gt },
+	{ "greaterthan", "/b", t_gt },
+	{ ">=", "/b", t_ge },
+	{ "ge", "/b", t_ge },
+	{ NULL, NULL, NULL },
 };
 
 const struct jinja_function *jinja_find_test(const struct jinja_str *name)

@@ -1,6 +1,8 @@
-/* jinja_unicode.h - characters as Python's str sees them: UTF-8, classes, upper and lower case; only for common/text/jinja.
+/* jinja_unicode.h - characters as Python's str sees them: UTF-8, classes, upper and lower case; only for
+ * common/text/jinja.
  *
- * Classes come from utf8proc, whose Unicode version differs from Python's: recent characters may be classed differently.
+ * Classes come from utf8proc, whose Unicode version differs from Python's: recent characters may be classed
+ * differently.
  * Thread: any. */
 #ifndef OD_TEXT_JINJA_UNICODE_H
 #define OD_TEXT_JINJA_UNICODE_H
@@ -13,11 +15,11 @@
 bool jinja_utf8_valid(const char *p, size_t len, size_t *bad); /* *bad: offset of the first wrong byte */
 size_t jinja_count_chars(const char *p, size_t len);
 size_t jinja_skip_chars(const char *p, size_t len, size_t n_chars); /* bytes of the first n_chars */
-size_t jinja_char_bytes(const char *p);				    /* of the character at p */
+size_t jinja_char_bytes(const char *p); /* of the character at p */
 uint32_t jinja_char_at(const char *p, size_t *bytes);
 size_t jinja_last_char(const char *p, size_t len); /* offset of the last character; len > 0 */
 
-bool jinja_is_space(uint32_t c);      /* str.isspace */
+bool jinja_is_space(uint32_t c); /* str.isspace */
 bool jinja_is_line_break(uint32_t c); /* where str.splitlines splits */
 bool jinja_is_printable(uint32_t c);
 bool jinja_is_alpha(uint32_t c);

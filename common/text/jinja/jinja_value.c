@@ -117,8 +117,11 @@ const struct jinja_str *jinja_concat(struct jinja_job *j, const struct jinja_str
 		t->cap = cap;
 	}
 	s = jinja_alloc(j, sizeof(*s));
-	*s = (struct jinja_str){ .p = t->data + t->used - a->len, .len = a->len + b->len, .n_chars = a->n_chars + b->n_chars,
-				 .tail = t, .markup = a->markup };
+	*s = (struct jinja_str){ .p = t->data + t->used - a->len,
+				 .len = a->len + b->len,
+				 .n_chars = a->n_chars + b->n_chars,
+				 .tail = t,
+				 .markup = a->markup };
 	jinja_copy(j, t->data + t->used, b->p, b->len);
 	t->used += b->len;
 	return s;
@@ -139,8 +142,9 @@ const struct jinja_str *jinja_str_chars(struct jinja_job *j, const struct jinja_
 	size_t from = jinja_str_offset(j, s, begin), to = jinja_str_offset(j, s, end);
 	struct jinja_str *part = jinja_alloc(j, sizeof(*part));
 
-	*part = (struct jinja_str){ .p = s->p + from, .len = to - from, .n_chars = end - begin, .tail = s->tail,
-				    .markup = s->markup };
+	*part = (struct jinja_str){
+		.p = s->p + from, .len = to - from, .n_chars = end - begin, .tail = s->tail, .markup = s->markup
+	};
 	return part;
 }
 
@@ -200,7 +204,8 @@ bool jinja_hashable(struct jinja_value v)
 	if (v.kind != JINJA_TUPLE)
 		return true;
 	for (size_t i = 0; i < v.seq->n; i++)
-		if (!jinja_hashable(v.seq->v[i])) /* as deep as a tuple was written or built: bounded by whoever made it */
+		/* as deep as a tuple was written or built: bounded by whoever made it */
+		if (!jinja_hashable(v.seq->v[i]))
 			return false;
 	return true;
 }
@@ -320,7 +325,8 @@ static void merge(struct jinja_job *j, const struct jinja_entry *from, struct ji
 		bool second = a == half;
 
 		if (a < half && b < n) /* only "<" is asked, as Python does: a NaN is not before anything */
-			second = reverse ? jinja_less(j, from[a].key, from[b].key) : jinja_less(j, from[b].key, from[a].key);
+			second = reverse ? jinja_less(j, from[a].key, from[b].key) :
+					   jinja_less(j, from[b].key, from[a].key);
 		to[i] = second ? from[b++] : from[a++];
 	}
 }
@@ -354,12 +360,25 @@ struct jinja_value jinja_iterator_of(struct jinja_job *j, const struct jinja_seq
 const char *jinja_type_name(struct jinja_value v)
 {
 	static const char *const name[] = {
-		[JINJA_ABSENT] = "nothing", [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "None",
-		[JINJA_BOOL] = "bool", [JINJA_INT] = "int", [JINJA_BIG] = "int", [JINJA_FLOAT] = "float", [JINJA_STR] = "str",
-		[JINJA_LIST] = "list", [JINJA_TUPLE] = "tuple", [JINJA_DICT] = "dict", [JINJA_RANGE] = "range",
-		[JINJA_NAMESPACE] = "Namespace", [JINJA_LOOP] = "LoopContext", [JINJA_MACRO] = "Macro",
-		[JINJA_METHOD] = "builtin_function_or_method", [JINJA_FUNCTION] = "function",
-		[JINJA_CYCLER] = "Cycler", [JINJA_JOINER] = "Joiner",
+		[JINJA_ABSENT] = "nothing",
+		[JINJA_UNDEFINED] = "Undefined",
+		[JINJA_NONE] = "None",
+		[JINJA_BOOL] = "bool",
+		[JINJA_INT] = "int",
+		[JINJA_BIG] = "int",
+		[JINJA_FLOAT] = "float",
+		[JINJA_STR] = "str",
+		[JINJA_LIST] = "list",
+		[JINJA_TUPLE] = "tuple",
+		[JINJA_DICT] = "dict",
+		[JINJA_RANGE] = "range",
+		[JINJA_NAMESPACE] = "Namespace",
+		[JINJA_LOOP] = "LoopContext",
+		[JINJA_MACRO] = "Macro",
+		[JINJA_METHOD] = "builtin_function_or_method",
+		[JINJA_FUNCTION] = "function",
+		[JINJA_CYCLER] = "Cycler",
+		[JINJA_JOINER] = "Joiner",
 	};
 	static const char *const view_name[] = { "dict_keys", "dict_values", "dict_items" };
 
@@ -640,7 +659,8 @@ int jinja_compare(struct jinja_job *j, struct jinja_value a, struct jinja_value 
 	}
 	if (a.kind == b.kind && (a.kind == JINJA_LIST || a.kind == JINJA_TUPLE))
 		return compare_seq(j, a.seq, b.seq, op);
-	jinja_fail(j, OD_ERR_FORMAT, "'%s' is not supported between %s and %s", op, jinja_type_name(a), jinja_type_name(b));
+	jinja_fail(j, OD_ERR_FORMAT, "'%s' is not supported between %s and %s", op, jinja_type_name(a),
+		   jinja_type_name(b));
 }
 
 bool jinja_less(struct jinja_job *j, struct jinja_value a, struct jinja_value b)

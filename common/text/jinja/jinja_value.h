@@ -26,13 +26,13 @@ enum jinja_kind {
 	JINJA_NAMESPACE,
 	JINJA_LOOP,
 	JINJA_MACRO,
-	JINJA_METHOD,	/* of a value, not called yet */
+	JINJA_METHOD, /* of a value, not called yet */
 	JINJA_FUNCTION, /* a global */
 	JINJA_CYCLER,
 	JINJA_JOINER,
 };
 
-struct jinja_loop;  /* jinja_eval.h */
+struct jinja_loop; /* jinja_eval.h */
 struct jinja_macro; /* jinja_eval.h */
 struct jinja_undefined;
 struct jinja_str;
@@ -57,7 +57,7 @@ struct jinja_value {
 		const struct jinja_str *s;
 		const struct jinja_big *big;
 		const struct jinja_seq *seq; /* JINJA_LIST, JINJA_TUPLE */
-		struct jinja_dict *dict;     /* JINJA_DICT, JINJA_NAMESPACE */
+		struct jinja_dict *dict; /* JINJA_DICT, JINJA_NAMESPACE */
 		const struct jinja_view *view;
 		const struct jinja_range *range;
 		struct jinja_iterator *iterator;
@@ -72,12 +72,13 @@ struct jinja_value {
 
 /* Why a value is undefined: hint, or the name of a variable, or of an attribute of a value. */
 struct jinja_undefined {
-	const char *hint;	      /* NULL: */
-	const char *owner;	      /* type of the value that has no such attribute; NULL: a variable */
+	const char *hint; /* NULL: */
+	const char *owner; /* type of the value that has no such attribute; NULL: a variable */
 	const struct jinja_str *name; /* NULL with a hint */
 };
 
-/* Room behind a string that concatenation filled, so that adding to the same string again and again costs what is added. */
+/* Room behind a string that concatenation filled, so that adding to the same string again and again costs what is
+ * added. */
 struct jinja_tail {
 	size_t used, cap;
 	char data[];
@@ -87,12 +88,12 @@ struct jinja_str {
 	const char *p; /* valid UTF-8, not terminated */
 	size_t len, n_chars;
 	struct jinja_tail *tail; /* that holds p, or NULL */
-	bool markup;		 /* Python's Markup: `+` escapes the other side */
+	bool markup; /* Python's Markup: `+` escapes the other side */
 };
 
 struct jinja_big {
 	const struct jinja_str *digits; /* with its sign */
-	double f;			/* about what it is */
+	double f; /* about what it is */
 };
 
 struct jinja_seq {
@@ -111,7 +112,7 @@ struct jinja_dict { /* in order of insertion */
 	size_t n, cap;
 	const char *source; /* its JSON text, for tojson; NULL: none */
 	uint32_t *index; /* NULL while it is small; entry + 1, 0: free */
-	size_t n_index;	 /* a power of two */
+	size_t n_index; /* a power of two */
 };
 
 enum jinja_view_of { JINJA_KEYS, JINJA_VALUES, JINJA_ITEMS };
@@ -130,8 +131,9 @@ struct jinja_range {
 struct jinja_iterator {
 	const struct jinja_seq *seq;
 	size_t next;
-	const char *type;     /* "generator" */
-	const char *expected; /* not NULL: what the filter expected; a generator fails when it is read, not when it is made */
+	const char *type; /* "generator" */
+	/* not NULL: what the filter expected; a generator fails when it is read, not when it is made */
+	const char *expected;
 };
 
 struct jinja_method {
@@ -191,9 +193,11 @@ struct jinja_value jinja_undefined_name(struct jinja_job *j, const struct jinja_
 _Noreturn void jinja_fail_undefined(struct jinja_job *j, const struct jinja_undefined *u);
 
 /* ---- strings ---- */
-const struct jinja_str *jinja_str_borrow(struct jinja_job *j, const char *p, size_t len); /* p lives as long as the job */
+/* p lives as long as the job */
+const struct jinja_str *jinja_str_borrow(struct jinja_job *j, const char *p, size_t len);
 const struct jinja_str *jinja_str_copy(struct jinja_job *j, const char *p, size_t len);
-const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text); /* a text of this program: as if the template had it */
+/* a text of this program: as if the template had it */
+const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text);
 const struct jinja_str *jinja_str_markup(struct jinja_job *j, const struct jinja_str *s, bool markup);
 /* What t holds; t must not be added to afterwards. */
 const struct jinja_str *jinja_str_take(struct jinja_job *j, struct jinja_text *t);

@@ -14,7 +14,7 @@
 struct node {
 	int32_t token[OD_KV_PAGE];
 	uint32_t parent; /* the page before it; NONE or LONG: it is a text's first */
-	uint32_t next;	 /* in its bucket, plus 1; 0: none */
+	uint32_t next; /* in its bucket, plus 1; 0: none */
 	uint32_t newer, older; /* NONE: it is the newest, the oldest */
 	bool goes; /* while pages are forgotten */
 };
@@ -22,7 +22,7 @@ struct node {
 struct odm_prefix_cache {
 	struct od_state_pool *pool;
 	struct node *node; /* [n_pages], by page */
-	uint32_t *bucket;  /* [mask + 1]: page plus 1; 0: none */
+	uint32_t *bucket; /* [mask + 1]: page plus 1; 0: none */
 	uint32_t mask, max_idle, newest, oldest;
 	void (*dropped)(void *arg, uint32_t page);
 	void *arg;
@@ -140,7 +140,8 @@ static void drop_node(struct odm_prefix_cache *c, uint32_t page)
 	od_state_pool_drop(c->pool, page);
 }
 
-uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page)
+uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages,
+			       uint32_t *page)
 {
 	uint32_t n = 0, at = is_long ? LONG : NONE;
 
@@ -150,7 +151,8 @@ uint32_t odm_prefix_cache_find(struct odm_prefix_cache *c, bool is_long, const i
 	return n;
 }
 
-void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages, uint32_t *page)
+void odm_prefix_cache_add(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t n_pages,
+			  uint32_t *page)
 {
 	uint32_t parent = is_long ? LONG : NONE;
 
@@ -182,8 +184,8 @@ static void drop_from(struct odm_prefix_cache *c, uint32_t first)
 	}
 }
 
-void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t begin, uint32_t end,
-			     const uint32_t *page)
+void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int32_t *text, uint32_t begin,
+			     uint32_t end, const uint32_t *page)
 {
 	uint32_t at = is_long ? LONG : NONE;
 
@@ -198,7 +200,8 @@ void odm_prefix_cache_forget(struct odm_prefix_cache *c, bool is_long, const int
 	}
 }
 
-/* An oldest page that a sequence has frees no memory now, but it has not been used for longest; the sequence adds it again. */
+/* An oldest page that a sequence has frees no memory now, but it has not been used for longest; the sequence adds it
+ * again. */
 void odm_prefix_cache_trim(struct odm_prefix_cache *c)
 {
 	while (od_state_pool_idle_pages(c->pool) > c->max_idle)

@@ -95,8 +95,8 @@ void odm_prefix_key_begin(struct odm_prefix_key *key, const struct odm_prefix_id
 
 void odm_prefix_key_next(struct odm_prefix_key *key, const int32_t token[OD_KV_PAGE])
 {
-	crypto_generichash(key->bytes, sizeof(key->bytes), (const uint8_t *)token, OD_KV_PAGE * sizeof(*token), key->bytes,
-			   sizeof(key->bytes));
+	crypto_generichash(key->bytes, sizeof(key->bytes), (const uint8_t *)token, OD_KV_PAGE * sizeof(*token),
+			   key->bytes, sizeof(key->bytes));
 }
 
 static size_t text_bytes(uint32_t page)
@@ -129,8 +129,8 @@ static void make_sum(uint8_t sum[SUM_BYTES], const uint8_t *file, size_t len)
 	crypto_generichash(sum, SUM_BYTES, file, len, NULL, 0);
 }
 
-void odm_prefix_file_seal(uint8_t *file, const struct odm_prefix_id *id, const struct odm_prefix_key *key, const int32_t *text,
-			  uint32_t page)
+void odm_prefix_file_seal(uint8_t *file, const struct odm_prefix_id *id, const struct odm_prefix_key *key,
+			  const int32_t *text, uint32_t page)
 {
 	const size_t len = odm_prefix_file_bytes(id, page) - SUM_BYTES;
 
@@ -139,8 +139,8 @@ void odm_prefix_file_seal(uint8_t *file, const struct odm_prefix_id *id, const s
 	make_sum(file + len, file, len);
 }
 
-int odm_prefix_file_check(const uint8_t *file, size_t len, const struct odm_prefix_id *id, const struct odm_prefix_key *key,
-			  const int32_t *text, uint32_t page, struct od_err *err)
+int odm_prefix_file_check(const uint8_t *file, size_t len, const struct odm_prefix_id *id,
+			  const struct odm_prefix_key *key, const int32_t *text, uint32_t page, struct od_err *err)
 {
 	const size_t expected = odm_prefix_file_bytes(id, page);
 	uint8_t header[ODM_PREFIX_HEADER_BYTES], sum[SUM_BYTES];

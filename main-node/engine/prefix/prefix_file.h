@@ -1,15 +1,15 @@
-/* prefix_file.h - the bytes of a file of the prefix cache: all tokens up to a page's end, and the rows of that page of the KV
- * cache, or the fixed state behind it.
+/* prefix_file.h - the bytes of a file of the prefix cache: all tokens up to a page's end, and the rows of that page of
+ * the KV cache, or the fixed state behind it.
  *
  *   header  ODM_PREFIX_HEADER_BYTES: magic, version, the model and numbers that the rows are of, number of tokens, key
  *   tokens  int32 [(page + 1) * OD_KV_PAGE]
  *   rows    as the state pool has them: [layer][stream][OD_KV_PAGE][row]; or a snapshot
  *   sum     BLAKE2b, 32 bytes, of all before it
  *
- * A key is a hash of the model, the numbers, the kind of text with long RoPE and the tokens; it names the files of a page. Both
- * kinds differ in their magic. Little-endian, as all hosts are.
- * Whoever reads a file knows what it must be: all but the rows is compared, and the rows are checked by the sum. The sum finds
- * damage, not malice; the folder is its owner's alone.
+ * A key is a hash of the model, the numbers, the kind of text with long RoPE and the tokens; it names the files of a
+ * page. Both kinds differ in their magic. Little-endian, as all hosts are.
+ * Whoever reads a file knows what it must be: all but the rows is compared, and the rows are checked by the sum. The
+ * sum finds damage, not malice; the folder is its owner's alone.
  * Thread: any. Owner: the caller. */
 #ifndef ODM_PREFIX_FILE_H
 #define ODM_PREFIX_FILE_H
@@ -51,16 +51,17 @@ void odm_prefix_key_next(struct odm_prefix_key *key, const int32_t token[OD_KV_P
 size_t odm_prefix_file_bytes(const struct odm_prefix_id *id, uint32_t page);
 uint8_t *odm_prefix_file_rows(uint8_t *file, uint32_t page);
 /* Fills in all but the rows, which are there. text: [(page + 1) * OD_KV_PAGE]. */
-void odm_prefix_file_seal(uint8_t *file, const struct odm_prefix_id *id, const struct odm_prefix_key *key, const int32_t *text,
-			  uint32_t page);
+void odm_prefix_file_seal(uint8_t *file, const struct odm_prefix_id *id, const struct odm_prefix_key *key,
+			  const int32_t *text, uint32_t page);
 /* OD_OK: the rows of file [len] are those of this text's page. err says what differs. */
 OD_MUST_CHECK int odm_prefix_file_check(const uint8_t *file, size_t len, const struct odm_prefix_id *id,
-					const struct odm_prefix_key *key, const int32_t *text, uint32_t page, struct od_err *err);
+					const struct odm_prefix_key *key, const int32_t *text, uint32_t page,
+					struct od_err *err);
 
 /* By the first bytes of a file. */
 enum odm_prefix_look {
 	ODM_PREFIX_OURS,
-	ODM_PREFIX_OTHER,   /* of another model, other numbers, or another version */
+	ODM_PREFIX_OTHER, /* of another model, other numbers, or another version */
 	ODM_PREFIX_UNKNOWN, /* no file of a prefix cache */
 };
 enum odm_prefix_look odm_prefix_file_look(const uint8_t *head, size_t len, const struct odm_prefix_id *id);

@@ -55,7 +55,8 @@ static bool read_name(const char *name, struct odm_prefix_key *key, const char *
 {
 	size_t n;
 
-	return sodium_hex2bin(key->bytes, sizeof(key->bytes), name, strnlen(name, 2 * ODM_PREFIX_KEY_BYTES), NULL, &n, rest) == 0 &&
+	return sodium_hex2bin(key->bytes, sizeof(key->bytes), name, strnlen(name, 2 * ODM_PREFIX_KEY_BYTES), NULL, &n,
+			      rest) == 0 &&
 	       n == sizeof(key->bytes) && *rest == name + 2 * ODM_PREFIX_KEY_BYTES;
 }
 
@@ -114,7 +115,8 @@ static bool add_found(struct found_list *l, const struct found *found)
 	return true;
 }
 
-/* What a name of the cache says; False: it is none. is_tmp: of a file that is being written, or that a killed process left. */
+/* What a name of the cache says; False: it is none. is_tmp: of a file that is being written, or that a killed process
+ * left. */
 static bool read_file_name(const char *name, struct found *found, bool *is_tmp)
 {
 	const char *rest;
@@ -172,7 +174,8 @@ static int list_files(struct odm_prefix_folder *f, struct found_list *l, bool fi
 	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: no memory for %zu files", f->dir, l->n);
 }
 
-void odm_prefix_folder_note(struct odm_prefix_folder *f, enum odm_prefix_what what, const struct odm_prefix_key *key, bool there)
+void odm_prefix_folder_note(struct odm_prefix_folder *f, enum odm_prefix_what what, const struct odm_prefix_key *key,
+			    bool there)
 {
 	pthread_mutex_lock(&f->lock);
 	if (there)
@@ -200,10 +203,12 @@ static void say_files(const struct odm_prefix_folder *f, const struct found_list
 	for (size_t i = gone; i < l->n; i++)
 		n[l->at[i].what]++;
 	if (l->foreign > 0)
-		od_log(OD_LOG_INFO, "prefix cache: deleted %u files in %s: they are of another model or profile", l->foreign, f->dir);
+		od_log(OD_LOG_INFO, "prefix cache: deleted %u files in %s: they are of another model or profile",
+		       l->foreign, f->dir);
 	snprintf(snapshots, sizeof(snapshots), " and %zu snapshots", n[ODM_PREFIX_STATE]);
 	od_log(OD_LOG_INFO, "prefix cache: %zu pages%s in %s, %s", n[ODM_PREFIX_PAGE],
-	       f->id[ODM_PREFIX_STATE].rows_bytes > 0 ? snapshots : "", f->dir, od_format_bytes(f->all_bytes, size, sizeof(size)));
+	       f->id[ODM_PREFIX_STATE].rows_bytes > 0 ? snapshots : "", f->dir,
+	       od_format_bytes(f->all_bytes, size, sizeof(size)));
 }
 
 /* Deletes the least recently used files until no more than this is left; counts them all anew. */
@@ -260,8 +265,10 @@ static int open_dir(char all[PATH_MAX], const char *dir, struct od_err *err)
 		if (stat(dir, &st) != 0)
 			return od_fail_errno(err, OD_ERR_IO, "cannot look at folder %s", dir);
 		if ((st.st_mode & 077) != 0)
-			return od_fail(err, OD_ERR_ARG, "--prefix-cache: %s has mode %03o, expected 700: conversations are private; "
-				       "chmod 700 it, or name another folder", dir, st.st_mode & 0777u);
+			return od_fail(err, OD_ERR_ARG,
+				       "--prefix-cache: %s has mode %03o, expected 700: conversations are private; "
+				       "chmod 700 it, or name another folder",
+				       dir, st.st_mode & 0777u);
 	} else {
 		rc = od_mkdir_p(dir, err);
 		if (rc != OD_OK)
@@ -312,8 +319,11 @@ static int lock_model(const char *dir, int *fd, struct od_err *err)
 		who[n] = '\0';
 	who[strcspn(who, "\n")] = '\0';
 	if (rc == OD_ERR_BUSY)
-		rc = od_fail(err, rc, "--prefix-cache: another od-main of this model (process %s) uses %s; give this one another folder, or end "
-			     "the other one", who, dir);
+		rc = od_fail(
+			err, rc,
+			"--prefix-cache: another od-main of this model (process %s) uses %s; give this one another folder, or end "
+			"the other one",
+			who, dir);
 	close(*fd);
 	*fd = -1;
 	return rc;
@@ -343,7 +353,8 @@ static void take_old_files(struct odm_prefix_folder *f, const char *all)
 		struct od_err err;
 		bool is_tmp;
 
-		if (!read_file_name(entry->d_name, &found, &is_tmp) || od_path(from, sizeof(from), all, entry->d_name, &err) != OD_OK ||
+		if (!read_file_name(entry->d_name, &found, &is_tmp) ||
+		    od_path(from, sizeof(from), all, entry->d_name, &err) != OD_OK ||
 		    od_path(to, sizeof(to), f->dir, entry->d_name, &err) != OD_OK)
 			continue;
 		is = is_tmp ? ODM_PREFIX_OTHER : look(f, found.what, from);
@@ -353,8 +364,10 @@ static void take_old_files(struct odm_prefix_folder *f, const char *all)
 	if (d != NULL)
 		closedir(d);
 	if (moved + deleted > 0)
-		od_log(OD_LOG_INFO, "prefix cache: %s was written by an older od-moe: moved %u files to %s, deleted %u that are incomplete or "
-		       "of other models", all, moved, f->dir, deleted);
+		od_log(OD_LOG_INFO,
+		       "prefix cache: %s was written by an older od-moe: moved %u files to %s, deleted %u that are incomplete or "
+		       "of other models",
+		       all, moved, f->dir, deleted);
 }
 
 /* A folder of another model that no process has. */
@@ -379,8 +392,9 @@ static uint64_t sum_files(const char *dir, bool delete)
 		struct stat st;
 		bool is_tmp;
 
-		if (!read_file_name(entry->d_name, &found, &is_tmp) || od_path(path, sizeof(path), dir, entry->d_name, &err) != OD_OK ||
-		    lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
+		if (!read_file_name(entry->d_name, &found, &is_tmp) ||
+		    od_path(path, sizeof(path), dir, entry->d_name, &err) != OD_OK || lstat(path, &st) != 0 ||
+		    !S_ISREG(st.st_mode))
 			continue;
 		sum += !delete || unlink(path) == 0 ? (uint64_t)st.st_size : 0;
 	}
@@ -403,8 +417,8 @@ static bool open_idle(struct idle *i, const char *all, const char *name)
 	return true;
 }
 
-/* Of the folders of other models that no process has: their bytes, and the one that was used least recently; its fd is -1 if there is
- * none with files. */
+/* Of the folders of other models that no process has: their bytes, and the one that was used least recently; its fd is
+ * -1 if there is none with files. */
 static uint64_t find_idle(const char *all, struct idle *oldest)
 {
 	DIR *d = opendir(all);
@@ -449,7 +463,8 @@ static void limit_by_disk(struct odm_prefix_folder *f, const char *all)
 	while (idle > idle_most && oldest.fd >= 0) {
 		const uint64_t gone = sum_files(oldest.dir, true);
 
-		od_log(OD_LOG_INFO, "prefix cache: deleted %s in %s, of a model that was not used for longer than others",
+		od_log(OD_LOG_INFO,
+		       "prefix cache: deleted %s in %s, of a model that was not used for longer than others",
 		       od_format_bytes(gone, size, sizeof(size)), oldest.dir);
 		close(oldest.fd);
 		if (gone == 0)
@@ -479,8 +494,8 @@ static int open_model(struct odm_prefix_folder *f, const char *all, struct od_er
 	return rc;
 }
 
-int odm_prefix_folder_init(struct odm_prefix_folder *f, const char *dir, uint64_t limit_bytes, const struct odm_prefix_kind *kind,
-			   struct od_err *err)
+int odm_prefix_folder_init(struct odm_prefix_folder *f, const char *dir, uint64_t limit_bytes,
+			   const struct odm_prefix_kind *kind, struct od_err *err)
 {
 	uint64_t least, n_files;
 	char all[PATH_MAX];

@@ -30,8 +30,10 @@ static int open_files(struct odm_engine *e, struct od_err *err)
 {
 	struct odm_prefix_store_opts o = {
 		.dir = e->opts.prefix_cache_dir,
-		.kind = { .profile = e->opts.profile, .kernel_class = od_device_kernel_class(e->device, e->opts.profile),
-			  .mixed = e->opts.mixed, .config = e->config },
+		.kind = { .profile = e->opts.profile,
+			  .kernel_class = od_device_kernel_class(e->device, e->opts.profile),
+			  .mixed = e->opts.mixed,
+			  .config = e->config },
 		.pool = e->state,
 		.device = e->device,
 		.limit_bytes = FILES_PER_MEMORY * (e->cache_pages * odm_page_bytes(e) +
@@ -55,11 +57,13 @@ int odm_reuse_open(struct odm_engine *e, struct od_err *err)
 	u->snapshot = calloc(n, sizeof(*u->snapshot));
 	if (u->page == NULL || u->snapshot == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
-	rc = odm_prefix_cache_new(&u->cache, e->state, e->n_pages + e->cache_pages, e->cache_pages, forget_page, e, err);
+	rc = odm_prefix_cache_new(&u->cache, e->state, e->n_pages + e->cache_pages, e->cache_pages, forget_page, e,
+				  err);
 	if (rc == OD_OK && e->n_snapshots > 0)
 		rc = od_state_pool_set_snapshots(e->state, e->device, e->n_snapshots, err);
 	if (rc == OD_OK && e->n_snapshots > 0)
-		rc = odm_snapshots_new(&u->snapshots, e->n_snapshots, e->n_pages + e->cache_pages, forget_snapshot, e, err);
+		rc = odm_snapshots_new(&u->snapshots, e->n_snapshots, e->n_pages + e->cache_pages, forget_snapshot, e,
+				       err);
 	return rc == OD_OK && e->opts.prefix_cache_dir != NULL ? open_files(e, err) : rc;
 }
 
@@ -191,7 +195,8 @@ static bool take_snapshot(struct odm_sequence *q)
 {
 	const struct odm_reuse *u = &q->engine->reuse;
 
-	q->restore_snapshot = u->snapshots != NULL ? odm_snapshots_take(u->snapshots, ODM_NO_PAGE, q->id) : ODM_NO_SNAPSHOT;
+	q->restore_snapshot =
+		u->snapshots != NULL ? odm_snapshots_take(u->snapshots, ODM_NO_PAGE, q->id) : ODM_NO_SNAPSHOT;
 	return u->snapshots == NULL || q->restore_snapshot != ODM_NO_SNAPSHOT;
 }
 
@@ -214,8 +219,8 @@ bool odm_reuse_restore(struct odm_sequence *q, uint32_t n)
 		return false;
 	od_seq_state_reserve(q->state, end * OD_KV_PAGE);
 	q->restore_end = end;
-	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end, od_seq_state_pages(q->state),
-					   q->restore_snapshot);
+	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end,
+					   od_seq_state_pages(q->state), q->restore_snapshot);
 	if (q->restore == NULL)
 		give_snapshot_back(q);
 	return q->restore != NULL;

@@ -1,6 +1,6 @@
-/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an
- * ended one, in the prefix cache or in the files of an earlier process. Where the model has fixed state, a text begins behind a page
- * that has a snapshot.
+/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress,
+ * or an ended one, in the prefix cache or in the files of an earlier process. Where the model has fixed state, a text
+ * begins behind a page that has a snapshot.
  *
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_PREFIX_REUSE_H
@@ -18,7 +18,8 @@ struct odm_reuse {
 	uint32_t *page, *snapshot; /* [pages of the context]: scratch */
 };
 
-/* For the engine's state pool, which has e->cache_pages for ended texts; 0: no cache. e->n_snapshots: with fixed state. */
+/* For the engine's state pool, which has e->cache_pages for ended texts; 0: no cache. e->n_snapshots: with fixed
+ * state. */
 OD_MUST_CHECK int odm_reuse_open(struct odm_engine *e, struct od_err *err);
 void odm_reuse_close(struct odm_engine *e);
 
@@ -29,7 +30,7 @@ struct odm_reuse_pages {
 	const struct odm_sequence *donor; /* the text in progress that begins most like it; NULL: none */
 	uint32_t n_donor; /* pages that both begin with */
 	uint32_t snapshot; /* of the last page; ODM_NO_SNAPSHOT: n is 0, or there is no fixed state */
-	uint32_t known;	   /* with fixed state: pages that other texts began with */
+	uint32_t known; /* with fixed state: pages that other texts began with */
 };
 
 /* False: it is better to wait, because a prompt that is under way will have more. */
@@ -45,7 +46,8 @@ void odm_reuse_wait(const struct odm_engine *e);
 
 /* Adds the first n pages of a text in progress to the cache. Returns the last one of them there. */
 uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n);
-/* The text has ended, or is computed anew: its complete pages stay for others. Before its state is freed; trim: after that. */
+/* The text has ended, or is computed anew: its complete pages stay for others. Before its state is freed; trim: after
+ * that. */
 void odm_reuse_keep(struct odm_sequence *q);
 void odm_reuse_trim(struct odm_engine *e);
 

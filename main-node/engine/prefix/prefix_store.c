@@ -16,7 +16,7 @@
 
 #define NONE UINT32_MAX
 _Static_assert(NONE == ODM_NO_SNAPSHOT, "one number for both");
-#define MAX_SAVES 64u		      /* texts that wait to be written; more are lost */
+#define MAX_SAVES 64u /* texts that wait to be written; more are lost */
 #define STALLED_NS (2 * OD_NS_PER_S)
 #define FLUSH_NS (5 * OD_NS_PER_S)
 #define WAIT_NS (20 * OD_NS_PER_MS)
@@ -30,22 +30,23 @@ struct save {
 	int64_t used_us; /* since 1970 */
 	bool is_long;
 	uint32_t n_pages;
-	uint32_t *at[ODM_N_PREFIX_WHAT]; /* [n_pages]: pages, and snapshots; NONE: none, or it holds something else by now */
+	/* [n_pages]: pages, and snapshots; NONE: none, or it holds something else by now */
+	uint32_t *at[ODM_N_PREFIX_WHAT];
 	int32_t *text; /* [n_pages * OD_KV_PAGE] */
 };
 
 struct odm_prefix_read {
 	struct odm_prefix_store *store;
 	struct odm_prefix_read *next; /* while it waits */
-	uint32_t begin, at, end;      /* pages [begin, at) were read */
-	uint32_t *page;		      /* [end] */
-	uint32_t state;		      /* snapshot that the last one's is read to */
-	bool has_state;		      /* it was read */
-	int32_t *text;		      /* [end * OD_KV_PAGE] */
-	int64_t used_us;	      /* since 1970 */
+	uint32_t begin, at, end; /* pages [begin, at) were read */
+	uint32_t *page; /* [end] */
+	uint32_t state; /* snapshot that the last one's is read to */
+	bool has_state; /* it was read */
+	int32_t *text; /* [end * OD_KV_PAGE] */
+	int64_t used_us; /* since 1970 */
 	bool is_long;
-	uint64_t progress_ns;	      /* when it began, or the last page was read */
-	bool busy;		      /* the reader has it */
+	uint64_t progress_ns; /* when it began, or the last page was read */
+	bool busy; /* the reader has it */
 	bool ended, closed;
 };
 
@@ -84,8 +85,10 @@ static bool has_state(const struct odm_prefix_store *s)
 	return s->folder.id[ODM_PREFIX_STATE].rows_bytes > 0;
 }
 
-/* Lock held, so that the page, or the snapshot, stays what it is. False: the device has failed, and the target may hold anything. */
-static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what what, uint32_t i, uint8_t *rows, bool to_pool)
+/* Lock held, so that the page, or the snapshot, stays what it is. False: the device has failed, and the target may hold
+ * anything. */
+static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what what, uint32_t i, uint8_t *rows,
+		      bool to_pool)
 {
 	const uint64_t errors = od_device_load_errors(s->device);
 	struct od_err err;
@@ -104,7 +107,8 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 		od_log_limited(OD_LOG_WARN, "prefix cache: %s", err.msg);
 		return false;
 	}
-	return od_device_load_errors(s->device) == errors; /* the other thread's wait may have reported an error of this copy */
+	/* the other thread's wait may have reported an error of this copy */
+	return od_device_load_errors(s->device) == errors;
 }
 
 static void add_part(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
@@ -132,12 +136,14 @@ static int list_parts(struct odm_prefix_store *s, const struct od_config *c, str
 	assert(sum == s->folder.id[ODM_PREFIX_PAGE].rows_bytes);
 	for (unsigned i = 0; has_state(s) && i < od_device_cards(s->device); i++) {
 		if (od_state_pool_card_bytes(s->pool, i) > 0)
-			add_part(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0), od_state_pool_card_bytes(s->pool, i));
+			add_part(s, ODM_PREFIX_STATE, od_state_pool_snapshot(s->pool, i, 0),
+				 od_state_pool_card_bytes(s->pool, i));
 	}
 	return OD_OK;
 }
 
-/* The engine thread's: what the store's threads copy from now on, they copy after all that the device was given to compute until now. */
+/* The engine thread's: what the store's threads copy from now on, they copy after all that the device was given to
+ * compute until now. */
 static void follow_compute(const struct odm_prefix_store *s)
 {
 	od_device_after(s->device, OD_QUEUE_LOADS, OD_QUEUE_COMPUTE, od_device_ticket(s->device, OD_QUEUE_COMPUTE));
@@ -145,7 +151,8 @@ static void follow_compute(const struct odm_prefix_store *s)
 
 /* ---- Writing ---- */
 
-/* Marks a file as used. The first pages of a text count as used last, so that they stay longest. False: there is none. */
+/* Marks a file as used. The first pages of a text count as used last, so that they stay longest. False: there is
+ * none. */
 static bool touch(const char *path, enum odm_prefix_what what, int64_t used_us, uint32_t page)
 {
 	const int64_t us = used_us - page - (what == ODM_PREFIX_STATE ? STATE_OLDER_US : 0);
@@ -168,7 +175,8 @@ static bool take_rows(struct odm_prefix_store *s, const struct save *v, enum odm
 	bool there;
 
 	pthread_mutex_lock(&s->lock);
-	there = v->at[what][page] != NONE && copy_rows(s, what, v->at[what][page], odm_prefix_file_rows(s->write_buf, page), false);
+	there = v->at[what][page] != NONE &&
+		copy_rows(s, what, v->at[what][page], odm_prefix_file_rows(s->write_buf, page), false);
 	pthread_mutex_unlock(&s->lock);
 	return there;
 }
@@ -293,8 +301,8 @@ static void *copy_array(const void *from, size_t n, size_t each)
 	return to == NULL ? NULL : memcpy(to, from, n * each);
 }
 
-void odm_prefix_store_save(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t n_pages, const uint32_t *page,
-			   const uint32_t *state)
+void odm_prefix_store_save(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t n_pages,
+			   const uint32_t *page, const uint32_t *state)
 {
 	struct save *v = n_pages > 0 ? calloc(1, sizeof(*v)) : NULL;
 
@@ -462,7 +470,8 @@ static void *reader_main(void *arg)
 	return NULL;
 }
 
-uint32_t odm_prefix_store_find(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t begin, uint32_t n_pages)
+uint32_t odm_prefix_store_find(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t begin,
+			       uint32_t n_pages)
 {
 	struct odm_prefix_key key;
 	uint32_t end = begin;
@@ -483,16 +492,22 @@ uint32_t odm_prefix_store_find(struct odm_prefix_store *s, bool is_long, const i
 	return end;
 }
 
-struct odm_prefix_read *odm_prefix_store_read(struct odm_prefix_store *s, bool is_long, const int32_t *text, uint32_t begin,
-					      uint32_t end, const uint32_t *page, uint32_t state)
+struct odm_prefix_read *odm_prefix_store_read(struct odm_prefix_store *s, bool is_long, const int32_t *text,
+					      uint32_t begin, uint32_t end, const uint32_t *page, uint32_t state)
 {
 	struct odm_prefix_read *r = calloc(1, sizeof(*r));
 
 	assert(begin < end && has_state(s) == (state != ODM_NO_SNAPSHOT));
 	if (r == NULL)
 		return NULL;
-	*r = (struct odm_prefix_read){ .store = s, .begin = begin, .at = begin, .end = end, .state = state, .used_us = now_us(),
-					  .is_long = is_long, .progress_ns = od_now_ns() };
+	*r = (struct odm_prefix_read){ .store = s,
+				       .begin = begin,
+				       .at = begin,
+				       .end = end,
+				       .state = state,
+				       .used_us = now_us(),
+				       .is_long = is_long,
+				       .progress_ns = od_now_ns() };
 	r->page = copy_array(page, end, sizeof(*page));
 	r->text = copy_array(text, (size_t)end * OD_KV_PAGE, sizeof(*text));
 	if (r->page == NULL || r->text == NULL) {
@@ -520,8 +535,8 @@ bool odm_prefix_read_goes_on(struct odm_prefix_read *r, uint32_t *end, bool *sta
 	stalled = od_now_ns() - r->progress_ns > STALLED_NS;
 	pthread_mutex_unlock(&s->lock);
 	if (!ended && stalled)
-		od_log_limited(OD_LOG_WARN, "prefix cache: %s gave no page for %d s; what is missing is computed", s->folder.dir,
-			       (int)(STALLED_NS / OD_NS_PER_S));
+		od_log_limited(OD_LOG_WARN, "prefix cache: %s gave no page for %d s; what is missing is computed",
+			       s->folder.dir, (int)(STALLED_NS / OD_NS_PER_S));
 	return !ended && !stalled;
 }
 

@@ -1,4 +1,5 @@
-/* snapshot_marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from it.
+/* snapshot_marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from
+ * it.
  *
  *   of its prompt  the last whole page, for the next turn; the page before it too if the prompt ends soon behind it, for the same
  *                  prompt again, whose last token is always computed, and because a chat template may write the end of a prompt (the
@@ -19,17 +20,18 @@ struct odm_sequence;
 struct odm_marks {
 	uint32_t wanted[ODM_MAX_WANTED], n_wanted; /* lengths in prefill, in order */
 	uint32_t begin; /* rows up to here were there already */
-	uint32_t end;	/* rows up to here are computed, or in a step */
+	uint32_t end; /* rows up to here are computed, or in a step */
 	struct {
 		uint32_t length, snapshot;
 	} mark[OD_MAX_MARKS];
 	uint32_t n_marks; /* of the step that has its rows */
-	uint32_t answer;  /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
+	uint32_t answer; /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
 };
 
 /* The text is admitted with so many tokens; other texts begin with the first `known` ones. */
 void odm_marks_plan(struct odm_sequence *q, uint32_t begin, uint32_t known);
-/* Another text could begin at this length, if a snapshot were taken. False: it is too late for that, or there are enough. */
+/* Another text could begin at this length, if a snapshot were taken. False: it is too late for that, or there are
+ * enough. */
 bool odm_marks_want(struct odm_sequence *q, uint32_t length);
 /* The greatest length up to `most` at which one will be taken in prefill; 0: none. */
 uint32_t odm_marks_coming(const struct odm_sequence *q, uint32_t most);

@@ -16,15 +16,15 @@ struct entry {
 
 struct odm_snapshots {
 	struct entry *entry; /* [n] */
-	uint32_t *of_page;   /* [n_pages]: snapshot plus 1; 0: none */
+	uint32_t *of_page; /* [n_pages]: snapshot plus 1; 0: none */
 	uint32_t n, n_pages, free, newest, oldest;
 	struct odm_snapshot_counts count;
 	void (*dropped)(void *arg, uint32_t snapshot);
 	void *arg;
 };
 
-int odm_snapshots_new(struct odm_snapshots **out, uint32_t n, uint32_t n_pages, void (*dropped)(void *arg, uint32_t snapshot),
-		      void *arg, struct od_err *err)
+int odm_snapshots_new(struct odm_snapshots **out, uint32_t n, uint32_t n_pages,
+		      void (*dropped)(void *arg, uint32_t snapshot), void *arg, struct od_err *err)
 {
 	struct odm_snapshots *s = calloc(1, sizeof(*s));
 

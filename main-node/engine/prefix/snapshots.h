@@ -1,10 +1,10 @@
-/* snapshots.h - which snapshots of fixed state there are: each belongs to a page of the prefix cache, and is the state behind that
- * page's last token. A text can begin there if it begins with the tokens of that page and of all before it.
+/* snapshots.h - which snapshots of fixed state there are: each belongs to a page of the prefix cache, and is the state
+ * behind that page's last token. A text can begin there if it begins with the tokens of that page and of all before it.
  *
- * When there is no room the least recently used one goes. A page that leaves the prefix cache takes its snapshot along, so a
- * snapshot never outlives its pages.
- * Thread: the engine thread. Owner: the engine; the states themselves are the pool's (seq_state.h). Nothing is allocated after
- * odm_snapshots_new. */
+ * When there is no room the least recently used one goes. A page that leaves the prefix cache takes its snapshot along,
+ * so a snapshot never outlives its pages.
+ * Thread: the engine thread. Owner: the engine; the states themselves are the pool's (seq_state.h). Nothing is
+ * allocated after odm_snapshots_new. */
 #ifndef ODM_SNAPSHOTS_H
 #define ODM_SNAPSHOTS_H
 
@@ -17,18 +17,19 @@
 
 struct odm_snapshots;
 
-/* n: how many there may be, at least 1. n_pages: of the pool. dropped (NULL ok): the snapshot may soon hold something else. */
+/* n: how many there may be, at least 1. n_pages: of the pool. dropped (NULL ok): the snapshot may soon hold something
+ * else. */
 OD_MUST_CHECK int odm_snapshots_new(struct odm_snapshots **out, uint32_t n, uint32_t n_pages,
 				    void (*dropped)(void *arg, uint32_t snapshot), void *arg, struct od_err *err);
 void odm_snapshots_free(struct odm_snapshots *s); /* NULL ok */
 
-/* One to write to, until it is kept or given back: a free one, else the one that this text wrote for page `old`, if it is there,
- * else the least recently used one. old may be ODM_NO_PAGE. ODM_NO_SNAPSHOT: all are being written. */
+/* One to write to, until it is kept or given back: a free one, else the one that this text wrote for page `old`, if it
+ * is there, else the least recently used one. old may be ODM_NO_PAGE. ODM_NO_SNAPSHOT: all are being written. */
 #define ODM_NO_PAGE UINT32_MAX
 uint32_t odm_snapshots_take(struct odm_snapshots *s, uint32_t old, uint64_t text);
 void odm_snapshots_give_back(struct odm_snapshots *s, uint32_t snapshot);
-/* What was taken is written, by this text (any number): it becomes that of the page. False: the page has one, and this one is given
- * back. */
+/* What was taken is written, by this text (any number): it becomes that of the page. False: the page has one, and this
+ * one is given back. */
 bool odm_snapshots_keep(struct odm_snapshots *s, uint32_t snapshot, uint32_t page, uint64_t text);
 /* The page's. */
 uint32_t odm_snapshots_of(const struct odm_snapshots *s, uint32_t page);
@@ -41,7 +42,7 @@ void odm_snapshots_forget(struct odm_snapshots *s, uint32_t page, uint64_t text)
 void odm_snapshots_forget_all(struct odm_snapshots *s, uint64_t text);
 
 struct odm_snapshot_counts {
-	uint32_t kept;	   /* now */
+	uint32_t kept; /* now */
 	uint64_t written, used;
 	uint64_t dropped; /* for want of room: of snapshots, or of pages */
 };

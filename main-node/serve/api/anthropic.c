@@ -13,8 +13,9 @@
 #define SIGNATURE "unsigned"
 
 struct message {
-	struct odm_dialog d;	  /* first: dialog.h */
-	struct od_strbuf content; /* of a whole answer: blocks as JSON, so that a call's input stays as the model wrote it */
+	struct odm_dialog d; /* first: dialog.h */
+	/* of a whole answer: blocks as JSON, so that a call's input stays as the model wrote it */
+	struct od_strbuf content;
 };
 
 /* ---- The message ---- */
@@ -46,7 +47,8 @@ static json_t *stop_json(const struct odm_dialog *d)
 	size_t which;
 	const bool stopped = strcmp(reason, "stop_sequence") == 0 && odm_turn_stopped(d->turn, 0, &which);
 
-	return json_pack("{s:s, s:s?}", "stop_reason", reason, "stop_sequence", stopped ? d->g.stop.value[which] : NULL);
+	return json_pack("{s:s, s:s?}", "stop_reason", reason, "stop_sequence",
+			 stopped ? d->g.stop.value[which] : NULL);
 }
 
 /* input_tokens are those that were computed. Before the answer is complete: all of the prompt. */
@@ -64,9 +66,9 @@ static json_t *message_json(const struct odm_dialog *d)
 	char id[ODM_REQUEST_ID_BYTES + sizeof("msg_")];
 
 	snprintf(id, sizeof(id), "msg_%s", odm_exchange_id(d->reply.exchange));
-	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant", "model",
-			 odm_api_of(d->reply.exchange)->model, "content", "stop_reason", "stop_sequence", "usage",
-			 usage_json(d));
+	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant",
+			 "model", odm_api_of(d->reply.exchange)->model, "content", "stop_reason", "stop_sequence",
+			 "usage", usage_json(d));
 }
 
 /* ---- A whole answer ---- */
@@ -92,7 +94,8 @@ static void append_block(struct od_strbuf *out, const struct odm_block *b)
 	if (b->kind == ODM_BLOCK_TEXT) {
 		append_open(out, json_pack("{s:s, s:O}", "type", "text", "text", text));
 	} else if (b->kind == ODM_BLOCK_THOUGHT) {
-		append_open(out, json_pack("{s:s, s:O, s:s}", "type", "thinking", "thinking", text, "signature", SIGNATURE));
+		append_open(out,
+			    json_pack("{s:s, s:O, s:s}", "type", "thinking", "thinking", text, "signature", SIGNATURE));
 	} else {
 		append_open(out, json_pack("{s:s, s:s, s:s}", "type", "tool_use", "id", b->id, "name", b->name));
 		od_strbuf_printf(out, ",\"input\":%s", text != NULL ? json_string_value(text) : "{}");
@@ -146,10 +149,11 @@ static void block_begin(struct odm_dialog *d, const struct odm_block *b)
 }
 
 /* Takes text. */
-static void write_delta(struct odm_dialog *d, const struct odm_block *b, const char *type, const char *name, json_t *text)
+static void write_delta(struct odm_dialog *d, const struct odm_block *b, const char *type, const char *name,
+			json_t *text)
 {
-	write_event(d, json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index", (json_int_t)b->index,
-				 "delta", "type", type, name, text));
+	write_event(d, json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index",
+				 (json_int_t)b->index, "delta", "type", type, name, text));
 }
 
 static void block_text(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len)
@@ -182,7 +186,8 @@ static void end(struct odm_dialog *d)
 		reply((struct message *)d);
 		return;
 	}
-	write_event(d, json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", stop_json(d), "usage", usage_json(d)));
+	write_event(d, json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", stop_json(d), "usage",
+				 usage_json(d)));
 	write_event(d, json_pack("{s:s}", "type", "message_stop"));
 }
 
@@ -254,7 +259,8 @@ static void prepare_count(struct odm_exchange *x)
 	if (rc == OD_OK)
 		rc = odm_turn_new(&turn, x, engine, chat, &logprobs, &e);
 	if (rc == OD_OK)
-		odm_exchange_reply_json(x, 200, json_pack("{s:I}", "input_tokens", (json_int_t)odm_turn_prompt_tokens(turn)));
+		odm_exchange_reply_json(x, 200,
+					json_pack("{s:I}", "input_tokens", (json_int_t)odm_turn_prompt_tokens(turn)));
 	else
 		odm_exchange_fail(x, &e);
 	odm_turn_free(turn);

@@ -53,7 +53,8 @@ static struct odm_slice member(struct odm_slice object, const char *name)
 	return (struct odm_slice){ "", 0 };
 }
 
-/* Writes text with a space behind each comma and colon between values; false: there is white space between values already. */
+/* Writes text with a space behind each comma and colon between values; false: there is white space between values
+ * already. */
 static bool space_out(struct od_strbuf *out, struct odm_slice text)
 {
 	bool string = false;
@@ -190,7 +191,8 @@ static int read_blocks(struct convert *c, const json_t *content, size_t at, bool
 	size_t i, pos = 0;
 	int rc = OD_OK;
 
-	json_array_foreach((json_t *)(uintptr_t)content, i, block) {
+	json_array_foreach((json_t *)(uintptr_t)content, i, block)
+	{
 		const char *type;
 
 		odm_json_next(source, &pos, &item);
@@ -236,9 +238,9 @@ static int read_message(struct convert *c, const json_t *message, size_t at, str
 		return unsupported(c, "role", "\"user\", \"assistant\" or \"system\"", role);
 	if (json_is_string(content) || content == NULL || json_is_null(content) ||
 	    (json_is_array(content) && json_array_size(content) == 0)) {
-		(user ? odm_chat_build_user : odm_chat_build_say)(&c->build,
-								  json_is_string(content) ? json_string_value(content) : "",
-								  json_string_length(content));
+		(user ? odm_chat_build_user :
+			odm_chat_build_say)(&c->build, json_is_string(content) ? json_string_value(content) : "",
+					    json_string_length(content));
 		return OD_OK;
 	}
 	if (!json_is_array(content))
@@ -256,7 +258,8 @@ static int read_messages(struct convert *c, const json_t *messages, struct odm_s
 	snprintf(c->path, sizeof(c->path), "messages");
 	if (!json_is_array(messages) || json_array_size(messages) == 0)
 		return refuse(c, "", "an array of messages that is not empty", messages);
-	json_array_foreach((json_t *)(uintptr_t)messages, i, message) {
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	{
 		odm_json_next(source, &pos, &item);
 		rc = read_message(c, message, i, item.value);
 		if (rc != OD_OK)
@@ -273,11 +276,13 @@ static int read_last(struct convert *c, json_t *chat, bool counting)
 	if (b->turn != ODM_TURN_ASSISTANT || counting)
 		return OD_OK;
 	if (b->calls != NULL)
-		return odm_api_fail(c->e, 400, "messages", OD_ERR_ARG,
-				    "messages: the last one is of the assistant and calls a tool; expected its result behind it, a "
-				    "block of type tool_result in a message of the user");
+		return odm_api_fail(
+			c->e, 400, "messages", OD_ERR_ARG,
+			"messages: the last one is of the assistant and calls a tool; expected its result behind it, a "
+			"block of type tool_result in a message of the user");
 	if (b->text.len > 0)
-		return json_object_set_new(chat, "continue_final_message", json_true()) == 0 ? OD_OK : odm_no_memory(c->e);
+		return json_object_set_new(chat, "continue_final_message", json_true()) == 0 ? OD_OK :
+											       odm_no_memory(c->e);
 	b->turn = ODM_TURN_NONE;
 	return OD_OK;
 }
@@ -387,8 +392,12 @@ static int read_effort(json_t *chat, const char *effort, struct odm_api_error *e
 static int read_settings(json_t *chat, const json_t *request, bool counting, struct odm_api_error *e)
 {
 	static const struct odm_chat_setting settings[] = {
-		{ "max_tokens", "max_tokens" }, { "stop_sequences", "stop" }, { "temperature", "temperature" },
-		{ "top_p", "top_p" },		{ "top_k", "top_k" },	      { "stream", "stream" },
+		{ "max_tokens", "max_tokens" },
+		{ "stop_sequences", "stop" },
+		{ "temperature", "temperature" },
+		{ "top_p", "top_p" },
+		{ "top_k", "top_k" },
+		{ "stream", "stream" },
 		{ NULL, NULL },
 	};
 	struct settings s = { .max_tokens = NOT_GIVEN };
@@ -398,7 +407,8 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_MISSING,
 				  "max_tokens: missing; expected the most tokens that the answer may have");
 	if (rc == OD_OK && s.max_tokens == 0)
-		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, or -1, found 0");
+		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE,
+				  "max_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
 		rc = odm_chat_copy_settings(chat, request, settings, e);
 	if (rc == OD_OK && s.effort != NULL)
@@ -412,8 +422,8 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 	return rc;
 }
 
-int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_call_memory *calls,
-			  bool counting, struct odm_api_error *e)
+int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len,
+			  struct odm_call_memory *calls, bool counting, struct odm_api_error *e)
 {
 	struct convert c = { .calls = calls, .e = e };
 	json_t *o = json_object();
@@ -423,7 +433,8 @@ int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body
 	if (rc == OD_OK)
 		rc = read_system(&c, json_object_get(request, "system"));
 	if (rc == OD_OK)
-		rc = read_messages(&c, json_object_get(request, "messages"), member((struct odm_slice){ body, len }, "messages"));
+		rc = read_messages(&c, json_object_get(request, "messages"),
+				   member((struct odm_slice){ body, len }, "messages"));
 	if (rc == OD_OK)
 		rc = read_last(&c, o, counting);
 	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)

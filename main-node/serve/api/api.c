@@ -51,9 +51,10 @@ static json_t *model_json(const struct odm_api *api, const struct odm_engine *en
 
 	if (gmtime_r(&created, &utc) != NULL)
 		strftime(at, sizeof(at), "%Y-%m-%dT%H:%M:%SZ", &utc);
-	return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "id", api->model, "object", "model", "created",
-			 (json_int_t)api->created, "owned_by", "od-moe", "max_model_len", ctx, "type", "model", "display_name",
-			 api->model, "lifecycle", "active", "created_at", at, "max_input_tokens", ctx, "max_tokens", ctx);
+	return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "id", api->model, "object", "model",
+			 "created", (json_int_t)api->created, "owned_by", "od-moe", "max_model_len", ctx, "type",
+			 "model", "display_name", api->model, "lifecycle", "active", "created_at", at,
+			 "max_input_tokens", ctx, "max_tokens", ctx);
 }
 
 static void start_models(struct odm_exchange *x)
@@ -67,8 +68,8 @@ static void start_models(struct odm_exchange *x)
 	else
 		odm_exchange_reply_json(x, 200,
 					json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
-						  model_json(api, engine), "has_more", 0, "first_id", api->model, "last_id",
-						  api->model));
+						  model_json(api, engine), "has_more", 0, "first_id", api->model,
+						  "last_id", api->model));
 }
 
 static void start_model(struct odm_exchange *x)
@@ -82,7 +83,8 @@ static void start_model(struct odm_exchange *x)
 		return;
 	}
 	if (engine != NULL) {
-		odm_api_fail(&e, 404, "model", OD_ERR_MISSING, "there is no model \"%.200s\" here", odm_exchange_rest(x));
+		odm_api_fail(&e, 404, "model", OD_ERR_MISSING, "there is no model \"%.200s\" here",
+			     odm_exchange_rest(x));
 		e.code = "model_not_found";
 	}
 	odm_exchange_fail(x, &e);
@@ -128,11 +130,11 @@ static int tokenize(const struct odm_engine *engine, const json_t *request, json
 	if (rc != OD_OK)
 		return rc;
 	if (!json_is_string(text))
-		return odm_api_fail(e, 400, t.content != NULL ? "content" : "prompt", OD_ERR_FORMAT, "%s: expected a string",
-				    t.content != NULL ? "content" : "prompt");
+		return odm_api_fail(e, 400, t.content != NULL ? "content" : "prompt", OD_ERR_FORMAT,
+				    "%s: expected a string", t.content != NULL ? "content" : "prompt");
 	rc = od_tokenizer_encode(odm_engine_tokenizer(engine), json_string_value(text), json_string_length(text),
-				 (add ? OD_ENCODE_ADD_SPECIAL : 0) | (t.parse_special ? OD_ENCODE_PARSE_SPECIAL : 0), &ids, &n,
-				 &err);
+				 (add ? OD_ENCODE_ADD_SPECIAL : 0) | (t.parse_special ? OD_ENCODE_PARSE_SPECIAL : 0),
+				 &ids, &n, &err);
 	if (rc != OD_OK)
 		return odm_api_fail(e, 400, NULL, rc, "%s", err.msg);
 	tokens = json_array();
@@ -164,14 +166,15 @@ static int detokenize(const struct odm_engine *engine, const json_t *request, js
 		const json_t *id = json_array_get(tokens, i);
 
 		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
-			rc = odm_api_fail(e, 400, "tokens", OD_ERR_RANGE, "tokens[%zu]: expected an integer from 0 to %u", i,
-					  vocab - 1);
+			rc = odm_api_fail(e, 400, "tokens", OD_ERR_RANGE,
+					  "tokens[%zu]: expected an integer from 0 to %u", i, vocab - 1);
 		ids[i] = (int32_t)json_integer_value(id);
 	}
 	if (rc == OD_OK && od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n, false, &text, &len, &err) != OD_OK)
 		rc = odm_api_fail(e, 400, "tokens", err.code, "tokens: %s", err.msg);
 	if (rc == OD_OK)
-		*answer = json_pack("{s:o, s:o}", "content", odm_json_text(text, len), "prompt", odm_json_text(text, len));
+		*answer = json_pack("{s:o, s:o}", "content", odm_json_text(text, len), "prompt",
+				    odm_json_text(text, len));
 	free(text);
 	free(ids);
 	return rc;
@@ -238,8 +241,8 @@ static void start_metrics(struct odm_exchange *x)
 	odm_metrics_gauge(&out, "od_ready", "1 while the model is loaded.",
 			  odm_engine_thread_state(api->thread, NULL) == ODM_SERVE_READY);
 	odm_metrics_gauge(&out, "od_requests_open", "Requests that are generated or wait.", (double)a.open_requests);
-	odm_metrics_gauge(&out, "od_texts_running", "Texts of which a step has begun: rows of a decode step, without drafts.",
-			  (double)a.running);
+	odm_metrics_gauge(&out, "od_texts_running",
+			  "Texts of which a step has begun: rows of a decode step, without drafts.", (double)a.running);
 	odm_metrics_gauge(&out, "od_texts_waiting", "Texts that wait.", (double)a.waiting);
 	odm_metrics_gauge(&out, "od_connections", "Open HTTP connections.", (double)odm_http_connections(api->http));
 	odm_metrics_write(api->metrics, &out);
@@ -251,8 +254,12 @@ static void start_metrics(struct odm_exchange *x)
 
 const struct odm_endpoint odm_models_endpoint = { .method = "GET", .path = "/v1/models", .start = start_models };
 const struct odm_endpoint odm_model_endpoint = { .method = "GET", .path = "/v1/models/*", .start = start_model };
-const struct odm_endpoint odm_tokenize_endpoint = { .method = "POST", .path = "/tokenize", .prepare = prepare_tokenize };
-const struct odm_endpoint odm_detokenize_endpoint = { .method = "POST", .path = "/detokenize", .prepare = prepare_detokenize };
+const struct odm_endpoint odm_tokenize_endpoint = { .method = "POST",
+						    .path = "/tokenize",
+						    .prepare = prepare_tokenize };
+const struct odm_endpoint odm_detokenize_endpoint = { .method = "POST",
+						      .path = "/detokenize",
+						      .prepare = prepare_detokenize };
 const struct odm_endpoint odm_metrics_endpoint = {
 	.method = "GET",
 	.path = "/metrics",

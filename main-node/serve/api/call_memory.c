@@ -15,9 +15,9 @@ struct call {
 struct odm_call_memory {
 	pthread_mutex_t lock;
 	struct od_id_table table; /* hashes of ids -> numbers of calls */
-	struct call *call;	  /* [table.most], by number */
-	uint32_t *order;	  /* [table.most], a ring of their numbers, the oldest first */
-	uint32_t oldest;	  /* of order */
+	struct call *call; /* [table.most], by number */
+	uint32_t *order; /* [table.most], a ring of their numbers, the oldest first */
+	uint32_t oldest; /* of order */
 	size_t bytes, max_bytes;
 };
 
@@ -131,7 +131,8 @@ static bool same_members(const json_t *a, const json_t *b)
 
 	if (json_object_size(a) != json_object_size(b))
 		return false;
-	json_object_foreach((json_t *)(uintptr_t)a, key, v) {
+	json_object_foreach((json_t *)(uintptr_t)a, key, v)
+	{
 		const json_t *other = json_object_get(b, key);
 
 		if (other == NULL || !same_value(v, other))
@@ -162,11 +163,12 @@ static bool same_value(const json_t *a, const json_t *b)
 	return json_equal(a, b) != 0;
 }
 
-/* Where ids are the model's, another client's call may have had this one. What the input does not show must not get into the
- * prompt: the first of two values of one name. */
+/* Where ids are the model's, another client's call may have had this one. What the input does not show must not get
+ * into the prompt: the first of two values of one name. */
 static bool names_twice(const char *text)
 {
-	json_t *v = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+	json_t *v = json_loads(
+		text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 	const bool twice = v == NULL; /* it is valid: odm_json_value has parsed it */
 
 	json_decref(v);

@@ -1,8 +1,8 @@
 /* call_memory.h - the arguments of the newest calls, as the model wrote them.
  *
- * Clients of Anthropic's API have a call's input as an object: what they send back has lost spaces, escapes and the spelling of
- * numbers, so the next prompt would differ from what the model wrote. The memory is bounded; a call that it has forgotten is
- * written as the client sent it.
+ * Clients of Anthropic's API have a call's input as an object: what they send back has lost spaces, escapes and the
+ * spelling of numbers, so the next prompt would differ from what the model wrote. The memory is bounded; a call that it
+ * has forgotten is written as the client sent it.
  *
  * Thread: any; a monitor. Owner: odm_call_memory_new's caller. */
 #ifndef ODM_CALL_MEMORY_H
@@ -20,7 +20,8 @@ void odm_call_memory_free(struct odm_call_memory *m); /* NULL ok */
 
 /* Replaces a call of the same id, and forgets the oldest ones if there are too many. */
 void odm_call_memory_put(struct odm_call_memory *m, const char *id, const char *arguments);
-/* The text of this call's arguments (malloc'd), if its value is input; else NULL. m: NULL ok. Numbers are compared by value. */
+/* The text of this call's arguments (malloc'd), if its value is input; else NULL. m: NULL ok. Numbers are compared by
+ * value. */
 char *odm_call_memory_get(struct odm_call_memory *m, const char *id, const json_t *input);
 
 #endif

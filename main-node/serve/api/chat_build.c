@@ -36,7 +36,8 @@ static json_t *text_of(const struct od_strbuf *text)
 static json_t *assistant_message(struct odm_chat_build *b)
 {
 	const bool calls = b->calls != NULL, said = b->text.len > 0 || !calls;
-	json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content", said ? text_of(&b->text) : json_null());
+	json_t *message =
+		json_pack("{s:s, s:o}", "role", "assistant", "content", said ? text_of(&b->text) : json_null());
 
 	if (b->thought.len > 0 && json_object_set_new(message, "reasoning_content", text_of(&b->thought)) != 0)
 		b->failed = true;
@@ -85,7 +86,8 @@ void odm_chat_build_user(struct odm_chat_build *b, const char *text, size_t len)
 void odm_chat_build_tool(struct odm_chat_build *b, const char *call_id, const char *text, size_t len)
 {
 	odm_chat_build_end_turn(b);
-	append(b, json_pack("{s:s, s:s, s:o}", "role", "tool", "tool_call_id", call_id, "content", json_stringn(text, len)));
+	append(b, json_pack("{s:s, s:s, s:o}", "role", "tool", "tool_call_id", call_id, "content",
+			    json_stringn(text, len)));
 }
 
 void odm_chat_build_think(struct odm_chat_build *b, const char *text, size_t len)
@@ -105,8 +107,9 @@ void odm_chat_build_call(struct odm_chat_build *b, const char *id, const char *n
 	begin_turn(b, ODM_TURN_ASSISTANT);
 	if (b->calls == NULL)
 		b->calls = json_array();
-	if (json_array_append_new(b->calls, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function",
-						      "name", name, "arguments", json_stringn(arguments, len))) != 0)
+	if (json_array_append_new(b->calls,
+				  json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function",
+					    "name", name, "arguments", json_stringn(arguments, len))) != 0)
 		b->failed = true;
 }
 
@@ -150,7 +153,8 @@ int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *pat
 	else if (content != NULL && !json_is_null(content) && !json_is_array(content))
 		rc = odm_api_fail(e, 400, path, OD_ERR_FORMAT, "%s: expected a string or an array, found %s", path,
 				  odm_json_describe(content, found, sizeof(found)));
-	json_array_foreach((json_t *)(uintptr_t)content, i, part) {
+	json_array_foreach((json_t *)(uintptr_t)content, i, part)
+	{
 		snprintf(where, sizeof(where), "%s[%zu]", path, i);
 		od_strbuf_append(out, "\n", i > 0);
 		rc = part_text(out, part, where, e);
@@ -160,7 +164,8 @@ int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *pat
 	return rc;
 }
 
-int odm_need_string(const char **out, const json_t *object, const char *within, const char *name, struct odm_api_error *e)
+int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
+		    struct odm_api_error *e)
 {
 	const json_t *v = json_object_get(object, name);
 	char path[96], found[64];
@@ -171,8 +176,9 @@ int odm_need_string(const char **out, const json_t *object, const char *within, 
 				    odm_json_describe(object, found, sizeof(found)));
 	snprintf(path, sizeof(path), "%s.%s", within, name);
 	if (!json_is_string(v))
-		return odm_api_fail(e, 400, path, v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT, "%s: expected a string, found %s",
-				    path, odm_json_describe(v, found, sizeof(found)));
+		return odm_api_fail(e, 400, path, v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT,
+				    "%s: expected a string, found %s", path,
+				    odm_json_describe(v, found, sizeof(found)));
 	if (json_string_length(v) == 0 || strlen(json_string_value(v)) != json_string_length(v))
 		return odm_api_fail(e, 400, path, OD_ERR_FORMAT,
 				    "%s: expected a string that is not empty, without the character U+0000", path);
@@ -189,7 +195,9 @@ json_t *odm_chat_tool(const char *name, const json_t *description, json_t *param
 void odm_tool_left_out(const char *type)
 {
 	if (odm_first_time("tool", type))
-		od_log(OD_LOG_WARN, "requests have tools of type \"%.40s\"; they are left out, because nothing here runs them", type);
+		od_log(OD_LOG_WARN,
+		       "requests have tools of type \"%.40s\"; they are left out, because nothing here runs them",
+		       type);
 }
 
 int odm_chat_read_tools(json_t *chat, const json_t *given,
@@ -205,7 +213,8 @@ int odm_chat_read_tools(json_t *chat, const json_t *given,
 	if (!json_is_array(given))
 		rc = odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array, found %s",
 				  odm_json_describe(given, found, sizeof(found)));
-	json_array_foreach((json_t *)(uintptr_t)given, i, tool) {
+	json_array_foreach((json_t *)(uintptr_t)given, i, tool)
+	{
 		rc = read(tools, tool, i, e);
 		if (rc != OD_OK)
 			break;
@@ -222,8 +231,8 @@ int odm_fail_unsupported(const char *within, const char *field, const char *expe
 	char path[96];
 
 	snprintf(path, sizeof(path), "%s.%s", within, field);
-	return odm_api_fail(e, 400, path, OD_ERR_UNSUPPORTED, "%s: expected %s, found \"%.40s\", which is not supported here",
-			    path, expected, found);
+	return odm_api_fail(e, 400, path, OD_ERR_UNSUPPORTED,
+			    "%s: expected %s, found \"%.40s\", which is not supported here", path, expected, found);
 }
 
 static int copy(json_t *chat, const json_t *request, const struct odm_chat_setting *settings, struct odm_api_error *e)

@@ -1,5 +1,5 @@
-/* chat_build.h - messages in OpenAI's form, put together from what other APIs have: items and blocks of one turn become one
- * message. Also what the requests of these APIs have in common.
+/* chat_build.h - messages in OpenAI's form, put together from what other APIs have: items and blocks of one turn become
+ * one message. Also what the requests of these APIs have in common.
  *
  * Running out of memory is noticed at the end: odm_chat_build_take then gives NULL.
  * Thread: one at a time. Owner: the caller; strings are copied. Zero-initialised; odm_chat_build_fini. */
@@ -34,9 +34,10 @@ void odm_chat_build_end_turn(struct odm_chat_build *b);
 /* All messages: an array that the caller owns, or NULL. */
 json_t *odm_chat_build_take(struct odm_chat_build *b);
 
-/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of a part
- * is text. Missing or null: none. path: its name in errors. */
-OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path, struct odm_api_error *e);
+/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of
+ * a part is text. Missing or null: none. path: its name in errors. */
+OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path,
+				 struct odm_api_error *e);
 /* The field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
 OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
 				  struct odm_api_error *e);
@@ -55,8 +56,8 @@ int odm_fail_unsupported(const char *within, const char *field, const char *expe
 struct odm_chat_setting {
 	const char *name, *chat; /* its names in the request and in chat completions */
 };
-/* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties, ...), those about
- * thinking, and chat_template_kwargs. */
+/* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties,
+ * ...), those about thinking, and chat_template_kwargs. */
 OD_MUST_CHECK int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_chat_setting *settings,
 					 struct odm_api_error *e);
 

@@ -11,10 +11,10 @@
 
 struct choice {
 	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
-	json_t *calls;	  /* of a whole answer; NULL: none */
+	json_t *calls; /* of a whole answer; NULL: none */
 	json_t *logprobs; /* not yet written; NULL: none */
-	bool begun;	  /* the stream has its role */
-	size_t call;	  /* the stream's last */
+	bool begun; /* the stream has its role */
+	size_t call; /* the stream's last */
 };
 
 /* Fields that only this endpoint has; borrowed while preparing. */
@@ -30,7 +30,7 @@ struct chat {
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
 	struct choice *choice; /* [g.n] */
-	bool wrote;	       /* to the stream, since the last news */
+	bool wrote; /* to the stream, since the last news */
 };
 
 #define AT(field) offsetof(struct asked, field)
@@ -49,8 +49,8 @@ static json_t *choice_json(struct chat *c, size_t i, const char *what, json_t *m
 	json_t *logprobs = c->choice[i].logprobs;
 
 	c->choice[i].logprobs = NULL;
-	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)i, what, message, "logprobs", logprobs, "finish_reason",
-			 finish);
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)i, what, message, "logprobs", logprobs,
+			 "finish_reason", finish);
 }
 
 static json_t *chunk_json(const struct chat *c, json_t *choices)
@@ -76,8 +76,8 @@ static void write_delta(struct chat *c, size_t i, json_t *delta, const char *fin
 static void write_call(struct chat *c, size_t i, const struct odm_turn_call *call)
 {
 	write_delta(c, i,
-		    json_pack("{s:[{s:I, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", (json_int_t)call->index, "id",
-			      call->id, "type", "function", "function", "name", call->name, "arguments", ""),
+		    json_pack("{s:[{s:I, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index", (json_int_t)call->index,
+			      "id", call->id, "type", "function", "function", "name", call->name, "arguments", ""),
 		    NULL);
 	c->choice[i].call = call->index;
 }
@@ -115,8 +115,8 @@ static void on_call(void *arg, size_t i, const struct odm_turn_call *call)
 	}
 	if (t->calls == NULL)
 		t->calls = json_array();
-	json_array_append_new(t->calls, json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", call->id, "type", "function", "function",
-						  "name", call->name, "arguments", ""));
+	json_array_append_new(t->calls, json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", call->id, "type", "function",
+						  "function", "name", call->name, "arguments", ""));
 }
 
 static void on_arguments(void *arg, size_t i, const char *text, size_t len)
@@ -126,8 +126,8 @@ static void on_arguments(void *arg, size_t i, const char *text, size_t len)
 
 	if (c->reply.stream)
 		write_delta(c, i,
-			    json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)t->call, "function", "arguments",
-				      odm_json_text(text, len)),
+			    json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)t->call, "function",
+				      "arguments", odm_json_text(text, len)),
 			    NULL);
 	else
 		od_strbuf_append(&t->arguments, text, len);
@@ -140,7 +140,8 @@ static void on_call_end(void *arg, size_t i, bool complete)
 
 	(void)complete; /* in a stream, the client sees it */
 	if (call != NULL)
-		json_object_set_new(json_object_get(call, "function"), "arguments", odm_json_text(t->arguments.text, t->arguments.len));
+		json_object_set_new(json_object_get(call, "function"), "arguments",
+				    odm_json_text(t->arguments.text, t->arguments.len));
 	od_strbuf_fini(&t->arguments);
 }
 
@@ -176,7 +177,8 @@ static json_t *text_or_null(const struct od_strbuf *b)
 static json_t *message_json(const struct choice *t)
 {
 	json_t *o = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
-			      t->calls == NULL && t->content.len == 0 ? json_string("") : text_or_null(&t->content), "refusal");
+			      t->calls == NULL && t->content.len == 0 ? json_string("") : text_or_null(&t->content),
+			      "refusal");
 
 	if (t->reasoning.len > 0)
 		json_object_set_new(o, "reasoning_content", text_or_null(&t->reasoning));
@@ -199,7 +201,8 @@ static void on_end(void *arg)
 		return;
 	}
 	for (size_t i = 0; i < (size_t)c->g.n; i++)
-		json_array_append_new(choices, choice_json(c, i, "message", message_json(&c->choice[i]), finish_of(c, i)));
+		json_array_append_new(choices,
+				      choice_json(c, i, "message", message_json(&c->choice[i]), finish_of(c, i)));
 	o = odm_reply_json(&c->reply, "chatcmpl-", "chat.completion", choices);
 	json_object_set_new(o, "usage", odm_usage_json(&u));
 	odm_exchange_reply_json(c->reply.exchange, 200, o);
@@ -216,7 +219,8 @@ static int check_asked(struct chat *c, const struct asked *a, struct odm_api_err
 		return odm_api_fail(e, 400, "modalities", OD_ERR_UNSUPPORTED,
 				    "modalities: only [\"text\"] is supported here");
 	if (a->max_completion_tokens == 0)
-		return odm_api_fail(e, 400, "max_completion_tokens", OD_ERR_RANGE, "max_completion_tokens: expected at least 1, or -1, found 0");
+		return odm_api_fail(e, 400, "max_completion_tokens", OD_ERR_RANGE,
+				    "max_completion_tokens: expected at least 1, or -1, found 0");
 	if (a->max_completion_tokens != ODM_NOT_GIVEN)
 		c->g.max_tokens = a->max_completion_tokens;
 	return OD_OK;

@@ -29,7 +29,8 @@ struct choice {
 	struct odm_turn *turn;
 	struct odm_answer *answer;
 	struct odm_answer_sink sink; /* whose arg is this choice */
-	struct odm_answer *watch; /* engine thread: the same text, to find where a stop string ends it; NULL: no stop strings */
+	/* engine thread: the same text, to find where a stop string ends it; NULL: no stop strings */
+	struct odm_answer *watch;
 	size_t n_calls;
 	bool in_call; /* that is given */
 };
@@ -88,7 +89,8 @@ static int read_asked(struct asked *a, const json_t *request, struct odm_api_err
 	if (rc == OD_OK)
 		rc = odm_thinking_read(&a->thinking, request, e);
 	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
-		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
+		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT,
+				  "chat_template_kwargs: expected an object");
 	if (rc == OD_OK && a->top_logprobs > 0 && !a->logprobs)
 		rc = odm_api_fail(e, 400, "top_logprobs", OD_ERR_ARG, "top_logprobs: needs logprobs to be true");
 	return rc;
@@ -132,7 +134,8 @@ static bool allows(const json_t *allowed, const char *name)
 	const json_t *tool;
 	size_t i;
 
-	json_array_foreach((json_t *)(uintptr_t)json_object_get(allowed, "tools"), i, tool) {
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(allowed, "tools"), i, tool)
+	{
 		const char *n = function_name(tool);
 
 		n = n != NULL ? n : json_string_value(json_object_get(tool, "name"));
@@ -159,11 +162,13 @@ static int read_choice(const json_t *choice, bool *none, const json_t **allowed,
 		*allowed = list;
 		return OD_OK;
 	}
-	return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
-			    "tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
+	return odm_api_fail(
+		e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
+		"tool_choice: only \"auto\", \"none\" and allowed_tools of mode \"auto\" are supported here");
 }
 
-/* A function that has no type, which vLLM takes too, gets it, as templates may read it. A new reference; NULL: out of memory. */
+/* A function that has no type, which vLLM takes too, gets it, as templates may read it. A new reference; NULL: out of
+ * memory. */
 static json_t *typed(json_t *tool)
 {
 	json_t *whole;
@@ -194,7 +199,8 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 	if (rc != OD_OK)
 		return rc;
 	t->tools = json_array();
-	json_array_foreach((json_t *)(uintptr_t)q->tools, i, tool) {
+	json_array_foreach((json_t *)(uintptr_t)q->tools, i, tool)
+	{
 		const char *name = function_name(tool), *type = json_string_value(json_object_get(tool, "type"));
 
 		rc = check_tool(tool, i, e);
@@ -202,7 +208,8 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 			return rc;
 		if (type != NULL && strcmp(type, "function") != 0)
 			odm_tool_left_out(type);
-		else if (!none && (allowed == NULL || allows(allowed, name)) && json_array_append_new(t->tools, typed(tool)) != 0)
+		else if (!none && (allowed == NULL || allows(allowed, name)) &&
+			 json_array_append_new(t->tools, typed(tool)) != 0)
 			return odm_no_memory(e);
 	}
 	return t->tools != NULL ? OD_OK : odm_no_memory(e);
@@ -210,7 +217,8 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 
 /* ---- The prompt ---- */
 
-/* GPT-OSS's template cannot write a function without a description, which APIs allow. A new reference; NULL: out of memory. */
+/* GPT-OSS's template cannot write a function without a description, which APIs allow. A new reference; NULL: out of
+ * memory. */
 static json_t *tools_of(const struct odm_turn *t)
 {
 	json_t *tools = t->form->harmony ? od_json_copy(t->tools) : json_incref(t->tools), *tool;
@@ -218,7 +226,8 @@ static json_t *tools_of(const struct odm_turn *t)
 
 	if (tools == NULL || !t->form->harmony)
 		return tools;
-	json_array_foreach(tools, i, tool) {
+	json_array_foreach(tools, i, tool)
+	{
 		json_t *function = json_object_get(tool, "function");
 
 		if (!json_is_string(json_object_get(function, "description")) &&
@@ -256,7 +265,8 @@ static size_t count_calls(const json_t *messages)
 	const json_t *m;
 	size_t i, n = 0;
 
-	json_array_foreach((json_t *)(uintptr_t)messages, i, m) {
+	json_array_foreach((json_t *)(uintptr_t)messages, i, m)
+	{
 		const size_t calls = json_array_size(json_object_get(m, "tool_calls"));
 
 		n += calls > 0 ? calls : json_is_object(json_object_get(m, "function_call"));
@@ -294,11 +304,12 @@ static int refuse_messages(const struct odm_api *api, struct od_err *err, struct
 	if (named)
 		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
 	odm_hide_folder(err->msg, api->folder);
-	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", words_of(err));
+	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s",
+			    words_of(err));
 }
 
-/* Stands behind the last message's text while the template is rendered, to find where the text ends: as transformers does it. A
- * template that trims takes the space away, and then what the text ended with counts as trimmed too. */
+/* Stands behind the last message's text while the template is rendered, to find where the text ends: as transformers
+ * does it. A template that trims takes the space away, and then what the text ended with counts as trimmed too. */
 #define LAST_TAG "CONTINUE_FINAL_MESSAGE_TAG"
 
 static bool tag_text(json_t *object, const char *key)
@@ -314,7 +325,8 @@ static bool tag_text(json_t *object, const char *key)
 	return done;
 }
 
-/* A new reference: the messages with the tag, in the last part with a text if the content is a list. NULL: no text, or out of memory. */
+/* A new reference: the messages with the tag, in the last part with a text if the content is a list. NULL: no text, or
+ * out of memory. */
 static json_t *tag_last(const json_t *messages)
 {
 	json_t *all = json_copy((json_t *)messages), *last, *content;
@@ -354,9 +366,10 @@ static bool cut_at_tag(const char *text, size_t *len)
 
 static int no_last_text(struct odm_api_error *e)
 {
-	return odm_api_fail(e, 400, "continue_final_message", OD_ERR_ARG,
-			    "continue_final_message: expected a last message whose content is a text that the model's chat template "
-			    "writes");
+	return odm_api_fail(
+		e, 400, "continue_final_message", OD_ERR_ARG,
+		"continue_final_message: expected a last message whose content is a text that the model's chat template "
+		"writes");
 }
 
 /* A rendered prompt, and which of its bytes are not the template's. */
@@ -387,7 +400,8 @@ static int render(struct odm_turn *t, const struct odm_api *api, const struct as
 	int rc = OD_OK;
 
 	if (json_array_size(q->messages) == 0)
-		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
+		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT,
+				    "messages: expected an array of at least one message");
 	if (q->continue_final_message) {
 		tagged = tag_last(q->messages);
 		if (tagged == NULL)
@@ -407,17 +421,20 @@ static int render(struct odm_turn *t, const struct odm_api *api, const struct as
 }
 
 /* A template writes BOS and the like itself. What users wrote never becomes a control token. */
-static int encode(struct odm_turn *t, const struct odm_chat_template *template, const struct rendered *r, struct odm_api_error *e)
+static int encode(struct odm_turn *t, const struct odm_chat_template *template, const struct rendered *r,
+		  struct odm_api_error *e)
 {
 	struct od_controls *controls;
 	struct od_err err;
 	int rc = odm_chat_template_controls(template, json_array_size(t->tools) > 0, t->tokenizer, &controls, &err);
 
 	if (rc == OD_OK)
-		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, &t->prompt, &t->n_prompt, &err);
+		rc = od_tokenizer_encode_mixed(t->tokenizer, r->text, r->len, &r->users, controls, &t->prompt,
+					       &t->n_prompt, &err);
 	od_controls_free(controls);
 	if (rc != OD_OK)
-		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s", err.msg);
+		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s",
+				    err.msg);
 	return OD_OK;
 }
 
@@ -468,7 +485,8 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	if (api->chat == NULL)
 		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED,
 				    "this model cannot chat: %s; /v1/completions works without a chat template",
-				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" : api->no_chat.msg);
+				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" :
+									  api->no_chat.msg);
 	t->engine = engine;
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
@@ -630,7 +648,9 @@ static void hear_no_end(void *arg, bool complete)
 	(void)arg, (void)complete;
 }
 
-static const struct odm_answer_sink deaf = { NULL, hear_nothing, hear_nothing, hear_no_call, hear_nothing, hear_no_end };
+static const struct odm_answer_sink deaf = {
+	NULL, hear_nothing, hear_nothing, hear_no_call, hear_nothing, hear_no_end
+};
 
 /* Engine thread. Without memory the text ends, too: then the HTTP thread lacks it likewise, or finds no stop string. */
 static bool ends_at(void *arg, const char *piece, size_t len)
@@ -644,9 +664,14 @@ static bool ends_at(void *arg, const char *piece, size_t len)
 static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 		      struct odm_api_error *e)
 {
-	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools,
+	const struct odm_answer_opts opts = { .form = t->form,
+					      .in_thought = t->in_thought,
+					      .tools = t->tools,
 					      .lead = t->opens_answer && !t->in_thought ? t->space.lead : NULL,
-					      .tail = t->space.tail, .early_calls = g->stream, .stop = g->stop.value, .n_stop = g->stop.n };
+					      .tail = t->space.tail,
+					      .early_calls = g->stream,
+					      .stop = g->stop.value,
+					      .n_stop = g->stop.n };
 	struct choice *c = &t->choice[t->n];
 	struct odm_job_spec spec;
 	struct od_err err;

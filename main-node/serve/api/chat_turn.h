@@ -1,8 +1,9 @@
-/* chat_turn.h - a turn of a chat: from a request's messages to jobs, and from what the model writes to content, reasoning and
- * tool calls. All chat APIs use it: each translates its request into OpenAI's chat form, and these events into its own JSON.
+/* chat_turn.h - a turn of a chat: from a request's messages to jobs, and from what the model writes to content,
+ * reasoning and tool calls. All chat APIs use it: each translates its request into OpenAI's chat form, and these events
+ * into its own JSON.
  *
- * Thread: odm_turn_new and odm_turn_add on a request thread, then the HTTP thread. Owner: the endpoint's state. The sink's
- * texts are borrowed for the call; the sink itself must outlive the turn. */
+ * Thread: odm_turn_new and odm_turn_add on a request thread, then the HTTP thread. Owner: the endpoint's state. The
+ * sink's texts are borrowed for the call; the sink itself must outlive the turn. */
 #ifndef ODM_CHAT_TURN_H
 #define ODM_CHAT_TURN_H
 
@@ -19,22 +20,23 @@ struct odm_turn_sink {
 	void *arg;
 	void (*content)(void *arg, size_t choice, const char *text, size_t len);
 	void (*reasoning)(void *arg, size_t choice, const char *text, size_t len);
-	/* A call begins, its arguments, it ends: as in odm_answer_sink; as they are written if the request is for a stream. */
+	/* A call begins, its arguments, it ends: as in odm_answer_sink; as they are written if the request is for a
+	 * stream. */
 	void (*call)(void *arg, size_t choice, const struct odm_turn_call *call);
 	void (*arguments)(void *arg, size_t choice, const char *text, size_t len);
 	void (*call_end)(void *arg, size_t choice, bool complete);
 };
 
-/* Reads a request in the form of chat completions (what odm_generation_read takes is not looked at), renders and tokenises its
- * prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content", "tools[0].function.name". 400 without a chat
- * template. */
+/* Reads a request in the form of chat completions (what odm_generation_read takes is not looked at), renders and
+ * tokenises its prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content",
+ * "tools[0].function.name". 400 without a chat template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
 			       const json_t *request, int *logprobs, struct odm_api_error *e);
 void odm_turn_free(struct odm_turn *t); /* NULL ok */
 size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 
-/* Adds the g->n choices to r->call, once. logprobs: as in odm_job_spec. Only here is a prompt refused that is longer than the
- * context, so that it can be counted. */
+/* Adds the g->n choices to r->call, once. logprobs: as in odm_job_spec. Only here is a prompt refused that is longer
+ * than the context, so that it can be counted. */
 OD_MUST_CHECK int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 			       const struct odm_turn_sink *sink, struct odm_api_error *e);
 

@@ -13,11 +13,26 @@
 #define ALL (C | H | R | M)
 #define DIALOGS (H | R | M)
 
-#define DONE(name, apis, note) { name, apis, ODM_FIELD_DONE, NULL, NULL, note }
-#define ALIAS(name, apis, means) { name, apis, ODM_FIELD_ALIAS, means, NULL, NULL }
-#define IGNORED(name, apis, why) { name, apis, ODM_FIELD_IGNORED, NULL, NULL, why }
-#define REFUSED(name, apis) { name, apis, ODM_FIELD_REFUSED, NULL, NULL, NULL }
-#define UNLESS(name, apis, neutral) { name, apis, ODM_FIELD_REFUSED, NULL, neutral, NULL }
+#define DONE(name, apis, note) \
+	{ \
+		name, apis, ODM_FIELD_DONE, NULL, NULL, note \
+	}
+#define ALIAS(name, apis, means) \
+	{ \
+		name, apis, ODM_FIELD_ALIAS, means, NULL, NULL \
+	}
+#define IGNORED(name, apis, why) \
+	{ \
+		name, apis, ODM_FIELD_IGNORED, NULL, NULL, why \
+	}
+#define REFUSED(name, apis) \
+	{ \
+		name, apis, ODM_FIELD_REFUSED, NULL, NULL, NULL \
+	}
+#define UNLESS(name, apis, neutral) \
+	{ \
+		name, apis, ODM_FIELD_REFUSED, NULL, neutral, NULL \
+	}
 
 #define BY_ITSELF "it says nothing without the field that turns it on, which is refused"
 #define SAME_ANSWER "the answer does not depend on it"
@@ -264,8 +279,9 @@ static json_t *value_at(const json_t *o, const char *path)
 static bool is_value(const json_t *v, const char *text)
 {
 	json_t *wanted = text != NULL ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-	const bool same = json_is_number(v) && json_is_number(wanted) ? json_number_value(v) == json_number_value(wanted) :
-									 json_equal(v, wanted);
+	const bool same = json_is_number(v) && json_is_number(wanted) ?
+				  json_number_value(v) == json_number_value(wanted) :
+				  json_equal(v, wanted);
 
 	json_decref(wanted);
 	return wanted != NULL && same;
@@ -285,7 +301,8 @@ static int apply(const struct odm_client_field *f, json_t *request, struct odm_a
 	if (v == NULL)
 		return OD_OK;
 	if (f->fate == ODM_FIELD_REFUSED && !asks_for_nothing(v, f->neutral))
-		return odm_api_fail(e, 400, f->name, OD_ERR_UNSUPPORTED, "%s is not supported here; leave it out", f->name);
+		return odm_api_fail(e, 400, f->name, OD_ERR_UNSUPPORTED, "%s is not supported here; leave it out",
+				    f->name);
 	if (f->fate == ODM_FIELD_ALIAS) {
 		if (json_object_get(request, f->means) == NULL && json_object_set(request, f->means, v) != 0)
 			return odm_no_memory(e);
@@ -328,10 +345,9 @@ int odm_client_fields_apply(json_t *request, enum odm_api_kind api, struct odm_a
 	json_t *v;
 	int rc = OD_OK;
 
-	json_object_foreach(request, name, v)
-		if (!is_known(name, (unsigned)api) && say_once(name))
-			OD_LOG_EVENT(OD_LOG_INFO, "a field of requests is not known here and ignored; this is said once",
-				     od_log_text("field", name));
+	json_object_foreach(request, name, v) if (!is_known(name, (unsigned)api) && say_once(name))
+		OD_LOG_EVENT(OD_LOG_INFO, "a field of requests is not known here and ignored; this is said once",
+			     od_log_text("field", name));
 	for (const struct odm_client_field *f = odm_client_fields; rc == OD_OK && f->name != NULL; f++)
 		if ((f->apis & (unsigned)api) != 0)
 			rc = apply(f, request, e);

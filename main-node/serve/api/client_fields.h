@@ -1,8 +1,8 @@
-/* client_fields.h - every field of a request that clients are known to send, and what becomes of it. docs/CLIENTS.md is made from this table
- * (make docs/CLIENTS.md).
+/* client_fields.h - every field of a request that clients are known to send, and what becomes of it. docs/CLIENTS.md is
+ * made from this table (make docs/CLIENTS.md).
  *
- * Fields that are done are read by the tables of json_fields.h; this one refuses the others by name, renames aliases, and says once in
- * the log which fields it does not know.
+ * Fields that are done are read by the tables of json_fields.h; this one refuses the others by name, renames aliases,
+ * and says once in the log which fields it does not know.
  * Thread: any. */
 #ifndef ODM_CLIENT_FIELDS_H
 #define ODM_CLIENT_FIELDS_H
@@ -19,18 +19,18 @@ enum odm_api_kind {
 
 enum odm_fate {
 	ODM_FIELD_DONE,
-	ODM_FIELD_ALIAS,   /* done, as the field `means` */
+	ODM_FIELD_ALIAS, /* done, as the field `means` */
 	ODM_FIELD_IGNORED, /* it does not change the answer */
 	ODM_FIELD_REFUSED, /* unless its value asks for nothing: null, false, 0, "", [], {} or `neutral` */
 };
 
 struct odm_client_field {
 	const char *name; /* "text.format": of an object */
-	unsigned apis;	  /* enum odm_api_kind */
+	unsigned apis; /* enum odm_api_kind */
 	enum odm_fate fate;
-	const char *means;   /* ODM_FIELD_ALIAS */
+	const char *means; /* ODM_FIELD_ALIAS */
 	const char *neutral; /* ODM_FIELD_REFUSED: one more JSON value that asks for nothing; NULL: none */
-	const char *note;    /* for the page; NULL: none */
+	const char *note; /* for the page; NULL: none */
 };
 extern const struct odm_client_field odm_client_fields[]; /* ends with a NULL name */
 

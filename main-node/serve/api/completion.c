@@ -17,7 +17,7 @@ struct prompt {
 struct choice {
 	struct od_strbuf text;
 	json_t *logprobs; /* until it is written; NULL: none */
-	size_t offset;	  /* of the next token in the text, in characters */
+	size_t offset; /* of the next token in the text, in characters */
 };
 
 struct completion {
@@ -64,8 +64,8 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 	return rc;
 }
 
-static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len, const int32_t *ids,
-		      size_t n_ids, struct odm_api_error *e)
+static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len,
+		      const int32_t *ids, size_t n_ids, struct odm_api_error *e)
 {
 	struct prompt *p = &c->prompt[c->n_prompts];
 	struct od_err err;
@@ -78,8 +78,8 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 		if (p->text != NULL)
 			memcpy(p->text, text, len);
 		p->len = len;
-	} else if (c->echo &&
-		   od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len, &err) != OD_OK) {
+	} else if (c->echo && od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len,
+						  &err) != OD_OK) {
 		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
 	}
 	if (c->echo && p->text == NULL)
@@ -181,7 +181,8 @@ static json_t *answer_json(const struct completion *c, json_t *choices)
 
 static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
 {
-	odm_reply_write(&c->reply, answer_json(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish))), NULL);
+	odm_reply_write(&c->reply,
+			answer_json(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish))), NULL);
 }
 
 static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
@@ -235,9 +236,9 @@ static void on_end(void *arg)
 	for (size_t i = 0; i < odm_call_choices(c->reply.call); i++) {
 		struct choice *t = &c->choice[i];
 
-		json_array_append_new(choices,
-				      choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
-						  odm_finish_reason(c->reply.ended[i].finish)));
+		json_array_append_new(
+			choices, choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+					     odm_finish_reason(c->reply.ended[i].finish)));
 	}
 	o = answer_json(c, choices);
 	json_object_set_new(o, "usage", odm_usage_json(&u));
@@ -257,7 +258,8 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 	if (rc == OD_OK)
 		rc = odm_fields_read(fields, request, c, e);
 	if (rc == OD_OK && c->best_of > 0 && c->best_of != c->g.n)
-		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED, "best_of: only the value of n is supported here");
+		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED,
+				  "best_of: only the value of n is supported here");
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,

@@ -186,7 +186,9 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 	int rc;
 
 	d->form = form;
-	d->ops = (struct odm_reply_ops){ .news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive };
+	d->ops = (struct odm_reply_ops){
+		.news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive
+	};
 	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	odm_reply_init(&d->reply, &d->ops, d, x);
 	rc = read_request(d, x, &e);

@@ -1,5 +1,5 @@
-/* dialog.h - what /v1/responses and /v1/messages have in common: a request that becomes one of chat completions, and an answer
- * that is a list of blocks, each a thought, text or a call.
+/* dialog.h - what /v1/responses and /v1/messages have in common: a request that becomes one of chat completions, and an
+ * answer that is a list of blocks, each a thought, text or a call.
  *
  * Thread: odm_dialog_prepare on a request thread, the rest on the HTTP thread.
  * Owner: the endpoint's state, which begins with its dialog. */
@@ -14,10 +14,10 @@ enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
 
 struct odm_block {
 	enum odm_block_kind kind;
-	size_t index;	       /* in the answer: 0, 1, ... */
+	size_t index; /* in the answer: 0, 1, ... */
 	const char *id, *name; /* of a call */
 	struct od_strbuf text; /* so far; of a call: its arguments */
-	bool cut;	       /* it ends because the answer may not be longer; a call: or is malformed */
+	bool cut; /* it ends because the answer may not be longer; a call: or is malformed */
 };
 
 struct odm_dialog;
@@ -31,7 +31,7 @@ struct odm_dialog_form {
 	void (*block_begin)(struct odm_dialog *d, const struct odm_block *b);
 	void (*block_text)(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len);
 	void (*block_end)(struct odm_dialog *d, const struct odm_block *b); /* of a whole answer too */
-	void (*end)(struct odm_dialog *d);				     /* the whole answer, or the last events */
+	void (*end)(struct odm_dialog *d); /* the whole answer, or the last events */
 	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
 	const char *messages; /* the request's field that becomes the chat's messages; NULL: it has the same name */
 	const char *keep_alive; /* as in odm_reply_ops */
@@ -47,7 +47,7 @@ struct odm_dialog {
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
-	json_t *logprobs;      /* of all tokens so far; NULL: none */
+	json_t *logprobs; /* of all tokens so far; NULL: none */
 	struct odm_block block; /* the open one, if `open`; else its index is the next one's */
 	char call_id[ODM_MAX_NAME_BYTES + 1], call_name[ODM_MAX_NAME_BYTES + 1]; /* of an open block */
 	bool open, wrote;

@@ -60,8 +60,8 @@ static int read_message(struct convert *c, const json_t *item)
 	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(roles[i], role) != 0)
 		i++;
 	if (i == sizeof(roles) / sizeof(roles[0]))
-		return odm_fail_unsupported(c->path, "role", "\"user\", \"assistant\", \"system\" or \"developer\"", role,
-					    c->e);
+		return odm_fail_unsupported(c->path, "role", "\"user\", \"assistant\", \"system\" or \"developer\"",
+					    role, c->e);
 	rc = read_parts(c, item, "content", &text);
 	if (rc == OD_OK)
 		add_message(c, role, &text);
@@ -89,7 +89,8 @@ static int read_call(struct convert *c, const json_t *item)
 	whole = space != NULL ? odm_name_in_space(space, name) : NULL;
 	if (space != NULL && whole == NULL)
 		return odm_no_memory(c->e);
-	odm_chat_build_call(&c->build, id, whole != NULL ? whole : name, json_string_value(arguments), json_string_length(arguments));
+	odm_chat_build_call(&c->build, id, whole != NULL ? whole : name, json_string_value(arguments),
+			    json_string_length(arguments));
 	free(whole);
 	return OD_OK;
 }
@@ -125,9 +126,9 @@ static int read_reasoning(struct convert *c, const json_t *item)
 
 /* ---- Items of tools that are no functions ---- */
 
-/* A call. name: of its tool; NULL: the item's own. arguments: its field with what the tool is asked; a text that is no JSON object
- * becomes an object's field of this name. result: its field with the answer, which others give in an item of its own; NULL: they
- * do. */
+/* A call. name: of its tool; NULL: the item's own. arguments: its field with what the tool is asked; a text that is no
+ * JSON object becomes an object's field of this name. result: its field with the answer, which others give in an item
+ * of its own; NULL: they do. */
 static const struct other_call {
 	const char *type, *name, *arguments, *result;
 } other_calls[] = {
@@ -172,7 +173,8 @@ static char *arguments_of(const struct other_call *o, const json_t *item)
 		object = NULL;
 	}
 	if (object == NULL)
-		object = given != NULL && !json_is_null(given) ? json_pack("{s:O}", o->arguments, given) : json_object();
+		object =
+			given != NULL && !json_is_null(given) ? json_pack("{s:O}", o->arguments, given) : json_object();
 	text = json_dumps(object, 0);
 	json_decref(object);
 	return text;
@@ -203,7 +205,8 @@ static int read_other_call(struct convert *c, const struct other_call *o, const 
 
 	if (arguments == NULL)
 		return odm_no_memory(c->e);
-	odm_chat_build_call(&c->build, id_of(item), name != NULL && *name != '\0' ? name : "tool", arguments, strlen(arguments));
+	odm_chat_build_call(&c->build, id_of(item), name != NULL && *name != '\0' ? name : "tool", arguments,
+			    strlen(arguments));
 	free(arguments);
 	if (result == NULL || json_is_null(result))
 		result = json_object_get(item, "error");
@@ -220,11 +223,14 @@ static int read_other(struct convert *c, const json_t *item, const char *type)
 			return read_other_call(c, &other_calls[i], item);
 	if (output == NULL)
 		output = json_object_get(item, "tools"); /* of tool_search_output */
-	if (output != NULL && (json_is_string(json_object_get(item, "call_id")) || json_is_string(json_object_get(item, "id"))) &&
+	if (output != NULL &&
+	    (json_is_string(json_object_get(item, "call_id")) || json_is_string(json_object_get(item, "id"))) &&
 	    strlen(type) > strlen("output") && strcmp(type + strlen(type) - strlen("output"), "output") == 0)
 		return add_result(c, id_of(item), output);
 	if (odm_first_time("item", type))
-		od_log(OD_LOG_WARN, "requests have items of type \"%.40s\", which have no text for the model; they are left out", type);
+		od_log(OD_LOG_WARN,
+		       "requests have items of type \"%.40s\", which have no text for the model; they are left out",
+		       type);
 	return OD_OK;
 }
 
@@ -270,7 +276,8 @@ static int read_input(struct convert *c, const json_t *input)
 		return odm_api_fail(c->e, 400, "input", input == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT,
 				    "input: expected a string or an array of items, found %s",
 				    odm_json_describe(input, found, sizeof(found)));
-	json_array_foreach((json_t *)(uintptr_t)input, i, item) {
+	json_array_foreach((json_t *)(uintptr_t)input, i, item)
+	{
 		snprintf(c->path, sizeof(c->path), "input[%zu]", i);
 		rc = read_item(c, item);
 		if (rc != OD_OK)
@@ -297,16 +304,18 @@ void odm_called_function(const json_t *tools, const char *called, const char **s
 
 	*space = NULL;
 	*name = called;
-	json_array_foreach((json_t *)(uintptr_t)tools, i, tool) {
+	json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
+	{
 		const char *s = json_string_value(json_object_get(tool, "name"));
 		const json_t *list = json_object_get(tool, "tools");
 
-		json_array_foreach((json_t *)(uintptr_t)list, k, inner) {
+		json_array_foreach((json_t *)(uintptr_t)list, k, inner)
+		{
 			const char *n = json_string_value(json_object_get(inner, "name"));
 			const size_t len = s != NULL ? strlen(s) : 0;
 
-			if (s == NULL || n == NULL || strncmp(called, s, len) != 0 || strncmp(called + len, "__", 2) != 0 ||
-			    strcmp(called + len + 2, n) != 0)
+			if (s == NULL || n == NULL || strncmp(called, s, len) != 0 ||
+			    strncmp(called + len, "__", 2) != 0 || strcmp(called + len + 2, n) != 0)
 				continue;
 			*space = s;
 			*name = n;
@@ -316,7 +325,8 @@ void odm_called_function(const json_t *tools, const char *called, const char **s
 }
 
 /* space: NULL: none. */
-static int read_function(json_t *tools, const char *space, const json_t *tool, const char *path, struct odm_api_error *e)
+static int read_function(json_t *tools, const char *space, const json_t *tool, const char *path,
+			 struct odm_api_error *e)
 {
 	json_t *parameters = json_object_get(tool, "parameters");
 	const char *name;
@@ -330,9 +340,11 @@ static int read_function(json_t *tools, const char *space, const json_t *tool, c
 	}
 	if (rc == OD_OK && space != NULL)
 		whole = odm_name_in_space(space, name);
-	if (rc == OD_OK && ((space != NULL && whole == NULL) ||
-			    json_array_append_new(tools, odm_chat_tool(whole != NULL ? whole : name, json_object_get(tool, "description"),
-								       json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0))
+	if (rc == OD_OK &&
+	    ((space != NULL && whole == NULL) ||
+	     json_array_append_new(tools,
+				   odm_chat_tool(whole != NULL ? whole : name, json_object_get(tool, "description"),
+						 json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0))
 		rc = odm_no_memory(e);
 	free(whole);
 	return rc;
@@ -348,7 +360,8 @@ static int read_space(json_t *tools, const json_t *space, const char *path, stru
 
 	if (rc != OD_OK)
 		return rc;
-	json_array_foreach((json_t *)(uintptr_t)json_object_get(space, "tools"), i, tool) {
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(space, "tools"), i, tool)
+	{
 		snprintf(where, sizeof(where), "%s.tools[%zu]", path, i);
 		rc = odm_need_string(&type, tool, where, "type", e);
 		if (rc == OD_OK && strcmp(type, "function") != 0)
@@ -421,7 +434,8 @@ static int check_form(const struct settings *s, struct odm_api_error *e)
 	return OD_OK;
 }
 
-/* What `include` names beside log probabilities belongs to tools and stored items that are not here, or is given anyway. */
+/* What `include` names beside log probabilities belongs to tools and stored items that are not here, or is given
+ * anyway. */
 static int read_logprobs(json_t *chat, const struct settings *s, struct odm_api_error *e)
 {
 	bool wanted = s->top_logprobs > 0;
@@ -453,7 +467,8 @@ static int read_settings(struct convert *c, json_t *chat, const json_t *request)
 	int rc = odm_fields_read(fields, request, &s, c->e);
 
 	if (rc == OD_OK && s.max_tokens == 0)
-		rc = odm_api_fail(c->e, 400, "max_output_tokens", OD_ERR_RANGE, "max_output_tokens: expected at least 1, or -1, found 0");
+		rc = odm_api_fail(c->e, 400, "max_output_tokens", OD_ERR_RANGE,
+				  "max_output_tokens: expected at least 1, or -1, found 0");
 	if (rc == OD_OK)
 		rc = check_form(&s, c->e);
 	if (rc == OD_OK)

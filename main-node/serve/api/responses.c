@@ -12,8 +12,8 @@
 
 struct response {
 	struct odm_dialog d; /* first: dialog.h */
-	json_t *output;	     /* items that are complete */
-	int64_t sequence;    /* of the next event */
+	json_t *output; /* items that are complete */
+	int64_t sequence; /* of the next event */
 	size_t thought_tokens;
 	size_t logprobs_written; /* of d.logprobs, to the stream */
 };
@@ -41,8 +41,8 @@ static json_t *logprobs_of(const struct response *r)
 static json_t *part_json(const struct odm_block *b, json_t *text, json_t *logprobs)
 {
 	if (b->kind == ODM_BLOCK_TEXT)
-		return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text, "annotations", "logprobs",
-				 logprobs);
+		return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text, "annotations",
+				 "logprobs", logprobs);
 	json_decref(logprobs);
 	return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
 }
@@ -52,13 +52,15 @@ static json_t *text_of(const struct odm_block *b)
 	return odm_json_text(b->text.text != NULL ? b->text.text : "", b->text.len);
 }
 
-static json_t *call_json(const struct response *r, const struct odm_block *b, const char *id, const char *status, bool begins)
+static json_t *call_json(const struct response *r, const struct odm_block *b, const char *id, const char *status,
+			 bool begins)
 {
 	const char *space, *name;
 
 	odm_called_function(json_object_get(r->d.request, "tools"), b->name, &space, &name);
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s*, s:o}", "id", id, "type", "function_call", "status", status, "call_id", b->id,
-			 "name", name, "namespace", space, "arguments", begins ? json_string("") : text_of(b));
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s*, s:o}", "id", id, "type", "function_call", "status", status,
+			 "call_id", b->id, "name", name, "namespace", space, "arguments",
+			 begins ? json_string("") : text_of(b));
 }
 
 /* An item that begins has no text yet. */
@@ -75,8 +77,8 @@ static json_t *item_json(const struct response *r, const struct odm_block *b, bo
 	if (b->kind == ODM_BLOCK_TEXT)
 		return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role",
 				 "assistant", "content", content);
-	return json_pack("{s:s, s:s, s:s, s:[], s:o}", "id", id, "type", "reasoning", "status", status, "summary", "content",
-			 content);
+	return json_pack("{s:s, s:s, s:s, s:[], s:o}", "id", id, "type", "reasoning", "status", status, "summary",
+			 "content", content);
 }
 
 /* ---- The response ---- */
@@ -88,18 +90,28 @@ static json_t *usage_json(const struct response *r)
 	return json_pack("{s:I, s:{s:I, s:i}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)u.prompt_tokens,
 			 "input_tokens_details", "cached_tokens", (json_int_t)u.cached_tokens, "cache_write_tokens", 0,
 			 "output_tokens", (json_int_t)u.completion_tokens, "output_tokens_details", "reasoning_tokens",
-			 (json_int_t)r->thought_tokens, "total_tokens", (json_int_t)(u.prompt_tokens + u.completion_tokens));
+			 (json_int_t)r->thought_tokens, "total_tokens",
+			 (json_int_t)(u.prompt_tokens + u.completion_tokens));
 }
 
-static const char *const repeated[] = { "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "text",
-					"tool_choice", "tools", "top_logprobs", "user", NULL };
+static const char *const repeated[] = { "instructions",
+					"max_output_tokens",
+					"metadata",
+					"parallel_tool_calls",
+					"reasoning",
+					"text",
+					"tool_choice",
+					"tools",
+					"top_logprobs",
+					"user",
+					NULL };
 
 /* Fields of the request that the response repeats; otherwise, what they are if they are not given. */
 static void add_request(json_t *o, const struct response *r)
 {
-	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata", "parallel_tool_calls", 1,
-				     "reasoning", "effort", "summary", "text", "format", "type", "text", "tool_choice", "auto",
-				     "tools", "top_logprobs", 0);
+	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata",
+				     "parallel_tool_calls", 1, "reasoning", "effort", "summary", "text", "format",
+				     "type", "text", "tool_choice", "auto", "tools", "top_logprobs", 0);
 
 	for (const char *const *name = repeated; *name != NULL; name++) {
 		json_t *v = json_object_get(r->d.request, *name);
@@ -121,13 +133,14 @@ static json_t *response_json(const struct response *r, const char *status, const
 
 	snprintf(id, sizeof(id), "resp_%s", odm_exchange_id(reply->exchange));
 	o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:b, s:n, s:s, s:O, s:f, s:f}", "id", id, "object", "response",
-		      "created_at", (json_int_t)reply->created, "model", odm_api_of(reply->exchange)->model, "status", status,
-		      "background", 0, "store", 0, "previous_response_id", "truncation", "disabled", "output", r->output,
-		      "temperature", r->d.g.temperature, "top_p", r->d.g.top_p);
-	json_object_set_new(o, "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
+		      "created_at", (json_int_t)reply->created, "model", odm_api_of(reply->exchange)->model, "status",
+		      status, "background", 0, "store", 0, "previous_response_id", "truncation", "disabled", "output",
+		      r->output, "temperature", r->d.g.temperature, "top_p", r->d.g.top_p);
+	json_object_set_new(o, "incomplete_details",
+			    cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
 	json_object_set_new(o, "error",
-			    error == NULL ? json_null()
-					  : json_pack("{s:s, s:o}", "code", "server_error", "message",
+			    error == NULL ? json_null() :
+					    json_pack("{s:s, s:o}", "code", "server_error", "message",
 						      odm_json_text(error->message, strlen(error->message))));
 	json_object_set_new(o, "usage", over ? usage_json(r) : json_null());
 	add_request(o, r);
@@ -155,12 +168,12 @@ static void write_item(struct response *r, const char *type, const struct odm_bl
 }
 
 /* An event about what is in an item; takes value. logprobs: of text, taken; else NULL. A call has no parts. */
-static void write_inner(struct response *r, const char *type, const struct odm_block *b, const char *name, json_t *value,
-			json_t *logprobs)
+static void write_inner(struct response *r, const char *type, const struct odm_block *b, const char *name,
+			json_t *value, json_t *logprobs)
 {
 	char id[MAX_ID];
-	json_t *o = json_pack("{s:s, s:I, s:o}", "item_id", item_id(r, b, id), "output_index", (json_int_t)b->index, name,
-			      value);
+	json_t *o = json_pack("{s:s, s:I, s:o}", "item_id", item_id(r, b, id), "output_index", (json_int_t)b->index,
+			      name, value);
 
 	if (b->kind != ODM_BLOCK_CALL)
 		json_object_set_new(o, "content_index", json_integer(0));
@@ -193,7 +206,8 @@ static void block_begin(struct odm_dialog *d, const struct odm_block *b)
 
 	write_item(r, "response.output_item.added", b, item_json(r, b, true));
 	if (b->kind != ODM_BLOCK_CALL)
-		write_inner(r, "response.content_part.added", b, "part", part_json(b, json_string(""), json_array()), NULL);
+		write_inner(r, "response.content_part.added", b, "part", part_json(b, json_string(""), json_array()),
+			    NULL);
 }
 
 static void block_text(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len)
@@ -205,7 +219,8 @@ static void block_text(struct odm_dialog *d, const struct odm_block *b, const ch
 	};
 	struct response *r = (struct response *)d;
 
-	write_inner(r, type[b->kind], b, "delta", odm_json_text(text, len), b->kind == ODM_BLOCK_TEXT ? new_logprobs(r) : NULL);
+	write_inner(r, type[b->kind], b, "delta", odm_json_text(text, len),
+		    b->kind == ODM_BLOCK_TEXT ? new_logprobs(r) : NULL);
 }
 
 static void write_block_end(struct response *r, const struct odm_block *b)
@@ -247,9 +262,11 @@ static void end(struct odm_dialog *d)
 	const bool cut = odm_dialog_cut(d);
 
 	if (d->reply.stream)
-		write_response(r, cut ? "response.incomplete" : "response.completed", cut ? "incomplete" : "completed", NULL);
+		write_response(r, cut ? "response.incomplete" : "response.completed", cut ? "incomplete" : "completed",
+			       NULL);
 	else
-		odm_exchange_reply_json(d->reply.exchange, 200, response_json(r, cut ? "incomplete" : "completed", NULL));
+		odm_exchange_reply_json(d->reply.exchange, 200,
+					response_json(r, cut ? "incomplete" : "completed", NULL));
 }
 
 static void fail(struct odm_dialog *d, const struct odm_api_error *e)

@@ -83,12 +83,16 @@ static int read_thinking(struct odm_thinking *t, const json_t *v, struct odm_api
 	static const struct {
 		const char *type;
 		enum odm_thinking_wish wish;
-	} types[] = { { "disabled", ODM_THINK_NOT }, { "enabled", ODM_THINK_ALWAYS }, { "adaptive", ODM_THINK_ADAPTIVE },
-		      { "auto", ODM_THINK_ADAPTIVE }, { "between_tools", ODM_THINK_ALWAYS } };
+	} types[] = { { "disabled", ODM_THINK_NOT },
+		      { "enabled", ODM_THINK_ALWAYS },
+		      { "adaptive", ODM_THINK_ADAPTIVE },
+		      { "auto", ODM_THINK_ADAPTIVE },
+		      { "between_tools", ODM_THINK_ALWAYS } };
 	const json_t *type = json_object_get(v, "type");
 
 	if (!json_is_object(v))
-		return v == NULL || json_is_boolean(v) ? read_bool(t, "thinking", v, e) : refuse("thinking", v, "an object, true or false", e);
+		return v == NULL || json_is_boolean(v) ? read_bool(t, "thinking", v, e) :
+							 refuse("thinking", v, "an object, true or false", e);
 	if (!json_is_string(type))
 		return refuse("thinking.type", type, "a string", e);
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
@@ -96,9 +100,11 @@ static int read_thinking(struct odm_thinking *t, const json_t *v, struct odm_api
 			t->wish = types[i].wish;
 			return OD_OK;
 		}
-	return odm_api_fail(e, 400, "thinking.type", OD_ERR_UNSUPPORTED,
-			    "thinking.type: expected \"enabled\", \"disabled\", \"adaptive\" or \"between_tools\", found \"%.40s\", which is not "
-			    "supported here", json_string_value(type));
+	return odm_api_fail(
+		e, 400, "thinking.type", OD_ERR_UNSUPPORTED,
+		"thinking.type: expected \"enabled\", \"disabled\", \"adaptive\" or \"between_tools\", found \"%.40s\", which is not "
+		"supported here",
+		json_string_value(type));
 }
 
 /* What the template is told by name is also a wish, for templates that know it by another name. */
@@ -162,9 +168,13 @@ bool odm_thinking_set(json_t *vars, const struct odm_thinking *t, bool harmony)
 	if (t->wish != ODM_THINK_AS_EVER) {
 		const bool on = t->wish != ODM_THINK_NOT;
 
-		good = set_new(vars, "enable_thinking", json_boolean(on)) && set_new(vars, "thinking", json_boolean(on));
+		good = set_new(vars, "enable_thinking", json_boolean(on)) &&
+		       set_new(vars, "thinking", json_boolean(on));
 		/* MiniMax-M3's. */
-		good = set_new(vars, "thinking_mode", json_string(!on ? "disabled" : t->wish == ODM_THINK_ADAPTIVE ? "adaptive" : "enabled")) &&
+		good = set_new(vars, "thinking_mode",
+			       json_string(!on				 ? "disabled" :
+					   t->wish == ODM_THINK_ADAPTIVE ? "adaptive" :
+									   "enabled")) &&
 		       good;
 	}
 	if (effort != NULL)

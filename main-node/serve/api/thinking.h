@@ -1,7 +1,8 @@
-/* thinking.h - whether a chat's model shall think before it answers, and how much: the fields by which clients say so, and the variables
- * by which templates are told.
+/* thinking.h - whether a chat's model shall think before it answers, and how much: the fields by which clients say so,
+ * and the variables by which templates are told.
  *
- * chat_template_kwargs wins, then enable_thinking, thinking, think, reasoning.enabled, an effort of "none" or "minimal", and a budget of 0.
+ * chat_template_kwargs wins, then enable_thinking, thinking, think, reasoning.enabled, an effort of "none" or
+ * "minimal", and a budget of 0.
  * Thread: any. Owner: strings are borrowed from the request. */
 #ifndef ODM_THINKING_H
 #define ODM_THINKING_H
@@ -20,10 +21,11 @@ struct odm_thinking {
 
 /* Reads the fields of a request in the form of chat completions. */
 OD_MUST_CHECK int odm_thinking_read(struct odm_thinking *t, const json_t *request, struct odm_api_error *e);
-/* Sets what vars, the variables of a template, does not have yet. harmony: of a template that writes any effort, for a model that knows
- * three. False: out of memory. */
+/* Sets what vars, the variables of a template, does not have yet. harmony: of a template that writes any effort, for a
+ * model that knows three. False: out of memory. */
 bool odm_thinking_set(json_t *vars, const struct odm_thinking *t, bool harmony);
-/* Replaces an effort that odm_thinking_set has set by the i-th nearest, i from 0 on: for templates that refuse it. False: there are no more. */
+/* Replaces an effort that odm_thinking_set has set by the i-th nearest, i from 0 on: for templates that refuse it.
+ * False: there are no more. */
 bool odm_thinking_set_near(json_t *vars, const struct odm_thinking *t, size_t i);
 
 #endif

@@ -16,15 +16,17 @@ static const char *address_text(const struct sockaddr *a, char *buf, size_t size
 	char host[64], port[8];
 
 	buf[0] = '\0';
-	if (a != NULL && getnameinfo(a, a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), host,
-				     sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+	if (a != NULL &&
+	    getnameinfo(a, a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), host,
+			sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
 		snprintf(buf, size, a->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 	return buf;
 }
 
 static const char *client_of(const struct odm_exchange *x, char *buf, size_t size)
 {
-	const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
 	return address_text(info != NULL ? info->client_addr : NULL, buf, size);
 }

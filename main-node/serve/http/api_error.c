@@ -99,7 +99,8 @@ json_t *odm_api_error_json(const struct odm_api_error *e)
 
 	json_object_set_new(inner, "message", odm_json_text(e->message, strlen(e->message)));
 	json_object_set_new(inner, "type", json_string(type_of(e->status)));
-	json_object_set_new(inner, "param", e->param[0] != '\0' ? odm_json_text(e->param, strlen(e->param)) : json_null());
+	json_object_set_new(inner, "param",
+			    e->param[0] != '\0' ? odm_json_text(e->param, strlen(e->param)) : json_null());
 	json_object_set_new(inner, "code", e->code != NULL ? json_string(e->code) : json_null());
 	json_object_set_new(o, "error", inner);
 	return o;
@@ -120,6 +121,6 @@ static const char *anthropic_type_of(int status)
 
 json_t *odm_api_error_anthropic(const struct odm_api_error *e, const char *request_id)
 {
-	return json_pack("{s:s, s:{s:s, s:o}, s:s}", "type", "error", "error", "type", anthropic_type_of(e->status), "message",
-			 odm_json_text(e->message, strlen(e->message)), "request_id", request_id);
+	return json_pack("{s:s, s:{s:s, s:o}, s:s}", "type", "error", "error", "type", anthropic_type_of(e->status),
+			 "message", odm_json_text(e->message, strlen(e->message)), "request_id", request_id);
 }

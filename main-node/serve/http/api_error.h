@@ -9,15 +9,16 @@
 #include "common/base/status.h"
 
 struct odm_api_error {
-	int status;	   /* of HTTP; 0: no error */
-	const char *code;  /* a literal such as "context_length_exceeded"; NULL: none */
-	char param[64];	   /* the request's field; "": none */
+	int status; /* of HTTP; 0: no error */
+	const char *code; /* a literal such as "context_length_exceeded"; NULL: none */
+	char param[64]; /* the request's field; "": none */
 	char message[768]; /* UTF-8 */
 };
 
-/* Fills e (NULL ok) and returns code (an enum od_status), so that callers can write `return odm_api_fail(...)`. param: NULL: no
- * field. */
-int odm_api_fail(struct odm_api_error *e, int status, const char *param, int code, const char *fmt, ...) OD_PRINTF(5, 6);
+/* Fills e (NULL ok) and returns code (an enum od_status), so that callers can write `return odm_api_fail(...)`. param:
+ * NULL: no field. */
+int odm_api_fail(struct odm_api_error *e, int status, const char *param, int code, const char *fmt, ...)
+	OD_PRINTF(5, 6);
 int odm_no_memory(struct odm_api_error *e); /* 503; returns OD_ERR_NOMEM */
 /* An error in the field `from`, or in a part of it, is said to be in the field `to`, of which `from` was made. */
 void odm_api_error_rename(struct odm_api_error *e, const char *from, const char *to);

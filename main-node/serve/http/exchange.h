@@ -1,9 +1,9 @@
 /* exchange.h - one HTTP request and its answer, as the endpoints see it.
  *
- * An exchange goes through its endpoint's functions: prepare on a request thread (parse, tokenise: what may take long), then
- * start, news, tick and gone on the HTTP thread. Until prepare returns, the request thread owns the exchange; then the HTTP
- * thread does. The answer is one text, or a stream of server-sent events. After the first refusal or reply the others do
- * nothing.
+ * An exchange goes through its endpoint's functions: prepare on a request thread (parse, tokenise: what may take long),
+ * then start, news, tick and gone on the HTTP thread. Until prepare returns, the request thread owns the exchange; then
+ * the HTTP thread does. The answer is one text, or a stream of server-sent events. After the first refusal or reply the
+ * others do nothing.
  * Owner: counted references. The connection holds one until the answer is sent or the client has gone. */
 #ifndef ODM_EXCHANGE_H
 #define ODM_EXCHANGE_H
@@ -21,34 +21,36 @@ struct odm_exchange;
 
 /* What a request cost, for the log. */
 struct odm_work {
-	size_t texts, tokens;		   /* generated, EOS included */
+	size_t texts, tokens; /* generated, EOS included */
 	uint64_t queue_ns, first_token_ns; /* the longest of a text, since it was submitted */
 };
 
 enum odm_endpoint_flag {
-	ODM_ENDPOINT_OPEN = 1,	   /* no API key is needed */
+	ODM_ENDPOINT_OPEN = 1, /* no API key is needed */
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
 	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals and the header request-id have Anthropic's form */
-	ODM_ENDPOINT_PROBE = 8,	   /* asked by machines all the time: answers of 200 are logged for debugging only */
+	ODM_ENDPOINT_PROBE = 8, /* asked by machines all the time: answers of 200 are logged for debugging only */
 };
 
 /* Each function may be NULL, except that one of prepare and start replies, or begins what news ends. */
 struct odm_endpoint {
 	const char *method; /* "GET" (HEAD too) or "POST" (with a JSON body) */
-	const char *path;   /* with '*' at its end: every path that begins so */
-	unsigned flags;	    /* enum odm_endpoint_flag */
+	const char *path; /* with '*' at its end: every path that begins so */
+	unsigned flags; /* enum odm_endpoint_flag */
 	void (*prepare)(struct odm_exchange *x);
 	void (*start)(struct odm_exchange *x);
-	void (*news)(struct odm_exchange *x); /* odm_exchange_wake was called, or all of the stream so far has been sent */
+	/* odm_exchange_wake was called, or all of the stream so far has been sent */
+	void (*news)(struct odm_exchange *x);
 	void (*tick)(struct odm_exchange *x, uint64_t now_ns); /* about once a second, until the answer is complete */
-	void (*gone)(struct odm_exchange *x); /* once, after start: the answer is sent, or the client went away before */
+	/* once, after start: the answer is sent, or the client went away before */
+	void (*gone)(struct odm_exchange *x);
 	void (*free_state)(void *state); /* with the last reference, on any thread; state may be NULL */
 };
 
 /* The request. */
-void *odm_exchange_app(const struct odm_exchange *x);	/* as in odm_http_opts */
-/* The client's X-Request-Id if it is short and printable, else unique in this process: "4f2a9c01-17". It goes back with the
- * answer, and into the logs of main, workers and shadow. */
+void *odm_exchange_app(const struct odm_exchange *x); /* as in odm_http_opts */
+/* The client's X-Request-Id if it is short and printable, else unique in this process: "4f2a9c01-17". It goes back with
+ * the answer, and into the logs of main, workers and shadow. */
 const char *odm_exchange_id(const struct odm_exchange *x);
 bool odm_exchange_trusted(const struct odm_exchange *x); /* it came with an API key, or the server has none */
 const char *odm_exchange_rest(const struct odm_exchange *x); /* what '*' stands for; else "" */
@@ -59,12 +61,13 @@ void *odm_exchange_state(const struct odm_exchange *x);
 void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w); /* HTTP thread: of a text that is done */
 
 struct odm_exchange *odm_exchange_ref(struct odm_exchange *x); /* any thread, as the two below */
-void odm_exchange_unref(struct odm_exchange *x);	       /* NULL ok */
+void odm_exchange_unref(struct odm_exchange *x); /* NULL ok */
 void odm_exchange_wake(struct odm_exchange *x);
 
 /* A whole answer. text: malloc'd, taken; NULL: out of memory, which is answered with 503. */
 void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len);
-void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o); /* takes the reference; NULL: out of memory */
+/* takes the reference; NULL: out of memory */
+void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o);
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e);
 bool odm_exchange_replied(const struct odm_exchange *x);
 

@@ -13,19 +13,20 @@
 #include <unistd.h>
 
 #define TICK_MS 1000
-#define IDLE_NS (60 * OD_NS_PER_S)	/* that a connection may rest between two requests */
-#define WRITE_TIMEOUT_S 60		/* a client that takes nothing for so long is closed, and its request cancelled */
-#define LEAST_BODY_BYTES (16u << 10)	/* in header_ns */
+#define IDLE_NS (60 * OD_NS_PER_S) /* that a connection may rest between two requests */
+/* a client that takes nothing for so long is closed, and its request cancelled */
+#define WRITE_TIMEOUT_S 60
+#define LEAST_BODY_BYTES (16u << 10) /* in header_ns */
 #define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
-#define BODIES 8			/* of full size in memory at once */
+#define BODIES 8 /* of full size in memory at once */
 #define STREAM_BLOCK_BYTES 4096
 
 /* One client's socket. */
 struct odm_http_connection {
 	int fd;
 	uint64_t deadline_ns; /* 0: none */
-	uint64_t body_seen;   /* when the deadline was set */
-	bool heard;	      /* its first byte has been looked at */
+	uint64_t body_seen; /* when the deadline was set */
+	bool heard; /* its first byte has been looked at */
 	struct odm_exchange *exchange; /* NULL: between requests */
 	struct odm_http_connection *prev, *next;
 };
@@ -47,9 +48,9 @@ struct odm_http {
 	struct MHD_Daemon *daemon;
 	struct MHD_Response *no_memory; /* made while there is some */
 	uv_loop_t *loop;
-	uv_poll_t poll;	   /* what libmicrohttpd waits for */
+	uv_poll_t poll; /* what libmicrohttpd waits for */
 	uv_timer_t timeout, tick;
-	uv_async_t async;  /* there is something in `ready` */
+	uv_async_t async; /* there is something in `ready` */
 	unsigned n_handles; /* uv handles that are not closed yet */
 	struct odm_request_threads *threads;
 	struct odm_http_connection *connections;
@@ -70,10 +71,14 @@ struct odm_http {
 static void send_last(int fd, const char *status, const char *message)
 {
 	char body[256], all[512];
-	const int n = snprintf(body, sizeof(body), "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
-			       "\"param\": null, \"code\": null}}\n", message);
-	const int len = snprintf(all, sizeof(all), "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
-				 "Content-Length: %d\r\n\r\n%s", status, n, body);
+	const int n = snprintf(body, sizeof(body),
+			       "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
+			       "\"param\": null, \"code\": null}}\n",
+			       message);
+	const int len = snprintf(all, sizeof(all),
+				 "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+				 "Content-Length: %d\r\n\r\n%s",
+				 status, n, body);
 
 	(void)!send(fd, all, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -157,7 +162,9 @@ static void on_acceptable(uv_poll_t *poll, int status, int events)
 
 	(void)status;
 	(void)events;
-	fd = h->n_connections < h->opts.max_connections ? accept4(a->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+	fd = h->n_connections < h->opts.max_connections ?
+		     accept4(a->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC) :
+		     -1;
 	if (fd < 0) {
 		a->pauses = true;
 		uv_poll_stop(&a->poll);
@@ -383,8 +390,8 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 		drop_body(x);
 }
 
-/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or the body is endless,
- * or has no certain end. */
+/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or
+ * the body is endless, or has no certain end. */
 static bool answers_at_once(struct odm_exchange *x)
 {
 	const char *length = odm_request_header(x, "Content-Length");
@@ -409,7 +416,8 @@ static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 		return;
 	MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin_allowed);
 	MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-	wanted = odm_request_header(x, "Access-Control-Request-Headers"); /* clients have headers of their own, which change nothing here */
+	/* clients have headers of their own, which change nothing here */
+	wanted = odm_request_header(x, "Access-Control-Request-Headers");
 	MHD_add_response_header(r, "Access-Control-Allow-Headers",
 				wanted != NULL ? wanted : "Authorization, Content-Type, X-Api-Key");
 	MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
@@ -443,7 +451,8 @@ static enum MHD_Result queue_no_memory(struct odm_exchange *x)
 
 static enum MHD_Result queue_reply(struct odm_exchange *x)
 {
-	struct MHD_Response *r = x->text != NULL ? MHD_create_response_from_buffer(x->len, x->text, MHD_RESPMEM_MUST_FREE) : NULL;
+	struct MHD_Response *r =
+		x->text != NULL ? MHD_create_response_from_buffer(x->len, x->text, MHD_RESPMEM_MUST_FREE) : NULL;
 
 	if (r == NULL)
 		return queue_no_memory(x);
@@ -481,7 +490,8 @@ static ssize_t read_stream(void *arg, uint64_t position, char *buf, size_t size)
 
 static enum MHD_Result queue_stream(struct odm_exchange *x)
 {
-	struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
+	struct MHD_Response *r =
+		MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, x, NULL);
 
 	if (r == NULL)
 		return queue_no_memory(x);
@@ -607,7 +617,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 	return answer(x);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode why)
+static void on_completed(void *arg, struct MHD_Connection *connection, void **context,
+			 enum MHD_RequestTerminationCode why)
 {
 	struct odm_http *h = arg;
 	struct odm_exchange *x = *context;
@@ -670,7 +681,8 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 
 /* ---- Time limits ---- */
 
-/* The client has closed its side between two requests. libmicrohttpd misses this if it happens while an answer is sent. */
+/* The client has closed its side between two requests. libmicrohttpd misses this if it happens while an answer is
+ * sent. */
 static bool hung_up(const struct odm_http_connection *c)
 {
 	char byte;
@@ -723,15 +735,16 @@ static void on_tick(uv_timer_t *timer)
 		deliver(x);
 	}
 	run_daemon(h);
-	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only when it has
-	 * run once more. */
+	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only
+	 * when it has run once more. */
 	if (idle && h->n_connections == 0)
 		uv_timer_stop(&h->tick);
 }
 
 /* ---- Life ---- */
 
-/* What libmicrohttpd says is mostly about clients. But a connection that it closes for want of memory has no other line. */
+/* What libmicrohttpd says is mostly about clients. But a connection that it closes for want of memory has no other
+ * line. */
 static void on_message(void *arg, const char *format, va_list ap)
 {
 	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
@@ -743,7 +756,8 @@ static void on_message(void *arg, const char *format, va_list ap)
 	text[strcspn(text, "\n")] = '\0';
 	if (strstr(text, "memory") == NULL || !od_log_permit(&limit, &left_out))
 		return;
-	OD_LOG_EVENT(OD_LOG_WARN, "a connection was closed", od_log_text("reason", text), od_log_number("left_out", left_out));
+	OD_LOG_EVENT(OD_LOG_WARN, "a connection was closed", od_log_text("reason", text),
+		     od_log_number("left_out", left_out));
 }
 
 static struct MHD_Daemon *start_daemon(struct odm_http *h)
@@ -756,9 +770,10 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 	};
 
 	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
-					(o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0, NULL, NULL, on_request, h,
-				MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL, MHD_OPTION_LISTEN_SOCKET, o->listening.fd[0], MHD_OPTION_NOTIFY_COMPLETED,
-				on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+					(o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u),
+				0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_message, NULL,
+				MHD_OPTION_LISTEN_SOCKET, o->listening.fd[0], MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+				h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
 				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
 				MHD_OPTION_END);
@@ -769,7 +784,8 @@ static struct MHD_Response *make_no_memory(void)
 {
 	static const char text[] = "{\"type\": \"error\", \"error\": {\"message\": \"out of memory\", \"type\": "
 				   "\"service_unavailable_error\", \"param\": null, \"code\": null}}";
-	struct MHD_Response *r = MHD_create_response_from_buffer(sizeof(text) - 1, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+	struct MHD_Response *r =
+		MHD_create_response_from_buffer(sizeof(text) - 1, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
 
 	if (r == NULL)
 		return NULL;

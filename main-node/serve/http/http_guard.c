@@ -72,11 +72,13 @@ int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_
 	if (strstr(text, "://") != NULL)
 		return od_fail(err, OD_ERR_ARG, "%s, without http://, found \"%s\"", expected, text);
 	if (is_ambiguous(text))
-		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": an IPv6 address needs brackets, [ADDRESS]:PORT", expected, text);
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": an IPv6 address needs brackets, [ADDRESS]:PORT",
+			       expected, text);
 	if (text[0] == '\0' || !split_address(text, a->host, sizeof(a->host), &port))
 		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\"", expected, text);
 	if (a->host[0] != '\0' && strspn(a->host, "0123456789") == strlen(a->host))
-		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": the address in front of the port is missing", expected, text);
+		return od_fail(err, OD_ERR_ARG, "%s, found \"%s\": the address in front of the port is missing",
+			       expected, text);
 	if (port[0] != '\0')
 		rc = od_parse_u64(port, 0, UINT16_MAX, &number, err);
 	if (rc != OD_OK)
@@ -124,7 +126,8 @@ static uint16_t port_of(int fd)
 
 	if (getsockname(fd, (struct sockaddr *)&s, &len) != 0)
 		return 0;
-	return ntohs(s.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&s)->sin6_port : ((struct sockaddr_in *)&s)->sin_port);
+	return ntohs(s.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&s)->sin6_port :
+					       ((struct sockaddr_in *)&s)->sin_port);
 }
 
 void odm_listening_close(struct odm_listening *l)
@@ -172,7 +175,8 @@ static const char *advice(int why)
 
 int odm_listen(const struct odm_address *a, struct odm_listening *l, struct od_err *err)
 {
-	/* Without a name and AI_PASSIVE it is 127.0.0.1 and ::1. Browsers take both for localhost, whatever /etc/hosts says. */
+	/* Without a name and AI_PASSIVE it is 127.0.0.1 and ::1. Browsers take both for localhost, whatever /etc/hosts
+	 * says. */
 	const bool loopback = strcasecmp(a->host, "localhost") == 0;
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = loopback ? 0 : AI_PASSIVE };
 	struct addrinfo *list = NULL;
@@ -184,12 +188,14 @@ int odm_listen(const struct odm_address *a, struct odm_listening *l, struct od_e
 		return od_fail(err, OD_ERR_ARG, "--listen: host \"%s\" has no address: %s", a->host, gai_strerror(rc));
 	rc = OD_OK;
 	for (int i = 0; i < FREE_PORT_TRIES && !bind_all(list, a->host, a->port, l, &why); i++) {
-		if (a->port != 0 || why != EADDRINUSE) /* the port that was free at one address may be taken at another */
+		/* the port that was free at one address may be taken at another */
+		if (a->port != 0 || why != EADDRINUSE)
 			break;
 	}
 	freeaddrinfo(list);
 	if (l->n == 0)
-		rc = od_fail(err, OD_ERR_IO, "--listen: cannot listen on %s, port %u: %s%s", a->host, a->port, strerror(why), advice(why));
+		rc = od_fail(err, OD_ERR_IO, "--listen: cannot listen on %s, port %u: %s%s", a->host, a->port,
+			     strerror(why), advice(why));
 	return rc;
 }
 
@@ -220,7 +226,8 @@ static bool same_name(const char *name, size_t len, const char *allowed)
 	return len > 0 && len == n && strncasecmp(name, allowed, n) == 0;
 }
 
-bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine, const struct od_arg_list *also)
+bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine,
+		      const struct od_arg_list *also)
 {
 	char name[256];
 	const char *port;

@@ -1,8 +1,8 @@
 /* http_guard.h - who may ask: addresses, the Host header, API keys. No sockets except odm_listen.
  *
- * A web page can make its visitor's browser send requests to this machine (DNS rebinding): the browser then names the page's
- * host. So Host must be an IP address, localhost, this machine's name, the name that we listen on or one of --allow-host, unless
- * there are API keys.
+ * A web page can make its visitor's browser send requests to this machine (DNS rebinding): the browser then names the
+ * page's host. So Host must be an IP address, localhost, this machine's name, the name that we listen on or one of
+ * --allow-host, unless there are API keys.
  * Thread: immutable after loading, any thread. Owner: the caller. */
 #ifndef ODM_HTTP_GUARD_H
 #define ODM_HTTP_GUARD_H
@@ -19,8 +19,8 @@ struct odm_address {
 	uint16_t port;
 };
 
-/* "127.0.0.1:8080", "[::1]:8080", "name", ":8080" or "*:8080" (every address). Refuses "::1:8080", which could mean two things, and a
- * port alone. */
+/* "127.0.0.1:8080", "[::1]:8080", "name", ":8080" or "*:8080" (every address). Refuses "::1:8080", which could mean two
+ * things, and a port alone. */
 OD_MUST_CHECK int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_port, struct od_err *err);
 /* Listening sockets, not blocking, of one port: one for each address of a name, such as localhost. */
 #define ODM_MAX_LISTEN 8
@@ -37,7 +37,8 @@ void odm_listening_close(struct odm_listening *l);
 /* Letters, digits, '.', '-' and '_': a name that --allow-host may have. */
 bool odm_is_host_name(const char *name);
 /* host: the Host header; NULL: none, which no browser does. also: further names that are allowed, of any port. */
-bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine, const struct od_arg_list *also);
+bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine,
+		      const struct od_arg_list *also);
 
 struct odm_api_keys;
 /* One key a line; empty lines and lines that begin with # do not count. */

@@ -1,4 +1,5 @@
-/* What is checked when a request's header is there, before its body: host, origin, path, key, form and size of the body. */
+/* What is checked when a request's header is there, before its body: host, origin, path, key, form and size of the
+ * body. */
 #include "main-node/serve/http/http_internal.h"
 
 #include <stdio.h>
@@ -44,7 +45,8 @@ static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char
 
 bool odm_request_is_ambiguous(struct odm_exchange *x)
 {
-	const char *coding = raw_header(x, "Transfer-Encoding"); /* as libmicrohttpd reads it: with any other, the body ends never */
+	/* as libmicrohttpd reads it: with any other, the body ends never */
+	const char *coding = raw_header(x, "Transfer-Encoding");
 	unsigned n = 0;
 
 	MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_length, &n);
@@ -89,7 +91,8 @@ static void refuse_path(struct odm_exchange *x, const struct odm_http_opts *opts
 	x->allow = x->rest;
 }
 
-static void find_endpoint(struct odm_exchange *x, const struct odm_http_opts *opts, const char *method, const char *path)
+static void find_endpoint(struct odm_exchange *x, const struct odm_http_opts *opts, const char *method,
+			  const char *path)
 {
 	const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
 
@@ -112,15 +115,17 @@ static void check_key(struct odm_exchange *x, const struct odm_http_opts *opts)
 {
 	const struct odm_api_keys *keys = opts->keys;
 
-	x->trusted = keys == NULL ||
-		     odm_api_key_known(keys, odm_request_header(x, "Authorization"), odm_request_header(x, "x-api-key"));
+	x->trusted = keys == NULL || odm_api_key_known(keys, odm_request_header(x, "Authorization"),
+						       odm_request_header(x, "x-api-key"));
 	if (!x->trusted && (x->endpoint == NULL || !(x->endpoint->flags & ODM_ENDPOINT_OPEN)))
-		odm_request_refuse(x, 401, "invalid_api_key", "expected an API key: \"Authorization: Bearer KEY\", or \"x-api-key: KEY\"");
+		odm_request_refuse(x, 401, "invalid_api_key",
+				   "expected an API key: \"Authorization: Bearer KEY\", or \"x-api-key: KEY\"");
 }
 
 static void check_body_header(struct odm_exchange *x, const struct odm_http_opts *opts)
 {
-	const char *length = odm_request_header(x, "Content-Length"), *coding = odm_request_header(x, "Transfer-Encoding");
+	const char *length = odm_request_header(x, "Content-Length"),
+		   *coding = odm_request_header(x, "Transfer-Encoding");
 	const char *compressed = odm_request_header(x, "Content-Encoding");
 
 	if (strcmp(x->endpoint->method, "POST") != 0)
@@ -130,7 +135,9 @@ static void check_body_header(struct odm_exchange *x, const struct odm_http_opts
 	else if (!odm_is_json_type(odm_request_header(x, "Content-Type")))
 		odm_request_refuse(x, 415, NULL, "expected the header \"Content-Type: application/json\"");
 	else if (compressed != NULL && strcasecmp(compressed, "identity") != 0)
-		odm_request_refuse(x, 415, NULL, "a compressed body is not supported here; send it without the header Content-Encoding");
+		odm_request_refuse(
+			x, 415, NULL,
+			"a compressed body is not supported here; send it without the header Content-Encoding");
 	else if (length != NULL && strtoull(length, NULL, 10) > opts->max_body_bytes)
 		odm_request_refuse(x, 413, NULL, "the body is larger than --max-body allows");
 }
@@ -140,12 +147,16 @@ void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *o
 {
 	find_origin(x, opts);
 	if (odm_request_is_ambiguous(x)) {
-		odm_request_refuse(x, 400, NULL, "expected one header Content-Length, or \"Transfer-Encoding: chunked\"");
+		odm_request_refuse(x, 400, NULL,
+				   "expected one header Content-Length, or \"Transfer-Encoding: chunked\"");
 		return;
 	}
-	if (opts->keys == NULL && !odm_host_allowed(odm_request_header(x, "Host"), opts->listen, machine, opts->hosts)) {
-		odm_request_refuse(x, 403, NULL, "the header Host names neither this machine nor an address; use its address, start the server "
-				   "with --allow-host NAME, or use API keys");
+	if (opts->keys == NULL &&
+	    !odm_host_allowed(odm_request_header(x, "Host"), opts->listen, machine, opts->hosts)) {
+		odm_request_refuse(
+			x, 403, NULL,
+			"the header Host names neither this machine nor an address; use its address, start the server "
+			"with --allow-host NAME, or use API keys");
 		return;
 	}
 	if (strcmp(method, "OPTIONS") == 0) { /* browsers send no key with it */

@@ -1,4 +1,5 @@
-/* http_internal.h - the representation of exchanges: for http.c, http_header.c, exchange.c and request_threads.c only. */
+/* http_internal.h - the representation of exchanges: for http.c, http_header.c, exchange.c and request_threads.c
+ * only. */
 #ifndef ODM_HTTP_INTERNAL_H
 #define ODM_HTTP_INTERNAL_H
 
@@ -14,8 +15,8 @@ struct odm_request_threads;
 enum odm_exchange_phase {
 	ODM_X_RECEIVING, /* the body */
 	ODM_X_PREPARING, /* a request thread has it */
-	ODM_X_RUNNING,	 /* started */
-	ODM_X_CLOSED,	 /* the connection no longer refers to it */
+	ODM_X_RUNNING, /* started */
+	ODM_X_CLOSED, /* the connection no longer refers to it */
 };
 
 /* A client's socket while its connection is suspended; has a life of its own because uv closes it later. */
@@ -49,9 +50,9 @@ struct odm_exchange {
 	const char *content_type;
 	char *text;
 	size_t len;
-	const char *allow;	  /* of 405 */
-	struct od_strbuf out;	  /* of a stream: not sent yet */
-	size_t out_sent;	  /* of out */
+	const char *allow; /* of 405 */
+	struct od_strbuf out; /* of a stream: not sent yet */
+	size_t out_sent; /* of out */
 
 	/* HTTP thread. */
 	enum odm_exchange_phase phase;
@@ -71,11 +72,13 @@ struct odm_exchange {
 	struct odm_exchange *next_request; /* of the request threads' queue */
 };
 
-/* http_header.c. HTTP thread: checks a request by its header; finds the endpoint, or refuses it. machine: this one's name. */
+/* http_header.c. HTTP thread: checks a request by its header; finds the endpoint, or refuses it. machine: this one's
+ * name. */
 void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *opts, const char *machine, bool draining,
 			   const char *method, const char *path);
 const char *odm_request_header(struct odm_exchange *x, const char *name); /* NULL: it has none. Borrowed */
-bool odm_request_is_ambiguous(struct odm_exchange *x); /* its header does not say where its body ends, or says it twice */
+/* its header does not say where its body ends, or says it twice */
+bool odm_request_is_ambiguous(struct odm_exchange *x);
 /* Its body is not kept. code: of the error; NULL ok. */
 void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message);
 
@@ -85,6 +88,7 @@ void odm_http_prepared(struct odm_exchange *x);
 /* Threads that run endpoint->prepare, in order of arrival (request_threads.c). */
 OD_MUST_CHECK int odm_request_threads_start(struct odm_request_threads **out, unsigned n, struct od_err *err);
 void odm_request_threads_stop(struct odm_request_threads *t); /* after the exchanges that they have; NULL ok */
-void odm_request_threads_push(struct odm_request_threads *t, struct odm_exchange *x); /* takes a reference until prepared */
+/* takes a reference until prepared */
+void odm_request_threads_push(struct odm_request_threads *t, struct odm_exchange *x);
 
 #endif

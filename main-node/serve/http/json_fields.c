@@ -52,7 +52,8 @@ static int read_int(const struct odm_field *f, const char *path, const json_t *v
 	char expected[96];
 
 	/* As a double, the greatest integer is one more. */
-	snprintf(expected, sizeof(expected), "an integer from %.0f to %lld", f->min, f->max < 0x1p63 ? (long long)f->max : LLONG_MAX);
+	snprintf(expected, sizeof(expected), "an integer from %.0f to %lld", f->min,
+		 f->max < 0x1p63 ? (long long)f->max : LLONG_MAX);
 	if (!json_is_number(v) || d < f->min || d > f->max)
 		return refuse(path, v, expected, e);
 	if (json_is_real(v) && (d != floor(d) || fabs(d) > MAX_INT_IN_REAL))
@@ -78,8 +79,8 @@ static int read_string(const char *path, const json_t *v, const char **out, stru
 	if (!json_is_string(v))
 		return refuse(path, v, "a string", e);
 	if (strlen(json_string_value(v)) != json_string_length(v))
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string without the character U+0000",
-				    path);
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT,
+				    "%s: expected a string without the character U+0000", path);
 	*out = json_string_value(v);
 	return OD_OK;
 }
@@ -89,7 +90,8 @@ static int add_string(const char *path, const json_t *v, struct odm_strings *out
 	int rc = read_string(path, v, &out->value[out->n], e);
 
 	if (rc == OD_OK && out->value[out->n][0] == '\0')
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string that is not empty", path);
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string that is not empty",
+				    path);
 	out->n += rc == OD_OK;
 	return rc;
 }
@@ -97,7 +99,8 @@ static int add_string(const char *path, const json_t *v, struct odm_strings *out
 static int read_strings(const struct odm_field *f, const char *path, const json_t *v, struct odm_strings *out,
 			struct odm_api_error *e)
 {
-	const size_t most = f->max > 0 && f->max < ODM_STRINGS_MAX ? (size_t)f->max : ODM_STRINGS_MAX, n = json_array_size(v);
+	const size_t most = f->max > 0 && f->max < ODM_STRINGS_MAX ? (size_t)f->max : ODM_STRINGS_MAX,
+		     n = json_array_size(v);
 	char each[80];
 	int rc = OD_OK;
 
@@ -107,8 +110,8 @@ static int read_strings(const struct odm_field *f, const char *path, const json_
 	if (!json_is_array(v))
 		return refuse(path, v, "a string or an array of strings", e);
 	if (n > most)
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %zu strings, found %zu", path,
-				    most, n);
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %zu strings, found %zu",
+				    path, most, n);
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		snprintf(each, sizeof(each), "%s[%zu]", path, i);
 		rc = add_string(each, json_array_get(v, i), out, e);
@@ -119,7 +122,8 @@ static int read_strings(const struct odm_field *f, const char *path, const json_
 static int read_table(const struct odm_field *table, const char *within, const json_t *object, void *target,
 		      struct odm_api_error *e);
 
-static int read_field(const struct odm_field *f, const char *path, const json_t *v, void *target, struct odm_api_error *e)
+static int read_field(const struct odm_field *f, const char *path, const json_t *v, void *target,
+		      struct odm_api_error *e)
 {
 	void *out = (char *)target + f->offset;
 
@@ -169,11 +173,12 @@ int odm_field_check_kept(const char *path, const json_t *v, struct odm_api_error
 
 	if (bytes <= ODM_MAX_KEPT_BYTES)
 		return OD_OK;
-	return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %u bytes of JSON, found %zu", path,
-			    ODM_MAX_KEPT_BYTES, bytes);
+	return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %u bytes of JSON, found %zu",
+			    path, ODM_MAX_KEPT_BYTES, bytes);
 }
 
-/* Whether there are more commas and brackets between strings than a request needs: no array or object has more elements. */
+/* Whether there are more commas and brackets between strings than a request needs: no array or object has more
+ * elements. */
 static bool has_too_many_values(const char *body, size_t len)
 {
 	bool string = false;
@@ -190,7 +195,8 @@ static bool has_too_many_values(const char *body, size_t len)
 	return n > MAX_SIGNS;
 }
 
-/* jansson reads past the end of a string's buffer when it cannot grow it, so there must be memory for the longest string, twice. */
+/* jansson reads past the end of a string's buffer when it cannot grow it, so there must be memory for the longest
+ * string, twice. */
 static bool has_memory(size_t len)
 {
 	void *volatile most = len < SIZE_MAX / 4 ? malloc(4 * len + 1) : NULL;
@@ -206,16 +212,17 @@ int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_
 
 	*out = NULL;
 	if (has_too_many_values(body, len))
-		return odm_api_fail(e, TOO_LARGE, NULL, OD_ERR_RANGE, "the body: expected at most %u commas and opening brackets",
-				    MAX_SIGNS);
+		return odm_api_fail(e, TOO_LARGE, NULL, OD_ERR_RANGE,
+				    "the body: expected at most %u commas and opening brackets", MAX_SIGNS);
 	if (!has_memory(len))
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	*out = od_json_decode(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or it is out of memory */
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	if (*out == NULL)
-		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s",
-				    why.line, why.column, why.text);
+		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT,
+				    "the body is not valid JSON: line %d, column %d: %s", why.line, why.column,
+				    why.text);
 	if (!json_is_object(*out)) {
 		char found[64];
 

@@ -1,5 +1,5 @@
-/* Threads that prepare requests: a large body is parsed and tokenised here, so that it holds up neither the HTTP thread nor, as
- * long as there is another thread, other requests. */
+/* Threads that prepare requests: a large body is parsed and tokenised here, so that it holds up neither the HTTP thread
+ * nor, as long as there is another thread, other requests. */
 #include "main-node/serve/http/http_internal.h"
 
 #include <stdlib.h>

@@ -45,8 +45,8 @@ int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_e
 {
 	if (c->n == ODM_MAX_CHOICES) {
 		free(spec->prompt);
-		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: expected at most %d choices (prompts times n)",
-				    ODM_MAX_CHOICES);
+		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
+				    "prompt: expected at most %d choices (prompts times n)", ODM_MAX_CHOICES);
 	}
 	spec->wake = wake;
 	spec->release = release;

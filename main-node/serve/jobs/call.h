@@ -1,7 +1,7 @@
 /* call.h - the jobs of one exchange: one text for each choice of the answer.
  *
- * This is what an endpoint that generates needs: read the request, add a prompt for each choice, submit, and get events for a
- * sink. Parsing belongs to prepare (a request thread), events to news (the HTTP thread).
+ * This is what an endpoint that generates needs: read the request, add a prompt for each choice, submit, and get events
+ * for a sink. Parsing belongs to prepare (a request thread), events to news (the HTTP thread).
  * Owner: the endpoint's state; submitted jobs hold a reference to the exchange until they are done. */
 #ifndef ODM_CALL_H
 #define ODM_CALL_H

@@ -15,13 +15,13 @@ struct odm_engine_thread {
 	size_t parallel, max_open;
 	pthread_t thread;
 	atomic_bool cancel; /* the engine's */
-	int close_rc;	    /* of odm_engine_close, after the thread has ended */
+	int close_rc; /* of odm_engine_close, after the thread has ended */
 	struct od_pulse pulse;
 
 	struct odm_job **running; /* [parallel]; in the engine; engine thread */
 
 	pthread_mutex_t lock; /* for all below, and for the lower part of jobs */
-	pthread_cond_t work;  /* there is a job, or the end */
+	pthread_cond_t work; /* there is a job, or the end */
 	enum odm_serve_state state;
 	struct od_err why; /* of ODM_SERVE_FAILED */
 	struct odm_engine *engine; /* NULL until ready */
@@ -58,8 +58,8 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 	if (t->stopping)
 		return od_fail(err, OD_ERR_UNREACHABLE, "the server is ending");
 	if (!beyond && t->n_open >= t->max_open)
-		return od_fail(err, OD_ERR_BUSY, "%zu requests are being served or wait, as many as may; try again later",
-			       t->n_open);
+		return od_fail(err, OD_ERR_BUSY,
+			       "%zu requests are being served or wait, as many as may; try again later", t->n_open);
 	k = malloc(sizeof(*k));
 	if (k == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a request");
@@ -74,7 +74,8 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 		j->queued = true;
 		j->submitted_ns = od_now_ns();
 		j->max_unread_bytes = t->opts.max_unread_bytes;
-		j->news.place = ++t->n_waiting; /* not shared yet: no lock; and no wake, for whoever submits looks first */
+		/* not shared yet: no lock; and no wake, for whoever submits looks first */
+		j->news.place = ++t->n_waiting;
 		j->any_news = true;
 		*t->last = j;
 		t->last = &j->next;
@@ -83,7 +84,8 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 	return OD_OK;
 }
 
-int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond, struct od_err *err)
+int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond,
+			     struct od_err *err)
 {
 	const struct odm_engine *e = odm_engine_thread_engine(t);
 	int rc = OD_OK;
@@ -118,10 +120,12 @@ static void say_failed(const struct odm_job *j, const struct od_err *err)
 {
 	if (err->code == OD_ERR_CANCELLED && j->request != NULL)
 		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->request));
-	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED && j->request == NULL) /* asked for again and again */
+	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED &&
+		 j->request == NULL) /* asked for again and again */
 		od_log_limited(OD_LOG_WARN, "the self-test of /health failed: %s", err->msg);
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED)
-		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->request), od_log_text("error", err->msg));
+		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->request),
+			     od_log_text("error", err->msg));
 }
 
 void odm_job_cancel(struct odm_job *j)
@@ -193,7 +197,8 @@ static void say_begun(const struct odm_job *j, uint32_t shared_tokens)
 		t->opts.begun(t->opts.arg, queue_ns);
 	if (j->request != NULL)
 		OD_LOG_EVENT(OD_LOG_INFO, "begun", od_log_text("request", j->request),
-			     od_log_number("prompt_tokens", (double)j->req.n_prompt), od_log_number("shared_tokens", shared_tokens),
+			     od_log_number("prompt_tokens", (double)j->req.n_prompt),
+			     od_log_number("shared_tokens", shared_tokens),
 			     od_log_number("queue_seconds", od_seconds(queue_ns)));
 }
 
@@ -412,7 +417,8 @@ void odm_engine_thread_free(struct odm_engine_thread *t)
 	free(t);
 }
 
-int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_engine_thread_opts *opts, struct od_err *err)
+int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_engine_thread_opts *opts,
+			    struct od_err *err)
 {
 	struct odm_engine_thread *t = calloc(1, sizeof(*t));
 

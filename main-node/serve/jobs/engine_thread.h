@@ -1,10 +1,12 @@
-/* engine_thread.h - the thread that owns the engine while od-main serves: it opens it, feeds it with jobs and closes it.
+/* engine_thread.h - the thread that owns the engine while od-main serves: it opens it, feeds it with jobs and closes
+ * it.
  *
- * A job is one text. Jobs of one request are submitted together and count as one in the limit of open requests; they are
- * generated in order of arrival, as many at once as the engine takes. What a job has to tell collects in its news until it is
- * taken, so a slow reader delays no other; if it leaves too much text unread, its job is cancelled. While there is no job, the
- * thread sleeps.
- * Thread: any, unless a function says otherwise. Owner: counted references of jobs; the thread holds one until a job is done. */
+ * A job is one text. Jobs of one request are submitted together and count as one in the limit of open requests; they
+ * are generated in order of arrival, as many at once as the engine takes. What a job has to tell collects in its news
+ * until it is taken, so a slow reader delays no other; if it leaves too much text unread, its job is cancelled. While
+ * there is no job, the thread sleeps.
+ * Thread: any, unless a function says otherwise. Owner: counted references of jobs; the thread holds one until a job is
+ * done. */
 #ifndef ODM_ENGINE_THREAD_H
 #define ODM_ENGINE_THREAD_H
 
@@ -19,12 +21,12 @@ enum odm_serve_state { ODM_SERVE_LOADING, ODM_SERVE_READY, ODM_SERVE_FAILED };
 
 struct odm_engine_thread_opts {
 	struct odm_engine_opts engine; /* .cancel is replaced */
-	size_t queue;		       /* requests that may wait beside the `engine.parallel` that are generated */
-	size_t max_unread_bytes;       /* of one job; 0: 1 MiB */
+	size_t queue; /* requests that may wait beside the `engine.parallel` that are generated */
+	size_t max_unread_bytes; /* of one job; 0: 1 MiB */
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
-	/* Engine thread, no lock held: a job's first step begins; it has its first token; it is done. ns: since it was submitted;
-	 * rc: its error or OD_OK. Each may be NULL. */
+	/* Engine thread, no lock held: a job's first step begins; it has its first token; it is done. ns: since it was
+	 * submitted; rc: its error or OD_OK. Each may be NULL. */
 	void (*begun)(void *arg, uint64_t ns);
 	void (*first_token)(void *arg, uint64_t ns);
 	void (*ended)(void *arg, const struct odm_result *r, int rc);
@@ -33,9 +35,11 @@ struct odm_engine_thread_opts {
 
 OD_MUST_CHECK int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_engine_thread_opts *opts,
 					  struct od_err *err);
-/* Cancels all jobs, closes the engine and joins; from now on nothing can be submitted. Not OD_OK: as odm_engine_close. */
+/* Cancels all jobs, closes the engine and joins; from now on nothing can be submitted. Not OD_OK: as
+ * odm_engine_close. */
 int odm_engine_thread_stop(struct odm_engine_thread *t);
-void odm_engine_thread_free(struct odm_engine_thread *t); /* after odm_engine_thread_stop, and after all jobs; NULL ok */
+/* after odm_engine_thread_stop, and after all jobs; NULL ok */
+void odm_engine_thread_free(struct odm_engine_thread *t);
 
 /* *why (NULL ok): of ODM_SERVE_FAILED. */
 enum odm_serve_state odm_engine_thread_state(struct odm_engine_thread *t, struct od_err *why);
@@ -44,8 +48,9 @@ const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t);
 
 struct odm_engine_activity {
 	size_t open_requests, running, waiting; /* jobs: out of the queue; in it */
-	uint64_t last_step_ns, last_token_ns;	/* od_now_ns; 0: never */
-	struct od_err last_error;		/* of the newest job that failed and was not cancelled, until one succeeds */
+	uint64_t last_step_ns, last_token_ns; /* od_now_ns; 0: never */
+	/* of the newest job that failed and was not cancelled, until one succeeds */
+	struct od_err last_error;
 };
 /* One thread, for the service's watchdog: has the engine's thread got on since the last call? Wakes it if it sleeps. */
 bool odm_engine_thread_alive(struct odm_engine_thread *t);
@@ -72,7 +77,8 @@ struct odm_job_spec {
 	void *ends_arg; /* must outlive the job */
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
 	void (*wake)(void *arg);
-	void (*release)(void *arg); /* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
+	/* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
+	void (*release)(void *arg);
 	void *arg;
 };
 
@@ -84,25 +90,26 @@ void odm_job_unref(struct odm_job *j); /* NULL ok */
 /* All or none. A job that was submitted has news at once, its place, for which wake is not called: take them.
  * OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
  * odm_engine_check says. beyond: the limit does not count. */
-OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond,
-					   struct od_err *err);
+OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n,
+					   bool beyond, struct od_err *err);
 /* One that waits is done at once, another one soon. */
 void odm_job_cancel(struct odm_job *j);
 
 struct odm_news {
 	struct od_strbuf text; /* since the last time */
 	struct odm_token_list tokens; /* since the last time, if log probabilities were asked for */
-	bool begun;	       /* it has left the queue */
-	size_t place;	       /* before that: among the jobs that have not begun; 1: it is the next */
+	bool begun; /* it has left the queue */
+	size_t place; /* before that: among the jobs that have not begun; 1: it is the next */
 	uint32_t prefilled_tokens; /* of the prompt */
 	bool done;
 	/* When done. */
 	struct od_err err; /* code OD_OK: none */
 	enum odm_finish finish;
-	size_t stop;	      /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
-	size_t n_tokens;      /* generated, EOS included */
+	size_t stop; /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
+	size_t n_tokens; /* generated, EOS included */
 	size_t shared_tokens; /* of the prompt, not computed again */
-	uint64_t queue_ns, first_token_ns; /* until its first step and its first token, since it was submitted; 0: there was none */
+	/* until its first step and its first token, since it was submitted; 0: there was none */
+	uint64_t queue_ns, first_token_ns;
 };
 /* False: there is none, and *news is not set. */
 bool odm_job_take_news(struct odm_job *j, struct odm_news *news);

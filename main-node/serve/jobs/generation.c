@@ -59,12 +59,14 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 		return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT,
 				    "logit_bias: expected an object of token ids and numbers");
 	if (json_object_size(g->logit_bias) > OD_MAX_LOGIT_BIAS)
-		return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE, "logit_bias: expected at most %u tokens, found %zu",
-				    OD_MAX_LOGIT_BIAS, json_object_size(g->logit_bias));
+		return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE,
+				    "logit_bias: expected at most %u tokens, found %zu", OD_MAX_LOGIT_BIAS,
+				    json_object_size(g->logit_bias));
 	g->bias = calloc(json_object_size(g->logit_bias) + 1, sizeof(*g->bias));
 	if (g->bias == NULL)
 		return odm_no_memory(e);
-	json_object_foreach((json_t *)(uintptr_t)g->logit_bias, key, value) {
+	json_object_foreach((json_t *)(uintptr_t)g->logit_bias, key, value)
+	{
 		char *end;
 		const unsigned long id = strtoul(key, &end, 10);
 		const double bias = json_number_value(value);
@@ -75,12 +77,12 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 					    "\"%.40s\"",
 					    vocab - 1, key);
 		if (!json_is_number(value) || !(bias >= -OD_MAX_BIAS && bias <= OD_MAX_BIAS))
-			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE, "logit_bias: expected numbers from %g to %g",
-					    -OD_MAX_BIAS, OD_MAX_BIAS);
+			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE,
+					    "logit_bias: expected numbers from %g to %g", -OD_MAX_BIAS, OD_MAX_BIAS);
 		for (size_t i = 0; i < g->n_bias; i++) /* "7" and "07" */
 			if (g->bias[i].token == (int32_t)id)
-				return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT, "logit_bias: token %lu is named twice",
-						    id);
+				return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT,
+						    "logit_bias: token %lu is named twice", id);
 		g->bias[g->n_bias++] = (struct od_logit_bias){ .token = (int32_t)id, .bias = (float)bias };
 	}
 	return OD_OK;
@@ -170,8 +172,8 @@ json_t *odm_usage_json(const struct odm_usage *u)
 {
 	return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
 			 (json_int_t)u->completion_tokens, "total_tokens",
-			 (json_int_t)(u->prompt_tokens + u->completion_tokens), "prompt_tokens_details", "cached_tokens",
-			 (json_int_t)u->cached_tokens);
+			 (json_int_t)(u->prompt_tokens + u->completion_tokens), "prompt_tokens_details",
+			 "cached_tokens", (json_int_t)u->cached_tokens);
 }
 
 int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param, int32_t **ids,

@@ -1,4 +1,5 @@
-/* generation.h - the fields of a request that say how to generate, the same in all endpoints, and what every answer counts.
+/* generation.h - the fields of a request that say how to generate, the same in all endpoints, and what every answer
+ * counts.
  *
  * Thread: any. Owner: the caller; odm_generation borrows from the request's JSON. */
 #ifndef ODM_GENERATION_H
@@ -23,8 +24,8 @@ struct odm_generation {
 	size_t n_bias;
 };
 
-/* Reads these fields of a request. What it does not give is as od-main has it: the model's generation_config.json, else greedy;
- * the seed is random. e names the field that is wrong. */
+/* Reads these fields of a request. What it does not give is as od-main has it: the model's generation_config.json, else
+ * greedy; the seed is random. e names the field that is wrong. */
 OD_MUST_CHECK int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine,
 				      struct odm_api_error *e);
 void odm_generation_fini(struct odm_generation *g);
@@ -44,6 +45,7 @@ json_t *odm_usage_json(const struct odm_usage *u);
 OD_MUST_CHECK int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param,
 				    int32_t **ids, size_t *n, struct odm_api_error *e);
 /* Refuses a prompt of n tokens that is longer than the context. */
-OD_MUST_CHECK int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param, struct odm_api_error *e);
+OD_MUST_CHECK int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param,
+					  struct odm_api_error *e);
 
 #endif

@@ -1,6 +1,7 @@
 /* job.h - the representation of a job: between engine_thread.c and job.c only.
  *
- * Thread: `lock` protects the news; the fields above it never change, those below belong to the engine thread's lock. */
+ * Thread: `lock` protects the news; the fields above it never change, those below belong to the engine thread's
+ * lock. */
 #ifndef ODM_JOB_H
 #define ODM_JOB_H
 
@@ -31,18 +32,19 @@ struct odm_job {
 	bool any_news; /* wake was called and the news not taken */
 
 	struct odm_ticket *ticket; /* NULL when done */
-	struct odm_job *next;	   /* in the queue */
+	struct odm_job *next; /* in the queue */
 	struct odm_sequence *sequence; /* NULL: not in the engine */
 	bool queued, begun, cancelled;
 	uint64_t submitted_ns, begun_ns, first_token_ns; /* 0: not yet */
 };
 
-/* As ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is done; tell_places() holds one
- * because a cancel may end it meanwhile, and a wake after release would reach freed memory. */
+/* As ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is done;
+ * tell_places() holds one because a cancel may end it meanwhile, and a wake after release would reach freed memory. */
 void odm_job_hold(struct odm_job *j);
 void odm_job_let_go(struct odm_job *j);
 
-/* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens included. */
+/* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens
+ * included. */
 bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
 void odm_job_tell_place(struct odm_job *j, size_t place); /* nothing if the job has begun or is done */

@@ -162,8 +162,8 @@ json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const c
 	char id[ODM_REQUEST_ID_BYTES + 16];
 
 	snprintf(id, sizeof(id), "%s%s", id_prefix, odm_exchange_id(r->exchange));
-	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", object, "created", (json_int_t)r->created, "model",
-			 odm_api_of(r->exchange)->model, "choices", choices);
+	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", object, "created", (json_int_t)r->created,
+			 "model", odm_api_of(r->exchange)->model, "choices", choices);
 }
 
 void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage)

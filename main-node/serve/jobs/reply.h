@@ -1,7 +1,7 @@
 /* reply.h - the answer of an exchange whose texts are generated, whole or as a stream of server-sent events.
  *
- * It polls the call's jobs, keeps a stream alive, tells of waiting and prefill, and notes how each choice ended. What events
- * look like is the endpoint's, through odm_reply_ops.
+ * It polls the call's jobs, keeps a stream alive, tells of waiting and prefill, and notes how each choice ended. What
+ * events look like is the endpoint's, through odm_reply_ops.
  * Thread: the HTTP thread; the fields above the line are set before. Owner: the endpoint's state, which contains it. */
 #ifndef ODM_REPLY_H
 #define ODM_REPLY_H
@@ -34,7 +34,7 @@ struct odm_reply {
 	/* ---- */
 	struct odm_choice_end ended[ODM_MAX_CHOICES];
 	struct odm_api_error error; /* the first of a choice */
-	int64_t created;	    /* seconds since 1970 */
+	int64_t created; /* seconds since 1970 */
 	uint64_t written_ns;
 	bool over;
 };
@@ -59,8 +59,8 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 /* Of all choices; choices of one prompt, which counts once, follow each other: n each. */
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
 
-/* What OpenAI's answers and events begin with: {"id": prefix + the exchange's, "object", "created", "model", "choices"}. Takes
- * choices. */
+/* What OpenAI's answers and events begin with: {"id": prefix + the exchange's, "object", "created", "model",
+ * "choices"}. Takes choices. */
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
 /* An event of an OpenAI stream, with `usage` if the request wants it: NULL: null. Takes both. */
 void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage);

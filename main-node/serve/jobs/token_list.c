@@ -21,8 +21,11 @@ void odm_token_list_add(struct odm_token_list *l, const struct odm_token *t, boo
 		l->cap = cap;
 	}
 	r = &l->record[l->n++];
-	*r = (struct odm_token_record){ .token = t->token, .of_prompt = of_prompt, .has_logprob = t->has_logprob,
-					.logprob = t->logprob, .n_top = n_top };
+	*r = (struct odm_token_record){ .token = t->token,
+					.of_prompt = of_prompt,
+					.has_logprob = t->has_logprob,
+					.logprob = t->logprob,
+					.n_top = n_top };
 	if (n_top > 0)
 		memcpy(r->top, t->top, n_top * sizeof(*r->top));
 }

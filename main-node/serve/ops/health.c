@@ -44,8 +44,10 @@ static void unready(struct odm_exchange *x, const char *status, const char *reas
 /* The engine's errors name other machines' addresses: those are for holders of a key. */
 static void failed(struct odm_exchange *x, const char *reason)
 {
-	unready(x, "failed", odm_exchange_trusted(x) ? reason : "no text can be written now; the reason is in the log, and in the "
-								"answer to a request with an API key");
+	unready(x, "failed",
+		odm_exchange_trusted(x) ? reason :
+					  "no text can be written now; the reason is in the log, and in the "
+					  "answer to a request with an API key");
 }
 
 static bool recent(uint64_t ns, uint64_t now)
@@ -72,8 +74,13 @@ static void release(void *arg)
 /* One token behind one token, greedy. */
 static int begin_test(struct odm_health *h, struct odm_exchange *x, struct od_err *err)
 {
-	struct odm_job_spec spec = { .n_prompt = 1, .max_tokens = 1, .ignore_eos = true, .logprobs = -1, .wake = wake,
-				     .release = release, .arg = x };
+	struct odm_job_spec spec = { .n_prompt = 1,
+				     .max_tokens = 1,
+				     .ignore_eos = true,
+				     .logprobs = -1,
+				     .wake = wake,
+				     .release = release,
+				     .arg = x };
 	int rc;
 
 	od_sampler_defaults(&spec.sampling);
@@ -123,7 +130,8 @@ static bool answer_now(struct odm_exchange *x)
 	case ODM_SERVE_READY: break;
 	}
 	engine = odm_engine_thread_engine(api->thread);
-	if (engine != NULL && odm_engine_ready(engine, &why) != OD_OK) { /* what was recently served says nothing of now */
+	/* what was recently served says nothing of now */
+	if (engine != NULL && odm_engine_ready(engine, &why) != OD_OK) {
 		failed(x, why.msg);
 		return true;
 	}
@@ -131,8 +139,8 @@ static bool answer_now(struct odm_exchange *x)
 	if (!is_ready(&a, od_now_ns()))
 		return false;
 	odm_exchange_reply_json(x, 200,
-				json_pack("{s:s, s:I, s:I}", "status", "ok", "running", (json_int_t)a.running, "waiting",
-					  (json_int_t)a.waiting));
+				json_pack("{s:s, s:I, s:I}", "status", "ok", "running", (json_int_t)a.running,
+					  "waiting", (json_int_t)a.waiting));
 	return true;
 }
 

@@ -1,8 +1,9 @@
 /* health.h - /health: whether a request would be served now.
  *
- * Without workers that can run every expert the answer is 503 at once. Else ready means: a token was generated, or a step of a
- * prompt begun, in the last 30 seconds, and nothing failed since. Else a self-test generates one token; without a result after two
- * seconds the answer is 503. While the model is loaded, or the server is ending, it is 503 at once.
+ * Without workers that can run every expert the answer is 503 at once. Else ready means: a token was generated, or a
+ * step of a prompt begun, in the last 30 seconds, and nothing failed since. Else a self-test generates one token;
+ * without a result after two seconds the answer is 503. While the model is loaded, or the server is ending, it is 503
+ * at once.
  * Thread: the HTTP thread; it never waits for the engine. Owner: the server. */
 #ifndef ODM_HEALTH_H
 #define ODM_HEALTH_H

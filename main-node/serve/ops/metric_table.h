@@ -6,9 +6,10 @@
 
 #include "common/base/counters.h"
 
-/* A counter of main (OD_OF_REQUEST, summed over texts) or of daemons (one OD_OF_*). Rows of one name follow one another. */
+/* A counter of main (OD_OF_REQUEST, summed over texts) or of daemons (one OD_OF_*). Rows of one name follow one
+ * another. */
 struct odm_metric {
-	const char *name;  /* "od_worker_load_seconds_total" */
+	const char *name; /* "od_worker_load_seconds_total" */
 	const char *label; /* further label, "kept=\"full\""; NULL: none */
 	const char *help;
 	enum od_counter counter;

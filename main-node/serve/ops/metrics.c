@@ -21,11 +21,14 @@ struct histogram {
 enum { TTFT, TPOT, QUEUE, N_HISTOGRAMS };
 
 static const struct histogram empty[N_HISTOGRAMS] = {
-	[TTFT] = { .name = "od_time_to_first_token_seconds", .help = "From a text's arrival to its first token.",
+	[TTFT] = { .name = "od_time_to_first_token_seconds",
+		   .help = "From a text's arrival to its first token.",
 		   .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300 } },
-	[TPOT] = { .name = "od_time_per_output_token_seconds", .help = "Mean time per token behind the first, of each text.",
+	[TPOT] = { .name = "od_time_per_output_token_seconds",
+		   .help = "Mean time per token behind the first, of each text.",
 		   .le = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5 } },
-	[QUEUE] = { .name = "od_queue_time_seconds", .help = "From a text's arrival to its first step.",
+	[QUEUE] = { .name = "od_queue_time_seconds",
+		    .help = "From a text's arrival to its first step.",
 		    .le = { 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300 } },
 };
 
@@ -192,7 +195,8 @@ static void write_passed_over(struct od_strbuf *out, const struct odm_figures *f
 {
 	if (!has_any(f, OD_OF_WORKER))
 		return;
-	write_head(out, "od_worker_passed_over", "1 while the worker is connected and gets no experts, because layers end sooner without it.",
+	write_head(out, "od_worker_passed_over",
+		   "1 while the worker is connected and gets no experts, because layers end sooner without it.",
 		   "gauge");
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		const char *address = address_of(&f->node[i], OD_OF_WORKER);
@@ -244,8 +248,8 @@ static void write_batch(struct od_strbuf *out, const struct odm_report *r)
 		n += r->batch[i];
 		od_strbuf_printf(out, "%s_bucket{le=\"%u\"} %" PRIu64 "\n", name, 1u << i, n);
 	}
-	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %" PRIu64 "\n%s_count %" PRIu64 "\n", name, n, name,
-			 r->decode_texts, name, n);
+	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %" PRIu64 "\n%s_count %" PRIu64 "\n", name, n,
+			 name, r->decode_texts, name, n);
 }
 
 void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r)
@@ -253,14 +257,16 @@ void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r)
 	write_batch(out, r);
 	odm_metrics_gauge(out, "od_kv_cache_used_bytes", "KV cache that texts use or were promised.",
 			  (double)(r->kv_bytes - r->kv_free_bytes));
-	odm_metrics_gauge(out, "od_kv_cache_free_bytes", "KV cache that further texts can have.", (double)r->kv_free_bytes);
+	odm_metrics_gauge(out, "od_kv_cache_free_bytes", "KV cache that further texts can have.",
+			  (double)r->kv_free_bytes);
 	odm_metrics_gauge(out, "od_prefix_cache_bytes", "KV cache of ended texts, for texts that begin alike.",
 			  (double)r->prefix_cache_bytes);
 	odm_metrics_gauge(out, "od_snapshot_bytes", "Snapshots of recurrent state, for texts that begin alike.",
 			  (double)r->snapshot_bytes);
 	odm_metrics_counter(out, "od_snapshots_written_total", "Snapshots of recurrent state that were written.",
 			    (double)r->snapshots_written);
-	odm_metrics_counter(out, "od_snapshot_hits_total", "Texts that began from a snapshot.", (double)r->snapshots_used);
+	odm_metrics_counter(out, "od_snapshot_hits_total", "Texts that began from a snapshot.",
+			    (double)r->snapshots_used);
 	odm_metrics_counter(out, "od_snapshots_dropped_total", "Snapshots that were dropped for want of room.",
 			    (double)r->snapshots_dropped);
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
@@ -281,8 +287,8 @@ static void write_histogram(const struct histogram *h, struct od_strbuf *out)
 	write_head(out, h->name, h->help, "histogram");
 	for (size_t i = 0; h->le[i] > 0; i++)
 		od_strbuf_printf(out, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", h->name, h->le[i], h->count[i]);
-	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9g\n%s_count %" PRIu64 "\n", h->name, h->all,
-			 h->name, h->sum, h->name, h->all);
+	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9g\n%s_count %" PRIu64 "\n", h->name,
+			 h->all, h->name, h->sum, h->name, h->all);
 }
 
 void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out)
@@ -292,7 +298,7 @@ void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out)
 		write_histogram(&m->histogram[i], out);
 	write_head(out, "od_texts_total", "Texts that have ended, by how.", "counter");
 	for (int i = 0; i < N_FINISHES; i++)
-		od_strbuf_printf(out, "od_texts_total{finish=\"%s\"} %" PRIu64 "\n", odm_finish_name((enum odm_finish)i),
-				 m->finished[i]);
+		od_strbuf_printf(out, "od_texts_total{finish=\"%s\"} %" PRIu64 "\n",
+				 odm_finish_name((enum odm_finish)i), m->finished[i]);
 	pthread_mutex_unlock(&m->lock);
 }

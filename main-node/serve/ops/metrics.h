@@ -1,7 +1,7 @@
 /* metrics.h - /metrics: what the server and the daemons have counted, as Prometheus reads it (docs/METRICS.md).
  *
- * Main's own counters come from the engine's report, those of daemons (labels worker, shadow: host:port) from their last PONG,
- * so they grow while texts are generated. Times are in seconds. Histograms are of texts.
+ * Main's own counters come from the engine's report, those of daemons (labels worker, shadow: host:port) from their
+ * last PONG, so they grow while texts are generated. Times are in seconds. Histograms are of texts.
  * Thread: any (a monitor). Owner: the server. */
 #ifndef ODM_METRICS_H
 #define ODM_METRICS_H

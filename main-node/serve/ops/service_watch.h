@@ -1,5 +1,6 @@
-/* service_watch.h - od-main serve as a service: feeds the service manager's watchdog while the engine's thread gets on, tells
- * how many texts there are, and reads the peers file again at SIGHUP where no hosts file is read again (cluster.c does that).
+/* service_watch.h - od-main serve as a service: feeds the service manager's watchdog while the engine's thread gets on,
+ * tells how many texts there are, and reads the peers file again at SIGHUP where no hosts file is read again (cluster.c
+ * does that).
  *
  * Thread: the loop's. Owner: the caller; plain data. */
 #ifndef ODM_SERVICE_WATCH_H

@@ -1,9 +1,9 @@
 /* od-bench ablate: the gain from prediction and from each kind of alignment, on a live cluster (OD-MoE section 4.2).
  *
- * The raw speed of ten processes on a few cores is meaningless. So loads and computation are paced by a clock (od-worker
- * --load-time, --run-time), and the settings are compared by their use of that time. Every prompt runs in every setting
- * before the next prompt begins, each time on a fresh cluster, in a shuffled order, so that other load on the machine
- * affects all settings equally. */
+ * The raw speed of ten processes on a few cores is meaningless. So loads and computation are paced by a clock
+ * (od-worker --load-time, --run-time), and the settings are compared by their use of that time. Every prompt runs in
+ * every setting before the next prompt begins, each time on a fresh cluster, in a shuffled order, so that other load on
+ * the machine affects all settings equally. */
 #include "common/base/clock.h"
 #include "main-node/node/engine_args.h"
 #include "tests/bench/bench.h"
@@ -61,39 +61,53 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "worker-arg",
-	"shadow-arg", "draft", NULL };
+static const char *const without[] = { "workers", "resident",	"predictor",  "align-token", "align-kv",
+				       "trace",	  "worker-arg", "shadow-arg", "draft",	     NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
-		{ "figure", OD_ARG_CHOICE, &o->figure, "N", "figure of OD-MoE. 8 (default): cases 1 to 6; 9: token and KV periods "
-		  "1 to 16; 10: KV periods 1 to 32 at two load times; all", 0, 0, figure_names },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
+		{ "figure", OD_ARG_CHOICE, &o->figure, "N",
+		  "figure of OD-MoE. 8 (default): cases 1 to 6; 9: token and KV periods "
+		  "1 to 16; 10: KV periods 1 to 32 at two load times; all",
+		  0, 0, figure_names },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
-		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default: by --load-share", 0, 60000, NULL },
-		{ "load-share", OD_ARG_REAL, &o->load_share, "X", "load time as X times the window (Eq. 1), which is measured first with "
-		  "unpaced loads; default 0.5", 0, 100, NULL },
-		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS", "second load time of figure 10; default: twice the first", 0, 60000, NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS",
+		  "each load takes at least MS milliseconds; default: by --load-share", 0, 60000, NULL },
+		{ "load-share", OD_ARG_REAL, &o->load_share, "X",
+		  "load time as X times the window (Eq. 1), which is measured first with "
+		  "unpaced loads; default 0.5",
+		  0, 100, NULL },
+		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS",
+		  "second load time of figure 10; default: twice the first", 0, 60000, NULL },
 		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also write plots and their gnuplot scripts into DIR", 0, 0,
 		  NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every run" },
-		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes, with a shadow; default 8", 1, 64, NULL },
+		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes, with a shadow; default 8", 1, 64,
+		  NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS", "running an expert takes at least MS milliseconds; default 3", 0, 60000, NULL },
-		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "the shadow's weights; default int8", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "late (default): the shadow waits for main's token; early: it runs ahead "
-		  "on its own token", 0, 0, child_departure_names },
-		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "prefetch likely runners-up of the shadow's predictions, up "
-		  "to PERCENT wasted loads per expert use; default 0", 0, 400, NULL },
+		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS",
+		  "running an expert takes at least MS milliseconds; default 3", 0, 60000, NULL },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "the shadow's weights; default int8", 0, 0,
+		  od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D",
+		  "late (default): the shadow waits for main's token; early: it runs ahead "
+		  "on its own token",
+		  0, 0, child_departure_names },
+		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT",
+		  "prefetch likely runners-up of the shadow's predictions, up "
+		  "to PERCENT wasted loads per expert use; default 0",
+		  0, 400, NULL },
 	};
 
 	odm_engine_args_defaults(a);
@@ -101,13 +115,15 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	a->local = DEFAULT_WORKERS;
 	a->opts.threads = 1;
 	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
-	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(
+		a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
 		"Measures the shadow and each kind of alignment on a local cluster, restarted for every run.\n"
 		"Workers are paced, so that a few cores can stand for ten machines; the default --load-time is half\n"
 		"the window. By default the shadow is the paper's: late departure, no hedging. Paced times must be\n"
 		"long compared with this machine's own compute time (t_main); otherwise they measure this machine.\n"
-		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
+		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n",
+		err);
 }
 
 static int check(struct options *o, struct od_err *err)
@@ -183,9 +199,10 @@ static void note_other_tokens(struct ablate *a, size_t setting, size_t prompt)
 	const struct ablate_setting *s = &a->setting[setting];
 
 	if (a->n_other_tokens++ == 0)
-		snprintf(a->first_other, sizeof(a->first_other), "%s, predictor %s, periods %llu and %llu, load %.2f ms",
-			 a->prompts->prompt[prompt].name, rival_names[s->predictor],
-			 (unsigned long long)s->align_token, (unsigned long long)s->align_kv, s->load_time_ms);
+		snprintf(a->first_other, sizeof(a->first_other),
+			 "%s, predictor %s, periods %llu and %llu, load %.2f ms", a->prompts->prompt[prompt].name,
+			 rival_names[s->predictor], (unsigned long long)s->align_token, (unsigned long long)s->align_kv,
+			 s->load_time_ms);
 }
 
 /* Another order for every prompt (Fisher and Yates), so that no setting always follows the same one. */
@@ -255,8 +272,10 @@ static int calibrate(struct ablate_bench *b, struct od_err *err)
 
 	b->a.window_ms = od_seconds(odm_figures_window_ns(&r.figures, r.figures.c[OD_C_SLOTS])) * 1e3;
 	if (rc == OD_OK && b->a.window_ms <= 0)
-		rc = od_fail(err, OD_ERR_ARG, "--load-share: no window could be measured: %s gave %zu tokens; "
-			     "use --load-time", b->prompts.prompt[0].name, r.n_tokens);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "--load-share: no window could be measured: %s gave %zu tokens; "
+			     "use --load-time",
+			     b->prompts.prompt[0].name, r.n_tokens);
 	odm_result_fini(&r);
 	return rc;
 }
@@ -320,8 +339,10 @@ static int report(struct ablate_bench *b, struct od_err *err)
 	if (rc == OD_OK && b->opt.svg != NULL)
 		rc = ablate_draw(a, b->opt.svg, err);
 	if (rc == OD_OK && a->n_other_tokens > 0)
-		rc = od_fail(err, OD_ERR_INTERNAL, "%zu runs wrote other tokens than the first one of their prompt, "
-			     "which must never happen; the first: %s", a->n_other_tokens, a->first_other);
+		rc = od_fail(err, OD_ERR_INTERNAL,
+			     "%zu runs wrote other tokens than the first one of their prompt, "
+			     "which must never happen; the first: %s",
+			     a->n_other_tokens, a->first_other);
 	return rc;
 }
 
@@ -353,8 +374,14 @@ static int run(struct ablate_bench *b, struct od_err *err)
 int od_bench_ablate(int argc, char **argv, struct od_err *err)
 {
 	struct ablate_bench b = {
-		.opt = { .tokens = DEFAULT_TOKENS, .slots = 1, .load_ms = -1, .load_share = -1, .slow_load_ms = -1,
-			 .run_ms = DEFAULT_RUN_MS, .precision = OD_PRECISION_INT8 - 1, .departure = DEPARTURE_LATE },
+		.opt = { .tokens = DEFAULT_TOKENS,
+			 .slots = 1,
+			 .load_ms = -1,
+			 .load_share = -1,
+			 .slow_load_ms = -1,
+			 .run_ms = DEFAULT_RUN_MS,
+			 .precision = OD_PRECISION_INT8 - 1,
+			 .departure = DEPARTURE_LATE },
 		.a.window_ms = NAN,
 	};
 	struct sigaction act = { .sa_handler = on_signal };

@@ -1,7 +1,7 @@
 /* od-bench decode --parallel N --prefill-beside TOKENS: decodes N texts during the prefill of a prompt.
  *
- * A round: decode steps of the texts alone; texts and prompt together, from the prompt's submission to its first token; the
- * texts alone again, so that the growing context affects both; then the prompt alone. */
+ * A round: decode steps of the texts alone; texts and prompt together, from the prompt's submission to its first token;
+ * the texts alone again, so that the growing context affects both; then the prompt alone. */
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
@@ -29,7 +29,7 @@ struct beside_bench {
 	struct od_prompts prompts, beside;
 	struct parallel_texts texts;
 	struct round *round; /* [runs] */
-	double *x;	     /* [runs], to sort in */
+	double *x; /* [runs], to sort in */
 	struct odm_figures setting; /* of one prompt, without nodes */
 };
 
@@ -45,8 +45,10 @@ static int check_alive(struct beside_bench *b, struct od_err *err)
 	rc = parallel_texts_take(&b->texts, err);
 	if (rc != OD_OK)
 		return rc;
-	return od_fail(err, OD_ERR_ARG, "a text reached the end of its context of %u before the round ended; raise --ctx-size, "
-		       "or lower --tokens or --prefill-beside", odm_engine_ctx(b->engine));
+	return od_fail(err, OD_ERR_ARG,
+		       "a text reached the end of its context of %u before the round ended; raise --ctx-size, "
+		       "or lower --tokens or --prefill-beside",
+		       odm_engine_ctx(b->engine));
 }
 
 /* Adds so many decode steps, and their time, to the phase. */
@@ -96,7 +98,8 @@ static struct odm_request prompt_request(const struct beside_bench *b, size_t ru
 	return req;
 }
 
-/* From submission to the first token, and on to the begin of the next decode step, which the last layers may have delayed. */
+/* From submission to the first token, and on to the begin of the next decode step, which the last layers may have
+ * delayed. */
 static int prefill_beside(struct beside_bench *b, size_t run, struct round *r, struct od_err *err)
 {
 	const struct odm_request req = prompt_request(b, run);
@@ -255,11 +258,13 @@ static const struct figure {
 static void report_figures(const struct beside_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "figure", "figure", 0 }, { "unit", "unit", 0 }, { "median", "median", 3 }, { "low", "from", 3 },
-		{ "high", "to", 3 },
+		{ "figure", "figure", 0 }, { "unit", "unit", 0 }, { "median", "median", 3 },
+		{ "low", "from", 3 },	   { "high", "to", 3 },
 	};
-	struct od_table *t = od_report_table(r, "figures", "Medians of the rounds; from, to: their 95 % interval (below 6 "
-					     "rounds: least, most)", columns, 5);
+	struct od_table *t = od_report_table(r, "figures",
+					     "Medians of the rounds; from, to: their 95 % interval (below 6 "
+					     "rounds: least, most)",
+					     columns, 5);
 
 	for (size_t k = 0; k < N_FIGURES; k++) {
 		struct od_stats s;
@@ -267,8 +272,8 @@ static void report_figures(const struct beside_bench *b, struct od_report *r)
 		for (size_t i = 0; i < b->opt->runs; i++)
 			b->x[i] = figures[k].of(b, &b->round[i]);
 		od_stats_of(b->x, b->opt->runs, &s);
-		od_table_row(t, (struct od_cell[]){ OD_TEXT(figures[k].label), OD_TEXT(figures[k].unit), OD_REAL(s.median),
-						    OD_REAL(s.ci_low), OD_REAL(s.ci_high) });
+		od_table_row(t, (struct od_cell[]){ OD_TEXT(figures[k].label), OD_TEXT(figures[k].unit),
+						    OD_REAL(s.median), OD_REAL(s.ci_low), OD_REAL(s.ci_high) });
 		od_report_fact(r, figures[k].key, NULL, OD_REAL(s.median), 0, NULL);
 	}
 }
@@ -276,17 +281,19 @@ static void report_figures(const struct beside_bench *b, struct od_report *r)
 static void report_rounds(const struct beside_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "alone_steps", "", 0 }, { "alone_s", "", 0 }, { "beside_steps", "", 0 }, { "beside_s", "", 0 },
-		{ "alone_tok_per_s", "", 0 }, { "beside_tok_per_s", "", 0 }, { "tok_per_s_ratio", "", 0 },
-		{ "alone_longest_ms", "", 0 }, { "beside_longest_ms", "", 0 }, { "ttft_alone_ms", "", 0 },
-		{ "ttft_beside_ms", "", 0 }, { "ttft_ratio", "", 0 },
+		{ "alone_steps", "", 0 },     { "alone_s", "", 0 },	     { "beside_steps", "", 0 },
+		{ "beside_s", "", 0 },	      { "alone_tok_per_s", "", 0 },  { "beside_tok_per_s", "", 0 },
+		{ "tok_per_s_ratio", "", 0 }, { "alone_longest_ms", "", 0 }, { "beside_longest_ms", "", 0 },
+		{ "ttft_alone_ms", "", 0 },   { "ttft_beside_ms", "", 0 },   { "ttft_ratio", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "by_round", columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t i = 0; i < b->opt->runs; i++) {
 		const struct round *u = &b->round[i];
 		struct od_cell cells[4 + N_FIGURES] = {
-			OD_INT(u->alone.steps), OD_REAL(od_seconds(u->alone.ns)), OD_INT(u->beside.steps),
+			OD_INT(u->alone.steps),
+			OD_REAL(od_seconds(u->alone.ns)),
+			OD_INT(u->beside.steps),
 			OD_REAL(od_seconds(u->beside.ns)),
 		};
 

@@ -1,9 +1,9 @@
-/* od-bench cache --live: the gain from caches on the workers, on a live local cluster (ZipMoE, Fig. 8 to 10: TPOT, TTFT and
- * throughput by memory).
+/* od-bench cache --live: the gain from caches on the workers, on a live local cluster (ZipMoE, Fig. 8 to 10: TPOT, TTFT
+ * and throughput by memory).
  *
- * Loads are paced by a clock, so that a few cores can simulate several machines; the time of a load is proportional to its
- * uncached bytes. Every setting has its own cluster, which runs all prompts one after another and records its routes. The
- * replay of these routes gives the expected figures of the same cache. */
+ * Loads are paced by a clock, so that a few cores can simulate several machines; the time of a load is proportional to
+ * its uncached bytes. Every setting has its own cluster, which runs all prompts one after another and records its
+ * routes. The replay of these routes gives the expected figures of the same cache. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
 #include "main-node/node/engine_args.h"
@@ -71,11 +71,15 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
 		{ "live", OD_ARG_FLAG, &o->live, NULL, "run a cluster; do not replay routes", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
-		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST", "lengths of the texts in tokens; default " DEFAULT_TOKENS, 0, 0, NULL },
-		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "cache per worker: sizes (900MiB), or shares (20%) of all experts "
-		  "as published over the workers, in whole MiB; default " DEFAULT_BUDGETS, 0, 0, NULL },
+		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST",
+		  "lengths of the texts in tokens; default " DEFAULT_TOKENS, 0, 0, NULL },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST",
+		  "cache per worker: sizes (900MiB), or shares (20%) of all experts "
+		  "as published over the workers, in whole MiB; default " DEFAULT_BUDGETS,
+		  0, 0, NULL },
 		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, lru, lfu; default " DEFAULT_POLICIES, 0, 0,
 		  NULL },
 		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also draw plots into DIR (gnuplot)", 0, 0, NULL },
@@ -86,7 +90,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default 5", 0, 60000, NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default 5", 0,
+		  60000, NULL },
 	};
 
 	odm_engine_args_defaults(a);
@@ -94,19 +99,21 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	a->local = 4;
 	a->opts.threads = o->slots = 1;
 	o->load_ms = DEFAULT_LOAD_MS;
-	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(
+		a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench cache --live --prompts FILE [OPTIONS]\n\n"
 		"Measures expert caches on the workers of a local cluster, restarted for every setting: time to first\n"
 		"token, time per token, bytes read, and the same figures from a replay of the same routes. One\n"
 		"sequence at a time; for more see od-bench cache --batch.\n"
-		"Example: od-bench cache --live --pack PACK --prompts tests/bench/prompts.jsonl --predictor none\n", err);
+		"Example: od-bench cache --live --pack PACK --prompts tests/bench/prompts.jsonl --predictor none\n",
+		err);
 }
 
 static int parse_budget(const struct live_bench *b, const char *text, struct cache_budget *to, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(b->pack);
-	const double published = (double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts /
-				 (double)b->opt.engine.local;
+	const double published =
+		(double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts / (double)b->opt.engine.local;
 	char *end;
 	int rc = OD_OK;
 
@@ -134,8 +141,9 @@ static int parse_item(struct live_bench *b, const char *option, const char *item
 		return parse_budget(b, item, &l->budget[(*n)++], err);
 	if (option[0] == 't') {
 		b->length[(*n)++] = strtoul(item, &end, 10);
-		return *end == '\0' && b->length[*n - 1] >= 2 ? OD_OK :
-			od_fail(err, OD_ERR_ARG, "--tokens: expected numbers from 2 on, found \"%s\"", item);
+		return *end == '\0' && b->length[*n - 1] >= 2 ?
+			       OD_OK :
+			       od_fail(err, OD_ERR_ARG, "--tokens: expected numbers from 2 on, found \"%s\"", item);
 	}
 	for (int i = 0; od_cache_policy_names[i] != NULL; i++) {
 		if (strcmp(od_cache_policy_names[i], item) == 0) {
@@ -181,16 +189,19 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 
 	return (struct cache_world){
 		.routes = routes,
-		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_moe),
+		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k,
+					  routes->n_moe),
 		.sizes = b->l.sizes,
 		.full_is_stored = b->form == OD_FORM_PLANES,
 		.cost = odw_cache_cost(b->pack, &costs),
 	};
 }
 
-static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes, struct od_err *err)
+static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes,
+		  struct od_err *err)
 {
-	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0; /* what slots hold for it */
+	/* what slots hold for it */
+	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0;
 	const struct cache_setup setup = {
 		.rule = r->budget != NULL ? (enum cache_rule)r->policy : CACHE_LRU,
 		.planned = true,
@@ -254,7 +265,10 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 
 	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
 		const struct od_prompt *q = &b->prompts.prompt[i];
-		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true,
+		struct odm_request req = { .prompt = q->ids,
+					   .n_prompt = q->n_ids,
+					   .max_tokens = run->tokens,
+					   .ignore_eos = true,
 					   .observer = route_record_observer(record) };
 		struct odm_result r = { 0 };
 		const uint64_t *c = r.figures.c;
@@ -262,7 +276,8 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 		od_sampler_defaults(&req.sampling);
 		rc = odm_generate(e, &req, &r, err);
 		ttft[i] = (double)c[OD_C_TTFT_NS] / OD_NS_PER_MS;
-		tpot[i] = c[OD_C_TOKENS] > 1 ? (double)c[OD_C_DECODE_NS] / (double)(c[OD_C_TOKENS] - 1) / OD_NS_PER_MS : 0;
+		tpot[i] = c[OD_C_TOKENS] > 1 ? (double)c[OD_C_DECODE_NS] / (double)(c[OD_C_TOKENS] - 1) / OD_NS_PER_MS :
+					       0;
 		all_ns += (double)(c[OD_C_TTFT_NS] + c[OD_C_DECODE_NS]);
 		tokens += c[OD_C_TOKENS];
 		run->uses += c[OD_C_CACHE_USES];
@@ -328,7 +343,8 @@ static void plan_length(struct live_bench *b, uint64_t tokens)
 	l->run[l->n_runs++] = (struct cache_live_run){ .policy = CACHE_LIVE_NONE, .tokens = tokens };
 	for (size_t i = 0; i < l->n_budgets; i++) {
 		for (size_t k = 0; k < b->n_policies; k++)
-			l->run[l->n_runs++] = (struct cache_live_run){ .policy = b->policy[k], .budget = &l->budget[i],
+			l->run[l->n_runs++] = (struct cache_live_run){ .policy = b->policy[k],
+								       .budget = &l->budget[i],
 								       .tokens = tokens };
 	}
 }
@@ -411,7 +427,9 @@ static int run(struct live_bench *b, struct od_err *err)
 
 int od_bench_cache_live(int argc, char **argv, struct od_err *err)
 {
-	struct live_bench b = { .opt = { .budgets = DEFAULT_BUDGETS, .policies = DEFAULT_POLICIES, .tokens = DEFAULT_TOKENS } };
+	struct live_bench b = {
+		.opt = { .budgets = DEFAULT_BUDGETS, .policies = DEFAULT_POLICIES, .tokens = DEFAULT_TOKENS }
+	};
 	struct sigaction act = { .sa_handler = on_signal };
 	int rc = parse(&b.opt, argc, argv, err);
 

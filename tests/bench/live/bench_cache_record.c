@@ -33,18 +33,21 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Record" },
 		{ "record", OD_ARG_STRING, &o->record, "FILE", "file to write the recording to", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most (default: 256)", 2, 1e6, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print the summary as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 
-	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(
+		&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench cache --record FILE --prompts FILE [OPTIONS]\n\n"
 		"Generates greedily from each prompt and records the routed experts, for od-bench cache --routes. All\n"
 		"experts are in this process, or on a cluster with --local or --workers; the routes are the same.\n"
-		"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n", err);
+		"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n",
+		err);
 }
 
 static int check(struct options *o, struct od_err *err)

@@ -1,9 +1,9 @@
 /* od-bench decode: decode speed of a cluster, compared with the same model with all experts in this process.
  *
- * The two alternate, one run each, so that a ratio compares runs close in time; medians are over runs. In resident mode the
- * memory bandwidth is measured once per step, outside its time. A decoded token reads its weights once, so GB/s of weights
- * over GB/s of memory is the share of the memory bandwidth used. Both are bytes over time of a whole run, so that the load
- * of other processes affects both equally. */
+ * The two alternate, one run each, so that a ratio compares runs close in time; medians are over runs. In resident mode
+ * the memory bandwidth is measured once per step, outside its time. A decoded token reads its weights once, so GB/s of
+ * weights over GB/s of memory is the share of the memory bandwidth used. Both are bytes over time of a whole run, so
+ * that the load of other processes affects both equally. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/pack/load/dense_load.h"
@@ -33,7 +33,7 @@ struct run {
 	const struct od_prompt *prompt;
 	struct odm_figures figures[N_SIDES]; /* without nodes */
 	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
-	uint64_t rows_in_all;	      /* that main sent to workers until the end of this run, warm-up included */
+	uint64_t rows_in_all; /* that main sent to workers until the end of this run, warm-up included */
 	bool same_tokens;
 };
 
@@ -50,41 +50,53 @@ struct decode_bench {
 	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL without resident mode */
-	struct run *run;	/* [opt.runs] */
-	struct run *current;	/* whose steps read_memory is to look in on; NULL: none */
-	uint64_t weight_bytes;	/* that a token reads */
+	struct run *run; /* [opt.runs] */
+	struct run *current; /* whose steps read_memory is to look in on; NULL: none */
+	uint64_t weight_bytes; /* that a token reads */
 };
 
 static int parse(struct decode_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
-		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "without --prompts: random prompts of N tokens; default 16",
-		  1, MAX_TOKENS, NULL },
-		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 64", 2, MAX_TOKENS, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
+		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N",
+		  "without --prompts: random prompts of N tokens; default 16", 1, MAX_TOKENS, NULL },
+		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 64", 2,
+		  MAX_TOKENS, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "measured runs; default 5, after a short warm-up", 1, 1e5, NULL },
-		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): alternate cluster and resident mode; none", 0, 0, baseline_names },
-		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "no baseline: one engine with N texts at once, e.g. 1,4,16; a run is "
-		  "one round of all numbers", 0, 0, NULL },
-		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: speed of N texts, without drafts, during the prefill of a "
-		  "random prompt of TOKENS tokens", 1, MAX_TOKENS, NULL },
-		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
+		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME",
+		  "resident (default): alternate cluster and resident mode; none", 0, 0, baseline_names },
+		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST",
+		  "no baseline: one engine with N texts at once, e.g. 1,4,16; a run is "
+		  "one round of all numbers",
+		  0, 0, NULL },
+		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS",
+		  "with --parallel N: speed of N texts, without drafts, during the prefill of a "
+		  "random prompt of TOKENS tokens",
+		  1, MAX_TOKENS, NULL },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T",
+		  "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
-		{ "layer-time", OD_ARG_REAL, &o->layer_time_ms, "MS", "emulate a slower main: attention and router of each layer of a decode step "
-		  "take at least MS milliseconds", 0, MAX_PACE_MS, NULL },
+		{ "layer-time", OD_ARG_REAL, &o->layer_time_ms, "MS",
+		  "emulate a slower main: attention and router of each layer of a decode step "
+		  "take at least MS milliseconds",
+		  0, MAX_PACE_MS, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 
 	odm_engine_args_defaults(&o->engine);
-	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(
+		&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
 		"Measures generation: tokens per second, time to first token, stalls, load time against its window,\n"
 		"and memory reads against memory bandwidth.\n"
 		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n"
 		"         od-bench decode --pack PACK --resident --parallel 1,4,16\n"
-		"         od-bench decode --pack PACK --resident --parallel 4 --prefill-beside 900\n", err);
+		"         od-bench decode --pack PACK --resident --parallel 4 --prefill-beside 900\n",
+		err);
 }
 
 static int check(struct decode_options *o, struct od_err *err)
@@ -96,7 +108,8 @@ static int check(struct decode_options *o, struct od_err *err)
 	if (o->prompts != NULL && o->prompt_tokens > 0)
 		return od_fail(err, OD_ERR_ARG, "--prompts and --prompt-tokens exclude each other");
 	if (o->parallel == NULL && o->prefill_beside > 0)
-		return od_fail(err, OD_ERR_ARG, "--prefill-beside needs --parallel N: the texts to decode during the prefill");
+		return od_fail(err, OD_ERR_ARG,
+			       "--prefill-beside needs --parallel N: the texts to decode during the prefill");
 	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
 		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
 	if (o->prefill_beside > 0 && o->engine.draft != NULL && strcmp(o->engine.draft, "off") != 0)
@@ -390,8 +403,8 @@ static bool measured(const struct decode_bench *b, const struct figure *f)
 static int report_figures(const struct decode_bench *b, struct od_report *r, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "figure", "figure", 0 }, { "unit", "unit", 0 }, { "median", "median", 3 }, { "min", "min", 3 },
-		{ "max", "max", 3 },
+		{ "figure", "figure", 0 }, { "unit", "unit", 0 }, { "median", "median", 3 },
+		{ "min", "min", 3 },	   { "max", "max", 3 },
 	};
 	struct od_table *t = od_report_table(r, "figures", NULL, columns, 5);
 	double *x = calloc(b->opt.runs, sizeof(*x));
@@ -436,8 +449,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	for (size_t i = 0; i < o->runs; i++)
 		other += !b->run[i].same_tokens;
 	if (b->engine[CLUSTER] != NULL && b->engine[RESIDENT] != NULL)
-		od_report_fact(r, "runs_with_other_tokens", "runs where the two texts differ", OD_INT(other), 0,
-			       NULL);
+		od_report_fact(r, "runs_with_other_tokens", "runs where the two texts differ", OD_INT(other), 0, NULL);
 	if (b->engine[RESIDENT] == NULL)
 		return;
 	form = odm_engine_form(b->engine[RESIDENT]);
@@ -456,7 +468,7 @@ static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, co
 static void report_runs(const struct decode_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "prompt", "", 0 }, { "prompt_tokens", "", 0 }, { "cluster_tok_per_s", "", 0 },
+		{ "prompt", "", 0 },	      { "prompt_tokens", "", 0 },      { "cluster_tok_per_s", "", 0 },
 		{ "cluster_ttft_ms", "", 0 }, { "resident_tok_per_s", "", 0 }, { "resident_ttft_ms", "", 0 },
 		{ "membw_gbps", "", 0 },
 	};
@@ -466,21 +478,39 @@ static void report_runs(const struct decode_bench *b, struct od_report *r)
 		const struct run *u = &b->run[i];
 
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(u->prompt->name), OD_INT(u->prompt->n_ids), speed_cell(b, cluster_speed, u, CLUSTER),
-			speed_cell(b, cluster_ttft, u, CLUSTER), speed_cell(b, resident_speed, u, RESIDENT),
-			speed_cell(b, resident_ttft, u, RESIDENT), speed_cell(b, membw_gbps, u, RESIDENT),
-		});
+					OD_TEXT(u->prompt->name),
+					OD_INT(u->prompt->n_ids),
+					speed_cell(b, cluster_speed, u, CLUSTER),
+					speed_cell(b, cluster_ttft, u, CLUSTER),
+					speed_cell(b, resident_speed, u, RESIDENT),
+					speed_cell(b, resident_ttft, u, RESIDENT),
+					speed_cell(b, membw_gbps, u, RESIDENT),
+				});
 	}
 }
 
 static void report_cluster_runs(const struct decode_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "decode_s", "", 0 }, { "decode_layers", "", 0 }, { "experts_s", "", 0 }, { "expert_uses", "", 0 },
-		{ "predicted_uses", "", 0 }, { "recalled_uses", "", 0 }, { "stalls", "", 0 }, { "stall_s", "", 0 },
-		{ "loads", "", 0 }, { "decode_loads", "", 0 }, { "loaded_bytes", "", 0 }, { "load_s", "", 0 },
-		{ "tokens", "", 0 }, { "drafted_tokens", "", 0 }, { "accepted_tokens", "", 0 }, { "main_ms", "", 0 },
-		{ "worker_ms", "", 0 }, { "window_1_slot_ms", "", 0 }, { "window_2_slots_ms", "", 0 },
+		{ "decode_s", "", 0 },
+		{ "decode_layers", "", 0 },
+		{ "experts_s", "", 0 },
+		{ "expert_uses", "", 0 },
+		{ "predicted_uses", "", 0 },
+		{ "recalled_uses", "", 0 },
+		{ "stalls", "", 0 },
+		{ "stall_s", "", 0 },
+		{ "loads", "", 0 },
+		{ "decode_loads", "", 0 },
+		{ "loaded_bytes", "", 0 },
+		{ "load_s", "", 0 },
+		{ "tokens", "", 0 },
+		{ "drafted_tokens", "", 0 },
+		{ "accepted_tokens", "", 0 },
+		{ "main_ms", "", 0 },
+		{ "worker_ms", "", 0 },
+		{ "window_1_slot_ms", "", 0 },
+		{ "window_2_slots_ms", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "cluster_by_run", columns, sizeof(columns) / sizeof(columns[0]));
 
@@ -489,13 +519,26 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 		const uint64_t *c = u->figures[CLUSTER].c;
 
 		od_table_row(t, (struct od_cell[]){
-			OD_REAL(od_seconds(c[OD_C_DECODE_NS])), OD_INT(c[OD_C_DECODE_LAYERS]), OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])),
-			OD_INT(c[OD_C_EXPERT_USES]), OD_INT(c[OD_C_PREDICTED_USES]), OD_INT(c[OD_C_RECALLED_USES]),
-			OD_INT(c[OD_C_STALLS]), OD_REAL(od_seconds(c[OD_C_STALL_NS])), OD_INT(c[OD_C_LOADS]),
-			OD_INT(c[OD_C_DECODE_LOADS]), OD_INT(c[OD_C_LOADED_BYTES]), OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
-			OD_INT(c[OD_C_TOKENS]), OD_INT(c[OD_C_DRAFTED]), OD_INT(c[OD_C_ACCEPTED]), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
-			OD_REAL(window_1_ms(b, u)), OD_REAL(window_2_ms(b, u)),
-		});
+					OD_REAL(od_seconds(c[OD_C_DECODE_NS])),
+					OD_INT(c[OD_C_DECODE_LAYERS]),
+					OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])),
+					OD_INT(c[OD_C_EXPERT_USES]),
+					OD_INT(c[OD_C_PREDICTED_USES]),
+					OD_INT(c[OD_C_RECALLED_USES]),
+					OD_INT(c[OD_C_STALLS]),
+					OD_REAL(od_seconds(c[OD_C_STALL_NS])),
+					OD_INT(c[OD_C_LOADS]),
+					OD_INT(c[OD_C_DECODE_LOADS]),
+					OD_INT(c[OD_C_LOADED_BYTES]),
+					OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
+					OD_INT(c[OD_C_TOKENS]),
+					OD_INT(c[OD_C_DRAFTED]),
+					OD_INT(c[OD_C_ACCEPTED]),
+					OD_REAL(main_ms(b, u)),
+					OD_REAL(worker_ms(b, u)),
+					OD_REAL(window_1_ms(b, u)),
+					OD_REAL(window_2_ms(b, u)),
+				});
 	}
 }
 
@@ -503,13 +546,17 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 static void report_margins(const struct decode_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "margin_below", "", 0 }, { "tokens", "", 0 }, { "right", "", 0 }, { "expected", "", 0 },
+		{ "margin_below", "", 0 },
+		{ "tokens", "", 0 },
+		{ "right", "", 0 },
+		{ "expected", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "drafts_by_margin", columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t i = 0; i < MARGINS; i++)
-		od_table_row(t, (struct od_cell[]){ i + 1 < MARGINS ? OD_REAL(margin_limit(i)) : OD_NONE, OD_INT(b->margin[i].n),
-						    OD_INT(b->margin[i].right), OD_REAL(b->margin[i].expected) });
+		od_table_row(t, (struct od_cell[]){ i + 1 < MARGINS ? OD_REAL(margin_limit(i)) : OD_NONE,
+						    OD_INT(b->margin[i].n), OD_INT(b->margin[i].right),
+						    OD_REAL(b->margin[i].expected) });
 }
 
 static int report(const struct decode_bench *b, struct od_err *err)

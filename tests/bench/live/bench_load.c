@@ -1,4 +1,5 @@
-/* bench_load.c - od-bench load: loads experts through the worker's readers, schedule and inflaters, from several sources. */
+/* bench_load.c - od-bench load: loads experts through the worker's readers, schedule and inflaters, from several
+ * sources. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
@@ -151,8 +152,8 @@ static int draw_experts(const struct load_bench *b, struct model *m, struct od_e
 
 	if (b->opt.experts > n)
 		return od_fail(err, OD_ERR_ARG, "%s: expected at most the %" PRIu64 " of %s%s, found %" PRIu64,
-			       b->opt.together > 0 ? "--together" : "--experts", n, b->opt.together > 0 ? "a layer of " : "",
-			       od_pack_dir(m->pack), b->opt.experts);
+			       b->opt.together > 0 ? "--together" : "--experts", n,
+			       b->opt.together > 0 ? "a layer of " : "", od_pack_dir(m->pack), b->opt.experts);
 	id = calloc(n, sizeof(*id));
 	m->expert = calloc(b->opt.experts, sizeof(*m->expert));
 	if (id == NULL || m->expert == NULL) {
@@ -165,7 +166,8 @@ static int draw_experts(const struct load_bench *b, struct model *m, struct od_e
 		uint64_t j = i + od_load_draw(&state) % (n - i), t = id[j];
 
 		id[j] = id[i];
-		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts), .expert = (uint32_t)(t % cfg->n_experts) };
+		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts),
+						     .expert = (uint32_t)(t % cfg->n_experts) };
 	}
 	free(id);
 	return OD_OK;
@@ -200,7 +202,8 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 /* For the loads, or for what reads alone, and one that inflaters beside them look at. */
 static unsigned slots_of(const struct load_bench *b)
 {
-	const uint64_t n = b->opt.together > 0 || b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
+	const uint64_t n =
+		b->opt.together > 0 || b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
 
 	return (unsigned)n + 1;
 }
@@ -288,8 +291,10 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
 	}
 	return rc == OD_OK && b->n_lines == 0 ?
-		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in these forms, or the "
-		       "only source is direct, which needs planes, and no GPU with memory of its own") : rc;
+		       od_fail(err, OD_ERR_ARG,
+			       "nothing to measure: no pack has experts in these forms, or the "
+			       "only source is direct, which needs planes, and no GPU with memory of its own") :
+		       rc;
 }
 
 static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
@@ -310,8 +315,8 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 }
 
 /* The source alone, while all inflaters are at work on something else. */
-static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c, struct load_time *t,
-			struct od_err *err)
+static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c,
+			struct load_time *t, struct od_err *err)
 {
 	struct od_expert_mem mem = { 0 };
 	struct load_crowd *crowd;
@@ -385,12 +390,12 @@ static void report_line(const struct load_bench *b, const struct line *l, struct
 static int report(const struct load_bench *b, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "source", "source", 0 },	   { "codec", "codec", 0 },
-		{ "form", "form", 0 },		   { "load_threads", "L", 0 },
-		{ "raw_gbps", "raw", 2 },	   { "published_gbps", "published", 2 },
-		{ "ratio", "x raw", 2 },	   { "ratio_limit", "at most", 2 },
-		{ "read_percent", "read %", 0 },   { "inflate_percent", "inflate %", 0 },
-		{ "wait_percent", "wait %", 0 },   { "read_slower_percent", "read slower %", 1 },
+		{ "source", "source", 0 },	 { "codec", "codec", 0 },
+		{ "form", "form", 0 },		 { "load_threads", "L", 0 },
+		{ "raw_gbps", "raw", 2 },	 { "published_gbps", "published", 2 },
+		{ "ratio", "x raw", 2 },	 { "ratio_limit", "at most", 2 },
+		{ "read_percent", "read %", 0 }, { "inflate_percent", "inflate %", 0 },
+		{ "wait_percent", "wait %", 0 }, { "read_slower_percent", "read slower %", 1 },
 	};
 	struct od_report *r;
 	struct od_table *t;
@@ -405,8 +410,10 @@ static int report(const struct load_bench *b, struct od_err *err)
 	od_report_fact(r, "read_threads", "read threads", OD_INT(b->opt.read_threads), 0, NULL);
 	od_report_fact(r, "cpus", "CPUs", OD_INT(od_cpu_count()), 0, NULL);
 	od_report_fact(r, "device", "device", OD_TEXT(od_device_name(b->device)), 0, NULL);
-	t = od_report_table(r, "loads", "GB/s: raw of bytes as stored, published of the same experts' as published; % of read "
-			    "threads' and load threads' time", columns, sizeof(columns) / sizeof(columns[0]));
+	t = od_report_table(r, "loads",
+			    "GB/s: raw of bytes as stored, published of the same experts' as published; % of read "
+			    "threads' and load threads' time",
+			    columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < b->n_lines; i++)
 		report_line(b, &b->line[i], t);
 	rc = od_report_print(r, stdout, b->opt.json, err);
@@ -430,8 +437,8 @@ static void draw_series(const struct load_bench *b, struct od_plot *p, const str
 	s = od_plot_series(p, OD_PLOT_BARS, title);
 	for (size_t i = 0; i < b->n_lines; i++)
 		if (same_series(first, &b->line[i]))
-			od_series_point(s, (double)(b->line[i].source - b->source), median(b, b->line[i].ratio), (double)NAN,
-					(double)NAN);
+			od_series_point(s, (double)(b->line[i].source - b->source), median(b, b->line[i].ratio),
+					(double)NAN, (double)NAN);
 }
 
 static int plot(const struct load_bench *b, struct od_err *err)
@@ -475,7 +482,8 @@ static int measure_together(const struct load_bench *b, struct od_err *err)
 
 	if (line != NULL && source != NULL) {
 		for (size_t i = 0; i < b->n_lines; i++)
-			line[i] = (struct load_together_line){ b->line[i].source->name, case_of(b, &b->line[i], &source[i]) };
+			line[i] = (struct load_together_line){ b->line[i].source->name,
+							       case_of(b, &b->line[i], &source[i]) };
 		rc = load_together_bench(line, b->n_lines, &o, err);
 	} else {
 		(void)od_fail(err, rc, "%zu lines", b->n_lines);
@@ -546,19 +554,30 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 					 .device = "cpu" } }; /* whatever $OD_DEVICE says */
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
-		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },
-		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only, and no GPU with memory of its own), paced; default: cache,disk,paced", 0, 0, NULL },
-		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
-		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, where a pack allows it; default: both", 0, 0, NULL },
-		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of inflate threads; default 2", 0, 0, NULL },
-		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, ODW_MAX_LOADERS, NULL },
+		{ "pack", OD_ARG_STRING, &o->packs, "LIST",
+		  "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST",
+		  "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only, and no GPU with memory of its own), paced; default: cache,disk,paced",
+		  0, 0, NULL },
+		{ "pace", OD_ARG_STRING, &o->paces, "LIST",
+		  "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
+		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, where a pack allows it; default: both", 0,
+		  0, NULL },
+		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of inflate threads; default 2", 0,
+		  0, NULL },
+		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, ODW_MAX_LOADERS,
+		  NULL },
 		{ "experts", OD_ARG_UINT, &o->experts, "N", "random experts per run; default 4", 1, 4096, NULL },
-		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of one layer, loaded in each rule's order, with nothing cached and (planes) with parts of most cached; compute is simulated by waiting, for one row or (prefill) 1 to 512 rows", 2, ODW_MAX_SLOTS, NULL },
+		{ "together", OD_ARG_UINT, &o->together, "N",
+		  "instead: RUNs of N experts of one layer, loaded in each rule's order, with nothing cached and (planes) with parts of most cached; compute is simulated by waiting, for one row or (prefill) 1 to 512 rows",
+		  2, ODW_MAX_SLOTS, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "rounds; medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },
-		{ "device", OD_ARG_STRING, &o->device, "NAME", "where experts are loaded to: cpu (default), cuda or cuda:N (a GPU)", 0, 0, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also plot the ratios into DIR/load.svg (gnuplot)", 0, 0, NULL },
+		{ "device", OD_ARG_STRING, &o->device, "NAME",
+		  "where experts are loaded to: cpu (default), cuda or cuda:N (a GPU)", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also plot the ratios into DIR/load.svg (gnuplot)", 0, 0,
+		  NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -569,10 +588,13 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("load [OPTIONS]", "Loads random experts through a worker's readers, schedule and inflaters: published "
-			       "bytes per second,\nand for comparison the same readers on the same source without inflaters. "
-			       "A paced source is memory\nthat a clock releases at a fixed rate, one request after another, "
-			       "without a copy.", table, n_table);
+		od_bench_usage(
+			"load [OPTIONS]",
+			"Loads random experts through a worker's readers, schedule and inflaters: published "
+			"bytes per second,\nand for comparison the same readers on the same source without inflaters. "
+			"A paced source is memory\nthat a clock releases at a fixed rate, one request after another, "
+			"without a copy.",
+			table, n_table);
 		return OD_OK;
 	}
 	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */

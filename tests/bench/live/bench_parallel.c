@@ -1,8 +1,9 @@
 /* od-bench decode --parallel LIST: one engine decodes N texts at once, for each N of the list, in turns.
  *
- * Decoding is timed while all texts of a number are in decode: from the moment the last one has its first token to the moment
- * the first one ends. In resident mode the memory bandwidth is read between these steps, outside their time: the floor is the
- * time that memory would take for the dense weights once a step, and for each expert once that any of the texts chose. */
+ * Decoding is timed while all texts of a number are in decode: from the moment the last one has its first token to the
+ * moment the first one ends. In resident mode the memory bandwidth is read between these steps, outside their time: the
+ * floor is the time that memory would take for the dense weights once a step, and for each expert once that any of the
+ * texts chose. */
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
@@ -21,10 +22,10 @@
 
 /* One number of texts, in one round. */
 struct round {
-	uint64_t steps, ns;  /* decode steps of all texts together, without readings of memory */
+	uint64_t steps, ns; /* decode steps of all texts together, without readings of memory */
 	uint64_t step_tokens; /* that they gave */
 	uint64_t tokens, wall_ns; /* of everything, from the first submission to the last token, without readings */
-	uint64_t experts;    /* resident: different ones of a step, summed over layers and steps */
+	uint64_t experts; /* resident: different ones of a step, summed over layers and steps */
 	double membw_bytes, membw_ns;
 	uint64_t drafted, accepted;
 	uint64_t c[OD_N_COUNTERS]; /* of all steps of the round, on a cluster */
@@ -39,12 +40,12 @@ struct parallel_bench {
 	struct od_membw *membw; /* NULL on a cluster */
 	uint64_t read_ns, reading_ns; /* when memory was last read, and how long it took */
 	struct parallel_texts texts;
-	struct round *round;	/* [runs][n_numbers] */
-	double *ttft_ms;	/* [runs][n_numbers][most], behind the rounds' pointers */
-	double *x;		/* to sort in: [runs * most] */
-	int32_t *first;		/* [most][tokens]: what the round's texts were when they were first written */
-	bool *written;		/* [most]: first is known */
-	uint64_t other;		/* texts that were another one among others */
+	struct round *round; /* [runs][n_numbers] */
+	double *ttft_ms; /* [runs][n_numbers][most], behind the rounds' pointers */
+	double *x; /* to sort in: [runs * most] */
+	int32_t *first; /* [most][tokens]: what the round's texts were when they were first written */
+	bool *written; /* [most]: first is known */
+	uint64_t other; /* texts that were another one among others */
 	struct odm_figures setting; /* of one text, without nodes */
 	uint64_t before[OD_N_COUNTERS]; /* of main, until the last round */
 	uint64_t dense_bytes, expert_bytes;
@@ -146,7 +147,8 @@ static void note_times(const struct parallel_bench *b, struct round *r)
 		r->ns = one_ended - all_begun - (uint64_t)r->membw_ns;
 }
 
-/* A text has the figures of each step that it took part in; the round's are what main counted until its last text ended. */
+/* A text has the figures of each step that it took part in; the round's are what main counted until its last text
+ * ended. */
 static void note_counters(struct parallel_bench *b, struct round *r)
 {
 	uint64_t now[OD_N_COUNTERS] = { 0 };
@@ -179,7 +181,8 @@ static void compare_texts(struct parallel_bench *b)
 }
 
 /* r: zeroed but for the room of ttft_ms. */
-static int write_texts(struct parallel_bench *b, struct round *r, size_t run, size_t n, uint64_t tokens, struct od_err *err)
+static int write_texts(struct parallel_bench *b, struct round *r, size_t run, size_t n, uint64_t tokens,
+		       struct od_err *err)
 {
 	struct parallel_texts *t = &b->texts;
 	int rc = submit(b, run, n, tokens, err);
@@ -214,8 +217,10 @@ static int measure(struct parallel_bench *b, size_t run, size_t k, struct od_err
 	}
 	parallel_texts_clear(&b->texts);
 	if (rc == OD_OK && (r->steps == 0 || r->ns == 0))
-		rc = od_fail(err, OD_ERR_ARG, "%zu texts were never in one decode step: the first one ended too early, or "
-			     "memory has no room for all; raise --tokens or lower --ctx-size", n);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "%zu texts were never in one decode step: the first one ended too early, or "
+			     "memory has no room for all; raise --tokens or lower --ctx-size",
+			     n);
 	return rc;
 }
 
@@ -243,8 +248,8 @@ static int measure_all(struct parallel_bench *b, struct od_err *err)
 		memset(b->written, 0, b->most * sizeof(*b->written));
 		for (size_t k = 0; rc == OD_OK && k < b->n_numbers; k++) {
 			if (progress)
-				fprintf(stderr, "\rround %zu of %llu, %4zu at once", run + 1, (unsigned long long)b->opt->runs,
-					b->number[k]);
+				fprintf(stderr, "\rround %zu of %llu, %4zu at once", run + 1,
+					(unsigned long long)b->opt->runs, b->number[k]);
 			rc = measure(b, run, k, err);
 		}
 	}
@@ -378,12 +383,14 @@ static void report_setting(const struct parallel_bench *b, struct od_report *r)
 	decode_report_engine(r, b->opt, b->engine, "tokens of a text");
 	if (b->membw == NULL) {
 		decode_report_cluster(r, b->opt, &b->setting);
-		od_report_fact(r, "worker_rows_in_all", NULL, OD_INT(b->before[OD_C_WORKER_ROWS]), 0, NULL); /* warm-up included */
+		/* warm-up included */
+		od_report_fact(r, "worker_rows_in_all", NULL, OD_INT(b->before[OD_C_WORKER_ROWS]), 0, NULL);
 	}
 	od_report_fact(r, "texts_with_other_tokens", "texts that others changed", OD_INT(b->other), 0, NULL);
 	if (b->membw == NULL)
 		return;
-	od_report_fact(r, "resident_form", "experts in memory", OD_TEXT(od_form_names[odm_engine_form(b->engine)]), 0, NULL);
+	od_report_fact(r, "resident_form", "experts in memory", OD_TEXT(od_form_names[odm_engine_form(b->engine)]), 0,
+		       NULL);
 	od_report_fact(r, "dense_bytes", "dense weights", OD_BYTES(b->dense_bytes), 0, NULL);
 	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(b->expert_bytes), 0, NULL);
 	od_report_fact(r, "experts", "experts of a layer", OD_INT(od_pack_config(p)->n_experts), 0, NULL);
@@ -392,41 +399,68 @@ static void report_setting(const struct parallel_bench *b, struct od_report *r)
 static void report_numbers(const struct parallel_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "parallel", "texts", 0 }, { "tok_per_s", "tok/s", 1 }, { "ratio", "ratio", 3 }, { "ratio_low", "from", 3 },
-		{ "ratio_high", "to", 3 }, { "wall_tok_per_s", "in all, tok/s", 1 }, { "ttft_ms", "first token, ms", 1 },
-		{ "ttft_most_ms", "at most", 1 }, { "tokens_per_step", "tokens a step", 2 }, { "drafted_per_token", "drafted a token", 2 },
-		{ "accepted_per_token", "accepted", 2 }, { "loads_per_token", "loads a token", 1 },
-		{ "experts_per_layer", "experts a layer", 2 }, { "membw_gbps", "memory, GB/s", 1 }, { "share", "floor / time", 3 },
-		{ "share_low", "from", 3 }, { "share_high", "to", 3 },
+		{ "parallel", "texts", 0 },
+		{ "tok_per_s", "tok/s", 1 },
+		{ "ratio", "ratio", 3 },
+		{ "ratio_low", "from", 3 },
+		{ "ratio_high", "to", 3 },
+		{ "wall_tok_per_s", "in all, tok/s", 1 },
+		{ "ttft_ms", "first token, ms", 1 },
+		{ "ttft_most_ms", "at most", 1 },
+		{ "tokens_per_step", "tokens a step", 2 },
+		{ "drafted_per_token", "drafted a token", 2 },
+		{ "accepted_per_token", "accepted", 2 },
+		{ "loads_per_token", "loads a token", 1 },
+		{ "experts_per_layer", "experts a layer", 2 },
+		{ "membw_gbps", "memory, GB/s", 1 },
+		{ "share", "floor / time", 3 },
+		{ "share_low", "from", 3 },
+		{ "share_high", "to", 3 },
 	};
 	const bool resident = b->membw != NULL;
-	struct od_table *t = od_report_table(r, "by_number", "Medians of the rounds; ratio: to the fewest texts; from, to: "
-					     "95 % interval of a median (below 6 rounds: least, most)", columns,
-					     sizeof(columns) / sizeof(columns[0]) - (resident ? 0 : 5));
+	struct od_table *t = od_report_table(r, "by_number",
+					     "Medians of the rounds; ratio: to the fewest texts; from, to: "
+					     "95 % interval of a median (below 6 rounds: least, most)",
+					     columns, sizeof(columns) / sizeof(columns[0]) - (resident ? 0 : 5));
 
 	for (size_t k = 0; k < b->n_numbers; k++) {
 		const struct od_stats ratio = stats_of(b, k, ratio_to_least), ttft = stats_of_ttft(b, k);
 		const struct od_stats share = stats_of(b, k, floor_share);
 
 		od_table_row(t, (struct od_cell[]){
-			OD_INT(b->number[k]), OD_REAL(stats_of(b, k, per_s).median), OD_REAL(ratio.median),
-			OD_REAL(ratio.ci_low), OD_REAL(ratio.ci_high), OD_REAL(stats_of(b, k, wall_per_s).median),
-			OD_REAL(ttft.median), OD_REAL(ttft.max), OD_REAL(stats_of(b, k, tokens_of_step).median),
-			OD_REAL(stats_of(b, k, drafted_per_token).median), OD_REAL(stats_of(b, k, accepted_per_token).median),
-			resident ? OD_NONE : OD_REAL(stats_of(b, k, loads_per_token).median),
-			OD_REAL(stats_of(b, k, experts_of_layer).median), OD_REAL(stats_of(b, k, membw_gbps).median),
-			OD_REAL(share.median), OD_REAL(share.ci_low), OD_REAL(share.ci_high),
-		});
+					OD_INT(b->number[k]),
+					OD_REAL(stats_of(b, k, per_s).median),
+					OD_REAL(ratio.median),
+					OD_REAL(ratio.ci_low),
+					OD_REAL(ratio.ci_high),
+					OD_REAL(stats_of(b, k, wall_per_s).median),
+					OD_REAL(ttft.median),
+					OD_REAL(ttft.max),
+					OD_REAL(stats_of(b, k, tokens_of_step).median),
+					OD_REAL(stats_of(b, k, drafted_per_token).median),
+					OD_REAL(stats_of(b, k, accepted_per_token).median),
+					resident ? OD_NONE : OD_REAL(stats_of(b, k, loads_per_token).median),
+					OD_REAL(stats_of(b, k, experts_of_layer).median),
+					OD_REAL(stats_of(b, k, membw_gbps).median),
+					OD_REAL(share.median),
+					OD_REAL(share.ci_low),
+					OD_REAL(share.ci_high),
+				});
 	}
 }
 
 static void report_rounds(const struct parallel_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "round", "", 0 }, { "parallel", "", 0 }, { "steps", "", 0 }, { "step_tokens", "", 0 }, { "steps_s", "", 0 },
-		{ "tok_per_s", "", 0 }, { "ratio", "", 0 }, { "tokens", "", 0 }, { "wall_s", "", 0 },
-		{ "wall_tok_per_s", "", 0 }, { "ttft_ms", "", 0 }, { "ttft_most_ms", "", 0 }, { "experts", "", 0 }, { "experts_per_layer", "", 0 },
-		{ "step_bytes", "", 0 }, { "membw_gbps", "", 0 }, { "floor_s", "", 0 }, { "share", "", 0 },
+		{ "round", "", 0 },	 { "parallel", "", 0 },
+		{ "steps", "", 0 },	 { "step_tokens", "", 0 },
+		{ "steps_s", "", 0 },	 { "tok_per_s", "", 0 },
+		{ "ratio", "", 0 },	 { "tokens", "", 0 },
+		{ "wall_s", "", 0 },	 { "wall_tok_per_s", "", 0 },
+		{ "ttft_ms", "", 0 },	 { "ttft_most_ms", "", 0 },
+		{ "experts", "", 0 },	 { "experts_per_layer", "", 0 },
+		{ "step_bytes", "", 0 }, { "membw_gbps", "", 0 },
+		{ "floor_s", "", 0 },	 { "share", "", 0 },
 	};
 	const size_t n_columns = sizeof(columns) / sizeof(columns[0]) - (b->membw != NULL ? 0 : 6);
 	struct od_table *t = od_report_detail(r, "by_round", columns, n_columns);
@@ -436,24 +470,36 @@ static void report_rounds(const struct parallel_bench *b, struct od_report *r)
 			const struct round *u = round_of(b, run, k);
 
 			od_table_row(t, (struct od_cell[]){
-				OD_INT(run), OD_INT(b->number[k]), OD_INT(u->steps), OD_INT(u->step_tokens),
-				OD_REAL(od_seconds(u->ns)), OD_REAL(per_s(b, run, k)), OD_REAL(ratio_to_least(b, run, k)),
-				OD_INT(u->tokens), OD_REAL(od_seconds(u->wall_ns)), OD_REAL(wall_per_s(b, run, k)),
-				OD_REAL(od_stats_percentile(u->ttft_ms, b->number[k], 0.5)),
-				OD_REAL(u->ttft_ms[b->number[k] - 1]), OD_INT(u->experts), OD_REAL(experts_of_layer(b, run, k)),
-				OD_REAL(step_bytes(b, run, k)), OD_REAL(membw_gbps(b, run, k)), OD_REAL(floor_s(b, run, k)),
-				OD_REAL(floor_share(b, run, k)),
-			});
+						OD_INT(run),
+						OD_INT(b->number[k]),
+						OD_INT(u->steps),
+						OD_INT(u->step_tokens),
+						OD_REAL(od_seconds(u->ns)),
+						OD_REAL(per_s(b, run, k)),
+						OD_REAL(ratio_to_least(b, run, k)),
+						OD_INT(u->tokens),
+						OD_REAL(od_seconds(u->wall_ns)),
+						OD_REAL(wall_per_s(b, run, k)),
+						OD_REAL(od_stats_percentile(u->ttft_ms, b->number[k], 0.5)),
+						OD_REAL(u->ttft_ms[b->number[k] - 1]),
+						OD_INT(u->experts),
+						OD_REAL(experts_of_layer(b, run, k)),
+						OD_REAL(step_bytes(b, run, k)),
+						OD_REAL(membw_gbps(b, run, k)),
+						OD_REAL(floor_s(b, run, k)),
+						OD_REAL(floor_share(b, run, k)),
+					});
 		}
 }
 
 static void report_cluster_rounds(const struct parallel_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "round", "", 0 }, { "parallel", "", 0 }, { "tokens", "", 0 }, { "drafted_tokens", "", 0 }, { "accepted_tokens", "", 0 },
-		{ "decode_layers", "", 0 }, { "experts_s", "", 0 }, { "expert_uses", "", 0 }, { "worker_rows", "", 0 },
-		{ "stalls", "", 0 }, { "stall_s", "", 0 }, { "loads", "", 0 }, { "decode_loads", "", 0 }, { "loaded_bytes", "", 0 },
-		{ "load_s", "", 0 },
+		{ "round", "", 0 },	     { "parallel", "", 0 },	   { "tokens", "", 0 },
+		{ "drafted_tokens", "", 0 }, { "accepted_tokens", "", 0 }, { "decode_layers", "", 0 },
+		{ "experts_s", "", 0 },	     { "expert_uses", "", 0 },	   { "worker_rows", "", 0 },
+		{ "stalls", "", 0 },	     { "stall_s", "", 0 },	   { "loads", "", 0 },
+		{ "decode_loads", "", 0 },   { "loaded_bytes", "", 0 },	   { "load_s", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "cluster_by_round", columns, sizeof(columns) / sizeof(columns[0]));
 
@@ -463,12 +509,22 @@ static void report_cluster_rounds(const struct parallel_bench *b, struct od_repo
 			const uint64_t *c = u->c;
 
 			od_table_row(t, (struct od_cell[]){
-				OD_INT(run), OD_INT(b->number[k]), OD_INT(u->tokens), OD_INT(u->drafted), OD_INT(u->accepted),
-				OD_INT(c[OD_C_DECODE_LAYERS]), OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])), OD_INT(c[OD_C_EXPERT_USES]),
-				OD_INT(c[OD_C_WORKER_ROWS]), OD_INT(c[OD_C_STALLS]), OD_REAL(od_seconds(c[OD_C_STALL_NS])),
-				OD_INT(c[OD_C_LOADS]), OD_INT(c[OD_C_DECODE_LOADS]), OD_INT(c[OD_C_LOADED_BYTES]),
-				OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
-			});
+						OD_INT(run),
+						OD_INT(b->number[k]),
+						OD_INT(u->tokens),
+						OD_INT(u->drafted),
+						OD_INT(u->accepted),
+						OD_INT(c[OD_C_DECODE_LAYERS]),
+						OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])),
+						OD_INT(c[OD_C_EXPERT_USES]),
+						OD_INT(c[OD_C_WORKER_ROWS]),
+						OD_INT(c[OD_C_STALLS]),
+						OD_REAL(od_seconds(c[OD_C_STALL_NS])),
+						OD_INT(c[OD_C_LOADS]),
+						OD_INT(c[OD_C_DECODE_LOADS]),
+						OD_INT(c[OD_C_LOADED_BYTES]),
+						OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
+					});
 		}
 }
 

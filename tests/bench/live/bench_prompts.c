@@ -84,13 +84,15 @@ static int read_ids(struct od_prompt *q, const json_t *o, const char *where, str
 	q->ids = calloc(q->n_ids + 1, sizeof(*q->ids)); /* never of size 0, which may be NULL */
 	if (q->ids == NULL)
 		return out_of_memory(err);
-	json_array_foreach(a, i, v) {
+	json_array_foreach(a, i, v)
+	{
 		json_int_t id = json_integer_value(v);
 
 		if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"ids\": expected token ids, 0 to %d, found %s at "
-				       "index %zu", where, INT32_MAX, json_is_integer(v) ? "another integer" :
-				       "something else", i);
+			return od_fail(err, OD_ERR_FORMAT,
+				       "%s: field \"ids\": expected token ids, 0 to %d, found %s at "
+				       "index %zu",
+				       where, INT32_MAX, json_is_integer(v) ? "another integer" : "something else", i);
 		q->ids[i] = (int32_t)id;
 	}
 	return OD_OK;
@@ -106,10 +108,12 @@ static int check_count(const struct od_prompt *q, const json_t *o, const char *w
 	if (q->text == NULL && q->ids == NULL)
 		return od_fail(err, OD_ERR_MISSING, "%s: expected \"text\" or \"ids\", found neither", where);
 	if (q->ids != NULL && q->n_ids == 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"ids\": expected at least one token id, found none", where);
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"ids\": expected at least one token id, found none",
+			       where);
 	if (q->ids != NULL && said != q->n_ids)
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"tokens\": expected the number of \"ids\", %zu, found %u",
-			       where, q->n_ids, said);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"tokens\": expected the number of \"ids\", %zu, found %u", where, q->n_ids,
+			       said);
 	return OD_OK;
 }
 
@@ -174,8 +178,10 @@ int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct
 		int rc;
 
 		if (t == NULL && q->ids == NULL)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s has only text, and the model has no tokenizer to "
-				       "make token ids of it", q->name);
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "%s has only text, and the model has no tokenizer to "
+				       "make token ids of it",
+				       q->name);
 		if (t == NULL || q->text == NULL)
 			continue;
 		/* Not OD_ENCODE_PARSE_SPECIAL: "<s>" within a passage is two brackets and a letter. */

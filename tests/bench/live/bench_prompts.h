@@ -1,7 +1,7 @@
 /* bench_prompts.h - the benchmarks' prompts: from a file, or random ones.
  *
- * The file has one JSON object per line: "text" (string), "ids" (array of token ids, BOS included) or both, and optionally
- * "name" and "tokens" (the number of ids). Blank lines are ignored. prompts.md names the source of ours.
+ * The file has one JSON object per line: "text" (string), "ids" (array of token ids, BOS included) or both, and
+ * optionally "name" and "tokens" (the number of ids). Blank lines are ignored. prompts.md names the source of ours.
  * Thread: any, one at a time per object. Owner: od_prompts_load or _random ... od_prompts_fini by the caller. */
 #ifndef OD_BENCH_PROMPTS_H
 #define OD_BENCH_PROMPTS_H
@@ -13,8 +13,8 @@
 #include "common/text/tokenizer.h"
 
 struct od_prompt {
-	char *name;   /* never NULL: "prompt 3" where the file gives none */
-	char *text;   /* NULL: only ids */
+	char *name; /* never NULL: "prompt 3" where the file gives none */
+	char *text; /* NULL: only ids */
 	size_t text_len;
 	int32_t *ids; /* NULL: only text */
 	size_t n_ids;
@@ -25,11 +25,12 @@ struct od_prompts {
 	size_t n;
 };
 
-/* Loads the first `limit` prompts (0: all); an empty file is an error. *p can be passed to od_prompts_fini even on failure. */
+/* Loads the first `limit` prompts (0: all); an empty file is an error. *p can be passed to od_prompts_fini even on
+ * failure. */
 OD_MUST_CHECK int od_prompts_load(struct od_prompts *p, const char *path, size_t limit, struct od_err *err);
 
-/* Sets ids by tokenising the texts, with BOS; prompts without text keep theirs. t NULL (a model without a tokenizer): all
- * keep theirs, and a prompt without ids is an error. */
+/* Sets ids by tokenising the texts, with BOS; prompts without text keep theirs. t NULL (a model without a tokenizer):
+ * all keep theirs, and a prompt without ids is an error. */
 OD_MUST_CHECK int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct od_err *err);
 
 /* The same with the tokenizer.json at `path` (od_pack_tokenizer_path); NULL: no tokenizer. */

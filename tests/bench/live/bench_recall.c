@@ -45,43 +45,63 @@ static const char *const without[] = { "align-token", "align-kv", "resident", "s
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "Measure (on a cluster: one entry for --precision, --align and --predictor)" },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE,
+		  .help = "Measure (on a cluster: one entry for --precision, --align and --predictor)" },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "shadow's weights (default: int8); on a cluster only with --local", 0, 0, NULL },
-		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "attention's weights, e.g. same,bf16 (default: same as --precision)", 0, 0, NULL },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): shadow runs ahead; late: it waits for main's token", 0, 0, child_departure_names },
-		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: token every i steps, KV every j; 0: no (default: T1_KV1)", 0, 0, NULL },
-		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), next-gate, multi-gate, popularity, history, "
-		  "trajectory, random", 0, 0, NULL },
-		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "OD-MoE's fig3 (recall by token index), fig6 (alignment periods), "
-		  "table1 (predictors) or all; --precision: the pack's", 0, 0,
-		  recall_sweep_names },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: also draw plots into DIR (gnuplot): those of --sweep, else by token and by layer", 0, 0, NULL },
-		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "no cluster: JSON lines of each row and layer, true and predicted", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every token index and every prompt", 0, 0, NULL },
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST",
+		  "shadow's weights (default: int8); on a cluster only with --local", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST",
+		  "attention's weights, e.g. same,bf16 (default: same as --precision)", 0, 0, NULL },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D",
+		  "early (default): shadow runs ahead; late: it waits for main's token", 0, 0, child_departure_names },
+		{ "align", OD_ARG_STRING, &o->align, "LIST",
+		  "T<i>_KV<j>: token every i steps, KV every j; 0: no (default: T1_KV1)", 0, 0, NULL },
+		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST",
+		  "shadow (default), next-gate, multi-gate, popularity, history, "
+		  "trajectory, random",
+		  0, 0, NULL },
+		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME",
+		  "OD-MoE's fig3 (recall by token index), fig6 (alignment periods), "
+		  "table1 (predictors) or all; --precision: the pack's",
+		  0, 0, recall_sweep_names },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR",
+		  "without a cluster: also draw plots into DIR (gnuplot): those of --sweep, else by token and by layer",
+		  0, 0, NULL },
+		{ "dump", OD_ARG_STRING, &o->dump, "FILE",
+		  "no cluster: JSON lines of each row and layer, true and predicted", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every token index and every prompt", 0, 0,
+		  NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Expert uses served in time, on a simulated cluster (without a real one)" },
-		{ "served", OD_ARG_FLAG, &o->served, NULL, "share in time, extra loads: late and early departure, hedges", 0, 0, NULL },
-		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedge budgets, percent of wasted loads per use (default: 2,5,10)", 0, 0, NULL },
-		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
+		{ .kind = OD_ARG_TITLE,
+		  .help = "Expert uses served in time, on a simulated cluster (without a real one)" },
+		{ "served", OD_ARG_FLAG, &o->served, NULL,
+		  "share in time, extra loads: late and early departure, hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST",
+		  "hedge budgets, percent of wasted loads per use (default: 2,5,10)", 0, 0, NULL },
+		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64,
+		  NULL },
 		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each worker (default: 2)", 1, 64, NULL },
-		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE", "load time over the window of OD-MoE Eq. 1 for one slot (default: 0.5)", 0.001, 100, NULL },
-		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "time of a layer on main (default: 1)", 0.001, MAX_SIM_MS, NULL },
-		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "time of an expert on a worker (default: 1)", 0.001, MAX_SIM_MS,
-		  NULL },
-		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "time of a layer on the shadow (default: 1)", 0.001, MAX_SIM_MS,
-		  NULL },
-		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS", "time between two tokens, on main and on the shadow (default: 1)", 0,
+		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE",
+		  "load time over the window of OD-MoE Eq. 1 for one slot (default: 0.5)", 0.001, 100, NULL },
+		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "time of a layer on main (default: 1)", 0.001,
 		  MAX_SIM_MS, NULL },
+		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "time of an expert on a worker (default: 1)",
+		  0.001, MAX_SIM_MS, NULL },
+		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "time of a layer on the shadow (default: 1)",
+		  0.001, MAX_SIM_MS, NULL },
+		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS",
+		  "time between two tokens, on main and on the shadow (default: 1)", 0, MAX_SIM_MS, NULL },
 	};
 
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.draft = ODM_DRAFT_OFF; /* recall of plain decoding */
 	recall_served_defaults(&o->sim);
-	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help, usage, err);
+	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+				     usage, err);
 }
 
 static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
@@ -102,7 +122,8 @@ static int check_served(const struct options *o, struct od_err *err)
 
 	recall_served_defaults(&defaults);
 	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
-		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
+		return od_fail(err, OD_ERR_ARG,
+			       "--sim-...: about the simulated cluster of --served, which was not asked for");
 	if (o->served && o->departure >= 0)
 		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
 	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
@@ -172,8 +193,11 @@ static int check_heard(const struct options *o, const int *predictor, size_t n, 
 		if (predictor[i] == ODM_PREDICT_SHADOW)
 			return OD_OK;
 	}
-	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s needs the shadow, which --predictor %s does not name; "
-						 "remove one of the two", unheard, o->predictor);
+	return unheard == NULL ? OD_OK :
+				 od_fail(err, OD_ERR_ARG,
+					 "--%s needs the shadow, which --predictor %s does not name; "
+					 "remove one of the two",
+					 unheard, o->predictor);
 }
 
 /* Arguments for the shadow of --local; *precision is an index, or -1. */
@@ -203,8 +227,11 @@ static int check_live(struct options *o, struct child_args *a, int *precision, s
 	struct odm_engine_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
 	size_t n;
-	const char *alone = o->dump != NULL ? "dump" : o->svg != NULL ? "svg" : o->sweep >= 0 ? "sweep" :
-			    o->served ? "served" : NULL;
+	const char *alone = o->dump != NULL ? "dump" :
+			    o->svg != NULL  ? "svg" :
+			    o->sweep >= 0   ? "sweep" :
+			    o->served	    ? "served" :
+					      NULL;
 
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
@@ -270,8 +297,8 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 			rc = OD_OK;
 	}
 	if (rc == OD_OK && *n == 0)
-		rc = od_fail(err, OD_ERR_MISSING, "pack %s has no shadow: od-pack shadow %s int8,nf4 makes two", od_pack_dir(p),
-			     od_pack_dir(p));
+		rc = od_fail(err, OD_ERR_MISSING, "pack %s has no shadow: od-pack shadow %s int8,nf4 makes two",
+			     od_pack_dir(p), od_pack_dir(p));
 	od_pack_close(p);
 	return rc;
 }
@@ -280,7 +307,8 @@ static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], si
 {
 	if (o->precision == NULL && o->sweep >= 0)
 		return precisions_of_pack(o->engine.opts.pack, out, n, err);
-	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n, err);
+	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n,
+				 err);
 }
 
 /* Every precision of the experts with every one of attention. */
@@ -345,14 +373,17 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	if (useless != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster: --local N or --workers FILE", useless);
 	if (o->sweep >= 0 && (o->align != NULL || o->predictor != NULL))
-		return od_fail(err, OD_ERR_ARG, "--sweep sets the alignments and predictors: remove --align and "
+		return od_fail(err, OD_ERR_ARG,
+			       "--sweep sets the alignments and predictors: remove --align and "
 			       "--predictor");
 	rc = check_served(o, err);
 	if (rc == OD_OK)
 		rc = list_configs(o, c, err);
 	if (rc == OD_OK && o->svg != NULL && o->sweep < 0 && c->n > OD_PLOT_SERIES)
-		rc = od_fail(err, OD_ERR_ARG, "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
-			     "several", c->n, OD_PLOT_SERIES);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
+			     "several",
+			     c->n, OD_PLOT_SERIES);
 	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
 }
 

@@ -93,9 +93,12 @@ int cache_live_report(const struct cache_live *l, bool json, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	report_facts(l, r);
-	t = od_report_table(r, "live", "By length of text, size and policy: TTFT and TPOT are medians over prompts, tok/s is of all "
-			    "texts with their prompts; F to E: uses of experts kept so; replayed: the same routes by od-bench "
-			    "cache's replay", columns, sizeof(columns) / sizeof(columns[0]));
+	t = od_report_table(
+		r, "live",
+		"By length of text, size and policy: TTFT and TPOT are medians over prompts, tok/s is of all "
+		"texts with their prompts; F to E: uses of experts kept so; replayed: the same routes by od-bench "
+		"cache's replay",
+		columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < l->n_runs; i++)
 		report_row(l, &l->run[i], t);
 	rc = od_report_print(r, stdout, json, err);
@@ -135,7 +138,8 @@ static int draw(const struct cache_live *l, uint64_t tokens, bool read, const ch
 	int rc;
 
 	snprintf(title, sizeof(title), "%s\nworkers: %u, groups: %u, load: %.1f ms, texts of %llu tokens",
-		 read ? "What is still read" : "Time per token", l->workers, l->groups, l->load_ms, (unsigned long long)tokens);
+		 read ? "What is still read" : "Time per token", l->workers, l->groups, l->load_ms,
+		 (unsigned long long)tokens);
 	snprintf(name, sizeof(name), "cache-live-%s-%llu.svg", read ? "read" : "tpot", (unsigned long long)tokens);
 	rc = od_plot_new(&p, title, err);
 	if (rc != OD_OK)

@@ -1,5 +1,5 @@
-/* cache_live.h - results of od-bench cache --live: a local cluster of workers with caches, by size, policy and length of
- * text, compared with the replay of its recorded routes. Thread: one at a time. */
+/* cache_live.h - results of od-bench cache --live: a local cluster of workers with caches, by size, policy and length
+ * of text, compared with the replay of its recorded routes. Thread: one at a time. */
 #ifndef OD_BENCH_CACHE_LIVE_H
 #define OD_BENCH_CACHE_LIVE_H
 
@@ -15,7 +15,7 @@ struct cache_live_run {
 	uint64_t tokens;
 	/* The results. */
 	double ttft_ms, tpot_ms; /* medians over prompts */
-	double tok_per_s;	 /* of all texts, one after another, prompts included */
+	double tok_per_s; /* of all texts, one after another, prompts included */
 	uint64_t uses, hits[OD_CACHE_STATES];
 	struct cache_result replay;
 };

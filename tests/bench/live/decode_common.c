@@ -17,7 +17,8 @@ uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form)
 	return form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
 }
 
-int decode_open_membw(struct od_membw **out, const struct decode_options *o, const struct odm_engine *e, struct od_err *err)
+int decode_open_membw(struct od_membw **out, const struct decode_options *o, const struct odm_engine *e,
+		      struct od_err *err)
 {
 	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
 
@@ -26,7 +27,8 @@ int decode_open_membw(struct od_membw **out, const struct decode_options *o, con
 	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, decode_threads(o), NULL, err);
 }
 
-int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once, struct od_err *err)
+int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once,
+			struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -34,8 +36,8 @@ int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, si
 		return OD_OK;
 	rc = od_prompts_load(p, o->prompts, n, err);
 	if (rc == OD_OK && p->n < at_once) /* texts that are alike choose the same experts, and share state */
-		rc = od_fail(err, OD_ERR_ARG, "%s: expected a prompt for each of %zu texts at once, found %zu", o->prompts,
-			     at_once, p->n);
+		rc = od_fail(err, OD_ERR_ARG, "%s: expected a prompt for each of %zu texts at once, found %zu",
+			     o->prompts, at_once, p->n);
 	return rc;
 }
 
@@ -53,9 +55,10 @@ int decode_make_prompts(struct od_prompts *p, const struct decode_options *o, si
 		const struct od_prompt *q = &p->prompt[i];
 
 		if (q->n_ids + o->tokens - 1 > odm_engine_ctx(e))
-			rc = od_fail(err, OD_ERR_ARG, "%s has %zu tokens and --tokens is %llu: the sum must be at most the "
-				     "context of %u plus one; change --tokens or --ctx-size", q->name, q->n_ids,
-				     (unsigned long long)o->tokens, odm_engine_ctx(e));
+			rc = od_fail(err, OD_ERR_ARG,
+				     "%s has %zu tokens and --tokens is %llu: the sum must be at most the "
+				     "context of %u plus one; change --tokens or --ctx-size",
+				     q->name, q->n_ids, (unsigned long long)o->tokens, odm_engine_ctx(e));
 	}
 	return rc;
 }
@@ -72,7 +75,8 @@ void decode_report_engine(struct od_report *r, const struct decode_options *o, c
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", tokens, OD_INT(o->tokens), 0, NULL);
 	if (o->layer_time_ms > 0)
-		od_report_fact(r, "layer_time_ms", "attention and router of a layer, at least", OD_REAL(o->layer_time_ms), 3, "ms");
+		od_report_fact(r, "layer_time_ms", "attention and router of a layer, at least",
+			       OD_REAL(o->layer_time_ms), 3, "ms");
 	od_report_fact(r, "temperature", "temperature", OD_REAL(o->temperature), 1, NULL);
 }
 

@@ -1,16 +1,16 @@
 /* Predicts from the most similar earlier sequence: MoE-Infinity (arXiv 2401.14361, sequence-level tracing and
- * activation-aware prefetching). A sequence is a matrix of use counts of each expert of each layer, its prompt included. The
- * current matrix is compared with those of finished sequences by the mean over the layers of the cosine between their rows.
- * The best match's row of a layer is the prediction.
+ * activation-aware prefetching). A sequence is a matrix of use counts of each expert of each layer, its prompt
+ * included. The current matrix is compared with those of finished sequences by the mean over the layers of the cosine
+ * between their rows. The best match's row of a layer is the prediction.
  *
- * Our change: the row is added to the sequence's own row so far, each as shares. The match alone ignores the sequence's own
- * history, and until a sequence has finished there is no match: on talebook the match recalls 38.3 %, the sequence's own
- * counts 38.3 %, both 39.8 %. When the store is full, a new sequence replaces the one most similar to it, so that the store
- * stays varied.
+ * Our change: the row is added to the sequence's own row so far, each as shares. The match alone ignores the sequence's
+ * own history, and until a sequence has finished there is no match: on talebook the match recalls 38.3 %, the
+ * sequence's own counts 38.3 %, both 39.8 %. When the store is full, a new sequence replaces the one most similar to
+ * it, so that the store stays varied.
  *
- * All layers are predicted before layer 0, and the remaining ones again when a layer's routes have changed the match. Cost:
- * cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one pass
- * over [store][n_moe] floats. */
+ * All layers are predicted before layer 0, and the remaining ones again when a layer's routes have changed the match.
+ * Cost: cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one
+ * pass over [store][n_moe] floats. */
 #include "common/base/id_table.h"
 #include "common/base/mem.h"
 #include "common/predict/predictor_base.h"
@@ -26,8 +26,8 @@
 
 /* A sequence that goes on. */
 struct one {
-	float *count;  /* [n_moe][n_experts] */
-	float *dot;    /* [capacity][n_moe]: its rows with the stored ones */
+	float *count; /* [n_moe][n_experts] */
+	float *dot; /* [capacity][n_moe]: its rows with the stored ones */
 	float *length; /* [n_moe]: of its rows; 0 without a use */
 	size_t match;
 };
@@ -38,7 +38,7 @@ struct history_predictor {
 	float *stored; /* [n_moe][capacity][n_experts]: rows of length 1, or 0 without a use */
 	struct od_id_table ids;
 	struct one *one; /* [max_sequences], by number of the sequence */
-	float *score;	 /* [n_experts] */
+	float *score; /* [n_experts] */
 };
 
 static float *stored_row(const struct history_predictor *h, size_t layer, size_t sequence)
@@ -95,7 +95,8 @@ static void add_share(float *sum, const float *x, size_t n)
 }
 
 /* Layers [from, n_moe), for every row of the sequence alike. */
-static void say(struct history_predictor *h, const struct one *q, const struct od_predict_row *row, size_t n, uint32_t from)
+static void say(struct history_predictor *h, const struct one *q, const struct od_predict_row *row, size_t n,
+		uint32_t from)
 {
 	for (uint32_t m = from; m < h->n_moe; m++) {
 		memset(h->score, 0, h->n_experts * sizeof(*h->score));
@@ -154,7 +155,8 @@ static void count_use(struct history_predictor *h, struct one *q, uint32_t m, ui
 		q->dot[i * h->n_moe + m] += stored_row(h, m, i)[expert];
 }
 
-static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+		   const struct od_routed_row *rows)
 {
 	struct history_predictor *h = (struct history_predictor *)p;
 
@@ -257,8 +259,11 @@ int od_history_new(struct od_predictor **out, const struct od_predictor_opts *op
 	if (h == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor");
 	h->base.o = *opts;
-	h->base.p = (struct od_predictor){ .begin_sequence = begin_sequence, .begin_step = begin_step, .routed = routed,
-					   .end_sequence = end_sequence, .free = free_history };
+	h->base.p = (struct od_predictor){ .begin_sequence = begin_sequence,
+					   .begin_step = begin_step,
+					   .routed = routed,
+					   .end_sequence = end_sequence,
+					   .free = free_history };
 	h->n_moe = opts->config->n_moe;
 	h->n_experts = opts->config->n_experts;
 	h->capacity = STORE_BYTES / (cells * sizeof(float));

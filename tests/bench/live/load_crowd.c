@@ -34,10 +34,11 @@ static void *finish_shards(void *arg)
 		if (i >= x->n_shards)
 			i = own->number;
 		s = &x->shard[i];
-		own->rc = od_inflater_finish(own->inflater, c->e->m, c->e->expert, i, 1,
-					     &(struct od_shard_bytes){ .sm = od_buf_ref(c->e->stored, s->sm.offset - x->offset),
-								       .e = od_buf_ref(c->e->stored, s->e.offset - x->offset) },
-					     &c->mem, &own->err);
+		own->rc = od_inflater_finish(
+			own->inflater, c->e->m, c->e->expert, i, 1,
+			&(struct od_shard_bytes){ .sm = od_buf_ref(c->e->stored, s->sm.offset - x->offset),
+						  .e = od_buf_ref(c->e->stored, s->e.offset - x->offset) },
+			&c->mem, &own->err);
 	}
 	return NULL;
 }

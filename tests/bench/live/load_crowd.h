@@ -1,6 +1,6 @@
-/* load_crowd.h - inflaters that are always busy: they inflate one expert, whose stored bytes are in memory, again and again.
- * The slowdown of readers that run at the same time is the cost of inflating for reading. It does not include the time
- * that readers of a worker wait for slow inflaters.
+/* load_crowd.h - inflaters that are always busy: they inflate one expert, whose stored bytes are in memory, again and
+ * again. The slowdown of readers that run at the same time is the cost of inflating for reading. It does not include
+ * the time that readers of a worker wait for slow inflaters.
  *
  * Thread: one; it starts and ends its own. */
 #ifndef OD_BENCH_LOAD_CROWD_H

@@ -30,8 +30,11 @@ static struct od_load_costs costs_of(const struct odw_expert_costs *c)
 {
 	const uint64_t n = c->n_parts < OD_ORDER_CHUNKS ? c->n_parts : OD_ORDER_CHUNKS;
 
-	return (struct od_load_costs){ .sm_read_ns = c->sm_read_ns, .e_read_ns = (c->read_ns - c->sm_read_ns) / n,
-				       .inflate_ns = c->finish_ns / n, .n_chunks = (uint16_t)n, .n_inflaters = c->n_inflaters };
+	return (struct od_load_costs){ .sm_read_ns = c->sm_read_ns,
+				       .e_read_ns = (c->read_ns - c->sm_read_ns) / n,
+				       .inflate_ns = c->finish_ns / n,
+				       .n_chunks = (uint16_t)n,
+				       .n_inflaters = c->n_inflaters };
 }
 
 /* As the worker does it (run_order.h), by another rule: what is here goes first, an expert is one task. */
@@ -56,8 +59,10 @@ static int rank_items(const struct load_job *j, struct od_err *err)
 			j->item[i].rank = rank++;
 			continue;
 		}
-		task[n] = (struct od_load_task){ .expert = e->expert, .has_e = (has & OD_SET_E) != 0,
-						 .has_sm = (has & OD_SET_SM) != 0, .run_ns = j->together->run_ns[i] };
+		task[n] = (struct od_load_task){ .expert = e->expert,
+						 .has_e = (has & OD_SET_E) != 0,
+						 .has_sm = (has & OD_SET_SM) != 0,
+						 .run_ns = j->together->run_ns[i] };
 		item[n++] = (uint16_t)i;
 	}
 	if (od_load_order(&o, j->together->rule, task, n, &costs) != OD_OK)
@@ -75,14 +80,19 @@ static int ask(const struct load_job *j, size_t first, size_t n, struct od_err *
 	int rc = OD_OK;
 
 	for (size_t i = first; i < first + n; i++)
-		j->item[i] = (struct odw_item){ .expert = e[i].expert, .rank = (uint32_t)i, .last = true,
-						.prompt = j->together != NULL, .run_ns = johnson ? j->together->run_ns[i] : 0 };
+		j->item[i] = (struct odw_item){ .expert = e[i].expert,
+						.rank = (uint32_t)i,
+						.last = true,
+						.prompt = j->together != NULL,
+						.run_ns = johnson ? j->together->run_ns[i] : 0 };
 	if (j->together != NULL && !johnson)
 		rc = rank_items(j, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = odw_schedule_run(j->s, SESSION, j->together != NULL ? j->c->source->n : first, e[first].m, true, &j->item[first], n);
-	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
+	rc = odw_schedule_run(j->s, SESSION, j->together != NULL ? j->c->source->n : first, e[first].m, true,
+			      &j->item[first], n);
+	return rc == OD_OK ? OD_OK :
+			     od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
 }
 
 /* When RUNs come one after another, one more than there are slots is on its way, so that no slot waits for one. */
@@ -122,12 +132,14 @@ static int begin_cache(const struct load_job *j, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(j->c->source->pack);
 	const struct od_share all = { .n_workers = 1, .n_groups = 1 };
 	const uint32_t each = (uint32_t)(j->c->source->n / 4) * cfg->n_moe;
-	const struct od_cache_opts opts = { .policy = OD_CACHE_RANK,
-					    .n_moe = cfg->n_moe,
-					    .n_experts = cfg->n_experts,
-					    .plan = { .n_moe = cfg->n_moe,
-						      .experts = { [OD_CACHE_F] = each, [OD_CACHE_S] = each, [OD_CACHE_E] = each } },
-					    .full_is_stored = true };
+	const struct od_cache_opts opts = {
+		.policy = OD_CACHE_RANK,
+		.n_moe = cfg->n_moe,
+		.n_experts = cfg->n_experts,
+		.plan = { .n_moe = cfg->n_moe,
+			  .experts = { [OD_CACHE_F] = each, [OD_CACHE_S] = each, [OD_CACHE_E] = each } },
+		.full_is_stored = true
+	};
 	struct odw_cache_uses uses = { .inclusion = calloc(cfg->n_experts, sizeof(double)) };
 	struct od_cache *policy;
 	int rc;
@@ -194,7 +206,7 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 2 });
 	odw_schedule_figures(j->s, &f);
 	t->parts = (struct odw_part_times){ f.c[OD_C_LOADED_BYTES], f.c[OD_C_READ_NS], f.c[OD_C_FINISHES],
-					 f.c[OD_C_FINISH_NS] };
+					    f.c[OD_C_FINISH_NS] };
 	return rc;
 }
 
@@ -276,8 +288,8 @@ static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
 	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
 	struct od_shard_bytes b[ODW_PART_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem, od_buf_ref(r->staging, 0), b,
-				  &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem,
+				  od_buf_ref(r->staging, 0), b, &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)
@@ -327,7 +339,9 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
-	struct raw raw = { .c = c, .n_shards = n_shards, .part_shards = odw_part_shards(n_shards), .n_parts = odw_parts(n_shards) };
+	struct raw raw = {
+		.c = c, .n_shards = n_shards, .part_shards = odw_part_shards(n_shards), .n_parts = odw_parts(n_shards)
+	};
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
 	int rc;
 

@@ -11,7 +11,8 @@
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
 	struct od_device *device;
-	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots (load_raw: n_readers), and with pools one more for
+	struct odw_bufs
+		*bufs; /* of the source's form; of each kind n_slots (load_raw: n_readers), and with pools one more for
 				* every two experts */
 	unsigned n_slots, n_readers, n_inflaters;
 };
@@ -24,7 +25,8 @@ struct load_time {
 /* The source's experts are of one layer and in one RUN. Expert i runs for run_ns[i], simulated by waiting. */
 struct load_together {
 	enum od_load_rule rule;
-	bool pools; /* a quarter of the experts is cached in full, a quarter as SM bytes, a quarter as exponents; planes only */
+	/* a quarter of the experts is cached in full, a quarter as SM bytes, a quarter as exponents; planes only */
+	bool pools;
 	struct odw_part_times profile; /* the times that the rule uses; with pools, measured while they are filled */
 	const uint64_t *run_ns;
 };

@@ -32,8 +32,8 @@ static int read_once(const struct load_source *s, int fd, const char *path, stru
 		const struct od_pack_expert *x = od_pack_expert(s->pack, s->expert[i].m, s->expert[i].expert);
 
 		for (uint64_t at = 0; rc == OD_OK && at < x->bytes; at += READ_BYTES)
-			rc = od_file_pread(fd, buf, x->bytes - at < READ_BYTES ? x->bytes - at : READ_BYTES, x->offset + at, path,
-					   err);
+			rc = od_file_pread(fd, buf, x->bytes - at < READ_BYTES ? x->bytes - at : READ_BYTES,
+					   x->offset + at, path, err);
 	}
 	free(buf);
 	return rc;
@@ -58,8 +58,10 @@ int load_source_begin(struct load_source *s, struct od_err *err)
 {
 	s->pace.free_ns = 0;
 	if (od_pack_read_direct(s->pack, s->kind == LOAD_DIRECT) != (s->kind == LOAD_DIRECT))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: its file system cannot be read past the page cache; leave direct out of "
-			       "--source", od_pack_dir(s->pack));
+		return od_fail(err, OD_ERR_UNSUPPORTED,
+			       "%s: its file system cannot be read past the page cache; leave direct out of "
+			       "--source",
+			       od_pack_dir(s->pack));
 	return s->kind == LOAD_PACED ? OD_OK : settle_cache(s, err);
 }
 
@@ -72,7 +74,8 @@ static const struct load_expert *find(const struct load_source *s, uint32_t m, u
 }
 
 static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		       struct od_err *err)
 {
 	const struct load_source *s = arg;
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
@@ -101,7 +104,8 @@ void load_source_init(struct load_source *s)
 }
 
 int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
+		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
+		     struct od_err *err)
 {
 	struct load_source *s = arg;
 
@@ -110,7 +114,8 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
-int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n, struct od_err *err)
+int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n,
+		      struct od_err *err)
 {
 	char path[PATH_MAX];
 	int fd, rc = open_experts(pack, path, &fd, err);

@@ -1,5 +1,5 @@
-/* load_source.h - the sources of od-bench load: the pack's file from the page cache, from disk, or from disk with O_DIRECT;
- * or bytes in memory that a clock releases (paced_reader.h), without a copy.
+/* load_source.h - the sources of od-bench load: the pack's file from the page cache, from disk, or from disk with
+ * O_DIRECT; or bytes in memory that a clock releases (paced_reader.h), without a copy.
  *
  * Thread: load_source_read from any; the rest by the owner while there are no reads. Owner: the caller; the pack is
  * borrowed. */
@@ -32,8 +32,8 @@ OD_MUST_CHECK int load_source_begin(struct load_source *s, struct od_err *err);
 odw_read_fn load_source_read; /* arg: the source */
 
 /* Reads the experts' bytes into memory, for LOAD_PACED. */
-OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n,
-				    struct od_err *err);
+OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert,
+				    size_t n, struct od_err *err);
 void load_experts_free(struct load_expert *expert, size_t n);
 
 #endif

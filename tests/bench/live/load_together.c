@@ -16,8 +16,8 @@ static const char *const rows_names[] = { "decode", "prefill" };
 struct together {
 	const struct load_together_opts *o;
 	double *ms[N_RULES], *ratio[N_RULES]; /* [rounds]; ratio: to fifo's */
-	double *bound;			      /* [rounds]: of the least time that any order could take to fifo's */
-	uint64_t *run_ns;		      /* [n] */
+	double *bound; /* [rounds]: of the least time that any order could take to fifo's */
+	uint64_t *run_ns; /* [n] */
 };
 
 static void draw_runs(const struct together *t, const struct load_case *c, enum rows rows, uint64_t *state)
@@ -75,13 +75,18 @@ static void report_line(const struct together *t, const struct load_together_lin
 	const size_t n = t->o->rounds;
 
 	od_table_row(table, (struct od_cell[]){
-		OD_TEXT(l->source), OD_TEXT(od_codec_names[od_pack_codec(l->c.source->pack)]),
-		OD_TEXT(od_form_names[l->c.source->form]), OD_INT(l->c.n_inflaters), OD_TEXT(rows_names[rows]),
-		OD_TEXT(pools ? "F S E" : "none"),
-		OD_REAL(load_ns / OD_NS_PER_MS), OD_REAL(median(t->ms[OD_LOAD_FIFO], n)),
-		OD_REAL(100 * median(t->ratio[OD_LOAD_BLOCKS], n)), OD_REAL(100 * median(t->ratio[OD_LOAD_JOHNSON], n)),
-		pools ? OD_NONE : OD_REAL(100 * median(t->bound, n)),
-	});
+				    OD_TEXT(l->source),
+				    OD_TEXT(od_codec_names[od_pack_codec(l->c.source->pack)]),
+				    OD_TEXT(od_form_names[l->c.source->form]),
+				    OD_INT(l->c.n_inflaters),
+				    OD_TEXT(rows_names[rows]),
+				    OD_TEXT(pools ? "F S E" : "none"),
+				    OD_REAL(load_ns / OD_NS_PER_MS),
+				    OD_REAL(median(t->ms[OD_LOAD_FIFO], n)),
+				    OD_REAL(100 * median(t->ratio[OD_LOAD_BLOCKS], n)),
+				    OD_REAL(100 * median(t->ratio[OD_LOAD_JOHNSON], n)),
+				    pools ? OD_NONE : OD_REAL(100 * median(t->bound, n)),
+			    });
 }
 
 /* The loads alone, RUN after RUN, are what the rules go by; then every rule has the same experts with the same runs. */
@@ -113,9 +118,17 @@ static int measure_line(const struct together *t, const struct load_together_lin
 static int bench(const struct together *t, const struct load_together_line *line, size_t n_lines, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "source", "source", 0 }, { "codec", "codec", 0 }, { "form", "form", 0 }, { "load_threads", "L", 0 },
-		{ "rows", "rows", 0 }, { "cached", "cached", 0 }, { "load_ms", "a load, ms", 1 }, { "fifo_ms", "fifo, ms", 1 },
-		{ "blocks_percent", "blocks, %", 1 }, { "johnson_percent", "johnson, %", 1 }, { "least_percent", "at least, %", 1 },
+		{ "source", "source", 0 },
+		{ "codec", "codec", 0 },
+		{ "form", "form", 0 },
+		{ "load_threads", "L", 0 },
+		{ "rows", "rows", 0 },
+		{ "cached", "cached", 0 },
+		{ "load_ms", "a load, ms", 1 },
+		{ "fifo_ms", "fifo, ms", 1 },
+		{ "blocks_percent", "blocks, %", 1 },
+		{ "johnson_percent", "johnson, %", 1 },
+		{ "least_percent", "at least, %", 1 },
 	};
 	struct od_report *r;
 	struct od_table *table;

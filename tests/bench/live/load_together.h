@@ -1,5 +1,6 @@
-/* load_together.h - od-bench load --together: loads the experts of one RUN in each rule's order through the real loader;
- * compute is simulated by waiting. Planes also run with a cache: pools F, S and E hold a quarter of the experts each.
+/* load_together.h - od-bench load --together: loads the experts of one RUN in each rule's order through the real
+ * loader; compute is simulated by waiting. Planes also run with a cache: pools F, S and E hold a quarter of the experts
+ * each.
  *
  * Thread: one. */
 #ifndef OD_BENCH_LOAD_TOGETHER_H

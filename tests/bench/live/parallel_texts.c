@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-int parallel_texts_init(struct parallel_texts *t, struct odm_engine *e, size_t most, bool count_experts, struct od_err *err)
+int parallel_texts_init(struct parallel_texts *t, struct odm_engine *e, size_t most, bool count_experts,
+			struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(odm_engine_pack(e));
 
@@ -12,7 +13,8 @@ int parallel_texts_init(struct parallel_texts *t, struct odm_engine *e, size_t m
 	t->text = calloc(most, sizeof(*t->text));
 	if (count_experts)
 		t->used = calloc((size_t)c->n_moe * c->n_experts, sizeof(*t->used));
-	return t->text != NULL && (t->used != NULL || !count_experts) ? OD_OK :
+	return t->text != NULL && (t->used != NULL || !count_experts) ?
+		       OD_OK :
 		       od_fail(err, OD_ERR_NOMEM, "%zu texts at once", most);
 }
 

@@ -1,4 +1,5 @@
-/* parallel_texts.h - texts that one engine generates at the same time, and the decode steps that have rows of all of them.
+/* parallel_texts.h - texts that one engine generates at the same time, and the decode steps that have rows of all of
+ * them.
  *
  *   init -> (add -> work until all are done -> take -> clear) -> fini
  *
@@ -16,7 +17,8 @@ struct parallel_text {
 	const struct od_prompt *prompt;
 	struct odm_sequence *sequence; /* NULL: taken */
 	uint64_t submitted_ns;
-	uint64_t before, after; /* tokens that it had before the first decode step with a row of every text; after the last one.
+	uint64_t before,
+		after; /* tokens that it had before the first decode step with a row of every text; after the last one.
 				 * 0: not yet */
 	struct odm_result r; /* when taken */
 };
@@ -27,7 +29,7 @@ struct parallel_texts {
 	size_t n, most;
 	/* Decode steps with a row of every text, since the first was added, or since the caller reset them to 0. */
 	uint64_t steps;
-	uint64_t experts;    /* different experts of a step's rows, summed over layers and steps; only if counted */
+	uint64_t experts; /* different experts of a step's rows, summed over layers and steps; only if counted */
 	uint64_t longest_ns; /* maximum time from the begin of a step to that of the next */
 	/* The current decode step and its begin. */
 	bool joint; /* it has a row of every text */

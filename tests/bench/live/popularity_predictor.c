@@ -1,5 +1,5 @@
-/* Predicts the experts used most so far, per layer, over all sequences and prompts of this process, as caches and preloading
- * by frequency do (OD-MoE section 2.3 on statistical predictors).
+/* Predicts the experts used most so far, per layer, over all sequences and prompts of this process, as caches and
+ * preloading by frequency do (OD-MoE section 2.3 on statistical predictors).
  *
  * All layers are predicted before layer 0, because the step itself does not change the prediction. Cost: a count
  * per use, and a ranking of n_experts per layer of a step. */
@@ -12,7 +12,7 @@
 struct popularity_predictor {
 	struct od_predictor_base base;
 	uint64_t *count; /* [n_moe][n_experts] */
-	float *score;	 /* [n_experts] */
+	float *score; /* [n_experts] */
 };
 
 static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
@@ -29,7 +29,8 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	}
 }
 
-static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+		   const struct od_routed_row *rows)
 {
 	struct popularity_predictor *c = (struct popularity_predictor *)p;
 	const struct od_config *cfg = c->base.o.config;

@@ -39,13 +39,18 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 		for (size_t r = 0; r < s->n_rows; r++) {
 			const struct od_predict_row *row = &s->row[r];
 			const struct od_prediction said = {
-				.sequence = row->sequence, .position = row->position, .token = row->token, .m = m,
-				.expert = expert, .n = o->config->top_k,
+				.sequence = row->sequence,
+				.position = row->position,
+				.token = row->token,
+				.m = m,
+				.expert = expert,
+				.n = o->config->top_k,
 			};
 
 			if (row->quiet)
 				continue;
-			od_predict_random(s->step + ((uint64_t)r << 48), m, o->config->n_experts, o->config->top_k, expert);
+			od_predict_random(s->step + ((uint64_t)r << 48), m, o->config->n_experts, o->config->top_k,
+					  expert);
 			o->emit(o->arg, &said);
 		}
 	}

@@ -1,4 +1,5 @@
-/* random_predictor.h - experts drawn at random: the baseline of a prefetch without knowledge (OD-MoE section 4.2, case 5).
+/* random_predictor.h - experts drawn at random: the baseline of a prefetch without knowledge (OD-MoE section 4.2, case
+ * 5).
  * Thread: pure. */
 #ifndef OD_BENCH_RANDOM_PREDICTOR_H
 #define OD_BENCH_RANDOM_PREDICTOR_H

@@ -167,8 +167,9 @@ static void dump(const struct recall_board *b, const struct recall_row *row, con
 	dump_name(d, "configuration", b->name);
 	od_strbuf_printf(d, ", ");
 	dump_name(d, "prompt", rec->prompt->name);
-	od_strbuf_printf(d, ", \"index\": %u, \"layer\": %u, \"position\": %u, \"token\": %d, \"margin\": ",
-			 b->step + 1, b->layer, rec->n_prompt + b->step, token_of(b, b->step));
+	od_strbuf_printf(d,
+			 ", \"index\": %u, \"layer\": %u, \"position\": %u, \"token\": %d, \"margin\": ", b->step + 1,
+			 b->layer, rec->n_prompt + b->step, token_of(b, b->step));
 	dump_number(d, rec->margin[at]);
 	dump_experts(d, "used", row->used, row->n_used);
 	dump_probabilities(d, "probabilities", rec->probability + at * n_experts, n_experts);

@@ -3,9 +3,9 @@
  *
  *   open -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x n_steps -> close, recall_board_add at any time
  *
- * Of several predictions for a row of a layer the last one counts. For recall by lead each one counts; of those that arrived
- * before the step began only the last. A prediction for another token than main's is void, unless the shadow chooses the
- * token of that step.
+ * Of several predictions for a row of a layer the last one counts. For recall by lead each one counts; of those that
+ * arrived before the step began only the last. A prediction for another token than main's is void, unless the shadow
+ * chooses the token of that step.
  * Thread: its owner's. Owner: recall_board_open's caller; recording, counts and dump are borrowed. */
 #ifndef OD_BENCH_RECALL_BOARD_H
 #define OD_BENCH_RECALL_BOARD_H
@@ -22,7 +22,7 @@ struct recall_board {
 	const struct recall_recording *rec;
 	const struct od_config *config;
 	struct recall_counts *counts;
-	const char *name;	/* of the configuration */
+	const char *name; /* of the configuration */
 	struct od_strbuf *dump; /* NULL: none */
 	struct recall_tape *tape; /* NULL: none; cleared */
 	/* The board's own. */

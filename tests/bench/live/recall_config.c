@@ -47,8 +47,9 @@ int recall_parse_list(const char *option, const char *text, const char *const *c
 			i++;
 		join(known, sizeof(known), choices);
 		if (choices[i] == NULL)
-			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected a list, divided by commas, of: %s",
-				       option, item, known);
+			return od_fail(err, OD_ERR_ARG,
+				       "--%s: found \"%s\"; expected a list, divided by commas, of: %s", option, item,
+				       known);
 		for (size_t k = 0; k < have; k++) {
 			if (out[k] == i)
 				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
@@ -89,9 +90,10 @@ int recall_parse_align(const char *option, const char *text, struct recall_align
 		struct recall_align a;
 
 		if (!read_align(item, &a))
-			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected T<i>_KV<j>, for example T1_KV4: the token "
-				       "every i steps, KV every j steps, 0: never, at most %d", option, item,
-				       RECALL_PERIOD_MAX);
+			return od_fail(err, OD_ERR_ARG,
+				       "--%s: found \"%s\"; expected T<i>_KV<j>, for example T1_KV4: the token "
+				       "every i steps, KV every j steps, 0: never, at most %d",
+				       option, item, RECALL_PERIOD_MAX);
 		for (size_t k = 0; k < have; k++) {
 			if (out[k].token == a.token && out[k].kv == a.kv)
 				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
@@ -126,8 +128,10 @@ static int add(struct recall_configs *c, const struct recall_config *one, struct
 	if (recall_find(c, one->name) >= 0)
 		return OD_OK;
 	if (c->n == RECALL_CONFIGS_MAX)
-		return od_fail(err, OD_ERR_ARG, "more than %d configurations: give fewer of --precision, --dense-precision or "
-			       "--align at a time", RECALL_CONFIGS_MAX);
+		return od_fail(err, OD_ERR_ARG,
+			       "more than %d configurations: give fewer of --precision, --dense-precision or "
+			       "--align at a time",
+			       RECALL_CONFIGS_MAX);
 	c->config[c->n++] = *one;
 	return OD_OK;
 }

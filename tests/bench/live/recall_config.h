@@ -20,7 +20,7 @@ struct recall_align {
 };
 
 struct recall_config {
-	char name[64];	/* "nf4+bf16 T1_KV4", "next-gate" */
+	char name[64]; /* "nf4+bf16 T1_KV4", "next-gate" */
 	char group[32]; /* "nf4+bf16"; "rivals" */
 	const char *predictor; /* one of rival_kinds; NULL: the shadow, with the fields below */
 	struct od_shadow_choice choice;

@@ -16,8 +16,8 @@ struct live {
 	uint32_t max_tokens;
 	bool json;
 	struct recall_counts *counts; /* [prompts->n] */
-	const char **finish;	      /* [prompts->n] */
-	struct odm_figures sum;	      /* without nodes */
+	const char **finish; /* [prompts->n] */
+	struct odm_figures sum; /* without nodes */
 	double *first_ms; /* [n_first]: of a text, its median time from STEP to the first prediction */
 	size_t n_first;
 };
@@ -93,7 +93,8 @@ static void report_served(const struct live *l, struct od_report *r)
 		       OD_REAL(odm_figures_ratio(f, OD_C_SERVED_IN_TIME, OD_C_EXPERT_USES)), 5, NULL);
 	od_report_fact(r, "extra_loads", "  extra loads over uses",
 		       OD_REAL(odm_figures_ratio(f, OD_C_EXTRA_LOADS, OD_C_EXPERT_USES)), 4, NULL);
-	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL(odm_figures_ratio(f, OD_C_HEDGED, OD_C_EXPERT_USES)), 4, NULL);
+	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL(odm_figures_ratio(f, OD_C_HEDGED, OD_C_EXPERT_USES)),
+		       4, NULL);
 }
 
 static void report_setting(const struct live *l, struct od_report *r)
@@ -101,10 +102,12 @@ static void report_setting(const struct live *l, struct od_report *r)
 	const struct odm_engine_opts *e = l->opts;
 	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
 
-	od_report_fact(r, "predictor", "predictor", OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
+	od_report_fact(r, "predictor", "predictor",
+		       OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
-			       OD_TEXT(od_precision_names[l->precision < 0 ? OD_PRECISION_INT8 - 1 : l->precision]), 0, NULL);
+			       OD_TEXT(od_precision_names[l->precision < 0 ? OD_PRECISION_INT8 - 1 : l->precision]), 0,
+			       NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(l->sum.c[OD_C_WORKERS]), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->sum.c[OD_C_GROUPS]), 0, NULL);
@@ -167,7 +170,9 @@ int recall_live(const struct odm_engine_opts *engine, int precision, struct od_p
 		bool json, struct od_err *err)
 {
 	struct odm_engine_opts opts = *engine;
-	struct live l = { .opts = &opts, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json };
+	struct live l = {
+		.opts = &opts, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json
+	};
 	int rc;
 
 	opts.no_stand_in = true; /* only what the predictor foresees that was asked for */

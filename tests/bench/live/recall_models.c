@@ -80,14 +80,16 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 	if (m == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "models");
 	plan(m, configs);
-	rc = recall_models_fit(p, m->choice, m->n, extra_bytes, "try fewer precisions at a time, or fewer --threads", err);
+	rc = recall_models_fit(p, m->choice, m->n, extra_bytes, "try fewer precisions at a time, or fewer --threads",
+			       err);
 	if (rc == OD_OK)
 		rc = od_device_open(&m->device, device, OD_CPU_AUTO, 1, "od-recall", err);
 	if (rc == OD_OK && od_device_cards(m->device) > 1)
-		rc = od_fail(err, OD_ERR_ARG, "--device: without a cluster it is one card, found %s", od_device_name(m->device));
+		rc = od_fail(err, OD_ERR_ARG, "--device: without a cluster it is one card, found %s",
+			     od_device_name(m->device));
 	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
-		rc = od_shadow_load(&m->store[i], p, m->device, &m->choice[i], n_threads, progress ? show_progress : NULL,
-				    &m->choice[i], err);
+		rc = od_shadow_load(&m->store[i], p, m->device, &m->choice[i], n_threads,
+				    progress ? show_progress : NULL, &m->choice[i], err);
 	if (rc == OD_OK)
 		*out = m;
 	else

@@ -11,8 +11,8 @@
 
 struct recall_models;
 
-/* Checks that n models and extra_bytes of other data fit into memory; else OD_ERR_NOMEM, with the numbers and the advice.
- * OD_ERR_MISSING names the od-pack command that makes a precision. */
+/* Checks that n models and extra_bytes of other data fit into memory; else OD_ERR_NOMEM, with the numbers and the
+ * advice. OD_ERR_MISSING names the od-pack command that makes a precision. */
 OD_MUST_CHECK int recall_models_fit(const struct od_pack *p, const struct od_shadow_choice *wanted, size_t n,
 				    uint64_t extra_bytes, const char *advice, struct od_err *err);
 

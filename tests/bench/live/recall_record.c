@@ -14,7 +14,7 @@ struct recall_recorder {
 	struct od_expert_runner *experts;
 	struct od_sampler *sampler;
 	struct od_row *rows; /* [max_rows] */
-	float *logits;	     /* [vocab]; the forward pass's */
+	float *logits; /* [vocab]; the forward pass's */
 	struct recall_recording rec;
 };
 
@@ -72,8 +72,8 @@ int recall_recorder_new(struct recall_recorder **out, const struct recall_record
 	od_sampler_defaults(&greedy);
 	rc = open_arrays(r, err);
 	if (rc == OD_OK)
-		rc = od_state_pool_new(&r->state, o->forward.device, o->forward.config, o->forward.profile, o->positions, 1,
-				       od_state_pages(o->positions), err);
+		rc = od_state_pool_new(&r->state, o->forward.device, o->forward.config, o->forward.profile,
+				       o->positions, 1, od_state_pages(o->positions), err);
 	r->o.forward.state = r->state;
 	if (rc == OD_OK)
 		rc = od_forward_new(&r->forward, &r->o.forward, err);
@@ -123,7 +123,8 @@ static void keep_route(struct recall_recorder *r, uint32_t position, size_t i)
 	       c->n_experts * sizeof(float));
 	rec->margin[at] = od_forward_margin_of(r->forward, i);
 	if (rec->residual != NULL)
-		memcpy(rec->residual + at * c->hidden, od_forward_residual_of(r->forward, i), c->hidden * sizeof(float));
+		memcpy(rec->residual + at * c->hidden, od_forward_residual_of(r->forward, i),
+		       c->hidden * sizeof(float));
 }
 
 /* Positions [begin, begin + n) through all layers; logits of the last stay in r->logits. */
@@ -134,7 +135,8 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 	int rc;
 
 	for (uint32_t i = 0; i < n; i++)
-		r->rows[i] = (struct od_row){ .seq = rec->state, .position = begin + i, .token = rec->token[begin + i] };
+		r->rows[i] =
+			(struct od_row){ .seq = rec->state, .position = begin + i, .token = rec->token[begin + i] };
 	rc = od_forward_begin(r->forward, begin + 1, r->rows, n, err);
 	while (rc == OD_OK && !od_forward_done(r->forward)) {
 		od_forward_attention(r->forward);
@@ -193,12 +195,13 @@ static int begin_text(struct recall_recorder *r, uint32_t n, struct od_err *err)
 	return od_seq_state_promise(r->rec.state, r->o.positions);
 }
 
-/* As generate.c does it: a token is sampled, and is passed through the model unless it is the last. With long RoPE a short text
- * ends at the original context: nothing is recorded of what would be computed anew. */
+/* As generate.c does it: a token is sampled, and is passed through the model unless it is the last. With long RoPE a
+ * short text ends at the original context: nothing is recorded of what would be computed anew. */
 static int decode(struct recall_recorder *r, struct od_err *err)
 {
 	const struct od_config *c = r->o.forward.config;
-	const uint32_t of_state = od_seq_state_ctx(r->rec.state), ctx = r->o.ctx_tokens < of_state ? r->o.ctx_tokens : of_state;
+	const uint32_t of_state = od_seq_state_ctx(r->rec.state),
+		       ctx = r->o.ctx_tokens < of_state ? r->o.ctx_tokens : of_state;
 	const uint32_t room = ctx - r->rec.n_prompt + 1;
 	const uint32_t most = r->o.max_tokens < room ? r->o.max_tokens : room;
 	struct recall_recording *rec = &r->rec;

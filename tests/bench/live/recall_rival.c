@@ -6,10 +6,10 @@ struct recall_rival {
 	struct od_predictor *predictor;
 	const struct od_config *config;
 	uint32_t chunk;
-	struct od_routed_row *rows;   /* [chunk] */
-	struct od_predict_row *row;   /* [chunk] */
+	struct od_routed_row *rows; /* [chunk] */
+	struct od_predict_row *row; /* [chunk] */
 	uint64_t last_step, sequence; /* numbered as od-main numbers them */
-	struct recall_board *board;   /* of the replay that is going on */
+	struct recall_board *board; /* of the replay that is going on */
 };
 
 static void emit(void *arg, const struct od_prediction *p)
@@ -19,8 +19,8 @@ static void emit(void *arg, const struct od_prediction *p)
 	recall_board_add(r->board, p);
 }
 
-int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *kind, const struct od_forward_opts *forward,
-		     struct od_err *err)
+int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *kind,
+		     const struct od_forward_opts *forward, struct od_err *err)
 {
 	struct recall_rival *r = calloc(1, sizeof(*r));
 	const struct od_predictor_opts o = {
@@ -43,7 +43,7 @@ int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *
 	r->rows = calloc(r->chunk, sizeof(*r->rows));
 	r->row = calloc(r->chunk, sizeof(*r->row));
 	rc = r->rows != NULL && r->row != NULL ? kind->make(&r->predictor, &o, err) :
-			       od_fail(err, OD_ERR_NOMEM, "predictor %s", kind->name);
+						 od_fail(err, OD_ERR_NOMEM, "predictor %s", kind->name);
 	if (rc == OD_OK)
 		*out = r;
 	else
@@ -89,7 +89,8 @@ static void play_pass(struct recall_rival *r, bool prompt, uint32_t begin, uint3
 	};
 
 	for (uint32_t i = 0; i < n; i++)
-		r->row[i] = (struct od_predict_row){ .sequence = r->sequence, .position = begin + i,
+		r->row[i] = (struct od_predict_row){ .sequence = r->sequence,
+						     .position = begin + i,
 						     .token = r->board->rec->token[begin + i] };
 	if (!prompt)
 		recall_board_begin_step(r->board, false);

@@ -1,6 +1,6 @@
-/* recall_rival.h - replays recordings of the true model to one of main's own predictors (common/predict/predictor.h), with
- * the same calls as main. It gets one prompt after another, as in od-main, and keeps what it learns, so the order of the
- * prompts matters.
+/* recall_rival.h - replays recordings of the true model to one of main's own predictors (common/predict/predictor.h),
+ * with the same calls as main. It gets one prompt after another, as in od-main, and keeps what it learns, so the order
+ * of the prompts matters.
  *
  * Thread: one at a time, with the device that it was made with. Owner: recall_rival_new's caller. */
 #ifndef OD_BENCH_RECALL_RIVAL_H

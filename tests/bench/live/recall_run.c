@@ -13,11 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* What the threads share while they run. */
 struct crew {
 	struct recall_run *run;
-	struct od_device *rivals_device;		/* of the thread whose turn it is */
+	struct od_device *rivals_device; /* of the thread whose turn it is */
 	struct recall_rival *rival[RECALL_CONFIGS_MAX]; /* NULL: a shadow's configuration */
 	FILE *dump;
 	struct recall_progress progress;
@@ -26,7 +25,7 @@ struct crew {
 	/* Under lock: */
 	size_t next; /* prompt that nobody has taken */
 	size_t turn; /* prompt whose rivals are next */
-	int rc;	     /* the first failure */
+	int rc; /* the first failure */
 	struct od_err err;
 };
 
@@ -35,7 +34,7 @@ struct hand {
 	pthread_t thread;
 	struct od_device *device;
 	struct recall_recorder *recorder;
-	struct od_strbuf dump;	  /* of one prompt */
+	struct od_strbuf dump; /* of one prompt */
 	struct recall_tape *tape; /* [configs], of one prompt; NULL: not wanted */
 };
 
@@ -68,8 +67,7 @@ static int open_board(struct hand *h, size_t config, size_t prompt, struct recal
 	return recall_board_open(board, err);
 }
 
-static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec,
-			 struct od_err *err)
+static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	const struct recall_config *c = &h->crew->run->configs->config[config];
 	const struct recall_shadow shadow = {
@@ -91,8 +89,7 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 	return rc;
 }
 
-static int replay_rival(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec,
-			struct od_err *err)
+static int replay_rival(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	struct recall_rival *rival = h->crew->rival[config];
 	struct recall_board board;
@@ -427,16 +424,18 @@ static int check_prompts(const struct recall_run *r, struct od_err *err)
 		const struct od_prompt *q = &r->prompts->prompt[i];
 
 		if (q->n_ids == 0)
-			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
+			return od_fail(err, OD_ERR_ARG,
+				       "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
 				       q->name);
 		if (q->n_ids > r->opt.ctx_tokens)
-			return od_fail(err, OD_ERR_RANGE, "%s: the prompt has %zu tokens, more than the context of %llu; "
-				       "shorten it or raise --ctx-size", q->name, q->n_ids,
-				       (unsigned long long)r->opt.ctx_tokens);
+			return od_fail(err, OD_ERR_RANGE,
+				       "%s: the prompt has %zu tokens, more than the context of %llu; "
+				       "shorten it or raise --ctx-size",
+				       q->name, q->n_ids, (unsigned long long)r->opt.ctx_tokens);
 		for (size_t k = 0; k < q->n_ids; k++) {
 			if (q->ids[k] < 0 || (uint32_t)q->ids[k] >= vocab)
-				return od_fail(err, OD_ERR_RANGE, "%s: token %zu: expected 0 to %u, found %d", q->name, k,
-					       vocab - 1, q->ids[k]);
+				return od_fail(err, OD_ERR_RANGE, "%s: token %zu: expected 0 to %u, found %d", q->name,
+					       k, vocab - 1, q->ids[k]);
 		}
 	}
 	return OD_OK;
@@ -489,7 +488,8 @@ static uint64_t thread_bytes(const struct recall_run *r)
 	const struct recall_recorder_opts o = recorder_opts(r, &f, NULL);
 	uint64_t one, all;
 
-	if (!od_add(recall_recorder_bytes(&o), od_state_pool_bytes(f.config, f.profile, od_state_pages(o.positions), 1), &one) ||
+	if (!od_add(recall_recorder_bytes(&o), od_state_pool_bytes(f.config, f.profile, od_state_pages(o.positions), 1),
+		    &one) ||
 	    !od_mul(one, r->opt.threads, &all))
 		return UINT64_MAX;
 	if (r->opt.served != NULL)
@@ -510,10 +510,11 @@ int recall_run_open(struct recall_run *r, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_counts(r, err);
 	if (rc == OD_OK)
-		rc = recall_models_open(&r->models, r->pack, r->configs, r->opt.device, (unsigned)r->opt.threads, thread_bytes(r),
-					r->opt.progress, err);
+		rc = recall_models_open(&r->models, r->pack, r->configs, r->opt.device, (unsigned)r->opt.threads,
+					thread_bytes(r), r->opt.progress, err);
 	if (rc == OD_OK && r->opt.served != NULL)
-		rc = recall_served_init(&r->served, r->opt.served, r->configs, r->prompts->n, od_pack_config(r->pack), err);
+		rc = recall_served_init(&r->served, r->opt.served, r->configs, r->prompts->n, od_pack_config(r->pack),
+					err);
 	return rc;
 }
 

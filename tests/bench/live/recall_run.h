@@ -1,8 +1,8 @@
 /* recall_run.h - od-bench recall in one process: runs the true model once over every prompt and compares every
  * configuration's predictions with it, in parallel on the CPUs.
  *
- * A thread takes a prompt, records it, and replays it to a shadow of each configuration. Main's own predictors learn from
- * prompt to prompt, so they get the prompts in order, one thread at a time.
+ * A thread takes a prompt, records it, and replays it to a shadow of each configuration. Main's own predictors learn
+ * from prompt to prompt, so they get the prompts in order, one thread at a time.
  * Results do not depend on the number of threads.
  * Thread: recall_run_all from one thread; it starts and joins its own, each with a CPU device of its own. Owner:
  * recall_run_open ... recall_run_close by the caller; options, configurations and prompts are borrowed. */
@@ -17,7 +17,7 @@
 struct recall_run_opts {
 	const char *pack; /* NULL: the default of od_pack_open */
 	const char *device; /* od_device_open's; of one card */
-	int cpu;	  /* enum od_cpu */
+	int cpu; /* enum od_cpu */
 	enum od_profile profile;
 	uint64_t threads, ctx_tokens; /* 0: number of CPUs; the model's context, at most 4096 */
 	uint32_t prefill_rows, max_tokens;
@@ -36,7 +36,7 @@ struct recall_run {
 	struct recall_run_opts opt;
 	const struct recall_configs *configs;
 	struct od_prompts *prompts;
-	struct recall_counts *counts;	       /* [configs][prompts] */
+	struct recall_counts *counts; /* [configs][prompts] */
 	struct recall_prompt_result *result; /* [prompts] */
 	struct od_pack *pack;
 	struct recall_models *models;

@@ -107,7 +107,8 @@ static void let_work(struct replay *r)
 
 /* ---- Main ---- */
 
-/* How long main's text is: rows before that may be asked for. With fixed state none are, and no text becomes shorter. */
+/* How long main's text is: rows before that may be asked for. With fixed state none are, and no text becomes
+ * shorter. */
 static void set_length(const struct recall_recording *rec, uint32_t length)
 {
 	if (od_state_pool_fixed_bytes(od_seq_state_pool(rec->state)) == 0)
@@ -120,10 +121,14 @@ static void replay_prompt(struct replay *r)
 	const struct recall_recording *rec = r->board->rec;
 	struct od_row *rows = calloc(rec->n_prompt, sizeof(*rows));
 	struct od_sampler_opts sampling;
-	const struct odm_part part = { .sequence = SEQUENCE, .n = rec->n_prompt, .prompt_tokens = rec->n_prompt, .ahead = 1,
+	const struct odm_part part = { .sequence = SEQUENCE,
+				       .n = rec->n_prompt,
+				       .prompt_tokens = rec->n_prompt,
+				       .ahead = 1,
 				       .sampling = &sampling };
-	const struct odm_step step = { .phase = ODM_PREFILL, .rows = rows, .n_rows = rec->n_prompt, .part = &part,
-				       .n_parts = 1 };
+	const struct odm_step step = {
+		.phase = ODM_PREFILL, .rows = rows, .n_rows = rec->n_prompt, .part = &part, .n_parts = 1
+	};
 
 	if (rows == NULL) {
 		r->rc = od_fail(r->err, OD_ERR_NOMEM, "a prompt of %u tokens", rec->n_prompt);
@@ -144,8 +149,9 @@ static void replay_step(struct replay *r, uint32_t i)
 	const uint32_t position = rec->n_prompt + i;
 	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
 	struct od_sampler_opts sampling;
-	const struct odm_part part = { .sequence = SEQUENCE, .n = 1, .prompt_tokens = rec->n_prompt, .ahead = 1,
-				       .sampling = &sampling };
+	const struct odm_part part = {
+		.sequence = SEQUENCE, .n = 1, .prompt_tokens = rec->n_prompt, .ahead = 1, .sampling = &sampling
+	};
 	const struct odm_step step = {
 		.step = 1 + i,
 		.next_step = 2 + i,

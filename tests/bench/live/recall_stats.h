@@ -1,7 +1,8 @@
-/* recall_stats.h - counts of one prompt under one configuration of od-bench recall, and confidence intervals over prompts.
+/* recall_stats.h - counts of one prompt under one configuration of od-bench recall, and confidence intervals over
+ * prompts.
  *
- * Recall is a ratio of sums over prompts (OD-MoE Eq. 3). Prompts are the random sample, because the tokens of one prompt are
- * correlated. So intervals come from the spread between prompts: R = sum c / sum u, residuals c_i - R u_i,
+ * Recall is a ratio of sums over prompts (OD-MoE Eq. 3). Prompts are the random sample, because the tokens of one
+ * prompt are correlated. So intervals come from the spread between prompts: R = sum c / sum u, residuals c_i - R u_i,
  * s^2 = n / (n - 1) * sum (c_i - R u_i)^2 / (sum u)^2, and R -+ t(0.975, n - 1) s (ratio estimator, linearised).
  * Thread: its owner's. Owner: recall_counts_init ... recall_counts_fini by the caller. */
 #ifndef OD_BENCH_RECALL_STATS_H
@@ -10,22 +11,22 @@
 #include "common/model/config.h"
 #include "common/predict/recall.h"
 
-/* Buckets of the true router's margin (probability of the k-th expert minus that of the next): bucket i is from edge i - 1
- * up to, but not including, edge i; the last one has no upper end. */
+/* Buckets of the true router's margin (probability of the k-th expert minus that of the next): bucket i is from edge i
+ * - 1 up to, but not including, edge i; the last one has no upper end. */
 #define RECALL_MARGINS 8
 extern const double recall_margin_edges[RECALL_MARGINS - 1];
 size_t recall_margin_bucket(double margin);
 
 struct recall_counts {
 	struct od_recall recall; /* of rows that had a prediction: all, by layer, by token index */
-	struct od_recall_cell rank[OD_MAX_TOP_K];    /* by rank of the true router's choice */
+	struct od_recall_cell rank[OD_MAX_TOP_K]; /* by rank of the true router's choice */
 	struct od_recall_cell margin[RECALL_MARGINS];
-	/* Recall of every prediction at its arrival: lead[i] counts those that arrived i routers before the router's choice,
-	 * their own layer's router included; [0]: late. */
+	/* Recall of every prediction at its arrival: lead[i] counts those that arrived i routers before the router's
+	 * choice, their own layer's router included; [0]: late. */
 	struct od_recall_cell *lead; /* [n_leads]; longer leads count in the last */
 	uint32_t n_leads;
 	uint64_t expert_uses, missing_rows; /* missing: rows of a layer without a prediction */
-	uint64_t guesses, wrong_guesses;    /* of the next token, by the emulated model */
+	uint64_t guesses, wrong_guesses; /* of the next token, by the emulated model */
 	/* Sent to the shadow unrequested (kv_rows, align_bytes), and on request (prompts). */
 	uint64_t kv_rows, align_bytes, asked_rows, asked_bytes; /* rows: of one layer each */
 	uint64_t tokens, steps;

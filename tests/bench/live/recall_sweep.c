@@ -116,14 +116,15 @@ static const char *aligned_text(struct recall_align a)
 static void report_fig3(const struct recall_configs *c, const struct recall_view *v, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "shadow", "shadow", 0 }, { "aligned", "aligned every step", 0 }, { "token_1", "token 1", 5 },
-		{ "token_2_4", "2-4", 5 }, { "token_5_16", "5-16", 5 }, { "token_17_64", "17-64", 5 },
-		{ "token_65_128", "65-128", 5 }, { "token_129_256", "129-256", 5 }, { "token_257", "257-", 5 },
-		{ "recall", "all", 5 },
+		{ "shadow", "shadow", 0 },	 { "aligned", "aligned every step", 0 },
+		{ "token_1", "token 1", 5 },	 { "token_2_4", "2-4", 5 },
+		{ "token_5_16", "5-16", 5 },	 { "token_17_64", "17-64", 5 },
+		{ "token_65_128", "65-128", 5 }, { "token_129_256", "129-256", 5 },
+		{ "token_257", "257-", 5 },	 { "recall", "all", 5 },
 	};
 	static const uint32_t ends[] = { 1, 4, 16, 64, 128, 256, UINT32_MAX };
-	struct od_table *t = od_report_table(r, "fig3", "OD-MoE Fig. 3: recall by index of the generated token", columns,
-					     COLUMNS(columns));
+	struct od_table *t = od_report_table(r, "fig3", "OD-MoE Fig. 3: recall by index of the generated token",
+					     columns, COLUMNS(columns));
 	const char *group[RECALL_CONFIGS_MAX];
 	size_t n = recall_groups(c, group);
 
@@ -143,13 +144,13 @@ static void report_fig3(const struct recall_configs *c, const struct recall_view
 static void report_fig6(const struct recall_configs *c, const struct recall_view *v, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "shadow", "shadow", 0 }, { "period_of", "period of", 0 }, { "period_1", "1", 5 }, { "period_2", "2", 5 },
-		{ "period_4", "4", 5 }, { "period_8", "8", 5 }, { "period_16", "16", 5 }, { "period_32", "32", 5 },
-		{ "never", "never", 5 },
+		{ "shadow", "shadow", 0 }, { "period_of", "period of", 0 }, { "period_1", "1", 5 },
+		{ "period_2", "2", 5 },	   { "period_4", "4", 5 },	    { "period_8", "8", 5 },
+		{ "period_16", "16", 5 },  { "period_32", "32", 5 },	    { "never", "never", 5 },
 	};
 	static const char *const what[] = { "keys and values (token: 1)", "token (keys and values: 1)", "both" };
-	struct od_table *t = od_report_table(r, "fig6", "OD-MoE Fig. 6: recall by alignment period", columns,
-					     COLUMNS(columns));
+	struct od_table *t =
+		od_report_table(r, "fig6", "OD-MoE Fig. 6: recall by alignment period", columns, COLUMNS(columns));
 	const char *group[RECALL_CONFIGS_MAX];
 	size_t n = recall_groups(c, group);
 
@@ -223,19 +224,28 @@ bool recall_speaks_often(const struct recall_view *v, size_t config)
 static void report_table1(const struct recall_configs *c, const struct recall_view *v, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "predictor", "predictor", 0 }, { "recall", "recall", 5 }, { "recall_of_all_uses", "of all uses", 5 },
-		{ "mean_lead", "layers ahead", 2 }, { "lead_1", "recall at 1", 5 }, { "lead_2", "2", 5 },
-		{ "lead_3", "3", 5 }, { "lead_4", "4", 5 },
+		{ "predictor", "predictor", 0 },
+		{ "recall", "recall", 5 },
+		{ "recall_of_all_uses", "of all uses", 5 },
+		{ "mean_lead", "layers ahead", 2 },
+		{ "lead_1", "recall at 1", 5 },
+		{ "lead_2", "2", 5 },
+		{ "lead_3", "3", 5 },
+		{ "lead_4", "4", 5 },
 	};
-	struct od_table *t = od_report_table(r, "table1", "OD-MoE Table 1: the shadow, aligned every step, and the "
-					     "predictors of others; of those that speak several times also by layers ahead",
-					     columns, COLUMNS(columns));
+	struct od_table *t =
+		od_report_table(r, "table1",
+				"OD-MoE Table 1: the shadow, aligned every step, and the "
+				"predictors of others; of those that speak several times also by layers ahead",
+				columns, COLUMNS(columns));
 
 	for (size_t i = 0; i < c->n; i++) {
 		const struct recall_config *one = &c->config[i];
 		const bool often = recall_speaks_often(v, i);
 		struct od_cell cell[COLUMNS(columns)] = {
-			OD_TEXT(one->name), rate(sum_tokens(v, i, 0, UINT32_MAX)), rate(of_all_uses(v, i)),
+			OD_TEXT(one->name),
+			rate(sum_tokens(v, i, 0, UINT32_MAX)),
+			rate(of_all_uses(v, i)),
 			OD_REAL(mean_lead(v, i)),
 		};
 
@@ -248,8 +258,7 @@ static void report_table1(const struct recall_configs *c, const struct recall_vi
 	}
 }
 
-void recall_sweep_report(unsigned set, const struct recall_configs *c, const struct recall_view *v,
-			 struct od_report *r)
+void recall_sweep_report(unsigned set, const struct recall_configs *c, const struct recall_view *v, struct od_report *r)
 {
 	if (set & RECALL_FIG3)
 		report_fig3(c, v, r);

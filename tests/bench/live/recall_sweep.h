@@ -13,7 +13,7 @@
 
 enum { RECALL_FIG3 = 1, RECALL_FIG6 = 2, RECALL_TABLE1 = 4 }; /* bits of a set */
 extern const char *const recall_sweep_names[]; /* "fig3", "fig6", "table1", "all", NULL */
-unsigned recall_sweep_set(int name);	       /* index into the names; negative: none */
+unsigned recall_sweep_set(int name); /* index into the names; negative: none */
 
 #define RECALL_PERIODS 7
 extern const uint32_t recall_periods[RECALL_PERIODS]; /* 1, 2, 4, ... 32, 0 (never) */
@@ -33,8 +33,8 @@ struct od_recall_cell recall_sum_leads(const struct recall_view *v, size_t confi
 size_t recall_groups(const struct recall_configs *c, const char *group[RECALL_CONFIGS_MAX]);
 
 /* recall_draw.c: writes plots into dir; set 0: all configurations by token index and by layer. */
-OD_MUST_CHECK int recall_draw(unsigned set, const struct recall_configs *c, const struct recall_view *v, const char *dir,
-			      struct od_err *err);
+OD_MUST_CHECK int recall_draw(unsigned set, const struct recall_configs *c, const struct recall_view *v,
+			      const char *dir, struct od_err *err);
 
 /* Token indices per bin, for a readable curve. */
 static inline uint32_t recall_bin_tokens(uint32_t max_tokens)

@@ -6,9 +6,8 @@ const struct od_predictor_kind rival_kinds[RIVALS] = {
 	{ "next-gate", od_next_gate_new }, { "multi-gate", od_multi_gate_new }, { "popularity", od_popularity_new },
 	{ "history", od_history_new },	   { "trajectory", od_trajectory_new }, { "random", od_random_new },
 };
-const char *const rival_names[] = {
-	"shadow", "none", "next-gate", "multi-gate", "popularity", "history", "trajectory", "random", NULL
-};
+const char *const rival_names[] = { "shadow",  "none",	     "next-gate", "multi-gate", "popularity",
+				    "history", "trajectory", "random",	  NULL };
 _Static_assert(sizeof(rival_names) / sizeof(rival_names[0]) == ODM_PREDICT_OWN + RIVALS + 1, "a kind without a name");
 
 const struct od_predictor_kind *rival_kind(const char *name)

@@ -19,9 +19,9 @@
 #include <immintrin.h>
 #endif
 
-#define BLOCK_BYTES (1u << 20)	/* what a thread takes at a time */
+#define BLOCK_BYTES (1u << 20) /* what a thread takes at a time */
 #define CHUNK_BYTES (64u << 20) /* a reading; long against the microseconds of starting the threads */
-#define PREFETCH_BYTES 4096	/* ahead of the load: hardware prefetchers stop at page ends */
+#define PREFETCH_BYTES 4096 /* ahead of the load: hardware prefetchers stop at page ends */
 #define FILL_FACTOR 0x9e3779b97f4a7c15ull /* word i is i times this */
 
 typedef uint64_t read_fn(const char *p, size_t bytes); /* bytes: a multiple of BLOCK_BYTES */
@@ -156,8 +156,10 @@ static int map_buffer(struct od_membw *m, struct od_err *err)
 
 	od_format_bytes(m->bytes, want, sizeof(want));
 	if (available != 0 && m->bytes > available / 10 * 9)
-		return od_fail(err, OD_ERR_NOMEM, "a buffer of %s does not fit: %s of memory are free; choose a "
-			       "smaller --size", want, od_format_bytes(available, have, sizeof(have)));
+		return od_fail(err, OD_ERR_NOMEM,
+			       "a buffer of %s does not fit: %s of memory are free; choose a "
+			       "smaller --size",
+			       want, od_format_bytes(available, have, sizeof(have)));
 	p = mmap(NULL, m->bytes + PREFETCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return od_fail_errno(err, OD_ERR_NOMEM, "cannot map a buffer of %s", want);
@@ -265,7 +267,8 @@ static double read_gpu(struct od_membw *m)
 			      &(struct od_op){ .kind = OD_OP_COPY,
 					       .profile = OD_PROFILE_F32,
 					       .n_rows = 1,
-					       .copy = { .from = od_buf_ref(m->half[i % 2], 0), .to = od_buf_ref(m->half[1 - i % 2], 0),
+					       .copy = { .from = od_buf_ref(m->half[i % 2], 0),
+							 .to = od_buf_ref(m->half[1 - i % 2], 0),
 							 .n = m->bytes / 2 } });
 	if (od_device_sync(m->gpu, NULL) != OD_OK)
 		return NAN;

@@ -14,17 +14,17 @@
 struct od_membw;
 
 /* bytes: buffer size, rounded down to whole readings; use several times the last-level cache, or the cache is measured.
- * n_threads includes the caller. loads: "avx512", "avx2", "scalar", or NULL for the widest of this CPU. OD_ERR_NOMEM: err
- * has the free memory. */
+ * n_threads includes the caller. loads: "avx512", "avx2", "scalar", or NULL for the widest of this CPU. OD_ERR_NOMEM:
+ * err has the free memory. */
 OD_MUST_CHECK int od_membw_open(struct od_membw **out, uint64_t bytes, unsigned n_threads, const char *loads,
 				struct od_err *err);
-/* The same of a GPU, of which device is the name (od_device_open): copies within its memory, each byte counted as read and as written.
- * A device of several cards: the first one. */
+/* The same of a GPU, of which device is the name (od_device_open): copies within its memory, each byte counted as read
+ * and as written. A device of several cards: the first one. */
 OD_MUST_CHECK int od_membw_open_gpu(struct od_membw **out, uint64_t bytes, const char *device, struct od_err *err);
 void od_membw_close(struct od_membw *m); /* NULL ok */
 
-/* Reads the next chunk (about one millisecond) with all threads and returns GB/s (10^9 bytes). It cycles through the buffer,
- * so that a chunk has left the cache before it is read again. */
+/* Reads the next chunk (about one millisecond) with all threads and returns GB/s (10^9 bytes). It cycles through the
+ * buffer, so that a chunk has left the cache before it is read again. */
 double od_membw_read(struct od_membw *m);
 
 const char *od_membw_loads(const struct od_membw *m); /* for reports */

@@ -39,7 +39,7 @@ struct options {
 enum measure { DECODE, TO_CACHE, TO_MEMORY, N_MEASURES };
 struct line {
 	int codec; /* or CODEC_ZSTD_3 */
-	int cpu;   /* -1: any */
+	int cpu; /* -1: any */
 	struct od_decoder *decoder;
 	double *gbps[N_MEASURES]; /* [rounds] */
 };
@@ -58,12 +58,12 @@ struct codec_bench {
 	size_t copy_next;
 	struct line line[MAX_LINES];
 	size_t n_lines;
-	uint8_t *dst;	      /* of the largest chunk: in the cache when it counts */
-	uint8_t *room;	      /* [data.max_n]: exponents on their way */
-	uint8_t *far;	      /* [store_bytes]: not in the cache */
+	uint8_t *dst; /* of the largest chunk: in the cache when it counts */
+	uint8_t *room; /* [data.max_n]: exponents on their way */
+	uint8_t *far; /* [store_bytes]: not in the cache */
 	size_t far_next;
-	struct line copy;     /* memcpy: gbps[TO_CACHE], gbps[TO_MEMORY] */
-	double *read_gbps;    /* [rounds] */
+	struct line copy; /* memcpy: gbps[TO_CACHE], gbps[TO_MEMORY] */
+	double *read_gbps; /* [rounds] */
 };
 
 /* ---- runs ---- */
@@ -111,8 +111,8 @@ static struct od_coded coded_at(const struct codec_bench *b, const struct line *
 	const struct codec_store *s = &b->coded[l->codec];
 	const size_t i = next % d->n;
 
-	return (struct od_coded){ s->piece[i].codec, codec_store_at(s, i, next / d->n), s->piece[i].bytes, d->chunk[i].n,
-				  d->chunk[i].row };
+	return (struct od_coded){ s->piece[i].codec, codec_store_at(s, i, next / d->n), s->piece[i].bytes,
+				  d->chunk[i].n, d->chunk[i].row };
 }
 
 /* The next run of a line: GB/s of exponents, of weights. */
@@ -189,8 +189,8 @@ static int check_line(struct codec_bench *b, struct line *l, struct od_err *err)
 		int rc = od_coded_check(&c, err);
 
 		if (rc == OD_OK)
-			rc = od_decoder_weights(l->decoder, &c, d->dtype, codec_store_at(&d->sm, i, 0), b->room,
-						b->dst, err);
+			rc = od_decoder_weights(l->decoder, &c, d->dtype, codec_store_at(&d->sm, i, 0), b->room, b->dst,
+						err);
 		if (rc == OD_OK && memcmp(b->dst, codec_store_at(&d->weights, i, 0), d->weights.piece[i].bytes) != 0)
 			rc = od_fail(err, OD_ERR_INTERNAL, "%s: chunk %zu: decoded weights differ",
 				     codec_bench_names[l->codec], i);
@@ -259,8 +259,8 @@ static int plan_lines(struct codec_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = list_cpus(&b->opt, cpu, &n_cpus, err);
 	for (size_t i = 0; rc == OD_OK && i < n_codecs; i++) {
-		const bool planes = codec[i] == OD_CODEC_PLANES &&
-				    od_codec_for(OD_CODEC_PLANES, b->data.dtype) == OD_CODEC_PLANES;
+		const bool planes =
+			codec[i] == OD_CODEC_PLANES && od_codec_for(OD_CODEC_PLANES, b->data.dtype) == OD_CODEC_PLANES;
 
 		rc = codec_data_code(&b->data, codec[i], b->store_bytes, &b->coded[codec[i]], err);
 		for (size_t k = 0; rc == OD_OK && k < (planes ? n_cpus : 1); k++)
@@ -363,21 +363,25 @@ static int open_report(struct codec_bench *b, struct od_err *err)
 		{ "fused_memory_vs_memcpy", "x memcpy", 2 },
 	};
 	static const struct od_column references[] = {
-		{ "dtype", "type", 0 },	      { "weights", "weights", 0 },
-		{ "entropy_bits", "entropy", 2 }, { "read_gbps", "read", 1 },
-		{ "memcpy_cache_gbps", "memcpy to cache", 1 }, { "memcpy_memory_gbps", "to memory", 1 },
+		{ "dtype", "type", 0 },
+		{ "weights", "weights", 0 },
+		{ "entropy_bits", "entropy", 2 },
+		{ "read_gbps", "read", 1 },
+		{ "memcpy_cache_gbps", "memcpy to cache", 1 },
+		{ "memcpy_memory_gbps", "to memory", 1 },
 	};
 	int rc = od_report_new(&b->report, "Codecs of expert weights, on one core", err);
 
 	if (rc != OD_OK)
 		return rc;
-	od_report_fact(b->report, "data", "data", OD_TEXT(b->pack != NULL ? od_pack_dir(b->pack) : "Gaussian"), 0, NULL);
+	od_report_fact(b->report, "data", "data", OD_TEXT(b->pack != NULL ? od_pack_dir(b->pack) : "Gaussian"), 0,
+		       NULL);
 	od_report_fact(b->report, "rounds", "rounds", OD_INT(b->opt.rounds), 0, NULL);
 	od_report_fact(b->report, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 	b->table = od_report_table(b->report, "codecs", "GB/s: decode of exponent bytes, fused of weights", columns,
 				   sizeof(columns) / sizeof(columns[0]));
-	b->references = od_report_table(b->report, "references", "For comparison: GB/s, and bits per weight", references,
-					sizeof(references) / sizeof(references[0]));
+	b->references = od_report_table(b->report, "references", "For comparison: GB/s, and bits per weight",
+					references, sizeof(references) / sizeof(references[0]));
 	return OD_OK;
 }
 
@@ -471,13 +475,18 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 	struct codec_bench b = { .opt = { .weights = DEFAULT_WEIGHTS, .rounds = DEFAULT_ROUNDS, .seed = 1 } };
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "experts of this pack; default: Gaussian weights", 0, 0, NULL },
-		{ "dtype", OD_ARG_STRING, &o->dtype, "LIST", "of bf16, f16, f32, int8, f8_e4m3, f8_e5m2; default: the first four, "
-		  "or the pack's", 0, 0, NULL },
-		{ "codec", OD_ARG_STRING, &o->codec, "LIST", "of raw, zstd, lz4, planes, zstd-3 (plain level 3); default: all", 0, 0, NULL },
-		{ "cpu", OD_ARG_STRING, &o->cpu, "LIST", "kernel sets that decode planes; default: all that this CPU has", 0,
-		  0, NULL },
-		{ "weights", OD_ARG_UINT, &o->weights, "N", "at least N different weights; default 16777216", 1, 1e10, NULL },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "experts of this pack; default: Gaussian weights", 0, 0,
+		  NULL },
+		{ "dtype", OD_ARG_STRING, &o->dtype, "LIST",
+		  "of bf16, f16, f32, int8, f8_e4m3, f8_e5m2; default: the first four, "
+		  "or the pack's",
+		  0, 0, NULL },
+		{ "codec", OD_ARG_STRING, &o->codec, "LIST",
+		  "of raw, zstd, lz4, planes, zstd-3 (plain level 3); default: all", 0, 0, NULL },
+		{ "cpu", OD_ARG_STRING, &o->cpu, "LIST",
+		  "kernel sets that decode planes; default: all that this CPU has", 0, 0, NULL },
+		{ "weights", OD_ARG_UINT, &o->weights, "N", "at least N different weights; default 16777216", 1, 1e10,
+		  NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "measured rounds; default 101", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of Gaussian weights; default 1", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
@@ -490,9 +499,12 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("codec [OPTIONS]", "Measures bits per weight and the speed of decoding exponents (planes: block by "
-			       "block) and of\nassembling weights, into the cache and into memory. For comparison: read "
-			       "bandwidth of the core,\nmemcpy and zstd level 3. One core; the input is not in the cache.", table, n_table);
+		od_bench_usage(
+			"codec [OPTIONS]",
+			"Measures bits per weight and the speed of decoding exponents (planes: block by "
+			"block) and of\nassembling weights, into the cache and into memory. For comparison: read "
+			"bandwidth of the core,\nmemcpy and zstd level 3. One core; the input is not in the cache.",
+			table, n_table);
 		return OD_OK;
 	}
 	rc = open_bench(&b, err);

@@ -76,7 +76,8 @@ static int report(struct deal *d, bool json, struct od_err *err)
 	table = od_report_table(r, "deals", NULL, columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < N_SIZES; i++) {
 		const struct od_cell cells[] = { OD_INT(sizes[i]), OD_REAL(time_of(d, sizes[i], false, false)),
-						 OD_REAL(time_of(d, sizes[i], false, true)), OD_REAL(time_of(d, sizes[i], true, false)),
+						 OD_REAL(time_of(d, sizes[i], false, true)),
+						 OD_REAL(time_of(d, sizes[i], true, false)),
 						 OD_REAL(time_of(d, sizes[i], true, true)) };
 
 		od_table_row(table, cells);
@@ -103,8 +104,10 @@ int od_bench_deal(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("deal [OPTIONS]", "Measures how long main needs to place the experts of a layer: on the layer's group\n"
-			       "(few rows), or on all workers (a prompt).", table, n_table);
+		od_bench_usage("deal [OPTIONS]",
+			       "Measures how long main needs to place the experts of a layer: on the layer's group\n"
+			       "(few rows), or on all workers (a prompt).",
+			       table, n_table);
 		return OD_OK;
 	}
 	if (d.group > d.workers)

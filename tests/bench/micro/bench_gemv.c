@@ -22,8 +22,8 @@
 #define DEFAULT_ROW 4096u
 #define DEFAULT_SECONDS 1.0
 #define SLICE_BYTES (8u << 20) /* of BF16; a fraction of a millisecond */
-#define CACHE_MULTIPLE 6       /* matrix over last-level cache: planes are two thirds of it */
-#define DISTINCT_CHUNKS 16     /* then the same again: 8 Mi weights are enough to be like any */
+#define CACHE_MULTIPLE 6 /* matrix over last-level cache: planes are two thirds of it */
+#define DISTINCT_CHUNKS 16 /* then the same again: 8 Mi weights are enough to be like any */
 #define MEMBW_CACHES 4
 #define MAX_TURNS 20000
 #define MAX_ROW 1048576
@@ -46,11 +46,11 @@ struct gemv_bench {
 	struct od_report *report;
 	struct od_table *table;
 	size_t chunk_rows, n_chunks, slice_chunks, n_slices;
-	uint16_t *plain;	/* [n_chunks][chunk_rows][row] */
-	uint8_t *sm, *coded;	/* the same; all chunks, one behind the other */
-	uint64_t *chunk_at;	/* [n_chunks]: bytes from coded */
+	uint16_t *plain; /* [n_chunks][chunk_rows][row] */
+	uint8_t *sm, *coded; /* the same; all chunks, one behind the other */
+	uint64_t *chunk_at; /* [n_chunks]: bytes from coded */
 	uint64_t coded_bytes;
-	float *x, *y[2];	/* y: of a slice, plain and planes */
+	float *x, *y[2]; /* y: of a slice, plain and planes */
 	double *gbps[2], *ratio, *memory; /* [MAX_TURNS] */
 };
 
@@ -61,12 +61,14 @@ static const char usage_text[] =
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
-		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES", "matrix size in BF16; default 512MiB, more if the cache is large", 0,
-		  0, NULL },
+		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES",
+		  "matrix size in BF16; default 512MiB, more if the cache is large", 0, 0, NULL },
 		{ "row", OD_ARG_UINT, &o->row, "N", "weights per row; default 4096", 1, MAX_ROW, NULL },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "measure one thread and N threads; default: one per CPU", 1, 1024, NULL },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "measure one thread and N threads; default: one per CPU", 1,
+		  1024, NULL },
 		{ "seconds", OD_ARG_REAL, &o->seconds, "S", "time per line; default 1", 0, 3600, NULL },
-		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "numeric profile; default f32", 0, 0, od_profile_names },
+		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "numeric profile; default f32", 0, 0,
+		  od_profile_names },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set (default: auto)", 0, 0, od_cpu_names },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the weights; default 1", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
@@ -130,8 +132,8 @@ static int alloc_matrix(struct gemv_bench *b, struct od_err *err)
 	b->coded = od_alloc_array(b->n_chunks, od_planes_bound(n, b->opt.row));
 	b->chunk_at = calloc(b->n_chunks, sizeof(*b->chunk_at));
 	if (b->plain == NULL || b->sm == NULL || b->coded == NULL || b->chunk_at == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for a matrix of %zu weights in both forms; choose a smaller --size",
-			       weights);
+		return od_fail(err, OD_ERR_NOMEM,
+			       "no memory for a matrix of %zu weights in both forms; choose a smaller --size", weights);
 	return OD_OK;
 }
 
@@ -148,7 +150,8 @@ static int open_matrix(struct gemv_bench *b, struct od_err *err)
 	b->slice_chunks += b->slice_chunks == 0;
 	b->n_slices = b->opt.bytes / (2 * b->chunk_rows * row * b->slice_chunks);
 	if (b->n_slices == 0)
-		return od_fail(err, OD_ERR_ARG, "--size: expected at least %zu bytes (rows of %zu weights go by %zu), found %llu",
+		return od_fail(err, OD_ERR_ARG,
+			       "--size: expected at least %zu bytes (rows of %zu weights go by %zu), found %llu",
 			       2 * b->chunk_rows * row * b->slice_chunks, row, b->chunk_rows * b->slice_chunks,
 			       (unsigned long long)b->opt.bytes);
 	b->n_chunks = b->n_slices * b->slice_chunks;
@@ -225,7 +228,8 @@ static int measure(struct gemv_bench *b, unsigned threads, size_t n_rows, struct
 			b->ratio[n] = b->gbps[1][n] / b->gbps[0][n];
 			b->memory[n] = od_membw_read(b->membw);
 			if (memcmp(b->y[0], b->y[1], y_bytes) != 0)
-				return od_fail(err, OD_ERR_INTERNAL, "slice %zu: planes and plain weights give different results", i);
+				return od_fail(err, OD_ERR_INTERNAL,
+					       "slice %zu: planes and plain weights give different results", i);
 		}
 	}
 	od_stats_of(b->gbps[0], n, &plain);
@@ -233,10 +237,18 @@ static int measure(struct gemv_bench *b, unsigned threads, size_t n_rows, struct
 	od_stats_of(b->ratio, n, &ratio);
 	od_stats_of(b->memory, n, &memory);
 	od_table_row(b->table, (struct od_cell[]){
-		OD_INT(threads), OD_INT(n_rows), OD_REAL(plain.median), OD_REAL(planes.median), OD_REAL(ratio.median),
-		OD_REAL(ratio.ci_low), OD_REAL(ratio.ci_high), OD_REAL(plain.p90), OD_REAL(planes.p90),
-		OD_REAL(memory.median), OD_INT(n),
-	});
+				       OD_INT(threads),
+				       OD_INT(n_rows),
+				       OD_REAL(plain.median),
+				       OD_REAL(planes.median),
+				       OD_REAL(ratio.median),
+				       OD_REAL(ratio.ci_low),
+				       OD_REAL(ratio.ci_high),
+				       OD_REAL(plain.p90),
+				       OD_REAL(planes.p90),
+				       OD_REAL(memory.median),
+				       OD_INT(n),
+			       });
 	return OD_OK;
 }
 
@@ -259,10 +271,17 @@ static int measure_threads(struct gemv_bench *b, unsigned threads, struct od_err
 static void begin_report(struct gemv_bench *b)
 {
 	static const struct od_column columns[] = {
-		{ "threads", "threads", 0 }, { "rows", "rows", 0 }, { "plain_gbps", "plain", 1 },
-		{ "planes_gbps", "planes", 1 }, { "ratio", "ratio", 2 }, { "ratio_ci95_low", "95 % from", 2 },
-		{ "ratio_ci95_high", "to", 2 }, { "plain_gbps_p90", "plain p90", 1 }, { "planes_gbps_p90", "planes p90", 1 },
-		{ "membw_gbps", "memory", 1 }, { "slices", "slices", 0 },
+		{ "threads", "threads", 0 },
+		{ "rows", "rows", 0 },
+		{ "plain_gbps", "plain", 1 },
+		{ "planes_gbps", "planes", 1 },
+		{ "ratio", "ratio", 2 },
+		{ "ratio_ci95_low", "95 % from", 2 },
+		{ "ratio_ci95_high", "to", 2 },
+		{ "plain_gbps_p90", "plain p90", 1 },
+		{ "planes_gbps_p90", "planes p90", 1 },
+		{ "membw_gbps", "memory", 1 },
+		{ "slices", "slices", 0 },
 	};
 	struct od_report *r = b->report;
 	const uint64_t weights = b->n_chunks * b->chunk_rows * b->opt.row;

@@ -1,7 +1,7 @@
 /* bench_gpu.c - od-bench gpu: how much of a GPU's memory bandwidth its kernels use.
  *
- * A measurement queues a work so often that it takes some milliseconds, and waits once. Copies within the device take turns with
- * the works of a set, so that every ratio compares neighbours in time. Results are checked. */
+ * A measurement queues a work so often that it takes some milliseconds, and waits once. Copies within the device take
+ * turns with the works of a set, so that every ratio compares neighbours in time. Results are checked. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
 #include "tests/bench/bench.h"
@@ -50,7 +50,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ "device", OD_ARG_STRING, &o->device, "DEVICE", "cuda (default), cuda:N, or cpu", 0, 0, NULL },
-		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES", "what a pass moves, several times the GPU's cache; default 512MiB", 0, 0, NULL },
+		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES",
+		  "what a pass moves, several times the GPU's cache; default 512MiB", 0, 0, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "measurements of each; default 15", 1, MAX_RUNS, NULL },
 		{ "ms", OD_ARG_REAL, &o->ms, "MS", "least time of a measurement; default 20", 0, 10000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the weights; default 1", 0, 0, NULL },
@@ -65,7 +66,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	if (rc == OD_OK && o->help)
 		od_bench_usage("gpu [OPTIONS]", usage_text, table, n_table);
 	if (rc == OD_OK && o->bytes > 0 && o->bytes < LEAST_SIZE)
-		return od_fail(err, OD_ERR_ARG, "--size: expected at least 64KiB, found %llu", (unsigned long long)o->bytes);
+		return od_fail(err, OD_ERR_ARG, "--size: expected at least 64KiB, found %llu",
+			       (unsigned long long)o->bytes);
 	return rc;
 }
 
@@ -162,17 +164,25 @@ static void report_work(struct gpu_bench *b, const struct gpu_set *set, size_t i
 	const double *seconds = b->seconds[1 + i];
 	const bool loads = w->queue == OD_QUEUE_LOADS, beside_first = i > 0 && w->bf16_bytes > 0;
 	const struct od_stats rate = gbps(b, seconds, w->moved_bytes), of_bf16 = gbps(b, seconds, w->bf16_bytes);
-	const struct od_stats of_copy = ratios(b, b->seconds[0], seconds, (double)copy->moved_bytes / (double)w->moved_bytes);
+	const struct od_stats of_copy =
+		ratios(b, b->seconds[0], seconds, (double)copy->moved_bytes / (double)w->moved_bytes);
 	const struct od_stats of_first =
 		ratios(b, b->seconds[1], seconds, beside_first ? (double)first->bf16_bytes / (double)w->bf16_bytes : 1);
 
 	od_table_row(b->table, (struct od_cell[]){
-		OD_TEXT(w->key), OD_REAL(rate.median), loads ? OD_NONE : OD_REAL(of_copy.median), loads ? OD_NONE : OD_REAL(of_copy.ci_low),
-		loads ? OD_NONE : OD_REAL(of_copy.ci_high), w->bf16_bytes > 0 ? OD_REAL(of_bf16.median) : OD_NONE,
-		beside_first ? OD_REAL(of_first.median) : OD_NONE, beside_first ? OD_REAL(of_first.ci_low) : OD_NONE,
-		beside_first ? OD_REAL(of_first.ci_high) : OD_NONE, w->goal != NULL ? OD_TEXT(w->goal) : OD_NONE,
-		OD_REAL(gbps(b, b->seconds[0], copy->moved_bytes).median), OD_INT(repeats),
-	});
+				       OD_TEXT(w->key),
+				       OD_REAL(rate.median),
+				       loads ? OD_NONE : OD_REAL(of_copy.median),
+				       loads ? OD_NONE : OD_REAL(of_copy.ci_low),
+				       loads ? OD_NONE : OD_REAL(of_copy.ci_high),
+				       w->bf16_bytes > 0 ? OD_REAL(of_bf16.median) : OD_NONE,
+				       beside_first ? OD_REAL(of_first.median) : OD_NONE,
+				       beside_first ? OD_REAL(of_first.ci_low) : OD_NONE,
+				       beside_first ? OD_REAL(of_first.ci_high) : OD_NONE,
+				       w->goal != NULL ? OD_TEXT(w->goal) : OD_NONE,
+				       OD_REAL(gbps(b, b->seconds[0], copy->moved_bytes).median),
+				       OD_INT(repeats),
+			       });
 }
 
 static int measure(struct gpu_bench *b, const struct gpu_set *set, struct od_err *err)
@@ -223,9 +233,12 @@ static int measure_sets(struct gpu_bench *b, struct od_err *err)
 /* What a buffer costs: it is zeroed when it is made. */
 static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 {
-	static const struct od_column columns[] = { { "bytes", "bytes", 0 }, { "new_us", "new, us", 1 }, { "free_us", "free, us", 1 } };
+	static const struct od_column columns[] = { { "bytes", "bytes", 0 },
+						    { "new_us", "new, us", 1 },
+						    { "free_us", "free, us", 1 } };
 	static const uint64_t sizes[] = { 64u << 10, 1u << 20, 16u << 20, 256u << 20 };
-	struct od_table *t = od_report_table(b->report, "buffers", "Buffers", columns, sizeof(columns) / sizeof(columns[0]));
+	struct od_table *t =
+		od_report_table(b->report, "buffers", "Buffers", columns, sizeof(columns) / sizeof(columns[0]));
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(sizes) / sizeof(sizes[0]) && sizes[i] <= b->shapes.bytes; i++) {
@@ -247,7 +260,8 @@ static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 			break;
 		od_stats_of(make, b->opt.runs, &made);
 		od_stats_of(drop, b->opt.runs, &dropped);
-		od_table_row(t, (struct od_cell[]){ OD_BYTES(sizes[i]), OD_REAL(made.median), OD_REAL(dropped.median) });
+		od_table_row(t,
+			     (struct od_cell[]){ OD_BYTES(sizes[i]), OD_REAL(made.median), OD_REAL(dropped.median) });
 	}
 	return rc;
 }
@@ -255,17 +269,22 @@ static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 /* What FluxMoE's way to give an expert memory would cost each load. */
 static void measure_mapping(struct gpu_bench *b)
 {
-	static const struct od_column columns[] = { { "bytes", "bytes", 0 }, { "map_us", "map, us", 1 }, { "unmap_us", "unmap, us", 1 } };
+	static const struct od_column columns[] = { { "bytes", "bytes", 0 },
+						    { "map_us", "map, us", 1 },
+						    { "unmap_us", "unmap, us", 1 } };
 	const struct gpu_shapes *o = &b->shapes;
-	const uint64_t sizes[] = { 6ull * o->fine_hidden * o->fine_mid, 6ull * o->wide_in * o->wide_out }; /* three matrices of BF16 */
+	/* three matrices of BF16 */
+	const uint64_t sizes[] = { 6ull * o->fine_hidden * o->fine_mid, 6ull * o->wide_in * o->wide_out };
 	struct od_table *t = NULL;
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct od_stats mapped, unmapped;
 
 		for (size_t run = 0; run < b->opt.runs; run++) {
-			if (od_device_map_cost(b->d, sizes[i], &b->seconds[0][run], &b->seconds[1][run], &b->no_mapping) != OD_OK) {
-				od_report_fact(b->report, "no_mapping", "mapping not measured", OD_TEXT(b->no_mapping.msg), 0, NULL);
+			if (od_device_map_cost(b->d, sizes[i], &b->seconds[0][run], &b->seconds[1][run],
+					       &b->no_mapping) != OD_OK) {
+				od_report_fact(b->report, "no_mapping", "mapping not measured",
+					       OD_TEXT(b->no_mapping.msg), 0, NULL);
 				return; /* the rest stands without it */
 			}
 			b->seconds[0][run] *= 1e6;
@@ -274,8 +293,10 @@ static void measure_mapping(struct gpu_bench *b)
 		od_stats_of(b->seconds[0], b->opt.runs, &mapped);
 		od_stats_of(b->seconds[1], b->opt.runs, &unmapped);
 		if (t == NULL)
-			t = od_report_table(b->report, "mapping", "Mapping an expert's memory", columns, sizeof(columns) / sizeof(columns[0]));
-		od_table_row(t, (struct od_cell[]){ OD_BYTES(sizes[i]), OD_REAL(mapped.median), OD_REAL(unmapped.median) });
+			t = od_report_table(b->report, "mapping", "Mapping an expert's memory", columns,
+					    sizeof(columns) / sizeof(columns[0]));
+		od_table_row(
+			t, (struct od_cell[]){ OD_BYTES(sizes[i]), OD_REAL(mapped.median), OD_REAL(unmapped.median) });
 	}
 }
 
@@ -290,7 +311,10 @@ static int launches(struct gpu_bench *b, struct od_ref x, bool again, double *us
 			      &(struct od_op){ .kind = OD_OP_NORM,
 					       .profile = OD_PROFILE_F32,
 					       .n_rows = 1,
-					       .norm = { .x = x, .weight = x, .y = x, .n = LAUNCH_WIDTH,
+					       .norm = { .x = x,
+							 .weight = x,
+							 .y = x,
+							 .n = LAUNCH_WIDTH,
 							 .eps = again ? 1e-6f : (float)++b->launched } });
 	rc = od_device_wait(b->d, OD_QUEUE_COMPUTE, od_device_ticket(b->d, OD_QUEUE_COMPUTE), err);
 	*us = (double)(od_now_ns() - start) / 1000 / N_LAUNCHES;
@@ -299,9 +323,12 @@ static int launches(struct gpu_bench *b, struct od_ref x, bool again, double *us
 
 static int measure_launches(struct gpu_bench *b, struct od_err *err)
 {
-	static const struct od_column columns[] = { { "launches", "launches", 0 }, { "us", "us each", 2 }, { "us_ci95_low", "95 % from", 2 },
+	static const struct od_column columns[] = { { "launches", "launches", 0 },
+						    { "us", "us each", 2 },
+						    { "us_ci95_low", "95 % from", 2 },
 						    { "us_ci95_high", "to", 2 } };
-	struct od_table *t = od_report_table(b->report, "launches", "Launches", columns, sizeof(columns) / sizeof(columns[0]));
+	struct od_table *t =
+		od_report_table(b->report, "launches", "Launches", columns, sizeof(columns) / sizeof(columns[0]));
 	struct od_buf *x;
 	int rc = od_buf_new(&x, b->d, LAUNCH_WIDTH * sizeof(float), "a benchmark's row", err);
 
@@ -313,8 +340,8 @@ static int measure_launches(struct gpu_bench *b, struct od_err *err)
 		struct od_stats s;
 
 		od_stats_of(b->seconds[again], b->opt.runs, &s);
-		od_table_row(t, (struct od_cell[]){ OD_TEXT(again ? "as before" : "new"), OD_REAL(s.median), OD_REAL(s.ci_low),
-						    OD_REAL(s.ci_high) });
+		od_table_row(t, (struct od_cell[]){ OD_TEXT(again ? "as before" : "new"), OD_REAL(s.median),
+						    OD_REAL(s.ci_low), OD_REAL(s.ci_high) });
 	}
 	od_buf_free(x);
 	return rc;
@@ -323,16 +350,25 @@ static int measure_launches(struct gpu_bench *b, struct od_err *err)
 static void begin_report(struct gpu_bench *b)
 {
 	static const struct od_column columns[] = {
-		{ "work", "work", 0 }, { "gbps", "GB/s", 1 }, { "of_copy", "of copy", 3 }, { "of_copy_ci95_low", "95 % from", 3 },
-		{ "of_copy_ci95_high", "to", 3 }, { "bf16_gbps", "BF16 GB/s", 1 }, { "of_first", "of first", 2 },
-		{ "of_first_ci95_low", "95 % from", 2 }, { "of_first_ci95_high", "to", 2 }, { "goal", "goal", 0 },
-		{ "copy_gbps", "copy GB/s", 1 }, { "repeats", "repeats", 0 },
+		{ "work", "work", 0 },
+		{ "gbps", "GB/s", 1 },
+		{ "of_copy", "of copy", 3 },
+		{ "of_copy_ci95_low", "95 % from", 3 },
+		{ "of_copy_ci95_high", "to", 3 },
+		{ "bf16_gbps", "BF16 GB/s", 1 },
+		{ "of_first", "of first", 2 },
+		{ "of_first_ci95_low", "95 % from", 2 },
+		{ "of_first_ci95_high", "to", 2 },
+		{ "goal", "goal", 0 },
+		{ "copy_gbps", "copy GB/s", 1 },
+		{ "repeats", "repeats", 0 },
 	};
 
 	od_report_fact(b->report, "device", "device", OD_TEXT(od_device_name(b->d)), 0, NULL);
 	od_report_fact(b->report, "size_bytes", "size", OD_BYTES(b->shapes.bytes), 0, NULL);
 	od_report_fact(b->report, "runs", "measurements", OD_INT(b->opt.runs), 0, NULL);
-	od_report_fact(b->report, "tiny", b->opt.tiny ? "tiny shapes" : NULL, OD_TEXT(b->opt.tiny ? "yes" : "no"), 0, NULL);
+	od_report_fact(b->report, "tiny", b->opt.tiny ? "tiny shapes" : NULL, OD_TEXT(b->opt.tiny ? "yes" : "no"), 0,
+		       NULL);
 	b->table = od_report_table(b->report, "works", "Kernels", columns, sizeof(columns) / sizeof(columns[0]));
 }
 

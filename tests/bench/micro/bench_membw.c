@@ -105,14 +105,17 @@ int od_bench_membw(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("membw [OPTIONS]", "Streams through a buffer with wide loads on all threads, in short "
+		od_bench_usage("membw [OPTIONS]",
+			       "Streams through a buffer with wide loads on all threads, in short "
 			       "readings.\nThis is the ceiling for decoding: every token reads its experts once.",
 			       table, n_table);
 		return OD_OK;
 	}
 	if (bytes < least_bytes)
-		return od_fail(err, OD_ERR_ARG, "--size: expected at least %s (%d times the last-level cache; less would "
-			       "measure the cache), found %s", od_format_bytes(least_bytes, least, sizeof(least)),
-			       CACHE_MULTIPLE, od_format_bytes(bytes, found, sizeof(found)));
+		return od_fail(err, OD_ERR_ARG,
+			       "--size: expected at least %s (%d times the last-level cache; less would "
+			       "measure the cache), found %s",
+			       od_format_bytes(least_bytes, least, sizeof(least)), CACHE_MULTIPLE,
+			       od_format_bytes(bytes, found, sizeof(found)));
 	return run(bytes, (unsigned)threads, loads, seconds, json, err);
 }

@@ -61,7 +61,7 @@ struct variant {
 	struct od_forward *forward;
 	struct od_expert_runner *runner;
 	uint64_t token_bytes; /* of weights that a token reads */
-	struct turn *turn;    /* [opt.runs] */
+	struct turn *turn; /* [opt.runs] */
 };
 
 struct precision_bench {
@@ -78,8 +78,8 @@ struct precision_bench {
 	struct variant variant[MAX_VARIANTS];
 	size_t n_variants;
 	int32_t *token; /* [opt.tokens] of the current run */
-	int32_t *best;	/* [opt.tokens]: what the first variant found likeliest */
-	float *logits;	/* [vocab] of the last step; the forward pass's */
+	int32_t *best; /* [opt.tokens]: what the first variant found likeliest */
+	float *logits; /* [vocab] of the last step; the forward pass's */
 };
 
 /* --- the command line --- */
@@ -93,25 +93,35 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4; the first is the baseline; "
-		  "default bf16,int8,nf4", 0, 0, NULL },
-		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME", "attention's weights, not for bf16 (default: as the experts)", 0, 0, od_precision_names },
-		{ "activations", OD_ARG_STRING, &o->activations, "LIST", "of f32, int8: activations for int8 and nf4 weights; default f32", 0, 0, NULL },
-		{ "resident-form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes: form of bf16 experts in memory, as published or as "
-		  "stored (compressed); default bf16", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
-		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "without --prompts: random prompts of N tokens; default 16",
-		  1, MAX_TOKENS, NULL },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)",
+		  0, 0, NULL },
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST",
+		  "of bf16, int8, fp16, int8-g64, nf4; the first is the baseline; "
+		  "default bf16,int8,nf4",
+		  0, 0, NULL },
+		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME",
+		  "attention's weights, not for bf16 (default: as the experts)", 0, 0, od_precision_names },
+		{ "activations", OD_ARG_STRING, &o->activations, "LIST",
+		  "of f32, int8: activations for int8 and nf4 weights; default f32", 0, 0, NULL },
+		{ "resident-form", OD_ARG_STRING, &o->forms, "LIST",
+		  "of bf16, planes: form of bf16 experts in memory, as published or as "
+		  "stored (compressed); default bf16",
+		  0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
+		  "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
+		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N",
+		  "without --prompts: random prompts of N tokens; default 16", 1, MAX_TOKENS, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 32", 2,
 		  MAX_TOKENS, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "measured runs; default 7, after a short warm-up", 1, 1e5, NULL },
-		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "of the baseline, which chooses the tokens; default: 0.8 with random "
-		  "prompts, else 0", 0, 1000, NULL },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T",
+		  "of the baseline, which chooses the tokens; default: 0.8 with random "
+		  "prompts, else 0",
+		  0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
-		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "main's numeric profile, also the shadow's; default f32", 0, 0,
-		  od_profile_names },
+		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16",
+		  "main's numeric profile, also the shadow's; default f32", 0, 0, od_profile_names },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads; default: one per CPU", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set (default: auto)", 0, 0, od_cpu_names },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
@@ -145,27 +155,30 @@ static int add_variant(struct precision_bench *b, const struct od_shadow_choice 
 	return od_pack_can_form(b->pack, c->form, err);
 }
 
-/* Unquantised weights meet rows as they are: one variant, whatever the activations; experts in BF16 one for each form. */
+/* Unquantised weights meet rows as they are: one variant, whatever the activations; experts in BF16 one for each
+ * form. */
 static int plan(struct precision_bench *b, struct od_err *err)
 {
 	const struct options *o = &b->opt;
 	int precision[RECALL_LIST_MAX], act[RECALL_LIST_MAX], form[RECALL_LIST_MAX];
 	size_t n_precision, n_act, n_form;
-	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4", od_precision_names,
-				   precision, &n_precision, err);
+	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4",
+				   od_precision_names, precision, &n_precision, err);
 
 	if (rc == OD_OK)
 		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", activation_names,
 				       act, &n_act, err);
 	if (rc == OD_OK)
-		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form, &n_form, err);
+		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form,
+				       &n_form, err);
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < n_precision; i++) {
 		struct od_shadow_choice c = { .experts = (enum od_precision)(precision[i] + 1) };
 
 		c.dense = o->dense_precision < 0 || c.experts == OD_PRECISION_BF16 ?
-			c.experts : (enum od_precision)(o->dense_precision + 1);
+				  c.experts :
+				  (enum od_precision)(o->dense_precision + 1);
 		for (size_t k = 0; c.experts == OD_PRECISION_BF16 && rc == OD_OK && k < n_form; k++) {
 			c.form = (enum od_form)form[k];
 			rc = add_variant(b, &c, err);
@@ -242,8 +255,8 @@ static int load(struct precision_bench *b, struct od_err *err)
 			wanted[n++] = b->variant[i].choice;
 	rc = recall_models_fit(b->pack, wanted, n, 0, "try a shorter --precision", err);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_shadow_load(&b->store[store_of(&wanted[i])], b->pack, b->device, &wanted[i], (unsigned)b->opt.threads,
-				    NULL, NULL, err);
+		rc = od_shadow_load(&b->store[store_of(&wanted[i])], b->pack, b->device, &wanted[i],
+				    (unsigned)b->opt.threads, NULL, NULL, err);
 	for (size_t i = 0; i < b->n_variants; i++)
 		b->variant[i].store = b->store[store_of(&b->variant[i].choice)];
 	return rc;
@@ -253,8 +266,12 @@ static int open_variant(struct precision_bench *b, struct variant *v, struct od_
 {
 	const struct od_config *c = b->config;
 	size_t n_experts = (size_t)c->n_moe * c->n_experts;
-	struct od_forward_opts fo = { .config = c, .dense = &v->dense, .device = b->device, .state = b->state,
-				      .profile = (enum od_profile)(b->opt.profile + 1), .max_rows = PREFILL_ROWS };
+	struct od_forward_opts fo = { .config = c,
+				      .dense = &v->dense,
+				      .device = b->device,
+				      .state = b->state,
+				      .profile = (enum od_profile)(b->opt.profile + 1),
+				      .max_rows = PREFILL_ROWS };
 	int rc;
 
 	v->dense = *od_shadow_dense(v->store);
@@ -331,7 +348,7 @@ static int choose(struct precision_bench *b, const struct variant *v, size_t i, 
 	b->best[i] = best;
 	b->token[i] = od_sampler_sample(b->sampler, b->logits, NULL);
 	return od_sampler_accept(b->sampler, &b->token[i], 1) == OD_OK ? OD_OK :
-		od_fail(err, OD_ERR_NOMEM, "tokens of a run");
+									 od_fail(err, OD_ERR_NOMEM, "tokens of a run");
 }
 
 static void read_memory(struct precision_bench *b, struct turn *t)
@@ -442,10 +459,18 @@ static struct od_stats summary(const struct precision_bench *b, const struct var
 static void report_table(const struct precision_bench *b, struct od_report *r, double *scratch)
 {
 	static const struct od_column columns[] = {
-		{ "precision", "precision", 0 }, { "activations", "activations", 0 }, { "bytes_per_token", "weights/token", 0 },
-		{ "tok_per_s", "tok/s", 1 }, { "tok_per_s_min", "min", 1 }, { "tok_per_s_max", "max", 1 },
-		{ "ratio", "ratio", 2 }, { "ratio_ci95_low", "95 % from", 2 }, { "ratio_ci95_high", "to", 2 },
-		{ "weights_gbps", "GB/s", 1 }, { "membw_gbps", "memory", 1 }, { "share", "share", 2 },
+		{ "precision", "precision", 0 },
+		{ "activations", "activations", 0 },
+		{ "bytes_per_token", "weights/token", 0 },
+		{ "tok_per_s", "tok/s", 1 },
+		{ "tok_per_s_min", "min", 1 },
+		{ "tok_per_s_max", "max", 1 },
+		{ "ratio", "ratio", 2 },
+		{ "ratio_ci95_low", "95 % from", 2 },
+		{ "ratio_ci95_high", "to", 2 },
+		{ "weights_gbps", "GB/s", 1 },
+		{ "membw_gbps", "memory", 1 },
+		{ "share", "share", 2 },
 		{ "same_tokens", "same tokens", 3 },
 	};
 	struct od_table *t = od_report_table(r, "precisions", NULL, columns, sizeof(columns) / sizeof(columns[0]));
@@ -456,21 +481,28 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 		struct od_stats speed = summary(b, v, tok_per_s, scratch), to_first = summary(b, v, ratio, scratch);
 
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(v->name), OD_TEXT(activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
-			OD_REAL(speed.median), OD_REAL(speed.min), OD_REAL(speed.max), OD_REAL(to_first.median),
-			sure ? OD_REAL(to_first.ci_low) : OD_NONE, sure ? OD_REAL(to_first.ci_high) : OD_NONE,
-			OD_REAL(summary(b, v, weights_gbps, scratch).median),
-			OD_REAL(summary(b, v, membw_gbps, scratch).median), OD_REAL(summary(b, v, share, scratch).median),
-			OD_REAL(summary(b, v, same, scratch).mean),
-		});
+					OD_TEXT(v->name),
+					OD_TEXT(activation_names[v->choice.act]),
+					OD_BYTES(v->token_bytes),
+					OD_REAL(speed.median),
+					OD_REAL(speed.min),
+					OD_REAL(speed.max),
+					OD_REAL(to_first.median),
+					sure ? OD_REAL(to_first.ci_low) : OD_NONE,
+					sure ? OD_REAL(to_first.ci_high) : OD_NONE,
+					OD_REAL(summary(b, v, weights_gbps, scratch).median),
+					OD_REAL(summary(b, v, membw_gbps, scratch).median),
+					OD_REAL(summary(b, v, share, scratch).median),
+					OD_REAL(summary(b, v, same, scratch).mean),
+				});
 	}
 }
 
 static void report_runs(const struct precision_bench *b, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "run", "", 0 }, { "prompt", "", 0 }, { "prompt_tokens", "", 0 }, { "precision", "", 0 },
-		{ "activations", "", 0 }, { "tok_per_s", "", 0 }, { "membw_gbps", "", 0 }, { "same_tokens", "", 0 },
+		{ "run", "", 0 },	  { "prompt", "", 0 },	  { "prompt_tokens", "", 0 }, { "precision", "", 0 },
+		{ "activations", "", 0 }, { "tok_per_s", "", 0 }, { "membw_gbps", "", 0 },    { "same_tokens", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "by_run", columns, sizeof(columns) / sizeof(columns[0]));
 
@@ -481,10 +513,15 @@ static void report_runs(const struct precision_bench *b, struct od_report *r)
 			const struct variant *v = &b->variant[i];
 
 			od_table_row(t, (struct od_cell[]){
-				OD_INT(run), OD_TEXT(q->name), OD_INT(q->n_ids), OD_TEXT(v->name),
-				OD_TEXT(activation_names[v->choice.act]), OD_REAL(tok_per_s(b, v, run)),
-				OD_REAL(membw_gbps(b, v, run)), OD_REAL(same(b, v, run)),
-			});
+						OD_INT(run),
+						OD_TEXT(q->name),
+						OD_INT(q->n_ids),
+						OD_TEXT(v->name),
+						OD_TEXT(activation_names[v->choice.act]),
+						OD_REAL(tok_per_s(b, v, run)),
+						OD_REAL(membw_gbps(b, v, run)),
+						OD_REAL(same(b, v, run)),
+					});
 		}
 	}
 }
@@ -502,7 +539,8 @@ static int report(const struct precision_bench *b, struct od_err *err)
 	if (rc == OD_OK) {
 		od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(b->pack)), 0, NULL);
 		od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->profile]), 0, NULL);
-		od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(b->device, (enum od_profile)(o->profile + 1))), 0, NULL);
+		od_report_fact(r, "kernels", "kernels",
+			       OD_TEXT(od_device_kernels(b->device, (enum od_profile)(o->profile + 1))), 0, NULL);
 		od_report_fact(r, "threads", "threads", OD_INT(o->threads), 0, NULL);
 		od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 		od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);
@@ -530,8 +568,9 @@ static int make_prompts(struct precision_bench *b, struct od_err *err)
 	if (o->temperature < 0)
 		o->temperature = o->prompts == NULL ? DEFAULT_TEMPERATURE : 0;
 	if (o->prompts == NULL)
-		return od_prompts_random(&b->prompts, o->runs, o->prompt_tokens > 0 ? o->prompt_tokens :
-					 DEFAULT_PROMPT_TOKENS, b->config->vocab, b->config->bos, o->seed, err);
+		return od_prompts_random(&b->prompts, o->runs,
+					 o->prompt_tokens > 0 ? o->prompt_tokens : DEFAULT_PROMPT_TOKENS,
+					 b->config->vocab, b->config->bos, o->seed, err);
 	rc = od_prompts_load(&b->prompts, o->prompts, o->runs, err);
 	return rc == OD_OK ? od_prompts_encode_by_file(&b->prompts, od_pack_tokenizer_path(b->pack), err) : rc;
 }
@@ -547,13 +586,15 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 		const struct od_prompt *q = &b->prompts.prompt[i];
 
 		if (q->n_ids == 0)
-			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
+			return od_fail(err, OD_ERR_ARG,
+				       "%s: the prompt is empty, and the tokenizer puts no BOS in front of it",
 				       q->name);
 		ctx = q->n_ids > ctx ? q->n_ids : ctx;
 	}
 	ctx += b->opt.tokens;
 	if (ctx > UINT32_MAX)
-		return od_fail(err, OD_ERR_ARG, "prompt and --tokens are %llu tokens together", (unsigned long long)ctx);
+		return od_fail(err, OD_ERR_ARG, "prompt and --tokens are %llu tokens together",
+			       (unsigned long long)ctx);
 	rc = od_state_pool_new(&b->state, b->device, b->config, (enum od_profile)(b->opt.profile + 1), (uint32_t)ctx, 1,
 			       od_state_pages((uint32_t)ctx), err);
 	if (rc == OD_OK)
@@ -634,8 +675,12 @@ static void finish(struct precision_bench *b)
 int od_bench_precision(int argc, char **argv, struct od_err *err)
 {
 	struct precision_bench b = {
-		.opt = { .tokens = DEFAULT_TOKENS, .runs = DEFAULT_RUNS, .threads = od_cpu_count(), .temperature = -1,
-			 .seed = 1, .dense_precision = -1 },
+		.opt = { .tokens = DEFAULT_TOKENS,
+			 .runs = DEFAULT_RUNS,
+			 .threads = od_cpu_count(),
+			 .temperature = -1,
+			 .seed = 1,
+			 .dense_precision = -1 },
 	};
 	int rc = parse(&b.opt, argc, argv, err);
 

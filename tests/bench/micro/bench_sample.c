@@ -23,10 +23,16 @@ static const struct setting {
 	{ "greedy, margin", { .top_p = 1, .repetition_penalty = 1 }, true },
 	{ "temperature 0.8", { .temperature = 0.8, .top_p = 1, .repetition_penalty = 1 }, false },
 	{ "temperature 0.8, margin", { .temperature = 0.8, .top_p = 1, .repetition_penalty = 1 }, true },
-	{ "temperature 0.8, min-p 0.05", { .temperature = 0.8, .top_p = 1, .min_p = 0.05, .repetition_penalty = 1 }, false },
-	{ "temperature 0.8, top-k 50", { .temperature = 0.8, .top_k = 50, .top_p = 1, .repetition_penalty = 1 }, false },
+	{ "temperature 0.8, min-p 0.05",
+	  { .temperature = 0.8, .top_p = 1, .min_p = 0.05, .repetition_penalty = 1 },
+	  false },
+	{ "temperature 0.8, top-k 50",
+	  { .temperature = 0.8, .top_k = 50, .top_p = 1, .repetition_penalty = 1 },
+	  false },
 	{ "temperature 0.8, top-p 0.9", { .temperature = 0.8, .top_p = 0.9, .repetition_penalty = 1 }, false },
-	{ "temperature 0.7, top-k 20, top-p 0.8", { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repetition_penalty = 1 }, false },
+	{ "temperature 0.7, top-k 20, top-p 0.8",
+	  { .temperature = 0.7, .top_k = 20, .top_p = 0.8, .repetition_penalty = 1 },
+	  false },
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
 
@@ -41,7 +47,8 @@ struct sampling {
 /* Box and Muller 1958. */
 static double gauss(uint64_t *seed)
 {
-	const double a = ((double)(od_load_draw(seed) >> 12) + 0.5) * 0x1p-52, b = (double)(od_load_draw(seed) >> 12) * 0x1p-52;
+	const double a = ((double)(od_load_draw(seed) >> 12) + 0.5) * 0x1p-52,
+		     b = (double)(od_load_draw(seed) >> 12) * 0x1p-52;
 
 	return sqrt(-2 * log(a)) * cos(2 * M_PI * b);
 }
@@ -70,7 +77,9 @@ static void measure(struct sampling *s)
 
 static int report(struct sampling *s, bool json, struct od_err *err)
 {
-	static const struct od_column columns[] = { { "setting", "setting", 0 }, { "us", "us", 1 }, { "copies", "copies", 1 } };
+	static const struct od_column columns[] = { { "setting", "setting", 0 },
+						    { "us", "us", 1 },
+						    { "copies", "copies", 1 } };
 	struct od_stats copy, one;
 	struct od_table *table;
 	struct od_report *r;
@@ -86,7 +95,8 @@ static int report(struct sampling *s, bool json, struct od_err *err)
 	table = od_report_table(r, "settings", NULL, columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < N_SETTINGS; i++) {
 		od_stats_of(s->us[i], s->draws, &one);
-		od_table_row(table, (struct od_cell[]){ OD_TEXT(settings[i].name), OD_REAL(one.median), OD_REAL(one.median / copy.median) });
+		od_table_row(table, (struct od_cell[]){ OD_TEXT(settings[i].name), OD_REAL(one.median),
+							OD_REAL(one.median / copy.median) });
 	}
 	rc = od_report_print(r, stdout, json, err);
 	od_report_free(r);
@@ -120,7 +130,8 @@ static int parse_and_run(struct sampling *s, int argc, char **argv, struct od_er
 	size_t n;
 	const struct od_arg table[] = {
 		{ "vocab", OD_ARG_UINT, &s->vocab, "N", "tokens; default 32000", 1, 1 << 20, NULL },
-		{ "deviation", OD_ARG_REAL, &s->deviation, "X", "standard deviation of the logits; default 3", 0, 1000, NULL },
+		{ "deviation", OD_ARG_REAL, &s->deviation, "X", "standard deviation of the logits; default 3", 0, 1000,
+		  NULL },
 		{ "draws", OD_ARG_UINT, &s->draws, "N", "of each setting, in turns; default 301", 1, MAX_DRAWS, NULL },
 		{ "json", OD_ARG_FLAG, &json, NULL, "the figures as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &help, NULL, "this text", 0, 0, NULL },
@@ -131,8 +142,10 @@ static int parse_and_run(struct sampling *s, int argc, char **argv, struct od_er
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("sample [OPTIONS]", "Measures how long the sampler takes to choose a token from random logits, on one thread.",
-			       table, n_table);
+		od_bench_usage(
+			"sample [OPTIONS]",
+			"Measures how long the sampler takes to choose a token from random logits, on one thread.",
+			table, n_table);
 		return OD_OK;
 	}
 	return run(s, json, err);

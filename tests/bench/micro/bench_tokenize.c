@@ -39,7 +39,8 @@ static size_t piece_end(const struct text *text, size_t at, uint64_t piece_bytes
 }
 
 /* ids_path: where the ids of the last piece go; NULL: nowhere. */
-static int encode(const struct od_tokenizer *t, struct text *text, uint64_t piece_bytes, const char *ids_path, struct od_err *err)
+static int encode(const struct od_tokenizer *t, struct text *text, uint64_t piece_bytes, const char *ids_path,
+		  struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -59,7 +60,8 @@ static int encode(const struct od_tokenizer *t, struct text *text, uint64_t piec
 }
 
 /* The texts take turns, so that a disturbance meets all of them. */
-static int measure(const struct od_tokenizer *t, const struct options *o, struct text *text, size_t n, struct od_err *err)
+static int measure(const struct od_tokenizer *t, const struct options *o, struct text *text, size_t n,
+		   struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -77,8 +79,13 @@ static int measure(const struct od_tokenizer *t, const struct options *o, struct
 static int report(const struct options *o, double load_seconds, struct text *text, size_t n, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "text", "text", 0 }, { "bytes", "size", 0 }, { "ids", "ids", 0 }, { "seconds_median", "seconds", 4 },
-		{ "seconds_min", "fastest", 4 }, { "seconds_max", "slowest", 4 }, { "mb_per_s", "MB/s", 1 },
+		{ "text", "text", 0 },
+		{ "bytes", "size", 0 },
+		{ "ids", "ids", 0 },
+		{ "seconds_median", "seconds", 4 },
+		{ "seconds_min", "fastest", 4 },
+		{ "seconds_max", "slowest", 4 },
+		{ "mb_per_s", "MB/s", 1 },
 	};
 	const size_t n_columns = sizeof(columns) / sizeof(columns[0]);
 	struct od_table *table;
@@ -94,9 +101,10 @@ static int report(const struct options *o, double load_seconds, struct text *tex
 		struct od_stats s;
 
 		od_stats_of(text[i].seconds, o->repeats, &s);
-		od_table_row(table, (struct od_cell[]){ OD_TEXT(text[i].path), OD_BYTES(text[i].len), OD_INT(text[i].n_ids),
-							OD_REAL(s.median), OD_REAL(s.min), OD_REAL(s.max),
-							OD_REAL((double)text[i].len * 1e-6 / s.median) });
+		od_table_row(table,
+			     (struct od_cell[]){ OD_TEXT(text[i].path), OD_BYTES(text[i].len), OD_INT(text[i].n_ids),
+						 OD_REAL(s.median), OD_REAL(s.min), OD_REAL(s.max),
+						 OD_REAL((double)text[i].len * 1e-6 / s.median) });
 	}
 	rc = od_report_print(r, stdout, o->json, err);
 	od_report_free(r);
@@ -131,12 +139,13 @@ int od_bench_tokenize(int argc, char **argv, struct od_err *err)
 	bool help = false;
 	size_t n;
 	const struct od_arg table[] = {
-		{ "tokenizer", OD_ARG_STRING, &o.tokenizer, "FILE", "tokenizer.json, tokenizer.model or tiktoken.model", 0, 0,
-		  NULL },
+		{ "tokenizer", OD_ARG_STRING, &o.tokenizer, "FILE", "tokenizer.json, tokenizer.model or tiktoken.model",
+		  0, 0, NULL },
 		{ "repeats", OD_ARG_UINT, &o.repeats, "N", "of each text, in turns; default 5", 1, MAX_REPEATS, NULL },
-		{ "piece", OD_ARG_SIZE, &o.piece_bytes, "BYTES", "encodes the text in pieces of this size; default: as a whole", 0, 0,
+		{ "piece", OD_ARG_SIZE, &o.piece_bytes, "BYTES",
+		  "encodes the text in pieces of this size; default: as a whole", 0, 0, NULL },
+		{ "ids", OD_ARG_STRING, &o.ids, "FILE", "writes the ids of the first text as a whole: int32", 0, 0,
 		  NULL },
-		{ "ids", OD_ARG_STRING, &o.ids, "FILE", "writes the ids of the first text as a whole: int32", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o.json, NULL, "the figures as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &help, NULL, "this text", 0, 0, NULL },
 	};
@@ -146,8 +155,8 @@ int od_bench_tokenize(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("tokenize --tokenizer FILE TEXT...", "Encodes each text, without special tokens, on one thread.",
-			       table, n_table);
+		od_bench_usage("tokenize --tokenizer FILE TEXT...",
+			       "Encodes each text, without special tokens, on one thread.", table, n_table);
 		return OD_OK;
 	}
 	if (o.tokenizer == NULL || n == 0)

@@ -1,4 +1,5 @@
-/* bench_wire.c - od-bench wire: the round trip of a RUN and its RESULT over TCP on loopback, with keys and without, in turns. */
+/* bench_wire.c - od-bench wire: the round trip of a RUN and its RESULT over TCP on loopback, with keys and without, in
+ * turns. */
 #include "common/base/clock.h"
 #include "common/net/gate.h"
 #include "common/net/endpoint.h"
@@ -18,7 +19,8 @@
 #define STOP_LOOK_MS 100
 #define MAX_TRIPS 100000u
 
-/* Bytes of the rows each way. A row of Mixtral 8x7B has 8 KiB in bf16, 16 KiB in f32; the last is a part of a prompt. */
+/* Bytes of the rows each way. A row of Mixtral 8x7B has 8 KiB in bf16, 16 KiB in f32; the last is a part of a
+ * prompt. */
 static const size_t sizes[] = { 1 << 10, 8 << 10, 16 << 10, 128 << 10, 1 << 20, 2 << 20 };
 enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
@@ -38,7 +40,7 @@ struct link {
 struct wire {
 	uint64_t rounds, trips;
 	struct link link[2]; /* without, with keys */
-	uint8_t *bytes;	     /* the largest size */
+	uint8_t *bytes; /* the largest size */
 };
 
 static int send_run(void *socket, const struct od_route *to, bool result, const void *bytes, size_t len)
@@ -207,17 +209,22 @@ static int measure(struct wire *w, size_t len, struct od_table *table, struct od
 		return rc;
 	qsort(plain->us, plain->n, sizeof(double), by_value);
 	qsort(keys->us, keys->n, sizeof(double), by_value);
-	od_table_row(table, (const struct od_cell[]){ OD_BYTES(len), OD_REAL(at(plain, QUICK)), OD_REAL(at(keys, QUICK)),
-						      OD_REAL(at(keys, QUICK) / at(plain, QUICK)), OD_REAL(at(plain, 0.5)),
-						      OD_REAL(at(keys, 0.5)), OD_REAL(at(keys, 0.5) / at(plain, 0.5)) });
+	od_table_row(table,
+		     (const struct od_cell[]){ OD_BYTES(len), OD_REAL(at(plain, QUICK)), OD_REAL(at(keys, QUICK)),
+					       OD_REAL(at(keys, QUICK) / at(plain, QUICK)), OD_REAL(at(plain, 0.5)),
+					       OD_REAL(at(keys, 0.5)), OD_REAL(at(keys, 0.5) / at(plain, 0.5)) });
 	return OD_OK;
 }
 
 static int report(struct wire *w, bool json, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "row_bytes", "rows each way", 0 }, { "plain_p10_us", "plain p10, us", 1 }, { "keys_p10_us", "keys p10, us", 1 },
-		{ "ratio_p10", "ratio", 2 },	     { "plain_us", "plain p50, us", 1 },     { "keys_us", "keys p50, us", 1 },
+		{ "row_bytes", "rows each way", 0 },
+		{ "plain_p10_us", "plain p10, us", 1 },
+		{ "keys_p10_us", "keys p10, us", 1 },
+		{ "ratio_p10", "ratio", 2 },
+		{ "plain_us", "plain p50, us", 1 },
+		{ "keys_us", "keys p50, us", 1 },
 		{ "ratio", "ratio", 2 },
 	};
 	struct od_table *table;
@@ -248,7 +255,8 @@ static int run(struct wire *w, bool json, struct od_err *err)
 	for (int i = 0; rc == OD_OK && i < 2; i++) {
 		w->link[i].keys = i == 1;
 		w->link[i].us = malloc(w->rounds * w->trips * sizeof(double));
-		rc = w->link[i].us != NULL ? open_link(&w->link[i], err) : od_fail(err, OD_ERR_NOMEM, "no memory for times");
+		rc = w->link[i].us != NULL ? open_link(&w->link[i], err) :
+					     od_fail(err, OD_ERR_NOMEM, "no memory for times");
 	}
 	if (rc == OD_OK)
 		rc = report(w, json, err);
@@ -275,9 +283,12 @@ int od_bench_wire(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("wire [OPTIONS]", "Measures the round trip of a RUN and its RESULT over TCP on loopback, without computing\n"
-			       "anything: with keys and without, in turns. Prints the 10th percentile, which other\n"
-			       "load disturbs least, and the median.", table, n_table);
+		od_bench_usage(
+			"wire [OPTIONS]",
+			"Measures the round trip of a RUN and its RESULT over TCP on loopback, without computing\n"
+			"anything: with keys and without, in turns. Prints the 10th percentile, which other\n"
+			"load disturbs least, and the median.",
+			table, n_table);
 		return OD_OK;
 	}
 	return run(&w, json, err);

@@ -190,8 +190,8 @@ static void gaussian_weight(enum od_dtype t, uint64_t *state, char *out)
 	}
 }
 
-int codec_data_gaussian(struct codec_data *d, enum od_dtype dtype, uint64_t n_weights, uint64_t seed, size_t least_bytes,
-			struct od_err *err)
+int codec_data_gaussian(struct codec_data *d, enum od_dtype dtype, uint64_t n_weights, uint64_t seed,
+			size_t least_bytes, struct od_err *err)
 {
 	const size_t n = od_shard_rows(UINT32_MAX, GAUSSIAN_ROW) * GAUSSIAN_ROW, each = od_dtype_bytes(dtype);
 	char *weights = od_alloc_array(n, each);
@@ -221,13 +221,16 @@ static int add_expert(struct codec_data *d, const struct od_expert *x, uint64_t 
 		const char *data = od_ref_map(w->data);
 
 		if (w->scales.at.buf != NULL)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "experts are %s weights with scales, expected plain ones: od-pack info "
-				       "shows their bits per weight", od_dtype_name(w->dtype));
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "experts are %s weights with scales, expected plain ones: od-pack info "
+				       "shows their bits per weight",
+				       od_dtype_name(w->dtype));
 		for (size_t row = 0; rc == OD_OK && w->dtype == d->dtype && row < w->n_out && d->n_weights < n_weights;
 		     row += step) {
 			size_t rows = step < w->n_out - row ? step : w->n_out - row;
 
-			rc = add_chunk(d, data + row * w->n_in * od_dtype_bytes(w->dtype), rows * w->n_in, w->n_in, err);
+			rc = add_chunk(d, data + row * w->n_in * od_dtype_bytes(w->dtype), rows * w->n_in, w->n_in,
+				       err);
 		}
 	}
 	return rc;
@@ -240,7 +243,8 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 	struct od_inflater *inf = NULL;
 	struct od_device *cpu;
 	struct od_buf *slot = NULL;
-	int rc = od_device_open(&cpu, "cpu", OD_CPU_AUTO, 1, "od-bench", err); /* whatever $OD_DEVICE says: its weights are read here */
+	/* whatever $OD_DEVICE says: its weights are read here */
+	int rc = od_device_open(&cpu, "cpu", OD_CPU_AUTO, 1, "od-bench", err);
 
 	*d = (struct codec_data){ .dtype = dtype };
 	if (rc == OD_OK)
@@ -290,8 +294,11 @@ static int code_chunks(const struct codec_data *d, struct od_coder *c, struct co
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < d->n; i++) {
-		const struct od_plane plane = { .dtype = d->dtype, .e = codec_store_at(&d->e, i, 0), .n = d->chunk[i].n,
-						.row = d->chunk[i].row, .n_codes = d->chunk[i].n };
+		const struct od_plane plane = { .dtype = d->dtype,
+						.e = codec_store_at(&d->e, i, 0),
+						.n = d->chunk[i].n,
+						.row = d->chunk[i].row,
+						.n_codes = d->chunk[i].n };
 		enum od_codec codec;
 		size_t got;
 

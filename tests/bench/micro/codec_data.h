@@ -1,7 +1,8 @@
 /* codec_data.h - weights and their coded forms, laid out so that every read misses the cache.
  *
- * A store has one piece of bytes per chunk of weights, and enough copies of all pieces to exceed the cache. A pass through
- * all pieces of all copies reads memory that has left the cache, and contents that no branch predictor has learnt.
+ * A store has one piece of bytes per chunk of weights, and enough copies of all pieces to exceed the cache. A pass
+ * through all pieces of all copies reads memory that has left the cache, and contents that no branch predictor has
+ * learnt.
  * Thread: filled by one; then plain data. Owner: the caller. */
 #ifndef OD_BENCH_CODEC_DATA_H
 #define OD_BENCH_CODEC_DATA_H
@@ -17,8 +18,8 @@ struct codec_piece {
 struct codec_store {
 	uint8_t *base;
 	struct codec_piece *piece; /* [n] */
-	size_t n, span, copies;	   /* span: bytes of one copy */
-	size_t room, most;	   /* while it is filled */
+	size_t n, span, copies; /* span: bytes of one copy */
+	size_t room, most; /* while it is filled */
 };
 
 void codec_store_free(struct codec_store *s);
@@ -37,8 +38,8 @@ struct codec_data {
 	struct codec_chunk *chunk; /* [n] */
 	size_t n, most;
 	uint64_t n_weights;
-	size_t max_n;		   /* of a chunk */
-	double entropy;		   /* bits per weight: SM uncoded, plus the entropy of each chunk's E bytes */
+	size_t max_n; /* of a chunk */
+	double entropy; /* bits per weight: SM uncoded, plus the entropy of each chunk's E bytes */
 	struct codec_store weights, sm, e; /* e: one copy */
 };
 
@@ -46,8 +47,8 @@ struct codec_data {
 OD_MUST_CHECK int codec_data_gaussian(struct codec_data *d, enum od_dtype dtype, uint64_t n_weights, uint64_t seed,
 				      size_t least_bytes, struct od_err *err);
 /* The first experts of that type in a pack, up to n_weights; d->n 0: there are none. */
-OD_MUST_CHECK int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype dtype, uint64_t n_weights,
-				  size_t least_bytes, struct od_err *err);
+OD_MUST_CHECK int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype dtype,
+				  uint64_t n_weights, size_t least_bytes, struct od_err *err);
 void codec_data_free(struct codec_data *d);
 
 /* Codec numbers after od_codec's: plain zstd, level 3 with its default settings. */

@@ -10,14 +10,37 @@
 #include <string.h>
 
 const struct gpu_shapes gpu_shapes_real = {
-	.bytes = 512u << 20, .seed = 1, .wide_in = 4096, .wide_out = 14336, .fine_hidden = 2048, .fine_mid = 768, .fine_top_k = 8,
-	.wide_top_k = 2, .context = 32768, .heads = 32, .kv_heads = 8, .head_dim = 128, .shard_weights = 512u << 10,
+	.bytes = 512u << 20,
+	.seed = 1,
+	.wide_in = 4096,
+	.wide_out = 14336,
+	.fine_hidden = 2048,
+	.fine_mid = 768,
+	.fine_top_k = 8,
+	.wide_top_k = 2,
+	.context = 32768,
+	.heads = 32,
+	.kv_heads = 8,
+	.head_dim = 128,
+	.shard_weights = 512u << 10,
 	.large_weights = 128u << 20,
 };
 
 const struct gpu_shapes gpu_shapes_tiny = {
-	.bytes = 128u << 10, .seed = 1, .wide_in = 256, .wide_out = 96, .fine_hidden = 128, .fine_mid = 64, .fine_top_k = 2,
-	.wide_top_k = 1, .context = 320, .heads = 4, .kv_heads = 2, .head_dim = 32, .shard_weights = 8u << 10, .large_weights = 16u << 10,
+	.bytes = 128u << 10,
+	.seed = 1,
+	.wide_in = 256,
+	.wide_out = 96,
+	.fine_hidden = 128,
+	.fine_mid = 64,
+	.fine_top_k = 2,
+	.wide_top_k = 1,
+	.context = 320,
+	.heads = 4,
+	.kv_heads = 2,
+	.head_dim = 32,
+	.shard_weights = 8u << 10,
+	.large_weights = 16u << 10,
 };
 
 /* ---- memory of a set ---- */
@@ -60,7 +83,8 @@ static void *new_host(struct gpu_set *s, size_t n, size_t each)
 		return NULL;
 	o->host = od_alloc_array(n, each);
 	if (o->host == NULL)
-		s->rc = od_fail(s->err, OD_ERR_NOMEM, "%zu times %zu bytes of host memory; choose a smaller --size", n, each);
+		s->rc = od_fail(s->err, OD_ERR_NOMEM, "%zu times %zu bytes of host memory; choose a smaller --size", n,
+				each);
 	return o->host;
 }
 
@@ -82,14 +106,17 @@ static int put(struct gpu_set *s, struct od_ref to, const void *from, size_t n)
 	return od_device_sync(s->d, s->err);
 }
 
-/* n bytes so many times, one behind the other. The device repeats them: what the host would have to make and to send is gigabytes. */
+/* n bytes so many times, one behind the other. The device repeats them: what the host would have to make and to send is
+ * gigabytes. */
 static int put_each(struct gpu_set *s, struct od_ref to, const void *from, size_t n, size_t times)
 {
 	od_device_put(s->d, OD_QUEUE_COMPUTE, to, from, n);
 	for (size_t done = 1, more; done < times; done += more) {
 		more = times - done < done ? times - done : done;
 		od_device_run(s->d, OD_QUEUE_COMPUTE,
-			      &(struct od_op){ .kind = OD_OP_COPY, .n_rows = 1, .profile = OD_PROFILE_F32,
+			      &(struct od_op){ .kind = OD_OP_COPY,
+					       .n_rows = 1,
+					       .profile = OD_PROFILE_F32,
 					       .copy = { .from = to, .to = od_ref_at(to, done * n), .n = more * n } });
 	}
 	return od_device_sync(s->d, s->err);
@@ -146,8 +173,9 @@ static void encode(struct sample *m)
 		const size_t row = c * m->chunk_rows, left = m->n_out - row;
 
 		m->chunk_at[c] = m->coded_bytes;
-		m->coded_bytes += od_planes_encode(m->e + row * m->n_in, (left < m->chunk_rows ? left : m->chunk_rows) * m->n_in, m->n_in,
-						   m->coded + m->coded_bytes);
+		m->coded_bytes +=
+			od_planes_encode(m->e + row * m->n_in, (left < m->chunk_rows ? left : m->chunk_rows) * m->n_in,
+					 m->n_in, m->coded + m->coded_bytes);
 	}
 	m->coded_bytes = od_round_up(m->coded_bytes, OD_PAD_BYTES);
 }
@@ -207,7 +235,8 @@ static void open_copy(struct gpu_set *s)
 {
 	const uint64_t half = s->shapes->bytes / 2;
 	const size_t piece = 1u << 20;
-	const struct od_ref from = random_bytes(s, piece < half ? piece : half, piece < half ? half / piece : 1), to = new_buf(s, half);
+	const struct od_ref from = random_bytes(s, piece < half ? piece : half, piece < half ? half / piece : 1),
+			    to = new_buf(s, half);
 	struct gpu_work *w = add_work(s, "copy", NULL, 1);
 	const uint64_t n = from.buf != NULL ? od_buf_bytes(from.buf) : 0;
 
@@ -222,7 +251,8 @@ static void open_copy(struct gpu_set *s)
 static void add_recovery(struct gpu_set *s, const char *key, const char *goal, const struct sample *m, bool planes)
 {
 	const size_t e_bytes = planes ? m->coded_bytes : m->n, places = places_for(s, 3 * m->n + e_bytes);
-	const struct od_ref sm = new_buf(s, places * m->n), e = new_buf(s, places * e_bytes), to = new_buf(s, places * 2 * m->n);
+	const struct od_ref sm = new_buf(s, places * m->n), e = new_buf(s, places * e_bytes),
+			    to = new_buf(s, places * 2 * m->n);
 	struct gpu_work *w = add_work(s, key, goal, places * m->n_chunks);
 
 	if (s->rc == OD_OK)
@@ -230,13 +260,18 @@ static void add_recovery(struct gpu_set *s, const char *key, const char *goal, c
 	if (s->rc == OD_OK)
 		s->rc = put_each(s, e, planes ? m->coded : m->e, e_bytes, places);
 	for (size_t i = 0; s->rc == OD_OK && i < w->n_steps; i++) {
-		const size_t place = i / m->n_chunks, c = i % m->n_chunks, row = c * m->chunk_rows, left = m->n_out - row;
+		const size_t place = i / m->n_chunks, c = i % m->n_chunks, row = c * m->chunk_rows,
+			     left = m->n_out - row;
 		const uint64_t weight = place * m->n + row * m->n_in;
 
-		w->step[i].op = (struct od_op){ .kind = OD_OP_MERGE, .n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
+		w->step[i].op = (struct od_op){ .kind = OD_OP_MERGE,
+						.n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
 						.merge = { .sm = od_ref_at(sm, weight),
-							   .e = od_ref_at(e, planes ? place * e_bytes + m->chunk_at[c] : weight),
-							   .to = od_ref_at(to, 2 * weight), .n = (uint32_t)m->n_in, .planes = planes } };
+							   .e = od_ref_at(e, planes ? place * e_bytes + m->chunk_at[c] :
+										      weight),
+							   .to = od_ref_at(to, 2 * weight),
+							   .n = (uint32_t)m->n_in,
+							   .planes = planes } };
 	}
 	w->moved_bytes = places * (3 * m->n + e_bytes);
 	w->bf16_bytes = places * 2 * m->n;
@@ -267,13 +302,14 @@ struct product {
 	uint32_t n_rows;
 };
 
-static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, const char *key, const char *goal, struct od_weight *w,
-				    size_t places)
+static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, const char *key, const char *goal,
+				    struct od_weight *w, size_t places)
 {
 	struct gpu_work *work = add_work(s, key, goal, places);
 
 	for (size_t i = 0; s->rc == OD_OK && i < places; i++)
-		work->step[i].op = (struct od_op){ .kind = OD_OP_LINEAR, .n_rows = p->n_rows,
+		work->step[i].op = (struct od_op){ .kind = OD_OP_LINEAR,
+						   .n_rows = p->n_rows,
 						   .linear = { .w = { &w[i] }, .x = p->x, .y = { p->y } } };
 	work->bf16_bytes = places * 2 * p->m->n * p->n_rows;
 	expect(work, p->y, p->m->n_out * sizeof(float), NULL);
@@ -417,7 +453,8 @@ static void fill_experts(struct gpu_set *s, const struct layer *l, struct od_exp
 		const struct sample *m = mat == OD_MAT_DOWN ? &l->down : &l->up;
 		const uint64_t bytes = planes ? m->n : 2 * m->n;
 		const struct od_ref data = new_buf(s, l->n_experts * bytes);
-		const struct od_ref coded = planes ? new_buf(s, l->n_experts * (uint64_t)m->coded_bytes) : (struct od_ref){ 0 };
+		const struct od_ref coded =
+			planes ? new_buf(s, l->n_experts * (uint64_t)m->coded_bytes) : (struct od_ref){ 0 };
 
 		if (s->rc == OD_OK)
 			s->rc = put_each(s, data, planes ? (const void *)m->sm : m->plain, bytes, l->n_experts);
@@ -438,7 +475,8 @@ static void fill_experts(struct gpu_set *s, const struct layer *l, struct od_exp
 
 static uint64_t expert_bytes(const struct layer *l, bool planes)
 {
-	return planes ? 2 * (l->up.n + l->up.coded_bytes) + l->down.n + l->down.coded_bytes : 2 * (2 * l->up.n + l->down.n);
+	return planes ? 2 * (l->up.n + l->up.coded_bytes) + l->down.n + l->down.coded_bytes :
+			2 * (2 * l->up.n + l->down.n);
 }
 
 /* A row after the other, each with other experts. */
@@ -450,10 +488,18 @@ static void add_experts(struct gpu_set *s, const struct layer *l, const char *ke
 	if (s->rc == OD_OK)
 		fill_experts(s, l, e, planes);
 	for (size_t i = 0; s->rc == OD_OK && i < w->n_steps; i++)
-		w->step[i].op = (struct od_op){ .kind = OD_OP_EXPERTS, .n_rows = 1,
-						.experts = { .expert = e, .x = l->x, .choice = od_ref_at(l->choice, i * l->top_k * sizeof(uint16_t)),
-							     .y = l->y, .scratch = l->scratch, .n_experts = l->n_experts, .top_k = l->top_k,
-							     .hidden = l->hidden, .act = { .kind = OD_ACT_SILU } } };
+		w->step[i].op =
+			(struct od_op){ .kind = OD_OP_EXPERTS,
+					.n_rows = 1,
+					.experts = { .expert = e,
+						     .x = l->x,
+						     .choice = od_ref_at(l->choice, i * l->top_k * sizeof(uint16_t)),
+						     .y = l->y,
+						     .scratch = l->scratch,
+						     .n_experts = l->n_experts,
+						     .top_k = l->top_k,
+						     .hidden = l->hidden,
+						     .act = { .kind = OD_ACT_SILU } } };
 	w->moved_bytes = l->n_experts * expert_bytes(l, planes);
 	w->bf16_bytes = l->n_experts * expert_bytes(l, false);
 	w->as_first = planes;
@@ -476,7 +522,8 @@ static void put_choices(struct gpu_set *s, struct layer *l)
 static void open_experts(struct gpu_set *s, bool fine)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct layer l = { .hidden = fine ? o->fine_hidden : o->wide_in, .mid = fine ? o->fine_mid : o->wide_out,
+	struct layer l = { .hidden = fine ? o->fine_hidden : o->wide_in,
+			   .mid = fine ? o->fine_mid : o->wide_out,
 			   .top_k = fine ? o->fine_top_k : o->wide_top_k };
 	const size_t sets = places_for(s, 6ull * l.hidden * l.mid * l.top_k);
 
@@ -489,7 +536,8 @@ static void open_experts(struct gpu_set *s, bool fine)
 	put_choices(s, &l);
 	if (s->rc != OD_OK)
 		return;
-	add_experts(s, &l, fine ? "experts_fine_bf16" : "experts_wide_bf16", fine ? "0.70 of copy" : "0.90 of copy", false);
+	add_experts(s, &l, fine ? "experts_fine_bf16" : "experts_wide_bf16", fine ? "0.70 of copy" : "0.90 of copy",
+		    false);
 	add_experts(s, &l, fine ? "experts_fine_planes" : "experts_wide_planes", "1.3 of BF16", true);
 }
 
@@ -499,7 +547,9 @@ static void open_experts(struct gpu_set *s, bool fine)
 static struct od_stream new_stream(struct gpu_set *s, struct od_ref tables, size_t n_texts)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct od_stream k = { .tables = tables, .table_pages = (o->context + OD_KV_PAGE - 1) / OD_KV_PAGE, .dtype = OD_BF16,
+	struct od_stream k = { .tables = tables,
+			       .table_pages = (o->context + OD_KV_PAGE - 1) / OD_KV_PAGE,
+			       .dtype = OD_BF16,
 			       .row_bytes = (uint64_t)o->kv_heads * o->head_dim * sizeof(uint16_t) };
 	struct sample page;
 
@@ -526,7 +576,8 @@ static struct od_ref new_tables(struct gpu_set *s, uint32_t n)
 static void open_attention(struct gpu_set *s)
 {
 	const struct gpu_shapes *o = s->shapes;
-	const uint64_t q_n = (uint64_t)o->heads * o->head_dim, text_bytes = 4ull * o->kv_heads * o->head_dim * o->context;
+	const uint64_t q_n = (uint64_t)o->heads * o->head_dim,
+		       text_bytes = 4ull * o->kv_heads * o->head_dim * o->context;
 	const size_t n = places_for(s, text_bytes);
 	const struct od_ref tables = new_tables(s, (uint32_t)n * ((o->context + OD_KV_PAGE - 1) / OD_KV_PAGE));
 	const struct od_ref q = random_floats(s, q_n, -1, 1), out = new_buf(s, q_n * sizeof(float));
@@ -538,9 +589,16 @@ static void open_attention(struct gpu_set *s)
 	for (uint32_t i = 0; s->rc == OD_OK && i < n; i++) {
 		row[i] = (struct od_row_info){ .position = o->context - 1, .table = i };
 		w->step[i].op = (struct od_op){ .kind = OD_OP_ATTEND, .n_rows = 1 };
-		w->step[i].op.attend = (struct od_op_attend){ .rows = od_ref_at(rows, i * sizeof(*row)), .q = q, .out = out, .keys = keys,
-							      .values = values, .n_heads = o->heads, .n_kv_heads = o->kv_heads,
-							      .k_dim = o->head_dim, .v_dim = o->head_dim, .scale = 0.088388348f,
+		w->step[i].op.attend = (struct od_op_attend){ .rows = od_ref_at(rows, i * sizeof(*row)),
+							      .q = q,
+							      .out = out,
+							      .keys = keys,
+							      .values = values,
+							      .n_heads = o->heads,
+							      .n_kv_heads = o->kv_heads,
+							      .k_dim = o->head_dim,
+							      .v_dim = o->head_dim,
+							      .scale = 0.088388348f,
 							      .max_position = o->context - 1 };
 	}
 	if (s->rc == OD_OK)
@@ -591,10 +649,16 @@ static void add_coded_loads(struct gpu_set *s, const struct sample *m)
 		for (size_t c = 0; c < m->n_chunks; c++, step++) {
 			const size_t row = c * m->chunk_rows, left = m->n_out - row;
 
-			step->op = (struct od_op){ .kind = OD_OP_MERGE, .n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
-						   .merge = { .sm = od_ref_at(at, row * m->n_in), .e = od_ref_at(at, m->n + m->chunk_at[c]),
-							      .e_bytes = (c + 1 < m->n_chunks ? m->chunk_at[c + 1] : m->coded_bytes) - m->chunk_at[c],
-							      .to = od_ref_at(slot, 2 * row * m->n_in), .n = (uint32_t)m->n_in, .planes = true } };
+			step->op = (struct od_op){ .kind = OD_OP_MERGE,
+						   .n_rows = (uint32_t)(left < m->chunk_rows ? left : m->chunk_rows),
+						   .merge = { .sm = od_ref_at(at, row * m->n_in),
+							      .e = od_ref_at(at, m->n + m->chunk_at[c]),
+							      .e_bytes = (c + 1 < m->n_chunks ? m->chunk_at[c + 1] :
+												m->coded_bytes) -
+									 m->chunk_at[c],
+							      .to = od_ref_at(slot, 2 * row * m->n_in),
+							      .n = (uint32_t)m->n_in,
+							      .planes = true } };
 		}
 	}
 	w->queue = OD_QUEUE_LOADS;
@@ -617,7 +681,8 @@ static void open_loads(struct gpu_set *s)
 
 /* ---- sets ---- */
 
-int gpu_set_open(struct gpu_set *s, enum gpu_set_kind kind, struct od_device *d, const struct gpu_shapes *shapes, struct od_err *err)
+int gpu_set_open(struct gpu_set *s, enum gpu_set_kind kind, struct od_device *d, const struct gpu_shapes *shapes,
+		 struct od_err *err)
 {
 	*s = (struct gpu_set){ .d = d, .shapes = shapes, .err = err };
 	switch (kind) {

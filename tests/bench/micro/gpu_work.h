@@ -1,7 +1,8 @@
 /* gpu_work.h - what od-bench gpu measures: operations of a device (ops.h) on weights that outgrow its caches.
  *
- * A set has up to GPU_SET_WORKS works, which are measured in turns; the first one is what the others are compared with. Weights are
- * random from a seed, with exponents as trained ones have them; a set's matrices have the same contents at different places.
+ * A set has up to GPU_SET_WORKS works, which are measured in turns; the first one is what the others are compared with.
+ * Weights are random from a seed, with exponents as trained ones have them; a set's matrices have the same contents at
+ * different places.
  * Thread: one at a time. Owner: a set owns its buffers; the device is the caller's. */
 #ifndef OD_BENCH_GPU_WORK_H
 #define OD_BENCH_GPU_WORK_H
@@ -29,15 +30,15 @@ struct gpu_step {
 
 struct gpu_work {
 	const char *key, *goal; /* goal NULL: none */
-	uint64_t moved_bytes;		/* that a pass reads and writes in the device's memory, or carries to it */
-	uint64_t bf16_bytes;		/* of its weights, as BF16, for each row; 0: it has none */
+	uint64_t moved_bytes; /* that a pass reads and writes in the device's memory, or carries to it */
+	uint64_t bf16_bytes; /* of its weights, as BF16, for each row; 0: it has none */
 	enum od_queue queue;
 	struct gpu_step *step;
 	size_t n_steps;
 	struct od_ref result; /* of the last step: [result_bytes] */
 	size_t result_bytes;
 	const void *expect; /* [result_bytes]; NULL: anything but zeros */
-	bool as_first;	    /* the same bits as the first work of the set */
+	bool as_first; /* the same bits as the first work of the set */
 };
 
 #define GPU_SET_WORKS 4
@@ -54,7 +55,7 @@ struct gpu_set {
 enum gpu_set_kind {
 	GPU_SET_COPY, /* within the device, half of shapes->bytes: the measure of all others */
 	GPU_SET_RECOVERY,
-	GPU_SET_WIDE,	   /* products, rows as long as Mixtral's hidden size */
+	GPU_SET_WIDE, /* products, rows as long as Mixtral's hidden size */
 	GPU_SET_WIDE_DOWN, /* as long as its intermediate size */
 	GPU_SET_ROWS, /* products of rows as long as Mixtral's hidden size, of one and of many */
 	GPU_SET_WIDE_EXPERTS,
@@ -65,8 +66,8 @@ enum gpu_set_kind {
 };
 
 /* gpu_set_close is valid whatever it returns. */
-OD_MUST_CHECK int gpu_set_open(struct gpu_set *s, enum gpu_set_kind kind, struct od_device *d, const struct gpu_shapes *shapes,
-			       struct od_err *err);
+OD_MUST_CHECK int gpu_set_open(struct gpu_set *s, enum gpu_set_kind kind, struct od_device *d,
+			       const struct gpu_shapes *shapes, struct od_err *err);
 void gpu_set_close(struct gpu_set *s);
 
 #endif

@@ -135,12 +135,17 @@ int ablate_draw(const struct ablate *a, const char *dir, struct od_err *err)
 	};
 	char loads[ABLATE_LOADS][32];
 	const char *load_names[ABLATE_LOADS];
-	const struct lines fig9 = { &a->figure[ABLATE_FIG9], ABLATE_PERIODS, periods,
+	const struct lines fig9 = { &a->figure[ABLATE_FIG9],
+				    ABLATE_PERIODS,
+				    periods,
 				    { "fig9.svg", "fig9-stalls.svg" },
 				    { "Speed, by periods of alignment", "Time stalled, by periods of alignment" } };
-	const struct lines fig10 = { &a->figure[ABLATE_FIG10], ABLATE_KV_PERIODS, load_names,
+	const struct lines fig10 = { &a->figure[ABLATE_FIG10],
+				     ABLATE_KV_PERIODS,
+				     load_names,
 				     { "fig10.svg", "fig10-stalls.svg" },
-				     { "Speed, by KV period and load time", "Time stalled, by KV period and load time" } };
+				     { "Speed, by KV period and load time",
+				       "Time stalled, by KV period and load time" } };
 	int rc = OD_OK;
 
 	for (size_t i = 0; i < ABLATE_LOADS; i++) {

@@ -38,7 +38,8 @@ static double share(double part, double of)
 static void put_totals(struct ablate_summary *out, const struct odm_figures *sum)
 {
 	const uint64_t *c = sum->c;
-	double tokens = (double)c[OD_C_TOKENS], uses = (double)c[OD_C_EXPERT_USES], recalled = (double)c[OD_C_RECALLED_USES];
+	double tokens = (double)c[OD_C_TOKENS], uses = (double)c[OD_C_EXPERT_USES],
+	       recalled = (double)c[OD_C_RECALLED_USES];
 	double foreseen = recalled + (double)c[OD_C_HEDGE_USES];
 
 	out->tokens = c[OD_C_TOKENS];

@@ -18,14 +18,14 @@ struct ablate_spread {
 struct ablate_summary {
 	struct ablate_spread tok_per_s, stalled_ms; /* stalled: per token */
 	uint64_t tokens, uses; /* of decode steps */
-	double recall;	       /* OD-MoE Eq. 3; NaN: no predictions */
-	double served;	       /* share of uses served in time (figures.h) */
-	double extra;	       /* loads begun and never used, over uses */
-	/* Per token. unforeseen: uses without a prediction; late_loads: predicted, but not loaded in time; predictions are
-	 * counted as rows of a layer. */
+	double recall; /* OD-MoE Eq. 3; NaN: no predictions */
+	double served; /* share of uses served in time (figures.h) */
+	double extra; /* loads begun and never used, over uses */
+	/* Per token. unforeseen: uses without a prediction; late_loads: predicted, but not loaded in time; predictions
+	 * are counted as rows of a layer. */
 	double stalls, stall_ms, unforeseen, late_loads, late_predictions, missing_predictions;
 	double align_bytes; /* per token: bytes sent to the shadow, without answers to its requests */
-	double load_ms, main_ms, worker_ms, window_ms;	     /* Eq. 1, from measured times */
+	double load_ms, main_ms, worker_ms, window_ms; /* Eq. 1, from measured times */
 };
 
 /* f: [n], one per prompt. OD_ERR_NOMEM. */
@@ -34,7 +34,7 @@ OD_MUST_CHECK int ablate_summarise(const struct odm_figures *f, size_t n, struct
 
 /* Compares settings a and b prompt by prompt, so that a slow prompt affects both. */
 enum ablate_by {
-	ABLATE_BY_SPEED,  /* speed of a / speed of b: a is better above 1 */
+	ABLATE_BY_SPEED, /* speed of a / speed of b: a is better above 1 */
 	ABLATE_BY_STALLS, /* stall of b - stall of a, in milliseconds per token: a is better above 0 */
 };
 struct ablate_pair {

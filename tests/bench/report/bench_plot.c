@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #define MARKED_POINTS 40 /* a line with more carries no markers */
-#define BARS_WIDTH 0.8	 /* of the space between two x, for all bars at one */
-#define SAYS_BYTES 400	 /* of gnuplot's complaint */
-#define LETTER_PX 7.7	 /* a usual one, in our font */
+#define BARS_WIDTH 0.8 /* of the space between two x, for all bars at one */
+#define SAYS_BYTES 400 /* of gnuplot's complaint */
+#define LETTER_PX 7.7 /* a usual one, in our font */
 #define LEGEND_LINE_PX 26
 
 /* gnuplot's own error bars have a hole around the point. */
@@ -39,7 +39,7 @@ struct od_series {
 };
 
 struct od_plot {
-	struct od_strbuf head;	/* title and labels, as commands */
+	struct od_strbuf head; /* title and labels, as commands */
 	struct od_strbuf ticks; /* "text" x, ... */
 	struct od_strbuf x_label, y_label;
 	size_t tick_lines; /* of the highest text */
@@ -274,8 +274,8 @@ static bool begins_above_0(const struct od_plot *p)
 	return p->close_up && count_bars(p, p->n_series) == 0 && !isfinite(p->y_range[0]) && max > 0 && min >= max / 4;
 }
 
-/* Bars need room beside the outermost ones. y starts at 0, or the shortest bar and the lowest point would look like nothing. Lines reach
- * from end to end where they are curves; where they are a few points, these stay off the frame. */
+/* Bars need room beside the outermost ones. y starts at 0, or the shortest bar and the lowest point would look like
+ * nothing. Lines reach from end to end where they are curves; where they are a few points, these stay off the frame. */
 static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 {
 	double x[2] = { p->x_range[0], p->x_range[1] }, y[2] = { p->y_range[0], p->y_range[1] };
@@ -313,7 +313,7 @@ static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 struct legend {
 	enum od_plot_legend where;
 	size_t longest; /* bytes of a title */
-	size_t lines;	/* below the picture */
+	size_t lines; /* below the picture */
 };
 
 static struct legend legend_of(const struct od_plot *p)
@@ -381,13 +381,16 @@ static void put_head(struct od_strbuf *b, const struct od_plot *p)
 	struct legend l = legend_of(p);
 	unsigned height = p->height + (l.lines > 1 ? (unsigned)(l.lines - 1) * LEGEND_LINE_PX : 0);
 
-	od_strbuf_printf(b, "set encoding utf8\n"
-			 "set terminal svg size %u,%u fixed noenhanced font \"DejaVu Sans,Helvetica,Arial,sans-serif,15\" "
-			 "background \"#ffffff\" linewidth 1.2\n"
-			 "set border 3 lc rgb \"#444444\"\n"
-			 "set grid ytics lc rgb \"#dddddd\" lt 1 lw 0.7\n"
-			 "set tics nomirror scale 0.5 textcolor rgb \"#000000\"\n"
-			 "set style fill solid 0.85 noborder\n", p->width, height);
+	od_strbuf_printf(
+		b,
+		"set encoding utf8\n"
+		"set terminal svg size %u,%u fixed noenhanced font \"DejaVu Sans,Helvetica,Arial,sans-serif,15\" "
+		"background \"#ffffff\" linewidth 1.2\n"
+		"set border 3 lc rgb \"#444444\"\n"
+		"set grid ytics lc rgb \"#dddddd\" lt 1 lw 0.7\n"
+		"set tics nomirror scale 0.5 textcolor rgb \"#000000\"\n"
+		"set style fill solid 0.85 noborder\n",
+		p->width, height);
 	if (p->head.len > 0)
 		od_strbuf_append(b, p->head.text, p->head.len);
 	put_x_label(b, p, l.where);
@@ -424,7 +427,8 @@ static void put_line(struct od_strbuf *b, const struct od_series *s, size_t i)
 	unsigned dash = i < N_COLOURS ? 1 : 2;
 
 	if (s->has_errors && s->kind == OD_PLOT_LINE)
-		put_element(b, i, "1:3:4 with filledcurves fs transparent solid 0.25 noborder lc rgb \"%s\" notitle", colour);
+		put_element(b, i, "1:3:4 with filledcurves fs transparent solid 0.25 noborder lc rgb \"%s\" notitle",
+			    colour);
 	else if (s->has_errors)
 		put_element(b, i, "1:3:(0):($4 - $3) with " ERROR_BAR, colour);
 	if (s->kind == OD_PLOT_POINTS)
@@ -468,11 +472,11 @@ static char *script_of(const struct od_plot *p, size_t *len)
 	/* Of nothing gnuplot makes no picture. */
 	if (is_empty(p))
 		od_strbuf_printf(&b, "set label \"nothing to show\" at graph 0.5, graph 0.5 center\n"
-				 "plot [1:2] [1:2] NaN notitle\n");
+				     "plot [1:2] [1:2] NaN notitle\n");
 	else
 		od_strbuf_printf(&b, "plot \\\n%s\n", elements.len > 0 ? elements.text : "");
-	b.failed = b.failed || elements.failed || p->failed || p->head.failed || p->ticks.failed ||
-		   p->x_label.failed || p->y_label.failed;
+	b.failed = b.failed || elements.failed || p->failed || p->head.failed || p->ticks.failed || p->x_label.failed ||
+		   p->y_label.failed;
 	od_strbuf_fini(&elements);
 	return od_strbuf_take(&b, len);
 }
@@ -515,7 +519,8 @@ static int spawn_gnuplot(const struct pipes *f, char *const argv[], int *status,
 	rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (rc == ENOENT || rc == EACCES)
-		return od_fail(err, OD_ERR_MISSING, "plots need gnuplot, which is not installed; "
+		return od_fail(err, OD_ERR_MISSING,
+			       "plots need gnuplot, which is not installed; "
 			       "on Debian: apt-get install gnuplot-nox");
 	if (rc != 0) {
 		errno = rc;

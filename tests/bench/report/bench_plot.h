@@ -15,13 +15,14 @@ struct od_plot;
 struct od_series;
 
 enum od_plot_kind {
-	OD_PLOT_LINE,	   /* a line, markers where points are few; errors as a band */
+	OD_PLOT_LINE, /* a line, markers where points are few; errors as a band */
 	OD_PLOT_LINE_BARS, /* the same; errors as bars */
-	OD_PLOT_POINTS,	   /* markers only; errors as bars */
-	OD_PLOT_BARS,	   /* columns side by side at each x (say 0, 1, 2, ... with ticks); errors as bars */
+	OD_PLOT_POINTS, /* markers only; errors as bars */
+	OD_PLOT_BARS, /* columns side by side at each x (say 0, 1, 2, ... with ticks); errors as bars */
 };
 
-enum od_plot_legend { OD_LEGEND_BELOW, OD_LEGEND_RIGHT, OD_LEGEND_INSIDE, OD_LEGEND_NONE }; /* the first is the default */
+/* the first is the default */
+enum od_plot_legend { OD_LEGEND_BELOW, OD_LEGEND_RIGHT, OD_LEGEND_INSIDE, OD_LEGEND_NONE };
 
 #define OD_PLOT_SERIES 16 /* more are unreadable: od_plot_series aborts */
 
@@ -33,8 +34,8 @@ void od_plot_labels(struct od_plot *p, const char *x, const char *y); /* of the 
 /* NaN: that end is automatic; the lower end of y is then 0 unless values are negative. */
 void od_plot_x_range(struct od_plot *p, double low, double high);
 void od_plot_y_range(struct od_plot *p, double low, double high);
-/* For differences that would be invisible from 0 on: the lower end of y is near the least value, and the label says so. Without effect
- * where some value is less than a quarter of the largest. */
+/* For differences that would be invisible from 0 on: the lower end of y is near the least value, and the label says so.
+ * Without effect where some value is less than a quarter of the largest. */
 void od_plot_close_up(struct od_plot *p);
 void od_plot_y_at_most(struct od_plot *p, double most); /* upper bound of an automatic upper end */
 void od_plot_x_log2(struct od_plot *p); /* ticks at powers of two */
@@ -53,8 +54,8 @@ void od_series_point(struct od_series *s, double x, double y, double low, double
 
 /* Checks that plots can be written into dir (created if missing), before a benchmark runs for minutes. */
 OD_MUST_CHECK int od_plot_check(const char *dir, struct od_err *err);
-/* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot rejected the
- * script; err has gnuplot's message. The file appears complete or not at all. */
+/* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot rejected
+ * the script; err has gnuplot's message. The file appears complete or not at all. */
 OD_MUST_CHECK int od_plot_write(const struct od_plot *p, const char *path, struct od_err *err);
 /* Writes dir/name, says so, and frees p. */
 OD_MUST_CHECK int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od_err *err);

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define CI_TAIL 0.025	    /* on each side */
+#define CI_TAIL 0.025 /* on each side */
 #define CI_TAIL_SIGMA 1.95996398454005 /* the normal quantile of 1 - CI_TAIL */
-#define EXACT_MAX 1000	    /* 0.5^n is still a normal double */
+#define EXACT_MAX 1000 /* 0.5^n is still a normal double */
 
 static int compare(const void *a, const void *b)
 {

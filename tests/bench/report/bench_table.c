@@ -14,10 +14,10 @@ struct od_table {
 	const char *title;
 	const struct od_column *columns;
 	size_t n_columns, n_rows;
-	bool hidden;			  /* in text: no cells, no lines */
-	char **cell;			  /* [n_rows][n_columns] */
+	bool hidden; /* in text: no cells, no lines */
+	char **cell; /* [n_rows][n_columns] */
 	bool is_text[OD_TABLE_COLUMNS]; /* text to the left, figures to the right */
-	json_t *json;			  /* borrowed from the report's object */
+	json_t *json; /* borrowed from the report's object */
 	struct od_report *report;
 };
 

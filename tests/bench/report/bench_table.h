@@ -34,9 +34,9 @@ struct od_cell {
 #define OD_NONE ((struct od_cell){ .kind = OD_CELL_NONE }) /* "-" in text, null in JSON */
 
 struct od_column {
-	const char *key;   /* in JSON */
+	const char *key; /* in JSON */
 	const char *title; /* over the column */
-	int decimals;	   /* of OD_CELL_REAL in text */
+	int decimals; /* of OD_CELL_REAL in text */
 };
 
 OD_MUST_CHECK int od_report_new(struct od_report **out, const char *title, struct od_err *err);

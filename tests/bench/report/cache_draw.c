@@ -6,12 +6,9 @@
 #include <stdio.h>
 
 const struct cache_kind cache_kinds[CACHE_KINDS] = {
-	{ "rank", CACHE_RANK, true },
-	{ "rank F", CACHE_RANK, false },
-	{ "lfu", CACHE_LFU, false },
-	[CACHE_KIND_LRU] = { "lru", CACHE_LRU, false },
-	{ "marking", CACHE_MARKING, false },
-	{ "fifo", CACHE_FIFO, false },
+	{ "rank", CACHE_RANK, true },	     { "rank F", CACHE_RANK, false },
+	{ "lfu", CACHE_LFU, false },	     [CACHE_KIND_LRU] = { "lru", CACHE_LRU, false },
+	{ "marking", CACHE_MARKING, false }, { "fifo", CACHE_FIFO, false },
 	{ "belady", CACHE_BELADY, false },
 };
 
@@ -41,8 +38,8 @@ static double makespan_percent(const struct cache_study *s, const struct cache_r
 	return 100 * cache_makespan_ms(r) / cache_makespan_ms(&s->cold);
 }
 
-/* Beside what everybody knows: the policies lie too close together to be told apart between nothing and all. Where LRU has
- * next to nothing to load, what others load is many times as much, and would hide the rest. */
+/* Beside what everybody knows: the policies lie too close together to be told apart between nothing and all. Where LRU
+ * has next to nothing to load, what others load is many times as much, and would hide the rest. */
 static double makespan_to_lru(const struct cache_study *s, const struct cache_result *r)
 {
 	const size_t budget = (size_t)(r - s->result[0]) / CACHE_KINDS;
@@ -65,7 +62,8 @@ struct curves {
 
 static const struct curves all_curves[] = {
 	{ makespan_percent, "cache-makespan.svg", "A layer's loads", "% of the time without a cache", false },
-	{ makespan_to_lru, "cache-makespan-lru.svg", "A layer's loads compared with LRU", "% of the time with LRU", false },
+	{ makespan_to_lru, "cache-makespan-lru.svg", "A layer's loads compared with LRU", "% of the time with LRU",
+	  false },
 	{ stay, "cache-stay.svg", "How long an expert stays", "steps", true },
 };
 
@@ -75,8 +73,8 @@ static int draw_curves(const struct cache_study *s, const struct curves *c, cons
 	char title[240];
 	int rc;
 
-	snprintf(title, sizeof(title), "%s\nworkers: %u, groups: %u, decode steps: %zu", c->title, s->world.groups.n_workers,
-		 s->world.groups.n_groups, s->routes.n_decode_steps);
+	snprintf(title, sizeof(title), "%s\nworkers: %u, groups: %u, decode steps: %zu", c->title,
+		 s->world.groups.n_workers, s->world.groups.n_groups, s->routes.n_decode_steps);
 	rc = od_plot_new(&p, title, err);
 	if (rc != OD_OK)
 		return rc;

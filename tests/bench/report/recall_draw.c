@@ -125,8 +125,10 @@ static int draw_fig6_group(const struct drawing *d, const char *group, bool kv_a
 	struct od_plot *p;
 	int rc;
 
-	snprintf(title, sizeof(title), "Recall by alignment period, %s shadow%s\n%zu prompts; bars: 95 %% interval over "
-		 "prompts", group, kv_alone ? ", token aligned every step" : "", d->v->prompts->n);
+	snprintf(title, sizeof(title),
+		 "Recall by alignment period, %s shadow%s\n%zu prompts; bars: 95 %% interval over "
+		 "prompts",
+		 group, kv_alone ? ", token aligned every step" : "", d->v->prompts->n);
 	rc = od_plot_new(&p, title, err);
 	if (rc != OD_OK)
 		return rc;
@@ -183,8 +185,10 @@ static int draw_table1(const struct drawing *d, struct od_err *err)
 	double x = 0;
 	int rc;
 
-	snprintf(title, sizeof(title), "Recall of the shadow and of other predictors\n%zu prompts; bars: 95 %% interval over "
-		 "prompts", d->v->prompts->n);
+	snprintf(title, sizeof(title),
+		 "Recall of the shadow and of other predictors\n%zu prompts; bars: 95 %% interval over "
+		 "prompts",
+		 d->v->prompts->n);
 	rc = od_plot_new(&p, title, err);
 	if (rc != OD_OK)
 		return rc;

@@ -9,7 +9,7 @@
 struct report {
 	const struct recall_view *v;
 	struct od_report *r;
-	struct recall_counts *sum;	/* [n_configs], over prompts */
+	struct recall_counts *sum; /* [n_configs], over prompts */
 	struct od_recall_cell **prompt; /* [n_configs]: recall_prompt_cells */
 	bool many;
 };
@@ -24,8 +24,7 @@ struct od_recall_cell *recall_prompt_cells(const struct recall_view *v, size_t c
 	return recall_prompt_token_cells(v, config, 0, v->max_tokens);
 }
 
-struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from,
-						 uint32_t to)
+struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
 {
 	struct od_recall_cell *cell = calloc(v->prompts->n, sizeof(*cell));
 
@@ -103,10 +102,11 @@ static void report_alignment(const struct report *p)
 	if (s->kv_rows > 0)
 		od_report_fact(p->r, "kv_rows_per_token", "KV rows of a layer sent per token",
 			       OD_REAL(share(s->kv_rows, s->steps)), 2, NULL);
-	od_report_fact(p->r, "align_bytes_per_token", "bytes sent per token", OD_REAL(share(s->align_bytes, s->steps)), 0,
-		       NULL);
+	od_report_fact(p->r, "align_bytes_per_token", "bytes sent per token", OD_REAL(share(s->align_bytes, s->steps)),
+		       0, NULL);
 	if (s->asked_rows > 0)
-		od_report_fact(p->r, "asked_rows", "KV rows of a layer that it asked for", OD_INT(s->asked_rows), 0, NULL);
+		od_report_fact(p->r, "asked_rows", "KV rows of a layer that it asked for", OD_INT(s->asked_rows), 0,
+			       NULL);
 	od_report_fact(p->r, "asked_bytes", "bytes that it asked for (prompts)", OD_BYTES(s->asked_bytes), 0, NULL);
 }
 
@@ -128,8 +128,9 @@ static void report_comparison(const struct report *p)
 		{ "predicted_uses", "uses", 0 },
 		{ "recalled_uses", "recalled", 0 },
 	};
-	struct od_table *t = od_report_table(p->r, "configurations", "Configurations (Eq. 3, 95 % t-interval over prompts)",
-					     columns, COLUMNS(columns));
+	struct od_table *t =
+		od_report_table(p->r, "configurations", "Configurations (Eq. 3, 95 % t-interval over prompts)", columns,
+				COLUMNS(columns));
 
 	for (size_t c = 0; c < p->v->n_configs; c++) {
 		const struct recall_counts *s = &p->sum[c];
@@ -139,13 +140,19 @@ static void report_comparison(const struct report *p)
 
 		recall_spread(p->prompt[c], p->v->prompts->n, &mean, &sd);
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(p->v->name[c]), rate(&s->recall.all), OD_REAL(i.low), OD_REAL(i.high), OD_REAL(sd),
-			OD_REAL(share(s->recall.all.recalled, s->expert_uses)), OD_INT(s->missing_rows),
-			OD_REAL(share(s->wrong_guesses, s->guesses)),
-			OD_REAL(sent ? share(s->kv_rows, s->steps) : NAN),
-			OD_REAL(sent ? share(s->align_bytes, s->steps) : NAN),
-			OD_INT(s->recall.all.uses), OD_INT(s->recall.all.recalled),
-		});
+					OD_TEXT(p->v->name[c]),
+					rate(&s->recall.all),
+					OD_REAL(i.low),
+					OD_REAL(i.high),
+					OD_REAL(sd),
+					OD_REAL(share(s->recall.all.recalled, s->expert_uses)),
+					OD_INT(s->missing_rows),
+					OD_REAL(share(s->wrong_guesses, s->guesses)),
+					OD_REAL(sent ? share(s->kv_rows, s->steps) : NAN),
+					OD_REAL(sent ? share(s->align_bytes, s->steps) : NAN),
+					OD_INT(s->recall.all.uses),
+					OD_INT(s->recall.all.recalled),
+				});
 	}
 }
 
@@ -191,7 +198,7 @@ static void list_places(const struct report *p, struct place *place)
 static int report_order(const struct report *p, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "below", "less than", 0 },   { "difference", "by", 5 },
+		{ "configuration", "configuration", 0 }, { "below", "less than", 0 },	 { "difference", "by", 5 },
 		{ "difference_low", "from", 5 },	 { "difference_high", "to", 5 }, { "sure", "sure", 0 },
 	};
 	struct place *place = calloc(p->v->n_configs, sizeof(*place));
@@ -199,8 +206,10 @@ static int report_order(const struct report *p, struct od_err *err)
 
 	if (place == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "the order of %zu configurations", p->v->n_configs);
-	t = od_report_table(p->r, "order", "In order: each less than the one above it, paired by prompt (sure: the 95 % "
-			    "interval leaves out 0)", columns, COLUMNS(columns));
+	t = od_report_table(p->r, "order",
+			    "In order: each less than the one above it, paired by prompt (sure: the 95 % "
+			    "interval leaves out 0)",
+			    columns, COLUMNS(columns));
 	list_places(p, place);
 	for (size_t i = 0; i < p->v->n_configs; i++) {
 		const size_t c = place[i].config, above = i > 0 ? place[i - 1].config : 0;
@@ -212,9 +221,9 @@ static int report_order(const struct report *p, struct od_err *err)
 			continue;
 		}
 		d = recall_difference(p->prompt[above], p->prompt[c], p->v->prompts->n);
-		od_table_row(t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_TEXT(p->v->name[above]), OD_REAL(d.value),
-						    OD_REAL(d.low), OD_REAL(d.high),
-						    OD_TEXT(d.low > 0 ? "yes" : "no") });
+		od_table_row(t,
+			     (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_TEXT(p->v->name[above]), OD_REAL(d.value),
+						 OD_REAL(d.low), OD_REAL(d.high), OD_TEXT(d.low > 0 ? "yes" : "no") });
 	}
 	free(place);
 	return OD_OK;
@@ -225,9 +234,14 @@ static int report_order(const struct report *p, struct od_err *err)
 static void report_layers(const struct report *p)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "layer", "layer", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 }, { "in_time_rows", "in time", 0 },
-		{ "late_rows", "late", 0 }, { "missing_rows", "missing", 0 },
+		{ "configuration", "configuration", 0 },
+		{ "layer", "layer", 0 },
+		{ "uses", "uses", 0 },
+		{ "recalled", "recalled", 0 },
+		{ "recall", "recall", 5 },
+		{ "in_time_rows", "in time", 0 },
+		{ "late_rows", "late", 0 },
+		{ "missing_rows", "missing", 0 },
 	};
 	struct od_table *t = table(p, "by_layer", "By layer", columns, COLUMNS(columns));
 
@@ -236,9 +250,10 @@ static void report_layers(const struct report *p)
 			const struct od_recall_cell *x = &p->sum[c].recall.layer[m];
 			const struct od_recall_rows *n = &p->sum[c].recall.layer_rows[m];
 
-			row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(m), OD_INT(x->uses),
-						      OD_INT(x->recalled), rate(x), OD_INT(n->in_time), OD_INT(n->late),
-						      OD_INT(od_recall_missing(n)) });
+			row(p, t,
+			    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(m), OD_INT(x->uses), OD_INT(x->recalled),
+						rate(x), OD_INT(n->in_time), OD_INT(n->late),
+						OD_INT(od_recall_missing(n)) });
 		}
 	}
 }
@@ -248,8 +263,13 @@ static void report_layers(const struct report *p)
 static int report_tokens(const struct report *p, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "from", "token", 0 }, { "to", "to", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 }, { "recall_low", "from", 5 },
+		{ "configuration", "configuration", 0 },
+		{ "from", "token", 0 },
+		{ "to", "to", 0 },
+		{ "uses", "uses", 0 },
+		{ "recalled", "recalled", 0 },
+		{ "recall", "recall", 5 },
+		{ "recall_low", "from", 5 },
 		{ "recall_high", "to", 5 },
 	};
 	struct od_table *t = table(p, "by_token", "By index of the generated token (Eq. 2)", columns, COLUMNS(columns));
@@ -268,9 +288,10 @@ static int report_tokens(const struct report *p, struct od_err *err)
 			i = recall_ratio(cells, p->v->prompts->n);
 			free(cells);
 			if (x.uses > 0)
-				row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(from), OD_INT(end), OD_INT(x.uses),
-							      OD_INT(x.recalled), rate(&x), OD_REAL(i.low),
-							      OD_REAL(i.high) });
+				row(p, t,
+				    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(from), OD_INT(end),
+							OD_INT(x.uses), OD_INT(x.recalled), rate(&x), OD_REAL(i.low),
+							OD_REAL(i.high) });
 		}
 	}
 	return OD_OK;
@@ -279,8 +300,8 @@ static int report_tokens(const struct report *p, struct od_err *err)
 static void report_indices(const struct report *p)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "index", "token", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 },
+		{ "configuration", "configuration", 0 }, { "index", "token", 0 },   { "uses", "uses", 0 },
+		{ "recalled", "recalled", 0 },		 { "recall", "recall", 5 },
 	};
 	struct od_table *t = detail(p, "by_token_index", columns, COLUMNS(columns));
 
@@ -289,8 +310,9 @@ static void report_indices(const struct report *p)
 			const struct od_recall_cell *x = &p->sum[c].recall.token[n];
 
 			if (x->uses > 0)
-				row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(n + 1), OD_INT(x->uses),
-							      OD_INT(x->recalled), rate(x) });
+				row(p, t,
+				    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(n + 1), OD_INT(x->uses),
+							OD_INT(x->recalled), rate(x) });
 		}
 	}
 }
@@ -304,8 +326,8 @@ static bool has_ranks(const struct report *p)
 static void report_ranks(const struct report *p)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "rank", "choice", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 },
+		{ "configuration", "configuration", 0 }, { "rank", "choice", 0 },   { "uses", "uses", 0 },
+		{ "recalled", "recalled", 0 },		 { "recall", "recall", 5 },
 	};
 	struct od_table *t = table(p, "by_rank", "By rank of the router's choice", columns, COLUMNS(columns));
 
@@ -313,8 +335,9 @@ static void report_ranks(const struct report *p)
 		for (uint32_t i = 0; i < p->v->top_k; i++) {
 			const struct od_recall_cell *x = &p->sum[c].rank[i];
 
-			row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(i + 1), OD_INT(x->uses),
-						      OD_INT(x->recalled), rate(x) });
+			row(p, t,
+			    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(i + 1), OD_INT(x->uses),
+						OD_INT(x->recalled), rate(x) });
 		}
 	}
 }
@@ -322,12 +345,19 @@ static void report_ranks(const struct report *p)
 static void report_margins(const struct report *p)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "from", "margin", 3 }, { "to", "below", 3 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 }, { "share_of_uses", "of all uses", 5 },
+		{ "configuration", "configuration", 0 },
+		{ "from", "margin", 3 },
+		{ "to", "below", 3 },
+		{ "uses", "uses", 0 },
+		{ "recalled", "recalled", 0 },
+		{ "recall", "recall", 5 },
+		{ "share_of_uses", "of all uses", 5 },
 		{ "share_of_misses", "of all misses", 5 },
 	};
-	struct od_table *t = table(p, "by_margin", "By margin of the true router (probability of its last choice less that of "
-				   "the next expert)", columns, COLUMNS(columns));
+	struct od_table *t = table(p, "by_margin",
+				   "By margin of the true router (probability of its last choice less that of "
+				   "the next expert)",
+				   columns, COLUMNS(columns));
 
 	for (size_t c = 0; c < p->v->n_configs; c++) {
 		const struct od_recall_cell *all = &p->sum[c].recall.all;
@@ -336,10 +366,11 @@ static void report_margins(const struct report *p)
 			const struct od_recall_cell *x = &p->sum[c].margin[i];
 			struct od_cell to = i + 1 < RECALL_MARGINS ? OD_REAL(recall_margin_edges[i]) : OD_NONE;
 
-			row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_REAL(i > 0 ? recall_margin_edges[i - 1] : 0), to,
-						      OD_INT(x->uses), OD_INT(x->recalled), rate(x),
-						      OD_REAL(share(x->uses, all->uses)),
-						      OD_REAL(share(x->uses - x->recalled, all->uses - all->recalled)) });
+			row(p, t,
+			    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_REAL(i > 0 ? recall_margin_edges[i - 1] : 0),
+						to, OD_INT(x->uses), OD_INT(x->recalled), rate(x),
+						OD_REAL(share(x->uses, all->uses)),
+						OD_REAL(share(x->uses - x->recalled, all->uses - all->recalled)) });
 		}
 	}
 }
@@ -348,18 +379,21 @@ static void report_leads(const struct report *p)
 {
 	static const struct od_column columns[] = {
 		{ "configuration", "configuration", 0 }, { "lead", "layers ahead", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 },
+		{ "recalled", "recalled", 0 },		 { "recall", "recall", 5 },
 	};
-	struct od_table *t = table(p, "by_lead", "By lead: routers still to speak when a prediction came, its own counted; "
-				   "every prediction counts", columns, COLUMNS(columns));
+	struct od_table *t = table(p, "by_lead",
+				   "By lead: routers still to speak when a prediction came, its own counted; "
+				   "every prediction counts",
+				   columns, COLUMNS(columns));
 
 	for (size_t c = 0; c < p->v->n_configs; c++) {
 		for (uint32_t i = 0; i < p->sum[c].n_leads; i++) {
 			const struct od_recall_cell *x = &p->sum[c].lead[i];
 
 			if (x->uses > 0)
-				row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(i), OD_INT(x->uses),
-							      OD_INT(x->recalled), rate(x) });
+				row(p, t,
+				    (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(i), OD_INT(x->uses),
+							OD_INT(x->recalled), rate(x) });
 		}
 	}
 }
@@ -367,10 +401,18 @@ static void report_leads(const struct report *p)
 static void report_prompts(const struct report *p)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "name", "prompt", 0 }, { "prompt_tokens", "prompt tokens", 0 },
-		{ "tokens", "tokens", 0 }, { "finish", "finish", 0 }, { "recall", "recall", 5 },
-		{ "predicted_uses", "predicted", 0 }, { "recalled_uses", "recalled", 0 }, { "expert_uses", "uses", 0 },
-		{ "in_time_rows", "in time", 0 }, { "late_rows", "late", 0 }, { "missing_rows", "missing", 0 },
+		{ "configuration", "configuration", 0 },
+		{ "name", "prompt", 0 },
+		{ "prompt_tokens", "prompt tokens", 0 },
+		{ "tokens", "tokens", 0 },
+		{ "finish", "finish", 0 },
+		{ "recall", "recall", 5 },
+		{ "predicted_uses", "predicted", 0 },
+		{ "recalled_uses", "recalled", 0 },
+		{ "expert_uses", "uses", 0 },
+		{ "in_time_rows", "in time", 0 },
+		{ "late_rows", "late", 0 },
+		{ "missing_rows", "missing", 0 },
 		{ "wrong_guesses", "wrong", 0 },
 	};
 	struct od_table *t = detail(p, "by_prompt", columns, COLUMNS(columns));
@@ -380,12 +422,22 @@ static void report_prompts(const struct report *p)
 			const struct od_prompt *q = &p->v->prompts->prompt[i];
 			const struct recall_counts *x = &counts_of(p->v, c)[i];
 
-			row(p, t, (struct od_cell[]){
-				OD_TEXT(p->v->name[c]), OD_TEXT(q->name), OD_INT(q->n_ids), OD_INT(x->tokens),
-				OD_TEXT(p->v->finish[i]), rate(&x->recall.all), OD_INT(x->recall.all.uses),
-				OD_INT(x->recall.all.recalled), OD_INT(x->expert_uses), OD_INT(x->recall.rows.in_time),
-				OD_INT(x->recall.rows.late), OD_INT(x->missing_rows), OD_INT(x->wrong_guesses),
-			});
+			row(p, t,
+			    (struct od_cell[]){
+				    OD_TEXT(p->v->name[c]),
+				    OD_TEXT(q->name),
+				    OD_INT(q->n_ids),
+				    OD_INT(x->tokens),
+				    OD_TEXT(p->v->finish[i]),
+				    rate(&x->recall.all),
+				    OD_INT(x->recall.all.uses),
+				    OD_INT(x->recall.all.recalled),
+				    OD_INT(x->expert_uses),
+				    OD_INT(x->recall.rows.in_time),
+				    OD_INT(x->recall.rows.late),
+				    OD_INT(x->missing_rows),
+				    OD_INT(x->wrong_guesses),
+			    });
 		}
 	}
 }

@@ -36,26 +36,46 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Routes to replay" },
 		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
-		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
-		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "no recording: draw experts by Zipf's law, exponent S (0: uniform)", 0, 10, NULL },
-		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7, NULL },
-		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N", "with --zipf: change the popular experts every N steps (default: never)", 0, 1e7, NULL },
-		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf: MoE layers (default: 32)", 1, OD_ROUTE_MAX_LAYERS, NULL },
-		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf: experts of a layer (default: 8)", 1, OD_ROUTE_MAX_EXPERTS, NULL },
-		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf: experts per token and layer (default: 2)", 1, OD_ROUTE_MAX_TOP_K, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of --zipf and of the policy Marking (default: 1)", 0, 0, NULL },
+		{ "batch", OD_ARG_UINT, &o->batch, "N",
+		  "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
+		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S",
+		  "no recording: draw experts by Zipf's law, exponent S (0: uniform)", 0, 10, NULL },
+		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7,
+		  NULL },
+		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N",
+		  "with --zipf: change the popular experts every N steps (default: never)", 0, 1e7, NULL },
+		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf: MoE layers (default: 32)", 1,
+		  OD_ROUTE_MAX_LAYERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf: experts of a layer (default: 8)", 1,
+		  OD_ROUTE_MAX_EXPERTS, NULL },
+		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf: experts per token and layer (default: 2)", 1,
+		  OD_ROUTE_MAX_TOP_K, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of --zipf and of the policy Marking (default: 1)", 0, 0,
+		  NULL },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
-		{ "workers", OD_ARG_UINT, &o->workers, "N", "workers, each with its own cache (default: 1)", 1, 1024, NULL },
-		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
-		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "cache per worker: sizes (900MiB), or shares (20%) of all experts as published over the workers (default: " DEFAULT_BUDGETS ")", 0, 0, NULL },
-		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E", "state in which policies other than rank keep experts (default: F)", 0, 0, rival_states },
-		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL, "other policies than rank: one cache for all layers (belady: always)", 0, 0, NULL },
+		{ "workers", OD_ARG_UINT, &o->workers, "N", "workers, each with its own cache (default: 1)", 1, 1024,
+		  NULL },
+		{ "group-size", OD_ARG_UINT, &o->group_size, "G",
+		  "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST",
+		  "cache per worker: sizes (900MiB), or shares (20%) of all experts as published over the workers (default: " DEFAULT_BUDGETS
+		  ")",
+		  0, 0, NULL },
+		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E",
+		  "state in which policies other than rank keep experts (default: F)", 0, 0, rival_states },
+		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL,
+		  "other policies than rank: one cache for all layers (belady: always)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Expert size and load cost" },
-		{ "expert-weights", OD_ARG_UINT, &o->weights, "N", "weights of an expert (default: 176160768, as in Mixtral 8x7B)", 1, 1e12, NULL },
-		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits per weight, SM byte included (default: 10.72)", 8, 16, NULL },
-		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain", "size of F: as stored, or 16 bits per weight (default: planes)", 0, 0, form_names },
-		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "read bandwidth of the storage (default: 3.5)", 0.001, 10000, NULL },
-		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S", "exponents inflated per thread; planes: checked (default: 3.5; 50)", 0.001, 10000, NULL },
+		{ "expert-weights", OD_ARG_UINT, &o->weights, "N",
+		  "weights of an expert (default: 176160768, as in Mixtral 8x7B)", 1, 1e12, NULL },
+		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits per weight, SM byte included (default: 10.72)", 8,
+		  16, NULL },
+		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain",
+		  "size of F: as stored, or 16 bits per weight (default: planes)", 0, 0, form_names },
+		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "read bandwidth of the storage (default: 3.5)", 0.001,
+		  10000, NULL },
+		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S",
+		  "exponents inflated per thread; planes: checked (default: 3.5; 50)", 0.001, 10000, NULL },
 		{ "inflaters", OD_ARG_UINT, &o->inflaters, "L", "threads that inflate (default: 2)", 1, 1024, NULL },
 		{ "chunks", OD_ARG_UINT, &o->chunks, "K", "E-chunks of a matrix (default: 16)", 1, 65536, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
@@ -68,17 +88,19 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help)
-		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record FILE --help\n"
-			       "       od-bench cache --live --help",
-			       "Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
-			       "bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
-			       "ready-to-compute experts; belady: evicts with the future known.\n"
-			       "Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
-			       "costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
-			       "that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
-			       "for comparison, place experts round-robin.\n"
-			       "Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
-			       "         od-bench cache --routes R --workers 4", table, n_table);
+		od_bench_usage(
+			"cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record FILE --help\n"
+			"       od-bench cache --live --help",
+			"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
+			"bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
+			"ready-to-compute experts; belady: evicts with the future known.\n"
+			"Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
+			"costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
+			"that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
+			"for comparison, place experts round-robin.\n"
+			"Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
+			"         od-bench cache --routes R --workers 4",
+			table, n_table);
 	return rc;
 }
 
@@ -88,8 +110,11 @@ static int check_zipf(struct options *o, bool zipf, struct od_err *err)
 	const struct {
 		const char *name;
 		uint64_t *value, usual;
-	} only[] = { { "steps", &o->zipf.steps, 2000 }, { "drift", &o->zipf.drift, 0 }, { "layers", &o->layers, 32 },
-		     { "experts", &o->experts, 8 }, { "top-k", &o->top_k, 2 } };
+	} only[] = { { "steps", &o->zipf.steps, 2000 },
+		     { "drift", &o->zipf.drift, 0 },
+		     { "layers", &o->layers, 32 },
+		     { "experts", &o->experts, 8 },
+		     { "top-k", &o->top_k, 2 } };
 
 	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++) {
 		if (!zipf && *only[i].value != 0)
@@ -141,7 +166,8 @@ static int parse_budget(const struct options *o, const struct cache_routes *r, c
 		b->percent = 100 * (double)b->bytes / published;
 	}
 	if (rc != OD_OK || b->bytes == 0)
-		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes, or shares above 0%% up to 100%%, found \"%s\"", text);
+		return od_fail(err, OD_ERR_ARG,
+			       "--budget: expected sizes, or shares above 0%% up to 100%%, found \"%s\"", text);
 	return OD_OK;
 }
 
@@ -205,7 +231,8 @@ static int replay_one(const struct options *o, struct cache_study *s, size_t bud
 		.rule = cache_kinds[kind].rule,
 		.planned = cache_kinds[kind].planned,
 		.state = (enum od_cache_state)o->rival_state,
-		.per_layer = !o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
+		.per_layer =
+			!o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
 		.budget_bytes = s->budget[budget].bytes,
 		.seed = o->seed,
 	};
@@ -257,14 +284,17 @@ static void report_facts(const struct options *o, const struct cache_study *s, s
 	od_report_fact(r, "groups", "groups", OD_INT(w->groups.n_groups), 0, NULL);
 	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[OD_CACHE_C]), 0, NULL);
 	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[OD_CACHE_F]), 0, NULL);
-	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(cache_makespan_ms(&s->cold)), 2, "ms");
+	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(cache_makespan_ms(&s->cold)),
+		       2, "ms");
 }
 
 static void report_ranks(const struct cache_study *s, struct od_report *r)
 {
 	static const struct od_column columns[] = { { "rank", "rank", 0 }, { "share", "used in a turn, %", 1 } };
-	struct od_table *t = od_report_table(r, "ranks", "How often the expert of each rank was used when a worker had its "
-					     "layer's turn", columns, 2);
+	struct od_table *t = od_report_table(r, "ranks",
+					     "How often the expert of each rank was used when a worker had its "
+					     "layer's turn",
+					     columns, 2);
 
 	for (uint32_t rank = 0; rank < s->routes.n_experts; rank++) {
 		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * cache_rank_share(&s->world, rank)) };
@@ -323,7 +353,8 @@ static int report(const struct options *o, const struct cache_study *s, struct o
 		return rc;
 	report_facts(o, s, r);
 	report_ranks(s, r);
-	t = od_report_table(r, "caches", "Policies by budget (pools: experts kept full, compressed, as SM bytes, as exponents)",
+	t = od_report_table(r, "caches",
+			    "Policies by budget (pools: experts kept full, compressed, as SM bytes, as exponents)",
 			    columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t b = 0; b < s->n_budgets; b++) {
 		for (size_t k = 0; k < CACHE_KINDS; k++)

@@ -10,7 +10,7 @@
 #define DEFAULT_INSTANCES 1000
 /* A tensor of Mixtral-8x7B's experts; GB/s are bytes per ns. */
 #define TENSOR_WEIGHTS (4096.0 * 14336.0)
-#define E_RATIO 0.33	  /* rho: coded exponents over exponents */
+#define E_RATIO 0.33 /* rho: coded exponents over exponents */
 
 enum rule { FIFO, E_FIRST, SHORTEST, BLOCKS, JOHNSON, N_RULES };
 static const char *const rule_names[] = { "fifo", "e-first", "shortest", "blocks", "johnson" };
@@ -76,8 +76,9 @@ static void draw_costs(struct od_load_costs *c, const struct scenario *s, uint64
 static void draw_instance(struct instance *in, const struct scenario *s, uint64_t *state)
 {
 	uint64_t tensors = draw_from(state, s->min_tensors, s->max_tensors);
-	uint64_t experts = draw_from(state, s->min_experts, tensors > 1 && s->max_experts <= 4 ?
-				     s->min_experts : s->max_experts); /* few enough for the optimum */
+	uint64_t experts = draw_from(
+		state, s->min_experts,
+		tensors > 1 && s->max_experts <= 4 ? s->min_experts : s->max_experts); /* few enough for the optimum */
 
 	draw_costs(&in->costs, s, state);
 	in->n = 0;
@@ -88,8 +89,10 @@ static void draw_instance(struct instance *in, const struct scenario *s, uint64_
 		double run_ns = od_load_run_ns(weights, 2 * weights, rows);
 
 		for (uint64_t i = 0; i < tensors; i++)
-			in->task[in->n++] = (struct od_load_task){ .expert = (uint32_t)e, .has_e = cached & 1,
-								    .has_sm = cached >> 1, .run_ns = (uint64_t)run_ns };
+			in->task[in->n++] = (struct od_load_task){ .expert = (uint32_t)e,
+								   .has_e = cached & 1,
+								   .has_sm = cached >> 1,
+								   .run_ns = (uint64_t)run_ns };
 	}
 }
 
@@ -176,8 +179,9 @@ static int measure(struct tally *tally, const struct scenario *s, uint64_t insta
 static int run(uint64_t instances, uint64_t seed, bool json, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "scenario", "experts", 0 }, { "rule", "rule", 0 }, { "against", "against", 0 },
-		{ "gap_mean", "mean gap, %", 2 }, { "gap_worst", "worst, %", 1 }, { "least", "none, %", 1 },
+		{ "scenario", "experts", 0 },	{ "rule", "rule", 0 },
+		{ "against", "against", 0 },	{ "gap_mean", "mean gap, %", 2 },
+		{ "gap_worst", "worst, %", 1 }, { "least", "none, %", 1 },
 		{ "as_fifo", "as fifo, %", 1 }, { "of_guarantee", "of 3-1/L", 2 },
 	};
 	struct od_report *r;
@@ -194,14 +198,17 @@ static int run(uint64_t instances, uint64_t seed, bool json, struct od_err *err)
 
 		rc = measure(tally, &scenarios[s], instances, seed, err);
 		for (int i = 0; rc == OD_OK && i < N_RULES; i++)
-			od_table_row(t, (struct od_cell[]){
-				OD_TEXT(json ? scenarios[s].key : scenarios[s].name), OD_TEXT(rule_names[i]),
-				OD_TEXT(scenarios[s].max_experts <= OD_OPTIMUM_TASKS ? "optimum" : "bound"),
-				OD_REAL(100 * tally[i].gap_sum / (double)tally[i].n), OD_REAL(100 * tally[i].gap_worst),
-				OD_REAL(100.0 * (double)tally[i].n_least / (double)tally[i].n),
-				OD_REAL(100.0 * (double)tally[i].n_as_fifo / (double)tally[i].n),
-				OD_REAL(tally[i].of_guarantee),
-			});
+			od_table_row(
+				t, (struct od_cell[]){
+					   OD_TEXT(json ? scenarios[s].key : scenarios[s].name),
+					   OD_TEXT(rule_names[i]),
+					   OD_TEXT(scenarios[s].max_experts <= OD_OPTIMUM_TASKS ? "optimum" : "bound"),
+					   OD_REAL(100 * tally[i].gap_sum / (double)tally[i].n),
+					   OD_REAL(100 * tally[i].gap_worst),
+					   OD_REAL(100.0 * (double)tally[i].n_least / (double)tally[i].n),
+					   OD_REAL(100.0 * (double)tally[i].n_as_fifo / (double)tally[i].n),
+					   OD_REAL(tally[i].of_guarantee),
+				   });
 	}
 	if (rc == OD_OK)
 		rc = od_report_print(r, stdout, json, err);
@@ -226,7 +233,8 @@ int od_bench_order(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("order [OPTIONS]", "Draws random sets of experts to load (cached parts, rows, speeds), "
+		od_bench_usage("order [OPTIONS]",
+			       "Draws random sets of experts to load (cached parts, rows, speeds), "
 			       "orders their loads by each\nrule, and prints how much later the last expert ends than "
 			       "with the optimal order. Up to 4\ntensors the optimum comes from trying all orders, "
 			       "with more it is a lower bound.\nA simulation: the same figures on every machine.",

@@ -93,7 +93,8 @@ static int make_profiles(struct cache_world *w, struct od_err *err)
 		const struct cache_visit *v = &r->visit[i];
 
 		for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
-			od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list, of_worker(w, v, worker, list));
+			od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list,
+					      of_worker(w, v, worker, list));
 	}
 	free(list);
 	return rc;
@@ -127,7 +128,8 @@ void cache_world_close(struct cache_world *w)
 
 /* ---- Plans ---- */
 
-int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan, struct od_err *err)
+int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan,
+		struct od_err *err)
 {
 	const uint32_t n_experts = w->routes->n_experts;
 	double *f = calloc(n_experts, sizeof(*f));
@@ -165,9 +167,9 @@ struct replay {
 	struct odm_groups groups;
 	uint32_t *worker, *scratch; /* [n_experts] of a deal, and odm_deal's */
 	struct od_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
-	uint64_t **since;	 /* [n_workers][own layers * n_experts] the step in which an expert came */
+	uint64_t **since; /* [n_workers][own layers * n_experts] the step in which an expert came */
 	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
-	uint32_t *n;			   /* [n_workers] experts of the visit */
+	uint32_t *n; /* [n_workers] experts of the visit */
 };
 
 static struct od_cache **cache_of(const struct replay *p, uint32_t worker, uint32_t layer)
@@ -183,7 +185,7 @@ static uint32_t layer_in_cache(const struct replay *p, uint32_t layer)
 static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
 {
 	return p->s->budget_bytes == 0 ? OD_CACHE_NONE :
-		od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
+					 od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
 }
 
 /* odm_cost_fn: other groups keep nothing of the layer. */
@@ -229,7 +231,8 @@ static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_
 
 		if (plan != NULL)
 			o.plan = *plan;
-		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_moe + i, err);
+		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_moe + i,
+				    err);
 	}
 	return rc;
 }
@@ -243,7 +246,8 @@ static void end_stay(struct replay *p, uint32_t worker, size_t id, uint64_t now)
 /* What the cache of a worker makes of a use. */
 static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
-	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
+	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts,
+		       expert = p->w->routes->expert[u];
 	const enum od_cache_state was = look(p, worker, layer, expert);
 	struct od_cache *cache = *cache_of(p, worker, layer);
 	struct od_cache_changes ch;
@@ -361,7 +365,8 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	p.since = calloc(n, sizeof(*p.since));
 	p.hits = calloc(n, sizeof(*p.hits));
 	p.n = calloc(n, sizeof(*p.n));
-	if (p.worker == NULL || p.scratch == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
+	if (p.worker == NULL || p.scratch == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL ||
+	    p.n == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
 	for (uint32_t i = 0; rc == OD_OK && i < n && has_cache; i++) {
 		if (cache_own_layers(w, i) > 0)

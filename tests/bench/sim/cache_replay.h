@@ -1,16 +1,17 @@
 /* cache_replay.h - replays recorded routes through the caches of a cluster's workers (cache_rule.h).
  *
  * Experts are placed on workers as od-main does for workers with caches (main-node/cluster/placement.h), without
- * predictions: groups are fixed, experts have homes, and the experts of a layer are dealt by the cost of their current state
- * in each worker's cache. So each setup has its own deals. Belady's oracle and the plans need deals before the caches have
- * contents (a worker's next use of an expert would depend on its cache); they use the deals by homes, which are those of
- * empty caches. Without a cache experts are dealt as od-main does without caches: groups rotate, and there are no homes.
+ * predictions: groups are fixed, experts have homes, and the experts of a layer are dealt by the cost of their current
+ * state in each worker's cache. So each setup has its own deals. Belady's oracle and the plans need deals before the
+ * caches have contents (a worker's next use of an expert would depend on its cache); they use the deals by homes, which
+ * are those of empty caches. Without a cache experts are dealt as od-main does without caches: groups rotate, and there
+ * are no homes.
  *
- * Each worker has its own cache, for the layers of its group. Prompts read from caches but do not change them, so they are
- * not replayed.
+ * Each worker has its own cache, for the layers of its group. Prompts read from caches but do not change them, so they
+ * are not replayed.
  *
- * Loads begin after the router: there are no predictions, because the cache's gain does not depend on them. The time of a
- * layer is the load time of its slowest worker by Algorithm 3 (od_cache_makespan_ns).
+ * Loads begin after the router: there are no predictions, because the cache's gain does not depend on them. The time of
+ * a layer is the load time of its slowest worker by Algorithm 3 (od_cache_makespan_ns).
  * Thread: one at a time. Owner: cache_world_open's caller; the routes are borrowed. */
 #ifndef OD_BENCH_CACHE_REPLAY_H
 #define OD_BENCH_CACHE_REPLAY_H
@@ -28,8 +29,8 @@ struct cache_world {
 	bool full_is_stored; /* as in struct od_cache_opts */
 	struct od_cache_cost cost;
 	/* The world's own. */
-	uint32_t *worker;		 /* [n_uses]: the worker of each use, dealt by homes */
-	uint64_t *next;			 /* [n_uses]: that worker's next use of the expert, or CACHE_NEVER */
+	uint32_t *worker; /* [n_uses]: the worker of each use, dealt by homes */
+	uint64_t *next; /* [n_uses]: that worker's next use of the expert, or CACHE_NEVER */
 	struct od_rank_profile *profile; /* [n_workers], dealt by homes; all zero for a worker without layers */
 };
 
@@ -41,7 +42,7 @@ uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker);
 
 struct cache_setup {
 	enum cache_rule rule;
-	bool planned;		   /* rank: pools by the planner; false: pool F alone */
+	bool planned; /* rank: pools by the planner; false: pool F alone */
 	enum od_cache_state state; /* other rules: the state of cached experts */
 	bool per_layer; /* other rules: one cache per layer instead of one for all */
 	uint64_t budget_bytes; /* per worker; 0: no cache */
@@ -49,14 +50,15 @@ struct cache_setup {
 };
 
 struct cache_result {
-	uint64_t uses, loads;		 /* loads: uses that needed a read */
+	uint64_t uses, loads; /* loads: uses that needed a read */
 	uint64_t read_bytes, cold_bytes; /* cold: without a cache */
 	uint64_t layers;
-	double makespan_ns;	    /* sum over layers */
-	double stay_steps;	    /* sum over stays in the cache; the end of the replay ends them; prompts' steps count */
+	double makespan_ns; /* sum over layers */
+	/* sum over stays in the cache; the end of the replay ends them; prompts' steps count */
+	double stay_steps;
 	uint64_t stays;
 	uint32_t experts[OD_CACHE_STATES]; /* rank: places in each pool, of all workers */
-	uint64_t worker_layers;	    /* pairs of a worker and a layer of a step */
+	uint64_t worker_layers; /* pairs of a worker and a layer of a step */
 	double worker_ns, planned_ns; /* sum of their makespans: replayed, planned */
 };
 
@@ -64,7 +66,7 @@ struct cache_result {
 OD_MUST_CHECK int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan,
 			      struct od_err *err);
 /* plan: from cache_plans; NULL: not rank dispatch. */
-OD_MUST_CHECK int cache_replay(const struct cache_world *w, const struct cache_setup *s, const struct od_cache_plan *plan,
-			       struct cache_result *out, struct od_err *err);
+OD_MUST_CHECK int cache_replay(const struct cache_world *w, const struct cache_setup *s,
+			       const struct od_cache_plan *plan, struct cache_result *out, struct od_err *err);
 
 #endif

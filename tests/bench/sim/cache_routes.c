@@ -80,8 +80,8 @@ static const struct od_route_step *next_step(const struct od_routes *from, uint6
 	return NULL;
 }
 
-static void add_batch(struct conversion *c, const uint64_t *sequence, uint32_t n,
-		      const struct od_route_step **together, size_t *at)
+static void add_batch(struct conversion *c, const uint64_t *sequence, uint32_t n, const struct od_route_step **together,
+		      size_t *at)
 {
 	size_t n_together;
 
@@ -135,7 +135,8 @@ static int add_batches(struct conversion *c, uint32_t batch, struct od_err *err)
 	} else {
 		n = list_sequences(c->from, sequence);
 		if (n == 0 && c->from->n_steps > 0)
-			rc = od_fail(err, OD_ERR_ARG, "--batch: the recording has several sequences in a step already; "
+			rc = od_fail(err, OD_ERR_ARG,
+				     "--batch: the recording has several sequences in a step already; "
 				     "leave --batch out");
 	}
 	for (size_t i = 0; rc == OD_OK && i < n; i += batch)

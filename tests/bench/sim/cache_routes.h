@@ -1,5 +1,5 @@
-/* cache_routes.h - the input of od-bench cache: the experts that each layer of each step needs, from a recording or drawn by
- * Zipf's law.
+/* cache_routes.h - the input of od-bench cache: the experts that each layer of each step needs, from a recording or
+ * drawn by Zipf's law.
  *
  * Thread: its owner's. Owner: made by the caller, ended with cache_routes_fini. */
 #ifndef OD_BENCH_CACHE_ROUTES_H
@@ -21,15 +21,15 @@ struct cache_routes {
 	uint16_t *expert; /* [n_uses] */
 };
 
-/* Decodes `batch` sequences together, one row of each per step, until each one ends. batch 1: as recorded. A higher one needs
- * a recording with one sequence per step (else OD_ERR_ARG). Prompts' steps are counted but left out. */
+/* Decodes `batch` sequences together, one row of each per step, until each one ends. batch 1: as recorded. A higher one
+ * needs a recording with one sequence per step (else OD_ERR_ARG). Prompts' steps are counted but left out. */
 OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch,
 				    struct od_err *err);
 
 struct cache_zipf {
 	uint32_t n_moe, n_experts, top_k, batch;
 	uint64_t steps, drift; /* drift: the popular experts change after this many steps; 0: never */
-	double exponent;       /* the expert of rank r is drawn with a weight of (r + 1)^-exponent */
+	double exponent; /* the expert of rank r is drawn with a weight of (r + 1)^-exponent */
 	uint64_t seed;
 };
 OD_MUST_CHECK int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct od_err *err);

@@ -15,7 +15,7 @@ struct rival {
 	enum cache_rule rule;
 	uint32_t places, n, unmarked;
 	struct kept *kept; /* [places]; Marking: the unmarked first */
-	uint32_t *at;	   /* [n_moe * n_experts] where in kept */
+	uint32_t *at; /* [n_moe * n_experts] where in kept */
 	uint64_t clock, random, next_use;
 };
 

@@ -1,9 +1,9 @@
-/* cache_rule.h - eviction rules of a cache: the workers' own (common/cache/pool_policy.h), and others for comparison, which
- * keep experts in one state: FIFO, Marking (Fiat, Karp, Luby, McGeoch, Sleator, Young 1991) and Belady's oracle.
+/* cache_rule.h - eviction rules of a cache: the workers' own (common/cache/pool_policy.h), and others for comparison,
+ * which keep experts in one state: FIFO, Marking (Fiat, Karp, Luby, McGeoch, Sleator, Young 1991) and Belady's oracle.
  *
- * Marking: a use marks an expert; the victim is a random unmarked one; when all are marked, a new phase begins with none
- * marked. Belady's evicts the expert whose next use is farthest, which only a replay can know.
- * The functions of pool_policy.h drive a cache of any rule.
+ * Marking: a use marks an expert; the victim is a random unmarked one; when all are marked, a new phase begins with
+ * none marked. Belady's evicts the expert whose next use is farthest, which only a replay can know. The functions of
+ * pool_policy.h drive a cache of any rule.
  * Thread: one at a time. Deterministic. Owner: cache_rule_new's caller, by od_cache_free. */
 #ifndef OD_BENCH_CACHE_RULE_H
 #define OD_BENCH_CACHE_RULE_H
@@ -22,11 +22,11 @@ enum cache_rule {
 #define CACHE_NEVER UINT64_MAX
 
 /* o->policy is ignored; seed: for Marking. */
-OD_MUST_CHECK int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_cache_opts *o, uint64_t seed,
-				 struct od_err *err);
+OD_MUST_CHECK int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_cache_opts *o,
+				 uint64_t seed, struct od_err *err);
 
-/* Call before od_cache_use of a CACHE_BELADY. next_use: time of the expert's next use, on any clock that grows from use to
- * use, or CACHE_NEVER. */
+/* Call before od_cache_use of a CACHE_BELADY. next_use: time of the expert's next use, on any clock that grows from use
+ * to use, or CACHE_NEVER. */
 void cache_rule_foretell(struct od_cache *belady, uint64_t next_use);
 
 #endif

@@ -122,8 +122,9 @@ static void permute(struct search *s, unsigned used)
 uint64_t od_load_optimum(const struct od_load_task *task, size_t n, const struct od_load_costs *costs,
 			 uint64_t known_ns)
 {
-	struct search s = { .task = task, .costs = costs, .n = n, .best_ns = known_ns,
-			    .bound_ns = od_load_bound(task, n, costs) };
+	struct search s = {
+		.task = task, .costs = costs, .n = n, .best_ns = known_ns, .bound_ns = od_load_bound(task, n, costs)
+	};
 
 	permute(&s, 0);
 	return s.best_ns;

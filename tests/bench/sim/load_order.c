@@ -2,24 +2,28 @@
  *
  * Algorithm 1 of the paper leaves gaps, which are filled as follows:
  * - A task leaves U, but neither sigma: here it leaves its sigma too, and the base leaves U; else it is in two blocks.
- * - Blocks begin with a Type-I task only. When none is left, here they begin with the first Type-II task; else those are
+ * - Blocks begin with a Type-I task only. When none is left, here they begin with the first Type-II task; else those
+ * are
  *   never loaded when the blocks before closed early, or there is no Type-I task.
  * - Definition A.1 says "0 <= k <= min(L, K)", for every l. Here k = l, for l = 1 ... min(L, K), inflaters by rising
  *   completion: the next block's E-chunk l comes l reads later; then inflater l is still busy, and no gap appears between
  *   the blocks. In section 3.3, "(l-p)/K u" is l times rho u / K, misprinted.
- * - "The earliest position that introduces no additional idle period" is here the earliest behind the tasks that precede it
+ * - "The earliest position that introduces no additional idle period" is here the earliest behind the tasks that
+ * precede it
  *   in U. A block's E-chunks are read before all else and cost the same, so idle time is the same at every position; the
  *   very first position would turn the order around, shortest run first.
- * - Without such a position "the tail of any Type-II job" with a run as long is the same place; a first Type-II task goes
+ * - Without such a position "the tail of any Type-II job" with a run as long is the same place; a first Type-II task
+ * goes
  *   behind the Type-I tasks with runs as long. The Type-II jobs in a block are all as long, being sorted.
  * - A Type-I task without such a position goes to the end of the block: all others in it precede it in U.
- * - Completion times of a block go on from the block before; what is cached in it can be inflated from its beginning, and
+ * - Completion times of a block go on from the block before; what is cached in it can be inflated from its beginning,
+ * and
  *   idle time counts from there: blocks run one after another, inflaters wait for nothing.
  *
- * With k = 0, with only the last inflater looked at, or with u for rho u, makespans change by less than 0.2 % on average;
- * with the very first position they are up to three times as far from the optimum. The proof of Lemma B.5 says that blocks
- * never close when c < rho u. That is not so: with u = 24, rho u = 8, K = 8, c = 7 and one inflater the first task's reads
- * end at 32, its inflating at 57. */
+ * With k = 0, with only the last inflater looked at, or with u for rho u, makespans change by less than 0.2 % on
+ * average; with the very first position they are up to three times as far from the optimum. The proof of Lemma B.5 says
+ * that blocks never close when c < rho u. That is not so: with u = 24, rho u = 8, K = 8, c = 7 and one inflater the
+ * first task's reads end at 32, its inflating at 57. */
 #include "tests/bench/sim/load_order.h"
 
 #include <string.h>
@@ -62,7 +66,8 @@ static uint64_t later(uint64_t a, uint64_t b)
 }
 
 /* A block an expert, in the worker's order; ranks are places. */
-static void order_johnson(struct od_load_order *o, const struct od_load_task *task, size_t n, const struct od_load_costs *c)
+static void order_johnson(struct od_load_order *o, const struct od_load_task *task, size_t n,
+			  const struct od_load_costs *c)
 {
 	size_t at[OD_ORDER_TASKS], n_experts = 0;
 	struct odw_run_load load[OD_ORDER_TASKS];
@@ -74,7 +79,8 @@ static void order_johnson(struct od_load_order *o, const struct od_load_task *ta
 		at[i] = first == i ? n_experts++ : at[first];
 		if (first == i)
 			load[at[i]] = (struct odw_run_load){ .run_ns = task[i].run_ns, .rank = (uint32_t)at[i] };
-		load[at[i]].read_ns += (task[i].has_sm ? 0 : c->sm_read_ns) + (task[i].has_e ? 0 : c->e_read_ns * c->n_chunks);
+		load[at[i]].read_ns +=
+			(task[i].has_sm ? 0 : c->sm_read_ns) + (task[i].has_e ? 0 : c->e_read_ns * c->n_chunks);
 		inflate_ns[at[i]] += c->inflate_ns * c->n_chunks;
 	}
 	for (size_t e = 0; e < n_experts; e++)
@@ -98,7 +104,7 @@ struct builder {
 	const struct od_load_costs *costs;
 	uint16_t queue[OD_ORDER_TASKS]; /* U: Type II (SM-chunk cached), then Type I, each by falling p_n */
 	size_t n_queue;
-	uint64_t begin_ns;			/* when the reader comes to this block */
+	uint64_t begin_ns; /* when the reader comes to this block */
 	uint64_t free_ns[OD_ORDER_INFLATERS]; /* when inflaters have done the blocks before; rising, from begin_ns */
 };
 
@@ -129,7 +135,7 @@ static uint64_t inflated_ns(const struct builder *b, const struct block *block, 
 
 	if (first <= i) {
 		end = later(end, b->begin_ns + (first - cached + 1) * c->e_read_ns +
-			    ((i - first) / lanes + 1) * c->inflate_ns);
+					 ((i - first) / lanes + 1) * c->inflate_ns);
 		end = later(end, b->begin_ns + (i - cached + 1) * c->e_read_ns + c->inflate_ns);
 	}
 	return end;
@@ -256,7 +262,7 @@ static void order_blocks(struct od_load_order *o, const struct od_load_task *tas
 }
 
 int od_load_order(struct od_load_order *o, enum od_load_rule rule, const struct od_load_task *task, size_t n,
-		   const struct od_load_costs *c)
+		  const struct od_load_costs *c)
 {
 	o->n_tasks = o->n_reads = 0;
 	if (n > OD_ORDER_TASKS || c->n_chunks == 0 || c->n_chunks > OD_ORDER_CHUNKS || c->n_inflaters == 0 ||
@@ -268,12 +274,8 @@ int od_load_order(struct od_load_order *o, enum od_load_rule rule, const struct 
 		for (size_t i = 0; i < n; i++)
 			append(o, i, i);
 		break;
-	case OD_LOAD_BLOCKS:
-		order_blocks(o, task, n, c);
-		break;
-	case OD_LOAD_JOHNSON:
-		order_johnson(o, task, n, c);
-		break;
+	case OD_LOAD_BLOCKS: order_blocks(o, task, n, c); break;
+	case OD_LOAD_JOHNSON: order_johnson(o, task, n, c); break;
 	}
 	od_load_order_reads(o, task, c->n_chunks);
 	return OD_OK;

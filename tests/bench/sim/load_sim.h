@@ -1,9 +1,9 @@
 /* load_sim.h - simulates a load order in virtual time: one reader, L inflaters, one compute stream (ZipMoE, arXiv
  * 2601.21198, section 3.2); and lower bounds for any order.
  *
- * No unit idles while it has work. The reader follows the order; a free inflater takes a read E-chunk of the first task in
- * the order; the stream runs experts as they become ready. The cost of recovery is part of inflate_ns where an inflater
- * does it, else of run_ns.
+ * No unit idles while it has work. The reader follows the order; a free inflater takes a read E-chunk of the first task
+ * in the order; the stream runs experts as they become ready. The cost of recovery is part of inflate_ns where an
+ * inflater does it, else of run_ns.
  * Thread: any. Owner: the caller. */
 #ifndef OD_BENCH_LOAD_SIM_H
 #define OD_BENCH_LOAD_SIM_H
@@ -15,7 +15,7 @@
 
 struct od_load_times {
 	uint64_t read_ns, inflated_ns; /* end of the last read, of the last inflation */
-	uint64_t done_ns;	       /* end of the last expert's run: the makespan */
+	uint64_t done_ns; /* end of the last expert's run: the makespan */
 };
 
 struct od_load_times od_load_sim(const struct od_load_task *task, const struct od_load_costs *costs,

@@ -13,8 +13,9 @@
 
 void recall_served_defaults(struct recall_served_opts *o)
 {
-	*o = (struct recall_served_opts){ .workers = 8, .slots = 2, .load = 0.5, .main_ms = 1, .worker_ms = 1,
-					  .shadow_ms = 1, .head_ms = 1 };
+	*o = (struct recall_served_opts){
+		.workers = 8, .slots = 2, .load = 0.5, .main_ms = 1, .worker_ms = 1, .shadow_ms = 1, .head_ms = 1
+	};
 }
 
 /* "2,5,10" */
@@ -27,8 +28,10 @@ static int parse_hedges(const char *text, double *out, size_t *n, struct od_err 
 		const double x = strtod(at, &end);
 
 		if (end == at || !(x > 0) || x > MAX_PERCENT || (*end != ',' && *end != '\0'))
-			return od_fail(err, OD_ERR_ARG, "--sim-hedge: expected percents above 0 up to %d, as in 2,5,10; found "
-				       "\"%s\"", MAX_PERCENT, text);
+			return od_fail(err, OD_ERR_ARG,
+				       "--sim-hedge: expected percents above 0 up to %d, as in 2,5,10; found "
+				       "\"%s\"",
+				       MAX_PERCENT, text);
 		out[(*n)++] = x;
 		if (*end == '\0')
 			return OD_OK;
@@ -95,8 +98,9 @@ static int open_sims(struct recall_served *s, const struct recall_configs *confi
 	return rc;
 }
 
-int recall_served_init(struct recall_served *s, const struct recall_served_opts *o, const struct recall_configs *configs,
-		       size_t n_prompts, const struct od_config *cfg, struct od_err *err)
+int recall_served_init(struct recall_served *s, const struct recall_served_opts *o,
+		       const struct recall_configs *configs, size_t n_prompts, const struct od_config *cfg,
+		       struct od_err *err)
 {
 	int rc;
 
@@ -104,9 +108,15 @@ int recall_served_init(struct recall_served *s, const struct recall_served_opts 
 		.o = *o,
 		.n_configs = configs->n,
 		.n_prompts = n_prompts,
-		.params = { .n_moe = cfg->n_moe, .n_experts = cfg->n_experts, .top_k = cfg->top_k,
-			    .n_workers = (uint32_t)o->workers, .slots = (unsigned)o->slots, .main_ns = ns(o->main_ms),
-			    .worker_ns = ns(o->worker_ms), .shadow_ns = ns(o->shadow_ms), .head_ns = ns(o->head_ms) },
+		.params = { .n_moe = cfg->n_moe,
+			    .n_experts = cfg->n_experts,
+			    .top_k = cfg->top_k,
+			    .n_workers = (uint32_t)o->workers,
+			    .slots = (unsigned)o->slots,
+			    .main_ns = ns(o->main_ms),
+			    .worker_ns = ns(o->worker_ms),
+			    .shadow_ns = ns(o->shadow_ms),
+			    .head_ns = ns(o->head_ms) },
 	};
 	rc = list_ways(s, err);
 	if (rc != OD_OK)
@@ -195,36 +205,54 @@ static void report_cluster(const struct recall_served *s, struct od_report *r)
 	od_report_fact(r, "sim_shadow_ms", "  a layer on the shadow", OD_REAL(s->o.shadow_ms), 3, "ms");
 	od_report_fact(r, "sim_head_ms", "  between two tokens", OD_REAL(s->o.head_ms), 3, "ms");
 	od_report_fact(r, "sim_window_ms", "  window (Eq. 1, one slot)", OD_REAL(window), 3, "ms");
-	od_report_fact(r, "sim_load_ms", "  load of an expert", OD_REAL((double)s->params.load_ns / OD_NS_PER_MS), 3, "ms");
+	od_report_fact(r, "sim_load_ms", "  load of an expert", OD_REAL((double)s->params.load_ns / OD_NS_PER_MS), 3,
+		       "ms");
 }
 
 void recall_served_report(const struct recall_served *s, const struct recall_configs *configs, struct od_report *r)
 {
 	static const struct od_column columns[] = {
-		{ "configuration", "configuration", 0 }, { "way", "departure and more", 0 },
-		{ "recall", "recall", 5 }, { "served_in_time", "served", 5 }, { "served_low", "from", 5 },
-		{ "served_high", "to", 5 }, { "extra_loads", "extra loads", 4 }, { "hedged", "hedged", 4 },
-		{ "ordered", "ordered", 5 }, { "stalls", "waited", 5 },
-		{ "stall_time", "of time", 4 }, { "tok_per_s", "tok/s", 2 },
+		{ "configuration", "configuration", 0 },
+		{ "way", "departure and more", 0 },
+		{ "recall", "recall", 5 },
+		{ "served_in_time", "served", 5 },
+		{ "served_low", "from", 5 },
+		{ "served_high", "to", 5 },
+		{ "extra_loads", "extra loads", 4 },
+		{ "hedged", "hedged", 4 },
+		{ "ordered", "ordered", 5 },
+		{ "stalls", "waited", 5 },
+		{ "stall_time", "of time", 4 },
+		{ "tok_per_s", "tok/s", 2 },
 	};
 	struct od_table *t;
 
 	report_cluster(s, r);
-	t = od_report_table(r, "served", "Served in time on that cluster, of all uses (95 % t-interval over prompts); extra "
-			    "loads and hedges over uses", columns, sizeof(columns) / sizeof(columns[0]));
+	t = od_report_table(r, "served",
+			    "Served in time on that cluster, of all uses (95 % t-interval over prompts); extra "
+			    "loads and hedges over uses",
+			    columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t c = 0; c < s->n_configs; c++) {
 		for (size_t w = 0; w < s->n_ways && configs->config[c].predictor == NULL; w++) {
 			const struct served_result x = sum_of(result_of(s, c, w), s->n_prompts);
 			const struct recall_interval i = served_interval(s, c, w);
 
-			od_table_row(t, (struct od_cell[]){
-				OD_TEXT(configs->config[c].name), OD_TEXT(s->way[w].name), OD_REAL(share(x.recalled, x.uses)),
-				OD_REAL(share(x.served, x.uses)), OD_REAL(i.low), OD_REAL(i.high),
-				OD_REAL(share(x.extra_loads, x.uses)), OD_REAL(share(x.hedged, x.uses)),
-				OD_REAL(share(x.ordered, x.uses)), OD_REAL(share(x.stalls, x.uses)),
-				OD_REAL(share(x.stall_ns, x.total_ns)),
-				OD_REAL(x.total_ns > 0 ? (double)x.steps * OD_NS_PER_S / (double)x.total_ns : NAN),
-			});
+			od_table_row(
+				t, (struct od_cell[]){
+					   OD_TEXT(configs->config[c].name),
+					   OD_TEXT(s->way[w].name),
+					   OD_REAL(share(x.recalled, x.uses)),
+					   OD_REAL(share(x.served, x.uses)),
+					   OD_REAL(i.low),
+					   OD_REAL(i.high),
+					   OD_REAL(share(x.extra_loads, x.uses)),
+					   OD_REAL(share(x.hedged, x.uses)),
+					   OD_REAL(share(x.ordered, x.uses)),
+					   OD_REAL(share(x.stalls, x.uses)),
+					   OD_REAL(share(x.stall_ns, x.total_ns)),
+					   OD_REAL(x.total_ns > 0 ? (double)x.steps * OD_NS_PER_S / (double)x.total_ns :
+								    NAN),
+				   });
 		}
 	}
 }

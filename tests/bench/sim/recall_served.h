@@ -1,5 +1,5 @@
-/* recall_served.h - od-bench recall --served: for each configuration, the share of expert uses that a cluster of given speed
- * would have served in time, and its extra loads: as in the paper, with early departure, and with hedges.
+/* recall_served.h - od-bench recall --served: for each configuration, the share of expert uses that a cluster of given
+ * speed would have served in time, and its extra loads: as in the paper, with early departure, and with hedges.
  *
  * Each of these modes is a cluster in virtual time (served_sim.h) that gets the prompts in order.
  * Thread: one at a time. Owner: recall_served_init ... recall_served_fini by the caller. */
@@ -14,9 +14,9 @@
 #define RECALL_WAYS_MAX (2 + RECALL_HEDGES_MAX)
 
 struct recall_served_opts {
-	const char *hedge;	 /* list of percentages; NULL: the default list */
+	const char *hedge; /* list of percentages; NULL: the default list */
 	uint64_t workers, slots; /* the group size is top-k */
-	double load;		 /* load time of an expert over the window of OD-MoE Eq. 1 for one slot */
+	double load; /* load time of an expert over the window of OD-MoE Eq. 1 for one slot */
 	double main_ms, worker_ms, shadow_ms, head_ms;
 };
 
@@ -32,7 +32,7 @@ struct recall_served {
 	struct recall_way way[RECALL_WAYS_MAX];
 	size_t n_ways, n_configs, n_prompts;
 	struct served_params params;
-	struct served_sim **sim;      /* [n_configs][n_ways]; NULL: a configuration without a shadow */
+	struct served_sim **sim; /* [n_configs][n_ways]; NULL: a configuration without a shadow */
 	struct served_result *result; /* [n_configs][n_ways][n_prompts] */
 };
 
@@ -40,8 +40,8 @@ void recall_served_defaults(struct recall_served_opts *o);
 /* Checks the options; err names the wrong one. */
 OD_MUST_CHECK int recall_served_check(const struct recall_served_opts *o, struct od_err *err);
 OD_MUST_CHECK int recall_served_init(struct recall_served *s, const struct recall_served_opts *o,
-				     const struct recall_configs *configs, size_t n_prompts, const struct od_config *cfg,
-				     struct od_err *err);
+				     const struct recall_configs *configs, size_t n_prompts,
+				     const struct od_config *cfg, struct od_err *err);
 void recall_served_fini(struct recall_served *s); /* all zero is fine */
 
 /* Runs a prompt in every mode; call it for the prompts in order. */

@@ -1,5 +1,5 @@
-/* recall_tape.h - the predictions of one prompt's decode steps in the form of the cluster simulation (served_sim.h): the
- * shadow's predictions for main's token, and its earlier ones for a guessed token.
+/* recall_tape.h - the predictions of one prompt's decode steps in the form of the cluster simulation (served_sim.h):
+ * the shadow's predictions for main's token, and its earlier ones for a guessed token.
  *
  * Thread: its owner's. Owner: recall_tape_init ... recall_tape_fini by the caller. */
 #ifndef OD_BENCH_RECALL_TAPE_H
@@ -10,9 +10,9 @@
 
 struct recall_tape {
 	uint32_t n_moe, max_steps;
-	int32_t *guess;		    /* [max_steps]; -1: none */
+	int32_t *guess; /* [max_steps]; -1: none */
 	struct served_view *shadow; /* [max_steps][n_moe]; all as in struct served_trace */
-	struct served_view *ahead;  /* [max_steps][n_moe] */
+	struct served_view *ahead; /* [max_steps][n_moe] */
 };
 
 OD_MUST_CHECK int recall_tape_init(struct recall_tape *t, uint32_t n_moe, uint32_t max_steps, struct od_err *err);

@@ -128,7 +128,7 @@ struct reader {
 	const char *where;
 	struct od_routes *r;
 	size_t n_rows, n_experts; /* of all steps so far */
-	unsigned wide;		  /* bytes of an expert */
+	unsigned wide; /* bytes of an expert */
 };
 
 static uint64_t get(const uint8_t *p, unsigned n_bytes)
@@ -147,8 +147,10 @@ static int bad(const struct reader *in, const char *what, struct od_err *err)
 
 static int cut_off(const struct reader *in, struct od_err *err)
 {
-	return od_fail(err, OD_ERR_FORMAT, "%s: the file ends early, at byte %zu; record it again (a recording is complete when "
-		       "the recording program has exited)", in->where, in->len);
+	return od_fail(err, OD_ERR_FORMAT,
+		       "%s: the file ends early, at byte %zu; record it again (a recording is complete when "
+		       "the recording program has exited)",
+		       in->where, in->len);
 }
 
 static int read_head(struct reader *in, struct od_err *err)
@@ -159,8 +161,8 @@ static int read_head(struct reader *in, struct od_err *err)
 		return od_fail(err, OD_ERR_FORMAT, "%s: not a recording of routes (od-bench cache --record makes one)",
 			       in->where);
 	if (get(in->bytes + 8, 4) != VERSION)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: routes of version %llu; this program reads version %u", in->where,
-			       (unsigned long long)get(in->bytes + 8, 4), VERSION);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: routes of version %llu; this program reads version %u",
+			       in->where, (unsigned long long)get(in->bytes + 8, 4), VERSION);
 	h->n_moe = (uint32_t)get(in->bytes + 12, 4);
 	h->n_experts = (uint32_t)get(in->bytes + 16, 4);
 	h->top_k = (uint32_t)get(in->bytes + 20, 4);
@@ -168,8 +170,8 @@ static int read_head(struct reader *in, struct od_err *err)
 	if (h->n_moe == 0 || h->n_moe > OD_ROUTE_MAX_LAYERS || h->n_experts == 0 ||
 	    h->n_experts > OD_ROUTE_MAX_EXPERTS || h->top_k == 0 || h->top_k > OD_ROUTE_MAX_TOP_K ||
 	    h->top_k > h->n_experts)
-		return od_fail(err, OD_ERR_RANGE, "%s: routes of %u layers, %u experts, top %u: no such model", in->where,
-			       h->n_moe, h->n_experts, h->top_k);
+		return od_fail(err, OD_ERR_RANGE, "%s: routes of %u layers, %u experts, top %u: no such model",
+			       in->where, h->n_moe, h->n_experts, h->top_k);
 	in->wide = h->n_experts > 256 ? 2 : 1;
 	in->at = HEAD_BYTES;
 	return OD_OK;

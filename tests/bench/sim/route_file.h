@@ -1,4 +1,5 @@
-/* route_file.h - a file with every router decision of a run: the rows of each step and the experts that each layer chose.
+/* route_file.h - a file with every router decision of a run: the rows of each step and the experts that each layer
+ * chose.
  *
  * Little-endian, without padding. The head:
  *   8 bytes "od-route", u32 version (1), u32 n_moe, u32 n_experts, u32 top_k, 32 bytes fingerprint of the model
@@ -38,8 +39,8 @@ struct od_route_row {
 
 /* ---- Writing ---- */
 
-/* Overwrites an existing file. od_route_close also reports earlier write errors, so that the calls in between need no check.
- * No allocation after opening. */
+/* Overwrites an existing file. od_route_close also reports earlier write errors, so that the calls in between need no
+ * check. No allocation after opening. */
 struct od_route_writer;
 OD_MUST_CHECK int od_route_open(struct od_route_writer **out, const char *path, const struct od_route_head *head,
 				struct od_err *err);
@@ -55,9 +56,9 @@ int od_route_close(struct od_route_writer *w, struct od_err *err);
 struct od_route_step {
 	uint64_t step;
 	bool prompt;
-	uint32_t n_rows, n_moe;	/* n_moe: recorded layers */
+	uint32_t n_rows, n_moe; /* n_moe: recorded layers */
 	const struct od_route_row *row; /* [n_rows] */
-	const uint16_t *expert;		/* [n_moe][n_rows][top_k], best first, all different within a row */
+	const uint16_t *expert; /* [n_moe][n_rows][top_k], best first, all different within a row */
 };
 
 struct od_routes {

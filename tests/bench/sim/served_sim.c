@@ -17,8 +17,8 @@ static _Thread_local uint64_t virtual_ns;
 struct sim_worker {
 	struct odw_schedule *schedule;
 	struct odw_load_job read; /* the part on the path to its storage, */
-	bool reading;		  /* if there is one, */
-	uint64_t read_ns;	  /* and when the path is through with it */
+	bool reading; /* if there is one, */
+	uint64_t read_ns; /* and when the path is through with it */
 	struct odw_item item[OD_MAX_TOP_K]; /* of the RUN under way */
 	struct odw_item *computing;
 	uint64_t done_ns; /* when that is computed */
@@ -37,17 +37,17 @@ struct served_sim {
 	struct odm_predictions *predictions;
 	struct sim_worker *worker; /* [n_workers] */
 	struct odm_want_place place;
-	uint32_t *keep;	 /* [n_experts]: for odm_deal */
+	uint32_t *keep; /* [n_experts]: for odm_deal */
 	uint32_t *slots; /* [n_workers] */
 	const struct served_trace *t;
 	struct served_result *r;
 	struct sim_shadow shadow;
 	uint64_t first_step; /* number of the trace's first step */
-	uint64_t sequence;   /* the trace's */
+	uint64_t sequence; /* the trace's */
 	uint64_t c[OD_N_COUNTERS]; /* of its steps */
 	uint32_t step, layer; /* main's router speaks next of these */
-	bool begun;	      /* main's step has */
-	uint32_t open;	      /* items of the layer that are not computed yet */
+	bool begun; /* main's step has */
+	uint32_t open; /* items of the layer that are not computed yet */
 	uint64_t layer_stall_ns, run_ns;
 	struct od_recall recall;
 	uint64_t now_ns; /* the clock between two traces */
@@ -147,7 +147,8 @@ void served_sim_free(struct served_sim *s)
 
 /* ---- Workers ---- */
 
-/* Parts whose time is over are there, and finished; the most urgent one is next. A cancelled load leaves the path at once. */
+/* Parts whose time is over are there, and finished; the most urgent one is next. A cancelled load leaves the path at
+ * once. */
 static void load(struct served_sim *s, struct sim_worker *w)
 {
 	struct odw_load_job job;
@@ -163,7 +164,8 @@ static void load(struct served_sim *s, struct sim_worker *w)
 		if (w->reading || !odw_schedule_next_read(w->schedule, &w->read, false))
 			return;
 		w->reading = true;
-		w->read_ns = virtual_ns + s->p.load_ns * (w->read.part + 1) / LOAD_PARTS - s->p.load_ns * w->read.part / LOAD_PARTS;
+		w->read_ns = virtual_ns + s->p.load_ns * (w->read.part + 1) / LOAD_PARTS -
+			     s->p.load_ns * w->read.part / LOAD_PARTS;
 	}
 }
 
@@ -211,7 +213,8 @@ static void send_want(struct served_sim *s, uint32_t worker, const struct odm_wa
 		return;
 	for (uint32_t i = l->begin[worker]; i < l->begin[worker + 1]; i++)
 		expert[n++] = l->expert[i];
-	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n, want->prompt);
+	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n,
+				 want->prompt);
 	work(s, &s->worker[worker]);
 }
 
@@ -281,7 +284,9 @@ static void shadow_go_ahead(struct served_sim *s)
 
 	if (!s->p.early || s->t->guess == NULL || h->ahead || h->step + 1 >= s->t->n_steps)
 		return;
-	*h = (struct sim_shadow){ .on = true, .ahead = true, .step = h->step + 1, .from_ns = virtual_ns + s->p.head_ns };
+	*h = (struct sim_shadow){
+		.on = true, .ahead = true, .step = h->step + 1, .from_ns = virtual_ns + s->p.head_ns
+	};
 }
 
 static void shadow_event(struct served_sim *s)
@@ -337,7 +342,8 @@ static bool next_event(struct served_sim *s, uint64_t end)
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
 		uint64_t t = worker_next_ns(&s->worker[w]);
 
-		if (t < first || (t == first && t != NEVER && who == NULL)) { /* a load that is complete frees its place first */
+		/* a load that is complete frees its place first */
+		if (t < first || (t == first && t != NEVER && who == NULL)) {
 			first = t;
 			who = &s->worker[w];
 		}
@@ -392,7 +398,8 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 
 		for (size_t i = 0; i < k; i++) {
 			if (to[i] == w)
-				worker->item[n++] = (struct odw_item){ .expert = expert[i], .rank = (uint32_t)i, .last = true };
+				worker->item[n++] =
+					(struct odw_item){ .expert = expert[i], .rank = (uint32_t)i, .last = true };
 		}
 		s->open += n;
 		/* Without a RUN it is a CLOSE. */
@@ -401,7 +408,8 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 		else if (odw_schedule_run(worker->schedule, SESSION, step, s->layer, true, worker->item, n) != OD_OK)
 			s->open -= n; /* cannot be: the queue holds more than a layer */
 		for (size_t i = 0; i < n; i++)
-			s->r->served += worker->item[i].ready && s->keep[worker->item[i].expert] == w; /* no WANT comes between */
+			/* no WANT comes between */
+			s->r->served += worker->item[i].ready && s->keep[worker->item[i].expert] == w;
 		work(s, worker);
 	}
 }
@@ -419,8 +427,9 @@ static void run_layer(struct served_sim *s)
 	s->run_ns = virtual_ns;
 	s->layer_stall_ns = 0;
 	send_runs(s, used);
-	odm_predictions_learn(s->predictions, step, s->layer, s->t->probability != NULL ?
-			      s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL, s->c);
+	odm_predictions_learn(
+		s->predictions, step, s->layer,
+		s->t->probability != NULL ? s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL, s->c);
 	s->layer++;
 	shadow_state(s, s->layer - 1);
 	while (s->open > 0 && next_event(s, NEVER - 1))
@@ -431,8 +440,9 @@ static void run_layer(struct served_sim *s)
 static void run_step(struct served_sim *s)
 {
 	const uint64_t step = s->first_step + s->step;
-	const struct odm_predicted_row row = { .sequence = s->sequence, .position = s->step, .token = s->t->token[s->step],
-					       .ahead = 1 };
+	const struct odm_predicted_row row = {
+		.sequence = s->sequence, .position = s->step, .token = s->t->token[s->step], .ahead = 1
+	};
 
 	odm_predictions_begin(s->predictions, step, step + 1, &row, 1, true);
 	s->layer = 0;

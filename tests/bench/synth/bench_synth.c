@@ -33,16 +33,51 @@ static const char *const preset_names[] = { "none", "tiny", "small", "medium", "
 static const struct synth_model presets[] = {
 	[PRESET_NONE] = { .ctx = 4096 },
 	/* 1.8 MB, 220 MB and 3.0 GB in BF16: for tests, for a laptop's cluster, more than a last-level cache. */
-	[PRESET_TINY] = { .layers = 4, .hidden = 64, .intermediate = 128, .experts = 8, .top_k = 2, .heads = 4,
-			  .kv_heads = 2, .vocab = 512, .ctx = 512 },
-	[PRESET_SMALL] = { .layers = 8, .hidden = 512, .intermediate = 1024, .experts = 8, .top_k = 2, .heads = 8,
-			   .kv_heads = 2, .vocab = 4096, .ctx = 4096 },
-	[PRESET_MEDIUM] = { .layers = 16, .hidden = 1024, .intermediate = 3584, .experts = 8, .top_k = 2, .heads = 16,
-			    .kv_heads = 4, .vocab = 32000, .ctx = 8192 },
-	[PRESET_8X7B] = { .layers = 32, .hidden = 4096, .intermediate = 14336, .experts = 8, .top_k = 2, .heads = 32,
-			  .kv_heads = 8, .vocab = 32000, .ctx = 32768 },
-	[PRESET_8X22B] = { .layers = 56, .hidden = 6144, .intermediate = 16384, .experts = 8, .top_k = 2, .heads = 48,
-			   .kv_heads = 8, .vocab = 32768, .ctx = 65536 },
+	[PRESET_TINY] = { .layers = 4,
+			  .hidden = 64,
+			  .intermediate = 128,
+			  .experts = 8,
+			  .top_k = 2,
+			  .heads = 4,
+			  .kv_heads = 2,
+			  .vocab = 512,
+			  .ctx = 512 },
+	[PRESET_SMALL] = { .layers = 8,
+			   .hidden = 512,
+			   .intermediate = 1024,
+			   .experts = 8,
+			   .top_k = 2,
+			   .heads = 8,
+			   .kv_heads = 2,
+			   .vocab = 4096,
+			   .ctx = 4096 },
+	[PRESET_MEDIUM] = { .layers = 16,
+			    .hidden = 1024,
+			    .intermediate = 3584,
+			    .experts = 8,
+			    .top_k = 2,
+			    .heads = 16,
+			    .kv_heads = 4,
+			    .vocab = 32000,
+			    .ctx = 8192 },
+	[PRESET_8X7B] = { .layers = 32,
+			  .hidden = 4096,
+			  .intermediate = 14336,
+			  .experts = 8,
+			  .top_k = 2,
+			  .heads = 32,
+			  .kv_heads = 8,
+			  .vocab = 32000,
+			  .ctx = 32768 },
+	[PRESET_8X22B] = { .layers = 56,
+			   .hidden = 6144,
+			   .intermediate = 16384,
+			   .experts = 8,
+			   .top_k = 2,
+			   .heads = 48,
+			   .kv_heads = 8,
+			   .vocab = 32768,
+			   .ctx = 65536 },
 };
 
 static const char *const dtype_names[] = { "bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "mxfp4", NULL };
@@ -160,7 +195,11 @@ static int write_all_weights(const struct options *o, struct od_err *err)
 	const struct synth_model *m = &o->model;
 	uint64_t widest = 0, now = od_now_ns();
 	uint64_t *first = od_alloc_array(o->shards + 1, sizeof(*first));
-	struct writer w = { .m = m, .fd = -1, .total = synth_total_bytes(m), .start_ns = now, .shown_ns = now,
+	struct writer w = { .m = m,
+			    .fd = -1,
+			    .total = synth_total_bytes(m),
+			    .start_ns = now,
+			    .shown_ns = now,
 			    .progress = isatty(STDERR_FILENO) == 1 };
 	struct synth_tensor t;
 	int rc;
@@ -220,13 +259,17 @@ static int check_replaceable(const char *dir, struct od_err *err)
 		bool made = is_weights(e->d_name) && synth_is_weights(dirfd(d), e->d_name);
 
 		if (is_weights(e->d_name) && !made)
-			rc = od_fail(err, OD_ERR_ARG, "--force: %s/%s was not made by od-bench synth; choose another folder", dir, e->d_name);
+			rc = od_fail(err, OD_ERR_ARG,
+				     "--force: %s/%s was not made by od-bench synth; choose another folder", dir,
+				     e->d_name);
 		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
 		n_made += made;
 	}
 	closedir(d);
 	if (rc == OD_OK && n > 0 && n_made == 0)
-		rc = od_fail(err, OD_ERR_ARG, "--force: %s holds files, but no weights made by od-bench synth; choose another folder", dir);
+		rc = od_fail(err, OD_ERR_ARG,
+			     "--force: %s holds files, but no weights made by od-bench synth; choose another folder",
+			     dir);
 	return rc;
 }
 
@@ -257,8 +300,10 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 
 	if (lstat(o->dir, &st) == 0) {
 		if (!o->force)
-			return od_fail(err, OD_ERR_ARG, "%s already exists; choose another folder, or use --force to "
-				       "replace its checkpoint", o->dir);
+			return od_fail(err, OD_ERR_ARG,
+				       "%s already exists; choose another folder, or use --force to "
+				       "replace its checkpoint",
+				       o->dir);
 		rc = od_is_dir(o->dir) ? check_replaceable(o->dir, err) :
 					 od_fail(err, OD_ERR_ARG, "%s is not a folder", o->dir);
 		if (rc == OD_OK)
@@ -297,7 +342,8 @@ static int report(const struct options *o, double seconds, struct od_err *err)
 	char title[96];
 	int rc;
 
-	snprintf(title, sizeof(title), "Synthetic %s checkpoint", m->family != NULL ? synth_family_model(m->family) : "Mixtral");
+	snprintf(title, sizeof(title), "Synthetic %s checkpoint",
+		 m->family != NULL ? synth_family_model(m->family) : "Mixtral");
 	rc = od_report_new(&r, title, err);
 
 	if (rc != OD_OK)
@@ -351,21 +397,29 @@ static int run(const struct options *o, struct od_err *err)
 static int complete_family(struct options *o, struct od_err *err)
 {
 	struct synth_model *m = &o->model;
-	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx, o->dtype >= 0 ? dtypes[o->dtype] : 0 };
+	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx,
+					 o->dtype >= 0 ? dtypes[o->dtype] : 0 };
 	const struct {
 		const char *option;
 		bool given;
 	} not_ours[] = {
-		{ "preset", o->preset != PRESET_NONE }, { "hidden", m->hidden != 0 }, { "intermediate", m->intermediate != 0 },
-		{ "top-k", m->top_k != 0 },		{ "heads", m->heads != 0 },   { "kv-heads", m->kv_heads != 0 },
-		{ "head-dim", m->head_dim != 0 },	{ "tied", m->tied },	      { "sliding-window", m->sliding_window != 0 },
+		{ "preset", o->preset != PRESET_NONE },
+		{ "hidden", m->hidden != 0 },
+		{ "intermediate", m->intermediate != 0 },
+		{ "top-k", m->top_k != 0 },
+		{ "heads", m->heads != 0 },
+		{ "kv-heads", m->kv_heads != 0 },
+		{ "head-dim", m->head_dim != 0 },
+		{ "tied", m->tied },
+		{ "sliding-window", m->sliding_window != 0 },
 	};
 	const struct od_config *c;
 	int rc;
 
 	for (size_t i = 0; i < sizeof(not_ours) / sizeof(not_ours[0]); i++)
 		if (not_ours[i].given)
-			return od_fail(err, OD_ERR_ARG, "--%s cannot be combined with --family, which has a shape of its own",
+			return od_fail(err, OD_ERR_ARG,
+				       "--%s cannot be combined with --family, which has a shape of its own",
 				       not_ours[i].option);
 	rc = synth_family_new(&o->made, (size_t)o->family - 1, &to, err);
 	if (rc != OD_OK)
@@ -394,10 +448,15 @@ static int complete(struct options *o, struct od_err *err)
 		const char *option;
 		uint64_t *value, preset;
 	} part[] = {
-		{ "layers", &m->layers, p->layers }, { "hidden", &m->hidden, p->hidden },
-		{ "intermediate", &m->intermediate, p->intermediate }, { "experts", &m->experts, p->experts },
-		{ "top-k", &m->top_k, p->top_k }, { "heads", &m->heads, p->heads },
-		{ "kv-heads", &m->kv_heads, p->kv_heads }, { "vocab", &m->vocab, p->vocab }, { "ctx", &m->ctx, p->ctx },
+		{ "layers", &m->layers, p->layers },
+		{ "hidden", &m->hidden, p->hidden },
+		{ "intermediate", &m->intermediate, p->intermediate },
+		{ "experts", &m->experts, p->experts },
+		{ "top-k", &m->top_k, p->top_k },
+		{ "heads", &m->heads, p->heads },
+		{ "kv-heads", &m->kv_heads, p->kv_heads },
+		{ "vocab", &m->vocab, p->vocab },
+		{ "ctx", &m->ctx, p->ctx },
 	};
 
 	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
@@ -409,8 +468,10 @@ static int complete(struct options *o, struct od_err *err)
 	}
 	if (m->head_dim == 0) {
 		if (m->hidden % m->heads != 0)
-			return od_fail(err, OD_ERR_ARG, "--hidden %llu is not a multiple of --heads %llu: give "
-				       "--head-dim", (unsigned long long)m->hidden, (unsigned long long)m->heads);
+			return od_fail(err, OD_ERR_ARG,
+				       "--hidden %llu is not a multiple of --heads %llu: give "
+				       "--head-dim",
+				       (unsigned long long)m->hidden, (unsigned long long)m->heads);
 		m->head_dim = m->hidden / m->heads;
 	}
 	m->moe_layers = m->layers;
@@ -449,11 +510,13 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	char families_help[512];
 	const struct od_arg table[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Shape", 0, 0, NULL },
-		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME", "base shape: tiny, small, medium, mixtral-8x7b or mixtral-8x22b; the "
-		  "options below override it", 0, 0, preset_names },
+		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME",
+		  "base shape: tiny, small, medium, mixtral-8x7b or mixtral-8x22b; the "
+		  "options below override it",
+		  0, 0, preset_names },
 		{ "family", OD_ARG_CHOICE, &o->family, "NAME", families_help, 0, 0, families },
-		{ "layers", OD_ARG_UINT, &m->layers, "N", "transformer layers, each with experts; with --family the first ones", 1, 0,
-		  NULL },
+		{ "layers", OD_ARG_UINT, &m->layers, "N",
+		  "transformer layers, each with experts; with --family the first ones", 1, 0, NULL },
 		{ "hidden", OD_ARG_UINT, &m->hidden, "N", "hidden size", 1, 0, NULL },
 		{ "intermediate", OD_ARG_UINT, &m->intermediate, "N", "intermediate size of an expert", 1, 0, NULL },
 		{ "experts", OD_ARG_UINT, &m->experts, "N", "experts in a layer", 1, 0, NULL },
@@ -467,12 +530,15 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "tied", OD_ARG_FLAG, &m->tied, NULL, "the head is the embedding", 0, 0, NULL },
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Files", 0, 0, NULL },
-		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3, f8_e5m2 or mxfp4 (gpt_oss; its "
-		  "default): experts only, the rest is bf16", 0, 0, dtype_names },
+		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE",
+		  "bf16 (default), f16 or f32; f8_e4m3, f8_e5m2 or mxfp4 (gpt_oss; its "
+		  "default): experts only, the rest is bf16",
+		  0, 0, dtype_names },
 		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
 		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },
-		{ "force", OD_ARG_FLAG, &o->force, NULL, "replace the checkpoint in DIR, which this command must have made", 0, 0, NULL },
+		{ "force", OD_ARG_FLAG, &o->force, NULL,
+		  "replace the checkpoint in DIR, which this command must have made", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the summary as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
@@ -485,10 +551,12 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("synth DIR [OPTIONS]", "Writes a checkpoint, of Mixtral or of a --family, with random weights that have the "
+		od_bench_usage("synth DIR [OPTIONS]",
+			       "Writes a checkpoint, of Mixtral or of a --family, with random weights that have the "
 			       "statistics of trained ones:\nsimilar entropy, stable activations, routers with "
 			       "clear choices.\n"
-			       "Example: od-bench synth /tmp/model --preset small --layers 4", table, n_table);
+			       "Example: od-bench synth /tmp/model --preset small --layers 4",
+			       table, n_table);
 		return OD_OK;
 	}
 	if (n != 1)

@@ -128,7 +128,8 @@ static const struct {
 	  "\"partial_rotary_factor\":0.25,\"rms_norm_eps\":1e-06,\"rope_theta\":10000000,"
 	  "\"shared_expert_intermediate_size\":512,\"tie_word_embeddings\":false,\"use_sliding_window\":false,"
 	  "\"vocab_size\":151936}" },
-	{ "qwen3_5_moe", "Qwen3.5-35B-A3B", "num_experts", /* its text part; of layer_types only the interval, for fewer layers */
+	/* its text part; of layer_types only the interval, for fewer layers */
+	{ "qwen3_5_moe", "Qwen3.5-35B-A3B", "num_experts",
 	  "{\"architectures\":[\"Qwen3_5MoeForCausalLM\"],\"attention_bias\":false,\"attn_output_gate\":true,"
 	  "\"full_attention_interval\":4,\"head_dim\":256,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
 	  "\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,\"linear_num_key_heads\":16,"
@@ -138,7 +139,8 @@ static const struct {
 	  "\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":10000000,"
 	  "\"rope_type\":\"default\"},\"shared_expert_intermediate_size\":512,\"tie_word_embeddings\":false,"
 	  "\"vocab_size\":248320}" },
-	{ "gemma4", "Gemma 4 26B-A4B", "num_experts", /* its text part; without layer_types, whose rule is the default */
+	/* its text part; without layer_types, whose rule is the default */
+	{ "gemma4", "Gemma 4 26B-A4B", "num_experts",
 	  "{\"architectures\":[\"Gemma4ForCausalLM\"],\"attention_bias\":false,\"attention_k_eq_v\":true,"
 	  "\"enable_moe_block\":true,\"final_logit_softcapping\":30.0,\"global_head_dim\":512,\"head_dim\":256,"
 	  "\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":2816,\"hidden_size_per_layer_input\":0,"
@@ -193,7 +195,8 @@ static enum od_role role_at(const struct od_config *c, uint32_t layer, uint64_t 
 	return OD_N_ROLES;
 }
 
-/* Tensors of a layer that are all experts': codes and scales of gate with up and of down, or weights, and their biases. */
+/* Tensors of a layer that are all experts': codes and scales of gate with up and of down, or weights, and their
+ * biases. */
 static uint64_t n_stacked(const struct synth_family *f)
 {
 	return (f->dtype == OD_F4_E2M1 ? 4 : 2) + (f->config.expert_bias ? 2 : 0);
@@ -201,7 +204,8 @@ static uint64_t n_stacked(const struct synth_family *f)
 
 static uint64_t n_of_experts(const struct synth_family *f)
 {
-	return f->config.family->stacked_gate_up != NULL ? n_stacked(f) : (uint64_t)f->config.n_experts * OD_N_EXPERT_MATS;
+	return f->config.family->stacked_gate_up != NULL ? n_stacked(f) :
+							   (uint64_t)f->config.n_experts * OD_N_EXPERT_MATS;
 }
 
 static void count(struct synth_family *f)
@@ -294,7 +298,8 @@ const json_t *synth_family_json(const struct synth_family *f)
 /* The role of the which-th tensor behind the layers. *n: how many there are, if which is beyond them. */
 static enum od_role end_role(const struct od_config *c, uint64_t which, uint64_t *n)
 {
-	static const enum od_role roles[] = { OD_ROLE_FINAL_NORM, OD_ROLE_HEAD, OD_ROLE_FINAL_NORM_BIAS, OD_ROLE_HEAD_BIAS };
+	static const enum od_role roles[] = { OD_ROLE_FINAL_NORM, OD_ROLE_HEAD, OD_ROLE_FINAL_NORM_BIAS,
+					      OD_ROLE_HEAD_BIAS };
 	uint64_t n_out, n_in;
 
 	*n = 0;
@@ -341,8 +346,10 @@ static void stacked(const struct synth_model *m, uint32_t moe, uint64_t which, s
 {
 	const struct synth_family *f = m->family;
 	const struct od_config *c = &f->config;
-	const bool mx = f->dtype == OD_F4_E2M1, bias = which >= (mx ? 4 : 2), second = bias ? which % 2 != 0 : which >= (mx ? 2 : 1);
-	const enum od_expert_mat part = (enum od_expert_mat)((second ? OD_MAT_DOWN : OD_MAT_UP) + (bias ? OD_N_EXPERT_MATS : 0));
+	const bool mx = f->dtype == OD_F4_E2M1, bias = which >= (mx ? 4 : 2),
+		   second = bias ? which % 2 != 0 : which >= (mx ? 2 : 1);
+	const enum od_expert_mat part =
+		(enum od_expert_mat)((second ? OD_MAT_DOWN : OD_MAT_UP) + (bias ? OD_N_EXPERT_MATS : 0));
 	const bool scales = mx && !bias && which % 2 != 0;
 	char name[OD_NAME_BYTES];
 	struct od_stack at;
@@ -351,7 +358,11 @@ static void stacked(const struct synth_model *m, uint32_t moe, uint64_t which, s
 	od_expert_mat_shape(c, part, &n_out, &n_in);
 	od_expert_stacked_name(c, moe, part, name, &at);
 	t->seed_chars = (size_t)snprintf(t->name, sizeof(t->name), "%.*s", (int)sizeof(t->name) - 10, name);
-	synth_role(m, bias ? OD_ROLE_FFN_NORM_BIAS : second ? OD_ROLE_FFN_DOWN : OD_ROLE_FFN_UP, at.rows, bias ? 0 : n_in, t);
+	synth_role(m,
+		   bias	  ? OD_ROLE_FFN_NORM_BIAS :
+		   second ? OD_ROLE_FFN_DOWN :
+			    OD_ROLE_FFN_UP,
+		   at.rows, bias ? 0 : n_in, t);
 	t->dims[0] = c->n_experts;
 	t->dims[1] = at.rows;
 	if (bias) {

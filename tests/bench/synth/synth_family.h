@@ -1,4 +1,5 @@
-/* synth_family.h - the published shape of a model of each family, cut to fewer layers or experts, and its tensors one by one.
+/* synth_family.h - the published shape of a model of each family, cut to fewer layers or experts, and its tensors one
+ * by one.
  *
  * Names, shapes and kinds of layers are those that the engine itself expects of such a config.json.
  * Thread: any; immutable once made. */
@@ -22,7 +23,8 @@ struct synth_family;
 const char *const *synth_family_names(void);
 
 /* index: in the names. OD_ERR_ARG and others: such a model is not possible; err names the field of config.json. */
-OD_MUST_CHECK int synth_family_new(struct synth_family **out, size_t index, const struct synth_cut_to *to, struct od_err *err);
+OD_MUST_CHECK int synth_family_new(struct synth_family **out, size_t index, const struct synth_cut_to *to,
+				   struct od_err *err);
 void synth_family_free(struct synth_family *f); /* NULL ok */
 
 const char *synth_family_model(const struct synth_family *f); /* "GLM-4.5" */

@@ -15,7 +15,8 @@
 #define RMS_EPS 1e-5
 #define ROPE_THETA 1e6 /* Mixtral's */
 #define N_SPECIAL 3
-/* How a weight file begins behind its header's length: "pt" is what transformers asks for, the rest tells what this is. */
+/* How a weight file begins behind its header's length: "pt" is what transformers asks for, the rest tells what this
+ * is. */
 #define MARK "{\"__metadata__\":{\"format\":\"pt\",\"made_by\":\"od-bench synth\""
 
 /* Takes root; NULL means that making it ran out of memory. */
@@ -61,12 +62,12 @@ static json_t *mixtral_config(const struct synth_model *m)
 		"architectures", "MixtralForCausalLM", "model_type", "mixtral", "torch_dtype", torch_dtype(m->dtype),
 		"bos_token_id", 1, "eos_token_id", 2, "hidden_act", "silu", "attention_dropout", 0.0,
 		"initializer_range", 0.02, "sliding_window", window, "tie_word_embeddings", (int)m->tied, "use_cache",
-		1, "head_dim", (json_int_t)m->head_dim, "vocab_size", (json_int_t)m->vocab,
-		"hidden_size", (json_int_t)m->hidden, "intermediate_size", (json_int_t)m->intermediate,
-		"num_hidden_layers", (json_int_t)m->layers, "num_attention_heads", (json_int_t)m->heads,
-		"num_key_value_heads", (json_int_t)m->kv_heads, "num_local_experts", (json_int_t)m->experts,
-		"num_experts_per_tok", (json_int_t)m->top_k, "rms_norm_eps", RMS_EPS, "rope_theta", ROPE_THETA,
-		"max_position_embeddings", (json_int_t)m->ctx);
+		1, "head_dim", (json_int_t)m->head_dim, "vocab_size", (json_int_t)m->vocab, "hidden_size",
+		(json_int_t)m->hidden, "intermediate_size", (json_int_t)m->intermediate, "num_hidden_layers",
+		(json_int_t)m->layers, "num_attention_heads", (json_int_t)m->heads, "num_key_value_heads",
+		(json_int_t)m->kv_heads, "num_local_experts", (json_int_t)m->experts, "num_experts_per_tok",
+		(json_int_t)m->top_k, "rms_norm_eps", RMS_EPS, "rope_theta", ROPE_THETA, "max_position_embeddings",
+		(json_int_t)m->ctx);
 }
 
 int synth_write_config(const struct synth_model *m, const char *dir, struct od_err *err)
@@ -152,11 +153,10 @@ static json_t *bos_template(void)
 {
 	return json_pack("{s:s, s:[{s:{s:s,s:i}}, {s:{s:s,s:i}}], s:[{s:{s:s,s:i}}, {s:{s:s,s:i}}, {s:{s:s,s:i}}, "
 			 "{s:{s:s,s:i}}], s:{s:{s:s, s:[i], s:[s]}}}",
-			 "type", "TemplateProcessing",
-			 "single", "SpecialToken", "id", "<s>", "type_id", 0, "Sequence", "id", "A", "type_id", 0,
-			 "pair", "SpecialToken", "id", "<s>", "type_id", 0, "Sequence", "id", "A", "type_id", 0,
-			 "SpecialToken", "id", "<s>", "type_id", 1, "Sequence", "id", "B", "type_id", 1,
-			 "special_tokens", "<s>", "id", "<s>", "ids", 1, "tokens", "<s>");
+			 "type", "TemplateProcessing", "single", "SpecialToken", "id", "<s>", "type_id", 0, "Sequence",
+			 "id", "A", "type_id", 0, "pair", "SpecialToken", "id", "<s>", "type_id", 0, "Sequence", "id",
+			 "A", "type_id", 0, "SpecialToken", "id", "<s>", "type_id", 1, "Sequence", "id", "B", "type_id",
+			 1, "special_tokens", "<s>", "id", "<s>", "ids", 1, "tokens", "<s>");
 }
 
 static json_t *byte_level(bool add_prefix_space)
@@ -224,8 +224,7 @@ static void print_entries(FILE *f, const struct synth_model *m, uint64_t first, 
 	}
 }
 
-int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char **out, size_t *len,
-		 struct od_err *err)
+int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char **out, size_t *len, struct od_err *err)
 {
 	uint64_t json_bytes = 0; /* is written over the first eight bytes at last */
 	FILE *f = open_memstream(out, len);

@@ -12,8 +12,8 @@
 #define MAX_TENSORS 200000u
 #define MAX_BYTES (1ull << 46)
 
-#define TENSORS_BEFORE 1u	 /* the embedding */
-#define TENSORS_OF_LAYER 7u	 /* two norms, q, k, v, o, the router; then the experts */
+#define TENSORS_BEFORE 1u /* the embedding */
+#define TENSORS_OF_LAYER 7u /* two norms, q, k, v, o, the router; then the experts */
 #define TENSORS_OF_EXPERT 3u
 
 /* Standard deviations such that a forward pass behaves like a trained model's: norms make every row of unit
@@ -22,11 +22,11 @@
  * errors from layer to layer, and no shadow could predict such a model's experts. */
 #define EMBED_STD 0.5
 #define CONV_STD 0.5f /* four taps keep the size of a channel */
-#define LOGIT_STD 2.5	     /* margins of a fraction of one between the best tokens */
-#define ROUTER_STD 1.5	     /* of router logits: the chosen experts differ by token, weights are not all alike */
-#define RESIDUAL_GROWTH 2.0  /* what all blocks together add, in units of the embedding */
-#define ATTENTION_SIZE 0.5   /* of attention's output before o_proj: a weighted mean of unit rows is smaller */
-#define EXPERTS_SIZE 0.45    /* of silu(g) * u, summed with the router's weights */
+#define LOGIT_STD 2.5 /* margins of a fraction of one between the best tokens */
+#define ROUTER_STD 1.5 /* of router logits: the chosen experts differ by token, weights are not all alike */
+#define RESIDUAL_GROWTH 2.0 /* what all blocks together add, in units of the embedding */
+#define ATTENTION_SIZE 0.5 /* of attention's output before o_proj: a weighted mean of unit rows is smaller */
+#define EXPERTS_SIZE 0.45 /* of silu(g) * u, summed with the router's weights */
 
 static int out_of_range(struct od_err *err, const char *option, uint64_t found, uint64_t min, uint64_t max)
 {
@@ -68,15 +68,19 @@ static int check_size(const struct synth_model *m, struct od_err *err)
 	bool ok;
 
 	if (tensors > MAX_TENSORS)
-		return od_fail(err, OD_ERR_ARG, "--layers %llu with --experts %llu makes %llu tensors; at most %u fit "
-			       "a safetensors header", (unsigned long long)m->layers, (unsigned long long)m->experts,
+		return od_fail(err, OD_ERR_ARG,
+			       "--layers %llu with --experts %llu makes %llu tensors; at most %u fit "
+			       "a safetensors header",
+			       (unsigned long long)m->layers, (unsigned long long)m->experts,
 			       (unsigned long long)tensors, MAX_TENSORS);
 	/* Dense tensors cannot overflow within the ranges above: less than 2^12 * 2^38 * 4 bytes. */
 	ok = od_mul(m->hidden * m->intermediate, TENSORS_OF_EXPERT * od_dtype_bytes(m->dtype), &expert) &&
 	     od_mul(expert, m->layers * m->experts, &all);
 	if (!ok || all > MAX_BYTES || synth_total_bytes(m) > MAX_BYTES)
-		return od_fail(err, OD_ERR_ARG, "--layers, --experts, --hidden and --intermediate together make a "
-			       "model of more than %llu TiB", MAX_BYTES >> 40);
+		return od_fail(err, OD_ERR_ARG,
+			       "--layers, --experts, --hidden and --intermediate together make a "
+			       "model of more than %llu TiB",
+			       MAX_BYTES >> 40);
 	return OD_OK;
 }
 
@@ -87,9 +91,10 @@ int synth_check(const struct synth_model *m, struct od_err *err)
 	if (rc != OD_OK || m->family != NULL)
 		return rc;
 	if (m->heads % m->kv_heads != 0)
-		return od_fail(err, OD_ERR_ARG, "--heads %llu is not a multiple of --kv-heads %llu: query heads share "
-			       "a key head in equal numbers", (unsigned long long)m->heads,
-			       (unsigned long long)m->kv_heads);
+		return od_fail(err, OD_ERR_ARG,
+			       "--heads %llu is not a multiple of --kv-heads %llu: query heads share "
+			       "a key head in equal numbers",
+			       (unsigned long long)m->heads, (unsigned long long)m->kv_heads);
 	if (m->head_dim % 2 != 0)
 		return od_fail(err, OD_ERR_ARG, "--head-dim: expected an even number (RoPE turns pairs), found %llu",
 			       (unsigned long long)m->head_dim);
@@ -183,8 +188,8 @@ void synth_role(const struct synth_model *m, enum od_role role, uint64_t n_out, 
 static void dense_of_layer(const struct synth_model *m, uint64_t layer, uint64_t which, struct synth_tensor *t)
 {
 	static const char *const names[TENSORS_OF_LAYER] = {
-		"input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj",
-		"self_attn.v_proj", "self_attn.o_proj", "block_sparse_moe.gate",
+		"input_layernorm",  "post_attention_layernorm", "self_attn.q_proj",	 "self_attn.k_proj",
+		"self_attn.v_proj", "self_attn.o_proj",		"block_sparse_moe.gate",
 	};
 	uint64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
 

@@ -1,4 +1,5 @@
-/* synth_model.h - the shape of a synthetic checkpoint, Mixtral's or a family's published one, and its tensors one by one.
+/* synth_model.h - the shape of a synthetic checkpoint, Mixtral's or a family's published one, and its tensors one by
+ * one.
  *
  * A model may have hundreds of thousands of tensors, so they are computed from their index and never listed.
  * Thread: any; plain data. */
@@ -30,11 +31,11 @@ struct synth_tensor {
 	size_t seed_chars; /* of the name: what its values depend on, so that codes and scales fit; 0: all */
 	enum od_dtype dtype; /* OD_F4_E2M1: codes of MXFP4, OD_F8_E8M0: their scales, one for each 32 */
 	uint64_t rows, cols; /* a norm has one row */
-	uint64_t dims[4];    /* of a tensor of several experts: its shape; else 0 */
-	bool is_norm;	     /* one-dimensional, values around 1 */
-	bool is_bias;	     /* one-dimensional, values around 0 */
-	bool mixed_signs;    /* of a norm: around 1 or -1 by column */
-	float std;	     /* of a value before the variation of rows and columns */
+	uint64_t dims[4]; /* of a tensor of several experts: its shape; else 0 */
+	bool is_norm; /* one-dimensional, values around 1 */
+	bool is_bias; /* one-dimensional, values around 0 */
+	bool mixed_signs; /* of a norm: around 1 or -1 by column */
+	float std; /* of a value before the variation of rows and columns */
 };
 
 /* Checks that the model is possible and can be written; OD_ERR_ARG: err names the option, its limits and its value.

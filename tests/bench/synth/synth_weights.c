@@ -8,9 +8,9 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "safetensors are little-endian, and rows are written as they are");
 
-#define SUM_MEAN 262140		  /* 8 * 65535 / 2 */
-#define SUM_PER_SIGMA 53510.92f	  /* sqrt(8 * (2^32 - 1) / 12) */
-#define ROW_SPREAD 0.2f		  /* of the rows' scales: at 4.9 sigma still above zero */
+#define SUM_MEAN 262140 /* 8 * 65535 / 2 */
+#define SUM_PER_SIGMA 53510.92f /* sqrt(8 * (2^32 - 1) / 12) */
+#define ROW_SPREAD 0.2f /* of the rows' scales: at 4.9 sigma still above zero */
 #define OUTLIER_EVERY 256u
 #define GOLDEN 0x9e3779b97f4a7c15ull
 
@@ -113,7 +113,8 @@ uint8_t synth_f32_f8(enum od_dtype t, float f)
 	const uint32_t mantissa = t == OD_F8_E4M3 ? 3 : 2, bias = t == OD_F8_E4M3 ? 7 : 15, drop = 23 - mantissa;
 	uint32_t u = od_f32_bits(f), sign = u >> 24 & 0x80u, mag = u & 0x7fffffffu;
 
-	/* Below the smallest normal number steps are equal, and so are those of floats from here on: the addition rounds. */
+	/* Below the smallest normal number steps are equal, and so are those of floats from here on: the addition
+	 * rounds. */
 	if (mag < (128 - bias) << 23) {
 		const uint32_t from = (128 - bias + drop) << 23;
 
@@ -143,13 +144,14 @@ static void start_row(struct synth_row *g, uint64_t row)
 static uint8_t e2m1(float x)
 {
 	const float y = fabsf(x);
-	const int code = (y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) + (y >= 3.5f) + (y > 5.0f);
+	const int code =
+		(y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) + (y >= 3.5f) + (y > 5.0f);
 
 	return (uint8_t)(code | (x < 0 ? 8 : 0));
 }
 
-/* A block of MXFP4 as OCP's Microscaling Formats, section 6.3: the scale is the largest value's power of two over FP4's, 4.
- * codes NULL: only the scale is wanted. */
+/* A block of MXFP4 as OCP's Microscaling Formats, section 6.3: the scale is the largest value's power of two over
+ * FP4's, 4. codes NULL: only the scale is wanted. */
 static uint8_t mx_block(struct synth_row *g, uint64_t *state, uint64_t c, uint8_t *codes)
 {
 	float x[SYNTH_MX_BLOCK], most = 0, by;
@@ -206,8 +208,7 @@ void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t 
 	case OD_INT8: /* never asked for: checkpoints made here have no other scales */
 	case OD_NF4:
 	case OD_U4B8:
-	case OD_U8B128:
-		break;
+	case OD_U8B128: break;
 	}
 	g->state = s;
 }

@@ -25,9 +25,9 @@ void synth_row_free(struct synth_row *g); /* NULL ok */
 /* Call before the first row of a tensor. t and its name are not kept. */
 void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, const struct synth_tensor *t);
 
-/* Writes columns [begin, end) of a row, as dtype, little-endian. A row is generated from left to right: begin is 0 or the
- * previous call's end, so that a row longer than the caller's buffer can be written in pieces. Pieces of MXFP4's codes are
- * whole blocks; its scales are a block each. */
+/* Writes columns [begin, end) of a row, as dtype, little-endian. A row is generated from left to right: begin is 0 or
+ * the previous call's end, so that a row longer than the caller's buffer can be written in pieces. Pieces of MXFP4's
+ * codes are whole blocks; its scales are a block each. */
 void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t end, void *out);
 
 uint16_t synth_f32_f16(float f); /* nearest even; finite values below 65520 only */
