@@ -44,6 +44,11 @@ while read -r script; do
 	[ -x "$script" ] || complain "$script: a document runs it, but it is missing or not executable"
 done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' README.md docs/*.md | grep -oE 'tests/[^ ]+' | sort -u)
 
+# C is formatted as make format does.
+while read -r line; do
+	case $line in *SKIP*) echo "$line" ;; *) complain "$line" ;; esac
+done < <(tests/format.sh --check)
+
 # What is written for CUDA has a twin for the emulated GPU.
 python3 tests/gpu_twins.py || bad=1
 
