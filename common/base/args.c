@@ -106,7 +106,7 @@ const char *od_format_bytes(uint64_t bytes, char *buf, size_t size)
 	double v = (double)bytes;
 	size_t i = 0;
 
-	/* What would be printed as "1024.0 KiB" is 1.0 MiB. */
+	/* 1024.0 KiB is printed as 1.0 MiB. */
 	while (v >= (i == 0 ? 1024 : 1023.95) && i + 1 < sizeof(unit) / sizeof(unit[0])) {
 		v /= 1024;
 		i++;

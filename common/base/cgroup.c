@@ -58,8 +58,8 @@ static uint64_t room_of(const char *dir, const struct names *n)
 	return usage < limit ? limit - usage : 0;
 }
 
-/* Of the group and of all around it. In a container the path may be the host's, and the mount the container's own: then
- * only the mount itself exists. */
+/* Free bytes of the group and of all around it. In a container the path may be the host's, and the mount the
+ * container's own: then only the mount itself exists. */
 static uint64_t room_up(const char *mount, const char *path, const struct names *n)
 {
 	uint64_t least = UINT64_MAX, room;

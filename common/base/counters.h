@@ -102,7 +102,7 @@ enum od_counter {
 
 enum od_counter_kind { OD_COUNTER, OD_GAUGE, OD_PEAK }; /* only grows; current value; maximum so far */
 
-/* Which arrays have the counter. */
+/* Bits that say which arrays have the counter. */
 #define OD_OF_REQUEST 1u
 #define OD_OF_WORKER 2u
 #define OD_OF_SHADOW 4u

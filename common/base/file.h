@@ -34,8 +34,8 @@ OD_MUST_CHECK int od_file_pread_direct(int direct_fd, int fd, void *buf, size_t 
  * max_bytes. *out is NULL and *len 0 unless OD_OK. */
 OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
 
-/* The same for a text that a person wrote: without the byte order mark of UTF-8 that editors of other systems put in
- * front. Refuses UTF-16, and NULs. */
+/* Like od_file_read, for a text that a person wrote: skips the byte order mark of UTF-8 that editors of other systems
+ * put in front. Refuses UTF-16, and NULs. */
 OD_MUST_CHECK int od_file_read_text(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
 /* Bytes of a byte order mark of UTF-8 in front of text [len]: 3 or 0. */
 size_t od_byte_order_mark(const char *text, size_t len);
@@ -45,7 +45,7 @@ OD_MUST_CHECK int od_check_text(const char *text, size_t len, const char *path, 
 /* Writes path.tmp, then fsync, rename, fsync of the folder. One writer per path at a time: the name path.tmp is
  * fixed. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
-/* The same for a file that only its owner may read. */
+/* Like od_file_write_atomic, for a file that only its owner may read. */
 OD_MUST_CHECK int od_file_write_private(const char *path, const void *buf, size_t len, struct od_err *err);
 
 /* Resolves path to a folder that may not exist yet: follows symbolic links, "." and ".." at its end and removes

@@ -16,8 +16,9 @@
 /* json_loadb of jansson; *why has no text if there was no memory, which jansson tells from a wrong text only
  * sometimes. */
 json_t *od_json_loadb(const char *text, size_t len, size_t flags, json_error_t *why);
-/* The same, but jansson has no integers beyond 63 bits: here they become reals, as in JavaScript. tokenizer_config.json
- * often has one (10^30 rounded to a double, as model_max_length); one beyond doubles becomes 1e308. */
+/* Like od_json_loadb, but jansson has no integers beyond 63 bits: here they become reals, as in JavaScript.
+ * tokenizer_config.json often has one (10^30 rounded to a double, as model_max_length); one beyond doubles becomes
+ * 1e308. */
 json_t *od_json_decode(const char *text, size_t len, size_t flags, json_error_t *why);
 /* The digits of such an integer, with its sign, as long as v lives; NULL: v is none. json_copy keeps them,
  * json_deep_copy does not, and json_dumps writes the real. */
@@ -61,6 +62,6 @@ bool od_json_has(const json_t *obj, const char *key);
  * with one inside is never found, and cannot be set. setn takes the reference to value, whatever it returns. */
 json_t *od_json_getn(const json_t *obj, const char *key, size_t len);
 OD_MUST_CHECK bool od_json_setn(json_t *obj, const char *key, size_t len, json_t *value);
-size_t od_json_key_len(void *iter); /* of json_object_iter */
+size_t od_json_key_len(void *iter); /* iter is jansson's json_object_iter */
 
 #endif

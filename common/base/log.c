@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PROGRAM_MAX 64 /* of a line: argv[0] may be anything */
+#define PROGRAM_MAX 64 /* bytes; argv[0] may be anything */
 #define TEXT_MAX 1022 /* label and message of a line of text, without its newline */
 #define MESSAGE_MAX 1000
 #define VALUE_MAX 200

@@ -25,7 +25,7 @@ enum od_log_level { OD_LOG_ERROR, OD_LOG_WARN, OD_LOG_INFO, OD_LOG_DEBUG };
 void od_log_init(const char *program, enum od_log_level level);
 
 enum od_log_format { OD_LOG_TEXT, OD_LOG_KV, OD_LOG_JSON };
-#define OD_LOG_AUTO (-1) /* of daemons: text on a terminal, else kv */
+#define OD_LOG_AUTO (-1) /* daemons: text on a terminal, else kv */
 extern const char *const od_log_format_names[]; /* "text", "kv", "json", NULL */
 #define OD_LOG_FORMAT_HELP \
 	"lines on standard error: text, kv (key=value) or json (default: text on a terminal, else kv)"

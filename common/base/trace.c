@@ -150,7 +150,7 @@ int od_trace_close(struct od_err *err)
 		return OD_OK;
 	od_trace_on = false;
 	fputs("\n]\n", file);
-	failed = ferror(file); /* of an earlier write: its errno is long gone */
+	failed = ferror(file); /* an earlier write may have failed: its errno is gone */
 	if (fclose(file) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "writing the trace %s", file_path);
 	else if (failed)

@@ -10,7 +10,7 @@
 /* Sets of k experts. */
 struct draw {
 	uint32_t k;
-	double share; /* of all turns */
+	double share; /* fraction of all turns */
 	double *q; /* [n_experts] by rank */
 	double all; /* probability of k experts at all */
 };

@@ -24,7 +24,7 @@ static void leave(struct rank_cache *r, uint32_t layer, uint32_t expert)
 	r->base.state[cache_id(&r->base, layer, expert)] = OD_CACHE_NONE;
 }
 
-/* Of a pool that is not empty. */
+/* The pool must not be empty. */
 static uint32_t least_used(const struct rank_cache *r, uint32_t layer, enum od_cache_state pool)
 {
 	uint32_t at = r->base.opt.n_experts - 1;
@@ -41,7 +41,7 @@ static void keep(struct rank_cache *r, uint32_t layer, uint32_t expert, enum od_
 	cache_set(&r->base, cache_id(&r->base, layer, expert), pool);
 }
 
-/* What an expert that is all there, or in a pool, can become without anything being read. */
+/* States that an expert which is complete, or in a pool, can take without a read. */
 static unsigned within(const struct rank_cache *r, enum od_cache_state state)
 {
 	const unsigned parts = OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E);

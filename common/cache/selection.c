@@ -10,7 +10,7 @@
 #define MET 1e-12
 #define MET_AT_WORST 1e-9
 #define NEVER 1e-13
-#define SUM_ERROR 1e-9 /* of all f */
+#define SUM_ERROR 1e-9 /* relative to the sum of all f */
 
 void od_selection_hits(const double *q, uint32_t n, uint32_t max, double *hits)
 {
@@ -143,7 +143,7 @@ void od_selection_scale(double *f, uint32_t n, uint32_t k)
 {
 	double scale = 0, next = 0;
 
-	/* Who is above 1 at some scale is so at every greater one. */
+	/* An f above 1 at some scale is above 1 at every greater scale. */
 	do {
 		double rest = k, sum = 0;
 

@@ -58,7 +58,7 @@ struct od_daemon {
 	bool was_drained; /* at the last look */
 	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
-	int failed; /* what od_daemon_run returns */
+	int failed; /* result of od_daemon_run */
 	struct od_err why;
 
 	/* The session: changed by the loop thread only. */

@@ -26,7 +26,7 @@ struct od_daemon_args {
 	bool parsed; /* the command line was valid */
 };
 
-/* What differs between the programs. */
+/* Differences between the programs. */
 struct od_daemon_about {
 	const char *role; /* "worker": the program is od-worker */
 	const char *usage; /* for --help: usage line and description */

@@ -21,7 +21,7 @@ struct od_data_port {
 	_Atomic uint64_t session;
 	_Atomic uint64_t ended; /* the one before it */
 	/* The engine thread's. */
-	struct od_route route; /* of the attached main; len 0: none is attached */
+	struct od_route route; /* Used by the engine thread only. */
 	uint64_t attached; /* the session it attached with */
 };
 

@@ -38,7 +38,7 @@ static const struct {
 	{ ZMQ_TCP_KEEPALIVE_CNT, 3, "TCP_KEEPALIVE_CNT" },
 };
 
-/* What a peer can make us hold: frames, and messages that wait. */
+/* Limits on what a peer can make us hold: frames, and messages that wait. */
 struct bounds {
 	int64_t frame_bytes;
 	int messages;

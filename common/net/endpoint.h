@@ -32,12 +32,12 @@ OD_MUST_CHECK int od_bind_router(void *context, const char *host, uint16_t port,
 OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve,
 				    void **socket, struct od_err *err);
 
-/* The same, with a watch that says why it does not connect (handshake.h); *watch may be NULL. */
+/* Like od_connect_dealer, with a watch that says why it does not connect (handshake.h); *watch may be NULL. */
 OD_MUST_CHECK int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve,
 				     void **socket, void **watch, struct od_err *err);
 
-/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. turn:
- * of the addresses that the name has, the one to connect to; after the last the first again. */
+/* Like od_bind_router and od_connect_dealer for the store (store_wire.h), with tighter bounds on the memory that an
+ * unknown peer can make us hold. turn chooses among the addresses that the name has; the first follows the last. */
 OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket,
 				uint16_t *bound_port, struct od_err *err);
 OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, unsigned turn,

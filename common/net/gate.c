@@ -28,7 +28,7 @@
 	 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #define MAX_LOGGED 64
 #define ADDRESS 64
-/* What ZeroMQ sends to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67
+/* ZeroMQ sends these to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67
  * bytes). */
 #define BYTES_WITHOUT_KEY (64 + 170 + 12)
 
@@ -165,7 +165,7 @@ static void answer(void *handler, const struct zap_frame *request, bool admit)
 
 	for (size_t i = 0; i < n; i++) {
 		if (zmq_send(handler, frame[i].bytes, frame[i].len, i + 1 < n ? ZMQ_SNDMORE : 0) < 0)
-			return; /* who asked is gone */
+			return; /* the asking thread is gone */
 	}
 }
 

@@ -19,8 +19,8 @@ enum od_handshake {
 	OD_HANDSHAKE_BROKEN, /* the other side hung up: its key is not the one that we expect */
 	OD_HANDSHAKE_UNLIKE, /* one side uses keys, the other does not */
 };
-/* What happened since the last call: the last failure of a handshake, else whether the connection has ended, else
- * whether one could not be made. A refusal is final, for ZeroMQ then stops to reconnect. */
+/* Returns what happened since the last call: the last failure of a handshake, else whether the connection has ended,
+ * else whether one could not be made. A refusal is final, for ZeroMQ then stops to reconnect. */
 enum od_handshake od_handshake_why(void *watch);
 
 #endif

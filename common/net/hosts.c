@@ -10,7 +10,7 @@
 
 #define MAX_FILE_BYTES (1024 * 1024)
 #define MAX_WORDS 32
-#define MAX_NAME 253 /* of a host name in DNS */
+#define MAX_NAME 253 /* longest host name in DNS */
 
 const char *const od_node_names[] = { "worker", "shadow", NULL };
 

@@ -154,7 +154,7 @@ static int check_mode(int fd, const char *path, struct od_err *err)
 	return OD_OK;
 }
 
-/* Of the descriptor: the file that is checked is the file that is read. */
+/* Checks and reads one descriptor, so that the file that is checked is the file that is read. */
 static int read_secret(const char *path, char text[MAX_KEY_FILE_BYTES], size_t *len, struct od_err *err)
 {
 	uint64_t size;

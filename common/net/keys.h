@@ -59,7 +59,7 @@ struct od_keys_args {
 	bool insecure;
 };
 
-/* What a process uses. */
+/* Keys that a process uses. */
 struct od_keys {
 	struct od_key_pair own;
 	struct od_peers peers;

@@ -98,7 +98,7 @@ int od_uv_socket_new(struct od_uv_socket **out, uv_loop_t *loop, void *zmq_socke
 	s->n_handles = 2;
 	s->poll.data = s;
 	s->more.data = s;
-	look_again(s); /* what came before us has had its edge */
+	look_again(s); /* messages that came before now had their edge already */
 	*out = s;
 	return OD_OK;
 }

@@ -28,7 +28,7 @@
 #define OD_MAX_PADDING (64u * 1024u) /* bytes, in a PING or a PONG */
 #define OD_MAX_RUN_ROWS 4096u
 #define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
-/* Limit of the row bytes in flight to one worker: RUNs that it has not answered completely. */
+/* all rows of a RUN */
 #define OD_MAX_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
 /* The largest number of rows of row_bytes each in a RUN, whatever HELLO says; at least 1. */
 static inline uint32_t od_max_run_rows(size_t row_bytes)
@@ -86,8 +86,8 @@ struct od_out_frame {
 OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
 			       const struct od_out_frame *frames, size_t n_frames);
 
-/* The same in two steps, to pack a header on one thread and send it on another. od_wire_send_packed takes *packed only
- * when it returns OD_OK; otherwise the caller closes it. */
+/* od_wire_send in two steps, to pack a header on one thread and send it on another. od_wire_send_packed takes *packed
+ * only when it returns OD_OK; otherwise the caller closes it. */
 OD_MUST_CHECK int od_wire_pack(Od__Header *header, zmq_msg_t *packed);
 OD_MUST_CHECK int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
 				      const struct od_out_frame *frames, size_t n_frames);
