@@ -20,10 +20,10 @@ struct automaton {
 struct od_stopper {
 	struct automaton *v;
 	size_t n;
-	char *buf; /* what waits, then the last piece */
+	char *buf; /* text that waits, then the last piece */
 	size_t held, shown, cap; /* buf[0, shown) was given out by the last call, held bytes follow */
 	bool stopped;
-	size_t found; /* of v, when stopped */
+	size_t found; /* index into v, when stopped */
 };
 
 static bool is_utf8(const char *s, size_t len)
@@ -119,7 +119,7 @@ static int append(struct od_stopper *s, const char *piece, size_t len)
 {
 	size_t need = s->held + len;
 
-	if (s->held > 0) /* what the last call has shown goes */
+	if (s->held > 0) /* the last call has shown this */
 		memmove(s->buf, s->buf + s->shown, s->held);
 	s->shown = 0;
 	if (need < len)

@@ -76,7 +76,7 @@ void tok_vocab_fini(struct tok_vocab *v)
 	memset(v, 0, sizeof(*v));
 }
 
-/* What the model itself knows; an added token that is not in its vocabulary does not count. */
+/* Finds a token of the model's vocabulary; added tokens outside it do not count. */
 static int32_t find_in_model(const struct tok_vocab *v, const char *s, size_t len)
 {
 	int32_t id = tok_vocab_find(v, s, len);
@@ -651,11 +651,11 @@ static int add_char(const struct od_tokenizer *t, struct tok_bpe_scratch *s, int
 
 #define SHORT_SYMBOLS 48u
 
-/* The same for few symbols: looking at all pairs each time is faster than a heap. */
+/* merge_long for few symbols: looking at all pairs each time is faster than a heap. */
 static int merge_short(const struct tok_bpe_scratch *s, const struct tok_bpe *b, struct tok_ids *ids)
 {
 	int32_t id[SHORT_SYMBOLS], to[SHORT_SYMBOLS];
-	uint32_t rank[SHORT_SYMBOLS]; /* of symbol i and the next; UINT32_MAX: do not merge */
+	uint32_t rank[SHORT_SYMBOLS]; /* rank of the pair of symbol i and the next; UINT32_MAX: do not merge */
 	size_t n = s->n_sym;
 	int rc = OD_OK;
 

@@ -1,4 +1,4 @@
-/* Which added tokens are control tokens, and how a text with a user's bytes in it keeps off them. */
+/* Finds the added tokens that are control tokens, and keeps a user's bytes from becoming one. */
 #include "common/text/tok_internal.h"
 
 #include <stdlib.h>

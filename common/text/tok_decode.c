@@ -156,7 +156,7 @@ void tok_decs_fini(struct tok_decs *all)
 
 struct dec_state {
 	struct tok_buf hold; /* bytes that wait for what follows them */
-	struct tok_buf work; /* what a call hands on */
+	struct tok_buf work; /* result of a call */
 	size_t index; /* tokens seen; DEC_JOIN, DEC_METASPACE */
 	bool stripped; /* DEC_STRIP: past the beginning of the token */
 	uint32_t lead, held; /* DEC_STRIP: characters taken off in front, waiting at the end */
@@ -169,9 +169,10 @@ struct od_detok {
 	size_t n_shown;
 	struct dec_state *state; /* [decs.n] */
 	struct tok_buf out;
-	struct tok_buf owed; /* what decoding the context shows of what the steps still hold: not shown again */
+	/* decoding the context shows these bytes of tokens that the steps still hold: they are not shown again */
+	struct tok_buf owed;
 	size_t owed_at;
-	struct od_err *err; /* of the running call */
+	struct od_err *err; /* the running call's */
 };
 
 static int feed(struct od_detok *d, size_t k, const char *s, size_t len, bool end);
@@ -505,7 +506,7 @@ static int decoding_failed(int rc, struct od_err *err)
 	return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
 }
 
-/* What has come out so far, NUL-terminated. */
+/* Gives the text that has come out so far, NUL-terminated. */
 static int show(struct od_detok *d, int rc, const char **piece, size_t *len, struct od_err *err)
 {
 	if (rc == OD_OK)
@@ -561,7 +562,7 @@ void od_detok_free(struct od_detok *d)
 	free(d);
 }
 
-/* What a flush would show now: a copy is flushed. */
+/* Shows what a flush would: a copy is flushed. */
 static int peek_flush(const struct od_detok *d, struct tok_buf *out)
 {
 	struct od_detok *copy;

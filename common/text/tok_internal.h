@@ -15,13 +15,13 @@
 #define TOK_MAX_FILE_BYTES (256u << 20)
 #define TOK_MAX_TEXT_BYTES ((size_t)256 << 20)
 #define TOK_MAX_IDS (1u << 24) /* far above any vocabulary; bounds the table of a sparse file */
-#define TOK_MAX_TOKEN_BYTES 65536u /* of one vocabulary entry */
-#define TOK_MAX_ADDED_BYTES 1024u /* of an added token: bounds the matcher's work per position */
-#define TOK_MAX_CONTENT_BYTES 1024u /* of what one step puts in for a character */
-#define TOK_MAX_SHOWN_BYTES ((size_t)4 << 20) /* of what decoders make of one token, or of a run of bytes */
+#define TOK_MAX_TOKEN_BYTES 65536u /* bytes of one vocabulary entry */
+#define TOK_MAX_ADDED_BYTES 1024u /* bounds the matcher's work per position */
+#define TOK_MAX_CONTENT_BYTES 1024u /* bytes that one step puts in for a character */
+#define TOK_MAX_SHOWN_BYTES ((size_t)4 << 20) /* bytes that decoders make of one token, or of a run of bytes */
 #define TOK_MAX_TEMPLATE_IDS 4096u /* in front of a text, and behind it */
 #define TOK_MAX_STEPS 64u /* normalisers, pre-tokenisers, decoders each */
-#define TOK_MAX_DEPTH 8 /* of Sequences in Sequences */
+#define TOK_MAX_DEPTH 8 /* nesting of Sequences */
 
 /* ---- bytes, characters, pieces (tok_text.c) ---- */
 
@@ -33,8 +33,9 @@ struct tok_buf {
 OD_MUST_CHECK int tok_buf_add(struct tok_buf *b, const void *data, size_t len);
 OD_MUST_CHECK int tok_buf_reserve(struct tok_buf *b, size_t more);
 void tok_buf_fini(struct tok_buf *b);
-/* What the steps of a tokenizer may make of a text. A file of a few lines can name steps of which each makes 1024 bytes
- * of one; no real one grows a text 64 times (NFKD, the most, 11 times, a byte alphabet twice). */
+/* Upper bound of the bytes that a tokenizer's steps may make of a text of len bytes. A file of a few lines can name
+ * steps of which each makes 1024 bytes of one; no real one grows a text 64 times (NFKD, the most, 11 times, a byte
+ * alphabet twice). */
 size_t tok_max_grown(size_t len);
 
 /* Room for at least one more element of each_bytes behind the first n; may move *v (a pointer to any type). */
@@ -114,7 +115,7 @@ OD_MUST_CHECK int tok_regex_replace(const struct tok_regex *re, const char *cont
 enum tok_entry_flags { TOK_PRESENT = 1, TOK_IN_MODEL = 2, TOK_ADDED = 4, TOK_SPECIAL = 8 };
 struct tok_entry {
 	uint32_t at, len; /* in tok_vocab.bytes */
-	uint32_t shown_at, shown_len; /* what decoding sees: differs for added tokens that are normalised */
+	uint32_t shown_at, shown_len; /* text that decoding sees: differs for added tokens that are normalised */
 	uint8_t flags; /* 0: a hole in the numbering */
 };
 struct tok_vocab {
@@ -140,15 +141,15 @@ struct tok_bpe {
 	struct tok_merge *merge; /* open addressing */
 	uint32_t n_slots;
 	int32_t unk; /* -1: none */
-	int32_t byte_id[256]; /* of "<0x00>"...; -1 */
-	int32_t raw_id[256]; /* of bytes in the byte alphabet; -1 */
+	int32_t byte_id[256]; /* ids of "<0x00>"...; -1: none */
+	int32_t raw_id[256]; /* ids of bytes in the byte alphabet; -1: none */
 	/* Where no merge ever joins, a long text may be cut into words: before a U+2581 or a newline, by the last byte
 	 * in front of it, and behind a newline, by the next byte. */
 	bool may_cut;
 	bool joins_mark[256], joins_line[256], line_joins[256];
 	bool joins_stand_ins; /* some merge takes the unknown token or one of a byte */
 	bool byte_fallback, fuse_unk, ignore_merges;
-	char *prefix, *suffix; /* of continuing subwords, of words' ends; NULL: none */
+	char *prefix, *suffix; /* in front of continuing subwords, behind words' ends; NULL: none */
 	size_t prefix_len, suffix_len;
 };
 void tok_bpe_init(struct tok_bpe *b);
@@ -184,7 +185,7 @@ OD_MUST_CHECK int tok_sentencepiece_parse(struct od_tokenizer *t, const char *da
 					  const char *where, struct od_err *err);
 OD_MUST_CHECK int tok_tiktoken_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
 				     const char *where, struct od_err *err);
-/* What a tokenizer.json says besides its model, which is there. */
+/* Reads all but the model of a tokenizer.json; t has its model. */
 OD_MUST_CHECK int tok_parts_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
 
 struct tok_ids {
@@ -206,7 +207,7 @@ void tok_bpe_fini(struct tok_bpe *b);
 
 /* ---- words that were seen before (tok_words.c) ---- */
 
-struct tok_words; /* of one encoding call */
+struct tok_words; /* lives as long as one encoding call */
 /* controls: tokens that no word becomes; NULL: none. */
 struct tok_words *tok_words_new(const struct od_tokenizer *t, const struct od_controls *controls, size_t max_ids);
 void tok_words_free(struct tok_words *w); /* NULL ok */
@@ -234,11 +235,11 @@ struct tok_users {
 /* ---- added tokens (tok_added.c) ---- */
 
 struct tok_added {
-	char *content; /* what is searched for: normalised if it is looked for in normalised text */
+	char *content; /* text to search for; normalised if it is searched for in normalised text */
 	size_t len;
 	size_t core_begin, core_end; /* content without white space at its ends, or all of it */
 	int32_t id;
-	uint32_t order; /* of the reference: special ones first, then as in the file */
+	uint32_t order; /* the reference's: special ones first, then as in the file */
 	bool single_word, lstrip, rstrip, special, normalized;
 };
 /* Sorted by content, so that narrowing a range byte by byte walks it like a trie. */
@@ -286,7 +287,7 @@ struct tok_pres {
 };
 OD_MUST_CHECK int tok_slices_cut(struct tok_pieces *pieces);
 OD_MUST_CHECK int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err);
-/* What the last step is, if tok_scan_next does it; the caller then cuts the pieces by it. */
+/* The last step's kind if tok_scan_next does it; the caller then cuts the pieces by it. */
 enum tok_scan_kind tok_pres_scan(const struct tok_pres *p);
 /* All other steps. The text has the limit of pieces->text. */
 OD_MUST_CHECK int tok_pres_run(const struct tok_pres *p, struct tok_pieces *pieces, struct od_err *err);
@@ -320,7 +321,7 @@ struct od_tokenizer {
 	struct tok_norms norms;
 	struct tok_pres pres;
 	struct tok_decs decs;
-	struct tok_ids before, after; /* of the template */
+	struct tok_ids before, after; /* the template's */
 };
 
 /* Walks a component: null, one object, or a Sequence (list_key names its array), and calls each for the

@@ -118,7 +118,7 @@ int tok_metaspace_parse(const json_t *obj, char rep[4], size_t *rep_len, enum to
 			       "%s: Metaspace: field \"replacement\": expected one character, found \"%s\"", where, s);
 	if (rc == OD_OK && has)
 		rc = od_json_str(obj, "prepend_scheme", &name, where, err);
-	if (rc == OD_OK) /* what it was called before there were schemes */
+	if (rc == OD_OK) /* its name before there were schemes */
 		rc = od_json_bool_or(obj, "add_prefix_space", has ? strcmp(name, "never") != 0 : true, &old, where,
 				     err);
 	if (rc == OD_OK)
@@ -292,7 +292,7 @@ void tok_pres_fini(struct tok_pres *all)
 
 /* ---- splitting ---- */
 
-/* What to do with the matches: spans become the pieces that stay, match now meaning "leave it out". */
+/* Applies the behaviour to the matches: spans become the pieces that stay; match now means "leave it out". */
 static void apply(enum behavior behavior, struct tok_spans *s)
 {
 	bool previous = false;

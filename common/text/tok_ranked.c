@@ -1,5 +1,5 @@
-/* What tokenizer.model and tiktoken.model have in common: they list tokens with ranks instead of merges, and leave the
- * rest to tokenizer_config.json and to the reader. */
+/* Code that tokenizer.model and tiktoken.model share: they list tokens with ranks instead of merges, and leave the rest
+ * to tokenizer_config.json and to the reader. */
 #include "common/text/tok_internal.h"
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include "common/base/json.h"
 
 #define MATCH_LIMIT 20000000u /* backtracking steps of one match: under a second, enough for 1 MB of spaces */
-#define HEAP_LIMIT_KIB 131072u /* of the interpreter */
+#define HEAP_LIMIT_KIB 131072u /* for PCRE2's interpreter */
 #define MAX_PATTERN_BYTES 65536u
 #define MAX_GROUPS 200
 

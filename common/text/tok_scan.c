@@ -109,7 +109,7 @@ static inline size_t run_of(const char *s, size_t at, size_t len, unsigned bits)
 	return at;
 }
 
-/* The same for characters that have none of them. */
+/* Like run_of, for characters that have none of the bits. */
 static inline size_t run_without(const char *s, size_t at, size_t len, unsigned bits)
 {
 	size_t n;

@@ -11,18 +11,18 @@
 enum tok_scan_kind {
 	TOK_SCAN_NONE,
 	TOK_SCAN_GPT2,
-	TOK_SCAN_LLAMA3, /* of GLM-4, too */
+	TOK_SCAN_LLAMA3, /* GLM-4's, too */
 	TOK_SCAN_QWEN2,
 	TOK_SCAN_QWEN3_5,
-	TOK_SCAN_O200K, /* of GPT-OSS and MiniMax-M2 */
-	TOK_SCAN_TEKKEN, /* of Mistral */
+	TOK_SCAN_O200K, /* GPT-OSS's and MiniMax-M2's */
+	TOK_SCAN_TEKKEN, /* Mistral's */
 	TOK_SCAN_KIMI,
 	TOK_SCAN_DEEPSEEK_V3, /* its three patterns, one after the other */
 };
 
 extern const char tok_gpt2_pattern[], tok_kimi_pattern[];
 
-/* What a pattern is. For one of DeepSeek-V3's three *stage gets its number, from 1. */
+/* Recognises a pattern. For one of DeepSeek-V3's three *stage gets its number, from 1. */
 enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stage);
 
 /* Words of a valid UTF-8 text, from first to last; they cover it. Set text, len and kind. */

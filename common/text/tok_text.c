@@ -129,7 +129,7 @@ int tok_trace_made(struct tok_trace *t, const struct tok_buf *out, size_t begin,
 		return OD_OK;
 	if (tok_buf_reserve(&t->to, n) != OD_OK)
 		return OD_ERR_NOMEM;
-	/* What came of nothing is not the template's. */
+	/* Text that was made of nothing is not the template's. */
 	memset(t->to.data + t->to.len, begin == end || memchr(t->from + begin, 1, end - begin) != NULL, n);
 	t->to.len += n;
 	return OD_OK;

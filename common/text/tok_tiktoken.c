@@ -14,7 +14,7 @@
 #include "common/base/json.h"
 
 #define MAX_FILE_BYTES ((size_t)64 << 20)
-#define MAX_BYTES 1024u /* of a token: bounds the work of finding merges */
+#define MAX_BYTES 1024u /* longest token: bounds the work of finding merges */
 #define N_SPECIAL 256u
 #define CLASS "TikTokenTokenizer"
 

@@ -11,7 +11,7 @@ struct range {
 
 uint8_t tok_class[0x110000];
 
-/* What Unicode 15.1 and 16 added. */
+/* Added by Unicode 15.1 and 16. */
 static const struct range new_upper[] = {
 	{ 0x1c89, 0x1c89 }, { 0xa7cb, 0xa7cc }, { 0xa7da, 0xa7da }, { 0xa7dc, 0xa7dc }, { 0x10d50, 0x10d65 },
 };

@@ -16,7 +16,7 @@
 #define LONG_KEY (0xffull << 56)
 struct word {
 	uint64_t lo, hi;
-	uint32_t n; /* of ids; 0: a free slot */
+	uint32_t n; /* number of ids; 0: a free slot */
 	int32_t id[INLINE_IDS]; /* more than that: id[0] is where they stand in `ids` */
 };
 
@@ -26,7 +26,7 @@ struct tok_words {
 	struct tok_bpe_scratch *scratch;
 	struct word *slot;
 	uint32_t n_slots, n_words;
-	struct tok_buf text; /* of long words: length and bytes */
+	struct tok_buf text; /* long words: length and bytes */
 	struct tok_ids ids;
 	bool kept; /* false: the table is full */
 };

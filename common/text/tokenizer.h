@@ -23,8 +23,8 @@ struct od_tokenizer;
 /* By the file's name: tiktoken.model, *.model of SentencePiece, else a tokenizer.json. The first two are read with the
  * tokenizer_config.json beside them, if there is one. */
 OD_MUST_CHECK int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err *err);
-/* Which of a folder's files is its tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model; NULL: none is
- * there. */
+/* Names the file of a folder that is its tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model; NULL: it
+ * has none. */
 const char *od_tokenizer_name(const char *dir);
 /* True for the names of the other two, too. */
 bool od_tokenizer_is_name(const char *name);
@@ -47,7 +47,7 @@ enum od_encode_flags {
 OD_MUST_CHECK int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags,
 				      int32_t **ids, size_t *n_ids, struct od_err *err);
 
-/* Which added tokens are control tokens, that no text of a user may become: the special ones, those that look like
+/* Added tokens that are control tokens, which no text of a user may become: the special ones, those that look like
  * <|name|>, and marks that a chat template writes. Thread: immutable after the last od_controls_add. Owner: the caller;
  * t outlives it. */
 struct od_controls;

@@ -35,20 +35,20 @@ bool od_jinja_mentions(const struct od_jinja *t, const char *variable);
 /* Zero takes the default of a field. */
 struct od_jinja_limits {
 	uint64_t operations; /* about 10 to 50 ns each (default: 20 million) */
-	size_t memory_bytes; /* of one rendering (default: 512 MiB) */
+	size_t memory_bytes; /* one rendering (default: 512 MiB) */
 	size_t output_bytes; /* (default: 64 MiB) */
-	unsigned depth; /* of calls and expressions in each other (default: 1200) */
+	unsigned depth; /* nesting of calls and expressions (default: 1200) */
 };
 
 struct od_jinja_opts {
 	struct od_jinja_limits limits;
-	const struct tm *now; /* what strftime_now sees; NULL: the local time */
+	const struct tm *now; /* result of strftime_now; NULL: the local time */
 	/* The text that tojson writes for an object within vars; NULL, as callback or answer: as Python's json.dumps
 	 * does. It must live as long as the rendering. */
 	const char *(*source)(void *arg, const json_t *object);
-	/* Which bytes of string, object[key] within vars, count as the template's own text: returns how many spans, 0
-	 * for none. They must live as long as the call from which they come. NULL: none of any string. Keys, and
-	 * strings in arrays, never do. */
+	/* Returns the bytes of string, object[key] within vars, that count as the template's own text: how many spans,
+	 * 0 for none. They must live as long as the call from which they come. NULL: no string has any. Keys, and
+	 * strings in arrays, never have. */
 	size_t (*own)(void *arg, const json_t *object, const char *key, const json_t *string,
 		      const struct od_text_span **span);
 	void *arg;

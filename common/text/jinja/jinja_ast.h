@@ -59,7 +59,7 @@ struct jinja_nodes {
 struct jinja_arguments {
 	struct jinja_nodes pos;
 	struct jinja_value *keyword; /* strings */
-	struct jinja_nodes value; /* of the keywords */
+	struct jinja_nodes value; /* the keywords' values */
 	struct jinja_node *more_pos, *more_kw; /* *x, **x; or NULL */
 };
 
@@ -67,7 +67,7 @@ struct jinja_signature {
 	const struct jinja_str *name; /* NULL: of a call block */
 	uint32_t *param; /* ids of names */
 	size_t n_params;
-	struct jinja_nodes fallback; /* of the last parameters */
+	struct jinja_nodes fallback; /* defaults; they belong to the last parameters */
 	struct jinja_nodes body;
 	bool takes_caller, takes_kwargs, takes_varargs; /* because the body reads such a name */
 };

@@ -23,18 +23,18 @@ struct jinja_run {
 	struct jinja_value *globals; /* by id of a name: what was given, else built in, else absent */
 	struct jinja_scope *scope;
 	struct jinja_text *out;
-	struct jinja_value block_text; /* what the filters of a block begin with */
+	struct jinja_value block_text; /* the filters of a block begin with it */
 };
 
 struct jinja_macro {
 	const struct jinja_signature *signature;
-	struct jinja_scope *scope; /* that it was defined in */
+	struct jinja_scope *scope; /* the scope of its definition */
 };
 
 struct jinja_loop {
 	const struct jinja_node *node;
 	struct jinja_scope *outer;
-	const struct jinja_seq *items; /* those from next on have not passed the loop's condition yet */
+	const struct jinja_seq *items; /* items from next on have not passed the loop's condition yet */
 	size_t next;
 	bool tested; /* all items have passed */
 	struct jinja_value before, current, after;
@@ -44,7 +44,7 @@ struct jinja_loop {
 	const struct jinja_seq *last_changed; /* NULL: never asked */
 };
 
-/* What follows a statement. */
+/* The statement after this one, or a loop's next turn. */
 enum jinja_flow { JINJA_GO_ON, JINJA_BREAK, JINJA_CONTINUE };
 
 struct jinja_value jinja_eval(struct jinja_run *r, const struct jinja_node *n);

@@ -214,7 +214,7 @@ static struct jinja_value call_joiner(struct jinja_run *r, struct jinja_joiner *
 	return first ? jinja_z(&r->job, "") : jinja_of_str(o->separator);
 }
 
-/* What a method of markup returns is markup. */
+/* A method of markup returns markup. */
 static struct jinja_value call_method(struct jinja_run *r, const struct jinja_method *m, const struct jinja_call *call)
 {
 	struct jinja_value v = jinja_call_function(&r->job, m->function, m->self, call);

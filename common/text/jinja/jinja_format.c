@@ -14,7 +14,7 @@
 #define NUMBER_CHARS 2048 /* 309 digits, MAX_PRECISION more, separators */
 #define MAX_SPEC_DEPTH 2 /* a width in braces within a specification */
 
-/* What both ways understand. */
+/* Options that %-formats and format() share. */
 struct spec {
 	const char *fill; /* one character */
 	size_t fill_len;
@@ -224,7 +224,7 @@ static const struct jinja_str *repr_of(struct jinja_job *j, struct jinja_value v
 struct percent {
 	struct reader r;
 	struct jinja_value values;
-	size_t next; /* of a tuple */
+	size_t next; /* index into a tuple */
 	bool used; /* a single value */
 };
 

@@ -33,8 +33,8 @@ struct jinja_job {
 	size_t used_bytes, max_bytes;
 	uint64_t operations_left;
 	unsigned depth, max_depth;
-	const char *name; /* of the template, for messages */
-	uint32_t line; /* of what is being parsed or executed */
+	const char *name; /* the template's, for messages */
+	uint32_t line; /* line that is being parsed or executed */
 	struct tm now;
 	const struct od_jinja_opts *opts; /* NULL while parsing */
 	/* whose memory holds the template's own text; NULL while that is parsed: nothing is marked */
@@ -64,8 +64,8 @@ static inline void jinja_leave(struct jinja_job *j)
 
 /* ---- whose text a byte is ---- */
 
-/* What copies text within the job's memory: each byte stays whose it is. `from` may be elsewhere; then it is the
- * template's if it stands in the template, else the caller's. */
+/* Copies text within the job's memory; each byte keeps its owner. Bytes from elsewhere become the template's if they
+ * stand in the template, else the caller's. */
 void jinja_copy(struct jinja_job *j, char *to, const char *from, size_t len);
 /* These bytes of the job's memory are the template's text. */
 void jinja_own(struct jinja_job *j, const char *p, size_t len);
@@ -80,7 +80,7 @@ struct jinja_text {
 
 void jinja_add(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len);
 void jinja_add_times(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len, size_t times);
-/* What this program writes for a template: digits, brackets of JSON, ... */
+/* Adds text that this program writes for a template: digits, brackets of JSON, ... */
 void jinja_add_own(struct jinja_job *j, struct jinja_text *t, const char *p, size_t len);
 #define jinja_lit(j, t, literal) jinja_add_own((j), (t), "" literal, sizeof(literal) - 1)
 /* One character as UTF-8, and a format: made of the character at `of`, and whose that is. of NULL: the caller's. */

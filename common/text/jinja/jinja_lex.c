@@ -6,15 +6,15 @@
 
 #include "common/text/jinja/jinja_unicode.h"
 
-#define MAX_NUMBER_CHARS 400u /* of a literal: no number that a double or an integer holds needs more */
-#define MAX_NESTING 256u /* of brackets in one tag */
+#define MAX_NUMBER_CHARS 400u /* No number that a double or an integer holds needs a longer literal. */
+#define MAX_NESTING 256u /* brackets in one tag */
 
 struct lexer {
 	struct jinja_job *j;
 	const char *s; /* line ends are \n */
 	size_t len, at;
 	size_t counted; /* j->line is the line of s[counted] */
-	bool line_starts; /* what was read last ended with a newline */
+	bool line_starts; /* the newest token ended with a newline */
 	struct jinja_token *token;
 	size_t n, cap;
 	char open[MAX_NESTING]; /* the brackets that are expected, innermost last */
@@ -140,7 +140,8 @@ static void push_data(struct lexer *x, size_t begin, size_t end, char sign, bool
 		push(x, T_DATA)->s = jinja_str_borrow(x->j, x->s + begin, end - begin);
 }
 
-/* What stands at the end of a block or comment: "+%}", "-%}" and whitespace, "%}" and a newline. *after: behind it. */
+/* True at the end of a block or comment: "+%}", "-%}" and whitespace, "%}" and a newline. *after: the index behind
+ * it. */
 static bool is_end(const struct lexer *x, size_t at, const char *end, size_t *after)
 {
 	const char sign = at < x->len ? x->s[at] : '\0';
@@ -360,7 +361,7 @@ static uint32_t escaped_number(struct lexer *x, size_t *at, size_t end, size_t m
 	return c;
 }
 
-/* What follows a backslash at *at, as Python's string literals have it. */
+/* Reads the character behind a backslash at *at, by the rules of Python's string literals. */
 static void unescape(struct lexer *x, struct jinja_text *t, size_t *at, size_t end)
 {
 	static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";

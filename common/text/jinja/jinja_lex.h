@@ -7,7 +7,7 @@
 #include "common/text/jinja/jinja_value.h"
 
 enum jinja_token_type {
-	T_END, /* of the template */
+	T_END, /* the template ends */
 	T_DATA,
 	T_VARIABLE_BEGIN,
 	T_VARIABLE_END,

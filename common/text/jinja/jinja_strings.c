@@ -322,7 +322,7 @@ int64_t jinja_count(struct jinja_job *j, const struct jinja_str *s, const struct
 
 /* ---- case ---- */
 
-/* What the character at `of` became. */
+/* Adds the characters c [n] that the one at `of` became. */
 static void add_mapped(struct jinja_job *j, struct jinja_text *t, const char *of, const uint32_t *c, size_t n)
 {
 	for (size_t i = 0; i < n; i++)

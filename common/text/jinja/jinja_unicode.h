@@ -15,7 +15,7 @@
 bool jinja_utf8_valid(const char *p, size_t len, size_t *bad); /* *bad: offset of the first wrong byte */
 size_t jinja_count_chars(const char *p, size_t len);
 size_t jinja_skip_chars(const char *p, size_t len, size_t n_chars); /* bytes of the first n_chars */
-size_t jinja_char_bytes(const char *p); /* of the character at p */
+size_t jinja_char_bytes(const char *p); /* length of the character at p */
 uint32_t jinja_char_at(const char *p, size_t *bytes);
 size_t jinja_last_char(const char *p, size_t len); /* offset of the last character; len > 0 */
 

@@ -20,13 +20,13 @@ enum jinja_kind {
 	JINJA_LIST,
 	JINJA_TUPLE,
 	JINJA_DICT,
-	JINJA_VIEW, /* of a dict: keys(), values(), items() */
+	JINJA_VIEW, /* keys(), values() or items() of a dict */
 	JINJA_RANGE,
-	JINJA_ITERATOR, /* what filters such as map and select return: can be read once */
+	JINJA_ITERATOR, /* result of filters such as map and select: can be read once */
 	JINJA_NAMESPACE,
 	JINJA_LOOP,
 	JINJA_MACRO,
-	JINJA_METHOD, /* of a value, not called yet */
+	JINJA_METHOD, /* a value's method that is not called yet */
 	JINJA_FUNCTION, /* a global */
 	JINJA_CYCLER,
 	JINJA_JOINER,
@@ -87,7 +87,7 @@ struct jinja_tail {
 struct jinja_str {
 	const char *p; /* valid UTF-8, not terminated */
 	size_t len, n_chars;
-	struct jinja_tail *tail; /* that holds p, or NULL */
+	struct jinja_tail *tail; /* holds p; may be NULL */
 	bool markup; /* Python's Markup: `+` escapes the other side */
 };
 
@@ -99,7 +99,7 @@ struct jinja_big {
 struct jinja_seq {
 	struct jinja_value *v;
 	size_t n, cap;
-	bool group; /* what groupby gives: a tuple with the attributes grouper and list */
+	bool group; /* element of groupby: a tuple with the attributes grouper and list */
 };
 
 struct jinja_entry {
@@ -199,7 +199,7 @@ const struct jinja_str *jinja_str_copy(struct jinja_job *j, const char *p, size_
 /* a text of this program: as if the template had it */
 const struct jinja_str *jinja_str_z(struct jinja_job *j, const char *text);
 const struct jinja_str *jinja_str_markup(struct jinja_job *j, const struct jinja_str *s, bool markup);
-/* What t holds; t must not be added to afterwards. */
+/* Makes a string of t's text; t must not be added to afterwards. */
 const struct jinja_str *jinja_str_take(struct jinja_job *j, struct jinja_text *t);
 struct jinja_value jinja_text_value(struct jinja_job *j, struct jinja_text *t);
 struct jinja_value jinja_z(struct jinja_job *j, const char *text);
