@@ -114,7 +114,7 @@ static int read_special_tokens(struct od_config *cfg, const json_t *root, const 
 	return rc == OD_OK ? od_config_add_eos(cfg, root, where, err) : rc;
 }
 
-/* What config.json calls the same in every family. */
+/* Reads the settings that have one name in every family. */
 static int read_common(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	const struct {
@@ -297,7 +297,8 @@ static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 	}
 }
 
-/* What routers of the first families had not: no text, so that their packs keep their fingerprints. */
+/* Adds only settings that routers of the first families did not have, so that packs of these keep their
+ * fingerprints. */
 static void router_text(const struct od_router_spec *r, struct od_strbuf *out)
 {
 	static const char *const score[] = { [OD_SCORE_SOFTMAX] = "softmax",
@@ -469,8 +470,8 @@ static int check_text_type(const struct od_config *cfg, const json_t *root, cons
 	return rc;
 }
 
-/* Of a multimodal model: the object that describes its text part. Tokens that end a text may stand outside it too, and
- * whether the head is tied. */
+/* Finds the object that describes the text model of a multimodal one. Tokens that end a text, and whether the head is
+ * tied, may stand outside it. */
 static int find_text(struct od_config *cfg, const json_t *root, const json_t **text, const char *where,
 		     struct od_err *err)
 {
@@ -546,7 +547,7 @@ int od_config_load(struct od_config *cfg, const char *path, struct od_err *err)
 static void act_text(const struct od_act_spec *a, struct od_strbuf *out)
 {
 	switch (a->kind) {
-	case OD_ACT_SILU: break; /* that of the first families */
+	case OD_ACT_SILU: break; /* the first families' activation */
 	case OD_ACT_GELU: od_strbuf_printf(out, " act=gelu"); break;
 	case OD_ACT_CLAMPED: od_strbuf_printf(out, " act=clamped limit=%08" PRIx32, od_f32_bits(a->limit)); break;
 	}

@@ -28,13 +28,13 @@ struct od_config {
 	uint32_t n_moe; /* layers with routed experts; m is the index of one of them */
 	uint32_t n_mtp; /* more layers in the checkpoint, which predict further tokens; they are left out */
 	uint32_t hidden, vocab;
-	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
+	uint32_t n_experts, top_k, intermediate; /* a routed expert's */
 	bool expert_bias; /* the matrices of routed experts have biases */
-	struct od_act_spec act; /* of all feed-forward networks */
+	struct od_act_spec act; /* activation of all feed-forward networks */
 	uint32_t ctx_max; /* max_position_embeddings */
 	float rms_eps;
 	enum od_norm norm; /* before mixers, feed-forward networks and the head */
-	float embed_scale; /* of embeddings; 0: none */
+	float embed_scale; /* factor of embeddings; 0: none */
 	float logit_cap; /* logits become cap * tanh(logit / cap); 0: none */
 	uint32_t layer_input; /* width of a further embedding of a token that each layer has of its own; 0: none */
 	bool tied_head, head_bias;

@@ -94,7 +94,7 @@ const struct od_family *od_family_find(const char *architecture, const char *mod
 {
 	if (architecture == NULL && model_type == NULL)
 		return NULL;
-	/* What is given must match: a MixtralForSequenceClassification has Mixtral's model_type and no head. */
+	/* A given architecture must match: a MixtralForSequenceClassification has Mixtral's model_type and no head. */
 	for (size_t i = 0; i < N_FAMILIES; i++) {
 		const struct od_family *f = families[i];
 
@@ -374,7 +374,7 @@ enum od_role od_role_parse(const char *name)
 	return OD_N_ROLES;
 }
 
-/* Of a network with gate: which of its matrices. */
+/* Shape of matrix mat of a gated network. */
 static void ffn_shape(const struct od_config *cfg, uint32_t intermediate, unsigned mat, uint64_t *n_out, uint64_t *n_in)
 {
 	if (intermediate == 0)
@@ -383,7 +383,7 @@ static void ffn_shape(const struct od_config *cfg, uint32_t intermediate, unsign
 	*n_in = mat == OD_MAT_DOWN ? intermediate : cfg->hidden;
 }
 
-/* Of the roles from OD_ROLE_ROUTER_NORM to OD_ROLE_LAYER_SCALE, all vectors. */
+/* Elements of the vectors from OD_ROLE_ROUTER_NORM to OD_ROLE_LAYER_SCALE. */
 static uint64_t vector_shape(const struct od_config *cfg, enum od_role role, const struct od_layer_spec *l)
 {
 	const bool shared = l->sandwich && l->shared_intermediate > 0;
@@ -436,7 +436,7 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 	}
 }
 
-/* Of the inputs of all layers together. */
+/* Shapes of the tensors that make the inputs of all layers together. */
 static void inputs_shape(const struct od_config *cfg, enum od_role role, uint64_t *n_out, uint64_t *n_in)
 {
 	const uint64_t all = (uint64_t)cfg->n_layers * cfg->layer_input;

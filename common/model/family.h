@@ -33,10 +33,10 @@ enum od_role {
 	OD_ROLE_KV_A, /* [kv_rank + the RoPE part of k_dim][hidden] */
 	OD_ROLE_KV_A_NORM, /* [kv_rank] */
 	OD_ROLE_KV_B, /* [n_heads][nope_dim + v_dim][kv_rank] */
-	OD_ROLE_FFN_GATE, /* of a dense layer's network, in the order of enum od_expert_mat; [intermediate][hidden] */
+	OD_ROLE_FFN_GATE, /* a dense layer's network, in the order of enum od_expert_mat; [intermediate][hidden] */
 	OD_ROLE_FFN_UP,
 	OD_ROLE_FFN_DOWN,
-	OD_ROLE_SHARED_GATE, /* of the shared experts', the same */
+	OD_ROLE_SHARED_GATE, /* the shared experts, in the same order */
 	OD_ROLE_SHARED_UP,
 	OD_ROLE_SHARED_DOWN,
 	OD_ROLE_SHARED_SCORE, /* [1][hidden]: the gate of their output */
@@ -64,8 +64,8 @@ enum od_role {
 	OD_ROLE_ATTN_POST_NORM, /* [hidden]: of what a mixer gives; the other norms of the kind below */
 	OD_ROLE_SHARED_NORM, /* [hidden]: of the row for the shared experts alone */
 	OD_ROLE_SHARED_POST_NORM,
-	OD_ROLE_EXPERTS_POST_NORM, /* of the routed experts' sum */
-	OD_ROLE_FFN_POST_NORM, /* of both together */
+	OD_ROLE_EXPERTS_POST_NORM, /* norm of the routed experts' sum */
+	OD_ROLE_FFN_POST_NORM, /* norm of both sums together */
 	OD_ROLE_LAYER_SCALE, /* [1] */
 	OD_ROLE_LAYER_EMBED, /* not per layer; [vocab][n_layers * layer_input]: each layer's own embedding */
 	OD_ROLE_LAYER_PROJECT, /* not per layer; [n_layers * layer_input][hidden]: what is added to it */
@@ -103,8 +103,8 @@ struct od_family {
 	const char *const *other_modalities;
 	/* In any checkpoint: how the names of further tensors begin that are left out; ends with NULL. NULL: none. */
 	const char *const *left_out;
-	/* What transformers takes for num_key_value_heads [0: num_attention_heads], rope_theta [0: 10000] and
-	 * rms_norm_eps [0: it must be there] where they are missing. */
+	/* Defaults that transformers uses for num_key_value_heads [0: num_attention_heads], rope_theta [0: 10000] and
+	 * rms_norm_eps [0: it must be there]. */
 	uint32_t kv_heads;
 	double rope_theta, rms_eps;
 };
@@ -117,7 +117,7 @@ extern const struct od_family od_family_mixtral, od_family_qwen3_moe, od_family_
 	od_family_qwen3_next, od_family_qwen3_5_moe, od_family_gpt_oss, od_family_gemma4, od_family_phimoe;
 
 const struct od_family *od_family_find(const char *architecture, const char *model_type); /* NULL: unknown */
-/* What a model of this type has that nothing here computes, for messages; NULL: not known. */
+/* Names a feature of this model type that nothing here computes, for messages; NULL: not known. */
 const char *od_family_missing(const char *model_type);
 void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 

@@ -91,8 +91,8 @@ static void run_angles(struct od_forward *f)
 	}
 }
 
-/* A table is about as long as the step's last position needs, not as ctx would, so that all of them are little, and put
- * at once. Its length seldom changes, because a GPU starts steps faster that are as before. */
+/* Page tables are as long as this step needs, rounded up to a power of two: small enough for one copy, and as long in
+ * most steps as in the step before, so that a GPU can replay its graph. */
 static uint32_t table_pages(const struct od_forward *f)
 {
 	const uint32_t most = od_state_pages(od_state_pool_ctx(f->o.state)),
@@ -104,7 +104,7 @@ static uint32_t table_pages(const struct od_forward *f)
 	return n < most ? n : most;
 }
 
-/* What the device knows of the rows. */
+/* Sends the device its tables of the step's rows. */
 static void put_rows(struct od_forward *f)
 {
 	struct od_device *d = f->o.device;
@@ -180,7 +180,8 @@ static void run_inputs(struct od_forward *f)
 					     .hidden = n } });
 }
 
-/* What the step before has put is about to be written over. What was queued before that step is done afterwards. */
+/* Waits until the device has read the tables of the step before, which this step is about to write over. Work that was
+ * queued before that step has then been done, too. */
 static int settle(struct od_forward *f, struct od_err *err)
 {
 	if (!f->put_open)
@@ -447,8 +448,8 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	run(f, &(struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }
 
-/* What the next layers need of a buffer goes to their card, by way of the host. An error is left for the step's next
- * wait. */
+/* Moves the rows of a buffer that the next layers need to their card, through the host. An error shows at the step's
+ * next wait. */
 static void move_buffer(struct od_forward *f, enum buffer b, size_t bytes, unsigned card)
 {
 	if (bytes == 0)

@@ -40,7 +40,7 @@ struct od_moe_call {
 	/* NULL unless they were fetched before (od_forward_fetch). */
 	const float *probability; /* [n_rows][n_experts]: as od_forward_probabilities_of */
 	const float *residual; /* [n_rows][hidden]: as od_forward_residual_of */
-	/* The same on the device, for a runner that works there. */
+	/* The same rows on the device, for a runner that works there. */
 	struct od_ref x_at, expert_at, y_at;
 };
 
@@ -110,8 +110,8 @@ OD_MUST_CHECK int od_forward_fetch(struct od_forward *f, unsigned what, struct o
 /* The fetched results of a row. */
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */
 const float *od_forward_weights_of(const struct od_forward *f, size_t row); /* [top_k]: router weights */
-/* What decided for the k-th expert minus that of the next, or the same of groups if that is smaller (OD_OP_ROUTE); 1
- * when all experts are used. */
+/* Distance of the k-th expert's deciding score to the next one's, or of the groups' scores if that is smaller
+ * (OD_OP_ROUTE); 1 when all experts are used. */
 float od_forward_margin_of(const struct od_forward *f, size_t row);
 /* [n_experts]: probabilities of what decides (OD_OP_ROUTE). */
 const float *od_forward_probabilities_of(const struct od_forward *f, size_t row);

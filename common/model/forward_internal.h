@@ -8,7 +8,7 @@
 
 /* Cut from one buffer of the device. */
 enum buffer {
-	/* of max_rows rows: */
+	/* Buffers with one element for each of max_rows rows. */
 	BUF_INFO, /* struct od_row_info */
 	BUF_X, /* [hidden]: the residual stream */
 	BUF_H, /* [hidden]: normed rows; between times what the mixer gave */
@@ -23,7 +23,7 @@ enum buffer {
 	BUF_BESIDE, /* [hidden]: what a dense layer's network, or the shared experts, gave */
 	BUF_SCORE, /* [1]: the gate of the latter */
 	BUF_INPUT, /* [n_layers][layer_input]: each layer's own input */
-	BUF_PROJECT, /* the same: what is added to it */
+	BUF_PROJECT, /* [n_layers][layer_input]: addend of BUF_INPUT */
 	BUF_GATED, /* [layer_input]: of the layer under way */
 	N_ROW_BUFFERS,
 	/* once: */
@@ -67,9 +67,9 @@ struct od_forward {
 	uint64_t put; /* ticket for what begin has put from there */
 	bool put_open; /* the device may still read it */
 	bool queued; /* work that has not been waited for */
-	int failed; /* what a wait of this step has said; OD_OK: nothing went wrong yet */
-	uint64_t failures; /* of the device, when the step began */
-	void *host[N_BUFFERS]; /* of what is fetched: the device's mapping, else a stage */
+	int failed; /* first error that a wait of this step returned; OD_OK: none yet */
+	uint64_t failures; /* the device's count when the step began */
+	void *host[N_BUFFERS]; /* memory that fetches fill: the device's mapping, else a stage */
 	bool staged; /* the latter */
 	unsigned fetched;
 };

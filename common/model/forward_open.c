@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the host reads and writes beyond begin. */
+/* Buffers that the host reads or writes after begin. */
 static const bool on_host[N_BUFFERS] = {
 	[BUF_X] = true,	     [BUF_H] = true,	  [BUF_PROBABILITY] = true, [BUF_EXPERT] = true,
 	[BUF_WEIGHT] = true, [BUF_MARGIN] = true, [BUF_Y] = true,	    [BUF_LOGITS] = true,
@@ -126,7 +126,7 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 	memcpy(bytes, all, sizeof(all));
 }
 
-/* What a buffer of these takes on the host, where that has a copy of its own. */
+/* Host memory for a buffer of these rows where the device's is not mapped. */
 static uint64_t host_bytes(const struct od_forward_opts *o, const uint64_t each[N_BUFFERS], size_t i)
 {
 	uint64_t bytes;
@@ -134,7 +134,7 @@ static uint64_t host_bytes(const struct od_forward_opts *o, const uint64_t each[
 	return od_mul(i < N_ROW_BUFFERS ? o->max_rows : 1, each[i], &bytes) ? bytes : UINT64_MAX;
 }
 
-/* Of rows on their way from card to card. */
+/* Host memory for rows on their way from card to card. */
 static uint64_t moved_bytes(const struct od_forward_opts *o, const uint64_t each[N_BUFFERS])
 {
 	const uint64_t x = host_bytes(o, each, BUF_X), input = host_bytes(o, each, BUF_INPUT);
@@ -332,7 +332,8 @@ void od_forward_free(struct od_forward *f)
 
 	if (f == NULL)
 		return;
-	(void)!od_device_sync(f->o.device, NULL); /* what a step that was given up has queued uses what is freed here */
+	/* a step that was given up may have queued work that uses the buffers below */
+	(void)!od_device_sync(f->o.device, NULL);
 	list_bytes(&f->o, each);
 	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
 		od_host_free(f->o.device, f->host[i], host_bytes(&f->o, each, i));

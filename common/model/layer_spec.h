@@ -18,8 +18,8 @@ struct od_mixer_ops;
 /* Rotary position embedding of `dims` elements of a head. */
 struct od_rope {
 	uint32_t dims; /* even */
-	uint32_t pairs; /* that turn, the first ones; 0: all */
-	double divisor; /* of all frequencies; 0: none */
+	uint32_t pairs; /* pairs that turn, from the first one on; 0: all */
+	double divisor; /* divides all frequencies; 0: none */
 	bool neighbours; /* pairs 2i and 2i + 1; else i and i + dims / 2 */
 	double theta;
 	float magnitude; /* factor of cosines and sines */
@@ -46,15 +46,15 @@ struct od_mixer {
 	uint32_t n_heads, n_kv_heads;
 	uint32_t k_dim, v_dim; /* per head */
 	uint32_t window; /* positions that a row attends to, itself included; 0: all */
-	float scale; /* of attention scores, before softmax */
+	float scale; /* factor of attention scores, before softmax */
 	uint32_t rope; /* index into od_config.rope */
 	bool qkv_bias, o_bias;
 	bool sinks; /* each head has one (ops.h, OD_OP_ATTEND) */
 	enum od_qk_norm qk_norm;
 	bool v_norm; /* each head of v is normed, without weights */
 	bool v_is_k; /* v is k as projected, before its norm; there is no matrix for v */
-	float norm_eps; /* of norms inside the mixer */
-	float clip; /* of q, k and v to [-clip, clip]; 0: none */
+	float norm_eps; /* epsilon of norms inside the mixer */
+	float clip; /* q, k and v are clamped to [-clip, clip]; 0: none */
 	uint32_t kv_of; /* keys and values are those of the earlier layer kv_of - 1; 0: its own */
 	bool gated; /* sigmoids of a further part of q multiply what attention gives, element by element */
 	/* Gated delta rule (arXiv 2412.06464): n_heads heads of values, n_kv_heads of queries and keys. */
@@ -73,10 +73,10 @@ struct od_layer_spec {
 	const struct od_mixer_ops *mixer;
 	struct od_mixer mix;
 	enum od_ffn ffn;
-	uint32_t intermediate; /* of a dense layer's network */
-	/* Of a MoE layer. All MoE layers have the same number and shape of routed experts (struct od_config). */
+	uint32_t intermediate; /* a dense layer's */
+	/* Only MoE layers use the rest. All have the same number and shape of routed experts (struct od_config). */
 	struct od_router_spec router;
-	uint32_t shared_intermediate; /* of the shared experts; 0: none */
+	uint32_t shared_intermediate; /* the shared experts'; 0: there are none */
 	bool shared_gate; /* their output is multiplied by sigmoid(gate . row) */
 	/* The outputs of mixer, routed experts and shared experts, and of the last two together, are normed before they
 	 * are added; the shared experts have an own norm of the row, too. */

@@ -13,7 +13,7 @@ static float highest(const float *logits, uint32_t vocab)
 	return best;
 }
 
-/* Of the sum of exp(logit - best), which is at least 1. */
+/* Logarithm of the sum of exp(logit - best); the sum is at least 1. */
 static double log_of_sum(const float *logits, uint32_t vocab, double best)
 {
 	double sum = 0, p[BLOCK];

@@ -9,7 +9,7 @@ void od_mix_run(const struct od_mix_call *c, struct od_op *op)
 	od_device_run(c->device, OD_QUEUE_COMPUTE, op);
 }
 
-/* What is more than anybody has stays so large that it is refused, and so small that sums of it do not wrap. */
+/* A product that overflows becomes so large that it is refused, yet so small that sums of it do not wrap. */
 struct od_ref od_mix_cut(struct od_ref *scratch, size_t max_rows, uint64_t row_bytes)
 {
 	const struct od_ref piece = *scratch;

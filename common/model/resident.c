@@ -11,7 +11,7 @@ struct resident {
 	struct od_buf *scratch[OD_MAX_CARDS];
 };
 
-/* That of the card that has the rows. */
+/* Scratch of the card that has the rows. */
 static struct od_buf *scratch_beside(const struct resident *r, struct od_ref x)
 {
 	unsigned i = 0;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Of which pair the angle turns so many times within the original context; may lie between two. */
+/* Index of the pair whose angle makes so many rotations within the original context; may lie between two. */
 static double pair_of(const struct od_rope *r, double rotations)
 {
 	return r->dims * log(r->original_ctx / (rotations * 2 * M_PI)) / (2 * log(r->theta));

@@ -35,7 +35,7 @@ struct od_sampler {
 	struct od_logit_bias *bias; /* [o.n_logit_bias] */
 	int32_t *ring; /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
-	float *high; /* of each COMPARED logits the highest */
+	float *high; /* highest of each COMPARED logits */
 	struct candidate *cand; /* [vocab]; what top-k and top-p may keep */
 };
 
@@ -298,7 +298,7 @@ static inline int32_t ordered(int32_t bits)
 	return bits ^ (bits >> 31 & INT32_MAX);
 }
 
-/* Of n logits, at least one; none is NaN. */
+/* n is at least 1, and no logit is NaN. */
 static inline float highest_of(const float *logits, uint32_t n)
 {
 	int32_t highest = INT32_MIN;
@@ -316,7 +316,7 @@ static inline float highest_of(const float *logits, uint32_t n)
 	return high;
 }
 
-/* Of n logits, the highest of each COMPARED in turn; the last may be fewer. */
+/* Writes the highest of each COMPARED logits in turn; the last group may be smaller. */
 VECTORS static void highest_of_each(float *high, const float *logits, uint32_t n)
 {
 	for (; n >= COMPARED; n -= COMPARED, logits += COMPARED)
@@ -340,7 +340,7 @@ static int32_t best_of(const struct od_sampler *s, const float *logits)
 	return (int32_t)best;
 }
 
-/* Of the best token it is 1. */
+/* The best token's weight is 1. */
 VECTORS static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -511,11 +511,11 @@ static size_t top_k(struct od_sampler *s, const float *logits, double best)
 struct race {
 	uint64_t stream;
 	double best, scale; /* the highest logit; 1/8 over temperature */
-	double min_p; /* what weighs less does not enter */
+	double min_p; /* tokens of less weight do not take part */
 	double first, second; /* times */
 	/* the second time, plus more than rounding can take away: a later candidate changes nothing */
 	double open;
-	int32_t id; /* of the first */
+	int32_t id; /* token that arrives first */
 };
 
 static void enter(struct race *r, int32_t id, double p)
@@ -560,8 +560,8 @@ VECTORS static bool may_arrive(const struct race *r, const float *logits, uint32
 	return any;
 }
 
-/* The same of RACED tokens, but it says yes too often: it takes the highest of their logits and the highest of their
- * numbers. Of that 31 bits are enough: 1 - u is more than what they leave. */
+/* Tests RACED tokens at once, and says yes too often: it takes the highest of their logits and the highest of their
+ * numbers. 31 bits of a number are enough, because 1 - u is more than the bits that are cut. */
 static inline bool one_may_arrive(const struct race *r, const float *logits, uint32_t begin)
 {
 	const double least = least_time(r, highest_of(logits + begin, RACED));
@@ -608,7 +608,7 @@ static void race_all(const struct od_sampler *s, struct race *r, const float *lo
 	}
 }
 
-/* Those that top-k and top-p leave. */
+/* Races the tokens that top-k and top-p leave. */
 static void race_few(struct od_sampler *s, struct race *r, const float *logits)
 {
 	const size_t n =

@@ -15,7 +15,8 @@
 
 #include "common/base/status.h"
 
-#define OD_MAX_PENALTY 2.0 /* of frequency_penalty and presence_penalty, and -2 at least: as OpenAI's */
+/* OpenAI's limit of frequency_penalty and presence_penalty; its negative is the lower limit */
+#define OD_MAX_PENALTY 2.0
 #define OD_MAX_BIAS 100.0 /* and -100 at least: as good as certain, and as good as impossible */
 #define OD_MAX_LOGIT_BIAS 1024u /* entries that are finite */
 

@@ -19,17 +19,17 @@ struct layer {
 };
 
 struct od_state_pool {
-	struct od_buf *pages[OD_MAX_CARDS]; /* of each card, [its layers][stream][n_pages][OD_KV_PAGE][row] */
-	/* Of each card: [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL:
+	struct od_buf *pages[OD_MAX_CARDS]; /* each card's [its layers][stream][n_pages][OD_KV_PAGE][row] */
+	/* Each card's [n_sequences][n_copies][card_fixed], then card_fixed of zeros; [n_snapshots][card_fixed]. NULL:
 	 * none. */
 	struct od_buf *fixed[OD_MAX_CARDS], *snapshots[OD_MAX_CARDS];
-	uint64_t card_fixed[OD_MAX_CARDS]; /* of one copy, its layers' part */
+	uint64_t card_fixed[OD_MAX_CARDS]; /* bytes of one copy on each card */
 	uint32_t n_snapshots;
-	uint64_t fixed_bytes; /* of one copy, all parts */
+	uint64_t fixed_bytes; /* bytes of one copy on all cards */
 	uint32_t n_copies;
 	enum od_dtype dtype;
 	uint32_t n_layers, ctx, n_sequences, open;
-	uint32_t short_ctx; /* of short sequences: at most ctx */
+	uint32_t short_ctx; /* longest short sequence: at most ctx */
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
@@ -107,7 +107,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 	return fits;
 }
 
-/* Of the buffer of fixed state. */
+/* Bytes of the buffer of fixed state. */
 static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint32_t copies, uint64_t *bytes)
 {
 	return od_mul(fixed_bytes, (uint64_t)copies * n + 1, bytes);

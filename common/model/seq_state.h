@@ -66,7 +66,7 @@ void od_state_pool_set_aside(struct od_state_pool *p, uint32_t n);
 /* Keeps a page of a sequence until it is dropped. */
 void od_state_pool_keep(struct od_state_pool *p, uint32_t page);
 void od_state_pool_drop(struct od_state_pool *p, uint32_t page);
-uint32_t od_state_pool_idle_pages(const struct od_state_pool *p); /* that are kept and that no sequence has */
+uint32_t od_state_pool_idle_pages(const struct od_state_pool *p); /* kept pages that no sequence has */
 /* Fills a layer's streams and returns their number; the step fills in tables and table_pages. */
 uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS]);
 /* Bytes per position in all streams of a layer; the maximum over all layers. */
@@ -74,10 +74,10 @@ size_t od_state_pool_row_bytes(const struct od_state_pool *p, uint32_t layer);
 size_t od_state_pool_most_bytes(const struct od_state_pool *p);
 /* True: the host reads and writes rows in place. */
 bool od_state_pool_mapped(const struct od_state_pool *p);
-#define OD_FIXED_ALIGN 64u /* of each layer's part in a sequence's fixed state */
+#define OD_FIXED_ALIGN 64u /* bytes; each layer's part of a sequence's fixed state begins at a multiple */
 /* Bytes of a sequence's fixed state in all layers. */
 uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p);
-uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer); /* of that, in one layer */
+uint64_t od_state_pool_layer_bytes(const struct od_state_pool *p, uint32_t layer); /* one layer's share */
 
 /* A new sequence without pages; OD_ERR_BUSY: the pool's n_sequences are already open. */
 OD_MUST_CHECK int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err);
@@ -94,7 +94,7 @@ OD_MUST_CHECK int od_seq_state_promise(struct od_seq_state *s, uint32_t position
  * positions, all committed. The length of s becomes n * OD_KV_PAGE. They count against the promise of s; its remaining
  * promised pages stay promised. With fixed state, od_seq_state_load is next. */
 void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t n);
-/* The same with the first n pages of `from`. */
+/* od_seq_state_attach with the first n pages of `from`. */
 void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n);
 /* Queues that its fixed state, with a text as long as it is now, becomes that of a snapshot. */
 void od_seq_state_load(struct od_seq_state *s, uint32_t snapshot);
@@ -141,7 +141,7 @@ void od_seq_state_mirror(struct od_seq_state *s, const struct od_seq_mirror *m);
 /* Its side of that; page is borrowed. */
 struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s);
 uint32_t od_state_pool_n_pages(const struct od_state_pool *p);
-uint32_t od_state_pool_copies(const struct od_state_pool *p); /* of fixed state */
+uint32_t od_state_pool_copies(const struct od_state_pool *p); /* copies of fixed state */
 /* As od_seq_state_row, in a page of the pool. */
 struct od_ref od_state_pool_row(const struct od_state_pool *p, uint32_t layer, uint32_t stream, uint32_t page,
 				uint32_t position);

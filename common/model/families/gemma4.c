@@ -13,7 +13,7 @@ static const char *const attention_names[N_ATTENTION] = { "sliding_attention", "
 #define PATTERN 6u /* every sixth layer is a full one, where no list says so */
 #define OVERRIDES "per_layer_config"
 
-/* What small models of the family have, and what would need more than text. */
+/* Refuses settings of the family's small models, and those that need more than text. */
 static int refuse(const struct od_parse *p)
 {
 	static const char *const own[] = { "hidden_act",     "final_logit_softcapping",
@@ -201,7 +201,7 @@ static int read_whole(const struct od_parse *p, const json_t *o, const char *whe
 	return rc;
 }
 
-/* Of "proportional": the part of the pairs that turns; their frequencies are those of the whole head. */
+/* RoPE type "proportional" turns only some of a head's pairs; their frequencies are those of the whole head. */
 static int read_part(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r)
 {
 	double part, factor;
@@ -292,7 +292,7 @@ static int read_sharing(const struct od_parse *p, uint32_t n_layers, uint32_t in
 	return rc;
 }
 
-/* Those of the last layer of the same kind that has its own. */
+/* The layer uses keys and values of the last layer of its kind that has its own. */
 static int share_kv(const struct od_parse *p, enum attention kind, uint32_t n_own, uint32_t n_layers, uint32_t *kv_of)
 {
 	for (*kv_of = n_own; *kv_of > 0; (*kv_of)--) {

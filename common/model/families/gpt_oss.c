@@ -48,7 +48,7 @@ static int read_experts(const struct od_parse *p)
 	return OD_OK;
 }
 
-/* Of a layer's attention: "sliding_attention" or "full_attention"; without a list they alternate. */
+/* Reads a layer's attention: "sliding_attention" or "full_attention"; without a list they alternate. */
 static int read_type(const struct od_parse *p, const json_t *types, uint32_t layer, bool *slides)
 {
 	const char *type = json_string_value(json_array_get(types, layer));
@@ -99,7 +99,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	};
 	int rc = od_parse_refuse(&p, own);
 
-	if (rc == OD_OK) /* of the activation's sigmoid */
+	if (rc == OD_OK) /* The activation's sigmoid has this factor. */
 		rc = od_parse_only_number(&p, "swiglu_alpha", 1.702);
 	if (rc == OD_OK)
 		rc = read_attention(&p, &l.mix);

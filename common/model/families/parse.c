@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of RoPE's settings in older and in newer files. */
+/* RoPE's settings stand in one of these, in older or in newer files. */
 static const char *const rope_objects[] = { "rope_scaling", "rope_parameters" };
 
 static int refuse(const struct od_parse *p, const char *key, const char *expected)
@@ -129,7 +129,7 @@ int od_parse_refuse(const struct od_parse *p, const char *const *own)
 		rc = refuse_part(p, rope_objects[i]);
 	if (rc == OD_OK && !is_own(own, "layer_types") && od_json_has(p->root, "layer_types"))
 		rc = refuse_types(p, "layer_types");
-	/* what single layers have instead of the fields beside it */
+	/* overrides for single layers */
 	if (rc == OD_OK && !is_own(own, "per_layer_config"))
 		rc = od_parse_absent(p, "per_layer_config");
 	return rc;
@@ -323,7 +323,7 @@ static int read_long(const struct od_parse *p, const json_t *o, const char *wher
 	return rc;
 }
 
-/* What each type of RoPE has, as transformers names it. Without an entry: nothing but what is common to all. */
+/* Settings of each type of RoPE, by transformers' names. A type without an entry has the common ones only. */
 static const char *const rope_common[] = { "rope_type", "type", "rope_theta", "partial_rotary_factor", NULL };
 /* they change nothing of a text */
 static const char *const rope_pictures[] = { "mrope_section", "mrope_interleaved", NULL };
@@ -521,7 +521,7 @@ int od_parse_mla(const struct od_parse *p, bool by_halves, struct od_mixer *m)
 	if (rc != OD_OK)
 		return rc;
 	m->n_kv_heads = 1;
-	m->norm_eps = 1e-6f; /* of norms of latents, whatever rms_norm_eps says */
+	m->norm_eps = 1e-6f; /* norms of latents have this one, whatever rms_norm_eps says */
 	m->scale = (float)(attention / sqrt((double)m->k_dim));
 	return OD_OK;
 }

@@ -43,7 +43,7 @@ OD_MUST_CHECK int od_parse_rope_type(const struct od_parse *p, const json_t *o, 
  * ok): the factor of attention scores from mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index,
 				double *attention);
-/* The same of a family that has long RoPE instead of YaRN. */
+/* Like od_parse_rope, for a family that has long RoPE instead of YaRN. */
 OD_MUST_CHECK int od_parse_long_rope(const struct od_parse *p, uint32_t dims, uint32_t *index);
 /* DeepSeek's multi-head latent attention with its RoPE, which turns neighbours; by_halves: rope_interleave may say that
  * it turns halves instead. */

@@ -55,7 +55,7 @@ static void shape(const struct od_config *c, const struct od_mixer *m, enum od_r
 		}
 }
 
-/* What is projected is of no use once its rows are made, so its place is that of mixed and y. */
+/* The projected row is not used after its parts are made, so mixed and y take its memory. */
 struct places {
 	struct od_ref row, z, ba, mixed, y, index;
 };
@@ -88,7 +88,7 @@ static void project(const struct od_mix_call *c, const struct places *p)
 {
 	const struct od_mixer *m = &c->spec->mix;
 	const struct od_weight *w = c->w->w;
-	/* Of a: where all of b ends. */
+	/* a stands behind all of b. */
 	const struct od_ref a = od_ref_at(p->ba, (uint64_t)c->n_rows * m->n_heads * sizeof(float));
 
 	if (m->by_key_head)
