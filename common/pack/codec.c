@@ -11,7 +11,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are little-endian and so is this code");
 
-#define ZSTD_CUT_BYTES 16 /* what another block may cost */
+#define ZSTD_CUT_BYTES 16 /* bytes that one more block may cost */
 #if ZSTD_VERSION_NUMBER >= 10500
 #define CODES_LITERALS ZSTD_ps_enable
 #else /* as in Ubuntu 22.04 */
@@ -184,7 +184,7 @@ size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row)
 	switch (c->codec) {
 	case OD_CODEC_RAW: return n;
 	case OD_CODEC_ZSTD: return zstd_bound(n);
-	case OD_CODEC_LZ4: return n; /* what does not fit is raw */
+	case OD_CODEC_LZ4: return n; /* chunks that grow are stored raw */
 	case OD_CODEC_PLANES: return larger(od_planes_bound(n, row), zstd_bound(n));
 	}
 	return n;

@@ -44,7 +44,7 @@ OD_MUST_CHECK int od_coder_new(struct od_coder **out, enum od_codec codec, struc
 void od_coder_free(struct od_coder *c); /* NULL ok */
 /* An E plane before it is coded. Borrowed. */
 struct od_plane {
-	enum od_dtype dtype; /* of the weights */
+	enum od_dtype dtype; /* type of the weights */
 	const uint8_t *e; /* [n] */
 	size_t n, row; /* bytes in all, bytes per row of weights */
 	size_t n_codes; /* bytes of weights; the rest are scales */
@@ -76,7 +76,8 @@ size_t od_decoder_bytes(void); /* approximate memory of one */
 /* Decodes the exponents of a checked chunk to e, which has room for n + OD_PAD_BYTES bytes. After OD_ERR_CORRUPT the
  * contents of e are undefined. */
 OD_MUST_CHECK int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err);
-/* The same; *e points into the chunk itself (raw) or into room, which is as large as e above. */
+/* od_decoder_exponents without a copy of raw chunks: *e points into the chunk itself (raw) or into room, which is as
+ * large as e above. */
 OD_MUST_CHECK int od_decoder_look(struct od_decoder *d, const struct od_coded *c, uint8_t *room, const uint8_t **e,
 				  struct od_err *err);
 /* Decodes and merges with sm: weights of type t to dst, as od_codec_merge. Planes of 16-bit types are merged directly;

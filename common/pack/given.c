@@ -67,7 +67,7 @@ static const struct form *form_of(const char *name)
 	return NULL;
 }
 
-/* What a file is by its first bytes, whatever its name; NULL: nothing that is known here. */
+/* Recognises a file by its first bytes, whatever its name; NULL: unknown. */
 static const char *content_of(const char *path)
 {
 	static const struct {
@@ -281,7 +281,7 @@ static void look_at_shard(struct folder *f, const char *path, const char *name)
 	snprintf(f->shard, sizeof(f->shard), "%.*s", (int)(dash - 6 - name), name);
 }
 
-/* Of shards without an index: the first that is not there. */
+/* Finds the first missing shard of a checkpoint without an index. */
 static void find_missing_shard(struct folder *f, const char *dir)
 {
 	char name[512];

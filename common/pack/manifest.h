@@ -28,7 +28,7 @@ struct od_manifest {
 	enum od_codec codec;
 	struct od_dense_tensor *dense; /* [n_dense] in the order of od_dense_table */
 	size_t n_dense;
-	uint64_t dense_bytes; /* of the file */
+	uint64_t dense_bytes; /* length of dense.bin */
 	struct od_expert_place *expert; /* [n_moe][n_experts] */
 	size_t n_experts;
 	uint64_t experts_bytes;

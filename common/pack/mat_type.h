@@ -13,7 +13,7 @@
 #define OD_MAT_TYPE_CHARS 64
 
 struct od_mat_type {
-	enum od_dtype dtype; /* of weights, or of codes */
+	enum od_dtype dtype; /* type of weights, or of codes */
 	enum od_dtype scale; /* 0: none. OD_F8_E4M3: divided by one number (the divisor) for the whole matrix */
 	uint32_t block_rows, block_cols; /* weights per scale, powers of two; 0: the whole column, the whole row */
 };
@@ -26,11 +26,11 @@ const char *od_mat_type_text(const struct od_mat_type *t, char buf[OD_MAT_TYPE_C
 
 /* ---- as published, and in a pack ---- */
 
-uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* of weights or codes */
+uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* weights or codes, without scales */
 /* The row of scales for a row of weights; the number of rows of scales for weight rows [row, row + n_rows). */
 uint64_t od_mat_scale_row(const struct od_mat_type *t, uint64_t row);
 uint64_t od_mat_scale_rows(const struct od_mat_type *t, uint64_t row, uint64_t n_rows);
-uint64_t od_mat_scale_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* of a row of scales */
+uint64_t od_mat_scale_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* one row of scales */
 uint64_t od_mat_divisor_bytes(const struct od_mat_type *t);
 /* Bytes of rows [row, row + n_rows): weights, divisor, rows of scales. */
 uint64_t od_mat_bytes(const struct od_mat_type *t, uint64_t n_in, uint64_t row, uint64_t n_rows);
@@ -40,7 +40,7 @@ uint64_t od_mat_bytes(const struct od_mat_type *t, uint64_t n_in, uint64_t row, 
 /* A matrix of n_rows in memory, aligned to OD_PAD_BYTES: its weights, then its divisor and scales, each padded. */
 uint64_t od_mat_memory_bytes(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in);
 void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, const void *memory);
-/* The same for memory on a device. */
+/* od_mat_bind for memory on a device. */
 void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in,
 		    struct od_ref memory);
 /* Copies divisor and scales of rows [row, row + n) from `from` (as laid out by od_mat_bytes, after the weights) to rows

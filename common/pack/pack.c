@@ -167,7 +167,7 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 	return rc == OD_OK ? od_config_add_eos(&p->config, p->generation, path, err) : rc;
 }
 
-/* Which experts a spool has. */
+/* Reads which experts a spool has. */
 static int read_state(struct od_pack *p, struct od_err *err)
 {
 	struct od_spool_state s = { .fingerprint = p->manifest.fingerprint,

@@ -27,7 +27,7 @@ void od_pack_close(struct od_pack *p); /* NULL ok */
 const char *od_pack_dir(const struct od_pack *p);
 enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
-/* What is loaded from now on is layers [begin, end) alone (od_config_take_part). */
+/* Limits all that is loaded from now on to layers [begin, end) (od_config_take_part). */
 OD_MUST_CHECK int od_pack_take_part(struct od_pack *p, uint32_t begin, uint32_t end, struct od_err *err);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
 void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);
@@ -51,7 +51,7 @@ struct od_shard {
 };
 
 struct od_pack_expert {
-	uint64_t offset, bytes; /* of the whole expert in experts.bin */
+	uint64_t offset, bytes; /* the whole expert in experts.bin */
 	uint32_t n_shards;
 	const struct od_shard *shard;
 };
@@ -81,7 +81,7 @@ extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes
 
 /* OD_OK: all experts can have this form. OD_ERR_UNSUPPORTED names one that cannot, the reason, and what to do. */
 OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
-/* What experts of a form are for: a worker's slots (OD_OP_FFN), or all of a layer (OD_OP_EXPERTS). */
+/* Users of experts in a form: a worker's slots (OD_OP_FFN), or whole layers (OD_OP_EXPERTS). */
 enum od_form_use { OD_FORM_OF_SLOTS, OD_FORM_OF_LAYERS };
 /* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a
  * token's experts are larger than the last-level cache. A device that cannot say whether it does tries both

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Of all experts, or of their matrices of one type. */
+/* Sums over all experts, or over their matrices of one type. */
 struct totals {
 	uint64_t weights, raw_bytes, stored_bytes; /* weights: of matrices; bytes: of biases too; stored: chunks */
 	uint64_t chunks[OD_N_CODECS]; /* E-chunks of each codec */
@@ -16,14 +16,14 @@ struct totals {
 
 struct all_totals {
 	struct totals all, of[OD_DTYPE_LAST + 1];
-	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* of these, with their scales: the last one's, */
-	bool several[OD_DTYPE_LAST + 1]; /* where not all are like it */
-	size_t here; /* experts that are there: all, but of a spool */
+	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* the last matrix of each type, with its scales */
+	bool several[OD_DTYPE_LAST + 1]; /* not all matrices of the type have that one */
+	size_t here; /* complete experts: all, unless it is a spool */
 };
 
 struct shadow {
 	enum od_precision precision;
-	uint64_t bytes; /* of the file */
+	uint64_t bytes; /* length of the file */
 	double bits; /* per weight that is quantised */
 };
 

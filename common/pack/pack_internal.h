@@ -20,8 +20,8 @@ struct od_pack {
 	json_t *generation; /* NULL: none */
 	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
-	atomic_bool *has; /* of a spool, [n_moe][n_experts]: the expert is complete; NULL: all are */
-	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
+	atomic_bool *has; /* a spool's [n_moe][n_experts]: the expert is complete; NULL: all are */
+	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* the largest expert's */
 	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types
 	 * that the host merges. */
 	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;

@@ -29,17 +29,17 @@
 #define OD_EXPERT_MAGIC "ODEXPERT"
 struct od_disk_expert {
 	char magic[8];
-	uint64_t xxh3; /* of what follows, up to header_bytes */
+	uint64_t xxh3; /* checksum of the bytes behind it, up to header_bytes */
 	uint32_t schema, m, expert, n_shards;
 	uint64_t header_bytes; /* this, the table, the zeros */
-	uint64_t bytes; /* of the whole expert */
+	uint64_t bytes; /* the whole expert */
 	uint64_t sm_offset, e_offset;
 	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
 	uint8_t n_mats, n_biases; /* gate, up and down; as many biases, or none */
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* mat_sums.h */
 	struct {
 		uint32_t rows, cols;
-	} block[OD_N_EXPERT_MATS]; /* of scales */
+	} block[OD_N_EXPERT_MATS]; /* shape of a block with one scale */
 };
 
 /* Follows if the expert has biases. */
@@ -64,7 +64,7 @@ _Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_bia
 /* The checked contents of a header. Chunk offsets count from the start of experts.bin. */
 struct od_expert_entry {
 	struct od_pack_expert x; /* x.shard is malloc'd */
-	uint64_t sm_offset, e_offset; /* of the regions, from the start of experts.bin */
+	uint64_t sm_offset, e_offset; /* the regions' starts in experts.bin */
 	const uint64_t *e_at; /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
 	struct od_mat_type type[OD_N_EXPERT_PARTS];
 	uint8_t sha256[OD_N_EXPERT_PARTS][OD_SHA256_BYTES];

@@ -29,7 +29,7 @@ struct verifier {
 	struct od_inflater **inflater; /* [n_threads] */
 	size_t shard_bytes, scale_bytes;
 	struct od_buf *rows; /* [n_threads][shard_bytes] */
-	uint8_t *want; /* the same */
+	uint8_t *want; /* [n_threads][shard_bytes]: the expected bytes */
 	uint8_t *last_scales; /* [n_threads][scale_bytes]: divisor and last row of scales of the shard before */
 	struct od_shadow_file shadow[OD_N_PRECISIONS];
 	size_t n_shadows;
@@ -215,7 +215,7 @@ static int scales_differ(const struct verifier *v, const struct seen *x, const c
 		       v->pack->experts.path, x->m, x->expert, x->shard, what);
 }
 
-/* What several shards have of one matrix is the same in all of them, and is summed once. */
+/* Bytes that several shards of one matrix repeat must be equal in all of them, and are summed once. */
 static int verify_scales(const struct verifier *v, const struct seen *x, struct od_mat_sums *sums, struct od_err *err)
 {
 	const uint64_t each = od_mat_scale_row_bytes(x->type, x->w.n_in), divisor = od_mat_divisor_bytes(x->type);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_WORKERS 1024u /* of a hosts file */
+#define MAX_WORKERS 1024u /* limit of a hosts file */
 
 uint32_t od_share_groups(uint32_t n_workers, uint32_t asked, uint32_t top_k)
 {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define PIECE_BYTES (64u * 1024)
-#define SMALL_MAX_BYTES (256u << 20) /* of a small file: no reader takes more */
+#define SMALL_MAX_BYTES (256u << 20) /* longest small file: no reader takes more */
 #define LINE_MAX_BYTES 128u
 #define SUMS_MAX_BYTES 4096u
 

@@ -33,7 +33,7 @@ void od_hex(const uint8_t *bytes, size_t n, char *hex);
 /* Exactly 2 n lower-case digits; false otherwise. */
 bool od_unhex(const char *hex, uint8_t *bytes, size_t n);
 
-/* Of a small file: one above 256 MiB is refused. */
+/* Sums a small file: one above 256 MiB is refused. */
 OD_MUST_CHECK int od_sha256_file(const char *path, uint8_t sha256[OD_SHA256_BYTES], struct od_err *err);
 
 OD_MUST_CHECK int od_sums_write(const char *dir, struct od_err *err);

@@ -10,7 +10,7 @@ struct team {
 	atomic_size_t next;
 	atomic_ullong done_bytes;
 	atomic_bool stop;
-	pthread_mutex_t lock; /* of the two below */
+	pthread_mutex_t lock; /* guards the two below */
 	int rc;
 	struct od_err err;
 };

@@ -22,7 +22,7 @@ struct gate_predictor {
 	struct od_predictor_base base;
 	uint32_t ahead;
 	struct od_buf *buf[OD_MAX_CARDS];
-	unsigned card; /* that has the rows now */
+	unsigned card; /* the card that has the rows now */
 	/* in the card's buf; [max_rows] of what each has of a row */
 	struct od_ref x, h, probability, choice, weight, margin;
 	float *residual; /* [max_rows][hidden], on their way there */
@@ -55,7 +55,7 @@ static void put_rows(struct gate_predictor *g, uint32_t m, size_t n, bool fresh)
 	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n * o->config->hidden * sizeof(float));
 }
 
-/* What the rows that lie at x would make of MoE layer m. */
+/* Computes the router of MoE layer m on the rows at x. */
 static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 {
 	const struct od_predictor_opts *o = &g->base.o;

@@ -21,7 +21,7 @@ struct od_prediction {
 	uint64_t sequence;
 	uint32_t position;
 	int32_t token; /* assumed at that position */
-	float margin; /* of the token, if the shadow drew it: see od_sampler_sample; else 0 */
+	float margin; /* the token's, if the shadow drew it: see od_sampler_sample; else 0 */
 	uint32_t m;
 	size_t n; /* top_k to OD_MAX_CANDIDATES */
 	const uint16_t *expert; /* [n], all different, best first */

@@ -59,7 +59,7 @@ struct od_predictor_opts {
 	const struct od_dense *dense; /* for predictors that run routers ahead of their layer */
 	struct od_device *device; /* holds dense; its compute queue is the predictor's during a call */
 	enum od_profile profile;
-	size_t max_rows; /* of a step */
+	size_t max_rows; /* most rows of a step */
 	size_t max_sequences; /* open at a time; at least 1 */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;

@@ -6,7 +6,7 @@
 int od_recall_init(struct od_recall *r, uint32_t n_moe, uint32_t n_tokens, struct od_err *err)
 {
 	*r = (struct od_recall){ 0 };
-	if (n_moe == 0 || n_tokens == 0) /* what goes to the last one needs one */
+	if (n_moe == 0 || n_tokens == 0) /* later layers and tokens count as the last one */
 		return od_fail(err, OD_ERR_RANGE, "recall of %u layers and %u tokens", n_moe, n_tokens);
 	r->n_moe = n_moe;
 	r->n_tokens = n_tokens;

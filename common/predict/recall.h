@@ -41,7 +41,7 @@ void od_recall_see(struct od_recall *r, uint32_t layer);
 /* Counts a row's prediction. predicted and used list each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
-/* The same in two parts, for a row that is counted later: the number of predicted and used experts, and the
+/* od_recall_add in two steps, for a row that is counted later: the number of predicted and used experts, and the
  * counting. */
 size_t od_recall_hits(const uint16_t *predicted, size_t n_predicted, const uint16_t *used, size_t n_used);
 void od_recall_add_hits(struct od_recall *r, uint32_t layer, uint32_t token, size_t n_used, size_t hits, bool late);

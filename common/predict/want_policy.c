@@ -20,7 +20,7 @@
 #define OVERDRAFT 64.0
 #define MIN_PROBABILITY 1e-30f
 
-/* What was learnt of one layer; old rows fade. */
+/* Statistics of one layer; old rows fade. */
 struct noise {
 	double rows; /* weight of all rows */
 	double mean_square;
@@ -31,8 +31,8 @@ struct od_want_policy {
 	uint32_t top_k;
 	double threshold;
 	double balance; /* loads that the budget has brought less what was wasted */
-	double reserved; /* of those, hedges under way */
-	double rows; /* of the newest layer that is over */
+	double reserved; /* hedges under way that were paid from it */
+	double rows; /* rows of the newest layer that is over */
 	struct noise *layer; /* [n_moe] */
 };
 
@@ -114,8 +114,8 @@ static void add_runners_up(struct od_want_policy *p, uint32_t m, const struct od
 	}
 }
 
-/* What an earlier prediction of the row wanted is probably loaded by now, and as likely to be needed as any: it stays
- * while there is room. */
+/* Experts that an earlier prediction of the row wanted are probably loaded by now, and as likely to be needed as any:
+ * they stay while there is room. */
 static void keep_earlier(struct od_want_policy *p, const struct od_wanted *before, struct od_wanted *w)
 {
 	for (size_t i = 0; i < before->n && w->n < w->n_predicted + OD_MAX_HEDGES; i++) {

@@ -35,7 +35,7 @@ static void shape_text(const uint64_t *shape, uint32_t n, char *buf, size_t size
 /* A matrix, or a vector, with all that is published beside it. */
 struct parts {
 	struct od_source s;
-	const struct od_tensor *shape; /* what packed weights would be unpacked to; NULL: none */
+	const struct od_tensor *shape; /* shape of packed weights once unpacked; NULL: none */
 };
 
 static const struct od_tensor *beside(const struct od_checkpoint *c, const char *name, const char *end)
@@ -435,7 +435,7 @@ int od_source_read_scales(const struct od_checkpoint *c, const struct od_source 
 
 /* ---- checking ---- */
 
-/* What unpacked weights would be is known already; a packer that thinks otherwise padded them. */
+/* The shape after unpacking is known already; a packer that disagrees padded the weights. */
 static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t n_out, uint64_t n_in,
 			  struct od_err *err)
 {
@@ -669,7 +669,7 @@ static int is_copy(const struct od_checkpoint *c, const struct od_tensor *a, con
 	return rc;
 }
 
-/* Of a tied head some publish a copy of the embedding, which is not read. With other values it is a head of its own,
+/* Some publish a copy of the embedding as a tied head; it is not read. With other values it is a head of its own,
  * whatever config.json says: transformers does not tie it. */
 static int check_tied_head(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, struct od_err *err)
 {

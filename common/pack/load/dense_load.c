@@ -50,7 +50,7 @@ static unsigned last_card(const struct od_device *d, const struct od_pack *p)
 	return od_device_card_of(d, od_config_end(&p->config) - 1);
 }
 
-/* Those of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the
+/* Weights of layers are on the layer's card; embeddings are with the first layer, head and the norm before it with the
  * last. */
 static unsigned card_of(const struct od_device *d, const struct od_pack *p, const struct od_dense_tensor *t)
 {
@@ -196,7 +196,7 @@ static int put_taps_first(float *conv, size_t n, size_t taps, struct od_err *err
 	return OD_OK;
 }
 
-/* What a vector is for the forward pass. */
+/* Converts a vector to what the forward pass reads. */
 static int finish_vector(const struct od_pack *p, const struct od_dense_tensor *t, float *v, struct od_err *err)
 {
 	if (t->role == OD_ROLE_DELTA_CONV) {

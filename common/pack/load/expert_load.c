@@ -23,7 +23,7 @@ struct od_inflater {
 	/* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
 	uint8_t *rows;
 	bool lent; /* e or rows: queued work has not been waited for that reads them */
-	uint64_t errors; /* of the load queue, before the work that is under way */
+	uint64_t errors; /* queued work that reads e or rows has not been waited for */
 };
 
 /* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw
@@ -121,7 +121,7 @@ void od_inflater_free(struct od_inflater *inf)
 	free(inf);
 }
 
-/* Which chunk a message is about. */
+/* The chunk that a message is about. */
 struct place {
 	uint32_t m, expert, shard;
 	const char *chunk;
@@ -238,8 +238,8 @@ static int read_chunks(const struct od_pack *p, const struct place *where, uint3
 	return rc;
 }
 
-/* Of n shards from at->shard on what has not been checked yet, each to where b says; buffers: that is in buffers of SM
- * bytes and coded exponents. */
+/* Reads what has not been checked yet of n shards from at->shard on to the places in b; buffers: these are in buffers
+ * of SM bytes and coded exponents. */
 static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
@@ -310,7 +310,7 @@ struct good {
 	struct od_coded coded;
 };
 
-/* What has been read of it goes to the device as it is. */
+/* Sends SM bytes that have been read to the device as they are. */
 static void push_sm(const struct good *g)
 {
 	if ((g->b->checked & OD_SET_SM) == 0)
@@ -435,7 +435,7 @@ static int queue_shard(struct od_inflater *inf, const struct good *g, const stru
 	return OD_OK;
 }
 
-/* What was read is what was written; then it is put together, by work that is queued. */
+/* Checks that the bytes read are those written, then queues the work that puts them together. */
 static int finish_shard(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
 			const struct target *to, struct od_err *err)
 {
@@ -602,7 +602,7 @@ struct od_expert_store {
 	enum od_form form;
 	struct od_expert *expert; /* [n_moe][n_experts]; of this process's part */
 	struct od_buf *slots[OD_MAX_CARDS];
-	/* Of the card that is being loaded: */
+	/* The card that is being loaded. */
 	size_t first; /* the expert that has its first slot */
 	struct od_buf *now;
 	struct od_inflater **inflater;

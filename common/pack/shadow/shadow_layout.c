@@ -102,7 +102,7 @@ size_t od_shadow_expert_index(const struct od_shadow_table *t, const struct od_c
 	return t->n_dense + ((size_t)m * cfg->n_experts + expert) * OD_N_EXPERT_MATS + mat;
 }
 
-/* Those that a shadow quantises, in their order; t->dense NULL: counts alone. */
+/* Lists the matrices that a shadow quantises, in their order; t->dense NULL: only counts them. */
 static void list_dense(struct od_shadow_table *t, const struct od_config *cfg)
 {
 	t->n_dense = 0;

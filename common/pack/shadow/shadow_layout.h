@@ -23,8 +23,8 @@ enum od_precision {
 };
 #define OD_N_PRECISIONS 5
 extern const char *const od_precision_names[]; /* index precision - 1; ends with NULL */
-extern const char *const od_shadow_file_names[]; /* the same; "shadow-int8.bin"; NULL for BF16 */
-extern const char *const od_shadow_temp_names[]; /* the same, while the file is being written */
+extern const char *const od_shadow_file_names[]; /* "shadow-int8.bin" ..., by the same index; NULL for BF16 */
+extern const char *const od_shadow_temp_names[]; /* names while the files are being written */
 #define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin" /* may remain in an old pack; never read */
 
 /* Sets of precisions that have files: bit (1 << precision). */
@@ -39,10 +39,10 @@ const char *od_shadow_set_text(unsigned set, char *buf, size_t size); /* the rev
 #define OD_SHADOW_SCHEMA 1
 struct od_disk_shadow {
 	char magic[8];
-	uint64_t xxh3; /* of what follows, up to header_bytes */
+	uint64_t xxh3; /* checksum of the bytes behind it, up to header_bytes */
 	uint32_t schema, precision, n_tensors, zero;
 	uint64_t header_bytes, file_bytes;
-	uint8_t fingerprint[OD_FINGERPRINT_CHARS / 2]; /* of the pack it was made from */
+	uint8_t fingerprint[OD_FINGERPRINT_CHARS / 2]; /* the pack's that it was made from */
 	uint64_t more_zero[6];
 };
 
@@ -56,7 +56,7 @@ _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_sha
 struct od_shadow_parts {
 	uint64_t data_bytes;
 	uint64_t scale_at, n_scales; /* f32 */
-	uint64_t bytes; /* of the record */
+	uint64_t bytes; /* the whole record */
 };
 
 uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in);

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of tensors on their way to a device that maps no memory, the host has so many bytes at a time, or a tensor for each
- * thread if that is more. */
+/* A device that maps no memory gets tensors by way of the host, which holds so many bytes of them at a time, or a
+ * tensor for each thread if that is more. */
 #define STAGE_BYTES (8u << 20)
 
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
@@ -38,7 +38,7 @@ struct od_shadow_store {
 	struct od_expert_store *expert_store; /* experts as published, else */
 	struct part experts;
 	struct od_expert *expert;
-	struct od_buf *biases[OD_MAX_CARDS]; /* those of an expert one behind the other */
+	struct od_buf *biases[OD_MAX_CARDS]; /* each expert's behind the one before */
 	struct part dense_part; /* when not as published */
 	struct od_layer_weights *layer;
 	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
@@ -53,7 +53,7 @@ const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_
 	return buf;
 }
 
-/* What an operator can do about it, behind the reason. */
+/* Adds what an operator can do about it to the reason. */
 static int advise(const struct od_pack *p, enum od_precision precision, int rc, struct od_err *err)
 {
 	const char *name = od_precision_names[precision - 1];
@@ -139,7 +139,7 @@ static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
 	return OD_OK;
 }
 
-/* What the choice takes from shadow files, opened. After any return close_parts is valid. */
+/* Opens the shadow files that the choice needs. After any return close_parts is valid. */
 static int open_parts(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
 		      struct od_err *err)
 {
@@ -187,7 +187,7 @@ enum od_precision od_shadow_default(const struct od_pack *p)
 	return saves ? OD_PRECISION_INT8 : OD_PRECISION_BF16;
 }
 
-/* Of the biases of the largest expert. */
+/* Bytes of the largest expert's biases. */
 static uint64_t bias_bytes(const struct od_pack *p)
 {
 	uint64_t most = 0;
@@ -411,7 +411,7 @@ static int read_biases(struct od_shadow_store *s, size_t i, struct od_ref to, ui
 	return rc;
 }
 
-/* Those of the experts whose matrices are on a card. Shadow files have none: they stay as published. */
+/* Loads the biases of the experts whose matrices are on a card. Shadow files have none: they stay as published. */
 static int load_card_biases(struct od_shadow_store *s, unsigned card, uint64_t each, struct od_err *err)
 {
 	const struct run *run = &s->experts.card[card];

@@ -10,8 +10,8 @@
 
 struct od_shadow_choice {
 	enum od_precision experts, dense; /* dense: attention, dense networks, shared experts */
-	enum od_activations act; /* of rows, in products with INT8 and NF4 weights */
-	enum od_form form; /* of bf16 experts; od_pack_can_form has accepted it */
+	enum od_activations act; /* type of rows in products with INT8 and NF4 weights */
+	enum od_form form; /* bf16 experts'; od_pack_can_form has accepted it */
 };
 
 #define OD_SHADOW_CHOICE_CHARS 24

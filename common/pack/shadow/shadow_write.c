@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one thread needs: a block of rows as published and quantised, a row as f32, what the file holds. */
+/* Memory of one thread: a block of rows as published and quantised, a row as f32, the bytes for the file. */
 struct bench {
 	struct od_inflater *inflater;
 	struct od_buf *rows;
 	char *data;
-	uint8_t *scales; /* of the rows, as in dense.bin */
+	uint8_t *scales; /* the rows' scales, as in dense.bin */
 	float *row;
 	uint8_t *found;
 };
@@ -37,11 +37,11 @@ struct record {
 	char name[OD_NAME_BYTES];
 	uint64_t at; /* bytes of the record that are done */
 	XXH3_state_t *sum;
-	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned
+	/* The file behind the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned
 	 * here. */
 	uint64_t tail_at;
 	uint8_t *tail;
-	float *scale; /* of all rows, in the tail */
+	float *scale; /* scales of all rows, in the tail */
 };
 
 /* A dense tensor of the shadow's table, as the pack has it. */
@@ -79,7 +79,7 @@ static int emit(struct record *r, const void *buf, size_t len, struct od_err *er
 	return rc;
 }
 
-/* What the tensor holds that its precision cannot hold, and what could hold it. */
+/* Names the value that the precision cannot hold, and a precision that can. */
 static int refuse_row(const struct record *r, int why, uint64_t row, struct od_err *err)
 {
 	const char *name = od_precision_names[r->run->job->table->precision - 1];

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 128
-#define DISK_BLOCK_BYTES 4096u /* what the usual file systems give out */
+#define DISK_BLOCK_BYTES 4096u /* allocation unit of the usual file systems */
 
 struct od_spool {
 	char *dir, *path; /* path: of experts.bin */

@@ -14,8 +14,8 @@
 #include "common/pack/sums.h"
 
 #define OD_SPOOL_SUMS_MAX_BYTES 4096u
-#define OD_SPOOL_SMALL_MAX_BYTES (64u << 20) /* of a small file */
-#define OD_SPOOL_PIECE_MAX_BYTES (4u << 20) /* of a header or chunk; far above those of known models */
+#define OD_SPOOL_SMALL_MAX_BYTES (64u << 20) /* longest small file */
+#define OD_SPOOL_PIECE_MAX_BYTES (4u << 20) /* longest header or chunk; far above those of known models */
 
 struct od_spool;
 
@@ -40,8 +40,8 @@ OD_MUST_CHECK int od_spool_put_small(struct od_spool *s, size_t i, const void *b
 
 /* Reads config.json and model.json and creates experts.bin. */
 OD_MUST_CHECK int od_spool_open_model(struct od_spool *s, struct od_err *err);
-size_t od_spool_n_experts(const struct od_spool *s); /* of all layers */
-size_t od_spool_header_bytes(const struct od_spool *s); /* of each */
+size_t od_spool_n_experts(const struct od_spool *s); /* all layers together */
+size_t od_spool_header_bytes(const struct od_spool *s); /* each expert's */
 uint64_t od_spool_header_offset(const struct od_spool *s, size_t i); /* in experts.bin */
 bool od_spool_lacks_header(struct od_spool *s, size_t i);
 OD_MUST_CHECK int od_spool_put_header(struct od_spool *s, size_t i, const void *bytes, struct od_err *err);

@@ -25,7 +25,7 @@ static void render(const struct od_spool_state *s, struct od_strbuf *out)
 	od_strbuf_printf(out, "xxh3 %016" PRIx64 "\n", out->failed ? 0 : (uint64_t)XXH3_64bits(out->text, out->len));
 }
 
-/* What can be read; whether it is all is for the comparison with render() to say. */
+/* Takes what can be read; the comparison with render() tells whether that is all. */
 static void scan(struct od_spool_state *s, const char *text, size_t len, char fingerprint[65])
 {
 	size_t at;

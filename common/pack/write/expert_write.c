@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH_BYTES (32ull << 20) /* of source weights in memory at a time */
+#define BATCH_BYTES (32ull << 20) /* source weights in memory at a time */
 #define BATCH_SHARDS_MAX 64
 
 /* A shard of the batch that is being coded. */
@@ -31,9 +31,9 @@ struct od_expert_writer {
 	const char *path;
 	struct od_coder **coder; /* [threads] */
 	uint8_t *header, *raw, *sm, *e, *coded;
-	size_t max_weights, max_e_bytes, raw_room, coded_room; /* of a shard */
+	size_t max_weights, max_e_bytes, raw_room, coded_room; /* the largest shard's */
 	uint32_t batch; /* shards */
-	struct od_shard *shard; /* of the expert being written */
+	struct od_shard *shard; /* the expert's that is being written */
 	/* the batch */
 	struct coding job[BATCH_SHARDS_MAX];
 	struct od_source from;
@@ -58,7 +58,7 @@ void od_expert_writer_free(struct od_expert_writer *w)
 	free(w);
 }
 
-/* Of the largest shard of each matrix. */
+/* Room for the largest shard of each matrix. */
 static size_t coded_room(const struct od_expert_writer *w)
 {
 	size_t most = od_coder_bound(w->coder[0], w->max_e_bytes, w->max_e_bytes);
@@ -226,7 +226,7 @@ static int plan_shard(struct od_expert_writer *w, uint32_t i, struct od_shard *s
 						   od_mat_scale_rows(type, s->row_begin, s->n_rows), at, err);
 }
 
-/* Of what is beside the weights; raw is free by then. */
+/* Sums scales and divisors, which stand beside the weights; raw is free by then. */
 static int sum_scales(struct od_expert_writer *w, uint64_t n_out, uint64_t n_in, struct od_err *err)
 {
 	const struct od_mat_type *type = &w->from.type;

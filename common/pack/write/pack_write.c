@@ -30,7 +30,7 @@ struct writer {
 	struct od_manifest manifest;
 	struct od_fingerprint *fingerprint;
 	struct od_pool *pool;
-	uint64_t done_bytes, all_bytes; /* of the progress */
+	uint64_t done_bytes, all_bytes; /* progress */
 };
 
 static void note(const struct writer *w, const char *fmt, ...) OD_PRINTF(2, 3);
@@ -115,7 +115,7 @@ static int copy_small_files(struct writer *w, struct od_err *err)
 
 /* ---- dense.bin ---- */
 
-/* What a dense tensor is copied with. */
+/* State of the copy of one dense tensor. */
 struct copying {
 	int fd;
 	const char *path;
@@ -214,7 +214,7 @@ static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *
 					 (uint32_t)(i % w->config.n_experts), e, err);
 }
 
-/* What an earlier run wrote and is whole stays; the first that is not ends it. *kept: how many. */
+/* Keeps the complete experts of an earlier run, up to the first that is not. *kept: their number. */
 static int keep_experts(struct writer *w, struct od_expert_writer *ew, int fd, size_t *kept, struct od_err *err)
 {
 	struct stat st;
@@ -290,7 +290,7 @@ static int finish_fingerprint(struct writer *w, struct od_err *err)
 				     err);
 }
 
-/* Of an earlier run that wanted others. */
+/* Removes shadows that an earlier run was asked for and this one is not. */
 static void remove_shadows(const struct writer *w)
 {
 	char path[PATH_MAX];
@@ -330,7 +330,7 @@ static int write_shadows(struct writer *w, struct od_err *err)
 	return OD_OK;
 }
 
-/* What all steps together will read or write, for the progress. */
+/* Adds up what all steps will read or write, for the progress. */
 static int plan(struct writer *w, struct od_err *err)
 {
 	int rc = od_manifest_init(&w->manifest, &w->config, err);
@@ -425,8 +425,8 @@ static int write_all(struct writer *w, struct od_err *err)
 	return rc == OD_OK ? od_partial_publish(&w->partial, err) : rc;
 }
 
-/* What failed for want of disk or by an unlucky read is worth going on with. A checkpoint that was refused would be
- * refused again, and leaves nothing behind. */
+/* A run that failed for lack of disk space, or by a failed read, can be continued. A checkpoint that was refused would
+ * be refused again, so it leaves nothing behind. */
 static void leave_partial(struct writer *w, int rc)
 {
 	if (w->partial.lock_fd < 0) /* never ours: there is none, or another od-pack writes it */

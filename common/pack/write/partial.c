@@ -47,7 +47,7 @@ static void remove_files(const char *dir)
 	}
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
 		remove_file(dir, f->name);
-		snprintf(tmp, sizeof(tmp), "%s.tmp", f->name); /* of an interrupted od_file_write_atomic */
+		snprintf(tmp, sizeof(tmp), "%s.tmp", f->name); /* left by an interrupted od_file_write_atomic */
 		remove_file(dir, tmp);
 	}
 	for (const char *const *name = other; *name != NULL; name++)
@@ -224,7 +224,7 @@ static int replace(struct od_partial *p, struct od_err *err)
 				     "cannot exchange %s and %s (remove the old pack by hand, then run "
 				     "this again)",
 				     p->dir, p->pack);
-	od_partial_close(p); /* what is in that folder now is the old pack, and nothing to go on with */
+	od_partial_close(p); /* the folder holds the old pack now, and nothing to continue */
 	remove_files(p->dir);
 	if (rmdir(p->dir) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "%s is complete, but the previous pack is left in %s", p->pack,
