@@ -330,7 +330,7 @@ static int read_input(char *bytes, size_t size, size_t *n, struct od_err *err)
 	return OD_OK;
 }
 
-/* What of standard input has been read beyond the line before. */
+/* Bytes of standard input that were read beyond the line before. */
 struct line_input {
 	char bytes[4096];
 	size_t at, n;
@@ -428,7 +428,7 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 struct text {
 	struct odm_sequence *sequence;
 	struct odm_result r;
-	json_t *logprobs; /* of its tokens; NULL: not wanted */
+	json_t *logprobs; /* the tokens'; NULL: not wanted */
 	struct od_err err; /* why it failed */
 	bool done;
 };

@@ -129,7 +129,7 @@ static int read_logprobs(struct odm_prompt *q, const json_t *o, const char *wher
 	return rc;
 }
 
-/* Which fields have the right types and ranges; what they say is taken by odm_prompts_encode, which knows the rest. */
+/* Checks types and ranges; odm_prompts_encode, which knows the rest, takes the values. */
 static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_sampler_opts *other,
 			 uint64_t max_tokens, const char *where, struct od_err *err)
 {

@@ -17,14 +17,14 @@
 #include "common/text/tokenizer.h"
 
 struct odm_prompt {
-	size_t line; /* of the file, from 1 */
+	size_t line; /* line of the file, from 1 */
 	const char *text; /* [len]; may contain NULs */
 	size_t len;
 	int32_t *ids; /* NULL until odm_prompts_encode */
 	size_t n_ids;
 	uint64_t max_tokens;
 	struct od_sampler_opts sampling; /* completed by odm_prompts_encode */
-	struct od_logit_bias *bias; /* of sampling */
+	struct od_logit_bias *bias; /* for `sampling` */
 	size_t n_bias;
 	const char **stop;
 	size_t n_stop;

@@ -153,7 +153,7 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 
 /* ---- what a model's raw text means ---- */
 
-/* Of a single question: its prompt's end shows whether the model's text begins in a thought. */
+/* The prompt of a single question ends in a thought if the model's text begins in one. */
 static bool begins_in_thought(const struct odm_chat_template *t, const struct odm_chat_form *form)
 {
 	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?",

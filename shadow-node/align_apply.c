@@ -25,7 +25,7 @@ struct ods_align {
 	bool *fixed; /* [n_layers]: has fixed state */
 	bool *empty; /* [n_layers]: has no rows */
 	bool any_fixed;
-	uint32_t run_end; /* what they have run */
+	uint32_t run_end; /* end of the rows that have been run */
 	uint32_t due_begin, due_n;
 	struct ods_range asked[ODS_MAX_ASKED];
 	size_t n_asked;

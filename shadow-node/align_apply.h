@@ -85,7 +85,7 @@ bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t posit
 /* True: a row at position may run in this layer. All earlier positions are settled, or they are held and position
  * itself is before the end of the due rows. */
 bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position);
-/* The same for a sequence with drafts: all earlier positions are held, due or not. */
+/* ods_align_ready for a sequence with drafts: all earlier positions are held, due or not. */
 bool ods_align_held(struct ods_align *a, uint32_t layer, uint32_t position);
 /* The first missing position before limit in any layer, or in this one; limit: none. */
 uint32_t ods_align_missing(struct ods_align *a, uint32_t limit);

@@ -12,9 +12,9 @@
 
 #define ATTACH_NS (2 * OD_NS_PER_S)
 #define RETRY_NS OD_NS_PER_S
-#define ANSWER_NS (60 * OD_NS_PER_S) /* of a layer; a part that is gone shows at once */
+#define ANSWER_NS (60 * OD_NS_PER_S) /* limit for a layer's answer; a lost part shows at once */
 #define SLICE_MS 50
-#define UNASKED_BYTES (8u << 20) /* of KV rows sent since a part's last answer */
+#define UNASKED_BYTES (8u << 20) /* limit of KV rows sent since a part's last answer */
 
 struct part {
 	char host[256];

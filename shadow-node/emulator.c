@@ -378,7 +378,7 @@ static uint32_t live_rows(const struct ods_emulator *e, size_t i)
 
 	while (n < q->run_n && !e->rows[i + n].is_void)
 		n++;
-	/* Of a long run a sequence's rows can only be kept together. */
+	/* A sequence's rows of a long run can only be kept together. */
 	return q->closed || (n < q->run_n && e->n_rows > OD_KEEP_ROWS) ? 0 : n;
 }
 

@@ -28,7 +28,7 @@ enum phase { NO_RUN, BEFORE_ATTENTION, BEFORE_EXPERTS, FINISHED };
 struct ods_emulator {
 	struct ods_emulator_opts o;
 	struct ods_sink sink;
-	struct od_state_pool *state; /* of all sequences */
+	struct od_state_pool *state; /* all sequences' state */
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 	struct ods_sequence **sequence; /* [max_sequences]; the first n_sequences are used, sorted by id */
@@ -51,7 +51,7 @@ struct ods_emulator {
 	struct row *rows; /* [max_rows] */
 	size_t n_rows, n_live; /* live: not void */
 	bool waits; /* some row is not ready for the next layer */
-	uint64_t layer_begin_ns, layer_end_ns; /* of the newest layer's time; end: when the next one may begin */
+	uint64_t layer_begin_ns, layer_end_ns; /* the newest layer; end: when the next one may begin */
 	bool paused; /* the newest layer has been computed, and the rest of its time is waited for */
 
 	struct row *spare; /* [max_rows]: the run that is being planned */

@@ -393,7 +393,7 @@ static void note_part(struct ods_emulator *e, const Od__Step *m, const struct pa
 	if (!q->unmarked)
 		ods_align_step(q->align, end, first->state_rows);
 	for (size_t i = 0; i < p->n; i++) {
-		if (begin + i > confirmed) /* what the shadow chose there came behind another token */
+		if (begin + i > confirmed) /* the shadow's token there followed another token */
 			q->margin[begin + i] = 0;
 		if (m->rows[p->first + i]->token >= 0)
 			ods_sequence_set_token(q, begin + (uint32_t)i, m->rows[p->first + i]->token);

@@ -1,4 +1,4 @@
-/* What runs next, and what the shadow requests from main for it. */
+/* Decides what runs next, and what the shadow requests from main for it. */
 #include "shadow-node/emulator_internal.h"
 
 #include "common/base/log.h"

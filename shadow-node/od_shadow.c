@@ -59,7 +59,7 @@ struct shadow {
 	struct od_shadow_choice choice;
 	char precision[OD_SHADOW_CHOICE_CHARS]; /* its text */
 	struct od_shadow_store *store;
-	struct od_device *device; /* of both profiles */
+	struct od_device *device; /* used by both profiles */
 	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
 	struct od_split model; /* without sequences, their rows and their pages */
 	struct od_keys *keys; /* NULL: none */
@@ -81,9 +81,9 @@ struct shadow {
 	/* The emulator thread's. */
 	uint64_t session;
 	struct ods_emulator *emulator; /* NULL between sessions, and in a shadow that holds further layers */
-	struct ods_emulator_opts opts; /* of the session */
-	struct ods_chain *chain; /* of a first shadow: who holds the other layers, since PARTS */
-	struct ods_part *part; /* of a shadow that holds further layers */
+	struct ods_emulator_opts opts; /* the session's */
+	struct ods_chain *chain; /* a first shadow's links to the holders of the other layers, since PARTS */
+	struct ods_part *part; /* set in a shadow that holds further layers */
 	struct ods_publisher publisher;
 	uint64_t counters[OD_N_COUNTERS], before[OD_N_COUNTERS]; /* since the start; until this session */
 };

@@ -26,7 +26,7 @@ struct ods_part {
 	uint32_t n_tables;
 	uint64_t run; /* the newest */
 	bool running; /* its rows can go on, or be read */
-	struct od_err failed; /* of a message without an answer; code OD_OK: none */
+	struct od_err failed; /* failure of a message without an answer; code OD_OK: none */
 };
 
 /* ---- life ---- */

@@ -9,7 +9,7 @@
 struct ods_saved {
 	struct od_device *device;
 	enum od_profile profile;
-	struct od_buf *buf[OD_MAX_CARDS]; /* of each card: [max_rows], of each_bytes */
+	struct od_buf *buf[OD_MAX_CARDS]; /* each card's [max_rows], of each_bytes */
 	size_t each_bytes;
 };
 

@@ -48,7 +48,8 @@ void ods_sequence_split(const struct od_forward_opts *f, uint32_t ctx, struct od
 	const uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
 	od_state_split(c, f->profile, s);
-	for (uint32_t i = s->begin; i < s->end; i++) /* those of both, and the zeros that a text begins with */
+	/* copies of both sequences, and the zeros that a text begins with */
+	for (uint32_t i = s->begin; i < s->end; i++)
 		if (!od_mul(s->layer[i].copy, 2 * ODS_FIXED_COPIES + 1, &s->layer[i].copy))
 			s->layer[i].copy = UINT64_MAX;
 	od_split_add(&s->beside.page, ods_align_page_bytes(c->n_layers) + 2 * sizeof(uint32_t)); /* the pool's lists */
@@ -139,7 +140,7 @@ static int take_sampler(struct ods_sequence *s, struct od_sampler_opts *o, struc
 	int rc;
 
 	if (o->repetition_window >= s->ctx)
-		o->repetition_window = 0; /* the same, without memory for it */
+		o->repetition_window = 0; /* a window of the whole text needs no memory */
 	rc = od_sampler_new(&made, o, s->vocab, err);
 	if (rc != OD_OK)
 		return rc;

@@ -13,9 +13,10 @@
 #include "proto/od.pb-c.h"
 #include "shadow-node/align_apply.h"
 
-#define ODS_MAX_ASK_BYTES (1u << 20) /* of one answer with KV rows */
+#define ODS_MAX_ASK_BYTES (1u << 20) /* limit of one answer with KV rows */
 #define ODS_MAX_ASK_TOKENS 16384u
-#define ODS_FIXED_COPIES 4 /* of fixed state: of main's text, of the two newest rows ahead, and what a run writes */
+/* copies of fixed state: main's text, the two newest rows ahead, and the one that a run writes */
+#define ODS_FIXED_COPIES 4
 
 struct ods_sequence {
 	uint64_t id;
@@ -49,9 +50,9 @@ struct ods_sequence {
 	uint32_t begun; /* begin of the newest STEP */
 	uint32_t next; /* the first position that has not run, and is not running, for publication */
 	uint32_t limit; /* positions [stepped, limit) may run ahead */
-	/* of the newest STEP; above 1: the rows are drafts, which do not wait for due rows that are own */
+	/* Rows of the newest STEP; above 1: the rows are drafts, which do not wait for due rows that are own. */
 	uint32_t ahead;
-	uint32_t state_rows; /* of the newest STEP */
+	uint32_t state_rows; /* the newest STEP's */
 	bool unmarked; /* these rows are not marked as due yet, for lack of memory */
 	uint64_t in_step; /* emulator's count of received STEPs at the newest one with rows of the sequence */
 	int want; /* enum want of emulator_plan.c, while a run is chosen */

@@ -7,9 +7,9 @@
 
 #include <inttypes.h>
 
-/* Of a cache: unless so many slots are asked for, they hold no more than this part of it. */
+/* With a cache, and without a given number of slots, slots hold no more than this part of the limit. */
 #define SLOTS_SHARE 4
-/* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
+/* Memory of a worker beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
 #define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
@@ -78,7 +78,7 @@ static void fit_free(struct odw_memory_plan *p, const struct odw_memory_opts *o,
 	p->need_bytes = fixed + cache + p->n_slots * p->slot_bytes;
 }
 
-/* What --cache-mib leaves beside what the slots hold for it. */
+/* Plans the part of --cache-mib that the slots do not hold for it. */
 static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes,
 		      struct od_err *err)
 {

@@ -22,11 +22,11 @@ struct odw_memory_opts {
 struct odw_memory_plan {
 	unsigned n_slots;
 	unsigned slot; /* the buffers of a slot: a set of 1 << enum od_expert_buf */
-	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* of one buffer of each kind */
-	uint64_t slot_bytes; /* of a slot, without the buffers that only a cache needs */
-	struct od_cache_sizes sizes; /* of an expert in each cache state */
-	uint64_t need_bytes; /* of all of it, by the limit's count */
-	/* of a device with memory of its own: what is taken of it beside slots and cache */
+	uint64_t buf_bytes[OD_N_EXPERT_BUFS]; /* one buffer of each kind */
+	uint64_t slot_bytes; /* a slot without the buffers that only a cache needs */
+	struct od_cache_sizes sizes; /* an expert in each cache state */
+	uint64_t need_bytes; /* the whole plan, by the limit's count */
+	/* Memory taken beside slots and cache, on a device with memory of its own. */
 	uint64_t beside_bytes;
 	uint64_t cache_bytes; /* budget for cached data outside slots */
 	uint32_t max_pinned; /* limit of slots that the cache pins, in addition to n_slots */

@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-/* Which experts were seen. */
+/* Set of experts. */
 struct expert_set {
 	uint64_t word[OD_MAX_EXPERTS / 64];
 };

@@ -11,7 +11,7 @@
 struct odw_run_limits {
 	uint32_t n_moe, n_experts; /* MoE layers, experts of each */
 	uint32_t hidden;
-	uint32_t max_rows; /* of a RUN, as agreed in HELLO */
+	uint32_t max_rows; /* limit of a RUN, as agreed in HELLO */
 	enum od_profile profile;
 };
 

@@ -71,7 +71,7 @@ struct odw_engine {
 	pthread_t thread;
 	bool started;
 	atomic_bool stop, draining;
-	_Atomic uint64_t output_bytes; /* of outputs that ZeroMQ has */
+	_Atomic uint64_t output_bytes; /* outputs that ZeroMQ has */
 	atomic_size_t open_runs;
 	struct od_pulse pulse;
 	_Atomic uint64_t compute_ns;
@@ -80,17 +80,17 @@ struct odw_engine {
 	struct odw_session session; /* under lock; id 0: none */
 
 	/* The engine thread's. */
-	struct names *names[2]; /* of the session's last RUN of a decode step; of a prompt */
+	struct names *names[2]; /* the session's newest RUN of a decode step, and of a prompt */
 	uint64_t names_session;
-	const struct run *about_run; /* what the thread works on; NULL: nothing */
+	const struct run *about_run; /* RUN that the thread works on; NULL: none */
 	struct od_log_about about;
-	struct run *next; /* what the next message is received into; NULL: not made yet */
+	struct run *next; /* memory for the next message; NULL: not made yet */
 	uint64_t held_bytes;
-	/* What a row took lately, and an expert with its rows; 0: not known. The first is little when an expert had
+	/* Recent cost of a row, and of an expert with its rows; 0: not known. The first is little when an expert had
 	 * many rows, the second when it had few: a group must be small by both. */
 	uint64_t row_ns, expert_ns;
 	size_t max_piece;
-	struct od_expert expert[OD_MAX_PARTS]; /* of the operation under way, as what follows */
+	struct od_expert expert[OD_MAX_PARTS]; /* the operation under way, with all fields below */
 	struct od_ffn_part part[OD_MAX_PARTS];
 	struct rows x, y;
 	uint16_t *narrow; /* [hidden], a row as it came in profile bf16 */

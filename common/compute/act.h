@@ -5,7 +5,7 @@
 #ifndef OD_COMPUTE_ACT_H
 #define OD_COMPUTE_ACT_H
 
-/* What the down matrix gets of g (gate's output) and u (up's). */
+/* Activations: the input of the down matrix, from g (the gate matrix's output) and u (up's). */
 enum od_act {
 	OD_ACT_SILU, /* silu(g) * u */
 	OD_ACT_GELU, /* gelu(g) * u, with tanh: 0.5 g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */

@@ -124,7 +124,7 @@ struct od_backend;
 /* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act is ignored. */
 typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			  size_t n_rows, size_t o_begin, size_t o_end);
-/* The same with planes; be: the table, for the blocks that are merged to BF16 first. */
+/* od_matmul_fn with planes; be: the table, for the blocks that are merged to BF16 first. */
 typedef void od_matmul_planes_fn(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride,
 				 float *y, size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 
@@ -151,8 +151,8 @@ struct od_backend {
 	/* Decodes block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the
 	 * block's weights rounded up to 64. */
 	void (*planes_decode)(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
-	/* The same, merged with the block's SM bytes: BF16 to w. sm may be the upper half of the chunk's target memory
-	 * if the blocks are merged in order. */
+	/* planes_decode, merged with the block's SM bytes: BF16 to w. sm may be the upper half of the chunk's target
+	 * memory if the blocks are merged in order. */
 	void (*planes_merge)(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
 	/* Merges n exponents, followed by OD_PAD_BYTES readable bytes, with SM bytes; sm may be the upper half of w. */
 	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
@@ -164,7 +164,7 @@ struct od_backend {
 	void (*layernorm)(float *y, const float *x, const float *w, const float *b, size_t n, float eps);
 	/* g = silu(g) * u */
 	void (*silu_mul)(float *g, const float *u, size_t n);
-	/* The same for OD_ACT_GELU and OD_ACT_CLAMPED (act.h). */
+	/* silu_mul for OD_ACT_GELU and OD_ACT_CLAMPED (act.h). */
 	void (*gelu_mul)(float *g, const float *u, size_t n);
 	void (*clamped_mul)(float *g, const float *u, size_t n, float limit);
 	/* x = cap * tanh(x / cap) */
@@ -214,8 +214,8 @@ void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const f
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 
-/* The same for several independent products in one round of the pool, because a round costs about a microsecond, as
- * much as a small matrix. Products whose rows are rounded to INT8 take separate rounds. */
+/* Several independent products in one round of the pool, because a round costs about a microsecond, as much as a small
+ * matrix. Products whose rows are rounded to INT8 take separate rounds. */
 struct od_product {
 	struct od_mat w;
 	const float *x;

@@ -43,7 +43,7 @@ void od_split_deal(struct od_split *s, struct od_device *d, uint64_t pages, uint
 /* Counts again, with the layers where they are. */
 void od_split_count(struct od_split *s, const struct od_device *d);
 
-/* What follows needs counted sums. */
+/* The functions below need counted sums. */
 bool od_split_fits(const struct od_split *s, uint64_t pages, uint64_t copies);
 uint64_t od_split_most_pages(const struct od_split *s, uint64_t copies); /* UINT64_MAX: pages take nothing */
 /* UINT64_MAX: it is too much to say */
@@ -51,7 +51,7 @@ uint64_t od_split_need(const struct od_split *s, unsigned card, uint64_t pages, 
 /* "; cuda:0: layers 0-3: 4 GiB needed, 5 GiB free; ..."; one card: "". Without the names of GPUs, so that eight fit an
  * od_err. */
 #define OD_SPLIT_TEXT_BYTES (OD_MAX_CARDS * 64)
-/* of several cards */
+/* Only with several cards. */
 void od_split_log(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies);
 const char *od_split_text(const struct od_split *s, const struct od_device *d, uint64_t pages, uint64_t copies,
 			  char *text, size_t size);

@@ -225,7 +225,7 @@ static const struct od_device_ops ops = {
 	.after = after,
 	.free = free_cards,
 };
-/* The same of cards whose host memory is like any other. */
+/* Operations of cards whose host memory is like any other. */
 static const struct od_device_ops plain_ops = {
 	.buf_new = buf_new,
 	.put = put,

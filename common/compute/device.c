@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MEMORY_LEFT 64u /* of a GPU's free memory one part in so many */
+#define MEMORY_LEFT 64u /* one part in so many of a GPU's free memory is left free */
 
 void od_device_free(struct od_device *d)
 {

@@ -132,8 +132,8 @@ uint64_t od_buf_memory(const struct od_device *d, uint64_t bytes);
 uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Memory that the device takes for itself, as scratch of its kernels; of all cards. Memory plans count it. */
 uint64_t od_device_own_bytes(const struct od_device *d);
-/* Of each GPU: how much of its memory this process has taken so far, and what was in use before: its context, with all
- * kernels, and other programs. */
+/* Logs for each GPU how much of its memory this process has taken so far, and how much was in use before: its context,
+ * with all kernels, and other programs. */
 void od_device_log_memory(const struct od_device *d);
 /* Memory that is free for a model and its state: of GPUs with memory of their own what they had free when they were
  * opened, but for a part that is left to what is made later, such as graphs; else the host's. */

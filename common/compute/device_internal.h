@@ -10,7 +10,7 @@ struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
 	char *at; /* its address on the device; the host cannot read it in general. NULL: it is on the host alone */
-	bool shared; /* of a device that does not map all buffers: the host can read this one */
+	bool shared; /* the host can read this one, though the device does not map all buffers */
 	_Atomic(char *) stage; /* [bytes], of od_host_new; NULL: none yet */
 };
 
@@ -44,10 +44,10 @@ struct od_device {
 	bool maps, shares; /* shares: also where it maps */
 	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */
-	uint64_t own_bytes; /* that it takes for itself */
-	uint64_t page_bytes; /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
-	uint64_t used_bytes; /* of its memory, before this process took any: its context, and other programs */
-	_Atomic uint64_t buffer_bytes; /* that all buffers take */
+	uint64_t own_bytes; /* used by the device itself */
+	uint64_t page_bytes; /* buffers larger than half a page take whole pages of its memory; 0: none do */
+	uint64_t used_bytes; /* device memory in use before this process took any: its context, and other programs */
+	_Atomic uint64_t buffer_bytes; /* sum over all buffers */
 	_Atomic uint64_t waits; /* queues belong to different threads */
 	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 	_Atomic uint64_t load_errors; /* noted before the call that had one returns */

@@ -51,7 +51,7 @@ enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
 
 /* The values of the 16 codes of the 4-bit types; code 8 of E2M1 is -0. */
 extern const float od_u4b8_values[16], od_e2m1_values[16];
-extern const uint8_t od_u4b8_e5m2[16], od_e2m1_e5m2[16]; /* the same in E5M2, which holds them all */
+extern const uint8_t od_u4b8_e5m2[16], od_e2m1_e5m2[16]; /* in E5M2, which holds all these values */
 
 static inline float od_bits_f32(uint32_t bits)
 {

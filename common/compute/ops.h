@@ -69,7 +69,7 @@ struct od_row_info {
 /* A stream of a layer (keys, for example) in the pages of a pool. Position i of a sequence is row i % OD_KV_PAGE of the
  * page that its page table holds at i / OD_KV_PAGE; page p begins at p * page_bytes. */
 struct od_stream {
-	struct od_ref pages; /* of the stream */
+	struct od_ref pages; /* page table */
 	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, numbers of pages */
 	uint32_t table_pages;
 	uint64_t page_bytes, row_bytes;
@@ -193,7 +193,7 @@ struct od_op_attend {
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window; /* window 0: all */
 	float scale;
 	struct od_ref sinks; /* [n_heads]: one more score a head, whose share is dropped; nowhere: none */
-	uint32_t max_position; /* of the step's rows, to split work before the device reads them */
+	uint32_t max_position; /* highest position of the step's rows, to split work before the device reads them */
 };
 
 /* Takes the two halves of each head apart: in [n_heads][2 * dim] to first and second [n_heads][dim]. */
@@ -220,12 +220,13 @@ static inline size_t od_delta_values(const struct od_delta_shape *s) /* elements
 	return (size_t)s->n_heads * s->v_dim;
 }
 
-static inline size_t od_delta_channels(const struct od_delta_shape *s) /* of the convolution: queries, keys, values */
+/* channels of the convolution: queries, keys, values */
+static inline size_t od_delta_channels(const struct od_delta_shape *s)
 {
 	return 2 * (size_t)s->n_key_heads * s->k_dim + od_delta_values(s);
 }
 
-/* What a row does to the state: channels, then of each head decay and of each head beta. */
+/* Length of the record that says how a row changes the state: channels, then each head's decay and each head's beta. */
 static inline size_t od_delta_row(const struct od_delta_shape *s)
 {
 	return od_delta_channels(s) + 2 * (size_t)s->n_heads;
@@ -260,7 +261,7 @@ struct od_op_delta_in {
 struct od_op_delta {
 	struct od_ref rows;
 	uint32_t table, first, n_take; /* rows of this table, counted among these alone */
-	struct od_ref row; /* of OD_OP_DELTA_IN, of all rows */
+	struct od_ref row; /* OD_OP_DELTA_IN's row, all rows */
 	struct od_ref conv; /* [taps][channels] */
 	struct od_ref norm; /* [v_dim] */
 	struct od_ref from, to; /* state; not the same place */
@@ -352,7 +353,7 @@ struct od_op_copy {
  * fail. */
 struct od_op_merge {
 	struct od_ref sm, e, to;
-	uint64_t e_bytes; /* of a chunk of planes; 0: as many as there may be, for which later copies wait */
+	uint64_t e_bytes; /* length of a chunk of planes; 0: the most that there may be, for which later copies wait */
 	uint32_t n;
 	bool planes;
 };

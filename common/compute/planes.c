@@ -10,7 +10,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "chunks are little-endian and so is this code");
 
-/* Of a chunk: 9 symbols, 3 zero bytes, the number of blocks, then where each block begins. Of a block: counts. */
+/* A chunk begins with 9 symbols, 3 zero bytes, the number of blocks, then the start of each block. A block begins with
+ * counts. */
 #define SYMBOLS_BYTES 12u
 #define HEADER_BYTES 16u
 #define BLOCK_HEADER_BYTES 8u

@@ -19,7 +19,7 @@
 
 #define OD_PLANES_BLOCK 16384u
 #define OD_PLANES_LEVELS 3u
-#define OD_PLANES_SYMBOLS 3u /* of a level */
+#define OD_PLANES_SYMBOLS 3u /* symbols of a level */
 #define OD_PLANES_ESCAPE 3u
 
 /* The parts of a block in a chunk that od_planes_check has accepted. */

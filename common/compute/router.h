@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define OD_MAX_EXPERTS 4096 /* of a layer */
+#define OD_MAX_EXPERTS 4096 /* experts of a layer */
 
 enum od_router_score {
 	OD_SCORE_SOFTMAX, /* probability among all experts */
-	OD_SCORE_SIGMOID, /* of each logit alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) */
+	OD_SCORE_SIGMOID, /* each logit's alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) */
 	OD_SCORE_LOGIT, /* the logit itself; weights are a softmax over the chosen ones only (gpt-oss) */
 	/* SparseMixer (GRIN, arXiv 2409.12136) outside of training: the logit s itself. The weight of the best expert
 	 * is its softmax among those with (best - s) / max(|s|, best) <= band. Then it is taken out, and so on. */
@@ -26,7 +26,7 @@ struct od_router_spec {
 	float scale; /* factor of weights */
 	float logit_scale; /* factor of logits; 0: none */
 	float sum_eps;
-	float band; /* of OD_SCORE_MIXER, which uses none of the other settings */
+	float band; /* OD_SCORE_MIXER's; it uses none of the other settings */
 	bool renormalise; /* weights are divided by their sum + sum_eps */
 	bool bias; /* each expert has one */
 	bool logit_bias; /* so has each logit: the router is a linear layer with a bias */

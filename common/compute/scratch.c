@@ -3,7 +3,7 @@
 #include "common/base/mem.h"
 #include "common/compute/ops.h"
 
-#define MIN_TOGETHER_ROWS 16u /* of x for the experts of a round */
+#define MIN_TOGETHER_ROWS 16u /* rows of x for the experts of a round */
 
 /* Padded as vector loads like it. What is more than anybody has stays so small that sums of it do not wrap. */
 uint64_t od_ffn_half_bytes(size_t intermediate, size_t n_rows)

@@ -24,7 +24,7 @@ struct odm_store_request {
 
 struct odm_store_worker {
 	struct od_route route; /* len 0: the place is free once no bytes are in flight */
-	uint32_t first, n; /* of requests, a ring */
+	uint32_t first, n; /* ring of requests */
 	struct odm_store_request open[OD_STORE_MAX_OPEN];
 	_Atomic uint64_t sending; /* bytes in flight */
 };

@@ -37,7 +37,7 @@ struct odm_store {
 	uint64_t session;
 	uint8_t fingerprint[32], sums_sha256[32];
 	struct file file[OD_STORE_EXPERTS + 1]; /* by number; fd -1: there is none */
-	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* of each */
+	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* length of each */
 	pthread_t thread;
 	bool started;
 	sem_t opened; /* the thread has bound its socket, or failed */

@@ -15,7 +15,7 @@ struct odw_planner {
 	struct odw_planner_opts o;
 	pthread_t thread;
 	double *inclusion; /* [n_experts] */
-	struct od_cache_plan plan; /* that there are buffers for */
+	struct od_cache_plan plan; /* the plan that buffers exist for */
 	bool failed; /* the last plan, and the log has a warning */
 };
 
@@ -104,7 +104,7 @@ static bool shrink_to(struct odw_planner *p, const struct od_cache_plan *plan)
 	return true;
 }
 
-/* What both plans have places for stays, then there is room for what only the new one has. */
+/* Keeps what both plans have places for, then makes room for what only the new one has. */
 static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
 		       struct od_err *err)
 {
@@ -124,7 +124,7 @@ static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, co
 	odw_planner_bufs(&p->o, plan, n);
 	rc = odw_bufs_grow(p->o.bufs, n, err);
 	if (rc != OD_OK) {
-		(void)shrink_to(p, &both); /* those that could be made are of no use, and took the last of the memory */
+		(void)shrink_to(p, &both); /* the buffers made so far are of no use, and took the last of the memory */
 		return rc;
 	}
 	p->plan = *plan;
@@ -167,8 +167,8 @@ static void *plan_caches(void *arg)
 	struct odw_planner *p = arg;
 	struct odw_cache_uses u = { .inclusion = p->inclusion };
 
-	/* Of this thread, on Linux. The other policies have nothing to compute, and are for comparing: they begin at
-	 * once. */
+	/* Lowers this thread's priority (on Linux a thread has its own). The other policies have nothing to compute,
+	 * and are for comparing: they begin at once. */
 	if (p->o.policy == OD_CACHE_RANK && setpriority(PRIO_PROCESS, 0, NICE) != 0)
 		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
 	while (odw_schedule_next_plan(p->o.schedule, &u))

@@ -22,7 +22,7 @@ struct odw_planner_opts {
 	uint32_t n_experts;
 	enum od_cache_policy policy;
 	struct od_cache_sizes sizes; /* memory of an expert in each state */
-	uint64_t budget_bytes; /* of the pools; cached data in the n_slots slots is not counted */
+	uint64_t budget_bytes; /* limit of the pools; cached data in the n_slots slots is not counted */
 };
 
 /* Number of buffers of each kind that the slots and this plan need. */

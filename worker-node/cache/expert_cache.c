@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_VISITS 64 /* of layers, before a plan is made from them; then at twice as many, and so on, */
+#define FIRST_VISITS 64 /* visits of layers before the first plan; further plans at twice as many, and so on, */
 #define MOST_VISITS 4096u /* up to so many apart */
 
 struct odw_expert_cache {
@@ -76,7 +76,7 @@ uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache
 	return c->group + change->layer * c->n_groups;
 }
 
-/* What an expert that is in no slot shall have. In state F it would be in one. */
+/* Buffers that an expert without a slot shall have. In state F it would be in a slot. */
 static unsigned wanted(enum od_cache_state state)
 {
 	switch (state) {
@@ -89,7 +89,7 @@ static unsigned wanted(enum od_cache_state state)
 	return 0;
 }
 
-/* What the policy does not want any more is given back. */
+/* Gives back buffers that the policy does not want any more. */
 static void trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
 {
 	odw_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(odw_cache_look(c, m, expert)));

@@ -56,7 +56,7 @@ void odw_pull_plan_keep(struct odw_pull_plan *p, uint32_t expert)
 	p->on_disk[expert] = true;
 }
 
-/* What all headers and the goal take on disk, with this one more. */
+/* True if all headers, the goal and this expert fit on the disk. */
 static bool fits(const struct odw_pull_plan *p, uint32_t expert)
 {
 	const uint64_t headers = (p->n - p->n_goal - 1) * p->header_bytes;

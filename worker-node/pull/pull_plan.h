@@ -16,7 +16,7 @@ struct odw_pull_plan {
 	const struct od_pack *pack;
 	uint32_t n, per_layer;
 	struct od_share share;
-	uint64_t limit_bytes; /* of experts.bin on disk, headers included; UINT64_MAX: none */
+	uint64_t limit_bytes; /* limit of experts.bin on disk, headers included; UINT64_MAX: none */
 	uint64_t header_bytes, disk_bytes, goal_bytes; /* goal: of all experts to hold */
 	uint32_t n_goal, n_too_many; /* too many: experts of the share beyond the limit */
 	bool *goal, *on_disk, *active; /* [n]; on_disk: at least in part; active: being pulled */

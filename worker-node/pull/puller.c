@@ -55,7 +55,7 @@ struct odw_puller {
 	struct pull active[MAX_ACTIVE];
 	uint32_t last_serial;
 	uint64_t life, pause_ns, save_ns, said_ns, said_bytes;
-	uint64_t said_goal; /* that it was reached; 0: not yet */
+	uint64_t said_goal; /* the goal that was logged as reached; 0: none yet */
 };
 
 static void wake(struct odw_puller *p)
@@ -242,7 +242,7 @@ static void give_up(struct odw_puller *p, struct pull *a, const char *why)
 
 /* ---- asking ---- */
 
-/* What an earlier pull left on disk counts when it is good, and what has no bytes is there. */
+/* Counts what an earlier pull left on disk if it is good; parts without bytes count as there. */
 static void recheck(struct odw_puller *p, struct pull *a)
 {
 	const uint32_t m = a->expert / p->per_layer, e = a->expert % p->per_layer;
@@ -408,7 +408,7 @@ static void on_fetched(struct odw_puller *p, const struct odw_fetched *f)
 	struct pull *a = find_pull(p, f->tag, &c);
 
 	if (a == NULL)
-		return; /* of an expert that was given up */
+		return; /* the expert was given up */
 	if (f->code == OD_OK) {
 		on_bytes(p, a, c, f->bytes);
 	} else if (f->code == OD_ERR_BUSY) {
@@ -477,7 +477,7 @@ static void save(struct odw_puller *p, bool now)
 	due = p->unsaved && (now || od_now_ns() >= p->save_ns);
 	share = p->plan.share;
 	if (due)
-		p->unsaved = false; /* what changes from here on is saved the next time */
+		p->unsaved = false; /* later changes are saved the next time */
 	pthread_mutex_unlock(&p->lock);
 	if (!due)
 		return;

@@ -16,7 +16,7 @@ struct odw_puller_opts {
 	struct od_spool *spool;
 	struct odw_store *store;
 	const struct od_pack *pack;
-	const char *dir; /* of the spool, for messages */
+	const char *dir; /* the spool's, for messages */
 	uint64_t limit_bytes; /* UINT64_MAX: none */
 };
 

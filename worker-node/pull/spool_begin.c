@@ -49,7 +49,7 @@ static int take(struct odw_store *store, struct wanted *w, size_t *n_done, struc
 
 	while (rc == OD_OK && odw_store_next(store, &f)) {
 		if (f.tag >= w->n || w->state[f.tag] != ASKED) {
-			; /* of what was pulled before */
+			; /* answer to an earlier pull */
 		} else if (f.code == OD_ERR_BUSY) {
 			w->state[f.tag] = LACKING;
 			nanosleep(&pause, NULL);

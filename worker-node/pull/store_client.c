@@ -14,7 +14,7 @@
 #define GREET_NS (2 * OD_NS_PER_S)
 #define RETRY_NS (200 * OD_NS_PER_MS)
 #define REFUSED_NS (5 * OD_NS_PER_S)
-#define PATIENCE_NS (2 * OD_NS_PER_S) /* of silence while something is open; doubled when it was too short */
+#define PATIENCE_NS (2 * OD_NS_PER_S) /* silence while something is open; doubled when it was too short */
 #define MAX_PATIENCE_NS (60 * OD_NS_PER_S)
 #define FIRST_COMPLAINT_NS (3 * OD_NS_PER_S)
 #define COMPLAIN_NS (60 * OD_NS_PER_S)
@@ -31,7 +31,7 @@ struct open_fetch {
 struct odw_store {
 	struct od_host address;
 	bool told_silent; /* the log says that it was, and not that it is back */
-	unsigned turn; /* which address of its name is used or tried */
+	unsigned turn; /* logged as silent, and not as back */
 	struct od_curve curve; /* own NULL: no keys */
 	char name[300], host_name[64];
 	void *context, *socket;
@@ -309,7 +309,7 @@ static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *
 	size_t len;
 
 	if (o == NULL)
-		return false; /* of an earlier life, or never asked for */
+		return false; /* answer to an earlier session, or never asked for */
 	s->heard_ns = od_now_ns();
 	if (c->code == OD_ERR_MISMATCH) { /* another store process than we greeted */
 		end_life(s, 0);

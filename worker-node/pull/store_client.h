@@ -14,11 +14,11 @@ struct odw_store;
 
 struct odw_store_info {
 	uint8_t fingerprint[32], sums_sha256[32];
-	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* of each file; 0: no such file */
+	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* length of each file; 0: no such file */
 };
 
 struct odw_fetched {
-	uint64_t tag; /* of odw_store_fetch */
+	uint64_t tag; /* as given to odw_store_fetch */
 	int code; /* OD_OK: bytes holds the whole range */
 	char reason[300];
 	const uint8_t *bytes; /* until od_msg_fini, and until the next one is taken */
