@@ -5,7 +5,6 @@
 #include "common/base/notify.h"
 #include "common/net/endpoint.h"
 #include "main-node/cluster/want_place.h"
-#include "main-node/step/expert_service.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -12,8 +12,6 @@
 #include "common/net/hosts.h"
 #include "common/predict/predictor.h"
 
-#define ODM_MAX_STEP_ROWS 256u /* of a STEP message: steps with more rows are not sent to the shadow */
-
 /* Alignment periods of the shadow in decode steps (OD-MoE, arXiv 2512.03927, section 3.2, T_i_KV_j); 0: never. The
  * rules are in shadow_link.h. */
 struct odm_align {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "common/cache/cache_state.h"
+#include "main-node/step/step.h"
 
 /* cost[n]: the cost for a worker to make each of expert[n] of layer m ready: a whole load, less the part in its cache,
  * or ODM_COST_LACKS if it is not on its disk. For several experts at once, because it may take a lock. */
@@ -35,8 +36,6 @@ struct odm_groups {
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 };
-
-#define ODM_NOBODY UINT32_MAX
 
 /* asked: --group-size; 0: top_k. n_workers 0: no group. */
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe);

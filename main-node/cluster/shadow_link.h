@@ -20,7 +20,7 @@
 #include "main-node/cluster/cluster.h"
 #include "main-node/cluster/data_link.h"
 #include "main-node/cluster/unsent.h"
-#include "main-node/step/expert_service.h"
+#include "main-node/step/step.h"
 
 /* Bounds on unsent bytes, summed over all incarnations of the shadow: in total, and the level up to which answers to
  * requests are sent. A correct shadow has at most 8 MiB of requests open. */

@@ -1,7 +1,5 @@
 #include "main-node/engine/draft_policy.h"
 
-#include "main-node/cluster/cluster_opts.h"
-
 #include <math.h>
 
 #define KEEP_RIGHT 0.995 /* weight of the evidence after each further token */

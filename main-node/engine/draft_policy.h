@@ -14,8 +14,7 @@
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H
 
-#include "main-node/step/draft_outlook.h"
-#include "main-node/step/expert_service.h"
+#include "main-node/step/step.h"
 
 #define ODM_TIME_TERMS 3
 

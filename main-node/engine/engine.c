@@ -8,6 +8,7 @@
 #include "common/compute/device.h"
 #include "common/model/generation_config.h"
 #include "main-node/cluster/cluster_service.h"
+#include "main-node/engine/resident_service.h"
 
 #include <limits.h>
 #include <stdlib.h>

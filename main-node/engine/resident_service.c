@@ -1,5 +1,4 @@
-/* The expert service of --resident: every expert in this process, nothing to schedule. */
-#include "main-node/step/expert_service.h"
+#include "main-node/engine/resident_service.h"
 
 #include "common/model/resident.h"
 

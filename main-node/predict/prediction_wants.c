@@ -1,4 +1,3 @@
-#include "main-node/cluster/placement.h"
 #include "main-node/predict/predictions_internal.h"
 
 /* Flags of an expert at a (step, m), from the WANTs sent before the router chose. */

@@ -24,8 +24,8 @@
 #include "common/predict/prediction.h"
 #include "common/predict/recall.h"
 #include "common/predict/want_policy.h"
-#include "main-node/step/draft_outlook.h"
 #include "main-node/step/figures.h"
+#include "main-node/step/step.h"
 
 struct odm_predictions;
 

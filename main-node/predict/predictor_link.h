@@ -11,7 +11,7 @@
 #include "common/base/id_table.h"
 #include "common/predict/predictor.h"
 #include "main-node/cluster/cluster.h"
-#include "main-node/step/expert_service.h"
+#include "main-node/step/step.h"
 
 struct odm_predictor_link {
 	struct odm_cluster *cluster;

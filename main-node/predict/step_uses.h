@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "main-node/step/expert_service.h"
+#include "main-node/step/step.h"
 
 struct odm_step_uses {
 	uint32_t n_moe, n_experts, top_k;

@@ -7,7 +7,7 @@
 #define ODM_STEP_REQUESTS_H
 
 #include "common/net/wire.h"
-#include "main-node/step/expert_service.h"
+#include "main-node/step/step.h"
 
 struct odm_step_requests {
 	uint64_t mark; /* of the sequences of the last step */
