@@ -31,6 +31,19 @@ layer net 'base|net'
 layer daemon 'base|net|compute|daemon'
 layer predict 'base|model|predict|compute'
 
+# Within main-node/serve the order is http < jobs < api, ops; chat knows nothing of serving. server.c composes them.
+serve_layer() { # folder of main-node, what of main-node it may include
+	local folder=$1 allowed=$2
+	while read -r hit; do complain "main-node/$folder may only include main-node/($allowed): $hit"; done < <(
+		sources "main-node/$folder" | xargs -r grep -nE '#include "main-node/' |
+			grep -vE "#include \"main-node/($allowed)")
+}
+serve_layer chat 'chat/'
+serve_layer serve/http 'serve/http/'
+serve_layer serve/jobs '(step|engine)/|serve/(http|jobs)/'
+serve_layer serve/api '(step|engine|chat)/|serve/(app\.h|http/|jobs/|api/)'
+serve_layer serve/ops '(step|engine)/|serve/(app\.h|http/|jobs/|ops/)'
+
 # File names are unique, so that a name in a message or a talk is enough.
 while read -r name; do complain "file name used twice: $name"; done < <(
 	sources . | sed 's|.*/||' | sort | uniq -d)

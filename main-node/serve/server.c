@@ -9,6 +9,7 @@
 #include "main-node/serve/ops/health.h"
 #include "main-node/serve/http/http.h"
 #include "main-node/serve/ops/metrics.h"
+#include "main-node/serve/ops/metrics_page.h"
 #include "main-node/serve/ops/service_watch.h"
 
 #include <limits.h>
@@ -28,7 +29,7 @@
 
 struct server {
 	const struct odm_serve_opts *opts;
-	struct odm_api api;
+	struct odm_app app;
 	struct odm_endpoint endpoint[N_ENDPOINTS + 1];
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
@@ -59,8 +60,8 @@ static void on_last_words(uv_timer_t *timer)
 
 static void on_drained(void *app)
 {
-	struct odm_api *api = app;
-	struct server *s = (struct server *)((char *)api - offsetof(struct server, api));
+	struct odm_app *a = app;
+	struct server *s = (struct server *)((char *)a - offsetof(struct server, app));
 
 	s->drained = true;
 	uv_stop(&s->loop);
@@ -70,7 +71,7 @@ static void drain(struct server *s)
 {
 	od_log(OD_LOG_INFO, "no more requests are taken; open ones have %g s", s->opts->drain_seconds);
 	odm_service_watch_stopping(&s->watch, (uint64_t)(s->opts->drain_seconds * (double)OD_NS_PER_S));
-	odm_http_drain(s->api.http);
+	odm_http_drain(s->app.http);
 	uv_timer_start(&s->end, on_end, (uint64_t)(s->opts->drain_seconds * 1e3), 0);
 }
 
@@ -78,10 +79,10 @@ static void on_signal(uv_signal_t *signal, int number)
 {
 	struct server *s = signal->data;
 
-	if (odm_http_draining(s->api.http))
+	if (odm_http_draining(s->app.http))
 		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
 	/* there is nothing to end in order yet */
-	if (odm_engine_thread_state(s->api.thread, NULL) == ODM_SERVE_LOADING) {
+	if (odm_engine_thread_state(s->app.thread, NULL) == ODM_SERVE_LOADING) {
 		od_log(OD_LOG_INFO, "stopping before the model is loaded");
 		_exit(0);
 	}
@@ -92,7 +93,7 @@ static void on_signal(uv_signal_t *signal, int number)
  * again. */
 static void on_lost(struct server *s, const struct od_err *why)
 {
-	if (odm_http_draining(s->api.http))
+	if (odm_http_draining(s->app.http))
 		return;
 	s->lost = *why;
 	od_log(OD_LOG_ERROR, "%s", why->msg);
@@ -112,7 +113,7 @@ static void engine_changed(void *arg) /* engine thread */
 static void on_changed(uv_async_t *async)
 {
 	struct server *s = async->data;
-	const struct odm_engine *e = odm_engine_thread_engine(s->api.thread);
+	const struct odm_engine *e = odm_engine_thread_engine(s->app.thread);
 	struct od_err why;
 
 	if (e == NULL) {
@@ -124,9 +125,9 @@ static void on_changed(uv_async_t *async)
 		on_lost(s, &why);
 		return;
 	}
-	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->api.model),
+	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->app.model),
 		     od_log_number("ctx_tokens", odm_engine_ctx(e)), od_log_number("parallel", odm_engine_parallel(e)));
-	odm_service_watch_ready(&s->watch, s->api.thread, s->api.model, s->address);
+	odm_service_watch_ready(&s->watch, s->app.thread, s->app.model, s->address);
 }
 
 /* Engine thread, as the two below. */
@@ -134,14 +135,14 @@ static void text_begun(void *arg, uint64_t ns)
 {
 	struct server *s = arg;
 
-	odm_metrics_begun(s->api.metrics, ns);
+	odm_metrics_begun(s->app.metrics, ns);
 }
 
 static void text_has_first_token(void *arg, uint64_t ns)
 {
 	struct server *s = arg;
 
-	odm_metrics_first_token(s->api.metrics, ns);
+	odm_metrics_first_token(s->app.metrics, ns);
 }
 
 static void text_ended(void *arg, const struct odm_result *r, int rc)
@@ -149,8 +150,8 @@ static void text_ended(void *arg, const struct odm_result *r, int rc)
 	struct server *s = arg;
 	struct od_err why;
 
-	odm_metrics_ended(s->api.metrics, r, rc);
-	if (rc != OD_OK && odm_engine_failed(odm_engine_thread_engine(s->api.thread), &why) != OD_OK)
+	odm_metrics_ended(s->app.metrics, r, rc);
+	if (rc != OD_OK && odm_engine_failed(odm_engine_thread_engine(s->app.thread), &why) != OD_OK)
 		uv_async_send(&s->changed);
 }
 
@@ -167,11 +168,11 @@ static const char *pack_path(const struct server *s)
 /* Without a usable template all else is served. */
 static void open_chat(struct server *s)
 {
-	if (odm_chat_template_open(&s->chat, pack_path(s), &s->api.no_chat) != OD_OK)
-		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->api.no_chat.msg);
-	odm_hide_folder(s->api.no_chat.msg, pack_path(s));
-	s->api.folder = pack_path(s);
-	s->api.chat = s->chat;
+	if (odm_chat_template_open(&s->chat, pack_path(s), &s->app.no_chat) != OD_OK)
+		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->app.no_chat.msg);
+	odm_hide_folder(s->app.no_chat.msg, pack_path(s));
+	s->app.folder = pack_path(s);
+	s->app.chat = s->chat;
 }
 
 /* The pack's folder: "/models/talebook.pack/" is called talebook. */
@@ -182,8 +183,8 @@ static void name_model(struct server *s)
 	char real[PATH_MAX];
 	size_t len;
 
-	s->api.model_checked = s->opts->model != NULL;
-	s->api.model = s->opts->model != NULL ? s->opts->model : s->model;
+	s->app.model_checked = s->opts->model != NULL;
+	s->app.model = s->opts->model != NULL ? s->opts->model : s->model;
 	if (realpath(path, real) != NULL)
 		path = real;
 	slash = strrchr(path, '/');
@@ -221,7 +222,7 @@ static int open_http(struct server *s, struct od_err *err)
 	const struct odm_serve_opts *o = s->opts;
 	struct odm_http_opts ho = {
 		.endpoints = s->endpoint,
-		.app = &s->api,
+		.app = &s->app,
 		.listen = &o->listen,
 		.hosts = &o->hosts,
 		.keys = o->keys,
@@ -238,7 +239,7 @@ static int open_http(struct server *s, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	rc = odm_http_open(&s->api.http, &ho, &s->loop, err);
+	rc = odm_http_open(&s->app.http, &ho, &s->loop, err);
 	if (rc != OD_OK) {
 		odm_listening_close(&ho.listening);
 		return rc;
@@ -261,7 +262,7 @@ static int start_engine(struct server *s, struct od_err *err)
 		.arg = s,
 	};
 
-	return odm_engine_thread_start(&s->api.thread, &eo, err);
+	return odm_engine_thread_start(&s->app.thread, &eo, err);
 }
 
 /* ---- The end ---- */
@@ -282,29 +283,29 @@ static int stop(struct server *s, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	if (s->api.http != NULL)
-		odm_http_stop_preparing(s->api.http);
+	if (s->app.http != NULL)
+		odm_http_stop_preparing(s->app.http);
 	if (s->failed) {
-		(void)odm_engine_thread_state(s->api.thread, err);
+		(void)odm_engine_thread_state(s->app.thread, err);
 		rc = err->code;
 	}
 	if (s->lost.code != OD_OK) {
 		*err = s->lost;
 		rc = err->code;
 	}
-	if (s->api.thread != NULL && odm_engine_thread_stop(s->api.thread) != OD_OK && rc == OD_OK)
+	if (s->app.thread != NULL && odm_engine_thread_stop(s->app.thread) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, OD_ERR_IO, "a part of the output could not be written");
-	if (s->api.thread != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
+	if (s->app.thread != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
 		uv_timer_start(&s->end, on_last_words, LAST_WORDS_MS, 0);
 		uv_run(&s->loop, UV_RUN_DEFAULT);
 	}
-	if (s->api.http != NULL)
-		odm_http_close(s->api.http);
+	if (s->app.http != NULL)
+		odm_http_close(s->app.http);
 	close_handles(s);
-	odm_engine_thread_free(s->api.thread);
-	odm_call_memory_free(s->api.calls);
-	odm_health_free(s->api.health);
-	odm_metrics_free(s->api.metrics);
+	odm_engine_thread_free(s->app.thread);
+	odm_call_memory_free(s->app.calls);
+	odm_health_free(s->app.health);
+	odm_metrics_free(s->app.metrics);
 	odm_chat_template_close(s->chat);
 	return rc;
 }
@@ -320,15 +321,15 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "server");
 	}
 	s->opts = opts;
-	s->api.created = (int64_t)time(NULL);
-	s->api.metrics = odm_metrics_new();
-	s->api.health = odm_health_new();
-	s->api.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
+	s->app.created = (int64_t)time(NULL);
+	s->app.metrics = odm_metrics_new();
+	s->app.health = odm_health_new();
+	s->app.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
 	name_model(s);
 	open_chat(s);
 	list_endpoints(s);
 	start_handles(s);
-	if (s->api.metrics == NULL || s->api.health == NULL || s->api.calls == NULL)
+	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
 		/* first: an address in use must not wait until an engine is loaded that can be stopped only then */

@@ -13,6 +13,7 @@
 
 #include "main-node/serve/ops/metric_table.h"
 #include "main-node/serve/ops/metrics.h"
+#include "main-node/serve/ops/process_metrics.h"
 
 /* Counters that /metrics does not show, and why. */
 static const struct {
@@ -212,12 +213,12 @@ static void the_process_is_shown(void **state)
 	int fd;
 
 	(void)state;
-	odm_metrics_write_process(&out);
+	odm_process_metrics_write(&out);
 	fds = value_of(out.text, "\nprocess_open_fds ");
 	od_strbuf_fini(&out);
 	fd = dup(STDERR_FILENO);
 	out = (struct od_strbuf){ 0 };
-	odm_metrics_write_process(&out);
+	odm_process_metrics_write(&out);
 	close(fd);
 	assert_true(value_of(out.text, "\nprocess_open_fds ") == fds + 1);
 	assert_true(value_of(out.text, "\nprocess_max_fds ") == (double)sysconf(_SC_OPEN_MAX));
@@ -245,7 +246,7 @@ static void the_start_does_not_change(void **state)
 		struct od_strbuf out = { 0 };
 		double start;
 
-		odm_metrics_write_process(&out);
+		odm_process_metrics_write(&out);
 		start = value_of(out.text, "\nprocess_start_time_seconds ");
 		od_strbuf_fini(&out);
 		first = i == 0 ? start : first;

@@ -67,8 +67,7 @@ static json_t *message_json(const struct odm_dialog *d)
 
 	snprintf(id, sizeof(id), "msg_%s", odm_exchange_id(d->reply.exchange));
 	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant",
-			 "model", odm_api_of(d->reply.exchange)->model, "content", "stop_reason", "stop_sequence",
-			 "usage", usage_json(d));
+			 "model", d->reply.model, "content", "stop_reason", "stop_sequence", "usage", usage_json(d));
 }
 
 /* ---- A whole answer ---- */
@@ -170,7 +169,7 @@ static void block_text(struct odm_dialog *d, const struct odm_block *b, const ch
 static void block_end(struct odm_dialog *d, const struct odm_block *b)
 {
 	if (b->kind == ODM_BLOCK_CALL && b->text.text != NULL && !b->cut)
-		odm_call_memory_put(odm_api_of(d->reply.exchange)->calls, b->id, b->text.text);
+		odm_call_memory_put(odm_app_of(d->reply.exchange)->calls, b->id, b->text.text);
 	if (!d->reply.stream) {
 		append_block(&((struct message *)d)->content, b);
 		return;
@@ -204,7 +203,7 @@ static int convert_any(json_t **chat, const json_t *request, const struct odm_ex
 	size_t len;
 	const char *body = odm_exchange_body(x, &len);
 
-	return odm_chat_of_anthropic(chat, request, body, len, odm_api_of(x)->calls, counting, e);
+	return odm_chat_of_anthropic(chat, request, body, len, odm_app_of(x)->calls, counting, e);
 }
 
 static int convert(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e)

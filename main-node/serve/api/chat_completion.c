@@ -275,11 +275,11 @@ static void prepare(struct odm_exchange *x)
 		return;
 	}
 	odm_exchange_set_state(x, c);
-	odm_reply_init(&c->reply, &ops, c, x);
+	odm_reply_init(&c->reply, &ops, c, x, odm_app_of(x)->model);
 	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);
+		rc = odm_call_submit(c->reply.call, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }

@@ -288,7 +288,7 @@ static const char *words_of(const struct od_err *err)
 }
 
 /* An error of a template or of messages: its text begins with the field, if there is one. Changes err. */
-static int refuse_messages(const struct odm_api *api, struct od_err *err, struct odm_api_error *e)
+static int refuse_messages(const struct odm_app *app, struct od_err *err, struct odm_api_error *e)
 {
 	static const char field[] = "messages";
 	const bool named = strncmp(err->msg, field, strlen(field)) == 0;
@@ -303,7 +303,7 @@ static int refuse_messages(const struct odm_api *api, struct od_err *err, struct
 	}
 	if (named)
 		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
-	odm_hide_folder(err->msg, api->folder);
+	odm_hide_folder(err->msg, app->folder);
 	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s",
 			    words_of(err));
 }
@@ -380,19 +380,19 @@ struct rendered {
 };
 
 /* A template that refuses an effort gets the nearest one that it takes; if it refuses all, the first error counts. */
-static int render_any(const struct odm_turn *t, const struct odm_api *api, const struct asked *q, json_t *vars,
+static int render_any(const struct odm_turn *t, const struct odm_app *app, const struct asked *q, json_t *vars,
 		      struct rendered *r, struct od_err *err)
 {
 	const bool fixed = t->form->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
 	struct od_err other;
-	int rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, err);
+	int rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, err);
 
 	for (size_t i = 0; rc == OD_ERR_ARG && !fixed && odm_thinking_set_near(vars, &q->thinking, i); i++)
-		rc = odm_chat_template_prompt(api->chat, vars, &r->users, &r->text, &r->len, &other);
+		rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, &other);
 	return rc;
 }
 
-static int render(struct odm_turn *t, const struct odm_api *api, const struct asked *q, struct rendered *r,
+static int render(struct odm_turn *t, const struct odm_app *app, const struct asked *q, struct rendered *r,
 		  struct odm_api_error *e)
 {
 	json_t *vars, *tagged = NULL;
@@ -410,8 +410,8 @@ static int render(struct odm_turn *t, const struct odm_api *api, const struct as
 	vars = variables_of(t, q);
 	if (vars == NULL || (tagged != NULL && json_object_set(vars, "messages", tagged) != 0))
 		rc = odm_no_memory(e);
-	else if (render_any(t, api, q, vars, r, &err) != OD_OK)
-		rc = refuse_messages(api, &err, e);
+	else if (render_any(t, app, q, vars, r, &err) != OD_OK)
+		rc = refuse_messages(app, &err, e);
 	if (rc == OD_OK && tagged != NULL && !cut_at_tag(r->text, &r->len))
 		rc = no_last_text(e);
 	od_text_spans_cut(&r->users, r->len);
@@ -478,15 +478,15 @@ static void end_at(void *arg, const char *end)
 static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *q,
 		 struct odm_api_error *e)
 {
-	const struct odm_api *api = odm_api_of(x);
+	const struct odm_app *app = odm_app_of(x);
 	struct rendered r = { 0 };
 	int rc;
 
-	if (api->chat == NULL)
+	if (app->chat == NULL)
 		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED,
 				    "this model cannot chat: %s; /v1/completions works without a chat template",
-				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" :
-									  api->no_chat.msg);
+				    app->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" :
+									  app->no_chat.msg);
 	t->engine = engine;
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
@@ -494,14 +494,14 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	rc = read_tools(t, q, e);
 	if (rc != OD_OK)
 		return rc;
-	t->chat = api->chat;
-	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
+	t->chat = app->chat;
+	t->form = odm_chat_template_form(app->chat, json_array_size(t->tools) > 0);
 	t->one_call = !q->parallel_tool_calls;
 	t->opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	t->n_calls = count_calls(q->messages);
-	rc = render(t, api, q, &r, e);
+	rc = render(t, app, q, &r, e);
 	if (rc == OD_OK)
-		rc = encode(t, api->chat, &r, e);
+		rc = encode(t, app->chat, &r, e);
 	if (rc == OD_OK) {
 		t->in_thought = odm_chat_form_in_thought(t->form, r.text, r.len, &r.users);
 		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);

@@ -288,11 +288,11 @@ static void prepare(struct odm_exchange *x)
 		return;
 	}
 	odm_exchange_set_state(x, c);
-	odm_reply_init(&c->reply, &reply_ops, c, x);
+	odm_reply_init(&c->reply, &reply_ops, c, x, odm_app_of(x)->model);
 	c->logprobs = -1;
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);
+		rc = odm_call_submit(c->reply.call, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }

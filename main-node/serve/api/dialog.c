@@ -190,10 +190,10 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 		.news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive
 	};
 	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
-	odm_reply_init(&d->reply, &d->ops, d, x);
+	odm_reply_init(&d->reply, &d->ops, d, x, odm_app_of(x)->model);
 	rc = read_request(d, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(d->reply.call, odm_api_of(x)->thread, &e);
+		rc = odm_call_submit(d->reply.call, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }

@@ -1,7 +1,6 @@
 #include "main-node/serve/jobs/reply.h"
 
 #include "common/base/clock.h"
-#include "main-node/serve/api/api.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +9,12 @@
 #define KEEP_ALIVE_NS (15 * OD_NS_PER_S)
 #define MOST_UNSENT_BYTES (64u << 10) /* beyond, text stays in the jobs, where it is bounded */
 
-void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x)
+void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x,
+		    const char *model)
 {
-	*r = (struct odm_reply){ .ops = ops, .arg = arg, .exchange = x, .created = (int64_t)time(NULL) };
+	*r = (struct odm_reply){
+		.ops = ops, .arg = arg, .exchange = x, .model = model, .created = (int64_t)time(NULL)
+	};
 }
 
 /* ---- News ---- */
@@ -163,7 +165,7 @@ json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const c
 
 	snprintf(id, sizeof(id), "%s%s", id_prefix, odm_exchange_id(r->exchange));
 	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", object, "created", (json_int_t)r->created,
-			 "model", odm_api_of(r->exchange)->model, "choices", choices);
+			 "model", r->model, "choices", choices);
 }
 
 void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage)

@@ -29,6 +29,7 @@ struct odm_reply {
 	const struct odm_reply_ops *ops;
 	void *arg; /* for ops */
 	struct odm_exchange *exchange;
+	const char *model; /* its name in answers */
 	struct odm_call *call; /* the caller's, or NULL until there is one */
 	bool stream, include_usage;
 	/* ---- */
@@ -39,7 +40,9 @@ struct odm_reply {
 	bool over;
 };
 
-void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x);
+/* model: its name in answers. */
+void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x,
+		    const char *model);
 
 /* For the endpoint's functions of the same names. */
 void odm_reply_start(struct odm_reply *r); /* begins the stream, if it is one; then odm_reply_news */

@@ -1,8 +1,9 @@
 #include "main-node/serve/ops/health.h"
 
 #include "common/base/clock.h"
-#include "main-node/serve/api/api.h"
+#include "main-node/serve/app.h"
 #include "main-node/serve/http/http.h"
+#include "main-node/serve/jobs/engine_thread.h"
 
 #include <stdlib.h>
 
@@ -89,7 +90,7 @@ static int begin_test(struct odm_health *h, struct odm_exchange *x, struct od_er
 	if (h->test == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a self-test");
 	odm_exchange_ref(x);
-	rc = odm_engine_thread_submit(odm_api_of(x)->thread, &h->test, 1, true, err);
+	rc = odm_engine_thread_submit(odm_app_of(x)->thread, &h->test, 1, true, err);
 	if (rc == OD_OK)
 		return rc;
 	odm_exchange_unref(x);
@@ -115,27 +116,27 @@ static bool test_done(struct odm_health *h)
 /* What is known without waiting. False: nothing. */
 static bool answer_now(struct odm_exchange *x)
 {
-	struct odm_api *api = odm_api_of(x);
+	struct odm_app *app = odm_app_of(x);
 	const struct odm_engine *engine;
 	struct odm_engine_activity a;
 	struct od_err why;
 
-	if (odm_http_draining(api->http)) {
+	if (odm_http_draining(app->http)) {
 		unready(x, "draining", "the server is ending");
 		return true;
 	}
-	switch (odm_engine_thread_state(api->thread, &why)) {
+	switch (odm_engine_thread_state(app->thread, &why)) {
 	case ODM_SERVE_LOADING: unready(x, "loading", "the model is being loaded, or workers are awaited"); return true;
 	case ODM_SERVE_FAILED: failed(x, why.msg); return true;
 	case ODM_SERVE_READY: break;
 	}
-	engine = odm_engine_thread_engine(api->thread);
+	engine = odm_engine_thread_engine(app->thread);
 	/* what was recently served says nothing of now */
 	if (engine != NULL && odm_engine_ready(engine, &why) != OD_OK) {
 		failed(x, why.msg);
 		return true;
 	}
-	odm_engine_thread_activity(api->thread, &a);
+	odm_engine_thread_activity(app->thread, &a);
 	if (!is_ready(&a, od_now_ns()))
 		return false;
 	odm_exchange_reply_json(x, 200,
@@ -147,14 +148,14 @@ static bool answer_now(struct odm_exchange *x)
 /* The self-test is through, for this one or another one; or it takes too long. */
 static void look(struct odm_exchange *x, uint64_t now_ns)
 {
-	struct odm_health *h = odm_api_of(x)->health;
+	struct odm_health *h = odm_app_of(x)->health;
 	const struct waiting *w = odm_exchange_state(x);
 	const bool done = test_done(h);
 	struct odm_engine_activity a;
 
 	if (odm_exchange_replied(x) || answer_now(x))
 		return;
-	odm_engine_thread_activity(odm_api_of(x)->thread, &a);
+	odm_engine_thread_activity(odm_app_of(x)->thread, &a);
 	if (done)
 		failed(x, a.last_error.code != OD_OK ? a.last_error.msg : "the self-test gave no token");
 	else if (now_ns >= w->since_ns + PATIENCE_NS)
@@ -163,7 +164,7 @@ static void look(struct odm_exchange *x, uint64_t now_ns)
 
 static void start(struct odm_exchange *x)
 {
-	struct odm_health *h = odm_api_of(x)->health;
+	struct odm_health *h = odm_app_of(x)->health;
 	struct waiting *w;
 	struct od_err err;
 

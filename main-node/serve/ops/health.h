@@ -8,6 +8,10 @@
 #ifndef ODM_HEALTH_H
 #define ODM_HEALTH_H
 
+#include "main-node/serve/http/exchange.h"
+
+extern const struct odm_endpoint odm_health_endpoint;
+
 struct odm_health;
 struct odm_health *odm_health_new(void); /* NULL: out of memory */
 /* After the engine thread has been stopped. NULL ok. */

@@ -25,7 +25,4 @@ void odm_metrics_write_nodes(struct od_strbuf *out, const struct odm_figures *no
 void odm_metrics_gauge(struct od_strbuf *out, const char *name, const char *help, double value);
 void odm_metrics_counter(struct od_strbuf *out, const char *name, const char *help, double value);
 
-/* What every process has (process_metrics.c): processor time, memory, descriptors, start. HTTP thread. */
-void odm_metrics_write_process(struct od_strbuf *out);
-
 #endif

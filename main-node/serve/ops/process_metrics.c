@@ -1,4 +1,5 @@
-/* The metrics that every Prometheus exporter has of its own process; from /proc. */
+#include "main-node/serve/ops/process_metrics.h"
+
 #include "common/base/mem.h"
 #include "main-node/serve/ops/metrics.h"
 
@@ -61,7 +62,7 @@ static double start_time(void)
 	return start;
 }
 
-void odm_metrics_write_process(struct od_strbuf *out)
+void odm_process_metrics_write(struct od_strbuf *out)
 {
 	struct rlimit files = { 0 };
 

@@ -1,0 +1,37 @@
+/* app.h - what od-main serve consists of, as its endpoints see it: odm_exchange_app returns it.
+ *
+ * Thread: the pointers never change while exchanges exist; the headers of their types say who may use them.
+ * Owner: server.c. */
+#ifndef ODM_APP_H
+#define ODM_APP_H
+
+#include "common/base/status.h"
+#include "main-node/serve/http/exchange.h"
+
+struct odm_call_memory;
+struct odm_chat_template;
+struct odm_engine_thread;
+struct odm_health;
+struct odm_http;
+struct odm_metrics;
+
+struct odm_app {
+	struct odm_engine_thread *thread;
+	struct odm_http *http;
+	struct odm_metrics *metrics;
+	struct odm_health *health;
+	const char *model; /* its name in answers */
+	const struct odm_chat_template *chat; /* NULL: no_chat says why */
+	struct od_err no_chat;
+	const char *folder; /* of the pack: answers do not name it */
+	struct odm_call_memory *calls;
+	bool model_checked; /* requests that name another model are refused */
+	int64_t created; /* seconds since 1970 */
+};
+
+static inline struct odm_app *odm_app_of(const struct odm_exchange *x)
+{
+	return odm_exchange_app(x);
+}
+
+#endif
