@@ -137,21 +137,20 @@ static void end(struct odm_engine_thread *t)
 static struct odm_job *job_of(const int32_t *prompt, size_t n, uint64_t tokens, struct reader *r)
 {
 	static const char *const stop[] = { "never to be seen" };
-	struct odm_job_spec spec = { .n_prompt = n,
-				     .max_tokens = tokens,
-				     .ignore_eos = true,
-				     .stop = stop,
-				     .n_stop = 1,
-				     .logprobs = -1,
+	struct odm_job_spec spec = { .req = { .prompt = prompt,
+					      .n_prompt = n,
+					      .max_tokens = tokens,
+					      .ignore_eos = true,
+					      .stop = stop,
+					      .n_stop = 1,
+					      .logprobs = -1 },
 				     .wake = wake,
 				     .release = release,
 				     .arg = r };
 	struct odm_job *j;
 
-	od_sampler_defaults(&spec.sampling);
-	spec.sampling.temperature = 1;
-	spec.prompt = malloc(n * sizeof(*prompt));
-	memcpy(spec.prompt, prompt, n * sizeof(*prompt));
+	od_sampler_defaults(&spec.req.sampling);
+	spec.req.sampling.temperature = 1;
 	j = odm_job_new(&spec);
 	assert_non_null(j);
 	return j;
@@ -294,7 +293,7 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 
 /* ---- The end of a text ---- */
 
-/* A token of `end` ends the text as EOS does; the job has its own copy of the list. */
+/* A token of `end` ends the text as EOS does; the job has its own copies of this list and of the prompt. */
 static void tokens_that_end_a_text(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
@@ -315,28 +314,21 @@ static void tokens_that_end_a_text(void **state)
 		first++;
 	assert_int_equal(odm_engine_close(e), OD_OK);
 	for (int ignore = 0; ignore < 2; ignore++) {
-		int32_t last[] = { VOCAB, r.tokens[9] };
+		int32_t last[] = { VOCAB, r.tokens[9] }, begin[] = { 5, 6, 7 };
 		struct odm_engine_thread *t = start(1, 1, 0);
 		struct reader reader;
-		struct odm_job_spec spec = { .prompt = malloc(sizeof(prompt)),
-					     .n_prompt = 3,
-					     .max_tokens = 20,
-					     .end = last,
-					     .n_ends = 2,
-					     .ignore_eos = ignore,
-					     .sampling = req.sampling,
-					     .logprobs = -1,
-					     .wake = wake,
-					     .release = release,
-					     .arg = &reader };
+		struct odm_job_spec spec = { .req = req, .wake = wake, .release = release, .arg = &reader };
 		struct od_strbuf text = { 0 };
 		struct odm_news news;
 		struct odm_job *j;
 
-		memcpy(spec.prompt, prompt, sizeof(prompt));
+		spec.req.prompt = begin;
+		spec.req.end = last;
+		spec.req.n_ends = 2;
+		spec.req.ignore_eos = ignore;
 		reader_init(&reader);
 		j = odm_job_new(&spec);
-		last[1] = VOCAB;
+		last[1] = begin[0] = VOCAB;
 		assert_int_equal(odm_engine_thread_submit(t, &j, 1, false, &err), OD_OK);
 		news = read_all(j, &reader, &text);
 		assert_int_equal(news.n_tokens, ignore ? 20 : first + 1);

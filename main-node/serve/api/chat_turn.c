@@ -673,7 +673,8 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 					      .stop = g->stop.value,
 					      .n_stop = g->stop.n };
 	struct choice *c = &t->choice[t->n];
-	struct odm_job_spec spec;
+	struct odm_job_spec spec = { 0 };
+	struct odm_request *req = &spec.req;
 	struct od_err err;
 	int rc;
 
@@ -684,21 +685,17 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 		rc = odm_answer_new(&c->watch, &opts, &deaf, &err);
 	if (rc != OD_OK)
 		return rc == OD_ERR_NOMEM ? odm_no_memory(e) : odm_api_fail(e, 400, "stop", rc, "stop: %s", err.msg);
-	odm_generation_spec(g, number_of(c), &spec);
-	spec.n_stop = 0; /* they count in the content only */
+	odm_generation_request(g, number_of(c), req);
+	req->n_stop = 0; /* they count in the content only */
+	req->end = t->end.id;
+	req->n_ends = t->end.n;
+	req->shown = t->shown.id;
+	req->n_shown = t->shown.n;
+	req->logprobs = logprobs;
+	req->prompt = t->prompt;
+	req->n_prompt = t->n_prompt;
 	spec.ends = c->watch != NULL ? ends_at : NULL;
 	spec.ends_arg = c->watch;
-	spec.end = t->end.id;
-	spec.n_ends = t->end.n;
-	spec.shown = t->shown.id;
-	spec.n_shown = t->shown.n;
-	spec.logprobs = logprobs;
-	spec.n_prompt = t->n_prompt;
-	spec.prompt = malloc((t->n_prompt + 1) * sizeof(*spec.prompt));
-	if (spec.prompt == NULL)
-		return odm_no_memory(e);
-	if (t->n_prompt > 0)
-		memcpy(spec.prompt, t->prompt, t->n_prompt * sizeof(*spec.prompt));
 	return odm_call_add(r->call, &spec, e);
 }
 

@@ -47,18 +47,16 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < (size_t)c->g.n; i++) {
-		struct odm_job_spec spec;
+		struct odm_job_spec spec = { 0 };
+		struct odm_request *req = &spec.req;
 
-		odm_generation_spec(&c->g, i, &spec);
+		odm_generation_request(&c->g, i, req);
 		if (c->g.max_tokens == ODM_NOT_GIVEN || c->g.max_tokens == 0)
-			spec.max_tokens = c->g.max_tokens == 0 ? 1 : DEFAULT_MAX_TOKENS;
-		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
-		if (spec.prompt == NULL)
-			return odm_no_memory(e);
-		memcpy(spec.prompt, ids, n_ids * sizeof(*ids));
-		spec.n_prompt = n_ids;
-		spec.logprobs = (int)c->logprobs;
-		spec.prompt_logprobs = c->logprobs >= 0 && c->echo;
+			req->max_tokens = c->g.max_tokens == 0 ? 1 : DEFAULT_MAX_TOKENS;
+		req->prompt = ids;
+		req->n_prompt = n_ids;
+		req->logprobs = (int)c->logprobs;
+		req->prompt_logprobs = c->logprobs >= 0 && c->echo;
 		rc = odm_call_add(c->reply.call, &spec, e);
 	}
 	return rc;

@@ -43,15 +43,13 @@ void odm_call_free(struct odm_call *c)
 
 int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_error *e)
 {
-	if (c->n == ODM_MAX_CHOICES) {
-		free(spec->prompt);
+	if (c->n == ODM_MAX_CHOICES)
 		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
 				    "prompt: expected at most %d choices (prompts times n)", ODM_MAX_CHOICES);
-	}
 	spec->wake = wake;
 	spec->release = release;
 	spec->arg = c->exchange;
-	spec->request = odm_exchange_id(c->exchange);
+	spec->req.request = odm_exchange_id(c->exchange);
 	c->job[c->n] = odm_job_new(spec);
 	if (c->job[c->n] == NULL)
 		return odm_no_memory(e);

@@ -16,7 +16,7 @@ struct odm_call;
 OD_MUST_CHECK int odm_call_new(struct odm_call **out, struct odm_exchange *x, struct odm_api_error *e);
 void odm_call_free(struct odm_call *c); /* NULL ok; cancels what is not done */
 
-/* Adds a choice. spec: wake, release and arg are set here; the prompt is taken, on failure too. */
+/* Adds a choice. spec: wake, release, arg and the request's name are set here. */
 OD_MUST_CHECK int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_error *e);
 /* All choices, or none: 429 if the queue is full, 503 while there is no engine, 400 for what can never be served. */
 OD_MUST_CHECK int odm_call_submit(struct odm_call *c, struct odm_engine_thread *t, struct odm_api_error *e);

@@ -93,7 +93,7 @@ int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const 
 	if (e == NULL)
 		return od_fail(err, OD_ERR_UNREACHABLE, "the model is being loaded");
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = odm_engine_check(e, &job[i]->req, err);
+		rc = odm_engine_check(e, &job[i]->spec.req, err);
 	if (rc != OD_OK)
 		return rc;
 	pthread_mutex_lock(&t->lock);
@@ -118,13 +118,13 @@ static void unlink_queued(struct odm_engine_thread *t, struct odm_job *j)
 
 static void say_failed(const struct odm_job *j, const struct od_err *err)
 {
-	if (err->code == OD_ERR_CANCELLED && j->request != NULL)
-		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->request));
+	if (err->code == OD_ERR_CANCELLED && j->spec.req.request != NULL)
+		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->spec.req.request));
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED &&
-		 j->request == NULL) /* asked for again and again */
+		 j->spec.req.request == NULL) /* asked for again and again */
 		od_log_limited(OD_LOG_WARN, "the self-test of /health failed: %s", err->msg);
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED)
-		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->request),
+		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->spec.req.request),
 			     od_log_text("error", err->msg));
 }
 
@@ -175,7 +175,7 @@ static void on_token(void *arg, const struct odm_token *token)
 	struct odm_engine_thread *t = j->thread;
 	const uint64_t now = od_now_ns();
 
-	if (token->position >= j->req.n_prompt) {
+	if (token->position >= j->spec.req.n_prompt) {
 		pthread_mutex_lock(&t->lock);
 		t->last_token_ns = now;
 		pthread_mutex_unlock(&t->lock);
@@ -184,7 +184,7 @@ static void on_token(void *arg, const struct odm_token *token)
 		if (j->first_token_ns == 0)
 			j->first_token_ns = now;
 	}
-	if (j->spec.logprobs >= 0)
+	if (j->spec.req.logprobs >= 0)
 		odm_job_tell_token(j, token);
 }
 
@@ -195,9 +195,9 @@ static void say_begun(const struct odm_job *j, uint32_t shared_tokens)
 
 	if (t->opts.begun != NULL)
 		t->opts.begun(t->opts.arg, queue_ns);
-	if (j->request != NULL)
-		OD_LOG_EVENT(OD_LOG_INFO, "begun", od_log_text("request", j->request),
-			     od_log_number("prompt_tokens", (double)j->req.n_prompt),
+	if (j->spec.req.request != NULL)
+		OD_LOG_EVENT(OD_LOG_INFO, "begun", od_log_text("request", j->spec.req.request),
+			     od_log_number("prompt_tokens", (double)j->spec.req.n_prompt),
 			     od_log_number("shared_tokens", shared_tokens),
 			     od_log_number("queue_seconds", od_seconds(queue_ns)));
 }
@@ -260,12 +260,12 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	struct odm_sequence *q;
 	struct od_err err = { 0 };
 
-	j->req.observer = (struct odm_observer){
+	j->spec.req.observer = (struct odm_observer){
 		.arg = j, .progress = on_progress, .token = on_token, .text = on_text, .step = on_step
 	};
 	if (j->spec.ends != NULL)
-		j->req.observer.ends = on_ends;
-	if (odm_engine_submit(t->engine, &j->req, &q, &err) != OD_OK) {
+		j->spec.req.observer.ends = on_ends;
+	if (odm_engine_submit(t->engine, &j->spec.req, &q, &err) != OD_OK) {
 		end_job(t, j, &none, &err);
 		return;
 	}

@@ -58,20 +58,11 @@ bool odm_engine_thread_alive(struct odm_engine_thread *t);
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
-/* What a job is made of; odm_job_new copies it (with its arrays), except the prompt, which it takes. */
+/* What a job is made of. */
 struct odm_job_spec {
-	int32_t *prompt; /* malloc'd */
-	size_t n_prompt;
-	uint64_t max_tokens;
-	bool ignore_eos;
-	struct od_sampler_opts sampling;
-	const char *const *stop;
-	size_t n_stop;
-	const int32_t *end, *shown; /* as in odm_request */
-	size_t n_ends, n_shown;
-	const char *request; /* as in odm_request; copied; NULL: the self-test of /health */
-	int logprobs; /* as in odm_request; -1: news has no tokens */
-	bool prompt_logprobs;
+	/* odm_job_new copies its lists. The observer is the job's own. req.request is NULL for the self-test of
+	 * /health only; req.logprobs is -1: news has no tokens. */
+	struct odm_request req;
 	/* Engine thread: with this piece the text ends, as with a stop string (ODM_FINISH_STOP). NULL: none. */
 	bool (*ends)(void *ends_arg, const char *piece, size_t len);
 	void *ends_arg; /* must outlive the job */
@@ -82,7 +73,7 @@ struct odm_job_spec {
 	void *arg;
 };
 
-/* NULL: out of memory; the prompt is freed. */
+/* NULL: out of memory. */
 struct odm_job *odm_job_new(const struct odm_job_spec *spec);
 struct odm_job *odm_job_ref(struct odm_job *j);
 void odm_job_unref(struct odm_job *j); /* NULL ok */

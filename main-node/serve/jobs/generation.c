@@ -139,9 +139,9 @@ void odm_generation_fini(struct odm_generation *g)
 	g->bias = NULL;
 }
 
-void odm_generation_spec(const struct odm_generation *g, size_t choice, struct odm_job_spec *spec)
+void odm_generation_request(const struct odm_generation *g, size_t choice, struct odm_request *req)
 {
-	*spec = (struct odm_job_spec){
+	*req = (struct odm_request){
 		.max_tokens = g->max_tokens > 0 ? (uint64_t)g->max_tokens : 0,
 		.ignore_eos = g->ignore_eos,
 		.sampling = {

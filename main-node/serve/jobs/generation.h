@@ -30,8 +30,8 @@ OD_MUST_CHECK int odm_generation_read(struct odm_generation *g, const json_t *re
 				      struct odm_api_error *e);
 void odm_generation_fini(struct odm_generation *g);
 
-/* Fills spec, except its prompt, for the choice number `choice` of a prompt: its seed is `seed` + choice. */
-void odm_generation_spec(const struct odm_generation *g, size_t choice, struct odm_job_spec *spec);
+/* Fills *req, except its prompt, for the choice number `choice` of a prompt: its seed is `seed` + choice. */
+void odm_generation_request(const struct odm_generation *g, size_t choice, struct odm_request *req);
 
 /* OpenAI's finish_reason: "stop" or "length". */
 const char *odm_finish_reason(enum odm_finish f);

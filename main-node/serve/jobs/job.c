@@ -5,14 +5,14 @@
 
 static void job_free(struct odm_job *j)
 {
-	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++)
+	for (size_t i = 0; j->stop != NULL && i < j->spec.req.n_stop; i++)
 		free(j->stop[i]);
 	free(j->stop);
 	free(j->bias);
+	free(j->prompt);
 	free(j->end);
 	free(j->shown);
 	free(j->request);
-	free(j->spec.prompt);
 	odm_news_fini(&j->news);
 	pthread_mutex_destroy(&j->lock);
 	free(j);
@@ -28,41 +28,56 @@ static int32_t *copy_ids(const int32_t *ids, size_t n)
 	return copy;
 }
 
-static bool copy_lists(struct odm_job *j)
+static bool copy_stops(struct odm_job *j, const struct odm_request *from)
 {
-	struct od_sampler_opts *s = &j->spec.sampling;
-
-	j->end = copy_ids(j->spec.end, j->spec.n_ends);
-	j->shown = copy_ids(j->spec.shown, j->spec.n_shown);
-	if (j->end == NULL || j->shown == NULL)
+	j->stop = calloc(from->n_stop + 1, sizeof(*j->stop));
+	if (j->stop == NULL)
 		return false;
-
-	j->bias = malloc((s->n_logit_bias + 1) * sizeof(*j->bias));
-	if (j->bias == NULL)
-		return false;
-	for (size_t i = 0; i < s->n_logit_bias; i++)
-		j->bias[i] = s->logit_bias[i];
-	s->logit_bias = s->n_logit_bias > 0 ? j->bias : NULL;
-	if (j->spec.request != NULL && (j->request = strdup(j->spec.request)) == NULL)
-		return false;
-	j->spec.request = j->request;
-	j->stop = calloc(j->spec.n_stop + 1, sizeof(*j->stop));
-	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++) {
-		j->stop[i] = strdup(j->spec.stop[i]);
+	for (size_t i = 0; i < from->n_stop; i++) {
+		j->stop[i] = strdup(from->stop[i]);
 		if (j->stop[i] == NULL)
 			return false;
 	}
-	return j->stop != NULL;
+	return true;
+}
+
+static bool copy_bias(struct odm_job *j, const struct od_sampler_opts *from)
+{
+	j->bias = malloc((from->n_logit_bias + 1) * sizeof(*j->bias));
+	if (j->bias != NULL && from->n_logit_bias > 0)
+		memcpy(j->bias, from->logit_bias, from->n_logit_bias * sizeof(*j->bias));
+	return j->bias != NULL;
+}
+
+/* Lets the request refer to copies of its lists. False: out of memory. */
+static bool copy_lists(struct odm_job *j)
+{
+	struct odm_request *req = &j->spec.req;
+
+	j->prompt = copy_ids(req->prompt, req->n_prompt);
+	j->end = copy_ids(req->end, req->n_ends);
+	j->shown = copy_ids(req->shown, req->n_shown);
+	if (j->prompt == NULL || j->end == NULL || j->shown == NULL)
+		return false;
+	if (!copy_stops(j, req) || !copy_bias(j, &req->sampling))
+		return false;
+	if (req->request != NULL && (j->request = strdup(req->request)) == NULL)
+		return false;
+	req->prompt = j->prompt;
+	req->end = j->end;
+	req->shown = j->shown;
+	req->stop = (const char *const *)j->stop;
+	req->sampling.logit_bias = req->sampling.n_logit_bias > 0 ? j->bias : NULL;
+	req->request = j->request;
+	return true;
 }
 
 struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 {
 	struct odm_job *j = calloc(1, sizeof(*j));
 
-	if (j == NULL) {
-		free(spec->prompt);
+	if (j == NULL)
 		return NULL;
-	}
 	atomic_init(&j->refs, 1);
 	atomic_init(&j->holders, 0);
 	j->spec = *spec;
@@ -71,22 +86,6 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 		job_free(j);
 		return NULL;
 	}
-	j->req = (struct odm_request){
-		.prompt = j->spec.prompt,
-		.n_prompt = j->spec.n_prompt,
-		.max_tokens = j->spec.max_tokens,
-		.ignore_eos = j->spec.ignore_eos,
-		.sampling = j->spec.sampling,
-		.stop = (const char *const *)j->stop,
-		.n_stop = j->spec.n_stop,
-		.end = j->end,
-		.n_ends = j->spec.n_ends,
-		.shown = j->shown,
-		.n_shown = j->spec.n_shown,
-		.request = j->request,
-		.logprobs = j->spec.logprobs,
-		.prompt_logprobs = j->spec.prompt_logprobs,
-	};
 	return j;
 }
 
@@ -117,7 +116,7 @@ void odm_job_let_go(struct odm_job *j)
 
 size_t odm_job_prompt_tokens(const struct odm_job *j)
 {
-	return j->spec.n_prompt;
+	return j->spec.req.n_prompt;
 }
 
 /* Ends a change of the news. */
@@ -147,7 +146,7 @@ bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len)
 /* Those of the prompt do not count: the client has sent as much. */
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
 {
-	const bool of_prompt = t->position < j->req.n_prompt;
+	const bool of_prompt = t->position < j->spec.req.n_prompt;
 
 	pthread_mutex_lock(&j->lock);
 	odm_token_list_add(&j->news.tokens, t, of_prompt);

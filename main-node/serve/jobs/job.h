@@ -20,10 +20,10 @@ struct odm_job {
 	atomic_uint refs, holders;
 	struct odm_engine_thread *thread; /* since it was submitted */
 	struct odm_job_spec spec;
+	/* The copies that spec.req refers to. */
+	int32_t *prompt, *end, *shown;
 	char **stop, *request;
 	struct od_logit_bias *bias;
-	int32_t *end, *shown;
-	struct odm_request req; /* borrows from the above */
 	size_t max_unread_bytes;
 
 	pthread_mutex_t lock;

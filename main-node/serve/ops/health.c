@@ -75,18 +75,17 @@ static void release(void *arg)
 /* One token behind one token, greedy. */
 static int begin_test(struct odm_health *h, struct odm_exchange *x, struct od_err *err)
 {
-	struct odm_job_spec spec = { .n_prompt = 1,
-				     .max_tokens = 1,
-				     .ignore_eos = true,
-				     .logprobs = -1,
-				     .wake = wake,
-				     .release = release,
-				     .arg = x };
+	static const int32_t token = 0;
+	struct odm_job_spec spec = {
+		.req = { .prompt = &token, .n_prompt = 1, .max_tokens = 1, .ignore_eos = true, .logprobs = -1 },
+		.wake = wake,
+		.release = release,
+		.arg = x,
+	};
 	int rc;
 
-	od_sampler_defaults(&spec.sampling);
-	spec.prompt = calloc(1, sizeof(*spec.prompt));
-	h->test = spec.prompt != NULL ? odm_job_new(&spec) : NULL;
+	od_sampler_defaults(&spec.req.sampling);
+	h->test = odm_job_new(&spec);
 	if (h->test == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a self-test");
 	odm_exchange_ref(x);
