@@ -12,7 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
+
+import tap_tests
+from tap_tests import Skip  # noqa: F401 (tests import it from here)
 
 BIN = os.path.join(os.environ.get("B", "build"), "bin")
 CHECKPOINT = "deploy/models/talebook"
@@ -216,28 +218,5 @@ def test(f):
     return f
 
 
-class Skip(Exception):
-    pass
-
-
 def run_tests():
-    only = sys.argv[1:]
-    tests = [t for t in _tests if t.__module__ == "__main__" and (not only or t.__name__ in only)]
-    bad = 0
-    environment = dict(os.environ)  # each test may change it
-    print(f"1..{len(tests)}")
-    for n, t in enumerate(tests, 1):
-        name = t.__name__.replace("_", " ")
-        os.environ.clear()
-        os.environ.update(environment)
-        try:
-            t()
-            print(f"ok {n} - {name}", flush=True)
-        except Skip as s:
-            print(f"ok {n} - {name} # SKIP {s}", flush=True)
-        except Exception:  # every way to fail counts
-            bad += 1
-            print(f"not ok {n} - {name}", flush=True)
-            for line in traceback.format_exc().splitlines():
-                print(f"# {line}")
-    sys.exit(1 if bad else 0)
+    sys.exit(tap_tests.run([t for t in _tests if t.__module__ == "__main__"]) > 0)

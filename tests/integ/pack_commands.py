@@ -10,10 +10,11 @@ import struct
 import subprocess
 import sys
 import tempfile
-import traceback
 
+import tap_tests
 import tiny_checkpoint as tc
 from pack_reader import SMALL, quantise, xxh3
+from tap_tests import Skip  # noqa: F401 (tests import it from here)
 
 OD_PACK = os.path.join(os.getcwd(), os.environ.get("B", "build"), "bin", "od-pack")
 TMP = tempfile.mkdtemp(prefix="od-pack-test-")
@@ -129,24 +130,8 @@ def forge_header(change, base="det.pack", of_model=lambda model: None):
     resum(at("forged.pack"))
 
 
-class Skip(Exception):
-    pass
-
-
 def run_tests(names):
     """Those whose names begin with test_, in order; ends the program."""
-    tests = [(n[5:].replace("_", " "), f) for n, f in names.items() if n.startswith("test_")]
-    print("1..%d" % len(tests))
-    failed = 0
-    for i, (name, f) in enumerate(tests, 1):
-        try:
-            f()
-            print("ok %d - %s" % (i, name), flush=True)
-        except Skip as s:
-            print("ok %d - %s # SKIP %s" % (i, name, s), flush=True)
-        except Exception:
-            failed += 1
-            print("# " + traceback.format_exc().replace("\n", "\n# "))
-            print("not ok %d - %s" % (i, name), flush=True)
+    failed = tap_tests.run([f for n, f in names.items() if n.startswith("test_")])
     shutil.rmtree(TMP)
     sys.exit(failed > 0)

@@ -9,10 +9,12 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 
 import model_config
 import pack_reader as pr
+import tap_tests
 
 BENCH = os.path.join(os.environ.get("B", "build"), "bin", "od-bench")
 TMP = tempfile.mkdtemp(prefix="od-synth-")
@@ -470,23 +472,13 @@ def test_stacked_family():
 
 def main():
     global tiny, weights
-    tests = [(n, f) for n, f in globals().items() if n.startswith("test_")]
-    print(f"1..{len(tests)}")
     tiny = synth("tiny", "--preset", "tiny")
     weights = read_checkpoint(tiny)
-    bad = 0
-    for i, (name, test) in enumerate(tests, 1):
-        try:
-            test()
-            print(f"ok {i} - {name}")
-        except Exception as e:
-            bad += 1
-            print(f"not ok {i} - {name}: line {e.__traceback__.tb_next.tb_lineno} {e!r}")
-    return bad
+    return tap_tests.run([f for n, f in globals().items() if n.startswith("test_")])
 
 
 if __name__ == "__main__":
     try:
-        raise SystemExit(1 if main() else 0)
+        sys.exit(1 if main() else 0)
     finally:
         shutil.rmtree(TMP)
