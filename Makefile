@@ -45,7 +45,7 @@ all: programs
 
 # Each rules.mk adds to these: what an archive is made of, and what is built. Archives follow each other in this order when a program is
 # linked, and take from those behind them.
-LIBRARIES := libodb libodm libods libodw libod
+LIBRARIES := libodb libodm libodt libods libodw libod
 ARCHIVES := $(LIBRARIES:%=$(B)/%.a)
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 PROGRAMS :=

@@ -18,7 +18,7 @@ demo: deps
 		--repetition-penalty 1.1 --seed 1 --prompt "$(DEMO_PROMPT)"
 	@printf '\nTo serve this model, and to chat with it from another terminal:\n\n%s\n%s\n%s\n' \
 		'    export PATH="$(abspath $(B))/bin:$$PATH" OD_PACK="$(abspath $(DEMO_PACK))"' \
-		'    od-main serve --local 4' '    od-main chat --temperature 0.7 --max-tokens 200     # after the same export'
+		'    od-main serve --local 4' '    od-chat --temperature 0.7 --max-tokens 200     # after the same export'
 
 # Programs, documents and systemd units; a pack is made where it is used, with od-pack. Options that were edited in SYSCONFDIR
 # are kept, also by uninstall. The programs themselves look for their keys in /etc/od-moe.

@@ -7,7 +7,6 @@
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
-#include "main-node/chat_command.h"
 #include "main-node/engine/sampling_config.h"
 #include "main-node/node/engine_args.h"
 #include "main-node/keygen_command.h"
@@ -53,7 +52,6 @@ static const struct command {
 	int (*run)(int argc, char **argv); /* argv[0]: the name; returns the exit status */
 	const char *what;
 } commands[] = {
-	{ "chat", odm_chat_command, "talk to a running server" },
 	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
 	{ "serve", odm_serve_command, "serve the model over HTTP" },
 	{ "template", odm_template_command, "print what a chat template makes of messages, or what an answer means" },
@@ -630,9 +628,13 @@ int main(int argc, char **argv)
 
 	od_log_init("od-main", OD_LOG_INFO);
 	if (command == NULL && argc > 1 && argv[1][0] != '-') {
-		od_log(OD_LOG_ERROR,
-		       "unknown command \"%s\"; expected serve, chat, keygen, template, or options; see --help",
-		       argv[1]);
+		if (strcmp(argv[1], "chat") == 0)
+			od_log(OD_LOG_ERROR,
+			       "\"od-main chat\" is the program od-chat now: run od-chat with the same options");
+		else
+			od_log(OD_LOG_ERROR,
+			       "unknown command \"%s\"; expected serve, keygen, template, or options; see --help",
+			       argv[1]);
 		return 2;
 	}
 	od_hangup_hold();

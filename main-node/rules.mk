@@ -26,13 +26,17 @@ libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c
 libodm_SRCS += $(addprefix main-node/serve/ops/,health.c metric_table.c metrics.c metrics_page.c process_metrics.c service_watch.c)
 
 PROGRAMS += od-main
-od-main_SRCS := $(addprefix main-node/,chat_command.c od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c token_json.c)
+od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c token_json.c)
 od-main_USES := libodm
-od-main_LIBS := $(TERMINAL_LIBS)
 
-# od-main chat. Only it needs libedit and libcurl, so other programs do without them.
-libodm_SRCS += $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_complete.c chat_reply.c chat_session.c \
+# od-chat is a program of its own, so that no other needs libedit and libcurl.
+libodt_SRCS := $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_complete.c chat_reply.c chat_session.c \
 	chat_settings.c conversation.c event_reader.c interrupt.c line_input.c message_input.c plain_text.c screen.c)
+
+PROGRAMS += od-chat
+od-chat_SRCS := main-node/terminal/od_chat.c
+od-chat_USES := libodt
+od-chat_LIBS := $(TERMINAL_LIBS)
 
 # What tests put in the place of functions and system calls.
 test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_private
@@ -44,7 +48,7 @@ test_draft_LDFLAGS := $(SUM_LDFLAGS)
 # od-main, with layers of fixed state, for tests/integ.
 $(B)/tests/od-main-sum: $(call obj,$(od-main_SRCS) tests/unit/sum_main.c) $(B)/libtests.a $(ARCHIVES) | $(B)/tests/od-worker $(B)/tests/od-shadow
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) $(od-main_LIBS) -lcmocka
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 $(B)/tests/test_draft $(B)/tests/test_batch $(B)/tests/test_tokens: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
 $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)

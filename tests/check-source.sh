@@ -14,6 +14,11 @@ for d in main-node shadow-node worker-node; do
 		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
 			grep -v "#include \"$d/")
 done
+# od-chat is a program of its own: it knows common/base and common/text, and od-main knows nothing of it.
+while read -r hit; do complain "main-node/terminal may only include itself and common/(base|text): $hit"; done < <(
+	sources main-node/terminal | xargs -r grep -nE '#include "' | grep -vE '#include "(main-node/terminal|common/(base|text))/')
+while read -r hit; do complain "only od-chat may include main-node/terminal: $hit"; done < <(
+	sources main-node ':!main-node/terminal' | xargs -r grep -nE '#include "main-node/terminal/')
 # Within common/ the order is base < text, base < compute < model < pack, base < net < daemon, base < cache, and predict above model.
 layer() { # folder, folders it may include
 	local folder=$1 allowed=$2

@@ -209,12 +209,11 @@ static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err
 	HistEvent event;
 
 	in->echo = echo;
-	in->edit = el_init("od-main", stdin, echo, stderr);
+	in->edit = el_init("od-chat", stdin, echo, stderr);
 	in->history = history_init();
 	in->nowhere = fopen("/dev/null", "we");
 	if (in->edit == NULL || in->history == NULL || in->nowhere == NULL)
-		return od_fail(err, OD_ERR_IO,
-			       "the terminal cannot be used for editing; `cat | od-main chat` does without");
+		return od_fail(err, OD_ERR_IO, "the terminal cannot be used for editing; `cat | od-chat` does without");
 	el_set(in->edit, EL_CLIENTDATA, in);
 	el_set(in->edit, EL_PROMPT, show_prompt);
 	el_set(in->edit, EL_EDITOR, "emacs");

@@ -1,4 +1,4 @@
-"""A server that plays /v1/models and a streamed /v1/chat/completions, for the tests of od-main chat. Standard library."""
+"""A server that plays /v1/models and a streamed /v1/chat/completions, for the tests of od-chat. Standard library."""
 import http.server
 import json
 import select

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""od-main chat as its user has it: on a pseudo-terminal and in a pipe, against a server that plays OpenAI's stream."""
+"""od-chat as its user has it: on a pseudo-terminal and in a pipe, against a server that plays OpenAI's stream."""
 import fcntl
 import json
 import os
@@ -20,7 +20,7 @@ from chat_server import MockServer, Refuse, answer, piece, usage
 from cluster_util import BIN, HANG_S, Skip, TMP, free_port, run_tests, test
 from serve_util import Server, stop_servers
 
-OD_MAIN = os.path.join(BIN, "od-main")
+OD_CHAT, OD_MAIN = os.path.join(BIN, "od-chat"), os.path.join(BIN, "od-main")
 CTRL_A, CTRL_C, CTRL_D, CTRL_R, CTRL_Z, LEFT, UP, BACKSPACE, DELETE = "\x01", "\x03", "\x04", "\x12", "\x1a", "\x1b[D", "\x1b[A", "\x7f", "\x1b[3~"
 
 
@@ -30,12 +30,12 @@ def environment(**more):
 
 
 class Terminal:
-    """od-main chat on a terminal of 80 columns. All that it wrote is in .seen."""
+    """od-chat on a terminal of 80 columns. All that it wrote is in .seen."""
 
     def __init__(self, server, *args, env=None, ready=True):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
-        self.p = subprocess.Popen([OD_MAIN, "chat", "--url", server.url, *args], stdin=slave, stdout=slave, stderr=slave,
+        self.p = subprocess.Popen([OD_CHAT, "--url", server.url, *args], stdin=slave, stdout=slave, stderr=slave,
                                   env=env or environment(), start_new_session=True,
                                   preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)
@@ -92,7 +92,7 @@ class Terminal:
 
 
 def pipe(server, text, *args, env=None):
-    return subprocess.run([OD_MAIN, "chat", "--url", server.url, *args], input=text, capture_output=True, text=True,
+    return subprocess.run([OD_CHAT, "--url", server.url, *args], input=text, capture_output=True, text=True,
                           env=env or environment(), timeout=HANG_S)
 
 
@@ -237,7 +237,7 @@ def ctrl_z_stops_it_until_it_is_continued():
     os.close(slave)
     t = Terminal.__new__(Terminal)
     t.master, t.p, t.seen, t.raw, t.at = master, shell, "", b"", 0
-    t.keys(f"{os.path.abspath(OD_MAIN)} chat --url {server.url}\r")
+    t.keys(f"{os.path.abspath(OD_CHAT)} --url {server.url}\r")
     t.wait_for("mock-model at")
     t.prompt()
     t.keys("half" + CTRL_Z)
@@ -308,7 +308,7 @@ def commands():
     t.ask("q3")
     assert server.messages() == [("system", "two\nlines"), ("user", "q1"), ("assistant", "Hello there."), ("user", "q3")]
     for line, says in (("/nothing", 'unknown command "/nothing"'), ("/save", "expected the name of a file"), ("/load /no/file", "/no/file"),
-                       ("/save " + OD_MAIN, "exists"), ("/save! " + OD_MAIN, "not overwritten"), ("/set heat 3", "expected one of temperature"),
+                       ("/save " + OD_CHAT, "exists"), ("/save! " + OD_CHAT, "not overwritten"), ("/set heat 3", "expected one of temperature"),
                        ("/set temperature hot", 'found "hot"'), ("/set temperature", "expected name and value")):
         shown = t.ask(line)
         assert says in shown.replace("\r\n", "") and shown.count("error:") == 1, (line, shown)
@@ -353,7 +353,7 @@ def a_saved_conversation_is_only_overwritten_on_demand():
     assert "/save! writes over a saved conversation" in t.ask(f"/save {path}").replace("\r\n", "")
     assert open(path).read() == before
     assert "4 messages saved" in t.ask(f"/save! {path}") and len(json.load(open(path))) == 4
-    assert "no conversation" in t.ask(f"/save! {OD_MAIN}").replace("\r\n", "")
+    assert "no conversation" in t.ask(f"/save! {OD_CHAT}").replace("\r\n", "")
     assert t.end() == 0
     server.stop()
 
@@ -419,13 +419,13 @@ def a_pipe_gets_answers_only():
                                  ("assistant", "About two\nlines"), ("user", "last without newline")]
     p = pipe(server, "one\n", "--verbose")
     assert p.returncode == 0 and p.stdout == "About one\n" and "tokens      9 prompt, of these 4 cached; 2 generated\n" in p.stderr, p
-    p = subprocess.run([OD_MAIN, "chat", "--url", server.url], input=b"\xff\xc3\n", capture_output=True, env=environment(), timeout=HANG_S)
+    p = subprocess.run([OD_CHAT, "--url", server.url], input=b"\xff\xc3\n", capture_output=True, env=environment(), timeout=HANG_S)
     assert p.returncode == 0 and server.messages() == [("user", "\ufffd\ufffd")], (p, server.messages())
     p = pipe(server, "x\n/clear\n/retry\nx\n")
     assert p.returncode == 1 and p.stdout == "About x\nAbout x\n" and "/retry: there is no question yet" in p.stderr, p
     assert not os.listdir(environment()["XDG_STATE_HOME"])
     with open("/dev/full", "w") as full:
-        p = subprocess.run([OD_MAIN, "chat", "--url", server.url], input="x\n", stdout=full, stderr=subprocess.PIPE, text=True,
+        p = subprocess.run([OD_CHAT, "--url", server.url], input="x\n", stdout=full, stderr=subprocess.PIPE, text=True,
                            env=environment(), timeout=HANG_S)
     assert p.returncode == 1 and "a part of the output could not be written" in p.stderr, p
     server.stop()
@@ -476,7 +476,7 @@ def failures_are_a_line_and_the_program_goes_on():
         server.script = lambda r, s=script: s
         t.ask("/clear")
         shown = t.ask("why")
-        line = re.search(r"od-main: error: [^\n]*", shown.replace("\r\n", "\n"))
+        line = re.search(r"od-chat: error: [^\n]*", shown.replace("\r\n", "\n"))
         assert line and re.search(says, shown.replace("\r\n", "")) and shown.count("error:") == 1, (says, shown)
         server.script = lambda r: answer("Fine.")
         t.ask("/retry" if isinstance(script, Refuse) else "go on")
@@ -574,6 +574,32 @@ def a_signal_leaves_the_terminal_as_it_was():
     flags = termios.tcgetattr(t.master)[3]
     assert flags & termios.ICANON and flags & termios.ECHO and flags & termios.ISIG
     server.stop()
+
+
+def run(*argv):
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S)
+
+
+@test
+def it_is_a_program_like_the_others():
+    assert re.fullmatch(r"od-chat \d\S*\n", run(OD_CHAT, "--version").stdout)
+    version = run(OD_MAIN, "--version").stdout
+    assert run(OD_CHAT, "--version").stdout == version.replace("od-main", "od-chat"), version
+    shown = run(OD_CHAT, "--help").stdout
+    assert shown.startswith("Usage: od-chat [--url ") and "--api-key-file FILE" in shown and "--version" in shown, shown
+    p = run(OD_CHAT, "--temprature", "1")
+    assert p.returncode == 2 and p.stdout == "" and p.stderr.count("\n") == 1 and "--temprature" in p.stderr, p
+    p = run(OD_MAIN, "chat", "--url", "http://127.0.0.1:9")
+    assert p.returncode == 2 and p.stdout == "" and p.stderr.count("\n") == 1 and "run od-chat with the same options" in p.stderr, p
+    assert not re.search("^  chat ", run(OD_MAIN, "--help").stdout, re.M)
+
+
+@test
+def only_it_needs_the_libraries_of_a_terminal():
+    for program, needs in (OD_CHAT, {"libcurl", "libedit"}), (OD_MAIN, set()):
+        found = run("ldd", program)
+        assert found.returncode == 0 and "libc.so" in found.stdout, found
+        assert set(re.findall(r"\b(libcurl|libedit)\b", found.stdout)) == needs, found.stdout
 
 
 class Served:

@@ -1,9 +1,8 @@
-/* od-main chat: the command line, the locale, and where the history is. */
-#include "main-node/chat_command.h"
-
+/* od-chat: a conversation with a running server. This file has the command line, the locale, and where the history is. */
 #include "common/base/args.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/version.h"
 #include "main-node/terminal/chat_session.h"
 #include "main-node/terminal/chat_settings.h"
 #include "main-node/terminal/interrupt.h"
@@ -21,12 +20,12 @@
 struct options {
 	const char *url, *key_file, *ca_file, *system;
 	const char *setting[ODM_N_CHAT_SETTINGS]; /* as given; NULL: not */
-	bool verbose, help;
+	bool verbose, help, version;
 };
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
-	struct od_arg table[8 + ODM_N_CHAT_SETTINGS] = {
+	struct od_arg table[9 + ODM_N_CHAT_SETTINGS] = {
 		{ "url", OD_ARG_STRING, &o->url, "URL", "the server (default: http://127.0.0.1:8080)", 0, 0, NULL },
 		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "its first line is sent as the API key", 0, 0,
 		  NULL },
@@ -52,9 +51,10 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	}
 	table[n++] = (struct od_arg){ .kind = OD_ARG_TITLE, .help = "Other" };
 	table[n++] = (struct od_arg){ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL };
+	table[n++] = (struct od_arg){ "version", OD_ARG_FLAG, &o->version, NULL, "print the version", 0, 0, NULL };
 	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
 	if (rc == OD_OK && o->help) {
-		printf("Usage: od-main chat [--url http://127.0.0.1:8080]\n"
+		printf("Usage: od-chat [--url http://127.0.0.1:8080]\n"
 		       "Talks to a server (od-main serve, or another one with OpenAI's /v1/chat/completions). On a terminal,\n"
 		       "/help lists what can be typed. Without one each line of stdin is a message, and only answers are\n"
 		       "printed.\n");
@@ -166,15 +166,21 @@ static int chat(const struct options *o, bool *any_failed, struct od_err *err)
 	return rc;
 }
 
-int odm_chat_command(int argc, char **argv)
+int main(int argc, char **argv)
 {
 	struct options o = { .url = "http://127.0.0.1:8080" };
 	struct od_err err = { 0 };
 	bool any_failed = false;
-	int rc = parse_options(&o, argc, argv, &err);
+	int rc;
 
+	od_log_init("od-chat", OD_LOG_INFO);
+	rc = parse_options(&o, argc, argv, &err);
 	if (rc == OD_OK && o.help)
 		return 0;
+	if (rc == OD_OK && o.version) {
+		printf("od-chat %s\n", OD_VERSION);
+		return 0;
+	}
 	if (rc != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return EXIT_USAGE;
