@@ -333,9 +333,10 @@ static enum command find_command(const struct options *o)
 {
 	if (o->share != NULL)
 		return CMD_SHARE;
-	for (int i = CMD_PACK; o->n_words > 0 && i <= CMD_INFO; i++)
-		if (commands[i].word != NULL && strcmp(o->word[0], commands[i].word) == 0)
-			return (enum command)i;
+	if (o->n_words > 0)
+		for (int i = CMD_PACK; i <= CMD_INFO; i++)
+			if (commands[i].word != NULL && strcmp(o->word[0], commands[i].word) == 0)
+				return (enum command)i;
 	return CMD_PACK;
 }
 

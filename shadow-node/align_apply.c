@@ -275,14 +275,15 @@ void ods_align_step(struct ods_align *a, uint32_t end, uint32_t n_due)
 	a->due_n = n_due;
 	if (n_due > 0)
 		touch(a, end);
-	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
-		if (a->fixed[l] || a->empty[l])
-			continue;
-		for (uint32_t p = a->due_begin; p < end; p++)
-			if ((*byte_of(a, l, p) & TRUE_ROW) == 0)
-				*byte_of(a, l, p) |= DUE;
-		unsettle(a, l, a->due_begin);
-	}
+	if (n_due > 0)
+		for (uint32_t l = 0; l < a->n_layers; l++) {
+			if (a->fixed[l] || a->empty[l])
+				continue;
+			for (uint32_t p = a->due_begin; p < end; p++)
+				if ((*byte_of(a, l, p) & TRUE_ROW) == 0)
+					*byte_of(a, l, p) |= DUE;
+			unsettle(a, l, a->due_begin);
+		}
 }
 
 static bool inside(const struct ods_range *r, uint32_t begin, uint32_t n)

@@ -586,15 +586,16 @@ int ods_chain_put(struct ods_chain *c, const struct od_seq_state *seq, uint32_t 
 	Od__Header header = OD__HEADER__INIT;
 	int rc = rows != NULL && list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u pages", n_pages);
 
-	for (uint32_t i = 0, at = begin; rc == OD_OK && i < n_pages; at += rows[i++].n) {
-		const uint32_t left = OD_KV_PAGE - at % OD_KV_PAGE, rest = begin + n - at;
+	if (rc == OD_OK)
+		for (uint32_t i = 0, at = begin; i < n_pages; at += rows[i++].n) {
+			const uint32_t left = OD_KV_PAGE - at % OD_KV_PAGE, rest = begin + n - at;
 
-		od__part_rows__init(&rows[i]);
-		rows[i].page = page[first + i];
-		rows[i].first = at % OD_KV_PAGE;
-		rows[i].n = left < rest ? left : rest;
-		list[i] = &rows[i];
-	}
+			od__part_rows__init(&rows[i]);
+			rows[i].page = page[first + i];
+			rows[i].first = at % OD_KV_PAGE;
+			rows[i].n = left < rest ? left : rest;
+			list[i] = &rows[i];
+		}
 	body.layer = layer;
 	body.rows = list;
 	body.n_rows = n_pages;

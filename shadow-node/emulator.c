@@ -161,8 +161,9 @@ static void leave_rows(struct ods_emulator *e, bool keep)
 		n = q != NULL ? q->run_n : 1;
 		if (q == NULL)
 			continue;
-		for (size_t j = i; j < i + n && q->closed; j++)
-			e->rows[j].seq = NULL;
+		if (q->closed)
+			for (size_t j = i; j < i + n; j++)
+				e->rows[j].seq = NULL;
 		if (q->closed)
 			ods_sequence_free(q);
 		else if (!keep)
@@ -400,11 +401,12 @@ static int commit_rows(struct ods_emulator *e, struct od_err *err)
 	for (size_t i = 0; i < e->n_rows; i += e->rows[i].seq->run_n)
 		e->pick[n++] = live_rows(e, i);
 	rc = ods_layers_end(e, e->fixed ? e->pick : NULL, n, err);
-	for (size_t i = 0; rc == OD_OK && e->fixed && i < e->n_rows; i += e->rows[i].seq->run_n) {
-		struct ods_sequence *q = e->rows[i].seq;
+	if (rc == OD_OK && e->fixed)
+		for (size_t i = 0; i < e->n_rows; i += e->rows[i].seq->run_n) {
+			struct ods_sequence *q = e->rows[i].seq;
 
-		ods_sequence_note_run(q, sure_of(q));
-	}
+			ods_sequence_note_run(q, sure_of(q));
+		}
 	return rc;
 }
 

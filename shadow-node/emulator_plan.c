@@ -30,8 +30,10 @@ int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, str
 
 		part = n < e->o.forward.max_logits ? n : e->o.forward.max_logits;
 		rc = od_forward_logits(e->forward, row, part, &logits, err);
-		for (size_t i = 0; rc == OD_OK && i < part; i++)
-			ods_sequence_choose(e->rows[row[i]].seq, e->rows[row[i]].position + 1, logits + i * vocab);
+		if (rc == OD_OK)
+			for (size_t i = 0; i < part; i++)
+				ods_sequence_choose(e->rows[row[i]].seq, e->rows[row[i]].position + 1,
+						    logits + i * vocab);
 		od_trace_end("head", begin, (int64_t)e->newest, -1, -1);
 	}
 	return rc;

@@ -96,8 +96,9 @@ void ods_part_free(struct ods_part *p)
 	od_resident_free(p->experts);
 	od_forward_free(p->forward);
 	ods_saved_fini(&p->saved);
-	for (uint32_t i = 0; p->place != NULL && i < p->n_places; i++)
-		od_seq_state_free(p->place[i]);
+	if (p->place != NULL)
+		for (uint32_t i = 0; i < p->n_places; i++)
+			od_seq_state_free(p->place[i]);
 	od_state_pool_free(p->state);
 	free(p->place);
 	free(p->taken);

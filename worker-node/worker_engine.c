@@ -292,8 +292,9 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	run->item = calloc(asked->n_experts, sizeof(*run->item));
 	if (run->item == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts of a RUN", asked->n_experts);
-	for (size_t i = 0; asked->fetch && e->o.puller != NULL && i < asked->n_experts; i++)
-		odw_puller_fetch(e->o.puller, asked->m, asked->experts[i]->expert);
+	if (asked->fetch && e->o.puller != NULL)
+		for (size_t i = 0; i < asked->n_experts; i++)
+			odw_puller_fetch(e->o.puller, asked->m, asked->experts[i]->expert);
 	for (size_t i = 0; i < asked->n_experts; i++)
 		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
 						  .rank = asked->experts[i]->rank,

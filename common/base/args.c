@@ -86,17 +86,19 @@ int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err)
 	uint64_t v;
 
 	*bytes = 0;
-	for (size_t i = 0; whole > 0 && i < sizeof(unit) / sizeof(unit[0]); i++) {
-		if (strcasecmp(suffix, unit[i].suffix) != 0 || (fraction > 0 && unit[i].bytes == 1))
-			continue;
-		errno = 0;
-		v = strtoull(text, NULL, 10);
-		if (errno != 0 || !od_mul(v, unit[i].bytes, &v) ||
-		    !od_add(v, fraction > 0 ? fraction_of(text + whole + 1, unit[i].bytes) : 0, &v) || v > INT64_MAX)
-			return od_fail(err, OD_ERR_ARG, "expected a size below 8388608TiB, found \"%s\"", text);
-		*bytes = v;
-		return OD_OK;
-	}
+	if (whole > 0)
+		for (size_t i = 0; i < sizeof(unit) / sizeof(unit[0]); i++) {
+			if (strcasecmp(suffix, unit[i].suffix) != 0 || (fraction > 0 && unit[i].bytes == 1))
+				continue;
+			errno = 0;
+			v = strtoull(text, NULL, 10);
+			if (errno != 0 || !od_mul(v, unit[i].bytes, &v) ||
+			    !od_add(v, fraction > 0 ? fraction_of(text + whole + 1, unit[i].bytes) : 0, &v) ||
+			    v > INT64_MAX)
+				return od_fail(err, OD_ERR_ARG, "expected a size below 8388608TiB, found \"%s\"", text);
+			*bytes = v;
+			return OD_OK;
+		}
 	return od_fail(err, OD_ERR_ARG, "expected a size such as 900MiB or 1.5G, found \"%s\"", text);
 }
 

@@ -206,20 +206,25 @@ const char *od_split_text(const struct od_split *s, const struct od_device *d, u
 	size_t n = 0;
 
 	text[0] = '\0';
-	for (unsigned i = 0; i < s->n_cards && s->n_cards > 1 && n < size; i++) {
-		const uint32_t begin = od_device_card_begin(d, i) > s->begin ? od_device_card_begin(d, i) : s->begin;
-		const uint32_t last = (od_device_card_end(d, i) < s->end ? od_device_card_end(d, i) : s->end) - 1;
-		const char *name = od_device_name(od_device_card((struct od_device *)d, i));
-		char need[32], have[32], layers[32] = "no layer";
-		int len;
+	if (s->n_cards > 1)
+		for (unsigned i = 0; i < s->n_cards && n < size; i++) {
+			const uint32_t begin =
+				od_device_card_begin(d, i) > s->begin ? od_device_card_begin(d, i) : s->begin;
+			const uint32_t last =
+				(od_device_card_end(d, i) < s->end ? od_device_card_end(d, i) : s->end) - 1;
+			const char *name = od_device_name(od_device_card((struct od_device *)d, i));
+			char need[32], have[32], layers[32] = "no layer";
+			int len;
 
-		if (last + 1 > begin)
-			snprintf(layers, sizeof(layers), begin < last ? "layers %u-%u" : "layer %u", begin, last);
-		len = snprintf(text + n, size - n, "; %.*s: %s: %s needed, %s free", (int)strcspn(name, " "), name,
-			       layers, od_format_bytes(od_split_need(s, i, pages, copies), need, sizeof(need)),
-			       od_format_bytes(s->card[i].free, have, sizeof(have)));
-		n += len > 0 ? (size_t)len : 0;
-	}
+			if (last + 1 > begin)
+				snprintf(layers, sizeof(layers), begin < last ? "layers %u-%u" : "layer %u", begin,
+					 last);
+			len = snprintf(text + n, size - n, "; %.*s: %s: %s needed, %s free", (int)strcspn(name, " "),
+				       name, layers,
+				       od_format_bytes(od_split_need(s, i, pages, copies), need, sizeof(need)),
+				       od_format_bytes(s->card[i].free, have, sizeof(have)));
+			n += len > 0 ? (size_t)len : 0;
+		}
 	return text;
 }
 

@@ -188,8 +188,9 @@ static uint64_t own_memory(const struct od_device *d)
 {
 	uint64_t sum = 0;
 
-	for (unsigned i = 0; !d->shares && i < od_device_cards(d); i++)
-		sum += od_device_card((struct od_device *)d, i)->memory_bytes;
+	if (!d->shares)
+		for (unsigned i = 0; i < od_device_cards(d); i++)
+			sum += od_device_card((struct od_device *)d, i)->memory_bytes;
 	return sum;
 }
 

@@ -110,8 +110,9 @@ static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, s
 		rc = open_cuda(&card[i], gpu[i], err);
 	if (rc == OD_OK)
 		rc = od_device_cards_new(out, card, n, err);
-	for (unsigned i = 0; rc != OD_OK && i < n; i++)
-		od_device_free(card[i]);
+	if (rc != OD_OK)
+		for (unsigned i = 0; i < n; i++)
+			od_device_free(card[i]);
 	return rc;
 }
 

@@ -229,11 +229,13 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 	if (strcmp(method, "mxfp4") == 0)
 		return check_mxfp4(q, key, where, err);
 	rc = check_block(q, "weight_block_size", where, err);
-	for (size_t k = 0; rc == OD_OK && k < 2; k++) {
-		const json_int_t n = json_integer_value(json_array_get(json_object_get(q, "weight_block_size"), k));
+	if (rc == OD_OK)
+		for (size_t k = 0; k < 2; k++) {
+			const json_int_t n =
+				json_integer_value(json_array_get(json_object_get(q, "weight_block_size"), k));
 
-		cfg->scale_block[k] = n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
-	}
+			cfg->scale_block[k] = n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
+		}
 	json_object_foreach(json_object_get(q, "config_groups"), name, group)
 	{
 		const json_t *weights = json_object_get(group, "weights");

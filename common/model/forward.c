@@ -482,8 +482,9 @@ void od_forward_attention(struct od_forward *f)
 		move_rows(f);
 	call = mix_call(f, f->layer);
 	run_norm(f, (struct od_ref){ 0 }, w[OD_ROLE_ATTN_NORM].data, w[OD_ROLE_ATTN_NORM_BIAS].data);
-	for (uint32_t t = 0; l->mixer->replay != NULL && t < f->n_tables; t++)
-		call.n_spans += cut_spans(f, f->layer, t, f->span + call.n_spans);
+	if (l->mixer->replay != NULL)
+		for (uint32_t t = 0; t < f->n_tables; t++)
+			call.n_spans += cut_spans(f, f->layer, t, f->span + call.n_spans);
 	l->mixer->run(&call);
 	copy_marks(f, f->layer);
 	if (l->sandwich)
@@ -741,10 +742,11 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 	int rc = OD_OK;
 
 	assert(f->phase == PHASE_LOGITS);
-	for (uint32_t t = 0; kept != NULL && t < f->n_tables; t++) {
-		assert(kept[t] <= f->count[t]);
-		cut = cut || (kept[t] > 0 && kept[t] < f->count[t]);
-	}
+	if (kept != NULL)
+		for (uint32_t t = 0; t < f->n_tables; t++) {
+			assert(kept[t] <= f->count[t]);
+			cut = cut || (kept[t] > 0 && kept[t] < f->count[t]);
+		}
 	if (fixed && cut && f->n_rows > OD_KEEP_ROWS)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d",
 			       f->n_rows, OD_KEEP_ROWS);
@@ -755,13 +757,14 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 	if (rc == OD_OK && f->failed != OD_OK) /* its logits have said so, or a fetch */
 		rc = od_fail(err, f->failed, "the step failed: %s", od_status_text(f->failed));
 	f->phase = PHASE_ENDED;
-	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++) {
-		const uint32_t n = kept != NULL ? kept[t] : f->count[t];
+	if (rc == OD_OK)
+		for (uint32_t t = 0; t < f->n_tables; t++) {
+			const uint32_t n = kept != NULL ? kept[t] : f->count[t];
 
-		if (n == 0)
-			continue;
-		od_seq_state_set_length(f->of[t], f->begun[t] + n);
-		od_seq_state_take_next(f->of[t]);
-	}
+			if (n == 0)
+				continue;
+			od_seq_state_set_length(f->of[t], f->begun[t] + n);
+			od_seq_state_take_next(f->of[t]);
+		}
 	return rc;
 }

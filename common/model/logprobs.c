@@ -44,9 +44,10 @@ double od_logprobs(const float *logits, uint32_t vocab, int32_t token, struct od
 	const double best = (double)highest(logits, vocab), log_sum = log_of_sum(logits, vocab, best);
 	size_t has = 0;
 
-	for (uint32_t i = 0; n > 0 && i < vocab; i++)
-		if (has < n || (double)logits[i] > top[n - 1].logprob) /* they are logits until all are there */
-			has = insert(top, has, n, (int32_t)i, logits[i]);
+	if (n > 0)
+		for (uint32_t i = 0; i < vocab; i++)
+			if (has < n || (double)logits[i] > top[n - 1].logprob) /* they are logits until all are there */
+				has = insert(top, has, n, (int32_t)i, logits[i]);
 	for (size_t i = 0; i < has; i++)
 		top[i].logprob = top[i].logprob - best - log_sum;
 	return (double)logits[token] - best - log_sum;

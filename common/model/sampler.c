@@ -223,9 +223,10 @@ int od_sampler_prompt(struct od_sampler *s, const int32_t *ids, size_t n)
 
 int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
 {
-	for (size_t i = 0; s->drawn != NULL && i < n; i++)
-		if (ids[i] >= 0 && (uint32_t)ids[i] < s->vocab)
-			s->drawn[ids[i]]++;
+	if (s->drawn != NULL)
+		for (size_t i = 0; i < n; i++)
+			if (ids[i] >= 0 && (uint32_t)ids[i] < s->vocab)
+				s->drawn[ids[i]]++;
 	return od_sampler_prompt(s, ids, n);
 }
 
@@ -282,12 +283,13 @@ VECTORS static void prepare(struct od_sampler *s, float *logits)
 	}
 	for (size_t i = 0; i < s->o.n_logit_bias; i++)
 		logits[s->bias[i].token] += s->bias[i].bias;
-	for (uint32_t i = 0; penalty != 1 && i < s->vocab; i++) {
-		const double x = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
+	if (penalty != 1)
+		for (uint32_t i = 0; i < s->vocab; i++) {
+			const double x = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
 
-		if (s->seen[i] > 0)
-			logits[i] = (float)(x > (double)FLT_MAX ? (double)FLT_MAX : x);
-	}
+			if (s->seen[i] > 0)
+				logits[i] = (float)(x > (double)FLT_MAX ? (double)FLT_MAX : x);
+		}
 	if (s->drawn != NULL)
 		penalise_drawn(s, logits);
 }

@@ -87,9 +87,10 @@ static const char *content_of(const char *path)
 
 	if (fd >= 0)
 		close(fd);
-	for (size_t i = 0; n > 0 && i < sizeof(known) / sizeof(known[0]); i++)
-		if (begins(text, known[i].begin))
-			return known[i].what;
+	if (n > 0)
+		for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+			if (begins(text, known[i].begin))
+				return known[i].what;
 	return NULL;
 }
 

@@ -244,11 +244,12 @@ static int read_codec(struct od_manifest *m, const json_t *root, const char *pat
 	const char *s;
 	int rc = od_json_str(root, "codec", &s, path, err);
 
-	for (int i = 0; rc == OD_OK && i < OD_N_CODECS; i++)
-		if (strcmp(s, od_codec_names[i]) == 0) {
-			m->codec = (enum od_codec)i;
-			return OD_OK;
-		}
+	if (rc == OD_OK)
+		for (int i = 0; i < OD_N_CODECS; i++)
+			if (strcmp(s, od_codec_names[i]) == 0) {
+				m->codec = (enum od_codec)i;
+				return OD_OK;
+			}
 	return rc == OD_OK ? od_fail(err, OD_ERR_FORMAT,
 				     "%s: field \"codec\": expected raw, zstd, lz4 or planes, found "
 				     "\"%.64s\"",

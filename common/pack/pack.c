@@ -181,8 +181,9 @@ static int read_state(struct od_pack *p, struct od_err *err)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dir);
 	if (rc == OD_OK)
 		rc = od_spool_state_read(&s, p->dir, err);
-	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
-		atomic_init(&p->has[i], s.whole[i] != 0);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < p->manifest.n_experts; i++)
+			atomic_init(&p->has[i], s.whole[i] != 0);
 	free(s.whole);
 	return rc;
 }
@@ -280,8 +281,9 @@ void od_pack_close(struct od_pack *p)
 {
 	if (p == NULL)
 		return;
-	for (size_t i = 0; p->expert != NULL && i < p->manifest.n_experts; i++)
-		free((void *)p->expert[i].x.shard);
+	if (p->expert != NULL)
+		for (size_t i = 0; i < p->manifest.n_experts; i++)
+			free((void *)p->expert[i].x.shard);
 	free(p->expert);
 	free(p->has);
 	od_manifest_fini(&p->manifest);

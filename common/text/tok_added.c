@@ -316,13 +316,14 @@ static const struct tok_added *longest(const struct tok_matcher *m, struct tok_u
 void tok_added_find(const struct tok_matcher *m, const char *text, size_t len,
 		    void (*found)(void *arg, const struct tok_added *a), void *arg)
 {
-	for (size_t at = 0; m->n > 0 && at < len; at++) {
-		struct walk w = walk_from(m, text + at, len - at);
-		const struct tok_added *a;
+	if (m->n > 0)
+		for (size_t at = 0; at < len; at++) {
+			struct walk w = walk_from(m, text + at, len - at);
+			const struct tok_added *a;
 
-		while ((a = walk_next(&w)) != NULL)
-			found(arg, a);
-	}
+			while ((a = walk_next(&w)) != NULL)
+				found(arg, a);
+		}
 }
 
 static size_t char_before(const char *text, size_t at, int32_t *cp)

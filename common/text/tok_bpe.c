@@ -708,9 +708,10 @@ static int write_raw(struct tok_bpe_scratch *s, const char *word, size_t len)
 
 	b->len = 0;
 	rc = tok_buf_reserve(b, 2 * len);
-	for (size_t i = 0; i < len && rc == OD_OK; i++)
-		b->len += (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)word[i]),
-						       (utf8proc_uint8_t *)b->data + b->len);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < len; i++)
+			b->len += (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)word[i]),
+							       (utf8proc_uint8_t *)b->data + b->len);
 	return rc;
 }
 

@@ -450,17 +450,18 @@ static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece,
 	if (rc != OD_OK)
 		return rc;
 	spans->n = 0;
-	for (size_t at = 0; p->split && at + p->rep_len <= tmp->len && rc == OD_OK;) {
-		if (memcmp(tmp->data + at, p->rep, p->rep_len) != 0) {
-			at++;
-			continue;
+	if (p->split)
+		for (size_t at = 0; at + p->rep_len <= tmp->len && rc == OD_OK;) {
+			if (memcmp(tmp->data + at, p->rep, p->rep_len) != 0) {
+				at++;
+				continue;
+			}
+			if (at > begin)
+				rc = tok_spans_add(spans, begin, at, false);
+			if (rc == OD_OK)
+				rc = tok_spans_add(spans, at, at + p->rep_len, true);
+			begin = at += p->rep_len;
 		}
-		if (at > begin)
-			rc = tok_spans_add(spans, begin, at, false);
-		if (rc == OD_OK)
-			rc = tok_spans_add(spans, at, at + p->rep_len, true);
-		begin = at += p->rep_len;
-	}
 	if (rc == OD_OK && begin < tmp->len)
 		rc = tok_spans_add(spans, begin, tmp->len, false);
 	if (rc != OD_OK)

@@ -61,8 +61,9 @@ int tok_ranked_merges(struct od_tokenizer *t, const uint32_t *rank, uint32_t n, 
 			rc = cut_token(&t->vocab, id, rank, n, &cuts);
 	if (rc == OD_OK)
 		rc = tok_bpe_init_merges(&t->bpe, (uint32_t)cuts.n);
-	for (size_t i = 0; i < cuts.n && rc == OD_OK; i++)
-		tok_bpe_add_merge(t, cuts.v[i].left, cuts.v[i].right, rank[cuts.v[i].merged], cuts.v[i].merged);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < cuts.n; i++)
+			tok_bpe_add_merge(t, cuts.v[i].left, cuts.v[i].right, rank[cuts.v[i].merged], cuts.v[i].merged);
 	free(cuts.v);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "%s: expected at most %u merges", where, MAX_MERGES);

@@ -221,11 +221,12 @@ static int byte_of(const struct piece *p)
 {
 	char name[8];
 
-	for (unsigned b = 0; b < 256 && p->len == 6; b++) {
-		snprintf(name, sizeof(name), "<0x%02X>", b);
-		if (memcmp(name, p->text, 6) == 0)
-			return (int)b;
-	}
+	if (p->len == 6)
+		for (unsigned b = 0; b < 256; b++) {
+			snprintf(name, sizeof(name), "<0x%02X>", b);
+			if (memcmp(name, p->text, 6) == 0)
+				return (int)b;
+		}
 	return -1;
 }
 
@@ -278,10 +279,12 @@ static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n
 	}
 	if (rc == OD_OK && t->bpe.unk < 0)
 		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected an unknown piece, found none", where);
-	for (int b = 0; b < 256 && rc == OD_OK && m->byte_fallback; b++)
-		if (t->bpe.byte_id[b] < 0)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a piece for every byte, found none for 0x%02x",
-				     where, (unsigned)b);
+	if (m->byte_fallback)
+		for (int b = 0; b < 256 && rc == OD_OK; b++)
+			if (t->bpe.byte_id[b] < 0)
+				rc = od_fail(err, OD_ERR_FORMAT,
+					     "%s: expected a piece for every byte, found none for 0x%02x", where,
+					     (unsigned)b);
 	return rc;
 }
 
@@ -293,14 +296,16 @@ static int check_characters(const struct od_tokenizer *t, const struct model *m,
 	for (size_t id = 0; id < m->n; id++) {
 		const struct piece *p = &m->piece[id];
 
-		for (size_t at = 0, n; p->type == NORMAL && at < p->len; at += n) {
-			n = tok_char(p->text + at, p->len - at, &cp);
-			found = tok_vocab_find(&t->vocab, p->text + at, n);
-			if (found < 0 || m->piece[found].type != NORMAL)
-				return od_fail(err, OD_ERR_UNSUPPORTED,
-					       "%s: piece %zu, \"%.*s\": expected a piece for each of its characters",
-					       where, id, p->len < 64 ? (int)p->len : 64, p->text);
-		}
+		if (p->type == NORMAL)
+			for (size_t at = 0, n; at < p->len; at += n) {
+				n = tok_char(p->text + at, p->len - at, &cp);
+				found = tok_vocab_find(&t->vocab, p->text + at, n);
+				if (found < 0 || m->piece[found].type != NORMAL)
+					return od_fail(
+						err, OD_ERR_UNSUPPORTED,
+						"%s: piece %zu, \"%.*s\": expected a piece for each of its characters",
+						where, id, p->len < 64 ? (int)p->len : 64, p->text);
+			}
 	}
 	return OD_OK;
 }
@@ -321,15 +326,17 @@ static int load_merges(struct od_tokenizer *t, const struct model *m, const char
 
 	if (sorted == NULL || rank == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: %zu pieces", where, m->n);
-	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
-		sorted[i] = &m->piece[i];
+	if (rc == OD_OK)
+		for (size_t i = 0; i < m->n; i++)
+			sorted[i] = &m->piece[i];
 	if (rc == OD_OK)
 		qsort(sorted, m->n, sizeof(*sorted), by_score);
-	for (size_t i = 0; rc == OD_OK && i < m->n; i++) {
-		if (i > 0 && sorted[i]->score != sorted[i - 1]->score)
-			at++;
-		rank[sorted[i] - m->piece] = sorted[i]->type == NORMAL ? at : TOK_NO_RANK;
-	}
+	if (rc == OD_OK)
+		for (size_t i = 0; i < m->n; i++) {
+			if (i > 0 && sorted[i]->score != sorted[i - 1]->score)
+				at++;
+			rank[sorted[i] - m->piece] = sorted[i]->type == NORMAL ? at : TOK_NO_RANK;
+		}
 	if (rc == OD_OK)
 		rc = tok_ranked_merges(t, rank, (uint32_t)m->n, where, err);
 	free(sorted);

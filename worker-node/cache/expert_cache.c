@@ -116,8 +116,9 @@ unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t ex
 {
 	unsigned which = 0;
 
-	for (unsigned i = 0; c != NULL && i < OD_N_EXPERT_BUFS; i++)
-		which |= kept(c, m, expert)->at[i].buf != NULL ? 1u << i : 0;
+	if (c != NULL)
+		for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+			which |= kept(c, m, expert)->at[i].buf != NULL ? 1u << i : 0;
 	return which;
 }
 

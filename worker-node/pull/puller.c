@@ -429,10 +429,11 @@ static void begin_life(struct odw_puller *p)
 	for (int i = 0; i < MAX_ACTIVE; i++) {
 		struct pull *a = &p->active[i];
 
-		for (uint32_t c = 0; a->expert != ODW_NO_EXPERT && c < a->n_chunks; c++) {
-			if (a->chunk[c] == ASKED)
-				undo(a, c);
-		}
+		if (a->expert != ODW_NO_EXPERT)
+			for (uint32_t c = 0; c < a->n_chunks; c++) {
+				if (a->chunk[c] == ASKED)
+					undo(a, c);
+			}
 	}
 }
 

@@ -279,10 +279,11 @@ static void on_welcome(struct odw_store *s, const Od__Header *h)
 
 static struct open_fetch *find_open(struct odw_store *s, uint64_t request)
 {
-	for (unsigned i = 0; i < OD_STORE_MAX_OPEN && request != 0; i++) {
-		if (s->open[i].request == request)
-			return &s->open[i];
-	}
+	if (request != 0)
+		for (unsigned i = 0; i < OD_STORE_MAX_OPEN; i++) {
+			if (s->open[i].request == request)
+				return &s->open[i];
+		}
 	return NULL;
 }
 

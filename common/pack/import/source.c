@@ -360,8 +360,9 @@ static int read_apart(const struct od_checkpoint *c, const struct od_tensor *t, 
 		const uint64_t k = step < n - row ? step : n - row;
 
 		rc = od_checkpoint_read(c, t, begin + row * stride, buf, (k - 1) * stride + each, err);
-		for (uint64_t i = 0; rc == OD_OK && i < k; i++)
-			memcpy(to + (row + i) * each, buf + i * stride, each);
+		if (rc == OD_OK)
+			for (uint64_t i = 0; i < k; i++)
+				memcpy(to + (row + i) * each, buf + i * stride, each);
 	}
 	free(buf);
 	return rc;
@@ -447,8 +448,9 @@ static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor 
 	if (t->n_dims != 1 || t->shape[0] != 2 || !(wide || is_type(t, "I32")))
 		return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s: expected two I64 or I32", file_of(c, t), t->name);
 	rc = od_checkpoint_read(c, t, 0, wide ? (void *)v64 : (void *)v32, t->bytes, err);
-	for (int i = 0; !wide && i < 2; i++)
-		v64[i] = v32[i];
+	if (!wide)
+		for (int i = 0; i < 2; i++)
+			v64[i] = v32[i];
 	if (rc == OD_OK && (v64[0] != (int64_t)n_out || v64[1] != (int64_t)n_in))
 		rc = od_fail(err, OD_ERR_SHAPE,
 			     "%s: tensor %s: expected [%" PRIu64 ", %" PRIu64 "] (config.json), found [%" PRId64

@@ -204,8 +204,9 @@ static int finish_vector(const struct od_pack *p, const struct od_dense_tensor *
 
 		return put_taps_first(v, t->n_out / taps, taps, err);
 	}
-	for (size_t i = 0; p->config.norms_around_one && od_role_around_one(t->role) && i < t->n_out; i++)
-		v[i] += 1;
+	if (p->config.norms_around_one)
+		for (size_t i = 0; od_role_around_one(t->role) && i < t->n_out; i++)
+			v[i] += 1;
 	return OD_OK;
 }
 

@@ -59,30 +59,34 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 {
 	const bool packed_for_planes = p->manifest.codec == OD_CODEC_PLANES; /* then these stay as they are */
 
-	for (size_t i = 0; form == OD_FORM_PLANES && i < p->manifest.n_experts; i++) {
-		const struct od_expert_entry *e = &p->expert[i];
-		const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
+	if (form == OD_FORM_PLANES)
+		for (size_t i = 0; i < p->manifest.n_experts; i++) {
+			const struct od_expert_entry *e = &p->expert[i];
+			const uint32_t m = (uint32_t)(i / p->config.n_experts),
+				       expert = (uint32_t)(i % p->config.n_experts);
 
-		for (uint32_t s = 0; s < e->x.n_shards; s++) {
-			const struct od_shard *shard = &e->x.shard[s];
+			for (uint32_t s = 0; s < e->x.n_shards; s++) {
+				const struct od_shard *shard = &e->x.shard[s];
 
-			if (od_expert_is_bias(shard->mat))
-				continue; /* in any form as it is stored */
-			if (e->type[shard->mat].dtype != OD_BF16)
-				return od_fail(err, OD_ERR_UNSUPPORTED,
-					       "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
-					       "on as planes; use --resident-form bf16 (as published)",
-					       p->dir, m, expert, od_dtype_name(e->type[shard->mat].dtype));
-			if (shard->e.codec != OD_CODEC_PLANES)
-				return od_fail(
-					err, OD_ERR_UNSUPPORTED,
-					"%s: expert (%u, %u) shard %u: its exponents are stored with codec "
-					"%s%s: only planes can be computed on; use --resident-form bf16%s",
-					p->dir, m, expert, s, od_codec_names[shard->e.codec],
-					packed_for_planes ? ", as all are that coding would not make smaller" : "",
-					packed_for_planes ? "" : ", or make the pack with od-pack --codec planes");
+				if (od_expert_is_bias(shard->mat))
+					continue; /* in any form as it is stored */
+				if (e->type[shard->mat].dtype != OD_BF16)
+					return od_fail(err, OD_ERR_UNSUPPORTED,
+						       "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
+						       "on as planes; use --resident-form bf16 (as published)",
+						       p->dir, m, expert, od_dtype_name(e->type[shard->mat].dtype));
+				if (shard->e.codec != OD_CODEC_PLANES)
+					return od_fail(
+						err, OD_ERR_UNSUPPORTED,
+						"%s: expert (%u, %u) shard %u: its exponents are stored with codec "
+						"%s%s: only planes can be computed on; use --resident-form bf16%s",
+						p->dir, m, expert, s, od_codec_names[shard->e.codec],
+						packed_for_planes ? ", as all are that coding would not make smaller" :
+								    "",
+						packed_for_planes ? "" :
+								    ", or make the pack with od-pack --codec planes");
+			}
 		}
-	}
 	return OD_OK;
 }
 

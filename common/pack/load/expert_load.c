@@ -573,8 +573,9 @@ int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, en
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)
 {
-	for (unsigned i = 0; inf != NULL && i < n; i++)
-		od_inflater_free(inf[i]);
+	if (inf != NULL)
+		for (unsigned i = 0; i < n; i++)
+			od_inflater_free(inf[i]);
 	free(inf);
 }
 
@@ -675,8 +676,9 @@ static int load_card(struct od_expert_store *s, struct od_device *d, unsigned ca
 	od_inflaters_free(s->inflater, job->n_threads);
 	s->inflater = NULL;
 	od_buf_drop_stage(s->now);
-	for (size_t i = first; rc == OD_OK && i < first + job->n_items; i++)
-		job->done_bytes += s->pack->expert[i].x.bytes;
+	if (rc == OD_OK)
+		for (size_t i = first; i < first + job->n_items; i++)
+			job->done_bytes += s->pack->expert[i].x.bytes;
 	return rc;
 }
 

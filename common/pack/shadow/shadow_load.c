@@ -235,8 +235,9 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 		od_dense_split(p, c->dense == OD_PRECISION_BF16, split);
 		od_split_add(&split->beside.bytes,
 			     c->dense == OD_PRECISION_BF16 ? 0 : cfg->n_layers * sizeof(struct od_layer_weights));
-		for (uint32_t i = split->begin; c->dense != OD_PRECISION_BF16 && i < split->end; i++)
-			od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_part, cfg, i));
+		if (c->dense != OD_PRECISION_BF16)
+			for (uint32_t i = split->begin; i < split->end; i++)
+				od_split_add(&split->layer[i].bytes, layer_bytes(&s.dense_part, cfg, i));
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16) {
 		od_experts_split(p, c->form, split);
@@ -438,8 +439,9 @@ static int load_biases(struct od_shadow_store *s, struct od_err *err)
 	const uint64_t each = bias_bytes(s->pack);
 	int rc = OD_OK;
 
-	for (unsigned i = 0; rc == OD_OK && each > 0 && i < od_device_cards(s->device); i++)
-		rc = load_card_biases(s, i, each, err);
+	if (each > 0)
+		for (unsigned i = 0; rc == OD_OK && i < od_device_cards(s->device); i++)
+			rc = load_card_biases(s, i, each, err);
 	return rc;
 }
 

@@ -127,20 +127,21 @@ struct copying {
 static int copy_tensor(struct writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
 		       crypto_hash_sha256_state *sha, struct od_err *err)
 {
-	for (uint64_t at = 0; src != NULL && at < src->bytes;) {
-		size_t n = src->bytes - at < PIECE_BYTES ? (size_t)(src->bytes - at) : PIECE_BYTES;
-		int rc = od_checkpoint_read(w->source, src, at, c->buf, n, err);
+	if (src != NULL)
+		for (uint64_t at = 0; at < src->bytes;) {
+			size_t n = src->bytes - at < PIECE_BYTES ? (size_t)(src->bytes - at) : PIECE_BYTES;
+			int rc = od_checkpoint_read(w->source, src, at, c->buf, n, err);
 
-		if (rc == OD_OK)
-			rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
-		if (rc != OD_OK)
-			return rc;
-		crypto_hash_sha256_update(sha, c->buf, n);
-		XXH3_64bits_update(c->sum, c->buf, n);
-		at += n;
-		*offset += n;
-		advance(w, n);
-	}
+			if (rc == OD_OK)
+				rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
+			if (rc != OD_OK)
+				return rc;
+			crypto_hash_sha256_update(sha, c->buf, n);
+			XXH3_64bits_update(c->sum, c->buf, n);
+			at += n;
+			*offset += n;
+			advance(w, n);
+		}
 	return OD_OK;
 }
 

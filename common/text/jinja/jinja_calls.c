@@ -72,18 +72,19 @@ static void bind(struct jinja_job *j, const struct jinja_function *f, const stru
 			   call->n_pos);
 	for (size_t i = 0; i < call->n_pos; i++)
 		arg[i] = call->pos[i];
-	for (size_t i = 0; call->kw != NULL && i < call->kw->n; i++) {
-		const struct jinja_str *name = call->kw->e[i].key.s;
-		size_t at = p->no_keywords ? SIZE_MAX : find_param(p, name);
+	if (call->kw != NULL)
+		for (size_t i = 0; i < call->kw->n; i++) {
+			const struct jinja_str *name = call->kw->e[i].key.s;
+			size_t at = p->no_keywords ? SIZE_MAX : find_param(p, name);
 
-		if (at == SIZE_MAX)
-			jinja_fail(j, OD_ERR_FORMAT, "%s: unexpected keyword argument '%.*s'", f->name,
-				   (int)(name->len < 60 ? name->len : 60), name->p);
-		if (arg[at].kind != JINJA_ABSENT)
-			jinja_fail(j, OD_ERR_FORMAT, "%s: the argument '%.*s' is given twice", f->name,
-				   (int)p->v[at].len, p->v[at].name);
-		arg[at] = call->kw->e[i].value;
-	}
+			if (at == SIZE_MAX)
+				jinja_fail(j, OD_ERR_FORMAT, "%s: unexpected keyword argument '%.*s'", f->name,
+					   (int)(name->len < 60 ? name->len : 60), name->p);
+			if (arg[at].kind != JINJA_ABSENT)
+				jinja_fail(j, OD_ERR_FORMAT, "%s: the argument '%.*s' is given twice", f->name,
+					   (int)p->v[at].len, p->v[at].name);
+			arg[at] = call->kw->e[i].value;
+		}
 	for (size_t i = 0; i < p->n; i++)
 		if (arg[i].kind == JINJA_ABSENT && !p->v[i].optional)
 			jinja_fail(j, OD_ERR_FORMAT, "%s: the argument '%.*s' is missing", f->name, (int)p->v[i].len,

@@ -249,8 +249,9 @@ struct jinja_value jinja_eval_call(struct jinja_run *r, const struct jinja_node 
 	if (caller.kind != JINJA_ABSENT) {
 		struct jinja_dict *kw = jinja_dict_new(&r->job);
 
-		for (size_t i = 0; call.kw != NULL && i < call.kw->n; i++)
-			jinja_dict_set(&r->job, kw, call.kw->e[i].key, call.kw->e[i].value);
+		if (call.kw != NULL)
+			for (size_t i = 0; i < call.kw->n; i++)
+				jinja_dict_set(&r->job, kw, call.kw->e[i].key, call.kw->e[i].value);
 		jinja_dict_set(&r->job, kw, jinja_z(&r->job, "caller"), caller);
 		call.kw = kw;
 	}

@@ -115,15 +115,16 @@ FILTER(f_slice)
 		jinja_fail(j, OD_ERR_FORMAT, "slice: division by zero");
 	each = slices > 0 ? s->n / (size_t)slices : 0;
 	extra = slices > 0 ? s->n % (size_t)slices : 0;
-	for (size_t k = 0; slices > 0 && k < (size_t)slices; k++) {
-		struct jinja_seq *row = jinja_seq_new(j, 0);
+	if (slices > 0)
+		for (size_t k = 0; k < (size_t)slices; k++) {
+			struct jinja_seq *row = jinja_seq_new(j, 0);
 
-		for (size_t i = 0; i < each + (k < extra); i++)
-			jinja_push(j, row, s->v[at++]);
-		if (jinja_given(arg[1]) && k >= extra)
-			jinja_push(j, row, arg[1]);
-		jinja_push(j, out, jinja_list(row));
-	}
+			for (size_t i = 0; i < each + (k < extra); i++)
+				jinja_push(j, row, s->v[at++]);
+			if (jinja_given(arg[1]) && k >= extra)
+				jinja_push(j, row, arg[1]);
+			jinja_push(j, out, jinja_list(row));
+		}
 	return generator(j, out);
 }
 

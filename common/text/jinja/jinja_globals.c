@@ -60,8 +60,9 @@ static struct jinja_dict *make_dict(struct jinja_job *j, const struct jinja_call
 	} else if (call->n_pos > 0) {
 		add_pairs(j, d, call->pos[0]);
 	}
-	for (size_t i = 0; call->kw != NULL && i < call->kw->n; i++)
-		jinja_dict_set(j, d, call->kw->e[i].key, call->kw->e[i].value);
+	if (call->kw != NULL)
+		for (size_t i = 0; i < call->kw->n; i++)
+			jinja_dict_set(j, d, call->kw->e[i].key, call->kw->e[i].value);
 	return d;
 }
 

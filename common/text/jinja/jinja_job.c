@@ -237,8 +237,9 @@ void jinja_add_times(struct jinja_job *j, struct jinja_text *t, const char *p, s
 	if (!od_mul(len, times, &bytes))
 		bytes = SIZE_MAX;
 	reserve(j, t, bytes);
-	for (size_t i = 0; i < times && len > 0; i++)
-		jinja_copy(j, t->p + t->len + i * len, p, len);
+	if (len > 0)
+		for (size_t i = 0; i < times; i++)
+			jinja_copy(j, t->p + t->len + i * len, p, len);
 	t->len += bytes;
 }
 

@@ -164,9 +164,10 @@ static struct jinja_value repeat(struct jinja_job *j, struct jinja_value v, int6
 		return jinja_of_str(jinja_str_markup(j, jinja_str_take(j, &t), v.s->markup));
 	}
 	s = jinja_seq_new(j, 0);
-	for (int64_t i = 0; i < times && v.seq->n > 0; i++)
-		for (size_t k = 0; k < v.seq->n; k++)
-			jinja_push(j, s, v.seq->v[k]);
+	if (v.seq->n > 0)
+		for (int64_t i = 0; i < times; i++)
+			for (size_t k = 0; k < v.seq->n; k++)
+				jinja_push(j, s, v.seq->v[k]);
 	return v.kind == JINJA_LIST ? jinja_list(s) : jinja_tuple(s);
 }
 

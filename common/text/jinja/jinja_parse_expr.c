@@ -475,8 +475,9 @@ static struct jinja_node *parse_name(struct jinja_parser *p, bool with_member)
 	} else {
 		n->kind = N_NAME;
 		n->name = jinja_name_id(p, name);
-		for (struct jinja_macro_names *m = p->macros; m != NULL && n->name < JINJA_N_KNOWN; m = m->outer)
-			m->known[n->name] = true;
+		if (n->name < JINJA_N_KNOWN)
+			for (struct jinja_macro_names *m = p->macros; m != NULL; m = m->outer)
+				m->known[n->name] = true;
 	}
 	return n;
 }

@@ -150,9 +150,10 @@ bool jinja_is_numeric(uint32_t c)
 
 	if (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO)
 		return true;
-	for (size_t at = 0; c >= 0x3400 && at < sizeof(han) - 1; at += n)
-		if (jinja_char_at(han + at, &n) == c)
-			return true;
+	if (c >= 0x3400)
+		for (size_t at = 0; at < sizeof(han) - 1; at += n)
+			if (jinja_char_at(han + at, &n) == c)
+				return true;
 	return false;
 }
 

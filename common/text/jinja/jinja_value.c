@@ -491,8 +491,9 @@ const struct jinja_seq *jinja_items(struct jinja_job *j, struct jinja_value v)
 	if (v.kind != JINJA_UNDEFINED && v.kind != JINJA_RANGE)
 		jinja_fail(j, OD_ERR_FORMAT, "expected something to iterate over, found %s", jinja_type_name(v));
 	seq = jinja_seq_new(j, 0);
-	for (size_t i = 0; v.kind == JINJA_RANGE && i < v.range->n; i++)
-		jinja_push(j, seq, jinja_int(v.range->begin + (int64_t)i * v.range->step));
+	if (v.kind == JINJA_RANGE)
+		for (size_t i = 0; i < v.range->n; i++)
+			jinja_push(j, seq, jinja_int(v.range->begin + (int64_t)i * v.range->step));
 	return seq;
 }
 
