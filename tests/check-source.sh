@@ -62,6 +62,9 @@ while read -r script; do
 	[ -x "$script" ] || complain "$script: a document runs it, but it is missing or not executable"
 done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' README.md docs/*.md | grep -oE 'tests/[^ ]+' | sort -u)
 
+# The table of the architecture page that says where things are names what is there.
+while read -r line; do complain "$line"; done < <(python3 tests/where_check.py)
+
 # C is formatted as make format does.
 while read -r line; do
 	case $line in *SKIP*) echo "$line" ;; *) complain "$line" ;; esac
