@@ -9,7 +9,7 @@ struct answer_case {
 	const char *text;
 	size_t len;
 	const json_t *tools; /* NULL: not known */
-	const json_t *calls; /* what odm_answer_object() gives */
+	const json_t *calls; /* result of odm_answer_object() */
 	const json_t *echo; /* NULL: none; else for each call what the template gets */
 	struct odm_chat_form form;
 	bool in_thought;

@@ -14,7 +14,7 @@
 #include "common/model/family.h"
 #include "common/model/mixer.h"
 
-/* What is 0 is 0, but theta is 10000 then. */
+/* A field that is 0 stays 0, except theta, which becomes 10000. */
 struct uniform {
 	uint32_t n_layers, hidden, heads, kv_heads, head_dim, window;
 	double theta;

@@ -29,7 +29,7 @@ static inline bool on_gpu(void)
 	return device != NULL && strncmp(device, "cuda", 4) == 0;
 }
 
-/* Of tests that are there for each table, a GPU needs one. $OD_TEST: the only one to run, for sanitizers that run them
+/* A GPU needs one of the tests that exist for each table. $OD_TEST: the only one to run, for sanitizers that run them
  * side by side. */
 static inline void choose_tables(void)
 {

@@ -290,7 +290,7 @@ void truncate_to(struct cast *c, struct actor *a, uint32_t length)
 	send_both(c, a, &h);
 }
 
-/* What the shadow guessed to stand there; -1: nothing. */
+/* The shadow's guess of the token there; -1: none. */
 static int32_t guess_of(const struct actor *a, uint32_t position)
 {
 	return a->n_one > 0 && a->one[a->n_one - 1].position == position ? a->one[a->n_one - 1].token : -1;
@@ -316,7 +316,7 @@ static void choose_rows(struct cast *c, struct actor *a, uint32_t right)
 	if (a->own_state || (!c->aligned && chance(40)))
 		a->due = 0;
 	else if (!c->aligned && !a->fresh &&
-		 chance(30)) /* of rows that are not there a run waits, and others with it */
+		 chance(30)) /* a run waits for rows that are missing, and others wait with it */
 		a->due += draw(a->length + 1 < 6 ? a->length + 1 : 6);
 }
 
@@ -370,7 +370,7 @@ void begin_both(struct cast *c)
 {
 	bool ours[MAX_SEQS];
 
-	for (uint32_t i = 0; i < c->n; i++) /* what is behind a run for the token makes itself late */
+	for (uint32_t i = 0; i < c->n; i++) /* rows behind a run for the token make themselves late */
 		ours[i] = c->unaligned && !c->actor[i].fresh && chance(60);
 	if (!chance(c->lose_step))
 		send_step(c, &c->all, NULL, ours);

@@ -9,7 +9,7 @@
 #define MAX_SAID 6000u
 #define MAX_REQUESTS 64u
 
-struct said { /* of one row at one layer */
+struct said { /* about one row at one layer */
 	uint32_t position, m;
 	int32_t token;
 	uint16_t expert[OD_MAX_CANDIDATES];
@@ -19,7 +19,7 @@ struct said { /* of one row at one layer */
 struct request {
 	uint64_t sequence;
 	bool tokens;
-	struct ods_range range; /* of tokens: layer 0 */
+	struct ods_range range; /* the tokens': layer 0 */
 };
 
 struct cast;
@@ -41,9 +41,9 @@ struct actor { /* a sequence */
 	struct said *one, *many; /* [MAX_SAID]: what was said of it alone, and among the others */
 	size_t n_one, n_many;
 	int32_t token[CTX];
-	uint32_t version[CTX]; /* of main's rows there: no two texts have the same */
+	uint32_t version[CTX]; /* version of main's rows there: no two texts have the same */
 	uint32_t length; /* committed */
-	uint32_t rows; /* of the step under way */
+	uint32_t rows; /* rows of the step under way */
 	uint32_t due; /* rows that come with it */
 	bool own_state, tells; /* tells: main sends the prompt's tokens */
 	bool fresh; /* no step went before: rows may be missing, and the token to go on with */

@@ -9,9 +9,9 @@
 #include "common/model/sampler.h"
 #include "tests/unit/emulator_world.h"
 
-#define ROW_BYTES 64u /* of one stream */
+#define ROW_BYTES 64u /* one stream's row */
 
-struct mirror_row { /* of the run */
+struct mirror_row { /* a row of the run */
 	uint32_t seq, position;
 	int32_t token;
 	uint64_t text; /* hash of the tokens up to its own */
@@ -23,7 +23,7 @@ struct mirror_place { /* a position of a sequence */
 	uint64_t choice_text; /* the token that the shadow chooses there after this text */
 	int32_t choice;
 	float margin;
-	uint64_t said_text; /* what was said of the row there */
+	uint64_t said_text; /* the text of the row's prediction */
 	unsigned said; /* bit m: at layer m */
 };
 
@@ -34,7 +34,7 @@ struct mirror {
 	struct mirror_row row[STEP_ROWS];
 	size_t n_rows;
 	struct mirror_place place[MAX_SEQS][CTX];
-	uint8_t text[MAX_SEQS][CTX]; /* what the shadow must believe: main's newest STEP, its own tokens behind it */
+	uint8_t text[MAX_SEQS][CTX]; /* the shadow's belief: main's newest STEP, its own tokens behind it */
 	uint64_t told[MAX_SEQS]; /* the STEP of which that is */
 	bool once; /* nothing may be said twice */
 	bool unseen; /* rows may be run unpublished, which the mirror cannot see */

@@ -157,7 +157,7 @@ void make_model(struct model *m, uint64_t from_seed)
 	}
 }
 
-/* The same model, its experts a little off: what quantisation does. */
+/* Makes the same model with experts a little off, as quantisation does. */
 void make_rough_copy(struct model *m, uint64_t from_seed)
 {
 	make_model(m, from_seed);

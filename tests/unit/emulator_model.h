@@ -18,8 +18,8 @@
 #define VOCAB 40u
 #define EXPERTS 6u
 #define TOP_K 2u
-#define MAX_ROWS 8u /* of a prompt's piece */
-#define STEP_ROWS 32u /* of a step */
+#define MAX_ROWS 8u /* rows of a piece of a prompt */
+#define STEP_ROWS 32u /* rows of a step */
 
 struct model { /* on a device of its own */
 	struct od_device *device;
@@ -44,16 +44,17 @@ struct pass {
 	struct od_expert_runner *experts;
 };
 
-extern uint64_t seed; /* of draw and chance */
+extern uint64_t seed; /* state of draw and chance */
 extern struct od_config config; /* since make_model() */
 extern bool delta_layer; /* make_model(): layer 1 has a gated delta rule instead of attention */
 
 uint32_t draw(uint32_t n); /* 0 .. n-1 */
 bool chance(uint32_t percent);
 void make_model(struct model *m, uint64_t from_seed);
-void make_rough_copy(struct model *m, uint64_t from_seed); /* the same, its experts a little off */
+void make_rough_copy(struct model *m, uint64_t from_seed); /* like make_model, with experts a little off */
 void free_model(struct model *m);
-void open_failure(struct failure *f, const struct model *m); /* of its device, whenever fail_device is called */
+/* the model's device fails whenever fail_device is called */
+void open_failure(struct failure *f, const struct model *m);
 void fail_device(const struct failure *f);
 void close_failure(struct failure *f);
 struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile); /* without a state; MAX_ROWS */

@@ -14,7 +14,7 @@ struct sequence {
 	uint64_t id;
 	struct od_seq_state *state; /* main's */
 	uint8_t text[CTX]; /* main's tokens below its length */
-	uint32_t writes; /* of rows to `state`: prompts and steps */
+	uint32_t writes; /* times that rows of prompts and steps were written to `state` */
 	int32_t next; /* token that stands at length */
 	bool open, stepped;
 	uint64_t told; /* number of the newest STEP with rows of it that reached the shadow */
@@ -43,7 +43,7 @@ struct sent_step {
 	uint16_t route[LAYERS][STEP_ROWS][TOP_K]; /* main's own */
 };
 
-struct message { /* what od.proto carries, in plain */
+struct message { /* a message's fields without od.proto */
 	Od__Header__BodyCase kind;
 	Od__StepRow rows[STEP_ROWS];
 	size_t n_rows;
@@ -71,7 +71,7 @@ struct world {
 	uint64_t counters[OD_N_COUNTERS];
 	struct ods_emulator *emulator;
 	struct sequence seq[MAX_SEQS];
-	uint32_t n_seqs; /* of these are used; more than the shadow has room for in no test but one */
+	uint32_t n_seqs; /* used ones of seq; more than the shadow has room for in one test only */
 	uint64_t next_id, step, now;
 	uint32_t lose, twice; /* percent */
 	struct message *queue; /* ring of QUEUE */
@@ -91,7 +91,7 @@ void prefill(struct world *w, struct sequence *s);
 void open_sequence(struct world *w, struct sequence *s);
 /* A decode step over some of the sequences; several rows of one are a verified draft. */
 bool begin_step(struct world *w, bool one_row);
-/* The same by hand: rows are added to the next step, then it begins. Rows of one sequence are adjacent. */
+/* A step by hand: rows are added to the next step, then it begins. Rows of one sequence are adjacent. */
 struct sent_step *next_step(struct world *w);
 void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_t token);
 void run_step(struct world *w, struct sent_step *t);
@@ -108,7 +108,7 @@ void settle(struct world *w);
 /* More prompt, truncation or the end of a sequence, with nothing on its way that would be about other rows. */
 void disturb(struct world *w);
 void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed);
-/* The same with so many sequences; open_world has 3. */
+/* open_world with a number of sequences; open_world has 3. */
 void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
 		      uint32_t n_seqs);
 /* Like open_large_world; each layer of the shadow takes at least layer_ns. */

@@ -14,7 +14,7 @@ struct family_text {
 	const char *numbers[12]; /* fields that it must have: whole numbers, at least 1 */
 	const char *reads[8]; /* settings that most families refuse and this one has */
 	bool no_norm_topk; /* does not read norm_topk_prob */
-	const char *top_k; /* what it calls num_experts_per_tok; NULL: that */
+	const char *top_k; /* the family's name of num_experts_per_tok; NULL: that */
 };
 
 /* All of the above, each family once or more. */

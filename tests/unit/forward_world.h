@@ -28,7 +28,7 @@ void load_case(struct tiny_model *t, size_t i);
 /* Another prompt of the same model, so that two sequences differ. */
 int32_t other_token(const struct tiny_model *t, size_t i);
 
-/* What a prompt's rows gave, all positions. */
+/* Results of a prompt's rows, all positions. */
 struct result {
 	float *logits; /* [n][vocab] */
 	uint16_t *expert; /* [n_moe][n][top_k] */

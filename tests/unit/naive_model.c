@@ -244,7 +244,7 @@ static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p,
 	}
 }
 
-/* What a row gives to a gated delta rule: inputs of the convolution, then z, b and a of each head. */
+/* A row's part in a gated delta rule: inputs of the convolution, then z, b and a of each head. */
 struct delta_row {
 	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], z[MOST_HEADS][WIDEST],
 		b[MOST_HEADS], a[MOST_HEADS];
@@ -447,7 +447,7 @@ static void leave_groups(const struct od_router_spec *router, double *decides, u
 	}
 }
 
-/* Of each expert: what its weight is made of, and what it is chosen by. */
+/* Computes for each expert the score that makes its weight, and the one that it is chosen by. */
 static void scores(const struct od_config *c, const struct od_router_spec *router, const struct host_layer *h,
 		   const double *x, double *score, double *decides)
 {

@@ -6,7 +6,7 @@
 
 #include "tests/unit/tiny_model.h"
 
-#define NAIVE_WIDEST 64 /* of a head, of latents; heads: 8 */
+#define NAIVE_WIDEST 64 /* widest head or latent; heads: 8 */
 
 /* Cosine and sine of a pair of elements at a position, as f32s: the angle is one too, as in Hugging Face. */
 void naive_turn(const struct od_rope *rope, uint32_t pair, uint32_t position, float *cosine, float *sine);

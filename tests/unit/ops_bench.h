@@ -21,7 +21,7 @@
 
 struct row_ref {
 	struct od_ref *at; /* in the operation */
-	size_t bytes; /* of a row */
+	size_t bytes; /* one row */
 };
 
 struct bench {
@@ -243,7 +243,7 @@ enum weight_kind {
 
 struct weight {
 	struct od_weight w;
-	struct od_mat m; /* the same in the wanted image */
+	struct od_mat m; /* w in the wanted image */
 	struct od_planes planes;
 	uint64_t chunk_at[MAX_CHUNKS];
 };

@@ -212,7 +212,7 @@ void hello_of(Od__Hello *hello, uint8_t fingerprint[32], enum od_profile profile
 	hello->kernel_class = (char *)be->kernel_class;
 	hello->main_name = (char *)"test";
 	hello->ctx_tokens = CTX;
-	hello->max_rows = 65536; /* of prompts: no reason to refuse */
+	hello->max_rows = 65536; /* a long prompt is no reason to refuse */
 	hello->max_sequences = 4;
 }
 
@@ -310,7 +310,7 @@ void wait_for_step(struct fake *f, uint64_t number, int32_t token)
 	}
 }
 
-/* What the shadow must have said: its weights over main's own keys and values. */
+/* Compares the shadow's prediction with the expected one: its weights over main's own keys and values. */
 static void judge(struct fake *f, uint64_t step, uint32_t position, int32_t token)
 {
 	uint16_t route[MAX_LAYERS * MAX_K];

@@ -18,7 +18,7 @@ struct pass {
 	struct od_seq_state *state;
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
-	float *logits; /* of the last row */
+	float *logits; /* the last row's */
 };
 
 struct heard { /* the newest PREDICT for (step, m); a step is a position */
@@ -38,7 +38,7 @@ struct fake {
 	uint64_t pongs;
 	uint64_t c[OD_N_COUNTERS]; /* as the newest PONG has them */
 	uint64_t last_step;
-	uint32_t ahead; /* of STEPs */
+	uint32_t ahead; /* in STEPs */
 };
 
 void send_control(struct fake *f, Od__Header *h);

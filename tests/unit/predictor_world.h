@@ -18,7 +18,7 @@
 
 struct pw_said {
 	struct od_prediction p; /* its pointers lead to here */
-	size_t row; /* of the step */
+	size_t row; /* row of the step */
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
 };
@@ -29,19 +29,19 @@ struct predictor_world {
 	struct od_buf *weights;
 	uint64_t placed; /* bytes of them */
 	struct od_dense dense;
-	/* The same on the host. */
+	/* Copies on the host. */
 	float *embed; /* [vocab][hidden] */
 	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
 	float **bias; /* [n_moe]: [n_experts], of routers by sigmoid */
 	struct od_predictor *predictor;
-	/* of a prompt's and another that are under way together: the one that is told of */
+	/* A prompt's step and another may be under way together: this one is told to the predictor. */
 	struct od_predict_step step;
-	uint64_t number; /* of the step that began last */
-	uint64_t sequence; /* that pw_begin's rows belong to */
+	uint64_t number; /* the newest step's */
+	uint64_t sequence; /* owner of pw_begin's rows */
 	size_t max_rows;
 	uint64_t seed;
 	struct od_predict_row *row, *prompt_row; /* [max_rows]: of a step; of a prompt's */
-	/* Of the step: what each row is. */
+	/* Each row of the step. */
 	float *residual; /* [max_rows][hidden] */
 	float *probability; /* [max_rows][n_experts] */
 	uint16_t *expert; /* [max_rows][top_k] */
@@ -73,7 +73,7 @@ size_t pw_row(const struct predictor_world *w, uint64_t sequence, uint32_t posit
 void pw_routed(struct predictor_world *w, uint32_t m);
 /* Draws residuals and probabilities of all rows; pw_routed is next. */
 void pw_draw_rows(struct predictor_world *w);
-void pw_forget(struct predictor_world *w); /* what was said */
+void pw_forget(struct predictor_world *w); /* forgets predictions */
 /* The last word on (row, m) since pw_forget; NULL when there is none. */
 const struct pw_said *pw_word(const struct predictor_world *w, size_t row, uint32_t m);
 

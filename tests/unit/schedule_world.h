@@ -63,7 +63,7 @@ static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool c
 	assert_int_equal(odw_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
 }
 
-/* What was read is there, and is finished at once. True: the engine has something to take. */
+/* Ends a read, and finishes its data at once. True: the engine has something to take. */
 static inline bool put(struct odw_schedule *s, const struct odw_load_job *read, uint64_t bytes)
 {
 	struct odw_load_job job;

@@ -8,7 +8,7 @@
 #include "common/predict/prediction.h"
 #include "tests/unit/wire_client.h"
 
-#define MAX_LAYERS 16u /* of the pack's model at most */
+#define MAX_LAYERS 16u /* limit of the pack's model */
 #define MAX_K 4u
 
 /* From make_pack on. */

@@ -23,7 +23,7 @@ static inline uint32_t rows_on_page(uint32_t begin, uint32_t n)
 	return left < n ? left : n;
 }
 
-/* Of positions [begin, begin + n) of one layer. */
+/* Reads positions [begin, begin + n) of one layer. */
 static inline void get_rows(struct od_device *d, const struct od_seq_state *s, uint32_t layer, uint32_t stream,
 			    uint32_t begin, uint32_t n, char *to)
 {

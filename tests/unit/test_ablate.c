@@ -206,7 +206,7 @@ static void figures_are_the_papers(void **state)
 	assert_string_equal(f[ABLATE_FIG10].label[11], "KV32, load 9.50 ms");
 	assert_true(setting_of(&a, ABLATE_FIG10, 11)->load_time_ms == 9.5);
 	assert_int_equal(setting_of(&a, ABLATE_FIG10, 11)->align_token, 1);
-	/* What two figures show is measured once: T1 KV1 in all of them, T1 KV2 to KV16 in two. */
+	/* A setting that two figures show is measured once: T1 KV1 is in all of them, T1 KV2 to KV16 in two. */
 	assert_int_equal(f[ABLATE_FIG8].setting[0], f[ABLATE_FIG9].setting[0]);
 	assert_int_equal(f[ABLATE_FIG8].setting[0], f[ABLATE_FIG10].setting[0]);
 	assert_int_equal(f[ABLATE_FIG9].setting[4], f[ABLATE_FIG10].setting[4]);

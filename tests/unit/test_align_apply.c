@@ -1,4 +1,4 @@
-/* Which rows the shadow may rely on: by hand, and against a slow model of the same rules under random messages. */
+/* Rows that the shadow may rely on: by hand, and against a slow model of the same rules under random messages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void test_prompt(void **state)
 	assert_true(ods_align_ready(a, 0, 10));
 	assert_false(ods_align_ready(a, 1, 10));
 	assert_asks(a, 10, 10, 1, 7, 3);
-	give(a, 1, 0, 10, 11); /* of two ranges, and more than each */
+	give(a, 1, 0, 10, 11); /* overlaps two ranges, and more than each */
 	assert_int_equal(ods_align_asked(a), 0);
 	assert_asks(a, 10, 12, 2, 0, 7);
 	give(a, 2, 0, 7, 13);
@@ -108,7 +108,7 @@ static void test_lost_answer(void **state)
 	give(a, 0, 0, 3, 300); /* part of an answer is a sign of life */
 	assert_int_equal(ods_align_asked(a), 9);
 	assert_true(ods_align_deadline(a) == 300 + ODS_ASK_AGAIN_NS);
-	give(a, 1, 0, 3, 400); /* what nobody asked for is not */
+	give(a, 1, 0, 3, 400); /* an unrequested range does not count as asked */
 	assert_true(ods_align_deadline(a) == 300 + ODS_ASK_AGAIN_NS);
 	ods_align_expire(a, 299 + ODS_ASK_AGAIN_NS);
 	assert_int_equal(ods_align_asked(a), 9);
@@ -118,7 +118,7 @@ static void test_lost_answer(void **state)
 	ods_align_free(a);
 }
 
-/* What comes a second time is about nothing that is waited for. */
+/* A repeated row answers no request. */
 static void test_doubled_row(void **state)
 {
 	const struct ods_range rows = { 1, 4, 3 }, last = { 1, 6, 1 }, other = { 2, 4, 3 };
@@ -199,7 +199,7 @@ static void test_due_rows_before(void **state)
 	give(a, 0, 7, 1, 2);
 	assert_true(ods_align_ready(a, 0, 8));
 	assert_false(ods_align_ready(a, 1, 8));
-	/* What is lost of it is asked for, own or not. */
+	/* Lost rows of it are asked for, own or not. */
 	give(a, 1, 4, 4, 3);
 	ods_align_settle(a, LAYERS, CTX);
 	step(a, 8, 1, 0, false);
@@ -228,11 +228,11 @@ static void test_own_rows(void **state)
 	}
 	assert_true(ods_align_ready(a, 2, 2));
 	assert_true(complete(a, 2));
-	step(a, 1, 1, 0, false); /* the same position again */
+	step(a, 1, 1, 0, false); /* repeats the position */
 	assert_true(ods_align_ready(a, 2, 1));
 	assert_false(ods_align_ready(a, 2, 2));
 	ods_align_own(a, 0, 1);
-	step(a, 2, 1, 0, false); /* which was given up in layer 1 */
+	step(a, 2, 1, 0, false); /* replaces a step that was given up in layer 1 */
 	assert_asks(a, 2, 0, 1, 1, 1);
 	ods_align_free(a);
 }
@@ -347,7 +347,7 @@ static void test_truncate(void **state)
 	ods_align_free(a);
 }
 
-/* What does not come before a STATE of a later layer does not come: it is asked for at once. */
+/* Rows that do not arrive before a STATE of a later layer are lost: they are asked for at once. */
 static void test_lost_on_the_way(void **state)
 {
 	struct ods_align *a = make();
@@ -358,7 +358,7 @@ static void test_lost_on_the_way(void **state)
 	step(a, 5, 1, 1, false);
 	for (uint32_t l = 0; l < LAYERS; l++)
 		ods_align_own(a, l, 5);
-	give(a, 1, 5, 1, 1); /* that of layer 0 is lost */
+	give(a, 1, 5, 1, 1); /* layer 0's row is lost */
 	assert_int_equal(ods_align_missing_in(a, 0, 6), 6);
 	ods_align_settle(a, 1, 6);
 	assert_int_equal(ods_align_missing_in(a, 0, 6), 5);
@@ -367,7 +367,7 @@ static void test_lost_on_the_way(void **state)
 	assert_asks(a, 6, 2, 0, 5, 1);
 	give(a, 2, 5, 1, 3);
 	assert_true(ods_align_ready(a, 2, 6));
-	/* What is yet to be computed here stays due: the true row can be had. */
+	/* Rows that are not computed here yet stay due: the true row can be had. */
 	give(a, 0, 5, 1, 4);
 	step(a, 6, 1, 1, false);
 	ods_align_settle(a, LAYERS, 6);
@@ -409,7 +409,7 @@ static void test_shared(void **state)
 	assert_false(ods_align_expects(b, &first, true));
 	give(a, 0, 0, 64, 4);
 	assert_true(ods_align_is_true(b, 0, 63));
-	assert_false(ods_align_is_true(b, 0, 64)); /* of the page behind, which is its own */
+	assert_false(ods_align_is_true(b, 0, 64)); /* belongs to the next page, which is its own */
 	assert_true(ods_align_ready(b, 0, 64));
 	give(b, 1, 0, 64, 5);
 	assert_true(ods_align_ready(a, 1, 64));
@@ -422,8 +422,8 @@ static void test_shared(void **state)
 	ods_align_free(b);
 }
 
-/* What is due to one is not for the other to wait for, nor to ask for: its own row will do, and without it the row
- * lacks. */
+/* Rows that are due to one sequence are not for the other to wait for, nor to ask for: its own row will do, and without
+ * it the row lacks. */
 static void test_shared_due(void **state)
 {
 	struct ods_align *a = make_bare(), *b = make_bare();
@@ -468,7 +468,7 @@ static void test_shared_questions(void **state)
 	ods_align_free(a);
 }
 
-/* Who goes on otherwise leaves the page to the others. */
+/* A sequence that goes on differently leaves the page to the others. */
 static void test_parted(void **state)
 {
 	struct ods_align *a = make_bare(), *b = make_bare();
@@ -616,7 +616,7 @@ static uint64_t slow_asked(const struct slow *s)
 	return n;
 }
 
-/* What ods_align_ask must say. */
+/* The expected answer of ods_align_ask. */
 static bool slow_ask(struct slow *s, uint32_t position, uint64_t now, struct ods_range *r)
 {
 	if (s->n_asked == ODS_MAX_ASKED || slow_asked(s) >= ODS_FULL_RANGES * MAX_ASK)

@@ -40,7 +40,7 @@ struct rig {
 	struct od_seq_state *state, *ref_state;
 	struct od_sampler *sampler, *ref_sampler;
 	struct odm_shadow_link link;
-	struct odm_part part; /* of main's step */
+	struct odm_part part; /* rows of main's step */
 	uint64_t sent[OD_N_COUNTERS], counters[OD_N_COUNTERS]; /* by the link; of the emulator */
 	struct ods_emulator *emulator;
 	struct packet queue[QUEUE];
@@ -403,7 +403,7 @@ static void run_prompt(struct rig *g, uint32_t n)
 		give_rows(g, 0, n);
 }
 
-/* What a shadow of these periods does in decode step g->n. */
+/* Does what a shadow with these periods does in decode step g->n. */
 static void run_reference(struct rig *g, uint32_t position, int32_t true_token)
 {
 	uint32_t i = g->align.token_period, j = g->align.kv_period;
@@ -496,7 +496,7 @@ static void assert_counts(const struct rig *g, uint32_t steps, const struct sett
 		return;
 	}
 	assert_int_equal(s[OD_C_SHADOW_CONFIRMED] + s[OD_C_SHADOW_MISTAKEN], steps - 1);
-	if (t->same_weights && t->sampled) /* the same numbers, drawn the same way */
+	if (t->same_weights && t->sampled) /* equal numbers, drawn in the same way */
 		assert_int_equal(s[OD_C_SHADOW_MISTAKEN], 0);
 	else if (i == 1 && !t->sampled)
 		assert_true(s[OD_C_SHADOW_MISTAKEN] > 0 && (s[OD_C_SHADOW_CONFIRMED] > 0 || !t->same_weights));
@@ -768,7 +768,7 @@ static void bad_life(const struct setting *t, uint64_t from_seed)
 		for (uint32_t n = draw(40); n > 0 && od_seq_state_length(g->state) < g->ctx; n--) {
 			decode_at_pace(g, draw(12));
 			g->now += draw((uint32_t)ODS_ASK_AGAIN_NS);
-			if (chance(3)) /* what is on its way is lost, and the shadow with it */
+			if (chance(3)) /* messages on their way are lost, and the shadow with them */
 				g->link.told[0].opened = false;
 		}
 		close_main(g);

@@ -1,4 +1,4 @@
-/* What raw texts mean, by the table of tests/golden/chat/answers.json, however they are cut. */
+/* Raw texts and their meaning, by the table of tests/golden/chat/answers.json, however they are cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +79,7 @@ struct heard {
 	struct od_strbuf text[2], arguments;
 	json_t *calls;
 	bool in_call, check_pieces;
-	size_t n_pieces; /* of arguments */
+	size_t n_pieces; /* pieces of arguments */
 };
 
 /* JSON text that may be cut here: neither within a character nor within an escape, of which a pair of surrogates is
@@ -348,7 +348,7 @@ static json_t *events_of(const struct answer_case *c, size_t piece, bool early_c
 	return events;
 }
 
-/* What is left of events when the content ends in front of stop, in whichever stretch that is. */
+/* Events that remain when the content ends in front of stop, in whichever stretch that is. */
 static json_t *cut_at(const json_t *events, const char *stop, bool *stopped)
 {
 	json_t *left = json_array(), *event;

@@ -124,7 +124,7 @@ static const struct request_row rows[] = {
 	  "output_config.format is not supported here; leave it out" },
 	{ "{'messages': [" USER "]}", "max_tokens: missing; expected the most tokens that the answer may have" },
 	{ "{'max_tokens': 0, 'messages': [" USER "]}", "max_tokens: expected at least 1, or -1, found 0" },
-	/* What is wrong or not supported, by its name. */
+	/* Wrong or unsupported fields are refused by name. */
 	{ "{'max_tokens': 9}", "messages: expected an array of messages that is not empty, found nothing" },
 	{ SAY(""), "messages: expected an array of messages that is not empty, found an empty array" },
 	{ SAY("'u'"), "messages[0]: expected an object, found a string" },

@@ -387,7 +387,7 @@ static void ask(struct odm_engine *cold, struct odm_engine *e, const struct odm_
 	odm_result_fini(&b);
 }
 
-/* What a text leaves is there for the next one, whole pages of prompt and answer, until there is no room. */
+/* An ended text leaves whole pages of prompt and answer for the next one, until there is no room. */
 static void try_ended(const char *family, enum od_profile profile)
 {
 	static int32_t prompt[CTX];
@@ -415,7 +415,7 @@ static void try_ended(const char *family, enum od_profile profile)
 	ask(cold, e, &r, 0); /* the last token is computed */
 	r.n_prompt = 80;
 	ask(cold, e, &r, OD_KV_PAGE);
-	r.prompt_logprobs = true; /* of rows that are not computed there are none */
+	r.prompt_logprobs = true; /* rows that are not computed have none */
 	r.logprobs = 0;
 	r.observer.token = see_token;
 	ask(cold, e, &r, 0);

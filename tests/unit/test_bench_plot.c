@@ -1,4 +1,4 @@
-/* What gnuplot must be told is written by hand; that it understood is its own SVG. */
+/* The expected commands for gnuplot are written by hand; its own SVG shows that it understood them. */
 #include "tests/bench/report/bench_plot.h"
 
 #include "common/base/file.h"

@@ -170,7 +170,7 @@ static void bad_files_are_refused(void **state)
 
 static void random_prompts_are_splitmix(void **state)
 {
-	/* Of seed 1234567: 6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431. */
+	/* Seed 1234567 draws 6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431. */
 	static const int32_t first[] = { 1, 1053, 30612 }, second[] = { 1, 28408, 6779 };
 	struct od_prompts p;
 

@@ -63,7 +63,7 @@ static void check_changes(const struct od_cache *c, struct od_cache_changes ch, 
 	assert_int_equal(od_cache_look(c, layer, expert), state);
 }
 
-/* Who came first goes first, however often it is used. */
+/* The first to come goes first, however often it is used. */
 static void fifo(void **state)
 {
 	(void)state;

@@ -1,4 +1,4 @@
-/* What the memory of calls gives back, and what it forgets. */
+/* The memory of calls: what it gives back, and what it forgets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,7 +104,7 @@ static void test_the_oldest_go_first(void **state)
 	(void)state;
 	assert_int_equal(put_many(few, 9), 9);
 	assert_int_equal(put_many(few, 1000), 10);
-	assert_int_equal(put_many(small, 1000), 10); /* of 9 bytes */
+	assert_int_equal(put_many(small, 1000), 10); /* 9 bytes each */
 	odm_call_memory_put(small, "id 0999", "{        }"); /* 8 more: one must go */
 	assert_got(small, "id 0990", "{}", NULL);
 	assert_got(small, "id 0991", "{}", "{}");

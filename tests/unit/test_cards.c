@@ -168,7 +168,7 @@ static void test_one_card_has_all_layers(void **unused)
 	od_device_free(d); /* and its cards */
 }
 
-/* What a user sees when it does not fit. */
+/* A model that does not fit is refused with each card's need. */
 static void test_each_card_says_what_it_lacks(void **unused)
 {
 	struct od_device *card[2], *d;

@@ -60,7 +60,7 @@ static void a_limit_of_version_2(void **state)
 	write_file("x/y/memory.current", "100\n");
 	write_file("x/y/memory.stat", "anon 60\nfile 40\ninactive_file 30\nactive_file 10\n");
 	assert_true(available("0::/x/y\n") == UINT64_MAX);
-	write_file("x/memory.max", "800\n"); /* of a group around it */
+	write_file("x/memory.max", "800\n"); /* limit of a group around it */
 	write_file("x/memory.current", "300\n");
 	write_file("x/memory.stat", "inactive_file 30\nactive_file 70\n");
 	assert_int_equal(available("0::/x/y\n"), 600);

@@ -131,7 +131,7 @@ static const struct {
 	  "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null}, {'role': 'system', 'content': 'b'}]",
 	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': "
 	  "''}]}, {'role': 'system', 'content': 'b'}]" },
-	/* what is no text */
+	/* parts that are no text */
 	{ 'p',
 	  "[{'role': 'user', 'content': [{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,AA'}}, {'type': 'text', "
 	  "'text': 'a'}, {'type': 'input_audio', 'input_audio': {}}, {'type': 'file', 'file': {}}]}]",

@@ -1,5 +1,5 @@
-/* What becomes of the fields that clients send; and docs/CLIENTS.md, which says so, is made from the same table. With
- * --write FILE: makes the page. */
+/* Fields that clients send, and how each is treated; docs/CLIENTS.md is made from the same table. With --write FILE:
+ * makes the page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,7 @@ static void what_would_change_the_answer_is_refused_by_name(void **state)
 		}
 	assert_false(refuses("nobody_knows_it", "1", ODM_API_CHAT));
 	assert_true(refuses("previous_response_id", "\"resp_1\"", ODM_API_RESPONSES));
-	assert_false(refuses("store", "true", ODM_API_RESPONSES)); /* what clients send unasked */
+	assert_false(refuses("store", "true", ODM_API_RESPONSES)); /* clients send it unasked */
 	assert_false(refuses("store", "true", ODM_API_CHAT));
 }
 

@@ -107,7 +107,7 @@ static void gaussian_exponents(uint8_t *e, size_t n)
 
 struct chunk {
 	struct od_coded coded;
-	uint8_t *e, *stored, *sm, *weights; /* of exactly their size, and OD_PAD_BYTES; weights as published */
+	uint8_t *e, *stored, *sm, *weights; /* exact size plus OD_PAD_BYTES; weights as published */
 	enum od_dtype t;
 };
 
@@ -207,7 +207,7 @@ static void test_every_codec_and_type_comes_back(void **state)
 			}
 }
 
-/* What a pack says of itself, and F16 in packs of planes. */
+/* The codec that a pack names, and F16 in packs of planes. */
 static void test_codec_of_a_type(void **state)
 {
 	(void)state;

@@ -233,7 +233,7 @@ static void tables_are_whole(void **state)
 	}
 }
 
-/* The same bits with any number of threads, and they are those of the contract. */
+/* Any number of threads gives the contract's bits. */
 static void matmul_over_threads(void **state)
 {
 	const struct od_backend *be = table_of(state);

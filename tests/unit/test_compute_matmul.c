@@ -138,7 +138,7 @@ static void matmul_every_byte(void **state)
 	free(b);
 }
 
-/* The same values as BF16: the same bits come out, of every class. */
+/* Equal values as BF16 give equal bits in every class. */
 static void matmul_of_bytes_is_of_bf16(void **state)
 {
 	const struct od_backend *be = table_of(state);

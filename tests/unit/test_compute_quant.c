@@ -333,7 +333,7 @@ static void rows_without_number(void **state)
 	}
 }
 
-/* The same bits with any number of threads, and with more rows than are rounded at a time. */
+/* Any number of threads, and more rows than are rounded at a time, give the same bits. */
 static void threads_and_batches(void **state)
 {
 	const struct od_backend *be = table_of(state);

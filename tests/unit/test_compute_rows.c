@@ -544,7 +544,7 @@ static size_t out_n(const struct cache *c)
 	return c->a.n_heads * c->a.v_dim;
 }
 
-/* What positions [first, last) of one block are to a head. */
+/* A head's sums over positions [first, last) of one block. */
 struct partial {
 	float max, sum, value[256];
 };

@@ -468,7 +468,7 @@ static void test_kinds(void **state)
 	for (uint32_t i = 0; i < 6; i++) {
 		l.ffn = moe[i] ? OD_FFN_MOE : OD_FFN_DENSE;
 		l.mix.window = i == 2 ? 3 : 0;
-		/* What a layer does not have makes no difference. */
+		/* Settings that a layer does not use make no difference. */
 		l.intermediate = moe[i] ? i : 7;
 		l.router.renormalise = moe[i] || i == 3;
 		l.shared_intermediate = moe[i] ? 5 : i + 1;

@@ -125,7 +125,7 @@ static void other_peers_are_understood(void **state)
 
 	(void)state;
 	memset(c, 0xff, sizeof(c));
-	od_pong_get(&pong, c); /* of an old one */
+	od_pong_get(&pong, c); /* sent by an old daemon */
 	assert_memory_equal(c, none, sizeof(c));
 	for (unsigned i = 0; i < 1000; i++) {
 		od__counter__init(&entry[i]);

@@ -34,7 +34,7 @@ struct rig {
 	void *context;
 	atomic_int accepts, begins, ends, messages, unsent;
 	atomic_ullong ended; /* the session of the last end */
-	atomic_uint last_m; /* of the last WANT */
+	atomic_uint last_m; /* the newest WANT's */
 };
 
 static int on_accept(void *arg, const Od__Hello *hello, Od__Welcome *w, const char **field, struct od_err *err)
@@ -237,7 +237,7 @@ static void put_ping(void *s, uint64_t session, uint64_t sequence)
 	put_any_version(s, &h);
 }
 
-/* What came before it on this connection has been dealt with when the PONG is here, and was not answered. */
+/* Every message before it on this connection has been handled when the PONG is here, and was not answered. */
 static void expect_pong(void *s, uint64_t session, uint64_t sequence)
 {
 	uint64_t c[OD_N_COUNTERS];
@@ -254,7 +254,7 @@ static void expect_pong(void *s, uint64_t session, uint64_t sequence)
 	assert_true(c[OD_C_PEAK_RSS_BYTES] > 0);
 	assert_int_equal(c[OD_C_SHADOW_STEPS], UINT64_MAX);
 	assert_true(c[OD_C_RSS_BYTES] > 0);
-	assert_int_equal(m.header->pong->n_counters, 3); /* those that are not 0 */
+	assert_int_equal(m.header->pong->n_counters, 3); /* counters that are not 0 */
 	od_msg_fini(&m);
 }
 
@@ -453,7 +453,7 @@ static void test_messages(void **state)
 	put_want(s, h.session ^ 1, 12, OD_PROTOCOL_VERSION); /* another session */
 	put_want(s, h.session, 13, OD_PROTOCOL_VERSION + 1); /* another version */
 	h.version = OD_PROTOCOL_VERSION;
-	h.body_case = OD__HEADER__BODY_RUN; /* of the other socket */
+	h.body_case = OD__HEADER__BODY_RUN; /* belongs on the other socket */
 	h.run = &run;
 	put_any_version(s, &h);
 	expect_pong(s, h.session, 3);
@@ -563,7 +563,7 @@ static void test_post(void **state)
 	assert_true(greet(&r, s, 0) != 0);
 	assert_int_equal(pthread_create(&thread, NULL, post_many, &r), 0);
 	for (int i = 0; i < POSTS; i++) {
-		if (i % 10 == 9) /* of a session that is not there */
+		if (i % 10 == 9) /* names an unknown session */
 			continue;
 		get_kind(s, &m, OD__HEADER__BODY_BYE);
 		snprintf(text, sizeof(text), "message %d", i);
@@ -796,7 +796,7 @@ static void test_strangers(void **state)
 	rig_stop(&r);
 }
 
-/* What a PONG told that could not be sent is to be told again, whether main asked for it or not. */
+/* A PONG that could not be sent is sent again, whether main asked for it or not. */
 static void test_unsent_pong(void **state)
 {
 	struct rig r;

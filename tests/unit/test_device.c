@@ -186,7 +186,7 @@ static void waits_are_counted(void **state)
 	od_device_free(d);
 }
 
-/* What the host prepares over and over arrives when it is pushed, and only that. */
+/* Data that the host prepares over and over arrives when it is pushed, and nothing else does. */
 static void stages(void **state)
 {
 	enum { BYTES = 40000 };

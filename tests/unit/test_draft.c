@@ -31,7 +31,7 @@ struct drafter {
 	enum way way;
 	uint64_t seed;
 	size_t at_most; /* tokens of a draft; 0: any number */
-	const int32_t *tokens; /* that plain decoding gave, */
+	const int32_t *tokens; /* result of plain decoding, */
 	size_t n_tokens; /* and the end of them */
 	unsigned drafts, rows;
 };

@@ -13,21 +13,21 @@
 #include "main-node/engine/draft_policy.h"
 #include "tests/unit/random.h"
 
-#define TOKENS 6000 /* of each text */
+#define TOKENS 6000 /* tokens of each text */
 #define MAX_TEXTS 8
 #define FIRST 16 /* steps with drafts */
 #define RUNS 20
 
 struct world {
 	const char *name;
-	double a, b; /* of P(right | margin) */
+	double a, b; /* parameters of P(right | margin) */
 	double right; /* at least 0: P(right), whatever the margin */
 	double step, row, experts; /* ns: a step, each row of it, each expert beyond `hidden` */
 	double hidden; /* experts of a step that loads hide */
 	double first, more; /* different experts of the first row, of each further one */
 	double token; /* ns that the shadow needs for a row */
-	double noise; /* of a step's time, relative */
-	double tokens; /* of each text; 0: TOKENS */
+	double noise; /* a step's time varies by it, relative */
+	double tokens; /* tokens of each text; 0: TOKENS */
 	/* a step of drafting mode takes longer, relative: the shadow's work on the same cores */
 	double mode;
 	size_t texts[2]; /* the number of texts changes between these; 0: always one text */
@@ -152,7 +152,7 @@ static const struct world changing[] = {
 struct run {
 	double ns;
 	uint64_t tokens, rows, steps, plain_steps;
-	uint64_t first_tokens; /* of the first FIRST steps in drafting mode */
+	uint64_t first_tokens; /* counted in the first FIRST steps in drafting mode */
 };
 
 static double uniform(uint64_t *seed)
@@ -179,8 +179,8 @@ static double time_of(const struct world *w, size_t rows, double experts, bool d
 
 /* The texts of a world, which come and go. */
 struct life {
-	double tokens, next; /* of each text so far; when their number changes */
-	size_t which; /* of w->texts */
+	double tokens, next; /* each text's so far; when their number changes */
+	size_t which; /* index into w->texts */
 	uint64_t seed;
 };
 
@@ -199,7 +199,7 @@ static size_t texts_of(const struct world *w, struct life *l)
 struct shadow {
 	float margin[2 * ODM_MAX_DRAFT + 2];
 	size_t n, right;
-	double ns; /* that it has had for the next token */
+	double ns; /* time that it has had for the next token */
 };
 
 static void run_shadow(const struct world *w, struct shadow *s, double ns, size_t most, uint64_t *seed)
@@ -376,8 +376,7 @@ static void test_right(void **state)
 	assert_true(odm_draft_policy_right(&p, INFINITY) > 0.9);
 }
 
-/* What is prefetched for goes by the same probabilities. A run with drafts of a fixed length needs all of their
- * rows. */
+/* Prefetching follows the same probabilities. A run with drafts of a fixed length needs all of their rows. */
 static void test_outlook(void **state)
 {
 	const struct world w = { .a = -1, .b = 2, .right = -1 };

@@ -40,15 +40,15 @@ struct record {
 struct text {
 	bool open, known;
 	int32_t truth[POSITIONS];
-	uint32_t length; /* of what main has kept: the next step begins there */
-	uint64_t serial, old_serial; /* of its newest step, and of the one before */
+	uint32_t length; /* positions that main has kept: the next step begins there */
+	uint64_t serial, old_serial; /* its newest step, and the one before */
 	uint32_t begin, end; /* rows of the newest step */
 	int32_t row[POSITIONS]; /* their tokens, and those of the rows before */
 	uint32_t top, limit, ahead;
 	struct odm_outlook outlook;
 	/* [begin, top): probability of the guess, by its margin and the outlook when it was made */
 	double right[POSITIONS];
-	double all_right; /* of the rows of the newest step */
+	double all_right; /* probability for all rows of the newest step */
 	int32_t guess[POSITIONS]; /* [end, top): the token and its margin */
 	float margin[POSITIONS];
 	struct said said[POSITIONS][LAYERS];
@@ -73,7 +73,7 @@ struct world {
 	struct odm_predictions *p;
 	struct text *text; /* [IDS] */
 	uint64_t last_id, serial, last_number;
-	uint64_t order[SEQUENCES]; /* of the sequences in the current step */
+	uint64_t order[SEQUENCES]; /* the sequences in the current step */
 	size_t n_order, n_rows;
 	struct step now, next;
 	uint32_t layer; /* the next router; LAYERS: the step is over */

@@ -34,7 +34,7 @@ static void in_step(bool early, bool same_weights, bool state_follows, enum od_p
 	assert_int_equal(w.counters[OD_C_SHADOW_STEPS], n);
 	assert_int_equal(w.counters[OD_C_SHADOW_OVERTAKEN], 0);
 	if (early) {
-		assert_true(right > (same_weights ? n / 2 : 0) && right < n); /* what main draws is not foreseen */
+		assert_true(right > (same_weights ? n / 2 : 0) && right < n); /* main's draws cannot be foreseen */
 		assert_true(w.guesses > LAYERS * n / 2);
 		assert_int_equal(w.counters[OD_C_SHADOW_CONFIRMED] + w.counters[OD_C_SHADOW_MISTAKEN], n - 1);
 	} else {
@@ -238,7 +238,7 @@ static void test_too_many_sequences(void **state)
 	m->kind = OD__HEADER__BODY_SEQ_CLOSE;
 	m->sequence = 4711;
 	assert_int_equal(hand_over(&w, m), OD_ERR_BUSY);
-	m->sequence = w.seq[1].id; /* which makes room */
+	m->sequence = w.seq[1].id; /* makes room */
 	w.seq[1].open = false;
 	assert_int_equal(hand_over(&w, m), OD_OK);
 	open_sequence(&w, &w.seq[1]);
@@ -444,7 +444,7 @@ static void test_paced_messages(void **state)
 	w.now += LAYERS * LAYER_NS;
 	settle(&w);
 	assert_int_equal(w.predicts, 2 * LAYERS);
-	w.seq[0].next = w.seq[0].guess.token; /* which confirms the row ahead */
+	w.seq[0].next = w.seq[0].guess.token; /* confirms the row ahead */
 	begin_step(&w, true); /* state follows: the next row ahead waits for it in each layer */
 	w.now += 5 * LAYER_NS;
 	settle(&w);

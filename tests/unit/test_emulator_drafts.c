@@ -57,8 +57,8 @@ static void begin_rows(struct stage *g, const int32_t *token, uint32_t n, uint32
 	run_step(&g->w, t);
 }
 
-/* What the shadow has chosen from the position on; wrong: main has another token in this row (UINT32_MAX: in none), and
- * any behind it. */
+/* The shadow's choices from the position on; wrong: main has another token in this row (UINT32_MAX: in none), and any
+ * behind it. */
 static uint32_t draft_of(const struct stage *g, uint32_t n, uint32_t wrong, int32_t *token)
 {
 	const uint32_t begin = length_of(g);
@@ -207,7 +207,7 @@ static void confirmed(uint32_t n, uint32_t pieces, enum od_profile profile)
 	n = draft_of(g, n, UINT32_MAX, token);
 	assert_true(n > 0);
 	q = g->w.emulator->sequence[0];
-	run = n < q->next - q->stepped ? n : q->next - q->stepped; /* of the last token the row may not have begun */
+	run = n < q->next - q->stepped ? n : q->next - q->stepped; /* the last token's row may not have begun */
 	assert_true(run + 1 >= n);
 	begin_rows(g, token, n, 8);
 	while (deliver(&g->w))
@@ -355,7 +355,7 @@ static void true_rows(uint32_t n, uint32_t before, uint32_t between)
 	begin_plain(g, 6);
 	finish_step(g);
 	settle(&g->w);
-	n = draft_of(g, n, 6, token); /* of those behind that the shadow has no own rows yet */
+	n = draft_of(g, n, 6, token); /* the shadow has no own rows yet for those behind */
 	g->m.mixed = 0;
 	begin_rows(g, token, n, DRAFT);
 	end = length_of(g);
@@ -556,7 +556,7 @@ static void disturb_any(struct stage *g)
 			unsay(&g->m, i, od_seq_state_length(g->w.seq[i].state));
 }
 
-/* What went on in all lives. */
+/* Counts over all lives. */
 struct sums {
 	uint64_t steps, ahead, confirmed, mistaken, overtaken, mixed;
 };

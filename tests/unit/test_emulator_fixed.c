@@ -14,7 +14,7 @@ struct text {
 	uint64_t id;
 	uint32_t prompt, n; /* tokens whose rows main has computed */
 	int32_t token[CTX];
-	uint32_t rows; /* of the newest step, which main has not finished */
+	uint32_t rows; /* rows of the newest step, which main has not finished */
 	bool open;
 	/* The newest prediction of each position. */
 	struct {
@@ -25,13 +25,13 @@ struct text {
 
 struct world {
 	struct model m;
-	struct pass pass; /* of the text that is looked at */
+	struct pass pass; /* the observed text's */
 	struct od_seq_state *state;
 	struct ods_emulator *emulator;
 	uint64_t counters[OD_N_COUNTERS], step, next_id, now;
 	struct text text[TEXTS];
 	unsigned checked, asked;
-	uint32_t rows; /* of each text in a step; 0: some */
+	uint32_t rows; /* rows of each text in a step; 0: some */
 };
 
 /* ---- What main computes ---- */

@@ -104,7 +104,7 @@ static void work_some(struct cast *c, uint32_t most)
 	c->now += draw((uint32_t)(ODS_ASK_AGAIN_NS / 8));
 }
 
-/* What was said of the newest rows of each. */
+/* Checks the predictions for the newest rows of each. */
 static void assert_all_said(const struct cast *c)
 {
 	for (uint32_t i = 0; i < c->n; i++) {
@@ -401,7 +401,7 @@ static void test_few_pages(void **state)
 	assert_int_equal(b->n_many, before);
 	assert_true(b->n_one > before);
 	leave(&c, a);
-	step_both(&c, 100, 80); /* what was not taken meanwhile is asked for */
+	step_both(&c, 100, 80); /* tokens that were not taken meanwhile are asked for */
 	assert_int_equal(times_said(b, b->length - 1, b->token[b->length - 1]), LAYERS);
 	for (int i = 0; i < 3; i++)
 		step_both(&c, 100, 80);
@@ -444,7 +444,7 @@ static void test_places(void **state)
 
 /* ---- Shared prefixes ---- */
 
-/* What is said is the same as without; what is shared is asked for once. */
+/* Predictions equal those without sharing; shared rows are asked for once. */
 static void shared_prefix(bool early, uint32_t n, bool known)
 {
 	struct cast c;
@@ -462,7 +462,7 @@ static void shared_prefix(bool early, uint32_t n, bool known)
 		step_both(&c, 100, 60);
 		assert_same(&c);
 	}
-	/* What stands behind the page, and the first one's prompt, if it was missing. */
+	/* Asked for: rows behind the page, and the first one's prompt, if it was missing. */
 	assert_int_equal(c.all.asked_rows - asked, LAYERS * (4 * (n - 1) + (known ? 0 : 66)));
 	close_cast(&c);
 }

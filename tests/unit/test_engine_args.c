@@ -139,7 +139,7 @@ static void refusals(void **state)
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
 		{ "--resident --predictor oracle",
 		  "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
-		/* What only the children of --local obey is not silently ignored elsewhere. */
+		/* An option that only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --worker-arg --slots=2", "--worker-arg needs --local: it is for the processes" },
 		{ "--workers h --resident-form planes",
 		  "--resident-form is for --resident and --local; with --workers" },

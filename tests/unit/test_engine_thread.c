@@ -432,7 +432,7 @@ static void no_wake_comes_after_release(void **state)
 		assert_int_equal(news.place, i);
 	}
 	r[2].holds = true;
-	odm_job_cancel(j[1]); /* those behind it move up */
+	odm_job_cancel(j[1]); /* jobs behind it move up */
 	let_go(&r[0]);
 	wait_for_news(&r[2]);
 

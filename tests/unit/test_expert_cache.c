@@ -65,7 +65,7 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 	odw_bufs_fill(b, &mem[1]);
 	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf &&
 		    mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
-	odw_bufs_free(b); /* those in use too */
+	odw_bufs_free(b); /* frees used ones, too */
 }
 
 static void no_memory_is_said(void **state)
@@ -159,7 +159,7 @@ static struct odw_item use(struct world *w, uint32_t m, uint32_t expert, bool pr
 
 static const struct od_cache_plan two_full = { .n_moe = LAYERS, .experts = { 2 } };
 
-/* The same uses, the same decisions: a replay of recorded routes knows what a worker will do. */
+/* Equal uses give equal decisions: a replay of recorded routes knows what a worker will do. */
 static void it_decides_as_the_policy_alone_does(void **state)
 {
 	const struct od_cache_plan pools = { .n_moe = LAYERS, .experts = { 5, 0, 6, 3 } };
@@ -234,7 +234,7 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 	close_world(&w);
 }
 
-/* What is kept full is there at once, is nobody's to take, and takes no slot from others. */
+/* An expert that is kept full is resident at once, cannot be evicted, and takes no slot from others. */
 static void what_is_full_does_not_count(void **state)
 {
 	struct odw_item item;

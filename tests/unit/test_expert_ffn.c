@@ -8,7 +8,7 @@
 #include "tests/unit/tiny_model.h"
 
 #define ROWS 9
-#define WIDEST 64 /* of the tiny models' rows */
+#define WIDEST 64 /* the tiny models' longest row */
 
 struct bench {
 	struct tiny_model t;
@@ -16,7 +16,7 @@ struct bench {
 	struct tiny_weights w;
 	struct od_buf *x_at, *y_at, *scratch;
 	float *x, *y; /* [ROWS][hidden] */
-	bool not_routed; /* what run_ffn runs: a dense layer's network, or shared experts */
+	bool not_routed; /* run_ffn runs a dense layer's network, or shared experts */
 };
 
 static void setup(struct bench *b, const char *name, enum od_profile profile, unsigned threads)
@@ -344,7 +344,7 @@ static void test_resident(void **state)
 	resident_teardown(&r);
 }
 
-/* What stands in the choices shows when the operation is done, what the host knows at once. */
+/* Bad choices show when the operation is done; other mistakes are known to the host at once. */
 static void refuse_choices(struct resident_bench *r, size_t n_rows, const uint16_t *expert, const char *text)
 {
 	const struct od_moe_call call = call_of(r, 0, n_rows);
@@ -378,9 +378,9 @@ static void test_resident_refuses(void **state)
 	assert_int_equal(r.runner->submit(r.runner, &call, &err), OD_ERR_RANGE);
 	call = call_of(&r, 0, ROWS + 1);
 	assert_int_equal(r.runner->submit(r.runner, &call, &err), OD_ERR_RANGE);
-	sync_device(r.b.device); /* those have queued nothing */
+	sync_device(r.b.device); /* refused calls have queued nothing */
 	od_resident_free(r.runner);
-	r.opts.max_rows = UINT32_MAX; /* of three choices each */
+	r.opts.max_rows = UINT32_MAX; /* three choices each */
 	assert_int_equal(od_resident_new(&r.runner, &r.opts, r.b.w.experts, &err), OD_ERR_RANGE);
 	assert_null(r.runner);
 	resident_teardown(&r);

@@ -14,7 +14,7 @@
 
 #define CHECKPOINT "deploy/models/talebook"
 
-static struct od_pack *planes, *zstd; /* of the demo checkpoint */
+static struct od_pack *planes, *zstd; /* packs of the demo checkpoint */
 static struct od_device *device;
 
 static int pack_of(const char *checkpoint, const char *name, enum od_codec codec, struct od_pack **out)
@@ -196,7 +196,7 @@ static struct od_ref dirty_buf(enum od_expert_buf i)
 	return at;
 }
 
-/* What is read into buffers of its own stays as it was stored beside the weights, and can be computed on too. */
+/* Data that is read into buffers of its own stays as it was stored beside the weights, and can be computed on too. */
 static void buffers_apart(void **state)
 {
 	struct od_expert_mem mem, plain = { 0 }, stored;
@@ -364,7 +364,7 @@ static void another_threads_wait_may_take_the_error(void **state)
 	(void)state;
 	refusing.run = refuse;
 	part_open(&p, planes);
-	for (int i = 0; i < 2; i++) { /* what comes later is fine */
+	for (int i = 0; i < 2; i++) { /* later parts are fine */
 		part_read(&p);
 		device->ops = &refusing;
 		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_IO);

@@ -1,4 +1,4 @@
-/* What each family makes of a published config.json: layers, tensors, names. */
+/* Layers, tensors and names that each family makes of a published config.json. */
 #include "tests/unit/family_util.h"
 
 static void test_qwen3_30b_a3b(void **state)
@@ -66,7 +66,7 @@ static void test_qwen15_moe_a27b(void **state)
 
 	(void)state;
 	take(&c, qwen15_moe_a27b, "{}");
-	check_counts(&c, "qwen2_moe", 24, 0, 1); /* of which no layer sees a window: use_sliding_window is false */
+	check_counts(&c, "qwen2_moe", 24, 0, 1); /* no layer sees a window: use_sliding_window is false */
 	check_experts(&c, 60, 4, 1408);
 	check_plain_rope(&c, 128, 1e6);
 	l = od_config_layer(&c, 23);
@@ -224,7 +224,7 @@ static void test_deepseek_v2_lite(void **state)
 	CHECK_TENSORS(&c, moe);
 }
 
-/* What DeepSeek-V3, GLM-4.5 and MiniMax-M2 have in common. */
+/* Checks the router that DeepSeek-V3, GLM-4.5 and MiniMax-M2 share. */
 static void check_sigmoid(const struct od_router_spec *r, uint32_t n_groups, uint32_t top_groups, bool two, float scale,
 			  float eps)
 {
@@ -322,7 +322,7 @@ static void test_glm45(void **state)
 	check_experts(&c, 128, 8, 1408);
 	assert_int_equal(c.kind[1].mix.qk_norm, OD_QK_NORM_NONE);
 	check_sigmoid(&c.kind[1].router, 1, 1, true, 1, 1e-20f);
-	/* What transformers takes for fields that are missing; the first it takes for 1. */
+	/* transformers' defaults for missing fields; it takes 1 for the first. */
 	take(&c, glm45,
 	     "{\"partial_rotary_factor\":null,\"use_qk_norm\":null,\"attention_bias\":null,"
 	     "\"routed_scaling_factor\":null,\"n_shared_experts\":null,\"first_k_dense_replace\":null}");
@@ -410,8 +410,8 @@ static void test_gpt_oss(void **state)
 		{ OD_ROLE_ROUTER, 23, "model.layers.23.mlp.router.weight", 32, 2880 },
 		{ OD_ROLE_LOGIT_BIAS, 23, "model.layers.23.mlp.router.bias", 32, 0 },
 	};
-	/* Of all experts of a layer: rows of each, where this part begins among them, and how far apart its rows
-	 * are. */
+	/* A tensor with all experts of a layer: rows of each, where this matrix begins among them, and how far apart
+	 * its rows are. */
 	static const struct {
 		const char *name;
 		uint64_t rows, first, step, n_out, n_in;

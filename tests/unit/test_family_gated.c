@@ -144,7 +144,7 @@ static void test_multimodal(void **state)
 	check_ignored(&c, "model.visual.blocks.0.norm1.weight", true);
 	check_ignored(&c, "mtp.fc.weight", true);
 	check_ignored(&c, "model.audio.conv.weight", false);
-	/* Of what family the text is says the outer model_type; the inner one must agree, and may be missing. */
+	/* The outer model_type names the text's family; the inner one must agree, and may be missing. */
 	json_t *root = json_loads(text, 0, NULL), *inner = json_object_get(root, "text_config");
 	static const char *const others[] = { "qwen3_next", "qwen3_5_moe", "gemma4_text", "qwen3_moe", "" };
 	struct od_err err = { 0 };

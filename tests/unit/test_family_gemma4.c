@@ -159,7 +159,7 @@ static void test_multimodal(void **state)
 	refuse(mixtral_8x7b, "{\"text_config\":{}}", OD_ERR_UNSUPPORTED, "text_config", "mixtral");
 }
 
-/* What transformers fills in, and the other ways. */
+/* transformers' defaults, and the other settings. */
 static void test_settings(void **state)
 {
 	struct od_config c;

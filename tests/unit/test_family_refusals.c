@@ -1,4 +1,4 @@
-/* What every family refuses, and that no two configurations have the same line for fingerprints. */
+/* Every family refuses these settings; and no two configurations have the same line for fingerprints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,7 +175,7 @@ static void test_refuses_attention(void **state)
 	refuse(deepseek_v2, "{\"q_lora_rank\":\"none\"}", OD_ERR_FORMAT, "q_lora_rank", "a string");
 }
 
-/* What is given must match one family. */
+/* A given architecture must match one family. */
 static void test_refuses_strangers(void **state)
 {
 	static const char *const names[] = { "mixtral (MixtralForCausalLM)",

@@ -1,4 +1,4 @@
-/* What the families make of settings that change numbers: some are theirs, others are refused by name. */
+/* Settings that change numbers: each family implements some, and refuses others by name. */
 #include <string.h>
 
 #include "tests/unit/family_util.h"
@@ -203,7 +203,7 @@ static void test_windows(void **state)
 	       OD_ERR_UNSUPPORTED, "layer_types", "sliding_window");
 }
 
-/* What transformers takes where these two are missing. */
+/* transformers' defaults for these two numbers. */
 static void test_missing_numbers(void **state)
 {
 	static const struct {
@@ -233,7 +233,7 @@ static void test_missing_numbers(void **state)
 	}
 }
 
-/* Which biases there are, from q to o. */
+/* Checks which biases there are, from q to o. */
 static void check_biases(const char *text, const char *changes, bool qkv, bool o)
 {
 	struct od_config c;
@@ -284,7 +284,7 @@ static void test_routers(void **state)
 	(void)state;
 	take(&c, qwen3_30b_a3b, "{\"norm_topk_prob\":false}");
 	assert_false(c.kind[0].router.renormalise);
-	take(&c, qwen3_30b_a3b, "{\"norm_topk_prob\":null}"); /* what transformers has where nothing stands */
+	take(&c, qwen3_30b_a3b, "{\"norm_topk_prob\":null}"); /* transformers' default */
 	assert_false(c.kind[0].router.renormalise);
 	take(&c, qwen15_moe_a27b, "{\"norm_topk_prob\":true}");
 	assert_true(c.kind[0].router.renormalise);

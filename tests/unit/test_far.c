@@ -19,7 +19,7 @@ static struct od_device *far_new(void)
 	return d;
 }
 
-/* What a child dies of that touches the first byte of the buffer; 0: of nothing. */
+/* The signal that a child dies of when it touches the first byte of the buffer; 0: none. */
 static int death_of_touching(struct od_buf *b, bool write)
 {
 	const pid_t pid = fork();

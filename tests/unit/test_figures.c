@@ -1,4 +1,4 @@
-/* What a generation cost, worked out by hand: 11 tokens in 4 s, 20 layers, 3 groups. */
+/* The cost of a generation, worked out by hand: 11 tokens in 4 s, 20 layers, 3 groups. */
 #include "main-node/step/figures.h"
 
 #include <setjmp.h>

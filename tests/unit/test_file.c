@@ -23,7 +23,7 @@
 
 #define LEN 5000
 
-/* What the next calls do. */
+/* Behaviour of the next calls. */
 static struct {
 	int interrupts, fail_errno;
 	size_t piece; /* 0: all of it */
@@ -154,7 +154,7 @@ static void there_and_back(void **state)
 	assert_int_not_equal(stat(temp_path("file.tmp"), &st), 0);
 }
 
-#define BIG (70u << 10) /* what is worth it, and a little more */
+#define BIG (70u << 10) /* bytes; a little more than is worth it */
 #define PAGES (30u * OD_PAGE_BYTES)
 
 /* Whole pages by the one descriptor, or everything by the other; never a byte beside what was asked for. */

@@ -13,7 +13,7 @@
 
 enum { PROMPT = 130, CTX = 200, MAX_ROWS = 150, SEQUENCES = 2, DRAFT = 8, VOCAB = 48, LAYERS = 5 };
 
-static bool delta_rule; /* which of the two */
+static bool delta_rule; /* one of the two mixers */
 
 /* As sum_mixer_config, with other numbers of heads, taps and layouts in its two kinds of recurrent layers. */
 static struct od_config delta_config(void)
@@ -130,7 +130,7 @@ static void check_logits(struct engine *e, uint32_t row, const float *expected, 
 		fail_msg("%s: logits of position %u differ", what, position);
 }
 
-/* Of all positions of a text, by steps of up to chunk rows. */
+/* Runs all positions of a text, by steps of up to chunk rows. */
 static void run_text(struct engine *e, struct od_seq_state *seq, const int32_t *token, uint32_t n, uint32_t chunk,
 		     float *out)
 {
@@ -401,7 +401,7 @@ static void test_given_up(void **state)
 			advance(&e);
 		assert_int_equal(od_forward_done(e.forward), round % (moves + 1) == moves);
 		after = committed(&e, seq);
-		if (first > 0) /* of a text that begins, nothing was there */
+		if (first > 0) /* a new text had no state before */
 			assert_memory_equal(before, after, od_state_pool_fixed_bytes(e.state));
 		assert_int_equal(od_seq_state_length(seq), first);
 		free(before);
@@ -433,7 +433,7 @@ static int fail_later(struct od_expert_runner *r, const struct od_moe_call *call
 	return e->runner->submit(e->runner, call, err);
 }
 
-/* What went wrong on the device shows at the end of a step, which then has changed nothing. */
+/* An error on the device shows at the end of a step, which then has changed nothing. */
 static void test_failed_step(void **state)
 {
 	struct engine engine, *e = &engine;

@@ -14,9 +14,9 @@ struct world {
 	struct tiny_weights weights;
 	struct od_state_pool *pool;
 	struct od_forward *prefill, *decode;
-	struct od_expert_runner *runner; /* of both */
+	struct od_expert_runner *runner; /* used by both */
 	uint32_t n, length; /* sequences; positions of each text */
-	uint32_t common; /* of them, the first ones that all texts have */
+	uint32_t common; /* positions that all texts share */
 	uint64_t seed;
 	float *alone[ALL]; /* [length][vocab] */
 	struct od_seq_state *seq[ALL];
@@ -98,7 +98,7 @@ static void advance(struct world *w, struct od_forward *f)
 		od_forward_attention(f);
 }
 
-/* What each text gives by itself. */
+/* Records each text's results when it runs by itself. */
 static void run_alone(struct world *w)
 {
 	const uint32_t vocab = w->t.cfg.vocab, chunk = 20;

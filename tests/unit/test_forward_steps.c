@@ -105,7 +105,7 @@ static void test_error_then_retry(void **state)
 	}
 }
 
-/* What the forward pass gives its device between submit and collect. */
+/* Counts what the forward pass gives its device between submit and collect. */
 struct between {
 	struct od_expert_runner runner;
 	struct elsewhere *real;
@@ -179,7 +179,7 @@ static void test_shared_experts_run_meanwhile(void **state)
 	}
 }
 
-/* What a layer leaves, against what is made of it: probabilities give the weights, residuals the rows of the
+/* Compares a layer's outputs with what is made of them: probabilities give the weights, residuals the rows of the
  * experts. */
 struct check_rows {
 	struct od_expert_runner runner;
@@ -375,7 +375,7 @@ static void test_truncate(void **state)
 	}
 }
 
-/* What is not kept of a step has left nothing behind, in steps of any size and of both sequences. */
+/* Rows of a step that are not kept leave nothing behind, in steps of any size and in both sequences. */
 static void test_keeps_in_part(void **state)
 {
 	(void)state;
@@ -441,8 +441,7 @@ static int submit_broken(struct od_expert_runner *runner, const struct od_moe_ca
 	return e->resident->submit(e->resident, call, err);
 }
 
-/* What goes wrong on the device shows at the end of the step, or at its logits, and nothing becomes part of a
- * sequence. */
+/* An error on the device shows at the end of the step, or at its logits, and nothing becomes part of a sequence. */
 static void test_failed_step(void **state)
 {
 	struct tiny_model t;
@@ -623,7 +622,7 @@ static void test_new_checks(void **state)
 	tiny_unload(&t);
 }
 
-/* The same streams, and fixed state that nothing here knows of. */
+/* GQA's streams, and fixed state that nothing here knows. */
 static void keep_more(const struct od_mixer *mix, struct od_state_spec *out)
 {
 	od_mixer_gqa.state(mix, out);

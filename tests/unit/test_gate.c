@@ -374,7 +374,7 @@ static const uint8_t error[] = "\x05"
 			       "ERROR\xff"
 			       "400";
 
-/* What a stranger sends behind a greeting. */
+/* Bytes that a stranger sends behind a greeting. */
 static void put_case(int fd, int n)
 {
 	switch (n) {
@@ -476,7 +476,7 @@ static bool room_is_made(void)
 	int fd[SILENT];
 	uint64_t first_ns;
 	void *before, *after;
-	struct od_route route; /* of the first connection */
+	struct od_route route; /* the first connection's */
 	struct od_msg m;
 	char byte;
 	struct rig r;
@@ -698,7 +698,7 @@ static void a_strangers_routing_id_does_not_count(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* That the case above can fail: the same without a gate ends the process (--insecure; docs/PROTOCOL.md). */
+/* Shows that the case above can fail: without a gate the bytes end the process (--insecure; docs/PROTOCOL.md). */
 static void without_keys_it_ends_the_process(void **state)
 {
 	int status = claim_in_a_child(false), major, minor, patch;

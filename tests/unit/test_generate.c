@@ -143,7 +143,7 @@ static void waits(void **state)
 		assert_int_equal(seen.routes, rows * TINY_LAYERS);
 		assert_int_equal(seen.logits, rows);
 		odm_result_fini(&plain);
-		/* Of the process: the sum of its requests. */
+		/* The process counts the sum of its requests. */
 		assert_int_equal(e->counters[OD_C_TOKENS], 4 * TOKENS);
 		assert_int_equal(e->counters[OD_C_DEVICE_WAITS], od_device_waits(e->device) - begin);
 		assert_int_equal(odm_engine_close(e), OD_OK);

@@ -153,7 +153,7 @@ static void another_expert(void **state)
 	f.found[0] = 0; /* after a tie nothing counts */
 	put_logits(&f, 1, 0, 5);
 	end(&f, GOLDEN_TIE, "prefill position 1, layer 1");
-	assert_true(f.v.max_logit_error < 2e-6); /* of position 0 alone */
+	assert_true(f.v.max_logit_error < 2e-6); /* position 0's alone */
 }
 
 static void another_expert_in_decode(void **state)

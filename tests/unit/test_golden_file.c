@@ -346,7 +346,7 @@ static void every_wrong_field_of_the_longer_form(void **state)
 		if (strstr(err.msg, bad[i].words) == NULL || strstr(err.msg, "entry 0 (\"dense\")") == NULL)
 			fail_msg("expected \"%s\", found \"%s\"", bad[i].words, err.msg);
 	}
-	/* The same file for a model with experts in every layer. */
+	/* One file for a model with experts in every layer, too. */
 	write_more("dense", "dense");
 	other = more_cfg;
 	other.kind_of[0] = other.kind_of[2] = 0;

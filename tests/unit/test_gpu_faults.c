@@ -91,7 +91,7 @@ static void no_room_to_begin(void **state)
 	assert_null(d);
 	assert_says(&err, "cuda:0 emulated GPU: too little memory: 16777216 bytes needed, 1000000 bytes free");
 	setenv("OD_GPU_BYTES", "0x6000000", 1);
-	setenv("OD_GPU_PINNED_BYTES", "4", 1); /* of the host, that is */
+	setenv("OD_GPU_PINNED_BYTES", "4", 1); /* limits the host's */
 	assert_int_equal(od_device_open(&d, "cuda", OD_CPU_AUTO, 1, "test", &err), OD_ERR_NOMEM);
 	unsetenv("OD_GPU_PINNED_BYTES");
 	assert_null(d);
@@ -147,7 +147,7 @@ static void no_room_for_a_table(void **state)
 
 /* ---- a refused launch ---- */
 
-#define EXPERTS_LAUNCHES 2u /* of OD_OP_EXPERTS below, of one row: gate and up, down */
+#define EXPERTS_LAUNCHES 2u /* OD_OP_EXPERTS of one row below launches two: gate and up, down */
 #define Y_BEFORE 7.0f
 
 /* A norm, and two experts that share a matrix, of one row. */
@@ -174,7 +174,7 @@ static void steps_open(struct steps *s, unsigned refuse_at)
 	for (size_t i = 0; i < N; i++)
 		x[i] = (float)(i % 5) - 1;
 	s->w = buf_of(s->d, weights, sizeof(weights));
-	s->rows = buf_new(s->d, 5 * N * sizeof(float)); /* of experts: x, y, choice; of a norm: x, y */
+	s->rows = buf_new(s->d, 5 * N * sizeof(float)); /* for experts: x, y, choice; for a norm: x, y */
 	s->scratch = buf_new(s->d, od_experts_scratch_bytes(N, N, 2, 1, 1));
 	experts_of(s->e, s->w);
 	s->norm.kind = OD_OP_NORM;
@@ -294,7 +294,7 @@ static void refused_launch_stops_its_step(void **state)
 	(void)state;
 	check_refused(0, false);
 	check_refused(2, true);
-	check_refused(62, false); /* what was gathered is given between the launches of the experts */
+	check_refused(62, false); /* gathered launches are given between those of the experts */
 	check_refused(63, false);
 }
 
@@ -354,7 +354,7 @@ static void a_refused_load_is_counted(void **state)
 
 /* ---- wrong choices ---- */
 
-#define CHOICES 2u /* of a row, and experts */
+#define CHOICES 2u /* choices of a row; experts */
 #define MANY_ROWS 200u
 
 /* Rows that each choose all experts, but the last one has the second one wrong: that is told, and a later step is

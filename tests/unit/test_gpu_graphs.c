@@ -369,7 +369,7 @@ static void errors_are_told(void **state)
 		43);
 }
 
-/* What follows a launch that failed is dropped, whether it is gathered in the same run or later. */
+/* Launches behind one that failed are dropped, whether they are gathered in the same run or later. */
 static void nothing_follows_an_error(void **state)
 {
 	struct world *w = *state;

@@ -33,7 +33,8 @@ GPU_KERNEL(mirror, struct args, THREADS)
 	a.out[gpu_block_x() * THREADS + gpu_thread()] = shared[THREADS - 1 - gpu_thread()];
 }
 
-/* The same by copies to shared memory, of 16 bytes, or way 2 and 3: of 4. way 1 and 3: they are waited for too late. */
+/* mirror by copies to shared memory, each 16 bytes, or way 2 and 3: 4 bytes. way 1 and 3: they are waited for too
+ * late. */
 GPU_KERNEL(mirror_copies, struct args, THREADS)
 {
 	const uint32_t *shared = (const uint32_t *)(void *)gpu_shared();
@@ -55,7 +56,7 @@ GPU_KERNEL(mirror_copies, struct args, THREADS)
 	out[gpu_thread()] = other;
 }
 
-/* The same by warps. Behind a sum over the warp each writes again what it has written; way 1: without a barrier
+/* mirror by warps. Behind a sum over the warp each writes again what it has written; way 1: without a barrier
  * before. */
 GPU_KERNEL(mirror_warps, struct args, THREADS)
 {
@@ -101,7 +102,7 @@ GPU_KERNEL(exchange, struct args, THREADS)
 		(both == (gpu_lane() > 0 ? 2 * gpu_thread() - 1 : gpu_thread()));
 }
 
-/* What no GPU does. */
+/* Mistakes that are undefined on every GPU. */
 enum { APART, PART_OF_WARP, ENDED, DIFFERENT, TOO_FAR, UNALIGNED, UNALIGNED_COPY, COPY_ELSEWHERE, COPY_LEFT, N_WAYS };
 
 GPU_KERNEL(wrong, struct args, THREADS)

@@ -1,4 +1,4 @@
-/* Which earlier sequence is most alike: against a search in double over whole matrices, from an empty store to one that
+/* The most similar earlier sequence: against a search in double over whole matrices, from an empty store to one that
  * has had to forget; and by hand. */
 #include "tests/unit/predictor_world.h"
 
@@ -18,7 +18,7 @@ struct matrix {
 	double n[LAYERS][EXPERTS];
 };
 
-struct plain { /* the same by definition */
+struct plain { /* a store by definition */
 	struct matrix now[PW_MAX_SEQUENCES], over[STORE]; /* now: by sequence mod PW_MAX_SEQUENCES */
 	size_t n_over;
 };
@@ -68,7 +68,7 @@ static void add_share(double *score, const double *n)
 		score[e] += n[e] / all;
 }
 
-/* What must stand for layer m now; false when it is too close to call. */
+/* The expected prediction for layer m now; false when it is too close to call. */
 static bool expected(const struct plain *p, const struct matrix *now, size_t m, uint16_t *expert)
 {
 	double score[EXPERTS] = { 0 };
@@ -108,7 +108,7 @@ static void draw_rows(struct predictor_world *w, uint32_t kind, uint32_t m)
 		w->probability[r * EXPERTS + (kind * 7 + m * 3) % EXPERTS] += 0.3f;
 }
 
-/* Of the rows of the step that has begun. */
+/* Runs the layers of the step that has begun. */
 static unsigned run_layers(struct predictor_world *w, struct plain *p, uint32_t kind)
 {
 	unsigned checked = 0;
@@ -160,7 +160,7 @@ static void against_a_plain_search(void **state)
 		end_sequence(&p, s);
 	}
 	assert_int_equal(p.n_over, STORE);
-	assert_true(checked > 2000); /* of 4800 or so; shares are often equal */
+	assert_true(checked > 2000); /* about 4800 in all; shares are often equal */
 	pw_close(&w);
 }
 
@@ -247,7 +247,7 @@ static void by_hand(void **state)
 	assert_int_equal(w.n_said, LAYERS - 1); /* now it is like b: what is left is said again */
 	assert_true(pw_same_set(pw_word(&w, 0, 1)->expert, b[1], TOP_K));
 	assert_true(pw_same_set(pw_word(&w, 0, 3)->expert, b[3], TOP_K));
-	pw_begin(&w, false, 1, NULL); /* that step came to no end */
+	pw_begin(&w, false, 1, NULL); /* the step before did not end */
 	s = pw_word(&w, 0, 0);
 	assert_int_equal(s->expert[0], 2); /* half of its own, half of b's */
 	assert_true(fabsf(s->probability[0] - 0.5f) < 1e-6f);

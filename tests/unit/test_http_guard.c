@@ -1,4 +1,4 @@
-/* Who may ask: addresses, Host headers, API keys, content types. */
+/* Admission of requests: addresses, Host headers, API keys, content types. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

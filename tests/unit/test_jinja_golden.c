@@ -119,7 +119,7 @@ static void test_published_style(void **state)
 	assert_int_equal(run_file(FOLDER "chat_cases-3.json"), 0);
 }
 
-/* What published templates are made of, family by family. */
+/* Constructs of published templates, family by family. */
 static void test_constructs(void **state)
 {
 	(void)state;

@@ -13,7 +13,7 @@
 
 #include "tests/unit/temp_dir.h"
 
-static json_t *root; /* of the getters' tests */
+static json_t *root; /* used by the getters' tests */
 
 static const char text[] =
 	"{\"zero\": 0, \"seven\": 7, \"minus\": -1, \"big\": 4294967296, \"top\": 9223372036854775807, \"real\": 3.0,"
@@ -151,7 +151,7 @@ static void whole_texts(void **state)
 		{ "3", "f: " },
 		{ "{\"a\": 1, \"a\": 1}", "duplicate object key" },
 		{ "{\"a\": {\"b\": 1, \"c\": 2, \"b\": 3}}", "duplicate object key" },
-		{ "{\"a\": 1, \"\\u0061\": 2}", "duplicate object key" }, /* the same key, written otherwise */
+		{ "{\"a\": 1, \"\\u0061\": 2}", "duplicate object key" }, /* one key in two spellings */
 		{ "{\"a\": 1e999}", "real number overflow" },
 		{ "{\"a\": NaN}", "f: not valid JSON: line 1" },
 		{ "{\"a\": Infinity}", "f: not valid JSON: line 1" },
@@ -225,7 +225,7 @@ static void depth_is_bounded(void **state)
 SANITIZER_OPTIONS(__asan_default_options)
 SANITIZER_OPTIONS(__tsan_default_options)
 
-static int allocations, denied; /* of jansson; which one gets no memory */
+static int allocations, denied; /* jansson's count; the one that gets no memory */
 static json_malloc_t malloc_before;
 
 static void *grudging(size_t size)

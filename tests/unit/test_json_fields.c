@@ -222,7 +222,7 @@ static void values_are_limited(void **state)
 	assert_int_equal(parse_many(",1", most - 1), 413);
 	assert_int_equal(parse_many(",{}", most / 2), 413);
 	assert_int_equal(parse_many(",[]", most / 2), 413);
-	assert_int_equal(parse_many(",\"[{,\\\"[{,\"", most / 4), 0); /* what is in strings does not */
+	assert_int_equal(parse_many(",\"[{,\\\"[{,\"", most / 4), 0); /* nesting within strings does not count */
 }
 
 static void *little_malloc(size_t size)

@@ -1,5 +1,5 @@
-/* What links cost, and who is passed over: links with a rate, a delay and losses are played here, with a clock of their
- * own. */
+/* The cost of links, and the workers that are passed over: links with a rate, a delay and losses are played here, with
+ * a clock of their own. */
 #include "main-node/cluster/link_cost.h"
 
 #include <setjmp.h>
@@ -17,11 +17,11 @@
 #define TICK_MS 50
 #define HEARTBEAT_MS 250
 
-/* Of a small model: 12 layers, two of eight experts. */
+/* A small model: 12 layers, two of eight experts. */
 static const struct odm_layer_shape small = {
 	.row_bytes = 1024, .expert_weights = 3 * 256 * 256, .top_k = 2, .n_experts = 8
 };
-/* Of Mixtral 8x7B: an expert takes much longer than its rows on a slow link. */
+/* Mixtral 8x7B: an expert takes much longer than its rows on a slow link. */
 static const struct odm_layer_shape large = {
 	.row_bytes = 8192, .expert_weights = 3.0 * 4096 * 14336, .top_k = 2, .n_experts = 8
 };

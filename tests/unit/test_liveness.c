@@ -89,7 +89,7 @@ static void test_absence(void **state)
 		assert_int_equal(od_liveness_check(&l, T0 + (day + t) * MS), OD_ALIVE);
 	assert_int_equal(od_liveness_check(&l, T0 + (day + 1700) * MS), OD_ALIVE);
 	assert_int_equal(od_liveness_check(&l, T0 + (day + 1700) * MS + 1), OD_SILENT);
-	/* The same for being stuck: no progress since 0, all but the day counts. */
+	/* A stuck one likewise: no progress since 0, all but the day counts. */
 	od_liveness_pong(&l, T0 + (day + 1701) * MS, 0, true);
 	assert_int_equal(od_liveness_check(&l, T0 + (day + 2250) * MS), OD_ALIVE);
 	od_liveness_pong(&l, T0 + (day + 2400) * MS, 0, true);

@@ -1,4 +1,4 @@
-/* What loads will cost: measured with a clock of the test's own, over real parts of real experts. */
+/* The cost of loads: measured with a clock of the test's own, over real parts of real experts. */
 #include "worker-node/load/load_profile.h"
 
 #include "common/pack/write/pack_write.h"
@@ -11,9 +11,9 @@
 #define LAYERS 12
 #define EXPERTS 8
 #define NS_PER_BYTE 7 /* unless a test says otherwise */
-#define NS_PER_LOOK 1000 /* that every look at the clock takes */
+#define NS_PER_LOOK 1000 /* added by every look at the clock */
 
-static struct od_pack *pack; /* of the demo checkpoint: experts of three shards, each a part */
+static struct od_pack *pack; /* the demo checkpoint's: experts of three shards, each a part */
 static struct od_device *device;
 static struct od_buf *slot;
 
@@ -22,7 +22,7 @@ static struct {
 	pthread_mutex_t lock;
 	uint64_t clock_ns, bytes;
 	uint64_t ns_per_read; /* besides its bytes */
-	uint64_t ns_per_byte[3]; /* of the first four reads, the second, the third */
+	uint64_t ns_per_byte[3]; /* in the first four reads, the second four, the third */
 	unsigned n_reads, parts; /* bits */
 	uint32_t expert[64];
 	int refuse; /* this expert (index), -1: none, -2: all */

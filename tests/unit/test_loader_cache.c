@@ -19,7 +19,7 @@
 #define SLOTS 1
 #define EXPERTS 8
 
-static struct od_pack *pack; /* of the demo checkpoint */
+static struct od_pack *pack; /* the demo checkpoint's */
 static struct od_device *device;
 static struct od_expert_store *plain;
 static int fd; /* experts.bin, */
@@ -278,7 +278,7 @@ static void flip(uint64_t offset)
 	assert_int_equal(pwrite(fd, &b, 1, (off_t)offset), 1);
 }
 
-/* What is kept was found good once, and is not looked at again; what is read is. */
+/* Kept data was checked once, and is not checked again; data that is read is. */
 static void damage_is_found_where_it_is_read(void **state)
 {
 	struct odw_item item;
@@ -295,7 +295,7 @@ static void damage_is_found_where_it_is_read(void **state)
 			assert_int_equal(use(&w, e, &item), kept == OD_CACHE_E ? OD_ERR_CORRUPT : OD_OK);
 			flip(s->sm.offset);
 			assert_int_equal(use(&w, e, &item), OD_OK);
-			assert_int_equal(item.cached, kept); /* what was whole has come back */
+			assert_int_equal(item.cached, kept); /* complete ones have come back */
 			assert_int_equal(item.loaded_bytes, stored_bytes(e, missing[kept]));
 			flip(s->e.offset + s->e.stored_bytes - 1);
 			assert_int_equal(use(&w, e, &item), kept == OD_CACHE_S ? OD_ERR_CORRUPT : OD_OK);

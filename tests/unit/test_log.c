@@ -156,13 +156,13 @@ static void at_most_ten_lines_in_ten_seconds(void **state)
 	assert_non_null(strstr(said, "event 32\n"));
 }
 
-/* What is not said anyway takes no room from what is, and is not left out. */
+/* A message below the log's level takes no permit from others, and is not counted as left out. */
 static void silent_levels_take_no_permit(void **state)
 {
 	(void)state;
 	now_ns += 1000 * OD_NS_PER_S;
 	od_log_init("p", OD_LOG_INFO);
-	say(0, 1); /* those left out before */
+	say(0, 1); /* the messages left out before */
 	now_ns += 10 * OD_NS_PER_S;
 	say_at(OD_LOG_DEBUG, 0, 100);
 	assert_string_equal(said, "");

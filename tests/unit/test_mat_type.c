@@ -61,7 +61,7 @@ static uint32_t rnd(void)
 	return rng_state;
 }
 
-/* The same memory on a device, behind something else: what od_weight_bind finds there is what od_mat_bind has found. */
+/* od_weight_bind finds on a device, behind something else, what od_mat_bind has found in memory. */
 static void check_weight(const struct od_mat_type *t, const struct od_mat *m, const uint8_t *memory, size_t bytes)
 {
 	const size_t before = 64 * (rnd() % 3), scales = m->n_out * od_mat_scale_row_bytes(t, m->n_in);

@@ -103,7 +103,7 @@ static void impossible_sizes(void **state)
 	void *p;
 
 	(void)state;
-	/* What is allocated is the bytes, OD_PAD_BYTES, and room to align. */
+	/* An allocation takes the bytes, OD_PAD_BYTES, and room to align. */
 	assert_null(od_alloc(SIZE_MAX));
 	assert_null(od_alloc(SIZE_MAX - OD_PAD_BYTES));
 	assert_null(od_alloc(SIZE_MAX - OD_PAD_BYTES - 64));

@@ -32,7 +32,7 @@ static const struct {
 	{ OD_C_LOADED_BYTES, OD_OF_REQUEST },
 	{ OD_C_LOAD_NS, OD_OF_REQUEST },
 	{ OD_C_WORKER_COMPUTE_NS, OD_OF_REQUEST },
-	/* Of texts that run alone. */
+	/* Counted for texts that run alone. */
 	{ OD_C_BEGUN_LOADS, OD_OF_REQUEST },
 	{ OD_C_EXTRA_LOADS, OD_OF_REQUEST },
 };

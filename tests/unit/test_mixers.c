@@ -1,5 +1,6 @@
-/* What the mixers mean: grouped-query attention with all that families add to it, latent attention, gated delta rules,
- * against double precision (naive_model.h). Two sequences in steps of any size give the same bits, on any CPU. */
+/* The mixers' arithmetic: grouped-query attention with all that families add to it, latent attention, gated delta
+ * rules, against double precision (naive_model.h). Two sequences in steps of any size give the same bits, on any
+ * CPU. */
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -15,7 +16,7 @@ struct variant {
 	const struct od_mixer_ops *mixer;
 	struct od_mixer mix;
 	struct od_rope rope; /* theta and what differs from a plain one */
-	enum od_dtype dtype; /* of matrices */
+	enum od_dtype dtype; /* the matrices' */
 };
 
 static const struct variant variants[] = {

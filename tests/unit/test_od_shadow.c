@@ -417,7 +417,7 @@ static void test_rubbish(void **state)
 	}
 	assert_int_equal(f->answered, cfg->n_layers);
 	assert_true(f->pongs > 0);
-	/* what is still on its way when a session ends is not read */
+	/* Messages that are still on their way when a session ends are not read. */
 	wait_for_count(f, OD_C_SHADOW_DROPPED, 7 * N_RUBBISH);
 	end_session(f);
 

@@ -633,7 +633,7 @@ static void log_lines_name_the_requests_of_a_run(void **state)
 	bad.run.requests = (char *)"r-1,r\n2=\"";
 	expect_refused(&w, &bad, OD_ERR_RANGE, "found 12");
 	assert_says(read_log(w.log), "expected less than 12, found 12\" request=\"r-1,r?2=\\\"\"\n");
-	/* Those of prompts are others; and what is not said is as before. */
+	/* Requests of prompts have other names; all else is as before. */
 	bad.run.prompt = true;
 	bad.run.requests = (char *)"prompt-3";
 	expect_refused(&w, &bad, OD_ERR_RANGE, "found 12");

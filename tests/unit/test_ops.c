@@ -303,7 +303,8 @@ static void op_linear_minus_zero(void **state)
 
 enum { ROUTE_N = 24, ROUTE_K = 5, ROUTE_HIDDEN = 45 };
 
-/* What decides for experts outside of the best groups becomes `out`; returns the gap to the best group that is out. */
+/* Sets the deciding scores of experts outside of the best groups to `out`; returns the gap to the best group that is
+ * out. */
 static float leave_groups(float *decides, const struct od_router_spec *way, float out)
 {
 	const size_t size = ROUTE_N / way->n_groups, top = way->top_groups;
@@ -500,7 +501,7 @@ struct combine_way {
 	bool shared, gate, norms;
 };
 
-/* What is added to x [n] of a row. */
+/* Adds to x [n] of a row. */
 static const float *combine_by_hand(struct bench *b, const struct od_op_combine *o, size_t r, float *sum)
 {
 	const float *y = wanted_f32(b, o->y) + r * o->top_k * o->hidden,
@@ -673,7 +674,7 @@ int main(void)
 		ON_ALL_TABLES(op_route),       ON_ALL_TABLES(op_combine),
 #ifdef FEW_TESTS
 		ON_ALL_TABLES(op_linear_wide),
-#else /* what else there is needs no other number of rows */
+#else /* the other tests need no other number of rows */
 		ON_ALL_TABLES(op_embed),
 		ON_ALL_TABLES(op_angles),
 		ON_ALL_TABLES(op_gate),

@@ -458,7 +458,7 @@ static void op_latent_store(void **state)
 /* Weights that are not of the own kinds of a shadow. */
 static const enum weight_kind kv_b_kinds[] = { W_BF16,	 W_F16,	 W_F32,	 W_E4M3,       W_U4B8,	    W_I8,
 					       W_U8B128, W_E2M1, W_E5M2, W_E4M3_ALONE, W_E5M2_ALONE };
-#define ALL_SHAPES 5u /* of the others one shape is enough */
+#define ALL_SHAPES 5u /* one shape is enough for the others */
 #define N_KV_B_KINDS (ROWS > 16 ? ALL_SHAPES : sizeof(kv_b_kinds) / sizeof(kv_b_kinds[0]))
 
 static void check_latent_query(struct bench *b, const struct latent *l, enum weight_kind kind)
@@ -516,7 +516,7 @@ static void op_latent_query(void **state)
 	}
 }
 
-/* Of each head the last v_dim rows of kv_b; the whole matrix is multiplied here. */
+/* The last v_dim rows of each head in kv_b; the whole matrix is multiplied here. */
 static void check_latent_value(struct bench *b, const struct latent *l, enum weight_kind kind)
 {
 	const size_t each = l->nope_dim + l->v_dim;

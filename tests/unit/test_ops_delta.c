@@ -256,7 +256,7 @@ static void check_delta(struct bench *b, const struct od_delta_shape *s, const s
 		run_in_steps(b, b->scalar, &op, op.n_rows, "delta");
 }
 
-/* Of few rows and many, all or some; none; and of other sequences alone. */
+/* Few rows and many, all or some; none; and other sequences alone. */
 static void op_delta(void **state)
 {
 	static const struct step steps[] = {

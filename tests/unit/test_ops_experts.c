@@ -552,7 +552,7 @@ static void check_route_and_experts(struct bench *b, const struct expert *e, con
 	check_both(b, &route, &experts, "route, then experts");
 }
 
-/* Of a row, of several, of fewer than were routed; and with other choices than those of the router. */
+/* One row, several, fewer than were routed; and other choices than those of the router. */
 static void route_and_experts(void **state)
 {
 	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1),
@@ -614,7 +614,7 @@ static void failures_show_once(void **state)
 	assert_int_equal(od_device_sync(b.d, &err), OD_OK);
 	assert_int_equal(od_device_failures(b.d), 1);
 	choose_one(&b, &op, 8);
-	for (int i = 0; i < 2; i++) /* who does not want to know why leaves it for the next */
+	for (int i = 0; i < 2; i++) /* a caller without err leaves it for the next */
 		assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL),
 				 OD_ERR_RANGE);
 	assert_int_equal(od_device_sync(b.d, &err), OD_ERR_RANGE);
@@ -635,7 +635,7 @@ int main(void)
 		ON_ALL_TABLES(op_experts),
 		ON_ALL_TABLES(op_many_experts),
 		ON_ALL_TABLES(op_experts_of_a_kind),
-#ifndef FEW_TESTS /* what else there is needs no other number of rows */
+#ifndef FEW_TESTS /* the other tests need no other number of rows */
 		ON_ALL_TABLES(op_experts_of_long_rows),
 		ON_ALL_TABLES(op_act),
 		ON_ALL_TABLES(op_ffn_parts),

@@ -117,8 +117,7 @@ static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, s
 	return n_changed;
 }
 
-/* What the device makes of a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no
- * further. */
+/* Merges a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no further. */
 static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_t *chunk, size_t bytes, uint32_t n_rows,
 			uint32_t row)
 {

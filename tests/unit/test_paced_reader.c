@@ -22,7 +22,7 @@
 #define TIMES 100
 #define SOON_NS (60 * OD_NS_PER_S) /* for all of them; a look now and then would take half a second each */
 
-static struct od_pack *pack; /* of the demo checkpoint */
+static struct od_pack *pack; /* the demo checkpoint's */
 static uint32_t n_shards;
 
 static int setup(void **state)
@@ -269,7 +269,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 	(void)state;
 	open_world(&w, FOREVER_NS);
 	begin_read(&w, 1);
-	w.paced.load_ns = LOAD_NS; /* of what comes next, which finds the path free */
+	w.paced.load_ns = LOAD_NS; /* a load that finds the path free */
 	assert_int_equal(odw_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
 	while (odw_schedule_take(w.s) == NULL)
 		od_sleep_until(od_now_ns() + OD_NS_PER_MS);

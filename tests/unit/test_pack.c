@@ -255,7 +255,7 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 struct precision_facts {
 	enum od_dtype dtype;
 	bool grouped;
-	double error; /* of a weight at most, over the largest of its row */
+	double error; /* largest of a weight, over the largest weight of its row */
 };
 
 static const struct precision_facts facts[] = {
@@ -361,7 +361,7 @@ static void test_shadow(void **state)
 			assert_int_equal(od_shadow_need_bytes(pack, &c, &need, &err), OD_OK);
 			assert_int_equal(od_shadow_load(&s, pack, device, &c, 3, on_progress, &tiny, &err), OD_OK);
 			assert_true(last_done == last_all && last_all > 0);
-			/* Of a file no more than its part, and that is all there is to the other part. */
+			/* A file gives no more than its part, and that is all of the other part. */
 			if (e == d && e != OD_PRECISION_BF16) {
 				same = file_bytes(od_shadow_file_names[e - 1]);
 				assert_int_equal(last_all, same - 4096);
@@ -478,7 +478,7 @@ static void test_flipped_while_open(void **state)
 	assert_non_null(strstr(err.msg, "embed"));
 	assert_null(dense);
 	flip("dense.bin", 100);
-	flip("shadow-int8.bin", 4096 + 5); /* of attention */
+	flip("shadow-int8.bin", 4096 + 5); /* in attention */
 	assert_int_equal(od_shadow_load(&shadow, pack, device, &int8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
 	assert_non_null(strstr(err.msg, "shadow-int8.bin: tensor 0 at offset 4096"));
@@ -487,7 +487,7 @@ static void test_flipped_while_open(void **state)
 	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_OK);
 	od_shadow_free(shadow);
 	flip("shadow-int8.bin", 4096 + 5);
-	flip("shadow-int8.bin", 200); /* of the header */
+	flip("shadow-int8.bin", 200); /* in the header */
 	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
 	flip("shadow-int8.bin", 200);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define BEGIN 1u /* it holds layers 1 and 2 */
-#define PAGES 4u /* of two contexts */
+#define PAGES 4u /* pages of two contexts */
 #define SEQUENCES 2u
 #define N 3u /* rows of the run */
 
@@ -219,10 +219,10 @@ static void test_a_run(void **unused)
 	run_all(&w, 1);
 	assert_true(w.n_floats <= sizeof(first) / sizeof(first[0]));
 	memcpy(first, w.rows, w.n_floats * sizeof(float));
-	run_all(&w, 7); /* the same, whatever ran before */
+	run_all(&w, 7); /* nothing depends on earlier runs */
 	assert_memory_equal(first, w.rows, w.n_floats * sizeof(float));
 	fill_state(&s);
-	s.row[1][0] += 1; /* of main's row: the first sequence's row sees it */
+	s.row[1][0] += 1; /* main's row: the first sequence's row sees it */
 	assert_int_equal(send_message(&w, &s, &err), OD_OK);
 	run_all(&w, 8);
 	assert_memory_not_equal(first, w.rows, config.hidden * sizeof(float));
@@ -230,7 +230,7 @@ static void test_a_run(void **unused)
 	close_world(&w);
 }
 
-/* What may be wrong with a PART_RUN; a NULL text: nothing. */
+/* Spoils a PART_RUN in one way; returns the expected text, NULL: it is good. */
 static const char *spoil_run(struct message *s, int how)
 {
 	switch (how) {

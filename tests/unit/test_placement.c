@@ -133,7 +133,7 @@ static void deal_keeps_what_is_loading(void **state)
 	assert_int_equal(worker[2], 2); /* a worker that is not there any more is nobody */
 }
 
-/* Who has what: a bit for each worker, the same in all layers. */
+/* Owners of each expert: a bit for each worker, the same in all layers. */
 static void has_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
@@ -196,7 +196,7 @@ static void cached_experts_stay_where_they_are(void **state)
 	}
 	t.cost[0][4] = 0;
 	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
-	assert_true(worker[0] == 2 && worker[1] == 0); /* what is there goes first */
+	assert_true(worker[0] == 2 && worker[1] == 0); /* resident experts go first */
 	t.cost[0][2] = ODM_COST_SM;
 	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0);
@@ -205,7 +205,7 @@ static void cached_experts_stay_where_they_are(void **state)
 	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
 }
 
-/* What an expert costs a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, and when none of these
+/* Cost of an expert on a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, and when none of these
  * keeps any of it, one that does; else the first of the others that has it, else any of the group; ODM_COST_LACKS: it
  * may not. */
 static uint32_t cost_of(const struct cost_table *t, uint32_t worker, uint16_t expert)
@@ -296,7 +296,7 @@ static void groups_that_stand_still(void **state)
 	}
 }
 
-/* What of an expert a worker keeps, the same in all layers: a row of workers for each expert. */
+/* Data of each expert that a worker keeps, the same in all layers: a row of workers for each expert. */
 static void kept_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
@@ -333,7 +333,7 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 3, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 
-	g.homes = true; /* who keeps everything does not run everything */
+	g.homes = true; /* a worker that keeps everything does not run everything */
 	for (int e = 0; e < 8; e++)
 		kept[e][1] = OD_CACHE_F;
 	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
@@ -344,7 +344,7 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 		assert_true(n[w] > 0);
 }
 
-/* The same rule, word by word: all pairs are looked at for every expert that is dealt. */
+/* Deals by the rule, word by word: looks at all pairs for every expert that is dealt. */
 static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n,
 			      const uint32_t *keep, uint32_t *worker)
 {

@@ -229,7 +229,7 @@ static void every_table_merges_in_place(void **state)
 	}
 }
 
-/* Of all lengths, apart and in place; nothing behind is written. */
+/* All lengths, apart and in place; nothing behind is written. */
 static void every_table_merges_plain_exponents(void **state)
 {
 	(void)state;

@@ -143,7 +143,7 @@ static uint32_t rank_by_counting(const uint64_t *count, const uint64_t *used, ui
 	return rank;
 }
 
-/* The same rules over arrays. */
+/* The rules over plain arrays. */
 struct plain_rank {
 	struct od_cache_opts opt;
 	enum od_cache_state where[ALL];

@@ -1,4 +1,4 @@
-/* What a prediction may be, whoever sent it. */
+/* The limits of a prediction, whoever sent it. */
 #include "common/predict/prediction.h"
 
 #include <setjmp.h>

@@ -15,14 +15,14 @@
 #define LAYERS 3
 #define EXPERTS 8
 #define TOP_K 2
-#define SEQUENCES 4 /* that the table has room for */
+#define SEQUENCES 4 /* room of the table */
 #define DRAFT 4 /* rows of one sequence in a step */
 #define MAX_ROWS (SEQUENCES * DRAFT)
 #define IDS 2000
 #define POSITIONS 160
 #define LIFE 30 /* steps of a sequence at most */
 
-struct said { /* of (sequence, position, m) */
+struct said { /* a prediction for (sequence, position, m) */
 	bool any, late;
 	int32_t token;
 	uint16_t expert[TOP_K];
@@ -58,7 +58,7 @@ struct step {
 	struct list taken[LAYERS], placed[LAYERS], required[LAYERS]; /* taken: last; required: of a prompt */
 	bool excused[LAYERS]; /* its token voided something: the change need not be reported at once */
 	bool ever[LAYERS][EXPERTS]; /* placed before the router spoke */
-	bool newest[LAYERS][EXPERTS]; /* of the newest version that was */
+	bool newest[LAYERS][EXPERTS]; /* placed by the newest version that was */
 };
 
 struct world {
@@ -287,7 +287,7 @@ static void draw_rows(struct world *w, struct step *s)
 	}
 }
 
-/* What was predicted ahead, when a step begins. */
+/* Settles predictions ahead when their step begins. */
 static void settle_ahead(struct world *w, const struct step *s)
 {
 	for (size_t i = 0; i < w->now.n_rows; i++) {
@@ -369,7 +369,7 @@ static void require(struct world *w)
 
 /* ---- What is predicted ---- */
 
-/* Of a row that has begun, or ahead: true when something else is wanted than before. */
+/* Predicts a row that has begun, or is ahead: true when something else is wanted than before. */
 static bool say(struct world *w, struct said *x, int32_t token, const uint16_t *expert)
 {
 	const bool same = x->any && memcmp(x->expert, expert, sizeof(x->expert)) == 0;

@@ -70,7 +70,7 @@ struct counted {
 	struct odm_spread first_ns;
 };
 
-/* Of sequence 1, and of the steps since the last time. */
+/* Counts sequence 1, and the steps since the last time. */
 static struct counted counted(struct odm_predictions *p, struct od_recall *r)
 {
 	struct counted x = { 0 };
@@ -280,7 +280,7 @@ static void a_stand_in_gives_way(void **state)
 		assert_true(say(p, false, 4, 5));
 		assert_true(take_want(p, &w) && w.w.version == 2 && w.w.n == 2 && w.expert[0] == 4);
 		assert_false(say(p, true, 6, 7));
-		assert_false(say(p, false, 4, 5)); /* the same again: nobody needs to hear of it */
+		assert_false(say(p, false, 4, 5)); /* a repetition: no worker needs to hear of it */
 		assert_false(take_want(p, &w));
 		assert_true(say(p, false, 5, 4)); /* another order is news */
 		assert_true(take_want(p, &w) && w.expert[0] == 5);
@@ -389,7 +389,7 @@ static void leads(void **state)
 	odm_predictions_free(p);
 }
 
-/* What the shadow says of (position, 0) with token 42: experts 0 to 7 in this order, the second and third so close. */
+/* The shadow predicts (position, 0) with token 42: experts 0 to 7 in this order, the second and third so close. */
 static bool predict_close(struct odm_predictions *p, uint64_t position, float third)
 {
 	static const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
@@ -497,7 +497,7 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	odm_predictions_free(p);
 }
 
-/* What was wanted for one token is no reason to want it for another. */
+/* Experts that were wanted for one token are not kept for another. */
 static void another_guess_keeps_nothing(void **state)
 {
 	const uint16_t expert[] = { 6, 7 };
@@ -668,7 +668,7 @@ static void silence_is_a_sequences(void **state)
 		begin_two(p, step, 42);
 		assert_int_equal(silent(p, step, &a, &b), 0); /* it may be on its way */
 	}
-	predict(p, 2, 0, 42, 1, 2); /* of sequence 1 */
+	predict(p, 2, 0, 42, 1, 2); /* sequence 1 */
 	odm_predictions_begin(p, 100, 0, NULL, 0, false); /* a prompt between */
 	assert_int_equal(silent(p, 100, &a, &b), 0);
 	begin_two(p, 3, 42);
@@ -679,7 +679,7 @@ static void silence_is_a_sequences(void **state)
 	begin_two(p, 5, 42);
 	begin_two(p, 6, 42);
 	assert_true(silent(p, 6, &a, &b) == 1 && !a && b);
-	predict(p, 6, 0, 41, 1, 2); /* of a token that was not chosen: it does not know where main is */
+	predict(p, 6, 0, 41, 1, 2); /* a token that was not chosen: it does not know where main is */
 	say(p, true, 1, 2);
 	begin_two(p, 7, 42);
 	assert_true(silent(p, 7, &a, &b) == 2 && a && b);
@@ -778,7 +778,7 @@ static void a_draft_may_end_anywhere(void **state)
 		odm_predictions_learn(p, 2, 1, NULL, NULL);
 		f = counted(p, NULL);
 		assert_int_equal(f.c[OD_C_RECALLED_USES], 4);
-		assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 1); /* of a sequence, however many rows it has */
+		assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 1); /* one a sequence, however many rows it has */
 		odm_predictions_free(p);
 	}
 }

@@ -30,8 +30,7 @@ static void kinds(void **state)
 	od_predictor_free(NULL);
 }
 
-/* What router `at` makes of the row, normed as layer `at` norms it: the softmax of logits, or of sigmoids with
- * biases. */
+/* Computes router `at` on the row, normed as layer `at` norms it: the softmax of logits, or of sigmoids with biases. */
 static void ask_router(const struct predictor_world *w, uint32_t at, const float *row, double *probability)
 {
 	double squares = 0, sum = 0;
@@ -53,7 +52,7 @@ static void ask_router(const struct predictor_world *w, uint32_t at, const float
 
 static void expect_gates(const char *kind, struct pw_shape shape, uint32_t ahead)
 {
-	/* Of two sequences; the second row is quiet until layer 3. */
+	/* Two sequences; the second row is quiet until layer 3. */
 	static const struct od_predict_row rows[] = {
 		{ .sequence = 9, .position = 5, .token = 3 },
 		{ .sequence = 9, .position = 6, .token = 3, .quiet = true },
@@ -97,7 +96,7 @@ static void expect_gates(const char *kind, struct pw_shape shape, uint32_t ahead
 	pw_begin(&w, true, 2, NULL);
 	for (uint32_t m = 0; m < w.cfg.n_moe; m++)
 		pw_routed(&w, m);
-	assert_int_equal(w.n_said, 0); /* of a prompt nothing is asked */
+	assert_int_equal(w.n_said, 0); /* prompts need no predictions */
 	pw_close(&w);
 }
 

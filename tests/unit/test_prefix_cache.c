@@ -8,7 +8,7 @@
 #include "tests/unit/shared_device.h"
 #include "tests/unit/state_util.h"
 
-#define PAGES 5u /* of a text, at most */
+#define PAGES 5u /* pages of a text, at most */
 #define CTX (PAGES * OD_KV_PAGE)
 #define SEQUENCES 4u
 #define IDLE 7u

@@ -192,7 +192,7 @@ static void test_kinds_differ(void **state)
 	odm_prefix_key_next(&key[0], text);
 	again = key[0];
 	odm_prefix_key_next(&key[0], text);
-	assert_memory_not_equal(&again, &key[0], sizeof(again)); /* the same tokens again are another page */
+	assert_memory_not_equal(&again, &key[0], sizeof(again)); /* equal tokens later in a text are another page */
 }
 
 /* ---- A disk that does not answer ---- */
@@ -597,8 +597,7 @@ static void set_time(const char *dir, uint8_t model, time_t used)
 	assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
 }
 
-/* What other models left takes no more than the limit; the one that was used least recently goes, unless it is in
- * use. */
+/* Files of other models take no more than the limit; the least recently used one goes, unless it is in use. */
 static void test_idle_models_go(void **state)
 {
 	const char *dir = temp_path("idle");
@@ -696,7 +695,7 @@ static void test_limit_without_descriptors(void **state)
 	odm_prefix_folder_fini(&f);
 }
 
-/* What the pool needs for something else meanwhile is not written, nor what would come behind it. */
+/* Pages that the pool needs for something else meanwhile are not written, nor those behind them. */
 static void test_forgotten(void **state)
 {
 	const char *dir = temp_path("forgotten");
@@ -822,7 +821,7 @@ static void test_bad_folders(void **state)
 
 /* ---- Snapshots ---- */
 
-static const uint32_t snapshots_at[PAGES] = { NONE, 2, NONE, 0, NONE, NONE }; /* of which pages there are some */
+static const uint32_t snapshots_at[PAGES] = { NONE, 2, NONE, 0, NONE, NONE }; /* pages that have one */
 
 static void open_fixed(struct world *w, const char *dir, uint64_t limit)
 {
@@ -934,7 +933,7 @@ static void test_damaged_snapshot(void **state)
 	}
 }
 
-/* What the pool needs for something else is not written; the pages are. */
+/* A snapshot that the pool needs for something else is not written; the pages are. */
 static void test_forgotten_snapshot(void **state)
 {
 	const char *dir = temp_path("no-snapshot");
@@ -975,7 +974,7 @@ static void test_forgotten_meanwhile(void **state)
 	close_fixed(&w);
 }
 
-/* Of one text the snapshots go before its pages; another model's go at once. */
+/* A text's snapshots go before its pages; another model's go at once. */
 static void test_snapshots_go_first(void **state)
 {
 	const uint64_t all = 4 * (uint64_t)FILE_BYTES(3) + 2 * STATE_FILE_BYTES(3);

@@ -1,4 +1,5 @@
-/* What is pulled, in which order, and what gives way: a tiny pack of 2 layers of 3 experts, numbered 0 to 5. */
+/* The order in which experts are pulled, and those that give way: a tiny pack of 2 layers of 3 experts, numbered 0 to
+ * 5. */
 #include "worker-node/pull/pull_plan.h"
 
 #include <setjmp.h>

@@ -51,7 +51,7 @@ static void by_hand(void **state)
 	for (int i = 0; i < 7; i++) /* two of layer 1 were never predicted */
 		od_recall_see(&r, i < 4 ? 1 : 0);
 	assert_int_equal(od_recall_missing(&r.layer_rows[1]), 2);
-	assert_int_equal(od_recall_missing(&r.layer_rows[0]), 0); /* of one nobody saw the router yet */
+	assert_int_equal(od_recall_missing(&r.layer_rows[0]), 0); /* its router has not routed a row yet */
 	assert_int_equal(r.rows.seen, 7);
 	assert_int_equal(od_recall_missing(&r.rows), 1);
 	assert_true(od_recall_rate(&r.layer[1]) == 0.25);
@@ -167,7 +167,7 @@ static void merge_of_other_sizes(void **state)
 	assert_cell(large.all, 16, 8);
 	assert_cell(large.layer[1], 8, 4);
 	assert_cell(large.layer[3], 2, 1);
-	/* What came by a merge goes on to the next, and is forgotten like what was counted. */
+	/* Counts that came by a merge go on to the next, and are forgotten like others. */
 	od_recall_reset(&large);
 	od_recall_merge(&large, &small);
 	assert_cell(large.token[0], 4, 2);

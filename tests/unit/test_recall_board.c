@@ -1,4 +1,4 @@
-/* What counts on the board of od-bench recall: worked out by hand. */
+/* Counts on the board of od-bench recall: worked out by hand. */
 #include "tests/bench/live/recall_board.h"
 
 #include <math.h>
@@ -138,7 +138,7 @@ static void they_count_where_the_token_is_left_to_the_shadow(void **state)
 	(void)state;
 	open_board(&f);
 	say(&f, FIRST, 0, 9, 1, 0, 3);
-	say(&f, FIRST + 1, 0, 9, 1, 2, 3); /* of the next step, where it is not */
+	say(&f, FIRST + 1, 0, 9, 1, 2, 3); /* belongs to the next step, where the row is not */
 	run_step(&f, true);
 	assert_int_equal(f.counts.wrong_guesses, 2);
 	assert_cell(f.counts.recall.all, 2, 1);

@@ -1,4 +1,4 @@
-/* What od-bench recall's lists may say, and what it says when they do not. */
+/* The lists of od-bench recall, and the refusals of wrong ones. */
 #include "tests/bench/live/recall_config.h"
 
 #include <setjmp.h>

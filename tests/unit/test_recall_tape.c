@@ -1,4 +1,4 @@
-/* What a simulation gets to know of the predictions of a prompt. */
+/* Predictions of a prompt as a simulation gets them. */
 #include "tests/bench/sim/recall_tape.h"
 
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static void guesses_and_their_steps(void **state)
 	say(&t, 0, 0, 5, 1, 5, false); /* no guess */
 	say(&t, 0, 1, 5, 2, 5, false);
 	say(&t, 1, 0, 6, 0, 6, true); /* a right one */
-	say(&t, 1, 1, 6, 1, 6, false); /* which it went on with */
+	say(&t, 1, 1, 6, 1, 6, false); /* it went on with this one */
 	say(&t, 2, 0, 9, 2, 7, true); /* a wrong one */
 	say(&t, 2, 0, 7, 1, 7, false);
 	say(&t, 9, 0, 7, 1, 7, false); /* beyond the tape */

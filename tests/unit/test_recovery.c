@@ -13,7 +13,7 @@
 #define MAX_WORKERS 9
 #define MS OD_NS_PER_MS
 #define STEP_MS 10
-#define TICK_MS 50 /* of the loop thread */
+#define TICK_MS 50 /* period of the loop thread */
 #define HEARTBEAT_MS 250
 #define LOAD_MS 400 /* from a RUN to its answer */
 
@@ -36,7 +36,7 @@ static struct worker {
 	bool gone, distrusted;
 	bool slow_link; /* its heartbeats are late, too */
 	bool says_busy; /* whatever it does; else when it has something to do */
-	unsigned attached; /* that are on their way */
+	unsigned attached; /* workers on their way */
 	uint64_t pongs;
 	unsigned n_runs, n_damaged;
 	uint64_t last_request;
@@ -52,7 +52,7 @@ static struct world {
 	struct odm_part part;
 	struct odm_step step;
 	uint64_t counters[OD_N_COUNTERS];
-	uint64_t due_ms[MAX_WORKERS]; /* of its answer */
+	uint64_t due_ms[MAX_WORKERS]; /* each answer's */
 	uint64_t last_request;
 	char why[200];
 } w;
@@ -301,7 +301,7 @@ static void a_run_that_a_connection_swallowed_is_sent_again_soon(void **state)
 	assert_int_equal(rc, OD_OK);
 	assert_in_range(ms, LOAD_MS, 1300 + LOAD_MS);
 	assert_int_equal(worker[0].n_runs, 2);
-	assert_int_equal(worker[0].last_request, 1); /* the same */
+	assert_int_equal(worker[0].last_request, 1); /* as before */
 	assert_int_equal(worker[1].n_runs, 0);
 	assert_false(worker[0].distrusted);
 	odm_pieces_fini(&w.work);
@@ -378,7 +378,7 @@ static void one_that_computes_many_rows_is_not_given_up(void **state)
 	odm_pieces_fini(&w.work);
 }
 
-/* What it loads for predictions keeps it busy, too; only rows that it still owes excuse its silence. */
+/* Loads for predictions keep it busy, too; only rows that it still owes excuse its silence. */
 static void many_rows_of_a_layer_that_is_done_excuse_nobody(void **state)
 {
 	uint64_t ms;
@@ -453,7 +453,7 @@ static void one_that_is_busy_for_ever_is_given_up(void **state)
 	int rc;
 
 	(void)state;
-	for (uint64_t weights = 0; weights <= 176160768; weights += 176160768) { /* of an expert of Mixtral 8x7B */
+	for (uint64_t weights = 0; weights <= 176160768; weights += 176160768) { /* an expert of Mixtral 8x7B */
 		const uint64_t bound_ms = 60000 + weights * 2002 / 1000000;
 
 		begin(2, 1);

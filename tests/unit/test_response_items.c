@@ -145,13 +145,13 @@ static const struct request_row rows[] = {
 	  "text.format: only {'type': 'text'} is supported here" },
 	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
 	{ ASK(", 'metadata': 3"), "metadata: expected an object" },
-	/* What would need stored state. */
+	/* These would need stored state. */
 	{ ASK(", 'previous_response_id': 'resp_1'"), "previous_response_id is not supported here; leave it out" },
 	{ ASK(", 'conversation': 'conv_1'"), "conversation is not supported here; leave it out" },
 	{ ASK(", 'background': true"), "background is not supported here; leave it out" },
 	{ ASK(", 'store': true"), "{'messages': [" USER "]}" },
 	{ ASK(", 'prompt': {'id': 'p'}"), "prompt is not supported here; leave it out" },
-	/* What is wrong, by its name. */
+	/* Wrong fields are refused by name. */
 	{ "{}", "input: expected a string or an array of items, found nothing" },
 	{ ITEMS("3"), "input[0]: expected an object, found 3" },
 	{ ITEMS("{'content': 'a'}"), "input[0].role: expected a string, found nothing" },
@@ -183,7 +183,7 @@ static void test_requests(void **state)
 	check_rows(rows, sizeof(rows) / sizeof(rows[0]), convert);
 }
 
-/* What the model calls is what the client has. */
+/* The model's calls are those that the client gets. */
 static void test_called_functions(void **state)
 {
 	static const struct {

@@ -1,4 +1,4 @@
-/* What main believes of a RESULT: everything at its bounds and one beyond. */
+/* Main's checks of a RESULT: everything at its bounds and one beyond. */
 #include "main-node/cluster/result_check.h"
 
 #include <setjmp.h>

@@ -147,8 +147,7 @@ static uint32_t place_of(const double *x, uint32_t n, uint32_t e)
 	return before;
 }
 
-/* Which experts are in the best groups. Returns the gap between what the last group that is in and the next one are
- * worth. */
+/* Marks the experts of the best groups. Returns the difference between the last group that is in and the next one. */
 static double best_groups(const struct od_router_spec *way, const double *decides, uint32_t n, bool *in)
 {
 	const uint32_t n_groups = way->n_groups > 0 ? way->n_groups : 1, size = n / n_groups;
@@ -304,7 +303,7 @@ static void test_groups_by_hand(void **state)
 	for (int i = 2; i < 8; i++)
 		assert_true(p[i] == 0);
 	assert_true(p[0] > 0 && c.weight[1] == p[0] && c.weight[0] == p[1]);
-	/* of experts: p[0] - 0; of groups: p[1] less expert 4's, more */
+	/* Experts: p[0] - 0; groups: p[1] less expert 4's, more. */
 	assert_true(c.margin == p[0]);
 	route_rows(&two, near, 1, 8, 2, &c, p, NULL);
 	assert_int_equal(c.expert[0], 0);

@@ -1,4 +1,4 @@
-/* What a worker believes of a RUN, WANT or CLOSE: everything at its bounds and one beyond. */
+/* A worker's checks of a RUN, WANT or CLOSE: everything at its bounds and one beyond. */
 #include "worker-node/run_check.h"
 
 #include <setjmp.h>

@@ -202,7 +202,8 @@ static void second_of_two_is_light(void **state)
 	od_sampler_free(s);
 }
 
-/* What greedy chooses, looked for one by one: NaN never, an infinity as the largest number, of equals the first. */
+/* The greedy choice, looked for one by one: never NaN; an infinity counts as the largest number; the first of
+ * equals. */
 static int32_t best_by_hand(const float *logits, uint32_t n)
 {
 	int32_t best = 0;

@@ -302,7 +302,7 @@ static double agreement(struct odds *v, uint32_t n, double *least)
 		behind += v[i].p;
 		distance += fabs(v[i].p - v[i].q) / 2;
 	}
-	for (uint32_t i = 0; i < n; i++) { /* those before i have a higher ratio q / p */
+	for (uint32_t i = 0; i < n; i++) { /* tokens before i have a higher ratio q / p */
 		sum += 1 / (before / v[i].q + behind / v[i].p);
 		before += v[i].q;
 		behind -= v[i].p;

@@ -68,7 +68,7 @@ static void what_authors_say(void **state)
 		assert_true(o.min_p == t[i].min_p);
 		assert_true(o.repetition_penalty == t[i].penalty);
 		assert_int_equal(o.seed, 0);
-		assert_int_equal(od_sampler_check(&o, &err), OD_OK); /* what is let in can be sampled with */
+		assert_int_equal(od_sampler_check(&o, &err), OD_OK); /* accepted settings can be sampled with */
 	}
 }
 

@@ -96,7 +96,7 @@ static void newest_version_wins(void **state)
 	WANT(s, 1, 0, 5, 0, 1);
 	assert_int_equal(load_one(s, &job), 0);
 	WANT(s, 1, 0, 4, 2); /* older */
-	WANT(s, 1, 0, 5, 3); /* the same */
+	WANT(s, 1, 0, 5, 3); /* not newer */
 	WANT(s, 1, 0, 6, 0, 4); /* 1 goes, 0 stays where it is */
 	assert_int_equal(odw_schedule_entries(s), 2);
 	assert_true(is(s, 2, 0, 4, ODW_LOADING));
@@ -439,7 +439,7 @@ static void long_runs_are_loaded_first(void **state)
 	odw_schedule_free(s);
 }
 
-/* What was profiled counts until there is a load to learn from; then that. */
+/* Profiled costs count until there is a load to learn from; then its cost. */
 static void costs_are_profiled_then_learnt(void **state)
 {
 	struct odw_schedule_opts opts = {
@@ -538,7 +538,7 @@ static void what_is_ready_of_a_run_is_taken_together(void **state)
 	WANT(s, 1, 0, 1, 0, 2, 3);
 	load_all(s);
 	run_many(s, 1, r, 4, rows);
-	run_many(s, 2, other, 2, rows); /* of expert 0 there is one copy, and another RUN wants it later */
+	run_many(s, 2, other, 2, rows); /* expert 0 has one copy, and another RUN wants it later */
 	got[0] = odw_schedule_take(s);
 	assert_ptr_equal(got[0], &r[0]);
 	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2); /* expert 1 is not waited for, 3 has too many rows */
@@ -557,7 +557,7 @@ static void what_is_ready_of_a_run_is_taken_together(void **state)
 	assert_int_equal(odw_schedule_take_more(s, got, 4, 1), 1); /* one that is too large for itself goes alone */
 	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2);
 	assert_ptr_equal(got[1], &r[3]);
-	odw_schedule_end(s, SESSION); /* what is being computed still has its slots */
+	odw_schedule_end(s, SESSION); /* an expert that is being computed keeps its slot */
 	assert_int_equal(odw_schedule_look(s, (unsigned)r[1].slot).state, ODW_DRAINING);
 	assert_int_equal(odw_schedule_look(s, (unsigned)r[3].slot).state, ODW_DRAINING);
 	assert_int_equal(odw_schedule_take_more(s, got, 4, 9), 1);
@@ -724,7 +724,7 @@ static void every_run_cancels_one_load_at_most(void **state)
 		assert_int_equal(load_one(s, &job[1]), 1);
 	assert_true(odw_schedule_next_read(s, &job[2], false)); /* 2 is being loaded */
 	run(s, 2, 0, true, &r[0], 4, true);
-	run(s, 3, 0, true, &r[1], 4, true); /* the same expert: needs no other slot */
+	run(s, 3, 0, true, &r[1], 4, true); /* needs no other slot: it is the same expert */
 	assert_int_equal(odw_schedule_look(s, (unsigned)job[2].slot).state, ODW_DRAINING);
 	assert_true(is(s, 3, 3, 0, ODW_RESIDENT));
 	assert_true(is(s, 3, 3, 1, ODW_RESIDENT));

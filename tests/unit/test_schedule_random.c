@@ -32,7 +32,7 @@ struct sim {
 	struct odw_planner_opts plan; /* slot, n_slots */
 	struct od_cache_plan now, next;
 	uint64_t place;
-	uint32_t at_place; /* which of the places there are */
+	uint32_t at_place; /* index of the place */
 	bool plan_waits; /* for buffers, before next is set */
 	size_t n_full, n_partial; /* RUNs of what is kept full, loads of what is kept otherwise */
 	uint64_t session, seed;
@@ -44,7 +44,7 @@ struct sim {
 	bool out[MAX_ITEMS]; /* with the schedule */
 	size_t n_items;
 	struct model mo;
-	struct { /* what our loaders put into each slot */
+	struct { /* data that our loaders put into each slot */
 		uint32_t m, expert, read, shards; /* bits */
 	} content[3 + MAX_FULL];
 };
@@ -267,7 +267,7 @@ static void do_end(struct sim *x)
 	memset(&x->mo, 0, sizeof(x->mo));
 	memset(x->mo.version, 0xff, sizeof(x->mo.version)); /* -1: none came */
 	for (size_t i = 0; i < x->n_items; i++)
-		x->item[i].rank = UINT32_MAX; /* of an earlier session */
+		x->item[i].rank = UINT32_MAX; /* left by an earlier session */
 	odw_schedule_begin(x->s, ++x->session);
 }
 
@@ -448,7 +448,7 @@ static bool key_less(const struct odw_item *a, const struct odw_item *b)
 	return a->rank != b->rank ? a->rank < b->rank : a->expert < b->expert;
 }
 
-/* What is in its slot is what it asks for. */
+/* The slot holds the expert that the item asks for. */
 static void check_taken(struct sim *x, const struct odw_item *item)
 {
 	assert_true(item->code == OD_OK && item->rank != UINT32_MAX);
@@ -509,7 +509,7 @@ static size_t take_more(struct sim *x, struct odw_item **item)
 	return n;
 }
 
-/* Those of the RUN that have ended, too, come with it. */
+/* Ended items of the RUN come with it. */
 static void take_failed(struct sim *x, struct odw_item *first)
 {
 	struct odw_item *item[MAX_ITEMS] = { first };
@@ -552,7 +552,7 @@ static bool begin_compute(struct sim *x)
 	return true;
 }
 
-/* Of one of the group. */
+/* Ends one of the group. */
 static void end_compute(struct sim *x)
 {
 	const uint32_t which = pick(x, (uint32_t)x->n_computing);

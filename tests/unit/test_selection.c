@@ -117,8 +117,8 @@ static void large_and_skewed(void **state)
 	}
 }
 
-/* Of all distributions with these inclusion probabilities, the one that weighs sets by a product of weights: for four
- * experts and pairs there is one number left to choose, and entropy is greatest where the fit has it. */
+/* Among all distributions with these inclusion probabilities it is the one that weighs sets by a product of weights:
+ * for four experts and pairs there is one number left to choose, and entropy is greatest where the fit has it. */
 static void entropy_is_greatest(void **state)
 {
 	static const double f[] = { 0.8, 0.6, 0.4, 0.2 };
@@ -172,7 +172,7 @@ static void hits_agree_with_monte_carlo(void **state)
 		double in[K + 1], out[K + 1], rest[N], all[K + 1];
 		uint32_t n = from[part + 1] - from[part];
 
-		/* Of this part h, of all the others the rest of K. */
+		/* This part has h, all the others the rest of K. */
 		memcpy(rest, q, from[part] * sizeof(*q));
 		memcpy(rest + from[part], q + from[part + 1], (N - from[part + 1]) * sizeof(*q));
 		od_selection_hits(q + from[part], n, K, in);

@@ -13,7 +13,7 @@
 static struct od_config cfg; /* three layers that are alike */
 static uint64_t seed = 1;
 
-/* Of as many pages as its sequences need to be as long as ctx, or of fewer. */
+/* A pool with as many pages as its sequences need to be as long as ctx, or with fewer. */
 static struct od_state_pool *small_pool(uint32_t ctx, uint32_t n, uint32_t n_pages)
 {
 	struct od_state_pool *p;
@@ -161,7 +161,7 @@ static void test_promise(void **state)
 	od_state_pool_free(p);
 }
 
-/* What is kept takes nothing of what sequences are promised; an idle page is attached, or dropped and used again. */
+/* Kept pages take nothing from promises to sequences; an idle page is attached, or dropped and used again. */
 static void test_keep(void **state)
 {
 	struct od_state_pool *p = small_pool(200, 3, 5);
@@ -289,7 +289,7 @@ static void test_share(void **state)
 struct person {
 	struct od_seq_state *s;
 	uint32_t page[4], n, promised; /* pages */
-	int32_t text[200]; /* what it wrote, or shares */
+	int32_t text[200]; /* tokens that it wrote, or shares */
 	uint32_t length;
 };
 

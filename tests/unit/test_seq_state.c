@@ -1,4 +1,4 @@
-/* What sequences remember: sizes, limits, where rows lie in pages; fixed state and its two copies. Who has which page:
+/* Sequence state: sizes, limits, places of rows in pages; fixed state and its two copies. Owners of pages:
  * test_seq_pages.c. */
 #include <string.h>
 
@@ -251,7 +251,7 @@ static void add_layer(struct od_config *c, const struct od_mixer_ops *mixer, str
 	must(od_config_add_layer(c, &l, &err), &err);
 }
 
-#define MIXED_FIXED 320u /* of the layers below: 128, 64 and 128, of 100, 64 and 65 bytes */
+#define MIXED_FIXED 320u /* sum of the layers below: 128, 64 and 128, for 100, 64 and 65 bytes */
 
 /* Keys and values of two widths; none, but fixed state; latents; a stream and fixed state; keys and values; fixed
  * state. */
@@ -332,7 +332,7 @@ static void test_fixed_copies(void **state)
 	const struct od_config c = mixed_config();
 	struct od_state_pool *p = pool_of(&c, OD_PROFILE_BF16, CTX, 3);
 	struct od_seq_state *s[3];
-	uint32_t kind[3][2]; /* of the committed copy, of the next */
+	uint32_t kind[3][2]; /* the committed copy's, the next one's */
 
 	(void)state;
 	assert_int_equal(od_state_pool_fixed_bytes(p), MIXED_FIXED);

@@ -101,9 +101,9 @@ struct world {
 	uint64_t counters[OD_N_COUNTERS];
 	bool mapped;
 	uint32_t sequence;
-	struct odm_part part; /* of a step */
+	struct odm_part part; /* rows of a step */
 	struct od_sampler_opts sampling;
-	/* Of the STATEs that come: */
+	/* Expected STATEs. */
 	uint64_t step;
 	uint32_t layer, begin, next, end; /* [begin, end) of a layer, then of the next one; next: position */
 	unsigned n;
@@ -246,7 +246,8 @@ static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t 
 static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
 {
 	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
-	const uint32_t pages = position / OD_KV_PAGE - (position + 1 - due) / OD_KV_PAGE + 1; /* of the due rows */
+	/* pages of the due rows */
+	const uint32_t pages = position / OD_KV_PAGE - (position + 1 - due) / OD_KV_PAGE + 1;
 	struct od_row row;
 	const struct odm_step step = begin_step(w, &row, position);
 
@@ -318,12 +319,12 @@ static void rows_that_are_asked_for(void **state)
 		for (uint32_t layer = 0; layer < LAYERS; layer++) {
 			expect_answer(&w, layer, 0, 1);
 			expect_answer(&w, layer, 3, 200);
-			expect_answer(&w, layer, 3, 5); /* of the page that was read last, and not */
+			expect_answer(&w, layer, 3, 5); /* on the page that was read last, and elsewhere */
 			expect_answer(&w, layer, 192, 58);
 			expect_answer(&w, layer, 249, 1);
 			expect_answer(&w, layer, 0, 250);
 		}
-		/* What was read of one sequence is not taken for another's rows. */
+		/* A page that was read for one sequence does not serve another. */
 		odm_shadow_link_close_sequence(&w.link, 0, w.sequence++);
 		od_seq_state_set_length(w.seq, 0);
 		write_rows(&w);
@@ -344,14 +345,14 @@ struct several {
 	struct od_seq_state *seq[SEVERAL];
 	uint32_t opened[SEVERAL], step_rows[SEVERAL]; /* SEQ_OPENs, and rows of STEPs */
 	bool refuse_open[SEVERAL];
-	bool rows[SEVERAL][LAYERS][CTX]; /* that STATEs brought since the last STEP */
+	bool rows[SEVERAL][LAYERS][CTX]; /* rows that STATEs brought since the last STEP */
 	unsigned steps, states; /* states: since the last STEP */
 };
 
 static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
 {
 	struct several *v = arg;
-	size_t first = 0; /* of a range: its first row in the frames */
+	size_t first = 0; /* index in the frames of a range's first row */
 	struct world w = v->w;
 
 	if (h->body_case == OD__HEADER__BODY_SEQ_OPEN) {
@@ -509,7 +510,7 @@ static void rows_of_several_sequences(void **state)
 /* Its end of a socket that holds whatever it is sent until it is read. */
 struct reader {
 	void *context, *socket;
-	uint64_t bytes; /* of the frames that came */
+	uint64_t bytes; /* sum over received frames */
 	unsigned steps, states, answers, tokens;
 };
 
@@ -646,7 +647,7 @@ static void what_comes_by_itself_is_bounded_too(void **state)
 	for (uint64_t i = 0; i < 2 * ODM_SHADOW_UNSENT_BYTES / step_bytes; i++)
 		decode(&w, 201);
 	assert_in_range(odm_unsent_bytes(w.link.unsent), ODM_SHADOW_UNSENT_BYTES * 9 / 10, ODM_SHADOW_UNSENT_BYTES);
-	odm_shadow_link_truncate(&w.link, 0, w.sequence, 201); /* what must not be lost goes still */
+	odm_shadow_link_truncate(&w.link, 0, w.sequence, 201); /* messages that must not be lost are sent still */
 	assert_true(odm_unsent_bytes(w.link.unsent) < ODM_SHADOW_UNSENT_BYTES + 1000);
 	read_all(&r);
 	r.steps = r.states = 0;
@@ -662,7 +663,7 @@ static void what_comes_by_itself_is_bounded_too(void **state)
 /* ---- Tokens of a prompt that begins with what main had already ---- */
 
 struct heard {
-	uint32_t begin, end; /* of TOKENS; each continues the one before */
+	uint32_t begin, end; /* positions of TOKENS; each range continues the one before */
 	const int32_t *prompt;
 };
 

@@ -21,7 +21,7 @@ struct world {
 		uint64_t text, used;
 	} snapshot[N];
 	uint64_t clock, written, hits, dropped;
-	bool superseded; /* what goes now is not for want of room */
+	bool superseded; /* evictions now are not for lack of room */
 	uint32_t gone; /* the last one that was dropped */
 };
 

@@ -24,7 +24,7 @@
 
 static struct tiny_files tiny;
 static char dir[128];
-static int experts_fd; /* of the pack */
+static int experts_fd; /* the pack's */
 
 static int setup(void **state)
 {
@@ -272,7 +272,7 @@ static void folders_of_others_are_refused(void **state)
 	assert_int_equal(od_spool_open(&second, dir, &err), OD_ERR_BUSY);
 	od_spool_close(s);
 	od_pack_close(p);
-	/* What an interrupted beginning leaves is no stranger's. */
+	/* Files that an interrupted beginning left are not taken for a stranger's. */
 	fresh(NULL);
 	assert_int_equal(mkdir(dir, 0755), 0);
 	tiny_write(dir, "SHA256SUMS.tmp", "x", 1);
@@ -338,7 +338,7 @@ static void a_share_is_written_and_gone_on_with(void **state)
 	assert_int_equal(od_pack_verify(&verify, &err), OD_OK);
 }
 
-/* What the state calls whole is looked at again: writing a share once more repairs it. */
+/* Experts that the state calls whole are checked again: writing a share once more repairs it. */
 static void a_damaged_share_is_written_again(void **state)
 {
 	const struct od_share_job job = { .pack = tiny.pack, .share = "1/1", .dir = dir };

@@ -76,7 +76,7 @@ static void every_flipped_bit(void **state)
 	for (size_t bit = 0; bit < 8 * len; bit++) {
 		text[bit / 8] ^= (char)(1 << bit % 8);
 		assert_int_equal(od_file_write_atomic(temp_path(OD_SPOOL_STATE_NAME), text, len, &err), OD_OK);
-		/* Of the fingerprint too: that is damage, and the spool is this model's. */
+		/* A flipped bit in the fingerprint is damage, too: the spool is this model's. */
 		assert_int_equal(od_spool_state_read(&s, temp_dir, &err), OD_ERR_CORRUPT);
 		assert_memory_equal(a, zero, sizeof(a));
 		text[bit / 8] ^= (char)(1 << bit % 8);

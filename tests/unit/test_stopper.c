@@ -15,7 +15,7 @@ struct scene {
 	const char *stop[4];
 	const char *shown;
 	bool stopped;
-	size_t found; /* which of stop, if stopped */
+	size_t found; /* index into stop, if stopped */
 };
 
 static const struct scene scenes[] = {

@@ -17,7 +17,7 @@
 
 static void *context, *router;
 static struct odw_store *client;
-static struct od_msg last; /* what the client sent */
+static struct od_msg last; /* the client's newest message */
 
 static int setup(void **state)
 {
@@ -57,7 +57,7 @@ static const Od__Header *receive(void)
 	return last.header;
 }
 
-/* The same, while parts come to the client. */
+/* receive(), while parts come to the client. */
 static const Od__Header *receive_while_parts_come(void)
 {
 	uint64_t end = od_now_ns() + PATIENCE_NS;
@@ -187,7 +187,7 @@ static void pieces_come_in_any_order(void **state)
 	assert_int_equal(bytes, 0);
 }
 
-/* What is wrong with an answer is what is said. */
+/* A bad answer is refused for what is wrong with it. */
 static void bad_answers_are_told_apart(void **state)
 {
 	const struct od_out_frame frame[2] = { { .bytes = "aaaaaaaaaa", .len = 10 },
@@ -346,7 +346,7 @@ static void a_silent_store_is_given_up(void **state)
 		odw_store_tick(client);
 	}
 	assert_true(odw_store_away_ns(client) > 0);
-	assert_int_equal(receive()->body_case, OD__HEADER__BODY_FETCH); /* of the old connection */
+	assert_int_equal(receive()->body_case, OD__HEADER__BODY_FETCH); /* sent on the old connection */
 	greet(7);
 	assert_int_equal(odw_store_away_ns(client), 0);
 }

@@ -171,7 +171,7 @@ static void places_come_free(void **state)
 	assert_int_equal(add(1000, 1, 10), OD_ERR_BUSY);
 	odm_store_queue_done(w, 10);
 	assert_int_equal(add(1000, 1000, 10), OD_OK);
-	assert_int_equal(add(0, 1, 10), OD_ERR_BUSY); /* who was dropped is a stranger again */
+	assert_int_equal(add(0, 1, 10), OD_ERR_BUSY); /* a client that was dropped is a stranger again */
 	for (uint32_t i = 0; i < ODM_STORE_WORKERS; i++)
 		assert_int_not_equal(take(&w), 0);
 	assert_int_equal(take(&w), 0);

@@ -286,7 +286,7 @@ static void hostile_texts(void **state)
 	free(twin);
 }
 
-/* What is harmless gets the ids that the whole text gets without users: the reference's. */
+/* Harmless texts get the ids that the whole text gets without users: the reference's. */
 static void harmless_texts(void **state)
 {
 	struct text *x = calloc(1, sizeof(*x));
@@ -479,7 +479,7 @@ static void by_hand(void **state)
 		{ ordinary, "", "{<|a|>}<|a|>", 6, { 0, 9, 3, 9, 2, 12 } }, /* or what looks like one */
 		{ longer, "", "{<s><a>}<s><a>", 5, { 10, 0, 3, 2, 11 } }, /* the shorter one counts */
 		{ longer, "", "{<s>}<a>", 4, { 10, 0, 3, 2 } },
-		{ longer, "", "{a>}<s>", 3, { 3, 2, 10 } }, /* what is barred hides nothing */
+		{ longer, "", "{a>}<s>", 3, { 3, 2, 10 } }, /* a barred token hides nothing */
 		{ strips, "", "{a }<s>{ a}", 3, { 3, 10, 3 } },
 		{ strips, "", "{a <s> a}", 7, { 3, 4, 0, 1, 2, 4, 3 } },
 		{ alone, "", "{;}<s>{;}", 1, { 10 } },

@@ -83,7 +83,7 @@ static char *all_characters(size_t *len)
 	return text;
 }
 
-/* Which characters a pattern of one character takes. */
+/* Finds the characters that a pattern of one character takes. */
 static void set_of(const char *pattern, const char *text, size_t len, bool *in)
 {
 	struct tok_regex *re = regex(pattern);
@@ -148,7 +148,7 @@ static void classes(void **state)
 
 /* ---- words ---- */
 
-static int32_t pick[30][64]; /* of each category some characters */
+static int32_t pick[30][64]; /* some characters of each category */
 
 /* A character of a category taken at random, or one that patterns care about. */
 static int32_t random_character(uint64_t *seed, unsigned kind)

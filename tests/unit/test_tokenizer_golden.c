@@ -328,7 +328,7 @@ static void long_texts(void **state)
 	free(text);
 }
 
-/* What Kimi's code cuts before tiktoken sees it (make_ranked.py). */
+/* Kimi's code cuts these before tiktoken sees them (make_ranked.py). */
 static void long_texts_of_kimi(void **state)
 {
 	struct od_tokenizer *t;

@@ -173,7 +173,7 @@ static void names_what_is_wrong(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(load(&t, VERSION, good[VERSION], &err), OD_OK); /* what is varied is good */
+	assert_int_equal(load(&t, VERSION, good[VERSION], &err), OD_OK); /* the file that is varied is good */
 	od_tokenizer_free(t);
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
 		int rc = load(&t, refused[i].field, refused[i].value, &err);
@@ -305,7 +305,8 @@ static void texts_grow_within_a_limit(void **state)
 	free(unknown);
 }
 
-/* What a file lists once and refers to a hundred times; and added tokens that are normalised when it is read. */
+/* Files that list something once and refer to it a hundred times; and added tokens that are normalised when they are
+ * read. */
 static void files_grow_within_a_limit(void **state)
 {
 	char *text = malloc(1 << 17),

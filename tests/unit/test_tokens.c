@@ -1,6 +1,6 @@
-/* What a reader is told of a text's tokens: each once, in order, with its log probability by the raw logits, which are
- * seen beside and worked out by hand; the same with and without drafts, alone and among others, here and on three
- * workers. And of the queue, of a prompt's progress and of the engine's load. */
+/* A reader gets each of a text's tokens once, in order, with its log probability by the raw logits, which are seen
+ * beside and worked out by hand; with and without drafts, alone and among others, here and on three workers. Also the
+ * queue, a prompt's progress and the engine's load. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

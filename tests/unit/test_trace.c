@@ -21,7 +21,7 @@
 
 #define NOW_NS 7000000123456ull
 #define THREADS 4
-#define SPANS 300 /* of a thread: more than a stream's buffer holds */
+#define SPANS 300 /* spans of a thread: more than a stream's buffer holds */
 
 int clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -62,7 +62,7 @@ static const char *name_of(const json_t *event)
 	return json_string_value(json_object_get(event, "name"));
 }
 
-/* What a process_name or thread_name event says. */
+/* The name in a process_name or thread_name event. */
 static const char *named(const json_t *event)
 {
 	return json_string_value(json_object_get(json_object_get(event, "args"), "name"));

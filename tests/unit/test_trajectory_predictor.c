@@ -1,5 +1,5 @@
-/* Which earlier token went the same way: against a search in double over all that is kept, from an empty store to one
- * that has had to forget; and by hand. */
+/* The earlier token that went the same way: against a search in double over all that is kept, from an empty store to
+ * one that has had to forget; and by hand. */
 #include "tests/unit/predictor_world.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ struct way {
 	double p[LAYERS][EXPERTS];
 };
 
-struct plain { /* the same by definition; the newest is the last */
+struct plain { /* a store by definition; the newest is the last */
 	struct way way[8000];
 	size_t n;
 };
@@ -194,7 +194,7 @@ static void against_a_plain_search(void **state)
 	for (int i = 0; i < 40; i++)
 		checked += run_step(&w, &p, false, 1 + pw_draw(&w, 4), i % 7 == 3 ? (uint32_t)i % LAYERS : LAYERS);
 	assert_true(p.n > STORE);
-	assert_true(checked > 1500); /* of 2000 or so */
+	assert_true(checked > 1500); /* about 2000 in all */
 	pw_close(&w);
 }
 

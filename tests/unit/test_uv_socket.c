@@ -16,7 +16,7 @@ struct rig {
 	int got, garbage, wanted; /* the loop stops at wanted messages */
 	int in_turn, most_in_turn;
 	bool echo, close_at_wanted;
-	struct od_route route; /* of the last message */
+	struct od_route route; /* the newest message's */
 	struct od_err why;
 };
 
@@ -105,7 +105,7 @@ static void rig_open(struct rig *r, int before)
 	for (int i = 0; i < before; i++)
 		assert_int_equal(send_ping(r, r->peer, (uint64_t)i), OD_OK);
 	if (before > 0)
-		await(router, ZMQ_POLLIN); /* which takes the edge */
+		await(router, ZMQ_POLLIN); /* takes the edge */
 	assert_ok(od_uv_socket_new(&r->socket, &r->loop, router, true, &ops, r, &err), &err);
 }
 

@@ -105,7 +105,7 @@ static void without_room_there_is_no_hedge(void **state)
 	odm_want_place_fini(&p);
 }
 
-/* What is on its way stays, whether it becomes a hedge or a prediction; a hedge gives way to predictions. */
+/* Loads on their way stay, whether they become hedges or predictions; a hedge gives way to predictions. */
 static void what_is_on_its_way_stays(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
@@ -197,7 +197,7 @@ static void who_must_hear_of_it(void **state)
 			all[other] = i;
 		}
 		n = (seed >> 40) % 7;
-		/* What the version before had: mostly the same experts, in that order or another. */
+		/* The version before had mostly the same experts, in that order or another. */
 		if (turn % 4 != 0 && (seed >> 50) % 3 > 0) {
 			n = w->n_before;
 			memcpy(all, w->expert_before, n * sizeof(*all));

@@ -1,5 +1,5 @@
-/* What is wanted of a row: hedges against a brute-force reading of the rule, what is learnt against the noise that was
- * put in, and the budget over long streams. */
+/* Experts that are wanted for a row: hedges against a brute-force reading of the rule, learnt noise against the noise
+ * that was put in, and the budget over long streams. */
 #include "common/predict/want_policy.h"
 
 #include <math.h>
@@ -181,7 +181,7 @@ static void noise_is_learnt_for_each_layer(void **state)
 	od_want_policy_free(p);
 }
 
-/* Which experts are hedges follows from the threshold alone, the likeliest first. */
+/* Hedges follow from the threshold alone, the likeliest first. */
 static void hedges_are_those_below_the_threshold(void **state)
 {
 	struct od_want_policy *p = make(0.4);

@@ -1,4 +1,4 @@
-/* What main believes of a WELCOME: the daemon should have refused HELLO, and did not. */
+/* Main's checks of a WELCOME: the daemon should have refused HELLO, and did not. */
 #include "main-node/cluster/welcome_check.h"
 
 #include <setjmp.h>

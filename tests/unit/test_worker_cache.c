@@ -41,7 +41,7 @@ static void place(struct worker *w, uint32_t n_workers, uint32_t worker, uint32_
 	put(w, w->control, &h, NULL, 0);
 }
 
-/* What a load from a state must read. */
+/* Bytes that a load from a state must read. */
 static uint64_t bytes_to_read(uint32_t m, uint32_t expert, enum od_cache_state state)
 {
 	const struct od_pack_expert *x = od_pack_expert(pack, m, expert);
@@ -120,7 +120,7 @@ static void find_states(struct worker *w, unsigned set)
 #define POOL OD_CACHE_POOL
 static const struct {
 	const char *args[9];
-	unsigned set; /* of states that are to be seen */
+	unsigned set; /* set of states that are to be seen */
 } caches[] = {
 	/* Policies of one pool. */
 	{ { "--resident-form", "planes", "--cache-mib", "8", "--cache-policy", "lru", NULL }, POOL(OD_CACHE_F) },
@@ -143,7 +143,7 @@ static void answers_are_right_from_one_pool(void **state)
 		assert_true(ping(&w).c[OD_C_PEAK_RSS_BYTES] < 80u << 20);
 #endif
 		end_worker_session(&w);
-		begin_worker_session(&w, BF16); /* what is kept stays */
+		begin_worker_session(&w, BF16); /* the cache stays */
 		place(&w, 1, 0, 1);
 		find_states(&w, caches[i].set);
 		close_worker(&w);

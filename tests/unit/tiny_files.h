@@ -29,7 +29,7 @@ struct tiny_files {
 };
 
 void tiny_files_make(struct tiny_files *t);
-/* The same model, published with scales: layer 0's experts as F8_E4M3 in blocks of 16 x 16, as four-bit integers and as
+/* The model as published with scales: layer 0's experts as F8_E4M3 in blocks of 16 x 16, as four-bit integers and as
  * NVFP4, in turn, any bits; its o_proj as I8. */
 void tiny_files_make_scaled(struct tiny_files *t);
 void tiny_files_free(struct tiny_files *t);

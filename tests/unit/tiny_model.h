@@ -43,7 +43,7 @@ void tiny_make(struct tiny_model *t, const char *name, const struct od_config *c
 void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d);
 void tiny_weights_free(struct tiny_weights *w); /* before the device */
 
-/* The same draw as in make_golden.py: integer number i of a tensor, in [-limit, limit]. */
+/* Draws as make_golden.py does: integer number i of a tensor, in [-limit, limit]. */
 int tiny_draw(uint64_t seed, uint64_t tensor, uint64_t i, int limit);
 
 #endif

@@ -16,7 +16,7 @@
 #define EXPERTS 8
 #define HIDDEN 256
 #define INTER 256
-#define WEIGHTS (HIDDEN * INTER) /* of a matrix of an expert */
+#define WEIGHTS (HIDDEN * INTER) /* weights of a matrix of an expert */
 #define MAX_ROWS 300
 #define F32 OD_PROFILE_F32
 #define BF16 OD_PROFILE_BF16
@@ -40,8 +40,8 @@ struct worker {
 	bool slow; /* the data socket reads nothing ahead */
 	/* The RESULT that is being read. */
 	struct od_msg result;
-	size_t next; /* of its experts */
-	size_t row; /* of its frame */
+	size_t next; /* index of the next of its experts */
+	size_t row; /* index of the next row of its frame */
 	size_t n_results; /* RESULTs that have come */
 };
 
@@ -85,7 +85,7 @@ void init_request(struct request *q, uint64_t step, uint32_t m, uint32_t n_rows,
 /* n rows, every stride-th from first on, around the end. */
 void add_expert(struct request *q, uint32_t expert, uint32_t first, uint32_t stride, uint32_t n, bool last);
 void send_request(struct worker *w, struct request *q);
-/* What a RESULT says of one of its experts; stays until the next one is asked for. */
+/* One expert of a RESULT; stays until the next one is asked for. */
 struct answer {
 	const Od__Header *header;
 	const Od__Result *result;
@@ -95,7 +95,7 @@ struct answer {
 
 /* The next expert of the RESULT, or the first one of the next RESULT. */
 struct answer get_answer(struct worker *w);
-/* The same for this request: which of its experts it is. */
+/* get_answer for this request: returns the index of its expert. */
 size_t get_result(struct worker *w, const struct request *q, struct answer *a);
 float output_value(const struct worker *w, const char *rows, size_t i);
 void check_output(const struct worker *w, const struct request *q, const Od__RunExpert *x, const struct answer *a);
