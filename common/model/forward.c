@@ -510,6 +510,13 @@ static const void *fetched(const struct od_forward *f, unsigned what, enum buffe
 	return f->fetched & what ? f->host[b] : NULL;
 }
 
+int od_forward_fetch_for(struct od_forward *f, struct od_expert_runner *runner, unsigned what, struct od_err *err)
+{
+	if (runner->needs != NULL)
+		what |= runner->needs(runner, f->step, od_forward_m(f));
+	return od_forward_fetch(f, what, err);
+}
+
 /* Fills the call's host fields, for a runner that works on the host. */
 static int fetch_call(struct od_forward *f, struct od_moe_call *call, struct od_err *err)
 {

@@ -46,6 +46,9 @@ struct od_moe_call {
 
 struct od_expert_runner {
 	bool on_device; /* it works on the device: only x_at, expert_at and y_at are set */
+	/* The attention and the router of layer m are queued. Returns the results that the runner will read on the host
+	 * (OD_FETCH_). It may queue its own transfers now; the fetch waits for both. NULL: only those of a call. */
+	unsigned (*needs)(struct od_expert_runner *r, uint64_t step, uint32_t m);
 	/* Starts the work without waiting for it. *call stays valid until collect has returned. */
 	int (*submit)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
 	/* After a successful submit: waits until y is filled, or the work that fills y_at is queued. NULL: submit does
@@ -106,6 +109,9 @@ bool od_forward_done(const struct od_forward *f); /* all layers are done */
 #define OD_FETCH_RESIDUALS 4u
 #define OD_FETCH_ROWS 8u /* the experts' input */
 OD_MUST_CHECK int od_forward_fetch(struct od_forward *f, unsigned what, struct od_err *err);
+/* Before od_forward_experts with this runner: the same for `what` and what the runner needs. */
+OD_MUST_CHECK int od_forward_fetch_for(struct od_forward *f, struct od_expert_runner *runner, unsigned what,
+				       struct od_err *err);
 
 /* The fetched results of a row. */
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */

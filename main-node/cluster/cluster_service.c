@@ -212,9 +212,23 @@ static bool has_predictor(const struct service *s)
 	return co->shadow || co->own != NULL;
 }
 
-static unsigned needs(struct odm_expert_service *base, const struct odm_step *step, uint32_t m)
+static struct service *service_of(struct od_expert_runner *r)
 {
-	struct service *s = (struct service *)base;
+	return (struct service *)((char *)r - offsetof(struct service, runner));
+}
+
+/* The open step of this number. */
+static const struct odm_step *find_step(const struct service *s, uint64_t number)
+{
+	const struct odm_step *decode = s->open[ODM_DECODE].step;
+
+	return decode != NULL && decode->step == number ? decode : s->open[ODM_PREFILL].step;
+}
+
+static unsigned needs(struct od_expert_runner *r, uint64_t number, uint32_t m)
+{
+	struct service *s = service_of(r);
+	const struct odm_step *step = find_step(s, number);
 	const bool decode = step->phase == ODM_DECODE;
 	unsigned what;
 
@@ -601,11 +615,6 @@ static int run_pieces(struct service *s, struct od_err *err)
 	return rc;
 }
 
-static struct service *service_of(struct od_expert_runner *r)
-{
-	return (struct service *)((char *)r - offsetof(struct service, runner));
-}
-
 /* A layer of a decode step, behind its RUNs, which are urgent. */
 static void after_runs(struct service *s)
 {
@@ -878,7 +887,6 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->base = (struct odm_expert_service){
 		.runner = &s->runner,
 		.begin_step = begin_step,
-		.needs = needs,
 		.end_step = end_step,
 		.kept = kept,
 		.draft = find_draft,
@@ -889,7 +897,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.count_open = count_open,
 		.free = free_service,
 	};
-	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
+	s->runner = (struct od_expert_runner){ .needs = needs, .submit = submit, .collect = collect };
 	s->recovery = (struct odm_recovery){ .net = &s->net,
 					     .work = &s->work,
 					     .send_again = send_piece_again,

@@ -172,15 +172,11 @@ static int attention(struct odm_pass *p, struct od_err *err)
 {
 	struct odm_expert_service *service = p->engine->service;
 	const uint64_t begin = od_trace_begin(), begin_ns = od_now_ns();
-	unsigned what = observed(p);
 	int rc = OD_OK;
 
 	od_forward_attention(p->forward);
-	if (od_forward_routed(p->forward)) {
-		if (service->needs != NULL)
-			what |= service->needs(service, &p->step, od_forward_m(p->forward));
-		rc = od_forward_fetch(p->forward, what, err);
-	}
+	if (od_forward_routed(p->forward))
+		rc = od_forward_fetch_for(p->forward, service->runner, observed(p), err);
 	if (p->phase == ODM_DECODE && p->engine->opts.layer_ns > 0)
 		pace(p, begin_ns);
 	od_trace_end("attention, router", begin, (int64_t)p->step.step,

@@ -15,17 +15,13 @@ enum odm_company {
 	ODM_ALONE, /* there were none while it ran */
 };
 
-/* Order of calls: begin_step; for each layer needs, submit and collect; end_step. Each function may be NULL, except
- * free. */
+/* Order of calls: begin_step; the runner's for each layer; end_step. Each function may be NULL, except free. */
 struct odm_expert_service {
-	/* Passed to od_forward_experts (submit and collect). A service updates statistics and predictions after it has
+	/* Runs the experts of each layer (forward.h). A service updates statistics and predictions after it has
 	 * sent its requests, and reads only the call's data. */
 	struct od_expert_runner *runner;
 	/* A step begins; membership may change here. */
 	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
-	/* Attention and router of layer m are queued. Returns the results that the service will read on the host
-	 * (OD_FETCH_). It may queue its own transfers now; the engine's fetch waits for both. */
-	unsigned (*needs)(struct odm_expert_service *s, const struct odm_step *step, uint32_t m);
 	/* All layers are done, or the step was abandoned. */
 	void (*end_step)(struct odm_expert_service *s, const struct odm_step *step);
 	/* After end_step and before the next step, of a step with drafts: the first kept[i] rows of the i-th part
