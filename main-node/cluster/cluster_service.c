@@ -873,6 +873,26 @@ static int allocate(struct service *s, struct od_err *err)
 	return OD_OK;
 }
 
+static void flush_wants(void *arg)
+{
+	odm_cluster_flush_wants(arg);
+}
+
+static int open_predictor(struct service *s, struct od_err *err)
+{
+	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	const struct odm_predictor_link_opts o = {
+		.kind = co->own,
+		.predictions = odm_cluster_predictions(s->cluster),
+		.shadow = co->shadow,
+		.max_sequences = co->max_sequences,
+		.wants = flush_wants,
+		.arg = s->cluster,
+	};
+
+	return odm_predictor_link_open(&s->predictor, &o, &s->o, err);
+}
+
 int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster *c, const struct od_forward_opts *opts,
 			    struct od_err *err)
 {
@@ -916,7 +936,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	if (rc == OD_OK)
 		rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, err);
+		rc = open_predictor(s, err);
 	if (rc == OD_OK)
 		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {

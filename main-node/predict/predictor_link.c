@@ -9,30 +9,30 @@ static void on_prediction(void *arg, const struct od_prediction *p)
 	struct odm_predictor_link *l = arg;
 	struct od_prediction said = *p;
 
-	said.stand_in = odm_cluster_opts(l->cluster)->shadow;
-	if (odm_predictions_add(odm_cluster_predictions(l->cluster), &said))
+	said.stand_in = l->o.shadow;
+	if (odm_predictions_add(l->o.predictions, &said))
 		l->wants = true;
 }
 
-int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c, const struct od_forward_opts *fo,
-			    struct od_err *err)
+int odm_predictor_link_open(struct odm_predictor_link *l, const struct odm_predictor_link_opts *opts,
+			    const struct od_forward_opts *fo, struct od_err *err)
 {
-	const struct od_predictor_kind *kind = odm_cluster_opts(c)->own;
 	const struct od_predictor_opts o = {
 		.config = fo->config,
 		.dense = fo->dense,
 		.device = fo->device,
 		.profile = fo->profile,
 		.max_rows = fo->max_rows,
-		.max_sequences = odm_cluster_opts(c)->max_sequences,
+		.max_sequences = opts->max_sequences,
 		.emit = on_prediction,
 		.arg = l,
 	};
 	int rc;
 
-	if (kind == NULL)
+	if (opts->kind == NULL)
 		return OD_OK;
-	l->cluster = c;
+	l->o = *opts;
+	l->config = fo->config;
 	l->device = fo->device;
 	l->rows = calloc(fo->max_rows, sizeof(*l->rows));
 	l->silent = calloc(fo->max_rows, sizeof(*l->silent));
@@ -40,8 +40,8 @@ int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
 		l->step[i].s.row = l->step[i].row = calloc(fo->max_rows, sizeof(*l->step[i].row));
 	if (l->rows == NULL || l->silent == NULL || l->step[0].row == NULL || l->step[1].row == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor: no memory for %zu rows", fo->max_rows);
-	rc = od_id_table_init(&l->sequences, odm_cluster_opts(c)->max_sequences, err);
-	return rc == OD_OK ? kind->make(&l->predictor, &o, err) : rc;
+	rc = od_id_table_init(&l->sequences, opts->max_sequences, err);
+	return rc == OD_OK ? opts->kind->make(&l->predictor, &o, err) : rc;
 }
 
 void odm_predictor_link_close(struct odm_predictor_link *l)
@@ -58,7 +58,7 @@ void odm_predictor_link_close(struct odm_predictor_link *l)
 static void send_wants(struct odm_predictor_link *l)
 {
 	if (l->wants)
-		odm_cluster_flush_wants(l->cluster);
+		l->o.wants(l->o.arg);
 	l->wants = false;
 }
 
@@ -73,9 +73,9 @@ static void follow_sequence(struct odm_predictor_link *l, uint64_t sequence)
  * whether anything is asked of it. */
 static bool ask(struct odm_predictor_link *l, struct odm_linked_step *t)
 {
-	if (!odm_cluster_opts(l->cluster)->shadow)
+	if (!l->o.shadow)
 		return true;
-	if (odm_predictions_shadow_silent(odm_cluster_predictions(l->cluster), t->s.step, l->silent, t->s.n_rows) == 0)
+	if (odm_predictions_shadow_silent(l->o.predictions, t->s.step, l->silent, t->s.n_rows) == 0)
 		return false;
 	for (size_t i = 0; i < t->s.n_rows; i++)
 		t->row[i].quiet = !l->silent[i];
@@ -101,7 +101,7 @@ void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step
 			t->row[r] = (struct od_predict_row){ .sequence = part->sequence,
 							     .position = step->rows[r].position,
 							     .token = step->rows[r].token,
-							     .quiet = odm_cluster_opts(l->cluster)->shadow };
+							     .quiet = l->o.shadow };
 	}
 	(void)ask(l, t);
 	od_predictor_begin_step(l->predictor, &t->s);
@@ -119,11 +119,10 @@ void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe
 {
 	struct odm_linked_step *t = &l->step[l->step[ODM_DECODE].s.step == call->step ? ODM_DECODE : ODM_PREFILL];
 	uint64_t span = od_trace_begin(), waits;
-	const struct od_config *c;
+	const struct od_config *c = l->config;
 
 	if (!l->needed)
 		return;
-	c = odm_cluster_opts(l->cluster)->config;
 	waits = od_device_waits(l->device);
 	for (size_t i = 0; i < call->n_rows; i++) {
 		l->rows[i] = (struct od_routed_row){

@@ -1,21 +1,30 @@
 /* predictor_link.h - drives main's own predictor (common/predict/predictor.h) with main's steps: adds its predictions
- * to the table and makes the loop thread send WANTs. With a shadow it predicts only for sequences on which the shadow
+ * to the table and says when WANTs should follow. With a shadow it predicts only for sequences on which the shadow
  * is silent (stand-in, struct od_prediction).
  *
- * A prefill step and a decode step may be open together. The cluster service calls step before the layers, and routed
+ * A prefill step and a decode step may be open together. Their owner calls step before the layers, and routed
  * for each layer after its RUNs were sent, so that the predictor works while the workers compute.
- * Thread: the engine thread. Owner: the cluster service. */
+ * Thread: the engine thread. Owner: the caller. */
 #ifndef ODM_PREDICTOR_LINK_H
 #define ODM_PREDICTOR_LINK_H
 
 #include "common/base/id_table.h"
 #include "common/predict/predictor.h"
-#include "main-node/cluster/cluster.h"
-#include "main-node/step/step.h"
+#include "main-node/predict/predictions.h"
+
+struct odm_predictor_link_opts {
+	const struct od_predictor_kind *kind; /* NULL: none; all calls do nothing */
+	struct odm_predictions *predictions; /* borrowed */
+	bool shadow; /* it stands in for a shadow */
+	uint32_t max_sequences;
+	void (*wants)(void *arg); /* predictions have changed what is wanted: WANTs should follow */
+	void *arg;
+};
 
 struct odm_predictor_link {
-	struct odm_cluster *cluster;
-	struct od_predictor *predictor; /* NULL: none; all calls do nothing */
+	struct odm_predictor_link_opts o;
+	const struct od_config *config;
+	struct od_predictor *predictor; /* NULL: none */
 	struct od_device *device; /* the engine's */
 	struct odm_linked_step {
 		struct od_predict_step s;
@@ -29,8 +38,7 @@ struct odm_predictor_link {
 	bool wants; /* there are predictions whose WANTs are not sent yet */
 };
 
-/* Opens the predictor that the cluster's options name. */
-OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
+OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, const struct odm_predictor_link_opts *opts,
 					  const struct od_forward_opts *fo, struct od_err *err);
 void odm_predictor_link_close(struct odm_predictor_link *l); /* all zero is fine */
 
