@@ -18,7 +18,7 @@ libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_prin
 libodm_SRCS += $(addprefix main-node/serve/,server.c)
 libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c exchange.c http.c http_guard.c \
 	http_header.c json_fields.c request_threads.c)
-libodm_SRCS += $(addprefix main-node/serve/jobs/,call.c engine_thread.c generation.c job.c reply.c token_list.c \
+libodm_SRCS += $(addprefix main-node/serve/jobs/,choices.c engine_thread.c generation.c job.c reply.c token_list.c \
 	token_text.c)
 libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c api.c call_memory.c chat_build.c \
 	chat_completion.c chat_turn.c client_fields.c completion.c dialog.c models.c \

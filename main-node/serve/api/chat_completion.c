@@ -228,7 +228,7 @@ static int check_asked(struct chat *c, const struct asked *a, struct odm_api_err
 
 static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, struct odm_api_error *e)
 {
-	int rc = odm_call_new(&c->reply.call, x, e);
+	int rc = odm_choices_new(&c->reply.choices, x, e);
 
 	c->choice = calloc((size_t)c->g.n, sizeof(*c->choice));
 	if (rc == OD_OK && c->choice == NULL)
@@ -279,7 +279,7 @@ static void prepare(struct odm_exchange *x)
 	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(c->reply.call, odm_app_of(x)->thread, &e);
+		rc = odm_choices_submit(c->reply.choices, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }
@@ -290,7 +290,7 @@ static void free_state(void *state)
 
 	if (c == NULL)
 		return;
-	odm_call_free(c->reply.call);
+	odm_choices_free(c->reply.choices);
 	for (size_t i = 0; c->choice != NULL && i < (size_t)c->g.n; i++) {
 		od_strbuf_fini(&c->choice[i].content);
 		od_strbuf_fini(&c->choice[i].reasoning);

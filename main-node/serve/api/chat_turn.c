@@ -696,7 +696,7 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 	req->n_prompt = t->n_prompt;
 	spec.ends = c->watch != NULL ? ends_at : NULL;
 	spec.ends_arg = c->watch;
-	return odm_call_add(r->call, &spec, e);
+	return odm_choices_add(r->choices, &spec, e);
 }
 
 int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,

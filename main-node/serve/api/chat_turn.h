@@ -35,7 +35,7 @@ OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, co
 void odm_turn_free(struct odm_turn *t); /* NULL ok */
 size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 
-/* Adds the g->n choices to r->call, once. logprobs: as in odm_request. Only here is a prompt refused that is longer
+/* Adds the g->n choices to r->choices, once. logprobs: as in odm_request. Only here is a prompt refused that is longer
  * than the context, so that it can be counted. */
 OD_MUST_CHECK int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 			       const struct odm_turn_sink *sink, struct odm_api_error *e);

@@ -57,7 +57,7 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		req->n_prompt = n_ids;
 		req->logprobs = (int)c->logprobs;
 		req->prompt_logprobs = c->logprobs >= 0 && c->echo;
-		rc = odm_call_add(c->reply.call, &spec, e);
+		rc = odm_choices_add(c->reply.choices, &spec, e);
 	}
 	return rc;
 }
@@ -231,7 +231,7 @@ static void on_end(void *arg)
 		json_decref(choices);
 		return;
 	}
-	for (size_t i = 0; i < odm_call_choices(c->reply.call); i++) {
+	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++) {
 		struct choice *t = &c->choice[i];
 
 		json_array_append_new(
@@ -263,7 +263,7 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
 				  "%s: the model has no tokenizer", c->echo ? "echo" : "logprobs");
 	if (rc == OD_OK)
-		rc = odm_call_new(&c->reply.call, x, e);
+		rc = odm_choices_new(&c->reply.choices, x, e);
 	if (rc == OD_OK)
 		rc = add_prompts(c, engine, e);
 	json_decref(request);
@@ -290,7 +290,7 @@ static void prepare(struct odm_exchange *x)
 	c->logprobs = -1;
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(c->reply.call, odm_app_of(x)->thread, &e);
+		rc = odm_choices_submit(c->reply.choices, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }
@@ -301,7 +301,7 @@ static void free_state(void *state)
 
 	if (c == NULL)
 		return;
-	odm_call_free(c->reply.call);
+	odm_choices_free(c->reply.choices);
 	odm_generation_fini(&c->g);
 	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
 		free(c->prompt[i].text);
@@ -316,7 +316,7 @@ static void start(struct odm_exchange *x)
 	struct completion *c = odm_exchange_state(x);
 
 	odm_reply_start(&c->reply);
-	for (size_t i = 0; c->echo && i < odm_call_choices(c->reply.call); i++) {
+	for (size_t i = 0; c->echo && i < odm_choices_count(c->reply.choices); i++) {
 		const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
 
 		if (c->g.stream)

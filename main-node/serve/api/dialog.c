@@ -34,7 +34,7 @@ static int read_chat(struct odm_dialog *d, struct odm_exchange *x, const struct 
 	if (rc == OD_OK)
 		rc = odm_turn_new(&d->turn, x, engine, d->chat, logprobs, e);
 	if (rc == OD_OK)
-		rc = odm_call_new(&d->reply.call, x, e);
+		rc = odm_choices_new(&d->reply.choices, x, e);
 	if (rc == OD_OK)
 		rc = odm_turn_add(d->turn, &d->reply, &d->g, *logprobs, &d->sink, e);
 	if (rc != OD_OK && d->form->messages != NULL)
@@ -193,14 +193,14 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 	odm_reply_init(&d->reply, &d->ops, d, x, odm_app_of(x)->model);
 	rc = read_request(d, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(d->reply.call, odm_app_of(x)->thread, &e);
+		rc = odm_choices_submit(d->reply.choices, odm_app_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }
 
 void odm_dialog_fini(struct odm_dialog *d)
 {
-	odm_call_free(d->reply.call);
+	odm_choices_free(d->reply.choices);
 	odm_turn_free(d->turn);
 	odm_generation_fini(&d->g);
 	od_strbuf_fini(&d->block.text);

@@ -38,7 +38,7 @@ static void note_end(struct odm_reply *r, size_t i, const struct odm_news *news)
 /* Comments, which clients skip: nothing else comes until the prompt is through. */
 static void write_progress(struct odm_reply *r, size_t i, const struct odm_news *news)
 {
-	const size_t n = odm_call_prompt_tokens(r->call, i);
+	const size_t n = odm_choices_prompt_tokens(r->choices, i);
 	char line[96];
 
 	if (news->done || news->text.len > 0 || (news->begun && news->prefilled_tokens >= n))
@@ -77,9 +77,9 @@ void odm_reply_news(struct odm_reply *r)
 
 	if (r->over || (r->stream && odm_exchange_unsent(r->exchange) > MOST_UNSENT_BYTES))
 		return;
-	done = odm_call_poll(r->call, on_news, r);
+	done = odm_choices_poll(r->choices, on_news, r);
 	if (r->error.status != 0)
-		odm_call_cancel(r->call);
+		odm_choices_cancel(r->choices);
 	if (!done && r->error.status == 0)
 		return;
 	r->over = true;
@@ -110,7 +110,7 @@ void odm_reply_tick(struct odm_reply *r, uint64_t now_ns)
 
 void odm_reply_gone(struct odm_reply *r)
 {
-	odm_call_cancel(r->call);
+	odm_choices_cancel(r->choices);
 }
 
 void odm_reply_on_start(struct odm_exchange *x)
@@ -140,7 +140,7 @@ void odm_reply_end_choice(struct odm_reply *r, size_t choice)
 	if (r->ended[choice].done || r->ended[choice].early)
 		return;
 	r->ended[choice].early = true;
-	odm_call_cancel_choice(r->call, choice);
+	odm_choices_cancel_one(r->choices, choice);
 }
 
 /* ---- OpenAI's form ---- */
@@ -149,10 +149,10 @@ struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n)
 {
 	struct odm_usage u = { 0 };
 
-	for (size_t i = 0; i < odm_call_choices(r->call); i++) {
+	for (size_t i = 0; i < odm_choices_count(r->choices); i++) {
 		u.completion_tokens += r->ended[i].n_tokens;
 		if (i % n == 0) /* a prompt counts once */
-			u.prompt_tokens += odm_call_prompt_tokens(r->call, i);
+			u.prompt_tokens += odm_choices_prompt_tokens(r->choices, i);
 		if (i % n == 0)
 			u.cached_tokens += r->ended[i].shared_tokens;
 	}

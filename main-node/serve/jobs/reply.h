@@ -1,12 +1,12 @@
 /* reply.h - the answer of an exchange whose texts are generated, whole or as a stream of server-sent events.
  *
- * It polls the call's jobs, keeps a stream alive, tells of waiting and prefill, and notes how each choice ended. What
+ * It polls the choices' jobs, keeps a stream alive, tells of waiting and prefill, and notes how each choice ended. What
  * events look like is the endpoint's, through odm_reply_ops.
  * Thread: the HTTP thread; the fields above the line are set before. Owner: the endpoint's state, which contains it. */
 #ifndef ODM_REPLY_H
 #define ODM_REPLY_H
 
-#include "main-node/serve/jobs/call.h"
+#include "main-node/serve/jobs/choices.h"
 #include "main-node/serve/jobs/generation.h"
 
 struct odm_reply_ops {
@@ -30,7 +30,7 @@ struct odm_reply {
 	void *arg; /* for ops */
 	struct odm_exchange *exchange;
 	const char *model; /* its name in answers */
-	struct odm_call *call; /* the caller's, or NULL until there is one */
+	struct odm_choices *choices; /* the caller's, or NULL until there is one */
 	bool stream, include_usage;
 	/* ---- */
 	struct odm_choice_end ended[ODM_MAX_CHOICES];

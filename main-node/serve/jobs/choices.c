@@ -1,8 +1,8 @@
-#include "main-node/serve/jobs/call.h"
+#include "main-node/serve/jobs/choices.h"
 
 #include <stdlib.h>
 
-struct odm_call {
+struct odm_choices {
 	struct odm_exchange *exchange;
 	struct odm_job *job[ODM_MAX_CHOICES];
 	bool done[ODM_MAX_CHOICES];
@@ -20,28 +20,28 @@ static void release(void *arg)
 	odm_exchange_unref(arg);
 }
 
-int odm_call_new(struct odm_call **out, struct odm_exchange *x, struct odm_api_error *e)
+int odm_choices_new(struct odm_choices **out, struct odm_exchange *x, struct odm_api_error *e)
 {
-	struct odm_call *c = calloc(1, sizeof(*c));
+	struct odm_choices *c = calloc(1, sizeof(*c));
 
 	*out = c;
 	if (c == NULL)
 		return odm_no_memory(e);
-	c->exchange = x; /* which owns the call */
+	c->exchange = x; /* which owns the choices */
 	return OD_OK;
 }
 
-void odm_call_free(struct odm_call *c)
+void odm_choices_free(struct odm_choices *c)
 {
 	if (c == NULL)
 		return;
-	odm_call_cancel(c);
+	odm_choices_cancel(c);
 	for (size_t i = 0; i < c->n; i++)
 		odm_job_unref(c->job[i]);
 	free(c);
 }
 
-int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_error *e)
+int odm_choices_add(struct odm_choices *c, struct odm_job_spec *spec, struct odm_api_error *e)
 {
 	if (c->n == ODM_MAX_CHOICES)
 		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
@@ -57,7 +57,7 @@ int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_e
 	return OD_OK;
 }
 
-int odm_call_submit(struct odm_call *c, struct odm_engine_thread *t, struct odm_api_error *e)
+int odm_choices_submit(struct odm_choices *c, struct odm_engine_thread *t, struct odm_api_error *e)
 {
 	struct od_err err;
 	int rc;
@@ -73,17 +73,18 @@ int odm_call_submit(struct odm_call *c, struct odm_engine_thread *t, struct odm_
 	return rc;
 }
 
-size_t odm_call_choices(const struct odm_call *c)
+size_t odm_choices_count(const struct odm_choices *c)
 {
 	return c->n;
 }
 
-size_t odm_call_prompt_tokens(const struct odm_call *c, size_t choice)
+size_t odm_choices_prompt_tokens(const struct odm_choices *c, size_t choice)
 {
 	return odm_job_prompt_tokens(c->job[choice]);
 }
 
-bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, const struct odm_news *news), void *arg)
+bool odm_choices_poll(struct odm_choices *c, void (*event)(void *arg, size_t choice, const struct odm_news *news),
+		      void *arg)
 {
 	for (size_t i = 0; i < c->n; i++) {
 		struct odm_news news;
@@ -103,13 +104,13 @@ bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, c
 	return c->n_done == c->n;
 }
 
-void odm_call_cancel(struct odm_call *c)
+void odm_choices_cancel(struct odm_choices *c)
 {
 	for (size_t i = 0; c != NULL && i < c->n; i++)
-		odm_call_cancel_choice(c, i);
+		odm_choices_cancel_one(c, i);
 }
 
-void odm_call_cancel_choice(struct odm_call *c, size_t choice)
+void odm_choices_cancel_one(struct odm_choices *c, size_t choice)
 {
 	if (c->submitted && !c->done[choice])
 		odm_job_cancel(c->job[choice]);
