@@ -15,6 +15,11 @@ struct od_strbuf {
 	bool failed;
 };
 
+/* The text so far; "" while the buffer is empty. */
+static inline const char *od_strbuf_text(const struct od_strbuf *b)
+{
+	return b->text != NULL ? b->text : "";
+}
 void od_strbuf_append(struct od_strbuf *b, const char *text, size_t len);
 void od_strbuf_printf(struct od_strbuf *b, const char *fmt, ...) OD_PRINTF(2, 3);
 /* The text (malloc'd, never NULL) or NULL if an append failed; the buffer is empty afterwards. */

@@ -85,14 +85,14 @@ static void begin_body(struct odm_answer *a)
 /* What was read of a message that is none goes to the content as it is. */
 static void put_raw(struct odm_answer *a)
 {
-	answer_put(a, ANSWER_CONTENT, a->header.text != NULL ? a->header.text : "", a->header.len);
-	answer_put(a, ANSWER_CONTENT, a->body.text != NULL ? a->body.text : "", a->body.len);
+	answer_put(a, ANSWER_CONTENT, od_strbuf_text(&a->header), a->header.len);
+	answer_put(a, ANSWER_CONTENT, od_strbuf_text(&a->body), a->body.len);
 }
 
 /* OD_ERR_FORMAT: the message is no call, and none was begun. */
 static int take_call(struct odm_answer *a)
 {
-	const struct odm_slice body = { a->body.text != NULL ? a->body.text : "", a->body.len };
+	const struct odm_slice body = { od_strbuf_text(&a->body), a->body.len };
 	struct odm_tool_call call;
 	int rc = odm_tool_call_of_json(&call, recipient(&a->header), body, a->tools);
 

@@ -1,8 +1,6 @@
 #include "main-node/chat/answer_print.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <utf8proc.h>
+#include "common/text/utf8_text.h"
 
 struct gathered {
 	struct od_strbuf content, reasoning, arguments; /* the last: of a call */
@@ -10,28 +8,9 @@ struct gathered {
 	bool failed;
 };
 
-/* As a JSON string; bytes that are not UTF-8 become U+FFFD, one each. */
 static json_t *string_of(const struct od_strbuf *b)
 {
-	const char *text = b->text != NULL ? b->text : "";
-	json_t *s = json_stringn(text, b->len);
-	struct od_strbuf valid = { 0 };
-
-	for (size_t i = 0; s == NULL && i < b->len;) {
-		const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text + i;
-		utf8proc_int32_t c;
-		const utf8proc_ssize_t n = utf8proc_iterate(at, (utf8proc_ssize_t)(b->len - i), &c);
-
-		if (n > 0)
-			od_strbuf_append(&valid, text + i, (size_t)n);
-		else
-			od_strbuf_append(&valid, "\xef\xbf\xbd", 3);
-		i += n > 0 ? (size_t)n : 1;
-	}
-	if (s == NULL && !valid.failed)
-		s = json_stringn(valid.text, valid.len);
-	od_strbuf_fini(&valid);
-	return s;
+	return odm_json_text(od_strbuf_text(b), b->len);
 }
 
 static void add_content(void *arg, const char *text, size_t len)

@@ -150,7 +150,7 @@ static json_t *gemma_of(struct build *b, struct odm_slice args)
 	marks = &grown[c->n_marks++];
 	*marks = (struct odm_context_marks){ 0 };
 	if (odm_gemma_of_json(&text, &marks->spans, args))
-		marks->value = json_stringn(text.text != NULL ? text.text : "", text.len);
+		marks->value = json_stringn(od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return (json_t *)marks->value;
 }
@@ -413,8 +413,7 @@ static int read_part(struct build *b, json_t **out, json_t *part, size_t at, siz
 	else if (type != NULL && strcmp(type, "text") == 0)
 		*out = json_incref(part);
 	else
-		*out = json_pack("{s:s, s:o}", "type", "text", "text",
-				 json_stringn(text.text != NULL ? text.text : "", text.len));
+		*out = json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(od_strbuf_text(&text), text.len));
 	if (rc == OD_OK && (*out == NULL || text.failed))
 		rc = no_memory(b);
 	od_strbuf_fini(&text);
@@ -603,7 +602,7 @@ static json_t *joined(const json_t *content)
 	json_t *s;
 
 	odm_parts_join(&text, content);
-	s = text.failed ? NULL : json_stringn(text.text != NULL ? text.text : "", text.len);
+	s = text.failed ? NULL : json_stringn(od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return s;
 }

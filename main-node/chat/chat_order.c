@@ -64,7 +64,7 @@ static void set(struct order *o, json_t *object, const char *key, json_t *value)
 static void set_text(struct order *o, json_t *message, const char *key, struct od_strbuf *text) /* ends text */
 {
 	o->failed = o->failed || text->failed;
-	set(o, message, key, json_stringn(text->text != NULL ? text->text : "", text->len));
+	set(o, message, key, json_stringn(od_strbuf_text(text), text->len));
 	od_strbuf_fini(text);
 }
 

@@ -163,7 +163,7 @@ static const char *advice(long status, const char *body)
 /* A refusal: "status 429: the server's words; what to do". */
 static int refusal(struct odm_chat_client *c, long status, struct od_err *err)
 {
-	const char *body = c->body.text != NULL ? c->body.text : "";
+	const char *body = od_strbuf_text(&c->body);
 	curl_off_t seconds = 0;
 	char said[512], retry[64] = "";
 
@@ -258,7 +258,7 @@ int odm_chat_client_get(struct odm_chat_client *c, const char *path, json_t **ou
 	rc = request(c, path, NULL, NULL, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_json_parse(c->body.text != NULL ? c->body.text : "", c->body.len, path, out, err);
+	rc = od_json_parse(od_strbuf_text(&c->body), c->body.len, path, out, err);
 	if (rc != OD_OK) { /* it quotes the answer */
 		odm_plain_line(line, sizeof(line), err->msg, strlen(err->msg));
 		return od_fail(err, rc, "%s: %s; --url names the server", c->url, line);

@@ -37,7 +37,7 @@ const char *odm_plain_line(char *buf, size_t size, const char *text, size_t len)
 	odm_plain_text(&plain, text, len);
 	while (used < plain.len && (n = odm_utf8_char(plain.text + used, plain.len - used)) > 0 && used + n < size)
 		used += n; /* whole characters only */
-	snprintf(buf, size, "%.*s", (int)used, plain.text != NULL ? plain.text : "");
+	snprintf(buf, size, "%.*s", (int)used, od_strbuf_text(&plain));
 	for (char *c = buf; *c != '\0'; c++) {
 		if (*c == '\n' || *c == '\t')
 			*c = ' ';

@@ -20,11 +20,6 @@ struct message {
 
 /* ---- The message ---- */
 
-static json_t *text_of(const struct odm_block *b)
-{
-	return odm_json_text(b->text.text != NULL ? b->text.text : "", b->text.len);
-}
-
 static const char *stop_reason(const struct odm_dialog *d)
 {
 	if (odm_turn_called(d->turn, &d->reply, 0))
@@ -87,7 +82,7 @@ static void append_open(struct od_strbuf *out, json_t *o)
 
 static void append_block(struct od_strbuf *out, const struct odm_block *b)
 {
-	json_t *text = text_of(b);
+	json_t *text = odm_block_text(b);
 
 	od_strbuf_append(out, ",", out->len > 0);
 	if (b->kind == ODM_BLOCK_TEXT) {
@@ -113,7 +108,7 @@ static void reply(struct message *m)
 	json_object_update(o, stop);
 	json_object_del(o, "content");
 	append_open(&out, o);
-	od_strbuf_printf(&out, ",\"content\":[%s]}", m->content.text != NULL ? m->content.text : "");
+	od_strbuf_printf(&out, ",\"content\":[%s]}", od_strbuf_text(&m->content));
 	out.failed = out.failed || m->content.failed;
 	text = od_strbuf_take(&out, &len);
 	odm_exchange_reply(m->d.reply.exchange, 200, "application/json", text, len);
@@ -224,13 +219,10 @@ static void prepare(struct odm_exchange *x)
 		.fail = fail,
 		.keep_alive = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
 	};
-	struct message *m = calloc(1, sizeof(*m));
+	struct message *m = odm_exchange_new_state(x, sizeof(*m));
 
-	if (m == NULL) {
-		odm_exchange_reply_json(x, 503, NULL);
+	if (m == NULL)
 		return;
-	}
-	odm_exchange_set_state(x, m);
 	odm_dialog_prepare(&m->d, &form, x);
 }
 

@@ -133,7 +133,7 @@ static int read_tool_result(struct convert *c, const json_t *block)
 		rc = odm_parts_text(&text, content, path, c->e);
 	c->build.failed = c->build.failed || text.failed;
 	if (rc == OD_OK && !text.failed)
-		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+		odm_chat_build_tool(&c->build, id, od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return rc;
 }
@@ -157,7 +157,7 @@ static int read_text(struct convert *c, const json_t *block, bool user)
 		od_strbuf_fini(&text);
 		return refuse(c, name, "a string", json_object_get(block, bad));
 	}
-	(user ? odm_chat_build_user : odm_chat_build_say)(&c->build, text.text != NULL ? text.text : "", text.len);
+	(user ? odm_chat_build_user : odm_chat_build_say)(&c->build, od_strbuf_text(&text), text.len);
 	c->build.failed = c->build.failed || text.failed;
 	od_strbuf_fini(&text);
 	return OD_OK;
@@ -214,7 +214,7 @@ static int read_system_message(struct convert *c, const json_t *content, size_t 
 	snprintf(c->path, sizeof(c->path), "messages[%zu].content", at);
 	rc = odm_parts_text(&text, content, c->path, c->e);
 	if (rc == OD_OK)
-		odm_chat_build_add(&c->build, "system", json_stringn(text.text != NULL ? text.text : "", text.len));
+		odm_chat_build_add(&c->build, "system", json_stringn(od_strbuf_text(&text), text.len));
 	c->build.failed = c->build.failed || text.failed;
 	od_strbuf_fini(&text);
 	return rc;
@@ -429,7 +429,6 @@ int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body
 	json_t *o = json_object();
 	int rc = o != NULL ? read_settings(o, request, counting, e) : odm_no_memory(e);
 
-	*chat = NULL;
 	if (rc == OD_OK)
 		rc = read_system(&c, json_object_get(request, "system"));
 	if (rc == OD_OK)
@@ -437,12 +436,5 @@ int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body
 				   member((struct odm_slice){ body, len }, "messages"));
 	if (rc == OD_OK)
 		rc = read_last(&c, o, counting);
-	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)
-		rc = odm_no_memory(e);
-	odm_chat_build_fini(&c.build);
-	if (rc == OD_OK)
-		*chat = o;
-	else
-		json_decref(o);
-	return rc;
+	return odm_chat_build_finish(&c.build, rc, o, chat, e);
 }

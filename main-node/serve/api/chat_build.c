@@ -30,7 +30,7 @@ static void append(struct odm_chat_build *b, json_t *message)
 
 static json_t *text_of(const struct od_strbuf *text)
 {
-	return json_stringn(text->text != NULL ? text->text : "", text->len);
+	return json_stringn(od_strbuf_text(text), text->len);
 }
 
 static json_t *assistant_message(struct odm_chat_build *b)
@@ -113,7 +113,8 @@ void odm_chat_build_call(struct odm_chat_build *b, const char *id, const char *n
 		b->failed = true;
 }
 
-json_t *odm_chat_build_take(struct odm_chat_build *b)
+/* All messages, a new reference; NULL: out of memory. */
+static json_t *take_messages(struct odm_chat_build *b)
 {
 	json_t *messages;
 
@@ -123,6 +124,19 @@ json_t *odm_chat_build_take(struct odm_chat_build *b)
 	messages = b->messages != NULL ? b->messages : json_array();
 	b->messages = NULL;
 	return messages;
+}
+
+int odm_chat_build_finish(struct odm_chat_build *b, int rc, json_t *request, json_t **chat, struct odm_api_error *e)
+{
+	*chat = NULL;
+	if (rc == OD_OK && json_object_set_new(request, "messages", take_messages(b)) != 0)
+		rc = odm_no_memory(e);
+	odm_chat_build_fini(b);
+	if (rc == OD_OK)
+		*chat = request;
+	else
+		json_decref(request);
+	return rc;
 }
 
 /* ---- Parts of requests ---- */

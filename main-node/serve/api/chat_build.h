@@ -1,7 +1,7 @@
 /* chat_build.h - messages in OpenAI's form, put together from what other APIs have: items and blocks of one turn become
  * one message. Also what the requests of these APIs have in common.
  *
- * Running out of memory is noticed at the end: odm_chat_build_take then gives NULL.
+ * Running out of memory is noticed at the end: odm_chat_build_finish then fails.
  * Thread: one at a time. Owner: the caller; strings are copied. Zero-initialised; odm_chat_build_fini. */
 #ifndef ODM_CHAT_BUILD_H
 #define ODM_CHAT_BUILD_H
@@ -31,8 +31,10 @@ void odm_chat_build_say(struct odm_chat_build *b, const char *text, size_t len);
 void odm_chat_build_call(struct odm_chat_build *b, const char *id, const char *name, const char *arguments, size_t len);
 /* What follows is another message. */
 void odm_chat_build_end_turn(struct odm_chat_build *b);
-/* All messages: an array that the caller owns, or NULL. */
-json_t *odm_chat_build_take(struct odm_chat_build *b);
+/* Adds the messages to the request that they belong to, and frees b. rc: the result of building them. *chat is the
+ * request, which is taken, if all is OD_OK, else NULL. */
+OD_MUST_CHECK int odm_chat_build_finish(struct odm_chat_build *b, int rc, json_t *request, json_t **chat,
+					struct odm_api_error *e);
 
 /* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of
  * a part is text. Missing or null: none. path: its name in errors. */

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define MAX_TOKENS 1e9
+#define ID_PREFIX "chatcmpl-"
+#define CHUNK "chat.completion.chunk"
 
 struct choice {
 	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
@@ -53,11 +55,6 @@ static json_t *choice_json(struct chat *c, size_t i, const char *what, json_t *m
 			 "finish_reason", finish);
 }
 
-static json_t *chunk_json(const struct chat *c, json_t *choices)
-{
-	return odm_reply_json(&c->reply, "chatcmpl-", "chat.completion.chunk", choices);
-}
-
 /* Takes delta. */
 static void write_delta(struct chat *c, size_t i, json_t *delta, const char *finish)
 {
@@ -70,7 +67,8 @@ static void write_delta(struct chat *c, size_t i, json_t *delta, const char *fin
 		write_delta(c, i, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
 		c->choice[i].logprobs = logprobs;
 	}
-	odm_reply_write(&c->reply, chunk_json(c, json_pack("[o]", choice_json(c, i, "delta", delta, finish))), NULL);
+	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, CHUNK,
+						  json_pack("[o]", choice_json(c, i, "delta", delta, finish))));
 }
 
 static void write_call(struct chat *c, size_t i, const struct odm_turn_call *call)
@@ -190,22 +188,17 @@ static json_t *message_json(const struct choice *t)
 static void on_end(void *arg)
 {
 	struct chat *c = arg;
-	const struct odm_usage u = odm_reply_usage(&c->reply, (size_t)c->g.n);
-	json_t *choices = json_array(), *o;
+	json_t *choices;
 
 	if (c->reply.stream) {
-		if (c->reply.include_usage)
-			odm_reply_write(&c->reply, chunk_json(c, json_incref(choices)), odm_usage_json(&u));
-		odm_reply_write_done(&c->reply);
-		json_decref(choices);
+		odm_reply_end_stream(&c->reply, ID_PREFIX, CHUNK, (size_t)c->g.n);
 		return;
 	}
+	choices = json_array();
 	for (size_t i = 0; i < (size_t)c->g.n; i++)
 		json_array_append_new(choices,
 				      choice_json(c, i, "message", message_json(&c->choice[i]), finish_of(c, i)));
-	o = odm_reply_json(&c->reply, "chatcmpl-", "chat.completion", choices);
-	json_object_set_new(o, "usage", odm_usage_json(&u));
-	odm_exchange_reply_json(c->reply.exchange, 200, o);
+	odm_reply_whole(&c->reply, ID_PREFIX, "chat.completion", choices, (size_t)c->g.n);
 }
 
 /* ---- The request ---- */
@@ -266,22 +259,16 @@ static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_e
 static void prepare(struct odm_exchange *x)
 {
 	static const struct odm_reply_ops ops = { .news = on_news, .end = on_end };
-	struct chat *c = calloc(1, sizeof(*c));
+	struct chat *c = odm_exchange_new_state(x, sizeof(*c));
 	struct odm_api_error e;
 	int rc;
 
-	if (c == NULL) {
-		odm_exchange_reply_json(x, 503, NULL);
+	if (c == NULL)
 		return;
-	}
-	odm_exchange_set_state(x, c);
 	odm_reply_init(&c->reply, &ops, c, x, odm_app_of(x)->model);
 	c->sink = (struct odm_turn_sink){ c, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	rc = read_request(c, x, &e);
-	if (rc == OD_OK)
-		rc = odm_choices_submit(c->reply.choices, odm_app_of(x)->thread, &e);
-	if (rc != OD_OK)
-		odm_exchange_fail(x, &e);
+	odm_reply_submit(&c->reply, odm_app_of(x)->thread, rc, &e);
 }
 
 static void free_state(void *state)

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define DEFAULT_MAX_TOKENS 16 /* as OpenAI has it */
+#define ID_PREFIX "cmpl-"
+#define OBJECT "text_completion"
 
 struct prompt {
 	char *text; /* for echo; else NULL */
@@ -171,16 +173,11 @@ static json_t *choice_json(struct completion *c, size_t index, json_t *text, con
 			 "finish_reason", finish);
 }
 
-/* An object of the answer, or of one event; takes choices. */
-static json_t *answer_json(const struct completion *c, json_t *choices)
-{
-	return odm_reply_json(&c->reply, "cmpl-", "text_completion", choices);
-}
-
 static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
 {
-	odm_reply_write(&c->reply,
-			answer_json(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish))), NULL);
+	json_t *choices = json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish));
+
+	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, OBJECT, choices));
 }
 
 static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
@@ -221,26 +218,20 @@ static bool on_news(void *arg, size_t i, const struct odm_news *news)
 static void on_end(void *arg)
 {
 	struct completion *c = arg;
-	const struct odm_usage u = odm_reply_usage(&c->reply, (size_t)c->g.n);
-	json_t *choices = json_array(), *o;
+	json_t *choices;
 
 	if (c->g.stream) {
-		if (c->g.include_usage)
-			odm_reply_write(&c->reply, answer_json(c, json_array()), odm_usage_json(&u));
-		odm_reply_write_done(&c->reply);
-		json_decref(choices);
+		odm_reply_end_stream(&c->reply, ID_PREFIX, OBJECT, (size_t)c->g.n);
 		return;
 	}
+	choices = json_array();
 	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++) {
 		struct choice *t = &c->choice[i];
 
-		json_array_append_new(
-			choices, choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
-					     odm_finish_reason(c->reply.ended[i].finish)));
+		json_array_append_new(choices, choice_json(c, i, odm_json_text(od_strbuf_text(&t->text), t->text.len),
+							   odm_finish_reason(c->reply.ended[i].finish)));
 	}
-	o = answer_json(c, choices);
-	json_object_set_new(o, "usage", odm_usage_json(&u));
-	odm_exchange_reply_json(c->reply.exchange, 200, o);
+	odm_reply_whole(&c->reply, ID_PREFIX, OBJECT, choices, (size_t)c->g.n);
 }
 
 /* ---- The request ---- */
@@ -277,22 +268,16 @@ static const struct odm_reply_ops reply_ops = { .news = on_news, .end = on_end }
 
 static void prepare(struct odm_exchange *x)
 {
-	struct completion *c = calloc(1, sizeof(*c));
+	struct completion *c = odm_exchange_new_state(x, sizeof(*c));
 	struct odm_api_error e;
 	int rc;
 
-	if (c == NULL) {
-		odm_exchange_reply_json(x, 503, NULL);
+	if (c == NULL)
 		return;
-	}
-	odm_exchange_set_state(x, c);
 	odm_reply_init(&c->reply, &reply_ops, c, x, odm_app_of(x)->model);
 	c->logprobs = -1;
 	rc = read_request(c, x, &e);
-	if (rc == OD_OK)
-		rc = odm_choices_submit(c->reply.choices, odm_app_of(x)->thread, &e);
-	if (rc != OD_OK)
-		odm_exchange_fail(x, &e);
+	odm_reply_submit(&c->reply, odm_app_of(x)->thread, rc, &e);
 }
 
 static void free_state(void *state)

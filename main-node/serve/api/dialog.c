@@ -1,5 +1,6 @@
 #include "main-node/serve/api/dialog.h"
 
+#include "common/text/utf8_text.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/jobs/token_text.h"
 
@@ -65,6 +66,11 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 }
 
 /* ---- Blocks ---- */
+
+json_t *odm_block_text(const struct odm_block *b)
+{
+	return odm_json_text(od_strbuf_text(&b->text), b->text.len);
+}
 
 static void end_block(struct odm_dialog *d, bool cut)
 {
@@ -192,10 +198,7 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call, on_arguments, on_call_end };
 	odm_reply_init(&d->reply, &d->ops, d, x, odm_app_of(x)->model);
 	rc = read_request(d, x, &e);
-	if (rc == OD_OK)
-		rc = odm_choices_submit(d->reply.choices, odm_app_of(x)->thread, &e);
-	if (rc != OD_OK)
-		odm_exchange_fail(x, &e);
+	odm_reply_submit(&d->reply, odm_app_of(x)->thread, rc, &e);
 }
 
 void odm_dialog_fini(struct odm_dialog *d)

@@ -20,6 +20,8 @@ struct odm_block {
 	bool cut; /* it ends because the answer may not be longer; a call: or is malformed */
 };
 
+json_t *odm_block_text(const struct odm_block *b); /* a new string */
+
 struct odm_dialog;
 
 /* An API's own form. Functions that write events are called for streams only. */

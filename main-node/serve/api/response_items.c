@@ -36,7 +36,7 @@ static int read_parts(struct convert *c, const json_t *item, const char *field, 
 static void add_message(struct convert *c, const char *role, const struct od_strbuf *text)
 {
 	struct odm_chat_build *b = &c->build;
-	const char *t = text->text != NULL ? text->text : "";
+	const char *t = od_strbuf_text(text);
 
 	if (strcmp(role, "assistant") != 0) {
 		odm_chat_build_add(b, role, json_stringn(t, text->len));
@@ -104,7 +104,7 @@ static int read_call_output(struct convert *c, const json_t *item)
 	if (rc == OD_OK)
 		rc = read_parts(c, item, "output", &text);
 	if (rc == OD_OK)
-		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+		odm_chat_build_tool(&c->build, id, od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return rc;
 }
@@ -192,7 +192,7 @@ static int add_result(struct convert *c, const char *id, const json_t *result)
 		od_strbuf_append(&text, none, strlen(none));
 	c->build.failed = c->build.failed || text.failed;
 	if (!text.failed)
-		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+		odm_chat_build_tool(&c->build, id, od_strbuf_text(&text), text.len);
 	od_strbuf_fini(&text);
 	return OD_OK;
 }
@@ -488,15 +488,7 @@ int odm_chat_of_response(json_t **chat, const json_t *request, struct odm_api_er
 	json_t *o = json_object();
 	int rc = o != NULL ? read_settings(&c, o, request) : odm_no_memory(e);
 
-	*chat = NULL;
 	if (rc == OD_OK)
 		rc = read_input(&c, json_object_get(request, "input"));
-	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)
-		rc = odm_no_memory(e);
-	odm_chat_build_fini(&c.build);
-	if (rc == OD_OK)
-		*chat = o;
-	else
-		json_decref(o);
-	return rc;
+	return odm_chat_build_finish(&c.build, rc, o, chat, e);
 }

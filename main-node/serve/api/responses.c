@@ -47,11 +47,6 @@ static json_t *part_json(const struct odm_block *b, json_t *text, json_t *logpro
 	return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
 }
 
-static json_t *text_of(const struct odm_block *b)
-{
-	return odm_json_text(b->text.text != NULL ? b->text.text : "", b->text.len);
-}
-
 static json_t *call_json(const struct response *r, const struct odm_block *b, const char *id, const char *status,
 			 bool begins)
 {
@@ -60,7 +55,7 @@ static json_t *call_json(const struct response *r, const struct odm_block *b, co
 	odm_called_function(json_object_get(r->d.request, "tools"), b->name, &space, &name);
 	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s*, s:o}", "id", id, "type", "function_call", "status", status,
 			 "call_id", b->id, "name", name, "namespace", space, "arguments",
-			 begins ? json_string("") : text_of(b));
+			 begins ? json_string("") : odm_block_text(b));
 }
 
 /* An item that begins has no text yet. */
@@ -73,7 +68,7 @@ static json_t *item_json(const struct response *r, const struct odm_block *b, bo
 	item_id(r, b, id);
 	if (b->kind == ODM_BLOCK_CALL)
 		return call_json(r, b, id, status, begins);
-	content = begins ? json_array() : json_pack("[o]", part_json(b, text_of(b), logprobs_of(r)));
+	content = begins ? json_array() : json_pack("[o]", part_json(b, odm_block_text(b), logprobs_of(r)));
 	if (b->kind == ODM_BLOCK_TEXT)
 		return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role",
 				 "assistant", "content", content);
@@ -232,10 +227,11 @@ static void write_block_end(struct response *r, const struct odm_block *b)
 	};
 	const bool call = b->kind == ODM_BLOCK_CALL;
 
-	write_inner(r, type[b->kind], b, call ? "arguments" : "text", text_of(b),
+	write_inner(r, type[b->kind], b, call ? "arguments" : "text", odm_block_text(b),
 		    b->kind == ODM_BLOCK_TEXT ? logprobs_of(r) : NULL);
 	if (!call)
-		write_inner(r, "response.content_part.done", b, "part", part_json(b, text_of(b), logprobs_of(r)), NULL);
+		write_inner(r, "response.content_part.done", b, "part", part_json(b, odm_block_text(b), logprobs_of(r)),
+			    NULL);
 	write_item(r, "response.output_item.done", b, item_json(r, b, false));
 }
 
@@ -296,14 +292,11 @@ static void prepare(struct odm_exchange *x)
 		.messages = "input",
 		.repeated = repeated,
 	};
-	struct response *r = calloc(1, sizeof(*r));
+	struct response *r = odm_exchange_new_state(x, sizeof(*r));
 
-	if (r == NULL) {
-		odm_exchange_reply_json(x, 503, NULL);
+	if (r == NULL)
 		return;
-	}
 	r->output = json_array();
-	odm_exchange_set_state(x, r);
 	odm_dialog_prepare(&r->d, &form, x);
 }
 

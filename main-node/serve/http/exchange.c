@@ -50,12 +50,20 @@ const char *odm_exchange_rest(const struct odm_exchange *x)
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len)
 {
 	*len = x->body.len;
-	return x->body.text != NULL ? x->body.text : "";
+	return od_strbuf_text(&x->body);
 }
 
 void odm_exchange_set_state(struct odm_exchange *x, void *state)
 {
 	x->state = state;
+}
+
+void *odm_exchange_new_state(struct odm_exchange *x, size_t bytes)
+{
+	x->state = calloc(1, bytes);
+	if (x->state == NULL)
+		odm_exchange_reply_json(x, 503, NULL);
+	return x->state;
 }
 
 void *odm_exchange_state(const struct odm_exchange *x)

@@ -56,6 +56,8 @@ bool odm_exchange_trusted(const struct odm_exchange *x); /* it came with an API 
 const char *odm_exchange_rest(const struct odm_exchange *x); /* what '*' stands for; else "" */
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len);
 void odm_exchange_set_state(struct odm_exchange *x, void *state);
+/* Sets the state to so many zero bytes, which odm_endpoint.free_state frees. NULL: out of memory; it is answered. */
+void *odm_exchange_new_state(struct odm_exchange *x, size_t bytes);
 void *odm_exchange_state(const struct odm_exchange *x);
 
 void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w); /* HTTP thread: of a text that is done */

@@ -17,6 +17,14 @@ void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *
 	};
 }
 
+void odm_reply_submit(struct odm_reply *r, struct odm_engine_thread *t, int rc, struct odm_api_error *e)
+{
+	if (rc == OD_OK)
+		rc = odm_choices_submit(r->choices, t, e);
+	if (rc != OD_OK)
+		odm_exchange_fail(r->exchange, e);
+}
+
 /* ---- News ---- */
 
 static void note_end(struct odm_reply *r, size_t i, const struct odm_news *news)
@@ -168,18 +176,33 @@ json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const c
 			 "model", r->model, "choices", choices);
 }
 
-void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage)
+void odm_reply_write(struct odm_reply *r, json_t *o)
 {
 	if (r->include_usage)
-		json_object_set_new(o, "usage", usage != NULL ? usage : json_null());
-	else
-		json_decref(usage);
+		json_object_set_new(o, "usage", json_null());
 	odm_exchange_write_json(r->exchange, o);
 }
 
-void odm_reply_write_done(struct odm_reply *r)
+/* Takes o. */
+static json_t *with_usage(const struct odm_reply *r, json_t *o, size_t n)
+{
+	const struct odm_usage u = odm_reply_usage(r, n);
+
+	json_object_set_new(o, "usage", odm_usage_json(&u));
+	return o;
+}
+
+void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n)
 {
 	static const char done[] = "data: [DONE]\n\n";
 
+	if (r->include_usage)
+		odm_exchange_write_json(r->exchange,
+					with_usage(r, odm_reply_json(r, id_prefix, object, json_array()), n));
 	odm_exchange_write(r->exchange, done, sizeof(done) - 1);
+}
+
+void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n)
+{
+	odm_exchange_reply_json(r->exchange, 200, with_usage(r, odm_reply_json(r, id_prefix, object, choices), n));
 }

@@ -44,6 +44,10 @@ struct odm_reply {
 void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x,
 		    const char *model);
 
+/* The end of an endpoint's prepare: submits the choices if rc, the result of reading the request, is OD_OK. A request
+ * that could not be read, or is not taken, is answered with the error *e. */
+void odm_reply_submit(struct odm_reply *r, struct odm_engine_thread *t, int rc, struct odm_api_error *e);
+
 /* For the endpoint's functions of the same names. */
 void odm_reply_start(struct odm_reply *r); /* begins the stream, if it is one; then odm_reply_news */
 void odm_reply_news(struct odm_reply *r);
@@ -65,8 +69,11 @@ struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
 /* What OpenAI's answers and events begin with: {"id": prefix + the exchange's, "object", "created", "model",
  * "choices"}. Takes choices. */
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
-/* An event of an OpenAI stream, with `usage` if the request wants it: NULL: null. Takes both. */
-void odm_reply_write(struct odm_reply *r, json_t *o, json_t *usage);
-void odm_reply_write_done(struct odm_reply *r); /* "data: [DONE]" */
+/* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. */
+void odm_reply_write(struct odm_reply *r, json_t *o);
+/* In odm_reply_ops.end: the last events of an OpenAI stream, or the whole answer, which takes choices. n: as in
+ * odm_reply_usage. */
+void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n);
+void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n);
 
 #endif

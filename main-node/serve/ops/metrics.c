@@ -174,37 +174,29 @@ static bool has_any(const struct odm_figures *f, unsigned of)
 	return false;
 }
 
-static void write_up(struct od_strbuf *out, const struct odm_figures *f, unsigned of)
+static bool is_alive(const struct odm_node_figures *n)
 {
-	const char *name = of == OD_OF_WORKER ? "od_worker_up" : "od_shadow_up";
+	return n->alive;
+}
 
+static bool is_passed_over(const struct odm_node_figures *n)
+{
+	return n->passed_over;
+}
+
+static void write_flags(struct od_strbuf *out, const struct odm_figures *f, unsigned of, const char *name,
+			const char *help, bool (*flag)(const struct odm_node_figures *))
+{
 	if (!has_any(f, of))
 		return;
-	write_head(out, name, "1 while the daemon is connected.", "gauge");
+	write_head(out, name, help, "gauge");
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		const char *address = address_of(&f->node[i], of);
 
 		if (address == NULL)
 			continue;
 		write_node(out, name, of, address);
-		od_strbuf_printf(out, " %d\n", f->node[i].alive);
-	}
-}
-
-static void write_passed_over(struct od_strbuf *out, const struct odm_figures *f)
-{
-	if (!has_any(f, OD_OF_WORKER))
-		return;
-	write_head(out, "od_worker_passed_over",
-		   "1 while the worker is connected and gets no experts, because layers end sooner without it.",
-		   "gauge");
-	for (size_t i = 0; i < f->n_nodes; i++) {
-		const char *address = address_of(&f->node[i], OD_OF_WORKER);
-
-		if (address == NULL)
-			continue;
-		write_node(out, "od_worker_passed_over", OD_OF_WORKER, address);
-		od_strbuf_printf(out, " %d\n", f->node[i].passed_over);
+		od_strbuf_printf(out, " %d\n", flag(&f->node[i]));
 	}
 }
 
@@ -225,9 +217,13 @@ static void write_of_nodes(struct od_strbuf *out, const struct odm_figures *f, c
 
 void odm_metrics_write_nodes(struct od_strbuf *out, const struct odm_figures *f)
 {
-	write_up(out, f, OD_OF_WORKER);
-	write_up(out, f, OD_OF_SHADOW);
-	write_passed_over(out, f);
+	static const char connected[] = "1 while the daemon is connected.";
+
+	write_flags(out, f, OD_OF_WORKER, "od_worker_up", connected, is_alive);
+	write_flags(out, f, OD_OF_SHADOW, "od_shadow_up", connected, is_alive);
+	write_flags(out, f, OD_OF_WORKER, "od_worker_passed_over",
+		    "1 while the worker is connected and gets no experts, because layers end sooner without it.",
+		    is_passed_over);
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
 		if (t->of == OD_OF_REQUEST || !has_any(f, t->of))
 			continue;
