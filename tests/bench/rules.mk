@@ -11,16 +11,16 @@ libodb_SRCS := $(addprefix tests/bench/micro/,bandwidth.c bench_codec.c bench_de
 libodb_SRCS += $(addprefix tests/bench/live/,history_predictor.c popularity_predictor.c random_predictor.c rivals.c)
 libodb_SRCS += $(addprefix tests/bench/live/,ablate_plan.c bench_ablate.c bench_beside.c bench_cache_live.c \
 	bench_cache_record.c bench_decode.c bench_load.c bench_parallel.c bench_prompts.c bench_recall.c cache_live.c child_args.c \
-	decode_common.c load_crowd.c load_run.c load_source.c load_together.c parallel_texts.c recall_board.c recall_config.c \
+	decode_common.c load_crowd.c load_run.c load_source.c parallel_texts.c recall_board.c recall_config.c \
 	recall_live.c recall_models.c recall_progress.c recall_record.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \
 	recall_sweep.c route_record.c)
 
-# sim: clusters, caches and orders of loads in virtual time, with rules that nothing but od-bench has.
-libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c bench_order.c cache_replay.c cache_routes.c cache_rule.c \
-	load_optimum.c load_order.c load_sim.c recall_served.c recall_tape.c route_file.c served_sim.c)
+# sim: clusters and caches in virtual time, with rules that nothing but od-bench has.
+libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c cache_replay.c cache_routes.c cache_rule.c recall_served.c \
+	recall_tape.c route_file.c served_sim.c)
 
 # report: tables and pictures. synth: models of any size.
 libodb_SRCS += $(addprefix tests/bench/report/,ablate_draw.c ablate_report.c ablate_summary.c bench_plot.c bench_stats.c \
-	bench_table.c cache_draw.c load_draw.c recall_draw.c recall_report.c)
+	bench_table.c cache_draw.c recall_draw.c recall_report.c)
 libodb_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_family.c synth_files.c synth_model.c synth_weights.c)
 libodb_SRCS += $(addprefix tests/conform/,bench_conform.c golden_compare.c golden_file.c)

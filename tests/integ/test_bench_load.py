@@ -86,28 +86,12 @@ def codecs_side_by_side():
 
 
 @test
-def runs_of_several_experts():
-    r = bench("--pack", pack(), "--source", "paced", "--pace", "1GB/s", "--together", 8, "--slots", 3)
-    rows = r["orders"]
-    assert [(x["source"], x["form"], x["cached"], x["rows"]) for x in rows] == [
-        ("1GB/s", f, c, n) for f, c in (("bf16", "none"), ("planes", "none"), ("planes", "F S E")) for n in ("decode", "prefill")], rows
-    stored = info(pack())["bits_per_weight"] / 8 * 3 * 256 * 256 / 1e6  # ms at 1 GB/s
-    for x in rows:
-        assert x["load_ms"] > 0.95 * stored, (x, stored)
-        # Two of eight are there, of two the exponents are missing, of two the SM bytes.
-        loads = 8 if x["cached"] == "none" else 4
-        assert x["fifo_ms"] > loads * 0.95 * stored and x["blocks_percent"] > 0 and x["johnson_percent"] > 0, x
-
-
-@test
 def what_cannot_be_is_said():
     for args, words in ((["--source", "tape"], ["--source", "tape", "paced"]),
                         (["--pace", "0"], ["--pace", "0"]),
                         (["--pace", "fast"], ["--pace", "like 3.5GB/s", "fast"]),
                         (["--load-threads", "0"], ["--load-threads", "0"]),
                         (["--experts", "4000"], ["--experts", "4000"]),
-                        (["--together", "9"], ["--together", "8", "9"]),
-                        (["--together", "4", "--svg", "plots"], ["--svg", "--together"]),
                         (["--form", "round"], ["--form", "round", "planes"])):
         text = bench("--pack", pack(), *args, ok=False)
         for w in words:

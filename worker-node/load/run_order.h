@@ -3,7 +3,7 @@
  * two runs the expert. This minimises the end of the last run, as long as loads do not share a machine.
  *
  * With equal load times only run times matter. So this is the order of the RUN, unless some experts have many more rows
- * than others (prefill), or are partly cached (od-bench order compares rules).
+ * than others (prefill), or are partly cached.
  * Thread: any; a pure function. */
 #ifndef ODW_RUN_ORDER_H
 #define ODW_RUN_ORDER_H

@@ -4,14 +4,13 @@
 #include "common/base/mem.h"
 #include "common/compute/device.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_draw.h"
 #include "tests/bench/live/load_crowd.h"
 #include "tests/bench/live/load_run.h"
-#include "tests/bench/live/load_together.h"
 #include "tests/bench/live/recall_config.h"
 #include "tests/bench/report/bench_plot.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
-#include "tests/bench/report/load_draw.h"
 #include "worker-node/schedule.h"
 
 #include <inttypes.h>
@@ -31,7 +30,7 @@
 
 struct options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *svg, *device;
-	uint64_t read_threads, experts, together, slots, rounds, seed;
+	uint64_t read_threads, experts, slots, rounds, seed;
 	bool json, help;
 };
 
@@ -147,13 +146,12 @@ static int plan_threads(struct load_bench *b, struct od_err *err)
 static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(m->pack);
-	const uint64_t n = b->opt.together > 0 ? cfg->n_experts : (uint64_t)cfg->n_moe * cfg->n_experts;
+	const uint64_t n = (uint64_t)cfg->n_moe * cfg->n_experts;
 	uint64_t state = b->opt.seed, *id;
 
 	if (b->opt.experts > n)
-		return od_fail(err, OD_ERR_ARG, "%s: expected at most the %" PRIu64 " of %s%s, found %" PRIu64,
-			       b->opt.together > 0 ? "--together" : "--experts", n,
-			       b->opt.together > 0 ? "a layer of " : "", od_pack_dir(m->pack), b->opt.experts);
+		return od_fail(err, OD_ERR_ARG, "--experts: expected at most the %" PRIu64 " of %s, found %" PRIu64, n,
+			       od_pack_dir(m->pack), b->opt.experts);
 	id = calloc(n, sizeof(*id));
 	m->expert = calloc(b->opt.experts, sizeof(*m->expert));
 	if (id == NULL || m->expert == NULL) {
@@ -163,7 +161,7 @@ static int draw_experts(const struct load_bench *b, struct model *m, struct od_e
 	for (uint64_t i = 0; i < n; i++)
 		id[i] = i;
 	for (uint64_t i = 0; i < b->opt.experts; i++) {
-		uint64_t j = i + od_load_draw(&state) % (n - i), t = id[j];
+		uint64_t j = i + od_draw(&state) % (n - i), t = id[j];
 
 		id[j] = id[i];
 		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts),
@@ -202,8 +200,7 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 /* For the loads, or for what reads alone, and one that inflaters beside them look at. */
 static unsigned slots_of(const struct load_bench *b)
 {
-	const uint64_t n =
-		b->opt.together > 0 || b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
+	const uint64_t n = b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
 
 	return (unsigned)n + 1;
 }
@@ -239,7 +236,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 			if ((slot & 1u << k) == 0 || b->line[i].form != form)
 				continue;
-			n[k] = slots_of(b) + b->opt.together / 2; /* and what is cached */
+			n[k] = slots_of(b);
 			most[k] = bytes > most[k] ? bytes : most[k];
 		}
 	}
@@ -340,7 +337,7 @@ static int measure(struct load_bench *b, struct line *l, size_t round, struct od
 	int rc = load_raw(&c, &raw, err);
 
 	if (rc == OD_OK)
-		rc = load_run(&c, NULL, &t, err);
+		rc = load_run(&c, &t, err);
 	if (rc == OD_OK)
 		rc = raw_in_crowd(b, l, &c, &crowded, err);
 	if (rc != OD_OK)
@@ -473,36 +470,12 @@ static int measure_all(struct load_bench *b, struct od_err *err)
 	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
 }
 
-static int measure_together(const struct load_bench *b, struct od_err *err)
-{
-	const struct load_together_opts o = { b->opt.together, b->opt.rounds, b->opt.seed, b->opt.json };
-	struct load_together_line *line = calloc(b->n_lines, sizeof(*line));
-	struct load_source *source = calloc(b->n_lines, sizeof(*source));
-	int rc = OD_ERR_NOMEM;
-
-	if (line != NULL && source != NULL) {
-		for (size_t i = 0; i < b->n_lines; i++)
-			line[i] = (struct load_together_line){ b->line[i].source->name,
-							       case_of(b, &b->line[i], &source[i]) };
-		rc = load_together_bench(line, b->n_lines, &o, err);
-	} else {
-		(void)od_fail(err, rc, "%zu lines", b->n_lines);
-	}
-	free(line);
-	free(source);
-	return rc;
-}
-
 static int run(struct load_bench *b, struct od_err *err)
 {
 	int rc = plan_sources(b, err);
 
-	if (rc == OD_OK && b->opt.together > 0 && b->opt.svg != NULL)
-		rc = od_fail(err, OD_ERR_ARG, "--svg: --together has no plot; remove one of the two");
 	if (rc == OD_OK && b->opt.svg != NULL)
 		rc = od_plot_check(b->opt.svg, err);
-	if (b->opt.together > 0)
-		b->opt.experts = b->opt.together;
 	if (rc == OD_OK)
 		rc = plan_threads(b, err);
 	if (rc == OD_OK)
@@ -519,9 +492,7 @@ static int run(struct load_bench *b, struct od_err *err)
 		rc = make_slots(b, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
 		rc = make_slots(b, OD_FORM_PLANES, err);
-	if (rc != OD_OK)
-		return rc;
-	return b->opt.together > 0 ? measure_together(b, err) : measure_all(b, err);
+	return rc == OD_OK ? measure_all(b, err) : rc;
 }
 
 static void close_bench(struct load_bench *b)
@@ -568,9 +539,6 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, ODW_MAX_LOADERS,
 		  NULL },
 		{ "experts", OD_ARG_UINT, &o->experts, "N", "random experts per run; default 4", 1, 4096, NULL },
-		{ "together", OD_ARG_UINT, &o->together, "N",
-		  "instead: RUNs of N experts of one layer, loaded in each rule's order, with nothing cached and (planes) with parts of most cached; compute is simulated by waiting, for one row or (prefill) 1 to 512 rows",
-		  2, ODW_MAX_SLOTS, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "rounds; medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },

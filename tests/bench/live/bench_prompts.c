@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "tests/bench/bench_draw.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -206,16 +207,6 @@ int od_prompts_encode_by_file(struct od_prompts *p, const char *path, struct od_
 	return rc;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t z = *state += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return z ^ z >> 31;
-}
-
 int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t vocab, int32_t bos, uint64_t seed,
 		      struct od_err *err)
 {
@@ -227,7 +218,7 @@ int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t 
 			return out_of_memory(err);
 		q->n_ids = n_tokens;
 		for (size_t k = 0; k < n_tokens; k++)
-			q->ids[k] = k == 0 && bos >= 0 ? bos : (int32_t)(next_random(&seed) % vocab);
+			q->ids[k] = k == 0 && bos >= 0 ? bos : (int32_t)(od_draw(&seed) % vocab);
 	}
 	return OD_OK;
 }

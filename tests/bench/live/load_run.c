@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/cache/expert_cache.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -14,9 +13,7 @@
 
 struct load_job {
 	const struct load_case *c;
-	const struct load_together *together; /* NULL: one RUN after another */
 	struct odw_schedule *s;
-	struct odw_expert_cache *cache; /* NULL: none */
 	struct odw_item *item; /* [source->n] */
 	sem_t *ready;
 };
@@ -26,80 +23,20 @@ static void wake(void *arg)
 	sem_post(arg);
 }
 
-static struct od_load_costs costs_of(const struct odw_expert_costs *c)
+static int ask(const struct load_job *j, size_t i, struct od_err *err)
 {
-	const uint64_t n = c->n_parts < OD_ORDER_CHUNKS ? c->n_parts : OD_ORDER_CHUNKS;
+	const struct load_expert *e = &j->c->source->expert[i];
+	int rc;
 
-	return (struct od_load_costs){ .sm_read_ns = c->sm_read_ns,
-				       .e_read_ns = (c->read_ns - c->sm_read_ns) / n,
-				       .inflate_ns = c->finish_ns / n,
-				       .n_chunks = (uint16_t)n,
-				       .n_inflaters = c->n_inflaters };
+	j->item[i] = (struct odw_item){ .expert = e->expert, .rank = (uint32_t)i, .last = true };
+	rc = odw_schedule_run(j->s, SESSION, i, e->m, true, &j->item[i], 1);
+	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e->m, e->expert);
 }
 
-/* As the worker does it (run_order.h), by another rule: what is here goes first, an expert is one task. */
-static int rank_items(const struct load_job *j, struct od_err *err)
-{
-	struct od_load_task task[OD_ORDER_TASKS];
-	uint16_t item[OD_ORDER_TASKS];
-	struct odw_expert_costs known;
-	struct od_load_costs costs;
-	struct od_load_order o;
-	uint32_t rank = 0;
-	size_t n = 0;
-
-	if (!odw_schedule_costs(j->s, &known))
-		return od_fail(err, OD_ERR_INTERNAL, "no load times were measured");
-	costs = costs_of(&known);
-	for (size_t i = 0; i < j->c->source->n; i++) {
-		const struct load_expert *e = &j->c->source->expert[i];
-		const unsigned has = odw_cache_has(j->cache, e->m, e->expert);
-
-		if (odw_cache_look(j->cache, e->m, e->expert) == OD_CACHE_F) {
-			j->item[i].rank = rank++;
-			continue;
-		}
-		task[n] = (struct od_load_task){ .expert = e->expert,
-						 .has_e = (has & OD_SET_E) != 0,
-						 .has_sm = (has & OD_SET_SM) != 0,
-						 .run_ns = j->together->run_ns[i] };
-		item[n++] = (uint16_t)i;
-	}
-	if (od_load_order(&o, j->together->rule, task, n, &costs) != OD_OK)
-		return od_fail(err, OD_ERR_RANGE, "loads take too long to be ordered");
-	for (size_t i = 0; i < n; i++)
-		j->item[item[o.task[i]]].rank = rank++;
-	return OD_OK;
-}
-
-/* One of the experts, or all. Without run_ns the schedule leaves ranks as they are. */
-static int ask(const struct load_job *j, size_t first, size_t n, struct od_err *err)
-{
-	const struct load_expert *e = j->c->source->expert;
-	const bool johnson = j->together != NULL && j->together->rule == OD_LOAD_JOHNSON;
-	int rc = OD_OK;
-
-	for (size_t i = first; i < first + n; i++)
-		j->item[i] = (struct odw_item){ .expert = e[i].expert,
-						.rank = (uint32_t)i,
-						.last = true,
-						.prompt = j->together != NULL,
-						.run_ns = johnson ? j->together->run_ns[i] : 0 };
-	if (j->together != NULL && !johnson)
-		rc = rank_items(j, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = odw_schedule_run(j->s, SESSION, j->together != NULL ? j->c->source->n : first, e[first].m, true,
-			      &j->item[first], n);
-	return rc == OD_OK ? OD_OK :
-			     od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
-}
-
-/* When RUNs come one after another, one more than there are slots is on its way, so that no slot waits for one. */
+/* One RUN more than there are slots is on its way, so that no slot waits for one. */
 static int drive(const struct load_job *j, struct od_err *err)
 {
-	const size_t n = j->c->source->n, each = j->together != NULL ? n : 1;
-	const size_t ahead = j->together != NULL ? n : j->c->n_slots + 1;
+	const size_t n = j->c->source->n, ahead = j->c->n_slots + 1;
 	size_t n_asked = 0, n_done = 0;
 	int rc = OD_OK;
 
@@ -107,8 +44,7 @@ static int drive(const struct load_job *j, struct od_err *err)
 		struct odw_item *got;
 
 		if (n_asked < n && n_asked - n_done < ahead) {
-			rc = ask(j, n_asked, each, err);
-			n_asked += each;
+			rc = ask(j, n_asked++, err);
 			continue;
 		}
 		got = odw_schedule_take(j->s);
@@ -119,56 +55,8 @@ static int drive(const struct load_job *j, struct od_err *err)
 		n_done++;
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
-		if (j->together != NULL)
-			od_sleep_until(od_now_ns() + j->together->run_ns[got - j->item]);
 		odw_schedule_done(j->s, got);
 	}
-	return rc;
-}
-
-/* Three pools, which the policy fills as each expert is used once. */
-static int begin_cache(const struct load_job *j, struct od_err *err)
-{
-	const struct od_config *cfg = od_pack_config(j->c->source->pack);
-	const struct od_share all = { .n_workers = 1, .n_groups = 1 };
-	const uint32_t each = (uint32_t)(j->c->source->n / 4) * cfg->n_moe;
-	const struct od_cache_opts opts = {
-		.policy = OD_CACHE_RANK,
-		.n_moe = cfg->n_moe,
-		.n_experts = cfg->n_experts,
-		.plan = { .n_moe = cfg->n_moe,
-			  .experts = { [OD_CACHE_F] = each, [OD_CACHE_S] = each, [OD_CACHE_E] = each } },
-		.full_is_stored = true
-	};
-	struct odw_cache_uses uses = { .inclusion = calloc(cfg->n_experts, sizeof(double)) };
-	struct od_cache *policy;
-	int rc;
-
-	if (uses.inclusion == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "cache");
-	odw_schedule_place(j->s, &all);
-	odw_cache_uses(j->cache, &uses);
-	free(uses.inclusion);
-	rc = od_cache_new(&policy, &opts, err);
-	if (rc == OD_OK && !odw_schedule_begin_cache(j->s, uses.place, policy)) {
-		od_cache_free(policy);
-		rc = od_fail(err, OD_ERR_INTERNAL, "the cache does not begin");
-	}
-	return rc;
-}
-
-/* As fast as it goes. */
-static int fill_cache(const struct load_job *j, struct od_err *err)
-{
-	struct load_job fill = *j;
-	const double rate = j->c->source->pace.bytes_per_ns;
-	int rc = begin_cache(j, err);
-
-	fill.together = NULL;
-	j->c->source->pace.bytes_per_ns = 1e6;
-	if (rc == OD_OK)
-		rc = drive(&fill, err);
-	j->c->source->pace.bytes_per_ns = rate;
 	return rc;
 }
 
@@ -194,58 +82,32 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	if (rc != OD_OK)
 		return rc;
 	odw_schedule_begin(j->s, SESSION);
-	if (j->cache != NULL)
-		rc = fill_cache(j, err);
 	begin_ns = od_now_ns();
-	if (rc == OD_OK)
-		rc = drive(j, err);
+	rc = drive(j, err);
 	t->ns = od_now_ns() - begin_ns;
 	odw_schedule_end(j->s, SESSION);
 	odw_loaders_stop(l);
-	if (j->cache != NULL) /* elsewhere nothing is kept: its buffers come back */
-		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 2 });
 	odw_schedule_figures(j->s, &f);
 	t->parts = (struct odw_part_times){ f.c[OD_C_LOADED_BYTES], f.c[OD_C_READ_NS], f.c[OD_C_FINISHES],
 					    f.c[OD_C_FINISH_NS] };
 	return rc;
 }
 
-static uint64_t sm_bytes(const struct od_pack *pack)
-{
-	const struct od_pack_expert *x = od_pack_expert(pack, 0, 0);
-	uint64_t bytes = 0;
-
-	for (uint32_t i = 0; i < x->n_shards; i++)
-		bytes += x->shard[i].sm.stored_bytes;
-	return bytes;
-}
-
-int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t, struct od_err *err)
+int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
 	const struct od_pack *pack = c->source->pack;
 	const struct od_config *cfg = od_pack_config(pack);
-	struct odw_schedule_opts opts = { .n_moe = cfg->n_moe,
-					  .n_experts = cfg->n_experts,
-					  .n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
-					  .n_slots = c->n_slots,
-					  .bufs = c->bufs,
-					  .n_stages = odw_loader_stages(c->n_readers, c->n_inflaters),
-					  .n_readers = c->n_readers,
-					  .n_inflaters = c->n_inflaters,
-					  .expert_bytes = od_pack_expert_stored_bytes(pack),
-					  .sm_bytes = sm_bytes(pack) };
+	const struct odw_schedule_opts opts = { .n_moe = cfg->n_moe,
+						.n_experts = cfg->n_experts,
+						.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
+						.n_slots = c->n_slots,
+						.bufs = c->bufs,
+						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
 	sem_t ready;
-	struct load_job j = { .c = c, .together = together, .ready = &ready };
+	struct load_job j = { .c = c, .ready = &ready };
 	int rc = load_source_begin(c->source, err);
 
 	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(pack) };
-	if (together != NULL)
-		opts.profile = together->profile;
-	if (rc == OD_OK && together != NULL && together->pools) {
-		rc = odw_cache_new(&j.cache, cfg->n_moe, cfg->n_experts, c->bufs, err);
-		opts.cache = j.cache;
-		opts.max_pinned = (uint32_t)(c->source->n / 4) * cfg->n_moe;
-	}
 	sem_init(&ready, 0, 0);
 	j.item = calloc(c->source->n, sizeof(*j.item));
 	if (rc == OD_OK && j.item == NULL)
@@ -255,7 +117,6 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	if (rc == OD_OK)
 		rc = run_loaders(&j, t, err);
 	odw_schedule_free(j.s);
-	odw_cache_free(j.cache);
 	sem_destroy(&ready);
 	free(j.item);
 	return rc;

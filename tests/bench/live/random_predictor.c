@@ -1,17 +1,14 @@
 #include "tests/bench/live/random_predictor.h"
 
 #include "common/predict/predictor_base.h"
+#include "tests/bench/bench_draw.h"
 #include "tests/bench/live/rivals.h"
 
 #include <stdlib.h>
 
-/* SplitMix64's finaliser over a counter: well mixed, and the same on every machine. */
 static uint64_t mix(uint64_t x)
 {
-	x += 0x9e3779b97f4a7c15u;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
+	return od_draw(&x);
 }
 
 void od_predict_random(uint64_t step, uint32_t layer, uint32_t n_experts, uint32_t k, uint16_t *expert)

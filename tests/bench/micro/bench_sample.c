@@ -2,9 +2,9 @@
 #include "common/base/clock.h"
 #include "common/model/sampler.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_draw.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
-#include "tests/bench/report/load_draw.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -47,8 +47,7 @@ struct sampling {
 /* Box and Muller 1958. */
 static double gauss(uint64_t *seed)
 {
-	const double a = ((double)(od_load_draw(seed) >> 12) + 0.5) * 0x1p-52,
-		     b = (double)(od_load_draw(seed) >> 12) * 0x1p-52;
+	const double a = ((double)(od_draw(seed) >> 12) + 0.5) * 0x1p-52, b = (double)(od_draw(seed) >> 12) * 0x1p-52;
 
 	return sqrt(-2 * log(a)) * cos(2 * M_PI * b);
 }

@@ -4,6 +4,7 @@
 #include "common/compute/device.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/pack_layout.h"
+#include "tests/bench/bench_draw.h"
 #include "tests/bench/synth/synth_weights.h"
 
 #include <math.h>
@@ -156,14 +157,9 @@ void codec_data_free(struct codec_data *d)
 	memset(d, 0, sizeof(*d));
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
 static double uniform(uint64_t *state)
 {
-	uint64_t z = *state += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return ((double)((z ^ z >> 31) >> 11) + 0.5) * 0x1p-53;
+	return ((double)(od_draw(state) >> 11) + 0.5) * 0x1p-53;
 }
 
 static void gaussian_weight(enum od_dtype t, uint64_t *state, char *out)

@@ -1,6 +1,7 @@
 #include "tests/bench/sim/cache_routes.h"
 
 #include "common/base/mem.h"
+#include "tests/bench/bench_draw.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -181,13 +182,9 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 
 /* ---- By Zipf's law ---- */
 
-static double uniform(uint64_t *seed) /* splitmix64 (Steele, Lea, Flood 2014), 53 bits */
+static double uniform(uint64_t *seed)
 {
-	uint64_t z = *seed += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+	return (double)(od_draw(seed) >> 11) * 0x1p-53;
 }
 
 static void shuffle(uint16_t *order, uint32_t n, uint64_t *seed)

@@ -1,6 +1,7 @@
 #include "tests/bench/sim/cache_rule.h"
 
 #include "common/cache/pool_policy_internal.h"
+#include "tests/bench/bench_draw.h"
 
 #include <stdlib.h>
 
@@ -52,16 +53,6 @@ static uint32_t find_least(const struct rival *r)
 	return least;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t draw(struct rival *r)
-{
-	uint64_t z = r->random += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return z ^ z >> 31;
-}
-
 static void mark(struct rival *r, uint32_t id)
 {
 	if (r->at[id] < r->unmarked)
@@ -75,7 +66,7 @@ static uint32_t victim(struct rival *r)
 		return find_least(r);
 	if (r->unmarked == 0)
 		r->unmarked = r->n;
-	return (uint32_t)(draw(r) % r->unmarked);
+	return (uint32_t)(od_draw(&r->random) % r->unmarked);
 }
 
 static void use(struct od_cache *c, uint32_t layer, uint32_t expert)

@@ -1,6 +1,7 @@
 #include "tests/bench/synth/synth_weights.h"
 
 #include "common/base/mem.h"
+#include "tests/bench/bench_draw.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 #define SUM_PER_SIGMA 53510.92f /* sqrt(8 * (2^32 - 1) / 12) */
 #define ROW_SPREAD 0.2f /* of the rows' scales: at 4.9 sigma still above zero */
 #define OUTLIER_EVERY 256u
-#define GOLDEN 0x9e3779b97f4a7c15ull
 
 struct synth_row {
 	enum od_dtype dtype;
@@ -22,25 +22,11 @@ struct synth_row {
 	float *gain; /* [cols] */
 };
 
-/* splitmix64 (Steele, Lea, Flood 2014): a counter and a hash. */
-static inline uint64_t mix(uint64_t z)
-{
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return z ^ z >> 31;
-}
-
-static inline uint64_t next(uint64_t *state)
-{
-	*state += GOLDEN;
-	return mix(*state);
-}
-
 /* Sum of eight 16-bit uniforms less its mean: four lanes' worth of additions in two 64-bit words. */
 static inline int32_t bell(uint64_t *state)
 {
 	const uint64_t low = 0x0000ffff0000ffffull;
-	uint64_t a = next(state), b = next(state);
+	uint64_t a = od_draw(state), b = od_draw(state);
 	uint64_t s = (a & low) + (a >> 16 & low) + (b & low) + (b >> 16 & low);
 
 	return (int32_t)((uint32_t)s + (uint32_t)(s >> 32)) - SUM_MEAN;
@@ -85,10 +71,11 @@ void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, c
 	g->dtype = dtype;
 	g->is_norm = t->is_norm;
 	g->std = t->std;
-	g->tensor_seed = mix(mix(seed + GOLDEN) ^ fnv1a(t->name, t->seed_chars > 0 ? t->seed_chars : strlen(t->name)));
+	g->tensor_seed =
+		od_draw_mix(od_draw(&seed) ^ fnv1a(t->name, t->seed_chars > 0 ? t->seed_chars : strlen(t->name)));
 	columns = ~g->tensor_seed; /* a stream of its own */
 	for (uint64_t c = 0; c < t->cols * (dtype == OD_F8_E8M0 ? SYNTH_MX_BLOCK : 1); c++) {
-		uint64_t h = next(&columns);
+		uint64_t h = od_draw(&columns);
 
 		if (t->is_norm)
 			g->gain[c] = t->mixed_signs && h % 2 == 0 ? -1.0f : 1.0f;
@@ -136,7 +123,7 @@ static void start_row(struct synth_row *g, uint64_t row)
 {
 	float sigma = g->std / SUM_PER_SIGMA;
 
-	g->state = mix(g->tensor_seed + row * GOLDEN);
+	g->state = od_draw_mix(g->tensor_seed + row * OD_DRAW_STEP);
 	g->scale = sigma * (1.0f + (float)bell(&g->state) * (ROW_SPREAD / SUM_PER_SIGMA));
 }
 
