@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what od-moe builds and tests with, from Debian's (or Ubuntu's) own packages. Says what first.
-# gnuplot-nox draws the pictures of od-bench --svg: nothing else needs it.
+# gnuplot-nox draws docs/plots (tests/bench/report/draw_plots.py): nothing else needs it.
 #   install-deps.sh [PACKAGE...]    these too
 #   install-deps.sh --libraries     only prints the names of the libraries
 set -eu

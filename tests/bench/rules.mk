@@ -19,8 +19,8 @@ libodb_SRCS += $(addprefix tests/bench/live/,ablate_plan.c bench_ablate.c bench_
 libodb_SRCS += $(addprefix tests/bench/sim/,bench_cache.c cache_replay.c cache_routes.c cache_rule.c recall_served.c \
 	recall_tape.c route_file.c served_sim.c)
 
-# report: tables and pictures. synth: models of any size.
-libodb_SRCS += $(addprefix tests/bench/report/,ablate_draw.c ablate_report.c ablate_summary.c bench_plot.c bench_stats.c \
-	bench_table.c cache_draw.c recall_draw.c recall_report.c)
+# report: tables; draw_plots.py draws pictures of them. synth: models of any size.
+libodb_SRCS += $(addprefix tests/bench/report/,ablate_report.c ablate_summary.c bench_stats.c bench_table.c \
+	recall_report.c)
 libodb_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_family.c synth_files.c synth_model.c synth_weights.c)
 libodb_SRCS += $(addprefix tests/conform/,bench_conform.c golden_compare.c golden_file.c)

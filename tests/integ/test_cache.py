@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """od-bench cache: recordings read by their description, replays done again here."""
-from cluster_util import CHECKPOINT, TMP, Skip, generate, pack, run_tests, test, tool
+from cluster_util import CHECKPOINT, TMP, generate, pack, run_tests, test, tool
 from route_reader import read_routes
 import json
 import math
 import os
 import shutil
-import xml.etree.ElementTree
 
 PROMPTS = "tests/bench/prompts.jsonl"
 with open(os.path.join(CHECKPOINT, "config.json")) as f:
@@ -310,17 +309,6 @@ def what_cannot_be_replayed_is_refused():
     refused("is the disk full?", 1, "--record=/dev/full", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3)
     refused("--prompts FILE is missing", 2, "--record", "r", "--pack", pack())
     refused("context of 8", 1, "--record", TMP + "/r", "--pack", pack(), "--prompts", PROMPTS, "--ctx-size", 8)
-
-
-@test
-def pictures():
-    if shutil.which("gnuplot") is None:
-        raise Skip("no gnuplot")
-    out = os.path.join(TMP, "svg")
-    bench("--routes", recorded(), "--svg", out)
-    assert sorted(os.listdir(out)) == ["cache-makespan-lru.svg", "cache-makespan.svg", "cache-ranks.svg", "cache-stay.svg"]
-    for name in os.listdir(out):
-        xml.etree.ElementTree.parse(os.path.join(out, name))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,5 @@ static inline struct odm_figures *ablate_runs(const struct ablate *a, size_t set
 void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms, double slow_load_time_ms);
 
 OD_MUST_CHECK int ablate_report(const struct ablate *a, bool json, struct od_err *err);
-/* Writes fig8.svg, ... and their scripts into dir. */
-OD_MUST_CHECK int ablate_draw(const struct ablate *a, const char *dir, struct od_err *err);
 
 #endif

@@ -11,7 +11,6 @@
 #include "tests/bench/live/child_args.h"
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/live/rivals.h"
-#include "tests/bench/report/bench_plot.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -34,7 +33,7 @@ static const char *const figure_names[] = { "8", "9", "10", "all", NULL };
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts, *svg;
+	const char *prompts;
 	uint64_t limit, tokens, slots;
 	double load_ms, load_share, slow_load_ms; /* negative: not given */
 	double run_ms;
@@ -86,8 +85,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  0, 100, NULL },
 		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS",
 		  "second load time of figure 10; default: twice the first", 0, 60000, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also write plots and their gnuplot scripts into DIR", 0, 0,
-		  NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
@@ -122,7 +119,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		"Workers are paced, so that a few cores can stand for ten machines; the default --load-time is half\n"
 		"the window. By default the shadow is the paper's: late departure, no hedging. Paced times must be\n"
 		"long compared with this machine's own compute time (t_main); otherwise they measure this machine.\n"
-		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n",
+		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20\n",
 		err);
 }
 
@@ -336,8 +333,6 @@ static int report(struct ablate_bench *b, struct od_err *err)
 
 	describe(b);
 	rc = ablate_report(a, b->opt.json, err);
-	if (rc == OD_OK && b->opt.svg != NULL)
-		rc = ablate_draw(a, b->opt.svg, err);
 	if (rc == OD_OK && a->n_other_tokens > 0)
 		rc = od_fail(err, OD_ERR_INTERNAL,
 			     "%zu runs wrote other tokens than the first one of their prompt, "
@@ -349,12 +344,8 @@ static int report(struct ablate_bench *b, struct od_err *err)
 static int run(struct ablate_bench *b, struct od_err *err)
 {
 	struct od_err why = { 0 };
-	int rc = OD_OK, ran;
+	int rc = open_prompts(b, err), ran;
 
-	if (b->opt.svg != NULL)
-		rc = od_plot_check(b->opt.svg, err);
-	if (rc == OD_OK)
-		rc = open_prompts(b, err);
 	if (rc == OD_OK && b->opt.load_share >= 0)
 		rc = calibrate(b, err);
 	if (rc == OD_OK)

@@ -33,7 +33,7 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts, *svg, *budgets, *policies, *tokens;
+	const char *prompts, *budgets, *policies, *tokens;
 	uint64_t limit, slots;
 	double load_ms;
 	bool live, json, help;
@@ -82,7 +82,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  0, 0, NULL },
 		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, lru, lfu; default " DEFAULT_POLICIES, 0, 0,
 		  NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also draw plots into DIR (gnuplot)", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
@@ -403,10 +402,8 @@ static void describe(struct live_bench *b)
 
 static int run(struct live_bench *b, struct od_err *err)
 {
-	int rc = b->opt.svg != NULL ? od_plot_check(b->opt.svg, err) : OD_OK;
+	int rc = open_world(b, err);
 
-	if (rc == OD_OK)
-		rc = open_world(b, err);
 	if (rc == OD_OK)
 		rc = plan_runs(b, err);
 	if (rc != OD_OK)
@@ -422,7 +419,7 @@ static int run(struct live_bench *b, struct od_err *err)
 	recall_progress_end(&b->progress);
 	if (rc == OD_OK)
 		rc = cache_live_report(&b->l, b->opt.json, err);
-	return rc == OD_OK && b->opt.svg != NULL ? cache_live_draw(&b->l, b->opt.svg, err) : rc;
+	return rc;
 }
 
 int od_bench_cache_live(int argc, char **argv, struct od_err *err)

@@ -8,7 +8,6 @@
 #include "tests/bench/live/load_crowd.h"
 #include "tests/bench/live/load_run.h"
 #include "tests/bench/live/recall_config.h"
-#include "tests/bench/report/bench_plot.h"
 #include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
 #include "worker-node/schedule.h"
@@ -29,7 +28,7 @@
 #define MAX_BUFS (ODW_MAX_SLOTS + 1)
 
 struct options {
-	const char *packs, *sources, *paces, *forms, *load_threads, *svg, *device;
+	const char *packs, *sources, *paces, *forms, *load_threads, *device;
 	uint64_t read_threads, experts, slots, rounds, seed;
 	bool json, help;
 };
@@ -418,41 +417,6 @@ static int report(const struct load_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* Is it drawn in the same colour: all but the source is equal? */
-static bool same_series(const struct line *a, const struct line *b)
-{
-	return a->model == b->model && a->form == b->form && a->n_inflaters == b->n_inflaters;
-}
-
-static void draw_series(const struct load_bench *b, struct od_plot *p, const struct line *first)
-{
-	char title[ITEM_BYTES];
-	struct od_series *s;
-
-	snprintf(title, sizeof(title), "%s as %s, %u load thread%s", od_codec_names[od_pack_codec(first->model->pack)],
-		 od_form_names[first->form], first->n_inflaters, first->n_inflaters > 1 ? "s" : "");
-	s = od_plot_series(p, OD_PLOT_BARS, title);
-	for (size_t i = 0; i < b->n_lines; i++)
-		if (same_series(first, &b->line[i]))
-			od_series_point(s, (double)(b->line[i].source - b->source), median(b, b->line[i].ratio),
-					(double)NAN, (double)NAN);
-}
-
-static int plot(const struct load_bench *b, struct od_err *err)
-{
-	struct od_plot *p;
-	size_t n = 0;
-	int rc = od_plot_new(&p, "Loading experts", err);
-	if (rc != OD_OK)
-		return rc;
-	od_plot_labels(p, "source", "published GB/s over raw GB/s");
-	for (size_t i = 0; i < b->n_sources; i++)
-		od_plot_x_tick(p, (double)i, b->source[i].name);
-	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
-		draw_series(b, p, &b->line[i]);
-	return od_plot_save(p, b->opt.svg, "load.svg", err);
-}
-
 /* ---- The whole ---- */
 
 static int measure_all(struct load_bench *b, struct od_err *err)
@@ -465,17 +429,13 @@ static int measure_all(struct load_bench *b, struct od_err *err)
 	for (size_t round = 0; rc == OD_OK && round < b->opt.rounds; round++)
 		for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
 			rc = measure(b, &b->line[i], round, err);
-	if (rc == OD_OK)
-		rc = report(b, err);
-	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
+	return rc == OD_OK ? report(b, err) : rc;
 }
 
 static int run(struct load_bench *b, struct od_err *err)
 {
 	int rc = plan_sources(b, err);
 
-	if (rc == OD_OK && b->opt.svg != NULL)
-		rc = od_plot_check(b->opt.svg, err);
 	if (rc == OD_OK)
 		rc = plan_threads(b, err);
 	if (rc == OD_OK)
@@ -544,8 +504,6 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },
 		{ "device", OD_ARG_STRING, &o->device, "NAME",
 		  "where experts are loaded to: cpu (default), cuda or cuda:N (a GPU)", 0, 0, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also plot the ratios into DIR/load.svg (gnuplot)", 0, 0,
-		  NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};

@@ -10,7 +10,6 @@
 #include "tests/bench/live/recall_run.h"
 #include "tests/bench/live/recall_sweep.h"
 #include "tests/bench/live/rivals.h"
-#include "tests/bench/report/bench_plot.h"
 #include "tests/bench/report/recall_report.h"
 
 #include <stdio.h>
@@ -24,7 +23,7 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
+	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump;
 	int sweep; /* index into recall_sweep_names, or -1 */
 	int departure; /* of the shadow; index into its names, or -1 */
 	uint64_t limit, tokens;
@@ -68,9 +67,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "OD-MoE's fig3 (recall by token index), fig6 (alignment periods), "
 		  "table1 (predictors) or all; --precision: the pack's",
 		  0, 0, recall_sweep_names },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR",
-		  "without a cluster: also draw plots into DIR (gnuplot): those of --sweep, else by token and by layer",
-		  0, 0, NULL },
 		{ "dump", OD_ARG_STRING, &o->dump, "FILE",
 		  "no cluster: JSON lines of each row and layer, true and predicted", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every token index and every prompt", 0, 0,
@@ -227,11 +223,7 @@ static int check_live(struct options *o, struct child_args *a, int *precision, s
 	struct odm_engine_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
 	size_t n;
-	const char *alone = o->dump != NULL ? "dump" :
-			    o->svg != NULL  ? "svg" :
-			    o->sweep >= 0   ? "sweep" :
-			    o->served	    ? "served" :
-					      NULL;
+	const char *alone = o->dump != NULL ? "dump" : o->sweep >= 0 ? "sweep" : o->served ? "served" : NULL;
 
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
@@ -379,12 +371,7 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	rc = check_served(o, err);
 	if (rc == OD_OK)
 		rc = list_configs(o, c, err);
-	if (rc == OD_OK && o->svg != NULL && o->sweep < 0 && c->n > OD_PLOT_SERIES)
-		rc = od_fail(err, OD_ERR_ARG,
-			     "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
-			     "several",
-			     c->n, OD_PLOT_SERIES);
-	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
+	return rc;
 }
 
 static void report_setting(const struct recall_run *r, struct od_report *to)
@@ -439,8 +426,6 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 			recall_served_report(&r->served, r->configs, to);
 		rc = od_report_print(to, stdout, o->json, err);
 	}
-	if (rc == OD_OK && o->svg != NULL)
-		rc = recall_draw(sweep, r->configs, &v, o->svg, err);
 	od_report_free(to);
 	free(name);
 	free(group);

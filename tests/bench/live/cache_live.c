@@ -5,12 +5,14 @@
 #include <math.h>
 #include <stdio.h>
 
-double cache_live_missed_percent(const struct cache_live_run *r)
+/* Uses that needed a read. */
+static double missed_percent(const struct cache_live_run *r)
 {
 	return r->uses > 0 ? 100 - 100.0 * (double)(r->hits[OD_CACHE_F] + r->hits[OD_CACHE_C]) / (double)r->uses : 100;
 }
 
-double cache_live_read_percent(const struct cache_live *l, const struct cache_live_run *r)
+/* Bytes read, in % of those without a cache. */
+static double read_percent(const struct cache_live *l, const struct cache_live_run *r)
 {
 	const double all = (double)l->sizes.bytes[OD_CACHE_C];
 	double saved = 0;
@@ -44,9 +46,9 @@ static void report_row(const struct cache_live *l, const struct cache_live_run *
 		hit_cell(r, OD_CACHE_C),
 		hit_cell(r, OD_CACHE_S),
 		hit_cell(r, OD_CACHE_E),
-		OD_REAL(cache_live_missed_percent(r)),
+		OD_REAL(missed_percent(r)),
 		OD_REAL(replayed_missed_percent(r)),
-		OD_REAL(cache_live_read_percent(l, r)),
+		OD_REAL(read_percent(l, r)),
 		OD_REAL(cache_read_percent(&r->replay)),
 	};
 
@@ -103,73 +105,5 @@ int cache_live_report(const struct cache_live *l, bool json, struct od_err *err)
 		report_row(l, &l->run[i], t);
 	rc = od_report_print(r, stdout, json, err);
 	od_report_free(r);
-	return rc;
-}
-
-/* ---- Pictures ---- */
-
-/* A line for a policy, from no cache on; replayed: as points beside it. */
-static void draw_policy(const struct cache_live *l, uint64_t tokens, int policy, bool read, struct od_plot *p)
-{
-	struct od_series *line = od_plot_series(p, OD_PLOT_LINE, od_cache_policy_names[policy]), *points = NULL;
-	char title[64];
-
-	if (read) {
-		snprintf(title, sizeof(title), "%s, replayed", od_cache_policy_names[policy]);
-		points = od_plot_series(p, OD_PLOT_POINTS, title);
-	}
-	for (size_t i = 0; i < l->n_runs; i++) {
-		const struct cache_live_run *r = &l->run[i];
-		const double x = r->budget != NULL ? r->budget->percent : 0;
-
-		if (r->tokens != tokens || (r->budget != NULL && r->policy != policy))
-			continue;
-		od_series_point(line, x, read ? cache_live_read_percent(l, r) : r->tpot_ms, NAN, NAN);
-		if (points != NULL)
-			od_series_point(points, x, cache_read_percent(&r->replay), NAN, NAN);
-	}
-}
-
-static int draw(const struct cache_live *l, uint64_t tokens, bool read, const char *dir, struct od_err *err)
-{
-	char name[80], title[200];
-	unsigned drawn = 0;
-	struct od_plot *p;
-	int rc;
-
-	snprintf(title, sizeof(title), "%s\nworkers: %u, groups: %u, load: %.1f ms, texts of %llu tokens",
-		 read ? "What is still read" : "Time per token", l->workers, l->groups, l->load_ms,
-		 (unsigned long long)tokens);
-	snprintf(name, sizeof(name), "cache-live-%s-%llu.svg", read ? "read" : "tpot", (unsigned long long)tokens);
-	rc = od_plot_new(&p, title, err);
-	if (rc != OD_OK)
-		return rc;
-	od_plot_labels(p, "cache, % of all experts as published", read ? "% of the bytes without a cache" : "TPOT, ms");
-	od_plot_x_range(p, 0, NAN);
-	od_plot_y_range(p, 0, NAN);
-	for (size_t i = 0; i < l->n_runs; i++) {
-		const int policy = l->run[i].policy;
-
-		if (policy == CACHE_LIVE_NONE || (drawn & 1u << policy) != 0)
-			continue;
-		drawn |= 1u << policy;
-		draw_policy(l, tokens, policy, read, p);
-	}
-	return od_plot_save(p, dir, name, err);
-}
-
-int cache_live_draw(const struct cache_live *l, const char *dir, struct od_err *err)
-{
-	uint64_t tokens = 0;
-	int rc = OD_OK;
-
-	for (size_t i = 0; rc == OD_OK && i < l->n_runs; i++) {
-		if (l->run[i].tokens == tokens)
-			continue;
-		tokens = l->run[i].tokens;
-		rc = draw(l, tokens, false, dir, err);
-		if (rc == OD_OK)
-			rc = draw(l, tokens, true, dir, err);
-	}
 	return rc;
 }

@@ -4,7 +4,7 @@
 #define OD_BENCH_CACHE_LIVE_H
 
 #include "main-node/step/figures.h"
-#include "tests/bench/report/cache_draw.h"
+#include "tests/bench/sim/cache_replay.h"
 
 #define CACHE_LIVE_NONE (-1) /* no cache */
 
@@ -31,12 +31,6 @@ struct cache_live {
 	const char *predictor, *form, *fingerprint;
 };
 
-/* Percentage of uses that needed a read; bytes read, in percent of those without a cache. */
-double cache_live_missed_percent(const struct cache_live_run *r);
-double cache_live_read_percent(const struct cache_live *l, const struct cache_live_run *r);
-
 OD_MUST_CHECK int cache_live_report(const struct cache_live *l, bool json, struct od_err *err);
-/* DIR/cache-live-tpot-N.svg and -read-N.svg for texts of N tokens */
-OD_MUST_CHECK int cache_live_draw(const struct cache_live *l, const char *dir, struct od_err *err);
 
 #endif

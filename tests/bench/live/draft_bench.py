@@ -3,7 +3,7 @@
 
     draft_bench.py --bin DIR --pack PACK [--shadow 1,1.5,2,3,5] [--drafts off,auto,1,2,4] [--stretch 1,4] [--load-ms 2]
                    [--run-ms 0.5] [--main-ms 1] [--workers 4] [--net MBIT] [--parallel N] [--precision int8] [--tokens 200]
-                   [--rounds 3] [--svg FILE] [--calibration FILE]
+                   [--rounds 3] [--svg FILE] [--calibration]
 
 Main, shadow and workers are paced (od-bench decode --layer-time, od-worker --load-time and --run-time, od-shadow --layer-time), so
 that two cores stand for many machines. --shadow: speed of the shadow as a multiple of cached decoding, in which a layer takes
@@ -22,18 +22,18 @@ were right, beside how often they should have been, by margin (all drafts of the
 import argparse
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "integ"))
+for folder in ("..", "..", "integ"), ("..", "report"):
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), *folder))
 import netns_lan  # noqa: E402
 from cluster_util import TMP  # noqa: E402
+from draw_plots import line, plot  # noqa: E402
 
 NET = "10.213.79"
-MARGIN_STEP = 2  # a bin of margins ends at so many times its begin
 _lans = {}
 
 
@@ -187,21 +187,6 @@ def print_best(lines):
               f"length, {best}")
 
 
-# As tests/bench/report/bench_plot.c draws: its font, frame, grid and colours.
-STYLE = ["set encoding utf8", "set border 3 lc rgb '#444444'", "set grid ytics lc rgb '#dddddd' lt 1 lw 0.7",
-         "set tics nomirror scale 0.5 textcolor rgb '#000000'", "set key outside below center horizontal Left reverse samplen 2.5"]
-LINE = "with linespoints lw 2 pt {1} ps 0.8 lc rgb '{0}'"
-BLUE, RED, BLACK = ("#0072B2", 7), ("#D55E00", 5), ("#000000", 4)  # and a marker
-
-
-def gnuplot(path, script):
-    if shutil.which("gnuplot") is None:
-        sys.exit("--svg and --calibration need gnuplot")
-    head = ['set terminal svg size 800,500 fixed noenhanced font "DejaVu Sans,Helvetica,Arial,sans-serif,15" background "#ffffff" linewidth 1.2',
-            f'set output "{path}"', *STYLE]
-    subprocess.run(["gnuplot"], input="\n".join(head + script), text=True, check=True)
-
-
 def draw(args, lines):
     drafts = sorted({k[1] for k in lines})
     stretch = max(k[2] for k in lines)
@@ -213,14 +198,10 @@ def draw(args, lines):
 
 
 def draw_curves(path, curves):
-    colours = [("#0072B2", 7), ("#D55E00", 5), ("#009E73", 9), ("#CC79A7", 11), ("#E69F00", 13), ("#56B4E9", 6)]
-    plots, data = [], []
-    for i, (title, points) in enumerate(curves.items()):
-        limit = i == len(curves) - 1
-        plots.append(f"'-' {LINE.format(*(BLACK if limit else colours[i % len(colours)]))} {'dt 2 ' if limit else ''}title '{title}'")
-        data += [f"{x} {y}" for x, y in points] + ["e"]
-    gnuplot(path, ['set title "Speed with and without drafts"', 'set xlabel "speed of the shadow / cached decoding\\n"',
-                   'set ylabel "speed / cached decoding"', "set xrange [0.9:*]; set yrange [0:*]", "plot " + ", ".join(plots), *data])
+    limit = len(curves) - 1
+    series = [(title, line(6, 2) if i == limit else line(i % 6), points) for i, (title, points) in enumerate(curves.items())]
+    plot(path, "Speed with and without drafts", "speed of the shadow / cached decoding", "speed / cached decoding", series,
+         "set xrange [0.9:*]; set yrange [0:*]")
 
 
 def interval(right, n):
@@ -231,16 +212,12 @@ def interval(right, n):
 
 
 def margins_of(runs):
-    """[(margin in the middle of the bin, its end or None, tokens, right, expected)] of all runs, bins that have any."""
-    tables = [r["margins"] for r in runs if r["margins"]]
-    out, begin = [], None
-    for rows in zip(*tables):
-        end = rows[0].get("margin_below")
-        middle = (end or begin * MARGIN_STEP) / MARGIN_STEP ** 0.5
+    """[(end of the margin's bin or None, tokens, right, expected)] of all runs, bins that have any."""
+    out = []
+    for rows in zip(*(r["margins"] for r in runs if r["margins"])):
         n, right, expected = (sum(r[name] for r in rows) for name in ("tokens", "right", "expected"))
         if n > 0:
-            out.append((middle, end, n, right, expected))
-        begin = end
+            out.append((rows[0].get("margin_below"), n, right, expected))
     return out
 
 
@@ -249,23 +226,11 @@ def calibrate(args, runs):
     if not bins:
         sys.exit("--calibration: no draft token was verified")
     print("margin below   tokens    right  95 % interval   expected")
-    for _, end, n, right, expected in bins:
+    for end, n, right, expected in bins:
         low, high = interval(right, n)
         print(f"{end or 'any':>12}  {n:7d}  {right / n:7.3f}  {low:.3f} to {high:.3f}  {expected / n:9.3f}")
-    n, right, expected = (sum(b[i] for b in bins) for i in (2, 3, 4))
+    n, right, expected = (sum(b[i] for b in bins) for i in (1, 2, 3))
     print(f"{'all':>12}  {n:7d}  {right / n:7.3f}                  {expected / n:9.3f}")
-    draw_calibration(args.calibration, [(x, right / n, *interval(right, n), expected / n) for x, _, n, right, expected in bins])
-
-
-def draw_calibration(path, points):
-    """[(margin, share found, its interval's ends, share expected)]"""
-    gnuplot(path, ['set title "Draft tokens that were right, by the margin of the shadow\'s logits"',
-                   'set xlabel "margin (logits, bins that double)\\n"; set ylabel "share of tokens that were right"',
-                   "set logscale x 2; set format x '%g'; set yrange [0:1.02]",
-                   f"plot '-' with yerrorbars lw 1.2 pt {BLUE[1]} ps 0.8 lc rgb '{BLUE[0]}' title 'found, 95 % interval', "
-                   f"'-' {LINE.format(*RED)} title 'expected'",
-                   *(f"{x:g} {y} {low} {high}" for x, y, low, high, _ in points), "e",
-                   *(f"{x:g} {expected}" for x, *_, expected in points), "e"])
 
 
 # ---- The command line ----
@@ -291,7 +256,7 @@ def parse(argv=None):
     parser.add_argument("--runs", type=int, default=3, help="texts of a measurement; with --parallel, times so many")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--svg")
-    parser.add_argument("--calibration")
+    parser.add_argument("--calibration", action="store_true")
     args = parser.parse_args(argv)
     if args.calibration and args.parallel:
         parser.error("--calibration is for one text at a time; leave --parallel out")

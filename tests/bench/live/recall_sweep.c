@@ -8,7 +8,8 @@
 #define COLUMNS(a) (sizeof(a) / sizeof((a)[0]))
 
 const char *const recall_sweep_names[] = { "fig3", "fig6", "table1", "all", NULL };
-const uint32_t recall_periods[RECALL_PERIODS] = { 1, 2, 4, 8, 16, 32, 0 };
+#define N_PERIODS 7
+static const uint32_t periods[N_PERIODS] = { 1, 2, 4, 8, 16, 32, 0 };
 
 static const struct recall_align every_step = { 1, 1 };
 static const struct recall_align fig3[] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 } };
@@ -21,7 +22,7 @@ unsigned recall_sweep_set(int name)
 	return name < 0 ? 0 : sets[name];
 }
 
-size_t recall_groups(const struct recall_configs *c, const char *group[RECALL_CONFIGS_MAX])
+static size_t groups(const struct recall_configs *c, const char *group[RECALL_CONFIGS_MAX])
 {
 	size_t n = 0;
 
@@ -44,8 +45,8 @@ static int add_periods(const struct od_shadow_choice *choice, struct recall_conf
 {
 	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < RECALL_PERIODS; i++) {
-		const uint32_t p = recall_periods[i];
+	for (size_t i = 0; rc == OD_OK && i < N_PERIODS; i++) {
+		const uint32_t p = periods[i];
 
 		rc = recall_add_shadow(c, choice, (struct recall_align){ 1, p }, err);
 		if (rc == OD_OK)
@@ -126,7 +127,7 @@ static void report_fig3(const struct recall_configs *c, const struct recall_view
 	struct od_table *t = od_report_table(r, "fig3", "OD-MoE Fig. 3: recall by index of the generated token",
 					     columns, COLUMNS(columns));
 	const char *group[RECALL_CONFIGS_MAX];
-	size_t n = recall_groups(c, group);
+	size_t n = groups(c, group);
 
 	for (size_t i = 0; i < n; i++) {
 		for (size_t k = 0; k < COLUMNS(fig3); k++) {
@@ -152,14 +153,14 @@ static void report_fig6(const struct recall_configs *c, const struct recall_view
 	struct od_table *t =
 		od_report_table(r, "fig6", "OD-MoE Fig. 6: recall by alignment period", columns, COLUMNS(columns));
 	const char *group[RECALL_CONFIGS_MAX];
-	size_t n = recall_groups(c, group);
+	size_t n = groups(c, group);
 
 	for (size_t i = 0; i < n; i++) {
 		for (size_t k = 0; k < COLUMNS(what); k++) {
 			struct od_cell cell[COLUMNS(columns)] = { OD_TEXT(group[i]), OD_TEXT(what[k]) };
 
-			for (size_t p = 0; p < RECALL_PERIODS; p++) {
-				const uint32_t period = recall_periods[p];
+			for (size_t p = 0; p < N_PERIODS; p++) {
+				const uint32_t period = periods[p];
 				const struct recall_align a = { k == 0 ? 1 : period, k == 1 ? 1 : period };
 
 				cell[2 + p] = rate(sum_tokens(v, at(c, group[i], a), 0, UINT32_MAX));
@@ -169,12 +170,12 @@ static void report_fig6(const struct recall_configs *c, const struct recall_view
 	}
 }
 
-bool recall_in_table1(const struct recall_config *c)
+static bool in_table1(const struct recall_config *c)
 {
 	return c->predictor != NULL || (c->align.token == every_step.token && c->align.kv == every_step.kv);
 }
 
-struct od_recall_cell recall_sum_leads(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
+static struct od_recall_cell sum_leads(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
 {
 	struct od_recall_cell sum = { 0 };
 
@@ -216,9 +217,9 @@ static double mean_lead(const struct recall_view *v, size_t config)
 	return uses > 0 ? sum / (double)uses : NAN;
 }
 
-bool recall_speaks_often(const struct recall_view *v, size_t config)
+static bool speaks_often(const struct recall_view *v, size_t config)
 {
-	return 4 * recall_sum_leads(v, config, 1, UINT32_MAX).uses > 5 * sum_tokens(v, config, 0, UINT32_MAX).uses;
+	return 4 * sum_leads(v, config, 1, UINT32_MAX).uses > 5 * sum_tokens(v, config, 0, UINT32_MAX).uses;
 }
 
 static void report_table1(const struct recall_configs *c, const struct recall_view *v, struct od_report *r)
@@ -241,7 +242,7 @@ static void report_table1(const struct recall_configs *c, const struct recall_vi
 
 	for (size_t i = 0; i < c->n; i++) {
 		const struct recall_config *one = &c->config[i];
-		const bool often = recall_speaks_often(v, i);
+		const bool often = speaks_often(v, i);
 		struct od_cell cell[COLUMNS(columns)] = {
 			OD_TEXT(one->name),
 			rate(sum_tokens(v, i, 0, UINT32_MAX)),
@@ -249,11 +250,11 @@ static void report_table1(const struct recall_configs *c, const struct recall_vi
 			OD_REAL(mean_lead(v, i)),
 		};
 
-		if (!recall_in_table1(one))
+		if (!in_table1(one))
 			continue;
 		/* Who speaks once has told of a layer's lead by telling its number. */
 		for (uint32_t n = 1; n <= 4; n++)
-			cell[3 + n] = often ? rate(recall_sum_leads(v, i, n, n + 1)) : OD_NONE;
+			cell[3 + n] = often ? rate(sum_leads(v, i, n, n + 1)) : OD_NONE;
 		od_table_row(t, cell);
 	}
 }

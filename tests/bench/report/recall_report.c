@@ -10,7 +10,7 @@ struct report {
 	const struct recall_view *v;
 	struct od_report *r;
 	struct recall_counts *sum; /* [n_configs], over prompts */
-	struct od_recall_cell **prompt; /* [n_configs]: recall_prompt_cells */
+	struct od_recall_cell **prompt; /* [n_configs]: prompt_token_cells, of all tokens */
 	bool many;
 };
 
@@ -19,12 +19,8 @@ static const struct recall_counts *counts_of(const struct recall_view *v, size_t
 	return v->counts + config * v->prompts->n;
 }
 
-struct od_recall_cell *recall_prompt_cells(const struct recall_view *v, size_t config)
-{
-	return recall_prompt_token_cells(v, config, 0, v->max_tokens);
-}
-
-struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
+/* Recall over the rows of token indices [from, to) with a prediction, per prompt: malloc'd [prompts->n]; NULL: out of memory. */
+static struct od_recall_cell *prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
 {
 	struct od_recall_cell *cell = calloc(v->prompts->n, sizeof(*cell));
 
@@ -280,7 +276,7 @@ static int report_tokens(const struct report *p, struct od_err *err)
 		for (uint32_t from = 1, to = 1; from <= s->n_tokens; from = to + 1, to *= 2) {
 			const uint32_t end = to < s->n_tokens ? to : s->n_tokens;
 			const struct od_recall_cell x = recall_sum(s->token, s->n_tokens, from - 1, end);
-			struct od_recall_cell *cells = recall_prompt_token_cells(p->v, c, from - 1, end);
+			struct od_recall_cell *cells = prompt_token_cells(p->v, c, from - 1, end);
 			struct recall_interval i;
 
 			if (cells == NULL)
@@ -457,7 +453,7 @@ static int add_up(struct report *p, struct od_err *err)
 
 		if (rc != OD_OK)
 			return rc;
-		p->prompt[c] = recall_prompt_cells(v, c);
+		p->prompt[c] = prompt_token_cells(v, c, 0, v->max_tokens);
 		if (p->prompt[c] == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "the report of %zu configurations", v->n_configs);
 		for (size_t i = 0; i < v->prompts->n; i++)

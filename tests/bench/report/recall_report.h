@@ -23,10 +23,4 @@ struct recall_view {
  * each. */
 OD_MUST_CHECK int recall_report(const struct recall_view *v, struct od_report *r, struct od_err *err);
 
-/* Recall over all rows with a prediction, per prompt of a configuration: malloc'd [prompts->n]; NULL: out of memory. */
-struct od_recall_cell *recall_prompt_cells(const struct recall_view *v, size_t config);
-/* The same for token indices [from, to). */
-struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from,
-						 uint32_t to);
-
 #endif

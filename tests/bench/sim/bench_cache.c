@@ -4,7 +4,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/report/bench_table.h"
-#include "tests/bench/report/cache_draw.h"
+#include "tests/bench/sim/cache_replay.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +20,28 @@ enum form { FORM_PLANES, FORM_PLAIN };
 static const char *const form_names[] = { "planes", "plain", NULL };
 static const char *const rival_states[] = { "F", "C", "S", "E", NULL };
 
+#define CACHE_KINDS 7
+static const struct cache_kind {
+	const char *name;
+	enum cache_rule rule;
+	bool planned;
+} cache_kinds[CACHE_KINDS] = {
+	{ "rank", CACHE_RANK, true },	   { "rank F", CACHE_RANK, false },	{ "lfu", CACHE_LFU, false },
+	{ "lru", CACHE_LRU, false },	   { "marking", CACHE_MARKING, false }, { "fifo", CACHE_FIFO, false },
+	{ "belady", CACHE_BELADY, false },
+};
+
+struct cache_study {
+	struct cache_routes routes;
+	struct cache_world world;
+	struct cache_budget budget[CACHE_BUDGETS];
+	size_t n_budgets;
+	struct cache_result cold; /* without a cache */
+	struct cache_result result[CACHE_BUDGETS][CACHE_KINDS];
+};
+
 struct options {
-	const char *routes, *budgets, *svg;
+	const char *routes, *budgets;
 	struct cache_zipf zipf;
 	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, seed;
 	double bits, read_gbps, inflate_gbps;
@@ -79,7 +99,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "inflaters", OD_ARG_UINT, &o->inflaters, "L", "threads that inflate (default: 2)", 1, 1024, NULL },
 		{ "chunks", OD_ARG_UINT, &o->chunks, "K", "E-chunks of a matrix (default: 16)", 1, 65536, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also draw plots into DIR (gnuplot)", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -147,7 +166,7 @@ static int check(struct options *o, struct od_err *err)
 	o->zipf.top_k = (uint32_t)o->top_k;
 	o->zipf.batch = (uint32_t)o->batch;
 	o->zipf.seed = o->seed;
-	return o->svg != NULL ? od_plot_check(o->svg, err) : OD_OK;
+	return OD_OK;
 }
 
 /* One item of --budget. */
@@ -270,6 +289,24 @@ static int replay_all(const struct options *o, struct cache_study *s, struct od_
 
 /* ---- The report ---- */
 
+/* Per layer. */
+static double makespan_ms(const struct cache_result *r)
+{
+	return r->makespan_ns / (double)r->layers / OD_NS_PER_MS;
+}
+
+/* Of all workers' turns. */
+static double rank_share(const struct cache_world *w, uint32_t rank)
+{
+	uint64_t uses = 0, visits = 0;
+
+	for (uint32_t i = 0; i < w->groups.n_workers; i++) {
+		uses += cache_own_layers(w, i) > 0 ? w->profile[i].uses[rank] : 0;
+		visits += w->profile[i].visits;
+	}
+	return visits > 0 ? (double)uses / (double)visits : 0;
+}
+
 static void report_facts(const struct options *o, const struct cache_study *s, struct od_report *r)
 {
 	const struct cache_world *w = &s->world;
@@ -284,8 +321,8 @@ static void report_facts(const struct options *o, const struct cache_study *s, s
 	od_report_fact(r, "groups", "groups", OD_INT(w->groups.n_groups), 0, NULL);
 	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[OD_CACHE_C]), 0, NULL);
 	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[OD_CACHE_F]), 0, NULL);
-	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(cache_makespan_ms(&s->cold)),
-		       2, "ms");
+	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(makespan_ms(&s->cold)), 2,
+		       "ms");
 }
 
 static void report_ranks(const struct cache_study *s, struct od_report *r)
@@ -297,7 +334,7 @@ static void report_ranks(const struct cache_study *s, struct od_report *r)
 					     columns, 2);
 
 	for (uint32_t rank = 0; rank < s->routes.n_experts; rank++) {
-		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * cache_rank_share(&s->world, rank)) };
+		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * rank_share(&s->world, rank)) };
 
 		od_table_row(t, cells);
 	}
@@ -318,8 +355,8 @@ static void report_row(const struct cache_study *s, size_t budget, size_t kind, 
 		OD_REAL(100.0 * (double)c->loads / (double)c->uses),
 		OD_REAL(cache_read_percent(c)),
 		OD_REAL(c->stays > 0 ? c->stay_steps / (double)c->stays : NAN),
-		OD_REAL(cache_makespan_ms(c)),
-		OD_REAL(cache_makespan_ms(c) / cache_makespan_ms(&s->cold)),
+		OD_REAL(makespan_ms(c)),
+		OD_REAL(makespan_ms(c) / makespan_ms(&s->cold)),
 		OD_REAL(c->worker_ns / (double)c->worker_layers / OD_NS_PER_MS),
 		rank ? OD_REAL(c->planned_ns / (double)c->worker_layers / OD_NS_PER_MS) : OD_NONE,
 	};
@@ -377,8 +414,6 @@ static int run(const struct options *o, struct cache_study *s, struct od_err *er
 	}
 	if (rc == OD_OK)
 		rc = report(o, s, err);
-	if (rc == OD_OK && o->svg != NULL)
-		rc = cache_draw(s, o->svg, err);
 	cache_world_close(&s->world);
 	cache_routes_fini(&s->routes);
 	return rc;

@@ -379,3 +379,8 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	close_replay(&p);
 	return rc;
 }
+
+double cache_read_percent(const struct cache_result *r)
+{
+	return 100.0 * (double)r->read_bytes / (double)r->cold_bytes;
+}

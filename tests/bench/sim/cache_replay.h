@@ -62,6 +62,15 @@ struct cache_result {
 	double worker_ns, planned_ns; /* sum of their makespans: replayed, planned */
 };
 
+/* Bytes read, in % of those read without a cache. */
+double cache_read_percent(const struct cache_result *r);
+
+#define CACHE_BUDGETS 32
+struct cache_budget {
+	uint64_t bytes; /* per worker */
+	double percent; /* of the published size of all experts, divided by the number of workers */
+};
+
 /* The plans of a setup, one per worker, [n_workers]; all zero for a worker with nothing to plan. */
 OD_MUST_CHECK int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan,
 			      struct od_err *err);
