@@ -85,16 +85,6 @@ int od_buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t bytes, 
 	return counted(rc, *out, card);
 }
 
-int od_device_map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err)
-{
-	struct od_device *card = od_device_card(d, 0);
-
-	*map_s = *unmap_s = 0;
-	if (card->ops->map_cost == NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: it maps no memory", card->name);
-	return card->ops->map_cost(card, bytes, map_s, unmap_s, err);
-}
-
 int od_buf_new_on_host(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
 {
 	struct od_buf *b;

@@ -108,12 +108,6 @@ void *od_ref_map(struct od_ref r);
 bool od_device_maps(const struct od_device *d); /* it maps all its buffers */
 bool od_device_shares(const struct od_device *d); /* it maps those of od_buf_new_shared */
 
-/* What it would cost the host to give memory to an expert by mapping it, as FluxMoE does (section 4.1): seconds to map
- * `bytes`, which are made before, to addresses that are reserved, and to unmap them. For od-bench: buffers here keep
- * their memory. OD_ERR_UNSUPPORTED: the device does not map. */
-OD_MUST_CHECK int od_device_map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s,
-				     struct od_err *err);
-
 /* Host memory for what put and get copy over and over: zeros, in pages of its own, followed by OD_PAD_BYTES zero bytes.
  * On a GPU it is pinned: from pageable memory a copy takes a detour, and its caller waits for it. NULL: too little
  * memory, which is logged. */

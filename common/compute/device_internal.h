@@ -31,8 +31,6 @@ struct od_device_ops {
 	uint64_t (*ticket)(struct od_device *d, enum od_queue q);
 	int (*wait)(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err);
 	void (*after)(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket);
-	/* NULL: OD_ERR_UNSUPPORTED */
-	int (*map_cost)(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err);
 	void (*free)(struct od_device *d);
 };
 

@@ -32,8 +32,6 @@ def every_kernel_is_measured():
         if w["of_first"] is not None:
             assert 0 < w["of_first_ci95_low"] <= w["of_first"] <= w["of_first_ci95_high"], w
     assert [b["bytes"] for b in r["buffers"]] == [65536] and r["buffers"][0]["new_us"] > 0
-    assert [m["bytes"] for m in r["mapping"]] == [6 * 128 * 64, 6 * 256 * 96], r["mapping"]
-    assert all(m["map_us"] > 0 and m["unmap_us"] > 0 for m in r["mapping"])
     assert [(x["launches"], 0 < x["us_ci95_low"] <= x["us"] <= x["us_ci95_high"]) for x in r["launches"]] == [
         ("new", True), ("as before", True)], r["launches"]
 
@@ -60,7 +58,6 @@ def bytes_are_counted():
 def a_device_that_maps_its_memory_has_no_loads():
     r = gpu("--runs", 1, "--device", "cpu", "--size", "2MiB", "--seed", 3)
     assert [w["work"] for w in r["works"]] == PRODUCTS + ["attention"]
-    assert "mapping" not in r and "it maps no memory" in r["no_mapping"], r
     assert r["size_bytes"] == 2 << 20 and [b["bytes"] for b in r["buffers"]] == [65536, 1 << 20]
 
 

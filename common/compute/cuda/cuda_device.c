@@ -113,11 +113,6 @@ static int buf_new_shared(struct od_buf **out, struct od_device *d, uint64_t byt
 	return make_buf(out, d, bytes, d->shares, what, err);
 }
 
-static int map_cost(struct od_device *d, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err)
-{
-	return gpu_map_cost(((struct od_cuda_device *)d)->gpu, bytes, map_s, unmap_s, err);
-}
-
 static void buf_free(struct od_buf *b)
 {
 	struct od_cuda_device *c = (struct od_cuda_device *)b->device;
@@ -340,7 +335,6 @@ static const struct od_device_ops ops = {
 	.ticket = ticket,
 	.wait = wait_for,
 	.after = after,
-	.map_cost = map_cost,
 	.free = free_device,
 };
 

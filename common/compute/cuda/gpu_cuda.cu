@@ -1,15 +1,12 @@
 /* A GPU by CUDA's runtime (12.2 and newer). Its own context is the process's primary one; every call sets the GPU
  * first, as the caller may be any thread. */
-#include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <dlfcn.h>
 #include <new>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_graphs.h"
 
@@ -207,108 +204,6 @@ extern "C" void gpu_free_host(struct gpu *g, void *at)
 {
 	if (at != NULL && use(g) == cudaSuccess)
 		(void)cudaFreeHost(((void **)at)[-1]);
-}
-
-/* ---- mapping, which only the driver offers ---- */
-
-struct driver {
-	void *library;
-	decltype(&cuMemGetAllocationGranularity) piece_of;
-	decltype(&cuMemAddressReserve) reserve;
-	decltype(&cuMemAddressFree) unreserve;
-	decltype(&cuMemCreate) make;
-	decltype(&cuMemRelease) release;
-	decltype(&cuMemMap) map;
-	decltype(&cuMemUnmap) unmap;
-	decltype(&cuMemSetAccess) allow;
-};
-
-template <typename function> static bool find(const struct driver *d, const char *name, function *f)
-{
-	*f = (function)dlsym(d->library, name);
-	return *f != NULL;
-}
-
-static bool open_driver(struct driver *d)
-{
-	d->library = dlopen("libcuda.so.1", RTLD_NOW); /* the runtime has opened it */
-	return d->library != NULL && find(d, "cuMemGetAllocationGranularity", &d->piece_of) &&
-	       find(d, "cuMemAddressReserve", &d->reserve) && find(d, "cuMemAddressFree", &d->unreserve) &&
-	       find(d, "cuMemCreate", &d->make) && find(d, "cuMemRelease", &d->release) &&
-	       find(d, "cuMemMap", &d->map) && find(d, "cuMemUnmap", &d->unmap) && find(d, "cuMemSetAccess", &d->allow);
-}
-
-/* Pieces [n], each of `piece` bytes, from `at` on. */
-static CUresult time_mapping(const struct driver *d, const CUmemLocation *where, CUdeviceptr at, size_t piece,
-			     const CUmemGenericAllocationHandle *handle, size_t n, double *map_s, double *unmap_s)
-{
-	CUmemAccessDesc access = {};
-	uint64_t start = od_now_ns();
-	CUresult rc = CUDA_SUCCESS, undone;
-	size_t mapped = 0;
-
-	access.location = *where;
-	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-	for (; mapped < n; mapped++) {
-		rc = d->map(at + mapped * piece, piece, 0, handle[mapped], 0);
-		if (rc != CUDA_SUCCESS)
-			break;
-	}
-	if (rc == CUDA_SUCCESS)
-		rc = d->allow(at, n * piece, &access, 1);
-	*map_s = od_seconds(od_now_ns() - start);
-	start = od_now_ns();
-	undone = mapped > 0 ? d->unmap(at, mapped * piece) : CUDA_SUCCESS;
-	*unmap_s = od_seconds(od_now_ns() - start);
-	return rc != CUDA_SUCCESS ? rc : undone;
-}
-
-static CUresult make_and_map(const struct driver *d, int index, uint64_t bytes, double *map_s, double *unmap_s)
-{
-	CUmemAllocationProp prop = {};
-	CUmemGenericAllocationHandle *handle;
-	CUdeviceptr at = 0;
-	size_t piece, n, made = 0;
-	CUresult rc;
-
-	prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	prop.location.id = index;
-	rc = d->piece_of(&piece, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-	if (rc != CUDA_SUCCESS)
-		return rc;
-	n = (size_t)((bytes + piece - 1) / piece);
-	handle = (CUmemGenericAllocationHandle *)calloc(n, sizeof(*handle));
-	rc = handle == NULL ? CUDA_ERROR_OUT_OF_MEMORY : d->reserve(&at, n * piece, 0, 0, 0);
-	for (; rc == CUDA_SUCCESS && made < n; made += rc == CUDA_SUCCESS)
-		rc = d->make(&handle[made], piece, &prop, 0);
-	if (rc == CUDA_SUCCESS)
-		rc = time_mapping(d, &prop.location, at, piece, handle, n, map_s, unmap_s);
-	for (size_t i = 0; i < made; i++)
-		(void)d->release(handle[i]);
-	if (at != 0)
-		(void)d->unreserve(at, n * piece);
-	free(handle);
-	return rc;
-}
-
-extern "C" int gpu_map_cost(struct gpu *g, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err)
-{
-	struct driver d = {};
-	CUresult rc;
-
-	if (use(g) != cudaSuccess || !open_driver(&d))
-		rc = CUDA_ERROR_NOT_SUPPORTED;
-	else
-		rc = make_and_map(&d, g->index, bytes, map_s, unmap_s);
-	if (d.library != NULL)
-		(void)dlclose(d.library);
-	if (rc == CUDA_ERROR_OUT_OF_MEMORY)
-		return od_fail(err, OD_ERR_NOMEM, "cuda:%d: no memory to map: %llu bytes", g->index,
-			       (unsigned long long)bytes);
-	return rc == CUDA_SUCCESS ? OD_OK :
-				    od_fail(err, OD_ERR_UNSUPPORTED,
-					    "cuda:%d: mapping fails with the driver's error %d", g->index, rc);
 }
 
 /* ---- streams ---- */

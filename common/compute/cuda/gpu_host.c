@@ -6,7 +6,6 @@
  * fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a
  * file that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
  * OD_GPU_PINNED_BYTES (gpu_open). */
-#include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/cuda/gpu_graphs.h"
@@ -199,29 +198,6 @@ void *gpu_alloc_host(struct gpu *g, uint64_t bytes)
 void gpu_free_host(struct gpu *g, void *at)
 {
 	give_back(g, at, &g->pinned);
-}
-
-/* Of the host's pages. */
-int gpu_map_cost(struct gpu *g, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err)
-{
-	const size_t n = (size_t)od_round_up(bytes, OD_PAGE_BYTES);
-	const int fd = memfd_create("mapped", MFD_CLOEXEC);
-	char *at = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	bool ok = fd >= 0 && at != MAP_FAILED && ftruncate(fd, (off_t)n) == 0;
-	uint64_t start = od_now_ns();
-
-	(void)g;
-	for (size_t i = 0; ok && i < n; i += OD_PAGE_BYTES)
-		ok = mmap(at + i, OD_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)i) !=
-		     MAP_FAILED;
-	*map_s = od_seconds(od_now_ns() - start);
-	start = od_now_ns();
-	if (at != MAP_FAILED)
-		munmap(at, n);
-	*unmap_s = od_seconds(od_now_ns() - start);
-	if (fd >= 0)
-		close(fd);
-	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory to map: %llu bytes", (unsigned long long)bytes);
 }
 
 int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers)

@@ -66,10 +66,6 @@ void gpu_free(struct gpu *g, void *at); /* NULL ok; no work uses it any more */
 void *gpu_alloc_host(struct gpu *g, uint64_t bytes);
 void gpu_free_host(struct gpu *g, void *at); /* NULL ok */
 
-/* Seconds to map `bytes` of the GPU's memory, in pieces as small as it has them, to reserved addresses, and to unmap
- * them. OD_ERR_NOMEM, or OD_ERR_UNSUPPORTED: the driver cannot. */
-OD_MUST_CHECK int gpu_map_cost(struct gpu *g, uint64_t bytes, double *map_s, double *unmap_s, struct od_err *err);
-
 /* gathers: it keeps launches, until it is given anything else or many of them are there, to make graphs of them
  * (gpu_graphs.h). */
 int gpu_stream_new(struct gpu_stream **out, struct gpu *g, bool gathers);

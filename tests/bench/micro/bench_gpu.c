@@ -38,7 +38,6 @@ struct gpu_bench {
 	struct gpu_set copy;
 	double seconds[1 + GPU_SET_WORKS][MAX_RUNS]; /* of a pass: of the copy, then of the works */
 	double sample[MAX_RUNS];
-	struct od_err no_mapping;
 	uint32_t launched; /* of new launches: no two have the same arguments */
 };
 
@@ -266,40 +265,6 @@ static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* What FluxMoE's way to give an expert memory would cost each load. */
-static void measure_mapping(struct gpu_bench *b)
-{
-	static const struct od_column columns[] = { { "bytes", "bytes", 0 },
-						    { "map_us", "map, us", 1 },
-						    { "unmap_us", "unmap, us", 1 } };
-	const struct gpu_shapes *o = &b->shapes;
-	/* three matrices of BF16 */
-	const uint64_t sizes[] = { 6ull * o->fine_hidden * o->fine_mid, 6ull * o->wide_in * o->wide_out };
-	struct od_table *t = NULL;
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct od_stats mapped, unmapped;
-
-		for (size_t run = 0; run < b->opt.runs; run++) {
-			if (od_device_map_cost(b->d, sizes[i], &b->seconds[0][run], &b->seconds[1][run],
-					       &b->no_mapping) != OD_OK) {
-				od_report_fact(b->report, "no_mapping", "mapping not measured",
-					       OD_TEXT(b->no_mapping.msg), 0, NULL);
-				return; /* the rest stands without it */
-			}
-			b->seconds[0][run] *= 1e6;
-			b->seconds[1][run] *= 1e6;
-		}
-		od_stats_of(b->seconds[0], b->opt.runs, &mapped);
-		od_stats_of(b->seconds[1], b->opt.runs, &unmapped);
-		if (t == NULL)
-			t = od_report_table(b->report, "mapping", "Mapping an expert's memory", columns,
-					    sizeof(columns) / sizeof(columns[0]));
-		od_table_row(
-			t, (struct od_cell[]){ OD_BYTES(sizes[i]), OD_REAL(mapped.median), OD_REAL(unmapped.median) });
-	}
-}
-
 /* A step of launches that come again is given as graphs; one whose arguments are new is not. A little work for each. */
 static int launches(struct gpu_bench *b, struct od_ref x, bool again, double *us, struct od_err *err)
 {
@@ -392,8 +357,6 @@ static int run(struct gpu_bench *b, struct od_err *err)
 		rc = measure_buffers(b, err);
 	if (rc == OD_OK)
 		rc = measure_launches(b, err);
-	if (rc == OD_OK)
-		measure_mapping(b);
 	return rc == OD_OK ? od_report_print(b->report, stdout, b->opt.json, err) : rc;
 }
 
