@@ -39,7 +39,7 @@ od-chat_USES := libodt
 od-chat_LIBS := $(TERMINAL_LIBS)
 
 # What tests put in the place of functions and system calls.
-test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_private
+test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread -Wl,--wrap=od_file_write_private -Wl,--wrap=clock_gettime
 test_name_lookup_LDFLAGS := -Wl,--wrap=getaddrinfo -Wl,--wrap=freeaddrinfo
 test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
 # What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
