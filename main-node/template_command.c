@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/text/jinja/jinja.h"
+#include "common/text/tok_controls.h"
 #include "common/text/tokenizer.h"
 #include "main-node/chat/answer_print.h"
 #include "main-node/chat/chat_template.h"

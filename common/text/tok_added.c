@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/json.h"
+#include "common/text/tok_controls.h"
 
 static int by_content(const void *x, const void *y)
 {

@@ -1,4 +1,6 @@
 /* Finds the added tokens that are control tokens, and keeps a user's bytes from becoming one. */
+#include "common/text/tok_controls.h"
+
 #include "common/text/tok_internal.h"
 
 #include <stdlib.h>

@@ -3,6 +3,8 @@
  *
  * Before a step that fuses (Fuse, ByteLevel) a step sees whole tokens; behind it, one endless token in chunks of
  * whole characters, whose end comes with the flush. */
+#include "common/text/tok_decode.h"
+
 #include "common/text/tok_internal.h"
 
 #include <stdlib.h>

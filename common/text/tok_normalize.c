@@ -6,6 +6,7 @@
 #include <utf8proc.h>
 
 #include "common/base/json.h"
+#include "common/text/tok_unicode.h"
 
 enum norm_kind { NORM_UNICODE, NORM_LOWERCASE, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_STRIP_ACCENTS };
 

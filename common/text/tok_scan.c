@@ -1,4 +1,5 @@
 #include "common/text/tok_scan.h"
+#include "common/text/tok_unicode.h"
 
 #include <string.h>
 

@@ -2,6 +2,8 @@
 #include <pthread.h>
 #include <utf8proc.h>
 
+#include "common/text/tok_unicode.h"
+
 #include "common/text/tok_internal.h"
 #include "common/text/tok_scan.h"
 

@@ -8,6 +8,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/text/tok_internal.h"
+#include "common/text/tok_unicode.h"
 
 /* ---- components ---- */
 

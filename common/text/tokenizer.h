@@ -6,7 +6,7 @@
  * Tokenisers). An unknown component is refused by name, never skipped. The patterns of published pre-tokenisers are cut
  * by hand (tok_scan.h), by the reference's Unicode 16; other patterns by PCRE2, whose Unicode version may be older, so
  * that recent characters may be split differently.
- * Thread: immutable after loading, any thread; an od_detok belongs to one. Owner: the caller of load and new. */
+ * Thread: immutable after loading, any thread. Owner: the caller of load. */
 #ifndef OD_TEXT_TOKENIZER_H
 #define OD_TEXT_TOKENIZER_H
 
@@ -47,16 +47,7 @@ enum od_encode_flags {
 OD_MUST_CHECK int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t len, unsigned flags,
 				      int32_t **ids, size_t *n_ids, struct od_err *err);
 
-/* Added tokens that are control tokens, which no text of a user may become: the special ones, those that look like
- * <|name|>, and marks that a chat template writes. Thread: immutable after the last od_controls_add. Owner: the caller;
- * t outlives it. */
-struct od_controls;
-OD_MUST_CHECK int od_controls_new(struct od_controls **out, const struct od_tokenizer *t, struct od_err *err);
-/* Added tokens within text, a template's or a mark, that have brackets around them: <tool_response>, [ARGS]. Others
- * (runs of spaces, ```) stay ordinary: they are in users' texts, too. */
-void od_controls_add(struct od_controls *c, const char *text, size_t len);
-bool od_controls_has(const struct od_controls *c, int32_t id);
-void od_controls_free(struct od_controls *c); /* NULL ok */
+struct od_controls; /* tok_controls.h */
 
 /* As od_tokenizer_encode with OD_ENCODE_PARSE_SPECIAL, but no control token has a byte of users in it, white space at
  * its ends apart. Such text becomes what the tokeniser makes of it without that token. A text without such gets the
@@ -76,19 +67,5 @@ size_t od_tokenizer_bytes(const struct od_tokenizer *t, int32_t id, char *bytes,
 
 bool od_tokenizer_is_special(const struct od_tokenizer *t, int32_t id);
 int32_t od_tokenizer_find(const struct od_tokenizer *t, const char *token); /* exact vocabulary entry; -1: none */
-
-/* Streaming decoder. The pieces, with the flush, concatenate to the text of all ids after the prompt's, special tokens
- * left out (but for those of od_detok_show); a piece never ends inside a UTF-8 character. Byte-fallback tokens wait for
- * the end of their run, because one wrong byte turns the whole run into U+FFFD. No push after a flush. */
-struct od_detok;
-OD_MUST_CHECK int od_detok_new(struct od_detok **out, const struct od_tokenizer *t, struct od_err *err);
-void od_detok_free(struct od_detok *d);
-/* Sets the context, the prompt's ids, so that the first new token gets its leading space. */
-OD_MUST_CHECK int od_detok_prime(struct od_detok *d, const int32_t *ids, size_t n_ids, struct od_err *err);
-/* Special tokens whose text is shown; borrowed. For what comes after. */
-void od_detok_show(struct od_detok *d, const int32_t *ids, size_t n_ids);
-/* *piece: borrowed until the next call, NUL-terminated, may be empty. */
-OD_MUST_CHECK int od_detok_push(struct od_detok *d, int32_t id, const char **piece, size_t *len, struct od_err *err);
-OD_MUST_CHECK int od_detok_flush(struct od_detok *d, const char **piece, size_t *len, struct od_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 #include "main-node/chat/answer_space.h"
 
 #include "common/base/strbuf.h"
+#include "common/text/tok_decode.h"
 
 #include <stdlib.h>
 #include <string.h>

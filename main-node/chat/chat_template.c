@@ -6,6 +6,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/text/tok_controls.h"
 #include "main-node/chat/chat_order.h"
 #include "main-node/chat/chat_probe.h"
 

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/text/tok_decode.h"
 #include "main-node/engine/engine_internal.h"
 #include "main-node/engine/lookup_draft.h"
 

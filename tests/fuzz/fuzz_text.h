@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "common/text/tokenizer.h"
+#include "common/text/tok_controls.h"
+#include "common/text/tok_decode.h"
 #include "tests/fuzz/fuzz.h"
 
 #define FUZZ_TEXT_BYTES 512u

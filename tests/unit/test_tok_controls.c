@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
+#include "common/text/tok_controls.h"
 #include "common/text/tok_internal.h"
 
 #define FOLDER "tests/golden/tokenizer/"

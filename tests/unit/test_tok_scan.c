@@ -12,6 +12,7 @@
 #include <utf8proc.h>
 
 #include "common/text/tok_internal.h"
+#include "common/text/tok_unicode.h"
 #include "tests/unit/random.h"
 
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -10,6 +10,7 @@
 
 #include "common/base/json.h"
 #include "common/text/tok_internal.h"
+#include "common/text/tok_unicode.h"
 
 static void check_normalizer(const json_t *part, const json_t *text, const json_t *want)
 {

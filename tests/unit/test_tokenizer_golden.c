@@ -14,6 +14,7 @@
 
 #include "common/base/json.h"
 #include "common/base/strbuf.h"
+#include "common/text/tok_decode.h"
 #include "common/text/tokenizer.h"
 
 #define FOLDER "tests/golden/tokenizer/"

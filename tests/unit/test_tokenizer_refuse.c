@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/file.h"
+#include "common/text/tok_decode.h"
 #include "common/text/tokenizer.h"
 
 enum { VERSION, ADDED, NORM, PRE, POST, DEC, MODEL, N_FIELDS };

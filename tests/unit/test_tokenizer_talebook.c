@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
+#include "common/text/tok_decode.h"
 #include "common/text/tokenizer.h"
 
 #define MODEL "deploy/models/talebook/tokenizer.json"

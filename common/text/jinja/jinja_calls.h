@@ -35,8 +35,6 @@ void jinja_check_count(struct jinja_job *j, const char *what, const struct jinja
 
 /* NULL: there is none of that name. */
 const struct jinja_function *jinja_find_filter(const struct jinja_str *name);
-const struct jinja_function *jinja_find_test(const struct jinja_str *name);
-const struct jinja_function *jinja_find_global(const struct jinja_str *name);
 /* The table ends with NULL. */
 const struct jinja_function *jinja_find_in(const struct jinja_function *table, const struct jinja_str *name);
 /* Ends the job: there is no such filter or test (what), or none here. */

@@ -5,6 +5,10 @@
 
 #include "common/base/json.h"
 #include "common/text/jinja/jinja.h"
+#include "common/text/jinja/jinja_expr.h"
+#include "common/text/jinja/jinja_from_json.h"
+#include "common/text/jinja/jinja_globals.h"
+#include "common/text/jinja/jinja_loop.h"
 #include "common/text/jinja/jinja_show.h"
 
 #define OPERATIONS ((uint64_t)20000000)

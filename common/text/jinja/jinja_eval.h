@@ -47,7 +47,6 @@ struct jinja_loop {
 /* The statement after this one, or a loop's next turn. */
 enum jinja_flow { JINJA_GO_ON, JINJA_BREAK, JINJA_CONTINUE };
 
-struct jinja_value jinja_eval(struct jinja_run *r, const struct jinja_node *n);
 enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_nodes *body);
 
 struct jinja_scope *jinja_scope_new(struct jinja_run *r, struct jinja_scope *parent);
@@ -60,14 +59,5 @@ struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t name); /* undefin
 const struct jinja_str *jinja_capture(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_nodes *body,
 				      enum jinja_flow *flow);
 struct jinja_value jinja_macro_of(struct jinja_run *r, const struct jinja_signature *s);
-/* caller: what `caller` is in the macro, absent outside of call blocks. */
-struct jinja_value jinja_eval_call(struct jinja_run *r, const struct jinja_node *n, struct jinja_value caller);
-
-void jinja_run_loop(struct jinja_run *r, const struct jinja_node *n, struct jinja_value iterable, int64_t depth0);
-struct jinja_value jinja_call_loop(struct jinja_run *r, struct jinja_loop *loop, const struct jinja_call *call);
-
-/* From JSON: the caller's text, but for what od_jinja_opts says is the template's. */
-struct jinja_value jinja_from_json(struct jinja_job *j, const json_t *v);
-struct jinja_value jinja_member_from_json(struct jinja_job *j, const json_t *object, const char *key, const json_t *v);
 
 #endif

@@ -1,4 +1,7 @@
+#include "common/text/jinja/jinja_expr.h"
+
 #include "common/text/jinja/jinja_eval.h"
+#include "common/text/jinja/jinja_loop.h"
 #include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"
 

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/text/jinja/jinja_format.h"
+#include "common/text/jinja/jinja_loop.h"
+#include "common/text/jinja/jinja_methods.h"
 #include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"
 #include "common/text/jinja/jinja_strings.h"

@@ -6,6 +6,7 @@
 #include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"
 #include "common/text/jinja/jinja_strings.h"
+#include "common/text/jinja/jinja_tests.h"
 #include "common/text/jinja/jinja_unicode.h"
 
 static struct jinja_value generator(struct jinja_job *j, const struct jinja_seq *s)

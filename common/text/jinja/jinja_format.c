@@ -1,4 +1,6 @@
 /* Python's two ways to format a string: s % values, and s.format(...). */
+#include "common/text/jinja/jinja_format.h"
+
 #include "common/text/jinja/jinja_ops.h"
 
 #include <math.h>

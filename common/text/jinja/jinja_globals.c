@@ -1,4 +1,6 @@
 /* Functions that every template has. */
+#include "common/text/jinja/jinja_globals.h"
+
 #include "common/text/jinja/jinja_calls.h"
 #include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"

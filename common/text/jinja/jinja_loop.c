@@ -1,4 +1,7 @@
+#include "common/text/jinja/jinja_loop.h"
+
 #include "common/text/jinja/jinja_eval.h"
+#include "common/text/jinja/jinja_expr.h"
 #include "common/text/jinja/jinja_ops.h"
 
 /* Whether an item passes the condition `for x in y if z`. Only the target is visible in it, not `loop`. */

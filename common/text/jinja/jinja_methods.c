@@ -1,5 +1,8 @@
 /* Methods and attributes of strings, dicts, lists, tuples and numbers, as far as the sandbox gives them to
  * templates. */
+#include "common/text/jinja/jinja_methods.h"
+
+#include "common/text/jinja/jinja_format.h"
 #include "common/text/jinja/jinja_ops.h"
 
 #include <math.h>

@@ -3,6 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/text/jinja/jinja_format.h"
+#include "common/text/jinja/jinja_loop.h"
+#include "common/text/jinja/jinja_methods.h"
 #include "common/text/jinja/jinja_show.h"
 
 /* ---- arithmetic ---- */

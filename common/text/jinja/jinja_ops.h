@@ -21,15 +21,4 @@ struct jinja_value jinja_get_item(struct jinja_job *j, struct jinja_value of, st
 struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin,
 			       struct jinja_value end, struct jinja_value step);
 
-/* An attribute of a loop (jinja_loop.c), and a method or attribute of the other values (jinja_methods.c). False:
- * none. */
-bool jinja_loop_attribute(struct jinja_job *j, struct jinja_loop *loop, const struct jinja_str *name,
-			  struct jinja_value *out);
-bool jinja_value_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name,
-			   struct jinja_value *out);
-
-/* s % value and s.format(...) (jinja_format.c). */
-struct jinja_value jinja_percent(struct jinja_job *j, const struct jinja_str *s, struct jinja_value value);
-struct jinja_value jinja_format(struct jinja_job *j, const struct jinja_str *s, const struct jinja_call *call);
-
 #endif

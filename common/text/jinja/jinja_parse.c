@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/text/jinja/jinja_parse_expr.h"
 #include "common/text/jinja/jinja_unicode.h"
 
 #define MAX_TEMPLATE_BYTES ((size_t)4 << 20) /* published ones have up to 30 KiB */

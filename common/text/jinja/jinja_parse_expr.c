@@ -1,7 +1,10 @@
+#include "common/text/jinja/jinja_parse_expr.h"
+
 #include "common/text/jinja/jinja_parse.h"
 
 #include <string.h>
 
+#include "common/text/jinja/jinja_tests.h"
 #include "common/text/jinja/jinja_unicode.h"
 
 static struct jinja_node *parse_or(struct jinja_parser *p);

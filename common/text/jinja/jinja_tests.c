@@ -1,4 +1,6 @@
 /* Tests: what stands behind `is`. */
+#include "common/text/jinja/jinja_tests.h"
+
 #include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_show.h"
 #include "common/text/jinja/jinja_strings.h"

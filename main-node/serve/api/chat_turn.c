@@ -2,6 +2,7 @@
 
 #include "common/base/json.h"
 #include "common/base/strbuf.h"
+#include "common/text/tok_controls.h"
 #include "main-node/chat/answer.h"
 #include "main-node/chat/answer_space.h"
 #include "main-node/chat/chat_template.h"

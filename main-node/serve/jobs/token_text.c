@@ -2,6 +2,7 @@
 
 #include "common/base/json.h"
 #include "common/base/strbuf.h"
+#include "common/text/tok_decode.h"
 #include "common/text/utf8_text.h"
 
 #include <stdlib.h>
