@@ -24,6 +24,7 @@
 
 #include "common/base/counters.h"
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 #include "common/net/wire.h"
 #include "common/predict/prediction.h"
 #include "shadow-node/chain.h"

@@ -5,6 +5,7 @@
 #define ODS_SAVED_ROWS_H
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 
 struct ods_saved {
 	struct od_device *device;

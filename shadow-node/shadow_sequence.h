@@ -9,6 +9,7 @@
 #define ODS_SHADOW_SEQUENCE_H
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 #include "common/model/sampler.h"
 #include "proto/od.pb-c.h"
 #include "shadow-node/align_apply.h"

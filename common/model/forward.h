@@ -58,23 +58,6 @@ struct od_expert_runner {
 
 struct od_forward;
 
-struct od_forward_opts {
-	const struct od_config *config;
-	const struct od_dense *dense;
-	struct od_device *device;
-	struct od_state_pool *state; /* holds all sequences of the rows; made for config and profile; borrowed */
-	enum od_profile profile;
-	size_t max_rows;
-	size_t max_logits; /* rows per od_forward_logits, at most max_rows; 0 is 1 */
-};
-
-OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
-void od_forward_free(struct od_forward *f); /* NULL ok; waits */
-/* Memory that od_forward_new will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t per
- * sequence. device NULL: without the host's copies where it does not map. */
-uint64_t od_forward_bytes(const struct od_forward_opts *opts);
-void od_forward_split(const struct od_forward_opts *opts, struct od_split *s); /* adds it */
-
 /* Starts a step of rows[0..n_rows) and checks token ids, positions and context lengths. If nothing was fetched from the
  * previous step, waits for it and reports its error. */
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,

@@ -5,6 +5,7 @@
 #define OD_MODEL_FORWARD_INTERNAL_H
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 
 /* Cut from one buffer of the device. */
 enum buffer {

@@ -1,7 +1,8 @@
 /* From the options of a forward pass to its memory, and back. */
-#include "common/model/forward_internal.h"
+#include "common/model/forward_open.h"
 
 #include "common/base/mem.h"
+#include "common/model/forward_internal.h"
 #include "common/model/rope.h"
 
 #include <stdlib.h>

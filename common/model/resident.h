@@ -6,6 +6,7 @@
 #define OD_MODEL_RESIDENT_H
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 
 /* experts: [n_moe][n_experts], borrowed. *out is a runner for od_forward_experts. */
 OD_MUST_CHECK int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts *opts,

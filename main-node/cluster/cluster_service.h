@@ -9,6 +9,7 @@
 #define ODM_CLUSTER_SERVICE_H
 
 #include "main-node/cluster/cluster.h"
+#include "common/model/forward_open.h"
 #include "main-node/step/expert_service.h"
 
 /* The limit of rows of a RUN, and so of a step. */

@@ -8,6 +8,7 @@
 #define ODM_CLUSTER_VIEW_H
 
 #include "main-node/cluster/shadow_link.h"
+#include "common/model/forward_open.h"
 
 struct odm_links {
 	struct odm_cluster *cluster; /* borrowed */

@@ -18,6 +18,7 @@
 #define ODM_SHADOW_LINK_H
 
 #include "main-node/cluster/cluster.h"
+#include "common/model/forward_open.h"
 #include "main-node/cluster/data_link.h"
 #include "main-node/cluster/unsent.h"
 #include "main-node/step/step.h"

@@ -9,6 +9,7 @@
 #define ODM_BATCH_H
 
 #include "main-node/engine/draft_policy.h"
+#include "common/model/forward_open.h"
 #include "main-node/engine/pass.h"
 
 struct odm_batch {

@@ -7,6 +7,7 @@
 #define ODM_PASS_H
 
 #include "common/base/log.h"
+#include "common/model/forward_open.h"
 #include "main-node/engine/sequence.h"
 
 struct odm_pass {

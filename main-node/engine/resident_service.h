@@ -5,6 +5,7 @@
 #define ODM_RESIDENT_SERVICE_H
 
 #include "main-node/step/expert_service.h"
+#include "common/model/forward_open.h"
 
 /* experts: borrowed, all of the model's. */
 OD_MUST_CHECK int odm_resident_service_new(struct odm_expert_service **out, const struct od_forward_opts *opts,

@@ -9,6 +9,7 @@
 #define ODM_PREDICTOR_LINK_H
 
 #include "common/base/id_table.h"
+#include "common/model/forward_open.h"
 #include "common/predict/predictor.h"
 #include "main-node/predict/predictions.h"
 

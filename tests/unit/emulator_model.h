@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 #include "tests/unit/state_util.h"
 
 #define LAYERS 3u

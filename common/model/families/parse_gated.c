@@ -1,4 +1,4 @@
-#include "common/model/families/parse.h"
+#include "common/model/families/parse_gated.h"
 
 #include <string.h>
 

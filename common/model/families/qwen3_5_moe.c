@@ -2,6 +2,7 @@
  * rule that are not interleaved, experts that may be stacked. Published with a vision tower, which is left out: of text
  * all three numbers of a position are the same, so mrope_section changes nothing. */
 #include "common/model/families/parse.h"
+#include "common/model/families/parse_gated.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {

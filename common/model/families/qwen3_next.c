@@ -1,6 +1,7 @@
 /* Qwen3-Next (80B-A3B): three layers of four have a gated delta rule instead of attention; attention has gates; weights
  * of norms are stored minus 1; a shared expert with a gate of its own. */
 #include "common/model/families/parse.h"
+#include "common/model/families/parse_gated.h"
 
 static int parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {

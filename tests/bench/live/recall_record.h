@@ -9,6 +9,7 @@
 #define OD_BENCH_RECALL_RECORD_H
 
 #include "common/model/forward.h"
+#include "common/model/forward_open.h"
 #include "common/model/sampler.h"
 #include "tests/bench/live/bench_prompts.h"
 
