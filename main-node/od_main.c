@@ -9,6 +9,7 @@
 #include "common/base/version.h"
 #include "main-node/engine/sampling_config.h"
 #include "main-node/node/engine_args.h"
+#include "main-node/node/main_node.h"
 #include "main-node/keygen_command.h"
 #include "main-node/prompt_file.h"
 #include "main-node/serve_command.h"
@@ -40,7 +41,8 @@ struct options {
 
 struct app {
 	struct options opt;
-	struct odm_engine *engine;
+	struct odm_main_node *node;
+	struct odm_engine *engine; /* the node's */
 	struct od_sampler_opts sampling;
 	struct odm_prompts prompts;
 	bool any_failed, output_failed;
@@ -97,7 +99,7 @@ static void default_options(struct options *o)
 		.repetition_penalty = UNSET_REAL,
 	};
 	odm_engine_args_defaults(&o->engine);
-	o->engine.opts.cancel = &interrupted;
+	o->engine.opts.engine.cancel = &interrupted;
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
@@ -112,9 +114,9 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE",
 		  "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin",
 		  0, 0, NULL },
-		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N",
+		{ "parallel", OD_ARG_UINT, &o->engine.opts.engine.parallel, "N",
 		  "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
-		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE",
+		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.engine.state_bytes, "SIZE",
 		  "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N",
 		  "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
@@ -176,11 +178,11 @@ static int check_options(struct options *o, struct od_err *err)
 		return rc;
 	if (o->prompts != NULL && o->prompt != NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompts exclude each other");
-	if (o->prompts == NULL && o->engine.opts.parallel > 1)
+	if (o->prompts == NULL && o->engine.opts.engine.parallel > 1)
 		return od_fail(err, OD_ERR_ARG, "--parallel needs --prompts; other prompts run one after the other");
 	if (o->quiet && o->verbose)
 		return od_fail(err, OD_ERR_ARG, "--quiet and --verbose exclude each other");
-	o->engine.opts.quiet = o->quiet || o->json;
+	o->engine.opts.engine.quiet = o->quiet || o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
 
@@ -534,7 +536,7 @@ static int run_texts(struct app *a, struct text *text, struct od_err *err)
 
 static int run_file(struct app *a, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &a->opt.engine.opts;
+	const struct odm_main_opts *o = &a->opt.engine.opts;
 	const struct od_tokenizer *t = odm_engine_tokenizer(a->engine);
 	struct text *text;
 	int rc;
@@ -546,7 +548,7 @@ static int run_file(struct app *a, struct od_err *err)
 				a->opt.stop.value, a->opt.stop.n, err);
 	if (rc != OD_OK)
 		return rc;
-	if (!o->quiet && a->prompts.n > 1)
+	if (!o->engine.quiet && a->prompts.n > 1)
 		od_log(OD_LOG_INFO, "%zu prompts, %u in parallel", a->prompts.n, odm_engine_parallel(a->engine));
 	text = calloc(a->prompts.n, sizeof(*text));
 	if (text == NULL)
@@ -585,20 +587,21 @@ static int run(struct app *a, struct od_err *err)
 	int rc = a->opt.prompts == NULL ? OD_OK : odm_prompts_read(&a->prompts, a->opt.prompts, err);
 
 	if (rc == OD_OK)
-		rc = odm_engine_open(&a->engine, &a->opt.engine.opts, err);
+		rc = odm_main_node_open(&a->node, &a->opt.engine.opts, err);
 	if (rc != OD_OK) {
 		odm_prompts_fini(&a->prompts);
 		return rc;
 	}
+	a->engine = odm_main_node_engine(a->node);
 	engine_open = 1;
-	if (!a->opt.engine.opts.quiet)
+	if (!a->opt.engine.opts.engine.quiet)
 		od_log(OD_LOG_INFO, "KV cache: at most %s, for texts of up to %u tokens",
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)),
 		       odm_engine_ctx(a->engine));
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
-	a->output_failed = odm_engine_close(a->engine) != OD_OK || a->output_failed;
+	a->output_failed = odm_main_node_close(a->node) != OD_OK || a->output_failed;
 	odm_prompts_fini(&a->prompts);
 	return rc;
 }
@@ -662,7 +665,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	/* With --workers the cluster's loop thread listens. With --serve-store alone no thread does, but workers still
 	 * pull. */
-	od_hangup_begin(a.opt.engine.opts.hosts_path != NULL || a.opt.engine.opts.serve_store != NULL);
+	od_hangup_begin(a.opt.engine.opts.cluster.hosts_path != NULL || a.opt.engine.opts.serve_store != NULL);
 	rc = catch_signals(&err);
 	if (rc == OD_OK)
 		rc = run(&a, &err);

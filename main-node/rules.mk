@@ -6,12 +6,12 @@ libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluste
 	link_cost.c members.c members_address.c members_links.c members_look.c members_news.c members_shadow.c \
 	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_place.c \
 	welcome_check.c)
-libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c pass.c \
-	resident_service.c sampling_config.c sequence.c)
+libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c model.c \
+	pass.c pass_size.c resident_service.c sampling_config.c sequence.c state_plan.c)
 libodm_SRCS += $(addprefix main-node/engine/prefix/,prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c \
 	prefix_store.c snapshot_marks.c snapshots.c)
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
-libodm_SRCS += $(addprefix main-node/node/,engine_args.c engine_keys.c host_keys.c local_nodes.c)
+libodm_SRCS += $(addprefix main-node/node/,engine_args.c host_keys.c local_nodes.c main_node.c main_opts.c node_keys.c)
 libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c \
 	call_reader.c call_schema.c call_stream.c chat_form.c chat_messages.c chat_order.c chat_probe.c \
 	chat_template.c first_time.c gemma_args.c json_text.c part_text.c)

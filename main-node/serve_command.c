@@ -36,13 +36,13 @@ static void default_options(struct options *o)
 		.log_format = OD_LOG_AUTO,
 	};
 	odm_engine_args_defaults(&o->engine);
-	o->engine.opts.parallel = 4;
-	o->engine.opts.prefix_cache_mib = o->engine.opts.snapshot_mib = ODM_PREFIX_CACHE_AUTO;
+	o->engine.opts.engine.parallel = 4;
+	o->engine.opts.engine.prefix_cache_mib = o->engine.opts.engine.snapshot_mib = ODM_PREFIX_CACHE_AUTO;
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
-	struct odm_engine_opts *eo = &o->engine.opts;
+	struct odm_main_opts *eo = &o->engine.opts;
 	struct odm_serve_opts *s = &o->serve;
 	const struct od_arg own[] = {
 		/* No title: this ends the engine's group "Cluster". */
@@ -69,17 +69,17 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		  "name of the model; requests for another are refused (default: the pack's folder, any name is taken)",
 		  0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
-		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1,
+		{ "parallel", OD_ARG_UINT, &eo->engine.parallel, "N", "write N texts at once (default: 4)", 1,
 		  ODM_MAX_PARALLEL, NULL },
-		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE",
+		{ "state-memory", OD_ARG_SIZE, &eo->engine.state_bytes, "SIZE",
 		  "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
-		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N",
+		{ "prefix-cache-mib", OD_ARG_UINT, &eo->engine.prefix_cache_mib, "N",
 		  "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)",
 		  0, 1e9, NULL },
-		{ "snapshot-mib", OD_ARG_UINT, &eo->snapshot_mib, "N",
+		{ "snapshot-mib", OD_ARG_UINT, &eo->engine.snapshot_mib, "N",
 		  "of models with recurrent state (Qwen3-Next, Qwen3.5): its snapshots where texts may part, beside that; 0: none, and no prefix cache (default: a quarter of what is free, at most 1024)",
 		  0, 1e9, NULL },
-		{ "prefix-cache", OD_ARG_STRING, &eo->prefix_cache_dir, "DIR",
+		{ "prefix-cache", OD_ARG_STRING, &eo->engine.prefix_cache_dir, "DIR",
 		  "keep it in files too, 16 times as much: it outlives the server", 0, 0, NULL },
 		{ "queue", OD_ARG_UINT, &s->queue, "N",
 		  "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
@@ -137,14 +137,14 @@ static int check_options(struct options *o, struct od_err *err)
 			o->listen);
 	if (s->max_body_bytes == 0)
 		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");
-	if (o->engine.opts.prefix_cache_dir != NULL && o->engine.opts.prefix_cache_mib == 0)
+	if (o->engine.opts.engine.prefix_cache_dir != NULL && o->engine.opts.engine.prefix_cache_mib == 0)
 		return od_fail(err, OD_ERR_ARG,
 			       "--prefix-cache needs --prefix-cache-mib above 0: files are written from memory");
-	o->engine.opts.quiet = o->quiet;
+	o->engine.opts.engine.quiet = o->quiet;
 	o->engine.opts.keys.insecure =
-		o->insecure && (o->engine.opts.hosts_path != NULL || o->engine.opts.serve_store != NULL);
+		o->insecure && (o->engine.opts.cluster.hosts_path != NULL || o->engine.opts.serve_store != NULL);
 	rc = odm_engine_args_finish(&o->engine, err);
-	s->engine = o->engine.opts;
+	s->node = o->engine.opts;
 	return rc;
 }
 

@@ -4,83 +4,30 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/pass_size.h"
+#include "main-node/engine/state_plan.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MIN_CHUNK_ROWS 16
-#define FULL_DRAFTS 4 /* texts that have room for a draft of full length in one step */
-#define SEEN_ROWS 16 /* of a prompt whose logits are wanted: with fewer, the head's weights are read more often */
 #define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
 
 /* ---- Life ---- */
 
-bool odm_has_fixed_state(const struct od_config *c)
-{
-	for (uint32_t i = 0; i < c->n_kinds; i++) {
-		struct od_state_spec s = { 0 };
-
-		c->kind[i].mixer->state(&c->kind[i].mix, &s);
-		if (s.fixed_bytes > 0)
-			return true;
-	}
-	return false;
-}
-
-/* Rows of a step that has drafts: the shadow is told of no more, and rows of fixed state can be undone in small steps
- * only. */
-static uint32_t most_with_drafts(const struct od_config *c)
-{
-	return odm_has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
-}
-
-uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences)
-{
-	const uint32_t full = max_sequences < FULL_DRAFTS ? max_sequences : FULL_DRAFTS, most = most_with_drafts(c);
-	const uint32_t rows = max_sequences + full * ODM_MAX_DRAFT;
-
-	return rows < most ? rows : max_sequences < most ? most : max_sequences;
-}
-
-static struct od_forward_opts decode_opts(const struct od_forward_opts *o, uint32_t max_sequences)
-{
-	struct od_forward_opts d = *o;
-
-	d.max_rows = odm_decode_rows(o->config, max_sequences);
-	d.max_logits = max_sequences > ODM_MAX_DRAFT ? max_sequences : ODM_MAX_DRAFT + 1;
-	return d;
-}
-
-static struct od_forward_opts prefill_opts(const struct od_forward_opts *o, uint32_t max_sequences)
-{
-	struct od_forward_opts p = *o;
-
-	p.max_logits = max_sequences > SEEN_ROWS ? max_sequences : SEEN_ROWS;
-	if (p.max_logits > o->max_rows)
-		p.max_logits = o->max_rows;
-	return p;
-}
-
-void odm_batch_split(const struct od_forward_opts *o, uint32_t max_sequences, struct od_split *s)
-{
-	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
-
-	od_forward_split(&p, s);
-	od_forward_split(&d, s);
-}
-
 int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o, uint32_t max_sequences,
 		   struct od_err *err)
 {
-	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
+	const struct od_forward_opts d = odm_pass_size_decode(o, max_sequences),
+				     p = odm_pass_size_prefill(o, max_sequences);
 	const size_t logits = d.max_logits > p.max_logits ? d.max_logits : p.max_logits;
 	int rc;
 
 	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
 	b->last = &b->first;
 	b->next_decode = ++e->last_step;
-	odm_draft_policy_init(&b->policy, (uint32_t)e->opts.draft_tokens);
+	odm_draft_policy_init(&b->policy, (uint32_t)e->model->opts.draft_tokens);
 	b->draft = calloc(max_sequences, sizeof(*b->draft));
 	b->row = calloc(logits > max_sequences ? logits : max_sequences, sizeof(*b->row));
 	if (b->draft == NULL || b->row == NULL)
@@ -112,7 +59,7 @@ int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struc
 	int rc = odm_sequence_new(out, e, req, err);
 
 	if (rc == OD_OK)
-		rc = odm_state_fits(e, odm_sequence_positions(*out), err);
+		rc = odm_state_plan_fits(e->model, odm_sequence_positions(*out), err);
 	if (rc != OD_OK) {
 		odm_sequence_free(*out);
 		*out = NULL;
@@ -230,7 +177,7 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 
 	if (!odm_reuse_find(q, &r))
 		return false;
-	rc = od_seq_state_new(&q->state, e->state, &err);
+	rc = od_seq_state_new(&q->state, e->model->state, &err);
 	if (rc == OD_OK)
 		od_seq_state_set_long(q->state, odm_sequence_is_long(q));
 	if (rc == OD_OK && r.n > 0)
@@ -283,7 +230,7 @@ static bool in_pass(const struct odm_pass *p, const struct odm_sequence *q)
 /* Those whose rows are under way go when these are through. */
 static void finish_cancelled(struct odm_engine *e)
 {
-	const bool all = atomic_load(e->opts.cancel);
+	const bool all = atomic_load(e->model->opts.cancel);
 	struct odm_sequence *next;
 	struct od_err err;
 
@@ -302,14 +249,14 @@ static void finish_cancelled(struct odm_engine *e)
 static bool drafts(const struct odm_engine *e, const struct odm_sequence *q)
 {
 	return q->req.drafter.draft != NULL ||
-	       (e->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
+	       (e->model->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
 }
 
 /* Drafts of all texts in decode, as long as pays. */
 static void find_drafts(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
-	const size_t limit = most_with_drafts(e->config),
+	const size_t limit = odm_pass_size_drafted(e->model->config),
 		     most = b->decode.max_rows < limit ? b->decode.max_rows : limit;
 	size_t left, n = 0;
 
@@ -398,7 +345,7 @@ static int sample_rows(struct odm_batch *b, const uint32_t *row, size_t n, struc
 		if (row[i] != p->part[part].first + q->kept || !row_stands(q))
 			continue;
 		q->kept++;
-		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->engine->model->config->vocab);
 	}
 	return rc;
 }
@@ -498,7 +445,7 @@ static void decode_step(struct odm_engine *e)
 	finish_ended(&b->decode);
 	ns = od_now_ns() - begin;
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
-	if (e->opts.draft != ODM_DRAFT_OFF) {
+	if (e->model->opts.draft != ODM_DRAFT_OFF) {
 		const struct odm_draft_step s = { .texts = n,
 						  .rows = b->decode.step.n_rows,
 						  .tokens = tokens,
@@ -595,7 +542,7 @@ static int see_rows(struct odm_batch *b, struct od_err *err)
 			while (b->row[i] >= p->part[part].first + p->part[part].n)
 				part++;
 			see_row(p->of[part], p->rows[b->row[i]].position,
-				logits + i * (size_t)p->engine->config->vocab);
+				logits + i * (size_t)p->engine->model->config->vocab);
 		}
 	}
 	return rc;
@@ -707,7 +654,7 @@ int odm_sequence_place(const struct odm_sequence *q)
 
 void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l)
 {
-	*l = (struct odm_load){ .pages = e->n_pages, .free_pages = od_state_pool_free_pages(e->state) };
+	*l = (struct odm_load){ .pages = e->model->n_pages, .free_pages = od_state_pool_free_pages(e->model->state) };
 	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
 		l->waiting += q->phase == ODM_WAITING;
 		l->running += q->phase != ODM_WAITING;

@@ -29,12 +29,6 @@ struct odm_batch {
 	uint32_t *row; /* of max_sequences, and of max_logits of either pass */
 };
 
-bool odm_has_fixed_state(const struct od_config *c); /* of a layer: it does not grow with the text */
-/* The maximum number of rows of a decode step of up to max_sequences texts, drafts included. */
-uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences);
-
-/* Adds the memory of both passes. */
-void odm_batch_split(const struct od_forward_opts *o, uint32_t max_sequences, struct od_split *s);
 /* o->max_rows: of a prefill chunk. */
 OD_MUST_CHECK int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o,
 				 uint32_t max_sequences, struct od_err *err);

@@ -1,4 +1,4 @@
-/* engine.h - main's inference engine: a pack, a device with the dense weights, sequences, and an expert service.
+/* engine.h - main's inference engine: a model (model.h), sequences, and an expert service.
  *
  * It generates several texts at once: submit a request, call odm_engine_work until it is done, take the result. The
  * tokens of a text never depend on the other texts.
@@ -7,23 +7,15 @@
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
-#include "common/base/args.h"
+#include <stdatomic.h>
+
 #include "common/model/logprobs.h"
 #include "common/model/sampler.h"
-#include "common/net/keys.h"
 #include "common/pack/pack.h"
-#include "common/pack/shadow/shadow_load.h"
 #include "common/text/tokenizer.h"
-#include "main-node/cluster/cluster.h"
 #include "main-node/step/expert_service.h"
 
 struct odm_engine;
-
-/* ODM_PREDICT_OWN + i: main's own predictor number i of od_predictor_kinds. */
-enum odm_predictor { ODM_PREDICTOR_AUTO = -1, ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
-extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTOR_NAMES, NULL */
-
-enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
 #define ODM_MAX_PARALLEL 1024
 
@@ -31,6 +23,7 @@ enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
 
 #define ODM_PREFIX_CACHE_AUTO UINT64_MAX
+#define ODM_DEFAULT_PREFILL_ROWS 256u
 
 struct odm_engine_opts {
 	const char *pack; /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
@@ -47,39 +40,26 @@ struct odm_engine_opts {
 	uint64_t snapshot_mib;
 	const char *prefix_cache_dir; /* folder in which it outlives the process; NULL: none */
 	uint64_t prefill_rows; /* limit of rows of a prefill chunk */
-	enum odm_mode mode;
+	bool resident; /* the experts are in this process's memory, too */
 	/* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
 	int form;
 	bool quiet; /* no progress while loading */
 	const atomic_bool *cancel; /* true: stop; checked between layers; NULL: never */
-	const char *trace; /* file for od_trace, to which --local adds the children's events; NULL: none */
-	const char *serve_store; /* address from which workers can pull the pack; NULL: none */
-	struct od_keys_args keys; /* of links to other machines: --workers, --serve-store */
 	/* for measurements: attention and router of each layer of a decode step take at least as long */
 	uint64_t layer_ns;
-	/* A cluster. */
-	const char *hosts_path; /* ODM_WORKERS */
-	uint32_t local_workers; /* ODM_LOCAL */
-	struct odm_align align; /* of the shadow */
-	int predictor; /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
-	bool no_stand_in; /* to measure a shadow alone: main does not predict while the shadow is silent */
-	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: use this kind; NULL: the one of `predictor` */
+	bool mixed; /* other kernel classes may compute experts */
 	int draft; /* enum odm_draft_source */
 	uint64_t draft_tokens; /* in a step, of a text: always so many if there are; 0: as many as pay */
-	double hedge_percent; /* budget of wasted loads, percent of expert uses; 0: no hedges */
-	uint64_t group_size; /* 0: top-k */
-	bool mixed;
-	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: passed to each worker; to the shadow */
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);
-OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
-/* Not OD_OK: the trace could not be written (logged). NULL ok. */
-int odm_engine_close(struct odm_engine *e);
-
-/* Without a hosts file, which is read again with the peers (SIGHUP): reads the peers file for the store. Logs that. Any
- * thread, one at a time. */
-OD_MUST_CHECK int odm_engine_reload_peers(struct odm_engine *e, struct od_err *err);
+struct odm_model;
+/* Of a model that was loaded, and a service made with its odm_model_forward_opts. The model is borrowed, and freed after
+ * the engine. The service is the engine's from now on, also when it fails; one without drafts turns ODM_DRAFT_SHADOW
+ * off. */
+OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm_expert_service *service,
+				  struct od_err *err);
+void odm_engine_close(struct odm_engine *e); /* NULL ok */
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
@@ -219,7 +199,6 @@ struct odm_report {
 void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);
 /* Any thread: adds the daemons, as they last reported, to f. */
 void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
-uint64_t odm_engine_served_bytes(const struct odm_engine *e); /* any thread: of the pack, by --serve-store */
 
 void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l);
 /* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's

@@ -1,6 +1,7 @@
 /* What other threads see of the engine's work while it works. */
 #include "common/base/clock.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/state_plan.h"
 
 #include <string.h>
 
@@ -26,8 +27,8 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 	const struct odm_pass *const pass[] = { &b->prefill, &b->decode };
 	struct odm_snapshot_counts n = { 0 };
 
-	if (e->reuse.snapshots != NULL)
-		odm_snapshots_count(e->reuse.snapshots, &n);
+	if (e->model->reuse.snapshots != NULL)
+		odm_snapshots_count(e->model->reuse.snapshots, &n);
 	memcpy(r->c, e->counters, sizeof(r->c));
 	for (size_t i = 0; i < 2; i++)
 		if (pass[i]->open)
@@ -38,10 +39,10 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 		e->service->count_open(e->service, r->c);
 	memcpy(r->batch, b->steps_of, sizeof(r->batch));
 	r->decode_texts = b->decode_texts;
-	r->kv_bytes = e->n_pages * odm_page_bytes(e);
-	r->kv_free_bytes = od_state_pool_free_pages(e->state) * odm_page_bytes(e);
-	r->prefix_cache_bytes = od_state_pool_idle_pages(e->state) * odm_page_bytes(e);
-	r->snapshot_bytes = n.kept * od_state_pool_fixed_bytes(e->state);
+	r->kv_bytes = e->model->n_pages * odm_state_plan_page_bytes(e->model);
+	r->kv_free_bytes = od_state_pool_free_pages(e->model->state) * odm_state_plan_page_bytes(e->model);
+	r->prefix_cache_bytes = od_state_pool_idle_pages(e->model->state) * odm_state_plan_page_bytes(e->model);
+	r->snapshot_bytes = n.kept * od_state_pool_fixed_bytes(e->model->state);
 	r->snapshots_written = n.written;
 	r->snapshots_used = n.used;
 	r->snapshots_dropped = n.dropped;
@@ -75,9 +76,4 @@ void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
 {
 	if (e->service->nodes != NULL)
 		e->service->nodes(e->service, f);
-}
-
-uint64_t odm_engine_served_bytes(const struct odm_engine *e)
-{
-	return e->store != NULL ? odm_store_served_bytes(e->store) : 0;
 }

@@ -85,7 +85,7 @@ static bool is_cancelled(void *arg)
 	const struct odm_pass *p = arg;
 
 	od_pulse_beat();
-	if (atomic_load(p->engine->opts.cancel))
+	if (atomic_load(p->engine->model->opts.cancel))
 		return true;
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		if (!atomic_load(&p->of[i]->cancelled))
@@ -96,13 +96,13 @@ static bool is_cancelled(void *arg)
 /* What the device was waited for since `before` is the step's. */
 static void count_waits(struct odm_pass *p, uint64_t before)
 {
-	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->engine->device) - before;
+	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->engine->model->device) - before;
 }
 
 int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err)
 {
 	struct odm_engine *e = p->engine;
-	const uint64_t waits = od_device_waits(e->device);
+	const uint64_t waits = od_device_waits(e->model->device);
 	int rc = OD_OK;
 
 	od_log_swap_about(&p->about);
@@ -156,15 +156,15 @@ static void observe_routes(struct odm_pass *p)
  * more. */
 static void pace(struct odm_pass *p, uint64_t begin_ns)
 {
-	const uint64_t due_ns = begin_ns + p->engine->opts.layer_ns - p->overslept_ns;
+	const uint64_t due_ns = begin_ns + p->engine->model->opts.layer_ns - p->overslept_ns;
 
 	p->overslept_ns = 0;
 	if (od_now_ns() >= due_ns)
 		return;
 	od_sleep_until(due_ns);
 	p->overslept_ns = od_now_ns() - due_ns;
-	if (p->overslept_ns > p->engine->opts.layer_ns)
-		p->overslept_ns = p->engine->opts.layer_ns;
+	if (p->overslept_ns > p->engine->model->opts.layer_ns)
+		p->overslept_ns = p->engine->model->opts.layer_ns;
 }
 
 /* Runs the next layer up to its experts, and fetches the router results that are read on the host, with one wait. */
@@ -177,7 +177,7 @@ static int attention(struct odm_pass *p, struct od_err *err)
 	od_forward_attention(p->forward);
 	if (od_forward_routed(p->forward))
 		rc = od_forward_fetch_for(p->forward, service->runner, observed(p), err);
-	if (p->phase == ODM_DECODE && p->engine->opts.layer_ns > 0)
+	if (p->phase == ODM_DECODE && p->engine->model->opts.layer_ns > 0)
 		pace(p, begin_ns);
 	od_trace_end("attention, router", begin, (int64_t)p->step.step,
 		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, -1);
@@ -196,7 +196,7 @@ static void end_step(struct odm_pass *p)
 int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 {
 	struct odm_engine *e = p->engine;
-	const uint64_t waits = od_device_waits(e->device);
+	const uint64_t waits = od_device_waits(e->model->device);
 	int rc = OD_OK;
 
 	*done = false;
@@ -219,7 +219,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 
 int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
-	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->engine->device);
+	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->engine->model->device);
 	int rc = od_forward_logits(p->forward, row, n, logits, err);
 
 	count_waits(p, waits);
@@ -243,7 +243,7 @@ static void close_pass(struct odm_pass *p)
 
 int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
 {
-	const uint64_t waits = od_device_waits(p->engine->device);
+	const uint64_t waits = od_device_waits(p->engine->model->device);
 	int rc = od_forward_end(p->forward, kept, err);
 
 	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++)

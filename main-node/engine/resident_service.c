@@ -1,30 +1,56 @@
 #include "main-node/engine/resident_service.h"
 
+#include "common/base/args.h"
 #include "common/model/resident.h"
+#include "common/pack/load/expert_load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-static void free_service(struct odm_expert_service *s)
+struct resident_service {
+	struct odm_expert_service base; /* first */
+	struct od_expert_store *experts;
+};
+
+static void free_service(struct odm_expert_service *base)
 {
-	od_resident_free(s->runner);
+	struct resident_service *s = (struct resident_service *)base;
+
+	od_resident_free(s->base.runner);
+	od_experts_free(s->experts);
 	free(s);
 }
 
-int odm_resident_service_new(struct odm_expert_service **out, const struct od_forward_opts *opts,
-			     const struct od_expert *experts, struct od_err *err)
+static void show_progress(void *arg, uint64_t done, uint64_t all)
 {
-	struct odm_expert_service *s = calloc(1, sizeof(*s));
+	const char *what = arg;
+	char a[32], b[32];
+
+	fprintf(stderr, "\r%s: %s of %s%s", what, od_format_bytes(done, a, sizeof(a)),
+		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
+}
+
+int odm_resident_service_new(struct odm_expert_service **out, const struct odm_model *model, struct od_err *err)
+{
+	const struct od_forward_opts fo = odm_model_forward_opts(model);
+	const bool progress = !model->opts.quiet && isatty(STDERR_FILENO);
+	static char what[] = "loading experts";
+	struct resident_service *s = calloc(1, sizeof(*s));
 	int rc;
 
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "resident experts");
-	s->free = free_service;
-	rc = od_resident_new(&s->runner, opts, experts, err);
+	s->base.free = free_service;
+	rc = od_experts_load_all(&s->experts, model->pack, model->device, model->form, (unsigned)model->opts.threads,
+				 progress ? show_progress : NULL, what, err);
+	if (rc == OD_OK)
+		rc = od_resident_new(&s->base.runner, &fo, od_experts_get(s->experts), err);
 	if (rc != OD_OK) {
-		free(s);
+		free_service(&s->base);
 		return rc;
 	}
-	*out = s;
+	*out = &s->base;
 	return OD_OK;
 }

@@ -4,11 +4,13 @@
 #ifndef ODM_RESIDENT_SERVICE_H
 #define ODM_RESIDENT_SERVICE_H
 
+#include "main-node/engine/model.h"
 #include "main-node/step/expert_service.h"
 #include "common/model/forward_open.h"
 
-/* experts: borrowed, all of the model's. */
-OD_MUST_CHECK int odm_resident_service_new(struct odm_expert_service **out, const struct od_forward_opts *opts,
-					   const struct od_expert *experts, struct od_err *err);
+/* Loads all experts of the model, which was loaded with engine_opts.resident, and shows how far it is unless the
+ * options say quiet. *out is NULL unless OD_OK. */
+OD_MUST_CHECK int odm_resident_service_new(struct odm_expert_service **out, const struct odm_model *model,
+					   struct od_err *err);
 
 #endif

@@ -11,52 +11,53 @@
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
 	*a = (struct odm_engine_args){ .align_token = 1, .align_kv = 1 };
-	odm_engine_defaults(&a->opts);
+	odm_main_opts_defaults(&a->opts);
 }
 
 size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 {
-	struct odm_engine_opts *o = &a->opts;
+	struct odm_main_opts *o = &a->opts;
 	const struct od_arg args[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and where its experts run" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)",
-		  0, 0, NULL },
-		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE",
+		{ "pack", OD_ARG_STRING, &o->engine.pack, "DIR",
+		  "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "workers", OD_ARG_STRING, &o->cluster.hosts_path, "FILE",
 		  "cluster, a host a line: [worker|shadow] host[:port] [key=PUBLICKEY]; SIGHUP: reread", 0, 0, NULL },
 		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1,
 		  64, NULL },
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster",
 		  0, 0, NULL },
-		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes",
+		{ "resident-form", OD_ARG_CHOICE, &o->engine.form, "bf16|planes",
 		  "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
-		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N",
+		{ "ctx-size", OD_ARG_UINT, &o->engine.ctx_tokens, "N",
 		  "tokens of context (default: as many as the model was trained for, as far as memory allows)", 1,
 		  4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16",
 		  "f32: same bits on every CPU (default); bf16: half wire and KV bytes", 0, 0, od_profile_names },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
-		{ "device", OD_ARG_STRING, &o->device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
-		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME",
+		{ "threads", OD_ARG_UINT, &o->engine.threads, "N", "compute threads (default: one per CPU)", 1, 1024,
+		  NULL },
+		{ "device", OD_ARG_STRING, &o->engine.device, "NAME", OD_DEVICE_HELP, 0, 0, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->engine.cpu, "NAME",
 		  "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
 		{ "trace", OD_ARG_STRING, &o->trace, "FILE",
 		  "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
-		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N",
+		{ "prefill-rows", OD_ARG_UINT, &o->engine.prefill_rows, "N",
 		  "prompt tokens in one pass through the layers (default: 256)", 1, 4096, NULL },
 		/* The last group: od-main adds the options of the store to it. */
 		{ .kind = OD_ARG_TITLE, .help = "Cluster" },
-		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME",
+		{ "predictor", OD_ARG_CHOICE, &o->cluster.predictor, "NAME",
 		  "predicts which experts come next: shadow; in main next-gate, multi-gate or trajectory; none (default: shadow if there is one)",
 		  0, 0, odm_predictor_names },
-		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT",
+		{ "hedge", OD_ARG_REAL, &o->cluster.hedge_percent, "PERCENT",
 		  "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)",
 		  0, MAX_HEDGE_PERCENT, NULL },
 		{ "draft", OD_ARG_STRING, &a->draft, "auto|off|lookup|N",
 		  "verify drafts, several tokens a step: of the shadow, as many as pay (default) or up to N; lookup: from the text itself",
 		  0, 0, NULL },
-		{ "group-size", OD_ARG_UINT, &o->group_size, "G",
+		{ "group-size", OD_ARG_UINT, &o->cluster.group_size, "G",
 		  "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
-		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL,
+		{ "mixed", OD_ARG_FLAG, &o->engine.mixed, NULL,
 		  "allow workers of other kernel classes (CPUs, GPUs); tokens then depend on placement", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I",
 		  "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
@@ -70,9 +71,9 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		  0, 0, NULL },
 		{ "insecure", OD_ARG_FLAG, &o->keys.insecure, NULL,
 		  "no keys: traffic to other machines is not encrypted", 0, 0, NULL },
-		{ "worker-arg", OD_ARG_LIST, &o->worker_args, "ARG",
+		{ "worker-arg", OD_ARG_LIST, &o->local.worker_args, "ARG",
 		  "with --local: pass ARG (--slots=2) to every worker; repeatable", 0, 0, NULL },
-		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG",
+		{ "shadow-arg", OD_ARG_LIST, &o->local.shadow_args, "ARG",
 		  "with --local: pass ARG (--precision=nf4) to the shadow; repeatable", 0, 0, NULL },
 	};
 	const size_t n = sizeof(args) / sizeof(args[0]);
@@ -119,13 +120,13 @@ int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without,
 		fputs(usage, stdout);
 		od_args_help(stdout, table, n);
 	}
-	return rc == OD_OK ? od_device_check(a->opts.device, err) : rc;
+	return rc == OD_OK ? od_device_check(a->opts.engine.device, err) : rc;
 }
 
 /* The first option that only processes of --local obey, or NULL. */
-static const char *local_only(const struct odm_engine_opts *o)
+static const char *local_only(const struct odm_main_opts *o)
 {
-	return o->worker_args.n > 0 ? "worker-arg" : o->shadow_args.n > 0 ? "shadow-arg" : NULL;
+	return o->local.worker_args.n > 0 ? "worker-arg" : o->local.shadow_args.n > 0 ? "shadow-arg" : NULL;
 }
 
 /* The first option about what main tells the shadow, or NULL. */
@@ -136,40 +137,40 @@ static const char *alignment(const struct odm_engine_args *a)
 	return a->align_kv != 1 ? "align-kv" : NULL;
 }
 
-static bool has_hedge(const struct odm_engine_opts *o)
+static bool has_hedge(const struct odm_main_opts *o)
 {
-	struct odm_engine_opts defaults;
+	struct odm_main_opts defaults;
 
-	odm_engine_defaults(&defaults);
-	return o->hedge_percent != defaults.hedge_percent;
+	odm_main_opts_defaults(&defaults);
+	return o->cluster.hedge_percent != defaults.cluster.hedge_percent;
 }
 
 /* The first option that says nothing without a cluster, or NULL. */
 static const char *cluster_only(const struct odm_engine_args *a)
 {
-	const struct odm_engine_opts *o = &a->opts;
+	const struct odm_main_opts *o = &a->opts;
 
-	if (o->predictor != ODM_PREDICTOR_AUTO)
+	if (o->cluster.predictor != ODM_PREDICTOR_AUTO)
 		return "predictor";
-	if (o->group_size > 0)
+	if (o->cluster.group_size > 0)
 		return "group-size";
 	if (has_hedge(o))
 		return "hedge";
-	return o->mixed ? "mixed" : alignment(a);
+	return o->engine.mixed ? "mixed" : alignment(a);
 }
 
 /* What would be silently ignored. */
 static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &a->opts;
-	const bool shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO;
+	const struct odm_main_opts *o = &a->opts;
+	const bool shadow = o->cluster.predictor == ODM_PREDICT_SHADOW || o->cluster.predictor == ODM_PREDICTOR_AUTO;
 	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
-	const char *unheard = shadow ? NULL : o->shadow_args.n > 0 ? "shadow-arg" : alignment(a);
+	const char *unheard = shadow ? NULL : o->local.shadow_args.n > 0 ? "shadow-arg" : alignment(a);
 
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s needs --local: it is for the processes that --local starts",
 			       local);
-	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)
+	if (o->cluster.hosts_path != NULL && o->engine.form != OD_FORM_AUTO)
 		return od_fail(err, OD_ERR_ARG,
 			       "--resident-form is for --resident and --local; with --workers give it to each "
 			       "od-worker");
@@ -180,8 +181,10 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG,
 			       "--%s is for the shadow, and with --predictor %s there is none; leave one of "
 			       "them out",
-			       unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
-	if (o->predictor == ODM_PREDICT_NONE && o->own == NULL && has_hedge(o))
+			       unheard,
+			       o->cluster.own != NULL ? o->cluster.own->name :
+							odm_predictor_names[o->cluster.predictor]);
+	if (o->cluster.predictor == ODM_PREDICT_NONE && o->cluster.own == NULL && has_hedge(o))
 		return od_fail(err, OD_ERR_ARG,
 			       "--hedge is about predictions, and with --predictor none there are none; leave one of "
 			       "them out");
@@ -194,9 +197,9 @@ static const char *about_keys(const struct od_keys_args *k)
 	return k->key != NULL ? "key" : k->peers != NULL ? "peers" : k->insecure ? "insecure" : NULL;
 }
 
-static int check_keys(const struct odm_engine_opts *o, struct od_err *err)
+static int check_keys(const struct odm_main_opts *o, struct od_err *err)
 {
-	if (about_keys(&o->keys) == NULL || o->hosts_path != NULL || o->serve_store != NULL)
+	if (about_keys(&o->keys) == NULL || o->cluster.hosts_path != NULL || o->serve_store != NULL)
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG,
 		       "--%s needs --workers or --serve-store: od-main has no other links to other machines",
@@ -205,21 +208,21 @@ static int check_keys(const struct odm_engine_opts *o, struct od_err *err)
 
 static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 {
-	struct odm_engine_opts *o = &a->opts;
+	struct odm_main_opts *o = &a->opts;
 	char *end;
 
 	if (a->draft == NULL || strcmp(a->draft, "auto") == 0)
 		return OD_OK;
-	o->draft = strcmp(a->draft, "off") == 0 ? ODM_DRAFT_OFF : ODM_DRAFT_LOOKUP;
-	if (o->draft == ODM_DRAFT_OFF || strcmp(a->draft, "lookup") == 0)
+	o->engine.draft = strcmp(a->draft, "off") == 0 ? ODM_DRAFT_OFF : ODM_DRAFT_LOOKUP;
+	if (o->engine.draft == ODM_DRAFT_OFF || strcmp(a->draft, "lookup") == 0)
 		return OD_OK;
-	o->draft = ODM_DRAFT_SHADOW;
-	o->draft_tokens = strtoul(a->draft, &end, 10);
-	if (a->draft[0] < '0' || a->draft[0] > '9' || *end != '\0' || o->draft_tokens == 0 ||
-	    o->draft_tokens > ODM_MAX_DRAFT)
+	o->engine.draft = ODM_DRAFT_SHADOW;
+	o->engine.draft_tokens = strtoul(a->draft, &end, 10);
+	if (a->draft[0] < '0' || a->draft[0] > '9' || *end != '\0' || o->engine.draft_tokens == 0 ||
+	    o->engine.draft_tokens > ODM_MAX_DRAFT)
 		return od_fail(err, OD_ERR_ARG, "--draft: expected auto, off, lookup, or 1 to %d tokens, found \"%s\"",
 			       ODM_MAX_DRAFT, a->draft);
-	if (a->resident || (o->predictor != ODM_PREDICT_SHADOW && o->predictor != ODM_PREDICTOR_AUTO))
+	if (a->resident || (o->cluster.predictor != ODM_PREDICT_SHADOW && o->cluster.predictor != ODM_PREDICTOR_AUTO))
 		return od_fail(err, OD_ERR_ARG,
 			       "--draft %s: there is no shadow to draft tokens; --draft lookup takes drafts from the "
 			       "text itself",
@@ -229,8 +232,8 @@ static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
-	struct odm_engine_opts *o = &a->opts;
-	int given = (a->local > 0) + (o->hosts_path != NULL) + a->resident;
+	struct odm_main_opts *o = &a->opts;
+	int given = (a->local > 0) + (o->cluster.hosts_path != NULL) + a->resident;
 	int rc;
 
 	if (given == 0)
@@ -245,15 +248,15 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	if (rc == OD_OK)
 		rc = parse_draft(a, err);
 	if (rc == OD_OK)
-		rc = odm_local_check_args("worker-arg", &o->worker_args, err);
+		rc = odm_local_check_args("worker-arg", &o->local.worker_args, err);
 	if (rc == OD_OK)
-		rc = odm_local_check_args("shadow-arg", &o->shadow_args, err);
+		rc = odm_local_check_args("shadow-arg", &o->local.shadow_args, err);
 	if (rc != OD_OK)
 		return rc;
 	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
-	o->local_workers = (uint32_t)a->local;
-	o->profile = (enum od_profile)(a->profile + 1);
-	o->align.token_period = (uint32_t)a->align_token;
-	o->align.kv_period = (uint32_t)a->align_kv;
+	o->local.workers = (uint32_t)a->local;
+	o->engine.profile = (enum od_profile)(a->profile + 1);
+	o->cluster.align.token_period = (uint32_t)a->align_token;
+	o->cluster.align.kv_period = (uint32_t)a->align_kv;
 	return OD_OK;
 }

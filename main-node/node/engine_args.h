@@ -5,12 +5,12 @@
 #define ODM_ENGINE_ARGS_H
 
 #include "common/base/args.h"
-#include "main-node/engine/engine.h"
+#include "main-node/node/main_opts.h"
 
 #define ODM_ENGINE_ARGS_MAX 32
 
 struct odm_engine_args {
-	struct odm_engine_opts opts;
+	struct odm_main_opts opts;
 	uint64_t local, align_token, align_kv;
 	int profile; /* index into od_profile_names */
 	const char *draft;

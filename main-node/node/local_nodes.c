@@ -24,7 +24,7 @@
 extern char **environ;
 
 struct odm_local {
-	const struct odm_engine_opts *o; /* while they start */
+	const struct odm_main_opts *o; /* while they start */
 	pid_t *pid; /* [n]; 0: it has ended */
 	size_t n;
 	bool shadow; /* it is number 0 */
@@ -112,10 +112,10 @@ static const char *one_card(const char *device, size_t index, char *text, size_t
 }
 
 /* What the command line says for children comes last, so that it goes over the defaults here. */
-static int build_command(struct command *c, const struct odm_engine_opts *o, size_t index, bool shadow,
+static int build_command(struct command *c, const struct odm_main_opts *o, size_t index, bool shadow,
 			 struct od_err *err)
 {
-	const struct od_arg_list *more = shadow ? &o->shadow_args : &o->worker_args;
+	const struct od_arg_list *more = shadow ? &o->local.shadow_args : &o->local.worker_args;
 	int rc;
 
 	memset(c, 0, sizeof(*c));
@@ -123,8 +123,8 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 	if (rc != OD_OK)
 		return rc;
 	add(c, c->program, NULL);
-	if (o->pack != NULL)
-		add(c, "--pack", o->pack);
+	if (o->engine.pack != NULL)
+		add(c, "--pack", o->engine.pack);
 	add(c, "--port", "0");
 	add(c, "--ready-fd", READY_FD_TEXT);
 	snprintf(c->parent, sizeof(c->parent), "%d", (int)getpid());
@@ -136,11 +136,12 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 	add(c, "--quiet", NULL);
 	add(c, "--log-format", od_log_format_names[od_log_format()]); /* their lines are among ours */
 	add(c, "--threads", "1"); /* they share the machine with each other */
-	add(c, "--cpu", od_cpu_names[o->cpu]);
-	if (o->device != NULL)
-		add(c, "--device", shadow ? o->device : one_card(o->device, index, c->device, sizeof(c->device)));
-	if (!shadow && o->form != OD_FORM_AUTO)
-		add(c, "--resident-form", od_form_names[o->form]);
+	add(c, "--cpu", od_cpu_names[o->engine.cpu]);
+	if (o->engine.device != NULL)
+		add(c, "--device",
+		    shadow ? o->engine.device : one_card(o->engine.device, index, c->device, sizeof(c->device)));
+	if (!shadow && o->engine.form != OD_FORM_AUTO)
+		add(c, "--resident-form", od_form_names[o->engine.form]);
 	for (size_t i = 0; i < more->n; i++)
 		add(c, more->value[i], NULL);
 	return OD_OK;
@@ -220,9 +221,9 @@ static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 	while (waitpid(l->pid[i], &status, 0) < 0 && errno == EINTR)
 		;
 	l->pid[i] = 0;
-	say_args(shadow ? &l->o->shadow_args : &l->o->worker_args, args, sizeof(args));
+	say_args(shadow ? &l->o->local.shadow_args : &l->o->local.worker_args, args, sizeof(args));
 	if (!shadow)
-		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local_workers);
+		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local.workers);
 	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it %s%s%s", name,
 		       say_status(status, how, sizeof(how)),
 		       WIFSIGNALED(status) ? "" : ", and its own message above says why", args);
@@ -286,11 +287,12 @@ static int start_all(struct odm_local *l, size_t all, struct od_hosts *hosts, st
 	return rc;
 }
 
-int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, struct od_hosts *hosts,
+int odm_local_start(struct odm_local **out, const struct odm_main_opts *opts, struct od_hosts *hosts,
 		    struct od_err *err)
 {
-	const bool shadow = opts->predictor == ODM_PREDICT_SHADOW || opts->predictor == ODM_PREDICTOR_AUTO;
-	const size_t all = opts->local_workers + (shadow ? 1 : 0);
+	const bool shadow =
+		opts->cluster.predictor == ODM_PREDICT_SHADOW || opts->cluster.predictor == ODM_PREDICTOR_AUTO;
+	const size_t all = opts->local.workers + (shadow ? 1 : 0);
 	struct odm_local *l = calloc(1, sizeof(*l));
 	struct pollfd *ready = calloc(all, sizeof(*ready));
 	int rc;
@@ -304,7 +306,7 @@ int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, 
 		l->pid = calloc(all, sizeof(*l->pid));
 	}
 	if (l == NULL || ready == NULL || l->pid == NULL || hosts->host == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "--local %u", opts->local_workers);
+		rc = od_fail(err, OD_ERR_NOMEM, "--local %u", opts->local.workers);
 	else
 		rc = start_all(l, all, hosts, ready, err);
 	free(ready);

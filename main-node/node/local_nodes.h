@@ -2,12 +2,12 @@
  * daemons with the same protocol as on other hosts, and exit with main.
  *
  * Thread: main's, before the loop thread starts (PR_SET_PDEATHSIG is tied to the thread that forks), and after it has
- * ended; between these odm_local_ended. Owner: the engine. */
+ * ended; between these odm_local_ended. Owner: the main node. */
 #ifndef ODM_LOCAL_NODES_H
 #define ODM_LOCAL_NODES_H
 
 #include "common/net/hosts.h"
-#include "main-node/engine/engine.h"
+#include "main-node/node/main_opts.h"
 
 struct odm_local;
 
@@ -17,7 +17,7 @@ OD_MUST_CHECK int odm_local_check_args(const char *option, const struct od_arg_l
 
 /* Starts the children, waits until each listens, and fills *hosts (for od_hosts_fini). If a child exits instead, err
  * names it and its exit status, and the others are stopped. */
-OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, struct od_hosts *hosts,
+OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_main_opts *opts, struct od_hosts *hosts,
 				  struct od_err *err);
 /* For odm_cluster_opts.ended; arg: the children. */
 bool odm_local_ended(void *arg, const struct od_host *host, char *why, size_t size);

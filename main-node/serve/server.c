@@ -159,7 +159,7 @@ static void text_ended(void *arg, const struct odm_result *r, int rc)
 
 static const char *pack_path(const struct server *s)
 {
-	const char *path = s->opts->engine.pack;
+	const char *path = s->opts->node.engine.pack;
 
 	path = path != NULL ? path : getenv("OD_PACK");
 	return path != NULL ? path : "/var/lib/od-moe/pack";
@@ -214,7 +214,7 @@ static void start_handles(struct server *s)
 	s->changed.data = s->terminate.data = s->interrupt.data = s->end.data = s;
 	uv_signal_start(&s->terminate, on_signal, SIGTERM);
 	uv_signal_start(&s->interrupt, on_signal, SIGINT);
-	odm_service_watch_open(&s->watch, &s->loop, s->opts->engine.hosts_path == NULL);
+	odm_service_watch_open(&s->watch, &s->loop, s->opts->node.cluster.hosts_path == NULL);
 }
 
 static int open_http(struct server *s, struct od_err *err)
@@ -253,7 +253,7 @@ static int open_http(struct server *s, struct od_err *err)
 static int start_engine(struct server *s, struct od_err *err)
 {
 	const struct odm_engine_thread_opts eo = {
-		.engine = s->opts->engine,
+		.node = s->opts->node,
 		.queue = s->opts->queue,
 		.changed = engine_changed,
 		.begun = text_begun,

@@ -6,11 +6,11 @@
 #ifndef ODM_SERVER_H
 #define ODM_SERVER_H
 
-#include "main-node/engine/engine.h"
+#include "main-node/node/main_opts.h"
 #include "main-node/serve/http/http_guard.h"
 
 struct odm_serve_opts {
-	struct odm_engine_opts engine;
+	struct odm_main_opts node;
 	struct odm_address listen;
 	const struct odm_api_keys *keys; /* NULL: everyone may */
 	const char *cert, *key; /* PEM texts; NULL: no TLS */

@@ -1,5 +1,6 @@
 /* bench_conform.c - od-bench conform: the engine against an independent implementation's tokens, routes and logits. */
 #include "main-node/node/engine_args.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/report/bench_table.h"
 #include "tests/conform/golden_compare.h"
@@ -18,6 +19,7 @@ struct options {
 struct conform {
 	const struct options *opt;
 	struct golden *golden;
+	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct golden_verdict *verdict; /* [n_entries] */
 };
@@ -272,7 +274,7 @@ static size_t add_summary(const struct conform *c, struct od_report *r)
 static int report(const struct conform *c, struct od_err *err)
 {
 	const struct options *o = c->opt;
-	const struct odm_engine_opts *engine = &o->engine.opts;
+	const struct odm_main_opts *engine = &o->engine.opts;
 	struct od_report *r;
 	size_t failed;
 	int rc = od_report_new(&r, "Conformance with an independent implementation", err);
@@ -281,8 +283,8 @@ static int report(const struct conform *c, struct od_err *err)
 		return rc;
 	od_report_fact(r, "golden", "golden outputs", OD_TEXT(o->golden), 0, NULL);
 	od_report_fact(r, "pack", "pack", OD_TEXT(od_pack_dir(odm_engine_pack(c->engine))), 0, NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[engine->profile - 1]), 0, NULL);
-	od_report_fact(r, "cpu", "kernels", OD_TEXT(od_cpu_names[engine->cpu]), 0, NULL);
+	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[engine->engine.profile - 1]), 0, NULL);
+	od_report_fact(r, "cpu", "kernels", OD_TEXT(od_cpu_names[engine->engine.cpu]), 0, NULL);
 	add_prompts(c, r);
 	add_differences(c, r);
 	failed = add_summary(c, r);
@@ -309,22 +311,22 @@ static int run_entries(struct conform *c, struct od_err *err)
 }
 
 /* The folder is read against the model's shapes, and read before the weights are. */
-static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct od_err *err)
+static int load_golden(struct conform *c, struct odm_main_opts *engine, struct od_err *err)
 {
 	const struct od_config *cfg;
 	struct od_pack *pack;
-	int rc = od_pack_open(&pack, engine->pack, err);
+	int rc = od_pack_open(&pack, engine->engine.pack, err);
 
 	if (rc != OD_OK)
 		return rc;
 	cfg = od_pack_config(pack);
 	rc = golden_load(&c->golden, c->opt->golden, cfg, err);
 	/* The context that the longest prompt needs, as far as the model goes. */
-	for (size_t i = 0; rc == OD_OK && c->opt->engine.opts.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
+	for (size_t i = 0; rc == OD_OK && c->opt->engine.opts.engine.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
 		size_t need = c->golden->entry[i].n_positions;
 
 		need = need < cfg->ctx_max ? need : cfg->ctx_max;
-		engine->ctx_tokens = need > engine->ctx_tokens ? need : engine->ctx_tokens;
+		engine->engine.ctx_tokens = need > engine->engine.ctx_tokens ? need : engine->engine.ctx_tokens;
 	}
 	od_pack_close(pack);
 	return rc;
@@ -332,17 +334,18 @@ static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct
 
 static int run(const struct options *o, struct od_err *err)
 {
-	struct odm_engine_opts engine = o->engine.opts;
+	struct odm_main_opts engine = o->engine.opts;
 	struct conform c = { .opt = o };
 	int rc = load_golden(&c, &engine, err);
 
 	if (rc != OD_OK)
 		return rc;
 	c.verdict = calloc(c.golden->n_entries, sizeof(*c.verdict));
-	rc = c.verdict == NULL ? od_fail(err, OD_ERR_NOMEM, "verdicts") : odm_engine_open(&c.engine, &engine, err);
+	rc = c.verdict == NULL ? od_fail(err, OD_ERR_NOMEM, "verdicts") : odm_main_node_open(&c.node, &engine, err);
+	c.engine = odm_main_node_engine(c.node);
 	if (rc == OD_OK)
 		rc = run_entries(&c, err);
-	odm_engine_close(c.engine);
+	odm_main_node_close(c.node);
 	golden_free(c.golden);
 	free(c.verdict);
 	return rc;
@@ -377,7 +380,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		return rc;
 	if (o->golden == NULL)
 		return od_fail(err, OD_ERR_ARG, "--golden is missing: the folder to compare with; see --help");
-	o->engine.opts.quiet = true;
+	o->engine.opts.engine.quiet = true;
 	return odm_engine_args_finish(&o->engine, err);
 }
 

@@ -15,7 +15,10 @@
 #include <cmocka.h>
 
 #include "common/pack/write/pack_write.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "main-node/engine/engine_internal.h"
+#include "tests/unit/opened_engine.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
@@ -121,29 +124,29 @@ static void make_pack(const char *family, char pack[128])
 		fail_msg("%s", err.msg);
 }
 
-static struct odm_engine *open_engine(const char *family, uint64_t parallel, struct odm_engine_opts *o)
+static struct odm_engine *open_engine(const char *family, uint64_t parallel, struct odm_main_opts *o)
 {
 	struct odm_engine *e;
 	char pack[128];
 	struct od_err err;
 
 	make_pack(family, pack);
-	o->pack = pack;
-	o->parallel = parallel;
-	o->threads = 1;
-	o->quiet = true;
-	if (odm_engine_open(&e, o, &err) != OD_OK)
+	o->engine.pack = pack;
+	o->engine.parallel = parallel;
+	o->engine.threads = 1;
+	o->engine.quiet = true;
+	if (opened_engine_open(&e, o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	return e;
 }
 
-static struct odm_engine_opts resident(enum od_profile profile)
+static struct odm_main_opts resident(enum od_profile profile)
 {
-	struct odm_engine_opts o;
+	struct odm_main_opts o;
 
-	odm_engine_defaults(&o);
+	odm_main_opts_defaults(&o);
 	o.mode = ODM_RESIDENT;
-	o.profile = profile;
+	o.engine.profile = profile;
 	return o;
 }
 
@@ -202,23 +205,23 @@ static void run_together(struct text t[N], struct odm_engine *e,
 	}
 	for (size_t i = 0; i < N; i++)
 		assert_null(t[i].sequence);
-	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
+	assert_int_equal(od_state_pool_free_pages(e->model->state), e->model->n_pages);
 }
 
 /* ---- Tokens ---- */
 
-static void try_engine(const char *family, struct odm_engine_opts o, struct text t[N], uint64_t parallel, size_t rows)
+static void try_engine(const char *family, struct odm_main_opts o, struct text t[N], uint64_t parallel, size_t rows)
 {
 	struct odm_engine *e;
 
-	o.prefill_rows = rows;
+	o.engine.prefill_rows = rows;
 	e = open_engine(family, parallel, &o);
 	run_together(t, e, NULL);
 	for (size_t i = 0; i < N; i++) {
 		assert_as_alone(&t[i], i);
 		odm_result_fini(&t[i].r);
 	}
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 static void texts_do_not_depend_on_others(void **state)
@@ -228,13 +231,13 @@ static void texts_do_not_depend_on_others(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 2 * sizeof(families) / sizeof(families[0]); i++) {
-		struct odm_engine_opts o = resident(i & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32);
+		struct odm_main_opts o = resident(i & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32);
 		struct odm_engine *e = open_engine(families[i / 2], 1, &o);
 
 		draw_texts(t);
 		for (size_t j = 0; j < N; j++)
 			run_alone(&t[j], e);
-		assert_int_equal(odm_engine_close(e), OD_OK);
+		assert_int_equal(opened_engine_close(e), OD_OK);
 		try_engine(families[i / 2], o, t, 2, 256);
 		try_engine(families[i / 2], o, t, 5, 7);
 		try_engine(families[i / 2], o, t, 16, 256);
@@ -245,18 +248,18 @@ static void texts_do_not_depend_on_others(void **state)
 static void nor_on_a_cluster(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
 
 	(void)state;
 	draw_texts(t);
 	for (size_t j = 0; j < N; j++)
 		run_alone(&t[j], e);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	o.mode = ODM_LOCAL;
-	o.local_workers = 3;
+	o.local.workers = 3;
 	try_engine("mixtral_top3", o, t, 8, 64); /* with a shadow */
-	o.predictor = ODM_PREDICT_OWN;
+	o.cluster.predictor = ODM_PREDICT_OWN;
 	try_engine("mixtral_top3", o, t, 8, 16);
 	free_texts(t);
 }
@@ -278,9 +281,9 @@ static void see_prompt_tokens(struct text t[N], struct odm_engine *e)
 static void nor_when_they_begin_anew(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("phimoe_crossing", 1, &o);
-	const uint32_t short_ctx = od_config_short_ctx(e->config);
+	const uint32_t short_ctx = od_config_short_ctx(e->model->config);
 	unsigned crossed = 0;
 
 	(void)state;
@@ -290,14 +293,14 @@ static void nor_when_they_begin_anew(void **state)
 		crossed += t[i].req.n_prompt + t[i].alone.n_tokens > short_ctx + 1;
 	}
 	assert_true(crossed > N / 3);
-	assert_int_equal(odm_engine_close(e), OD_OK);
-	o.prefill_rows = 5;
+	assert_int_equal(opened_engine_close(e), OD_OK);
+	o.engine.prefill_rows = 5;
 	e = open_engine("phimoe_crossing", 6, &o);
 	seen_prompt_tokens = 0;
 	run_together(t, e, see_prompt_tokens);
 	for (size_t i = 0; i < N; i++)
 		assert_as_alone(&t[i], i);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	free_texts(t);
 }
 
@@ -317,7 +320,7 @@ static size_t common(const struct text *a, const struct text *b)
 static void prefixes_are_shared(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e;
 	size_t sum = 0;
 
@@ -335,8 +338,8 @@ static void prefixes_are_shared(void **state)
 		run_alone(&t[i], e);
 		assert_int_equal(t[i].alone.figures.c[OD_C_SHARED_TOKENS], 0);
 	}
-	assert_int_equal(odm_engine_close(e), OD_OK);
-	o.prefill_rows = 20;
+	assert_int_equal(opened_engine_close(e), OD_OK);
+	o.engine.prefill_rows = 20;
 	e = open_engine("olmoe_plain", N, &o);
 	for (size_t i = 0; i < N; i++) {
 		t[i].req.max_tokens = t[i].alone.n_tokens;
@@ -358,8 +361,8 @@ static void prefixes_are_shared(void **state)
 		assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(int32_t));
 	}
 	assert_true(sum >= 5 * OD_KV_PAGE);
-	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(e->model->state), e->model->n_pages);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	free_texts(t);
 }
 
@@ -382,7 +385,7 @@ static void ask(struct odm_engine *cold, struct odm_engine *e, const struct odm_
 	assert_memory_equal(a.tokens, b.tokens, a.n_tokens * sizeof(*a.tokens));
 	assert_int_equal(a.figures.c[OD_C_SHARED_TOKENS], 0);
 	assert_int_equal(b.figures.c[OD_C_SHARED_TOKENS], shared);
-	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
+	assert_int_equal(od_state_pool_free_pages(e->model->state), e->model->n_pages);
 	odm_result_fini(&a);
 	odm_result_fini(&b);
 }
@@ -391,7 +394,7 @@ static void ask(struct odm_engine *cold, struct odm_engine *e, const struct odm_
 static void try_ended(const char *family, enum od_profile profile)
 {
 	static int32_t prompt[CTX];
-	struct odm_engine_opts o = resident(profile);
+	struct odm_main_opts o = resident(profile);
 	struct odm_engine *cold = open_engine(family, 1, &o), *e;
 	struct odm_request r = {
 		.prompt = prompt, .n_prompt = 60, .max_tokens = 10, .ignore_eos = true, .logprobs = -1
@@ -400,9 +403,9 @@ static void try_ended(const char *family, enum od_profile profile)
 	struct od_err err;
 
 	od_sampler_defaults(&r.sampling);
-	o.prefix_cache_mib = 1; /* texts of two pages are no more */
+	o.engine.prefix_cache_mib = 1; /* texts of two pages are no more */
 	e = open_engine(family, 2, &o);
-	assert_true(e->cache_pages >= 2);
+	assert_true(e->model->cache_pages >= 2);
 	for (size_t i = 0; i < CTX; i++)
 		prompt[i] = (int32_t)random_below(&seed, VOCAB);
 	ask(cold, e, &r, 0);
@@ -426,8 +429,8 @@ static void try_ended(const char *family, enum od_profile profile)
 	ask(cold, e, &r, OD_KV_PAGE);
 	prompt[63]++;
 	ask(cold, e, &r, 0);
-	assert_int_equal(odm_engine_close(cold), OD_OK);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(cold), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 static void ended_texts_are_of_use(void **state)
@@ -442,7 +445,7 @@ static void ended_texts_are_of_use(void **state)
 static void nor_on_what_was_before(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
 
 	(void)state;
@@ -453,13 +456,13 @@ static void nor_on_what_was_before(void **state)
 			t[i].prompt[j] = (int32_t)(i % 4 + j);
 		run_alone(&t[i], e);
 	}
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	for (uint32_t mib = 1; mib <= 2; mib++) {
 		uint64_t shared = 0;
 
 		o.mode = mib == 1 ? ODM_RESIDENT : ODM_LOCAL;
-		o.local_workers = 2;
-		o.prefix_cache_mib = mib;
+		o.local.workers = 2;
+		o.engine.prefix_cache_mib = mib;
 		e = open_engine("mixtral_top3", 3, &o);
 		for (int round = 0; round < 2; round++) {
 			run_together(t, e, NULL);
@@ -470,8 +473,8 @@ static void nor_on_what_was_before(void **state)
 			}
 		}
 		assert_true(shared >= N * OD_KV_PAGE);
-		assert_true(od_state_pool_idle_pages(e->state) > 0);
-		assert_int_equal(odm_engine_close(e), OD_OK);
+		assert_true(od_state_pool_idle_pages(e->model->state) > 0);
+		assert_int_equal(opened_engine_close(e), OD_OK);
 	}
 	free_texts(t);
 }
@@ -481,7 +484,7 @@ static void nor_on_what_was_before(void **state)
 static void loads_count_when_it_begins_anew(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7, 8 };
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_request r = {
 		.prompt = prompt, .n_prompt = 4, .max_tokens = 40, .ignore_eos = true, .logprobs = -1
 	};
@@ -492,15 +495,15 @@ static void loads_count_when_it_begins_anew(void **state)
 	(void)state;
 	od_sampler_defaults(&r.sampling);
 	o.mode = ODM_LOCAL;
-	o.local_workers = 2;
-	o.predictor = ODM_PREDICT_NONE;
+	o.local.workers = 2;
+	o.cluster.predictor = ODM_PREDICT_NONE;
 	e = open_engine("phimoe_crossing", 1, &o);
 	if (odm_generate(e, &r, &a, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	assert_true(a.figures.c[OD_C_LOADS] > 0);
 	assert_true(a.figures.c[OD_C_BEGUN_LOADS] >= a.figures.c[OD_C_LOADS]);
 	odm_result_fini(&a);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 /* ---- Ends before the end ---- */
@@ -517,7 +520,7 @@ static void give_some_up(struct text t[N], struct odm_engine *e)
 		if (t[i].sequence == NULL || odm_sequence_done(t[i].sequence))
 			continue;
 		if (t[i].works > 0)
-			assert_true(t[i].works++ < e->config->n_layers + 2);
+			assert_true(t[i].works++ < e->model->config->n_layers + 2);
 		if (!gives_up(i) || t[i].works > 0 || random_below(&seed, 4) > 0)
 			continue;
 		odm_sequence_cancel(t[i].sequence);
@@ -528,7 +531,7 @@ static void give_some_up(struct text t[N], struct odm_engine *e)
 static void the_others_go_on(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("qwen3_moe_plain", 1, &o);
 	unsigned cancelled = 0, left = 0;
 
@@ -541,8 +544,8 @@ static void the_others_go_on(void **state)
 			t[i].req.observer = (struct odm_observer){ .arg = &t[i].watch, .text = watch_text };
 		}
 	}
-	assert_int_equal(odm_engine_close(e), OD_OK);
-	o.prefill_rows = 8;
+	assert_int_equal(opened_engine_close(e), OD_OK);
+	o.engine.prefill_rows = 8;
 	e = open_engine("qwen3_moe_plain", 9, &o);
 	run_together(t, e, give_some_up);
 	for (size_t i = 0; i < N; i++) {
@@ -560,7 +563,7 @@ static void the_others_go_on(void **state)
 		}
 	}
 	assert_true(cancelled > 1 && left > 1);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	free_texts(t);
 }
 
@@ -568,9 +571,9 @@ static void the_others_go_on(void **state)
 static void what_is_no_number_fails_alone(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 8, &o);
-	const struct od_weight *embed = &od_dense_get(e->dense)->embed;
+	const struct od_weight *embed = &od_dense_get(e->model->dense)->embed;
 	const int32_t bad = 11;
 	unsigned failed = 0;
 
@@ -589,7 +592,7 @@ static void what_is_no_number_fails_alone(void **state)
 		uint8_t *row = malloc(bytes);
 
 		memset(row, 0xff, bytes); /* in all three it is no number */
-		put_at(e->device, od_ref_at(embed->data, (uint64_t)bad * bytes), row, bytes);
+		put_at(e->model->device, od_ref_at(embed->data, (uint64_t)bad * bytes), row, bytes);
 		free(row);
 	}
 	run_together(t, e, NULL);
@@ -612,21 +615,21 @@ static void what_is_no_number_fails_alone(void **state)
 		failed++;
 	}
 	assert_true(failed >= N / 6);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	free_texts(t);
 }
 
 /* Fills the embedding of a token, or reads it. */
 static void use_embedding(struct odm_engine *e, int32_t token, uint8_t *row, bool put)
 {
-	const struct od_weight *embed = &od_dense_get(e->dense)->embed;
+	const struct od_weight *embed = &od_dense_get(e->model->dense)->embed;
 	const size_t bytes = od_dtype_bytes(embed->dtype) * embed->n_in;
 	const struct od_ref at = od_ref_at(embed->data, (uint64_t)token * bytes);
 
 	if (put)
-		put_at(e->device, at, row, bytes);
+		put_at(e->model->device, at, row, bytes);
 	else
-		get_at(e->device, row, at, bytes);
+		get_at(e->model->device, row, at, bytes);
 }
 
 /* A text with recurrent state fails because of damaged memory, which is then repaired: no later text may begin with its
@@ -635,7 +638,7 @@ static void nor_does_it_leave_rows(void **state)
 {
 	static int32_t prompt[100];
 	static uint8_t good[1 << 12], bad[1 << 12];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e, *cold = open_engine("qwen3_next_plain", 1, &o);
 	struct odm_request r = {
 		.prompt = prompt, .n_prompt = 100, .max_tokens = 10, .ignore_eos = true, .logprobs = -1
@@ -645,7 +648,7 @@ static void nor_does_it_leave_rows(void **state)
 
 	(void)state;
 	od_sampler_defaults(&r.sampling);
-	o.prefix_cache_mib = o.snapshot_mib = 8;
+	o.engine.prefix_cache_mib = o.engine.snapshot_mib = 8;
 	e = open_engine("qwen3_next_plain", 2, &o);
 	for (size_t i = 0; i < r.n_prompt; i++)
 		prompt[i] = (int32_t)(12 + random_below(&seed, 200));
@@ -659,8 +662,8 @@ static void nor_does_it_leave_rows(void **state)
 	use_embedding(e, 11, good, true);
 	ask(cold, e, &r, 0);
 	ask(cold, e, &r, OD_KV_PAGE);
-	assert_int_equal(odm_engine_close(e), OD_OK);
-	assert_int_equal(odm_engine_close(cold), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(cold), OD_OK);
 }
 
 /* ---- Memory ---- */
@@ -669,7 +672,7 @@ static uint32_t least_free;
 
 static void see_pages(struct text t[N], struct odm_engine *e)
 {
-	const uint32_t pages = od_state_pool_free_pages(e->state);
+	const uint32_t pages = od_state_pool_free_pages(e->model->state);
 
 	(void)t;
 	least_free = pages < least_free ? pages : least_free;
@@ -678,7 +681,7 @@ static void see_pages(struct text t[N], struct odm_engine *e)
 static void state_is_waited_for(void **state)
 {
 	static struct text t[N];
-	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("qwen3_moe_step", 1, &o);
 	struct odm_sequence *q;
 	struct odm_request large;
@@ -689,20 +692,21 @@ static void state_is_waited_for(void **state)
 	draw_texts(t);
 	for (size_t i = 0; i < N; i++)
 		run_alone(&t[i], e);
-	page = od_state_pool_bytes(e->config, o.profile, 2, 1) - od_state_pool_bytes(e->config, o.profile, 1, 1);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	page = od_state_pool_bytes(e->model->config, o.engine.profile, 2, 1) -
+	       od_state_pool_bytes(e->model->config, o.engine.profile, 1, 1);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 
-	o.state_bytes = 3 * page; /* 16 may run; one or two of them fit */
+	o.engine.state_bytes = 3 * page; /* 16 may run; one or two of them fit */
 	e = open_engine("qwen3_moe_step", 16, &o);
-	assert_int_equal(e->n_pages, 3);
+	assert_int_equal(e->model->n_pages, 3);
 	least_free = UINT32_MAX;
 	run_together(t, e, see_pages);
 	assert_int_equal(least_free, 0);
 	for (size_t i = 0; i < N; i++)
 		assert_as_alone(&t[i], i);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 
-	o.state_bytes = page;
+	o.engine.state_bytes = page;
 	e = open_engine("qwen3_moe_step", 16, &o);
 	large = t[0].req;
 	large.max_tokens = OD_KV_PAGE - large.n_prompt % OD_KV_PAGE + OD_KV_PAGE;
@@ -712,7 +716,7 @@ static void state_is_waited_for(void **state)
 	large.n_prompt = 5;
 	large.max_tokens = OD_KV_PAGE - 4; /* the last token takes no place */
 	assert_int_equal(odm_engine_submit(e, &large, &q, &err), OD_OK);
-	assert_int_equal(odm_engine_close(e), OD_OK); /* one that waits goes with it */
+	assert_int_equal(opened_engine_close(e), OD_OK); /* one that waits goes with it */
 	free_texts(t);
 }
 

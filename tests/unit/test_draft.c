@@ -15,7 +15,9 @@
 #include <cmocka.h>
 
 #include "common/pack/write/pack_write.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "main-node/engine/engine_internal.h"
+#include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sum_pack.h"
 #include "tests/unit/temp_dir.h"
@@ -126,22 +128,22 @@ static void try_setting(struct odm_engine *e, const struct setting *s, struct od
 
 static struct odm_engine *open_engine(const char *pack, enum od_profile profile, bool cluster, const char *predictor)
 {
-	struct odm_engine_opts o;
+	struct odm_main_opts o;
 	struct odm_engine *e;
 	struct od_err err;
 
-	odm_engine_defaults(&o);
-	o.pack = pack;
+	odm_main_opts_defaults(&o);
+	o.engine.pack = pack;
 	o.mode = cluster ? ODM_LOCAL : ODM_RESIDENT;
-	o.local_workers = 3;
-	o.profile = profile;
-	o.threads = 1;
-	o.draft = ODM_DRAFT_LOOKUP;
-	o.quiet = true;
+	o.local.workers = 3;
+	o.engine.profile = profile;
+	o.engine.threads = 1;
+	o.engine.draft = ODM_DRAFT_LOOKUP;
+	o.engine.quiet = true;
 	for (int i = 0; odm_predictor_names[i] != NULL; i++)
 		if (strcmp(odm_predictor_names[i], predictor) == 0)
-			o.predictor = i;
-	if (odm_engine_open(&e, &o, &err) != OD_OK)
+			o.cluster.predictor = i;
+	if (opened_engine_open(&e, &o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	return e;
 }
@@ -208,9 +210,9 @@ static void try_model(const char *family, bool sum)
 				continue;
 			sum_pack_on = sum;
 			e = open_engine(pack, profile, cluster, sum ? "none" : "shadow");
-			assert_int_equal(od_state_pool_fixed_bytes(e->state) > 0, sum);
+			assert_int_equal(od_state_pool_fixed_bytes(e->model->state) > 0, sum);
 			try_engine(e);
-			assert_int_equal(odm_engine_close(e), OD_OK);
+			assert_int_equal(opened_engine_close(e), OD_OK);
 			sum_pack_on = false;
 		}
 	}
@@ -297,7 +299,7 @@ static void ends(void **state)
 	(void)state;
 	make_pack("mixtral_top3", pack);
 	e = open_engine(pack, OD_PROFILE_F32, false, "shadow");
-	config = (struct od_config *)e->config;
+	config = (struct od_config *)e->model->config;
 	for (uint64_t text = 0; text < 50 && !(all_seen(by_stop) && all_seen(by_eos)); text++) {
 		const struct setting free = { 1.3, 1.1, NULL, 0, false, text };
 		struct odm_result all;
@@ -334,7 +336,7 @@ static void ends(void **state)
 	assert_all_seen(by_limit, "the limit");
 	assert_all_seen(by_eos, "the end-of-text token");
 	assert_all_seen(by_stop, "a stop string");
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 /* ---- What the service is told ---- */
@@ -369,7 +371,7 @@ static void each_step_has_an_outlook(void **state)
 	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
 	assert_true(seen.right[0] == -0.75 && seen.right[1] == 0.25 && seen.least > 0);
 	odm_result_fini(&r);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 int main(void)

@@ -68,18 +68,18 @@ static void what_is_not_said(void **state)
 	(void)state;
 	good(&a, "--resident");
 	assert_int_equal(a.opts.mode, ODM_RESIDENT);
-	assert_null(a.opts.pack);
-	assert_int_equal(a.opts.profile, OD_PROFILE_F32);
-	assert_int_equal(a.opts.cpu, OD_CPU_AUTO);
-	assert_int_equal(a.opts.predictor, ODM_PREDICTOR_AUTO);
-	assert_true(a.opts.hedge_percent == 5);
-	assert_int_equal(a.opts.prefill_rows, 256);
-	assert_int_equal(a.opts.threads, 0);
-	assert_int_equal(a.opts.ctx_tokens, 0);
-	assert_int_equal(a.opts.group_size, 0);
-	assert_false(a.opts.mixed);
-	assert_int_equal(a.opts.worker_args.n, 0);
-	assert_int_equal(a.opts.shadow_args.n, 0);
+	assert_null(a.opts.engine.pack);
+	assert_int_equal(a.opts.engine.profile, OD_PROFILE_F32);
+	assert_int_equal(a.opts.engine.cpu, OD_CPU_AUTO);
+	assert_int_equal(a.opts.cluster.predictor, ODM_PREDICTOR_AUTO);
+	assert_true(a.opts.cluster.hedge_percent == 5);
+	assert_int_equal(a.opts.engine.prefill_rows, 256);
+	assert_int_equal(a.opts.engine.threads, 0);
+	assert_int_equal(a.opts.engine.ctx_tokens, 0);
+	assert_int_equal(a.opts.cluster.group_size, 0);
+	assert_false(a.opts.engine.mixed);
+	assert_int_equal(a.opts.local.worker_args.n, 0);
+	assert_int_equal(a.opts.local.shadow_args.n, 0);
 }
 
 static void every_option(void **state)
@@ -93,34 +93,34 @@ static void every_option(void **state)
 	     " --ctx-size 4294967295 --profile bf16"
 	     " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
-	assert_int_equal(a.opts.local_workers, 4);
-	assert_string_equal(a.opts.pack, "P");
-	assert_string_equal(odm_predictor_names[a.opts.predictor], "shadow");
-	assert_true(a.opts.hedge_percent == 12.5);
-	assert_int_equal(a.opts.group_size, 3);
-	assert_true(a.opts.mixed);
-	assert_int_equal(a.opts.worker_args.n, 3);
-	assert_string_equal(a.opts.worker_args.value[0], "--slots=2");
-	assert_string_equal(a.opts.worker_args.value[1], "--run-time");
-	assert_string_equal(a.opts.worker_args.value[2], "0.25");
-	assert_int_equal(a.opts.shadow_args.n, 1);
-	assert_string_equal(a.opts.shadow_args.value[0], "--precision=nf4");
-	assert_int_equal(a.opts.ctx_tokens, UINT32_MAX);
-	assert_int_equal(a.opts.profile, OD_PROFILE_BF16);
-	assert_int_equal(a.opts.threads, 5);
-	assert_int_equal(a.opts.cpu, OD_CPU_SCALAR);
+	assert_int_equal(a.opts.local.workers, 4);
+	assert_string_equal(a.opts.engine.pack, "P");
+	assert_string_equal(odm_predictor_names[a.opts.cluster.predictor], "shadow");
+	assert_true(a.opts.cluster.hedge_percent == 12.5);
+	assert_int_equal(a.opts.cluster.group_size, 3);
+	assert_true(a.opts.engine.mixed);
+	assert_int_equal(a.opts.local.worker_args.n, 3);
+	assert_string_equal(a.opts.local.worker_args.value[0], "--slots=2");
+	assert_string_equal(a.opts.local.worker_args.value[1], "--run-time");
+	assert_string_equal(a.opts.local.worker_args.value[2], "0.25");
+	assert_int_equal(a.opts.local.shadow_args.n, 1);
+	assert_string_equal(a.opts.local.shadow_args.value[0], "--precision=nf4");
+	assert_int_equal(a.opts.engine.ctx_tokens, UINT32_MAX);
+	assert_int_equal(a.opts.engine.profile, OD_PROFILE_BF16);
+	assert_int_equal(a.opts.engine.threads, 5);
+	assert_int_equal(a.opts.engine.cpu, OD_CPU_SCALAR);
 	assert_string_equal(a.opts.trace, "T");
-	assert_int_equal(a.opts.prefill_rows, 4096);
+	assert_int_equal(a.opts.engine.prefill_rows, 4096);
 
 	good(&a, "--local 1 --worker-arg --ports --worker-arg port --worker-arg -port --worker-arg -- --worker-arg -");
-	assert_int_equal(a.opts.worker_args.n, 5); /* the workers will say what they think of them */
+	assert_int_equal(a.opts.local.worker_args.n, 5); /* the workers will say what they think of them */
 	good(&a, "--local 1 --predictor trajectory");
-	assert_string_equal(odm_predictor_names[a.opts.predictor], "trajectory");
+	assert_string_equal(odm_predictor_names[a.opts.cluster.predictor], "trajectory");
 	good(&a, "--workers hosts --predictor none --profile f32");
 	assert_int_equal(a.opts.mode, ODM_WORKERS);
-	assert_string_equal(a.opts.hosts_path, "hosts");
-	assert_int_equal(a.opts.predictor, ODM_PREDICT_NONE);
-	assert_int_equal(a.opts.profile, OD_PROFILE_F32);
+	assert_string_equal(a.opts.cluster.hosts_path, "hosts");
+	assert_int_equal(a.opts.cluster.predictor, ODM_PREDICT_NONE);
+	assert_int_equal(a.opts.engine.profile, OD_PROFILE_F32);
 }
 
 static void refusals(void **state)

@@ -13,6 +13,7 @@
 
 #include "common/pack/write/pack_write.h"
 #include "main-node/serve/jobs/job.h"
+#include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
 
@@ -90,10 +91,10 @@ static void reader_fini(struct reader *r)
 
 /* ---- Engines ---- */
 
-static struct odm_engine_opts engine_opts(uint64_t parallel)
+static struct odm_main_opts engine_opts(uint64_t parallel)
 {
 	static char pack[128];
-	struct odm_engine_opts o;
+	struct odm_main_opts o;
 	struct od_err err;
 	const struct od_pack_job job = {
 		.checkpoint = "tests/golden/families/" FAMILY, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1
@@ -102,18 +103,18 @@ static struct odm_engine_opts engine_opts(uint64_t parallel)
 	snprintf(pack, sizeof(pack), "%s/" FAMILY, temp_dir);
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
 		fail_msg("%s", err.msg);
-	odm_engine_defaults(&o);
+	odm_main_opts_defaults(&o);
 	o.mode = ODM_RESIDENT;
-	o.pack = pack;
-	o.parallel = parallel;
-	o.threads = 1;
-	o.quiet = true;
+	o.engine.pack = pack;
+	o.engine.parallel = parallel;
+	o.engine.threads = 1;
+	o.engine.quiet = true;
 	return o;
 }
 
 static struct odm_engine_thread *start(uint64_t parallel, size_t queue, size_t max_unread_bytes)
 {
-	const struct odm_engine_thread_opts o = { .engine = engine_opts(parallel),
+	const struct odm_engine_thread_opts o = { .node = engine_opts(parallel),
 						  .queue = queue,
 						  .max_unread_bytes = max_unread_bytes };
 	struct odm_engine_thread *t;
@@ -259,7 +260,7 @@ static void assert_alone(struct odm_engine *e, const struct task *k, size_t i)
 static void jobs_of_many_threads_are_as_alone(void **state)
 {
 	static struct task task[THREADS];
-	struct odm_engine_opts o = engine_opts(1);
+	struct odm_main_opts o = engine_opts(1);
 	struct odm_engine_activity a;
 	struct odm_engine_thread *t = start(3, 1, 0); /* queue: some are refused */
 	struct odm_engine *e;
@@ -278,7 +279,7 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 	assert_int_equal(a.open_requests + a.running + a.waiting, 0);
 	assert_true(a.last_token_ns > 0 && a.last_step_ns > 0);
 	end(t);
-	assert_int_equal(odm_engine_open(&e, &o, &err), OD_OK);
+	assert_int_equal(opened_engine_open(&e, &o, &err), OD_OK);
 	for (size_t i = 0; i < THREADS; i++) {
 		assert_int_equal(task[i].wrong, 0);
 		for (size_t k = 0; k < N; k++) {
@@ -288,7 +289,7 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 		}
 	}
 	assert_true(cancelled > 0 && cancelled < THREADS * N / 2);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 /* ---- The end of a text ---- */
@@ -300,7 +301,7 @@ static void tokens_that_end_a_text(void **state)
 	struct odm_request req = {
 		.prompt = prompt, .n_prompt = 3, .max_tokens = 20, .ignore_eos = true, .logprobs = -1
 	};
-	struct odm_engine_opts o = engine_opts(1);
+	struct odm_main_opts o = engine_opts(1);
 	struct odm_engine *e;
 	struct odm_result r;
 	struct od_err err;
@@ -308,11 +309,11 @@ static void tokens_that_end_a_text(void **state)
 
 	(void)state;
 	od_sampler_defaults(&req.sampling);
-	assert_int_equal(odm_engine_open(&e, &o, &err), OD_OK);
+	assert_int_equal(opened_engine_open(&e, &o, &err), OD_OK);
 	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
 	while (r.tokens[first] != r.tokens[9])
 		first++;
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	for (int ignore = 0; ignore < 2; ignore++) {
 		int32_t last[] = { VOCAB, r.tokens[9] }, begin[] = { 5, 6, 7 };
 		struct odm_engine_thread *t = start(1, 1, 0);
@@ -514,7 +515,7 @@ static void who_does_not_read_is_cancelled(void **state)
 
 static void an_engine_that_does_not_open(void **state)
 {
-	struct odm_engine_thread_opts o = { .engine = engine_opts(1) };
+	struct odm_engine_thread_opts o = { .node = engine_opts(1) };
 	struct odm_engine_thread *t;
 	struct odm_job *j;
 	struct reader r;
@@ -522,7 +523,7 @@ static void an_engine_that_does_not_open(void **state)
 	int32_t token = 1;
 
 	(void)state;
-	o.engine.pack = "/nowhere";
+	o.node.engine.pack = "/nowhere";
 	assert_int_equal(odm_engine_thread_start(&t, &o, &err), OD_OK);
 	while (odm_engine_thread_state(t, &err) == ODM_SERVE_LOADING)
 		usleep(1000);

@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/pack/write/pack_write.h"
 #include "main-node/engine/engine_internal.h"
+#include "tests/unit/opened_engine.h"
 #include "tests/unit/tiny_files.h"
 
 #define PROMPT 11
@@ -69,19 +70,19 @@ static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const 
 
 static struct odm_engine *open_paced(enum od_profile profile, uint64_t layer_ns)
 {
-	struct odm_engine_opts o;
+	struct odm_main_opts o;
 	struct odm_engine *e;
 	struct od_err err;
 
-	odm_engine_defaults(&o);
-	o.pack = tiny.pack;
+	odm_main_opts_defaults(&o);
+	o.engine.pack = tiny.pack;
 	o.mode = ODM_RESIDENT;
-	o.profile = profile;
-	o.threads = 1;
-	o.prefill_rows = CHUNK;
-	o.quiet = true;
-	o.layer_ns = layer_ns;
-	if (odm_engine_open(&e, &o, &err) != OD_OK)
+	o.engine.profile = profile;
+	o.engine.threads = 1;
+	o.engine.prefill_rows = CHUNK;
+	o.engine.quiet = true;
+	o.engine.layer_ns = layer_ns;
+	if (opened_engine_open(&e, &o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	return e;
 }
@@ -96,7 +97,7 @@ static uint64_t generate(struct odm_engine *e, const struct odm_observer *o, str
 {
 	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18, 60, 7 };
 	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = TOKENS, .ignore_eos = true };
-	const uint64_t waits = od_device_waits(e->device);
+	const uint64_t waits = od_device_waits(e->model->device);
 	struct od_err err;
 
 	od_sampler_defaults(&req.sampling);
@@ -109,8 +110,8 @@ static uint64_t generate(struct odm_engine *e, const struct odm_observer *o, str
 	assert_int_equal(r->n_tokens, TOKENS);
 	assert_int_equal(r->figures.c[OD_C_PROMPT_TOKENS], PROMPT);
 	assert_int_equal(r->figures.c[OD_C_TOKENS], TOKENS);
-	assert_int_equal(r->figures.c[OD_C_DEVICE_WAITS], od_device_waits(e->device) - waits);
-	return od_device_waits(e->device) - waits;
+	assert_int_equal(r->figures.c[OD_C_DEVICE_WAITS], od_device_waits(e->model->device) - waits);
+	return od_device_waits(e->model->device) - waits;
 }
 
 /* Once a step, for its logits; what is observed is fetched besides, and only that. */
@@ -126,7 +127,7 @@ static void waits(void **state)
 	(void)state;
 	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
 		struct odm_engine *e = open_engine(profile);
-		const uint64_t begin = od_device_waits(e->device);
+		const uint64_t begin = od_device_waits(e->model->device);
 		struct odm_result plain, watched;
 
 		memset(&seen, 0, sizeof(seen));
@@ -145,8 +146,8 @@ static void waits(void **state)
 		odm_result_fini(&plain);
 		/* The process counts the sum of its requests. */
 		assert_int_equal(e->counters[OD_C_TOKENS], 4 * TOKENS);
-		assert_int_equal(e->counters[OD_C_DEVICE_WAITS], od_device_waits(e->device) - begin);
-		assert_int_equal(odm_engine_close(e), OD_OK);
+		assert_int_equal(e->counters[OD_C_DEVICE_WAITS], od_device_waits(e->model->device) - begin);
+		assert_int_equal(opened_engine_close(e), OD_OK);
 	}
 }
 
@@ -164,8 +165,8 @@ static void paced_decode(void **state)
 	assert_memory_equal(r[1].tokens, r[0].tokens, TOKENS * sizeof(*r[0].tokens));
 	for (int i = 0; i < 2; i++)
 		odm_result_fini(&r[i]);
-	assert_int_equal(odm_engine_close(plain), OD_OK);
-	assert_int_equal(odm_engine_close(paced), OD_OK);
+	assert_int_equal(opened_engine_close(plain), OD_OK);
+	assert_int_equal(opened_engine_close(paced), OD_OK);
 }
 
 /* The first token needs no decode step, so it comes before the time of a single layer that is as good as endless. */
@@ -183,7 +184,7 @@ static void prefill_is_not_paced(void **state)
 	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
 	assert_true(r.figures.c[OD_C_TTFT_NS] < layer_ns);
 	odm_result_fini(&r);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 int main(void)

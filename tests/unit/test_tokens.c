@@ -14,7 +14,9 @@
 #include <cmocka.h>
 
 #include "common/pack/write/pack_write.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "main-node/engine/engine_internal.h"
+#include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
 
@@ -130,7 +132,7 @@ static void free_texts(struct text x[N])
 static struct odm_engine *open_engine(uint64_t parallel, uint64_t rows, uint32_t workers)
 {
 	char pack[128];
-	struct odm_engine_opts o;
+	struct odm_main_opts o;
 	struct odm_engine *e;
 	struct od_err err;
 
@@ -143,19 +145,19 @@ static struct odm_engine *open_engine(uint64_t parallel, uint64_t rows, uint32_t
 
 	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
 		fail_msg("%s", err.msg);
-	odm_engine_defaults(&o);
-	o.pack = pack;
+	odm_main_opts_defaults(&o);
+	o.engine.pack = pack;
 	o.mode = workers > 0 ? ODM_LOCAL : ODM_RESIDENT;
-	o.local_workers = workers;
-	o.parallel = parallel;
-	o.prefill_rows = rows;
-	o.threads = 1;
-	o.quiet = true;
+	o.local.workers = workers;
+	o.engine.parallel = parallel;
+	o.engine.prefill_rows = rows;
+	o.engine.threads = 1;
+	o.engine.quiet = true;
 	if (workers == 0)
-		o.draft = ODM_DRAFT_LOOKUP; /* the request's own are used */
-	if (odm_engine_open(&e, &o, &err) != OD_OK)
+		o.engine.draft = ODM_DRAFT_LOOKUP; /* the request's own are used */
+	if (opened_engine_open(&e, &o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
-	assert_int_equal(e->config->vocab, VOCAB);
+	assert_int_equal(e->model->config->vocab, VOCAB);
 	return e;
 }
 
@@ -271,7 +273,7 @@ static void draw_alone(struct text x[N])
 		x[i].req.observer.logits = on_logits;
 	}
 	run(e, x);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 	for (size_t i = 0; i < N; i++) {
 		check_told(&x[i]);
 		x[i].req.observer.logits = NULL;
@@ -310,7 +312,7 @@ static void everywhere_as_by_hand(void **state)
 		}
 		if (set[s].drafts)
 			assert_true(accepted > 10 && drafted > accepted + 10);
-		assert_int_equal(odm_engine_close(e), OD_OK);
+		assert_int_equal(opened_engine_close(e), OD_OK);
 	}
 	free_texts(x);
 }
@@ -344,7 +346,7 @@ static void without_logprobs(void **state)
 		;
 	take(&x);
 	odm_result_fini(&x.r);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 /* Prompts of which the first page is the same: one whose rows are wanted computes them all; others share. */
@@ -374,7 +376,7 @@ static void a_seen_prompt_is_not_shared(void **state)
 	}
 	assert_true(shared >= 2);
 	free_texts(x);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 /* Places are those in the order of arrival, whoever leaves. */
@@ -388,7 +390,7 @@ static void the_queue(void **state)
 
 	(void)state;
 	odm_engine_get_load(e, &l);
-	assert_true(l.running == 0 && l.waiting == 0 && l.pages == e->n_pages && l.free_pages == l.pages);
+	assert_true(l.running == 0 && l.waiting == 0 && l.pages == e->model->n_pages && l.free_pages == l.pages);
 	for (size_t i = 0; i < N; i++) {
 		draw_text(&x[i], i);
 		submit(e, &x[i]);
@@ -429,7 +431,7 @@ static void the_queue(void **state)
 	}
 	assert_true(x[4].n_done == 0 && x[4].n_told == 0);
 	free_texts(x);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 static void refuses(void **state)
@@ -454,7 +456,7 @@ static void refuses(void **state)
 	assert_int_equal(odm_engine_submit(e, &x.req, &q, &err), OD_ERR_ARG);
 	assert_non_null(strstr(err.msg, "logit_bias: expected tokens of 0 to 295, found 296"));
 	assert_null(q);
-	assert_int_equal(odm_engine_close(e), OD_OK);
+	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
 int main(void)

@@ -10,70 +10,65 @@
 
 static void forget_snapshot(void *arg, uint32_t snapshot)
 {
-	const struct odm_engine *e = arg;
+	const struct odm_reuse *u = arg;
 
-	if (e->reuse.store != NULL)
-		odm_prefix_store_forget(e->reuse.store, ODM_PREFIX_STATE, snapshot);
+	if (u->store != NULL)
+		odm_prefix_store_forget(u->store, ODM_PREFIX_STATE, snapshot);
 }
 
 static void forget_page(void *arg, uint32_t page)
 {
-	const struct odm_engine *e = arg;
+	const struct odm_reuse *u = arg;
 
-	if (e->reuse.snapshots != NULL)
-		odm_snapshots_drop(e->reuse.snapshots, page);
-	if (e->reuse.store != NULL)
-		odm_prefix_store_forget(e->reuse.store, ODM_PREFIX_PAGE, page);
+	if (u->snapshots != NULL)
+		odm_snapshots_drop(u->snapshots, page);
+	if (u->store != NULL)
+		odm_prefix_store_forget(u->store, ODM_PREFIX_PAGE, page);
 }
 
-static int open_files(struct odm_engine *e, struct od_err *err)
+static int open_files(struct odm_reuse *u, const struct odm_reuse_opts *o, struct od_err *err)
 {
-	struct odm_prefix_store_opts o = {
-		.dir = e->opts.prefix_cache_dir,
-		.kind = { .profile = e->opts.profile,
-			  .kernel_class = od_device_kernel_class(e->device, e->opts.profile),
-			  .mixed = e->opts.mixed,
-			  .config = e->config },
-		.pool = e->state,
-		.device = e->device,
-		.limit_bytes = FILES_PER_MEMORY * (e->cache_pages * odm_page_bytes(e) +
-						   e->n_snapshots * od_state_pool_fixed_bytes(e->state)),
+	const struct odm_prefix_store_opts so = {
+		.dir = o->dir,
+		.kind = o->kind,
+		.pool = o->pool,
+		.device = o->device,
+		.limit_bytes = FILES_PER_MEMORY *
+			       (o->cache_pages * o->page_bytes + o->n_snapshots * od_state_pool_fixed_bytes(o->pool)),
 	};
 
-	od_pack_fingerprint_bytes(e->pack, o.kind.fingerprint);
-	return odm_prefix_store_open(&e->reuse.store, &o, err);
+	return odm_prefix_store_open(&u->store, &so, err);
 }
 
-int odm_reuse_open(struct odm_engine *e, struct od_err *err)
+int odm_reuse_open(struct odm_reuse *u, const struct odm_reuse_opts *o, struct od_err *err)
 {
-	const uint32_t n = od_state_pages((uint32_t)e->opts.ctx_tokens);
-	struct odm_reuse *u = &e->reuse;
 	int rc;
 
-	if (e->cache_pages == 0)
+	u->pool = o->pool;
+	u->device = o->device;
+	if (o->cache_pages == 0)
 		return OD_OK;
-	od_state_pool_set_aside(e->state, e->cache_pages);
-	u->page = calloc(n, sizeof(*u->page));
-	u->snapshot = calloc(n, sizeof(*u->snapshot));
+	od_state_pool_set_aside(o->pool, o->cache_pages);
+	u->page = calloc(o->text_pages, sizeof(*u->page));
+	u->snapshot = calloc(o->text_pages, sizeof(*u->snapshot));
 	if (u->page == NULL || u->snapshot == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
-	rc = odm_prefix_cache_new(&u->cache, e->state, e->n_pages + e->cache_pages, e->cache_pages, forget_page, e,
-				  err);
-	if (rc == OD_OK && e->n_snapshots > 0)
-		rc = od_state_pool_set_snapshots(e->state, e->device, e->n_snapshots, err);
-	if (rc == OD_OK && e->n_snapshots > 0)
-		rc = odm_snapshots_new(&u->snapshots, e->n_snapshots, e->n_pages + e->cache_pages, forget_snapshot, e,
+	rc = odm_prefix_cache_new(&u->cache, o->pool, o->n_pages + o->cache_pages, o->cache_pages, forget_page, u, err);
+	if (rc == OD_OK && o->n_snapshots > 0)
+		rc = od_state_pool_set_snapshots(o->pool, o->device, o->n_snapshots, err);
+	if (rc == OD_OK && o->n_snapshots > 0)
+		rc = odm_snapshots_new(&u->snapshots, o->n_snapshots, o->n_pages + o->cache_pages, forget_snapshot, u,
 				       err);
-	return rc == OD_OK && e->opts.prefix_cache_dir != NULL ? open_files(e, err) : rc;
+	return rc == OD_OK && o->dir != NULL ? open_files(u, o, err) : rc;
 }
 
-void odm_reuse_close(struct odm_engine *e)
+void odm_reuse_close(struct odm_reuse *u)
 {
-	odm_prefix_store_close(e->reuse.store);
-	odm_prefix_cache_free(e->reuse.cache);
-	odm_snapshots_free(e->reuse.snapshots);
-	free(e->reuse.page);
-	free(e->reuse.snapshot);
+	odm_prefix_store_close(u->store);
+	odm_prefix_cache_free(u->cache);
+	odm_snapshots_free(u->snapshots);
+	free(u->page);
+	free(u->snapshot);
 }
 
 /* ---- At the begin of a text ---- */
@@ -115,7 +110,7 @@ static uint32_t coming_pages(struct odm_sequence *with, uint32_t common, bool fi
 /* Returns how many pages the best donor will have, if it is still in prefill. */
 static uint32_t find_donor(const struct odm_sequence *q, struct odm_reuse_pages *r)
 {
-	const bool fixed = q->engine->reuse.snapshots != NULL;
+	const bool fixed = q->engine->model->reuse.snapshots != NULL;
 	uint32_t coming = 0;
 
 	for (struct odm_sequence *with = q->engine->batch.first; with != NULL; with = with->next) {
@@ -151,8 +146,8 @@ static void cut_to_snapshot(const struct odm_snapshots *s, struct odm_reuse_page
 
 bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
-	const bool fixed = od_state_pool_fixed_bytes(q->engine->state) > 0;
+	const struct odm_reuse *u = &q->engine->model->reuse;
+	const bool fixed = od_state_pool_fixed_bytes(q->engine->model->state) > 0;
 	uint32_t coming;
 
 	*r = (struct odm_reuse_pages){ .snapshot = ODM_NO_SNAPSHOT };
@@ -178,14 +173,14 @@ bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
 
 int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, struct od_err *err)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
+	const struct odm_reuse *u = &q->engine->model->reuse;
 
 	odm_marks_plan(q, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
 	if (r->snapshot == ODM_NO_SNAPSHOT)
 		return OD_OK;
 	odm_snapshots_use(u->snapshots, r->snapshot);
 	od_seq_state_load(q->state, r->snapshot);
-	return od_device_sync(q->engine->device, err); /* an error is this text's, not that of its first step */
+	return od_device_sync(q->engine->model->device, err); /* an error is this text's, not that of its first step */
 }
 
 /* ---- Files ---- */
@@ -193,7 +188,7 @@ int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, str
 /* False: there is no room for a snapshot. */
 static bool take_snapshot(struct odm_sequence *q)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
+	const struct odm_reuse *u = &q->engine->model->reuse;
 
 	q->restore_snapshot =
 		u->snapshots != NULL ? odm_snapshots_take(u->snapshots, ODM_NO_PAGE, q->id) : ODM_NO_SNAPSHOT;
@@ -203,13 +198,13 @@ static bool take_snapshot(struct odm_sequence *q)
 static void give_snapshot_back(struct odm_sequence *q)
 {
 	if (q->restore_snapshot != ODM_NO_SNAPSHOT)
-		odm_snapshots_give_back(q->engine->reuse.snapshots, q->restore_snapshot);
+		odm_snapshots_give_back(q->engine->model->reuse.snapshots, q->restore_snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
 }
 
 bool odm_reuse_restore(struct odm_sequence *q, uint32_t n)
 {
-	struct odm_prefix_store *store = q->engine->reuse.store;
+	struct odm_prefix_store *store = q->engine->model->reuse.store;
 	uint32_t end;
 
 	if (store == NULL || odm_sequence_shows_prompt(q))
@@ -242,7 +237,7 @@ static void take_pages(struct odm_sequence *q, uint32_t end)
 /* All pages and their snapshot were read: the text goes on behind them, and so can others. */
 static void take_snapshot_read(struct odm_sequence *q)
 {
-	struct odm_snapshots *s = q->engine->reuse.snapshots;
+	struct odm_snapshots *s = q->engine->model->reuse.snapshots;
 	const uint32_t snapshot = q->restore_snapshot;
 
 	take_pages(q, q->restore_end);
@@ -274,7 +269,7 @@ static void close_restore(struct odm_sequence *q)
 		return;
 	odm_prefix_read_close(q->restore);
 	q->restore = NULL;
-	if (q->engine->reuse.snapshots != NULL)
+	if (q->engine->model->reuse.snapshots != NULL)
 		give_snapshot_back(q);
 }
 
@@ -297,14 +292,14 @@ size_t odm_reuse_poll(struct odm_engine *e)
 
 void odm_reuse_wait(const struct odm_engine *e)
 {
-	odm_prefix_store_wait(e->reuse.store);
+	odm_prefix_store_wait(e->model->reuse.store);
 }
 
 /* ---- At its end ---- */
 
 uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
+	const struct odm_reuse *u = &q->engine->model->reuse;
 
 	memcpy(u->page, od_seq_state_pages(q->state), n * sizeof(*u->page));
 	odm_prefix_cache_add(u->cache, od_seq_state_is_long(q->state), q->text, n, u->page);
@@ -314,7 +309,7 @@ uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n)
 /* What the text added while it was in progress: snapshots, and its first n pages. */
 static void forget_text(const struct odm_sequence *q, uint32_t n)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
+	const struct odm_reuse *u = &q->engine->model->reuse;
 
 	odm_snapshots_forget_all(u->snapshots, q->id);
 	odm_prefix_cache_forget(u->cache, od_seq_state_is_long(q->state), q->text, q->marks.begin / OD_KV_PAGE, n,
@@ -323,7 +318,7 @@ static void forget_text(const struct odm_sequence *q, uint32_t n)
 
 void odm_reuse_keep(struct odm_sequence *q)
 {
-	const struct odm_reuse *u = &q->engine->reuse;
+	const struct odm_reuse *u = &q->engine->model->reuse;
 	uint32_t n;
 
 	if (u->cache == NULL || q->state == NULL)
@@ -347,6 +342,6 @@ void odm_reuse_keep(struct odm_sequence *q)
 
 void odm_reuse_trim(struct odm_engine *e)
 {
-	if (e->reuse.cache != NULL)
-		odm_prefix_cache_trim(e->reuse.cache);
+	if (e->model->reuse.cache != NULL)
+		odm_prefix_cache_trim(e->model->reuse.cache);
 }

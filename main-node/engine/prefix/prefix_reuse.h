@@ -11,17 +11,29 @@
 #include "main-node/engine/sequence.h"
 #include "main-node/engine/prefix/snapshots.h"
 
+struct odm_reuse_opts {
+	struct od_state_pool *pool;
+	struct od_device *device; /* the pool's */
+	uint32_t text_pages; /* of the longest text */
+	uint32_t n_pages, cache_pages; /* of the pool: for texts in progress; for ended ones, 0: there is no cache */
+	uint32_t n_snapshots; /* with fixed state */
+	uint64_t page_bytes;
+	const char *dir; /* folder of files; NULL: none */
+	struct odm_prefix_kind kind; /* of the files' rows */
+};
+
 struct odm_reuse {
+	struct od_state_pool *pool;
+	struct od_device *device;
 	struct odm_prefix_cache *cache; /* NULL: ended texts leave nothing */
 	struct odm_prefix_store *store; /* NULL: no files */
 	struct odm_snapshots *snapshots; /* NULL: the model has no fixed state, or there is no cache */
 	uint32_t *page, *snapshot; /* [pages of the context]: scratch */
 };
 
-/* For the engine's state pool, which has e->cache_pages for ended texts; 0: no cache. e->n_snapshots: with fixed
- * state. */
-OD_MUST_CHECK int odm_reuse_open(struct odm_engine *e, struct od_err *err);
-void odm_reuse_close(struct odm_engine *e);
+/* u is zeros, and stays where it is until odm_reuse_close, also after an error. */
+OD_MUST_CHECK int odm_reuse_open(struct odm_reuse *u, const struct odm_reuse_opts *o, struct od_err *err);
+void odm_reuse_close(struct odm_reuse *u);
 
 /* Pages that a text can begin with. Its last token is always computed. */
 struct odm_reuse_pages {

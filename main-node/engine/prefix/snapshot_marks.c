@@ -58,7 +58,7 @@ uint32_t odm_marks_coming(const struct odm_sequence *q, uint32_t most)
 static void mark(struct odm_sequence *q, uint32_t length)
 {
 	struct odm_marks *m = &q->marks;
-	const uint32_t snapshot = odm_snapshots_take(q->engine->reuse.snapshots, m->answer, q->id);
+	const uint32_t snapshot = odm_snapshots_take(q->engine->model->reuse.snapshots, m->answer, q->id);
 
 	if (snapshot == ODM_NO_SNAPSHOT)
 		return;
@@ -72,7 +72,7 @@ void odm_marks_begin(struct odm_sequence *q, uint32_t end)
 	const uint32_t begin = od_seq_state_length(q->state);
 	struct odm_marks *m = &q->marks;
 
-	if (q->engine->reuse.snapshots == NULL)
+	if (q->engine->model->reuse.snapshots == NULL)
 		return;
 	m->end = end;
 	if (q->phase == ODM_IN_DECODE && begin / OD_KV_PAGE < end / OD_KV_PAGE)
@@ -84,7 +84,7 @@ void odm_marks_begin(struct odm_sequence *q, uint32_t end)
 
 static void keep(struct odm_sequence *q, uint32_t length, uint32_t snapshot)
 {
-	struct odm_snapshots *s = q->engine->reuse.snapshots;
+	struct odm_snapshots *s = q->engine->model->reuse.snapshots;
 	const uint32_t page = odm_reuse_add(q, length / OD_KV_PAGE);
 
 	if (!odm_snapshots_keep(s, snapshot, page, q->id) || length <= q->n_prefill)
@@ -102,7 +102,7 @@ void odm_marks_end(struct odm_sequence *q)
 		if (m->mark[i].length <= od_seq_state_length(q->state))
 			keep(q, m->mark[i].length, m->mark[i].snapshot);
 		else
-			odm_snapshots_give_back(q->engine->reuse.snapshots, m->mark[i].snapshot);
+			odm_snapshots_give_back(q->engine->model->reuse.snapshots, m->mark[i].snapshot);
 	}
 	if (m->n_marks > 0)
 		od_seq_state_unmark(q->state);

@@ -15,7 +15,7 @@ struct odm_engine_thread {
 	size_t parallel, max_open;
 	pthread_t thread;
 	atomic_bool cancel; /* the engine's */
-	int close_rc; /* of odm_engine_close, after the thread has ended */
+	int close_rc; /* of odm_main_node_close, after the thread has ended */
 	struct od_pulse pulse;
 
 	struct odm_job **running; /* [parallel]; in the engine; engine thread */
@@ -24,7 +24,7 @@ struct odm_engine_thread {
 	pthread_cond_t work; /* there is a job, or the end */
 	enum odm_serve_state state;
 	struct od_err why; /* of ODM_SERVE_FAILED */
-	struct odm_engine *engine; /* NULL until ready */
+	struct odm_main_node *node; /* with its engine; NULL until ready */
 	struct odm_job *first, **last; /* queue */
 	size_t n_running, n_begun, n_waiting, n_open;
 	bool stopping, places_changed;
@@ -265,7 +265,7 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	};
 	if (j->spec.ends != NULL)
 		j->spec.req.observer.ends = on_ends;
-	if (odm_engine_submit(t->engine, &j->spec.req, &q, &err) != OD_OK) {
+	if (odm_engine_submit(odm_main_node_engine(t->node), &j->spec.req, &q, &err) != OD_OK) {
 		end_job(t, j, &none, &err);
 		return;
 	}
@@ -370,12 +370,12 @@ static bool prepare_work(struct odm_engine_thread *t)
 
 static bool open_engine(struct odm_engine_thread *t)
 {
-	struct odm_engine *e;
+	struct odm_main_node *node;
 	struct od_err err = { 0 };
-	int rc = odm_engine_open(&e, &t->opts.engine, &err);
+	int rc = odm_main_node_open(&node, &t->opts.node, &err);
 
 	pthread_mutex_lock(&t->lock);
-	t->engine = e;
+	t->node = node;
 	t->why = err;
 	t->state = rc == OD_OK ? ODM_SERVE_READY : ODM_SERVE_FAILED;
 	pthread_mutex_unlock(&t->lock);
@@ -387,21 +387,21 @@ static bool open_engine(struct odm_engine_thread *t)
 static void *engine_main(void *arg)
 {
 	struct odm_engine_thread *t = arg;
-	struct odm_engine *e;
+	struct odm_main_node *node;
 
 	od_pulse_of_thread(&t->pulse);
 	if (!open_engine(t))
 		return NULL;
 	while (prepare_work(t)) {
 		if (t->n_running > 0)
-			odm_engine_work(t->engine);
+			odm_engine_work(odm_main_node_engine(t->node));
 		take_done(t);
 	}
 	pthread_mutex_lock(&t->lock);
-	e = t->engine;
-	t->engine = NULL;
+	node = t->node;
+	t->node = NULL;
 	pthread_mutex_unlock(&t->lock);
-	t->close_rc = odm_engine_close(e);
+	t->close_rc = odm_main_node_close(node);
 	return NULL;
 }
 
@@ -426,10 +426,10 @@ int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_eng
 	if (t == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "engine thread");
 	t->opts = *opts;
-	t->opts.engine.cancel = &t->cancel;
+	t->opts.node.engine.cancel = &t->cancel;
 	if (t->opts.max_unread_bytes == 0)
 		t->opts.max_unread_bytes = DEFAULT_MAX_UNREAD_BYTES;
-	t->parallel = opts->engine.parallel > 0 ? opts->engine.parallel : 1;
+	t->parallel = opts->node.engine.parallel > 0 ? opts->node.engine.parallel : 1;
 	t->max_open = t->parallel + opts->queue;
 	t->last = &t->first;
 	pthread_mutex_init(&t->lock, NULL);
@@ -472,7 +472,7 @@ const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t)
 	const struct odm_engine *e;
 
 	pthread_mutex_lock(&t->lock);
-	e = t->engine;
+	e = odm_main_node_engine(t->node);
 	pthread_mutex_unlock(&t->lock);
 	return e;
 }
@@ -487,14 +487,25 @@ bool odm_engine_thread_alive(struct odm_engine_thread *t)
 	return moved;
 }
 
-int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err)
+uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t)
 {
-	struct odm_engine *e;
+	const struct odm_main_node *node;
 
 	pthread_mutex_lock(&t->lock);
-	e = t->engine;
+	node = t->node;
 	pthread_mutex_unlock(&t->lock);
-	return e != NULL ? odm_engine_reload_peers(e, err) : od_fail(err, OD_ERR_UNREACHABLE, "the engine has ended");
+	return node != NULL ? odm_main_node_served_bytes(node) : 0;
+}
+
+int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err)
+{
+	struct odm_main_node *node;
+
+	pthread_mutex_lock(&t->lock);
+	node = t->node;
+	pthread_mutex_unlock(&t->lock);
+	return node != NULL ? odm_main_node_reload_peers(node, err) :
+			      od_fail(err, OD_ERR_UNREACHABLE, "the engine has ended");
 }
 
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a)

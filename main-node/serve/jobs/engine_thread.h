@@ -11,7 +11,7 @@
 #define ODM_ENGINE_THREAD_H
 
 #include "common/base/strbuf.h"
-#include "main-node/engine/engine.h"
+#include "main-node/node/main_node.h"
 #include "main-node/serve/jobs/token_list.h"
 
 struct odm_engine_thread;
@@ -20,8 +20,8 @@ struct odm_job;
 enum odm_serve_state { ODM_SERVE_LOADING, ODM_SERVE_READY, ODM_SERVE_FAILED };
 
 struct odm_engine_thread_opts {
-	struct odm_engine_opts engine; /* .cancel is replaced */
-	size_t queue; /* requests that may wait beside the `engine.parallel` that are generated */
+	struct odm_main_opts node; /* .engine.cancel is replaced */
+	size_t queue; /* requests that may wait beside the `node.engine.parallel` that are generated */
 	size_t max_unread_bytes; /* of one job; 0: 1 MiB */
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
@@ -36,7 +36,7 @@ struct odm_engine_thread_opts {
 OD_MUST_CHECK int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_engine_thread_opts *opts,
 					  struct od_err *err);
 /* Cancels all jobs, closes the engine and joins; from now on nothing can be submitted. Not OD_OK: as
- * odm_engine_close. */
+ * odm_main_node_close. */
 int odm_engine_thread_stop(struct odm_engine_thread *t);
 /* after odm_engine_thread_stop, and after all jobs; NULL ok */
 void odm_engine_thread_free(struct odm_engine_thread *t);
@@ -54,7 +54,9 @@ struct odm_engine_activity {
 };
 /* One thread, for the service's watchdog: has the engine's thread got on since the last call? Wakes it if it sleeps. */
 bool odm_engine_thread_alive(struct odm_engine_thread *t);
-/* The thread that stops this one: odm_engine_reload_peers. */
+/* Any thread, while the engine is there: odm_main_node_served_bytes. */
+uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t);
+/* The thread that stops this one: odm_main_node_reload_peers. */
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 

@@ -18,7 +18,7 @@ static void write_engine(struct odm_engine_thread *t, struct od_strbuf *out)
 	odm_engine_get_report(e, &r);
 	odm_metrics_write_report(out, &r);
 	odm_metrics_counter(out, "od_store_served_bytes_total", "Bytes of the pack that workers have pulled from main.",
-			    (double)odm_engine_served_bytes(e));
+			    (double)odm_engine_thread_served_bytes(t));
 	odm_engine_get_nodes(e, &nodes);
 	odm_metrics_write_nodes(out, &nodes);
 	odm_figures_fini(&nodes);

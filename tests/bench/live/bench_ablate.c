@@ -5,7 +5,9 @@
  * every setting before the next prompt begins, each time on a fresh cluster, in a shuffled order, so that other load on
  * the machine affects all settings equally. */
 #include "common/base/clock.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "main-node/node/engine_args.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/ablate.h"
 #include "tests/bench/live/child_args.h"
@@ -92,7 +94,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes, with a shadow; default 8", 1, 64,
 		  NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
-		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
+		{ "threads", OD_ARG_UINT, &a->opts.engine.threads, "N", "compute threads of main; default 1", 1, 1024,
+		  NULL },
 		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS",
 		  "running an expert takes at least MS milliseconds; default 3", 0, 60000, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "the shadow's weights; default int8", 0, 0,
@@ -101,17 +104,17 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "late (default): the shadow waits for main's token; early: it runs ahead "
 		  "on its own token",
 		  0, 0, child_departure_names },
-		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT",
+		{ "hedge", OD_ARG_REAL, &a->opts.cluster.hedge_percent, "PERCENT",
 		  "prefetch likely runners-up of the shadow's predictions, up "
 		  "to PERCENT wasted loads per expert use; default 0",
 		  0, 400, NULL },
 	};
 
 	odm_engine_args_defaults(a);
-	a->opts.draft = ODM_DRAFT_OFF;
+	a->opts.engine.draft = ODM_DRAFT_OFF;
 	a->local = DEFAULT_WORKERS;
-	a->opts.threads = 1;
-	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
+	a->opts.engine.threads = 1;
+	a->opts.cluster.hedge_percent = 0; /* the paper's shadow, unless asked for */
 	return odm_engine_args_parse(
 		a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
@@ -126,7 +129,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 static int check(struct options *o, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
-	struct odm_engine_opts *e = &a->opts;
+	struct odm_main_opts *e = &a->opts;
 	int rc;
 
 	if (o->prompts == NULL)
@@ -136,8 +139,8 @@ static int check(struct options *o, struct od_err *err)
 	if (o->load_ms < 0 && o->load_share < 0)
 		o->load_share = DEFAULT_LOAD_SHARE;
 	rc = odm_engine_args_finish(a, err);
-	e->quiet = true;
-	e->cancel = &interrupted;
+	e->engine.quiet = true;
+	e->engine.cancel = &interrupted;
 	return rc;
 }
 
@@ -161,33 +164,33 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 		    struct odm_result *r, struct od_err *err)
 {
 	const struct options *o = &b->opt;
-	struct odm_engine_opts eo = o->engine.opts;
+	struct odm_main_opts eo = o->engine.opts;
 	struct child_args args = { 0 };
 	struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = tokens };
-	struct odm_engine *e;
+	struct odm_main_node *node;
 	int rc;
 
 	rival_choose(&eo, s->predictor);
-	eo.no_stand_in = true;
+	eo.cluster.no_stand_in = true;
 	if (s->predictor != ODM_PREDICT_SHADOW)
-		eo.hedge_percent = 0; /* of the shadow alone */
-	eo.align.token_period = (uint32_t)s->align_token;
-	eo.align.kv_period = (uint32_t)s->align_kv;
-	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, o->slots);
-	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", s->load_time_ms);
-	child_args_add(&args, &eo.worker_args, "--run-time=%.6f", o->run_ms);
-	child_args_add(&args, &eo.shadow_args, "--precision=%s", od_precision_names[o->precision]);
-	child_args_add(&args, &eo.shadow_args, "--departure=%s", child_departure_names[o->departure]);
+		eo.cluster.hedge_percent = 0; /* of the shadow alone */
+	eo.cluster.align.token_period = (uint32_t)s->align_token;
+	eo.cluster.align.kv_period = (uint32_t)s->align_kv;
+	child_args_add(&args, &eo.local.worker_args, "--slots=%" PRIu64, o->slots);
+	child_args_add(&args, &eo.local.worker_args, "--load-time=%.6f", s->load_time_ms);
+	child_args_add(&args, &eo.local.worker_args, "--run-time=%.6f", o->run_ms);
+	child_args_add(&args, &eo.local.shadow_args, "--precision=%s", od_precision_names[o->precision]);
+	child_args_add(&args, &eo.local.shadow_args, "--departure=%s", child_departure_names[o->departure]);
 	od_sampler_defaults(&req.sampling);
 	if (b->a.run != NULL) /* not while calibrating */
 		req.observer = (struct odm_observer){ .arg = b, .route = count_token };
 	*r = (struct odm_result){ 0 };
 	b->tokens = 0;
-	rc = odm_engine_open(&e, &eo, err);
+	rc = odm_main_node_open(&node, &eo, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = odm_generate(e, &req, r, err);
-	odm_engine_close(e);
+	rc = odm_generate(odm_main_node_engine(node), &req, r, err);
+	odm_main_node_close(node);
 	return rc == OD_OK ? rc : od_fail_within(err, "%s", q->name);
 }
 
@@ -282,7 +285,7 @@ static int calibrate(struct ablate_bench *b, struct od_err *err)
 /* Prompts may need the pack's tokenizer. */
 static int open_prompts(struct ablate_bench *b, struct od_err *err)
 {
-	int rc = od_pack_open(&b->pack, b->opt.engine.opts.pack, err);
+	int rc = od_pack_open(&b->pack, b->opt.engine.opts.engine.pack, err);
 
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
@@ -311,7 +314,7 @@ static int open_runs(struct ablate_bench *b, struct od_err *err)
 
 static void describe(struct ablate_bench *b)
 {
-	const struct odm_engine_opts *e = &b->opt.engine.opts;
+	const struct odm_main_opts *e = &b->opt.engine.opts;
 	const struct odm_figures *f = &b->a.run[0];
 	struct ablate *a = &b->a;
 
@@ -322,7 +325,7 @@ static void describe(struct ablate_bench *b)
 	a->slots = (uint32_t)f->c[OD_C_SLOTS];
 	a->precision = od_precision_names[b->opt.precision];
 	a->departure = child_departure_names[b->opt.departure];
-	a->hedge_percent = e->hedge_percent;
+	a->hedge_percent = e->cluster.hedge_percent;
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }
 

@@ -2,6 +2,7 @@
  *
  * A round: decode steps of the texts alone; texts and prompt together, from the prompt's submission to its first token;
  * the texts alone again, so that the growing context affects both; then the prompt alone. */
+#include "main-node/node/main_node.h"
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
@@ -25,6 +26,7 @@ struct round {
 struct beside_bench {
 	const struct decode_options *opt;
 	uint64_t n; /* texts */
+	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts prompts, beside;
 	struct parallel_texts texts;
@@ -327,12 +329,13 @@ static int report(const struct beside_bench *b, struct od_err *err)
 
 static int open_engine(struct beside_bench *b, struct od_err *err)
 {
-	struct odm_engine_opts eo = b->opt->engine.opts;
+	struct odm_main_opts eo = b->opt->engine.opts;
 	int rc;
 
-	eo.parallel = b->n + 1; /* the prompt needs a place, too */
-	eo.draft = ODM_DRAFT_OFF; /* tokens are counted by steps */
-	rc = odm_engine_open(&b->engine, &eo, err);
+	eo.engine.parallel = b->n + 1; /* the prompt needs a place, too */
+	eo.engine.draft = ODM_DRAFT_OFF; /* tokens are counted by steps */
+	rc = odm_main_node_open(&b->node, &eo, err);
+	b->engine = odm_main_node_engine(b->node);
 	return rc == OD_OK ? parallel_texts_init(&b->texts, b->engine, b->n, false, err) : rc;
 }
 
@@ -375,7 +378,7 @@ int beside_bench(const struct decode_options *o, struct od_err *err)
 	const int rc = run(&b, err);
 
 	parallel_texts_fini(&b.texts);
-	odm_engine_close(b.engine);
+	odm_main_node_close(b.node);
 	od_prompts_fini(&b.prompts);
 	od_prompts_fini(&b.beside);
 	free(b.round);

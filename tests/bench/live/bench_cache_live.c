@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/compute/device.h"
 #include "main-node/node/engine_args.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/cache_live.h"
@@ -88,15 +89,16 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every setting" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
-		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
+		{ "threads", OD_ARG_UINT, &a->opts.engine.threads, "N", "compute threads of main; default 1", 1, 1024,
+		  NULL },
 		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default 5", 0,
 		  60000, NULL },
 	};
 
 	odm_engine_args_defaults(a);
-	a->opts.draft = ODM_DRAFT_OFF;
+	a->opts.engine.draft = ODM_DRAFT_OFF;
 	a->local = 4;
-	a->opts.threads = o->slots = 1;
+	a->opts.engine.threads = o->slots = 1;
 	o->load_ms = DEFAULT_LOAD_MS;
 	return odm_engine_args_parse(
 		a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
@@ -168,8 +170,8 @@ static int check(struct options *o, struct od_err *err)
 {
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
-	o->engine.opts.quiet = true;
-	o->engine.opts.cancel = &interrupted;
+	o->engine.opts.engine.quiet = true;
+	o->engine.opts.engine.cancel = &interrupted;
 	return odm_engine_args_finish(&o->engine, err);
 }
 
@@ -188,7 +190,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 
 	return (struct cache_world){
 		.routes = routes,
-		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k,
+		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.cluster.group_size, routes->top_k,
 					  routes->n_moe),
 		.sizes = b->l.sizes,
 		.full_is_stored = b->form == OD_FORM_PLANES,
@@ -302,29 +304,29 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 
 static int run_setting(struct live_bench *b, size_t length, struct cache_live_run *run, struct od_err *err)
 {
-	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct odm_main_opts eo = b->opt.engine.opts;
 	struct route_record record = { 0 };
 	struct child_args args = { 0 };
 	struct od_err why;
 	char path[] = "/tmp/od-cache-routes-XXXXXX";
-	struct odm_engine *e = NULL;
+	struct odm_main_node *node = NULL;
 	int fd = mkstemp(path), rc;
 
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot make %s", path);
 	close(fd);
-	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, b->opt.slots);
-	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", b->opt.load_ms);
+	child_args_add(&args, &eo.local.worker_args, "--slots=%" PRIu64, b->opt.slots);
+	child_args_add(&args, &eo.local.worker_args, "--load-time=%.6f", b->opt.load_ms);
 	if (run->budget != NULL) {
-		child_args_add(&args, &eo.worker_args, "--cache-mib=%" PRIu64, run->budget->bytes >> 20);
-		child_args_add(&args, &eo.worker_args, "--cache-policy=%s", od_cache_policy_names[run->policy]);
+		child_args_add(&args, &eo.local.worker_args, "--cache-mib=%" PRIu64, run->budget->bytes >> 20);
+		child_args_add(&args, &eo.local.worker_args, "--cache-policy=%s", od_cache_policy_names[run->policy]);
 	}
-	rc = odm_engine_open(&e, &eo, err);
+	rc = odm_main_node_open(&node, &eo, err);
 	if (rc == OD_OK)
 		rc = route_record_open(&record, path, b->pack, err);
 	if (rc == OD_OK)
-		rc = write_texts(b, e, length, run, &record, err);
-	odm_engine_close(e);
+		rc = write_texts(b, odm_main_node_engine(node), length, run, &record, err);
+	odm_main_node_close(node);
 	if (route_record_close(&record, &why) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, why.code, "%s", why.msg);
 	if (rc == OD_OK)
@@ -350,14 +352,14 @@ static void plan_length(struct live_bench *b, uint64_t tokens)
 
 static int open_world(struct live_bench *b, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &b->opt.engine.opts;
+	const struct odm_main_opts *o = &b->opt.engine.opts;
 	struct od_device *device = NULL;
-	int rc = od_pack_open(&b->pack, o->pack, err);
+	int rc = od_pack_open(&b->pack, o->engine.pack, err);
 
 	if (rc == OD_OK)
-		rc = od_device_open(&device, NULL, (enum od_cpu)o->cpu, 1, "od-bench", err);
+		rc = od_device_open(&device, NULL, (enum od_cpu)o->engine.cpu, 1, "od-bench", err);
 	if (rc == OD_OK)
-		rc = od_pack_choose_form(b->pack, device, OD_FORM_OF_SLOTS, o->form, &b->form, err);
+		rc = od_pack_choose_form(b->pack, device, OD_FORM_OF_SLOTS, o->engine.form, &b->form, err);
 	od_device_free(device);
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
@@ -388,13 +390,14 @@ static int plan_runs(struct live_bench *b, struct od_err *err)
 
 static void describe(struct live_bench *b)
 {
-	const struct odm_engine_opts *o = &b->opt.engine.opts;
+	const struct odm_main_opts *o = &b->opt.engine.opts;
 	struct cache_live *l = &b->l;
 
 	l->n_prompts = b->prompts.n;
 	l->workers = (uint32_t)b->opt.engine.local;
 	l->load_ms = b->opt.load_ms;
-	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
+	l->predictor = odm_predictor_names[o->cluster.predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW :
+											o->cluster.predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);
 	l->sizes = odw_cache_sizes(b->pack, NULL, b->form);

@@ -1,5 +1,6 @@
 /* od-bench cache --record: records the routers' choices while main's engine generates, for od-bench cache --routes. */
 #include "main-node/node/engine_args.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
 #include "tests/bench/live/recall_progress.h"
@@ -20,6 +21,7 @@ struct options {
 
 struct recording {
 	const struct options *o;
+	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts prompts;
 	struct route_record record;
@@ -54,8 +56,8 @@ static int check(struct options *o, struct od_err *err)
 {
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
-	o->engine.resident = o->engine.local == 0 && o->engine.opts.hosts_path == NULL;
-	o->engine.opts.quiet = true;
+	o->engine.resident = o->engine.local == 0 && o->engine.opts.cluster.hosts_path == NULL;
+	o->engine.opts.engine.quiet = true;
 	return odm_engine_args_finish(&o->engine, err);
 }
 
@@ -84,7 +86,8 @@ static int record(struct recording *r, struct od_err *err)
 	int rc = od_prompts_load(&r->prompts, r->o->prompts, r->o->limit, err);
 
 	if (rc == OD_OK)
-		rc = odm_engine_open(&r->engine, &r->o->engine.opts, err);
+		rc = odm_main_node_open(&r->node, &r->o->engine.opts, err);
+	r->engine = odm_main_node_engine(r->node);
 	if (rc == OD_OK)
 		rc = od_prompts_encode(&r->prompts, odm_engine_tokenizer(r->engine), err);
 	if (rc == OD_OK)
@@ -125,7 +128,7 @@ int od_bench_cache_record(int argc, char **argv, struct od_err *err)
 	int rc;
 
 	odm_engine_args_defaults(&o.engine);
-	o.engine.opts.draft = ODM_DRAFT_OFF;
+	o.engine.opts.engine.draft = ODM_DRAFT_OFF;
 	rc = parse(&o, argc, argv, err);
 	if (rc != OD_OK || o.help)
 		return rc;
@@ -136,7 +139,7 @@ int od_bench_cache_record(int argc, char **argv, struct od_err *err)
 		rc = od_fail(err, why.code, "%s", why.msg);
 	if (rc == OD_OK)
 		rc = report(&r, err);
-	odm_engine_close(r.engine);
+	odm_main_node_close(r.node);
 	od_prompts_fini(&r.prompts);
 	return rc;
 }

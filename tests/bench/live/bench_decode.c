@@ -8,6 +8,7 @@
 #include "common/base/mem.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_load.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_parallel.h"
 #include "tests/bench/report/bench_stats.h"
@@ -47,6 +48,7 @@ struct margin {
 struct decode_bench {
 	struct margin margin[MARGINS];
 	struct decode_options opt;
+	struct odm_main_node *node[N_SIDES];
 	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL without resident mode */
@@ -120,8 +122,8 @@ static int check(struct decode_options *o, struct od_err *err)
 		o->prompt_tokens = DEFAULT_PROMPT_TOKENS;
 	if (o->temperature < 0)
 		o->temperature = o->prompts == NULL ? DEFAULT_TEMPERATURE : 0;
-	o->engine.opts.quiet = o->json;
-	o->engine.opts.layer_ns = (uint64_t)(o->layer_time_ms * OD_NS_PER_MS);
+	o->engine.opts.engine.quiet = o->json;
+	o->engine.opts.engine.layer_ns = (uint64_t)(o->layer_time_ms * OD_NS_PER_MS);
 	return OD_OK;
 }
 
@@ -583,15 +585,17 @@ static int report(const struct decode_bench *b, struct od_err *err)
 
 static int open_engines(struct decode_bench *b, struct od_err *err)
 {
-	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct odm_main_opts eo = b->opt.engine.opts;
 	int rc = OD_OK;
 
 	if (eo.mode != ODM_RESIDENT) /* first: it starts processes, best while this one has a single thread */
-		rc = odm_engine_open(&b->engine[CLUSTER], &eo, err);
+		rc = odm_main_node_open(&b->node[CLUSTER], &eo, err);
 	if (rc == OD_OK && (eo.mode == ODM_RESIDENT || b->opt.baseline == BASELINE_RESIDENT)) {
 		eo.mode = ODM_RESIDENT;
-		rc = odm_engine_open(&b->engine[RESIDENT], &eo, err);
+		rc = odm_main_node_open(&b->node[RESIDENT], &eo, err);
 	}
+	for (size_t i = 0; i < sizeof(b->node) / sizeof(b->node[0]); i++)
+		b->engine[i] = odm_main_node_engine(b->node[i]);
 	return rc;
 }
 
@@ -635,8 +639,8 @@ int od_bench_decode(int argc, char **argv, struct od_err *err)
 		return b.opt.prefill_beside > 0 ? beside_bench(&b.opt, err) : parallel_bench(&b.opt, err);
 	rc = run(&b, err);
 	od_membw_close(b.membw);
-	odm_engine_close(b.engine[CLUSTER]);
-	odm_engine_close(b.engine[RESIDENT]);
+	odm_main_node_close(b.node[CLUSTER]);
+	odm_main_node_close(b.node[RESIDENT]);
 	od_prompts_fini(&b.prompts);
 	free(b.run);
 	return rc;

@@ -4,6 +4,7 @@
  * moment the first one ends. In resident mode the memory bandwidth is read between these steps, outside their time: the
  * floor is the time that memory would take for the dense weights once a step, and for each expert once that any of the
  * texts chose. */
+#include "main-node/node/main_node.h"
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
@@ -35,6 +36,7 @@ struct round {
 struct parallel_bench {
 	const struct decode_options *opt;
 	size_t number[MAX_NUMBERS], n_numbers, most, least; /* least: its index */
+	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL on a cluster */
@@ -549,12 +551,13 @@ static int report(const struct parallel_bench *b, struct od_err *err)
 
 static int open_engine(struct parallel_bench *b, struct od_err *err)
 {
-	struct odm_engine_opts eo = b->opt->engine.opts;
+	struct odm_main_opts eo = b->opt->engine.opts;
 	const struct od_pack *p;
 	int rc;
 
-	eo.parallel = b->most;
-	rc = odm_engine_open(&b->engine, &eo, err);
+	eo.engine.parallel = b->most;
+	rc = odm_main_node_open(&b->node, &eo, err);
+	b->engine = odm_main_node_engine(b->node);
 	if (rc != OD_OK)
 		return rc;
 	p = odm_engine_pack(b->engine);
@@ -606,7 +609,7 @@ int parallel_bench(const struct decode_options *o, struct od_err *err)
 
 	parallel_texts_fini(&b.texts);
 	od_membw_close(b.membw);
-	odm_engine_close(b.engine);
+	odm_main_node_close(b.node);
 	od_prompts_fini(&b.prompts);
 	free(b.round);
 	free(b.ttft_ms);

@@ -94,7 +94,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	};
 
 	odm_engine_args_defaults(&o->engine);
-	o->engine.opts.draft = ODM_DRAFT_OFF; /* recall of plain decoding */
+	o->engine.opts.engine.draft = ODM_DRAFT_OFF; /* recall of plain decoding */
 	recall_served_defaults(&o->sim);
 	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 				     usage, err);
@@ -199,7 +199,7 @@ static int check_heard(const struct options *o, const int *predictor, size_t n, 
 /* Arguments for the shadow of --local; *precision is an index, or -1. */
 static int choose_shadow(struct options *o, struct child_args *a, int *precision, struct od_err *err)
 {
-	struct od_arg_list *args = &o->engine.opts.shadow_args;
+	struct od_arg_list *args = &o->engine.opts.local.shadow_args;
 	int dense = -1, rc;
 
 	if (o->engine.local == 0 && shadow_kind(o) != NULL)
@@ -220,7 +220,7 @@ static int choose_shadow(struct options *o, struct child_args *a, int *precision
 
 static int check_live(struct options *o, struct child_args *a, int *precision, struct od_err *err)
 {
-	struct odm_engine_opts *e = &o->engine.opts;
+	struct odm_main_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
 	size_t n;
 	const char *alone = o->dump != NULL ? "dump" : o->sweep >= 0 ? "sweep" : o->served ? "served" : NULL;
@@ -243,25 +243,25 @@ static int check_live(struct options *o, struct child_args *a, int *precision, s
 		return rc;
 	/* Said aloud, so that a cluster without a shadow is refused at the start and by name. */
 	rival_choose(e, predictors[0]);
-	e->quiet = o->json;
+	e->engine.quiet = o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
 
 /* ---- In one process ---- */
 
 /* An option that only a cluster obeys, or NULL. */
-static const char *cluster_only(const struct odm_engine_opts *e)
+static const char *cluster_only(const struct odm_main_opts *e)
 {
-	struct odm_engine_opts defaults;
+	struct odm_main_opts defaults;
 
-	odm_engine_defaults(&defaults);
-	if (e->worker_args.n > 0)
+	odm_main_opts_defaults(&defaults);
+	if (e->local.worker_args.n > 0)
 		return "worker-arg";
-	if (e->group_size > 0)
+	if (e->cluster.group_size > 0)
 		return "group-size";
-	if (e->mixed)
+	if (e->engine.mixed)
 		return "mixed";
-	if (e->hedge_percent != defaults.hedge_percent)
+	if (e->cluster.hedge_percent != defaults.cluster.hedge_percent)
 		return "hedge";
 	if (e->keys.key != NULL || e->keys.peers != NULL || e->keys.insecure)
 		return e->keys.insecure ? "insecure" : e->keys.key != NULL ? "key" : "peers";
@@ -298,7 +298,7 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
 {
 	if (o->precision == NULL && o->sweep >= 0)
-		return precisions_of_pack(o->engine.opts.pack, out, n, err);
+		return precisions_of_pack(o->engine.opts.engine.pack, out, n, err);
 	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n,
 				 err);
 }
@@ -436,16 +436,16 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 static int run_alone(const struct options *o, struct recall_configs *configs, struct od_prompts *prompts,
 		     struct od_err *err)
 {
-	const struct odm_engine_opts *e = &o->engine.opts;
+	const struct odm_main_opts *e = &o->engine.opts;
 	struct recall_run r = {
 		.opt = {
-			.pack = e->pack,
-			.device = e->device,
-			.cpu = e->cpu,
+			.pack = e->engine.pack,
+			.device = e->engine.device,
+			.cpu = e->engine.cpu,
 			.profile = (enum od_profile)(o->engine.profile + 1),
-			.threads = e->threads,
-			.ctx_tokens = e->ctx_tokens,
-			.prefill_rows = (uint32_t)e->prefill_rows,
+			.threads = e->engine.threads,
+			.ctx_tokens = e->engine.ctx_tokens,
+			.prefill_rows = (uint32_t)e->engine.prefill_rows,
 			.max_tokens = (uint32_t)o->tokens,
 			.early = o->departure != 0,
 			.progress = isatty(STDERR_FILENO),
@@ -469,7 +469,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 
 static int run(struct options *o, struct recall_configs *configs, struct od_err *err)
 {
-	const bool live = o->engine.local > 0 || o->engine.opts.hosts_path != NULL;
+	const bool live = o->engine.local > 0 || o->engine.opts.cluster.hosts_path != NULL;
 	struct od_prompts prompts = { 0 };
 	struct child_args args = { 0 };
 	int precision, rc = live ? check_live(o, &args, &precision, err) : check_alone(o, configs, err);

@@ -9,7 +9,7 @@
 
 unsigned decode_threads(const struct decode_options *o)
 {
-	return o->engine.opts.threads > 0 ? (unsigned)o->engine.opts.threads : od_cpu_count();
+	return o->engine.opts.engine.threads > 0 ? (unsigned)o->engine.opts.engine.threads : od_cpu_count();
 }
 
 uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form)
@@ -23,7 +23,7 @@ int decode_open_membw(struct od_membw **out, const struct decode_options *o, con
 	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
 
 	if (strncmp(od_device_name(odm_engine_device(e)), "cuda", 4) == 0)
-		return od_membw_open_gpu(out, MEMBW_BYTES, o->engine.opts.device, err);
+		return od_membw_open_gpu(out, MEMBW_BYTES, o->engine.opts.engine.device, err);
 	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, decode_threads(o), NULL, err);
 }
 
@@ -66,11 +66,12 @@ int decode_make_prompts(struct od_prompts *p, const struct decode_options *o, si
 void decode_report_engine(struct od_report *r, const struct decode_options *o, const struct odm_engine *e,
 			  const char *tokens)
 {
-	const struct odm_engine_opts *eo = &o->engine.opts;
+	const struct odm_main_opts *eo = &o->engine.opts;
 
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(e))), 0, NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[eo->profile - 1]), 0, NULL);
-	od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(odm_engine_device(e), eo->profile)), 0, NULL);
+	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[eo->engine.profile - 1]), 0, NULL);
+	od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(odm_engine_device(e), eo->engine.profile)), 0,
+		       NULL);
 	od_report_fact(r, "threads", "threads", OD_INT(decode_threads(o)), 0, NULL);
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", tokens, OD_INT(o->tokens), 0, NULL);
@@ -82,7 +83,7 @@ void decode_report_engine(struct od_report *r, const struct decode_options *o, c
 
 void decode_report_cluster(struct od_report *r, const struct decode_options *o, const struct odm_figures *f)
 {
-	int predictor = o->engine.opts.predictor;
+	int predictor = o->engine.opts.cluster.predictor;
 
 	/* What "auto" chose shows in the figures: it is the shadow or nothing. */
 	if (predictor == ODM_PREDICTOR_AUTO)

@@ -1,3 +1,5 @@
+#include "common/pack/shadow/shadow_load.h"
+#include "main-node/node/main_node.h"
 #include "tests/bench/live/recall_live.h"
 
 #include "common/base/clock.h"
@@ -9,8 +11,9 @@
 #include <unistd.h>
 
 struct live {
-	const struct odm_engine_opts *opts;
+	const struct odm_main_opts *opts;
 	int precision; /* of the shadow */
+	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts *prompts;
 	uint32_t max_tokens;
@@ -99,16 +102,18 @@ static void report_served(const struct live *l, struct od_report *r)
 
 static void report_setting(const struct live *l, struct od_report *r)
 {
-	const struct odm_engine_opts *e = l->opts;
-	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
+	const struct odm_main_opts *e = l->opts;
+	bool ours = e->mode == ODM_LOCAL && e->cluster.predictor == ODM_PREDICT_SHADOW; /* else its command line says */
 
-	od_report_fact(r, "predictor", "predictor",
-		       OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
+	od_report_fact(
+		r, "predictor", "predictor",
+		OD_TEXT(e->cluster.own != NULL ? e->cluster.own->name : odm_predictor_names[e->cluster.predictor]), 0,
+		NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
 			       OD_TEXT(od_precision_names[l->precision < 0 ? OD_PRECISION_INT8 - 1 : l->precision]), 0,
 			       NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
+	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->engine.profile - 1]), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(l->sum.c[OD_C_WORKERS]), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->sum.c[OD_C_GROUPS]), 0, NULL);
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(l->sum.c[OD_C_SLOTS]), 0, NULL);
@@ -154,9 +159,10 @@ static int run(struct live *l, struct od_err *err)
 	l->first_ms = calloc(l->prompts->n, sizeof(*l->first_ms));
 	if (l->counts == NULL || l->finish == NULL || l->first_ms == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "results of %zu prompts", l->prompts->n);
-	rc = odm_engine_open(&l->engine, l->opts, err);
+	rc = odm_main_node_open(&l->node, l->opts, err);
 	if (rc != OD_OK)
 		return rc;
+	l->engine = odm_main_node_engine(l->node);
 	rc = od_prompts_encode(l->prompts, odm_engine_tokenizer(l->engine), err);
 	n_moe = od_pack_config(odm_engine_pack(l->engine))->n_moe;
 	for (size_t i = 0; rc == OD_OK && i < l->prompts->n; i++)
@@ -166,18 +172,18 @@ static int run(struct live *l, struct od_err *err)
 	return rc == OD_OK ? report(l, err) : rc;
 }
 
-int recall_live(const struct odm_engine_opts *engine, int precision, struct od_prompts *prompts, uint32_t max_tokens,
+int recall_live(const struct odm_main_opts *engine, int precision, struct od_prompts *prompts, uint32_t max_tokens,
 		bool json, struct od_err *err)
 {
-	struct odm_engine_opts opts = *engine;
+	struct odm_main_opts opts = *engine;
 	struct live l = {
 		.opts = &opts, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json
 	};
 	int rc;
 
-	opts.no_stand_in = true; /* only what the predictor foresees that was asked for */
+	opts.cluster.no_stand_in = true; /* only what the predictor foresees that was asked for */
 	rc = run(&l, err);
-	odm_engine_close(l.engine);
+	odm_main_node_close(l.node);
 	for (size_t i = 0; l.counts != NULL && i < prompts->n; i++)
 		recall_counts_fini(&l.counts[i]);
 	free(l.counts);

@@ -11,7 +11,7 @@
 
 /* Runs and reports to standard output. Tokenises the prompts. precision: the one that the engine's options set for the
  * shadow of --local, an index into od_precision_names; -1: none. */
-OD_MUST_CHECK int recall_live(const struct odm_engine_opts *engine, int precision, struct od_prompts *prompts,
+OD_MUST_CHECK int recall_live(const struct odm_main_opts *engine, int precision, struct od_prompts *prompts,
 			      uint32_t max_tokens, bool json, struct od_err *err);
 
 #endif

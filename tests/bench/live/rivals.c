@@ -19,8 +19,8 @@ const struct od_predictor_kind *rival_kind(const char *name)
 	return NULL;
 }
 
-void rival_choose(struct odm_engine_opts *o, int index)
+void rival_choose(struct odm_main_opts *o, int index)
 {
-	o->predictor = index < ODM_PREDICT_OWN ? index : ODM_PREDICT_OWN;
-	o->own = index < ODM_PREDICT_OWN ? NULL : &rival_kinds[index - ODM_PREDICT_OWN];
+	o->cluster.predictor = index < ODM_PREDICT_OWN ? index : ODM_PREDICT_OWN;
+	o->cluster.own = index < ODM_PREDICT_OWN ? NULL : &rival_kinds[index - ODM_PREDICT_OWN];
 }

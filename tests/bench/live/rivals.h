@@ -5,7 +5,7 @@
 #define OD_BENCH_RIVALS_H
 
 #include "common/predict/predictor.h"
-#include "main-node/engine/engine.h"
+#include "main-node/node/main_opts.h"
 
 #define RIVALS 6
 extern const struct od_predictor_kind rival_kinds[RIVALS];
@@ -14,7 +14,7 @@ extern const char *const rival_names[]; /* "shadow", "none", as in odm_predictor
 /* NULL: no predictor has that name. */
 const struct od_predictor_kind *rival_kind(const char *name);
 /* Sets the engine's predictor to rival_names[index]. */
-void rival_choose(struct odm_engine_opts *o, int index);
+void rival_choose(struct odm_main_opts *o, int index);
 
 od_predictor_make_fn od_popularity_new, od_history_new, od_random_new;
 

@@ -1,0 +1,145 @@
+#include "main-node/engine/model.h"
+
+#include "common/base/pool.h"
+#include "common/compute/device.h"
+#include "common/model/generation_config.h"
+#include "common/pack/load/dense_load.h"
+#include "main-node/engine/pass_size.h"
+#include "main-node/engine/state_plan.h"
+
+#include <stdlib.h>
+
+#define GENERATION_CONFIG "generation_config.json"
+
+size_t odm_model_most_rows(const struct odm_model *m)
+{
+	const size_t decode = odm_pass_size_rows(m->config, (uint32_t)m->opts.parallel);
+
+	return m->opts.prefill_rows > decode ? m->opts.prefill_rows : decode;
+}
+
+struct od_forward_opts odm_model_forward_opts(const struct odm_model *m)
+{
+	return (struct od_forward_opts){
+		.config = m->config,
+		.dense = od_dense_get(m->dense),
+		.device = m->device,
+		.state = m->state,
+		.profile = m->opts.profile,
+		.max_rows = odm_model_most_rows(m),
+	};
+}
+
+static int open_pack(struct odm_model *m, const char *pack, struct od_err *err)
+{
+	int rc = od_pack_open(&m->pack, pack, err);
+
+	if (rc != OD_OK)
+		return rc;
+	m->config = od_pack_config(m->pack);
+	od_generation_warn(od_pack_generation_config(m->pack), GENERATION_CONFIG);
+	return od_generation_suppressed(&m->suppressed, &m->n_suppressed, od_pack_generation_config(m->pack),
+					m->config->vocab, GENERATION_CONFIG, err);
+}
+
+int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err)
+{
+	struct odm_model *m = calloc(1, sizeof(*m));
+	int rc;
+
+	*out = NULL;
+	if (m == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "model");
+	rc = open_pack(m, pack, err);
+	if (rc != OD_OK) {
+		odm_model_close(m);
+		return rc;
+	}
+	*out = m;
+	return OD_OK;
+}
+
+static int open_device(struct odm_model *m, struct od_err *err)
+{
+	const enum od_cpu cpu = (enum od_cpu)m->opts.cpu;
+	const unsigned threads = (unsigned)m->opts.threads;
+	int rc = od_device_open(&m->device, m->opts.device, cpu, threads, "od-compute", err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = odm_state_plan_make(m, err);
+	if (rc == OD_OK)
+		return rc;
+	rc = od_device_fall_back(&m->device, rc, cpu, threads, "od-compute", err);
+	return rc == OD_OK ? odm_state_plan_make(m, err) : rc;
+}
+
+static int open_reuse(struct odm_model *m, struct od_err *err)
+{
+	struct odm_reuse_opts o = {
+		.pool = m->state,
+		.device = m->device,
+		.text_pages = od_state_pages((uint32_t)m->opts.ctx_tokens),
+		.n_pages = m->n_pages,
+		.cache_pages = m->cache_pages,
+		.n_snapshots = m->n_snapshots,
+		.page_bytes = odm_state_plan_page_bytes(m),
+		.dir = m->opts.prefix_cache_dir,
+		.kind = { .profile = m->opts.profile,
+			  .kernel_class = od_device_kernel_class(m->device, m->opts.profile),
+			  .mixed = m->opts.mixed,
+			  .config = m->config },
+	};
+
+	od_pack_fingerprint_bytes(m->pack, o.kind.fingerprint);
+	return odm_reuse_open(&m->reuse, &o, err);
+}
+
+static int open_state(struct odm_model *m, struct od_err *err)
+{
+	int rc = od_dense_load(&m->dense, m->pack, m->device, err);
+
+	if (rc == OD_OK)
+		rc = od_state_pool_new(&m->state, m->device, m->config, m->opts.profile, (uint32_t)m->opts.ctx_tokens,
+				       (uint32_t)m->opts.parallel, (uint64_t)m->n_pages + m->cache_pages, err);
+	return rc == OD_OK ? open_reuse(m, err) : rc;
+}
+
+static const atomic_bool never;
+
+int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, struct od_err *err)
+{
+	int rc;
+
+	m->opts = *opts;
+	if (m->opts.cancel == NULL)
+		m->opts.cancel = &never;
+	if (m->opts.threads == 0)
+		m->opts.threads = od_cpu_count();
+	if (m->opts.parallel == 0)
+		m->opts.parallel = 1;
+	if (m->opts.prefill_rows == 0)
+		m->opts.prefill_rows = ODM_DEFAULT_PREFILL_ROWS;
+	rc = odm_state_plan_ctx(m, err);
+	if (rc != OD_OK)
+		return rc;
+	odm_state_plan_cache(m);
+	rc = open_device(m, err);
+	if (rc == OD_OK && od_pack_tokenizer_path(m->pack) != NULL)
+		rc = od_tokenizer_load(&m->tokenizer, od_pack_tokenizer_path(m->pack), err);
+	return rc == OD_OK ? open_state(m, err) : rc;
+}
+
+void odm_model_close(struct odm_model *m)
+{
+	if (m == NULL)
+		return;
+	odm_reuse_close(&m->reuse);
+	od_state_pool_free(m->state);
+	od_dense_free(m->dense);
+	od_device_free(m->device);
+	od_tokenizer_free(m->tokenizer);
+	free(m->suppressed);
+	od_pack_close(m->pack);
+	free(m);
+}

@@ -1,0 +1,42 @@
+/* model.h - a model as main has it, without an expert service: its pack, a device with the dense weights, the memory of
+ * texts, and what of ended texts is kept for others. The engine and its expert service both stand on it.
+ *
+ * Thread: the engine thread; what does not change after odm_model_load: any. Owner: odm_model_open's caller. */
+#ifndef ODM_MODEL_H
+#define ODM_MODEL_H
+
+#include "common/model/forward_open.h"
+#include "main-node/engine/engine.h"
+#include "main-node/engine/prefix/prefix_reuse.h"
+
+struct odm_model {
+	struct odm_engine_opts opts; /* what was chosen is filled in */
+	struct od_pack *pack;
+	const struct od_config *config;
+	/* [n_suppressed] tokens that the model's generation_config.json does not let be drawn */
+	struct od_logit_bias *suppressed;
+	size_t n_suppressed;
+	struct od_device *device;
+	enum od_form form; /* of experts here, or on the workers of --local */
+	struct od_dense_store *dense;
+	struct od_tokenizer *tokenizer; /* NULL: the pack has none */
+	struct od_state_pool *state;
+	uint32_t n_pages, cache_pages; /* of state: for texts in progress, for ended ones */
+	uint32_t n_snapshots; /* of fixed state */
+	bool auto_ctx, any_ctx; /* the context was not asked for; even the least one does not fit */
+	/* of a text that gives no limit, with its prompt, so that `parallel` of them fit; UINT64_MAX: any number */
+	uint64_t fair_tokens;
+	struct odm_reuse reuse;
+};
+
+/* Opens the pack alone. pack: as in odm_engine_opts. */
+OD_MUST_CHECK int odm_model_open(struct odm_model **out, const char *pack, struct od_err *err);
+/* Once: opens a device, plans its memory and loads the dense weights. opts are copied; strings stay the caller's. */
+OD_MUST_CHECK int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, struct od_err *err);
+void odm_model_close(struct odm_model *m); /* NULL ok */
+
+size_t odm_model_most_rows(const struct odm_model *m); /* of a step */
+/* max_rows: as many as a step of either kind may have. */
+struct od_forward_opts odm_model_forward_opts(const struct odm_model *m);
+
+#endif

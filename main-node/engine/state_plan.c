@@ -1,0 +1,299 @@
+#include "main-node/engine/state_plan.h"
+
+#include "common/base/args.h"
+#include "common/base/log.h"
+#include "common/model/resident.h"
+#include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_load.h"
+#include "main-node/engine/pass_size.h"
+
+/* the prefix cache, when it is not said how large; and at most a part of what is free */
+#define AUTO_CACHE_BYTES (1ull << 30)
+#define AUTO_CACHE_PART 4
+#define AUTO_CTX_PART 2
+#define MIB (1ull << 20)
+
+/* Memory of main itself, without sequences' pages. */
+static int open_split(struct odm_model *m, struct od_split *s, struct od_err *err)
+{
+	const struct od_forward_opts fo = {
+		.config = m->config, .device = m->device, .profile = m->opts.profile, .max_rows = odm_model_most_rows(m)
+	};
+	const struct od_forward_opts chunk = {
+		.config = m->config, .device = m->device, .profile = m->opts.profile, .max_rows = m->opts.prefill_rows
+	};
+	const uint64_t have = od_device_free_bytes(m->device);
+	/* Each of several cards has its own limit. */
+	const uint64_t limit = have > 0 && od_device_cards(m->device) == 1 ? have : UINT64_MAX;
+	int rc = od_split_init(s, m->device, m->config->n_layers, 0, m->config->n_layers, limit, err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_dense_split(m->pack, true, s);
+	odm_pass_size_split(&chunk, (uint32_t)m->opts.parallel, s);
+	if (m->opts.resident) {
+		od_experts_split(m->pack, m->form, s);
+		od_split_add(&s->each.bytes, od_resident_bytes(&fo));
+	}
+	od_state_split(m->config, m->opts.profile, s);
+	return OD_OK;
+}
+
+uint64_t odm_state_plan_page_bytes(const struct odm_model *m)
+{
+	return od_state_pool_bytes(m->config, m->opts.profile, 1, 0) -
+	       od_state_pool_bytes(m->config, m->opts.profile, 0, 0);
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Of one snapshot. */
+static uint64_t snapshot_bytes(const struct odm_model *m)
+{
+	return od_state_fixed_bytes(m->config);
+}
+
+/* Pages of ended texts, or snapshots, of so many bytes each, where it was said how many bytes they may take. */
+static uint64_t asked_items(uint64_t mib, uint64_t each)
+{
+	if (mib == ODM_PREFIX_CACHE_AUTO || each == 0)
+		return 0;
+	return mib < UINT64_MAX / MIB ? mib * MIB / each : UINT64_MAX / each;
+}
+
+/* The same if it was not said, by the memory that `pages` and `copies` leave; is_page: or snapshots. */
+static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t copies, bool is_page)
+{
+	uint64_t most = UINT64_MAX;
+
+	for (unsigned i = 0; i <= s->n_cards; i++) {
+		const uint64_t each = is_page ? s->card[i].sum.page : s->card[i].sum.copy,
+			       need = od_split_need(s, i, pages, copies);
+
+		if (each > 0)
+			most = min_u64(most,
+				       min_u64((s->card[i].free - need) / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each);
+	}
+	return most != UINT64_MAX ? most : 0;
+}
+
+/* n: pages, or snapshots, that fit. */
+static int check_items(const char *option, uint64_t mib, uint64_t n, const char *what, uint64_t each,
+		       struct od_err *err)
+{
+	char a[32];
+
+	if (n > 0 || mib == 0 || mib == ODM_PREFIX_CACHE_AUTO)
+		return OD_OK;
+	return od_fail(err, OD_ERR_ARG, "%s %llu is too small: one %s takes %s", option, (unsigned long long)mib, what,
+		       od_format_bytes(each, a, sizeof(a)));
+}
+
+static int check_cache_pages(struct odm_model *m, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &m->opts;
+	const bool fixed = snapshot_bytes(m) > 0;
+	int rc = check_items("--prefix-cache-mib", o->prefix_cache_mib, m->cache_pages, "page of 64 tokens",
+			     odm_state_plan_page_bytes(m), err);
+
+	if (rc == OD_OK && fixed)
+		rc = check_items("--snapshot-mib", o->snapshot_mib, m->n_snapshots, "snapshot of the recurrent state",
+				 snapshot_bytes(m), err);
+	if (rc != OD_OK || (m->cache_pages > 0 && (!fixed || m->n_snapshots > 0)))
+		return rc;
+	m->cache_pages = m->n_snapshots = 0; /* the one is of no use without the other */
+	if (o->prefix_cache_dir != NULL)
+		od_log(OD_LOG_WARN,
+		       "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
+	return OD_OK;
+}
+
+static bool has_smaller_form(const struct odm_model *m)
+{
+	return m->opts.resident && m->form == OD_FORM_PLAIN && od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) == OD_OK;
+}
+
+/* What may help if it does not fit. */
+static const char *memory_advice(const struct odm_model *m)
+{
+	if (!m->opts.resident)
+		return "try a smaller --ctx-size, --parallel or --prefix-cache-mib";
+	return has_smaller_form(m) ?
+		       "--resident-form planes needs less; without --resident the experts stay on the workers" :
+		       "without --resident the experts stay on the workers";
+}
+
+/* Of `most` pages that fit, with a context that was not asked for: what `parallel` small contexts take, and of the rest
+ * a part, because the memory may be meant for other programs, and pages of ended texts need some. */
+static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t most)
+{
+	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);
+
+	return min_u64(wanted, few + (most - few) / AUTO_CTX_PART);
+}
+
+/* Pages of sequences' state: for `parallel` contexts, or as many as fit beside so many pages and copies of other
+ * things. */
+static int choose_pages(struct odm_model *m, struct od_split *s, uint64_t cache, uint64_t copies, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &m->opts;
+	const uint64_t one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_state_plan_page_bytes(m);
+	uint64_t pages = one * o->parallel, least = m->auto_ctx ? od_state_pages(od_config_least_ctx(m->config)) : one,
+		 most;
+	char a[32], b[32], place[64], cards[OD_SPLIT_TEXT_BYTES];
+
+	if (m->auto_ctx && m->any_ctx)
+		least = 1;
+
+	if (o->state_bytes > 0 && each > 0) {
+		pages = min_u64(pages, o->state_bytes / each);
+		least = pages;
+	}
+	if (o->state_bytes > 0 && pages == 0)
+		return od_fail(err, OD_ERR_ARG, "--state-memory %s is too small: one page of 64 tokens takes %s",
+			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
+	od_split_add(&least, cache);
+	od_split_deal(s, m->device, least, copies);
+	most = od_split_most_pages(s, copies);
+	if (m->auto_ctx && o->state_bytes == 0 && most >= least)
+		pages = auto_pages(m, pages, most - cache);
+	else if (pages + cache > most && most >= least)
+		pages = most - cache;
+	else if (most < least)
+		pages = least - cache;
+	m->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
+	if (od_split_fits(s, m->n_pages + cache, copies))
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory %s, %s are available (%s)%s", od_pack_dir(m->pack),
+		       od_format_bytes(od_split_need(s, s->n_cards, m->n_pages + cache, copies), a, sizeof(a)),
+		       od_device_memory_place(m->device, place, sizeof(place)),
+		       od_format_bytes(od_device_free_bytes(m->device), b, sizeof(b)), memory_advice(m),
+		       od_split_text(s, m->device, m->n_pages + cache, copies, cards, sizeof(cards)));
+}
+
+/* A model that does not fit with one context is refused before it is read, with the numbers. Then pages of ended
+ * texts. */
+static int plan_state(struct odm_model *m, struct od_split *s, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &m->opts;
+	/* The pool has two copies for each sequence, and one of zeros. */
+	const uint64_t copies = 2 * (uint64_t)o->parallel + 1;
+	uint64_t cache = asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
+		 snapshots = asked_items(o->snapshot_mib, snapshot_bytes(m));
+	int rc = choose_pages(m, s, cache, copies + snapshots, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
+		cache = auto_items(s, m->n_pages, copies + snapshots, true);
+	if (o->snapshot_mib == ODM_PREFIX_CACHE_AUTO && o->prefix_cache_mib > 0)
+		snapshots = auto_items(s, m->n_pages + asked_items(o->prefix_cache_mib, odm_state_plan_page_bytes(m)),
+				       copies, false);
+	m->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - m->n_pages);
+	m->n_snapshots = (uint32_t)min_u64(snapshots, UINT32_MAX - 1);
+	rc = check_cache_pages(m, err);
+	if (rc == OD_OK)
+		od_split_log(s, m->device, (uint64_t)m->n_pages + m->cache_pages, copies + m->n_snapshots);
+	return rc;
+}
+
+static int choose_split(struct odm_model *m, struct od_err *err)
+{
+	struct od_split s;
+	int rc = open_split(m, &s, err);
+
+	if (rc == OD_OK)
+		rc = plan_state(m, &s, err);
+	od_split_fini(&s);
+	return rc;
+}
+
+/* With a context that was not asked for: what fits. Only then is the number of pages known. */
+static void fit_ctx(struct odm_model *m)
+{
+	const uint64_t all = (uint64_t)m->n_pages * OD_KV_PAGE, least = od_config_least_ctx(m->config);
+
+	m->fair_tokens = UINT64_MAX;
+	if (!m->auto_ctx)
+		return;
+	m->opts.ctx_tokens = min_u64(m->config->ctx_max, m->opts.state_bytes > 0 && all < least ? least : all);
+	m->fair_tokens = m->n_pages / m->opts.parallel * OD_KV_PAGE;
+	if (m->opts.ctx_tokens < m->config->ctx_max)
+		od_log(OD_LOG_INFO, "context: %llu tokens, as many as memory allows; the model was trained for %u",
+		       (unsigned long long)m->opts.ctx_tokens, m->config->ctx_max);
+}
+
+/* The form of experts is the faster one only if the model fits with it. A context of a few pages is the last resort. */
+static int choose_memory(struct odm_model *m, struct od_err *err)
+{
+	int rc = choose_split(m, err);
+
+	if (rc == OD_ERR_NOMEM && m->opts.form == OD_FORM_AUTO && has_smaller_form(m)) {
+		m->form = OD_FORM_PLANES;
+		rc = choose_split(m, err);
+		if (rc == OD_OK)
+			od_log(OD_LOG_INFO, "experts stay compressed in memory: as BF16 the model would not fit");
+	}
+	if (rc == OD_ERR_NOMEM && m->auto_ctx && !od_device_can_fall_back(m->device)) {
+		m->any_ctx = true;
+		rc = choose_split(m, err);
+	}
+	if (rc == OD_OK)
+		fit_ctx(m);
+	return rc;
+}
+
+/* Without snapshots of recurrent state, pages are of no use. */
+void odm_state_plan_cache(struct odm_model *m)
+{
+	const bool fixed = odm_pass_size_fixed(m->config);
+
+	if (!fixed || m->opts.prefix_cache_mib == 0)
+		m->opts.snapshot_mib = 0;
+	if (!fixed || m->opts.snapshot_mib > 0 || m->opts.prefix_cache_mib == 0)
+		return;
+	od_log(OD_LOG_INFO, "prefix cache: off, because the model has recurrent state, and --snapshot-mib is 0");
+	m->opts.prefix_cache_mib = 0;
+	m->opts.prefix_cache_dir = NULL;
+}
+
+int odm_state_plan_ctx(struct odm_model *m, struct od_err *err)
+{
+	uint32_t max = m->config->ctx_max;
+
+	m->auto_ctx = m->opts.ctx_tokens == 0;
+	if (m->auto_ctx)
+		m->opts.ctx_tokens = max; /* until it is known what fits */
+	if (m->opts.ctx_tokens > max)
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu",
+			       max, (unsigned long long)m->opts.ctx_tokens);
+	return OD_OK;
+}
+
+/* The form of experts, and how its memory is used. */
+int odm_state_plan_make(struct odm_model *m, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (m->opts.resident || m->opts.form != OD_FORM_AUTO) /* else workers choose */
+		rc = od_pack_choose_form(m->pack, m->device, OD_FORM_OF_LAYERS, m->opts.form, &m->form, err);
+	return rc == OD_OK ? choose_memory(m, err) : rc;
+}
+
+int odm_state_plan_fits(const struct odm_model *m, uint32_t positions, struct od_err *err)
+{
+	const uint64_t pages = od_state_pages(positions);
+	char a[32], b[32], c[32];
+
+	if (pages <= m->n_pages)
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM,
+		       "a text of up to %u tokens needs %s of KV cache, %s more than there is (%s); "
+		       "ask for fewer tokens, or raise --state-memory",
+		       positions, od_format_bytes(pages * odm_state_plan_page_bytes(m), a, sizeof(a)),
+		       od_format_bytes((pages - m->n_pages) * odm_state_plan_page_bytes(m), b, sizeof(b)),
+		       od_format_bytes(m->n_pages * odm_state_plan_page_bytes(m), c, sizeof(c)));
+}
