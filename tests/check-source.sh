@@ -6,48 +6,47 @@ bad=0
 complain() { echo "check-source: $*" >&2; bad=1; }
 sources() { git ls-files --cached --others --exclude-standard -- "$@" | grep -E '\.(c|h|cu|cuh)$'; }
 
-# common/ includes nothing above it; the daemons never include each other.
-while read -r hit; do complain "common/ must not include a daemon: $hit"; done < <(
-	sources common | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests|deploy)/')
-for d in main-node shadow-node worker-node; do
-	while read -r hit; do complain "$d must not include another daemon: $hit"; done < <(
-		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
-			grep -v "#include \"$d/")
-done
-# od-chat is a program of its own: it knows common/base and common/text, and od-main knows nothing of it.
-while read -r hit; do complain "main-node/terminal may only include itself and common/(base|text): $hit"; done < <(
-	sources main-node/terminal | xargs -r grep -nE '#include "' | grep -vE '#include "(main-node/terminal|common/(base|text))/')
+# Layers: a folder, with those in it, includes only headers of the folders (or the header) named behind it. An order of storeys is to be
+# kept, so that a part can be read, tested and used without what stands on it.
+layer() { # folder, what it may include beside itself
+	local folder=$1 allowed=$1/ what
+	for what in ${2:-}; do allowed+="|$what"; done
+	while read -r hit; do complain "$folder must not include this (only ${2:-nothing else}): $hit"; done < <(
+		sources "$folder" | xargs -r grep -nE '#include "(common|main-node|shadow-node|worker-node|tests|deploy)/' |
+			grep -vE "#include \"($allowed)")
+}
+layer common
+layer common/base
+layer common/text 'common/base/'
+layer common/cache 'common/base/'
+layer common/compute 'common/base/'
+layer common/model 'common/base/ common/compute/'
+layer common/pack 'common/base/ common/text/ common/compute/ common/model/'
+layer common/net 'common/base/'
+layer common/daemon 'common/base/ common/net/ common/compute/'
+layer common/predict 'common/base/ common/compute/ common/model/'
+layer main-node 'common/'
+layer main-node/step 'common/'
+layer main-node/predict 'common/ main-node/step/'
+layer main-node/cluster 'common/ main-node/step/ main-node/predict/'
+layer main-node/engine 'common/ main-node/step/ main-node/predict/'
+layer main-node/store 'common/'
+layer main-node/node 'common/ main-node/step/ main-node/predict/ main-node/cluster/ main-node/engine/ main-node/store/'
+layer main-node/chat 'common/'
+layer main-node/serve/http 'common/'
+layer main-node/serve/jobs 'common/ main-node/step/ main-node/engine/ main-node/node/ main-node/serve/http/'
+layer main-node/serve/api 'common/ main-node/step/ main-node/engine/ main-node/chat/ main-node/serve/app.h main-node/serve/http/ main-node/serve/jobs/'
+layer main-node/serve/ops 'common/ main-node/step/ main-node/engine/ main-node/serve/app.h main-node/serve/http/ main-node/serve/jobs/'
+layer main-node/terminal 'common/base/ common/text/'
+layer shadow-node 'common/'
+layer worker-node 'common/'
+layer worker-node/pull 'common/'
+layer worker-node/load 'common/ worker-node/schedule.h'
+layer worker-node/cache 'common/ worker-node/schedule.h worker-node/load/'
+
+# od-chat is a program of its own: od-main knows nothing of it.
 while read -r hit; do complain "only od-chat may include main-node/terminal: $hit"; done < <(
 	sources main-node ':!main-node/terminal' | xargs -r grep -nE '#include "main-node/terminal/')
-# Within common/ the order is base < text, base < compute < model < pack, base < net < daemon, base < cache, and predict above model.
-layer() { # folder, folders it may include
-	local folder=$1 allowed=$2
-	while read -r hit; do complain "common/$folder may only include common/($allowed): $hit"; done < <(
-		sources "common/$folder" | xargs -r grep -nE '#include "common/' |
-			grep -vE "#include \"common/($allowed)/")
-}
-layer base 'base'
-layer cache 'base|cache'
-layer compute 'base|compute'
-layer text 'base|text'
-layer model 'base|compute|model'
-layer pack 'base|text|compute|model|pack'
-layer net 'base|net'
-layer daemon 'base|net|compute|daemon'
-layer predict 'base|model|predict|compute'
-
-# Within main-node/serve the order is http < jobs < api, ops; chat knows nothing of serving. server.c composes them.
-serve_layer() { # folder of main-node, what of main-node it may include
-	local folder=$1 allowed=$2
-	while read -r hit; do complain "main-node/$folder may only include main-node/($allowed): $hit"; done < <(
-		sources "main-node/$folder" | xargs -r grep -nE '#include "main-node/' |
-			grep -vE "#include \"main-node/($allowed)")
-}
-serve_layer chat 'chat/'
-serve_layer serve/http 'serve/http/'
-serve_layer serve/jobs '(step|engine)/|serve/(http|jobs)/'
-serve_layer serve/api '(step|engine|chat)/|serve/(app\.h|http/|jobs/|api/)'
-serve_layer serve/ops '(step|engine)/|serve/(app\.h|http/|jobs/|ops/)'
 
 # File names are unique, so that a name in a message or a talk is enough.
 while read -r name; do complain "file name used twice: $name"; done < <(

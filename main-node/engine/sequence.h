@@ -61,7 +61,7 @@ struct odm_sequence {
 };
 
 /* Any thread: refuses requests that the engine could never serve; but for its KV cache, for which there is
- * odm_state_fits. */
+ * odm_state_plan_fits. */
 OD_MUST_CHECK int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err);
 size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req); /* limit of generated tokens */
 /* After odm_sequence_check. */
