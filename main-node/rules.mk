@@ -7,9 +7,9 @@ libodm_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluste
 	name_lookup.c placement.c recovery.c result_check.c row_source.c shadow_link.c unsent.c want_place.c \
 	welcome_check.c)
 libodm_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_report.c lookup_draft.c model.c \
-	pass.c pass_size.c resident_service.c sampling_config.c sequence.c state_plan.c)
-libodm_SRCS += $(addprefix main-node/engine/prefix/,prefix_cache.c prefix_file.c prefix_folder.c prefix_reuse.c \
-	prefix_store.c snapshot_marks.c snapshots.c)
+	pass.c pass_size.c resident_service.c reuse.c sampling_config.c sequence.c state_plan.c)
+libodm_SRCS += $(addprefix main-node/engine/prefix/,marks.c prefix_cache.c prefix_file.c prefix_folder.c \
+	prefix_store.c snapshots.c)
 libodm_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 libodm_SRCS += $(addprefix main-node/node/,engine_args.c host_keys.c local_nodes.c main_node.c main_opts.c node_keys.c)
 libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c answer_space.c call_args.c \

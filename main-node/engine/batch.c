@@ -22,6 +22,11 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 	const struct od_forward_opts d = odm_pass_size_decode(o, max_sequences),
 				     p = odm_pass_size_prefill(o, max_sequences);
 	const size_t logits = d.max_logits > p.max_logits ? d.max_logits : p.max_logits;
+	struct odm_pass_opts po = { .model = e->model,
+				    .service = e->service,
+				    .phase = ODM_PREFILL,
+				    .max_parts = max_sequences,
+				    .total = e->counters };
 	int rc;
 
 	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
@@ -32,8 +37,9 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 	b->row = calloc(logits > max_sequences ? logits : max_sequences, sizeof(*b->row));
 	if (b->draft == NULL || b->row == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u parallel texts", max_sequences);
-	rc = odm_pass_init(&b->prefill, e, ODM_PREFILL, &p, max_sequences, err);
-	return rc == OD_OK ? odm_pass_init(&b->decode, e, ODM_DECODE, &d, max_sequences, err) : rc;
+	rc = odm_pass_init(&b->prefill, &po, &p, err);
+	po.phase = ODM_DECODE;
+	return rc == OD_OK ? odm_pass_init(&b->decode, &po, &d, err) : rc;
 }
 
 void odm_batch_fini(struct odm_batch *b)
@@ -56,7 +62,7 @@ int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struc
 		      struct od_err *err)
 {
 	struct odm_batch *b = &e->batch;
-	int rc = odm_sequence_new(out, e, req, err);
+	int rc = odm_sequence_new(out, e->model, e->service, req, err);
 
 	if (rc == OD_OK)
 		rc = odm_state_plan_fits(e->model, odm_sequence_positions(*out), err);
@@ -65,6 +71,7 @@ int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struc
 		*out = NULL;
 		return rc;
 	}
+	(*out)->engine = e;
 	*b->last = *out;
 	b->last = &(*out)->next;
 	return OD_OK;
@@ -101,6 +108,17 @@ static void close_admitted(struct odm_sequence *q, struct odm_figures *f)
 		e->service->close_sequence(e->service, q->id, company_of(b, q), f, q->req.recall);
 }
 
+/* The text needs its state no more: what it may leave to others stays, and its pages may be what another waits for. */
+static void release_state(struct odm_sequence *q)
+{
+	const struct odm_reuse *u = &q->engine->model->reuse;
+
+	odm_reuse_keep(u, q);
+	od_seq_state_free(q->state);
+	q->state = NULL;
+	odm_reuse_trim(u);
+}
+
 /* One that has ended leaves the list. */
 static void finish(struct odm_sequence *q)
 {
@@ -117,6 +135,7 @@ static void finish(struct odm_sequence *q)
 		b->last = at;
 	q->next = NULL;
 	odm_sequence_finish(q);
+	release_state(q);
 	add_own_node(q);
 	memcpy(all, f->c, sizeof(all)); /* of its steps */
 	memcpy(f->c, q->own, sizeof(f->c));
@@ -161,6 +180,7 @@ static void restart_outgrown(struct odm_engine *e)
 		od_counters_add(f.c, q->own);
 		memcpy(q->own, f.c, sizeof(q->own));
 		odm_figures_fini(&f);
+		release_state(q);
 		odm_sequence_restart(q);
 	}
 }
@@ -175,7 +195,7 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	struct od_err err;
 	int rc;
 
-	if (!odm_reuse_find(q, &r))
+	if (!odm_reuse_find(&e->model->reuse, b->first, q, &r))
 		return false;
 	rc = od_seq_state_new(&q->state, e->model->state, &err);
 	if (rc == OD_OK)
@@ -185,12 +205,12 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	if (rc == OD_OK)
 		rc = od_seq_state_promise(q->state, odm_sequence_positions(q));
 	if (rc == OD_OK)
-		rc = odm_reuse_begin(q, &r, &err);
+		rc = odm_reuse_begin(&e->model->reuse, q, &r, &err);
 	if (rc == OD_OK) {
 		q->shared_sequence = r.donor != NULL ? r.donor->id : 0;
 		q->shared_tokens = r.n_donor * OD_KV_PAGE;
 		q->id = ++e->last_sequence;
-		q->phase = odm_reuse_restore(q, r.n) ? ODM_IN_RESTORE : ODM_IN_PREFILL;
+		q->phase = odm_reuse_restore(&e->model->reuse, q, r.n) ? ODM_IN_RESTORE : ODM_IN_PREFILL;
 		q->alone = b->n_admitted++ == 0 && (q->alone || q->r.n_tokens == 0);
 		if (q->r.n_tokens == 0)
 			q->own[OD_C_SHARED_TOKENS] = r.n * OD_KV_PAGE;
@@ -282,6 +302,7 @@ static void find_drafts(struct odm_engine *e)
 static void add_decode_rows(struct odm_engine *e)
 {
 	struct odm_pass *p = &e->batch.decode;
+	const uint32_t ahead = e->model->opts.draft == ODM_DRAFT_SHADOW ? odm_draft_policy_ahead(&e->batch.policy) : 1;
 
 	find_drafts(e);
 	odm_pass_clear(p);
@@ -289,8 +310,8 @@ static void add_decode_rows(struct odm_engine *e)
 	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_DECODE)
 			continue;
-		odm_sequence_next_rows(q);
-		odm_marks_begin(q, od_seq_state_length(q->state) + (uint32_t)q->n_rows);
+		odm_sequence_next_rows(q, ahead);
+		odm_reuse_step(&e->model->reuse, q, od_seq_state_length(q->state) + (uint32_t)q->n_rows);
 		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
 	}
 }
@@ -345,7 +366,7 @@ static int sample_rows(struct odm_batch *b, const uint32_t *row, size_t n, struc
 		if (row[i] != p->part[part].first + q->kept || !row_stands(q))
 			continue;
 		q->kept++;
-		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->engine->model->config->vocab);
+		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->o.model->config->vocab);
 	}
 	return rc;
 }
@@ -376,6 +397,25 @@ static void count_draft(struct odm_engine *e, struct odm_sequence *q)
 		learn_token(e, q, right, false);
 }
 
+/* Commits the step's rows, as odm_pass_end. */
+static int end_pass(struct odm_engine *e, struct odm_pass *p, const uint32_t *kept, struct od_err *err)
+{
+	const int rc = odm_pass_end(p, kept, err);
+
+	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++)
+		odm_reuse_stepped(&e->model->reuse, p->of[i]);
+	return rc;
+}
+
+/* The next layer of a step. */
+static int run_layer(struct odm_engine *e, struct odm_pass *p, bool *done, struct od_err *err)
+{
+	const int rc = odm_pass_layer(p, done, err);
+
+	odm_engine_publish(e, false);
+	return rc;
+}
+
 /* Rows stand up to the first whose successor is another token than was drafted. */
 static int end_decode(struct odm_engine *e, struct od_err *err)
 {
@@ -396,7 +436,7 @@ static int end_decode(struct odm_engine *e, struct od_err *err)
 	}
 	if (p->step.n_rows > p->step.n_parts && e->service->kept != NULL)
 		e->service->kept(e->service, &p->step, b->row);
-	return odm_pass_end(p, b->row, err);
+	return end_pass(e, p, b->row, err);
 }
 
 /* The number that was kept for the next decode step, which gets another one. */
@@ -431,7 +471,7 @@ static void decode_step(struct odm_engine *e)
 	add_decode_rows(e);
 	rc = odm_pass_begin(&b->decode, number, b->next_decode, &err);
 	while (rc == OD_OK && !done)
-		rc = odm_pass_layer(&b->decode, &done, &err);
+		rc = run_layer(e, &b->decode, &done, &err);
 	if (rc == OD_OK)
 		rc = end_decode(e, &err);
 	if (rc != OD_OK) {
@@ -473,7 +513,7 @@ static void add_prompt_rows(struct odm_engine *e, bool others)
 		if (q->phase != ODM_IN_PREFILL)
 			continue;
 		n = q->n_prefill - begin < left ? q->n_prefill - begin : left;
-		odm_marks_begin(q, begin + (uint32_t)n);
+		odm_reuse_step(&e->model->reuse, q, begin + (uint32_t)n);
 		odm_pass_add(&b->prefill, q, begin, q->text + begin, n);
 		left -= n;
 	}
@@ -542,7 +582,7 @@ static int see_rows(struct odm_batch *b, struct od_err *err)
 			while (b->row[i] >= p->part[part].first + p->part[part].n)
 				part++;
 			see_row(p->of[part], p->rows[b->row[i]].position,
-				logits + i * (size_t)p->engine->model->config->vocab);
+				logits + i * (size_t)p->o.model->config->vocab);
 		}
 	}
 	return rc;
@@ -562,8 +602,9 @@ static void choose_chunk_rows(struct odm_batch *b)
 }
 
 /* Layers of a chunk: all of them, or while others wait for their next decode step, as many as fit between two. */
-static int prefill_layers(struct odm_batch *b, bool others, bool *done, struct od_err *err)
+static int prefill_layers(struct odm_engine *e, bool others, bool *done, struct od_err *err)
 {
+	struct odm_batch *b = &e->batch;
 	const uint64_t begin = od_now_ns(), most = PREFILL_PER_DECODE * b->decode_ns;
 	uint64_t at = begin;
 	int rc = OD_OK;
@@ -572,7 +613,7 @@ static int prefill_layers(struct odm_batch *b, bool others, bool *done, struct o
 	while (rc == OD_OK && !*done && (!others || at == begin || at + b->layer_ns - begin <= most)) {
 		const uint64_t layer_begin = at;
 
-		rc = odm_pass_layer(&b->prefill, done, err);
+		rc = run_layer(e, &b->prefill, done, err);
 		at = od_now_ns();
 		b->layer_ns = at - layer_begin > b->layer_ns ? at - layer_begin : b->layer_ns;
 	}
@@ -595,13 +636,13 @@ static void prefill_part(struct odm_engine *e, bool others)
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
 	}
 	if (rc == OD_OK)
-		rc = prefill_layers(b, others, &done, &err);
+		rc = prefill_layers(e, others, &done, &err);
 	if (rc == OD_OK && done) {
 		show_progress(p);
 		rc = see_rows(b, &err);
 	}
 	if (rc == OD_OK && done) {
-		rc = odm_pass_end(p, NULL, &err);
+		rc = end_pass(e, p, NULL, &err);
 		choose_chunk_rows(b);
 	}
 	if (rc != OD_OK)
@@ -628,14 +669,14 @@ bool odm_engine_work(struct odm_engine *e)
 	finish_cancelled(e);
 	restart_outgrown(e);
 	admit_waiting(e);
-	restore = odm_reuse_poll(e) > 0;
+	restore = odm_reuse_poll(&e->model->reuse, b->first) > 0;
 	decode = any(b, ODM_IN_DECODE);
 	if (decode)
 		decode_step(e);
 	if (b->prefill.open || any(b, ODM_IN_PREFILL))
 		prefill_part(e, decode);
 	else if (restore && !decode)
-		odm_reuse_wait(e);
+		odm_reuse_wait(&e->model->reuse);
 	odm_engine_publish(e, b->first == NULL);
 	od_log_swap_about(NULL); /* it was about a step, of texts that may be taken now */
 	return b->first != NULL;

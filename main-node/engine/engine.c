@@ -19,11 +19,11 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 
 int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
 {
-	int rc = odm_sequence_check(e, req, err);
+	int rc = odm_sequence_check(e->model, req, err);
 
-	return rc == OD_OK ?
-		       odm_state_plan_fits(e->model, (uint32_t)(req->n_prompt + odm_sequence_room(e, req) - 1), err) :
-		       rc;
+	return rc == OD_OK ? odm_state_plan_fits(
+				     e->model, (uint32_t)(req->n_prompt + odm_sequence_room(e->model, req) - 1), err) :
+			     rc;
 }
 
 static int open_batch(struct odm_engine *e, struct od_err *err)

@@ -7,7 +7,7 @@
 
 #include "common/model/forward_open.h"
 #include "main-node/engine/engine.h"
-#include "main-node/engine/prefix/prefix_reuse.h"
+#include "main-node/engine/reuse.h"
 
 struct odm_model {
 	struct odm_engine_opts opts; /* what was chosen is filled in */

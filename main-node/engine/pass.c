@@ -4,7 +4,7 @@
 #include "common/base/pulse.h"
 #include "common/base/trace.h"
 #include "common/compute/device.h"
-#include "main-node/engine/engine_internal.h"
+#include "main-node/engine/model.h"
 #include "main-node/step/step_requests.h"
 
 #include <assert.h>
@@ -18,22 +18,18 @@ static const char *requests_of(void *arg, char *buf, size_t size)
 	return odm_join_requests(&p->step, buf, size);
 }
 
-int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
-		  size_t max_parts, struct od_err *err)
+int odm_pass_init(struct odm_pass *p, const struct odm_pass_opts *o, const struct od_forward_opts *fo,
+		  struct od_err *err)
 {
-	*p = (struct odm_pass){ .engine = e,
-				.phase = phase,
-				.max_rows = o->max_rows,
-				.max_logits = o->max_logits,
-				.max_parts = max_parts };
+	*p = (struct odm_pass){ .o = *o, .max_rows = fo->max_rows, .max_logits = fo->max_logits };
 	p->about = (struct od_log_about){ .key = "request", .text = requests_of, .arg = p };
-	p->rows = calloc(o->max_rows, sizeof(*p->rows));
-	p->part = calloc(max_parts, sizeof(*p->part));
-	p->of = calloc(max_parts, sizeof(*p->of));
-	p->valid = calloc(max_parts, sizeof(*p->valid));
+	p->rows = calloc(fo->max_rows, sizeof(*p->rows));
+	p->part = calloc(o->max_parts, sizeof(*p->part));
+	p->of = calloc(o->max_parts, sizeof(*p->of));
+	p->valid = calloc(o->max_parts, sizeof(*p->valid));
 	if (p->rows == NULL || p->part == NULL || p->of == NULL || p->valid == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", o->max_rows);
-	return od_forward_new(&p->forward, o, err);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", fo->max_rows);
+	return od_forward_new(&p->forward, fo, err);
 }
 
 void odm_pass_fini(struct odm_pass *p)
@@ -50,7 +46,7 @@ void odm_pass_clear(struct odm_pass *p)
 {
 	assert(!p->open);
 	p->step = (struct odm_step){
-		.phase = p->phase, .rows = p->rows, .part = p->part, .valid = p->valid, .counters = p->counters
+		.phase = p->o.phase, .rows = p->rows, .part = p->part, .valid = p->valid, .counters = p->counters
 	};
 }
 
@@ -58,7 +54,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 {
 	struct odm_step *s = &p->step;
 
-	assert(s->n_parts < p->max_parts && n <= p->max_rows - s->n_rows);
+	assert(s->n_parts < p->o.max_parts && n <= p->max_rows - s->n_rows);
 	p->of[s->n_parts] = q;
 	p->valid[s->n_parts] = (uint32_t)n;
 	p->part[s->n_parts++] = (struct odm_part){
@@ -67,7 +63,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.n = n,
 		.text = q->text,
 		.prompt_tokens = (uint32_t)q->req.n_prompt,
-		.ahead = p->phase == ODM_DECODE ? q->ahead : 1,
+		.ahead = p->o.phase == ODM_DECODE ? q->ahead : 1,
 		.sampling = &q->req.sampling,
 		.shared_sequence = q->shared_sequence,
 		.shared_tokens = q->shared_tokens,
@@ -85,7 +81,7 @@ static bool is_cancelled(void *arg)
 	const struct odm_pass *p = arg;
 
 	od_pulse_beat();
-	if (atomic_load(p->engine->model->opts.cancel))
+	if (atomic_load(p->o.model->opts.cancel))
 		return true;
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		if (!atomic_load(&p->of[i]->cancelled))
@@ -96,13 +92,13 @@ static bool is_cancelled(void *arg)
 /* What the device was waited for since `before` is the step's. */
 static void count_waits(struct odm_pass *p, uint64_t before)
 {
-	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->engine->model->device) - before;
+	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->o.model->device) - before;
 }
 
 int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err)
 {
-	struct odm_engine *e = p->engine;
-	const uint64_t waits = od_device_waits(e->model->device);
+	struct odm_expert_service *service = p->o.service;
+	const uint64_t waits = od_device_waits(p->o.model->device);
 	int rc = OD_OK;
 
 	od_log_swap_about(&p->about);
@@ -113,8 +109,8 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	p->step.arg = p;
 	p->overslept_ns = 0;
 	memset(p->counters, 0, sizeof(p->counters));
-	if (e->service->begin_step != NULL)
-		rc = e->service->begin_step(e->service, &p->step, err);
+	if (service->begin_step != NULL)
+		rc = service->begin_step(service, &p->step, err);
 	if (rc == OD_OK)
 		rc = od_forward_begin(p->forward, step, p->rows, p->step.n_rows, err);
 	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++) {
@@ -156,28 +152,28 @@ static void observe_routes(struct odm_pass *p)
  * more. */
 static void pace(struct odm_pass *p, uint64_t begin_ns)
 {
-	const uint64_t due_ns = begin_ns + p->engine->model->opts.layer_ns - p->overslept_ns;
+	const uint64_t due_ns = begin_ns + p->o.model->opts.layer_ns - p->overslept_ns;
 
 	p->overslept_ns = 0;
 	if (od_now_ns() >= due_ns)
 		return;
 	od_sleep_until(due_ns);
 	p->overslept_ns = od_now_ns() - due_ns;
-	if (p->overslept_ns > p->engine->model->opts.layer_ns)
-		p->overslept_ns = p->engine->model->opts.layer_ns;
+	if (p->overslept_ns > p->o.model->opts.layer_ns)
+		p->overslept_ns = p->o.model->opts.layer_ns;
 }
 
 /* Runs the next layer up to its experts, and fetches the router results that are read on the host, with one wait. */
 static int attention(struct odm_pass *p, struct od_err *err)
 {
-	struct odm_expert_service *service = p->engine->service;
+	struct odm_expert_service *service = p->o.service;
 	const uint64_t begin = od_trace_begin(), begin_ns = od_now_ns();
 	int rc = OD_OK;
 
 	od_forward_attention(p->forward);
 	if (od_forward_routed(p->forward))
 		rc = od_forward_fetch_for(p->forward, service->runner, observed(p), err);
-	if (p->phase == ODM_DECODE && p->engine->model->opts.layer_ns > 0)
+	if (p->o.phase == ODM_DECODE && p->o.model->opts.layer_ns > 0)
 		pace(p, begin_ns);
 	od_trace_end("attention, router", begin, (int64_t)p->step.step,
 		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, -1);
@@ -186,7 +182,7 @@ static int attention(struct odm_pass *p, struct od_err *err)
 
 static void end_step(struct odm_pass *p)
 {
-	struct odm_expert_service *service = p->engine->service;
+	struct odm_expert_service *service = p->o.service;
 
 	if (p->served && service->end_step != NULL)
 		service->end_step(service, &p->step);
@@ -195,8 +191,7 @@ static void end_step(struct odm_pass *p)
 
 int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 {
-	struct odm_engine *e = p->engine;
-	const uint64_t waits = od_device_waits(e->model->device);
+	const uint64_t waits = od_device_waits(p->o.model->device);
 	int rc = OD_OK;
 
 	*done = false;
@@ -207,11 +202,10 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 		rc = attention(p, err);
 	if (rc == OD_OK && od_forward_routed(p->forward)) {
 		observe_routes(p);
-		rc = od_forward_experts(p->forward, e->service->runner, err);
+		rc = od_forward_experts(p->forward, p->o.service->runner, err);
 	}
 	*done = rc == OD_OK && od_forward_done(p->forward);
 	count_waits(p, waits);
-	odm_engine_publish(e, false);
 	if (*done)
 		end_step(p); /* what it has to say of the step goes out before the head is computed */
 	return rc;
@@ -219,7 +213,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 
 int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
-	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->engine->model->device);
+	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->o.model->device);
 	int rc = od_forward_logits(p->forward, row, n, logits, err);
 
 	count_waits(p, waits);
@@ -230,24 +224,20 @@ int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **l
 /* Each sequence has the counters of the steps that it took part in. */
 static void close_pass(struct odm_pass *p)
 {
-	struct odm_engine *e = p->engine;
-
 	if (!p->open)
 		return;
 	end_step(p);
 	p->open = false;
 	for (size_t i = 0; i < p->step.n_parts; i++)
 		od_counters_add(p->of[i]->r.figures.c, p->counters);
-	od_counters_add(e->counters, p->counters);
+	od_counters_add(p->o.total, p->counters);
 }
 
 int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
 {
-	const uint64_t waits = od_device_waits(p->engine->model->device);
+	const uint64_t waits = od_device_waits(p->o.model->device);
 	int rc = od_forward_end(p->forward, kept, err);
 
-	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++)
-		odm_marks_end(p->of[i]);
 	count_waits(p, waits);
 	close_pass(p);
 	return rc;

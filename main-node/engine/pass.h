@@ -10,10 +10,17 @@
 #include "common/model/forward_open.h"
 #include "main-node/engine/sequence.h"
 
-struct odm_pass {
-	struct odm_engine *engine;
-	struct od_forward *forward;
+struct odm_pass_opts {
+	const struct odm_model *model;
+	struct odm_expert_service *service;
 	enum odm_phase phase;
+	size_t max_parts;
+	uint64_t *total; /* [OD_N_COUNTERS]: each step's counters are added when it ends */
+};
+
+struct odm_pass {
+	struct odm_pass_opts o;
+	struct od_forward *forward;
 	bool open; /* begun, neither ended nor given up */
 	bool served; /* the service's end_step has not been called yet */
 	uint64_t overslept_ns; /* how much too long the last paced layer slept */
@@ -23,14 +30,13 @@ struct odm_pass {
 	struct odm_part *part; /* [max_parts] */
 	struct odm_sequence **of; /* [max_parts]: the part's sequence */
 	uint32_t *valid; /* [max_parts]: odm_step.valid */
-	size_t max_parts;
 	struct od_log_about about; /* the requests of the step, while it is worked on */
 	uint64_t counters[OD_N_COUNTERS];
 };
 
-/* o->max_rows: of a step. o->max_logits: at least 1. */
-OD_MUST_CHECK int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase,
-				const struct od_forward_opts *o, size_t max_parts, struct od_err *err);
+/* fo->max_rows: of a step. fo->max_logits: at least 1. */
+OD_MUST_CHECK int odm_pass_init(struct odm_pass *p, const struct odm_pass_opts *o, const struct od_forward_opts *fo,
+				struct od_err *err);
 void odm_pass_fini(struct odm_pass *p);
 
 void odm_pass_clear(struct odm_pass *p);

@@ -3,8 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/text/tok_decode.h"
-#include "main-node/engine/engine_internal.h"
 #include "main-node/engine/lookup_draft.h"
+#include "main-node/engine/model.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -25,21 +25,21 @@ const char *odm_finish_name(enum odm_finish f)
 
 /* ---- Life ---- */
 
-int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+int odm_sequence_check(const struct odm_model *m, const struct odm_request *req, struct od_err *err)
 {
 	if (req->n_prompt == 0)
 		return od_fail(err, OD_ERR_ARG, "the prompt is empty, and the tokenizer puts no BOS in front of it");
-	if (req->n_prompt > e->model->opts.ctx_tokens)
+	if (req->n_prompt > m->opts.ctx_tokens)
 		return od_fail(
 			err, OD_ERR_RANGE,
 			"the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",
-			req->n_prompt, (unsigned long long)e->model->opts.ctx_tokens);
+			req->n_prompt, (unsigned long long)m->opts.ctx_tokens);
 	for (size_t i = 0; i < req->n_prompt; i++) {
-		if (req->prompt[i] < 0 || (uint32_t)req->prompt[i] >= e->model->config->vocab)
+		if (req->prompt[i] < 0 || (uint32_t)req->prompt[i] >= m->config->vocab)
 			return od_fail(err, OD_ERR_RANGE, "prompt token %zu: expected 0 to %u, found %d", i,
-				       e->model->config->vocab - 1, req->prompt[i]);
+				       m->config->vocab - 1, req->prompt[i]);
 	}
-	if (req->n_stop > 0 && e->model->tokenizer == NULL)
+	if (req->n_stop > 0 && m->tokenizer == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokenizer, and this pack has none");
 	if (req->logprobs < -1 || req->logprobs > ODM_MAX_LOGPROBS)
 		return od_fail(err, OD_ERR_RANGE, "logprobs: expected -1 to %d, found %d", ODM_MAX_LOGPROBS,
@@ -49,13 +49,13 @@ int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req
 	return od_sampler_check(&req->sampling, err);
 }
 
-size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req)
+size_t odm_sequence_room(const struct odm_model *m, const struct odm_request *req)
 {
 	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
-	const size_t room = e->model->opts.ctx_tokens - req->n_prompt + 1;
+	const size_t room = m->opts.ctx_tokens - req->n_prompt + 1;
 
-	const uint64_t rest = e->model->fair_tokens > req->n_prompt ? e->model->fair_tokens - req->n_prompt + 1 : 0;
-	const uint64_t least = od_config_least_ctx(e->model->config);
+	const uint64_t rest = m->fair_tokens > req->n_prompt ? m->fair_tokens - req->n_prompt + 1 : 0;
+	const uint64_t least = od_config_least_ctx(m->config);
 	const uint64_t most = req->max_tokens > 0 ? req->max_tokens : rest > least ? rest : least;
 
 	return most < room ? most : room;
@@ -64,10 +64,10 @@ size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *r
 /* Tokens that the model's generation_config.json suppresses are never drawn, whatever bias a request gives them. */
 static int open_sampler(struct odm_sequence *q, struct od_err *err)
 {
-	const struct odm_engine *e = q->engine;
+	const struct odm_model *m = q->model;
 	struct od_sampler_opts o = q->req.sampling;
 	struct od_logit_bias *all;
-	size_t n = e->model->n_suppressed;
+	size_t n = m->n_suppressed;
 	int rc;
 
 	if (n == 0)
@@ -75,13 +75,13 @@ static int open_sampler(struct odm_sequence *q, struct od_err *err)
 	all = calloc(n + o.n_logit_bias, sizeof(*all));
 	if (all == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu suppressed tokens", n);
-	memcpy(all, e->model->suppressed, n * sizeof(*all));
+	memcpy(all, m->suppressed, n * sizeof(*all));
 	for (size_t i = 0; i < o.n_logit_bias; i++) {
 		size_t k = 0;
 
-		while (k < e->model->n_suppressed && all[k].token != o.logit_bias[i].token)
+		while (k < m->n_suppressed && all[k].token != o.logit_bias[i].token)
 			k++;
-		if (k == e->model->n_suppressed)
+		if (k == m->n_suppressed)
 			all[n++] = o.logit_bias[i];
 	}
 	o.logit_bias = all;
@@ -94,7 +94,7 @@ static int open_sampler(struct odm_sequence *q, struct od_err *err)
 static int open_text(struct odm_sequence *q, struct od_err *err)
 {
 	const struct odm_request *req = &q->req;
-	const struct od_tokenizer *t = q->engine->model->tokenizer;
+	const struct od_tokenizer *t = q->model->tokenizer;
 	int rc;
 
 	q->r.tokens = calloc(q->room, sizeof(*q->r.tokens));
@@ -124,10 +124,11 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 	return rc;
 }
 
-int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+int odm_sequence_new(struct odm_sequence **out, const struct odm_model *m, struct odm_expert_service *service,
+		     const struct odm_request *req, struct od_err *err)
 {
 	struct odm_sequence *q;
-	int rc = odm_sequence_check(e, req, err);
+	int rc = odm_sequence_check(m, req, err);
 
 	*out = NULL;
 	if (rc != OD_OK)
@@ -135,14 +136,15 @@ int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const stru
 	q = calloc(1, sizeof(*q));
 	if (q == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a text");
-	q->engine = e;
-	q->config = e->model->config;
+	q->model = m;
+	q->service = service;
+	q->config = m->config;
 	q->req = *req;
 	q->r.finish = ODM_FINISH_ERROR;
 	q->submitted_ns = od_now_ns();
-	q->room = odm_sequence_room(e, req);
+	q->room = odm_sequence_room(m, req);
 	rc = open_text(q, err);
-	if (rc == OD_OK && e->model->opts.draft == ODM_DRAFT_LOOKUP)
+	if (rc == OD_OK && m->opts.draft == ODM_DRAFT_LOOKUP)
 		rc = odm_lookup_new(&q->lookup, req->n_prompt + q->room, err);
 	if (rc != OD_OK) {
 		odm_sequence_free(q);
@@ -182,10 +184,6 @@ bool odm_sequence_outgrown(const struct odm_sequence *q)
 
 void odm_sequence_restart(struct odm_sequence *q)
 {
-	odm_reuse_keep(q);
-	od_seq_state_free(q->state);
-	q->state = NULL;
-	odm_reuse_trim(q->engine);
 	q->id = 0;
 	q->n_prefill = q->n_text;
 	q->phase = ODM_WAITING;
@@ -398,14 +396,14 @@ void odm_sequence_progress(const struct odm_sequence *q, uint32_t n)
 static void fill_draft(struct odm_sequence *q, size_t most)
 {
 	const struct odm_drafter *d = &q->req.drafter;
-	struct odm_expert_service *service = q->engine->service;
+	struct odm_expert_service *service = q->service;
 	const uint32_t position = (uint32_t)q->n_text - 1; /* of the last token */
 
 	if (d->draft != NULL)
 		q->draft.n = d->draft(d->arg, q->text, q->n_text, q->draft.token, most);
 	else if (q->lookup != NULL)
 		q->draft.n = odm_lookup_draft(q->lookup, q->text, q->n_text, q->draft.token, most);
-	else if (q->engine->model->opts.draft == ODM_DRAFT_SHADOW)
+	else if (q->model->opts.draft == ODM_DRAFT_SHADOW)
 		service->draft(service, q->id, position, q->text[position], most, &q->draft);
 }
 
@@ -419,7 +417,7 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 		most = od_seq_state_ctx(q->state) - q->n_text;
 	most = most < max ? most : max;
 	q->draft = (struct odm_draft){ 0 };
-	if (q->engine->model->opts.draft == ODM_DRAFT_SHADOW)
+	if (q->model->opts.draft == ODM_DRAFT_SHADOW)
 		q->draft.experts[0] = q->config->n_moe * q->config->top_k; /* of a single row */
 	if (most == 0)
 		return;
@@ -430,9 +428,8 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 			q->draft.n = i;
 }
 
-void odm_sequence_next_rows(struct odm_sequence *q)
+void odm_sequence_next_rows(struct odm_sequence *q, uint32_t ahead)
 {
-	const struct odm_engine *e = q->engine;
 	size_t left; /* rows behind this step, if all of it stands */
 
 	q->row[0] = q->text[q->n_text - 1];
@@ -440,7 +437,7 @@ void odm_sequence_next_rows(struct odm_sequence *q)
 	q->n_rows = 1 + q->draft.n;
 	q->kept = 0;
 	left = q->room - q->r.n_tokens > q->n_rows ? q->room - q->r.n_tokens - q->n_rows : 0;
-	q->ahead = e->model->opts.draft == ODM_DRAFT_SHADOW ? odm_draft_policy_ahead(&e->batch.policy) : 1;
+	q->ahead = ahead;
 	if (q->ahead > left)
 		q->ahead = left > 1 ? (uint32_t)left : 1;
 }
@@ -465,12 +462,8 @@ void odm_sequence_finish(struct odm_sequence *q)
 		odm_sequence_end(q, &err);
 	q->own[OD_C_PROMPT_TOKENS] = q->req.n_prompt;
 	q->own[OD_C_TOKENS] = q->r.n_tokens;
-	if (q->engine->model->tokenizer != NULL)
+	if (q->model->tokenizer != NULL)
 		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
-	odm_reuse_keep(q);
-	od_seq_state_free(q->state); /* its pages may be what another waits for */
-	q->state = NULL;
-	odm_reuse_trim(q->engine);
 	q->phase = ODM_DONE;
 }
 

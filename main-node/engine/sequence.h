@@ -13,16 +13,19 @@
 #include "common/base/strbuf.h"
 #include "common/text/stopper.h"
 #include "main-node/engine/engine.h"
-#include "main-node/engine/prefix/snapshot_marks.h"
+#include "main-node/engine/prefix/marks.h"
 
 struct odm_lookup;
+struct odm_model;
 struct odm_prefix_read;
 
 /* Restore: pages of its prompt are being read from files. */
 enum odm_sequence_phase { ODM_WAITING, ODM_IN_RESTORE, ODM_IN_PREFILL, ODM_IN_DECODE, ODM_DONE };
 
 struct odm_sequence {
-	struct odm_engine *engine;
+	struct odm_engine *engine; /* that has it, for the batch */
+	const struct odm_model *model;
+	struct odm_expert_service *service; /* for drafts */
 	const struct od_config *config;
 	struct odm_request req;
 	enum odm_sequence_phase phase;
@@ -62,10 +65,11 @@ struct odm_sequence {
 
 /* Any thread: refuses requests that the engine could never serve; but for its KV cache, for which there is
  * odm_state_plan_fits. */
-OD_MUST_CHECK int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err);
-size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req); /* limit of generated tokens */
+OD_MUST_CHECK int odm_sequence_check(const struct odm_model *m, const struct odm_request *req, struct od_err *err);
+size_t odm_sequence_room(const struct odm_model *m, const struct odm_request *req); /* limit of generated tokens */
 /* After odm_sequence_check. */
-OD_MUST_CHECK int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req,
+OD_MUST_CHECK int odm_sequence_new(struct odm_sequence **out, const struct odm_model *m,
+				   struct odm_expert_service *service, const struct odm_request *req,
 				   struct od_err *err);
 void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
 
@@ -73,7 +77,7 @@ void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
 bool odm_sequence_is_long(const struct odm_sequence *q);
 /* In decode: its last token is behind the original context of long RoPE, and its state is that of a short text. */
 bool odm_sequence_outgrown(const struct odm_sequence *q);
-/* It waits again, without state, to be computed anew. */
+/* It has no state any more, and waits again to be computed anew. */
 void odm_sequence_restart(struct odm_sequence *q);
 /* The text is computed anew, and what was made of this position is known already. */
 bool odm_sequence_was_seen(const struct odm_sequence *q, uint32_t position);
@@ -83,8 +87,8 @@ uint32_t odm_sequence_positions(const struct odm_sequence *q);
 void odm_sequence_progress(const struct odm_sequence *q, uint32_t n);
 /* Fills draft with at most max tokens. */
 void odm_sequence_draft(struct odm_sequence *q, size_t max);
-/* Fills row and n_rows with the last token and the draft. */
-void odm_sequence_next_rows(struct odm_sequence *q);
+/* Fills row and n_rows with the last token and the draft, and ahead, at most as given. */
+void odm_sequence_next_rows(struct odm_sequence *q, uint32_t ahead);
 /* True: the reader wants the prompt's tokens with their log probabilities, and has not got them. */
 bool odm_sequence_shows_prompt(const struct odm_sequence *q);
 /* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its
@@ -95,7 +99,7 @@ void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const f
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits);
 /* Marks it as ended: no further token. err: the error, or NULL: r.finish is set. */
 void odm_sequence_end(struct odm_sequence *q, const struct od_err *err);
-/* Makes an ended sequence done: shows the rest of its text and frees its KV cache. */
+/* Makes an ended sequence done: shows the rest of its text. Its state is the caller's to free. */
 void odm_sequence_finish(struct odm_sequence *q);
 
 #endif

@@ -1,4 +1,4 @@
-/* snapshot_marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from
+/* marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from
  * it.
  *
  *   of its prompt  the last whole page, for the next turn; the page before it too if the prompt ends soon behind it, for the same
@@ -8,14 +8,13 @@
  *
  * A step writes a snapshot on its way, however its rows are cut; it is kept if the step commits these rows.
  * Thread: the engine thread. Owner: the sequence. */
-#ifndef ODM_SNAPSHOT_MARKS_H
-#define ODM_SNAPSHOT_MARKS_H
+#ifndef ODM_MARKS_H
+#define ODM_MARKS_H
 
 #include "common/model/seq_state.h"
+#include "main-node/engine/prefix/snapshots.h"
 
 #define ODM_MAX_WANTED OD_MAX_MARKS
-
-struct odm_sequence;
 
 struct odm_marks {
 	uint32_t wanted[ODM_MAX_WANTED], n_wanted; /* lengths in prefill, in order */
@@ -28,16 +27,17 @@ struct odm_marks {
 	uint32_t answer; /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
 };
 
-/* The text is admitted with so many tokens; other texts begin with the first `known` ones. */
-void odm_marks_plan(struct odm_sequence *q, uint32_t begin, uint32_t known);
+/* A text is admitted with `begin` tokens of the n_prefill that it computes first; other texts begin with the first
+ * `known` ones. */
+void odm_marks_plan(struct odm_marks *m, uint32_t n_prefill, uint32_t begin, uint32_t known);
 /* Another text could begin at this length, if a snapshot were taken. False: it is too late for that, or there are
  * enough. */
-bool odm_marks_want(struct odm_sequence *q, uint32_t length);
-/* The greatest length up to `most` at which one will be taken in prefill; 0: none. */
-uint32_t odm_marks_coming(const struct odm_sequence *q, uint32_t most);
-/* A step with its rows up to `end` is about to begin. */
-void odm_marks_begin(struct odm_sequence *q, uint32_t end);
-/* The step was ended, or given up: what it has committed is kept. */
-void odm_marks_end(struct odm_sequence *q);
+bool odm_marks_want(struct odm_marks *m, uint32_t length);
+/* The greatest length up to `most` at which one will be taken in prefill, of a text that has come to `length`; 0:
+ * none. */
+uint32_t odm_marks_coming(const struct odm_marks *m, uint32_t length, uint32_t most);
+/* A step with rows of the text (its number) up to `end` is about to begin: those of its prompt, or of its answer. */
+void odm_marks_begin(struct odm_marks *m, struct odm_snapshots *s, struct od_seq_state *state, uint64_t text,
+		     uint32_t end, bool answer);
 
 #endif

@@ -1,15 +1,15 @@
-/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress,
+/* reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress,
  * or an ended one, in the prefix cache or in the files of an earlier process. Where the model has fixed state, a text
  * begins behind a page that has a snapshot.
  *
- * Thread: the engine thread. Owner: the engine. */
-#ifndef ODM_PREFIX_REUSE_H
-#define ODM_PREFIX_REUSE_H
+ * Thread: the engine thread. Owner: the model. */
+#ifndef ODM_REUSE_H
+#define ODM_REUSE_H
 
 #include "main-node/engine/prefix/prefix_cache.h"
 #include "main-node/engine/prefix/prefix_store.h"
-#include "main-node/engine/sequence.h"
 #include "main-node/engine/prefix/snapshots.h"
+#include "main-node/engine/sequence.h"
 
 struct odm_reuse_opts {
 	struct od_state_pool *pool;
@@ -45,22 +45,26 @@ struct odm_reuse_pages {
 	uint32_t known; /* with fixed state: pages that other texts began with */
 };
 
-/* False: it is better to wait, because a prompt that is under way will have more. */
-bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r);
+/* first: all texts, in order. False: it is better to wait, because a prompt that is under way will have more. */
+bool odm_reuse_find(const struct odm_reuse *u, struct odm_sequence *first, struct odm_sequence *q,
+		    struct odm_reuse_pages *r);
 /* The text has these pages, and its promise: gives it the fixed state behind them. */
-OD_MUST_CHECK int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, struct od_err *err);
+OD_MUST_CHECK int odm_reuse_begin(const struct odm_reuse *u, struct odm_sequence *q, const struct odm_reuse_pages *r,
+				  struct od_err *err);
 /* The text has its promise: begins to read what files have behind the first n pages. False: they have nothing. */
-bool odm_reuse_restore(struct odm_sequence *q, uint32_t n);
-/* Takes what was read. Returns how many texts are being restored. */
-size_t odm_reuse_poll(struct odm_engine *e);
+bool odm_reuse_restore(const struct odm_reuse *u, struct odm_sequence *q, uint32_t n);
+/* Takes what was read for the texts from `first` on. Returns how many are being restored. */
+size_t odm_reuse_poll(const struct odm_reuse *u, struct odm_sequence *first);
 /* Waits for a page, a short time at most. */
-void odm_reuse_wait(const struct odm_engine *e);
+void odm_reuse_wait(const struct odm_reuse *u);
 
-/* Adds the first n pages of a text in progress to the cache. Returns the last one of them there. */
-uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n);
+/* A step with rows of the text up to `end` is about to begin: takes snapshots where they are wanted. */
+void odm_reuse_step(const struct odm_reuse *u, struct odm_sequence *q, uint32_t end);
+/* The step has ended: keeps the snapshots of what it has committed. */
+void odm_reuse_stepped(const struct odm_reuse *u, struct odm_sequence *q);
 /* The text has ended, or is computed anew: its complete pages stay for others. Before its state is freed; trim: after
  * that. */
-void odm_reuse_keep(struct odm_sequence *q);
-void odm_reuse_trim(struct odm_engine *e);
+void odm_reuse_keep(const struct odm_reuse *u, struct odm_sequence *q);
+void odm_reuse_trim(const struct odm_reuse *u);
 
 #endif

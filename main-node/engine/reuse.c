@@ -1,6 +1,6 @@
-#include "main-node/engine/prefix/prefix_reuse.h"
+#include "main-node/engine/reuse.h"
 
-#include "main-node/engine/engine_internal.h"
+#include "common/compute/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,22 +98,22 @@ static uint32_t coming_pages(struct odm_sequence *with, uint32_t common, bool fi
 	if (with->phase != ODM_IN_RESTORE && with->phase != ODM_IN_PREFILL)
 		return 0;
 	if (fixed) {
-		n = odm_marks_coming(with, common * OD_KV_PAGE) / OD_KV_PAGE;
+		n = odm_marks_coming(&with->marks, od_seq_state_length(with->state), common * OD_KV_PAGE) / OD_KV_PAGE;
 		if (with->phase == ODM_IN_RESTORE && with->restore_end <= common && with->restore_end > n)
 			n = with->restore_end;
-		if (n < common && odm_marks_want(with, common * OD_KV_PAGE))
+		if (n < common && odm_marks_want(&with->marks, common * OD_KV_PAGE))
 			n = common;
 	}
 	return n;
 }
 
 /* Returns how many pages the best donor will have, if it is still in prefill. */
-static uint32_t find_donor(const struct odm_sequence *q, struct odm_reuse_pages *r)
+static uint32_t find_donor(struct odm_sequence *first, bool fixed, const struct odm_sequence *q,
+			   struct odm_reuse_pages *r)
 {
-	const bool fixed = q->engine->model->reuse.snapshots != NULL;
 	uint32_t coming = 0;
 
-	for (struct odm_sequence *with = q->engine->batch.first; with != NULL; with = with->next) {
+	for (struct odm_sequence *with = first; with != NULL; with = with->next) {
 		uint32_t common, there, n;
 
 		if (with->state == NULL || atomic_load(&with->cancelled) ||
@@ -144,10 +144,10 @@ static void cut_to_snapshot(const struct odm_snapshots *s, struct odm_reuse_page
 	}
 }
 
-bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
+bool odm_reuse_find(const struct odm_reuse *u, struct odm_sequence *first, struct odm_sequence *q,
+		    struct odm_reuse_pages *r)
 {
-	const struct odm_reuse *u = &q->engine->model->reuse;
-	const bool fixed = od_state_pool_fixed_bytes(q->engine->model->state) > 0;
+	const bool fixed = od_state_pool_fixed_bytes(u->pool) > 0;
 	uint32_t coming;
 
 	*r = (struct odm_reuse_pages){ .snapshot = ODM_NO_SNAPSHOT };
@@ -160,7 +160,7 @@ bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
 	}
 	if (fixed)
 		cut_to_snapshot(u->snapshots, r);
-	coming = find_donor(q, r);
+	coming = find_donor(first, fixed, q, r);
 	if (fixed) {
 		r->known = r->n_donor > r->known ? r->n_donor : r->known;
 		r->n_donor = r->n_donor < r->n ? r->n_donor : r->n;
@@ -171,53 +171,58 @@ bool odm_reuse_find(struct odm_sequence *q, struct odm_reuse_pages *r)
 	return coming <= r->n;
 }
 
-int odm_reuse_begin(struct odm_sequence *q, const struct odm_reuse_pages *r, struct od_err *err)
+int odm_reuse_begin(const struct odm_reuse *u, struct odm_sequence *q, const struct odm_reuse_pages *r,
+		    struct od_err *err)
 {
-	const struct odm_reuse *u = &q->engine->model->reuse;
-
-	odm_marks_plan(q, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
+	odm_marks_plan(&q->marks, (uint32_t)q->n_prefill, r->n * OD_KV_PAGE, r->known * OD_KV_PAGE);
 	if (r->snapshot == ODM_NO_SNAPSHOT)
 		return OD_OK;
 	odm_snapshots_use(u->snapshots, r->snapshot);
 	od_seq_state_load(q->state, r->snapshot);
-	return od_device_sync(q->engine->model->device, err); /* an error is this text's, not that of its first step */
+	return od_device_sync(u->device, err); /* an error is this text's, not that of its first step */
+}
+
+/* Adds the first n pages of a text in progress to the cache. Returns the last one of them there. */
+static uint32_t add_pages(const struct odm_reuse *u, const struct odm_sequence *q, uint32_t n)
+{
+	memcpy(u->page, od_seq_state_pages(q->state), n * sizeof(*u->page));
+	odm_prefix_cache_add(u->cache, od_seq_state_is_long(q->state), q->text, n, u->page);
+	return n > 0 ? u->page[n - 1] : ODM_NO_PAGE;
 }
 
 /* ---- Files ---- */
 
 /* False: there is no room for a snapshot. */
-static bool take_snapshot(struct odm_sequence *q)
+static bool take_snapshot(const struct odm_reuse *u, struct odm_sequence *q)
 {
-	const struct odm_reuse *u = &q->engine->model->reuse;
-
 	q->restore_snapshot =
 		u->snapshots != NULL ? odm_snapshots_take(u->snapshots, ODM_NO_PAGE, q->id) : ODM_NO_SNAPSHOT;
 	return u->snapshots == NULL || q->restore_snapshot != ODM_NO_SNAPSHOT;
 }
 
-static void give_snapshot_back(struct odm_sequence *q)
+static void give_snapshot_back(const struct odm_reuse *u, struct odm_sequence *q)
 {
 	if (q->restore_snapshot != ODM_NO_SNAPSHOT)
-		odm_snapshots_give_back(q->engine->model->reuse.snapshots, q->restore_snapshot);
+		odm_snapshots_give_back(u->snapshots, q->restore_snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
 }
 
-bool odm_reuse_restore(struct odm_sequence *q, uint32_t n)
+bool odm_reuse_restore(const struct odm_reuse *u, struct odm_sequence *q, uint32_t n)
 {
-	struct odm_prefix_store *store = q->engine->model->reuse.store;
+	struct odm_prefix_store *store = u->store;
 	uint32_t end;
 
 	if (store == NULL || odm_sequence_shows_prompt(q))
 		return false;
 	end = odm_prefix_store_find(store, odm_sequence_is_long(q), q->text, n, most_pages(q));
-	if (end <= n || !take_snapshot(q))
+	if (end <= n || !take_snapshot(u, q))
 		return false;
 	od_seq_state_reserve(q->state, end * OD_KV_PAGE);
 	q->restore_end = end;
 	q->restore = odm_prefix_store_read(store, odm_sequence_is_long(q), q->text, n, end,
 					   od_seq_state_pages(q->state), q->restore_snapshot);
 	if (q->restore == NULL)
-		give_snapshot_back(q);
+		give_snapshot_back(u, q);
 	return q->restore != NULL;
 }
 
@@ -235,21 +240,20 @@ static void take_pages(struct odm_sequence *q, uint32_t end)
 }
 
 /* All pages and their snapshot were read: the text goes on behind them, and so can others. */
-static void take_snapshot_read(struct odm_sequence *q)
+static void take_snapshot_read(const struct odm_reuse *u, struct odm_sequence *q)
 {
-	struct odm_snapshots *s = q->engine->model->reuse.snapshots;
 	const uint32_t snapshot = q->restore_snapshot;
 
 	take_pages(q, q->restore_end);
 	q->marks.begin = q->restore_end * OD_KV_PAGE;
 	od_seq_state_load(q->state, snapshot);
 	q->restore_snapshot = ODM_NO_SNAPSHOT;
-	if (odm_snapshots_keep(s, snapshot, odm_reuse_add(q, q->restore_end), q->id))
-		odm_snapshots_use(s, snapshot);
+	if (odm_snapshots_keep(u->snapshots, snapshot, add_pages(u, q, q->restore_end), q->id))
+		odm_snapshots_use(u->snapshots, snapshot);
 }
 
 /* False: all that will come is there. */
-static bool take_restored(struct odm_sequence *q)
+static bool take_restored(const struct odm_reuse *u, struct odm_sequence *q)
 {
 	uint32_t end;
 	bool state;
@@ -258,81 +262,103 @@ static bool take_restored(struct odm_sequence *q)
 	if (q->restore_snapshot == ODM_NO_SNAPSHOT)
 		take_pages(q, end);
 	else if (!more && state)
-		take_snapshot_read(q);
+		take_snapshot_read(u, q);
 	return more;
 }
 
 /* Nothing is read to the text any more. */
-static void close_restore(struct odm_sequence *q)
+static void close_restore(const struct odm_reuse *u, struct odm_sequence *q)
 {
 	if (q->restore == NULL)
 		return;
 	odm_prefix_read_close(q->restore);
 	q->restore = NULL;
-	if (q->engine->model->reuse.snapshots != NULL)
-		give_snapshot_back(q);
+	if (u->snapshots != NULL)
+		give_snapshot_back(u, q);
 }
 
-size_t odm_reuse_poll(struct odm_engine *e)
+size_t odm_reuse_poll(const struct odm_reuse *u, struct odm_sequence *first)
 {
 	size_t n = 0;
 
-	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+	for (struct odm_sequence *q = first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_RESTORE)
 			continue;
-		if (take_restored(q)) {
+		if (take_restored(u, q)) {
 			n++;
 			continue;
 		}
-		close_restore(q);
+		close_restore(u, q);
 		q->phase = ODM_IN_PREFILL;
 	}
 	return n;
 }
 
-void odm_reuse_wait(const struct odm_engine *e)
+void odm_reuse_wait(const struct odm_reuse *u)
 {
-	odm_prefix_store_wait(e->model->reuse.store);
+	odm_prefix_store_wait(u->store);
+}
+
+/* ---- Its steps ---- */
+
+void odm_reuse_step(const struct odm_reuse *u, struct odm_sequence *q, uint32_t end)
+{
+	if (u->snapshots != NULL)
+		odm_marks_begin(&q->marks, u->snapshots, q->state, q->id, end, q->phase == ODM_IN_DECODE);
+}
+
+static void keep_snapshot(const struct odm_reuse *u, struct odm_sequence *q, uint32_t length, uint32_t snapshot)
+{
+	const uint32_t page = add_pages(u, q, length / OD_KV_PAGE);
+
+	if (!odm_snapshots_keep(u->snapshots, snapshot, page, q->id) || length <= q->n_prefill)
+		return;
+	if (q->marks.answer != ODM_NO_PAGE)
+		odm_snapshots_forget(u->snapshots, q->marks.answer, q->id);
+	q->marks.answer = page;
+}
+
+void odm_reuse_stepped(const struct odm_reuse *u, struct odm_sequence *q)
+{
+	struct odm_marks *m = &q->marks;
+
+	for (uint32_t i = 0; i < m->n_marks; i++) {
+		if (m->mark[i].length <= od_seq_state_length(q->state))
+			keep_snapshot(u, q, m->mark[i].length, m->mark[i].snapshot);
+		else
+			odm_snapshots_give_back(u->snapshots, m->mark[i].snapshot);
+	}
+	if (m->n_marks > 0)
+		od_seq_state_unmark(q->state);
+	m->n_marks = 0;
 }
 
 /* ---- At its end ---- */
 
-uint32_t odm_reuse_add(const struct odm_sequence *q, uint32_t n)
-{
-	const struct odm_reuse *u = &q->engine->model->reuse;
-
-	memcpy(u->page, od_seq_state_pages(q->state), n * sizeof(*u->page));
-	odm_prefix_cache_add(u->cache, od_seq_state_is_long(q->state), q->text, n, u->page);
-	return n > 0 ? u->page[n - 1] : ODM_NO_PAGE;
-}
-
 /* What the text added while it was in progress: snapshots, and its first n pages. */
-static void forget_text(const struct odm_sequence *q, uint32_t n)
+static void forget_text(const struct odm_reuse *u, const struct odm_sequence *q, uint32_t n)
 {
-	const struct odm_reuse *u = &q->engine->model->reuse;
-
 	odm_snapshots_forget_all(u->snapshots, q->id);
 	odm_prefix_cache_forget(u->cache, od_seq_state_is_long(q->state), q->text, q->marks.begin / OD_KV_PAGE, n,
 				od_seq_state_pages(q->state));
 }
 
-void odm_reuse_keep(struct odm_sequence *q)
+void odm_reuse_keep(const struct odm_reuse *u, struct odm_sequence *q)
 {
-	const struct odm_reuse *u = &q->engine->model->reuse;
 	uint32_t n;
 
 	if (u->cache == NULL || q->state == NULL)
 		return;
-	close_restore(q);
-	odm_marks_end(q);
+	close_restore(u, q);
+	odm_reuse_stepped(u, q);
 	n = od_seq_state_length(q->state) / OD_KV_PAGE; /* tokens of committed rows are in the text */
 	/* After an error the rows may hold what is no number. */
 	if (q->err.code != OD_OK && q->err.code != OD_ERR_CANCELLED) {
 		if (u->snapshots != NULL)
-			forget_text(q, n);
+			forget_text(u, q, n);
 		return;
 	}
-	(void)odm_reuse_add(q, n);
+	(void)add_pages(u, q, n);
 	for (uint32_t i = 0; u->snapshots != NULL && i < n; i++)
 		u->snapshot[i] = odm_snapshots_of(u->snapshots, u->page[i]);
 	if (u->store != NULL)
@@ -340,8 +366,8 @@ void odm_reuse_keep(struct odm_sequence *q)
 				      u->snapshots != NULL ? u->snapshot : NULL);
 }
 
-void odm_reuse_trim(struct odm_engine *e)
+void odm_reuse_trim(const struct odm_reuse *u)
 {
-	if (e->model->reuse.cache != NULL)
-		odm_prefix_cache_trim(e->model->reuse.cache);
+	if (u->cache != NULL)
+		odm_prefix_cache_trim(u->cache);
 }
