@@ -16,8 +16,8 @@ libodm_SRCS += $(addprefix main-node/chat/,answer.c answer_harmony.c answer_prin
 	call_reader.c call_schema.c call_stream.c chat_form.c chat_messages.c chat_order.c chat_probe.c \
 	chat_template.c first_time.c gemma_args.c json_text.c part_text.c)
 libodm_SRCS += $(addprefix main-node/serve/,server.c)
-libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c exchange.c http.c http_guard.c \
-	http_header.c json_fields.c request_threads.c)
+libodm_SRCS += $(addprefix main-node/serve/http/,access_log.c api_error.c connections.c exchange.c http.c http_guard.c \
+	http_header.c json_fields.c ready_queue.c request_threads.c)
 libodm_SRCS += $(addprefix main-node/serve/jobs/,choices.c engine_thread.c generation.c job.c reply.c token_list.c \
 	token_text.c)
 libodm_SRCS += $(addprefix main-node/serve/api/,anthropic.c anthropic_messages.c api.c call_memory.c chat_build.c \

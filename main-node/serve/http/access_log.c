@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "main-node/serve/http/http_internal.h"
+#include "main-node/serve/http/exchange_internal.h"
 
 #include <netdb.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 #include "main-node/serve/http/exchange.h"
 
-#include "main-node/serve/http/http_internal.h"
+#include "main-node/serve/http/exchange_internal.h"
+#include "main-node/serve/http/ready_queue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,17 @@ void odm_exchange_unref(struct odm_exchange *x)
 	free(x);
 }
 
+void odm_exchange_wake(struct odm_exchange *x)
+{
+	odm_ready_queue_push(x->ready, x, false);
+}
+
 /* ---- The request ---- */
+
+void *odm_exchange_app(const struct odm_exchange *x)
+{
+	return x->app;
+}
 
 const char *odm_exchange_id(const struct odm_exchange *x)
 {

@@ -3,7 +3,11 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "main-node/serve/http/access_log.h"
-#include "main-node/serve/http/http_internal.h"
+#include "main-node/serve/http/connections.h"
+#include "main-node/serve/http/exchange_internal.h"
+#include "main-node/serve/http/http_header.h"
+#include "main-node/serve/http/ready_queue.h"
+#include "main-node/serve/http/request_threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,23 +17,11 @@
 #include <unistd.h>
 
 #define TICK_MS 1000
-#define IDLE_NS (60 * OD_NS_PER_S) /* that a connection may rest between two requests */
 /* a client that takes nothing for so long is closed, and its request cancelled */
 #define WRITE_TIMEOUT_S 60
-#define LEAST_BODY_BYTES (16u << 10) /* in header_ns */
 #define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
 #define BODIES 8 /* of full size in memory at once */
 #define STREAM_BLOCK_BYTES 4096
-
-/* One client's socket. */
-struct odm_http_connection {
-	int fd;
-	uint64_t deadline_ns; /* 0: none */
-	uint64_t body_seen; /* when the deadline was set */
-	bool heard; /* its first byte has been looked at */
-	struct odm_exchange *exchange; /* NULL: between requests */
-	struct odm_http_connection *prev, *next;
-};
 
 /* libmicrohttpd has one listening socket; connections of the others are given to it. */
 struct acceptor {
@@ -50,71 +42,15 @@ struct odm_http {
 	uv_loop_t *loop;
 	uv_poll_t poll; /* what libmicrohttpd waits for */
 	uv_timer_t timeout, tick;
-	uv_async_t async; /* there is something in `ready` */
 	unsigned n_handles; /* uv handles that are not closed yet */
 	struct odm_request_threads *threads;
-	struct odm_http_connection *connections;
+	struct odm_connections connections;
+	struct odm_ready_queue ready;
 	struct odm_exchange *open; /* begun, not complete */
-	size_t n_connections, n_unheard, n_open;
+	size_t n_open;
 	uint64_t body_bytes; /* of all exchanges */
 	bool draining, drained, closing;
-
-	pthread_mutex_t lock; /* for the rest */
-	struct odm_exchange *ready, **last_ready; /* woken or prepared */
 };
-
-/* ---- Other protocols ---- */
-
-#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client */
-
-/* A whole answer of libmicrohttpd's socket, in its place: nothing else has been sent, and nothing will be. */
-static void send_last(int fd, const char *status, const char *message)
-{
-	char body[256], all[512];
-	const int n = snprintf(body, sizeof(body),
-			       "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
-			       "\"param\": null, \"code\": null}}\n",
-			       message);
-	const int len = snprintf(all, sizeof(all),
-				 "HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
-				 "Content-Length: %d\r\n\r\n%s",
-				 status, n, body);
-
-	(void)!send(fd, all, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* NULL: it may be a request. libmicrohttpd would wait for the rest of it until the limit. */
-static const char *why_no_request(unsigned char first, bool tls)
-{
-	if (tls)
-		return first != TLS_HANDSHAKE ? "this server speaks HTTPS only: use https://" : NULL;
-	if (first == TLS_HANDSHAKE)
-		return "this server has no --tls-cert and does not speak TLS: use http://";
-	return (first < ' ' && first != '\r' && first != '\n') || first > '~' ? "this is not HTTP" : NULL;
-}
-
-static void set_heard(struct odm_http *h, struct odm_http_connection *c)
-{
-	h->n_unheard -= !c->heard;
-	c->heard = true;
-}
-
-/* Before libmicrohttpd reads it. */
-static void look_at_first_byte(struct odm_http *h, struct odm_http_connection *c)
-{
-	unsigned char first;
-	const char *why;
-
-	if (c->heard || recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1)
-		return;
-	set_heard(h, c);
-	why = why_no_request(first, h->opts.cert != NULL);
-	if (why == NULL)
-		return;
-	odm_access_log_stranger(c->fd, why);
-	send_last(c->fd, "400 Bad Request", why);
-	shutdown(c->fd, SHUT_RDWR);
-}
 
 /* ---- The loop ---- */
 
@@ -124,8 +60,7 @@ static void run_daemon(struct odm_http *h)
 {
 	MHD_UNSIGNED_LONG_LONG ms;
 
-	for (struct odm_http_connection *c = h->connections; c != NULL && h->n_unheard > 0; c = c->next)
-		look_at_first_byte(h, c);
+	odm_connections_look(&h->connections);
 	MHD_run(h->daemon);
 	if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
 		uv_timer_start(&h->timeout, on_timeout, ms, 0);
@@ -162,7 +97,7 @@ static void on_acceptable(uv_poll_t *poll, int status, int events)
 
 	(void)status;
 	(void)events;
-	fd = h->n_connections < h->opts.max_connections ?
+	fd = h->connections.n < h->opts.max_connections ?
 		     accept4(a->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC) :
 		     -1;
 	if (fd < 0) {
@@ -180,7 +115,7 @@ static void resume_accepting(struct odm_http *h)
 	for (size_t i = 0; i < h->n_acceptors; i++) {
 		struct acceptor *a = &h->acceptor[i];
 
-		if (a->pauses && h->n_connections < h->opts.max_connections) {
+		if (a->pauses && h->connections.n < h->opts.max_connections) {
 			a->pauses = false;
 			uv_poll_start(&a->poll, UV_READABLE, on_acceptable);
 		}
@@ -284,51 +219,6 @@ static void deliver(struct odm_exchange *x)
 
 /* ---- News of other threads ---- */
 
-static void push_ready(struct odm_exchange *x, bool prepared)
-{
-	struct odm_http *h = x->http;
-
-	pthread_mutex_lock(&h->lock);
-	x->prepared = x->prepared || prepared;
-	if (!x->in_ready) {
-		x->in_ready = true;
-		x->next_ready = NULL;
-		odm_exchange_ref(x);
-		*h->last_ready = x;
-		h->last_ready = &x->next_ready;
-		uv_async_send(&h->async);
-	}
-	pthread_mutex_unlock(&h->lock);
-}
-
-void odm_exchange_wake(struct odm_exchange *x)
-{
-	push_ready(x, false);
-}
-
-void odm_http_prepared(struct odm_exchange *x)
-{
-	push_ready(x, true);
-}
-
-static struct odm_exchange *pop_ready(struct odm_http *h, bool *prepared)
-{
-	struct odm_exchange *x;
-
-	pthread_mutex_lock(&h->lock);
-	x = h->ready;
-	if (x != NULL) {
-		h->ready = x->next_ready;
-		if (h->ready == NULL)
-			h->last_ready = &h->ready;
-		x->in_ready = false;
-		*prepared = x->prepared;
-		x->prepared = false;
-	}
-	pthread_mutex_unlock(&h->lock);
-	return x;
-}
-
 static void drop_body(struct odm_exchange *x)
 {
 	x->http->body_bytes -= x->body.len;
@@ -352,7 +242,7 @@ static void on_async(uv_async_t *async)
 	struct odm_exchange *x;
 	bool prepared;
 
-	while ((x = pop_ready(h, &prepared)) != NULL) {
+	while ((x = odm_ready_queue_pop(&h->ready, &prepared)) != NULL) {
 		if (prepared)
 			on_prepared(x);
 		else if (x->phase == ODM_X_RUNNING && !x->lost && !x->replied && x->endpoint->news != NULL)
@@ -576,12 +466,11 @@ static struct odm_exchange *exchange_new(struct odm_http *h, struct MHD_Connecti
 	}
 	atomic_init(&x->refs, 1);
 	x->http = h;
+	x->app = h->opts.app;
+	x->ready = &h->ready;
 	x->connection = connection;
 	x->on = info->socket_context;
-	x->on->exchange = x;
-	x->on->deadline_ns = od_now_ns() + h->opts.header_ns;
-	x->on->body_seen = 0;
-	set_heard(h, x->on);
+	odm_connections_begin(&h->connections, x->on, x);
 	return x;
 }
 
@@ -641,8 +530,7 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **co
 	}
 	x->phase = ODM_X_CLOSED;
 	x->connection = NULL;
-	x->on->exchange = NULL;
-	x->on->deadline_ns = od_now_ns() + IDLE_NS;
+	odm_connections_end(x->on);
 	watch_close(x);
 	odm_exchange_unref(x);
 }
@@ -651,80 +539,31 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 			  enum MHD_ConnectionNotificationCode what)
 {
 	struct odm_http *h = arg;
-	struct odm_http_connection *c = *context;
+	struct odm_connection *c = *context;
 
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-		c = calloc(1, sizeof(*c));
+		c = odm_connections_add(
+			&h->connections,
+			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
 		*context = c;
-		if (c == NULL)
-			return;
-		c->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-		c->deadline_ns = od_now_ns() + h->opts.header_ns;
-		c->next = h->connections;
-		if (c->next != NULL)
-			c->next->prev = c;
-		h->connections = c;
-		if (h->n_connections++ == 0)
+		if (c != NULL && h->connections.n == 1)
 			uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
-		h->n_unheard++;
-		look_at_first_byte(h, c);
 	} else if (c != NULL) {
-		set_heard(h, c);
-		*(c->prev != NULL ? &c->prev->next : &h->connections) = c->next;
-		if (c->next != NULL)
-			c->next->prev = c->prev;
-		h->n_connections--;
-		free(c);
+		odm_connections_remove(&h->connections, c);
 		*context = NULL;
 	}
 }
 
-/* ---- Time limits ---- */
-
-/* The client has closed its side between two requests. libmicrohttpd misses this if it happens while an answer is
- * sent. */
-static bool hung_up(const struct odm_http_connection *c)
-{
-	char byte;
-
-	return c->exchange == NULL && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-}
-
-/* libmicrohttpd knows no limit for a header or body that comes byte by byte. Nothing of an answer has been sent yet. */
-static void expire(struct odm_http *h, struct odm_http_connection *c)
-{
-	if (c->exchange != NULL && h->opts.cert == NULL)
-		send_last(c->fd, "408 Request Timeout", "the request came too slowly");
-	if (c->exchange != NULL)
-		c->exchange->expired = true;
-	c->deadline_ns = 0;
-	shutdown(c->fd, SHUT_RDWR);
-}
-
-static void check_deadlines(struct odm_http *h, uint64_t now)
-{
-	for (struct odm_http_connection *c = h->connections; c != NULL; c = c->next) {
-		const struct odm_exchange *x = c->exchange;
-
-		if (c->deadline_ns == 0 || (now < c->deadline_ns && !hung_up(c)))
-			continue;
-		if (x != NULL && x->body_seen >= c->body_seen + LEAST_BODY_BYTES) {
-			c->body_seen = x->body_seen;
-			c->deadline_ns = now + h->opts.header_ns;
-		} else {
-			expire(h, c);
-		}
-	}
-}
+/* ---- About once a second ---- */
 
 static void on_tick(uv_timer_t *timer)
 {
 	struct odm_http *h = timer->data;
 	const uint64_t now = od_now_ns();
-	const bool idle = h->n_connections == 0;
+	const bool idle = h->connections.n == 0;
 	struct odm_exchange *next;
 
-	check_deadlines(h, now);
+	odm_connections_expire(&h->connections, now);
 	resume_accepting(h);
 	for (struct odm_exchange *x = h->open; x != NULL; x = next) {
 		next = x->next_open;
@@ -737,7 +576,7 @@ static void on_tick(uv_timer_t *timer)
 	run_daemon(h);
 	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only
 	 * when it has run once more. */
-	if (idle && h->n_connections == 0)
+	if (idle && h->connections.n == 0)
 		uv_timer_stop(&h->tick);
 }
 
@@ -816,9 +655,9 @@ static void start_handles(struct odm_http *h)
 
 	uv_timer_init(h->loop, &h->timeout);
 	uv_timer_init(h->loop, &h->tick);
-	uv_async_init(h->loop, &h->async, on_async);
+	uv_async_init(h->loop, &h->ready.async, on_async);
 	uv_poll_init(h->loop, &h->poll, info->epoll_fd);
-	h->timeout.data = h->tick.data = h->async.data = h->poll.data = h;
+	h->timeout.data = h->tick.data = h->ready.async.data = h->poll.data = h;
 	h->n_handles = 4;
 	uv_poll_start(&h->poll, UV_READABLE, on_poll);
 	open_acceptors(h);
@@ -834,28 +673,24 @@ int odm_http_open(struct odm_http **out, const struct odm_http_opts *opts, uv_lo
 		return od_fail(err, OD_ERR_NOMEM, "HTTP server");
 	h->opts = *opts;
 	h->loop = loop;
-	h->last_ready = &h->ready;
 	snprintf(h->prefix, sizeof(h->prefix), "%08x", (unsigned)(od_now_ns() ^ ((uint64_t)getpid() << 16)));
 	if (gethostname(h->machine, sizeof(h->machine) - 1) != 0)
 		h->machine[0] = '\0';
-	pthread_mutex_init(&h->lock, NULL);
+	h->connections.tls = opts->cert != NULL;
+	h->connections.header_ns = opts->header_ns;
+	odm_ready_queue_init(&h->ready);
 	rc = start_server(h, err);
 	if (rc != OD_OK) {
 		odm_request_threads_stop(h->threads);
 		if (h->no_memory != NULL)
 			MHD_destroy_response(h->no_memory);
-		pthread_mutex_destroy(&h->lock);
+		odm_ready_queue_fini(&h->ready);
 		free(h);
 		return rc;
 	}
 	start_handles(h);
 	*out = h;
 	return OD_OK;
-}
-
-void *odm_exchange_app(const struct odm_exchange *x)
-{
-	return x->http->opts.app;
 }
 
 void odm_http_drain(struct odm_http *h)
@@ -871,14 +706,14 @@ bool odm_http_draining(const struct odm_http *h)
 
 size_t odm_http_connections(const struct odm_http *h)
 {
-	return h->n_connections;
+	return h->connections.n;
 }
 
 void odm_http_stop_preparing(struct odm_http *h)
 {
 	odm_request_threads_stop(h->threads);
 	h->threads = NULL;
-	on_async(&h->async);
+	on_async(&h->ready.async);
 }
 
 static void on_handle_closed(uv_handle_t *handle)
@@ -888,7 +723,7 @@ static void on_handle_closed(uv_handle_t *handle)
 	if (--h->n_handles > 0)
 		return;
 	MHD_destroy_response(h->no_memory);
-	pthread_mutex_destroy(&h->lock);
+	odm_ready_queue_fini(&h->ready);
 	free(h);
 }
 
@@ -903,8 +738,8 @@ static void on_acceptor_closed(uv_handle_t *handle)
 
 void odm_http_close(struct odm_http *h)
 {
-	uv_handle_t *const handles[] = { (uv_handle_t *)&h->timeout, (uv_handle_t *)&h->tick, (uv_handle_t *)&h->async,
-					 (uv_handle_t *)&h->poll };
+	uv_handle_t *const handles[] = { (uv_handle_t *)&h->timeout, (uv_handle_t *)&h->tick,
+					 (uv_handle_t *)&h->ready.async, (uv_handle_t *)&h->poll };
 
 	h->closing = true;
 	for (struct odm_exchange *x = h->open; x != NULL; x = x->next_open) {
@@ -912,7 +747,7 @@ void odm_http_close(struct odm_http *h)
 		resume(x); /* libmicrohttpd does not end while one is suspended */
 	}
 	MHD_run(h->daemon);
-	on_async(&h->async);
+	on_async(&h->ready.async);
 	uv_poll_stop(&h->poll);
 	MHD_stop_daemon(h->daemon);
 	for (size_t i = 0; i < sizeof(handles) / sizeof(handles[0]); i++)

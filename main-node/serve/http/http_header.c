@@ -1,6 +1,6 @@
-/* What is checked when a request's header is there, before its body: host, origin, path, key, form and size of the
- * body. */
-#include "main-node/serve/http/http_internal.h"
+#include "main-node/serve/http/http_header.h"
+
+#include "main-node/serve/http/exchange_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

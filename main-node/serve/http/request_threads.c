@@ -1,7 +1,9 @@
-/* Threads that prepare requests: a large body is parsed and tokenised here, so that it holds up neither the HTTP thread
- * nor, as long as there is another thread, other requests. */
-#include "main-node/serve/http/http_internal.h"
+#include "main-node/serve/http/request_threads.h"
 
+#include "main-node/serve/http/exchange_internal.h"
+#include "main-node/serve/http/ready_queue.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 
 struct odm_request_threads {
@@ -37,7 +39,7 @@ static void *prepare_requests(void *arg)
 
 	while ((x = next_exchange(arg)) != NULL) {
 		x->endpoint->prepare(x);
-		odm_http_prepared(x);
+		odm_ready_queue_push(x->ready, x, true);
 		odm_exchange_unref(x);
 	}
 	return NULL;

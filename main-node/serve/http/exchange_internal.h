@@ -1,16 +1,17 @@
-/* http_internal.h - the representation of exchanges: for http.c, http_header.c, exchange.c and request_threads.c
- * only. */
-#ifndef ODM_HTTP_INTERNAL_H
-#define ODM_HTTP_INTERNAL_H
+/* exchange_internal.h - the representation of exchanges, for the files of this folder only. */
+#ifndef ODM_EXCHANGE_INTERNAL_H
+#define ODM_EXCHANGE_INTERNAL_H
 
 #include <microhttpd.h>
-#include <pthread.h>
 #include <stdatomic.h>
+#include <uv.h>
 
 #include "common/base/strbuf.h"
-#include "main-node/serve/http/http.h"
+#include "main-node/serve/http/exchange.h"
 
-struct odm_request_threads;
+struct odm_connection;
+struct odm_http;
+struct odm_ready_queue;
 
 enum odm_exchange_phase {
 	ODM_X_RECEIVING, /* the body */
@@ -34,6 +35,8 @@ struct odm_header_text {
 struct odm_exchange {
 	atomic_uint refs;
 	struct odm_http *http;
+	void *app;
+	struct odm_ready_queue *ready;
 	const struct odm_endpoint *endpoint; /* NULL: refused before */
 	char id[ODM_REQUEST_ID_BYTES];
 	char method[8], path[256]; /* cut, for the log */
@@ -57,7 +60,7 @@ struct odm_exchange {
 	/* HTTP thread. */
 	enum odm_exchange_phase phase;
 	struct MHD_Connection *connection; /* NULL: closed */
-	struct odm_http_connection *on;
+	struct odm_connection *on;
 	struct odm_watch *watch;
 	bool suspended, queued, lost, told_gone, discard, expired, no_memory;
 	uint64_t body_seen; /* bytes, with what was not kept */
@@ -65,30 +68,11 @@ struct odm_exchange {
 	struct odm_exchange *prev_open, *next_open;
 	struct odm_work work;
 
-	/* Under the lock of http. */
+	/* The ready queue's, under its lock. */
 	bool in_ready, prepared;
 	struct odm_exchange *next_ready;
 
 	struct odm_exchange *next_request; /* of the request threads' queue */
 };
-
-/* http_header.c. HTTP thread: checks a request by its header; finds the endpoint, or refuses it. machine: this one's
- * name. */
-void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *opts, const char *machine, bool draining,
-			   const char *method, const char *path);
-const char *odm_request_header(struct odm_exchange *x, const char *name); /* NULL: it has none. Borrowed */
-/* its header does not say where its body ends, or says it twice */
-bool odm_request_is_ambiguous(struct odm_exchange *x);
-/* Its body is not kept. code: of the error; NULL ok. */
-void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message);
-
-/* Any thread: prepare has returned. */
-void odm_http_prepared(struct odm_exchange *x);
-
-/* Threads that run endpoint->prepare, in order of arrival (request_threads.c). */
-OD_MUST_CHECK int odm_request_threads_start(struct odm_request_threads **out, unsigned n, struct od_err *err);
-void odm_request_threads_stop(struct odm_request_threads *t); /* after the exchanges that they have; NULL ok */
-/* takes a reference until prepared */
-void odm_request_threads_push(struct odm_request_threads *t, struct odm_exchange *x);
 
 #endif
