@@ -53,6 +53,9 @@ UNIT_TESTS :=
 include common/rules.mk proto/rules.mk main-node/rules.mk shadow-node/rules.mk worker-node/rules.mk \
 	deploy/rules.mk tests/rules.mk
 
+# Programs and plugins share libod's objects.
+$(call obj,$(libod_SRCS)): CFLAGS_OD += -fPIC
+
 define archive_rule
 $(B)/$(1).a: $(call obj,$($(1)_SRCS)) $($(1)_OBJS)
 	@rm -f $$@

@@ -1,15 +1,16 @@
-include tests/bench/rules.mk tests/fuzz/rules.mk
+include tests/bench/rules.mk tests/fuzz/rules.mk tests/gpu/rules.mk
 
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program. The other sources there are what several of them use. A test takes what it
 # needs from the archives, so nothing is listed; what is in no archive stands in test_<module>_OBJS.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-$(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c)))
+$(B)/libtests.a: $(call obj,$(filter-out tests/unit/test_%,$(wildcard tests/unit/*.c))) $(FAR_OBJS)
 	@rm -f $@
 	@$(AR) rcs $@ $^
 
 # What is only in the GPU's plugins.
-test_gpu_graphs_OBJS := $(B)/pic/common/compute/cuda/gpu_graphs.c.o
-test_gpu_host_OBJS := $(addprefix $(B)/pic/common/compute/cuda/,gpu_fibres.c.o gpu_graphs.c.o gpu_host.c.o)
+test_gpu_graphs_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c)
+test_gpu_host_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c) $(addprefix $(B)/pic/tests/gpu/,gpu_fibres.c.o gpu_host.c.o)
+CFLAGS_tests_unit_test_gpu_host := -Itests/gpu
 
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libtests.a $(ARCHIVES)
@@ -35,7 +36,7 @@ docs/CLIENTS.md: $(B)/tests/test_client_fields
 
 .PHONY: check check-build check-source unit
 check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
-	$(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
+	$(B)/lib/libod_far.so $(B)/lib/libod_gpu_host.so $(B)/lib/libod_gpu_ptx.so
 
 check-source:
 	@tests/check-source.sh
@@ -72,7 +73,7 @@ $(REFERENCE)/installed: tests/reference/requirements.txt
 	@touch $@
 
 # Random checkpoints of every family against transformers, and recall of their shadows; SEED=n repeats one.
-check-reference: programs reference-venv
+check-reference: programs $(B)/lib/libod_far.so reference-venv
 	@$(REFERENCE)/bin/python tests/reference/compare.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 	@$(REFERENCE)/bin/python tests/reference/recall.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 
@@ -100,10 +101,10 @@ check-fuzz:
 check-cuda-one: $(PLUGIN_OBJS)
 	@$(MAKE) --no-print-directory check-cuda CUDA_ARCHS=90
 
-# All tests on a device whose memory the host cannot touch (common/compute/far).
+# All tests on a device whose memory the host cannot touch (tests/gpu/far_device.h).
 .PHONY: check-far
 check-far: check-build
-	@OD_DEVICE=far B=$(B) tests/run.sh
+	@OD_DEVICE=cuda OD_CUDA_PLUGIN=$(CURDIR)/$(B)/lib/libod_far.so B=$(B) tests/run.sh
 
 # The GPU plugin for all of CUDA_ARCHS, and that no kernel spills registers: minutes, with nvcc.
 .PHONY: check-cuda

@@ -5,8 +5,8 @@
 #   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
 #   tests/run.sh --ptx       the same on the kernels' PTX, of the versions in $PTX (make check-ptx)
 # JOBS tests run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first.
-# Without FILTER those that say most of it are run once more on the device far, and some on an emulated GPU; OD_DEVICE=far runs
-# all of them on it.
+# Without FILTER those that say most of it are run once more on the far device, and some on an emulated GPU (tests/gpu). If $OD_DEVICE
+# names a device, all of them are run on that one alone (make check-far).
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
@@ -97,7 +97,7 @@ start_all() {
 }
 
 start_on_far() {
-	export OD_DEVICE=far
+	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_far.so
 	for t in $on_far; do
 		case $t in
 		unit:*) start "far $t" "$B/tests/test_${t#unit:}" ;;

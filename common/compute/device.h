@@ -43,9 +43,9 @@ enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_N_QUEUES 2
 
 /* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "cuda:N,M", several as one (cards.h); "auto",
- * the first GPU if there is one, else cpu; for tests "far" (far/far_device.h), which computes as cpu does. NULL: what
- * $OD_DEVICE names, else cpu. cpu: its kernels; n_threads counts the caller; name is the threads' name in ps (at most
- * 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED: it is not there, or has no such kernels. */
+ * the first GPU if there is one, else cpu. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads counts
+ * the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED:
+ * it is not there, or has no such kernels. */
 #define OD_DEVICE_HELP \
 	"where to compute: cpu (default), cuda or cuda:N (a GPU), cuda:N,M (main, or a shadow: split by layers over several), auto (a GPU if there is one and it has the memory)"
 OD_MUST_CHECK int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, unsigned n_threads,
@@ -60,7 +60,7 @@ OD_MUST_CHECK int od_device_fall_back(struct od_device **d, int rc, enum od_cpu 
 				      const char *name, struct od_err *err);
 bool od_device_can_fall_back(const struct od_device *d); /* "auto" has chosen a GPU with memory of its own */
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
-const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
+const char *od_device_name(const struct od_device *d); /* "cpu avx512": for messages */
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */
 /* Results are bit-identical within a class: OD_CLASS_FMA16, OD_CLASS_BF16DOT (backend.h). */
 const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile);

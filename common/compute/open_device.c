@@ -3,7 +3,6 @@
 #include "common/compute/cpu/cpu_device.h"
 #include "common/compute/cuda/cuda_device.h"
 #include "common/compute/device_internal.h"
-#include "common/compute/far/far_device.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -40,7 +39,8 @@ static void *open_plugin(const char **path)
 }
 
 /* The plugin stays open: its code may run until the process ends. */
-static int open_cuda(struct od_device **out, unsigned index, struct od_err *err)
+static int open_cuda(struct od_device **out, unsigned index, enum od_cpu cpu, unsigned n_threads, const char *name,
+		     struct od_err *err)
 {
 	const char *path;
 	void *library = open_plugin(&path);
@@ -52,7 +52,7 @@ static int open_cuda(struct od_device **out, unsigned index, struct od_err *err)
 	if (p == NULL || p->version != OD_CUDA_PLUGIN_VERSION)
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "cuda: %s is of another version than this program: install both from one build", path);
-	return p->open(out, index, err);
+	return p->open(out, index, cpu, n_threads, name, err);
 }
 
 /* "cuda", "cuda:N" or "cuda:N,M": fills gpu [OD_MAX_CARDS] and returns how many; 0: none of these. */
@@ -82,7 +82,7 @@ static unsigned gpus_of(const char *device, unsigned *gpu)
 static int read_name(const char *device, const char *what, unsigned *gpu, unsigned *n, struct od_err *err)
 {
 	*n = gpus_of(device, gpu);
-	if (*n == 0 && strcmp(device, "cpu") != 0 && strcmp(device, "far") != 0 && strcmp(device, "auto") != 0)
+	if (*n == 0 && strcmp(device, "cpu") != 0 && strcmp(device, "auto") != 0)
 		return od_fail(
 			err, OD_ERR_ARG,
 			"%s: expected auto, cpu, cuda, cuda:N or cuda:N,M (N to %d, at most %d GPUs), found \"%.64s\"",
@@ -101,13 +101,14 @@ int od_device_check(const char *device, struct od_err *err)
 	return device == NULL ? OD_OK : read_name(device, "--device", gpu, &n, err);
 }
 
-static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, struct od_err *err)
+static int open_cards(struct od_device **out, const unsigned *gpu, unsigned n, enum od_cpu cpu, unsigned n_threads,
+		      const char *name, struct od_err *err)
 {
 	struct od_device *card[OD_MAX_CARDS] = { NULL };
 	int rc = OD_OK;
 
 	for (unsigned i = 0; rc == OD_OK && i < n; i++)
-		rc = open_cuda(&card[i], gpu[i], err);
+		rc = open_cuda(&card[i], gpu[i], cpu, n_threads, name, err);
 	if (rc == OD_OK)
 		rc = od_device_cards_new(out, card, n, err);
 	if (rc != OD_OK)
@@ -135,7 +136,7 @@ static int open_cpus_instead(struct od_device **out, enum od_cpu cpu, unsigned n
 static int open_any(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
 {
 	struct od_err why;
-	const int rc = open_cuda(out, 0, &why);
+	const int rc = open_cuda(out, 0, cpu, n_threads, name, &why);
 
 	if (rc == OD_OK) {
 		od_log(OD_LOG_INFO, "computing on %s", od_device_name(*out));
@@ -163,11 +164,10 @@ int od_device_open(struct od_device **out, const char *device, enum od_cpu cpu, 
 		return rc;
 	if (strcmp(device, "cpu") == 0)
 		return od_device_cpu_new(out, cpu, n_threads, name, err);
-	if (strcmp(device, "far") == 0)
-		return od_device_far_new(out, cpu, n_threads, name, err);
 	if (strcmp(device, "auto") == 0)
 		return open_any(out, cpu, n_threads, name, err);
-	return n == 1 ? open_cuda(out, gpu[0], err) : open_cards(out, gpu, n, err);
+	return n == 1 ? open_cuda(out, gpu[0], cpu, n_threads, name, err) :
+			open_cards(out, gpu, n, cpu, n_threads, name, err);
 }
 
 bool od_device_can_fall_back(const struct od_device *d)

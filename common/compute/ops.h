@@ -1,7 +1,7 @@
 /* ops.h - the operations of a device, as data: each works on all rows of a step.
  *
  * An operation holds handles to its operands and its shapes by value. So a device may run it at once (the CPU), pass it
- * to a thread (far) or record and replay it (a GPU). Each is coarse enough to allow fusion. Rows are contiguous: row r
+ * to a thread, or record and replay it (a GPU). Each is coarse enough to allow fusion. Rows are contiguous: row r
  * of an operand of width n begins at element r * n; f32 unless stated otherwise.
  *
  * Results are specified to the bit (backend.h): every sum has one order, a row's result never depends on the other

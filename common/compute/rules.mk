@@ -1,5 +1,4 @@
-libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c dtype.c far/far_device.c far/late_queues.c open_device.c planes.c quant.c rank.c scratch.c \
-	sincos.c)
+libod_SRCS += $(addprefix common/compute/,card_split.c cards.c device.c dtype.c open_device.c planes.c quant.c rank.c scratch.c sincos.c)
 libod_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 
 # Kernels are compiled for the instruction set in their file's name; cpu.c composes the tables at run time. Other
@@ -25,14 +24,13 @@ CFLAGS_common_compute_cpu_cpu := -DOD_ARM_TABLES
 CFLAGS_common_compute_cpu_cpu_neondot := -march=armv8.2-a+dotprod
 endif
 
-# The GPU device is a plugin. libod_gpu_host.so has the same sources with an emulated GPU, for tests: its kernels are compiled as C.
+# The GPU device is a plugin.
 CUDA_DEVICE_SRCS := $(addprefix common/compute/cuda/,cuda_attend.c cuda_delta.c cuda_device.c cuda_exec.c cuda_experts.c cuda_load.c \
 	cuda_products.c gpu_graphs.c)
 CUDA_KERNELS := $(addprefix common/compute/cuda/,k_attend.cu k_delta.cu k_experts.cu k_load.cu k_many.cu k_planes.cu k_products.cu \
 	k_route.cu k_rows.cu)
 PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c common/compute/dtype.c common/compute/planes.c \
 	common/compute/quant.c common/compute/scratch.c
-GPU_HOST_SRCS := $(addprefix common/compute/cuda/,gpu_fibres.c gpu_host.c) common/compute/far/late_queues.c
 CUDA_DIR ?= $(B)/cuda
 
 # A program and its plugin pass each other what these headers declare, so the version of both is a checksum of them.
@@ -42,34 +40,11 @@ $(B)/gen/plugin_version.h: plugin-version
 	@mkdir -p $(@D)
 	@line="#define OD_CUDA_PLUGIN_VERSION $$(cat $(PLUGIN_HDRS) | cksum | cut -d' ' -f1)u"; \
 		echo "$$line" | cmp -s - $@ || echo "$$line" >$@
-$(B)/obj/common/compute/open_device.o $(B)/pic/common/compute/cuda/cuda_device.c.o: | $(B)/gen/plugin_version.h
+$(call obj,common/compute/open_device.c common/compute/cuda/cuda_device.c): | $(B)/gen/plugin_version.h
 
-PLUGIN_OBJS := $(patsubst %,$(B)/pic/%.o,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
-GPU_KERNEL_OBJS := $(patsubst %,$(B)/pic/%.o,$(GPU_HOST_SRCS) $(CUDA_KERNELS))
-GPU_HOST_OBJS := $(PLUGIN_OBJS) $(GPU_KERNEL_OBJS)
+$(call obj,$(CUDA_DEVICE_SRCS)): CFLAGS_OD += -fPIC
+PLUGIN_OBJS := $(call obj,$(CUDA_DEVICE_SRCS) $(PLUGIN_SRCS))
 CUDA_OBJS := $(patsubst %.cu,$(CUDA_DIR)/%.o,$(CUDA_KERNELS) common/compute/cuda/gpu_cuda.cu)
-
-# Tests wait for the emulated GPU longer than for anything else, and nothing but tests of this machine uses it: it is optimized more
-# than the rest, and calls neither libm for fmaf() nor the linker for the fibre that runs.
-ifeq ($(SANITIZE),)
-FMA_HERE := $(if $(filter x86_64-%,$(MACHINE)),$(shell grep -qw fma /proc/cpuinfo && echo -mfma))
-$(GPU_KERNEL_OBJS): EMULATED_FLAGS := -O3 -ftls-model=initial-exec $(FMA_HERE)
-endif
-
-$(B)/pic/%.c.o: %.c | deps-check
-	@mkdir -p $(@D)
-	@echo "CC      $<"
-	@$(CC) $(CFLAGS_OD) -fPIC $(EMULATED_FLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
-
-$(B)/pic/%.cu.o: %.cu | deps-check
-	@mkdir -p $(@D)
-	@echo "CC      $<"
-	@$(CC) $(CFLAGS_OD) -fPIC $(EMULATED_FLAGS) $(CFLAGS) -MMD -MP -x c -c $< -o $@
-
-$(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
-	@mkdir -p $(@D)
-	@echo "LD      $@"
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
 # Nothing may be contracted or approximated: results are specified to the bit. Orin is 87, Thor 110: code of other GPUs does not run on a
 # Jetson. 100 and 120 are where nvcc knows them, from CUDA 12.8 on, 110 from 13.0 on.
@@ -113,4 +88,3 @@ $(B)/lib/libod_cuda.so $(CUDA_DIR)/libod_cuda.so: $(PLUGIN_OBJS) $(CUDA_OBJS)
 	@$(NVCC) -shared -cudart static -o $@ $^
 
 -include $(CUDA_OBJS:.o=.d)
--include $(GPU_HOST_OBJS:.o=.d)

@@ -17,6 +17,7 @@ import tap_tests
 from tap_tests import Skip  # noqa: F401 (tests import it from here)
 
 BIN = os.path.join(os.environ.get("B", "build"), "bin")
+FAR = {"OD_DEVICE": "cuda", "OD_CUDA_PLUGIN": os.path.abspath(os.path.join(BIN, "..", "lib", "libod_far.so"))}  # tests/gpu/far_device.h
 CHECKPOINT = "deploy/models/talebook"
 TMP = tempfile.mkdtemp(prefix="od-test-")
 SLOW = os.environ.get("B", "build") != "build"  # a build with sanitizers

@@ -1,9 +1,11 @@
-"""The GPU of tests: the plugin of $OD_CUDA_PLUGIN (make gpu-check), else the emulated one, for every program that they start."""
+"""The GPU of tests: the plugin of $OD_CUDA_PLUGIN (make gpu-check), else the emulated one, for every program that they start. In
+make check-far that plugin is no GPU."""
 import os
 
-from cluster_util import BIN
+from cluster_util import BIN, FAR
 
-PLUGIN = os.path.abspath(os.environ.get("OD_CUDA_PLUGIN") or os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+NAMED = os.environ.get("OD_CUDA_PLUGIN")
+PLUGIN = os.path.abspath(NAMED if NAMED and NAMED != FAR["OD_CUDA_PLUGIN"] else os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
 EMULATED = "gpu_host" in os.path.basename(PLUGIN)
 os.environ["OD_CUDA_PLUGIN"] = PLUGIN
 os.environ.pop("OD_DEVICE", None)  # tests name theirs

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """od-bench codec: sizes against the entropy, and which figures there are; never how fast."""
-from cluster_util import pack, run_tests, test, tool
+from cluster_util import FAR, pack, run_tests, test, tool
 import json
 import math
 import os
+from unittest import mock
 
 CODECS = ["zstd-3", "raw", "zstd", "lz4", "planes"]
 SM_BITS = {"BF16": 8, "F16": 8, "F32": 24, "I8": 0}
@@ -64,9 +65,9 @@ def experts_of_a_pack():
 
 @test
 def the_device_of_the_environment_plays_no_part():
-    """Codecs are the CPU's; on the device far, as on a GPU, weights could not be read."""
-    os.environ["OD_DEVICE"] = "far"
-    check(bench("--pack", pack(), "--cpu", "scalar", "--weights", 1), ["BF16"], ["scalar"])
+    """Codecs are the CPU's; on the far device, as on a GPU, weights could not be read."""
+    with mock.patch.dict(os.environ, FAR):
+        check(bench("--pack", pack(), "--cpu", "scalar", "--weights", 1), ["BF16"], ["scalar"])
 
 
 @test

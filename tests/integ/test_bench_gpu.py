@@ -7,6 +7,7 @@ import os
 from cluster_util import BIN, TMP, pack, run_tests, test, tool
 
 os.environ["OD_CUDA_PLUGIN"] = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+os.environ.pop("OD_DEVICE", None)
 PROMPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench", "prompts.jsonl")
 PRODUCTS = ["merge", "merge_shards", "merge_planes", "merge_planes_shards", "linear_bf16", "linear_planes", "linear_int8", "linear_nf4",
             "linear_down_bf16", "linear_down_planes", "rows_1", "rows_16", "rows_64", "rows_512", "experts_wide_bf16", "experts_wide_planes", "experts_fine_bf16",

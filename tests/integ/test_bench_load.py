@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """od-bench load: which lines there are, and that what they say fits the pack; never how fast."""
-from cluster_util import pack, run_tests, test, tool
+from cluster_util import FAR, pack, run_tests, test, tool
 import gpu_util  # noqa: F401: which GPU
 import json
 import os
 import tempfile
+from unittest import mock
 
 
 def bench(*args, **kw):
@@ -38,8 +39,8 @@ def every_source_form_and_number_of_threads():
 @test
 def the_device_of_the_environment_plays_no_part():
     """Loads are timed on the CPU, unless --device says something else."""
-    os.environ["OD_DEVICE"] = "far"
-    assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
+    with mock.patch.dict(os.environ, FAR):
+        assert len(bench("--pack", pack(), "--source", "cache", "--load-threads", 1)["loads"]) == 2
 
 
 @test

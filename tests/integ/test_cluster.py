@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
 without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
-from cluster_util import BIN, HANG_S, Daemon, generate, hosts_file, pack, run_tests, test, tool, undisturbed, worker_args
+from cluster_util import BIN, FAR, HANG_S, Daemon, generate, hosts_file, pack, run_tests, test, tool, undisturbed, worker_args
 import json
 import os
 import re
 import subprocess
 import tempfile
+from unittest import mock
 
 PROMPTS = ["Once upon a time there was a king", "The wolf said to the little girl, \"Where are you going?\" and she"]
 _resident = {}
@@ -75,10 +76,10 @@ def figures_add_up():
 
 @test
 def a_decode_step_waits_once_for_each_layer_and_once_for_its_logits():
-    for device in "cpu", "far":
-        os.environ["OD_DEVICE"] = device
+    for device in {"OD_DEVICE": "cpu"}, FAR:
         for args in (), ("--align-kv", 4), ("--predictor", "next-gate"), ("--predictor", "none"):
-            r = undisturbed("--local", 3, *args)
+            with mock.patch.dict(os.environ, device):
+                r = undisturbed("--local", 3, *args)
             # 12 layers; the prompt is a step, too, and gives the first token. A draft's right tokens need no step. The
             # shadow asks for the prompt, and main's own predictor stands in while it is silent: both wait apart from that.
             steps = r["tokens"] - r["accepted_tokens"]

@@ -15,7 +15,7 @@ import threading
 import time
 
 import wrong_shadow
-from cluster_util import (BIN, HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, shadow_args, test, tool,
+from cluster_util import (BIN, FAR, HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, shadow_args, test, tool,
                           worker_args)
 
 PROMPTS = int(os.environ.get("OD_PROMPTS", "0"))
@@ -109,7 +109,7 @@ def texts(model, prompts, *args, pack_dir=None, parallel=1, far=False):
         f.write("".join(json.dumps(o) + "\n" for o in prompts))
     p = subprocess.run([model.main, "--pack", pack_dir or model.pack(), "--prompts", path, "--parallel", str(parallel),
                         "--json", *map(str, args)], capture_output=True, text=True, timeout=HANG_S * (1 + PROMPTS // 10),
-                       env=dict(os.environ, **({"OD_DEVICE": "far"} if far else {})))
+                       env=dict(os.environ, **(FAR if far else {})))
     assert p.returncode == 0, p.stderr
     return {o["index"]: o for o in map(json.loads, p.stdout.split("\n")[:-1])}  # other line separators may be in a text
 

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import threading
 import time
+from unittest import mock
 
 import booted_systemd
 from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, free_port, generate, hosts_file, main_args, pack, run_tests, test,
@@ -255,11 +256,8 @@ PLUGIN = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
 def with_failing_gpu(m, launch, start, *args):
     """A service with an emulated GPU that is lost with this launch of a kernel; it is ready when this returns."""
     gpu = {"OD_CUDA_PLUGIN": PLUGIN, "OD_GPU_FAIL_AT": str(launch)}
-    os.environ.update(gpu)
-    with m:
+    with mock.patch.dict(os.environ, gpu), m:
         started = start(*args, "--device", "cuda")
-    for name in gpu:
-        del os.environ[name]
     m.wait(READY="1")
     return started
 

@@ -6,7 +6,7 @@
 #ifndef OD_TESTS_PTX_BLOCK_H
 #define OD_TESTS_PTX_BLOCK_H
 
-#include "common/compute/cuda/gpu_fibres.h"
+#include "tests/gpu/gpu_fibres.h"
 #include "tests/ptx/ptx_code.h"
 #include "tests/ptx/ptx_races.h"
 

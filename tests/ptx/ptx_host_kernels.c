@@ -1,6 +1,6 @@
 /* What the kernels call that were compiled for the host. The plugin has them for their launchers, and never runs
  * them. */
-#include "common/compute/cuda/gpu_fibres.h"
+#include "tests/gpu/gpu_fibres.h"
 
 static _Noreturn void not_here(void)
 {

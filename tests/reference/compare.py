@@ -7,7 +7,7 @@
 
 For each checkpoint: prompts of 1, 17 and 300 tokens and three more, 64 greedy tokens each. Tokens, chosen experts, their weights and
 logits (to 1e-4 of the row's largest) must be those of transformers, in one process and on three workers with a shadow, with
-drafts, on the device far, for several --prefill-rows, and with four texts at once while prompts come in."""
+drafts, on the far device (tests/gpu/far_device.h), for several --prefill-rows, and with four texts at once while prompts come in."""
 import argparse
 import json
 import os
@@ -22,20 +22,20 @@ import numpy as np
 from families import FAMILIES
 from random_case import ROUTE_TIE, TOKEN_TIE, TOKENS, TOLERANCE, Case
 
-FAR = {"OD_DEVICE": "far"}
 SHOWN = 8  # failures of a checkpoint
 
 
-def settings(rng):
+def settings(rng, bin_dir):
     """Where and how the model runs: arguments and environment."""
+    far = {"OD_DEVICE": "cuda", "OD_CUDA_PLUGIN": os.path.abspath(os.path.join(bin_dir, "..", "lib", "libod_far.so"))}
     rows = lambda: rng.choice([2, 3, 7, 16, 63, 64, 65, 100])
     yield ("--resident",), {}
     yield ("--resident", "--prefill-rows", 1), {}
-    yield ("--resident", "--prefill-rows", 128), FAR
+    yield ("--resident", "--prefill-rows", 128), far
     yield ("--resident", "--prefill-rows", rows()), {}
     yield ("--local", 3, "--threads", 1, "--prefill-rows", rows()), {}
     yield ("--local", 3, "--threads", 1, "--draft", 4, "--prefill-rows", 128), {}
-    yield ("--local", 3, "--threads", 1, "--draft", 4, "--prefill-rows", rows()), FAR
+    yield ("--local", 3, "--threads", 1, "--draft", 4, "--prefill-rows", rows()), far
 
 
 def conform(case, args, env):
@@ -99,7 +99,7 @@ def check(family, seed, folder, bin_dir, verbose):
     if verbose:
         print(f"  {about(case)}", flush=True)
     bad, tokens, worst, rng = [], 0, 0.0, random.Random(f"{family} {seed} settings")
-    for args, env in settings(rng):
+    for args, env in settings(rng, bin_dir):
         b, n, error = conform(case, args, env)
         bad += [f"{' '.join([*env.values(), *map(str, args)])}: {x}" for x in b]
         tokens, worst = tokens + n, max(worst, error)

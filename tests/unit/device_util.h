@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -21,12 +22,25 @@ static inline void must(int rc, const struct od_err *err)
 		fail_msg("%s", err->msg);
 }
 
-/* True: on a GPU, real or emulated, which computes as the scalar table does. */
-static inline bool on_gpu(void)
+static inline bool on_plugin(void)
 {
 	const char *device = getenv("OD_DEVICE");
 
 	return device != NULL && strncmp(device, "cuda", 4) == 0;
+}
+
+/* True: on the device of tests/gpu/far_device.h, which computes as the CPUs do. */
+static inline bool on_far(void)
+{
+	const char *plugin = getenv("OD_CUDA_PLUGIN");
+
+	return on_plugin() && plugin != NULL && strstr(plugin, "libod_far.so") != NULL;
+}
+
+/* True: on a GPU, real or emulated, which computes as the scalar table does. */
+static inline bool on_gpu(void)
+{
+	return on_plugin() && !on_far();
 }
 
 /* A GPU needs one of the tests that exist for each table. $OD_TEST: the only one to run, for sanitizers that run them

@@ -11,13 +11,14 @@
 #include "common/compute/card_split.h"
 #include "common/compute/cards.h"
 #include "common/compute/device_internal.h"
+#include "tests/gpu/far_device.h"
 
 static void open_far(struct od_device *card[2])
 {
 	struct od_err err;
 
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
+		assert_int_equal(od_device_far_new(&card[i], OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
 }
 
 /* ---- which layers go where ---- */
@@ -100,7 +101,7 @@ static void test_layers_are_dealt_so_that_most_fits(void **unused)
 		uint64_t most = pages;
 
 		for (unsigned i = 0; i < n; i++) {
-			assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
+			assert_int_equal(od_device_far_new(&card[i], OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
 			card[i]->memory_bytes = 1 + random_below(&seed, 250);
 			card[i]->own_bytes = own[i] = random_below(&seed, 3);
 		}
@@ -203,7 +204,7 @@ static void test_eight_cards_fit_a_message(void **unused)
 
 	(void)unused;
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++) {
-		assert_int_equal(od_device_open(&card[i], "far", OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
+		assert_int_equal(od_device_far_new(&card[i], OD_CPU_SCALAR, 1, "od-test", &err), OD_OK);
 		snprintf(card[i]->name, sizeof(card[i]->name), "cuda:%u NVIDIA RTX 6000 Ada Generation Lap", 1016 + i);
 		card[i]->memory_bytes = 1000ull << 20;
 	}

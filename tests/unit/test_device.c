@@ -80,8 +80,7 @@ static void which_devices(void **state)
 			assert_int_equal(rc, OD_ERR_UNSUPPORTED);
 			continue;
 		}
-		snprintf(name, sizeof(name), "%s %s", getenv("OD_DEVICE") != NULL ? getenv("OD_DEVICE") : "cpu",
-			 be->name);
+		snprintf(name, sizeof(name), "%s %s", on_far() ? "far" : "cpu", be->name);
 		assert_string_equal(od_device_name(d), name);
 		for (enum od_profile p = OD_PROFILE_F32; p <= OD_PROFILE_BF16; p++) {
 			assert_int_equal(od_backend_cpu(&be, (enum od_cpu)cpu, p, NULL), OD_OK);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "common/compute/device_internal.h"
-#include "common/compute/far/far_device.h"
+#include "tests/gpu/far_device.h"
 #include "tests/unit/device_util.h"
 
 static struct od_device *far_new(void)
@@ -97,14 +97,16 @@ static void queues_meet_by_tickets(void **state)
 
 static void which_device(void **state)
 {
-	static const char *const wrong[] = { "", "cuda:", "cuda:x", "cuda:-1", "cuda:1 ", "cudax", "cuda:4096" };
-	const char *was = getenv("OD_DEVICE");
-	char *kept = was != NULL ? strdup(was) : NULL;
+	static const char *const wrong[] = { "", "far", "cuda:", "cuda:x", "cuda:-1", "cuda:1 ", "cudax", "cuda:4096" };
+	const char *b = getenv("B");
+	char plugin[512];
 	struct od_err err = { 0 };
 	struct od_device *d;
 
 	(void)state;
-	setenv("OD_DEVICE", "far", 1);
+	snprintf(plugin, sizeof(plugin), "%s/lib/libod_far.so", b != NULL ? b : "build");
+	setenv("OD_CUDA_PLUGIN", plugin, 1);
+	setenv("OD_DEVICE", "cuda", 1);
 	must(od_device_open(&d, NULL, OD_CPU_SCALAR, 1, "test", &err), &err);
 	assert_string_equal(od_device_name(d), "far scalar");
 	od_device_free(d);
@@ -121,10 +123,6 @@ static void which_device(void **state)
 		assert_int_equal(od_device_open(&d, wrong[i], OD_CPU_SCALAR, 1, "test", &err), OD_ERR_ARG);
 		assert_non_null(strstr(err.msg, "--device: expected"));
 	}
-	unsetenv("OD_DEVICE");
-	if (kept != NULL)
-		setenv("OD_DEVICE", kept, 1);
-	free(kept);
 }
 
 int main(void)

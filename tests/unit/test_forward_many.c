@@ -1,6 +1,8 @@
 /* Rows of many sequences in one step, and steps of two forward passes open at once on one device: a row's bits are
- * those of its sequence run alone, one row's logits at a time. On the CPU's device and on far, whatever OD_DEVICE
- * says. */
+ * those of its sequence run alone, one row's logits at a time. On the CPU's device and on the far one, whatever
+ * OD_DEVICE says. */
+#include "common/compute/cpu/cpu_device.h"
+#include "tests/gpu/far_device.h"
 #include "tests/unit/forward_world.h"
 #include "tests/unit/random.h"
 #include "tests/unit/state_util.h"
@@ -63,19 +65,13 @@ static struct od_forward_opts opts_of(const struct world *w, size_t max_rows, si
 					 .max_logits = max_logits };
 }
 
-static void open_device(struct world *w, const char *name, uint32_t n_sequences, uint64_t n_pages)
+static void open_device(struct world *w, bool far, uint32_t n_sequences, uint64_t n_pages)
 {
-	const char *was = getenv("OD_DEVICE");
-	char *kept = was != NULL ? strdup(was) : NULL;
 	struct od_err err = { 0 };
 
-	setenv("OD_DEVICE", name, 1);
-	w->device = device_new(OD_CPU_AUTO, 2);
-	assert_memory_equal(od_device_name(w->device), name, 3);
-	unsetenv("OD_DEVICE");
-	if (kept != NULL)
-		setenv("OD_DEVICE", kept, 1);
-	free(kept);
+	must(far ? od_device_far_new(&w->device, OD_CPU_AUTO, 2, "test", &err) :
+		   od_device_cpu_new(&w->device, OD_CPU_AUTO, 2, "test", &err),
+	     &err);
 	tiny_place(&w->weights, &w->t, w->device);
 	must(od_state_pool_new(&w->pool, w->device, &w->t.cfg, w->t.profile, w->length, n_sequences, n_pages, &err),
 	     &err);
@@ -106,7 +102,7 @@ static void run_alone(struct world *w)
 	struct od_forward *f;
 	struct od_err err = { 0 };
 
-	open_device(w, "cpu", 1, od_state_pages(w->length));
+	open_device(w, false, 1, od_state_pages(w->length));
 	o = opts_of(w, chunk, 0);
 	must(od_forward_new(&f, &o, &err), &err);
 	must(od_resident_new(&w->runner, &o, w->weights.experts, &err), &err);
@@ -157,12 +153,12 @@ static void close_world(struct world *w)
 	tiny_unload(&w->t);
 }
 
-static void open_passes(struct world *w, const char *device, uint64_t n_pages)
+static void open_passes(struct world *w, bool far, uint64_t n_pages)
 {
 	struct od_forward_opts o;
 	struct od_err err = { 0 };
 
-	open_device(w, device, w->n, n_pages);
+	open_device(w, far, w->n, n_pages);
 	o = opts_of(w, w->length, PREFILL_LOGITS);
 	must(od_forward_new(&w->prefill, &o, &err), &err);
 	o = opts_of(w, MOST_ROWS, MOST_ROWS);
@@ -293,8 +289,6 @@ static void prefill(struct world *w, uint32_t first, uint32_t n, bool beside)
 	assert_int_equal(od_seq_state_length(w->seq[0]), first + n);
 }
 
-static const char *const devices[] = { "cpu", "far" };
-
 static void test_two_open_steps(void **state)
 {
 	(void)state;
@@ -302,8 +296,8 @@ static void test_two_open_steps(void **state)
 		struct world w;
 
 		open_world(&w, i, 6, 100, 0);
-		for (size_t d = 0; d < 2; d++) {
-			open_passes(&w, devices[d], w.n * od_state_pages(w.length));
+		for (int far = 0; far < 2; far++) {
+			open_passes(&w, far, w.n * od_state_pages(w.length));
 			for (uint32_t q = 0; q < w.n; q++)
 				w.seq[q] = open_seq(w.pool);
 			decode(&w, 1, 2);
@@ -324,8 +318,8 @@ static void test_many_sequences(void **state)
 		struct world w;
 
 		open_world(&w, i, 64, 70, 0);
-		for (size_t d = 0; d < 2; d++) {
-			open_passes(&w, devices[d], 2 * 64);
+		for (int far = 0; far < 2; far++) {
+			open_passes(&w, far, 2 * 64);
 			for (uint32_t q = 0; q < w.n; q++)
 				w.seq[q] = open_seq(w.pool);
 			for (uint32_t step = 0; step < 24; step++) {
@@ -353,8 +347,8 @@ static void test_shared_prefix(void **state)
 		struct world w;
 
 		open_world(&w, i, n, length, common);
-		for (size_t d = 0; d < 2; d++) {
-			open_passes(&w, devices[d], 3 + (n - 2) + 2);
+		for (int far = 0; far < 2; far++) {
+			open_passes(&w, far, 3 + (n - 2) + 2);
 			w.seq[0] = open_seq(w.pool);
 			for (uint32_t q = 1; q < n; q++)
 				must(od_seq_state_new(&w.seq[q], w.pool, NULL), &(struct od_err){ 0 });
@@ -434,8 +428,8 @@ static void test_failure_is_for_both(void **state)
 
 	(void)state;
 	open_world(&w, 0, 3, 40, 0);
-	for (size_t d = 0; d < 2; d++) {
-		open_passes(&w, devices[d], 3);
+	for (int far = 0; far < 2; far++) {
+		open_passes(&w, far, 3);
 		for (uint32_t q = 0; q < w.n; q++)
 			w.seq[q] = open_seq(w.pool);
 		for (uint32_t round = 0; round < 3; round++)

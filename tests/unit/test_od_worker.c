@@ -3,6 +3,7 @@
 
 #include "common/base/mem.h"
 #include "common/pack/pack.h"
+#include "tests/unit/device_util.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -332,9 +333,7 @@ static void handshake_names_what_differs(void **state)
 	greet(&w, F32, "other", true, UINT32_MAX, &m);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_WELCOME);
 	assert_string_equal(m.header->welcome->kernel_class, OD_CLASS_FMA16);
-	assert_string_equal(m.header->welcome->backend,
-			    getenv("OD_DEVICE") != NULL && strcmp(getenv("OD_DEVICE"), "far") == 0 ? "far scalar" :
-												     "cpu scalar");
+	assert_string_equal(m.header->welcome->backend, on_far() ? "far scalar" : "cpu scalar");
 	assert_string_equal(m.header->welcome->role, "worker");
 	assert_int_equal(m.header->welcome->memory_bytes, 1000000000);
 	assert_int_equal(m.header->welcome->threads, 2);

@@ -338,12 +338,16 @@ static const struct od_device_ops ops = {
 	.free = free_device,
 };
 
-static int open_device(struct od_device **out, unsigned index, struct od_err *err)
+static int open_device(struct od_device **out, unsigned index, enum od_cpu cpu, unsigned n_threads, const char *name,
+		       struct od_err *err)
 {
 	struct od_cuda_device *c = calloc(1, sizeof(*c));
 	struct gpu_about about;
 	int rc;
 
+	(void)cpu;
+	(void)n_threads;
+	(void)name;
 	*out = NULL;
 	if (c == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a device");

@@ -1,8 +1,8 @@
 /* cuda_device.h - a device (device.h) that computes on a GPU, in the plugin libod_cuda.so. Its results have the bits of
  * the kernel class OD_CLASS_FMA16 in both profiles.
  *
- * The plugin is opened at run time (open_device.c), so that one build serves machines with and without a GPU.
- * libod_gpu_host.so is the same with an emulated GPU (gpu_host.c), for tests.
+ * The plugin is opened at run time (open_device.c), so that one build serves machines with and without a GPU. Tests
+ * have plugins of their own (tests/gpu).
  * Thread: as device.h says. */
 #ifndef OD_COMPUTE_CUDA_DEVICE_H
 #define OD_COMPUTE_CUDA_DEVICE_H
@@ -15,8 +15,10 @@
 /* What the plugin exports. */
 struct od_cuda_plugin {
 	uint32_t version; /* OD_CUDA_PLUGIN_VERSION (plugin_version.h, which make writes): the first field for good */
-	/* index: which GPU of those that the process may use. */
-	int (*open)(struct od_device **out, unsigned index, struct od_err *err);
+	/* index: which GPU of those that the process may use; the others as od_device_open got them, for a device that
+	 * leaves work to CPUs. */
+	int (*open)(struct od_device **out, unsigned index, enum od_cpu cpu, unsigned n_threads, const char *name,
+		    struct od_err *err);
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* gpu_runtime.h - what a GPU is for the device (cuda_device.c): memory, streams, events. gpu_cuda.cu has it for CUDA,
- * gpu_host.c for tests on the host.
+ * tests/gpu/gpu_host.c for tests on the host.
  *
  * A stream is an in-order queue; what it is given may be carried out at any later time, until it is waited for. Calls
  * return 0, or a number that gpu_error explains; an error of the work itself shows at a wait. After one the GPU may be

@@ -1,9 +1,9 @@
-#include "common/compute/far/far_device.h"
+#include "tests/gpu/far_device.h"
 
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu_exec.h"
 #include "common/compute/device_internal.h"
-#include "common/compute/far/late_queues.h"
+#include "tests/gpu/late_queues.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -7,9 +7,9 @@
  * file that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
  * OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/mem.h"
-#include "common/compute/cuda/gpu_fibres.h"
 #include "common/compute/cuda/gpu_graphs.h"
-#include "common/compute/far/late_queues.h"
+#include "tests/gpu/gpu_fibres.h"
+#include "tests/gpu/late_queues.h"
 
 #include <fcntl.h>
 #include <pthread.h>

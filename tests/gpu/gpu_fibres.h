@@ -3,8 +3,8 @@
  * A kernel that forgets a barrier reads what another thread has not written, in some order: tests find it because the
  * order is random ($OD_GPU_SEED).
  * Thread: the one that runs the grid. */
-#ifndef OD_COMPUTE_GPU_FIBRES_H
-#define OD_COMPUTE_GPU_FIBRES_H
+#ifndef OD_TESTS_GPU_FIBRES_H
+#define OD_TESTS_GPU_FIBRES_H
 
 #include <stdbool.h>
 #include <stddef.h>

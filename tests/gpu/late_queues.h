@@ -1,9 +1,9 @@
 /* late_queues.h - in-order queues whose work is done by a thread of their own, and only when a wait needs it: as late
- * as a device may do it, or in a random order. For devices that find mistakes (far_device.h, cuda/gpu_host.c).
+ * as a device may do it, or in a random order. For devices that find mistakes (far_device.h, gpu_host.c).
  *
  * Thread: any. Owner: the caller; what was given and never waited for is dropped. */
-#ifndef OD_COMPUTE_LATE_QUEUES_H
-#define OD_COMPUTE_LATE_QUEUES_H
+#ifndef OD_TESTS_LATE_QUEUES_H
+#define OD_TESTS_LATE_QUEUES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The threads of a block as fibres, and grids of them. */
-#include "common/compute/cuda/gpu_fibres.h"
+#include "tests/gpu/gpu_fibres.h"
 
 #include <stdio.h>
 #include <stdlib.h>

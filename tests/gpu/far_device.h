@@ -3,10 +3,11 @@
  *
  * Each buffer is mapped twice: the address in its handle cannot be accessed, the other one is known only to the
  * device's thread. Work runs only when a wait requires it, so a put reads its source as late as allowed, and a get's
- * target holds a fill pattern until the wait. It grants no mapping. Slow (make check-far).
+ * target holds a fill pattern until the wait. It grants no mapping. Slow (make check-far). Programs open it as the
+ * plugin libod_far.so (far_plugin.c).
  * Thread and owner: as device.h. */
-#ifndef OD_COMPUTE_FAR_DEVICE_H
-#define OD_COMPUTE_FAR_DEVICE_H
+#ifndef OD_TESTS_FAR_DEVICE_H
+#define OD_TESTS_FAR_DEVICE_H
 
 #include "common/compute/backend.h"
 #include "common/compute/device.h"

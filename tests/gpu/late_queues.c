@@ -1,4 +1,4 @@
-#include "common/compute/far/late_queues.h"
+#include "tests/gpu/late_queues.h"
 
 #include <assert.h>
 #include <pthread.h>
