@@ -49,6 +49,11 @@ layer worker-node/cache 'common/ worker-node/schedule.h worker-node/load/'
 while read -r hit; do complain "only od-chat may include main-node/terminal: $hit"; done < <(
 	sources main-node ':!main-node/terminal' | xargs -r grep -nE '#include "main-node/terminal/')
 
+# What only tests need is not in common/: rules.mk there list all that is compiled.
+while read -r file; do complain "common/ has $file, which no rules.mk there lists: what only tests build belongs to tests/"; done < <(
+	comm -23 <(sources common | sed -nE 's|.*/([^/]*\.cu?)$|\1|p' | sort) \
+		<(git ls-files -- 'common/*rules.mk' | xargs cat | grep -oE '[a-z0-9_]+\.cu?\b' | sort))
+
 # File names are unique, so that a name in a message or a talk is enough.
 while read -r name; do complain "file name used twice: $name"; done < <(
 	sources . | sed 's|.*/||' | sort | uniq -d)
@@ -71,7 +76,7 @@ while read -r line; do
 done < <(tests/format.sh --check)
 
 # What is written for CUDA has a twin for the emulated GPU.
-python3 tests/gpu_twins.py || bad=1
+python3 tests/gpu/gpu_twins.py || bad=1
 
 [ $bad -eq 0 ] && echo "check-source: ok"
 exit $bad

@@ -124,7 +124,7 @@ start_on_gpu() { # plugin [what it is]
 		start "unified gpu unit:$t" env OD_GPU_HOST_UNIFIED=1 "$B/tests/test_$t"
 	done
 	for t in ops ops_delta; do # sanitizers run a sample of each test, which has to have all of its kernels
-		start "gpu sample unit:$t" tests/gpu_sample.sh "$B/tests/test_$t"
+		start "gpu sample unit:$t" tests/gpu/gpu_sample.sh "$B/tests/test_$t"
 	done
 }
 
@@ -134,7 +134,7 @@ start_on_ptx() {
 		export OD_PTX=$B/ptx/$version
 		start_on_gpu "$PWD/$B/lib/libod_gpu_ptx.so" "ptx$version"
 	done
-	start "ptx faults" python3 tests/ptx_faults.py "$OD_PTX" "$B/tests" # the last one: the newest
+	start "ptx faults" python3 tests/gpu/ptx/ptx_faults.py "$OD_PTX" "$B/tests" # the last one: the newest
 }
 
 # The tests in a program whose plain run on the GPU has ended: those that choose_tables() can choose from.
@@ -160,7 +160,7 @@ start_sanitizer() {
 			fi
 			while read -r only; do # a program that has none is run as a whole
 				# shellcheck disable=SC2086
-				start "$tool unit:$t${only:+ $only}" env CUDA_MODULE_LOADING=LAZY ${only:+OD_TEST="$only"} tests/gpu_sample.sh \
+				start "$tool unit:$t${only:+ $only}" env CUDA_MODULE_LOADING=LAZY ${only:+OD_TEST="$only"} tests/gpu/gpu_sample.sh \
 					"$B/tests/test_$t" "$found" $options --error-exitcode 9 --report-api-errors no \
 					--port $((49152 + n_started % 800 * 20))
 			done < <(tests_in "$t" | grep . || echo)
@@ -185,7 +185,7 @@ else
 fi
 wait
 for kernels in "$work"/kernels-*; do # only emulated GPUs write them
-	[ -e "$kernels" ] && start "${kernels##*/kernels-} kernels" tests/gpu_launched.sh "$OD_CUDA_PLUGIN" "$kernels"
+	[ -e "$kernels" ] && start "${kernels##*/kernels-} kernels" tests/gpu/gpu_launched.sh "$OD_CUDA_PLUGIN" "$kernels"
 done
 wait
 read -r passed failed skipped n_ended < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }' "$work/sums")

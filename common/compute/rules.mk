@@ -75,7 +75,7 @@ $(CUDA_DIR)/flags: cuda-flags
 	@mkdir -p $(@D)
 	@echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_FOR)' >$@
 
-# What ptxas says of each kernel, tests/check_cuda.py reads.
+# What ptxas says of each kernel, tests/gpu/check_cuda.py reads.
 $(CUDA_DIR)/%.o: %.cu $(CUDA_DIR)/flags
 	@mkdir -p $(@D)
 	@echo "NVCC    $<"

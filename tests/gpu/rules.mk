@@ -39,4 +39,72 @@ $(B)/lib/libod_gpu_host.so: $(GPU_HOST_OBJS)
 	@echo "LD      $@"
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
 
--include $(GPU_KERNEL_OBJS:.o=.d)
+# What tests preload to lose a real GPU.
+$(B)/tests/lose_gpu.so: $(B)/pic/tests/gpu/lose_gpu.c.o
+	@mkdir -p $(@D)
+	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ -ldl -lpthread
+
+# A driver that a GPU's plugin cannot use.
+$(B)/tests/wrong_driver/libcuda.so.1: $(B)/pic/tests/gpu/wrong_driver.c.o
+	@mkdir -p $(@D)
+	@$(CC) -shared $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^
+
+# All tests on a device whose memory the host cannot touch (tests/gpu/far_device.h).
+.PHONY: check-far
+check-far: check-build
+	@OD_DEVICE=cuda OD_CUDA_PLUGIN=$(CURDIR)/$(B)/lib/libod_far.so B=$(B) tests/run.sh
+
+# The GPU plugin for all of CUDA_ARCHS, and that no kernel spills registers: minutes, with nvcc.
+.PHONY: check-cuda
+check-cuda:
+ifeq ($(NVCC),)
+	@echo "check-cuda: SKIP: nvcc is not installed (CUDA toolkit)"
+else
+	@$(MAKE) --no-print-directory CUDA=1 CUDA_DIR=$(B)/cuda-check $(B)/cuda-check/libod_cuda.so
+	@python3 tests/gpu/check_cuda.py $(CUDA_OBJS:$(CUDA_DIR)/%.o=$(B)/cuda-check/%.log)
+endif
+
+# The GPU's tests on the PTX that nvcc makes of the kernels for the plugin: tests/gpu/ptx runs it, in place of the emulated GPU's fibres.
+# Minutes, with nvcc.
+PTX_OBJS := $(patsubst %,$(B)/pic/tests/gpu/ptx/%.o,ptx_blocks.c ptx_execute.c ptx_host_kernels.c ptx_meet.c ptx_memory.c ptx_modules.c \
+	ptx_parse.c ptx_races.c ptx_text.c)
+PTX_FILES = $(foreach v,$(CUDA_PTX),$(CUDA_KERNELS:common/compute/cuda/%.cu=$(B)/ptx/$(v)/%.ptx))
+ifeq ($(SANITIZE),)
+$(PTX_OBJS): EMULATED_FLAGS := -O3 $(FMA_HERE)
+endif
+
+$(B)/lib/libod_gpu_ptx.so: $(filter-out %/gpu_fibres.c.o,$(GPU_HOST_OBJS)) $(PTX_OBJS)
+	@mkdir -p $(@D)
+	@echo "LD      $@"
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -shared -o $@ $^ -lm
+
+$(B)/ptx/flags: cuda-flags
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' >$@
+
+# $(1): the PTX's version
+define ptx_rule
+$(B)/ptx/$(1)/%.ptx: common/compute/cuda/%.cu $(B)/ptx/flags
+	@mkdir -p $$(@D)
+	@echo "PTX $(1)  $$<"
+	@$$(NVCC) $$(NVCC_FLAGS) -ptx -arch=compute_$(1) -MMD -MP -MF $$@.d -o $$@ $$<
+endef
+$(foreach v,75 80 90,$(eval $(call ptx_rule,$(v))))
+
+.PHONY: check-ptx check-ptx-build
+check-ptx-build: check-build $(B)/lib/libod_gpu_ptx.so $(PTX_FILES)
+
+check-ptx:
+ifeq ($(NVCC),)
+	@echo "check-ptx: SKIP: nvcc is not installed (CUDA toolkit)"
+else
+	@$(MAKE) --no-print-directory -j$$(nproc) check-ptx-build
+	@B=$(B) PTX="$(strip $(CUDA_PTX))" tests/run.sh --ptx
+endif
+
+# The GPU device on this machine's GPU; without one it says so. OD_CUDA_PLUGIN=build/lib/libod_gpu_host.so: on the emulated one.
+.PHONY: gpu-check
+gpu-check:
+	@B=$(B) tests/gpu/gpu-check.sh
+
+-include $(GPU_KERNEL_OBJS:.o=.d) $(PTX_OBJS:.o=.d) $(wildcard $(B)/ptx/*/*.d)

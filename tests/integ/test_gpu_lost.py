@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A GPU that is lost while programs compute on it. An emulated GPU fails at a launch ($OD_GPU_FAIL_AT); on a real one (make gpu-check)
-tests/lose_gpu.c lets a kernel of the process trap. Expected texts are the CPUs'."""
+tests/gpu/lose_gpu.c lets a kernel of the process trap. Expected texts are the CPUs'."""
 import atexit
 import concurrent.futures
 import contextlib

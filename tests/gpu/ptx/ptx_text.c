@@ -1,5 +1,5 @@
 /* Tokens of PTX. */
-#include "tests/ptx/ptx_text.h"
+#include "tests/gpu/ptx/ptx_text.h"
 
 #include <ctype.h>
 #include <stdarg.h>

@@ -39,7 +39,7 @@ def for_cuda(text):
 cuda_names = names(for_cuda(read("gpu.h"))) - ONLY_CUDA
 host_names = names(read("gpu_emulated.h", HOST)) | names(read("gpu_fibres.h", HOST))
 if len(cuda_names) < 20:
-    problems.append(f"gpu.h: only {len(cuda_names)} names found for CUDA: tests/gpu_twins.py does not understand it")
+    problems.append(f"gpu.h: only {len(cuda_names)} names found for CUDA: tests/gpu/gpu_twins.py does not understand it")
 for name in sorted(cuda_names - host_names):
     problems.append(f"gpu.h: {name} is for CUDA only: it needs a twin for the host, in {HOST}/gpu_emulated.h")
 

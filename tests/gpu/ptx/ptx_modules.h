@@ -4,7 +4,7 @@
 #ifndef OD_TESTS_PTX_MODULES_H
 #define OD_TESTS_PTX_MODULES_H
 
-#include "tests/ptx/ptx_code.h"
+#include "tests/gpu/ptx/ptx_code.h"
 
 #define PTX_MOST_SOURCES 64u
 #define PTX_MOST_CONSTANTS 8u

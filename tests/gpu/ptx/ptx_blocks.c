@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/ptx/ptx_block.h"
+#include "tests/gpu/ptx/ptx_block.h"
 
 _Thread_local struct gpu_place gpu_place; /* kernels that were compiled for the host want it */
 

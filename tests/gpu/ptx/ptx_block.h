@@ -7,8 +7,8 @@
 #define OD_TESTS_PTX_BLOCK_H
 
 #include "tests/gpu/gpu_fibres.h"
-#include "tests/ptx/ptx_code.h"
-#include "tests/ptx/ptx_races.h"
+#include "tests/gpu/ptx/ptx_code.h"
+#include "tests/gpu/ptx/ptx_races.h"
 
 #define PTX_ALL 0xffffffffu /* lanes */
 #define PTX_MOST_WARPS (GPU_HOST_THREADS / PTX_LANES)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/ptx/ptx_block.h"
+#include "tests/gpu/ptx/ptx_block.h"
 
 /* What the kernel before has yet to write must not be read, nor what it may still read be written. */
 static inline void check_waited(const struct gpu_blocks *blk, unsigned lane)

@@ -1,10 +1,10 @@
 /* Who accessed what last, and whether a barrier came between. */
-#include "tests/ptx/ptx_races.h"
+#include "tests/gpu/ptx/ptx_races.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/ptx/ptx_block.h"
+#include "tests/gpu/ptx/ptx_block.h"
 
 #define PAGE_WORDS 1024u
 #define BUCKETS 65536u

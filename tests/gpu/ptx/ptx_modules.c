@@ -1,5 +1,5 @@
 /* PTX files: directives, and where kernels begin and end. */
-#include "tests/ptx/ptx_modules.h"
+#include "tests/gpu/ptx/ptx_modules.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/ptx/ptx_text.h"
+#include "tests/gpu/ptx/ptx_text.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ptx_kernel *kernels; /* under the lock */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TAP: the interpreter of PTX (tests/ptx) finds faults. Each case changes one instruction of a kernel in a copy of the PTX. The test that
+"""TAP: the interpreter of PTX (tests/gpu/ptx) finds faults. Each case changes one instruction of a kernel in a copy of the PTX. The test that
 runs the kernel must then fail, and say why.
 
   ptx_faults.py FOLDER TESTS    FOLDER: with PTX; TESTS: with unit tests, e.g. build/tests

@@ -3,7 +3,7 @@
 # take hours for all. The emulated GPU does all of them before, and says which run launches a kernel first. These are chosen, so that each
 # kernel of the test is among them, and of the others each third, or eight if that is fewer. Without TOOL, on the emulated GPU, it says
 # whether the sample has launched all kernels.
-#   tests/gpu_sample.sh PROGRAM [TOOL...]    TOOL...: a command that runs the program; $OD_TEST: the only test of it to run
+#   tests/gpu/gpu_sample.sh PROGRAM [TOOL...]    TOOL...: a command that runs the program; $OD_TEST: the only test of it to run
 set -u
 B=${B:-build}
 names=$(mktemp)

@@ -43,7 +43,7 @@ enum ptx_op {
 #define ALU2(id, text, d, a, b, e) id,
 #define ALU3(id, text, d, a, b, c, e) id,
 #define ALU4(id, text, d, a, b, c, f, e) id,
-#include "tests/ptx/ptx_ops.h"
+#include "tests/gpu/ptx/ptx_ops.h"
 };
 
 struct ptx_insn {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/ptx/ptx_modules.h"
-#include "tests/ptx/ptx_text.h"
+#include "tests/gpu/ptx/ptx_modules.h"
+#include "tests/gpu/ptx/ptx_text.h"
 
 #define MOST_NAMES 256u
 #define NOT_YET UINT32_MAX
@@ -319,7 +319,7 @@ static struct shape shapes[] = {
 #define ALU2(id, text, d, a, b, x) { text, #d, { #a, #b }, id },
 #define ALU3(id, text, d, a, b, c, x) { text, #d, { #a, #b, #c }, id },
 #define ALU4(id, text, d, a, b, c, f, x) { text, #d, { #a, #b, #c, #f }, id },
-#include "tests/ptx/ptx_ops.h"
+#include "tests/gpu/ptx/ptx_ops.h"
 };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 

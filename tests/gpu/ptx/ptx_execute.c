@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "common/compute/dtype.h"
-#include "tests/ptx/ptx_block.h"
+#include "tests/gpu/ptx/ptx_block.h"
 
 #define NEVER UINT32_MAX
 
@@ -297,7 +297,7 @@ static bool step(struct run *r)
 		      to[lane] = PUT_##d(x);) \
 		return true; \
 	}
-#include "tests/ptx/ptx_ops.h"
+#include "tests/gpu/ptx/ptx_ops.h"
 	case PTX_LOP3: logic(r, i, on); return true;
 	case PTX_CVTA_SHARED: to_generic(r, i, on); return true;
 	case PTX_LD: ptx_load(blk, i, on); return true;
