@@ -240,16 +240,17 @@ static int cmd_share(const struct options *o)
 	return EXIT_GOOD;
 }
 
-/* A shadow of a precision that is no longer supported is not part of the pack. */
-static void note_old_shadow(const char *pack)
+/* Shadows of precisions that are no longer supported are not part of the pack. */
+static void note_old_shadows(const char *pack)
 {
 	char path[PATH_MAX];
 
-	if (od_path(path, sizeof(path), pack, OD_SHADOW_OLD_NAME, NULL) == OD_OK && access(path, F_OK) == 0)
-		fprintf(stderr,
-			"od-pack: %s is of a precision that this version does not have; it is not used and may be "
-			"deleted\n",
-			path);
+	for (const char *const *name = od_shadow_old_names; *name != NULL; name++)
+		if (od_path(path, sizeof(path), pack, *name, NULL) == OD_OK && access(path, F_OK) == 0)
+			fprintf(stderr,
+				"od-pack: %s is of a precision that this version does not have; it is not used and may "
+				"be deleted\n",
+				path);
 }
 
 static int cmd_verify(const struct options *o)
@@ -268,7 +269,7 @@ static int cmd_verify(const struct options *o)
 	bar_init(&bar, "verifying");
 	rc = od_pack_verify(&job, &err);
 	bar_end(&bar);
-	note_old_shadow(o->word[1]);
+	note_old_shadows(o->word[1]);
 	if (rc != OD_OK) {
 		print_error(&err);
 		return EXIT_FAILED;
@@ -291,7 +292,7 @@ static int cmd_info(const struct options *o)
 		print_error(&err);
 		return EXIT_FAILED;
 	}
-	note_old_shadow(o->word[1]);
+	note_old_shadows(o->word[1]);
 	return EXIT_GOOD;
 }
 
@@ -309,7 +310,6 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "and shared networks; routers, embeddings, norms, biases and head stay as published):\n"
 	       "  fp16       16     half precision\n"
 	       "  int8        8     symmetric, one scale for each row\n"
-	       "  int8-g64    8.5   the same, one scale for each 64 weights of a row\n"
 	       "  nf4         4.5   4-bit NormalFloat, one scale for each 64 weights\n"
 	       "Exit status: 0 good, 1 failed, 2 wrong usage.\n");
 	od_args_help(stdout, table, n);

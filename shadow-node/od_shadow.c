@@ -818,7 +818,7 @@ int main(int argc, char **argv)
 	};
 	const struct od_arg own[] = {
 		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P",
-		  "the experts' weights: int8, fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is (default: int8, but bf16 where int8 would not be smaller)",
+		  "the experts' weights: int8, fp16 or nf4 as od-pack shadow makes them, or bf16, the pack as it is (default: int8, but bf16 where int8 would not be smaller)",
 		  0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P",
 		  "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },

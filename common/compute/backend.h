@@ -80,8 +80,7 @@ struct od_mat {
 	 * checkpoint's own INT8; the fields below are then ignored. */
 	struct od_scales scales;
 	/* The shadow's OD_INT8 and OD_NF4: weight = value of its code * scale. */
-	const float *scale; /* [n_out], or when grouped [n_out][od_quant_groups(n_in)] */
-	bool grouped; /* OD_INT8; OD_NF4 always is */
+	const float *scale; /* OD_INT8: [n_out]; OD_NF4: [n_out][od_quant_groups(n_in)] */
 	const struct od_planes *planes; /* OD_BF16: data has SM bytes [n_out][n_in], mantissa << 1 | sign; else NULL */
 	enum od_activations act; /* OD_INT8, OD_NF4 */
 };

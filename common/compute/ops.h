@@ -28,7 +28,6 @@ struct od_weight {
 		struct od_ref at, divisor;
 	} scales;
 	struct od_ref scale;
-	bool grouped;
 	enum od_activations act; /* a GPU rounds rows for OD_NF4, and no others */
 	/* OD_BF16 as planes: data has SM bytes, chunk i of the coded exponents begins at coded + chunk_at[i]. */
 	struct od_ref coded;

@@ -1,19 +1,19 @@
 /* quant.h - quantised weights and activations: layout in memory and in packs, and products specified to the bit.
  *
  * Weights are quantised along the input dimension: INT8 symmetric (absmax / 127, round to nearest even), one scale per
- * output row or one per group of 64; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per block of 64.
- * Scales are f32; docs/PACK-FORMAT.md specifies the bits. Products, bit-identical on every CPU:
+ * output row; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per group of 64. Scales are f32;
+ * docs/PACK-FORMAT.md specifies the bits. Products, bit-identical on every CPU:
  *
- * F32 rows (OD_ACT_F32). One scale per output row: the 16 lanes of backend.h over the codes, then times the scale.
- * Grouped: within a group lane i takes the products k = i (mod 16) in order by fma from 0; then lane = fma(group sum,
- * group scale, lane) for all 16 lanes, even those for which a short last group has no products.
+ * F32 rows (OD_ACT_F32). INT8: the 16 lanes of backend.h over the codes, then times the scale. NF4: within a group lane
+ * i takes the products k = i (mod 16) in order by fma from 0; then lane = fma(group sum, group scale, lane) for all 16
+ * lanes, even those for which a short last group has no products.
  *
  * Rows rounded to INT8 in blocks of 64 (OD_ACT_INT8). A block's scale is absmax / 127; q = x / scale to nearest, ties
  * to even, within -127..127; all f32. If the scale is 0 (zeros or tiny numbers), q is 0; with an infinity or a NaN, q
- * is 0 and the scale NaN, so that the row's results are NaN. NF4 weights use od_nf4_int8 with the block's scale / 127.
+ * is 0 and the scale NaN, so that the row's results are NaN. NF4 weights use od_nf4_int8 with the group's scale / 127.
  * Within a block lane i sums four products as integers, exactly: for INT8 the products 4i to 4i + 3, for NF4 those i,
- * 16 + i, 32 + i, 48 + i (q is in that order: byte 4i + m is of 16m + i). Then lane = fma(sum, q's scale * the group's
- * or row's scale, lane).
+ * 16 + i, 32 + i, 48 + i (q is in that order: byte 4i + m is of 16m + i). Then lane = fma(sum, q's scale * the scale of
+ * the weights, lane).
  *
  * Weights published with scales (struct od_scales in backend.h), as I8, U4B8, U8B128, F4_E2M1 or FP8: a weight is the
  * f32 value of its code times its group's scale, rounded once; with a divisor the scale is f32(scale / divisor). A

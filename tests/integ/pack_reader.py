@@ -32,7 +32,7 @@ PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
 SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
 SMALL = ["chat_template.jinja", "chat_template.json", "chat_template_tool_use.jinja", "config.json", "generation_config.json",
          "model.json", "special_tokens_map.json", "tiktoken.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
-PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5}
+PRECISIONS = {"int8": 2, "fp16": 3, "nf4": 5}
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
@@ -509,7 +509,7 @@ class Record:
 
     def __init__(self, precision, n_out, n_in, data):
         self.precision, self.n_in = precision, n_in
-        row = {"fp16": 2 * n_in, "int8": n_in, "int8-g64": n_in}.get(precision, -(-n_in // 128) * 64)
+        row = {"fp16": 2 * n_in, "int8": n_in}.get(precision, -(-n_in // 128) * 64)
         groups = {"fp16": 0, "int8": 1}.get(precision, -(-n_in // 64))
         end = n_out * row
         self.rows = [data[i * row:(i + 1) * row] for i in range(n_out)]

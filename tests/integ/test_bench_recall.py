@@ -172,9 +172,9 @@ def every_precision_and_alignment_is_an_independent_implementations():
     with open("tests/golden/recall/shadow.json") as f:
         golden = json.load(f)
     model, path = os.path.join(TMP, "all.pack"), os.path.join(TMP, "shadows.jsonl")
-    tool("od-pack", CHECKPOINT, model, "--shadow", "int8,int8-g64,nf4")
+    tool("od-pack", CHECKPOINT, model, "--shadow", "int8,nf4")
     r = recall("--prompts", PROMPTS, "--limit", len(golden["prompts"]), "--tokens", golden["tokens"], "--precision",
-               "int8,int8-g64,nf4", "--dense-precision", "same,bf16", "--align", ",".join(golden["align"]), "--dump", path,
+               "int8,nf4", "--dense-precision", "same,bf16", "--align", ",".join(golden["align"]), "--dump", path,
                model=model)
     rows = {}
     with open(path) as f:

@@ -96,7 +96,7 @@ def a_model_is_split_over_two_cards():
 @test
 @emulated
 def split_shadows_have_all_precisions():
-    tool("od-pack", "shadow", pack(), "int8,nf4,int8-g64,fp16")
+    tool("od-pack", "shadow", pack(), "int8,nf4,fp16")
     want = text("--resident", "--cpu", "scalar").stdout
     for precision in "int8", "nf4+int8", "fp16", "bf16":
         experts, _, dense = precision.partition("+")

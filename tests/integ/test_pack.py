@@ -295,7 +295,7 @@ def check_error(record, precision, rows):
         got = record.weights(r)
         for at in range(0, len(row), size):
             most = max(map(abs, row[at:at + size]))
-            allowed = {"int8": most / 253, "int8-g64": most / 253, "fp16": most / 2048}.get(precision, most * 0.153)
+            allowed = {"int8": most / 253, "fp16": most / 2048}.get(precision, most * 0.153)
             for w, g in zip(row[at:at + size], got[at:at + size]):
                 assert abs(w - g) <= allowed + 2.0 ** -25 * (precision == "fp16") + 2.0 ** -142, (r, w, g)
 
@@ -305,11 +305,11 @@ def test_shadow_bits():
     for kind, huge in (("huge", True), ("quant", False)):
         tens = quant_tensors(huge)
         tc.write_checkpoint(at(kind), QUANT, tens)
-    p = refused(at("huge"), at("huge.pack"), "--shadow", EVERY, says=["fp16", "row 18", "65504", "int8-g64 and nf4 can", "is complete",
+    p = refused(at("huge"), at("huge.pack"), "--shadow", EVERY, says=["fp16", "row 18", "65504", "int8 and nf4 can", "is complete",
                                                                    "without these shadows: fp16;", "od-pack shadow " + at("huge.pack") + " fp16"])
     assert sum(n in p.stderr for n in tens) == 1, p.stderr
     good(at("quant"), at("quant.pack"), "--shadow", "fp16,nf4")
-    for kind, precisions in (("huge", ["int8", "int8-g64", "nf4"]), ("quant", ["fp16", "nf4"])):
+    for kind, precisions in (("huge", ["int8", "nf4"]), ("quant", ["fp16", "nf4"])):
         pack = pr.Pack(at(kind + ".pack"))
         for precision in precisions:
             for name, record in pack.shadow(precision).items():
@@ -631,10 +631,10 @@ def test_add_shadows():
     good(at("det"), at("add.pack"), "--shadow", "none")
     good(at("det"), at("every.pack"), "--shadow", EVERY)
     before, whole = inodes(at("add.pack")), contents(at("every.pack"))
-    p = good("shadow", at("add.pack"), "nf4,int8-g64")
+    p = good("shadow", at("add.pack"), "nf4,fp16")
     after = inodes(at("add.pack"))
     assert {n: i for n, i in after.items() if n in before} == before
-    assert set(after) - set(before) == {"shadow-nf4.bin", "shadow-int8-g64.bin"}
+    assert set(after) - set(before) == {"shadow-nf4.bin", "shadow-fp16.bin"}
     good("shadow", at("add.pack"), EVERY, "--threads", "1")
     assert {n: i for n, i in inodes(at("add.pack")).items() if n in after} == after  # those stay
     assert contents(at("add.pack")) == whole
@@ -642,7 +642,7 @@ def test_add_shadows():
     assert p.stderr.count("is there already") == 2 and f"Now in {at('add.pack')}: int8,nf4." in p.stdout
     good("shadow", "--force", at("add.pack"), "nf4")
     again = inodes(at("add.pack"))
-    assert again["shadow-nf4.bin"] != after["shadow-nf4.bin"] and again["shadow-int8-g64.bin"] == after["shadow-int8-g64.bin"]
+    assert again["shadow-nf4.bin"] != after["shadow-nf4.bin"] and again["shadow-fp16.bin"] == after["shadow-fp16.bin"]
     assert contents(at("add.pack")) == whole
     good("verify", at("add.pack"))
     shadows = {x["precision"]: x for x in json.loads(good("info", "--json", at("add.pack")).stdout)["shadows"]}
@@ -668,12 +668,15 @@ def test_add_shadows():
 def test_shadow_of_before():
     """A file of a precision that there is no more: said, and otherwise as if it were not there."""
     good(at("det"), at("old.pack"), "--shadow", "int8")
-    write(b"ODSHADOW", at("old.pack"), "shadow-nf4-dq.bin")
+    for gone in "int8-g64", "nf4-dq":
+        write(b"ODSHADOW", at("old.pack"), "shadow-%s.bin" % gone)
+        refused("shadow", at("old.pack"), gone, status=2, says=["some of int8, fp16, nf4 with", 'found "%s"' % gone])
     for command in "info", "verify":
         p = good(command, at("old.pack"))
-        assert "shadow-nf4-dq.bin is of a precision that this version does not have" in p.stderr, p.stderr
+        for gone in "int8-g64", "nf4-dq":
+            assert "shadow-%s.bin is of a precision that this version does not have" % gone in p.stderr, p.stderr
     assert [x["precision"] for x in json.loads(good("info", "--json", at("old.pack")).stdout)["shadows"]] == ["int8"]
-    refused("shadow", at("old.pack"), "nf4-dq", status=2, says=["some of int8, fp16, int8-g64, nf4 with", 'found "nf4-dq"'])
+    good("shadow", at("old.pack"), "nf4")
     good("--force", at("det"), at("old.pack"), "--shadow", "int8")
     assert contents(at("old.pack")) == contents(at("det.pack"))
 

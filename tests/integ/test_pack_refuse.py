@@ -599,9 +599,9 @@ def test_forged_shadows():
     good("shadow", at("forged.pack"), "nf4")
 
     # Renamed; of another model, with the same shapes and with others; from before there were headers.
-    good("shadow", at("forged.pack"), "int8-g64")
-    shutil.copy(at("forged.pack", "shadow-int8-g64.bin"), at("forged.pack", name))
-    refused("verify", at("forged.pack"), says=[name, "expected 5 (nf4)", "found 4 (int8-g64)"])
+    good("shadow", at("forged.pack"), "fp16")
+    shutil.copy(at("forged.pack", "shadow-fp16.bin"), at("forged.pack", name))
+    refused("verify", at("forged.pack"), says=[name, "expected 5 (nf4)", "found 3 (fp16)"])
     for cfg, seed in ((tc.CONFIG, 99), (QUANT, 4)):
         tc.write_checkpoint(at("alien"), cfg, tc.tensors(cfg, seed=seed))
         good(at("alien"), at("alien.pack"), "--shadow", "nf4", "--force")

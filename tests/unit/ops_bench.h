@@ -224,7 +224,6 @@ enum weight_kind {
 	W_F32,
 	W_PLANES, /* BF16, in chunks of 9 rows */
 	W_INT8, /* a scale for each row */
-	W_INT8_GROUPED, /* for each 64 weights */
 	W_INT8_INT8, /* and rows are rounded */
 	W_E4M3, /* published, f32 scales and a divisor */
 	W_U4B8, /* published, with scales of some type */
@@ -290,8 +289,8 @@ static inline void lay_planes(struct bench *b, struct weight *w, size_t chunk_ro
 static inline enum od_dtype dtype_of(enum weight_kind kind)
 {
 	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = {
-		OD_BF16, OD_F16,  OD_F32,    OD_BF16,	 OD_INT8,    OD_INT8,	 OD_INT8,    OD_F8_E4M3,
-		OD_U4B8, OD_INT8, OD_U8B128, OD_F4_E2M1, OD_F8_E5M2, OD_F8_E4M3, OD_F8_E5M2, OD_NF4,
+		OD_BF16, OD_F16,    OD_F32,	OD_BF16,    OD_INT8,	OD_INT8,    OD_F8_E4M3, OD_U4B8,
+		OD_INT8, OD_U8B128, OD_F4_E2M1, OD_F8_E5M2, OD_F8_E4M3, OD_F8_E5M2, OD_NF4,
 	};
 
 	return dtypes[kind];
@@ -318,10 +317,9 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 	else
 		w->w.data = lay_random(b, od_dtype_bytes(t) == 0 ? OD_INT8 : t,
 				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));
-	w->w.grouped = kind == W_INT8_GROUPED || kind == W_INT8_INT8 || kind == W_NF4;
 	w->w.act = kind == W_NF4 || (kind == W_INT8_INT8 && !on_gpu()) ? OD_ACT_INT8 : OD_ACT_F32;
-	if (kind == W_INT8 || w->w.grouped)
-		w->w.scale = lay_floats(b, n_out * (w->w.grouped ? od_quant_groups(n_in) : 1));
+	if (kind == W_INT8 || kind == W_INT8_INT8 || kind == W_NF4)
+		w->w.scale = lay_floats(b, n_out * (kind == W_NF4 ? od_quant_groups(n_in) : 1));
 	if (scales_of(kind) != 0) {
 		const size_t groups[] = { 32, 16, 48, 128, n_in }, group = groups[random_below(&b->seed, 5)];
 
@@ -341,7 +339,6 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 			    .at = w->w.scales.at.buf != NULL ? b->want + w->w.scales.at.at : NULL,
 			    .divisor = w->w.scales.divisor.buf != NULL ? wanted(b, w->w.scales.divisor) : NULL },
 		.scale = w->w.scale.buf != NULL ? wanted(b, w->w.scale) : NULL,
-		.grouped = w->w.grouped,
 		.act = w->w.act,
 	};
 	if (kind == W_PLANES)

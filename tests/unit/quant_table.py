@@ -121,11 +121,9 @@ def main():
     int8 = [[F(v) for v in r] for r in int8]
     codes = [[NF4[c] for c in r] for r in codes]
     grouped = [scale[GROUPS * o:GROUPS * o + GROUPS] for o in range(N_OUT)]
-    for name, values, scales in (("group", int8, grouped), ("nf4", codes, grouped)):
-        print_reals("qt_y_" + name, [dot_f32(v, s, r) for r in x for v, s in zip(values, scales)])
-    # One scale per output row: the first of those.
-    for name, values, scales in (("row", int8, [[s] * GROUPS for s in scale[:N_OUT]]), ("group", int8, grouped),
-                                 ("nf4", codes, grouped)):
+    print_reals("qt_y_nf4", [dot_f32(v, s, r) for r in x for v, s in zip(codes, grouped)])
+    # INT8 has one scale per output row: the first of those.
+    for name, values, scales in (("row", int8, [[s] * GROUPS for s in scale[:N_OUT]]), ("nf4", codes, grouped)):
         print_reals("qt_y8_" + name, [dot_int8(v, s, r, values is codes) for r in x for v, s in zip(values, scales)])
 
 

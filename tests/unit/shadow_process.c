@@ -117,9 +117,8 @@ int make_pack(void **state)
 	char checkpoint[96];
 	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny",
 				      "--ctx",	  "256",   "--json",   NULL };
-	const char *const do_pack[] = {
-		"od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow", "int8,fp16,int8-g64,nf4", NULL
-	};
+	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir,	"--threads",
+					"1",	   "--shadow", "int8,fp16,nf4", NULL };
 	struct od_err err;
 	char text[4096];
 	int errors;

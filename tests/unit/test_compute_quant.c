@@ -6,8 +6,8 @@
 
 BARE_TABLES;
 
-enum format { INT8_ROW, INT8_GROUPS, NF4, N_FORMATS };
-static const char *const format_names[] = { "INT8 by row", "INT8 by group", "NF4" };
+enum format { INT8, NF4, N_FORMATS };
+static const char *const format_names[] = { "INT8", "NF4" };
 
 struct data {
 	struct od_mat w;
@@ -39,20 +39,20 @@ static float value_at(const struct od_mat *w, size_t o, size_t k)
 
 static float scale_at(const struct od_mat *w, size_t o, size_t g)
 {
-	return w->scale[w->dtype == OD_NF4 || w->grouped ? o * n_groups(w->n_in) + g : o];
+	return w->scale[w->dtype == OD_NF4 ? o * n_groups(w->n_in) + g : o];
 }
 
 static float plain_dot(const struct od_mat *w, size_t o, const float *x)
 {
 	float lane[16] = { 0 };
 
-	if (w->dtype == OD_INT8 && !w->grouped)
+	if (w->dtype == OD_INT8)
 		return one_nan(lanes_dot(OD_INT8, w->data, o * w->n_in, x, w->n_in) * w->scale[o]);
 	for (size_t g = 0; g < n_groups(w->n_in); g++) {
 		float part[16] = { 0 };
 
 		for (size_t k = 64 * g; k < w->n_in && k < 64 * g + 64; k++)
-			part[k % 16] = fmaf(value_at(w, o, k), x[k], part[k % 16]);
+			part[k % 16] = fmaf(od_nf4_values[nf4_code(w, o, k)], x[k], part[k % 16]);
 		for (int i = 0; i < 16; i++)
 			lane[i] = fmaf(part[i], scale_at(w, o, g), lane[i]);
 	}
@@ -104,8 +104,8 @@ static float plain_dot_int8(const struct od_mat *w, size_t o, const float *x)
 
 static struct data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n_out, size_t n_rows, enum kind kind)
 {
-	size_t groups = n_groups(n_in), n_scales = f == INT8_ROW ? n_out : n_out * groups;
-	struct data d = { .w = { .dtype = f < NF4 ? OD_INT8 : OD_NF4, .n_out = n_out, .n_in = n_in },
+	size_t groups = n_groups(n_in), n_scales = f == INT8 ? n_out : n_out * groups;
+	struct data d = { .w = { .dtype = f == INT8 ? OD_INT8 : OD_NF4, .n_out = n_out, .n_in = n_in },
 			  .n_rows = n_rows,
 			  .y_len = n_rows * n_out };
 
@@ -113,7 +113,6 @@ static struct data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n
 	 * count. */
 	d.weights = random_weights(seed, OD_INT8, n_out * od_row_bytes(d.w.dtype, n_in), kind);
 	d.w.data = d.weights;
-	d.w.grouped = f == INT8_GROUPS;
 	d.w.scale = d.scale = random_row(seed, n_scales, kind);
 	d.x = random_row(seed, n_rows * n_in, kind);
 	d.y = exact(d.y_len, sizeof(float));
@@ -153,19 +152,17 @@ static void check_plain(const struct od_backend *be, struct data *d, enum format
 
 static void golden(void **state)
 {
-	static const float *const want[2][N_FORMATS] = { { NULL, qt_y_group, qt_y_nf4 },
-							 { qt_y8_row, qt_y8_group, qt_y8_nf4 } };
+	static const float *const want[2][N_FORMATS] = { { NULL, qt_y_nf4 }, { qt_y8_row, qt_y8_nf4 } };
 	const struct od_backend *be = table_of(state);
 	float y[QT_ROWS * QT_OUT];
 
 	for (int act = 0; act < 2; act++) {
 		for (int f = 0; f < N_FORMATS; f++) {
-			struct od_mat w = { .dtype = f < NF4 ? OD_INT8 : OD_NF4,
+			struct od_mat w = { .dtype = f == INT8 ? OD_INT8 : OD_NF4,
 					    .n_out = QT_OUT,
 					    .n_in = QT_IN,
-					    .data = f < NF4 ? (const void *)qt_int8 : qt_nf4,
+					    .data = f == INT8 ? (const void *)qt_int8 : qt_nf4,
 					    .scale = qt_scale,
-					    .grouped = f == INT8_GROUPS,
 					    .act = (enum od_activations)act };
 
 			if (want[act][f] == NULL)
@@ -233,7 +230,7 @@ static void accuracy(void **state)
 
 					sum += (double)value_at(&d.w, i % 13, k) * s * (double)x[k];
 					size += fabs((double)value_at(&d.w, i % 13, k) * s);
-					size += f >= NF4 ? fabs(s) : 0;
+					size += f == NF4 ? fabs(s) : 0;
 				}
 				bound = size * (act == OD_ACT_INT8 ? 0.5 / 127 : 0x1p-24 * 120);
 				if (!(fabs((double)d.y[i] - sum) <= bound))
@@ -260,7 +257,7 @@ static void every_weight(void **state)
 		for (size_t k = 0; k < 300; k++)
 			for (size_t o = 0; o < 3; o++)
 				d.want[3 * k + o] = value_at(&d.w, o, k) * scale_at(&d.w, o, k / 64) +
-						    (f == INT8_ROW ? -0.0f : 0.0f); /* the sum began with +0 */
+						    (f == INT8 ? -0.0f : 0.0f); /* the sum began with +0 */
 		assert_bits(format_names[f], d.y, d.want, d.y_len);
 		data_free(&d);
 	}
@@ -389,7 +386,7 @@ static void longest_rows(void **state)
 	uint64_t seed = 28;
 
 	for (size_t n_in = OD_ACT8_MAX_IN; n_in <= OD_ACT8_MAX_IN + 1; n_in++) {
-		struct data d = data_new(&seed, INT8_GROUPS, n_in, 2, 2, PLAIN);
+		struct data d = data_new(&seed, NF4, n_in, 2, 2, PLAIN);
 
 		run(be, &d, OD_ACT_F32);
 		memcpy(d.want, d.y, d.y_len * sizeof(float));
@@ -420,7 +417,7 @@ static void stays_inside(void **state)
 		struct od_act8 act8;
 
 		d.w.data = fence(&w, d.weights, 5 * od_row_bytes(d.w.dtype, n_in));
-		d.w.scale = fence(&scale, d.scale, (f == INT8_ROW ? 5 : 5 * groups) * sizeof(float));
+		d.w.scale = fence(&scale, d.scale, (f == INT8 ? 5 : 5 * groups) * sizeof(float));
 		fence(&x, d.x, n_rows * n_in * sizeof(float));
 		fence(&y, d.y, d.y_len * sizeof(float));
 		q = fenced_new(n_rows * groups * 64), q_scale = fenced_new(n_rows * groups * sizeof(float));

@@ -77,7 +77,7 @@ static void check_weight(const struct od_mat_type *t, const struct od_mat *m, co
 	assert_int_equal(w.n_in, m->n_in);
 	assert_int_equal(w.scales.dtype, m->scales.dtype);
 	assert_int_equal(w.scales.group, m->scales.group);
-	assert_true(w.scale.buf == NULL && w.coded.buf == NULL && w.chunk_at == NULL && !w.grouped);
+	assert_true(w.scale.buf == NULL && w.coded.buf == NULL && w.chunk_at == NULL);
 	found = copy_at(device, w.data, codes);
 	assert_memory_equal(found, m->data, codes);
 	free(found);

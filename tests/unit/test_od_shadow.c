@@ -93,8 +93,6 @@ static void test_mixtures(void **state)
 	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_FASTER,
 							  OD_FORM_PLAIN };
 	static const struct od_shadow_choice nf4 = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_FASTER, OD_FORM_PLAIN };
-	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_F32,
-							  OD_FORM_PLAIN };
 
 	(void)state;
 	decode(&fp16_int8, "fp16+int8", "early", OD_PROFILE_F32);
@@ -102,7 +100,6 @@ static void test_mixtures(void **state)
 	decode(&int8_bf16, "int8+bf16", "early", OD_PROFILE_F32);
 	decode(&nf4_int8, "nf4+int8", "early", OD_PROFILE_F32);
 	decode(&nf4, "nf4", "early", OD_PROFILE_BF16);
-	decode(&int8_g64, "int8-g64", "late", OD_PROFILE_F32);
 }
 
 /* Rows that meet NF4 are rounded to INT8 where that is faster, by what BENCHMARKS.md says, and nowhere else. */

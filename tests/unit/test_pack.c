@@ -241,7 +241,7 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 	double scale = 1;
 
 	if (m->scale != NULL)
-		scale = (double)m->scale[m->grouped ? group : row];
+		scale = (double)m->scale[m->dtype == OD_NF4 ? group : row];
 	if (m->dtype == OD_F16)
 		return (double)od_f16_f32(((const uint16_t *)m->data)[row * m->n_in + i]);
 	if (m->dtype == OD_INT8)
@@ -254,21 +254,19 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 
 struct precision_facts {
 	enum od_dtype dtype;
-	bool grouped;
 	double error; /* largest of a weight, over the largest weight of its row */
 };
 
 static const struct precision_facts facts[] = {
-	[OD_PRECISION_INT8] = { OD_INT8, false, 0.5 / 127 },
-	[OD_PRECISION_FP16] = { OD_F16, false, 0x1p-11 },
-	[OD_PRECISION_INT8_G64] = { OD_INT8, true, 0.5 / 127 },
-	[OD_PRECISION_NF4] = { OD_NF4, true, 0.152 },
+	[OD_PRECISION_INT8] = { OD_INT8, 0.5 / 127 },
+	[OD_PRECISION_FP16] = { OD_F16, 0x1p-11 },
+	[OD_PRECISION_NF4] = { OD_NF4, 0.152 },
 };
 
 /* The matrix on the host; free data and scale. */
 static struct od_mat host_mat(const struct od_weight *w)
 {
-	const size_t n_scales = w->n_out * (w->grouped ? od_quant_groups(w->n_in) : 1);
+	const size_t n_scales = w->n_out * (w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1);
 
 	return (struct od_mat){
 		.dtype = w->dtype,
@@ -276,7 +274,6 @@ static struct od_mat host_mat(const struct od_weight *w)
 		.n_in = w->n_in,
 		.data = copy_at(device, w->data, w->n_out * od_row_bytes(w->dtype, w->n_in)),
 		.scale = w->scale.buf != NULL ? copy_at(device, w->scale, n_scales * sizeof(float)) : NULL,
-		.grouped = w->grouped,
 	};
 }
 
@@ -291,7 +288,6 @@ static void assert_quantised(const struct od_weight *w, enum od_precision precis
 	assert_int_equal(w->n_out, t->n_out);
 	assert_int_equal(w->n_in, t->n_in);
 	assert_int_equal(w->act, act);
-	assert_int_equal(w->grouped, f->grouped);
 	assert_int_equal(w->scale.buf == NULL, f->dtype == OD_F16);
 	assert_int_equal(w->data.at % OD_PAD_BYTES, 0);
 	m = host_mat(w);
@@ -379,8 +375,8 @@ static void test_shadow(void **state)
 static void test_shadow_names(void **state)
 {
 	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32, OD_FORM_PLAIN };
-	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
-	const struct od_shadow_choice odd[] = { { (enum od_precision)6, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
+	const struct od_shadow_choice two = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
+	const struct od_shadow_choice odd[] = { { (enum od_precision)5, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
 						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32,
 						  OD_FORM_PLAIN } };
 	char text[OD_SHADOW_CHOICE_CHARS];
@@ -390,7 +386,7 @@ static void test_shadow_names(void **state)
 
 	(void)state;
 	assert_string_equal(od_shadow_choice_text(&one, text), "nf4");
-	assert_string_equal(od_shadow_choice_text(&two, text), "int8-g64+bf16");
+	assert_string_equal(od_shadow_choice_text(&two, text), "int8+bf16");
 	for (size_t i = 0; i < 2; i++) {
 		assert_int_equal(od_shadow_load(&s, pack, device, &odd[i], 2, NULL, NULL, &err), OD_ERR_ARG);
 		assert_null(s);

@@ -71,7 +71,7 @@ static void assert_int8(const float *x, size_t n, float scale, const int8_t *q)
 static void test_int8(void **state)
 {
 	static int8_t q[ROWS][IN];
-	static float scale[ROWS], scale_g[ROWS][6];
+	static float scale[ROWS];
 	size_t bad;
 
 	(void)state;
@@ -88,12 +88,6 @@ static void test_int8(void **state)
 	assert_true(scale[3] == 0 && scale[4] == 0 && scale[5] == 1.0f);
 	assert_int_equal(q[5][1], -124); /* -123.5 to even */
 	assert_int_equal(q[5][2], -122); /* -122.5 to even */
-
-	assert_int_equal(od_shadow_row_scales(OD_PRECISION_INT8_G64, IN), 6);
-	assert_int_equal(quant(OD_PRECISION_INT8_G64, OD_F32, q, scale_g[0], &bad), OD_OK);
-	for (int r = 0; r < ROWS; r++)
-		for (int g = 0; g < 6; g++)
-			assert_int8(w[r] + 64 * g, g < 5 ? 64 : IN - 320, scale_g[r][g], q[r] + 64 * g);
 }
 
 /* Every f16 is itself; halfway between two neighbours it is the even one, to either side of that the near one. */
@@ -266,11 +260,11 @@ static void test_sets(void **state)
 	} good[] = {
 		{ "none", 0, "" },
 		{ "int8", OD_SHADOW_BIT(OD_PRECISION_INT8), "int8" },
-		{ "nf4,int8,nf4", 1u << 2 | 1u << 5, "int8,nf4" },
-		{ "fp16,int8-g64,nf4,int8", OD_SHADOW_ALL, "int8,fp16,int8-g64,nf4" },
+		{ "nf4,int8,nf4", OD_SHADOW_BIT(OD_PRECISION_INT8) | OD_SHADOW_BIT(OD_PRECISION_NF4), "int8,nf4" },
+		{ "fp16,nf4,int8", OD_SHADOW_ALL, "int8,fp16,nf4" },
 	};
-	static const char *const bad[] = { "",	    ",",    "int8,",	 ",int8",    "bf16",  "int",
-					   "int88", "INT8", "none,int8", "int8 nf4", "nf4-dq" };
+	static const char *const bad[] = { "",	    ",",    "int8,",	 ",int8",    "bf16",   "int",
+					   "int88", "INT8", "none,int8", "int8 nf4", "nf4-dq", "int8-g64" };
 	struct od_err err;
 	char text[64];
 	unsigned set;
@@ -284,7 +278,7 @@ static void test_sets(void **state)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_int_equal(od_shadow_set_parse(bad[i], &set, &err), OD_ERR_ARG);
 		assert_int_equal(set, 0);
-		assert_non_null(strstr(err.msg, "int8-g64"));
+		assert_non_null(strstr(err.msg, "some of int8, fp16, nf4 with"));
 	}
 }
 
@@ -308,8 +302,6 @@ static void test_parts(void **state)
 	assert_parts(OD_PRECISION_FP16, 1, 2017, &(struct od_shadow_parts){ .data_bytes = 4034, .bytes = 8192 });
 	assert_parts(OD_PRECISION_INT8, 3, 100,
 		     &(struct od_shadow_parts){ .data_bytes = 300, .scale_at = 384, .n_scales = 3, .bytes = 4096 });
-	assert_parts(OD_PRECISION_INT8_G64, 3, 100,
-		     &(struct od_shadow_parts){ .data_bytes = 300, .scale_at = 384, .n_scales = 6, .bytes = 4096 });
 	assert_parts(OD_PRECISION_NF4, 3, 130,
 		     &(struct od_shadow_parts){ .data_bytes = 384, .scale_at = 448, .n_scales = 9, .bytes = 4096 });
 }

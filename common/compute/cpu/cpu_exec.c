@@ -48,7 +48,6 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 			    .at = at_or_null(j, w->scales.at),
 			    .divisor = at_or_null(j, w->scales.divisor) },
 		.scale = at_or_null(j, w->scale),
-		.grouped = w->grouped,
 		.act = w->act,
 	};
 

@@ -10,7 +10,7 @@
 /* An od_line_fn. */
 static ALWAYS_INLINE void add_blocks(const enum od_dtype t, const size_t no, const size_t nr, const bool whole,
 				     const struct od_tile *a, size_t k, size_t n, const float *const *scale,
-				     size_t each, v16 (*sum)[4])
+				     v16 (*sum)[4])
 {
 	const unsigned char *w = a->w + od_row_bytes(t, k);
 	size_t n_groups = whole ? LINE_GROUPS(t) : od_quant_groups(n);
@@ -34,7 +34,7 @@ static ALWAYS_INLINE void add_blocks(const enum od_dtype t, const size_t no, con
 			av[r] = v64_load(a->act8->q + OD_QUANT_GROUP * (first + r * n_blocks + g));
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			v16 s = v16_set1(scale[o][g * each]);
+			v16 s = v16_set1(scale[o][g]);
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++) {
@@ -48,11 +48,11 @@ static ALWAYS_INLINE void add_blocks(const enum od_dtype t, const size_t no, con
 
 /* An od_end_fn. */
 static __attribute__((noinline)) v16 end_blocks(const enum od_dtype t, struct od_tile a, size_t k, size_t n,
-						const float *scale, size_t each, v16 sum)
+						const float *scale, v16 sum)
 {
 	v16 s[1][4] = { { sum } };
 
-	add_blocks(t, 1, 1, false, &a, k, n, &scale, each, s);
+	add_blocks(t, 1, 1, false, &a, k, n, &scale, s);
 	return s[0][0];
 }
 

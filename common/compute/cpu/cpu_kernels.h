@@ -146,13 +146,8 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	switch (w->dtype) {
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
 	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
-	case OD_INT8:
-		if (w->grouped)
-			matmul_of(group_dots, OD_INT8, a, n_rows, n_out);
-		else
-			matmul_of(dots, OD_INT8, a, n_rows, n_out);
-		break;
-	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
+	case OD_INT8: matmul_of(dots, OD_INT8, a, n_rows, n_out); break;
+	case OD_NF4: matmul_of(nf4_dots, OD_NF4, a, n_rows, n_out); break;
 	case OD_BF16: /* matmul_bf16's */
 	case OD_F8_E4M3:
 	case OD_F8_E5M2:

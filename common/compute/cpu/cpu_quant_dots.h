@@ -1,4 +1,4 @@
-/* cpu_quant_dots.h - dots of f32 rows with weights whose scales are grouped: INT8 by groups, and NF4.
+/* cpu_quant_dots.h - how dots walk over a shadow's quantised weights, and the dots of f32 rows with NF4.
  *
  * Within a group of 64 a lane adds its products in order, from 0; then lane = fma(group's sum, scale, lane). A short
  * last group is a group like any other; lanes without a product in it add 0 * scale. Only for cpu*.c, behind their
@@ -11,15 +11,13 @@
 #define LINE_GROUPS(t) ((t) == OD_NF4 ? OD_NF4_PIECE / OD_QUANT_GROUP : 1u) /* of weights, in OD_LINE_BYTES */
 
 /* sum: += the groups of one line of weights at input k. whole: all n inputs are there, else 0 < n < what a line holds.
- * The scale of group g of the line is scale[o][g * each]. */
+ * The scale of group g of the line is scale[o][g]. */
 typedef void od_line_fn(const enum od_dtype t, const size_t no, const size_t nr, const bool whole,
-			const struct od_tile *a, size_t k, size_t n, const float *const *scale, size_t each,
-			v16 (*sum)[4]);
+			const struct od_tile *a, size_t k, size_t n, const float *const *scale, v16 (*sum)[4]);
 
-/* An od_line_fn. */
-static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, const size_t nr, const bool whole,
-				     const struct od_tile *a, size_t k, size_t n, const float *const *scale,
-				     size_t each, v16 (*sum)[4])
+/* For OD_NF4. */
+static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const size_t nr, const bool whole,
+				  const struct od_tile *a, size_t k, size_t n, const float *const *scale, v16 (*sum)[4])
 {
 	const unsigned char *w = a->w + od_row_bytes(t, k);
 	const float *x = a->x + a->row * a->x_stride + a->col + k;
@@ -34,11 +32,9 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			if (t == OD_NF4) {
-				v16w codes = v16w_load(w + o * a->w_stride_bytes);
+			v16w codes = v16w_load(w + o * a->w_stride_bytes);
 
-				next[o] = g == 0 ? codes : v16w_shift4(codes);
-			}
+			next[o] = g == 0 ? codes : v16w_shift4(codes);
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
 				part[o][r] = v16_set1(0);
@@ -50,12 +46,6 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 
 			V16_UNROLL(4)
 			for (size_t o = 0; o < no; o++) {
-				const unsigned char *p = w + o * a->w_stride_bytes + i;
-
-				if (t != OD_NF4) {
-					wv[o] = whole ? v16_load_i8(p) : v16_load_i8_n(p, left);
-					continue;
-				}
 				wv[o] = v16_nf4(next[o]);
 				next[o] = v16w_shift8(next[o]);
 			}
@@ -72,7 +62,7 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 		}
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			v16 s = v16_set1(scale[o][g * each]);
+			v16 s = v16_set1(scale[o][g]);
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
@@ -82,20 +72,19 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 }
 
 /* What is left of a row, for one output and one row of x: inlined for each shape it would be most of the code. */
-typedef v16 od_end_fn(const enum od_dtype t, struct od_tile a, size_t k, size_t n, const float *scale, size_t each,
-		      v16 sum);
+typedef v16 od_end_fn(const enum od_dtype t, struct od_tile a, size_t k, size_t n, const float *scale, v16 sum);
 
-static __attribute__((noinline)) v16 end_groups(const enum od_dtype t, struct od_tile a, size_t k, size_t n,
-						const float *scale, size_t each, v16 sum)
+static __attribute__((noinline)) v16 end_nf4(const enum od_dtype t, struct od_tile a, size_t k, size_t n,
+					     const float *scale, v16 sum)
 {
 	v16 s[1][4] = { { sum } };
 
-	add_groups(t, 1, 1, false, &a, k, n, &scale, each, s);
+	add_nf4(t, 1, 1, false, &a, k, n, &scale, s);
 	return s[0][0];
 }
 
 /* The scales of row o of the tile. Those that belong to the rows that prefetch_rows fetches meanwhile are fetched too:
- * their stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups cost INT8 a fifth of its
+ * their stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups cost a fifth of the
  * speed. */
 static ALWAYS_INLINE const float *group_scales(const struct od_tile *a, const size_t no, size_t o)
 {
@@ -112,7 +101,6 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 				     const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const size_t step = LINE_GROUPS(t) * OD_QUANT_GROUP, bytes = od_row_bytes(t, a->n);
-	const size_t each = t == OD_NF4 || a->mat->grouped;
 	const float *scale[4];
 	v16 sum[4][4];
 	size_t k = 0;
@@ -120,13 +108,15 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 	begin_sums(no, nr, a, sum);
 	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
-		scale[o] = each == 0 ? a->mat->scale + a->out + o : group_scales(a, no, o);
+		scale[o] = t == OD_NF4 ? group_scales(a, no, o) : a->mat->scale + a->out + o;
 	for (; k + step <= a->n; k += step) {
 		prefetch_rows(a, no, od_row_bytes(t, k), bytes);
-		add_line(t, no, nr, true, a, k, step, scale, each, sum);
+		add_line(t, no, nr, true, a, k, step, scale, sum);
+		if (t != OD_NF4)
+			continue; /* a row has one scale */
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
-			scale[o] += LINE_GROUPS(t) * each;
+			scale[o] += LINE_GROUPS(t);
 	}
 	if (k < a->n) {
 		V16_UNROLL(4)
@@ -137,16 +127,17 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 
 				one.w += o * a->w_stride_bytes;
 				one.row += r;
-				sum[o][r] = add_end(t, one, k, a->n - k, scale[o], each, sum[o][r]);
+				sum[o][r] = add_end(t, one, k, a->n - k, scale[o], sum[o][r]);
 			}
 		}
 	}
 	end_sums(no, nr, a, NULL, sum);
 }
 
-static ALWAYS_INLINE void group_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
+/* For OD_NF4. */
+static ALWAYS_INLINE void nf4_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
-	quant_dots(add_groups, end_groups, t, no, nr, a);
+	quant_dots(add_nf4, end_nf4, t, no, nr, a);
 }
 
 #endif

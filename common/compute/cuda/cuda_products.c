@@ -24,11 +24,10 @@ static enum gpu_form form_of(const struct od_weight *w)
 		[OD_F4_E2M1] = { -1, GPU_SCALED_E2M1 },
 		[OD_F8_E8M0] = { -1, -1 },
 	};
-	const bool scaled = w->scales.at.buf != NULL;
-	const int8_t f = form[w->dtype][scaled];
+	const int8_t f = form[w->dtype][w->scales.at.buf != NULL];
 
 	assert(f >= 0); /* packs have no other types */
-	return !scaled && w->dtype == OD_INT8 && w->grouped ? GPU_INT8_GROUP : (enum gpu_form)f;
+	return (enum gpu_form)f;
 }
 
 struct gpu_mat od_cuda_mat(const struct od_weight *w)

@@ -96,7 +96,7 @@ GPU_FN struct gpu_raw gpu_read_raw(const unsigned bytes, const unsigned char *at
 
 GPU_FN bool gpu_is_int8(const unsigned form)
 {
-	return form == GPU_INT8 || form == GPU_INT8_GROUP || form == GPU_SCALED_I8 || form == GPU_SCALED_U8;
+	return form == GPU_INT8 || form == GPU_SCALED_I8 || form == GPU_SCALED_U8;
 }
 
 /* gpu_code of byte i of four, with fewer instructions. */

@@ -25,13 +25,8 @@
 #define RING 30720u /* bytes of the block's ring, at most */
 #define RING_16 27648u /* of one row of 16 bits (gpu_product_shared) */
 
-#define GROUP 64u /* weights of a group of INT8_GROUP and NF4 */
+#define GROUP 64u /* weights of a group of NF4 */
 #define NF4_PIECE 128u
-
-GPU_FN bool is_grouped(const unsigned form)
-{
-	return form == GPU_INT8_GROUP || form == GPU_NF4;
-}
 
 /* Lanes of an output that a thread has. With four it reads four codes of a byte at once, but x serves one output only:
  * so for one row. */
@@ -113,7 +108,7 @@ GPU_FN unsigned stage_columns(const unsigned form, const unsigned R)
 /* Groups of 64 of a stage of a row. */
 GPU_FN unsigned stage_groups(const unsigned form, const unsigned R)
 {
-	return is_grouped(form) ? stage_columns(form, R) / GROUP : 0;
+	return form == GPU_NF4 ? stage_columns(form, R) / GROUP : 0;
 }
 
 /* Bytes of a row of x. */
@@ -183,12 +178,11 @@ struct outputs {
 	bool aligned, x_in_units; /* all x: to two floats, to UNIT */
 };
 
-/* The thread's sums: [rows][outputs][lanes]; part: the same of the group of 64 that has begun. Published scales:
- * scale[] holds for columns before `until`; the next one of each output is number next[] of the matrix. shared: how
- * many groups a piece has, if they are whole and no more than the threads of an output; then the ring has their scales.
- * Else 0. */
+/* The thread's sums: [rows][outputs][lanes]. Published scales: scale[] holds for columns before `until`; the next one
+ * of each output is number next[] of the matrix. shared: how many groups a piece has, if they are whole and no more
+ * than the threads of an output; then the ring has their scales. Else 0. */
 struct sums {
-	float sum[GPU_PRODUCT_ROWS * SUMS], part[GPU_PRODUCT_ROWS * SUMS];
+	float sum[GPU_PRODUCT_ROWS * SUMS];
 	float scale[MOST_OUTS], divisor;
 	size_t next[MOST_OUTS];
 	uint32_t until, shared;
@@ -231,9 +225,9 @@ GPU_FN void read_x(const unsigned lanes, const bool in_ring, const float *ring, 
 	}
 }
 
-/* to[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
+/* sum[r][j][i] += w[j][i] * x[r][k + i]. in_ring: x is the thread's of that column in the ring; else it is not used. */
 GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
-		const float *x, const float *w, float *to)
+		const float *x, const float *w, float *sum)
 {
 	const unsigned lanes = lanes_of(form, R);
 
@@ -244,7 +238,7 @@ GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, 
 		read_x(lanes, in_ring, x + r * stage_columns(form, R), t->x[r] + k, by);
 		GPU_UNROLL
 		for (unsigned n = 0; n < SUMS; n++)
-			to[r * SUMS + n] = fmaf(w[n], by[n % lanes], to[r * SUMS + n]);
+			sum[r * SUMS + n] = fmaf(w[n], by[n % lanes], sum[r * SUMS + n]);
 	}
 }
 
@@ -256,7 +250,7 @@ GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outpu
 
 	GPU_UNROLL
 	for (unsigned i = 0; i < R * SUMS; i++)
-		s->sum[i] = s->part[i] = 0;
+		s->sum[i] = 0;
 	s->until = s->shared = 0;
 	if (!gpu_is_scaled(form))
 		return;
@@ -288,48 +282,17 @@ GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outp
 	s->until += t->m->group;
 }
 
-/* The scale of output i, of groups of 64, at column k. */
+/* NF4: the scale of output i at column k. */
 GPU_FN const float *group_scale(const struct outputs *t, uint32_t i, size_t k)
 {
 	return t->m->scale + (size_t)real_output(t, i) * ((t->n_in + GROUP - 1) / GROUP) + k / GROUP;
-}
-
-/* Of the thread's outputs. */
-GPU_FN void group_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const float **scales)
-{
-	GPU_UNROLL
-	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
-		scales[j] = group_scale(t, output_of(form, R, t, j), k);
-}
-
-/* A group of 64 ends: lane = fma(the group's sum, scale, lane). scales[j]: of output j. */
-GPU_FN void end_group(const unsigned form, const unsigned R, const float *const *scales, struct sums *s)
-{
-	float scale[MOST_OUTS];
-
-	GPU_UNROLL
-	for (unsigned j = 0; j < outs_of(form, R); j++)
-		scale[j] = *scales[j];
-	GPU_UNROLL
-	for (unsigned i = 0; i < R * SUMS; i++) {
-		s->sum[i] = fmaf(s->part[i], scale[i % SUMS / lanes_of(form, R)], s->sum[i]);
-		s->part[i] = 0;
-	}
-}
-
-GPU_FN void end_group_at(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
-{
-	const float *scales[MOST_OUTS];
-
-	group_scales(form, R, t, k, scales);
-	end_group(form, R, scales, s);
 }
 
 /* ---- Steps ---- */
 
 /* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the form is scaled. */
 GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
-		     const float *x, const unsigned char *const *code, const float *scale, float *to)
+		     const float *x, const unsigned char *const *code, const float *scale, struct sums *s)
 {
 	const unsigned lanes = lanes_of(form, R);
 	float w[SUMS];
@@ -341,17 +304,15 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 		for (unsigned i = 0; gpu_is_scaled(form) && i < lanes; i++)
 			w[j * lanes + i] *= scale[j];
 	}
-	add(form, R, t, k, in_ring, x, w, to);
+	add(form, R, t, k, in_ring, x, w, s->sum);
 }
 
-/* scales[j]: of output j's group of 64 that column k is in, and of the next ones. */
+/* The same, with scales that it reads where a group begins. */
 GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
-		      const float *x, const unsigned char *const *code, const float *const *scales, struct sums *s)
+		      const float *x, const unsigned char *const *code, struct sums *s)
 {
 	need_scales(form, R, t, k, s);
-	add_step(form, R, t, k, in_ring, x, code, s->scale, form == GPU_INT8_GROUP ? s->part : s->sum);
-	if (form == GPU_INT8_GROUP && (k + GPU_LANES) % GROUP == 0)
-		end_group(form, R, scales, s);
+	add_step(form, R, t, k, in_ring, x, code, s->scale, s);
 }
 
 /* ---- The ring: weights on their way ---- */
@@ -359,7 +320,7 @@ GPU_FN void add_codes(const unsigned form, const unsigned R, const struct output
 /* What the thread copies: from where, and to where in the first stage of the ring. */
 struct copies {
 	const unsigned char *row[COPIES]; /* of weights, from its unit on */
-	const float *scale; /* of a group of 64 */
+	const float *scale; /* NF4: of a group */
 	const unsigned char *scales[MOST_OUTS]; /* published: of an output */
 	uint32_t scales_bytes; /* of a piece of it; 0: the ring has none */
 	uint32_t to[COPIES], to_x, to_scale;
@@ -390,7 +351,7 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 	c.to_x = ring + x_begins(form, R) + gpu_thread() * UNIT;
 	c.to_scale = ring + scales_begin(form, R) + gpu_warp() * scales_bytes(form, R) +
 		     gpu_lane() * (uint32_t)sizeof(float);
-	if (is_grouped(form)) /* some threads for each output */
+	if (form == GPU_NF4) /* some threads for each output */
 		c.scale = group_scale(t, t->warp + gpu_lane() / stage_groups(form, R), 0) +
 			  gpu_lane() % stage_groups(form, R);
 	if (gpu_is_scaled(form) && s->shared > 0) {
@@ -485,9 +446,9 @@ GPU_FN struct places places_of(const unsigned form, const unsigned R, const stru
 	return p;
 }
 
-/* A step's weights and scales. at: the stage in the ring; i: of its steps. */
+/* A step's weights. at: the stage in the ring; i: of its steps. */
 GPU_FN void find_step(const unsigned form, const unsigned R, const struct places *p, uint32_t at, unsigned i,
-		      const unsigned char **code, const float **scales)
+		      const unsigned char **code)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 
@@ -495,10 +456,6 @@ GPU_FN void find_step(const unsigned form, const unsigned R, const struct places
 	for (unsigned j = 0; j < outs_of(form, R); j++) /* unit u is at u ^ swap_of(r) */
 		code[j] = (const unsigned char *)gpu_shared_at(p->code[j] + at + i / steps * WARP_OUTS * PIECE +
 							       (p->place[j] ^ i % steps * step_bytes(form)));
-	GPU_UNROLL
-	for (unsigned j = 0; is_grouped(form) && j < outs_of(form, R); j++)
-		scales[j] = (const float *)gpu_shared_at(p->scale + at) +
-			    j * slots_of(form, R) * stage_scales(form, R) + i * step_of(form) / GROUP;
 }
 
 GPU_FN const float *x_at(const unsigned form, const struct places *p, uint32_t at, unsigned i)
@@ -520,11 +477,10 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 		GPU_UNROLL
 		for (unsigned n = begin; n < begin + together; n++) {
 			const unsigned char *code[MOST_OUTS];
-			const float *scales[MOST_OUTS] = { NULL };
 
-			find_step(form, R, p, at, i * steps + n, code, scales);
+			find_step(form, R, p, at, i * steps + n, code);
 			add_codes(form, R, t, k + n * step_of(form), has_x(form, R), x_at(form, p, at, i * steps + n),
-				  code, scales, s);
+				  code, s);
 		}
 	}
 }
@@ -563,8 +519,8 @@ GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct
 		for (unsigned j = 0; j < outs_of(form, R); j++) /* a power of two divides the others */
 			scale[j] = gpu_shuffle_from(shared[j],
 						    out_of(form, R, 0) + i * s->shared / steps * slots_of(form, R));
-		find_step(form, R, p, at, i, code, NULL);
-		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_at(form, p, at, i), code, scale, s->sum);
+		find_step(form, R, p, at, i, code);
+		add_step(form, R, t, k + i * GPU_LANES, has_x(form, R), x_at(form, p, at, i), code, scale, s);
 	}
 }
 
@@ -651,14 +607,15 @@ GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const
 	GPU_UNROLL
 	for (unsigned i = 0; i < PIECE / step_bytes(GPU_NF4); i++) {
 		const unsigned char *code[MOST_OUTS];
-		const float *scales[MOST_OUTS];
 		struct gpu_raw raw[MOST_OUTS];
 		float scale[MOST_OUTS][2];
 
-		find_step(GPU_NF4, R, p, at, i, code, scales);
+		find_step(GPU_NF4, R, p, at, i, code);
 		GPU_UNROLL
 		for (unsigned j = 0; j < MOST_OUTS; j++) {
-			const gpu_f2 both = gpu_shared_f2(scales[j]);
+			const gpu_f2 both = gpu_shared_f2((const float *)gpu_shared_at(p->scale + at) +
+							  j * slots_of(GPU_NF4, R) * stage_scales(GPU_NF4, R) +
+							  i * NF4_PIECE / GROUP);
 
 			raw[j] = gpu_read_raw(own_bytes(GPU_NF4, R), code[j]);
 			scale[j][0] = both.x, scale[j][1] = both.y;
@@ -784,13 +741,11 @@ GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outpu
 			GPU_UNROLL
 			for (unsigned r = 0; r < R; r++) {
 				const float code = gpu_code_at(form, t->row[j], k + t->lane + i);
-				float *to = (is_grouped(form) ? s->part : s->sum) + r * SUMS + n;
+				float *to = &s->sum[r * SUMS + n];
 
 				*to = fmaf(gpu_is_scaled(form) ? code * s->scale[j] : code, t->x[r][k + i], *to);
 			}
 		}
-		if (is_grouped(form) && ((k + GPU_LANES) % GROUP == 0 || k + GPU_LANES >= t->n_in))
-			end_group_at(form, R, t, k, s);
 	}
 }
 
@@ -807,13 +762,11 @@ GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outp
 	GPU_NO_UNROLL
 	for (; k + step_of(form) <= t->n_in; k += step_of(form)) {
 		const unsigned char *code[MOST_OUTS];
-		const float *scales[MOST_OUTS] = { NULL };
 
 		GPU_UNROLL
 		for (unsigned j = 0; j < outs_of(form, R); j++)
 			code[j] = t->row[j] + bytes_of(form, k) + place_of(form, R) * own_bytes(form, R);
-		group_scales(form, R, t, k, scales);
-		add_codes(form, R, t, k, false, t->x[0], code, scales, s);
+		add_codes(form, R, t, k, false, t->x[0], code, s);
 	}
 	return k;
 }
@@ -822,7 +775,6 @@ GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outp
 GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
 {
 	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
-	const size_t n = t->n_in;
 	const uint32_t ring = gpu_shared_start();
 	struct copies c;
 	size_t k = 0;
@@ -839,11 +791,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 	}
 	if (is_aligned(t, own_bytes(form, R))) /* what is left of the last piece */
 		k = add_steps(form, R, t, k, s);
-	/* A group that the steps have begun goes on in part. */
-	if (k < n)
-		add_slowly(form, R, t, k, s);
-	else if (form == GPU_INT8_GROUP && n % GROUP != 0)
-		end_group_at(form, R, t, n - 1, s);
+	add_slowly(form, R, t, k, s);
 }
 
 /* The block's outputs begin with first; second: as in struct outputs. */
@@ -1026,7 +974,6 @@ FORM(GPU_F32)
 FORM(GPU_E4M3)
 FORM(GPU_E5M2)
 FORM(GPU_INT8)
-FORM(GPU_INT8_GROUP)
 FORM(GPU_NF4)
 FORM(GPU_SCALED_I8)
 FORM(GPU_SCALED_U8)
@@ -1036,10 +983,10 @@ FORM(GPU_SCALED_E4M3)
 FORM(GPU_SCALED_E5M2)
 
 gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
-	NAMES(GPU_BF16),	NAMES(GPU_F16),		NAMES(GPU_F32),	       NAMES(GPU_E4M3),
-	NAMES(GPU_E5M2),	NAMES(GPU_INT8),	NAMES(GPU_INT8_GROUP), NAMES(GPU_NF4),
-	NAMES(GPU_SCALED_I8),	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4),  NAMES(GPU_SCALED_E2M1),
-	NAMES(GPU_SCALED_E4M3), NAMES(GPU_SCALED_E5M2),
+	NAMES(GPU_BF16),	NAMES(GPU_F16),	      NAMES(GPU_F32),	      NAMES(GPU_E4M3),
+	NAMES(GPU_E5M2),	NAMES(GPU_INT8),      NAMES(GPU_NF4),	      NAMES(GPU_SCALED_I8),
+	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1), NAMES(GPU_SCALED_E4M3),
+	NAMES(GPU_SCALED_E5M2),
 };
 
 #define EXPERTS(form) \
@@ -1048,10 +995,10 @@ gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
 	}
 
 gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
-	EXPERTS(GPU_BF16),	  EXPERTS(GPU_F16),	    EXPERTS(GPU_F32),	     EXPERTS(GPU_E4M3),
-	EXPERTS(GPU_E5M2),	  EXPERTS(GPU_INT8),	    EXPERTS(GPU_INT8_GROUP), EXPERTS(GPU_NF4),
-	EXPERTS(GPU_SCALED_I8),	  EXPERTS(GPU_SCALED_U8),   EXPERTS(GPU_SCALED_U4),  EXPERTS(GPU_SCALED_E2M1),
-	EXPERTS(GPU_SCALED_E4M3), EXPERTS(GPU_SCALED_E5M2),
+	EXPERTS(GPU_BF16),	  EXPERTS(GPU_F16),	  EXPERTS(GPU_F32),	    EXPERTS(GPU_E4M3),
+	EXPERTS(GPU_E5M2),	  EXPERTS(GPU_INT8),	  EXPERTS(GPU_NF4),	    EXPERTS(GPU_SCALED_I8),
+	EXPERTS(GPU_SCALED_U8),	  EXPERTS(GPU_SCALED_U4), EXPERTS(GPU_SCALED_E2M1), EXPERTS(GPU_SCALED_E4M3),
+	EXPERTS(GPU_SCALED_E5M2),
 };
 
 /* Of one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */

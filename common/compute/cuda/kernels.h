@@ -46,8 +46,7 @@ enum gpu_form {
 	GPU_E4M3,
 	GPU_E5M2,
 	GPU_INT8, /* a shadow's: a scale for each row */
-	GPU_INT8_GROUP, /* a shadow's: for each 64 of it */
-	GPU_NF4,
+	GPU_NF4, /* a shadow's: a scale for each 64 weights of a row */
 	GPU_SCALED_I8, /* as published, with scales */
 	GPU_SCALED_U8,
 	GPU_SCALED_U4,
@@ -135,7 +134,7 @@ size_t gpu_many_shared(void);
 /* Whether they take weights of this form (enum gpu_form). */
 static inline bool gpu_many_takes(uint8_t form)
 {
-	return form != GPU_PLANES && form != GPU_INT8_GROUP && form != GPU_NF4;
+	return form != GPU_PLANES && form != GPU_NF4;
 }
 
 /* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so

@@ -127,7 +127,6 @@ int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *
 	const size_t n_in = rows->n_in;
 	const size_t row_bytes = od_shadow_row_bytes(precision, n_in),
 		     row_scales = od_shadow_row_scales(precision, n_in);
-	const size_t group = precision == OD_PRECISION_INT8 ? n_in : OD_QUANT_GROUP;
 	char *dst = data;
 	float limit[15];
 
@@ -138,12 +137,7 @@ int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *
 		if (absmax_bits(scratch, n_in) >= F32_INF_BITS)
 			return OD_ERR_RANGE;
 		switch (precision) {
-		case OD_PRECISION_INT8:
-		case OD_PRECISION_INT8_G64:
-			for (size_t i = 0; i < n_in; i += group)
-				quant_int8(scratch + i, n_in - i < group ? n_in - i : group, &scale[i / group],
-					   (int8_t *)dst + i);
-			break;
+		case OD_PRECISION_INT8: quant_int8(scratch, n_in, scale, (int8_t *)dst); break;
 		case OD_PRECISION_FP16:
 			if (quant_fp16(scratch, n_in, (uint16_t *)(void *)dst) >= F16_INF)
 				return OD_ERR_UNSUPPORTED;

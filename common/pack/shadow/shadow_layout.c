@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const od_precision_names[] = { "bf16", "int8", "fp16", "int8-g64", "nf4", NULL };
-const char *const od_shadow_file_names[] = { NULL, "shadow-int8.bin", "shadow-fp16.bin", "shadow-int8-g64.bin",
-					     "shadow-nf4.bin" };
-const char *const od_shadow_temp_names[] = { NULL, "shadow-int8.bin.tmp", "shadow-fp16.bin.tmp",
-					     "shadow-int8-g64.bin.tmp", "shadow-nf4.bin.tmp" };
+const char *const od_precision_names[] = { "bf16", "int8", "fp16", "nf4", NULL };
+const char *const od_shadow_file_names[] = { NULL, "shadow-int8.bin", "shadow-fp16.bin", "shadow-nf4.bin" };
+const char *const od_shadow_temp_names[] = { NULL, "shadow-int8.bin.tmp", "shadow-fp16.bin.tmp", "shadow-nf4.bin.tmp" };
+const char *const od_shadow_old_names[] = { "shadow-int8-g64.bin", "shadow-nf4-dq.bin", NULL };
+
+/* Pinned: the number of a precision in its file's header. 4 was int8-g64, 6 nf4-dq. */
+static const uint32_t disk_number[] = { 1, 2, 3, 5 }; /* index precision - 1 */
 
 /* ---- sets ---- */
 
@@ -31,8 +33,8 @@ int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err)
 		if (p > OD_N_PRECISIONS) {
 			*set = 0;
 			return od_fail(err, OD_ERR_ARG,
-				       "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
-				       "nf4 with commas between them, found \"%.*s\"%s",
+				       "shadow precisions: expected none, or some of int8, fp16, nf4 "
+				       "with commas between them, found \"%.*s\"%s",
 				       (int)len, at,
 				       len == 4 && strncmp(at, "bf16", len) == 0 ? " (the pack itself is that)" : "");
 		}
@@ -60,8 +62,7 @@ const char *od_shadow_set_text(unsigned set, char *buf, size_t size)
 uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in)
 {
 	switch (precision) {
-	case OD_PRECISION_INT8:
-	case OD_PRECISION_INT8_G64: return n_in;
+	case OD_PRECISION_INT8: return n_in;
 	case OD_PRECISION_BF16:
 	case OD_PRECISION_FP16: return 2 * n_in;
 	case OD_PRECISION_NF4: return od_nf4_row_bytes(n_in);
@@ -75,7 +76,6 @@ uint64_t od_shadow_row_scales(enum od_precision precision, uint64_t n_in)
 	case OD_PRECISION_BF16:
 	case OD_PRECISION_FP16: return 0;
 	case OD_PRECISION_INT8: return 1;
-	case OD_PRECISION_INT8_G64:
 	case OD_PRECISION_NF4: return od_quant_groups(n_in);
 	}
 	return 0;
@@ -204,7 +204,7 @@ void od_shadow_header_write(const struct od_shadow_table *t, const char *fingerp
 {
 	struct od_disk_shadow d = {
 		.schema = OD_SHADOW_SCHEMA,
-		.precision = t->precision,
+		.precision = disk_number[t->precision - 1],
 		.n_tensors = (uint32_t)t->n,
 		.header_bytes = t->header_bytes,
 		.file_bytes = t->file_bytes,
@@ -259,17 +259,23 @@ static int check_tensor(const struct od_disk_shadow_tensor *expected, const stru
 		       found->n_in, found->bytes, found->offset);
 }
 
+static const char *disk_name(uint32_t number)
+{
+	for (size_t i = 0; i < OD_N_PRECISIONS; i++)
+		if (disk_number[i] == number)
+			return od_precision_names[i];
+	return "unknown";
+}
+
 static int check_identity(const struct od_disk_shadow *d, const struct od_shadow_table *t, const char *fingerprint,
 			  const char *path, struct od_err *err)
 {
 	char hex[OD_FINGERPRINT_CHARS + 1];
 
-	if (d->precision != (uint32_t)t->precision)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: precision: expected %d (%s), as the name says, found %u (%s)",
-			       path, (int)t->precision, od_precision_names[t->precision - 1], d->precision,
-			       d->precision >= 1 && d->precision <= OD_N_PRECISIONS ?
-				       od_precision_names[d->precision - 1] :
-				       "unknown");
+	if (d->precision != disk_number[t->precision - 1])
+		return od_fail(err, OD_ERR_MISMATCH, "%s: precision: expected %u (%s), as the name says, found %u (%s)",
+			       path, disk_number[t->precision - 1], od_precision_names[t->precision - 1], d->precision,
+			       disk_name(d->precision));
 	od_hex(d->fingerprint, sizeof(d->fingerprint), hex);
 	if (strcmp(hex, fingerprint) != 0)
 		return od_fail(err, OD_ERR_MISMATCH,

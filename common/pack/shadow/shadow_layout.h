@@ -12,24 +12,22 @@
 #include "common/compute/quant.h"
 #include "common/pack/pack_layout.h"
 
-/* Pinned: the numbers are stored in shadow files. BF16 is the pack itself and has no file. */
+/* BF16 is the pack itself and has no file. A file stores another number (shadow_layout.c). */
 enum od_precision {
 	OD_PRECISION_BF16 = 1,
 	OD_PRECISION_INT8 = 2, /* one scale per row */
 	OD_PRECISION_FP16 = 3,
-	OD_PRECISION_INT8_G64 = 4,
-	OD_PRECISION_NF4 = 5,
-	/* 6 was nf4-dq: NF4 whose scales were quantised, too. */
+	OD_PRECISION_NF4 = 4,
 };
-#define OD_N_PRECISIONS 5
+#define OD_N_PRECISIONS 4
 extern const char *const od_precision_names[]; /* index precision - 1; ends with NULL */
 extern const char *const od_shadow_file_names[]; /* "shadow-int8.bin" ..., by the same index; NULL for BF16 */
 extern const char *const od_shadow_temp_names[]; /* names while the files are being written */
-#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin" /* may remain in an old pack; never read */
+extern const char *const od_shadow_old_names[]; /* files of precisions that are gone, never read; ends with NULL */
 
 /* Sets of precisions that have files: bit (1 << precision). */
 #define OD_SHADOW_BIT(precision) (1u << (precision))
-#define OD_SHADOW_ALL 0x3cu
+#define OD_SHADOW_ALL 0x1cu
 /* Parses "int8,nf4" or "none". OD_ERR_ARG lists the names. */
 OD_MUST_CHECK int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err);
 const char *od_shadow_set_text(unsigned set, char *buf, size_t size); /* the reverse; returns buf */

@@ -352,18 +352,17 @@ static struct od_weight mat_of(const struct part *part, size_t index)
 	const struct run *run = part->card;
 	struct od_ref at;
 	struct od_weight w = {
-		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
+		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 :
+			 precision == OD_PRECISION_INT8 ? OD_INT8 :
+							  OD_NF4,
 		.n_out = t->n_out,
 		.n_in = t->n_in,
-		.grouped = precision != OD_PRECISION_FP16 && precision != OD_PRECISION_INT8,
 		.act = part->act,
 	};
 
 	while (index < run->begin || index >= run->end)
 		run++;
 	at = w.data = od_buf_ref(run->bytes, t->offset - run->base);
-	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
-		w.dtype = OD_INT8;
 	if (parts.n_scales > 0)
 		w.scale = od_ref_at(at, parts.scale_at);
 	return w;

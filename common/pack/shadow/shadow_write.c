@@ -87,7 +87,7 @@ static int refuse_row(const struct record *r, int why, uint64_t row, struct od_e
 	if (why == OD_ERR_UNSUPPORTED)
 		return od_fail(err, OD_ERR_RANGE,
 			       "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
-			       "can express; int8, int8-g64 and nf4 can",
+			       "can express; int8 and nf4 can",
 			       r->name, row, name);
 	return od_fail(err, OD_ERR_RANGE,
 		       "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "

@@ -30,12 +30,7 @@ static void remove_file(const char *dir, const char *name)
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
-	static const char *const other[] = { OD_SUMS_NAME,
-					     OD_SOURCE_NAME,
-					     OD_SUMS_NAME ".tmp",
-					     OD_SOURCE_NAME ".tmp",
-					     OD_SHADOW_OLD_NAME,
-					     OD_SHADOW_OLD_NAME ".tmp",
+	static const char *const other[] = { OD_SUMS_NAME, OD_SOURCE_NAME, OD_SUMS_NAME ".tmp", OD_SOURCE_NAME ".tmp",
 					     NULL };
 	char tmp[64];
 
@@ -48,6 +43,11 @@ static void remove_files(const char *dir)
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
 		remove_file(dir, f->name);
 		snprintf(tmp, sizeof(tmp), "%s.tmp", f->name); /* left by an interrupted od_file_write_atomic */
+		remove_file(dir, tmp);
+	}
+	for (const char *const *name = od_shadow_old_names; *name != NULL; name++) {
+		remove_file(dir, *name);
+		snprintf(tmp, sizeof(tmp), "%s.tmp", *name);
 		remove_file(dir, tmp);
 	}
 	for (const char *const *name = other; *name != NULL; name++)

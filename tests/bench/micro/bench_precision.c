@@ -96,7 +96,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)",
 		  0, 0, NULL },
 		{ "precision", OD_ARG_STRING, &o->precision, "LIST",
-		  "of bf16, int8, fp16, int8-g64, nf4; the first is the baseline; "
+		  "of bf16, int8, fp16, nf4; the first is the baseline; "
 		  "default bf16,int8,nf4",
 		  0, 0, NULL },
 		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME",
@@ -201,7 +201,7 @@ static int plan(struct precision_bench *b, struct od_err *err)
 static uint64_t mat_bytes(const struct od_weight *w)
 {
 	const struct od_scales scales = { .group = w->scales.group };
-	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1;
+	uint64_t groups = w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1;
 	uint64_t bytes = w->n_out * od_row_bytes(w->dtype, w->n_in);
 
 	if (w->scales.at.buf != NULL)

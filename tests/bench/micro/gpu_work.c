@@ -381,7 +381,6 @@ static void add_quantised(struct gpu_set *s, const struct product *p, enum od_dt
 	for (size_t i = 0; s->rc == OD_OK && i < places; i++) {
 		w[i] = weight_of(m, dtype, od_ref_at(data, i * bytes));
 		w[i].scale = scale;
-		w[i].grouped = nf4;
 	}
 	add_product(s, p, nf4 ? "linear_nf4" : "linear_int8", nf4 ? "0.60 of copy" : "0.75 of copy", w, places)
 		->moved_bytes = places * (bytes + scales * sizeof(float));

@@ -26,32 +26,25 @@ NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.394917488
                     0.7229568362236023, 1.0])
 
 
-def blocks(w, n):
-    out, width = w.shape
-    padded = torch.nn.functional.pad(w, (0, -width % n))
-    return padded.view(out, -1, n), width
-
-
-def int8(w, group=None):
-    b, width = blocks(w, group or w.shape[1])
-    scale = b.abs().amax(-1, keepdim=True) / 127
-    code = torch.where(scale > 0, b / scale, torch.zeros(())).round().clamp(-127, 127)  # round: half to even
-    return (code * scale).view(len(w), -1)[:, :width]
+def int8(w):
+    scale = w.abs().amax(-1, keepdim=True) / 127
+    code = torch.where(scale > 0, w / scale, torch.zeros(())).round().clamp(-127, 127)  # round: half to even
+    return code * scale
 
 
 def nf4(w):
-    b, width = blocks(w, 64)
+    out, width = w.shape
+    b = torch.nn.functional.pad(w, (0, -width % 64)).view(out, -1, 64)
     scale = b.abs().amax(-1, keepdim=True)
     x = torch.where(scale > 0, b / scale, torch.zeros(()))
     code = (x[..., None] - NF4).abs().argmin(-1)
-    return (NF4[code] * scale).view(len(w), -1)[:, :width]
+    return (NF4[code] * scale).view(out, -1)[:, :width]
 
 
 QUANTISE = {
     "bf16": lambda w: w,
     "fp16": lambda w: w.half().float(),
     "int8": int8,
-    "int8-g64": lambda w: int8(w, 64),
     "nf4": nf4,
 }
 
@@ -120,7 +113,7 @@ def main():
     out = {"tokens": TOKENS, "align": ALIGN,
            "prompts": [{"name": p["name"], "tokens": r[0], "used": digits(r[1])} for p, r in zip(prompts, runs)],
            "shadows": {}}
-    for name in "int8", "int8-g64", "nf4", "nf4+bf16":
+    for name in "int8", "nf4", "nf4+bf16":
         experts, dense = (name + "+" + name).split("+")[:2]
         shadow = quantised(true, experts, dense)
         for align in ALIGN:
