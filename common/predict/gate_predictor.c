@@ -2,8 +2,8 @@
  * at layer m is shown to the routers of the layers after it.
  *
  * next-gate, one layer ahead: Mixtral-Offloading (arXiv 2312.17238, speculative expert loading), AdapMoE (2408.10284,
- * adaptive prefetching), DAOP (2501.10375). multi-gate, up to four ahead, each router that speaks on the way correcting
- * what was said before: HOBBIT (2411.01433, stacked gating).
+ * adaptive prefetching), DAOP (2501.10375). Several layers ahead, each router that speaks on the way correcting what was
+ * said before: HOBBIT (2411.01433, stacked gating); od-bench compares that as multi-gate.
  *
  * The row is normed as the layer that is asked norms it. On talebook (100 prompts of 64 tokens) that recalls 79.00 %
  * one layer ahead and 70.94 % two ahead; the row as router m had it normed, 78.95 and 70.80 %: the difference is 0.05
@@ -15,8 +15,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define MULTI_GATE_AHEAD 4
 
 struct gate_predictor {
 	struct od_predictor_base base;
@@ -166,7 +164,7 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	return rc;
 }
 
-static int make(struct od_predictor **out, const struct od_predictor_opts *opts, uint32_t ahead, struct od_err *err)
+int od_gates_new(struct od_predictor **out, const struct od_predictor_opts *opts, uint32_t ahead, struct od_err *err)
 {
 	struct gate_predictor *g = calloc(1, sizeof(*g));
 	int rc;
@@ -188,10 +186,5 @@ static int make(struct od_predictor **out, const struct od_predictor_opts *opts,
 
 int od_next_gate_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
 {
-	return make(out, opts, 1, err);
-}
-
-int od_multi_gate_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
-{
-	return make(out, opts, MULTI_GATE_AHEAD, err);
+	return od_gates_new(out, opts, 1, err);
 }

@@ -5,7 +5,6 @@
 
 const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS] = {
 	{ "next-gate", od_next_gate_new },
-	{ "multi-gate", od_multi_gate_new },
 	{ "trajectory", od_trajectory_new },
 };
 

@@ -47,7 +47,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		/* The last group: od-main adds the options of the store to it. */
 		{ .kind = OD_ARG_TITLE, .help = "Cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->cluster.predictor, "NAME",
-		  "predicts which experts come next: shadow; in main next-gate, multi-gate or trajectory; none (default: shadow if there is one)",
+		  "predicts which experts come next: shadow; in main next-gate or trajectory; none (default: shadow if there is one)",
 		  0, 0, odm_predictor_names },
 		{ "hedge", OD_ARG_REAL, &o->cluster.hedge_percent, "PERCENT",
 		  "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)",

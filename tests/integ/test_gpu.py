@@ -88,7 +88,7 @@ def a_model_is_split_over_two_cards():
         conforms(name, "--resident", "--device", "cuda:1,0", "--threads", 1, "--prefill-rows", (256, 1, 7)[i % 3])
     os.environ.pop("OD_GPU_SEED")
     # Clusters: the shadow, too, is split, in each precision; workers take a card each. Prompts, drafts, main's own predictors.
-    for name, args in (("deepseek_v2_lite", ("--draft", 4)), ("gpt_oss_mxfp4", ("--draft", 4)), ("qwen3_next_plain", ("--draft", 4)), ("gemma4_own_v", ("--predictor", "multi-gate")),
+    for name, args in (("deepseek_v2_lite", ("--draft", 4)), ("gpt_oss_mxfp4", ("--draft", 4)), ("qwen3_next_plain", ("--draft", 4)), ("gemma4_own_v", ("--predictor", "next-gate")),
                        ("mixtral_top3", ("--predictor", "trajectory")), ("olmoe_plain", ("--predictor", "next-gate"))):
         conforms(name, "--local", 2, "--device", "cuda:0,1", "--threads", 1, "--prefill-rows", 3, *args)
 

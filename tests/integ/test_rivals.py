@@ -12,7 +12,7 @@ with open("tests/golden/talebook/golden.json") as f:
     BY_NAME = {p["name"]: p for p in json.load(f)}
 TEXTS = [BY_NAME[name] for name in GOLDEN["prompts"]]
 TOKENS = GOLDEN["tokens"]
-OWN = "next-gate", "multi-gate", "trajectory"
+OWN = "next-gate", "trajectory"
 
 
 def tell(*args):

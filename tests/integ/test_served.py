@@ -64,7 +64,7 @@ def without_a_free_slot_there_is_no_hedge():
 
 @test
 def every_predictor_gives_the_same_tokens():
-    for kind in "shadow", "next-gate", "multi-gate", "trajectory":
+    for kind in "shadow", "next-gate", "trajectory":
         paced = worker_args("--load-time=2") if kind == "shadow" else ()  # it hedges only what it foresees in time
         for hedge in 0, 50:
             r = run("--predictor", kind, "--hedge", hedge, "--worker-arg=--slots=2", *paced, tokens=48)

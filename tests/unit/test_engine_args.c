@@ -138,7 +138,7 @@ static void refusals(void **state)
 		{ "--resident --ctx-size 4294967296", "--ctx-size: expected 1 to 4294967295, found 4294967296" },
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
 		{ "--resident --predictor oracle",
-		  "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
+		  "--predictor: expected one of shadow, none, next-gate, trajectory, found \"oracle\"" },
 		/* An option that only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --worker-arg --slots=2", "--worker-arg needs --local: it is for the processes" },
 		{ "--workers h --resident-form planes",

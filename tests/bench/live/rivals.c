@@ -2,8 +2,14 @@
 
 #include <string.h>
 
+/* The routers of four layers ahead instead of one. */
+static int multi_gate_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
+{
+	return od_gates_new(out, opts, 4, err);
+}
+
 const struct od_predictor_kind rival_kinds[RIVALS] = {
-	{ "next-gate", od_next_gate_new }, { "multi-gate", od_multi_gate_new }, { "popularity", od_popularity_new },
+	{ "next-gate", od_next_gate_new }, { "multi-gate", multi_gate_new },	{ "popularity", od_popularity_new },
 	{ "history", od_history_new },	   { "trajectory", od_trajectory_new }, { "random", od_random_new },
 };
 const char *const rival_names[] = { "shadow",  "none",	     "next-gate", "multi-gate", "popularity",
