@@ -70,6 +70,11 @@ done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' READM
 # The table of the architecture page that says where things are names what is there.
 while read -r line; do complain "$line"; done < <(python3 tests/where_check.py)
 
+# tests/tiers.txt names tests that there are.
+while read -r name; do
+	[ -e "tests/$name" ] || [ -e "tests/unit/$name.c" ] || complain "tests/tiers.txt: there is no test $name"
+done < <(grep -vE '^(#|$)' tests/tiers.txt | cut -d' ' -f1)
+
 # C is formatted as make format does.
 while read -r line; do
 	case $line in *SKIP*) echo "$line" ;; *) complain "$line" ;; esac

@@ -24,8 +24,9 @@ $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 docs/CLIENTS.md: $(B)/tests/test_client_fields
 	@$< --write $@
 
-.PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
+.PHONY: check-build check-build-quick check-source
+check-build-quick: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum
+check-build: check-build-quick $(B)/tests/lose_gpu.so $(B)/tests/wrong_driver/libcuda.so.1 \
 	$(B)/lib/libod_far.so $(B)/lib/libod_gpu_host.so
 
 check-source:
@@ -67,24 +68,35 @@ check-reference: programs $(B)/lib/libod_far.so reference-venv
 	@$(REFERENCE)/bin/python tests/reference/compare.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 	@$(REFERENCE)/bin/python tests/reference/recall.py --bin $(B)/bin $(if $(SEED),--seed $(SEED))
 
-# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, check-source clang-format, and the
-# units' test systemd.
-# What is built and fetched shares the cores; the longest that cannot be cut into pieces begin first. The tests come last, for their
-# last line is the sum, and are run whatever the fuzzers found.
-.PHONY: check-fetched check-fuzz check-cuda-one
-check: deps
-	@deploy/install-deps.sh clang clang-format-14 libclang-rt-dev python3-venv systemd
-	@$(MAKE) --no-print-directory check-source
-	@$(MAKE) --no-print-directory -j$$(nproc) check-fetched check-fuzz check-cuda-one check-build
-	@B=$(B) tests/run.sh && [ ! -e $(B)/fuzz-failed ]
+# Three tiers. make check is for every change: what it runs is chosen in tests/tiers.txt, so that two cores need ten minutes. make check-ci,
+# which .ci/run calls, also runs what the emulated GPU and the device far add: twenty minutes. make check-all runs everything, before an
+# issue is resolved. The last line of each is the sum of all that it ran.
+# Each installs first, then starts over, so that the new libraries are seen. What is built and fetched shares the cores.
+.PHONY: check check-ci check-all check-clients check-prometheus check-cuda-one
+check check-ci check-all: deps
+check: CHECK_BUILD := check-clients check-build-quick
+check: CHECK_PARTS := --source --check
+check-ci: CHECK_BUILD := check-clients check-build
+check-ci: CHECK_PARTS := --source --check --far --emulated
+check-all: CHECK_BUILD := check-clients check-prometheus fuzz check-cuda-one check-build
+check-all: CHECK_PARTS := --source --check --rest --fuzz --far --emulated
 
-check-fetched:
+# check-source needs clang-format, only the fuzzers need clang, and the units' test systemd.
+check check-ci check-all:
+	@deploy/install-deps.sh clang-format-14 python3-venv $(if $(filter fuzz,$(CHECK_BUILD)),clang libclang-rt-dev systemd)
+	@$(MAKE) --no-print-directory -j$$(nproc) $(CHECK_BUILD)
+	@B=$(B) tests/run.sh $(CHECK_PARTS)
+
+check-clients:
 	@$(MAKE) --no-print-directory api-clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
+
+check-prometheus:
 	@B=$(B) tests/get-prometheus.sh
 
-check-fuzz:
-	@mkdir -p $(B) && rm -f $(B)/fuzz-failed
-	@$(MAKE) --no-print-directory fuzz-smoke || touch $(B)/fuzz-failed
+# How much of what check-all finds check finds, by mistakes that are planted into the commit: many hours. tests/mutate.py has options.
+.PHONY: mutations
+mutations:
+	@python3 tests/mutate.py $(if $(COUNT),--count $(COUNT))
 
 # Of the GPU's architectures the one with the largest kernels: less than a minute; make check-cuda compiles all. What it shares with
 # the emulated GPU is compiled before, so that no two makes write the same file.

@@ -1,44 +1,71 @@
 #!/bin/bash
-# Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
+# Runs tests and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
-#   tests/run.sh [FILTER]    only tests whose path contains FILTER
-#   tests/run.sh --gpu       only those of the GPU device, on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
-#   tests/run.sh --ptx       the same on the kernels' PTX, of the versions in $PTX (make check-ptx)
-# JOBS tests run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first.
-# Without FILTER those that say most of it are run once more on the far device, and some on an emulated GPU (tests/gpu). If $OD_DEVICE
-# names a device, all of them are run on that one alone (make check-far).
-# SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
+#   tests/run.sh [--fail-fast] FILTER     programs whose path contains FILTER, with all their tests
+#   tests/run.sh [--fail-fast] PART...
+#     --check       the quick tier, which tests/tiers.txt chooses (make check)
+#     --rest        all tests that --check leaves out
+#     --far         the tests that say most of it on the far device (tests/gpu)
+#     --emulated    the GPU device's tests on an emulated GPU (tests/gpu)
+#     --source      tests/check-source.sh
+#     --fuzz        the fuzzers, each on its seeds and a few inputs
+#     --gpu         the GPU device's tests on the GPU of $OD_CUDA_PLUGIN (make gpu-check)
+#     --ptx         the same on the kernels' PTX, of the versions in $PTX (make check-ptx)
+# Without an argument: --check --rest, and --far --emulated unless OD_DEVICE names a device for all tests.
+# --fail-fast: when a program fails, no other begins, and those that run are interrupted.
+# JOBS programs run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first, and before
+# them those whose names contain a word of FIRST. A program that runs for LIMIT_S seconds counts as hung.
+# SKIPS may have lines "name reason": programs that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
-unset OD_TEST OD_TEST_RUNS OD_TEST_MARKS # all tests, and all of each
-filter=${1:-}
+unset OD_TEST OD_TEST_RUNS OD_TEST_MARKS OD_SHARD # all tests, and all of each
+fail_fast=""
+if [ "${1:-}" = --fail-fast ]; then
+	fail_fast=yes
+	shift
+fi
+filter=""
+case ${1:-} in
+--*) parts=$* ;;
+"")
+	parts="--check --rest"
+	[ -n "${OD_DEVICE:-}" ] || parts+=" --far --emulated"
+	;;
+*) parts=--filter filter=$1 ;;
+esac
 jobs=${JOBS:-$(($(nproc) + 1))} # most tests wait for a part of their time
-[ "$filter" != --ptx ] || jobs=${JOBS:-$(nproc)} # these do not
+[ "$parts" != --ptx ] || jobs=${JOBS:-$(nproc)} # these do not
+limit_s=${LIMIT_S:-2400} # the longest takes a few minutes, on a GPU under a sanitizer more
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$work/sums"
 n_started=0
+TIMEFORMAT='%U %S %R'
 
-# Runs a test, prints its lines as one block when it has ended, and adds its sums.
-run_one() { # folder name command...
-	local dir=$1 name=$2 log=$1/log status ok bad skip why
-	shift 2
+# Runs a test, prints its lines as one block when it has ended, and adds its sums: passed, failed, skipped, three times, budget, name.
+run_one() { # folder budget name command...
+	local dir=$1 budget=$2 name=$3 log=$1/log status ok bad skip why
+	shift 3
 	mkdir -p "$dir/reports"
 	echo "$name" >"$dir/name"
+	echo 0 0 0 >"$dir/times"
 	# Builds with SANITIZE write what they find to files: of daemons that a test kills, nobody reads the rest.
 	export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$dir/reports/report
 	export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$dir/reports/report
 	export UBSAN_OPTIONS=${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$dir/reports/report
-	why=$(sed -n "s|^$name  *||p" <<<"${SKIPS:-}")
+	why=$(sed -n "s|^${name%% *}  *||p" <<<"${SKIPS:-}")
 	if [ -n "$why" ]; then
 		echo "ok 1 - $name # SKIP $why" >"$log"
 		status=0
 	else
-		timeout --kill-after=60 2400 "$@" >"$log" 2>&1 </dev/null # the longest takes a few minutes, on a GPU under a sanitizer more
+		{ time timeout --kill-after=60 "$limit_s" "$@" >"$log" 2>&1 </dev/null; } 2>"$dir/times"
 		status=$?
-		[ "$status" -ne 124 ] || echo "not ok - $name hung: ended after 40 minutes" >>"$log"
+		[ "$status" -ne 124 ] || echo "not ok - $name hung: ended after $limit_s seconds" >>"$log"
+	fi
+	if [ -e "$work/interrupted" ]; then
+		return # that it failed now says nothing of it
 	fi
 	# cmocka 1.1 writes "not ok 3 # SKIP name", which TAP knows as a failure that is expected.
 	sed -i -E 's/^not ok ([0-9]+ # SKIP)/ok \1/' "$log"
@@ -63,16 +90,116 @@ run_one() { # folder name command...
 			echo "-----"
 		fi
 	} >"$dir/block"
-	echo "$ok $bad $skip" >"$dir/sums"
+	echo "$ok $bad $skip $(tail -1 "$dir/times") $budget $name" >"$dir/sums"
 	flock "$work/sums" sh -c "cat '$dir/block'; cat '$dir/sums' >>'$work/sums'"
 }
 
-start() { # name command...
-	while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
-		wait -n
+# With --fail-fast, when a test has failed: interrupts those that run, as ctrl-C does, so that they end what they have started.
+stop_if_failed() {
+	local runs
+	if [ -z "$fail_fast" ] || awk '$2 > 0 { exit 1 }' "$work/sums"; then
+		return
+	fi
+	: >"$work/interrupted"
+	for runs in $(jobs -rp); do
+		# shellcheck disable=SC2046
+		kill -INT $(cat "/proc/$runs/task/$runs/children") 2>/dev/null
 	done
+	wait
+	echo "stopped at the first failure"
+	print_sums
+	exit 1
+}
+
+wait_for_fewer() { # running tests than this
+	while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do
+		wait -n
+		stop_if_failed
+	done
+}
+
+start_within() { # budget name command...
+	wait_for_fewer "$jobs"
 	n_started=$((n_started + 1))
 	run_one "$work/$n_started" "$@" &
+}
+
+start() { # name command...
+	start_within 60 "$@"
+}
+
+unit_tests() {
+	find -L "$B/tests" -maxdepth 1 -name 'test_*' -type f -executable | sort
+}
+
+# The programs of tests/integ and tests/unit, with what tests/tiers.txt says of them: lines of tier, seconds, shard, name and command.
+planned() {
+	local t name run tier seconds slow slow_seconds tests
+	declare -A said
+	while read -r name tier; do
+		said[$name]=$tier
+	done < <(grep -vE '^(#|$)' tests/tiers.txt)
+	for t in tests/integ/test_*.py $(unit_tests); do
+		case $t in
+		*.py) name=${t#tests/} run="python3 $t" tier="rest 60" ;;
+		*) name=${t##*/} run=$t tier="check 5" ;;
+		esac
+		read -r tier seconds slow slow_seconds tests <<<"${said[$name]:-$tier}"
+		if [ "$slow" = slow ]; then
+			in_shards "$tier" "$seconds" "$name" "$run --but $tests"
+			in_shards rest "$slow_seconds" "$name:slow" "$run $tests"
+		else
+			in_shards "$tier" "$seconds" "$name" "$run"
+		fi
+	done
+}
+
+in_shards() { # tier seconds[/shards] name command
+	local n=1 i
+	case $2 in */*) n=${2#*/} ;; esac
+	for ((i = 1; i <= n; i++)); do
+		echo "$1 $((${2%/*} / n)) $i/$n $3 $4"
+	done
+}
+
+start_tier() { # tier
+	local rank seconds shard shards name command
+	while read -r rank seconds shard name command; do
+		shards=${shard#1/1}
+		# shellcheck disable=SC2086
+		start_within "$seconds" "$name${shards:+ $shard}" env OD_SHARD="$shard" $command
+	done < <(planned | awk -v tier="$1" -v first="${FIRST:-}" 'BEGIN { n = split(first, words) }
+		$1 == tier { $1 = n + 1; for (i = n; i > 0; i--) if (index($4, words[i])) $1 = i; print }' | sort -k1,1n -k2,2rn)
+}
+
+start_filtered() {
+	local t
+	for t in tests/integ/test_*.py; do
+		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
+	done
+	for t in $(unit_tests); do
+		case $t in *"$filter"*) start "${t##*/}" "$t" ;; esac
+	done
+}
+
+# A program that does not speak TAP, but fails or not.
+start_plain() { # name command...
+	local name=$1
+	shift
+	# shellcheck disable=SC2016
+	start "$name" bash -c '"${@:2}" && echo "ok 1 - $1" || { echo "not ok 1 - $1"; exit 1; }' bash "$name" "$@"
+}
+
+start_fuzzers() {
+	local f
+	if ! command -v clang >/dev/null; then
+		start fuzz echo "ok 1 - fuzz # SKIP the fuzzers need clang"
+		return
+	fi
+	for f in tests/fuzz/fuzz_*.c; do
+		f=${f##*/}
+		start_plain "fuzz/${f%.c}" tests/fuzz/run.sh "${f%.c}" -runs="${FUZZ_RUNS:-2000}" -seed=1
+	done
 }
 
 on_far="unit:device unit:ops unit:ops_experts unit:ops_loads unit:ops_attention unit:mixers unit:forward unit:forward_steps
@@ -80,21 +207,6 @@ on_far="unit:device unit:ops unit:ops_experts unit:ops_loads unit:ops_attention 
 	unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
 on_gpu="device ops ops_64 ops_experts ops_experts_64 ops_loads ops_attention ops_attention_64 ops_delta ops_float64 route expert_form
 	loader_cache"
-
-# Those of tests/integ that take a minute or more, the longest first: begun last, one would run alone at the end.
-longest="gpu store services faults prediction drafts shadow_parts prefix_cache serve keys pack_families results"
-
-start_all() {
-	local long
-	# shellcheck disable=SC2086
-	long=$(printf 'tests/integ/test_%s.py\n' $longest)
-	for t in $long $(printf '%s\n' tests/integ/test_*.py | grep -vxF "$long"); do
-		case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
-	done
-	for t in "$B"/tests/test_*; do
-		[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) start "${t#"$B"/tests/}" "$t" ;; esac
-	done
-}
 
 start_on_far() {
 	export OD_DEVICE=cuda OD_CUDA_PLUGIN=$PWD/$B/lib/libod_far.so
@@ -168,30 +280,49 @@ start_sanitizer() {
 	done
 }
 
-if [ "$filter" = --gpu ]; then
-	start_on_gpu "$OD_CUDA_PLUGIN"
-	wait # sanitizers need the names of the tests
-	start integ/test_gpu.py python3 tests/integ/test_gpu.py
-	start integ/test_gpu_lost.py python3 tests/integ/test_gpu_lost.py
-	start_sanitizer
-elif [ "$filter" = --ptx ]; then
-	start_on_ptx
-else
-	start_all
-	if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
-		start_on_far
-		start_on_gpu "$PWD/$B/lib/libod_gpu_host.so"
+# A table of the programs that took most, and the sum. Its status says whether all is well.
+print_sums() {
+	local passed failed skipped n_ended cpu
+	read -r passed failed skipped n_ended cpu < <(awk '{ p += $1; f += $2; s += $3; t += $4 + $5 } END { print p + 0, f + 0, s + 0, NR, t + 0 }' 		"$work/sums")
+	if [ "$n_ended" -ne "$n_started" ] && [ ! -e "$work/interrupted" ]; then
+		echo "$((n_started - n_ended)) tests left no result"
+		failed=$((failed + n_started - n_ended))
 	fi
-fi
-wait
+	if [ "$n_ended" -gt 20 ]; then
+		echo "$cpu s of CPU time in $SECONDS s. Most of it, what tests/tiers.txt allows, and how long it took:"
+		awk '{ printf "%7.1f s of %3d s %7.1f s ", $4 + $5, $7, $6; for (i = 8; i <= NF; i++) printf " %s", $i; print "" }' "$work/sums" |
+			sort -k1,1nr | head -15
+	fi
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" -eq 0 ]
+}
+
+
+for part in $parts; do
+	case $part in
+	--filter) start_filtered ;;
+	--check | --rest) start_tier "${part#--}" ;;
+	--source) start_plain check-source tests/check-source.sh ;;
+	--fuzz) start_fuzzers ;;
+	--far) start_on_far ;;
+	--emulated) start_on_gpu "$PWD/$B/lib/libod_gpu_host.so" ;;
+	--gpu)
+		start_on_gpu "$OD_CUDA_PLUGIN"
+		wait_for_fewer 1 # sanitizers need the names of the tests
+		start integ/test_gpu.py python3 tests/integ/test_gpu.py
+		start integ/test_gpu_lost.py python3 tests/integ/test_gpu_lost.py
+		start_sanitizer
+		;;
+	--ptx) start_on_ptx ;;
+	*)
+		echo "run.sh: unknown part $part" >&2
+		exit 2
+		;;
+	esac
+done
+wait_for_fewer 1
 for kernels in "$work"/kernels-*; do # only emulated GPUs write them
 	[ -e "$kernels" ] && start "${kernels##*/kernels-} kernels" tests/gpu/gpu_launched.sh "$OD_CUDA_PLUGIN" "$kernels"
 done
-wait
-read -r passed failed skipped n_ended < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }' "$work/sums")
-if [ "$n_ended" -ne "$n_started" ]; then
-	echo "$((n_started - n_ended)) tests left no result"
-	failed=$((failed + n_started - n_ended))
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+wait_for_fewer 1
+print_sums

@@ -1,12 +1,12 @@
 # libFuzzer programs, tests/fuzz/fuzz_<what>.c, each linked with libod; they need clang, and have a build of their own.
 #   make fuzz         builds them; run one: build-fuzz/fuzz/fuzz_wire build-fuzz/corpus/fuzz_wire tests/fuzz/seeds/fuzz_wire
-#   make fuzz-smoke   runs each on its seeds and FUZZ_RUNS inputs, always the same: seconds, part of make check
+#   make fuzz-smoke   runs each on its seeds and FUZZ_RUNS inputs (2000), always the same: seconds, part of make check-all
 #   make fuzz-run     runs each for FUZZ_SECONDS, beginning with its seeds and what earlier runs found
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_RUNS ?= 2000
 FUZZ_SECONDS ?= 60
-# A make that already runs more than one job gives its own to this one.
-FUZZ_MAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$$(nproc)) CC=clang \
+# A make that already runs more than one job gives its own to this one. Fuzzers read files and messages, and multiply nothing: without a
+# machine's name the processor has only the scalar table, and kernels need not be compiled.
+FUZZ_MAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$$(nproc)) CC=clang MACHINE=any \
 	SANITIZE=fuzzer-no-link,address,undefined B=build-fuzz
 
 # What a fuzzer needs beyond libod. They are few, and clang compiles no more than this for them.
@@ -40,7 +40,7 @@ fuzz:
 		else echo "SKIP: the fuzzers need clang"; fi
 
 fuzz-smoke: fuzz
-	@tests/fuzz/run.sh -runs=$(FUZZ_RUNS) -seed=1
+	@tests/run.sh --fuzz
 
 fuzz-run: fuzz
-	@tests/fuzz/run.sh -max_total_time=$(FUZZ_SECONDS)
+	@tests/fuzz/run.sh all -max_total_time=$(FUZZ_SECONDS)

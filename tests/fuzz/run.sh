@@ -1,14 +1,15 @@
 #!/bin/bash
-# Runs each fuzzer that is built, with these options of libFuzzer, from its seeds on. What it finds goes to
+# Runs a fuzzer, or each, with these options of libFuzzer, from its seeds on. What it finds goes to
 # build-fuzz/corpus; with a limit of time it begins with that too, without one every run is the same.
-#   tests/fuzz/run.sh -runs=2000 -seed=1
+#   tests/fuzz/run.sh fuzz_wire|all -runs=2000 -seed=1
 set -u
 cd "$(dirname "$0")/../.."
 out=build-fuzz
 bad=0
-for f in tests/fuzz/fuzz_*.c; do
-	name=$(basename "$f" .c)
-	[ -x $out/fuzz/"$name" ] || continue
+fuzzers=$1
+shift
+[ "$fuzzers" != all ] || fuzzers=$(basename -s .c -a tests/fuzz/fuzz_*.c)
+for name in $fuzzers; do
 	corpus=$out/corpus/$name
 	case $* in
 	*-max_total_time=*) ;;
