@@ -129,3 +129,8 @@ soak-drafts: programs $(B)/tests/od-main-sum
 soak-serve: programs
 	@B=$(B) python3 tests/soak/serve_soak.py
 	@B=$(B) python3 tests/soak/serve_soak.py --mode "--local 2"
+
+# Every test three times, while one of its processes after another gets no CPU for 1.5 to 2 s. Hours; as root. ONLY="FILE...": these.
+.PHONY: soak-freeze
+soak-freeze: check-build
+	@B=$(B) python3 tests/soak/freeze.py --jobs $$(nproc) $(or $(ONLY),tests/integ/test_*.py $(UNIT_TESTS:%=$(B)/tests/%))
