@@ -49,7 +49,4 @@ test_draft_LDFLAGS := $(SUM_LDFLAGS)
 $(B)/tests/od-main-sum: $(call obj,$(od-main_SRCS) tests/unit/sum_main.c) $(B)/libtests.a $(ARCHIVES) | $(B)/tests/od-worker $(B)/tests/od-shadow
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
-$(B)/tests/test_draft $(B)/tests/test_batch $(B)/tests/test_tokens: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
-$(B)/tests/od-worker $(B)/tests/od-shadow:
-	@mkdir -p $(@D)
-	@ln -sf ../bin/$(@F) $@
+$(B)/tests/test_draft $(B)/tests/test_batch $(B)/tests/test_tokens: | $(B)/tests/od-worker $(B)/tests/od-shadow

@@ -12,6 +12,20 @@ test_gpu_graphs_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c)
 test_gpu_host_OBJS := $(call obj,common/compute/cuda/gpu_graphs.c) $(addprefix $(B)/pic/tests/gpu/,gpu_fibres.c.o gpu_host.c.o)
 CFLAGS_tests_unit_test_gpu_host := -Itests/gpu
 
+# Daemons that unit tests start, and tests with daemons of --local: for them a process without CPU is not a dead one.
+PATIENT := $(B)/obj/tests/patient_liveness.o
+$(B)/tests/od-worker: $(PATIENT) $(call obj,$(od-worker_SRCS)) $(B)/libodw.a $(B)/libod.a
+$(B)/tests/od-shadow: $(PATIENT) $(call obj,$(od-shadow_SRCS)) $(B)/libods.a $(B)/libod.a
+$(B)/tests/od-worker $(B)/tests/od-shadow:
+	@mkdir -p $(@D)
+	@rm -f $@
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $@ $^ $(LIBS)
+test_batch_OBJS := $(PATIENT)
+test_draft_OBJS := $(PATIENT)
+test_tokens_OBJS := $(PATIENT)
+$(B)/tests/test_od_worker $(B)/tests/test_worker_cache: | $(B)/tests/od-worker
+$(B)/tests/test_od_shadow: | $(B)/tests/od-shadow
+
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libtests.a $(ARCHIVES)
 	@mkdir -p $$(@D)

@@ -152,7 +152,10 @@ static void on_request(struct fake *f, const Od__StateRequest *r)
 		f->ignore--;
 		return;
 	}
+	if (f->answered_until[r->layer] == r->begin + r->n)
+		return; /* asked again, for this program stood still: the answer is on its way */
 	send_state(f, 0, r->layer, r->begin, r->n);
+	f->answered_until[r->layer] = r->begin + r->n;
 	f->answered++;
 }
 
@@ -226,6 +229,7 @@ void begin_session(struct fake *f, uint16_t port, enum od_profile profile, const
 
 	memset(f->heard, 0, sizeof(f->heard));
 	f->profile = profile;
+	memset(f->answered_until, 0, sizeof(f->answered_until));
 	f->answered = f->ignore = f->session = f->last_step = 0;
 	f->pinged_ns = od_now_ns();
 	f->control = connect_to(f->context, port);

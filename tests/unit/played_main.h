@@ -33,7 +33,8 @@ struct fake {
 	enum od_profile profile;
 	struct pass own, judge; /* judge: the shadow's weights */
 	struct heard heard[STEPS + 2][MAX_LAYERS];
-	uint64_t answered; /* STATE_REQUESTs */
+	uint64_t answered; /* STATE_REQUESTs, each once */
+	uint32_t answered_until[MAX_LAYERS]; /* the end of the range that was answered last */
 	uint64_t ignore; /* STATE_REQUESTs left to do so with */
 	uint64_t pongs;
 	uint64_t c[OD_N_COUNTERS]; /* as the newest PONG has them */

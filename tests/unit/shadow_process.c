@@ -23,7 +23,8 @@ pid_t start(const char *const *args, int *ready, int *errors)
 	char program[256];
 	pid_t pid;
 
-	snprintf(program, sizeof(program), "%s/bin/%s", b != NULL ? b : "build", args[0]);
+	snprintf(program, sizeof(program), "%s/%s/%s", b != NULL ? b : "build",
+		 strcmp(args[0], "od-shadow") == 0 ? "tests" : "bin", args[0]);
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	assert_int_equal(pipe2(text, O_CLOEXEC), 0);
 	posix_spawn_file_actions_init(&actions);

@@ -181,6 +181,8 @@ void put(struct worker *w, void *socket, Od__Header *h, const void *frame, size_
 		pthread_mutex_lock(&w->lock);
 		h->session = w->session;
 		rc = od_wire_send(socket, NULL, h, &out, frame != NULL);
+		if (rc == OD_OK && (h->body_case == OD__HEADER__BODY_BYE || h->body_case == OD__HEADER__BODY_HELLO))
+			w->session = 0; /* a PING behind it would be answered with BYE */
 		pthread_mutex_unlock(&w->lock);
 		if (rc == OD_ERR_BUSY)
 			nanosleep(&a_while, NULL);
@@ -242,6 +244,7 @@ void greet(struct worker *w, uint32_t profile, const char *kernel_class, bool mi
 	   struct od_msg *answer)
 {
 	static uint8_t fingerprint[32];
+	const uint64_t session = w->session;
 	Od__Header h = OD__HEADER__INIT;
 	Od__Hello b = OD__HELLO__INIT;
 
@@ -259,6 +262,8 @@ void greet(struct worker *w, uint32_t profile, const char *kernel_class, bool mi
 	h.hello = &b;
 	put(w, w->control, &h, NULL, 0);
 	get_control(w, answer);
+	if (answer->header->body_case == OD__HEADER__BODY_REFUSE)
+		set_session(w, session); /* goes on */
 }
 
 /* A main that reads nothing ahead, so that what it does not ask for stays with the worker. */
@@ -320,7 +325,6 @@ void end_worker_session(struct worker *w)
 	put(w, w->control, &h, NULL, 0);
 	get_control_kind(w, &m, OD__HEADER__BODY_BYE);
 	od_msg_fini(&m);
-	set_session(w, 0);
 }
 
 void close_worker(struct worker *w)
@@ -559,7 +563,7 @@ int make_worker_pack(void **state)
 	(void)state;
 	if (mkdtemp(tmp) == NULL)
 		return -1;
-	snprintf(bin, sizeof(bin), "%s/bin/od-worker", build);
+	snprintf(bin, sizeof(bin), "%s/tests/od-worker", build);
 	snprintf(packer, sizeof(packer), "%s/bin/od-pack", build);
 	snprintf(worker_pack_dir, sizeof(worker_pack_dir), "%s/pack", tmp);
 	snprintf(log, sizeof(log), "%s/pack.log", tmp);
