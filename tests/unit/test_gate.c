@@ -412,8 +412,9 @@ static void get_end(int fd)
 	ssize_t more;
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	while ((more = recv(fd, got + n, sizeof(got) - n, 0)) > 0)
-		n += (size_t)more;
+	while ((more = recv(fd, got + n, sizeof(got) - n, 0)) > 0 ||
+	       (more < 0 && errno == EINTR)) /* as after SIGCONT */
+		n += more > 0 ? (size_t)more : 0;
 	assert_true(more == 0 || errno == ECONNRESET);
 	assert_true(od_now_ns() < end);
 	for (size_t at = GREETING_BYTES; at < n; at += 2 + got[at + 1]) {

@@ -13,7 +13,7 @@
 #include "tests/unit/random.h"
 
 #define MAX_DRAFT 20
-#define HANG_NS (20 * OD_NS_PER_S)
+#define HANG_NS (300 * OD_NS_PER_S)
 
 static struct odm_lookup *open_lookup(size_t max_tokens)
 {

@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 
-#define PATIENCE_NS (20 * OD_NS_PER_S) /* for what must come */
+#define PATIENCE_NS (300 * OD_NS_PER_S) /* for what must come */
 
 static void *context, *router;
 static struct odw_store *client;
