@@ -2,7 +2,8 @@
 
 #include "common/base/args.h"
 #include "common/base/mem.h"
-#include "worker-node/load/load_profile.h"
+#include "worker-node/cache/cache_costs.h"
+#include "worker-node/load/loader.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>

@@ -12,7 +12,7 @@
 #include "common/pack/load/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "worker-node/cache/cache_planner.h"
-#include "worker-node/load/load_profile.h"
+#include "worker-node/load/read_mode.h"
 #include "worker-node/load/loader.h"
 #include "worker-node/load/paced_reader.h"
 #include "worker-node/memory_plan.h"
@@ -473,39 +473,29 @@ static const char *why_not_direct(const struct worker *w)
 	return "the pack's file system does not support O_DIRECT";
 }
 
-/* Estimates the load cost until there are real loads to measure; a paced load costs at least its pace. For an empty
- * spool it is unknown. */
-static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
+static int choose_read_mode(const struct worker *w, struct od_err *err)
 {
-	struct od_expert_mem mem = { 0 };
-	const struct odw_profile_opts profile = {
-		.pack = w->pack, .device = w->device, .form = w->form, .mem = &mem, .n_readers = opts->n_readers
-	};
 	const uint64_t ram = od_available_ram_bytes();
-	struct odw_part_times *t = &opts->profile;
-	uint64_t paced_ns;
+	struct od_expert_mem mem = { 0 };
+	const struct odw_read_mode_opts o = { .pack = w->pack,
+					      .device = w->device,
+					      .form = w->form,
+					      .mem = &mem,
+					      .n_readers = (unsigned)w->opt.read_threads,
+					      .asked = (enum odw_read_mode)w->opt.read_mode,
+					      .free_bytes = ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0 };
 	bool direct;
 	int rc;
 
 	odw_bufs_fill(w->bufs, &mem);
-	rc = odw_profile_read_mode(&opts->profile, &direct, &profile, (enum odw_read_mode)w->opt.read_mode,
-				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
+	rc = odw_read_mode_choose(&direct, &o, err);
 	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
 		       why_not_direct(w));
-	if (rc != OD_OK || t->finishes == 0)
-		return rc;
-	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);
-	t->read_ns = t->read_ns > paced_ns ? t->read_ns : paced_ns;
-	od_log(OD_LOG_INFO,
-	       "experts are read %s the page cache; reading one takes about %.1f ms (%.2f GB/s), checking and "
-	       "inflating it %.1f ms of one thread",
-	       direct ? "past" : "through",
-	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
-	       (double)t->read_bytes / (double)t->read_ns * opts->n_readers,
-	       (double)t->finish_ns / (double)t->finishes * opts->n_parts / OD_NS_PER_MS);
-	return OD_OK;
+	else if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "experts are read %s the page cache", direct ? "past" : "through");
+	return rc;
 }
 
 static int open_memory(struct worker *w, struct od_err *err)
@@ -528,7 +518,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 	for (uint32_t i = 0; i < x->n_shards; i++)
 		opts.sm_bytes += x->shard[i].sm.stored_bytes;
 	if (rc == OD_OK)
-		rc = profile_loads(w, &opts, err);
+		rc = choose_read_mode(w, err);
 	return rc == OD_OK ? odw_schedule_new(&w->schedule, &opts, err) : rc;
 }
 

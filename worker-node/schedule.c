@@ -5,7 +5,6 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "worker-node/load/load_stages.h"
-#include "worker-node/load/run_order.h"
 #include "worker-node/step_marks.h"
 
 #include <pthread.h>
@@ -13,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define MAX_ORDERED 192 /* experts of a RUN; those of a larger one keep their order */
 
 TAILQ_HEAD(item_list, odw_item);
 
@@ -626,51 +627,47 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 	s->n_items++;
 }
 
-/* The load cost of an expert, as far as it is known. */
-static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
+/* What is read to load the expert now. */
+static uint64_t bytes_to_read(struct odw_schedule *s, uint32_t m, uint32_t expert)
 {
-	const uint64_t *f = s->figures.c;
-	const struct odw_schedule_opts *o = &s->opts;
-	struct odw_part_times t = { f[OD_C_LOADED_BYTES], f[OD_C_READ_NS], f[OD_C_FINISHES], f[OD_C_FINISH_NS] };
+	const unsigned has = odw_cache_has(s->opts.cache, m, expert);
 
-	*c = (struct odw_expert_costs){ .n_parts = o->n_parts, .n_inflaters = o->n_inflaters };
-	if (t.read_bytes == 0 || t.finishes == 0)
-		t = o->profile;
-	if (o->n_inflaters == 0 || o->n_readers == 0 || t.read_bytes == 0 || t.finishes == 0)
-		return false;
-	c->read_ns = (uint64_t)((double)t.read_ns / (double)t.read_bytes * (double)o->expert_bytes / o->n_readers);
-	c->finish_ns = t.finish_ns / t.finishes * o->n_parts;
-	if (o->expert_bytes > 0)
-		c->sm_read_ns = (uint64_t)((double)c->read_ns * (double)o->sm_bytes / (double)o->expert_bytes);
-	return true;
+	if (is_in_state(s, m, expert, ODW_RESIDENT))
+		return 0;
+	return (has & OD_SET_SM ? 0 : s->opts.sm_bytes) +
+	       (has & OD_SET_E ? 0 : s->opts.expert_bytes - s->opts.sm_bytes);
 }
 
-/* Keeps the order of the RUN while load and run times are unknown. */
+/* What needs no load goes first, then short loads, so that runs begin early; of equal loads the one with the most rows,
+ * so that the run after the last load is short. */
 static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
 {
-	struct odw_run_load load[ODW_MAX_ORDERED];
-	struct odw_expert_costs c;
+	struct {
+		uint64_t bytes;
+		uint32_t rank;
+	} of[MAX_ORDERED];
 
-	if (n < 2 || n > ODW_MAX_ORDERED || !learnt_costs(s, &c))
+	if (n > MAX_ORDERED)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		const unsigned has = odw_cache_has(s->opts.cache, m, item[i].expert);
-		const uint64_t inflate_ns = c.finish_ns / c.n_inflaters;
-		uint64_t read_ns = 0;
-
-		if (item[i].run_ns == 0)
-			return;
-		read_ns += has & OD_SET_SM ? 0 : c.sm_read_ns;
-		read_ns += has & OD_SET_E ? 0 : c.read_ns - c.sm_read_ns;
-		load[i] = (struct odw_run_load){ .resident = is_in_state(s, m, item[i].expert, ODW_RESIDENT),
-						 .read_ns = read_ns,
-						 .load_ns = read_ns > inflate_ns ? read_ns : inflate_ns,
-						 .run_ns = item[i].run_ns,
-						 .rank = item[i].rank };
+		if (i > 0 && item[i].rank < item[i - 1].rank)
+			return; /* od-main's ranks rise */
+		of[i].bytes = bytes_to_read(s, m, item[i].expert);
+		of[i].rank = item[i].rank;
 	}
-	odw_run_order(load, n);
-	for (size_t i = 0; i < n; i++)
-		item[i].rank = load[i].rank;
+	for (size_t i = 0; i < n; i++) {
+		size_t before = 0;
+
+		for (size_t j = 0; j < n; j++) {
+			if (of[j].bytes != of[i].bytes)
+				before += of[j].bytes < of[i].bytes;
+			else if (of[i].bytes > 0 && item[j].n_rows != item[i].n_rows)
+				before += item[j].n_rows > item[i].n_rows;
+			else
+				before += j < i;
+		}
+		item[i].rank = of[before].rank;
+	}
 }
 
 /* For the cache's plan. */
@@ -1143,10 +1140,18 @@ void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 
 bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
 {
+	const struct odw_schedule_opts *o = &s->opts;
+	const uint64_t *f = s->figures.c;
 	bool known;
 
+	*c = (struct odw_expert_costs){ .n_inflaters = o->n_inflaters };
 	pthread_mutex_lock(&s->lock);
-	known = learnt_costs(s, c);
+	known = o->n_readers > 0 && o->n_inflaters > 0 && f[OD_C_LOADED_BYTES] > 0 && f[OD_C_FINISHES] > 0;
+	if (known) {
+		c->read_ns = (uint64_t)((double)f[OD_C_READ_NS] / (double)f[OD_C_LOADED_BYTES] *
+					(double)o->expert_bytes / o->n_readers);
+		c->finish_ns = f[OD_C_FINISH_NS] / f[OD_C_FINISHES] * o->n_parts;
+	}
 	pthread_mutex_unlock(&s->lock);
 	return known;
 }

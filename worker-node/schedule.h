@@ -41,17 +41,9 @@
 
 struct odw_schedule;
 
-/* Time that threads have spent on parts of experts. */
-struct odw_part_times {
-	uint64_t read_bytes, read_ns;
-	uint64_t finishes, finish_ns;
-};
-
 /* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all parts. */
 struct odw_expert_costs {
 	uint64_t read_ns, finish_ns;
-	uint64_t sm_read_ns; /* the share of SM-chunks in read_ns */
-	uint32_t n_parts;
 	unsigned n_inflaters;
 };
 
@@ -63,20 +55,17 @@ struct odw_schedule_opts {
 	struct odw_expert_cache *cache; /* NULL: none */
 	uint32_t max_pinned; /* limit of slots that the cache pins */
 	unsigned n_stages; /* at most ODW_MAX_STAGES */
-	/* For the load order (run_order.h); 0: the order of the RUN. */
-	unsigned n_readers, n_inflaters;
+	unsigned n_readers, n_inflaters; /* for odw_schedule_costs */
 	uint64_t expert_bytes, sm_bytes; /* stored bytes of an expert; of its SM-chunks */
-	struct odw_part_times profile; /* used until the first load (load_profile.h) */
 	uint64_t (*now_ns)(void); /* NULL: od_now_ns; for tests */
 };
 
 /* One expert of one RUN. */
 struct odw_item {
 	/* Set by the engine. */
-	uint32_t expert, rank; /* the schedule may permute the ranks of a RUN (run_order.h) */
+	uint32_t expert, rank; /* the schedule permutes the ranks of a RUN */
 	uint32_t n_rows;
 	bool last, prompt; /* prompt: a prefill use, which is not recorded in the cache */
-	uint64_t run_ns; /* expected run time; 0: unknown */
 	void *run; /* for the engine */
 
 	/* Set by the schedule. */
@@ -179,7 +168,7 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 /* ---- Statistics ---- */
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
-/* Measured from loads; before the first load, from the profile. False: unknown. */
+/* Measured from loads. False: there has been none. */
 bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
 
 /* DRAINING: evicted, but still in use by readers, inflaters or the engine. */

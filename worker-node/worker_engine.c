@@ -301,7 +301,6 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 						  .n_rows = (uint32_t)asked->experts[i]->n_rows,
 						  .last = asked->experts[i]->last,
 						  .prompt = asked->prompt,
-						  .run_ns = asked->experts[i]->n_rows * e->row_ns,
 						  .run = run };
 	rc = odw_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
 			      asked->n_experts);

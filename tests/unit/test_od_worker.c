@@ -372,11 +372,11 @@ static void sessions_leave_nothing_behind(void **state)
 /* Through the page cache, past it, and where only one way is possible: right outputs, and the log says how. */
 static void read_either_way(void **state)
 {
-	static const char *const how[][3] = { { "buffered", "planes", "through the page cache; reading one takes" },
-					      { "direct", "planes", "the page cache; reading one takes" },
+	static const char *const how[][3] = { { "buffered", "planes", "experts are read through the page cache" },
+					      { "direct", "planes", "the page cache" },
 					      { "direct", "bf16",
 						"--read-mode direct: experts are read through the page cache" },
-					      { "auto", "planes", "through the page cache; reading one takes" } };
+					      { "auto", "planes", "experts are read through the page cache" } };
 	static struct request q;
 	struct worker w;
 

@@ -398,38 +398,43 @@ static void cancelled_loads_leave_their_stages(void **state)
 	odw_schedule_free(s);
 }
 
-/* Johnson's rule: with loads of one length those that run at least as long keep their order and go first, then the
- * others, the longest run first. */
-static void long_runs_are_loaded_first(void **state)
+static struct odw_schedule *costed_schedule(unsigned n_slots)
 {
 	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
 						.n_experts = EXPERTS,
 						.n_parts = SHARDS,
-						.n_slots = 4,
+						.n_slots = n_slots,
 						.n_stages = STAGES,
-						.n_readers = 1,
+						.n_readers = 2,
 						.n_inflaters = 2,
 						.now_ns = read_clock,
 						.expert_bytes = 10 * SHARDS };
-	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
 	struct odw_schedule *s;
+
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	return s;
+}
+
+/* Loads of one length: of equally many rows as asked, else the most rows first. */
+static void most_rows_are_loaded_first(void **state)
+{
+	static const uint32_t rows[2][4] = { { 3, 3, 3, 3 }, { 1, 70, 29, 70 } };
+	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
+	struct odw_schedule *s = costed_schedule(4);
 	struct odw_load_job job;
 
 	(void)state;
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	odw_schedule_begin(s, SESSION);
 	for (uint64_t step = 0; step < 2; step++) {
-		struct odw_item r[4] = { { .expert = 0, .rank = 5, .last = true, .run_ns = 10 },
-					 { .expert = 1, .rank = 6, .last = true, .run_ns = 700 },
-					 { .expert = 2, .rank = 7, .last = true, .run_ns = 290 },
-					 { .expert = 3, .rank = 8, .last = true, .run_ns = 900 } };
+		struct odw_item r[4];
 
+		for (uint32_t e = 0; e < 4; e++)
+			r[e] = (struct odw_item){ .expert = e, .rank = 5 + e, .last = true, .n_rows = rows[step][e] };
 		assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
 		for (int i = 0; i < 4; i++) {
 			for (int part = 0; part < SHARDS; part++) {
 				assert_true(odw_schedule_next_read(s, &job, false));
-				assert_int_equal(job.expert, expected[step][i]); /* first nothing is known */
-				clock_ns += 100; /* a load is 300 of reading */
+				assert_int_equal(job.expert, expected[step][i]);
 				(void)put(s, &job, 10);
 			}
 		}
@@ -439,73 +444,59 @@ static void long_runs_are_loaded_first(void **state)
 	odw_schedule_free(s);
 }
 
-/* Profiled costs count until there is a load to learn from; then its cost. */
-static void costs_are_profiled_then_learnt(void **state)
+/* Ranks that fall are another order than od-main's: it is kept. */
+static void falling_ranks_are_kept(void **state)
 {
-	struct odw_schedule_opts opts = {
-		.n_moe = LAYERS,
-		.n_experts = EXPERTS,
-		.n_parts = SHARDS,
-		.n_slots = 4,
-		.n_stages = STAGES,
-		.n_readers = 2,
-		.n_inflaters = 2,
-		.now_ns = read_clock,
-		.expert_bytes = 10 * SHARDS,
-		.profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 }
-	};
-	struct odw_item r[2] = { { .expert = 0, .rank = 0, .last = true, .run_ns = 10 },
-				 { .expert = 1, .rank = 1, .last = true, .run_ns = 900 } };
-	struct odw_expert_costs c;
-	struct odw_schedule *s;
-	struct odw_load_job job;
+	struct odw_item r[3] = { { .expert = 0, .rank = 9, .last = true, .n_rows = 5 },
+				 { .expert = 1, .rank = 8, .last = true, .n_rows = 1 },
+				 { .expert = 2, .rank = 7, .last = true, .n_rows = 9 } };
+	struct odw_schedule *s = costed_schedule(3);
 
 	(void)state;
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	odw_schedule_begin(s, SESSION);
-	assert_true(odw_schedule_costs(s, &c)); /* 30 bytes of 20 ns by two readers; three parts of 50 */
-	assert_true(c.read_ns == 300 && c.finish_ns == 150 && c.n_parts == SHARDS && c.n_inflaters == 2);
-	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 2), OD_OK);
-	assert_true(odw_schedule_next_read(s, &job, false));
-	assert_int_equal(job.expert, 1); /* it runs for longer than it loads */
-	clock_ns += 70;
-	(void)put(s, &job, 10);
-	assert_true(odw_schedule_costs(s, &c));
-	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0);
-	odw_schedule_free(s);
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 3), OD_OK);
+	for (uint32_t e = 3; e-- > 0;) {
+		struct odw_load_job job;
 
-	opts.profile.finishes = 0;
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	assert_false(odw_schedule_costs(s, &c));
+		for (int part = 0; part < SHARDS; part++) {
+			assert_true(odw_schedule_next_read(s, &job, false));
+			assert_int_equal(job.expert, e);
+			(void)put(s, &job, 10);
+		}
+		compute(s, &r[e]);
+	}
 	odw_schedule_free(s);
 }
 
-/* Two that are there run first, in their order, however long the others would. */
-static void residents_need_no_place_in_the_order(void **state)
+static void costs_are_learnt_from_loads(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_moe = LAYERS,
-						.n_experts = EXPERTS,
-						.n_parts = SHARDS,
-						.n_slots = 3,
-						.n_stages = STAGES,
-						.n_readers = 1,
-						.n_inflaters = 1,
-						.now_ns = read_clock,
-						.expert_bytes = 10 * SHARDS };
-	struct odw_item r[5];
-	struct odw_schedule *s;
+	struct odw_item r = { .expert = 0, .rank = 0, .last = true, .n_rows = 1 };
+	struct odw_schedule *s = costed_schedule(4);
+	struct odw_expert_costs c;
 	struct odw_load_job job;
 
 	(void)state;
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	odw_schedule_begin(s, SESSION);
+	assert_false(odw_schedule_costs(s, &c));
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, &r, 1), OD_OK);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	clock_ns += 70;
+	(void)put(s, &job, 10);
+	assert_true(odw_schedule_costs(s, &c)); /* 30 bytes of 7 ns by two readers */
+	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0 && c.n_inflaters == 2);
+	odw_schedule_free(s);
+}
+
+/* Two that are there run first, in their order, however many rows the others have. */
+static void residents_need_no_place_in_the_order(void **state)
+{
+	struct odw_schedule *s = costed_schedule(3);
+	struct odw_item r[5];
+	struct odw_load_job job;
+
+	(void)state;
 	WANT(s, 0, 0, 1, 3, 1);
-	while (odw_schedule_next_read(s, &job, false)) {
-		clock_ns += 100; /* a load is 300 of reading */
-		(void)put(s, &job, 10);
-	}
-	for (uint32_t e = 0; e < 5; e++) /* 10 + e are the ranks; the third is the one that runs longest */
-		r[e] = (struct odw_item){ .expert = e, .rank = 10 + e, .last = true, .run_ns = e == 2 ? 9000 : 20 + e };
+	load_all(s);
+	for (uint32_t e = 0; e < 5; e++) /* the third has the most rows, the first the fewest */
+		r[e] = (struct odw_item){ .expert = e, .rank = 10 + e, .last = true, .n_rows = e == 2 ? 90 : 1 + e };
 	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 5), OD_OK);
 	assert_true(odw_schedule_next_read(s, &job, false));
 	assert_int_equal(job.expert, 2);
@@ -815,8 +806,9 @@ int main(void)
 		cmocka_unit_test(reading_goes_no_further_than_the_stages),
 		cmocka_unit_test(the_most_urgent_is_finished_first),
 		cmocka_unit_test(cancelled_loads_leave_their_stages),
-		cmocka_unit_test(long_runs_are_loaded_first),
-		cmocka_unit_test(costs_are_profiled_then_learnt),
+		cmocka_unit_test(most_rows_are_loaded_first),
+		cmocka_unit_test(falling_ranks_are_kept),
+		cmocka_unit_test(costs_are_learnt_from_loads),
 		cmocka_unit_test(residents_need_no_place_in_the_order),
 		cmocka_unit_test(what_is_ready_of_a_run_is_taken_together),
 		cmocka_unit_test(what_failed_of_a_run_is_taken_together),

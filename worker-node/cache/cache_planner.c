@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "worker-node/load/load_profile.h"
+#include "worker-node/cache/cache_costs.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -36,8 +36,8 @@ void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_pl
 	n[OD_BUF_PLAIN] = is_plain(o) ? full : 0;
 }
 
-/* By what loads have cost until now. When nothing is known, which is so with an empty spool, anything will do for a
- * while. */
+/* By what loads have cost until now. Before the first load any costs will do: the next plan, after a few uses, knows
+ * better. */
 static struct od_cache_cost cost_of_loads(const struct odw_planner_opts *o)
 {
 	struct odw_expert_costs c;

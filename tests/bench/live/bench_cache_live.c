@@ -15,7 +15,7 @@
 #include "tests/bench/live/recall_progress.h"
 #include "tests/bench/live/route_record.h"
 #include "tests/bench/report/bench_stats.h"
-#include "worker-node/load/load_profile.h"
+#include "worker-node/cache/cache_costs.h"
 
 #include <inttypes.h>
 #include <signal.h>

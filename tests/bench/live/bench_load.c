@@ -341,12 +341,12 @@ static int measure(struct load_bench *b, struct line *l, size_t round, struct od
 		rc = raw_in_crowd(b, l, &c, &crowded, err);
 	if (rc != OD_OK)
 		return rc;
-	l->raw_gbps[round] = (double)raw.parts.read_bytes / (double)raw.ns;
+	l->raw_gbps[round] = (double)raw.read_bytes / (double)raw.ns;
 	l->gbps[round] = (double)t.weight_bytes / (double)t.ns;
 	l->ratio[round] = l->gbps[round] / l->raw_gbps[round];
 	l->slower[round] = 100 * (1 - (double)raw.ns / (double)crowded.ns);
-	l->reading[round] = 100 * (double)t.parts.read_ns / (double)t.ns / c.n_readers;
-	l->inflating[round] = 100 * (double)t.parts.finish_ns / (double)t.ns / c.n_inflaters;
+	l->reading[round] = 100 * (double)t.read_ns / (double)t.ns / c.n_readers;
+	l->inflating[round] = 100 * (double)t.finish_ns / (double)t.ns / c.n_inflaters;
 	return OD_OK;
 }
 

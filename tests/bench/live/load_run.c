@@ -88,8 +88,9 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	odw_schedule_end(j->s, SESSION);
 	odw_loaders_stop(l);
 	odw_schedule_figures(j->s, &f);
-	t->parts = (struct odw_part_times){ f.c[OD_C_LOADED_BYTES], f.c[OD_C_READ_NS], f.c[OD_C_FINISHES],
-					    f.c[OD_C_FINISH_NS] };
+	t->read_bytes = f.c[OD_C_LOADED_BYTES];
+	t->read_ns = f.c[OD_C_READ_NS];
+	t->finish_ns = f.c[OD_C_FINISH_NS];
 	return rc;
 }
 
@@ -193,7 +194,8 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 		}
 	}
 	t->ns = od_now_ns() - begin_ns;
-	t->parts = (struct odw_part_times){ .read_bytes = raw->bytes, .read_ns = raw->ns };
+	t->read_bytes = raw->bytes;
+	t->read_ns = raw->ns;
 	return rc;
 }
 

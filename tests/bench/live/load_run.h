@@ -16,7 +16,7 @@ struct load_case {
 
 struct load_time {
 	uint64_t ns, weight_bytes; /* as published */
-	struct odw_part_times parts; /* of all threads together */
+	uint64_t read_bytes, read_ns, finish_ns; /* of all threads together */
 };
 
 /* t->ns: until the last expert has been loaded. */

@@ -1,0 +1,17 @@
+/* cache_costs.h - load times and sizes of a pack's experts, as the cache planner counts them (u, rho, c of ZipMoE, arXiv
+ * 2601.21198, section 3.2).
+ *
+ * Thread: any; pure functions. */
+#ifndef ODW_CACHE_COSTS_H
+#define ODW_CACHE_COSTS_H
+
+#include "common/cache/cache_state.h"
+#include "common/pack/pack.h"
+#include "worker-node/schedule.h"
+
+/* For an average expert of the pack. */
+struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);
+/* Memory of an expert in each cache state, in memory of d (NULL: of the host). */
+struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, const struct od_device *d, enum od_form form);
+
+#endif
