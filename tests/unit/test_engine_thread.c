@@ -12,7 +12,8 @@
 #include <cmocka.h>
 
 #include "common/pack/write/pack_write.h"
-#include "main-node/serve/jobs/job.h"
+#include "main-node/serve/jobs/engine_thread.h"
+#include "main-node/serve/jobs/job_internal.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/temp_dir.h"
@@ -218,7 +219,7 @@ static void run_pair(struct task *k, size_t i)
 		if (k->cancelled[i + p]) {
 			if (random_below(&k->seed, 2) > 0) /* else at once: no engine is fast enough for all of those */
 				usleep((useconds_t)random_below(&k->seed, 3000));
-			odm_job_cancel(j[p]);
+			odm_engine_thread_cancel(j[p]);
 		}
 		news = read_all(j[p], &r[p], &k->text[i + p]);
 		k->wrong += news.err.code != OD_OK && (news.err.code != OD_ERR_CANCELLED || !k->cancelled[i + p]);
@@ -362,7 +363,7 @@ static void submit_held(struct odm_engine_thread *t, struct odm_job **j, struct 
 		if (!news.done)
 			break;
 		for (size_t i = 0; i < 2; i++) { /* this thread was late, and there are none */
-			odm_job_cancel(j[i]);
+			odm_engine_thread_cancel(j[i]);
 			reader_fini(&r[i]);
 			odm_job_unref(j[i]);
 		}
@@ -389,11 +390,11 @@ static void requests_beyond_the_limit_are_refused(void **state)
 	assert_true(odm_job_take_news(j[2], &news));
 	assert_true(!news.begun && !news.done && news.place == 2);
 	assert_int_equal(odm_engine_thread_submit(t, &j[3], 1, false, &err), OD_ERR_BUSY);
-	odm_job_cancel(j[2]); /* it waits: there is room at once */
+	odm_engine_thread_cancel(j[2]); /* it waits: there is room at once */
 	assert_true(odm_job_take_news(j[2], &news));
 	assert_true(news.done && news.err.code == OD_ERR_CANCELLED && news.finish == ODM_FINISH_CANCELLED);
 	assert_int_equal(odm_engine_thread_submit(t, &j[3], 1, false, &err), OD_OK);
-	odm_job_cancel(j[2]); /* no harm */
+	odm_engine_thread_cancel(j[2]); /* no harm */
 	let_go(&r[0]);
 	end(t);
 	for (size_t i = 0; i < 4; i++) {
@@ -433,13 +434,13 @@ static void no_wake_comes_after_release(void **state)
 		assert_int_equal(news.place, i);
 	}
 	r[2].holds = true;
-	odm_job_cancel(j[1]); /* jobs behind it move up */
+	odm_engine_thread_cancel(j[1]); /* jobs behind it move up */
 	let_go(&r[0]);
 	wait_for_news(&r[2]);
 
-	odm_job_cancel(j[2]);
+	odm_engine_thread_cancel(j[2]);
 	assert_int_equal(releases_of(&r[2]), 0);
-	odm_job_cancel(j[3]);
+	odm_engine_thread_cancel(j[3]);
 	assert_int_equal(releases_of(&r[3]), 0);
 	assert_true(odm_job_take_news(j[3], &news));
 	assert_true(news.done && news.err.code == OD_ERR_CANCELLED);
@@ -472,7 +473,7 @@ static void what_never_fits_is_refused_at_once(void **state)
 	j[1] = job_of(prompt, CTX + 1, 5, &r);
 	for (size_t i = 0; i < 2; i++) {
 		assert_int_equal(odm_engine_thread_submit(t, &j[i], 1, false, &err), OD_ERR_RANGE);
-		odm_job_cancel(j[i]); /* as a caller does that gives up */
+		odm_engine_thread_cancel(j[i]); /* as a caller does that gives up */
 		odm_job_unref(j[i]);
 	}
 	assert_int_equal(r.wakes + r.releases, 0);

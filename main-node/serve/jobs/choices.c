@@ -113,5 +113,5 @@ void odm_choices_cancel(struct odm_choices *c)
 void odm_choices_cancel_one(struct odm_choices *c, size_t choice)
 {
 	if (c->submitted && !c->done[choice])
-		odm_job_cancel(c->job[choice]);
+		odm_engine_thread_cancel(c->job[choice]);
 }

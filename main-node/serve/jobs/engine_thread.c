@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/pulse.h"
-#include "main-node/serve/jobs/job.h"
+#include "main-node/serve/jobs/job_internal.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -128,7 +128,7 @@ static void say_failed(const struct odm_job *j, const struct od_err *err)
 			     od_log_text("error", err->msg));
 }
 
-void odm_job_cancel(struct odm_job *j)
+void odm_engine_thread_cancel(struct odm_job *j)
 {
 	struct odm_engine_thread *t = j->thread;
 	struct od_err err;
@@ -290,7 +290,7 @@ static void take_done(struct odm_engine_thread *t)
 			continue;
 		}
 		pthread_mutex_lock(&t->lock);
-		j->sequence = NULL; /* odm_job_cancel no longer finds it */
+		j->sequence = NULL; /* odm_engine_thread_cancel no longer finds it */
 		t->n_running--;
 		for (size_t k = i; k < t->n_running; k++)
 			t->running[k] = t->running[k + 1];
@@ -360,7 +360,7 @@ static bool prepare_work(struct odm_engine_thread *t)
 	while (t->first != NULL) { /* those that never came in */
 		j = odm_job_ref(t->first);
 		pthread_mutex_unlock(&t->lock);
-		odm_job_cancel(j);
+		odm_engine_thread_cancel(j);
 		odm_job_unref(j);
 		pthread_mutex_lock(&t->lock);
 	}

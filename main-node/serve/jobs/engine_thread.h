@@ -10,12 +10,10 @@
 #ifndef ODM_ENGINE_THREAD_H
 #define ODM_ENGINE_THREAD_H
 
-#include "common/base/strbuf.h"
 #include "main-node/node/main_node.h"
-#include "main-node/serve/jobs/token_list.h"
+#include "main-node/serve/jobs/job.h"
 
 struct odm_engine_thread;
-struct odm_job;
 
 enum odm_serve_state { ODM_SERVE_LOADING, ODM_SERVE_READY, ODM_SERVE_FAILED };
 
@@ -60,53 +58,12 @@ uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t);
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
-/* What a job is made of. */
-struct odm_job_spec {
-	/* odm_job_new copies its lists. The observer is the job's own. req.request is NULL for the self-test of
-	 * /health only; req.logprobs is -1: news has no tokens. */
-	struct odm_request req;
-	/* Engine thread: with this piece the text ends, as with a stop string (ODM_FINISH_STOP). NULL: none. */
-	bool (*ends)(void *ends_arg, const char *piece, size_t len);
-	void *ends_arg; /* must outlive the job */
-	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
-	void (*wake)(void *arg);
-	/* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
-	void (*release)(void *arg);
-	void *arg;
-};
-
-/* NULL: out of memory. */
-struct odm_job *odm_job_new(const struct odm_job_spec *spec);
-struct odm_job *odm_job_ref(struct odm_job *j);
-void odm_job_unref(struct odm_job *j); /* NULL ok */
-
 /* All or none. A job that was submitted has news at once, its place, for which wake is not called: take them.
  * OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
  * odm_engine_check says. beyond: the limit does not count. */
 OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n,
 					   bool beyond, struct od_err *err);
 /* One that waits is done at once, another one soon. */
-void odm_job_cancel(struct odm_job *j);
-
-struct odm_news {
-	struct od_strbuf text; /* since the last time */
-	struct odm_token_list tokens; /* since the last time, if log probabilities were asked for */
-	bool begun; /* it has left the queue */
-	size_t place; /* before that: among the jobs that have not begun; 1: it is the next */
-	uint32_t prefilled_tokens; /* of the prompt */
-	bool done;
-	/* When done. */
-	struct od_err err; /* code OD_OK: none */
-	enum odm_finish finish;
-	size_t stop; /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
-	size_t n_tokens; /* generated, EOS included */
-	size_t shared_tokens; /* of the prompt, not computed again */
-	/* until its first step and its first token, since it was submitted; 0: there was none */
-	uint64_t queue_ns, first_token_ns;
-};
-/* False: there is none, and *news is not set. */
-bool odm_job_take_news(struct odm_job *j, struct odm_news *news);
-void odm_news_fini(struct odm_news *news);
-size_t odm_job_prompt_tokens(const struct odm_job *j);
+void odm_engine_thread_cancel(struct odm_job *j);
 
 #endif

@@ -1,5 +1,7 @@
 #include "main-node/serve/jobs/job.h"
 
+#include "main-node/serve/jobs/job_internal.h"
+
 #include <stdlib.h>
 #include <string.h>
 

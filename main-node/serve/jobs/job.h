@@ -1,55 +1,56 @@
-/* job.h - the representation of a job: between engine_thread.c and job.c only.
+/* job.h - a text that the engine's thread is asked for, and the news of it.
  *
- * Thread: `lock` protects the news; the fields above it never change, those below belong to the engine thread's
- * lock. */
+ * What a job has to tell collects in its news until it is taken.
+ * Thread: any. Owner: counted references; the engine's thread holds one from odm_engine_thread_submit until the job is
+ * done. */
 #ifndef ODM_JOB_H
 #define ODM_JOB_H
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include "common/base/strbuf.h"
+#include "main-node/engine/engine.h"
+#include "main-node/serve/jobs/token_list.h"
 
-#include "main-node/serve/jobs/engine_thread.h"
+struct odm_job;
 
-/* The jobs of one request; under the engine thread's lock. */
-struct odm_ticket {
-	size_t n_open;
-	bool counts; /* in the limit of open requests */
+/* What a job is made of. */
+struct odm_job_spec {
+	/* odm_job_new copies its lists. The observer is the job's own. req.request is NULL for the self-test of
+	 * /health only; req.logprobs is -1: news has no tokens. */
+	struct odm_request req;
+	/* Engine thread: with this piece the text ends, as with a stop string (ODM_FINISH_STOP). NULL: none. */
+	bool (*ends)(void *ends_arg, const char *piece, size_t len);
+	void *ends_arg; /* must outlive the job */
+	/* There is news where there was none. No lock held; engine thread, or that of odm_engine_thread_cancel. */
+	void (*wake)(void *arg);
+	/* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
+	void (*release)(void *arg);
+	void *arg;
 };
 
-struct odm_job {
-	atomic_uint refs, holders;
-	struct odm_engine_thread *thread; /* since it was submitted */
-	struct odm_job_spec spec;
-	/* The copies that spec.req refers to. */
-	int32_t *prompt, *end, *shown;
-	char **stop, *request;
-	struct od_logit_bias *bias;
-	size_t max_unread_bytes;
+/* NULL: out of memory. */
+struct odm_job *odm_job_new(const struct odm_job_spec *spec);
+struct odm_job *odm_job_ref(struct odm_job *j);
+void odm_job_unref(struct odm_job *j); /* NULL ok */
 
-	pthread_mutex_t lock;
-	struct odm_news news;
-	size_t unread_tokens; /* generated ones, in the news */
-	bool any_news; /* wake was called and the news not taken */
-
-	struct odm_ticket *ticket; /* NULL when done */
-	struct odm_job *next; /* in the queue */
-	struct odm_sequence *sequence; /* NULL: not in the engine */
-	bool queued, begun, cancelled;
-	uint64_t submitted_ns, begun_ns, first_token_ns; /* 0: not yet */
+struct odm_news {
+	struct od_strbuf text; /* since the last time */
+	struct odm_token_list tokens; /* since the last time, if log probabilities were asked for */
+	bool begun; /* it has left the queue */
+	size_t place; /* before that: among the jobs that have not begun; 1: it is the next */
+	uint32_t prefilled_tokens; /* of the prompt */
+	bool done;
+	/* When done. */
+	struct od_err err; /* code OD_OK: none */
+	enum odm_finish finish;
+	size_t stop; /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
+	size_t n_tokens; /* generated, EOS included */
+	size_t shared_tokens; /* of the prompt, not computed again */
+	/* until its first step and its first token, since it was submitted; 0: there was none */
+	uint64_t queue_ns, first_token_ns;
 };
-
-/* As ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is done;
- * tell_places() holds one because a cancel may end it meanwhile, and a wake after release would reach freed memory. */
-void odm_job_hold(struct odm_job *j);
-void odm_job_let_go(struct odm_job *j);
-
-/* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens
- * included. */
-bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
-void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
-void odm_job_tell_place(struct odm_job *j, size_t place); /* nothing if the job has begun or is done */
-void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens);
-/* r: NULL: it never was in the engine. */
-void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err);
+/* False: there is none, and *news is not set. */
+bool odm_job_take_news(struct odm_job *j, struct odm_news *news);
+void odm_news_fini(struct odm_news *news);
+size_t odm_job_prompt_tokens(const struct odm_job *j);
 
 #endif
