@@ -30,7 +30,7 @@ struct talk {
 	size_t n_marks, n_calls, n_results;
 };
 
-struct score {
+struct probe_score {
 	unsigned fails, faults; /* renderings; texts that are lost, and what is no text */
 	size_t len;
 };
@@ -200,7 +200,8 @@ static unsigned count_odd(const struct probe *p, const struct talk *t, const cha
 	return n;
 }
 
-static void add_score(struct score *s, const struct probe *p, const struct odm_chat_form *form, const char *letters)
+static void add_score(struct probe_score *s, const struct probe *p, const struct odm_chat_form *form,
+		      const char *letters)
 {
 	struct talk t;
 	char *text = render_letters(p, form, letters, &t);
@@ -215,16 +216,16 @@ static void add_score(struct score *s, const struct probe *p, const struct odm_c
 	free(text);
 }
 
-static struct score score_of(const struct probe *p, const struct odm_chat_form *form, const char *const *talks)
+static struct probe_score score_of(const struct probe *p, const struct odm_chat_form *form, const char *const *talks)
 {
-	struct score s = { 0 };
+	struct probe_score s = { 0 };
 
 	for (; *talks != NULL; talks++)
 		add_score(&s, p, form, *talks);
 	return s;
 }
 
-static bool better(const struct score *a, const struct score *b, bool shorter)
+static bool better(const struct probe_score *a, const struct probe_score *b, bool shorter)
 {
 	if (a->fails != b->fails)
 		return a->fails < b->fails;
@@ -240,21 +241,21 @@ static void find_content(struct probe *p, enum odm_role role, char letter, const
 {
 	static const enum odm_content ways[] = { ODM_CONTENT_BOTH, ODM_CONTENT_TEXT, ODM_CONTENT_PARTS,
 						 ODM_CONTENT_PART };
-	struct score best = { .fails = ~0u };
+	struct probe_score best = { .fails = ~0u };
 	size_t n = 0;
 
 	while (talks[n] != NULL)
 		n++;
 	for (size_t i = 0; i < N(ways); i++) {
 		struct odm_chat_form form = p->form;
-		struct score s, as_list;
+		struct probe_score s, as_list;
 
 		form.content[role] = ways[i];
 		s = score_of(p, &form, talks);
 		p->parts = letter;
 		as_list = score_of(p, &form, talks);
 		p->parts = 0;
-		s = (struct score){ s.fails + as_list.fails, s.faults + as_list.faults, 0 };
+		s = (struct probe_score){ s.fails + as_list.fails, s.faults + as_list.faults, 0 };
 		if (!better(&s, &best, false))
 			continue;
 		best = s;
@@ -272,12 +273,12 @@ static void find_calls(struct probe *p)
 	const enum odm_echo ways[] = { of_family == ODM_ECHO_OBJECT ? ODM_ECHO_TEXT : of_family, ODM_ECHO_OBJECT,
 				       ODM_ECHO_TEXT };
 	const bool counted = p->form.ids == ODM_IDS_COUNTED;
-	struct score best = { .fails = ~0u }, given, never;
+	struct probe_score best = { .fails = ~0u }, given, never;
 	struct odm_chat_form form;
 
 	for (size_t i = 0; i < N(ways); i++)
 		for (int shape = 0; shape < 4; shape++) {
-			struct score s;
+			struct probe_score s;
 
 			form = p->form;
 			form.echo = ways[i];
@@ -300,11 +301,11 @@ static void find_calls(struct probe *p)
 static void find_thoughts(struct probe *p)
 {
 	static const char *const talks[] = { "UHT", "UHTI", "UI", "UIU", "UHTIU", NULL };
-	struct score best = score_of(p, &p->form, talks);
+	struct probe_score best = score_of(p, &p->form, talks);
 
 	for (int i = ODM_THOUGHT_ONLY + 1; i <= ODM_THOUGHT_PARTS; i++) {
 		struct odm_chat_form form = p->form;
-		struct score s;
+		struct probe_score s;
 
 		form.thought_field = i;
 		s = score_of(p, &form, talks);
@@ -380,7 +381,7 @@ static void find_needs(struct probe *p)
 
 	for (size_t i = 0; i < N(rows); i++) {
 		struct odm_chat_form form = p->form;
-		struct score without = score_of(p, &form, rows[i].talks), with;
+		struct probe_score without = score_of(p, &form, rows[i].talks), with;
 
 		form.needs |= rows[i].need;
 		with = score_of(p, &form, rows[i].talks);
@@ -394,7 +395,7 @@ static void find_developer(struct probe *p)
 {
 	static const char *const talks[] = { "DU", "SDU", "DDU", "DUAU", NULL }, *const alone[] = { "DU", NULL };
 	struct odm_chat_form form = p->form;
-	struct score with, without = score_of(p, &form, talks);
+	struct probe_score with, without = score_of(p, &form, talks);
 
 	form.takes_developer = true;
 	with = score_of(p, &form, talks);

@@ -13,14 +13,14 @@
 #define MAX_CONFIG_BYTES ((size_t)64 << 20) /* added tokens fill a tokenizer_config.json */
 #define MAX_TEMPLATE_BYTES ((size_t)8 << 20)
 
-struct source {
+struct template_source {
 	struct od_jinja *parsed; /* NULL: there is none */
 	char *text;
 	struct odm_chat_form form;
 };
 
 struct odm_chat_template {
-	struct source plain, with_tools; /* at least one */
+	struct template_source plain, with_tools; /* at least one */
 	json_t *tokens; /* name: text */
 };
 
@@ -91,7 +91,7 @@ static int add_all_tokens(struct odm_chat_template *t, json_t *config, json_t *m
 /* ---- templates ---- */
 
 /* Takes text, even on failure. */
-static int parse_text(struct source *out, char *text, size_t len, const char *where, struct od_err *err)
+static int parse_text(struct template_source *out, char *text, size_t len, const char *where, struct od_err *err)
 {
 	free(out->text);
 	out->text = text;
@@ -99,7 +99,7 @@ static int parse_text(struct source *out, char *text, size_t len, const char *wh
 			      od_jinja_parse(&out->parsed, text, len, where, err);
 }
 
-static int parse_one(struct source *out, json_t *text, const char *where, struct od_err *err)
+static int parse_one(struct template_source *out, json_t *text, const char *where, struct od_err *err)
 {
 	if (!json_is_string(text))
 		return od_fail(err, OD_ERR_FORMAT,
@@ -118,7 +118,7 @@ static int parse_named(struct odm_chat_template *t, json_t *list, const char *wh
 	json_array_foreach(list, i, v)
 	{
 		const char *name = json_string_value(json_object_get(v, "name"));
-		struct source *slot = NULL;
+		struct template_source *slot = NULL;
 
 		if (name != NULL && strcmp(name, "default") == 0)
 			slot = &t->plain;
@@ -143,7 +143,7 @@ static int parse_field(struct odm_chat_template *t, json_t *config, const char *
 }
 
 /* A file that is a template; of several the first counts. */
-static int read_template(struct source *s, const char *dir, const char *name, struct od_err *err)
+static int read_template(struct template_source *s, const char *dir, const char *name, struct od_err *err)
 {
 	char path[PATH_MAX], *text;
 	size_t len;
@@ -195,7 +195,7 @@ static int read_tokenizer_config(struct odm_chat_template *t, const char *dir, s
 	return rc;
 }
 
-static void choose_form(const struct odm_chat_template *t, struct source *s)
+static void choose_form(const struct odm_chat_template *t, struct template_source *s)
 {
 	if (s->parsed != NULL) {
 		odm_chat_form_choose(&s->form, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
@@ -252,7 +252,7 @@ void odm_chat_template_close(struct odm_chat_template *t)
 	free(t);
 }
 
-static const struct source *source_of(const struct odm_chat_template *t, bool with_tools)
+static const struct template_source *source_of(const struct odm_chat_template *t, bool with_tools)
 {
 	return t->plain.parsed == NULL || (with_tools && t->with_tools.parsed != NULL) ? &t->with_tools : &t->plain;
 }
@@ -270,7 +270,7 @@ static void add_control(void *controls, const char *text)
 int odm_chat_template_controls(const struct odm_chat_template *t, bool with_tools, const struct od_tokenizer *tokenizer,
 			       struct od_controls **out, struct od_err *err)
 {
-	const struct source *s = source_of(t, with_tools);
+	const struct template_source *s = source_of(t, with_tools);
 	int rc = od_controls_new(out, tokenizer, err);
 
 	if (rc != OD_OK)
@@ -301,7 +301,7 @@ int odm_chat_defaults(json_t *vars, struct od_err *err)
 	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 }
 
-struct rendering {
+struct template_rendering {
 	const struct odm_chat_template *t;
 	const struct odm_context *context;
 	const json_t *vars;
@@ -310,7 +310,7 @@ struct rendering {
 
 static const char *source_text(void *arg, const json_t *object)
 {
-	const struct rendering *r = arg;
+	const struct template_rendering *r = arg;
 
 	return r->context != NULL ? odm_context_source(r->context, object) : NULL;
 }
@@ -331,7 +331,7 @@ static bool is_role(const json_t *string)
 static size_t own_text(void *arg, const json_t *object, const char *key, const json_t *string,
 		       const struct od_text_span **span)
 {
-	struct rendering *r = arg;
+	struct template_rendering *r = arg;
 	const struct od_text_spans *marks = r->context != NULL ? odm_context_marks_of(r->context, string) : NULL;
 
 	*span = marks != NULL ? marks->v : &r->whole;
@@ -347,7 +347,7 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 			     struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
 {
 	json_t *all = json_copy(t->tokens); /* shallow: what is in vars stays where it is */
-	struct rendering r = { .t = t, .context = context, .vars = all };
+	struct template_rendering r = { .t = t, .context = context, .vars = all };
 	const struct od_jinja_opts opts = { .source = source_text, .own = own_text, .arg = &r, .users = users };
 	int rc;
 

@@ -14,14 +14,14 @@
 #define MAX_STOPS 64
 #define NOT_GIVEN INT64_MIN
 
-struct convert {
+struct anthropic_convert {
 	struct odm_chat_build build;
 	struct odm_call_memory *calls;
 	struct odm_api_error *e;
 	char path[80]; /* of the block or message that is being read */
 };
 
-static int refuse(struct convert *c, const char *field, const char *expected, const json_t *found)
+static int refuse(struct anthropic_convert *c, const char *field, const char *expected, const json_t *found)
 {
 	char path[96], description[64];
 
@@ -30,7 +30,7 @@ static int refuse(struct convert *c, const char *field, const char *expected, co
 			    odm_json_describe(found, description, sizeof(description)));
 }
 
-static int unsupported(struct convert *c, const char *field, const char *expected, const char *found)
+static int unsupported(struct anthropic_convert *c, const char *field, const char *expected, const char *found)
 {
 	return odm_fail_unsupported(c->path, field, expected, found, c->e);
 }
@@ -80,7 +80,8 @@ static bool space_out(struct od_strbuf *out, struct odm_slice text)
 }
 
 /* source: what the client sent as input. */
-static void add_call(struct convert *c, const char *id, const char *name, const json_t *input, struct odm_slice source)
+static void add_call(struct anthropic_convert *c, const char *id, const char *name, const json_t *input,
+		     struct odm_slice source)
 {
 	char *written = odm_call_memory_get(c->calls, id, input);
 	struct od_strbuf spaced = { 0 };
@@ -98,7 +99,7 @@ static void add_call(struct convert *c, const char *id, const char *name, const 
 
 /* ---- Blocks ---- */
 
-static int read_tool_use(struct convert *c, const json_t *block, struct odm_slice source)
+static int read_tool_use(struct anthropic_convert *c, const json_t *block, struct odm_slice source)
 {
 	const json_t *input = json_object_get(block, "input");
 	const char *id, *name;
@@ -114,7 +115,7 @@ static int read_tool_use(struct convert *c, const json_t *block, struct odm_slic
 }
 
 /* A result of a tool, also of one that another server ran: that may be an object. */
-static int read_tool_result(struct convert *c, const json_t *block)
+static int read_tool_result(struct anthropic_convert *c, const json_t *block)
 {
 	const json_t *content = json_object_get(block, "content"), *is_error = json_object_get(block, "is_error");
 	struct od_strbuf text = { 0 };
@@ -146,7 +147,7 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* The block's text, of whatever type, said by the one whose turn it is. */
-static int read_text(struct convert *c, const json_t *block, bool user)
+static int read_text(struct anthropic_convert *c, const json_t *block, bool user)
 {
 	struct od_strbuf text = { 0 };
 	const char *bad = odm_part_text(&text, block);
@@ -164,7 +165,8 @@ static int read_text(struct convert *c, const json_t *block, bool user)
 }
 
 /* Types that are not known are told apart by their names: server_tool_use, web_search_tool_result ... */
-static int read_block(struct convert *c, const json_t *block, const char *type, bool user, struct odm_slice source)
+static int read_block(struct anthropic_convert *c, const json_t *block, const char *type, bool user,
+		      struct odm_slice source)
 {
 	const json_t *thought = json_object_get(block, "thinking");
 
@@ -184,7 +186,8 @@ static int read_block(struct convert *c, const json_t *block, const char *type, 
 
 /* ---- Messages ---- */
 
-static int read_blocks(struct convert *c, const json_t *content, size_t at, bool user, struct odm_slice source)
+static int read_blocks(struct anthropic_convert *c, const json_t *content, size_t at, bool user,
+		       struct odm_slice source)
 {
 	struct odm_json_item item = { 0 };
 	const json_t *block;
@@ -206,7 +209,7 @@ static int read_blocks(struct convert *c, const json_t *content, size_t at, bool
 	return rc;
 }
 
-static int read_system_message(struct convert *c, const json_t *content, size_t at)
+static int read_system_message(struct anthropic_convert *c, const json_t *content, size_t at)
 {
 	struct od_strbuf text = { 0 };
 	int rc;
@@ -220,7 +223,7 @@ static int read_system_message(struct convert *c, const json_t *content, size_t 
 	return rc;
 }
 
-static int read_message(struct convert *c, const json_t *message, size_t at, struct odm_slice source)
+static int read_message(struct anthropic_convert *c, const json_t *message, size_t at, struct odm_slice source)
 {
 	const json_t *content = json_object_get(message, "content");
 	const char *role;
@@ -248,7 +251,7 @@ static int read_message(struct convert *c, const json_t *message, size_t at, str
 	return read_blocks(c, content, at, user, member(source, "content"));
 }
 
-static int read_messages(struct convert *c, const json_t *messages, struct odm_slice source)
+static int read_messages(struct anthropic_convert *c, const json_t *messages, struct odm_slice source)
 {
 	struct odm_json_item item = { 0 };
 	const json_t *message;
@@ -269,7 +272,7 @@ static int read_messages(struct convert *c, const json_t *messages, struct odm_s
 }
 
 /* The answer goes on with the text of a last message that is the assistant's; one without a text is none. */
-static int read_last(struct convert *c, json_t *chat, bool counting)
+static int read_last(struct anthropic_convert *c, json_t *chat, bool counting)
 {
 	struct odm_chat_build *b = &c->build;
 
@@ -287,7 +290,7 @@ static int read_last(struct convert *c, json_t *chat, bool counting)
 	return OD_OK;
 }
 
-static int read_system(struct convert *c, const json_t *system)
+static int read_system(struct anthropic_convert *c, const json_t *system)
 {
 	static const char billing[] = "x-anthropic-billing-header:";
 	struct od_strbuf text = { 0 };
@@ -354,7 +357,7 @@ static int read_tool_choice(json_t *chat, const json_t *choice, struct odm_api_e
 /* ---- Settings ---- */
 
 /* Numbers and stop are only checked here: chat completions read them again. */
-struct settings {
+struct anthropic_settings {
 	int64_t max_tokens, top_k;
 	double temperature, top_p;
 	struct odm_strings stop;
@@ -363,7 +366,7 @@ struct settings {
 	const json_t *tools, *tool_choice, *mcp_servers;
 };
 
-#define AT(field) offsetof(struct settings, field)
+#define AT(field) offsetof(struct anthropic_settings, field)
 
 static const struct odm_field output_config[] = {
 	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
@@ -391,7 +394,7 @@ static int read_effort(json_t *chat, const char *effort, struct odm_api_error *e
 
 static int read_settings(json_t *chat, const json_t *request, bool counting, struct odm_api_error *e)
 {
-	static const struct odm_chat_setting settings[] = {
+	static const struct odm_copied_setting settings[] = {
 		{ "max_tokens", "max_tokens" },
 		{ "stop_sequences", "stop" },
 		{ "temperature", "temperature" },
@@ -400,7 +403,7 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 		{ "stream", "stream" },
 		{ NULL, NULL },
 	};
-	struct settings s = { .max_tokens = NOT_GIVEN };
+	struct anthropic_settings s = { .max_tokens = NOT_GIVEN };
 	int rc = odm_fields_read(fields, request, &s, e);
 
 	if (rc == OD_OK && s.max_tokens == NOT_GIVEN && !counting)
@@ -425,7 +428,7 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len,
 			  struct odm_call_memory *calls, bool counting, struct odm_api_error *e)
 {
-	struct convert c = { .calls = calls, .e = e };
+	struct anthropic_convert c = { .calls = calls, .e = e };
 	json_t *o = json_object();
 	int rc = o != NULL ? read_settings(o, request, counting, e) : odm_no_memory(e);
 

@@ -249,7 +249,7 @@ int odm_fail_unsupported(const char *within, const char *field, const char *expe
 			    "%s: expected %s, found \"%.40s\", which is not supported here", path, expected, found);
 }
 
-static int copy(json_t *chat, const json_t *request, const struct odm_chat_setting *settings, struct odm_api_error *e)
+static int copy(json_t *chat, const json_t *request, const struct odm_copied_setting *settings, struct odm_api_error *e)
 {
 	for (; settings->name != NULL; settings++) {
 		json_t *v = json_object_get(request, settings->name);
@@ -260,10 +260,10 @@ static int copy(json_t *chat, const json_t *request, const struct odm_chat_setti
 	return OD_OK;
 }
 
-int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_chat_setting *settings,
+int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_copied_setting *settings,
 			   struct odm_api_error *e)
 {
-	static const struct odm_chat_setting more[] = {
+	static const struct odm_copied_setting more[] = {
 		{ "seed", "seed" },
 		{ "min_p", "min_p" },
 		{ "repetition_penalty", "repetition_penalty" },

@@ -55,12 +55,12 @@ OD_MUST_CHECK int odm_chat_read_tools(json_t *chat, const json_t *given,
 int odm_fail_unsupported(const char *within, const char *field, const char *expected, const char *found,
 			 struct odm_api_error *e);
 
-struct odm_chat_setting {
+struct odm_copied_setting {
 	const char *name, *chat; /* its names in the request and in chat completions */
 };
 /* Copies these settings (which end with a NULL name), those that only /v1/completions has (seed, min_p, penalties,
  * ...), those about thinking, and chat_template_kwargs. */
-OD_MUST_CHECK int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_chat_setting *settings,
+OD_MUST_CHECK int odm_chat_copy_settings(json_t *chat, const json_t *request, const struct odm_copied_setting *settings,
 					 struct odm_api_error *e);
 
 #endif

@@ -11,7 +11,7 @@
 #define ID_PREFIX "chatcmpl-"
 #define CHUNK "chat.completion.chunk"
 
-struct choice {
+struct chat_choice {
 	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
 	json_t *calls; /* of a whole answer; NULL: none */
 	json_t *logprobs; /* not yet written; NULL: none */
@@ -20,7 +20,7 @@ struct choice {
 };
 
 /* Fields that only this endpoint has; borrowed while preparing. */
-struct asked {
+struct chat_fields {
 	const json_t *modalities;
 	int64_t max_completion_tokens; /* -1: no limit; ODM_NOT_GIVEN */
 };
@@ -31,11 +31,11 @@ struct chat {
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
-	struct choice *choice; /* [g.n] */
+	struct chat_choice *choice; /* [g.n] */
 	bool wrote; /* to the stream, since the last news */
 };
 
-#define AT(field) offsetof(struct asked, field)
+#define AT(field) offsetof(struct chat_fields, field)
 
 static const struct odm_field fields[] = {
 	{ "max_completion_tokens", ODM_FIELD_INT, AT(max_completion_tokens), -1, MAX_TOKENS, NULL },
@@ -105,7 +105,7 @@ static void on_reasoning(void *arg, size_t i, const char *text, size_t len)
 static void on_call(void *arg, size_t i, const struct odm_turn_call *call)
 {
 	struct chat *c = arg;
-	struct choice *t = &c->choice[i];
+	struct chat_choice *t = &c->choice[i];
 
 	if (c->reply.stream) {
 		write_call(c, i, call);
@@ -120,7 +120,7 @@ static void on_call(void *arg, size_t i, const struct odm_turn_call *call)
 static void on_arguments(void *arg, size_t i, const char *text, size_t len)
 {
 	struct chat *c = arg;
-	struct choice *t = &c->choice[i];
+	struct chat_choice *t = &c->choice[i];
 
 	if (c->reply.stream)
 		write_delta(c, i,
@@ -133,7 +133,7 @@ static void on_arguments(void *arg, size_t i, const char *text, size_t len)
 
 static void on_call_end(void *arg, size_t i, bool complete)
 {
-	struct choice *t = &((struct chat *)arg)->choice[i];
+	struct chat_choice *t = &((struct chat *)arg)->choice[i];
 	json_t *call = json_array_get(t->calls, json_array_size(t->calls) - 1);
 
 	(void)complete; /* in a stream, the client sees it */
@@ -151,7 +151,7 @@ static const char *finish_of(const struct chat *c, size_t i)
 static bool on_news(void *arg, size_t i, const struct odm_news *news)
 {
 	struct chat *c = arg;
-	struct choice *t = &c->choice[i];
+	struct chat_choice *t = &c->choice[i];
 
 	c->wrote = false;
 	if (news->tokens.n > 0 && !c->reply.ended[i].early) {
@@ -172,7 +172,7 @@ static json_t *text_or_null(const struct od_strbuf *b)
 	return b->len > 0 ? odm_json_text(b->text, b->len) : json_null();
 }
 
-static json_t *message_json(const struct choice *t)
+static json_t *message_json(const struct chat_choice *t)
 {
 	json_t *o = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
 			      t->calls == NULL && t->content.len == 0 ? json_string("") : text_or_null(&t->content),
@@ -203,7 +203,7 @@ static void on_end(void *arg)
 
 /* ---- The request ---- */
 
-static int check_asked(struct chat *c, const struct asked *a, struct odm_api_error *e)
+static int check_asked(struct chat *c, const struct chat_fields *a, struct odm_api_error *e)
 {
 	const json_t *only = json_array_get(a->modalities, 0);
 
@@ -234,7 +234,7 @@ static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, str
 static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_error *e)
 {
 	const struct odm_engine *engine;
-	struct asked a = { .max_completion_tokens = ODM_NOT_GIVEN };
+	struct chat_fields a = { .max_completion_tokens = ODM_NOT_GIVEN };
 	json_t *request;
 	int logprobs;
 	int rc = odm_api_begin(x, ODM_API_CHAT, &request, &engine, e);

@@ -26,7 +26,7 @@ struct ids {
 	size_t n;
 };
 
-struct choice {
+struct turn_choice {
 	struct odm_turn *turn;
 	struct odm_answer *answer;
 	struct odm_answer_sink sink; /* whose arg is this choice */
@@ -50,21 +50,21 @@ struct odm_turn {
 	struct odm_answer_space space;
 	struct ids end, shown;
 	const struct odm_turn_sink *sink;
-	struct choice *choice; /* [n] */
+	struct turn_choice *choice; /* [n] */
 	size_t n;
 };
 
 /* ---- The request ---- */
 
 /* Borrowed. */
-struct asked {
+struct turn_fields {
 	const json_t *messages, *tools, *tool_choice, *variables, *documents;
 	struct odm_thinking thinking;
 	int64_t top_logprobs;
 	bool logprobs, parallel_tool_calls, add_generation_prompt, continue_final_message;
 };
 
-#define AT(field) offsetof(struct asked, field)
+#define AT(field) offsetof(struct turn_fields, field)
 
 static const struct odm_field fields[] = {
 	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
@@ -81,11 +81,11 @@ static const struct odm_field fields[] = {
 	{ 0 },
 };
 
-static int read_asked(struct asked *a, const json_t *request, struct odm_api_error *e)
+static int read_asked(struct turn_fields *a, const json_t *request, struct odm_api_error *e)
 {
 	int rc;
 
-	*a = (struct asked){ .parallel_tool_calls = true, .add_generation_prompt = true };
+	*a = (struct turn_fields){ .parallel_tool_calls = true, .add_generation_prompt = true };
 	rc = odm_fields_read(fields, request, a, e);
 	if (rc == OD_OK)
 		rc = odm_thinking_read(&a->thinking, request, e);
@@ -185,7 +185,7 @@ static json_t *typed(json_t *tool)
 }
 
 /* Sets t->tools. */
-static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_error *e)
+static int read_tools(struct odm_turn *t, const struct turn_fields *q, struct odm_api_error *e)
 {
 	const json_t *allowed;
 	json_t *tool;
@@ -240,7 +240,7 @@ static json_t *tools_of(const struct odm_turn *t)
 	return tools;
 }
 
-static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
+static json_t *variables_of(const struct odm_turn *t, const struct turn_fields *q)
 {
 	json_t *vars = q->variables != NULL ? json_copy((json_t *)q->variables) : json_object();
 	const bool opens_answer = q->add_generation_prompt && !q->continue_final_message;
@@ -381,7 +381,7 @@ struct rendered {
 };
 
 /* A template that refuses an effort gets the nearest one that it takes; if it refuses all, the first error counts. */
-static int render_any(const struct odm_turn *t, const struct odm_app *app, const struct asked *q, json_t *vars,
+static int render_any(const struct odm_turn *t, const struct odm_app *app, const struct turn_fields *q, json_t *vars,
 		      struct rendered *r, struct od_err *err)
 {
 	const bool fixed = t->form->harmony || json_object_get(q->variables, "reasoning_effort") != NULL;
@@ -393,7 +393,7 @@ static int render_any(const struct odm_turn *t, const struct odm_app *app, const
 	return rc;
 }
 
-static int render(struct odm_turn *t, const struct odm_app *app, const struct asked *q, struct rendered *r,
+static int render(struct odm_turn *t, const struct odm_app *app, const struct turn_fields *q, struct rendered *r,
 		  struct odm_api_error *e)
 {
 	json_t *vars, *tagged = NULL;
@@ -476,8 +476,8 @@ static void end_at(void *arg, const char *end)
 
 /* ---- Life ---- */
 
-static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *q,
-		 struct odm_api_error *e)
+static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine,
+		 const struct turn_fields *q, struct odm_api_error *e)
 {
 	const struct odm_app *app = odm_app_of(x);
 	struct rendered r = { 0 };
@@ -517,7 +517,7 @@ int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm
 		 int *logprobs, struct odm_api_error *e)
 {
 	struct odm_turn *t = NULL;
-	struct asked a;
+	struct turn_fields a;
 	int rc = read_asked(&a, request, e);
 
 	if (rc == OD_OK) {
@@ -554,19 +554,19 @@ size_t odm_turn_prompt_tokens(const struct odm_turn *t)
 
 /* ---- What the model writes ---- */
 
-static size_t number_of(const struct choice *c)
+static size_t number_of(const struct turn_choice *c)
 {
 	return (size_t)(c - c->turn->choice);
 }
 
-static bool full(const struct choice *c)
+static bool full(const struct turn_choice *c)
 {
 	return c->turn->one_call && c->n_calls > 0 && !c->in_call;
 }
 
 static void on_content(void *arg, const char *text, size_t len)
 {
-	struct choice *c = arg;
+	struct turn_choice *c = arg;
 
 	if (!full(c))
 		c->turn->sink->content(c->turn->sink->arg, number_of(c), text, len);
@@ -574,7 +574,7 @@ static void on_content(void *arg, const char *text, size_t len)
 
 static void on_reasoning(void *arg, const char *text, size_t len)
 {
-	struct choice *c = arg;
+	struct turn_choice *c = arg;
 
 	if (!full(c))
 		c->turn->sink->reasoning(c->turn->sink->arg, number_of(c), text, len);
@@ -598,7 +598,7 @@ static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
 
 static void on_call(void *arg, const char *name, const char *call_id)
 {
-	struct choice *c = arg;
+	struct turn_choice *c = arg;
 	struct odm_turn_call shown = { .index = c->n_calls, .id = call_id, .name = name };
 	json_t *counted = NULL;
 	char id[MAX_ID];
@@ -619,7 +619,7 @@ static void on_call(void *arg, const char *name, const char *call_id)
 
 static void on_arguments(void *arg, const char *text, size_t len)
 {
-	struct choice *c = arg;
+	struct turn_choice *c = arg;
 
 	if (c->in_call)
 		c->turn->sink->arguments(c->turn->sink->arg, number_of(c), text, len);
@@ -627,7 +627,7 @@ static void on_arguments(void *arg, const char *text, size_t len)
 
 static void on_call_end(void *arg, bool complete)
 {
-	struct choice *c = arg;
+	struct turn_choice *c = arg;
 
 	if (c->in_call)
 		c->turn->sink->call_end(c->turn->sink->arg, number_of(c), complete);
@@ -673,13 +673,14 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 					      .early_calls = g->stream,
 					      .stop = g->stop.value,
 					      .n_stop = g->stop.n };
-	struct choice *c = &t->choice[t->n];
+	struct turn_choice *c = &t->choice[t->n];
 	struct odm_job_spec spec = { 0 };
 	struct odm_request *req = &spec.req;
 	struct od_err err;
 	int rc;
 
-	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call, on_arguments, on_call_end } };
+	*c = (struct turn_choice){ .turn = t,
+				   .sink = { c, on_content, on_reasoning, on_call, on_arguments, on_call_end } };
 	t->n++;
 	rc = odm_answer_new(&c->answer, &opts, &c->sink, &err);
 	if (rc == OD_OK && opts.n_stop > 0)
@@ -722,7 +723,7 @@ int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_gener
 
 void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news)
 {
-	struct choice *c = &t->choice[choice];
+	struct turn_choice *c = &t->choice[choice];
 	int rc = news->text.len > 0 ? odm_answer_push(c->answer, news->text.text, news->text.len) : OD_OK;
 	size_t which;
 

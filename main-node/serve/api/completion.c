@@ -16,7 +16,7 @@ struct prompt {
 	size_t len;
 };
 
-struct choice {
+struct completion_choice {
 	struct od_strbuf text;
 	json_t *logprobs; /* until it is written; NULL: none */
 	size_t offset; /* of the next token in the text, in characters */
@@ -31,7 +31,7 @@ struct completion {
 	bool echo;
 	struct prompt prompt[ODM_MAX_CHOICES];
 	size_t n_prompts;
-	struct choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
+	struct completion_choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
 };
 
 static const struct odm_field fields[] = {
@@ -180,7 +180,7 @@ static void write_choice(struct completion *c, size_t i, const char *text, size_
 	odm_reply_write(&c->reply, odm_reply_json(&c->reply, ID_PREFIX, OBJECT, choices));
 }
 
-static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
+static void add_tokens(struct completion *c, struct completion_choice *t, const struct odm_token_list *l)
 {
 	size_t n = l->n;
 
@@ -196,7 +196,7 @@ static void add_tokens(struct completion *c, struct choice *t, const struct odm_
 static bool on_news(void *arg, size_t i, const struct odm_news *news)
 {
 	struct completion *c = arg;
-	struct choice *t = &c->choice[i];
+	struct completion_choice *t = &c->choice[i];
 	struct odm_choice_end *end = &c->reply.ended[i];
 	const size_t len = c->g.max_tokens == 0 ? 0 : news->text.len;
 	const char *text = len > 0 ? news->text.text : "";
@@ -226,7 +226,7 @@ static void on_end(void *arg)
 	}
 	choices = json_array();
 	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++) {
-		struct choice *t = &c->choice[i];
+		struct completion_choice *t = &c->choice[i];
 
 		json_array_append_new(choices, choice_json(c, i, odm_json_text(od_strbuf_text(&t->text), t->text.len),
 							   odm_finish_reason(c->reply.ended[i].finish)));

@@ -14,7 +14,7 @@
 #define MAX_TOKENS 1e9
 #define MAX_TOP_LOGPROBS 20
 
-struct convert {
+struct response_convert {
 	struct odm_chat_build build;
 	struct odm_api_error *e;
 	char path[32]; /* of the item that is being read */
@@ -23,7 +23,7 @@ struct convert {
 /* ---- Items ---- */
 
 /* The text of an item's field that has one or many parts; text: zero-initialised, od_strbuf_fini it. */
-static int read_parts(struct convert *c, const json_t *item, const char *field, struct od_strbuf *text)
+static int read_parts(struct response_convert *c, const json_t *item, const char *field, struct od_strbuf *text)
 {
 	char path[64];
 	int rc;
@@ -33,7 +33,7 @@ static int read_parts(struct convert *c, const json_t *item, const char *field, 
 	return rc == OD_OK && text->failed ? odm_no_memory(c->e) : rc;
 }
 
-static void add_message(struct convert *c, const char *role, const struct od_strbuf *text)
+static void add_message(struct response_convert *c, const char *role, const struct od_strbuf *text)
 {
 	struct odm_chat_build *b = &c->build;
 	const char *t = od_strbuf_text(text);
@@ -47,7 +47,7 @@ static void add_message(struct convert *c, const char *role, const struct od_str
 	odm_chat_build_say(b, t, text->len);
 }
 
-static int read_message(struct convert *c, const json_t *item)
+static int read_message(struct response_convert *c, const json_t *item)
 {
 	static const char *const roles[] = { "user", "assistant", "system", "developer" };
 	struct od_strbuf text = { 0 };
@@ -69,7 +69,7 @@ static int read_message(struct convert *c, const json_t *item)
 	return rc;
 }
 
-static int read_call(struct convert *c, const json_t *item)
+static int read_call(struct response_convert *c, const json_t *item)
 {
 	const json_t *arguments = json_object_get(item, "arguments");
 	const char *id, *name, *space;
@@ -95,7 +95,7 @@ static int read_call(struct convert *c, const json_t *item)
 	return OD_OK;
 }
 
-static int read_call_output(struct convert *c, const json_t *item)
+static int read_call_output(struct response_convert *c, const json_t *item)
 {
 	struct od_strbuf text = { 0 };
 	const char *id;
@@ -109,7 +109,7 @@ static int read_call_output(struct convert *c, const json_t *item)
 	return rc;
 }
 
-static int read_reasoning(struct convert *c, const json_t *item)
+static int read_reasoning(struct response_convert *c, const json_t *item)
 {
 	struct odm_chat_build *b = &c->build;
 	const bool whole = json_array_size(json_object_get(item, "content")) > 0;
@@ -180,7 +180,7 @@ static char *arguments_of(const struct other_call *o, const json_t *item)
 	return text;
 }
 
-static int add_result(struct convert *c, const char *id, const json_t *result)
+static int add_result(struct response_convert *c, const char *id, const json_t *result)
 {
 	static const char none[] = "[the result is not given here]";
 	struct od_strbuf text = { 0 };
@@ -197,7 +197,7 @@ static int add_result(struct convert *c, const char *id, const json_t *result)
 	return OD_OK;
 }
 
-static int read_other_call(struct convert *c, const struct other_call *o, const json_t *item)
+static int read_other_call(struct response_convert *c, const struct other_call *o, const json_t *item)
 {
 	const char *name = o->name != NULL ? o->name : json_string_value(json_object_get(item, "name"));
 	const json_t *result = o->result != NULL ? json_object_get(item, o->result) : NULL;
@@ -214,7 +214,7 @@ static int read_other_call(struct convert *c, const struct other_call *o, const 
 }
 
 /* An item of no known type is a result if it looks like one. */
-static int read_other(struct convert *c, const json_t *item, const char *type)
+static int read_other(struct response_convert *c, const json_t *item, const char *type)
 {
 	const json_t *output = json_object_get(item, "output");
 
@@ -234,11 +234,11 @@ static int read_other(struct convert *c, const json_t *item, const char *type)
 	return OD_OK;
 }
 
-static int read_item(struct convert *c, const json_t *item)
+static int read_item(struct response_convert *c, const json_t *item)
 {
 	static const struct {
 		const char *type;
-		int (*read)(struct convert *c, const json_t *item);
+		int (*read)(struct response_convert *c, const json_t *item);
 	} types[] = {
 		{ "message", read_message },
 		{ "function_call", read_call },
@@ -261,7 +261,7 @@ static int read_item(struct convert *c, const json_t *item)
 	return rc == OD_OK ? read_other(c, item, type) : rc;
 }
 
-static int read_input(struct convert *c, const json_t *input)
+static int read_input(struct response_convert *c, const json_t *input)
 {
 	const json_t *item;
 	char found[64];
@@ -394,14 +394,14 @@ static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api
 
 /* ---- Settings ---- */
 
-struct settings {
+struct response_settings {
 	int64_t max_tokens, top_logprobs;
 	const char *truncation, *instructions;
 	struct odm_strings include;
 	const json_t *tools, *format, *metadata;
 };
 
-#define AT(field) offsetof(struct settings, field)
+#define AT(field) offsetof(struct response_settings, field)
 
 static const struct odm_field text[] = { { "format", ODM_FIELD_JSON, AT(format), 0, 0, NULL }, { 0 } };
 
@@ -418,7 +418,7 @@ static const struct odm_field fields[] = {
 };
 
 /* What is asked of the answer's form. */
-static int check_form(const struct settings *s, struct odm_api_error *e)
+static int check_form(const struct response_settings *s, struct odm_api_error *e)
 {
 	const char *format = json_string_value(json_object_get(s->format, "type"));
 
@@ -436,7 +436,7 @@ static int check_form(const struct settings *s, struct odm_api_error *e)
 
 /* What `include` names beside log probabilities belongs to tools and stored items that are not here, or is given
  * anyway. */
-static int read_logprobs(json_t *chat, const struct settings *s, struct odm_api_error *e)
+static int read_logprobs(json_t *chat, const struct response_settings *s, struct odm_api_error *e)
 {
 	bool wanted = s->top_logprobs > 0;
 
@@ -450,9 +450,9 @@ static int read_logprobs(json_t *chat, const struct settings *s, struct odm_api_
 	return OD_OK;
 }
 
-static int read_settings(struct convert *c, json_t *chat, const json_t *request)
+static int read_settings(struct response_convert *c, json_t *chat, const json_t *request)
 {
-	static const struct odm_chat_setting settings[] = {
+	static const struct odm_copied_setting settings[] = {
 		{ "max_output_tokens", "max_tokens" },
 		{ "temperature", "temperature" },
 		{ "top_p", "top_p" },
@@ -463,7 +463,7 @@ static int read_settings(struct convert *c, json_t *chat, const json_t *request)
 		{ "parallel_tool_calls", "parallel_tool_calls" },
 		{ NULL, NULL },
 	};
-	struct settings s = { .max_tokens = -1 };
+	struct response_settings s = { .max_tokens = -1 };
 	int rc = odm_fields_read(fields, request, &s, c->e);
 
 	if (rc == OD_OK && s.max_tokens == 0)
@@ -484,7 +484,7 @@ static int read_settings(struct convert *c, json_t *chat, const json_t *request)
 
 int odm_chat_of_response(json_t **chat, const json_t *request, struct odm_api_error *e)
 {
-	struct convert c = { .e = e };
+	struct response_convert c = { .e = e };
 	json_t *o = json_object();
 	int rc = o != NULL ? read_settings(&c, o, request) : odm_no_memory(e);
 

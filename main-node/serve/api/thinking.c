@@ -11,7 +11,7 @@ static const char *const efforts[] = { "none", "minimal", "low", "medium", "high
 #define HIGH 4
 
 /* Borrowed. */
-struct asked {
+struct thinking_fields {
 	const char *effort;
 	int64_t budget;
 	const json_t *enable_thinking, *thinking, *think, *enabled, *kwargs;
@@ -19,7 +19,7 @@ struct asked {
 
 #define MAX_BUDGET 1e9
 
-#define AT(field) offsetof(struct asked, field)
+#define AT(field) offsetof(struct thinking_fields, field)
 
 static const struct odm_field reasoning[] = {
 	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
@@ -119,7 +119,7 @@ static void read_kwargs(struct odm_thinking *t, const json_t *kwargs)
 
 int odm_thinking_read(struct odm_thinking *t, const json_t *request, struct odm_api_error *e)
 {
-	struct asked a = { .budget = -1 };
+	struct thinking_fields a = { .budget = -1 };
 	int rc = odm_fields_read(fields, request, &a, e);
 
 	*t = (struct odm_thinking){ .effort = a.effort };
