@@ -81,8 +81,8 @@ static inline void gpu_write_host_u32(uint32_t *at, uint32_t v)
 #define GPU_HOST_THREADS 1024u /* the most of a block */
 #define GPU_HOST_SHARED (48u << 10) /* what every GPU grants a launch; for more, CUDA wants cudaFuncSetAttribute */
 
-/* Runs the blocks of grids; the interpreter of PTX (tests/gpu/ptx) has these functions, too. One thread at a time. seed: of
- * the order of blocks and threads. NULL: no memory. */
+/* Runs the blocks of grids; the interpreter of PTX (tests/gpu/ptx) has these functions, too. One thread at a time.
+ * seed: of the order of blocks and threads. NULL: no memory. */
 struct gpu_blocks;
 struct gpu_blocks *gpu_blocks_new(uint64_t seed);
 void gpu_blocks_free(struct gpu_blocks *b); /* NULL ok */

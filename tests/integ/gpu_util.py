@@ -4,8 +4,10 @@ import os
 
 from cluster_util import BIN, FAR
 
-NAMED = os.environ.get("OD_CUDA_PLUGIN")
-PLUGIN = os.path.abspath(NAMED if NAMED and NAMED != FAR["OD_CUDA_PLUGIN"] else os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+EMULATED_GPU = os.path.abspath(os.path.join(BIN, "..", "lib", "libod_gpu_host.so"))
+PLUGIN = os.path.abspath(os.environ.get("OD_CUDA_PLUGIN") or EMULATED_GPU)
+if PLUGIN == FAR["OD_CUDA_PLUGIN"]:
+    PLUGIN = EMULATED_GPU
 EMULATED = "gpu_host" in os.path.basename(PLUGIN)
 os.environ["OD_CUDA_PLUGIN"] = PLUGIN
 os.environ.pop("OD_DEVICE", None)  # tests name theirs
