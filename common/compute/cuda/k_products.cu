@@ -964,42 +964,29 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	}
 #define FORM(form) PRODUCTS(form, 1) PRODUCTS(form, 2) PRODUCTS(form, 4) PRODUCTS(form, 8)
 #define NAMES(form) \
-	{ \
-		gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 \
-	}
+	{ gpu_products_##form##_1, gpu_products_##form##_2, gpu_products_##form##_4, gpu_products_##form##_8 },
+#define EXPERT_NAMES(form) \
+	{ gpu_experts_##form##_1, gpu_experts_##form##_2, gpu_experts_##form##_4, gpu_experts_##form##_8 },
+/* In the order of enum gpu_form: the tables are indexed by it. */
+#define FORMS(X) \
+	X(GPU_BF16) \
+	X(GPU_F16) \
+	X(GPU_F32) \
+	X(GPU_E4M3) \
+	X(GPU_E5M2) \
+	X(GPU_INT8) \
+	X(GPU_NF4) \
+	X(GPU_SCALED_I8) \
+	X(GPU_SCALED_U8) \
+	X(GPU_SCALED_U4) \
+	X(GPU_SCALED_E2M1) \
+	X(GPU_SCALED_E4M3) \
+	X(GPU_SCALED_E5M2)
 
-FORM(GPU_BF16)
-FORM(GPU_F16)
-FORM(GPU_F32)
-FORM(GPU_E4M3)
-FORM(GPU_E5M2)
-FORM(GPU_INT8)
-FORM(GPU_NF4)
-FORM(GPU_SCALED_I8)
-FORM(GPU_SCALED_U8)
-FORM(GPU_SCALED_U4)
-FORM(GPU_SCALED_E2M1)
-FORM(GPU_SCALED_E4M3)
-FORM(GPU_SCALED_E5M2)
+FORMS(FORM)
 
-gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = {
-	NAMES(GPU_BF16),	NAMES(GPU_F16),	      NAMES(GPU_F32),	      NAMES(GPU_E4M3),
-	NAMES(GPU_E5M2),	NAMES(GPU_INT8),      NAMES(GPU_NF4),	      NAMES(GPU_SCALED_I8),
-	NAMES(GPU_SCALED_U8),	NAMES(GPU_SCALED_U4), NAMES(GPU_SCALED_E2M1), NAMES(GPU_SCALED_E4M3),
-	NAMES(GPU_SCALED_E5M2),
-};
-
-#define EXPERTS(form) \
-	{ \
-		gpu_experts_##form##_1, gpu_experts_##form##_2, gpu_experts_##form##_4, gpu_experts_##form##_8 \
-	}
-
-gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = {
-	EXPERTS(GPU_BF16),	  EXPERTS(GPU_F16),	  EXPERTS(GPU_F32),	    EXPERTS(GPU_E4M3),
-	EXPERTS(GPU_E5M2),	  EXPERTS(GPU_INT8),	  EXPERTS(GPU_NF4),	    EXPERTS(GPU_SCALED_I8),
-	EXPERTS(GPU_SCALED_U8),	  EXPERTS(GPU_SCALED_U4), EXPERTS(GPU_SCALED_E2M1), EXPERTS(GPU_SCALED_E4M3),
-	EXPERTS(GPU_SCALED_E5M2),
-};
+gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = { FORMS(NAMES) };
+gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = { FORMS(EXPERT_NAMES) };
 
 /* Of one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
 size_t gpu_product_shared(enum gpu_form form, unsigned index)
