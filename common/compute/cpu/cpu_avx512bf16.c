@@ -38,86 +38,61 @@ static ALWAYS_INLINE vpairs weight_pairs_n(const enum od_dtype t, const unsigned
 	return (vpairs)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
 }
 
+/* An od_add_fn, for FP8 as well. */
+static ALWAYS_INLINE void add_pairs(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
+				    const float *x, size_t k, v16 (*sum)[4])
+{
+	vpairs xv[4];
+
+	V16_UNROLL(4)
+	for (size_t r = 0; r < nr; r++)
+		xv[r] = row_pairs(x + r * a->x_stride + k);
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++) {
+		const vpairs wv = weight_pairs(t, a->w + o * a->w_stride_bytes + od_dtype_bytes(t) * k);
+
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, xv[r]);
+	}
+}
+
+/* Its od_add_n_fn, of steps of 32 columns. */
+static ALWAYS_INLINE void add_pairs_n(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
+				      const float *x, size_t k, size_t n, v16 (*sum)[4])
+{
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++) {
+		const vpairs wv = weight_pairs_n(t, a->w + o * a->w_stride_bytes + od_dtype_bytes(t) * k, n);
+
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, n));
+	}
+}
+
 /* An od_dots_fn. */
 static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const size_t each = od_dtype_bytes(t);
-	const unsigned char *w = a->w;
 	const float *x = a->x + a->row * a->x_stride + a->col;
 	size_t k = 0;
 	v16 sum[4][4];
 
 	begin_sums(no, nr, a, sum);
 	for (; k + 32 <= a->n; k += 32) {
-		vpairs xv[4];
-
 		prefetch_rows(a, no, each * k, each * a->n);
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++)
-			xv[r] = row_pairs(x + r * a->x_stride + k);
-		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++) {
-			vpairs wv = weight_pairs(t, w + o * a->w_stride_bytes + each * k);
-
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, xv[r]);
-		}
+		add_pairs(t, no, nr, a, x, k, sum);
 	}
-	if (k < a->n) {
-		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++) {
-			vpairs wv = weight_pairs_n(t, w + o * a->w_stride_bytes + each * k, a->n - k);
-
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				sum[o][r] =
-					_mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, a->n - k));
-		}
-	}
+	if (k < a->n)
+		add_pairs_n(t, no, nr, a, x, k, a->n - k, sum);
 	end_sums(no, nr, a, NULL, sum);
 }
 
 /* An od_dots_fn for long rows and few of x. */
 static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
-	const float *x = a->x;
-	size_t k = 0;
-	v16 sum[4][4];
-
-	begin_sums(no, nr, a, sum);
-	for (; k + STEPS * 32 <= a->n; k += STEPS * 32) {
-		V16_UNROLL(4)
-		for (size_t i = k; i < k + STEPS * 32; i += 32) {
-			vpairs xv[4];
-
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				xv[r] = row_pairs(x + r * a->x_stride + i);
-			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++) {
-				const vpairs wv = weight_pairs(t, a->w + o * a->w_stride_bytes + i * 2);
-
-				V16_UNROLL(4)
-				for (size_t r = 0; r < nr; r++)
-					sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, xv[r]);
-			}
-		}
-		prefetch_steps(a, no, k * 2, a->n * 2);
-	}
-	for (; k < a->n; k += 32) {
-		const size_t left = a->n - k < 32 ? a->n - k : 32;
-
-		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++) {
-			const vpairs wv = weight_pairs_n(t, a->w + o * a->w_stride_bytes + k * 2, left);
-
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, left));
-		}
-	}
-	end_sums(no, nr, a, NULL, sum);
+	long_dots_of(add_pairs, add_pairs_n, 32, t, no, nr, a);
 }
 
 static void matmul_bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,

@@ -47,6 +47,20 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	return v16_set1(0);
 }
 
+/* An od_add_n_fn of steps of 16 columns. */
+static ALWAYS_INLINE void add_16_n(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
+				   const float *x, size_t k, size_t n, v16 (*sum)[4])
+{
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++) {
+		const v16 w = load_any_n(t, a->w + o * a->w_stride_bytes + k * od_dtype_bytes(t), n);
+
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = v16_fma_n(w, v16_load_n(x + r * a->x_stride + k, n), sum[o][r], n);
+	}
+}
+
 /* An od_dots_fn. */
 static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
@@ -92,49 +106,32 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 	end_sums(no, nr, a, t == OD_INT8 && a->mat->scale != NULL ? a->mat->scale + a->out : NULL, sum);
 }
 
-/* An od_dots_fn for long rows and few of x: as few instructions as can be, because the fewer, the more lines the
- * processor has under way. */
+/* An od_add_fn: first all rows with the 16 columns at k, then with the next 16. */
+static ALWAYS_INLINE void add_32(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
+				 const float *x, size_t k, v16 (*sum)[4])
+{
+	v16 first[4], second[4];
+
+	(void)t;
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		v16_load_32_bf16(a->w + o * a->w_stride_bytes + k * 2, &first[o], &second[o]);
+	V16_UNROLL(4)
+	for (size_t r = 0; r < nr; r++)
+		V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		sum[o][r] = v16_fma(first[o], v16_load(x + r * a->x_stride + k), sum[o][r]);
+	V16_UNROLL(4)
+	for (size_t r = 0; r < nr; r++)
+		V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		sum[o][r] = v16_fma(second[o], v16_load(x + r * a->x_stride + k + 16), sum[o][r]);
+}
+
+/* An od_dots_fn for long rows and few of x. */
 static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
-	const float *x = a->x;
-	size_t k = 0;
-	v16 sum[4][4];
-
-	begin_sums(no, nr, a, sum);
-	for (; k + STEPS * 32 <= a->n; k += STEPS * 32) {
-		V16_UNROLL(4)
-		for (size_t i = k; i < k + STEPS * 32; i += 32) {
-			v16 first[4], second[4];
-
-			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				v16_load_32_bf16(a->w + o * a->w_stride_bytes + i * 2, &first[o], &second[o]);
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				sum[o][r] = v16_fma(first[o], v16_load(x + r * a->x_stride + i), sum[o][r]);
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				sum[o][r] = v16_fma(second[o], v16_load(x + r * a->x_stride + i + 16), sum[o][r]);
-		}
-		prefetch_steps(a, no, k * 2, a->n * 2);
-	}
-	for (; k < a->n; k += 16) {
-		size_t left = a->n - k < 16 ? a->n - k : 16;
-
-		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++) {
-			const v16 w = load_any_n(t, a->w + o * a->w_stride_bytes + k * 2, left);
-
-			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = v16_fma_n(w, v16_load_n(x + r * a->x_stride + k, left), sum[o][r], left);
-		}
-	}
-	end_sums(no, nr, a, NULL, sum);
+	long_dots_of(add_32, add_16_n, 16, t, no, nr, a);
 }
 
 static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride, size_t n_rows,

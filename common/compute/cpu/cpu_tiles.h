@@ -154,6 +154,33 @@ static ALWAYS_INLINE void end_sums(const size_t no, const size_t nr, const struc
 	}
 }
 
+/* sum: += 32 columns of BF16 weights and rows of x, the ones at column k. */
+typedef void od_add_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a, const float *x,
+		       size_t k, v16 (*sum)[4]);
+/* The same with n columns, at most those of a step. */
+typedef void od_add_n_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
+			 const float *x, size_t k, size_t n, v16 (*sum)[4]);
+
+/* An od_dots_fn for long rows and few of x: as few instructions as can be, because the fewer, the more lines the
+ * processor has under way. The last columns go by steps of last_step. */
+static ALWAYS_INLINE void long_dots_of(od_add_fn *const add, od_add_n_fn *const add_n, const size_t last_step,
+				       const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
+{
+	size_t k = 0;
+	v16 sum[4][4];
+
+	begin_sums(no, nr, a, sum);
+	for (; k + STEPS * 32 <= a->n; k += STEPS * 32) {
+		V16_UNROLL(4)
+		for (size_t i = k; i < k + STEPS * 32; i += 32)
+			add(t, no, nr, a, a->x, i, sum);
+		prefetch_steps(a, no, k * 2, a->n * 2);
+	}
+	for (; k < a->n; k += last_step)
+		add_n(t, no, nr, a, a->x, k, a->n - k < last_step ? a->n - k : last_step, sum);
+	end_sums(no, nr, a, NULL, sum);
+}
+
 /* n_out outputs of nr rows. */
 static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				   struct od_tile a, size_t n_out)
