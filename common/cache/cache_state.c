@@ -1,7 +1,5 @@
 #include "common/cache/cache_state.h"
 
-const char *const od_cache_state_names[] = { "F", "C", "S", "E", "none", 0 };
-
 struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes)
 {
 	const unsigned parts = sm_bytes > 0 ? OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E) : 0;

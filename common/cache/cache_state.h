@@ -18,8 +18,6 @@ enum od_cache_state {
 	OD_CACHE_NONE = OD_CACHE_STATES,
 };
 
-extern const char *const od_cache_state_names[]; /* "F", "C", "S", "E", "none", then NULL */
-
 /* The wire format: 0 for OD_CACHE_NONE, then the states in order. */
 static inline uint8_t od_cache_to_wire(enum od_cache_state s)
 {

@@ -249,21 +249,6 @@ static void threads_share_a_template(void **state)
 	od_jinja_free(t);
 }
 
-static void knows_what_a_template_mentions(void **state)
-{
-	static const char text[] = "{% if tools %}{% set seen = messages[0].documents %}{% endif %}{# other #}";
-	struct od_jinja *t;
-
-	(void)state;
-	assert_int_equal(od_jinja_parse(&t, text, strlen(text), "t", NULL), OD_OK);
-	assert_true(od_jinja_mentions(t, "tools"));
-	assert_true(od_jinja_mentions(t, "seen"));
-	assert_false(od_jinja_mentions(t, "documents")); /* an attribute */
-	assert_false(od_jinja_mentions(t, "other"));
-	assert_false(od_jinja_mentions(t, "loop"));
-	od_jinja_free(t);
-}
-
 static const char *source_of_args(void *arg, const json_t *object)
 {
 	return json_object_get(object, "x") != NULL ? arg : NULL;
@@ -313,7 +298,6 @@ int main(void)
 		cmocka_unit_test(limits_hold),
 		cmocka_unit_test(deep_nesting_is_no_crash),
 		cmocka_unit_test(threads_share_a_template),
-		cmocka_unit_test(knows_what_a_template_mentions),
 		cmocka_unit_test(objects_with_a_text),
 		cmocka_unit_test(bad_bytes),
 	};

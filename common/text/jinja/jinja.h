@@ -28,10 +28,6 @@ OD_MUST_CHECK int od_jinja_parse(struct od_jinja **out, const char *text, size_t
 				 struct od_err *err);
 void od_jinja_free(struct od_jinja *t); /* NULL ok */
 
-/* True when the template reads or writes a variable of this name anywhere: templates that know no tools do not name
- * them. */
-bool od_jinja_mentions(const struct od_jinja *t, const char *variable);
-
 /* Zero takes the default of a field. */
 struct od_jinja_limits {
 	uint64_t operations; /* about 10 to 50 ns each (default: 20 million) */

@@ -525,11 +525,3 @@ void od_jinja_free(struct od_jinja *t)
 	free((char *)t->job.name);
 	free(t);
 }
-
-bool od_jinja_mentions(const struct od_jinja *t, const char *variable)
-{
-	for (size_t i = JINJA_N_KNOWN; i < t->n_names; i++)
-		if (jinja_str_is(t->names[i].s, variable))
-			return true;
-	return false;
-}

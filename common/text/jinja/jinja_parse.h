@@ -7,8 +7,6 @@
 
 #include "common/text/jinja/jinja_ast.h"
 
-#define JINJA_MAX_TAGS 8 /* tags that can end one block */
-
 struct jinja_macro_names { /* names that the bodies of the macros around read */
 	struct jinja_macro_names *outer;
 	bool known[JINJA_N_KNOWN];
