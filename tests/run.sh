@@ -15,7 +15,7 @@
 # --fail-fast: when a program fails, no other begins, and those that run are interrupted.
 # JOBS programs run at once (default: one more than there are CPUs; with --ptx as many). Those that take longest begin first, and before
 # them those whose names contain a word of FIRST. A program that runs for LIMIT_S seconds counts as hung.
-# SKIPS may have lines "name reason": programs that are not run, but counted and shown as skipped.
+# SKIPS may have lines "name reason": programs, or shards of them, that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
@@ -55,7 +55,7 @@ run_one() { # folder budget name command...
 	export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$dir/reports/report
 	export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$dir/reports/report
 	export UBSAN_OPTIONS=${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$dir/reports/report
-	why=$(sed -n "s|^${name%% *}  *||p" <<<"${SKIPS:-}")
+	why=$(sed -nE "s#^($name|${name%%:*}) +##p" <<<"${SKIPS:-}")
 	if [ -n "$why" ]; then
 		echo "ok 1 - $name # SKIP $why" >"$log"
 		status=0
@@ -157,17 +157,20 @@ planned() {
 in_shards() { # tier seconds[/shards] name command
 	local n=1 i
 	case $2 in */*) n=${2#*/} ;; esac
+	if [ "$n" -eq 1 ]; then
+		echo "$1 $2 1/1 $3 $4"
+		return
+	fi
 	for ((i = 1; i <= n; i++)); do
-		echo "$1 $((${2%/*} / n)) $i/$n $3 $4"
+		echo "$1 $((${2%/*} / n)) $i/$n $3:$i/$n $4"
 	done
 }
 
 start_tier() { # tier
-	local rank seconds shard shards name command
+	local rank seconds shard name command
 	while read -r rank seconds shard name command; do
-		shards=${shard#1/1}
 		# shellcheck disable=SC2086
-		start_within "$seconds" "$name${shards:+ $shard}" env OD_SHARD="$shard" $command
+		start_within "$seconds" "$name" env OD_SHARD="$shard" $command
 	done < <(planned | awk -v tier="$1" -v first="${FIRST:-}" 'BEGIN { n = split(first, words) }
 		$1 == tier { $1 = n + 1; for (i = n; i > 0; i--) if (index($4, words[i])) $1 = i; print }' | sort -k1,1n -k2,2rn)
 }
