@@ -71,7 +71,7 @@ __asm__(".text\n"
 
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
-/* What lanes of a warp do together; they must do the same. */
+/* Operations that lanes of a warp do together; all lanes must do the same one. */
 enum together { TOGETHER_SYNC, TOGETHER_XOR, TOGETHER_FROM, TOGETHER_UP, TOGETHER_BALLOT };
 
 #define MOST_COPIES 64u /* late ones of a thread; those beyond are carried out at once, as any may be */
@@ -87,7 +87,7 @@ struct fibre {
 	void *sp;
 	enum state state;
 	enum together what;
-	unsigned parity; /* of slots */
+	unsigned parity; /* parity of slots */
 	struct async_copy copy[MOST_COPIES];
 	unsigned n_copies, group; /* not carried out yet; that of the next copy */
 	unsigned n_syncs, n_warp_syncs; /* barriers that it has reached */
@@ -100,7 +100,7 @@ struct warp {
 	/* the next exchange has the other one, so that no lane writes what another has yet to read */
 	uint32_t slot[2][WARP];
 	unsigned n_at, n_alive;
-	char sync[2]; /* of its barriers, in turn: so the next one does not order what comes before this one */
+	char sync[2]; /* its barriers in turn, so that the next one does not order what comes before this one */
 };
 
 struct gpu_blocks {
@@ -114,7 +114,7 @@ struct gpu_blocks {
 	const void *args;
 	unsigned char *stacks, *shared;
 	size_t n_shared; /* bytes that the launch asked for */
-	char begin, end, sync[2]; /* what orders threads */
+	char begin, end, sync[2]; /* order threads */
 	uint64_t random;
 };
 
@@ -501,7 +501,7 @@ void gpu_blocks_free(struct gpu_blocks *b)
 	if (b == NULL)
 		return;
 #if defined(__SANITIZE_ADDRESS__)
-	if (b->stacks != MAP_FAILED) /* what is mapped there next would have the marks of frames that never ended */
+	if (b->stacks != MAP_FAILED) /* a later mapping there would have the marks of frames that never ended */
 		__asan_unpoison_memory_region(b->stacks, (size_t)MAX_THREADS * STACK_BYTES);
 #endif
 	if (b->stacks != MAP_FAILED)

@@ -79,7 +79,7 @@ static inline void gpu_write_host_u32(uint32_t *at, uint32_t v)
 /* ---- For gpu_host.c ---- */
 
 #define GPU_HOST_THREADS 1024u /* the most of a block */
-#define GPU_HOST_SHARED (48u << 10) /* what every GPU grants a launch; for more, CUDA wants cudaFuncSetAttribute */
+#define GPU_HOST_SHARED (48u << 10) /* every GPU grants a launch this much; for more, CUDA wants cudaFuncSetAttribute */
 
 /* Runs the blocks of grids; the interpreter of PTX (tests/gpu/ptx) has these functions, too. One thread at a time.
  * seed: of the order of blocks and threads. NULL: no memory. */

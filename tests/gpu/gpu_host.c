@@ -54,7 +54,7 @@ struct gpu_event {
 
 struct memory { /* in front of it */
 	uint64_t taken;
-	void *begin; /* of its pages and of the one behind them */
+	void *begin; /* its pages, and the one behind them */
 	size_t all;
 };
 
@@ -283,7 +283,7 @@ static int do_launch(void *arg, struct od_err *err)
 	(void)err;
 	if (++l->g->n_launched == l->g->fail_at)
 		atomic_store(&l->g->lost, true);
-	if (!atomic_load(&l->g->lost)) /* what was queued behind a fault is not done either */
+	if (!atomic_load(&l->g->lost)) /* work that was queued behind a fault is not done either */
 		gpu_blocks_run(l->g->blocks, &(struct gpu_launch){ l->kernel, l->grid, l->shared, l->args });
 	return OD_OK;
 }

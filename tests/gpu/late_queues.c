@@ -21,7 +21,7 @@ struct queue {
 };
 
 struct od_late {
-	pthread_mutex_t lock; /* of all below */
+	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t changed;
 	struct queue queue[OD_MAX_LATE];
 	uint64_t random; /* 0: as late as may be */

@@ -22,9 +22,9 @@ void od_late_free(struct od_late *l); /* NULL ok */
 
 /* work(arg) with a copy of arg [n]; an error is kept for the queue's next wait. Queues are 0 to OD_MAX_LATE - 1. */
 void od_late_give(struct od_late *l, unsigned q, int (*work)(void *arg, struct od_err *err), const void *arg, size_t n);
-/* What q is given from now on begins after the other queue's ticket. */
+/* Work that q is given from now on begins after the other queue's ticket. */
 void od_late_after(struct od_late *l, unsigned q, unsigned other, uint64_t ticket);
-uint64_t od_late_ticket(struct od_late *l, unsigned q); /* of all that q has been given */
+uint64_t od_late_ticket(struct od_late *l, unsigned q); /* ticket of all work that q has been given */
 /* Until the ticket's work is done. The queue's first error since the last report; err NULL: the next wait reports it
  * again. */
 OD_MUST_CHECK int od_late_wait(struct od_late *l, unsigned q, uint64_t ticket, struct od_err *err);

@@ -125,7 +125,7 @@ struct od_backend od_cpu_table(enum od_cpu cpu, const struct od_cpu_features *f)
 
 static pthread_once_t composed = PTHREAD_ONCE_INIT;
 static struct od_cpu_features features;
-static struct od_backend tables[OD_CPU_NEON + 1]; /* those that the processor has what they need for */
+static struct od_backend tables[OD_CPU_NEON + 1]; /* filled for supported instruction sets only */
 
 static void compose(void)
 {

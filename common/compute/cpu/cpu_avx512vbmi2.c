@@ -1,6 +1,6 @@
-/* What gains by VBMI2, VBMI and GFNI: weights with scales, planes, and products of few rows with planes. Sums have 16
- * lanes as everywhere in class OD_CLASS_FMA16. Compiled with the flags in rules.mk; runs only where the CPU has all of
- * them and AVX-512. */
+/* Kernels that gain by VBMI2, VBMI and GFNI: weights with scales, planes, and products of few rows with planes. Sums
+ * have 16 lanes as everywhere in class OD_CLASS_FMA16. Compiled with the flags in rules.mk; runs only where the CPU has
+ * all of them and AVX-512. */
 #include "common/compute/cpu/planes_avx512.h"
 #include "common/compute/cpu/vec_avx512.h"
 

@@ -57,7 +57,7 @@ static void softplus(const struct od_backend *be, float *x, size_t n)
 	be->exp(e, n);
 	for (size_t i = 0; i < n; i++) {
 		if (x[i] > 20)
-			continue; /* the same in f32 */
+			continue; /* f32 has no other value there */
 		/* Below 2^-23 the logarithm is e itself. NaN stays. */
 		x[i] = e[i] > 0x1p-23f ? (float)od_log_same(1 + (double)e[i]) : e[i];
 	}

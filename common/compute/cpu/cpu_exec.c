@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROWS_A_PIECE 4u /* of row by row work: some microseconds */
-#define MIN_PIECE_ELEMENTS 4096u /* of exp: some microseconds, well above handing it to another thread */
+#define ROWS_A_PIECE 4u /* rows of row by row work: some microseconds */
+#define MIN_PIECE_ELEMENTS 4096u /* exponentials: some microseconds, well above handing them to another thread */
 #define MIN_PIECE_TERMS 32768u /* multiply-adds of attention: the same */
-#define ROWS_AHEAD 4u /* of kv_b, fetched before they are read */
+#define ROWS_AHEAD 4u /* rows of kv_b, fetched before they are read */
 
 /* An operation while it is carried out: what every piece of it needs. */
 struct job {
@@ -416,7 +416,7 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 		const struct od_row_info *row = &rows[i / items];
 		const size_t seen = (size_t)row->position + 1, kv_head = i % items / per_kv_head;
 		const size_t first = i % per_kv_head * together, left = group - first; /* heads of the group */
-		const size_t head = i / items * o->n_heads + kv_head * group + first; /* of all rows' */
+		const size_t head = i / items * o->n_heads + kv_head * group + first; /* among the heads of all rows */
 		struct od_attn a = {
 			.n_heads = left < together ? left : together,
 			.q = q + head * o->k_dim,
@@ -603,7 +603,8 @@ static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_pa
 	multiply(j, &l);
 	if (part[0].bias != NULL)
 		od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / hidden, bias_rows, &f);
-	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
+	/* Rounds as a worker does before it sends, in resident mode too, so that tokens do not depend on the
+	 * cluster. */
 	if (routed && j->op->profile == OD_PROFILE_BF16)
 		j->be->round_bf16(y, rows * hidden);
 }

@@ -455,7 +455,7 @@ struct attn_fold {
 	/* vectors of lanes that have positions; those that have none are -infinity: their exp adds 0 */
 	size_t from, to;
 	float keep[4], add[4]; /* factors of what is before the block, and of the block */
-	float max[4], sum[4]; /* of the blocks so far */
+	float max[4], sum[4]; /* over the blocks so far */
 };
 
 /* Below every score, so that scores of -infinity alone have weights of 0 instead of NaN. */

@@ -43,15 +43,14 @@ static void planes_level(const uint8_t *level, size_t n, const uint8_t *symbol, 
 		x64_store(out, planes_last(s, level, n, below));
 }
 
-/* What level 1 of a block escapes to: levels 3 and 2 decoded. A decoder reads up to 64 bytes past what it takes. */
+/* Symbols behind level 1's escapes: levels 3 and 2 decoded. A decoder reads up to 64 bytes past what it takes. */
 struct planes_deep {
 	uint8_t second[OD_PLANES_BLOCK + OD_PAD_BYTES], third[OD_PLANES_BLOCK + OD_PAD_BYTES];
 };
 
 static const uint8_t *planes_below(const struct od_planes_block *k, const uint8_t *symbol, struct planes_deep *d)
 {
-	/* What is as far ahead as the bytes that are not fetched with a level: the counts, and what is stored
-	 * plainly. */
+	/* Fetches what no level fetches: the counts, and codes that are stored plainly. */
 	for (const uint8_t *p = k->plain; p < k->level[2] + OD_LINE_BYTES; p += OD_LINE_BYTES)
 		planes_fetch(p);
 	planes_level(k->level[2], k->n[2], symbol + 2 * OD_PLANES_SYMBOLS, k->plain, d->third);

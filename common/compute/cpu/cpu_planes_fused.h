@@ -55,10 +55,10 @@ static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, 
 
 /* Where reading stands in the blocks that are computed side by side. */
 struct streams {
-	const uint8_t *codes[SIDE_BY_SIDE], *deep[SIDE_BY_SIDE]; /* of level 1; what it escapes to */
-	const uint8_t *sm; /* of the first block, the others' sm_stride behind each other */
+	const uint8_t *codes[SIDE_BY_SIDE], *deep[SIDE_BY_SIDE]; /* level 1's codes; the symbols behind its escapes */
+	const uint8_t *sm; /* the first block's; the others are sm_stride behind each other */
 	size_t sm_stride;
-	const uint8_t *ahead; /* of SM bytes, to be fetched */
+	const uint8_t *ahead; /* SM bytes to fetch */
 	x64 next[SIDE_BY_SIDE]; /* exponents of the next step */
 	x64 symbol[OD_PLANES_SYMBOLS];
 };
@@ -147,7 +147,7 @@ static ALWAYS_INLINE void add_rows(const size_t no, const size_t nr, struct stre
 struct unit_chunk {
 	const uint8_t *chunk, *sm;
 	size_t row, weights, first_row;
-	size_t rows, blocks; /* of a unit; one of them is 1 */
+	size_t rows, blocks; /* a unit's; one of them is 1 */
 };
 
 struct unit_rows {
@@ -246,7 +246,7 @@ static ALWAYS_INLINE bool units_tile(const size_t no, const size_t nr, const str
 	return true;
 }
 
-/* The same for any number of rows, at most four at a time: the second time the blocks lie in the cache. */
+/* Any number of rows, at most four at a time: the second time the blocks lie in the cache. */
 static ALWAYS_INLINE bool units_rows(const size_t no, const struct unit_chunk *c, size_t unit, size_t begin, size_t end,
 				     size_t n_rows, struct unit_rows u)
 {
@@ -283,7 +283,7 @@ static struct unit_chunk chunk_of(const struct od_mat *w, size_t o)
 	};
 }
 
-/* What lies raw is merged, and so is all when there are many rows. */
+/* Blocks that are stored raw are merged, and so are all when there are many rows. */
 static void matmul_fused(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
 			 size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end)
 {

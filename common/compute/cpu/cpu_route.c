@@ -11,7 +11,7 @@ static bool by_probability(const struct od_op_route *o)
 	return o->router.score == OD_SCORE_SOFTMAX && !o->router.bias;
 }
 
-/* Of a group's experts: the best, or the two best together. */
+/* Score of a group: its best expert's, or the sum of its two best. */
 static float group_score(const float *decides, size_t size, bool two)
 {
 	uint16_t best[2];

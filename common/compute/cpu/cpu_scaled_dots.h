@@ -8,7 +8,7 @@
 
 #include "common/compute/cpu/cpu_tiles.h"
 
-#define SEGMENT_WEIGHTS 2048u /* of a row, whose scales are decoded at a time: up to 4 rows take 2 KiB of them */
+#define SEGMENT_WEIGHTS 2048u /* weights of a row whose scales are decoded at a time: up to 4 rows take 2 KiB of them */
 #define SEGMENT_SCALES (SEGMENT_WEIGHTS / 16)
 #define STEP_WEIGHTS 64u
 

@@ -8,7 +8,7 @@
 
 #include "common/compute/backend.h"
 
-#define OD_LINE_BYTES 64u /* of the cache */
+#define OD_LINE_BYTES 64u /* a line of the cache */
 
 /* Instruction sets that come together here; a virtual machine may hide any of them. */
 struct od_cpu_features {
@@ -20,7 +20,7 @@ struct od_cpu_features {
 	bool neon;
 	bool neon_dot; /* dot products of four bytes */
 };
-struct od_cpu_features od_cpu_features(void); /* of this processor */
+struct od_cpu_features od_cpu_features(void); /* features of this processor */
 
 /* Has a processor with these features what the table needs? */
 bool od_cpu_has(const struct od_cpu_features *f, enum od_cpu cpu);
@@ -34,7 +34,7 @@ void od_cpu_put_neon(struct od_backend *t);
 /* Rows in INT8. */
 void od_cpu_put_neondot(struct od_backend *t);
 void od_cpu_put_avx512vnni(struct od_backend *t);
-/* What is written over 16 lanes: all but INT8 rows, weights with scales, planes. */
+/* Kernels that are written over 16 lanes: all but INT8 rows, weights with scales, planes. */
 void od_cpu_put_avx512(struct od_backend *t);
 /* Weights with scales; planes. */
 void od_cpu_put_avx512vbmi2(struct od_backend *t);

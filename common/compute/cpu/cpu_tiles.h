@@ -200,7 +200,7 @@ static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, c
 	}
 }
 
-/* The same in columns, so that their part of the rows stays in the L1 cache. */
+/* Runs the tiles in columns, so that their part of the rows stays in the L1 cache. */
 static ALWAYS_INLINE void column_tiles(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				       struct od_tile a, size_t n_out)
 {

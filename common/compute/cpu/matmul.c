@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define ACT8_BLOCKS 1920u /* of INT8 activations on the stack: 128 KiB, with their scales */
+#define ACT8_BLOCKS 1920u /* blocks of INT8 activations on the stack: 128 KiB, with their scales */
 #define MIN_PIECE_WEIGHTS 32768u /* a piece of work for a thread: some microseconds, well above a hand-over */
-#define MERGED_BLOCKS 4u /* of planes at a time: 128 KiB of BF16 */
-#define LONG_ROWS 64u /* of x that meet a long row of merged weights before the next one */
+#define MERGED_BLOCKS 4u /* blocks of planes that are merged at a time: 128 KiB of BF16 */
+#define LONG_ROWS 64u /* rows of x that meet a long row of merged weights before the next one */
 
 /* ---- Planes ---- */
 

@@ -37,7 +37,7 @@ static inline void x64_store(void *p, x64 e)
 	_mm256_storeu_si256(v + 1, e.hi);
 }
 
-/* Of both planes in each half of `planes`, bits [8 * first, 8 * first + 32) to bytes: 0 or -1. */
+/* Bits [8 * first, 8 * first + 32) of both planes, in each half of `planes`, to bytes: 0 or -1. */
 static inline __m256i planes_mask(__m256i planes, const int first)
 {
 	const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define PLANES_GROUP 64u /* codes; a quarter of it are the bytes of their planes */
-#define PLANES_FOUR 256u /* those of the four groups that x64_codes_of takes at once */
+#define PLANES_FOUR 256u /* codes of the four groups that x64_codes_of takes at once */
 
 /* Group g of c. *below: what its codes escape to, moved on. */
 static ALWAYS_INLINE x64 planes_group(x64_symbols s, x64_codes c, const size_t g, const uint8_t **below)

@@ -328,8 +328,8 @@ static inline v16 v16_load_4bit(const void *p, v16t table)
 	return v16_of_4bit(_mm512_broadcastq_epi64(_mm_loadl_epi64(p)), table);
 }
 
-/* The same with lanes in another order (v16_interleave), which needs one permutation less: lane 2i takes the lower 32
- * bits, lane 2i + 1 the upper ones, each from bit 4i on. */
+/* v16_load_4bit with lanes in another order (v16_interleave), which needs one permutation less: lane 2i takes the lower
+ * 32 bits, lane 2i + 1 the upper ones, each from bit 4i on. */
 #define V16_LOADS_INTERLEAVED
 static inline v16 v16_load_4bit_interleaved(const void *p, v16t table)
 {

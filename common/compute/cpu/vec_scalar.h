@@ -153,7 +153,7 @@ static inline v16 v16_load_e8m0(const void *p)
 	return v16_load_e8m0_n(p, 16);
 }
 
-/* What the codes of OD_U4B8 or OD_F4_E2M1 stand for times a scale, the same in all lanes; the products are rounded. */
+/* Values of the codes of OD_U4B8 or OD_F4_E2M1 times a scale, the same in all lanes; the products are rounded. */
 typedef struct {
 	float f[16];
 } v16t;
@@ -167,7 +167,7 @@ static inline v16t v16t_of(enum od_dtype t, v16 scale)
 	return r;
 }
 
-static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table) /* of (n + 1) / 2 bytes; other lanes: any */
+static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table) /* reads (n + 1) / 2 bytes; other lanes: any */
 {
 	uint8_t b[8] = { 0 };
 	v16 r;
@@ -389,7 +389,7 @@ static inline void v16_store_i8(int8_t *p, v16 a)
 	V16_EACH p[i] = (int8_t)((a.f[i] + 0x1.8p23f) - 0x1.8p23f);
 }
 
-/* The same of four, interleaved: byte 4i + m is lane i of a[m]. */
+/* Stores four, interleaved: byte 4i + m is lane i of a[m]. */
 static inline void v16_store_i8x4(int8_t *p, const v16 a[4])
 {
 	int8_t b[16];

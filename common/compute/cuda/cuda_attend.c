@@ -4,10 +4,10 @@
 _Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
 
 #define MOST_SHARED (48u << 10)
-/* of a multiprocessor, at most, so that wide ones pay: of more, some compute while others wait */
+/* blocks of a multiprocessor, at most, so that wide ones pay: with more, some compute while others wait */
 #define WIDE_BLOCKS 2u
 #define UNIT 16u /* bytes: kernels copy as many at a time, if rows are aligned to them */
-/* What blocks of positions leave for the fold, at a time: it should still be in the L2 cache then. Every GPU has more
+/* Results of blocks of positions for the fold, at a time: they should still be in the L2 cache then. Every GPU has more
  * of that. */
 #define PARTS_BYTES_A_SM (128u << 10)
 
@@ -29,8 +29,8 @@ static uint32_t blocks_of(const struct od_op_attend *o)
 
 /* How the work is cut. */
 struct cut {
-	uint32_t heads; /* of a kv head at a time: a power of 2 */
-	uint32_t groups; /* of them */
+	uint32_t heads; /* heads of a kv head at a time: a power of 2 */
+	uint32_t groups; /* groups of heads */
 	bool wide; /* GPU_ATTEND_WIDE */
 	size_t shared;
 };

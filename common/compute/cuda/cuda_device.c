@@ -49,7 +49,8 @@ void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t 
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* What a kernel could not do. Later work may still run: a kernel writes kind last, and nothing while kind is set. */
+/* Looks for an error that a kernel reported. Later work may still run: a kernel writes kind last, and nothing while
+ * kind is set. */
 static void look_for_fault(struct od_cuda_device *c)
 {
 	struct od_cuda_queue *u = &c->queue[OD_QUEUE_COMPUTE];

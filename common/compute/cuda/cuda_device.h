@@ -12,7 +12,7 @@
 
 #define OD_CUDA_PLUGIN_SYMBOL "od_cuda_plugin"
 
-/* What the plugin exports. */
+/* The plugin's only export. */
 struct od_cuda_plugin {
 	uint32_t version; /* OD_CUDA_PLUGIN_VERSION (plugin_version.h, which make writes): the first field for good */
 	/* index: which GPU of those that the process may use; the others as od_device_open got them, for a device that

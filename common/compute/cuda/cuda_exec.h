@@ -11,7 +11,7 @@
 #include "common/compute/device_internal.h"
 
 #define OD_CUDA_MARKS 64u
-/* of rounded rows; of attention and of coded matrices, whose larger work is cut into pieces */
+/* Scratch for rounded rows, attention and coded matrices; larger work is cut into pieces. */
 #define OD_CUDA_SCRATCH_BYTES (16ull << 20)
 
 /* A ticket that the host may wait for. */
@@ -32,7 +32,8 @@ struct od_cuda_merge {
 #define OD_CUDA_MERGES 32u
 
 struct od_cuda_queue {
-	pthread_mutex_t order; /* of what the streams are given, and of the marks: the load queue has many threads */
+	/* guards the order of what the streams are given, and the marks: the load queue has many threads */
+	pthread_mutex_t order;
 	struct gpu_stream *stream;
 	/* The load queue's merges have a stream of their own, so that the next copies run beside them (FluxMoE, section
 	 * 4.1). A merge follows all copies before it; a copy follows those merges that use the same bytes. cuda_load.c
@@ -45,7 +46,7 @@ struct od_cuda_queue {
 	uint64_t given;
 	struct od_cuda_mark mark[OD_CUDA_MARKS];
 	size_t newest;
-	pthread_mutex_t lock; /* of the error */
+	pthread_mutex_t lock; /* guards the error */
 	int rc;
 	struct od_err failed;
 };
@@ -71,8 +72,8 @@ void od_cuda_begin(struct od_cuda_device *c, enum od_queue q);
 void od_cuda_end(struct od_cuda_device *c, enum od_queue q);
 /* Keeps the queue's first error. */
 void od_cuda_note(struct od_cuda_device *c, enum od_queue q, int error, const char *what);
-void od_cuda_fail(struct od_cuda_device *c, const char *what); /* the same, of what the compute queue cannot do */
-void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t bytes); /* the same */
+void od_cuda_fail(struct od_cuda_device *c, const char *what); /* notes an operation that the compute queue cannot do */
+void od_cuda_no_memory(struct od_cuda_device *c, const char *for_what, uint64_t bytes); /* notes missing memory */
 void od_cuda_finish(struct od_cuda_device *c); /* waits for the compute queue */
 void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *op);
 

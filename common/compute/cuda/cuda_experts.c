@@ -16,7 +16,7 @@ struct od_cuda_table {
 	struct od_expert *was; /* [n]: what the table was made of */
 	uint64_t n_freed; /* the device's buffers until then */
 	struct gpu_expert *host, *gpu; /* [n], and chunks [n_chunks] behind them */
-	size_t bytes; /* of both */
+	size_t bytes; /* both together */
 	uint32_t forms[2]; /* a bit for each form: of gate and up, of down */
 	uint32_t blocks[2]; /* the most that a matrix with planes has */
 	bool biases;
@@ -221,7 +221,7 @@ static const struct od_cuda_table *table_of(struct od_cuda_device *c, const stru
 struct lists {
 	struct gpu_tile *tile;
 	uint32_t *tiles_before;
-	uint32_t most_tiles; /* of a round */
+	uint32_t most_tiles; /* most of a round */
 };
 
 static bool find_lists(struct od_cuda_device *c, const struct gpu_sort *s, struct lists *l)
@@ -255,9 +255,9 @@ struct round {
 	const struct od_cuda_table *table;
 	struct gpu_expert_products products;
 	struct gpu_expert_rows rows;
-	uint32_t n_rows; /* of x */
+	uint32_t n_rows; /* rows of x */
 	uint32_t most_tiles;
-	unsigned index; /* of the rows of a tile */
+	unsigned index; /* by the number of rows of a tile */
 	bool many; /* a tile has GPU_MANY_ROWS */
 };
 
@@ -318,8 +318,8 @@ static void choose_tiles(struct round *r, const struct od_op_experts *o, struct 
 		sort->rows *= 2;
 }
 
-/* Of the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and waits
- * for three reads more. */
+/* Activates the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and
+ * waits for three reads more. */
 static void activate(struct round *r, uint32_t n)
 {
 	const unsigned blocks = od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS);
@@ -424,7 +424,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 	choose_tiles(&r, o, &sort);
 	if (meets_rounded(table, true) && rounded_fit(n) < sort.together)
 		sort.together = rounded_fit(n);
-	l.most_tiles = sort.together; /* of one row */
+	l.most_tiles = sort.together; /* tiles of one row */
 	if (op->n_rows > 1) {
 		const uint32_t fewer = (uint32_t)od_experts_together(o->top_k, op->n_rows);
 

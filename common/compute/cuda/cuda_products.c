@@ -57,10 +57,11 @@ struct list {
 	uint32_t most_rows;
 	bool many; /* args: of gpu_many_products */
 	struct gpu_planes_products planes;
-	uint32_t planes_rows, n_chunks, n_blocks; /* of planes */
+	uint32_t planes_rows, n_chunks, n_blocks; /* for planes */
 };
 
-/* Of launchers for 1, 2, 4 and GPU_PRODUCT_ROWS rows: the least that has so many, or the last. */
+/* Index of the launcher (for 1, 2, 4 and GPU_PRODUCT_ROWS rows) with the fewest rows that are enough, or of the
+ * last. */
 static unsigned launcher_of(uint32_t n_rows, unsigned *rows)
 {
 	unsigned index = 0;
@@ -89,7 +90,7 @@ static uint32_t blocks_of(bool many, const struct gpu_product *p)
 	return od_cuda_blocks(p->w.n_out, many ? GPU_MANY_OUTS : gpu_product_outs());
 }
 
-/* Of all in the list. */
+/* Blocks of all products in the list. */
 static uint32_t blocks_before(const struct list *l)
 {
 	const uint32_t n = l->args.n;
@@ -238,7 +239,7 @@ static bool meets_rounded(const struct od_weight *w)
 	return w->dtype == OD_NF4;
 }
 
-/* Those of n matrices of the same rows that meet rounded ones. */
+/* Multiplies those of n matrices with the same rows that meet rounded ones. */
 static void multiply_rounded(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n,
 			     const float *x, uint32_t n_rows)
 {

@@ -12,7 +12,7 @@
 
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
-/* Of cudaMalloc, from Pascal on; no call tells it (github.com/pytorch/pytorch/pull/17120). */
+/* cudaMalloc's page, from Pascal on; no call tells it (github.com/pytorch/pytorch/pull/17120). */
 #define PAGE_BYTES (2u << 20)
 
 struct gpu {

@@ -34,13 +34,13 @@ struct known {
 struct gpu_graphs {
 	struct gpu_stream *stream;
 	struct run now;
-	size_t last; /* of its entries: where it begins */
+	size_t last; /* index of its entries' first */
 	uint64_t seen[SEEN]; /* hashes of the last runs that were not known */
 	unsigned n_seen;
 	struct known *known;
-	unsigned n_launches; /* of all known */
+	unsigned n_launches; /* sum over all known */
 	uint64_t clock; /* runs */
-	uint64_t full_until; /* of the clock: the GPU had no memory for more */
+	uint64_t full_until; /* by the clock: the GPU had no memory for more */
 	bool stopped;
 	const char *failed; /* the kernel of the launch that did; NULL: none, or it was told */
 };

@@ -20,8 +20,8 @@ extern "C" {
 
 #define GPU_GRAPH_LEAST 6u /* launches; fewer are given one by one */
 #define GPU_GRAPH_MOST 64u /* so that the GPU begins before the host has gathered a whole step */
-/* Of all graphs that are kept; then those that were not used for longest go. A launch takes up to 4 KiB for its
- * arguments, of the host's memory and of the GPU's. */
+/* Launches of all graphs that are kept; beyond, those that were not used for longest go. A launch takes up to 4 KiB for
+ * its arguments, of the host's memory and of the GPU's. */
 #define GPU_GRAPHS_LAUNCHES 4096u
 
 /* Runs until a graph is tried again after the GPU had no memory for one. */

@@ -10,7 +10,7 @@
 #include "common/compute/cuda/gpu.h"
 
 #define GPU_NAN_BITS 0x7fc00000u
-#define GPU_LANES 16u /* of a sum */
+#define GPU_LANES 16u /* lanes of a sum */
 
 GPU_FN float gpu_canonical(float a)
 {
@@ -164,13 +164,13 @@ GPU_FN float gpu_fold_apart(const float *lane, const unsigned n, const unsigned 
 	return a[0];
 }
 
-/* The same of neighbours. */
+/* gpu_fold_apart for neighbours. */
 GPU_FN float gpu_fold(const float *lane, const unsigned n)
 {
 	return gpu_fold_apart(lane, n, 1);
 }
 
-/* The same of 16 lanes that neighbours have, one each. */
+/* Folds 16 lanes that neighbours have, one each. */
 GPU_FN float gpu_fold_each(float a)
 {
 	return gpu_fold(&a, 1);

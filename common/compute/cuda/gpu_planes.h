@@ -50,7 +50,7 @@ GPU_FN gpu_u4 gpu_merged_8(gpu_u2 e, gpu_u2 sm)
 #define LEVELS 3u
 #define WARPS (GPU_PLANES_THREADS / GPU_WARP)
 
-/* Of the block's weights a thread has a line of 64: words of two. */
+/* A thread has a line of 64 of the block's weights: words of two. */
 #define GPU_PLANES_LINE 64u
 #define GPU_PLANES_WORDS (GPU_PLANES_LINE / 2)
 static_assert(GPU_PLANES_LINE * GPU_PLANES_THREADS == GPU_PLANES_BLOCK, "all threads have one");
@@ -61,7 +61,7 @@ struct gpu_planes_block {
 	const uint8_t *at; /* plain bytes, or exponents */
 	uint32_t n[LEVELS]; /* codes of each level */
 	uint32_t level[LEVELS]; /* where each begins, from `at` on */
-	uint32_t symbols[LEVELS]; /* of each three bytes, turned */
+	uint32_t symbols[LEVELS]; /* three bytes for each, turned */
 	uint32_t raw; /* 1: exponents, not codes */
 };
 
@@ -102,7 +102,7 @@ GPU_FN void load_words(const unsigned n, const uint8_t *at, uint32_t *to)
 		to[i] = gpu_load_4(words + 4 * i);
 }
 
-/* Those n words. bits: 8 times their address, modulo 32. */
+/* Shifts n words. bits: 8 times their address, modulo 32. */
 GPU_FN void shift_words(const unsigned n, uint32_t bits, const uint32_t *from, uint32_t *to)
 {
 	GPU_UNROLL
@@ -267,9 +267,9 @@ GPU_FN void count_before(const bool many, const struct codes codes[LEVELS][2], u
 
 /* ---- Four codes at a time ---- */
 
-/* What four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four, take from the
- * symbols (bytes 0 to 2) and the next bytes of the level below (4 to 7): numbers for gpu_pick_bytes, and, from bit 16
- * on, how many of the level below. */
+/* The table's entry for four codes, whose low bits are in bits 0 to 3 of i and whose high bits are in the next four:
+ * numbers for gpu_pick_bytes, which picks from the symbols (bytes 0 to 2) and the next bytes of the level below (4 to
+ * 7), and, from bit 16 on, how many of the level below are taken. */
 GPU_FN uint32_t entry_of(uint32_t i)
 {
 	/* Bit k of four to nibble k, of both. */
@@ -339,7 +339,7 @@ GPU_FN void decode_codes(const bool is_plain, struct codes c, uint32_t table, ui
 	}
 }
 
-/* The same without a table, code by code: [n] bytes. */
+/* Decodes without a table, code by code: [n] bytes. */
 GPU_FN void decode_slowly(const bool is_plain, struct codes c, uint32_t n, uint32_t symbols, const uint8_t *below,
 			  uint8_t *to)
 {
@@ -404,7 +404,7 @@ GPU_FN uint32_t decode_below(const bool many, const struct gpu_planes_block *b, 
 	for (unsigned half = 0; half < halves; half++) {
 		const uint32_t i = halves * gpu_thread() + half;
 
-		if (32 * i < b->n[1]) { /* which level 2 has not more than */
+		if (32 * i < b->n[1]) { /* level 2 has no more */
 			GPU_UNROLL
 			for (unsigned l = 1; l < LEVELS; l++)
 				codes[l][half] = load_codes(b->at + b->level[l], b->n[l], i);

@@ -173,7 +173,7 @@ GPU_FN const float *gpu_row_left(const float *x, unsigned n)
 	return n <= GPU_ROW_PIECE ? gpu_row_piece() : x;
 }
 
-/* What a thread scales its next elements with. */
+/* Weights and biases for a thread's next elements. */
 struct gpu_scales {
 	float w[GPU_EACH], b[GPU_EACH];
 };

@@ -29,9 +29,9 @@ struct gpu_grid {
 
 /* A kernel (gpu.h makes one of each). */
 struct gpu_kernel {
-	void (*function)(void); /* what gpu_start knows how to call */
+	void (*function)(void); /* gpu_start knows how to call it */
 	const char *name;
-	unsigned n_threads; /* of a block */
+	unsigned n_threads; /* threads of a block */
 	size_t args_bytes;
 };
 
@@ -46,8 +46,8 @@ struct gpu_about {
 	char name[64];
 	unsigned major, minor; /* compute capability */
 	unsigned n_sm;
-	uint64_t free_bytes, total_bytes; /* of its memory */
-	uint64_t page_bytes; /* what is larger than half a page takes whole pages of its memory; 0: nothing does */
+	uint64_t free_bytes, total_bytes; /* device memory */
+	uint64_t page_bytes; /* allocations larger than half a page take whole pages of its memory; 0: none do */
 	bool unified; /* its memory is the host's */
 };
 

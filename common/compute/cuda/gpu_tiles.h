@@ -36,7 +36,7 @@ GPU_FN void gpu_tell_fault(const uint16_t *choice, uint32_t top_k, uint32_t n_ex
 	gpu_write_host_u32(&fault->kind, gpu_fault_of(choice, top_k, n_experts, i));
 }
 
-/* Of one row, by the first warp of its first launch. */
+/* Checks one row's choices, by the first warp of its first launch. */
 GPU_FN void gpu_check_choices(const struct gpu_expert_products *a)
 {
 	bool bad = false;

@@ -25,12 +25,12 @@ GPU_FN unsigned gpu_code_bits(const unsigned form)
 	}
 }
 
-GPU_FN size_t gpu_codes_bytes(const unsigned form, size_t n) /* of n codes, which are whole bytes */
+GPU_FN size_t gpu_codes_bytes(const unsigned form, size_t n) /* n codes, which are whole bytes */
 {
 	return n * gpu_code_bits(form) / 8;
 }
 
-/* What a code stands for, without scale. */
+/* Value of a code, without scale. */
 GPU_FN float gpu_code(const unsigned form, uint32_t code)
 {
 	switch (form) {
@@ -59,7 +59,7 @@ GPU_FN uint32_t gpu_raw_at(const unsigned bits, const unsigned char *row, size_t
 	}
 }
 
-/* What it stands for, without scale. */
+/* Value of code i of a row, without scale. */
 GPU_FN float gpu_code_at(const unsigned form, const unsigned char *row, size_t i)
 {
 	return gpu_code(form, gpu_raw_at(gpu_code_bits(form), row, i));

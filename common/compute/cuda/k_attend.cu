@@ -17,7 +17,7 @@
 #define QUAD 4u /* positions whose weights are read together */
 #define QUADS 4u /* between two jumps */
 #define FOLD_AHEAD 64u /* blocks whose vectors the fold reads before it needs them; divides GPU_FOLD_THREADS */
-#define FOLD_EACH 16u /* of them at a time, so that a row of few blocks does not pay for all */
+#define FOLD_EACH 16u /* blocks at a time, so that a row of few blocks does not pay for all */
 #define ABSORB_AHEAD 16u
 #define LOWEST (-FLT_MAX) /* as ATTN_LOWEST of cpu_kernels.h */
 
@@ -31,17 +31,17 @@
 #define VALUE_PIECE 256u
 #define KEY_UNITS (KEY_PIECE / UNIT)
 #define VALUE_UNITS (VALUE_PIECE / UNIT)
-/* of a thread; by registers, and by room */
+/* keys of a thread; by registers, and by room */
 #define KEYS(threads, heads) ((threads) == GPU_ATTEND_THREADS && (heads) < 8 ? 4u : 2u)
 #define STAGE(threads, heads) (KEYS(threads, heads) * (GPU_WARP / 4) * KEY_PIECE) /* bytes */
 #define SLOT(threads, heads) ((threads) / GPU_WARP * STAGE(threads, heads))
 #define RING(threads, heads) (SLOTS * SLOT(threads, heads))
 
 #define MAX_KEYS 4u
-#define MAX_SUMS 64u /* of a thread: keys, heads and lanes */
-#define MAX_VALUES 16u /* of a thread: elements and heads */
+#define MAX_SUMS 64u /* a thread's: keys, heads and lanes */
+#define MAX_VALUES 16u /* a thread's: elements and heads */
 
-GPU_FN unsigned form_of(const bool bf16) /* of keys and values */
+GPU_FN unsigned form_of(const bool bf16) /* form of keys and values */
 {
 	return bf16 ? GPU_BF16 : GPU_F32;
 }
@@ -181,7 +181,7 @@ GPU_FN uint32_t warp_keys(const unsigned T)
 	return BLOCK / (T / GPU_WARP);
 }
 
-/* Of a stage; they are in one page. */
+/* Keys of a stage; they are in one page. */
 GPU_FN uint32_t stage_keys(const unsigned T, const unsigned H)
 {
 	return KEYS(T, H) * (GPU_WARP / 4);
@@ -401,7 +401,7 @@ GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, cons
 	gpu_end_copies();
 }
 
-/* Of the warp's positions. */
+/* Scores of the warp's positions. */
 GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const struct work *w)
 {
 	const uint32_t begin = gpu_warp() * warp_keys(T);
@@ -644,7 +644,7 @@ size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim)
 
 #define FOLD_WARPS (GPU_FOLD_THREADS / GPU_WARP)
 
-/* What a head has so far. */
+/* A head's state after some blocks. */
 struct head {
 	float max, sum, value;
 };
@@ -851,7 +851,8 @@ GPU_FN void absorb_of(const unsigned form, const unsigned R, const struct gpu_ab
 		GPU_NO_UNROLL
 		for (uint32_t k = gpu_thread(); k < n; k += GPU_ABSORB_THREADS) {
 			GPU_UNROLL
-			for (unsigned r = 0; r < R; r++) /* those behind the last row are as it, and not stored */
+			/* rows past the end repeat the last row; their results are discarded */
+			for (unsigned r = 0; r < R; r++)
 				shared[k * R + r] = q[(r < n_rows ? r : n_rows - 1) * q_stride + begin + k];
 		}
 		gpu_sync();

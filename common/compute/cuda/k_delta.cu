@@ -21,7 +21,7 @@ GPU_FN float softplus(float x)
 	const float e = gpu_exp(x);
 
 	if (x > 20)
-		return x; /* the same in f32 */
+		return x; /* f32 has no other value there */
 	/* Below 2^-23 the logarithm is e itself. NaN stays. */
 	return e > 0x1p-23f ? (float)od_log_same(1 + (double)e) : e;
 }
@@ -72,7 +72,7 @@ GPU_KERNEL(gpu_delta_in, struct gpu_delta_in, GPU_ROW_THREADS)
 /* In shared memory; lines follow: of a row queries, keys and values of a part. */
 struct room {
 	float gate[2][ROWS]; /* decay, beta */
-	float by[2 * ROWS]; /* what makes queries and keys as long as they are to be */
+	float by[2 * ROWS]; /* factors that give queries and keys their length */
 	uint32_t index[ROWS];
 	uint32_t count[GPU_DELTA_FIND_THREADS / GPU_WARP];
 };
@@ -111,7 +111,7 @@ GPU_FN unsigned line_of(const struct gpu_delta *a, const struct part *p)
 	return (width_of(a, p) + 3) / 4 * 4;
 }
 
-/* Of element i of a line. */
+/* Channel of element i of a line. */
 GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct part *p, unsigned i)
 {
 	const unsigned k = a->k_dim, keys = a->n_key_heads * k;
@@ -383,7 +383,7 @@ GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned
 
 /* ---- The recurrence, of any k_dim: the state is read twice ---- */
 
-/* The same of rows [t, t + n) of the sequence. */
+/* Runs rows [t, t + n) of the sequence. */
 GPU_FN void any_rows(const struct gpu_delta *a, const struct room *m, float *lines, unsigned line, unsigned head,
 		     unsigned t, unsigned n)
 {
@@ -537,7 +537,7 @@ struct ring {
 };
 static_assert(2 * sizeof(struct ring) == GPU_DELTA_RING && K == THREADS, "a thread has an element of each");
 
-/* The same on the way there: what a thread has of it. */
+/* A thread's part of a row on its way to shared memory. */
 struct ahead {
 	float query[ROWS], key[ROWS], value[ROWS], gate;
 	uint32_t index;

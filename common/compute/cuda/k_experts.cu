@@ -1,4 +1,4 @@
-/* Which rows go to which expert, and what is done to them beside products (OD_OP_EXPERTS). */
+/* Sorts rows by expert, and does all beside products for them (OD_OP_EXPERTS). */
 #include "common/compute/cuda/gpu_rows.h"
 #include "common/compute/cuda/gpu_tiles.h"
 
@@ -181,13 +181,13 @@ GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 struct few_room { /* in shared memory, aligned to 16 */
 	uint32_t key
 		[GPU_SORT_FEW]; /* expert * GPU_SORT_FEW + pair: all are different, and their order is the result's */
-	uint32_t starts[GPU_SORT_FEW]; /* of each place: a tile begins there */
+	uint32_t starts[GPU_SORT_FEW]; /* by place: a tile begins there */
 	uint32_t tiles[FEW_WARPS], faults[FEW_WARPS]; /* bits, of places and of pairs */
 };
 
 /* Where a pair comes to stand. */
 struct sorted {
-	uint32_t begin, place, end; /* of its expert's run; its own */
+	uint32_t begin, place, end; /* its expert's run; its own place */
 	bool twice; /* the row has chosen the expert before */
 };
 

@@ -2,7 +2,7 @@
 #include "common/compute/cuda/gpu_planes.h"
 
 #define THREADS 256u
-#define EACH (GPU_MERGE_EACH / THREADS) /* of a thread */
+#define EACH (GPU_MERGE_EACH / THREADS) /* elements of a thread */
 
 GPU_KERNEL(gpu_merge, struct gpu_merge, THREADS)
 {

@@ -13,9 +13,9 @@
 #define OUTS GPU_MANY_OUTS
 #define ROWS GPU_MANY_ROWS
 #define EACH 8u /* outputs of a thread; rows of it */
-#define LANES 2u /* of a thread */
+#define LANES 2u /* lanes of a thread */
 #define SIDE 16u /* outputs of a warp; rows of it: a thread has every second one */
-#define STEPS 2u /* of GPU_LANES columns, in a stage */
+#define STEPS 2u /* steps of GPU_LANES columns in a stage */
 #define COLUMNS (STEPS * GPU_LANES)
 #define RUN 4u /* neighbours that are read together, and stored */
 #define OWN (OUTS * COLUMNS / THREADS) /* weights of a stage that a thread brings; of x it brings a run */
@@ -247,7 +247,7 @@ GPU_FN void add_all(const struct source *s, bool adds, float (*sum)[EACH][LANES]
 		add_stage(now, sum);
 }
 
-/* Of an output and a row, all lanes of the sum. All lanes of the warp call this. */
+/* Sum of an output and a row over all lanes. All lanes of the warp call this. */
 GPU_FN float end_sum(const float *sum, const struct gpu_mat *m, uint32_t out)
 {
 	const float y = gpu_fold_apart(sum, LANES, GPU_WARP * LANES / GPU_LANES);

@@ -6,9 +6,9 @@
 
 #define LINE GPU_PLANES_LINE
 
-/* What a block of threads has to do: n outputs, which are some rows of weights, or one row in several blocks, with the
- * rows of x of a tile. Row r is r of x and of y, or of an expert what the pairs say. It lies in shared memory: a warp
- * works it out, and it takes no registers while weights are decoded. */
+/* A block's work: n outputs, which are some rows of weights, or one row in several blocks, with the rows of x of a
+ * tile. Row r is row r of x and of y, or the pairs say which of an expert's. It lies in shared memory: a warp works it
+ * out, and it takes no registers while weights are decoded. */
 struct task {
 	struct gpu_planes_block planes;
 	const uint8_t *chunk, *sm; /* sm: of the first weight */
@@ -29,7 +29,7 @@ GPU_FN struct task *the_task(void)
 	return (struct task *)(void *)(gpu_shared() + GPU_PLANES_TASK);
 }
 
-/* Those behind the last row are as that, and not stored. */
+/* Rows past the end repeat the last row; their results are discarded. */
 GPU_FN const float *x_of(const struct task *t, uint32_t r)
 {
 	const uint32_t at = r < t->n_rows ? r : t->n_rows - 1;
@@ -43,7 +43,7 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
  * waits for its additions, so what they add has to be near: weights are in shared memory, in units of two lanes of a
  * line, and so is x. */
 
-#define STEPS 4u /* of a line */
+#define STEPS 4u /* steps of a line */
 
 /* All threads call this. i: the thread's output of the task; lane [lanes]: its lanes of that sum; its neighbours have
  * the others. */
@@ -66,7 +66,7 @@ GPU_FN void store_lines(uint8_t *shared, const uint32_t *word)
 	}
 }
 
-/* Of a line, what has the thread's lanes, from `lane` on. */
+/* The part of a line with the thread's lanes, from `lane` on. */
 GPU_FN gpu_u4 read_line(const uint8_t *shared, uint32_t line, uint32_t lane)
 {
 	return gpu_shared_16(shared + gpu_planes_unit(line, lane / 2));
@@ -183,7 +183,7 @@ GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct task 
 		const uint32_t n = lines - first < together ? lines - first : together;
 
 		gpu_store_f4(x_shared(turn) + thread * STEPS, ahead);
-		gpu_sync(); /* who still reads what was there before does not come so far */
+		gpu_sync(); /* all readers of the previous contents have passed this barrier */
 		x += together * LINE;
 		if (first + together + mine < lines)
 			ahead = load_steps(x);
@@ -192,7 +192,7 @@ GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct task 
 	}
 }
 
-/* Of n weights from weight `first` of the block on, if rows are no whole lines; one row; two lanes. */
+/* Adds n weights from weight `first` of the block on, if rows are no whole lines; one row; two lanes. */
 GPU_FN void add_slowly(uint32_t first, const float *x, uint32_t n, float *sum)
 {
 	GPU_NO_UNROLL
@@ -305,7 +305,7 @@ GPU_FN void next_piece(struct task *t)
 }
 
 #define FEWEST (GPU_PLANES_THREADS / GPU_LANES) /* outputs of all rows for which a thread has one lane */
-#define FEW (2 * FEWEST) /* the same with two */
+#define FEW (2 * FEWEST) /* outputs of all rows for which a thread has two lanes */
 
 /* The task is known to a warp. It stays in shared memory, so that decoding has the registers. */
 GPU_FN void products_of(const unsigned R)

@@ -9,7 +9,7 @@
 #include "common/compute/cuda/gpu_tiles.h"
 #include "common/compute/cuda/gpu_weights.h"
 
-#define SUMS 4u /* of a thread and a row of x: four lanes of an output, or two of two */
+#define SUMS 4u /* sums of a thread and a row of x: four lanes of an output, or two of two */
 #define MOST_LANES 4u
 #define MOST_OUTS 2u
 #define WARP_OUTS (GPU_WARP * SUMS / GPU_LANES)
@@ -17,13 +17,13 @@
 #define BLOCK_OUTS (WARPS * WARP_OUTS)
 
 #define UNIT 16u /* bytes that a thread copies at a time */
-#define PIECE 128u /* of a row of weights */
+#define PIECE 128u /* bytes of a row of weights */
 #define COPIERS (PIECE / UNIT) /* threads that copy a piece of a row */
-#define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* of weights, of a thread */
+#define COPIES (WARP_OUTS * COPIERS / GPU_WARP) /* weights that a thread copies, in units */
 #define MOST_X 2048u /* bytes of x in a stage; more is not copied */
-#define MOST_STAGES 12u /* of a ring */
+#define MOST_STAGES 12u /* limit of a ring */
 #define RING 30720u /* bytes of the block's ring, at most */
-#define RING_16 27648u /* of one row of 16 bits (gpu_product_shared) */
+#define RING_16 27648u /* limit for one row of 16 bits (gpu_product_shared) */
 
 #define GROUP 64u /* weights of a group of NF4 */
 #define NF4_PIECE 128u
@@ -156,7 +156,7 @@ GPU_FN unsigned stage_bytes(const unsigned form, const unsigned R)
 	return scales_begin(form, R) + WARPS * scales_bytes(form, R);
 }
 
-/* Of a ring; where copies are waited for, one ahead is enough. */
+/* Stages of a ring; where copies are waited for, one ahead is enough. */
 GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 {
 	const unsigned n = RING / stage_bytes(form, R);
@@ -169,12 +169,12 @@ GPU_FN unsigned stages_of(const unsigned form, const unsigned R)
 struct outputs {
 	const struct gpu_mat *m;
 	uint32_t n_out, n_in; /* m's: to read them from memory again would be to wait for copies */
-	/* of a matrix like m, which has the second half of the warp's rows; NULL: none */
+	/* Weights of a matrix like m with the second half of the warp's rows; NULL: none. */
 	const unsigned char *second;
-	const unsigned char *row[MOST_OUTS]; /* of weights; an output behind the last one is as that, and not stored */
+	const unsigned char *row[MOST_OUTS]; /* weights; outputs past the last repeat it, and are discarded */
 	const float *x[GPU_PRODUCT_ROWS]; /* from the thread's lanes on; rows behind the last one likewise */
 	uint32_t warp, first, lane; /* the warp's first output; the thread's; the first of its lanes */
-	float scale[MOST_OUTS]; /* of INT8, read before copies are asked for */
+	float scale[MOST_OUTS]; /* INT8's, read before copies are asked for */
 	bool aligned, x_in_units; /* all x: to two floats, to UNIT */
 };
 
@@ -188,7 +188,7 @@ struct sums {
 	uint32_t until, shared;
 };
 
-/* Of all; one behind the last is as that. */
+/* Index among all outputs; those past the last repeat it. */
 GPU_FN uint32_t real_output(const struct outputs *t, uint32_t i)
 {
 	return i < t->n_out ? i : t->n_out - 1;
@@ -307,7 +307,7 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 	add(form, R, t, k, in_ring, x, w, s->sum);
 }
 
-/* The same, with scales that it reads where a group begins. */
+/* add_weights for codes with scales, which it reads where a group begins. */
 GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
 		      const float *x, const unsigned char *const *code, struct sums *s)
 {
@@ -317,12 +317,12 @@ GPU_FN void add_codes(const unsigned form, const unsigned R, const struct output
 
 /* ---- The ring: weights on their way ---- */
 
-/* What the thread copies: from where, and to where in the first stage of the ring. */
+/* The thread's copies: from where, and to where in the first stage of the ring. */
 struct copies {
-	const unsigned char *row[COPIES]; /* of weights, from its unit on */
+	const unsigned char *row[COPIES]; /* weights, from its unit on */
 	const float *scale; /* NF4: of a group */
 	const unsigned char *scales[MOST_OUTS]; /* published: of an output */
-	uint32_t scales_bytes; /* of a piece of it; 0: the ring has none */
+	uint32_t scales_bytes; /* bytes of a piece; 0: the ring has none */
 	uint32_t to[COPIES], to_x, to_scale;
 };
 
@@ -372,7 +372,7 @@ GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const stru
 GPU_FN void copy_x(const unsigned form, const unsigned R, const struct outputs *t, uint32_t piece, uint32_t n,
 		   uint32_t to)
 {
-	/* of a row; of a piece of it */
+	/* Units of a row, and of a piece. */
 	const unsigned units = x_bytes(form, R) / UNIT, each = units / pieces_of(form, R);
 
 	GPU_UNROLL
@@ -422,10 +422,10 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 		copy_scales(form, R, c, piece, c->to_scale + at);
 }
 
-/* What the thread reads in the first stage of the ring. */
+/* The thread's reads in the first stage of the ring. */
 struct places {
 	uint32_t code[MOST_OUTS], x, scale; /* a row's codes without the bits that the unit decides */
-	uint32_t place[MOST_OUTS]; /* those bits of step 0 */
+	uint32_t place[MOST_OUTS]; /* the unit's bits of step 0 */
 };
 
 GPU_FN struct places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
@@ -546,7 +546,7 @@ GPU_FN struct nf4_table nf4_table(void)
 	return t;
 }
 
-/* Of eight codes, those of each of both groups that are multiplied with a lane's word. */
+/* Picks those of eight codes, for both groups, that are multiplied with a lane's word. */
 GPU_FN void nf4_bytes(const uint32_t *half, uint32_t codes, uint32_t *of)
 {
 	const uint32_t first = gpu_pick_bytes(half[0], half[1], codes),
@@ -789,7 +789,7 @@ GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t,
 		add_nf4_slowly(R, t, k, s);
 		return;
 	}
-	if (is_aligned(t, own_bytes(form, R))) /* what is left of the last piece */
+	if (is_aligned(t, own_bytes(form, R))) /* the rest of the last piece */
 		k = add_steps(form, R, t, k, s);
 	add_slowly(form, R, t, k, s);
 }
@@ -948,7 +948,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 					(up ? a->up : a->gate) + (size_t)(tile.first + r - a->first) * a->intermediate);
 }
 
-/* Of a multiprocessor: as many as get on without spilled registers. */
+/* Blocks of a multiprocessor: as many as get on without spilled registers. */
 #define BLOCKS(rows) ((rows) == 8 ? 4 : 5)
 
 #define PRODUCTS(form, rows) \
@@ -988,7 +988,7 @@ FORMS(FORM)
 gpu_products_fn *const gpu_products[GPU_N_FORMS][4] = { FORMS(NAMES) };
 gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4] = { FORMS(EXPERT_NAMES) };
 
-/* Of one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
+/* For one row of 16 bits six stages are less than a ring may be, and a multiprocessor has room for one block more. */
 size_t gpu_product_shared(enum gpu_form form, unsigned index)
 {
 	const bool is_16 = form == GPU_BF16 || form == GPU_F16;

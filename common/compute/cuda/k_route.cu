@@ -17,7 +17,7 @@
 struct room {
 	float top[SEGMENTS]; /* the best of each segment */
 	float group[GPU_MAX_GROUPS], chosen[GPU_MAX_CHOICE];
-	float left[MAX_BEST * MAX_SEGMENT]; /* of the best segments */
+	float left[MAX_BEST * MAX_SEGMENT]; /* scores of the best segments */
 	uint32_t nan[THREADS / GPU_WARP];
 	uint16_t left_of[MAX_BEST * MAX_SEGMENT];
 	uint16_t segment[MAX_BEST], best[MAX_BEST], order[GPU_MAX_GROUPS];
@@ -182,7 +182,7 @@ GPU_FN void score_experts(const struct route *r)
 	gpu_sync();
 }
 
-/* Of a group's experts: the best, or the two best together. */
+/* Score of a group: its best expert's, or the sum of its two best. */
 GPU_FN float group_score(const float *x, unsigned size, bool two)
 {
 	float best = x[0], second = -INFINITY;
@@ -296,7 +296,7 @@ GPU_FN void mix(const struct route *r)
 			r->score[e] = mixer_share(r, i, e, &margin);
 		gpu_sync();
 		softmax(r->score, r->n);
-		if (best % THREADS == gpu_thread()) { /* who writes it next */
+		if (best % THREADS == gpu_thread()) { /* this thread writes it next */
 			a->choice[at + i] = (uint16_t)best;
 			a->weight[at + i] = r->score[best];
 		}

@@ -1,4 +1,4 @@
-/* What is done to each row by itself: embedding, angles, norms, activations, and what stands before and behind
+/* Kernels that take each row by itself: embedding, angles, norms, activations, and the steps before and behind
  * attention. */
 #include "common/base/same_math.h"
 #include "common/compute/cuda/gpu_math.h"

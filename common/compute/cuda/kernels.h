@@ -23,7 +23,7 @@ extern "C" {
 #define GPU_LAUNCHER(name, type) \
 	int name(struct gpu_stream *stream, struct gpu_grid grid, size_t shared, const type *args)
 
-/* What a kernel could not do: host memory that the host looks at after a wait. */
+/* A kernel's error, in host memory that the host looks at after a wait. */
 struct gpu_fault {
 	uint32_t kind; /* 0: nothing; written last, and cleared by the host */
 	uint32_t expert, n_experts;
@@ -36,7 +36,7 @@ enum { GPU_FAULT_RANGE = 1, GPU_FAULT_TWICE };
 #define GPU_PLANES_BLOCK 16384u /* as OD_PLANES_BLOCK */
 #define GPU_PLANES_TASK (2 * GPU_PLANES_BLOCK) /* in shared memory: behind a block of BF16 */
 #define GPU_PLANES_SHARED (GPU_PLANES_TASK + 144) /* bytes of shared memory */
-#define GPU_PLANES_PRODUCT_SHARED (GPU_PLANES_SHARED + 2 * 16 * GPU_PLANES_THREADS) /* of products: x is behind */
+#define GPU_PLANES_PRODUCT_SHARED (GPU_PLANES_SHARED + 2 * 16 * GPU_PLANES_THREADS) /* products have x behind */
 
 /* How a matrix's codes become weights. */
 enum gpu_form {
@@ -59,9 +59,9 @@ enum gpu_form {
 
 /* How a matrix with planes is cut (gpu_planes_chunks). A block of weights has some rows, or one in pieces. */
 struct gpu_chunks {
-	uint32_t rows; /* of a chunk */
-	uint32_t block_rows; /* of a block of weights; 1: or less */
-	uint32_t blocks; /* of a chunk, of whole rows */
+	uint32_t rows; /* rows of a chunk */
+	uint32_t block_rows; /* rows of a block of weights; 1: or less */
+	uint32_t blocks; /* blocks of a chunk of whole rows */
 };
 
 struct gpu_mat {
@@ -94,7 +94,7 @@ struct gpu_product {
 #define GPU_ROUND_THREADS 64u
 #define GPU_ROUNDED_COLUMNS 256u
 #define GPU_ROUNDED_BYTES (GPU_ROUNDED_COLUMNS + 4u * (unsigned)sizeof(float))
-/* Of a row of n, counted in floats. */
+/* Room of a rounded row of n, in floats. */
 #define GPU_ROUNDED_FLOATS(n) \
 	(((size_t)(n) + GPU_ROUNDED_COLUMNS - 1) / GPU_ROUNDED_COLUMNS * (GPU_ROUNDED_BYTES / sizeof(float)))
 struct gpu_round_rows { /* grid.x: pieces of a row; grid.y: rows */
@@ -112,17 +112,17 @@ GPU_LAUNCHER(gpu_round_rows, struct gpu_round_rows);
 #define GPU_PRODUCT_ROWS 8u /* the most at a time */
 struct gpu_products {
 	uint32_t n, zero;
-	struct gpu_product p[GPU_MAX_PRODUCTS]; /* of one form; for gpu_many_products of any that it takes */
+	struct gpu_product p[GPU_MAX_PRODUCTS]; /* all of one form; for gpu_many_products of any that it takes */
 };
 
-/* Of a launcher for forms and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all
+/* Launchers by form and rows at a time (index: 1, 2, 4, 8 rows): grid.x: n_rows / rows, rounded up; grid.y: all
  * blocks. */
 typedef GPU_LAUNCHER(gpu_products_fn, struct gpu_products);
 extern gpu_products_fn *const gpu_products[GPU_N_FORMS][4];
 unsigned gpu_product_outs(void); /* outputs of a block */
 size_t gpu_product_shared(enum gpu_form form, unsigned index); /* shared memory of a block */
 
-/* The same of many rows (k_many.cu), of which a block has GPU_MANY_ROWS, and GPU_MANY_OUTS outputs. Shared memory:
+/* Products of many rows (k_many.cu): a block has GPU_MANY_ROWS of them, and GPU_MANY_OUTS outputs. Shared memory:
  * gpu_many_shared. */
 #define GPU_MANY_THREADS 256u
 #define GPU_MANY_ROWS 32u
@@ -137,7 +137,7 @@ static inline bool gpu_many_takes(uint8_t form)
 	return form != GPU_PLANES && form != GPU_NF4;
 }
 
-/* The same of weights as planes: of all of a matrix, or of some of its chunks. The offsets of chunks are the host's, so
+/* A product with weights as planes: all of a matrix, or some of its chunks. The offsets of chunks are the host's, so
  * they come along. x of row r begins at x + r * n_in. */
 struct gpu_planes_product {
 	const uint8_t *sm, *coded; /* chunk i is at coded + chunk_at[first_chunk + i] */
@@ -157,7 +157,7 @@ struct gpu_planes_products {
 	uint64_t chunk_at[GPU_MAX_PLANES_CHUNKS];
 };
 
-/* Of a launcher for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory:
+/* Launchers for 1, 2, 4 or 8 rows: grid.y: gpu_planes_blocks of all products. Shared memory:
  * GPU_PLANES_PRODUCT_SHARED. */
 typedef GPU_LAUNCHER(gpu_planes_products_fn, struct gpu_planes_products);
 extern gpu_planes_products_fn *const gpu_planes_products[4];
@@ -167,7 +167,7 @@ uint32_t gpu_planes_blocks(uint32_t n_out, const struct gpu_chunks *c);
 /* ---- Experts (k_experts.cu, k_products.cu) ---- */
 
 struct gpu_vector { /* as struct od_vector; at NULL: none */
-	const void *at; /* of any alignment */
+	const void *at; /* need not be aligned */
 	uint32_t dtype, zero;
 };
 
@@ -196,7 +196,7 @@ struct gpu_sort {
 	uint32_t n_rows, top_k, n_experts, rows, together, zero;
 };
 GPU_LAUNCHER(gpu_sort, struct gpu_sort);
-GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* the same of at most GPU_SORT_FEW pairs */
+GPU_LAUNCHER(gpu_sort_few, struct gpu_sort); /* for at most GPU_SORT_FEW pairs */
 size_t gpu_sort_shared(bool few); /* shared memory of a block */
 
 /* Products of a round's tiles. Gate and up: from the pairs' rows of x to gate and up, which have a row for each pair of
@@ -206,9 +206,9 @@ size_t gpu_sort_shared(bool few); /* shared memory of a block */
 struct gpu_expert_products {
 	const struct gpu_expert *expert;
 	const struct gpu_tile *tile;
-	const uint32_t *tiles_before; /* of this round, then of the next */
+	const uint32_t *tiles_before; /* this round's, then the next one's */
 	const uint32_t *pair;
-	/* of the one row, [top_k]; it is used by launchers for one row, and the three before by the others */
+	/* [top_k]: the choices of a single row, for launchers for one row; the others use the three before. */
 	const uint16_t *choice;
 	struct gpu_fault *fault;
 	const float *x;
@@ -216,7 +216,7 @@ struct gpu_expert_products {
 	float *gate, *up; /* [together][intermediate] */
 	float *y;
 	uint32_t top_k, n_experts, hidden, intermediate, first; /* first: pair of the round */
-	uint32_t planes_blocks; /* of a matrix with planes, at most */
+	uint32_t planes_blocks; /* most of a matrix with planes */
 	uint32_t act; /* enum od_act */
 	float limit;
 	bool down;
@@ -228,12 +228,13 @@ struct gpu_expert_products {
 bool gpu_products_pair(enum gpu_form form);
 typedef GPU_LAUNCHER(gpu_expert_products_fn, struct gpu_expert_products);
 extern gpu_expert_products_fn *const gpu_expert_products[GPU_N_FORMS][4];
-/* Of tiles of GPU_MANY_ROWS, and weights of any forms that gpu_many_takes; `pairs` is not used, `ends` is as if set. */
+/* Takes tiles of GPU_MANY_ROWS, and weights of any forms that gpu_many_takes; `pairs` is not used, `ends` is as if
+ * set. */
 GPU_LAUNCHER(gpu_many_experts, struct gpu_expert_products);
-/* Of experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
+/* Launchers for experts with planes: grid.y: planes_blocks (times two). Shared memory: GPU_PLANES_PRODUCT_SHARED. */
 extern gpu_expert_products_fn *const gpu_expert_planes[4];
 
-/* Of a round's pairs: biases and activation (gpu_expert_act); bias and rounding after down (gpu_expert_down_end).
+/* Finish a round's pairs: biases and activation (gpu_expert_act); bias and rounding after down (gpu_expert_down_end).
  * grid.x: elements; grid.y: tiles times rows. */
 struct gpu_expert_rows {
 	const struct gpu_expert *expert;
@@ -415,12 +416,12 @@ struct gpu_merge {
 };
 GPU_LAUNCHER(gpu_merge, struct gpu_merge);
 
-/* The same from chunks of planes (planes.h) of so many rows, the last of which may have fewer; rows in all: n_rows.
- * grid.x: blocks [first_block, ...) of a chunk, grid.y: chunks. */
+/* Merges chunks of planes (planes.h) of so many rows, the last of which may have fewer; rows in all: n_rows. grid.x:
+ * blocks [first_block, ...) of a chunk, grid.y: chunks. */
 #define GPU_MAX_CHUNKS 32u
 struct gpu_merge_planes {
 	const uint8_t *coded;
-	uint64_t at[GPU_MAX_CHUNKS]; /* of each chunk, from coded */
+	uint64_t at[GPU_MAX_CHUNKS]; /* each chunk's, from coded */
 	const uint8_t *sm;
 	uint16_t *to;
 	uint32_t row, chunk_rows, n_rows, first_block;
@@ -434,7 +435,7 @@ GPU_LAUNCHER(gpu_merge_planes, struct gpu_merge_planes);
 #define GPU_ATTEND_WIDE 256u /* threads when there are few blocks */
 #define GPU_ATTEND_HEADS 8u /* the most of a kv head at a time */
 
-/* What blocks of positions give: of each row, each head, and each of n blocks. */
+/* Results of n blocks of positions, for each row and head. */
 struct gpu_attend_parts {
 	float *max, *sum; /* [rows][n_heads][n] */
 	float *vector; /* [rows][n_heads][n][v_dim] */
@@ -455,8 +456,8 @@ struct gpu_attend {
 	bool aligned_queries, aligned_keys, aligned_values; /* all vectors of heads, to 16 bytes */
 	uint8_t zero;
 };
-/* Of a launcher for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL:
- * not so many). */
+/* Launchers for GPU_ATTEND_THREADS or GPU_ATTEND_WIDE, OD_F32 or OD_BF16, and 1, 2, 4 or 8 heads at a time (NULL: not
+ * so many). */
 typedef GPU_LAUNCHER(gpu_attend_fn, struct gpu_attend);
 extern gpu_attend_fn *const gpu_attend[2][2][4];
 size_t gpu_attend_shared(uint32_t threads, uint32_t heads, uint32_t k_dim); /* shared memory of a block */
@@ -488,7 +489,7 @@ struct gpu_absorb {
 	struct gpu_mat kv_b;
 	uint32_t n_heads, nope_dim, v_dim, rank, n_rows, zero;
 };
-/* Of a launcher for forms and 1 or GPU_PRODUCT_ROWS rows at a time; NULL: of a shadow's. Shared memory: 4 *
+/* Launchers by form, for 1 or GPU_PRODUCT_ROWS rows at a time; NULL: a shadow's form. Shared memory: 4 *
  * GPU_ABSORB_EACH * rows bytes. */
 typedef GPU_LAUNCHER(gpu_absorb_fn, struct gpu_absorb);
 extern gpu_absorb_fn *const gpu_absorb[GPU_N_FORMS][2];
@@ -524,7 +525,7 @@ struct gpu_delta_in {
 };
 GPU_LAUNCHER(gpu_delta_in, struct gpu_delta_in);
 
-/* Which rows of the step a sequence has, only the GPU finds out. Up to GPU_DELTA_ROWS of them are one launch's,
+/* Only the GPU finds out which rows of the step a sequence has. Up to GPU_DELTA_ROWS of them are one launch's,
  * gpu_delta_few: a block for each head (grid.x) does all. More take gpu_delta_find (one block), gpu_delta_mix (grid.x:
  * key heads, grid.y: rows / at_once), gpu_delta_recur (grid.x: heads; of FIXED, grid.y: v_dim / GPU_DELTA_THREADS) and
  * gpu_delta_end (grid.y: rows). Shared memory: GPU_DELTA_ROOM and at_once lines; a line has 2 * k_dim + values floats,

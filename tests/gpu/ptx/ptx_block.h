@@ -29,10 +29,10 @@ struct ptx_warp {
 	uint32_t alive; /* lanes that have not ended */
 	uint32_t at_bar, at_meet; /* lanes that wait for the block, for the warp */
 	uint32_t waited; /* lanes that may access global memory: the kernel before has ended for them */
-	uint32_t pc[PTX_LANES]; /* of lanes that wait */
-	uint32_t value[PTX_LANES]; /* that they bring to a shuffle or vote */
+	uint32_t pc[PTX_LANES]; /* waiting lanes' */
+	uint32_t value[PTX_LANES]; /* values that they bring to a shuffle or vote */
 	uint32_t syncs; /* bar.warp.sync so far */
-	uint32_t group[PTX_LANES]; /* of the next copy */
+	uint32_t group[PTX_LANES]; /* the next copy's */
 	struct ptx_copy *copy; /* not waited for */
 	uint32_t n_copies, room;
 	unsigned char *registers;
@@ -54,7 +54,7 @@ struct gpu_blocks {
 	bool lockstep; /* lanes that part at a branch meet again as soon as they can */
 	unsigned parts; /* one time in so many, lanes part where they go on after they met; 0: never */
 	struct ptx_races *races;
-	uint32_t warp_now, pc_now; /* of the strand that runs */
+	uint32_t warp_now, pc_now; /* the running strand's */
 };
 
 /* Operands are read and written as what the instruction says, whatever wrote them. */
@@ -75,7 +75,7 @@ static inline unsigned ptx_first(uint32_t mask)
 uint32_t ptx_draw(struct gpu_blocks *blk);
 bool ptx_one_in(struct gpu_blocks *blk, unsigned n); /* 0: never */
 void ptx_push(struct gpu_blocks *blk, struct ptx_strand s); /* it is ready */
-void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s); /* the same after lanes have met: some may go on alone */
+void ptx_go_on(struct gpu_blocks *blk, struct ptx_strand s); /* for lanes that have met: some may go on alone */
 void ptx_tell_place(const struct gpu_blocks *blk, uint32_t pc, uint32_t block, unsigned thread);
 /* A GPU would fault, or do anything: ends the process with the place. lane: of the strand that runs. */
 _Noreturn void ptx_fail(const struct gpu_blocks *blk, unsigned lane, const char *format, ...)

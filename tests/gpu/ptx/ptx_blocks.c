@@ -122,7 +122,7 @@ static struct ptx_strand take_ready(struct gpu_blocks *blk)
 
 static void run_block(struct gpu_blocks *blk)
 {
-	/* Of eight blocks four keep warps together, two let lanes part where they have met, and two at branches,
+	/* Four of eight blocks keep warps together, two let lanes part where they have met, and two at branches,
 	 * too. */
 	static const unsigned parts[8] = { 0, 0, 0, 0, 16, 16, 16, 2 };
 	const unsigned how = ptx_draw(blk) % 8;
@@ -185,7 +185,8 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
 
 void gpu_blocks_run(struct gpu_blocks *blk, const struct gpu_launch *l)
 {
-	static const uint32_t starts[] = { 0, 16, 1024 }; /* of shared memory: nvcc may rely on 16 bytes, on no more */
+	/* offsets in shared memory: nvcc may rely on 16 bytes, on no more */
+	static const uint32_t starts[] = { 0, 16, 1024 };
 	const uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
 	uint64_t at = ptx_draw(blk) % n, step = 1 + ptx_draw(blk) % n;
 

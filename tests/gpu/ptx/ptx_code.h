@@ -57,7 +57,7 @@ struct ptx_insn {
 	ptx_operand guard, d, a, b, c, e;
 	ptx_operand v[4]; /* ld, st */
 	ptx_operand valid; /* shfl: the predicate that it sets */
-	int64_t offset; /* of an address; lop3: the table; wait_group: groups that may be under way */
+	int64_t offset; /* address: added; lop3: the table; wait_group: groups that may be under way */
 	uint32_t target; /* bra: an index in the code */
 	uint32_t line; /* in the PTX file */
 	uint32_t source; /* by .loc: number of the file << 20 | line */
@@ -86,11 +86,11 @@ struct ptx_kernel {
 	uint32_t begin_line;
 	struct ptx_insn *code;
 	uint32_t n_code;
-	size_t register_bytes; /* of a warp; the first register is tid.x */
+	size_t register_bytes; /* bytes of a warp's registers; the first register is tid.x */
 	unsigned char *constants;
 	size_t constant_bytes;
 	size_t args_bytes;
-	unsigned n_threads; /* of a block (.maxntid) */
+	unsigned n_threads; /* threads of a block (.maxntid) */
 	bool waits; /* for the kernel before it (griddepcontrol) */
 	struct ptx_kernel *next;
 };

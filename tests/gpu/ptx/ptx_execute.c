@@ -306,7 +306,7 @@ static bool step(struct run *r)
 	case PTX_CP_ASYNC: ptx_begin_copies(blk, i, on); return true;
 	case PTX_COMMIT: LANES(r->w->group[lane]++;) return true;
 	case PTX_WAIT: ptx_wait_copies(blk, i, on); return true;
-	case PTX_FENCE: return true; /* what threads write is there at once */
+	case PTX_FENCE: return true; /* threads' writes are there at once */
 	case PTX_GRID_WAIT: r->w->waited |= on; return true;
 	case PTX_BRA:
 		if (on == r->mask)

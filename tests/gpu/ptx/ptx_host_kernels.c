@@ -1,5 +1,5 @@
-/* What the kernels call that were compiled for the host. The plugin has them for their launchers, and never runs
- * them. */
+/* Functions that the kernels call which were compiled for the host. The plugin has these kernels for their launchers,
+ * and never runs them. */
 #include "tests/gpu/gpu_fibres.h"
 
 static _Noreturn void not_here(void)

@@ -1,4 +1,4 @@
-/* What threads do together: shuffles, votes, barriers of a warp and of the block; and the end of threads. */
+/* Operations that threads do together: shuffles, votes, barriers of a warp and of the block; and the end of threads. */
 #include "tests/gpu/ptx/ptx_block.h"
 
 static const ptx_u32 *words(const struct gpu_blocks *blk, const struct ptx_warp *w, ptx_operand o)

@@ -4,7 +4,7 @@
 
 #include "tests/gpu/ptx/ptx_block.h"
 
-/* What the kernel before has yet to write must not be read, nor what it may still read be written. */
+/* Memory that the kernel before has yet to write must not be read, nor written where it may still read. */
 static inline void check_waited(const struct gpu_blocks *blk, unsigned lane)
 {
 	if ((blk->warp[blk->warp_now].waited >> lane & 1) == 0)

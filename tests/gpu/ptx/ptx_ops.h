@@ -134,7 +134,7 @@ ALU2(SETP_LT_U64, "setp.lt.u64", pred, u64, u64, a < b)
 ALU2(SETP_GT_U64, "setp.gt.u64", pred, u64, u64, a > b)
 ALU2(SETP_LE_U64, "setp.le.u64", pred, u64, u64, a <= b)
 ALU2(SETP_GE_U64, "setp.ge.u64", pred, u64, u64, a >= b)
-/* Those that end in u are true if an operand is a NaN. */
+/* Comparisons that end in u are true if an operand is a NaN. */
 ALU2(SETP_EQ_F32, "setp.eq.f32", pred, f32, f32, a == b)
 ALU2(SETP_LT_F32, "setp.lt.f32", pred, f32, f32, a < b)
 ALU2(SETP_GT_F32, "setp.gt.f32", pred, f32, f32, a > b)

@@ -10,7 +10,7 @@
 #define MOST_NAMES 256u
 #define NOT_YET UINT32_MAX
 
-struct name { /* of registers: one, or `count` that are numbered */
+struct name { /* one register, or `count` that are numbered */
 	char text[32];
 	bool numbered;
 	uint32_t count, at; /* at: in a warp's registers */
@@ -26,7 +26,7 @@ struct parser {
 	struct ptx_kernel *k;
 	struct ptx_text text;
 	uint32_t source, code_room;
-	struct name name[MOST_NAMES]; /* of the blocks that are open, the innermost last */
+	struct name name[MOST_NAMES]; /* names in the open blocks, the innermost last */
 	uint32_t n_names;
 	struct label *label;
 	uint32_t n_labels, label_room;

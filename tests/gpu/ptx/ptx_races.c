@@ -1,4 +1,4 @@
-/* Who accessed what last, and whether a barrier came between. */
+/* Remembers the last access to each place, and whether a barrier came between. */
 #include "tests/gpu/ptx/ptx_races.h"
 
 #include <stdio.h>

@@ -20,7 +20,7 @@ void ptx_races_free(struct ptx_races *r); /* NULL ok */
 void ptx_races_begin_launch(struct ptx_races *r);
 void ptx_races_barrier(struct ptx_races *r); /* all threads of the block have met, or a block begins */
 
-/* What a lane of the strand that runs does; at: an address in shared or global memory. */
+/* An access by a lane of the running strand; at: an address in shared or global memory. */
 void ptx_note_read(struct gpu_blocks *blk, uint32_t at, unsigned n, unsigned lane);
 /* copied: cp.async begins */
 void ptx_note_write(struct gpu_blocks *blk, uint32_t at, unsigned n, unsigned lane, bool copied);

@@ -21,7 +21,7 @@ _Noreturn void ptx_bad_text(const struct ptx_text *t, const char *format, ...) _
 
 /* Takes a token: a word, a number, a string with its quotes, or one character. false: the text has ended. */
 bool ptx_next(struct ptx_text *t);
-void ptx_take(struct ptx_text *t); /* the same, where the text must not end */
+void ptx_take(struct ptx_text *t); /* ptx_next where the text must not end */
 void ptx_expect(struct ptx_text *t, const char *token);
 bool ptx_is(const struct ptx_text *t, const char *token);
 uint64_t ptx_number(const struct ptx_text *t); /* the token as a number; 0f and 0d: its bits */
@@ -31,7 +31,7 @@ bool ptx_accept(struct ptx_text *t, char c); /* takes it if it comes next */
 void ptx_skip_line(struct ptx_text *t);
 bool ptx_starts(const char *text, const char *with);
 
-/* Of zeros; ends the process if there is no memory. */
+/* An array of zeros; ends the process if there is no memory. */
 void *ptx_zeros(size_t n, size_t bytes);
 /* Room for one more in an array of n. */
 void *ptx_room(void *array, uint32_t n, uint32_t *room, size_t bytes);
