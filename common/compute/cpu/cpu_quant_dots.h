@@ -8,7 +8,7 @@
 
 #include "common/compute/cpu/cpu_tiles.h"
 
-#define LINE_GROUPS(t) ((t) == OD_NF4 ? OD_NF4_PIECE / OD_QUANT_GROUP : 1u) /* of weights, in OD_LINE_BYTES */
+#define LINE_GROUPS(t) ((t) == OD_NF4 ? OD_NF4_PIECE / OD_QUANT_GROUP : 1u) /* groups of weights in OD_LINE_BYTES */
 
 /* sum: += the groups of one line of weights at input k. whole: all n inputs are there, else 0 < n < what a line holds.
  * The scale of group g of the line is scale[o][g]. */
@@ -71,7 +71,7 @@ static ALWAYS_INLINE void add_nf4(const enum od_dtype t, const size_t no, const 
 	}
 }
 
-/* What is left of a row, for one output and one row of x: inlined for each shape it would be most of the code. */
+/* The rest of a row, for one output and one row of x: inlined for each shape it would be most of the code. */
 typedef v16 od_end_fn(const enum od_dtype t, struct od_tile a, size_t k, size_t n, const float *scale, v16 sum);
 
 static __attribute__((noinline)) v16 end_nf4(const enum od_dtype t, struct od_tile a, size_t k, size_t n,

@@ -157,7 +157,7 @@ static ALWAYS_INLINE void end_sums(const size_t no, const size_t nr, const struc
 /* sum: += 32 columns of BF16 weights and rows of x, the ones at column k. */
 typedef void od_add_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a, const float *x,
 		       size_t k, v16 (*sum)[4]);
-/* The same with n columns, at most those of a step. */
+/* od_add_fn with n columns, at most those of a step. */
 typedef void od_add_n_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a,
 			 const float *x, size_t k, size_t n, v16 (*sum)[4]);
 

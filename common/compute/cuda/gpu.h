@@ -48,9 +48,9 @@
 /* Defines the kernel and its launcher: int name(struct gpu_stream *, struct gpu_grid, size_t shared, const type *). It
  * begins when the one before it in its stream has ended (gpu_after_previous). */
 #define GPU_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads), true)
-/* The same with as many registers as it needs, though a multiprocessor then may run only one block of it at a time. */
+/* A kernel with as many registers as it needs, though a multiprocessor then may run only one block of it at a time. */
 #define GPU_ROOMY_KERNEL(name, type, n_threads) GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, 1), true)
-/* The same for large grids: so few registers that a multiprocessor runs n_blocks blocks at a time, if there is shared
+/* A kernel for large grids: so few registers that a multiprocessor runs n_blocks blocks at a time, if there is shared
  * memory for them. It does not let the next kernel's blocks come early. */
 #define GPU_DENSE_KERNEL(name, type, n_threads, n_blocks) \
 	GPU_BOUND_KERNEL(name, type, n_threads, (n_threads, n_blocks), false)
@@ -85,7 +85,7 @@ GPU_FN unsigned gpu_thread(void)
 	return threadIdx.x;
 }
 
-/* The same, read again: so no register holds it, or what depends on it, from before. */
+/* gpu_thread, read again: so no register holds it, or what depends on it, from before. */
 GPU_FN unsigned gpu_thread_here(void)
 {
 	unsigned v;
@@ -292,7 +292,7 @@ GPU_FN void gpu_copy_16(uint32_t to, const void *from)
 #endif
 }
 
-/* The same of 4 bytes, of which some neighbours are soon copied, too. */
+/* Copies 4 bytes; some neighbours are soon copied, too. */
 GPU_FN void gpu_copy_4(uint32_t to, const void *from)
 {
 #if __CUDA_ARCH__ >= 800
@@ -336,7 +336,7 @@ typedef float4 gpu_f4;
 typedef float2 gpu_f2;
 
 #else
-#include "gpu_emulated.h" /* who compiles kernels as C says where it is (-I) */
+#include "gpu_emulated.h" /* a build that compiles kernels as C gives its folder (-I) */
 #endif
 
 /* The address of gpu_shared(). To find it out takes long on some GPUs. */
