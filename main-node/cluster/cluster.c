@@ -4,7 +4,9 @@
 #include "common/base/log.h"
 #include "common/base/notify.h"
 #include "common/net/endpoint.h"
+#include "main-node/cluster/members_look.h"
 #include "main-node/cluster/want_place.h"
+#include "main-node/predict/prediction_wants.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -4,8 +4,14 @@
 #include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/cache/cache_state.h"
+#include "main-node/cluster/cluster_figures.h"
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
+#include "main-node/cluster/members_links.h"
+#include "main-node/cluster/members_look.h"
+#include "main-node/cluster/wire_rows.h"
+#include "main-node/predict/prediction_drafts.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictor_link.h"
 #include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
@@ -20,9 +26,7 @@
 #include <unistd.h>
 
 #define MANY_BYTES (16u * 1024u) /* of rows on their way to a worker */
-#define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
-#define COUNTERS_TIMEOUT_NS (OD_DEAD_AFTER_NS + 500 * OD_NS_PER_MS) /* who has not answered by then is lost */
 
 /* One that has begun and not ended. */
 struct open_step {
@@ -36,8 +40,7 @@ struct service {
 	struct od_expert_runner runner; /* base.runner */
 	struct odm_cluster *cluster;
 	struct od_forward_opts o;
-	const struct od_backend *backend; /* rows to and from the wire's BF16 */
-	size_t hidden, row_bytes;
+	struct odm_wire_rows wire;
 	uint32_t run_rows; /* of a RUN at most, as agreed */
 	uint32_t step_rows; /* and as the links carry them */
 	struct odm_links net;
@@ -51,34 +54,16 @@ struct service {
 	struct odm_pieces work;
 	struct odm_recovery recovery; /* of them */
 	struct odm_step_uses uses; /* of the decode step */
-	/* Scratch of one RUN, and of waiting. */
+	/* Scratch of one RUN, of predictions, and of waiting. */
 	struct odm_piece **piece; /* [n_experts] */
-	Od__RunExpert *expert; /* [n_experts] */
-	Od__RunExpert **expert_list; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
-	uint32_t *row_slot; /* [max_rows]: row of the call -> row of the RUN */
-	uint32_t *indices; /* [max_rows * top_k]: RunExpert.rows */
-	uint8_t *rows; /* [max_rows][row_bytes] */
 	bool *used_member; /* [OD_MAX_HOSTS], by member's id */
 	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
-	uint64_t before[OD_N_COUNTERS]; /* what the workers had counted when there was last no sequence */
-	uint64_t voided[OD_N_COUNTERS]; /* predictions that were not used when the last sequence ended */
+	struct odm_cluster_figures figures;
 };
-
-static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
-{
-	return cfg->hidden * od_dtype_bytes(profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
-}
-
-uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
-{
-	const uint32_t most = od_max_run_rows(row_bytes(cfg, profile)), listed = MAX_INDICES / cfg->top_k;
-
-	return most < listed ? most : listed;
-}
 
 /* --- a step --- */
 
@@ -124,7 +109,7 @@ static void begin_links(struct service *s)
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		struct odm_link *l = &s->net.link[w];
 		const size_t rows = (l->window_bytes = odm_members_window(odm_cluster_members(s->cluster), l->member)) /
-				    (s->row_bytes * (1 + s->o.config->top_k));
+				    (s->wire.row_bytes * (1 + s->o.config->top_k));
 
 		l->watch.late = false;
 		if (w < s->net.groups.n_workers && l->window_bytes < OD_MAX_HELD_BYTES && rows < s->step_rows)
@@ -262,48 +247,6 @@ static void announce(struct service *s)
 
 /* --- sending --- */
 
-static void put_row(struct service *s, uint32_t slot, uint32_t row)
-{
-	const float *x = s->call->x + (size_t)row * s->hidden;
-	uint8_t *to = s->rows + (size_t)slot * s->row_bytes;
-
-	if (s->o.profile == OD_PROFILE_BF16)
-		s->backend->f32_to_bf16((uint16_t *)(void *)to, x, s->hidden);
-	else
-		memcpy(to, x, s->row_bytes);
-}
-
-/* The experts of a RUN of these pieces, and its rows: each once. Returns how many rows these are. */
-static uint32_t fill_run(struct service *s, struct odm_piece **piece, size_t n)
-{
-	const uint32_t k = s->o.config->top_k;
-	uint32_t n_rows = 0;
-	size_t at = 0;
-
-	memset(s->row_slot, 0xff, s->call->n_rows * sizeof(*s->row_slot));
-	for (size_t i = 0; i < n; i++) {
-		Od__RunExpert *expert = &s->expert[i];
-
-		od__run_expert__init(expert);
-		s->expert_list[i] = expert;
-		expert->expert = piece[i]->expert;
-		expert->rank = (uint32_t)(piece[i] - s->work.piece);
-		expert->last = piece[i]->last;
-		expert->rows = s->indices + at;
-		expert->n_rows = piece[i]->count;
-		for (uint32_t j = 0; j < piece[i]->count; j++) {
-			const uint32_t row = s->work.order[piece[i]->first + j] / k;
-
-			if (s->row_slot[row] == UINT32_MAX) {
-				s->row_slot[row] = n_rows;
-				put_row(s, n_rows++, row);
-			}
-			s->indices[at++] = s->row_slot[row];
-		}
-	}
-	return n_rows;
-}
-
 static enum odm_deal_kind work_kind(const struct service *s)
 {
 	return in_decode(s) ? ODM_DEAL_FEW : ODM_DEAL_MANY;
@@ -327,22 +270,22 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	struct odm_step_requests *names = &s->requests[s->now->step->phase];
 	struct odm_link *l = &s->net.link[worker];
 	uint64_t *told = &l->told_requests[s->now->step->phase];
-	struct od_out_frame frame = { .bytes = s->rows };
+	struct od_out_frame frame = { .bytes = s->wire.rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
 	uint32_t pairs = 0;
 	int rc;
 
-	run.n_rows = fill_run(s, piece, n);
+	run.n_rows = odm_wire_rows_run(&s->wire, s->call, &s->work, piece, n);
 	for (size_t i = 0; i < n; i++)
 		pairs += piece[i]->count;
-	frame.len = (size_t)run.n_rows * s->row_bytes;
+	frame.len = (size_t)run.n_rows * s->wire.row_bytes;
 	if (request == 0 && l->held_bytes > 0 && l->held_bytes + frame.len > l->window_bytes)
 		return OD_ERR_BUSY;
 	run.step = s->call->step;
 	run.m = s->call->m;
 	run.request = request != 0 ? request : ++s->last_request;
-	run.experts = s->expert_list;
+	run.experts = s->wire.expert_list;
 	run.n_experts = n;
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
@@ -364,7 +307,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	s->used_member[l->member] = true;
 	hold(s, l, l->held_bytes + (request == 0 ? frame.len : 0));
 	l->watch.expect_ns += odm_members_expect(odm_cluster_members(s->cluster), l->member, work_kind(s), (uint32_t)n,
-						 pairs, (double)(frame.len + pairs * s->row_bytes));
+						 pairs, (double)(frame.len + pairs * s->wire.row_bytes));
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
@@ -392,21 +335,6 @@ static void pump(struct service *s, uint32_t worker)
 }
 
 /* --- results --- */
-
-static void put_outputs(struct service *s, const struct odm_piece *p, const uint8_t *bytes)
-{
-	for (uint32_t j = 0; j < p->count; j++) {
-		float *y = s->call->y + (size_t)s->work.order[p->first + j] * s->hidden;
-		const uint8_t *from = bytes + (size_t)j * s->row_bytes;
-
-		if (s->o.profile == OD_PROFILE_BF16) { /* frames are received in place and need not be aligned */
-			memcpy(s->rows, from, s->row_bytes);
-			s->backend->bf16_to_f32(y, (const uint16_t *)(const void *)s->rows, s->hidden);
-		} else {
-			memcpy(y, from, s->row_bytes);
-		}
-	}
-}
 
 /* Its WANT had been sent to this worker when the router spoke. */
 static bool was_ordered(struct service *s, const struct odm_piece *p)
@@ -445,12 +373,6 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 		s->layer_stall_ns = r->wait_ns;
 }
 
-/* NULL: this worker's answer is no longer needed, or was never asked for. */
-static struct odm_piece *answered_piece(struct service *s, uint32_t worker, uint64_t request, uint32_t expert)
-{
-	return odm_pieces_find(&s->work, worker, request, expert);
-}
-
 /* Before anything of it counts, so that a RESULT is taken whole or not at all. */
 static int check_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
 {
@@ -459,10 +381,10 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 	int rc;
 
 	od_msg_frame(m, 0, &len);
-	rc = odm_check_result(r, s->o.config->n_experts, s->row_bytes, m->n_frames, len, err);
+	rc = odm_check_result(r, s->o.config->n_experts, s->wire.row_bytes, m->n_frames, len, err);
 	for (size_t i = 0; rc == OD_OK && i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
-		const struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
+		const struct odm_piece *p = odm_pieces_find(&s->work, worker, r->request, x->expert);
 
 		if (p != NULL && x->code == OD_OK && x->rows != p->count)
 			rc = od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows, found %u", x->expert, p->count,
@@ -489,11 +411,13 @@ static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResul
 		odm_recovery_failed(&s->recovery, p, x);
 		return;
 	}
-	if (!odm_all_plausible(bytes, p->count * s->row_bytes, s->o.profile == OD_PROFILE_BF16)) {
+	if (!odm_all_plausible(bytes, p->count * s->wire.row_bytes, s->o.profile == OD_PROFILE_BF16)) {
 		refuse_outputs(s, p, x);
 		return;
 	}
-	put_outputs(s, p, bytes);
+	for (uint32_t j = 0; j < p->count; j++)
+		odm_wire_rows_take(&s->wire, bytes + (size_t)j * s->wire.row_bytes,
+				   s->call->y + (size_t)s->work.order[p->first + j] * s->wire.hidden);
 	odm_row_source_add(&s->source[s->now->step->phase], s->net.link[p->worker].member);
 	count_result(s, p, x);
 	p->state = ODM_PIECE_DONE;
@@ -524,7 +448,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	s->now->step->counters[OD_C_RESULT_BYTES] += len;
 	for (size_t i = 0; i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
-		struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
+		/* NULL: this answer is no longer needed, or was never asked for */
+		struct odm_piece *p = odm_pieces_find(&s->work, worker, r->request, x->expert);
 
 		if (p != NULL && (p->worker == worker || x->code == OD_OK)) {
 			any = p;
@@ -537,7 +462,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 			wait_ns = x->wait_ns > wait_ns ? x->wait_ns : wait_ns;
 		}
 		if (x->rows > 0)
-			bytes += (size_t)x->rows * s->row_bytes;
+			bytes += (size_t)x->rows * s->wire.row_bytes;
 	}
 	if (any == NULL)
 		return;
@@ -651,7 +576,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	const bool decode = in_decode(s);
 	uint64_t span;
 	int rc = odm_row_source_check(&s->source[s->now->step->phase], odm_cluster_members(s->cluster), call->m,
-				      call->x, call->n_rows, s->hidden, err);
+				      call->x, call->n_rows, s->wire.hidden, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -707,22 +632,7 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 
 static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 {
-	struct odm_members *ms = odm_cluster_members(((struct service *)base)->cluster);
-
-	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
-		struct odm_node_figures *node;
-		struct odm_member_stats st;
-		char name[300];
-
-		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
-			continue;
-		node = odm_figures_add_node(f, name, st.alive);
-		if (node == NULL)
-			continue;
-		node->passed_over = st.alive && st.passed;
-		memcpy(node->c, st.c, sizeof(node->c));
-		node->c[OD_C_SLOTS] = st.slots;
-	}
+	odm_cluster_figures_nodes(&((struct service *)base)->figures, f);
 }
 
 static int ready(struct odm_expert_service *base, struct od_err *why)
@@ -737,63 +647,14 @@ static int failed(struct odm_expert_service *base, struct od_err *why)
 	return odm_members_all_gone(odm_cluster_members(s->cluster)) ? odm_links_none_left(&s->net, why) : OD_OK;
 }
 
-static uint64_t fewest_slots(const struct odm_figures *f)
-{
-	uint64_t fewest = 0;
-
-	for (size_t i = 0; i < f->n_nodes; i++) {
-		const uint64_t slots = f->node[i].c[OD_C_SLOTS];
-
-		if (slots > 0 && (fewest == 0 || slots < fewest))
-			fewest = slots;
-	}
-	return fewest;
-}
-
-/* Predictions that were not used since the last sequence that ended. Some are of no sequence. now [OD_N_COUNTERS]:
- * since the start. */
-static void void_figures(struct service *s, uint64_t *c, uint64_t *now)
-{
-	const struct odm_voided v = odm_predictions_voided(odm_cluster_predictions(s->cluster));
-	uint64_t since[OD_N_COUNTERS];
-
-	memset(now, 0, sizeof(since));
-	now[OD_C_VOIDED_PREDICTIONS] = v.token + v.position + v.ended + v.replaced;
-	now[OD_C_UNKNOWN_PREDICTIONS] = v.unknown;
-	now[OD_C_DROPPED_PREDICTS] = odm_cluster_dropped_predicts(s->cluster);
-	od_counters_since(since, now, s->voided);
-	od_counters_add(c, since);
-}
-
 static void count_open(struct odm_expert_service *base, uint64_t *c)
 {
 	struct service *s = (struct service *)base;
 	uint64_t now[OD_N_COUNTERS];
 
-	void_figures(s, c, now);
+	odm_cluster_figures_voided(&s->figures, c, now);
 	if (has_predictor(s))
 		odm_predictions_count_open(odm_cluster_predictions(s->cluster), c);
-}
-
-/* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left,
- * so it does not matter when they answer; the next sequence waits for that. */
-static void worker_loads(struct service *s, uint64_t *since)
-{
-	uint64_t now[OD_N_COUNTERS] = { 0 };
-
-	odm_cluster_ask(s->cluster);
-	odm_members_counters(odm_cluster_members(s->cluster), COUNTERS_TIMEOUT_NS, now);
-	od_counters_since(since, now, s->before);
-	memcpy(s->before, now, sizeof(now));
-}
-
-/* Adds them: a text that was computed anew has some already. */
-static void load_figures(uint64_t *c, const uint64_t *since)
-{
-	const uint64_t prompt = since[OD_C_PROMPT_EXTRA_LOADS]; /* what loads for decode steps cost is asked for */
-
-	c[OD_C_BEGUN_LOADS] += since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS] - prompt;
-	c[OD_C_EXTRA_LOADS] += since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS] - prompt;
 }
 
 static void close_sequence(struct odm_expert_service *base, uint64_t sequence, enum odm_company company,
@@ -815,16 +676,16 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 	if (f->has_predictor)
 		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns,
 				     recall);
-	void_figures(s, f->c, voided);
-	memcpy(s->voided, voided, sizeof(voided));
+	odm_cluster_figures_voided(&s->figures, f->c, voided);
+	memcpy(s->figures.voided, voided, sizeof(voided));
 	if (company != ODM_NOT_LAST)
-		worker_loads(s, since);
+		odm_cluster_figures_loads(&s->figures, since);
 	if (company == ODM_ALONE)
-		load_figures(f->c, since);
+		odm_cluster_figures_count_loads(f->c, since);
 	f->c[OD_C_WORKERS] = s->net.view.n_workers;
 	f->c[OD_C_GROUPS] = s->net.groups.n_groups;
 	nodes(base, f);
-	f->c[OD_C_SLOTS] = fewest_slots(f);
+	f->c[OD_C_SLOTS] = odm_cluster_figures_slots(f);
 }
 
 static void free_service(struct odm_expert_service *base)
@@ -837,21 +698,19 @@ static void free_service(struct odm_expert_service *base)
 	odm_pieces_fini(&s->work);
 	odm_step_uses_fini(&s->uses);
 	free(s->piece);
-	free(s->expert);
-	free(s->expert_list);
 	free(s->predicted);
-	free(s->row_slot);
-	free(s->indices);
 	free(s->used_member);
 	free(s->items);
-	od_free(s->rows);
+	odm_wire_rows_fini(&s->wire);
 	free(s);
 }
 
 static int allocate(struct service *s, struct od_err *err)
 {
-	int rc = odm_links_init(&s->net, s->cluster, &s->o, err);
+	int rc = odm_wire_rows_init(&s->wire, &s->o, err);
 
+	if (rc == OD_OK)
+		rc = odm_links_init(&s->net, s->cluster, &s->o, err);
 	if (rc == OD_OK)
 		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
 	if (rc == OD_OK)
@@ -859,16 +718,10 @@ static int allocate(struct service *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
-	s->expert = calloc(s->o.config->n_experts, sizeof(*s->expert));
-	s->expert_list = calloc(s->o.config->n_experts, sizeof(*s->expert_list));
 	s->predicted = calloc(s->o.max_rows, sizeof(*s->predicted));
-	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
-	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
-	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
-	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->predicted == NULL ||
-	    s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
+	if (s->piece == NULL || s->predicted == NULL || s->used_member == NULL || s->items == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }
@@ -925,16 +778,12 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 					     .hidden = opts->config->hidden,
 					     .expert_weights =
 						     3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
-	s->cluster = c;
+	s->cluster = s->figures.cluster = c;
 	s->o = *opts;
-	s->hidden = opts->config->hidden;
-	s->row_bytes = row_bytes(opts->config, opts->profile);
-	s->run_rows = odm_run_rows(opts->config, opts->profile);
+	s->run_rows = odm_wire_rows_most(opts->config, opts->profile);
 	if (s->run_rows > opts->max_rows)
 		s->run_rows = (uint32_t)opts->max_rows;
-	rc = od_backend_cpu(&s->backend, OD_CPU_AUTO, opts->profile, err); /* they all convert the same */
-	if (rc == OD_OK)
-		rc = allocate(s, err);
+	rc = allocate(s, err);
 	if (rc == OD_OK)
 		rc = open_predictor(s, err);
 	if (rc == OD_OK)

@@ -12,9 +12,6 @@
 #include "common/model/forward_open.h"
 #include "main-node/step/expert_service.h"
 
-/* The limit of rows of a RUN, and so of a step. */
-uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile);
-
 /* Takes ownership of the cluster, which is closed with the service. */
 OD_MUST_CHECK int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster *c,
 					  const struct od_forward_opts *opts, struct od_err *err);

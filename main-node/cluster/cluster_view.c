@@ -1,5 +1,7 @@
 #include "main-node/cluster/cluster_view.h"
 
+#include "main-node/cluster/members_look.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

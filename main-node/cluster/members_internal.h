@@ -1,5 +1,5 @@
 /* members_internal.h - the table of members, for members.c (loop thread), members_look.c (any thread), and
- * members_address.c, members_news.c and members_shadow.c (loop thread).
+ * members_address.c, members_hosts.c, members_news.c and members_shadow.c (loop thread).
  *
  * Thread: the loop thread, except the fields under the lock. */
 #ifndef ODM_MEMBERS_INTERNAL_H
@@ -109,6 +109,15 @@ void odm_member_set_why(struct member *m, const char *why);
 void odm_member_set_refused(struct member *m, int code);
 /* A PING, with so much padding each way. */
 void odm_member_ping(struct member *m, uint32_t padding);
+
+/* BYE, if it is in use. */
+void odm_member_say_bye(struct member *m, const char *reason);
+
+/* ---- members_hosts.c, loop thread ---- */
+
+/* Members are those of this file: adds new hosts, retires those that it has no more. */
+OD_MUST_CHECK int odm_members_take_hosts(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err);
+void odm_member_free(struct member *m); /* NULL ok */
 
 /* ---- members_address.c, loop thread ---- */
 

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/model/config.h"
+#include "main-node/cluster/members_links.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #include "main-node/cluster/members_internal.h"
 
 #include "common/cache/cache_state.h"
+#include "main-node/cluster/members_look.h"
 
 #include <stdio.h>
 #include <string.h>

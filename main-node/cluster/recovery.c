@@ -1,6 +1,8 @@
 #include "main-node/cluster/recovery.h"
 
 #include "common/base/log.h"
+#include "main-node/cluster/members_links.h"
+#include "main-node/cluster/members_look.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 #include "main-node/cluster/row_source.h"
 
+#include "main-node/cluster/members_look.h"
 #include "main-node/cluster/result_check.h"
 
 #include <stdio.h>

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "main-node/cluster/placement.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
 /* Experts by worker: those of worker w are expert[begin[w]] to expert[begin[w + 1] - 1], in order of rank. */

@@ -4,6 +4,7 @@
 #include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/cluster/cluster_service.h"
+#include "main-node/cluster/wire_rows.h"
 #include "main-node/engine/model.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/resident_service.h"
@@ -70,7 +71,7 @@ static void fill_cluster(struct odm_main_node *n, const struct odm_model *m, con
 {
 	const struct odm_engine_opts *e = &m->opts;
 	const struct odm_cluster_args *a = &n->opts.cluster;
-	const uint32_t run_rows = odm_run_rows(m->config, e->profile);
+	const uint32_t run_rows = odm_wire_rows_most(m->config, e->profile);
 
 	*co = (struct odm_cluster_opts){
 		.config = m->config,
@@ -122,7 +123,7 @@ static int open_cluster(struct odm_main_node *n, const struct odm_model *m, stru
 static int open_links(struct odm_main_node *n, const struct odm_model *m, struct od_err *err)
 {
 	struct odm_engine_opts *e = &n->opts.engine;
-	const uint32_t run_rows = odm_run_rows(m->config, e->profile);
+	const uint32_t run_rows = odm_wire_rows_most(m->config, e->profile);
 	int rc;
 
 	if (e->prefill_rows == 0)

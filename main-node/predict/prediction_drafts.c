@@ -1,5 +1,7 @@
 #include "main-node/predict/predictions_internal.h"
 
+#include "main-node/predict/prediction_drafts.h"
+
 /* Something is predicted for the position, which is after the sequence's rows. */
 static bool is_ahead(const struct sequence *q, uint32_t position)
 {

@@ -1,5 +1,7 @@
 #include "main-node/predict/predictions_internal.h"
 
+#include "main-node/predict/prediction_wants.h"
+
 /* Flags of an expert at a (step, m), from the WANTs sent before the router chose. */
 enum {
 	WAS_WANTED = 1, /* from any worker in any version */

@@ -51,23 +51,6 @@ struct odm_predicted_row {
 	struct odm_outlook outlook; /* of a sequence's first row */
 };
 
-/* The experts wanted for a layer: predictions of the first rows of all sequences in order of rank, then of the second
- * rows, and so on; then hedges. */
-struct odm_want {
-	uint64_t step;
-	uint32_t m, version; /* grows with each want of the same (step, m) */
-	bool prompt;
-	size_t n_predicted, n;
-	uint16_t *expert; /* [n_experts], the caller's, as the other arrays are */
-	uint32_t *worker; /* [n_experts]: worker where each is in flight; ODM_NOBODY: none */
-	/* The placement of the previous version: a worker whose list is unchanged gets no new WANT. */
-	size_t n_before;
-	uint16_t *expert_before;
-	uint32_t *worker_before;
-	/* in: the caller's epoch of the previous placement, 0: none; out: the caller sets its current one */
-	uint64_t epoch;
-};
-
 /* Predictions (one row at one layer each) that are void, by reason. The first four were kept. */
 struct odm_voided {
 	uint64_t token; /* main chose another token at the position, or at one before it */
@@ -109,29 +92,6 @@ bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence);
  * follow. */
 bool odm_predictions_truncate(struct odm_predictions *p, uint64_t sequence, uint32_t length);
 
-/* Engine thread, between steps. The draft behind (position, token): writes to out and margin, each [max], what the
- * shadow predicted for position + 1 and so on, and returns how many. 0: the shadow predicted another token for
- * `position`, or none. Position: after the sequence's rows. */
-size_t odm_predictions_draft(struct odm_predictions *p, uint64_t sequence, uint32_t position, int32_t token,
-			     int32_t *out, float *margin, size_t max);
-/* Engine thread, between steps: an estimate of what a longer draft costs. experts [n]: entry i is the number of
- * experts, over all layers, that the sequence's rows at `position` to position + i need together if predictions are
- * right. A row without a prediction at a layer counts as top_k experts of its own. */
-void odm_predictions_union(struct odm_predictions *p, uint64_t sequence, uint32_t position, size_t n,
-			   uint32_t *experts);
-
-/* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. */
-void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
-
-/* The same for all experts of the layer. */
-void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);
-
-/* Loop thread: the next (step, m) whose WANTs have changed. False when there is none. */
-bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w);
-/* Loop thread: its WANTs are sent; w->worker has the worker of each expert (members' ids, stable over epochs). False:
- * the router's choice arrived meanwhile, so odm_predictions_where may have been called before this placement. */
-bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w);
-
 /* Engine thread: the router has chosen. used [rows of the step][top_k]. No WANT for (step, m) is taken after this call;
  * odm_predictions_where then gives the placement that dealing needs. */
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used);
@@ -139,11 +99,6 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
  * the policy. May be called after the RUNs are sent. probability [n_rows][n_experts]: the router's, NULL: unknown. c
  * [OD_N_COUNTERS]: the step's counters (NULL ok); hedges and wasted WANTs of the layer are added. */
 void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c);
-/* Engine thread: the member where the expert was wanted; ODM_NOBODY: none. */
-uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
-/* Engine thread, after odm_predictions_resolve: the same, only if its WANT was sent before the router chose. */
-uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
-
 /* Engine thread, between steps: adds the sequence's counts since the last call to c, and in detail to r
  * (od_recall_init; NULL ok). Recall leaves out stand-in predictions, so that it measures the shadow on a machine of any
  * speed. first_ns: time from the beginning of a step (when its STEP is sent) to its first prediction for the sequence

@@ -11,7 +11,7 @@
 
 #include "common/base/id_table.h"
 #include "main-node/predict/predict_tally.h"
-#include "main-node/predict/predictions.h"
+#include "main-node/predict/prediction_wants.h"
 
 #define KEPT 3 /* decode steps: the previous (for late predictions), the current, the next */
 #define PROMPT KEPT /* slot of the prefill step */

@@ -1,6 +1,8 @@
 /* The table of predictions when main verifies drafts, with predictions that are right, wrong, early, late and doubled,
  * in any order: against a plain model that keeps what was said by (sequence, position, m) and a record of every row of
  * every step, and adds up the records at the end. */
+#include "main-node/predict/prediction_drafts.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
 #include <math.h>

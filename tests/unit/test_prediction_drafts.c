@@ -1,5 +1,7 @@
 /* The table of predictions when the shadow runs several rows ahead and main verifies drafts, by hand: sequence 1, and
  * the number of a step is the position of its first row. test_draft_table.c has many sequences, in any order. */
+#include "main-node/predict/prediction_drafts.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
 #include <setjmp.h>

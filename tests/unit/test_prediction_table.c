@@ -2,6 +2,7 @@
  * wrong, early, late and doubled, in any order: against a plain model that keeps what was said by (sequence, position,
  * m) and looks everything up from the beginning. */
 #include "main-node/cluster/placement.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* The table of predictions: what becomes a WANT, what counts as recalled, late or void. By hand, mostly with one
  * sequence whose positions are the steps' numbers; test_prediction_table.c has many, in any order. */
 #include "main-node/cluster/placement.h"
+#include "main-node/predict/prediction_wants.h"
 #include "main-node/predict/predictions.h"
 
 #include <setjmp.h>

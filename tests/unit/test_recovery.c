@@ -1,5 +1,7 @@
 /* Recovery with a virtual clock: how long a layer waits when data ports die, and what is sent again. Workers, members
  * and links are played here; the bound is that of docs/ARCHITECTURE.md (3 s to notice, then one load). */
+#include "main-node/cluster/members_links.h"
+#include "main-node/cluster/members_look.h"
 #include "main-node/cluster/recovery.h"
 
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* Where WANTs go: the prediction as dealt, hedges where there is room. */
 #include "main-node/cluster/want_place.h"
+#include "main-node/predict/prediction_wants.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,6 +2,7 @@
 
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/want_place.h"
+#include "main-node/predict/prediction_wants.h"
 #include "worker-node/schedule.h"
 
 #include <stdlib.h>
