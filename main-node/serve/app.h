@@ -23,7 +23,7 @@ struct odm_app {
 	const char *model; /* its name in answers */
 	const struct odm_chat_template *chat; /* NULL: no_chat says why */
 	struct od_err no_chat;
-	const char *folder; /* of the pack: answers do not name it */
+	const char *folder; /* the pack's path, which answers must not name */
 	struct odm_call_memory *calls;
 	bool model_checked; /* requests that name another model are refused */
 	int64_t created; /* seconds since 1970 */

@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
+#define EXIT_BY_SIGNAL 128 /* the signal's number is added, as shells do */
 #define REQUEST_THREADS 2
-#define LAST_WORDS_MS 2000 /* for the answers of requests that are cancelled at the end */
+#define LAST_WORDS_MS 2000 /* time to send the answers of requests that are cancelled at the end */
 #define CALL_MEMORY_CALLS 16384
 #define CALL_MEMORY_BYTES ((size_t)4 << 20)
 #define N_ENDPOINTS 11
@@ -34,13 +34,13 @@ struct server {
 	char model[256];
 	struct odm_chat_template *chat; /* NULL: none */
 	uv_loop_t loop;
-	uv_async_t changed; /* the engine's state, or it has failed for good */
+	uv_async_t changed; /* sent when the engine's state changes, or it fails for good */
 	uv_signal_t terminate, interrupt;
 	uv_timer_t end;
 	struct odm_service_watch watch;
-	char address[300]; /* where HTTP is served */
+	char address[300]; /* HTTP is served here */
 	bool drained, failed;
-	struct od_err lost; /* its code is not OD_OK: the engine has failed for good, and this process ends */
+	struct od_err lost; /* a code other than OD_OK: the engine has failed for good, and this process ends */
 };
 
 /* ---- Ends ---- */
@@ -89,8 +89,8 @@ static void on_signal(uv_signal_t *signal, int number)
 	drain(s);
 }
 
-/* A server that can compute nothing any more tells those who wait for it why, and ends: started again, it may serve
- * again. */
+/* A server whose engine has failed for good answers open requests with the reason and ends: after a restart it may
+ * serve again. */
 static void on_lost(struct server *s, const struct od_err *why)
 {
 	if (odm_http_draining(s->app.http))
@@ -130,7 +130,7 @@ static void on_changed(uv_async_t *async)
 	odm_service_watch_ready(&s->watch, s->app.thread, s->app.model, s->address);
 }
 
-/* Engine thread, as the two below. */
+/* The engine's thread calls this function and the two below. */
 static void text_begun(void *arg, uint64_t ns)
 {
 	struct server *s = arg;
@@ -165,7 +165,7 @@ static const char *pack_path(const struct server *s)
 	return path != NULL ? path : "/var/lib/od-moe/pack";
 }
 
-/* Without a usable template all else is served. */
+/* Without a usable template the other endpoints are served all the same. */
 static void open_chat(struct server *s)
 {
 	if (odm_chat_template_open(&s->chat, pack_path(s), &s->app.no_chat) != OD_OK)
@@ -175,7 +175,7 @@ static void open_chat(struct server *s)
 	s->app.chat = s->chat;
 }
 
-/* The pack's folder: "/models/talebook.pack/" is called talebook. */
+/* The pack's folder gives the name: "/models/talebook.pack/" is called talebook. */
 static void name_model(struct server *s)
 {
 	static const char suffix[] = ".pack";
@@ -278,7 +278,7 @@ static void close_handles(struct server *s)
 	uv_loop_close(&s->loop);
 }
 
-/* In an order in which no thread uses what another has freed: request threads, engine, HTTP. */
+/* Request threads end first, then the engine, then HTTP: so no thread uses memory that another has freed. */
 static int stop(struct server *s, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -295,7 +295,8 @@ static int stop(struct server *s, struct od_err *err)
 	}
 	if (s->app.thread != NULL && odm_engine_thread_stop(s->app.thread) != OD_OK && rc == OD_OK)
 		rc = od_fail(err, OD_ERR_IO, "a part of the output could not be written");
-	if (s->app.thread != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
+	/* clients whose requests were cancelled get their answers */
+	if (s->app.thread != NULL && !s->drained && !s->failed) {
 		uv_timer_start(&s->end, on_last_words, LAST_WORDS_MS, 0);
 		uv_run(&s->loop, UV_RUN_DEFAULT);
 	}
@@ -332,7 +333,7 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	if (s->app.metrics == NULL || s->app.health == NULL || s->app.calls == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
-		/* first: an address in use must not wait until an engine is loaded that can be stopped only then */
+		/* HTTP opens first: if the address is in use, the process must fail before it loads a model */
 		rc = open_http(s, err);
 	if (rc == OD_OK)
 		rc = start_engine(s, err);

@@ -15,13 +15,13 @@ struct odm_serve_opts {
 	const struct odm_api_keys *keys; /* NULL: everyone may */
 	const char *cert, *key; /* PEM texts; NULL: no TLS */
 	const char *cors; /* NULL: none */
-	struct od_arg_list hosts; /* names that the header Host may have */
-	const char *model; /* NULL: the name of the pack's folder, and requests may name any */
+	struct od_arg_list hosts; /* the header Host may have these names */
+	const char *model; /* NULL: the name of the pack's folder, and requests may name any model */
 	uint64_t queue, max_connections, max_body_bytes;
 	double header_seconds, drain_seconds;
 };
 
-/* Returns after a signal: OD_OK if all was in order. */
+/* Returns after a signal. OD_OK: everything ended in order. */
 OD_MUST_CHECK int odm_serve(const struct odm_serve_opts *opts, struct od_err *err);
 
 #endif

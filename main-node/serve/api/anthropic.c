@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a thought. Clients send it back and must have one; nothing here needs to be signed. */
+/* Clients need the signature of a thought and send it back; nothing here checks it. */
 #define SIGNATURE "unsigned"
 
 struct message {
-	struct odm_dialog d; /* first: dialog.h */
-	/* of a whole answer: blocks as JSON, so that a call's input stays as the model wrote it */
+	struct odm_dialog d; /* must be first (dialog.h) */
+	/* an answer that is not a stream collects its blocks here, as JSON: a call's input stays as the model wrote
+	 * it */
 	struct od_strbuf content;
 };
 
@@ -46,7 +47,7 @@ static json_t *stop_json(const struct odm_dialog *d)
 			 stopped ? d->g.stop.value[which] : NULL);
 }
 
-/* input_tokens are those that were computed. Before the answer is complete: all of the prompt. */
+/* input_tokens counts the tokens that were computed; before the answer is complete, all of the prompt. */
 static json_t *usage_json(const struct odm_dialog *d)
 {
 	const struct odm_usage u = odm_reply_usage(&d->reply, 1);

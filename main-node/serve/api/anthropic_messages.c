@@ -18,7 +18,7 @@ struct anthropic_convert {
 	struct odm_chat_build build;
 	struct odm_call_memory *calls;
 	struct odm_api_error *e;
-	char path[80]; /* of the block or message that is being read */
+	char path[80]; /* names the block or message that is being read */
 };
 
 static int refuse(struct anthropic_convert *c, const char *field, const char *expected, const json_t *found)
@@ -79,7 +79,7 @@ static bool space_out(struct od_strbuf *out, struct odm_slice text)
 	return true;
 }
 
-/* source: what the client sent as input. */
+/* source: the text of `input`, as the client sent it. */
 static void add_call(struct anthropic_convert *c, const char *id, const char *name, const json_t *input,
 		     struct odm_slice source)
 {
@@ -114,7 +114,7 @@ static int read_tool_use(struct anthropic_convert *c, const json_t *block, struc
 	return rc;
 }
 
-/* A result of a tool, also of one that another server ran: that may be an object. */
+/* Reads a tool's result. If another server ran the tool, content may be an object. */
 static int read_tool_result(struct anthropic_convert *c, const json_t *block)
 {
 	const json_t *content = json_object_get(block, "content"), *is_error = json_object_get(block, "is_error");
@@ -146,7 +146,7 @@ static bool ends_with(const char *text, const char *end)
 	return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-/* The block's text, of whatever type, said by the one whose turn it is. */
+/* Takes the text of a block of any type as said in the present turn. */
 static int read_text(struct anthropic_convert *c, const json_t *block, bool user)
 {
 	struct od_strbuf text = { 0 };
@@ -271,7 +271,7 @@ static int read_messages(struct anthropic_convert *c, const json_t *messages, st
 	return OD_OK;
 }
 
-/* The answer goes on with the text of a last message that is the assistant's; one without a text is none. */
+/* If the last message is the assistant's, the answer continues its text. Without text it is dropped. */
 static int read_last(struct anthropic_convert *c, json_t *chat, bool counting)
 {
 	struct odm_chat_build *b = &c->build;
@@ -356,7 +356,7 @@ static int read_tool_choice(json_t *chat, const json_t *choice, struct odm_api_e
 
 /* ---- Settings ---- */
 
-/* Numbers and stop are only checked here: chat completions read them again. */
+/* Numbers and stop are only checked here: generation.c reads them again. */
 struct anthropic_settings {
 	int64_t max_tokens, top_k;
 	double temperature, top_p;

@@ -17,7 +17,7 @@ struct odm_call_memory {
 	struct od_id_table table; /* hashes of ids -> numbers of calls */
 	struct call *call; /* [table.most], by number */
 	uint32_t *order; /* [table.most], a ring of their numbers, the oldest first */
-	uint32_t oldest; /* of order */
+	uint32_t oldest; /* the oldest entry's index in order */
 	size_t bytes, max_bytes;
 };
 
@@ -72,7 +72,7 @@ void odm_call_memory_free(struct odm_call_memory *m)
 	free(m);
 }
 
-/* NULL: it is not remembered. Two ids may have one hash. */
+/* NULL: it is not remembered. The id is compared too, because two ids may have one hash. */
 static struct call *find(struct odm_call_memory *m, const char *id)
 {
 	const uint32_t number = od_id_table_find(&m->table, hash_of(id));
@@ -163,8 +163,8 @@ static bool same_value(const json_t *a, const json_t *b)
 	return json_equal(a, b) != 0;
 }
 
-/* Where ids are the model's, another client's call may have had this one. What the input does not show must not get
- * into the prompt: the first of two values of one name. */
+/* Where the model makes the ids, another client's call may have had the same id. So the text counts only if the input
+ * shows all of it: of two values of one name the first must not get into the prompt. */
 static bool names_twice(const char *text)
 {
 	json_t *v = json_loads(

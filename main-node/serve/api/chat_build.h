@@ -20,38 +20,40 @@ struct odm_chat_build {
 
 void odm_chat_build_fini(struct odm_chat_build *b);
 
-/* A message of its own. Takes content. */
+/* Adds a message of its own. Takes content. */
 void odm_chat_build_add(struct odm_chat_build *b, const char *role, json_t *content);
 /* The user says this, on a new line if something precedes it in the turn. */
 void odm_chat_build_user(struct odm_chat_build *b, const char *text, size_t len);
 void odm_chat_build_tool(struct odm_chat_build *b, const char *call_id, const char *text, size_t len);
-/* The assistant. Pieces are joined as they are, as the model wrote them. arguments: the text of a JSON object. */
+/* The assistant thinks, says or calls this. Pieces are joined without a separator, as the model wrote them. arguments:
+ * the text of a JSON object. */
 void odm_chat_build_think(struct odm_chat_build *b, const char *text, size_t len);
 void odm_chat_build_say(struct odm_chat_build *b, const char *text, size_t len);
 void odm_chat_build_call(struct odm_chat_build *b, const char *id, const char *name, const char *arguments, size_t len);
-/* What follows is another message. */
+/* Ends the turn: anything added later belongs to another message. */
 void odm_chat_build_end_turn(struct odm_chat_build *b);
 /* Adds the messages to the request that they belong to, and frees b. rc: the result of building them. *chat is the
  * request, which is taken, if all is OD_OK, else NULL. */
 OD_MUST_CHECK int odm_chat_build_finish(struct odm_chat_build *b, int rc, json_t *request, json_t **chat,
 					struct odm_api_error *e);
 
-/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h says what of
- * a part is text. Missing or null: none. path: its name in errors. */
+/* Appends the text of content to out: a string, or an array of parts, joined with line breaks; part_text.h defines the
+ * text of a part. Missing or null: none. path: its name in errors. */
 OD_MUST_CHECK int odm_parts_text(struct od_strbuf *out, const json_t *content, const char *path,
 				 struct odm_api_error *e);
-/* The field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
+/* Gets the field `name` of object, a string that is not empty and has no NUL. within: path of the object. */
 OD_MUST_CHECK int odm_need_string(const char **out, const json_t *object, const char *within, const char *name,
 				  struct odm_api_error *e);
-/* A function that the model may call, in the form of chat completions; takes parameters (NULL ok). NULL: no memory. */
+/* Makes a function that the model may call, in the form of chat completions; takes parameters (NULL ok). NULL: no
+ * memory. */
 json_t *odm_chat_tool(const char *name, const json_t *description, json_t *parameters);
-/* Says in the log, once for each, that tools of this type are left out: nothing here runs them. */
+/* Logs, once for each type, that tools of this type are left out: nothing here runs them. */
 void odm_tool_left_out(const char *type);
-/* Sets chat's tools to an array of what `read` makes of each that is given: it appends to tools. */
+/* Sets chat's tools to an array. `read` is called for each tool in `given` and appends to the array. */
 OD_MUST_CHECK int odm_chat_read_tools(json_t *chat, const json_t *given,
 				      int (*read)(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e),
 				      struct odm_api_error *e);
-/* As odm_api_fail: the field has a value that is not supported. within: path of its object. */
+/* Fails like odm_api_fail because the field has a value that is not supported. within: path of its object. */
 int odm_fail_unsupported(const char *within, const char *field, const char *expected, const char *found,
 			 struct odm_api_error *e);
 

@@ -12,11 +12,12 @@
 #define CHUNK "chat.completion.chunk"
 
 struct chat_choice {
-	struct od_strbuf content, reasoning, arguments; /* of a whole answer; the last: of its last call */
-	json_t *calls; /* of a whole answer; NULL: none */
+	/* collected for an answer that is not a stream; arguments belong to its last call */
+	struct od_strbuf content, reasoning, arguments;
+	json_t *calls; /* collected for an answer that is not a stream; NULL: none */
 	json_t *logprobs; /* not yet written; NULL: none */
 	bool begun; /* the stream has its role */
-	size_t call; /* the stream's last */
+	size_t call; /* index of the stream's last call */
 };
 
 /* Fields that only this endpoint has; borrowed while preparing. */
@@ -26,13 +27,13 @@ struct chat_fields {
 };
 
 struct chat {
-	struct odm_reply reply; /* first: odm_reply_on_start */
+	struct odm_reply reply; /* must be first (odm_reply_on_start) */
 	struct odm_generation g;
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
 	struct chat_choice *choice; /* [g.n] */
-	bool wrote; /* to the stream, since the last news */
+	bool wrote; /* something was written to the stream since the last news */
 };
 
 #define AT(field) offsetof(struct chat_fields, field)
@@ -63,7 +64,7 @@ static void write_delta(struct chat *c, size_t i, json_t *delta, const char *fin
 		json_t *logprobs = c->choice[i].logprobs;
 
 		c->choice[i].begun = true;
-		c->choice[i].logprobs = NULL; /* for the chunk behind this one */
+		c->choice[i].logprobs = NULL; /* the next chunk has them */
 		write_delta(c, i, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL);
 		c->choice[i].logprobs = logprobs;
 	}
@@ -136,7 +137,7 @@ static void on_call_end(void *arg, size_t i, bool complete)
 	struct chat_choice *t = &((struct chat *)arg)->choice[i];
 	json_t *call = json_array_get(t->calls, json_array_size(t->calls) - 1);
 
-	(void)complete; /* in a stream, the client sees it */
+	(void)complete; /* in a stream the client sees it from the arguments */
 	if (call != NULL)
 		json_object_set_new(json_object_get(call, "function"), "arguments",
 				    odm_json_text(t->arguments.text, t->arguments.len));

@@ -16,7 +16,7 @@
 #include <sys/random.h>
 
 #define MAX_MARK_IDS 64
-#define CALL_ID_LETTERS 24 /* as OpenAI's */
+#define CALL_ID_LETTERS 24 /* OpenAI's ids have as many */
 #define SHORT_ID_LETTERS 9 /* ODM_IDS_SHORT of chat_form.h */
 #define MAX_ID 64
 
@@ -29,11 +29,11 @@ struct ids {
 struct turn_choice {
 	struct odm_turn *turn;
 	struct odm_answer *answer;
-	struct odm_answer_sink sink; /* whose arg is this choice */
+	struct odm_answer_sink sink; /* its arg is this choice */
 	/* engine thread: the same text, to find where a stop string ends it; NULL: no stop strings */
 	struct odm_answer *watch;
 	size_t n_calls;
-	bool in_call; /* that is given */
+	bool in_call; /* the id that is passed on */
 };
 
 struct odm_turn {
@@ -41,12 +41,12 @@ struct odm_turn {
 	const struct odm_chat_form *form;
 	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
-	json_t *tools; /* that may be called: an array, empty: none */
+	json_t *tools; /* an array of the functions that may be called; empty: none */
 	int32_t *prompt;
 	size_t n_prompt;
 	size_t n_calls; /* in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
-	bool opens_answer; /* the prompt ends where the template has an answer begin */
+	bool opens_answer; /* the prompt ends where an answer begins in the template */
 	struct odm_answer_space space;
 	struct ids end, shown;
 	const struct odm_turn_sink *sink;
@@ -129,7 +129,7 @@ static const char *function_name(const json_t *tool)
 	return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* Whether a choice of "allowed_tools" names this function, in the form of chat completions or of responses. */
+/* Returns whether "allowed_tools" names this function, in the form of chat completions or of responses. */
 static bool allows(const json_t *allowed, const char *name)
 {
 	const json_t *tool;
@@ -275,7 +275,7 @@ static size_t count_calls(const json_t *messages)
 	return n;
 }
 
-/* What a template says when it refuses messages, without the template's name and line. */
+/* Cuts the template's name and line off the message with which it refused. */
 static const char *words_of(const struct od_err *err)
 {
 	static const char line[] = ", line ";
@@ -688,7 +688,7 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 	if (rc != OD_OK)
 		return rc == OD_ERR_NOMEM ? odm_no_memory(e) : odm_api_fail(e, 400, "stop", rc, "stop: %s", err.msg);
 	odm_generation_request(g, number_of(c), req);
-	req->n_stop = 0; /* they count in the content only */
+	req->n_stop = 0; /* stop strings count in the content only: the watch looks for them */
 	req->end = t->end.id;
 	req->n_ends = t->end.n;
 	req->shown = t->shown.id;

@@ -20,16 +20,16 @@ struct odm_turn_sink {
 	void *arg;
 	void (*content)(void *arg, size_t choice, const char *text, size_t len);
 	void (*reasoning)(void *arg, size_t choice, const char *text, size_t len);
-	/* A call begins, its arguments, it ends: as in odm_answer_sink; as they are written if the request is for a
-	 * stream. */
+	/* A call begins, gets arguments and ends, as in odm_answer_sink; if the request is for a stream, while the
+	 * model writes them. */
 	void (*call)(void *arg, size_t choice, const struct odm_turn_call *call);
 	void (*arguments)(void *arg, size_t choice, const char *text, size_t len);
 	void (*call_end)(void *arg, size_t choice, bool complete);
 };
 
-/* Reads a request in the form of chat completions (what odm_generation_read takes is not looked at), renders and
- * tokenises its prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content",
- * "tools[0].function.name". 400 without a chat template. */
+/* Reads a request in the form of chat completions, except the fields of odm_generation_read; renders and tokenises its
+ * prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content", "tools[0].function.name". 400 without
+ * a chat template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
 			       const json_t *request, int *logprobs, struct odm_api_error *e);
 void odm_turn_free(struct odm_turn *t); /* NULL ok */
@@ -43,10 +43,11 @@ OD_MUST_CHECK int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const st
 /* In odm_reply_ops.news: gives the choice's text to the sink. When ended[choice].done, all has been given. */
 void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news);
 
-/* The choice, which is done, ended with a stop string, which is in its content: *which of odm_generation.stop. */
+/* Returns whether the choice, which must be done, ended with a stop string in its content: *which of
+ * odm_generation.stop. */
 bool odm_turn_stopped(const struct odm_turn *t, size_t choice, size_t *which);
 
-/* Whether the choice, which is done, ended in order with at least one call. */
+/* Returns whether the choice, which must be done, ended in order with at least one call. */
 bool odm_turn_called(const struct odm_turn *t, const struct odm_reply *r, size_t choice);
 
 #endif

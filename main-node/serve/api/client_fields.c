@@ -41,7 +41,7 @@
 #define ONLY_SPEED "it is about speed"
 
 const struct odm_client_field odm_client_fields[] = {
-	/* What is asked. */
+	/* Prompt and messages. */
 	DONE("model", ALL | ODM_API_TOKENS, "checked only with `--model-name`"),
 	DONE("prompt", C, "text, token ids, or an array of either"),
 	DONE("messages", H | M, NULL),
@@ -67,7 +67,7 @@ const struct odm_client_field odm_client_fields[] = {
 	DONE("thinking_budget", DIALOGS, "0 turns thinking off; another budget is not enforced"),
 	IGNORED("verbosity", H | R, NO_SETTING),
 
-	/* How much. */
+	/* Lengths and numbers of choices. */
 	DONE("max_tokens", C | H | M, "-1: no limit"),
 	DONE("max_completion_tokens", H, "-1: no limit; it wins over `max_tokens`"),
 	DONE("max_output_tokens", R, "-1: no limit"),
@@ -319,7 +319,7 @@ static bool is_known(const char *name, unsigned api)
 	return false;
 }
 
-/* So many names are remembered; further ones are not said. */
+/* names that are remembered; further ones are not logged */
 #define MAX_SAID 32
 
 static bool say_once(const char *name)

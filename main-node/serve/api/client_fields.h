@@ -25,12 +25,12 @@ enum odm_fate {
 };
 
 struct odm_client_field {
-	const char *name; /* "text.format": of an object */
+	const char *name; /* "text.format": the field format of the object text */
 	unsigned apis; /* enum odm_api_kind */
 	enum odm_fate fate;
 	const char *means; /* ODM_FIELD_ALIAS */
 	const char *neutral; /* ODM_FIELD_REFUSED: one more JSON value that asks for nothing; NULL: none */
-	const char *note; /* for the page; NULL: none */
+	const char *note; /* shown on the page; NULL: none */
 };
 extern const struct odm_client_field odm_client_fields[]; /* ends with a NULL name */
 

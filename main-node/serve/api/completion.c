@@ -7,23 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_MAX_TOKENS 16 /* as OpenAI has it */
+#define DEFAULT_MAX_TOKENS 16 /* OpenAI's default */
 #define ID_PREFIX "cmpl-"
 #define OBJECT "text_completion"
 
 struct prompt {
-	char *text; /* for echo; else NULL */
+	char *text; /* needed for echo; else NULL */
 	size_t len;
 };
 
 struct completion_choice {
 	struct od_strbuf text;
 	json_t *logprobs; /* until it is written; NULL: none */
-	size_t offset; /* of the next token in the text, in characters */
+	size_t offset; /* characters of the text before the next token */
 };
 
 struct completion {
-	struct odm_reply reply; /* first: odm_reply_on_news */
+	struct odm_reply reply; /* must be first (odm_reply_on_news) */
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
 	const json_t *prompt_given; /* only while preparing */
@@ -31,7 +31,7 @@ struct completion {
 	bool echo;
 	struct prompt prompt[ODM_MAX_CHOICES];
 	size_t n_prompts;
-	struct completion_choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
+	struct completion_choice choice[ODM_MAX_CHOICES]; /* prompt i has i * n to i * n + n - 1 */
 };
 
 static const struct odm_field fields[] = {

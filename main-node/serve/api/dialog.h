@@ -15,25 +15,25 @@ enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
 struct odm_block {
 	enum odm_block_kind kind;
 	size_t index; /* in the answer: 0, 1, ... */
-	const char *id, *name; /* of a call */
-	struct od_strbuf text; /* so far; of a call: its arguments */
-	bool cut; /* it ends because the answer may not be longer; a call: or is malformed */
+	const char *id, *name; /* a call has them */
+	struct od_strbuf text; /* the text so far; a call's arguments */
+	bool cut; /* it ends because the answer may not be longer, or because a call is malformed */
 };
 
 json_t *odm_block_text(const struct odm_block *b); /* a new string */
 
 struct odm_dialog;
 
-/* An API's own form. Functions that write events are called for streams only. */
+/* The functions that an API has of its own. Those that write events are called for streams only. */
 struct odm_dialog_form {
 	enum odm_api_kind api;
-	/* The request, with its text as x's body, as one of chat completions. *chat is NULL unless OD_OK. */
+	/* Translates the request, whose text is x's body, into one of chat completions. *chat is NULL unless OD_OK. */
 	int (*convert)(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e);
 	void (*begin)(struct odm_dialog *d);
 	void (*block_begin)(struct odm_dialog *d, const struct odm_block *b);
 	void (*block_text)(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len);
-	void (*block_end)(struct odm_dialog *d, const struct odm_block *b); /* of a whole answer too */
-	void (*end)(struct odm_dialog *d); /* the whole answer, or the last events */
+	void (*block_end)(struct odm_dialog *d, const struct odm_block *b); /* called for whole answers too */
+	void (*end)(struct odm_dialog *d); /* writes the whole answer, or the last events */
 	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
 	const char *messages; /* the request's field that becomes the chat's messages; NULL: it has the same name */
 	const char *keep_alive; /* as in odm_reply_ops */
@@ -44,25 +44,26 @@ struct odm_dialog {
 	struct odm_reply reply; /* first: odm_reply_on_news */
 	const struct odm_dialog_form *form;
 	struct odm_reply_ops ops;
-	json_t *request, *chat; /* as it came, and as one of chat completions; less what only the prompt needs */
+	/* as it came, and as one of chat completions; both without fields that only the prompt needs */
+	json_t *request, *chat;
 	struct odm_generation g;
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
 	const struct od_tokenizer *tokenizer;
-	json_t *logprobs; /* of all tokens so far; NULL: none */
-	struct odm_block block; /* the open one, if `open`; else its index is the next one's */
-	char call_id[ODM_MAX_NAME_BYTES + 1], call_name[ODM_MAX_NAME_BYTES + 1]; /* of an open block */
+	json_t *logprobs; /* cover all tokens so far; NULL: none */
+	struct odm_block block; /* the open block if `open`; else only its index counts, which the next block gets */
+	char call_id[ODM_MAX_NAME_BYTES + 1], call_name[ODM_MAX_NAME_BYTES + 1]; /* an open call has them */
 	bool open, wrote;
 };
 
-/* For the endpoint's functions of the same names; the others are odm_reply_on_news and so on. d: new and zero, now the
- * exchange's state. */
+/* These serve the endpoint's functions of the same names; the others are odm_reply_on_news and so on. d: new and zero;
+ * it is the exchange's state. */
 void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form, struct odm_exchange *x);
 void odm_dialog_start(struct odm_exchange *x);
 void odm_dialog_fini(struct odm_dialog *d);
 
-/* When the answer is complete. */
+/* Both may be called when the answer is complete. */
 enum odm_finish odm_dialog_finish(const struct odm_dialog *d);
-bool odm_dialog_cut(const struct odm_dialog *d); /* the answer may not be longer, or the context is full */
+bool odm_dialog_cut(const struct odm_dialog *d); /* true: the answer may not be longer, or the context is full */
 
 #endif

@@ -17,7 +17,7 @@
 struct response_convert {
 	struct odm_chat_build build;
 	struct odm_api_error *e;
-	char path[32]; /* of the item that is being read */
+	char path[32]; /* names the item that is being read */
 };
 
 /* ---- Items ---- */
@@ -126,9 +126,9 @@ static int read_reasoning(struct response_convert *c, const json_t *item)
 
 /* ---- Items of tools that are no functions ---- */
 
-/* A call. name: of its tool; NULL: the item's own. arguments: its field with what the tool is asked; a text that is no
- * JSON object becomes an object's field of this name. result: its field with the answer, which others give in an item
- * of its own; NULL: they do. */
+/* Describes a call. name: its tool's name; NULL: the item has the name. arguments: the item's field with the input; a
+ * text that is no JSON object becomes an object's field of this name. result: the item's field with the result; NULL:
+ * an item of its own has it. */
 static const struct other_call {
 	const char *type, *name, *arguments, *result;
 } other_calls[] = {
@@ -222,7 +222,7 @@ static int read_other(struct response_convert *c, const json_t *item, const char
 		if (strcmp(other_calls[i].type, type) == 0)
 			return read_other_call(c, &other_calls[i], item);
 	if (output == NULL)
-		output = json_object_get(item, "tools"); /* of tool_search_output */
+		output = json_object_get(item, "tools"); /* belongs to tool_search_output */
 	if (output != NULL &&
 	    (json_is_string(json_object_get(item, "call_id")) || json_is_string(json_object_get(item, "id"))) &&
 	    strlen(type) > strlen("output") && strcmp(type + strlen(type) - strlen("output"), "output") == 0)
@@ -417,7 +417,7 @@ static const struct odm_field fields[] = {
 	{ 0 },
 };
 
-/* What is asked of the answer's form. */
+/* Refuses forms of the answer that are not supported. */
 static int check_form(const struct response_settings *s, struct odm_api_error *e)
 {
 	const char *format = json_string_value(json_object_get(s->format, "type"));
@@ -434,8 +434,8 @@ static int check_form(const struct response_settings *s, struct odm_api_error *e
 	return OD_OK;
 }
 
-/* What `include` names beside log probabilities belongs to tools and stored items that are not here, or is given
- * anyway. */
+/* Other values of `include` belong to tools and stored items that do not exist here, or to fields that every answer
+ * has. */
 static int read_logprobs(json_t *chat, const struct response_settings *s, struct odm_api_error *e)
 {
 	bool wanted = s->top_logprobs > 0;

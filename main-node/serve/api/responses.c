@@ -11,11 +11,11 @@
 #define MAX_ID (ODM_REQUEST_ID_BYTES + 32)
 
 struct response {
-	struct odm_dialog d; /* first: dialog.h */
+	struct odm_dialog d; /* must be first (dialog.h) */
 	json_t *output; /* items that are complete */
-	int64_t sequence; /* of the next event */
+	int64_t sequence; /* number of the next event */
 	size_t thought_tokens;
-	size_t logprobs_written; /* of d.logprobs, to the stream */
+	size_t logprobs_written; /* so many of d.logprobs are in the stream */
 };
 
 /* ---- Items ---- */
@@ -101,7 +101,7 @@ static const char *const repeated[] = { "instructions",
 					"user",
 					NULL };
 
-/* Fields of the request that the response repeats; otherwise, what they are if they are not given. */
+/* Adds the fields of the request that the response repeats; fields that were not given get their defaults. */
 static void add_request(json_t *o, const struct response *r)
 {
 	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata",
@@ -162,7 +162,8 @@ static void write_item(struct response *r, const char *type, const struct odm_bl
 	write_event(r, type, json_pack("{s:I, s:o}", "output_index", (json_int_t)b->index, "item", item));
 }
 
-/* An event about what is in an item; takes value. logprobs: of text, taken; else NULL. A call has no parts. */
+/* Writes an event about the content of an item; takes value. logprobs: taken; NULL unless the item is text. A call has
+ * no parts. */
 static void write_inner(struct response *r, const char *type, const struct odm_block *b, const char *name,
 			json_t *value, json_t *logprobs)
 {
@@ -177,7 +178,7 @@ static void write_inner(struct response *r, const char *type, const struct odm_b
 	write_event(r, type, o);
 }
 
-/* Those that the stream does not have yet. */
+/* Returns the log probabilities that the stream does not have yet. */
 static json_t *new_logprobs(struct response *r)
 {
 	json_t *all = json_object_get(r->d.logprobs, "content"), *some = json_array();
@@ -241,7 +242,8 @@ static void block_end(struct odm_dialog *d, const struct odm_block *b)
 	int32_t *ids;
 	size_t n;
 
-	/* About those that the model wrote: it may have cut the text otherwise. */
+	/* Encoding the text again counts about as many tokens as the model wrote: it may have cut the text
+	 * otherwise. */
 	if (b->kind == ODM_BLOCK_THOUGHT && b->text.len > 0 &&
 	    od_tokenizer_encode(d->tokenizer, b->text.text, b->text.len, 0, &ids, &n, NULL) == OD_OK) {
 		r->thought_tokens += n;

@@ -7,7 +7,7 @@
 /* From the least to the most. */
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
 #define N_EFFORTS (sizeof(efforts) / sizeof(efforts[0]))
-#define LOW 2 /* of the three that GPT-OSS knows: low, medium, high */
+#define LOW 2 /* index of one of the three efforts that GPT-OSS knows: low, medium, high */
 #define HIGH 4
 
 /* Borrowed. */
@@ -56,7 +56,7 @@ static int refuse(const char *name, const json_t *v, const char *expected, struc
 			    odm_json_describe(v, found, sizeof(found)));
 }
 
-/* Of several fields the first counts, so they are read from the last on. */
+/* If a request has several of these fields, the first counts; so they are read from the last to the first. */
 static int read_bool(struct odm_thinking *t, const char *name, const json_t *v, struct odm_api_error *e)
 {
 	if (v == NULL)
@@ -107,7 +107,8 @@ static int read_thinking(struct odm_thinking *t, const json_t *v, struct odm_api
 		json_string_value(type));
 }
 
-/* What the template is told by name is also a wish, for templates that know it by another name. */
+/* chat_template_kwargs may name a variable that this template does not know; the wish counts for the variable that it
+ * does know. */
 static void read_kwargs(struct odm_thinking *t, const json_t *kwargs)
 {
 	static const char *const names[] = { "thinking", "enable_thinking" };
@@ -182,7 +183,7 @@ bool odm_thinking_set(json_t *vars, const struct odm_thinking *t, bool harmony)
 	return good;
 }
 
-/* Beside n: n + 1, n - 1, n + 2, n - 2, ... */
+/* Returns the i-th neighbour of n: n + 1, n - 1, n + 2, n - 2, ... */
 bool odm_thinking_set_near(json_t *vars, const struct odm_thinking *t, size_t i)
 {
 	const char *effort = effort_of(t, false), *now = json_string_value(json_object_get(vars, "reasoning_effort"));

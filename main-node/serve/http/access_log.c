@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define CLIENT_GONE 499 /* as nginx has it: no answer was sent */
+#define CLIENT_GONE 499 /* nginx logs this number too when no answer was sent */
 #define MAX_FIELDS 13
 
 static const char *address_text(const struct sockaddr *a, char *buf, size_t size)
@@ -40,7 +40,7 @@ static int status_of(const struct odm_exchange *x)
 	return x->streaming ? 200 : x->status;
 }
 
-/* Anybody can cause these, as many as they like. */
+/* Strangers can cause these lines without limit. */
 static bool is_limited(const struct odm_exchange *x, int status)
 {
 	return x->endpoint == NULL || status == 401 || status == 403 || status == 408 || status == CLIENT_GONE;

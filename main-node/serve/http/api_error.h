@@ -9,7 +9,7 @@
 #include "common/base/status.h"
 
 struct odm_api_error {
-	int status; /* of HTTP; 0: no error */
+	int status; /* an HTTP status; 0: no error */
 	const char *code; /* a literal such as "context_length_exceeded"; NULL: none */
 	char param[64]; /* the request's field; "": none */
 	char message[768]; /* UTF-8 */

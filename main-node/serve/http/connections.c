@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #define IDLE_NS (60 * OD_NS_PER_S) /* limit of the time between two requests */
-#define LEAST_BODY_BYTES (16u << 10) /* in header_ns */
+#define LEAST_BODY_BYTES (16u << 10) /* must come within header_ns */
 
 /* ---- Other protocols ---- */
 

@@ -17,12 +17,12 @@
 
 struct odm_exchange;
 
-#define ODM_REQUEST_ID_BYTES 65 /* of an id and its end */
+#define ODM_REQUEST_ID_BYTES 65 /* includes the final NUL */
 
-/* What a request cost, for the log. */
+/* The log shows what a request cost. */
 struct odm_work {
-	size_t texts, tokens; /* generated, EOS included */
-	uint64_t queue_ns, first_token_ns; /* the longest of a text, since it was submitted */
+	size_t texts, tokens; /* generated tokens, EOS included */
+	uint64_t queue_ns, first_token_ns; /* the longest time that a text took, counted from its submission */
 };
 
 enum odm_endpoint_flag {
@@ -35,16 +35,17 @@ enum odm_endpoint_flag {
 /* Each function may be NULL, except that one of prepare and start replies, or begins what news ends. */
 struct odm_endpoint {
 	const char *method; /* "GET" (HEAD too) or "POST" (with a JSON body) */
-	const char *path; /* with '*' at its end: every path that begins so */
+	const char *path; /* '*' at its end: every path that begins so */
 	unsigned flags; /* enum odm_endpoint_flag */
 	void (*prepare)(struct odm_exchange *x);
 	void (*start)(struct odm_exchange *x);
-	/* odm_exchange_wake was called, or all of the stream so far has been sent */
+	/* called after odm_exchange_wake, or when all of the stream so far has been sent */
 	void (*news)(struct odm_exchange *x);
-	void (*tick)(struct odm_exchange *x, uint64_t now_ns); /* about once a second, until the answer is complete */
-	/* once, after start: the answer is sent, or the client went away before */
+	/* called about once a second until the answer is complete */
+	void (*tick)(struct odm_exchange *x, uint64_t now_ns);
+	/* called once, after start: the answer is sent, or the client went away before */
 	void (*gone)(struct odm_exchange *x);
-	void (*free_state)(void *state); /* with the last reference, on any thread; state may be NULL */
+	void (*free_state)(void *state); /* called with the last reference, on any thread; state may be NULL */
 };
 
 /* The request. */
@@ -53,16 +54,17 @@ void *odm_exchange_app(const struct odm_exchange *x); /* as in odm_http_opts */
  * the answer, and into the logs of main, workers and shadow. */
 const char *odm_exchange_id(const struct odm_exchange *x);
 bool odm_exchange_trusted(const struct odm_exchange *x); /* it came with an API key, or the server has none */
-const char *odm_exchange_rest(const struct odm_exchange *x); /* what '*' stands for; else "" */
+const char *odm_exchange_rest(const struct odm_exchange *x); /* the rest of the path, in place of '*'; else "" */
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len);
 void odm_exchange_set_state(struct odm_exchange *x, void *state);
 /* Sets the state to so many zero bytes, which odm_endpoint.free_state frees. NULL: out of memory; it is answered. */
 void *odm_exchange_new_state(struct odm_exchange *x, size_t bytes);
 void *odm_exchange_state(const struct odm_exchange *x);
 
-void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w); /* HTTP thread: of a text that is done */
+/* HTTP thread: adds the work of a text that is done */
+void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w);
 
-struct odm_exchange *odm_exchange_ref(struct odm_exchange *x); /* any thread, as the two below */
+struct odm_exchange *odm_exchange_ref(struct odm_exchange *x); /* this and the next two: any thread */
 void odm_exchange_unref(struct odm_exchange *x); /* NULL ok */
 void odm_exchange_wake(struct odm_exchange *x);
 
@@ -77,7 +79,8 @@ bool odm_exchange_replied(const struct odm_exchange *x);
 void odm_exchange_stream(struct odm_exchange *x);
 void odm_exchange_write(struct odm_exchange *x, const char *text, size_t len);
 void odm_exchange_write_json(struct odm_exchange *x, json_t *o); /* "data: {...}"; takes the reference */
-/* As odm_exchange_write_json, with the line "event: TYPE" that the clients of some APIs go by: o has it as "type". */
+/* Writes o as odm_exchange_write_json does, after the line "event: TYPE" that the clients of some APIs need: o has it
+ * as "type". */
 void odm_exchange_write_event(struct odm_exchange *x, json_t *o);
 void odm_exchange_end(struct odm_exchange *x);
 size_t odm_exchange_unsent(const struct odm_exchange *x); /* bytes that the client has not taken */

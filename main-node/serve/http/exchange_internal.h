@@ -39,11 +39,11 @@ struct odm_exchange {
 	struct odm_ready_queue *ready;
 	const struct odm_endpoint *endpoint; /* NULL: refused before */
 	char id[ODM_REQUEST_ID_BYTES];
-	char method[8], path[256]; /* cut, for the log */
+	char method[8], path[256]; /* cut, shown in the log */
 	uint64_t begun_ns;
 	char *rest;
 	struct od_strbuf body;
-	struct odm_header_text *header_texts; /* of odm_request_header */
+	struct odm_header_text *header_texts; /* odm_request_header keeps them */
 	void *state;
 	bool trusted; /* it came with an API key, or the server has none */
 
@@ -53,9 +53,9 @@ struct odm_exchange {
 	const char *content_type;
 	char *text;
 	size_t len;
-	const char *allow; /* of 405 */
-	struct od_strbuf out; /* of a stream: not sent yet */
-	size_t out_sent; /* of out */
+	const char *allow; /* a 405's header */
+	struct od_strbuf out; /* a stream's text that is not sent yet */
+	size_t out_sent; /* bytes of out */
 
 	/* HTTP thread. */
 	enum odm_exchange_phase phase;
@@ -72,7 +72,7 @@ struct odm_exchange {
 	bool in_ready, prepared;
 	struct odm_exchange *next_ready;
 
-	struct odm_exchange *next_request; /* of the request threads' queue */
+	struct odm_exchange *next_request; /* links the request threads' queue */
 };
 
 #endif

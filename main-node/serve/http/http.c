@@ -19,8 +19,8 @@
 #define TICK_MS 1000
 /* a client that takes nothing for so long is closed, and its request cancelled */
 #define WRITE_TIMEOUT_S 60
-#define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
-#define BODIES 8 /* of full size in memory at once */
+#define MOST_DISCARDED_BYTES (1ull << 30) /* limit of a refused body's bytes that are read */
+#define BODIES 8 /* limit of all bodies in memory, in bodies of full size */
 #define STREAM_BLOCK_BYTES 4096
 
 /* libmicrohttpd has one listening socket; connections of the others are given to it. */
@@ -28,7 +28,7 @@ struct acceptor {
 	struct odm_http *http;
 	int fd;
 	uv_poll_t poll;
-	bool pauses; /* until the next tick: there are as many connections, or descriptors, as there may be */
+	bool pauses; /* set until the next tick: there are as many connections, or descriptors, as there may be */
 };
 
 struct odm_http {
@@ -38,9 +38,9 @@ struct odm_http {
 	char machine[256], prefix[16];
 	uint64_t last_id;
 	struct MHD_Daemon *daemon;
-	struct MHD_Response *no_memory; /* made while there is some */
+	struct MHD_Response *no_memory; /* made at the start, while there is memory */
 	uv_loop_t *loop;
-	uv_poll_t poll; /* what libmicrohttpd waits for */
+	uv_poll_t poll; /* polls libmicrohttpd's epoll descriptor */
 	uv_timer_t timeout, tick;
 	unsigned n_handles; /* uv handles that are not closed yet */
 	struct odm_request_threads *threads;
@@ -48,7 +48,7 @@ struct odm_http {
 	struct odm_ready_queue ready;
 	struct odm_exchange *open; /* begun, not complete */
 	size_t n_open;
-	uint64_t body_bytes; /* of all exchanges */
+	uint64_t body_bytes; /* sum over all exchanges */
 	bool draining, drained, closing;
 };
 
@@ -106,7 +106,7 @@ static void on_acceptable(uv_poll_t *poll, int status, int events)
 		uv_timer_start(&h->tick, on_tick, TICK_MS, TICK_MS);
 		return;
 	}
-	MHD_add_connection(h->daemon, fd, (const struct sockaddr *)&from, len); /* which closes fd if it fails */
+	MHD_add_connection(h->daemon, fd, (const struct sockaddr *)&from, len); /* closes fd if it fails */
 	run_daemon(h);
 }
 
@@ -200,7 +200,7 @@ static void suspend(struct odm_exchange *x)
 	if (w == NULL) {
 		w = calloc(1, sizeof(*w));
 		if (w == NULL || uv_poll_init(x->http->loop, &w->poll, x->on->fd) != 0) {
-			free(w); /* then it is noticed with the answer */
+			free(w); /* the hang-up is then noticed when the answer is sent */
 			return;
 		}
 		w->poll.data = w;
@@ -210,7 +210,7 @@ static void suspend(struct odm_exchange *x)
 	uv_poll_start(&w->poll, UV_DISCONNECT, on_hangup);
 }
 
-/* After an endpoint's function: lets the connection go on if there is something for it. */
+/* Call this after an endpoint's function: resumes the connection if there is something to send. */
 static void deliver(struct odm_exchange *x)
 {
 	if (x->replied || (x->streaming && (!x->queued || x->ended || odm_exchange_unsent(x) > 0)))
@@ -272,7 +272,7 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 		const size_t before = x->body.len;
 
 		od_strbuf_append(&x->body, data, len);
-		h->body_bytes += x->body.len - before; /* which drop_body takes off again */
+		h->body_bytes += x->body.len - before; /* drop_body subtracts it again */
 		if (x->body.failed)
 			odm_request_refuse(x, 503, NULL, "no memory for the body");
 	}
@@ -280,8 +280,8 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 		drop_body(x);
 }
 
-/* A client that sends on while it is refused may not read the answer; so its body is read first, unless it asked, or
- * the body is endless, or has no certain end. */
+/* A client that is still sending when it is refused may not read the answer. So its body is read first, unless it sent
+ * Expect, or the body is endless, or has no certain end. */
 static bool answers_at_once(struct odm_exchange *x)
 {
 	const char *length = odm_request_header(x, "Content-Length");
@@ -395,7 +395,7 @@ static enum MHD_Result answer(struct odm_exchange *x)
 {
 	if (x->lost)
 		return MHD_NO;
-	if (x->phase == ODM_X_PREPARING) { /* the answer is the request thread's, until on_prepared */
+	if (x->phase == ODM_X_PREPARING) { /* the request thread owns the answer until on_prepared */
 		suspend(x);
 		return MHD_YES;
 	}
@@ -524,7 +524,7 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **co
 		h->n_open--;
 	}
 	x->lost = x->lost || !x->queued;
-	if (x->phase != ODM_X_PREPARING) { /* else its body is in use, and on_prepared comes */
+	if (x->phase != ODM_X_PREPARING) { /* else the request thread still uses the body, and on_prepared drops it */
 		drop_body(x);
 		tell_gone(x);
 	}
@@ -574,16 +574,16 @@ static void on_tick(uv_timer_t *timer)
 		deliver(x);
 	}
 	run_daemon(h);
-	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only
-	 * when it has run once more. */
+	/* The tick goes on once more after the last connection has ended: if the limit of connections was reached,
+	 * libmicrohttpd accepts again only when it has run once more. */
 	if (idle && h->connections.n == 0)
 		uv_timer_stop(&h->tick);
 }
 
 /* ---- Life ---- */
 
-/* What libmicrohttpd says is mostly about clients. But a connection that it closes for want of memory has no other
- * line. */
+/* libmicrohttpd's messages are mostly about clients and are dropped. But a connection that it closes for want of memory
+ * has no other log line. */
 static void on_message(void *arg, const char *format, va_list ap)
 {
 	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
@@ -618,7 +618,7 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 				MHD_OPTION_END);
 }
 
-/* In both APIs' forms at once. */
+/* The text has the forms of both APIs at once. */
 static struct MHD_Response *make_no_memory(void)
 {
 	static const char text[] = "{\"type\": \"error\", \"error\": {\"message\": \"out of memory\", \"type\": "

@@ -19,15 +19,15 @@ struct odm_http_opts {
 	const struct odm_endpoint *endpoints; /* ends with a NULL path */
 	void *app; /* odm_exchange_app */
 	struct odm_listening listening; /* taken if it opens */
-	const struct odm_address *listen; /* for the Host check */
-	const struct od_arg_list *hosts; /* for the same: further names */
+	const struct odm_address *listen; /* used by the Host check */
+	const struct od_arg_list *hosts; /* further names for the Host check */
 	const struct odm_api_keys *keys; /* NULL: everyone may */
 	const char *cert, *key; /* PEM texts, which must stay; NULL: no TLS */
 	const char *cors; /* origin that browsers let in, "*": any; NULL: none */
 	size_t max_connections;
 	size_t max_body_bytes;
 	uint64_t header_ns; /* limit of time for a request's header, and for every further 16 KiB of its body */
-	unsigned request_threads; /* that run odm_endpoint.prepare */
+	unsigned request_threads; /* these threads run odm_endpoint.prepare */
 	/* HTTP thread: the last open exchange has ended, after odm_http_drain. */
 	void (*drained)(void *app);
 };

@@ -51,7 +51,7 @@ static int read_int(const struct odm_field *f, const char *path, const json_t *v
 	const double d = json_number_value(v);
 	char expected[96];
 
-	/* As a double, the greatest integer is one more. */
+	/* INT64_MAX as a double is one more than the greatest integer. */
 	snprintf(expected, sizeof(expected), "an integer from %.0f to %lld", f->min,
 		 f->max < 0x1p63 ? (long long)f->max : LLONG_MAX);
 	if (!json_is_number(v) || d < f->min || d > f->max)
@@ -177,8 +177,8 @@ int odm_field_check_kept(const char *path, const json_t *v, struct odm_api_error
 			    path, ODM_MAX_KEPT_BYTES, bytes);
 }
 
-/* Whether there are more commas and brackets between strings than a request needs: no array or object has more
- * elements. */
+/* Returns whether there are more commas and brackets outside strings than a request needs: so many limit the elements
+ * of all arrays and objects. */
 static bool has_too_many_values(const char *body, size_t len)
 {
 	bool string = false;
@@ -217,7 +217,7 @@ int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_
 	if (!has_memory(len))
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	*out = od_json_decode(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or it is out of memory */
+	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or memory is out */
 		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	if (*out == NULL)
 		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT,

@@ -34,7 +34,7 @@ struct odm_strings {
 struct odm_field {
 	const char *name;
 	enum odm_field_kind kind;
-	size_t offset; /* of the value in the target */
+	size_t offset; /* offset of the value in the target */
 	double min, max;
 	const struct odm_field *inner; /* ODM_FIELD_OBJECT: ends with a NULL name */
 };

@@ -27,7 +27,7 @@ int odm_choices_new(struct odm_choices **out, struct odm_exchange *x, struct odm
 	*out = c;
 	if (c == NULL)
 		return odm_no_memory(e);
-	c->exchange = x; /* which owns the choices */
+	c->exchange = x; /* it owns the choices */
 	return OD_OK;
 }
 

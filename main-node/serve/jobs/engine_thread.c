@@ -14,16 +14,16 @@ struct odm_engine_thread {
 	struct odm_engine_thread_opts opts;
 	size_t parallel, max_open;
 	pthread_t thread;
-	atomic_bool cancel; /* the engine's */
-	int close_rc; /* of odm_main_node_close, after the thread has ended */
+	atomic_bool cancel; /* the engine looks at it */
+	int close_rc; /* odm_main_node_close's result, valid after the thread has ended */
 	struct od_pulse pulse;
 
-	struct odm_job **running; /* [parallel]; in the engine; engine thread */
+	struct odm_job **running; /* [parallel] jobs in the engine; engine thread */
 
-	pthread_mutex_t lock; /* for all below, and for the lower part of jobs */
-	pthread_cond_t work; /* there is a job, or the end */
+	pthread_mutex_t lock; /* protects everything below, and the lower fields of jobs */
+	pthread_cond_t work; /* signalled when there is a job, or the end */
 	enum odm_serve_state state;
-	struct od_err why; /* of ODM_SERVE_FAILED */
+	struct od_err why; /* the reason of ODM_SERVE_FAILED */
 	struct odm_main_node *node; /* with its engine; NULL until ready */
 	struct odm_job *first, **last; /* queue */
 	size_t n_running, n_begun, n_waiting, n_open;
@@ -121,7 +121,7 @@ static void say_failed(const struct odm_job *j, const struct od_err *err)
 	if (err->code == OD_ERR_CANCELLED && j->spec.req.request != NULL)
 		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->spec.req.request));
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED &&
-		 j->spec.req.request == NULL) /* asked for again and again */
+		 j->spec.req.request == NULL) /* it is asked for again and again */
 		od_log_limited(OD_LOG_WARN, "the self-test of /health failed: %s", err->msg);
 	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED)
 		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->spec.req.request),
@@ -245,7 +245,7 @@ static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_r
 	j->sequence = NULL;
 	leave(t, j);
 	if (err->code != OD_ERR_CANCELLED)
-		t->last_error = *err; /* or none */
+		t->last_error = *err; /* no error clears it */
 	pthread_mutex_unlock(&t->lock);
 	if (t->opts.ended != NULL)
 		t->opts.ended(t->opts.arg, r, err->code);
@@ -312,7 +312,8 @@ static struct odm_job *next_job(struct odm_engine_thread *t)
 	return j;
 }
 
-/* Lock held, which is let go meanwhile: those that wait are told how many are before them. */
+/* Tells each waiting job how many are before it. Call it with the lock held; it is released while jobs are told,
+ * because their wakes may call back. */
 static void tell_places(struct odm_engine_thread *t)
 {
 	struct odm_job **job = malloc((t->n_waiting + 1) * sizeof(struct odm_job *));
@@ -357,7 +358,7 @@ static bool prepare_work(struct odm_engine_thread *t)
 		pthread_mutex_unlock(&t->lock);
 		return true;
 	}
-	while (t->first != NULL) { /* those that never came in */
+	while (t->first != NULL) { /* jobs that never reached the engine end here */
 		j = odm_job_ref(t->first);
 		pthread_mutex_unlock(&t->lock);
 		odm_engine_thread_cancel(j);

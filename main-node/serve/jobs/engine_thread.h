@@ -20,7 +20,7 @@ enum odm_serve_state { ODM_SERVE_LOADING, ODM_SERVE_READY, ODM_SERVE_FAILED };
 struct odm_engine_thread_opts {
 	struct odm_main_opts node; /* .engine.cancel is replaced */
 	size_t queue; /* requests that may wait beside the `node.engine.parallel` that are generated */
-	size_t max_unread_bytes; /* of one job; 0: 1 MiB */
+	size_t max_unread_bytes; /* limit of one job; 0: 1 MiB */
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
 	/* Engine thread, no lock held: a job's first step begins; it has its first token; it is done. ns: since it was
@@ -36,34 +36,35 @@ OD_MUST_CHECK int odm_engine_thread_start(struct odm_engine_thread **out, const 
 /* Cancels all jobs, closes the engine and joins; from now on nothing can be submitted. Not OD_OK: as
  * odm_main_node_close. */
 int odm_engine_thread_stop(struct odm_engine_thread *t);
-/* after odm_engine_thread_stop, and after all jobs; NULL ok */
+/* call after odm_engine_thread_stop, and after all jobs are gone; NULL ok */
 void odm_engine_thread_free(struct odm_engine_thread *t);
 
-/* *why (NULL ok): of ODM_SERVE_FAILED. */
+/* *why (NULL ok): the reason of ODM_SERVE_FAILED. */
 enum odm_serve_state odm_engine_thread_state(struct odm_engine_thread *t, struct od_err *why);
-/* NULL until ready, and after the end. For what never changes: pack, tokenizer, context, odm_engine_check. */
+/* NULL until ready, and after the end. Use it only for things that never change: pack, tokenizer, context,
+ * odm_engine_check. */
 const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t);
 
 struct odm_engine_activity {
-	size_t open_requests, running, waiting; /* jobs: out of the queue; in it */
+	size_t open_requests, running, waiting; /* running: jobs that left the queue; waiting: jobs in it */
 	uint64_t last_step_ns, last_token_ns; /* od_now_ns; 0: never */
-	/* of the newest job that failed and was not cancelled, until one succeeds */
+	/* the error of the newest job that failed without being cancelled; a success clears it */
 	struct od_err last_error;
 };
 /* One thread, for the service's watchdog: has the engine's thread got on since the last call? Wakes it if it sleeps. */
 bool odm_engine_thread_alive(struct odm_engine_thread *t);
 /* Any thread, while the engine is there: odm_main_node_served_bytes. */
 uint64_t odm_engine_thread_served_bytes(struct odm_engine_thread *t);
-/* The thread that stops this one: odm_main_node_reload_peers. */
+/* Only the thread that stops this one may call it: odm_main_node_reload_peers. */
 OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
-/* All or none. A job that was submitted has news at once, its place, for which wake is not called: take them.
- * OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
- * odm_engine_check says. beyond: the limit does not count. */
+/* Submits all or none. A submitted job has news at once, its place in the queue, and wake is not called for it: take
+ * it. OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else the error of
+ * odm_engine_check. beyond: the limit does not count. */
 OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n,
 					   bool beyond, struct od_err *err);
-/* One that waits is done at once, another one soon. */
+/* A waiting job is done at once, a running one soon. */
 void odm_engine_thread_cancel(struct odm_job *j);
 
 #endif

@@ -79,7 +79,7 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 		if (!json_is_number(value) || !(bias >= -OD_MAX_BIAS && bias <= OD_MAX_BIAS))
 			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE,
 					    "logit_bias: expected numbers from %g to %g", -OD_MAX_BIAS, OD_MAX_BIAS);
-		for (size_t i = 0; i < g->n_bias; i++) /* "7" and "07" */
+		for (size_t i = 0; i < g->n_bias; i++) /* "7" and "07" name one token */
 			if (g->bias[i].token == (int32_t)id)
 				return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT,
 						    "logit_bias: token %lu is named twice", id);
@@ -88,7 +88,7 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 	return OD_OK;
 }
 
-/* What is asked of the answer's form. */
+/* Refuses forms of the answer that are not supported. */
 static int check_form(const struct odm_generation *g, struct odm_api_error *e)
 {
 	const char *type = json_string_value(json_object_get(g->response_format, "type"));
@@ -127,7 +127,8 @@ int odm_generation_read(struct odm_generation *g, const json_t *request, const s
 	if (rc == OD_OK)
 		rc = check_form(g, e);
 	if (g->repeat_last_n >= odm_engine_ctx(engine))
-		g->repeat_last_n = -1; /* the same, without memory for it */
+		/* a window as long as the context covers all; all needs no memory for a window */
+		g->repeat_last_n = -1;
 	if (rc == OD_OK && g->logit_bias != NULL)
 		rc = read_bias(g, od_pack_config(odm_engine_pack(engine))->vocab, e);
 	return rc;

@@ -24,8 +24,8 @@ struct odm_generation {
 	size_t n_bias;
 };
 
-/* Reads these fields of a request. What it does not give is as od-main has it: the model's generation_config.json, else
- * greedy; the seed is random. e names the field that is wrong. */
+/* Reads these fields of a request. Fields that it does not give have od-main's defaults: the model's
+ * generation_config.json, else greedy; the seed is random. e names the field that is wrong. */
 OD_MUST_CHECK int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine,
 				      struct odm_api_error *e);
 void odm_generation_fini(struct odm_generation *g);
@@ -41,7 +41,7 @@ struct odm_usage {
 };
 json_t *odm_usage_json(const struct odm_usage *u);
 
-/* Tokens of a prompt's text, with the model's special tokens, as od-main --prompt has them. */
+/* Encodes a prompt's text, with the model's special tokens, as od-main --prompt does. */
 OD_MUST_CHECK int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param,
 				    int32_t **ids, size_t *n, struct odm_api_error *e);
 /* Refuses a prompt of n tokens that is longer than the context. */

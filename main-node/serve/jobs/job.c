@@ -145,7 +145,7 @@ bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len)
 	return good;
 }
 
-/* Those of the prompt do not count: the client has sent as much. */
+/* Tokens of the prompt do not count as unread: the client has sent as much. */
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
 {
 	const bool of_prompt = t->position < j->spec.req.n_prompt;

@@ -12,7 +12,7 @@
 
 struct odm_job;
 
-/* What a job is made of. */
+/* A job is made from this. */
 struct odm_job_spec {
 	/* odm_job_new copies its lists. The observer is the job's own. req.request is NULL for the self-test of
 	 * /health only; req.logprobs is -1: news has no tokens. */
@@ -22,7 +22,7 @@ struct odm_job_spec {
 	void *ends_arg; /* must outlive the job */
 	/* There is news where there was none. No lock held; engine thread, or that of odm_engine_thread_cancel. */
 	void (*wake)(void *arg);
-	/* once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
+	/* called once, when a submitted job is done, after the last wake has returned; threads as wake; NULL ok */
 	void (*release)(void *arg);
 	void *arg;
 };
@@ -33,19 +33,19 @@ struct odm_job *odm_job_ref(struct odm_job *j);
 void odm_job_unref(struct odm_job *j); /* NULL ok */
 
 struct odm_news {
-	struct od_strbuf text; /* since the last time */
-	struct odm_token_list tokens; /* since the last time, if log probabilities were asked for */
+	struct od_strbuf text; /* new text since the last time */
+	struct odm_token_list tokens; /* new tokens since the last time, if log probabilities were asked for */
 	bool begun; /* it has left the queue */
-	size_t place; /* before that: among the jobs that have not begun; 1: it is the next */
-	uint32_t prefilled_tokens; /* of the prompt */
+	size_t place; /* before it has begun: its position among the waiting jobs; 1: it is the next */
+	uint32_t prefilled_tokens; /* tokens of the prompt */
 	bool done;
-	/* When done. */
+	/* Below: valid when done. */
 	struct od_err err; /* code OD_OK: none */
 	enum odm_finish finish;
-	size_t stop; /* ODM_FINISH_STOP, not by `ends`: which of the job's stop strings */
-	size_t n_tokens; /* generated, EOS included */
-	size_t shared_tokens; /* of the prompt, not computed again */
-	/* until its first step and its first token, since it was submitted; 0: there was none */
+	size_t stop; /* if ODM_FINISH_STOP was not by `ends`: index of the stop string */
+	size_t n_tokens; /* generated tokens, EOS included */
+	size_t shared_tokens; /* tokens of the prompt that were not computed again */
+	/* time from submission to the first step and to the first token; 0: there was none */
 	uint64_t queue_ns, first_token_ns;
 };
 /* False: there is none, and *news is not set. */

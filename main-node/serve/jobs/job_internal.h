@@ -15,7 +15,7 @@ struct odm_engine_thread;
 /* The jobs of one request; under the engine thread's lock. */
 struct odm_ticket {
 	size_t n_open;
-	bool counts; /* in the limit of open requests */
+	bool counts; /* it counts in the limit of open requests */
 };
 
 struct odm_job {
@@ -30,18 +30,19 @@ struct odm_job {
 
 	pthread_mutex_t lock;
 	struct odm_news news;
-	size_t unread_tokens; /* generated ones, in the news */
+	size_t unread_tokens; /* generated tokens in the news */
 	bool any_news; /* wake was called and the news not taken */
 
 	struct odm_ticket *ticket; /* NULL when done */
-	struct odm_job *next; /* in the queue */
+	struct odm_job *next; /* links the queue */
 	struct odm_sequence *sequence; /* NULL: not in the engine */
 	bool queued, begun, cancelled;
 	uint64_t submitted_ns, begun_ns, first_token_ns; /* 0: not yet */
 };
 
-/* As ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is done;
- * tell_places() holds one because a cancel may end it meanwhile, and a wake after release would reach freed memory. */
+/* These act like ref and unref, but the last to let go calls release. The queue or the engine holds a job until it is
+ * done; tell_places() holds one because a cancel may end it meanwhile, and a wake after release would reach freed
+ * memory. */
 void odm_job_hold(struct odm_job *j);
 void odm_job_let_go(struct odm_job *j);
 
@@ -49,7 +50,7 @@ void odm_job_let_go(struct odm_job *j);
  * included. */
 bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
 void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
-void odm_job_tell_place(struct odm_job *j, size_t place); /* nothing if the job has begun or is done */
+void odm_job_tell_place(struct odm_job *j, size_t place); /* does nothing if the job has begun or is done */
 void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens);
 /* r: NULL: it never was in the engine. */
 void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err);

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define KEEP_ALIVE_NS (15 * OD_NS_PER_S)
-#define MOST_UNSENT_BYTES (64u << 10) /* beyond, text stays in the jobs, where it is bounded */
+#define MOST_UNSENT_BYTES (64u << 10) /* beyond this, text stays in the jobs, where it is bounded */
 
 void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *arg, struct odm_exchange *x,
 		    const char *model)
@@ -43,7 +43,7 @@ static void note_end(struct odm_reply *r, size_t i, const struct odm_news *news)
 		odm_api_fail(&r->error, 503, NULL, OD_ERR_CANCELLED, "the text was not read in time");
 }
 
-/* Comments, which clients skip: nothing else comes until the prompt is through. */
+/* Writes comments, which clients skip: nothing else comes until the prompt is through. */
 static void write_progress(struct odm_reply *r, size_t i, const struct odm_news *news)
 {
 	const size_t n = odm_choices_prompt_tokens(r->choices, i);

@@ -10,31 +10,32 @@
 #include "main-node/serve/jobs/generation.h"
 
 struct odm_reply_ops {
-	/* What is new of a choice; ended[choice].done: nothing more comes. Returns true if it wrote to the stream. */
+	/* Handles new text of a choice; ended[choice].done: nothing more comes. Returns true if it wrote to the
+	 * stream. */
 	bool (*news)(void *arg, size_t choice, const struct odm_news *news);
 	/* All choices are done: writes the whole answer, or the last events of the stream. */
 	void (*end)(void *arg);
 	/* Writes the error instead, whole or as an event; NULL: in OpenAI's form. */
 	void (*fail)(void *arg, const struct odm_api_error *e);
-	const char *keep_alive; /* what a stream gets when nothing else comes for long; NULL: a comment */
+	const char *keep_alive; /* written to a stream when nothing else comes for long; NULL: a comment */
 };
 
 struct odm_choice_end {
-	bool done, early; /* early: odm_reply_end_choice */
+	bool done, early; /* early: odm_reply_end_choice was called */
 	enum odm_finish finish;
 	size_t n_tokens, shared_tokens; /* as in odm_news */
 };
 
 struct odm_reply {
 	const struct odm_reply_ops *ops;
-	void *arg; /* for ops */
+	void *arg; /* passed to ops */
 	struct odm_exchange *exchange;
 	const char *model; /* its name in answers */
 	struct odm_choices *choices; /* the caller's, or NULL until there is one */
 	bool stream, include_usage;
 	/* ---- */
 	struct odm_choice_end ended[ODM_MAX_CHOICES];
-	struct odm_api_error error; /* the first of a choice */
+	struct odm_api_error error; /* the first error of a choice */
 	int64_t created; /* seconds since 1970 */
 	uint64_t written_ns;
 	bool over;
@@ -48,13 +49,14 @@ void odm_reply_init(struct odm_reply *r, const struct odm_reply_ops *ops, void *
  * that could not be read, or is not taken, is answered with the error *e. */
 void odm_reply_submit(struct odm_reply *r, struct odm_engine_thread *t, int rc, struct odm_api_error *e);
 
-/* For the endpoint's functions of the same names. */
-void odm_reply_start(struct odm_reply *r); /* begins the stream, if it is one; then odm_reply_news */
+/* Call these from the endpoint's functions of the same names. */
+void odm_reply_start(struct odm_reply *r); /* begins the stream, if it is one; call odm_reply_news next */
 void odm_reply_news(struct odm_reply *r);
 void odm_reply_tick(struct odm_reply *r, uint64_t now_ns);
 void odm_reply_gone(struct odm_reply *r);
 
-/* The same, as an endpoint's functions: the exchange's state, if there is one, begins with its struct odm_reply. */
+/* These can be an endpoint's functions as they are: the exchange's state, if there is one, begins with its struct
+ * odm_reply. */
 void odm_reply_on_start(struct odm_exchange *x);
 void odm_reply_on_news(struct odm_exchange *x);
 void odm_reply_on_tick(struct odm_exchange *x, uint64_t now_ns);
@@ -63,10 +65,10 @@ void odm_reply_on_gone(struct odm_exchange *x);
 /* The choice needs no more text: its job is cancelled, and it ends with ODM_FINISH_EOS. */
 void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 
-/* Of all choices; choices of one prompt, which counts once, follow each other: n each. */
+/* Sums over all choices. The n choices of one prompt follow each other, and the prompt counts once. */
 struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
 
-/* What OpenAI's answers and events begin with: {"id": prefix + the exchange's, "object", "created", "model",
+/* OpenAI's answers and events begin with these fields: {"id": prefix + the exchange's, "object", "created", "model",
  * "choices"}. Takes choices. */
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
 /* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. */

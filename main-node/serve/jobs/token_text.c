@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PART_BYTES 256 /* of a token that is no text by itself */
+#define MAX_PART_BYTES 256 /* limit of a token's bytes if it is no text by itself */
 
 /* The first token of a text loses its blank in some tokenisers, so another one goes before it. */
 static char *text_behind(const struct od_tokenizer *t, int32_t token, size_t *len)

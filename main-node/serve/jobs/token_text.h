@@ -8,9 +8,9 @@
 
 #include "main-node/serve/jobs/token_list.h"
 
-/* The text of a token behind others, with its leading blank; a special token's own name. A token that is only a part of
- * a character is U+FFFD. malloc'd; NULL: out of memory. *shown: characters of it in the written text: 0 for special
- * ones. */
+/* Returns the text that a token has behind others, with its leading blank, or a special token's own name. A token that
+ * is only a part of a character is U+FFFD. malloc'd; NULL: out of memory. *shown: characters of it in the written text:
+ * 0 for special ones. */
 char *odm_token_text(const struct od_tokenizer *t, int32_t token, size_t *len, size_t *shown);
 
 /* OpenAI's form for completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, all arrays; a new

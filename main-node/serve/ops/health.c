@@ -14,7 +14,7 @@ struct odm_health {
 	struct odm_job *test; /* under way; NULL: none */
 };
 
-/* One who waits for the self-test. */
+/* A request that waits for the self-test. */
 struct waiting {
 	uint64_t since_ns;
 };
@@ -72,7 +72,7 @@ static void release(void *arg)
 	odm_exchange_unref(arg);
 }
 
-/* One token behind one token, greedy. */
+/* The self-test generates one token behind a prompt of one token, greedily. */
 static int begin_test(struct odm_health *h, struct odm_exchange *x, struct od_err *err)
 {
 	static const int32_t token = 0;
@@ -112,7 +112,7 @@ static bool test_done(struct odm_health *h)
 	return h->test == NULL;
 }
 
-/* What is known without waiting. False: nothing. */
+/* Answers if the answer is known without waiting. False: it is not. */
 static bool answer_now(struct odm_exchange *x)
 {
 	struct odm_app *app = odm_app_of(x);
@@ -130,7 +130,7 @@ static bool answer_now(struct odm_exchange *x)
 	case ODM_SERVE_READY: break;
 	}
 	engine = odm_engine_thread_engine(app->thread);
-	/* what was recently served says nothing of now */
+	/* recent tokens say nothing about the present: ask the engine first */
 	if (engine != NULL && odm_engine_ready(engine, &why) != OD_OK) {
 		failed(x, why.msg);
 		return true;
@@ -144,7 +144,7 @@ static bool answer_now(struct odm_exchange *x)
 	return true;
 }
 
-/* The self-test is through, for this one or another one; or it takes too long. */
+/* Answers if the self-test is done, for this request or another one, or if it takes too long. */
 static void look(struct odm_exchange *x, uint64_t now_ns)
 {
 	struct odm_health *h = odm_app_of(x)->health;

@@ -14,7 +14,7 @@ extern const struct odm_endpoint odm_health_endpoint;
 
 struct odm_health;
 struct odm_health *odm_health_new(void); /* NULL: out of memory */
-/* After the engine thread has been stopped. NULL ok. */
+/* Call it after the engine thread has been stopped. NULL ok. */
 void odm_health_free(struct odm_health *h);
 
 #endif

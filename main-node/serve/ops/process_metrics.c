@@ -10,12 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define START_FIELD 22 /* of /proc/self/stat, counted from 1 as in proc(5): ticks from boot to the process's start */
+/* field of /proc/self/stat, counted from 1 as in proc(5): ticks from boot to the process's start */
+#define START_FIELD 22
 
 static double open_descriptors(void)
 {
 	DIR *d = opendir("/proc/self/fd");
-	double n = -1; /* the one that counts them */
+	double n = -1; /* the descriptor of this folder does not count */
 
 	while (d != NULL && readdir(d) != NULL)
 		n++;

@@ -14,11 +14,11 @@ struct odm_service_watch {
 	struct odm_engine_thread *thread; /* NULL until ready */
 	uv_timer_t watchdog;
 	uv_signal_t hangup;
-	char serves[400]; /* what, and where */
+	char serves[400]; /* names the model and the address */
 	bool stopping;
 };
 
-/* reads_peers: SIGHUP is this one's. */
+/* reads_peers: SIGHUP is handled here. */
 void odm_service_watch_open(struct odm_service_watch *w, uv_loop_t *loop, bool reads_peers);
 /* The engine is open: from now on the watchdog is fed. */
 void odm_service_watch_ready(struct odm_service_watch *w, struct odm_engine_thread *thread, const char *model,
