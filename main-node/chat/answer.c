@@ -19,7 +19,7 @@ static void give(struct odm_answer *a, const char *text, size_t len)
 		a->sink->reasoning(a->sink->arg, text, len);
 }
 
-/* Of content [len], what may be the tail, or its beginning. */
+/* Returns how many bytes at the end of content [len] may be the tail, or its beginning. */
 static size_t maybe_tail(const struct odm_answer *a, const char *text, size_t len)
 {
 	size_t n = a->out_kind == ANSWER_CONTENT ? strlen(a->tail) : 0;
@@ -44,7 +44,7 @@ static void give_content(struct odm_answer *a, const char *text, size_t len, boo
 	a->failed = a->failed || rc != OD_OK;
 }
 
-/* all: also a character that is not complete, and what may be the tail or a stop string. */
+/* all: gives everything, even an incomplete character and bytes that may be the tail or a stop string. */
 static void flush(struct odm_answer *a, bool all)
 {
 	size_t n = a->out.len, tail;
@@ -84,7 +84,7 @@ static bool trims(const struct odm_answer *a)
 	return a->form->thoughts != NULL || a->form->calls != NULL;
 }
 
-/* A line break is not the form's: nothing but text can follow. */
+/* The held line breaks belong to the text: nothing but text can follow. */
 static bool stays(const struct odm_answer *a, enum answer_kind kind)
 {
 	return !trims(a) || (kind == ANSWER_CONTENT && !a->fresh && !a->calls && !a->form->harmony);
@@ -95,8 +95,8 @@ void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, s
 	turn_to(a, kind);
 	for (size_t i = 0; i < len; i++) {
 		if (text[i] == '\n' && !stays(a, kind)) {
-			/* Those in front of all content are the form's if a thought can come, or a call came,
-			 * before. */
+			/* Line breaks before all content belong to the form if a thought can come, or a call came,
+			 * before them. */
 			a->n_breaks += a->any[kind] || (a->form->thoughts == NULL && !a->any_call);
 			continue;
 		}
@@ -191,7 +191,7 @@ static void clear_waiting(struct odm_answer *a)
 	od_strbuf_fini(&a->waiting_text);
 }
 
-/* They were thought about. */
+/* The held calls were only thought about: they belong to the thought. */
 static void waiting_are_thought(struct odm_answer *a)
 {
 	if (a->n_waiting > 0)
@@ -199,7 +199,7 @@ static void waiting_are_thought(struct odm_answer *a)
 	clear_waiting(a);
 }
 
-/* They were meant. */
+/* The held calls are calls: the model did not close its thought. */
 static void waiting_are_calls(struct odm_answer *a)
 {
 	for (size_t i = 0; i < a->n_waiting; i++)
@@ -222,7 +222,7 @@ static void put_text(struct odm_answer *a, char c)
 
 /* ---- Blocks of calls ---- */
 
-/* The next form, from `from` on, that begins with open. */
+/* Returns the next form, from `from` on, that begins with open. */
 static const struct odm_call_form *form_of(const struct odm_answer *a, const char *open, size_t from)
 {
 	for (size_t i = from; i < a->form->n_calls; i++)
@@ -231,14 +231,14 @@ static const struct odm_call_form *form_of(const struct odm_answer *a, const cha
 	return NULL;
 }
 
-/* The block is no more: text up to `end` is no call, the rest may be anything. */
+/* Ends the block: its text up to `end` is no call, the rest may be anything. */
 static void give_up_block(struct odm_answer *a, size_t end)
 {
 	const size_t begin = a->reader.call_begin;
 	size_t len;
 	char *text = od_strbuf_take(&a->block, &len);
 
-	if (a->closed) { /* without the tags that the model did not write */
+	if (a->closed) { /* the tags that were put behind the text do not count */
 		len = a->n_written;
 		end = end < len ? end : len;
 		a->closed = false;
@@ -250,7 +250,7 @@ static void give_up_block(struct odm_answer *a, size_t end)
 		return;
 	}
 	waiting_are_thought(a);
-	a->fresh = a->stream.begun; /* text behind a call */
+	a->fresh = a->stream.begun; /* the text stands behind a call */
 	if (a->stream.begun)
 		answer_early_end(a, NULL);
 	else
@@ -260,7 +260,7 @@ static void give_up_block(struct odm_answer *a, size_t end)
 	free(text);
 }
 
-/* A complete call; false: it is not a valid one, and none was begun. */
+/* Gives a complete call. False: it is not valid, and none was begun. */
 static bool take_call(struct odm_answer *a)
 {
 	const struct odm_call_reader *r = &a->reader;
@@ -283,7 +283,7 @@ static bool take_call(struct odm_answer *a)
 	return true;
 }
 
-/* Gives what is certain of a call that is not complete. */
+/* Gives the certain part of a call that is not complete. */
 static void look_early(struct odm_answer *a)
 {
 	struct odm_tool_call call;
@@ -303,7 +303,7 @@ static void end_block(struct odm_answer *a)
 	a->fresh = true;
 }
 
-/* Forms with the same opening tag are tried in turn, as long as no call of the block has been given. False: none is
+/* Tries the next form with the same opening tag, as long as no call of the block has been given. False: none is
  * left. */
 static bool try_next_form(struct odm_answer *a)
 {
@@ -330,7 +330,7 @@ static void read_block(struct odm_answer *a)
 				give_up_block(a, a->block.len);
 			return;
 		case ODM_READ_CALL:
-			/* What a call is not, no other form makes it. */
+			/* A text that is no call in this form is a call in no other. */
 			if (!take_call(a))
 				give_up_block(a, a->reader.pos);
 			break;
@@ -359,7 +359,8 @@ static void begin_block(struct odm_answer *a, const char *open, size_t len)
 
 /* ---- Tags ---- */
 
-/* The tags that count at this place; i = 0, 1, ...; *mark is MARK_NONE where one does not count now. NULL: no more. */
+/* Lists the tags that count in this state; i = 0, 1, ...; *mark is MARK_NONE if a tag does not count now. NULL: no
+ * more. */
 static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark)
 {
 	const struct odm_chat_form *f = a->form;
@@ -405,7 +406,7 @@ static void open_thought(struct odm_answer *a)
 	a->prompt_thought = false;
 	a->fresh = true;
 	turn_to(a, ANSWER_THOUGHT);
-	if (a->any[ANSWER_THOUGHT]) /* a second thought */
+	if (a->any[ANSWER_THOUGHT]) /* it is a second thought */
 		a->n_breaks = 1;
 }
 
@@ -429,7 +430,7 @@ static void act(struct odm_answer *a, enum answer_mark mark, const char *text, s
 	}
 }
 
-/* Whether what is held is a tag (its mark and length), or may become one (*partial). */
+/* Returns whether the held text is a tag (its mark and length), or may become one (*partial). */
 static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *partial)
 {
 	enum answer_mark mark;
@@ -450,7 +451,7 @@ static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *part
 	return MARK_NONE;
 }
 
-/* A byte of text; tags are looked for in what is held until none can begin with it. */
+/* Takes a byte of text. Bytes are held as long as a tag can begin with them. */
 static void feed(struct odm_answer *a, char c)
 {
 	if (odm_answer_over(a) || a->failed)
@@ -551,7 +552,7 @@ int odm_answer_push(struct odm_answer *a, const char *text, size_t len)
 	return a->failed ? OD_ERR_NOMEM : OD_OK;
 }
 
-/* Models end a turn behind a call without its closing tag at times. */
+/* Some models end a turn behind a call without its closing tag. */
 static void finish_block(struct odm_answer *a)
 {
 	a->n_written = a->block.len;

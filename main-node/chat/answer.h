@@ -25,13 +25,13 @@
 
 #define ODM_MAX_CALL_BYTES ((size_t)1 << 20)
 
-/* Pieces end between UTF-8 characters, but at bytes that are not UTF-8. */
+/* Pieces end between UTF-8 characters, except at bytes that are not UTF-8. */
 struct odm_answer_sink {
 	void *arg;
 	void (*content)(void *arg, const char *text, size_t len);
 	void (*reasoning)(void *arg, const char *text, size_t len);
-	/* A call; id NULL: the form has none. Then its arguments, which are together the text of a JSON object, if it
-	 * is complete in the end; pieces end within no escape either. Then its end. */
+	/* A call begins (id NULL: the form has none). Its arguments follow: together they are the text of a JSON object
+	 * if the call ends complete; no piece ends within an escape. Then it ends. */
 	void (*call)(void *arg, const char *name, const char *id);
 	void (*arguments)(void *arg, const char *text, size_t len);
 	void (*call_end)(void *arg, bool complete);
@@ -39,12 +39,12 @@ struct odm_answer_sink {
 
 struct odm_answer_opts {
 	const struct odm_chat_form *form;
-	bool in_thought; /* the prompt leaves a thought open: odm_chat_form_in_thought() */
-	/* the request's, an array in OpenAI's form; empty: no calls; NULL: not known, any function */
+	bool in_thought; /* true: the prompt leaves a thought open (odm_chat_form_in_thought) */
+	/* the request's tools, an array in OpenAI's form; empty: no calls; NULL: not known, any function */
 	const json_t *tools;
 	size_t max_call_bytes; /* 0: ODM_MAX_CALL_BYTES */
-	bool early_calls; /* else each call is given when it is complete */
-	/* dropped in front of the text, and behind its content, if they are there; NULL: nothing */
+	bool early_calls; /* false: each call is given when it is complete */
+	/* white space that is dropped before the text, and behind its content, if it is there; NULL: nothing */
 	const char *lead, *tail;
 	const char *const *stop; /* [n_stop] stop strings; need not outlive odm_answer_new */
 	size_t n_stop;
@@ -56,11 +56,11 @@ OD_MUST_CHECK int odm_answer_new(struct odm_answer **out, const struct odm_answe
 void odm_answer_free(struct odm_answer *a); /* NULL ok */
 /* Fails only for lack of memory, and then for good. */
 OD_MUST_CHECK int odm_answer_push(struct odm_answer *a, const char *text, size_t len);
-/* The text is complete. */
+/* Tells that the text is complete. */
 OD_MUST_CHECK int odm_answer_finish(struct odm_answer *a);
-/* The model has ended its turn, or a stop string was found; text that follows is not its answer and is dropped. */
+/* Returns whether the model has ended its turn, or a stop string was found; text that follows is dropped. */
 bool odm_answer_over(const struct odm_answer *a);
-/* A stop string was found: *which of them. */
+/* Returns whether a stop string was found: *which of them. */
 bool odm_answer_stopped(const struct odm_answer *a, size_t *which);
 
 #endif

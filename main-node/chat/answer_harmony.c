@@ -18,7 +18,7 @@ struct place_mark {
 static const struct place_mark between[] = {
 	{ "<|start|>", MARK_HEADER },	 { "<|channel|>", MARK_HEADER },   { "<|message|>", MARK_BODY },
 	{ "<|end|>", MARK_MESSAGE_END }, { "<|call|>", MARK_MESSAGE_END }, { "<|return|>", MARK_TURN_END },
-	{ " to=", MARK_HEADER }, /* the last: counts only right behind a message */
+	{ " to=", MARK_HEADER }, /* the last mark counts only right behind a message */
 };
 static const struct place_mark in_header[] = {
 	{ "<|message|>", MARK_BODY },	  { "<|start|>", MARK_HEADER },	   { "<|end|>", MARK_MESSAGE_END },
@@ -45,7 +45,7 @@ const char *answer_harmony_mark(const struct odm_answer *a, size_t i, enum answe
 	return i < n ? m[i].tag : NULL;
 }
 
-/* The word behind `what` in the header; len 0: none. */
+/* Returns the word behind `what` in the header; len 0: none. */
 static struct odm_slice word_behind(const struct od_strbuf *header, const char *what)
 {
 	const char *at = header->text != NULL ? strstr(header->text, what) : NULL;
@@ -61,7 +61,7 @@ static bool is(struct odm_slice s, const char *text)
 	return s.len == strlen(text) && memcmp(s.text, text, s.len) == 0;
 }
 
-/* The function that a message goes to; len 0: to the user. */
+/* Returns the function that a message goes to; len 0: it goes to the user. */
 static struct odm_slice recipient(const struct od_strbuf *header)
 {
 	static const char prefix[] = "functions.";
@@ -82,7 +82,7 @@ static void begin_body(struct odm_answer *a)
 	a->message_began = false;
 }
 
-/* What was read of a message that is none goes to the content as it is. */
+/* A text that turns out to be no message goes to the content as it is. */
 static void put_raw(struct odm_answer *a)
 {
 	answer_put(a, ANSWER_CONTENT, od_strbuf_text(&a->header), a->header.len);
@@ -106,7 +106,7 @@ static int take_call(struct odm_answer *a)
 	return rc;
 }
 
-/* tag: what ended the message, "" at the end of the text. */
+/* tag: the tag that ended the message, "" at the end of the text. */
 static void end_message(struct odm_answer *a, const char *tag, size_t len)
 {
 	int rc = OD_OK;
@@ -133,7 +133,7 @@ void answer_harmony_act(struct odm_answer *a, enum answer_mark mark, const char 
 			od_strbuf_append(&a->header, text, len);
 		begin_body(a);
 	} else if (mark == MARK_HEADER) {
-		end_message(a, "", 0); /* one that lacks its end */
+		end_message(a, "", 0); /* the last message lacks its end */
 		a->place = IN_HEADER;
 		od_strbuf_append(&a->header, text, len);
 	} else if (mark == MARK_MESSAGE_END) {
@@ -149,7 +149,7 @@ static void put_message(struct odm_answer *a, char c)
 	const bool message = a->place == IN_MESSAGE;
 
 	if (message && !a->message_began && a->any[a->message_kind])
-		answer_put(a, a->message_kind, "\n", 1); /* between messages of one kind */
+		answer_put(a, a->message_kind, "\n", 1); /* separates messages of one kind */
 	a->message_began = true;
 	a->fresh = false;
 	answer_put(a, message ? a->message_kind : ANSWER_CONTENT, &c, 1);

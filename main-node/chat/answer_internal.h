@@ -10,19 +10,19 @@
 
 enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, N_ANSWER_KINDS };
 
-/* Where the next byte belongs. */
+/* The next byte belongs to one of these. */
 enum answer_place {
 	IN_CONTENT,
 	IN_THOUGHT,
 	IN_CALL, /* answer.c: a block of calls */
-	BETWEEN_MESSAGES, /* from here on harmony */
+	BETWEEN_MESSAGES, /* this and the following: harmony */
 	IN_HEADER,
 	IN_MESSAGE,
 	IN_CALL_MESSAGE,
 	IS_OVER,
 };
 
-/* What a tag does. */
+/* A tag has one of these effects. */
 enum answer_mark {
 	MARK_NONE,
 	MARK_OPEN,
@@ -44,7 +44,7 @@ struct odm_answer {
 	bool early_calls;
 	bool failed;
 
-	const char *lead, *tail; /* the lead: what of it may still come */
+	const char *lead, *tail; /* the part of the lead that may still come */
 	struct od_stopper *stopper; /* NULL: no stop strings */
 	bool stopped;
 
@@ -53,7 +53,7 @@ struct odm_answer {
 	size_t n_held;
 	bool fresh; /* only white space since the start, a thought or a call */
 
-	/* Output that the sink has not had yet, all of one kind. */
+	/* Output that the sink has not had yet; all of it is of one kind. */
 	struct od_strbuf out;
 	enum answer_kind out_kind;
 	size_t n_breaks; /* line breaks that are dropped if a tag follows */
@@ -62,18 +62,18 @@ struct odm_answer {
 	/* The block of calls that is being read, with its opening tag. */
 	struct od_strbuf block;
 	struct odm_call_reader reader;
-	size_t furthest; /* of the forms that did not fit, how far one came */
+	size_t furthest; /* the farthest position that a form which did not fit has read */
 	enum answer_place block_in;
 	bool closed; /* the text has ended, and closing tags were put behind it */
-	size_t n_written; /* of the block, before that */
+	size_t n_written; /* bytes of the block without those tags */
 
-	/* The call that is given as it is written. */
+	/* The call that is given while it is written. */
 	struct odm_call_stream stream;
-	struct od_strbuf args; /* that the sink has not had yet */
+	struct od_strbuf args; /* arguments that the sink has not had yet */
 
 	bool prompt_thought; /* the prompt opened the thought: its tag may come once more */
 
-	/* Calls in a thought, and their text. */
+	/* Calls in a thought are held, with their text. */
 	struct odm_tool_call *waiting;
 	size_t n_waiting;
 	struct od_strbuf waiting_text;
@@ -87,13 +87,13 @@ struct odm_answer {
 /* Appends to the output; answer_call() gives a call in its place. */
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len);
 void answer_call(struct odm_answer *a, struct odm_tool_call *call);
-/* After odm_call_stream_*(a->stream, ..., &call, &a->args), which said `began`. */
+/* Call it after odm_call_stream_*(a->stream, ..., &call, &a->args) has returned `began`. */
 void answer_early(struct odm_answer *a, bool began, struct odm_tool_call *call);
-/* A call that was begun ends; whole: as it was built, taken; NULL: it is malformed. */
+/* Ends a call that was begun. whole: the call as it was built, taken; NULL: it is malformed. */
 void answer_early_end(struct odm_answer *a, struct odm_tool_call *whole);
 void answer_over(struct odm_answer *a);
 
-/* The tags that count at the answer's place: i = 0, 1, ... until NULL. */
+/* Lists the tags that count in the answer's state: i = 0, 1, ... until NULL. */
 const char *answer_harmony_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark);
 void answer_harmony_act(struct odm_answer *a, enum answer_mark mark, const char *text, size_t len);
 void answer_harmony_text(struct odm_answer *a, char c);

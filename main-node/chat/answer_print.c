@@ -3,7 +3,7 @@
 #include "common/text/utf8_text.h"
 
 struct gathered {
-	struct od_strbuf content, reasoning, arguments; /* the last: of a call */
+	struct od_strbuf content, reasoning, arguments; /* arguments belong to the last call */
 	json_t *calls;
 	bool failed;
 };

@@ -22,7 +22,8 @@ static void fini(struct rendering *r)
 	free(r->ids);
 }
 
-/* A question, and with `answered` its answer and the next one. False: the template refuses, or there is no memory. */
+/* Renders a question and, if `answered`, its answer and the next question. False: the template refuses, or memory is
+ * out. */
 static bool render(struct rendering *r, const struct odm_chat_template *t, const struct od_tokenizer *tokenizer,
 		   bool with_tools, bool answered)
 {
@@ -58,7 +59,8 @@ static size_t space_len(const char *text, size_t len)
 	return n;
 }
 
-/* Sets out to the white space that text begins with if ANSWER follows, or a part of it. False: something else does. */
+/* Sets out to the white space at the start of text if ANSWER, or a part of it, follows. False: something else
+ * follows. */
 static bool lead_of(char out[ODM_MAX_SPACE_BYTES], const char *text, size_t len)
 {
 	const size_t n = space_len(text, len), left = len - n;
@@ -70,7 +72,7 @@ static bool lead_of(char out[ODM_MAX_SPACE_BYTES], const char *text, size_t len)
 	return true;
 }
 
-/* As the model's tokens say it, if the question's are the first of the answered one's. */
+/* Measures by tokens, if the tokens of the question are the first ones of the answered conversation. */
 static void find_lead_of_tokens(char out[ODM_MAX_SPACE_BYTES], const struct od_tokenizer *tokenizer,
 				const struct rendering *asked, const struct rendering *answered)
 {

@@ -48,7 +48,7 @@ static bool is(struct odm_slice v, const char *text)
 	return v.len == strlen(text) && memcmp(v.text, text, v.len) == 0;
 }
 
-/* True, False and None of Python, which templates write for JSON's values with "| string". */
+/* Templates write JSON's values as Python's True, False and None with "| string". */
 static const char *python_literal(struct odm_slice v)
 {
 	return is(v, "True") ? "true" : is(v, "False") ? "false" : is(v, "None") ? "null" : NULL;
@@ -76,7 +76,7 @@ static void append_value(struct od_strbuf *out, enum odm_value_kind kind, struct
 	}
 }
 
-/* The line breaks right behind a parameter's tag and before its end are the form's. */
+/* The line breaks right behind a parameter's tag and before its end belong to the form. */
 static struct odm_slice without_breaks(struct odm_slice v)
 {
 	if (v.len > 0 && v.text[0] == '\n')
@@ -104,7 +104,7 @@ bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *te
 	return false;
 }
 
-/* The line breaks are the form's. */
+/* The line breaks belong to the form. */
 struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
 				const char *text)
 {
@@ -159,7 +159,7 @@ static bool append_params(struct od_strbuf *out, const struct odm_call_form *for
 
 /* ---- Building ---- */
 
-/* A copy of a name or an id. OD_ERR_FORMAT: not UTF-8, too long, or with control characters. */
+/* Copies a name or an id. OD_ERR_FORMAT: it is not UTF-8, is too long, or has control characters. */
 static int set(char **out, struct odm_slice text)
 {
 	json_t *valid = text.len <= ODM_MAX_NAME_BYTES ? json_stringn(text.text, text.len) : NULL;
@@ -212,7 +212,7 @@ int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_slice name, stru
 	return finish(out, &text, tools);
 }
 
-/* The first member that has one of two names and, if `string`, a string. len 0: none. */
+/* Returns the value of the first member that has one of two names and, if `string`, is a string. len 0: none. */
 static struct odm_slice member(struct odm_slice whole, const char *const names[2], bool string)
 {
 	struct odm_json_item m;
@@ -224,7 +224,7 @@ static struct odm_slice member(struct odm_slice whole, const char *const names[2
 	return (struct odm_slice){ "", 0 };
 }
 
-/* OD_ERR_FORMAT: quoted is no string, or one with a NUL. */
+/* OD_ERR_FORMAT: quoted is no string, or has a NUL. */
 static int set_quoted(char **out, struct odm_slice quoted)
 {
 	json_t *v = odm_json_value(quoted);

@@ -21,32 +21,32 @@ struct odm_tool_call {
  * function that is not among tools), *out is empty then. */
 OD_MUST_CHECK int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form,
 				      const struct odm_call_parts *parts, const char *text, const json_t *tools);
-/* As odm_tool_call_build, of a name and the JSON text of the arguments. */
+/* Builds a call as odm_tool_call_build does, from a name and the JSON text of the arguments. */
 OD_MUST_CHECK int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_slice name, struct odm_slice args,
 					const json_t *tools);
 void odm_tool_call_fini(struct odm_tool_call *c);
 
 /* ---- Parts of the above, for calls that are not complete (call_stream.h) ---- */
 
-/* The function of this name among tools; NULL: none. */
+/* Returns the function of this name among tools; NULL: none. */
 const json_t *odm_find_tool(const json_t *tools, const char *name);
-/* Name and id only; OD_ERR_FORMAT as above. */
+/* Sets name and id only; OD_ERR_FORMAT as above. */
 OD_MUST_CHECK int odm_tool_call_named(struct odm_tool_call *out, const struct odm_call_parts *parts, const char *text);
-/* Name and id from an object that is the whole call, of which the end may be missing; *args: its arguments so far, len
- * 0: none. Of members with one meaning the first counts. */
+/* Sets name and id from an object that is the whole call; the object's end may be missing. *args: its arguments so far,
+ * len 0: none. If several members have one meaning, the first counts. */
 OD_MUST_CHECK int odm_tool_call_of_members(struct odm_tool_call *out, struct odm_slice whole, struct odm_slice *args);
 
-/* Parameter i of an XML form: its value's text, which is complete; appends its key, with what stands before; its
- * value. */
+/* For parameter i of an XML form: the text of its value, which is complete; appends its key and the text before it;
+ * appends its value. */
 struct odm_slice odm_call_value(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
 				const char *text);
 void odm_call_append_key(struct od_strbuf *out, const struct odm_call_parts *p, size_t i, const char *text);
 void odm_call_append_value(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p,
 			   size_t i, const char *text, const json_t *function);
-/* The value is a string, whatever it will be. */
+/* Returns whether the value is a string whatever text follows. */
 bool odm_call_value_is_text(const struct odm_call_form *form, const struct odm_call_parts *p, size_t i,
 			    const char *text, const json_t *function);
-/* An earlier parameter has the same key. */
+/* Returns whether an earlier parameter has the same key. */
 bool odm_call_key_again(const struct odm_call_parts *p, size_t i, const char *text);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FIRST_LITERAL '\t' /* lower bytes stand for something */
+#define FIRST_LITERAL '\t' /* lower bytes stand for a variable text */
 
 enum section { HEAD, CALL, PARAM_OR_END, PARAM, END, NEXT_OR_CLOSE, BETWEEN, CLOSE, OVER };
 
@@ -53,7 +53,7 @@ static enum odm_read bad(struct odm_call_reader *r, size_t pos)
 	return ODM_READ_BAD;
 }
 
-/* What follows a value's end does not fit. Then the value's own text had that end in it, and it goes on. */
+/* The text behind a value's end does not fit the form. So the value's own text contained that end, and it goes on. */
 static enum odm_read unfit(struct odm_call_reader *r, size_t pos)
 {
 	if (r->value_at == NULL)
@@ -89,7 +89,7 @@ static bool begins(const char *text, size_t len, const char *what, size_t n)
 	return len >= n && memcmp(text, what, n) == 0;
 }
 
-/* Up to the literal that follows in the form; r->pos is behind the literal then. */
+/* Reads up to the literal that follows in the form; r->pos is behind the literal then. */
 static enum odm_read read_until(struct odm_call_reader *r, const char *text, size_t len, size_t max,
 				struct odm_span *out)
 {
@@ -205,7 +205,7 @@ static enum odm_read read_literal(struct odm_call_reader *r, const char *text, s
 
 /* ---- Which section is next ---- */
 
-/* After white space comes one of two literals. */
+/* One of two literals follows after white space. */
 static enum odm_read choose(struct odm_call_reader *r, const char *text, size_t len, const char *a, enum section if_a,
 			    const char *b, enum section if_b)
 {
@@ -302,7 +302,7 @@ static void append_literals(const char *at, struct od_strbuf *block)
 			od_strbuf_append(block, at, 1);
 }
 
-/* What is left of a section's text, of which the block may have the first bytes, from pos on. False: it has something
+/* Gets the rest of a section's text, whose first bytes the block may have from pos on. False: the block has something
  * else there. */
 static bool append_rest(const char *at, size_t pos, struct od_strbuf *block)
 {

@@ -16,7 +16,7 @@ struct odm_span {
 	size_t begin, end;
 };
 
-/* What a call has, as spans of the block's text; empty: the form has no such thing. */
+/* The parts of a call, as spans of the block's text; empty: the form has no such part. */
 struct odm_call_parts {
 	struct odm_span name, id;
 	struct odm_span args; /* JSON of the arguments, or of the whole call, or Gemma's notation */
@@ -37,15 +37,15 @@ enum odm_read {
 struct odm_call_reader {
 	const struct odm_call_form *form;
 	size_t pos; /* the next byte */
-	size_t call_begin; /* where the call that is being read begins; 0 for the first, which has open with it */
+	size_t call_begin; /* start of the call that is being read; 0 for the first, which includes open */
 	struct odm_call_parts parts;
 
-	/* Below: the reader's own. */
+	/* The fields below belong to the reader. */
 	int section;
-	const char *at; /* in the section's text */
-	size_t mark; /* where what is being read began; SIZE_MAX: not begun */
+	const char *at; /* position in the section's text */
+	size_t mark; /* start of the part that is being read; SIZE_MAX: not begun */
 	struct odm_json_scan json;
-	bool key_seen; /* the object's first */
+	bool key_seen; /* the object's first key */
 	const char *value_at; /* a value may go on if what follows its end does not fit; NULL: no such value */
 	struct odm_span value;
 	bool value_again;
@@ -54,8 +54,8 @@ struct odm_call_reader {
 void odm_call_reader_init(struct odm_call_reader *r, const struct odm_call_form *form);
 /* text[0..len) is the block so far. */
 enum odm_read odm_call_read(struct odm_call_reader *r, const char *text, size_t len);
-/* The text ends within the block. If that lacks no more than the tags that close its last call and itself, appends
- * them, to be read. False: it lacks more. */
+/* Tells that the text ends within the block. If only the tags that close its last call and the block are missing,
+ * appends them so that they can be read. False: more is missing. */
 bool odm_call_close(const struct odm_call_reader *r, struct od_strbuf *block);
 
 #endif

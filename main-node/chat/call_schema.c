@@ -8,8 +8,8 @@
 #include "common/base/strbuf.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
-#define MAX_DEPTH 64 /* of schemas within each other */
-#define MAX_VISITS 4096 /* schemas that are looked at for one parameter: references can multiply them */
+#define MAX_DEPTH 64 /* limit of schemas within each other */
+#define MAX_VISITS 4096 /* limit of schemas that are looked at for one parameter: references can multiply them */
 
 /* The references that are being followed. */
 struct chain {
@@ -18,8 +18,8 @@ struct chain {
 };
 
 struct walk {
-	const json_t *root[3]; /* what "#" of a reference may mean, the likeliest first; NULL: nothing */
-	const char *key; /* of the parameter */
+	const json_t *root[3]; /* schemas that "#" in a reference may mean, the likeliest first; NULL: nothing */
+	const char *key; /* the parameter's name */
 	size_t key_len;
 	size_t n_visits;
 };
@@ -54,7 +54,7 @@ unsigned odm_type_of_value(const json_t *v)
 	return 0;
 }
 
-/* Of what the schema's own keywords say; 0: nothing. */
+/* Returns the types by the schema's own keywords; 0: they say nothing. */
 static unsigned own_types(const json_t *schema)
 {
 	const json_t *type = json_object_get(schema, "type"), *constant = json_object_get(schema, "const"), *value;
@@ -68,7 +68,8 @@ static unsigned own_types(const json_t *schema)
 	return named != 0 ? named : listed;
 }
 
-/* Keywords that say nothing of values of another type: what they are about is meant; and what the default is. */
+/* These keywords restrict values of one type only, so a schema that has them means that type. The default's type counts
+ * too. */
 static unsigned meant_types(const json_t *schema)
 {
 	static const struct {
@@ -166,7 +167,7 @@ static const json_t *find_pointer(const json_t *v, const char *at)
 	return *at == '\0' ? v : NULL;
 }
 
-/* A schema that has the name as its "$anchor", among the definitions. */
+/* Returns the schema among the definitions that has the name as its "$anchor". */
 static const json_t *find_anchor(const json_t *root, const char *name)
 {
 	static const char *const places[] = { "$defs", "definitions" };
@@ -183,7 +184,7 @@ static const json_t *find_anchor(const json_t *root, const char *name)
 	return NULL;
 }
 
-/* What stands before "#" is the schema itself: nothing else can be fetched. */
+/* The part before "#" is taken to mean the schema itself: nothing else can be fetched. */
 static const json_t *find_ref(const struct walk *w, const char *ref)
 {
 	const char *fragment = ref != NULL ? strchr(ref, '#') : NULL;
@@ -210,7 +211,7 @@ static unsigned types_of_ref(struct walk *w, const json_t *schema, bool object, 
 
 /* ---- The whole ---- */
 
-/* Both hold. 0: one says nothing; and what contradicts the first does not count. */
+/* Combines two that both hold. 0: one says nothing. If the second contradicts the first, it does not count. */
 static unsigned both(unsigned a, unsigned b)
 {
 	return a == 0 ? b : (a & b) != 0 ? a & b : a;
@@ -232,7 +233,7 @@ static unsigned types_of_choice(struct walk *w, const json_t *choices, bool obje
 	return found;
 }
 
-/* Of the parameter in an object of this schema. */
+/* Returns the types of the parameter in an object of this schema. */
 static unsigned types_of_member(struct walk *w, const json_t *schema, int depth, const struct chain *up)
 {
 	const json_t *member = od_json_getn(json_object_get(schema, "properties"), w->key, w->key_len);
@@ -243,7 +244,7 @@ static unsigned types_of_member(struct walk *w, const json_t *schema, int depth,
 	return member != NULL ? types_of(w, member, false, depth + 1, up) : 0;
 }
 
-/* object: the types of the parameter in it are asked for, else those of the schema itself. */
+/* object: returns the types of the parameter in it, else the types of the schema itself. */
 static unsigned types_of(struct walk *w, const json_t *schema, bool object, int depth, const struct chain *up)
 {
 	unsigned found;

@@ -7,7 +7,7 @@
 
 /* An object that is a whole call and has more than this in front of its arguments is given when it is complete. */
 #define MAX_HEAD_BYTES 4096
-#define QUOTE "<|\"|>" /* Gemma's */
+#define QUOTE "<|\"|>" /* Gemma's quote */
 #define N_QUOTE (sizeof(QUOTE) - 1)
 
 static bool is_space(char c)
@@ -69,7 +69,7 @@ static void append(struct odm_call_stream *s, struct od_strbuf *args, const char
 
 /* ---- JSON ---- */
 
-/* From s->at to end, or to the end of the object if that is before. */
+/* Appends from s->at to end, or to the end of the object if that comes first. */
 static void append_json(struct odm_call_stream *s, const char *text, size_t end, struct od_strbuf *args)
 {
 	const size_t from = s->at;
@@ -78,7 +78,7 @@ static void append_json(struct odm_call_stream *s, const char *text, size_t end,
 	while (s->at < end && got == ODM_JSON_MORE)
 		got = odm_json_scan(&s->json, text[s->at++]);
 	append(s, args, text + from, s->at - from);
-	s->ended = got != ODM_JSON_MORE; /* or ended */
+	s->ended = got != ODM_JSON_MORE; /* the object has ended, or is malformed */
 }
 
 static bool look_json(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text, const json_t *tools,
@@ -98,7 +98,7 @@ static bool look_json(struct odm_call_stream *s, const struct odm_call_reader *r
 	return began;
 }
 
-/* Where the object of the arguments has just begun, behind the name; false: it has not. */
+/* Sets s->at if the object of the arguments has just begun, behind the name. False: it has not. */
 static bool find_args(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 		      struct odm_tool_call *call)
 {
@@ -108,7 +108,7 @@ static bool find_args(struct odm_call_stream *s, const struct odm_call_reader *r
 	if (whole.len == 0 || r->json.string || r->json.depth != 2 || text[r->pos - 1] != '{' ||
 	    odm_tool_call_of_members(call, whole, &args) != OD_OK)
 		return false;
-	if (args.len != 1 || args.text != text + r->pos - 1) { /* another member's object */
+	if (args.len != 1 || args.text != text + r->pos - 1) { /* the object belongs to another member */
 		odm_tool_call_fini(call);
 		return false;
 	}
@@ -154,7 +154,7 @@ bool odm_call_stream_json(struct odm_call_stream *s, struct odm_slice name, stru
 
 /* ---- Parameters ---- */
 
-/* Text of a string, from s->at to `end`. */
+/* Appends the text of a string, from s->at to `end`. */
 static void append_string(struct odm_call_stream *s, const char *text, size_t end, struct od_strbuf *args)
 {
 	if (end <= s->at)
@@ -163,7 +163,7 @@ static void append_string(struct odm_call_stream *s, const char *text, size_t en
 	s->at = end;
 }
 
-/* What of a string is certain: what may be its end, or the form's line break in front of that, is left. */
+/* Appends the certain part of a string. The rest may be the string's end, or the form's line break before it. */
 static void append_certain(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			   struct od_strbuf *args)
 {
@@ -195,7 +195,7 @@ static void append_value(struct odm_call_stream *s, const struct odm_call_reader
 	od_strbuf_append(args, "\"", 1);
 }
 
-/* Called while a value is read: all parameters before it are certain then. */
+/* Call it while a value is read: all parameters before it are certain then. */
 static bool look_params(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args)
 {
@@ -226,7 +226,7 @@ static bool look_params(struct odm_call_stream *s, const struct odm_call_reader 
 
 /* ---- Gemma's notation ---- */
 
-/* The JSON of the members in text, without braces; false: they are not in the notation. */
+/* Writes the members in text as JSON, without braces. False: they are not in the notation. */
 static bool to_json(struct od_strbuf *json, struct odm_slice members, const char *end)
 {
 	struct od_strbuf notation = { 0 };
@@ -243,7 +243,7 @@ static bool to_json(struct od_strbuf *json, struct odm_slice members, const char
 	return valid != NULL;
 }
 
-/* Appends what was not yet appended of the member's JSON, less n_less bytes at its end. */
+/* Appends the rest of the member's JSON, except n_less bytes at its end. */
 static void append_member(struct odm_call_stream *s, const struct od_strbuf *json, size_t n_less,
 			  struct od_strbuf *args)
 {

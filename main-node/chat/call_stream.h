@@ -12,19 +12,19 @@
 struct odm_call_stream {
 	bool begun;
 	size_t sent; /* bytes of the arguments that were appended */
-	/* Below: its own. */
-	bool ended; /* all was appended, or this cannot be followed */
+	/* The fields below belong to the stream. */
+	bool ended; /* true: all was appended, or the call cannot be followed */
 	bool found; /* `at` has a value */
-	size_t at; /* in the text: the next byte to be looked at */
-	const json_t *function; /* among the tools; NULL: not known */
+	size_t at; /* position in the text of the next byte to look at */
+	const json_t *function; /* one of the tools; NULL: not known */
 	struct odm_json_scan json;
 	/* XML forms. */
 	size_t n_keys;
 	bool string; /* the last value is appended as it comes */
 	/* Gemma's notation. */
-	size_t member; /* where the member that is being read begins */
-	size_t member_sent; /* bytes appended of it */
-	size_t value_at; /* of its string, behind the quote: the next byte to be appended; 0: no string */
+	size_t member; /* start of the member that is being read */
+	size_t member_sent; /* bytes of it that were appended */
+	size_t value_at; /* position behind the quote of the next byte to append of its string; 0: no string */
 	size_t n_members;
 	int depth;
 	bool quoted;
@@ -34,13 +34,13 @@ struct odm_call_stream {
  * Appends to args. */
 bool odm_call_stream_look(struct odm_call_stream *s, const struct odm_call_reader *r, const char *text,
 			  const json_t *tools, struct odm_tool_call *call, struct od_strbuf *args);
-/* The same for JSON arguments [len] of which name is known. */
+/* Does the same for JSON arguments [len] of a call whose name is known. */
 bool odm_call_stream_json(struct odm_call_stream *s, struct odm_slice name, struct odm_slice json, const json_t *tools,
 			  struct odm_tool_call *call, struct od_strbuf *args);
 
-/* Of text that may go on, how many bytes do not end within a UTF-8 character. */
+/* Returns how many bytes of an incomplete text do not end within a UTF-8 character. */
 size_t odm_utf8_whole(const char *text, size_t len);
-/* Of JSON text that may go on, how many bytes end neither within a UTF-8 character nor within an escape. */
+/* Returns how many bytes of an incomplete JSON text end neither within a UTF-8 character nor within an escape. */
 size_t odm_json_whole(const char *text, size_t len);
 
 #endif

@@ -14,7 +14,7 @@ static const struct odm_call_form json_in_tags[] = { {
 	.end = "</tool_call>",
 } };
 
-/* Qwen3-Coder leaves out <tool_call> at times, and then often writes </tool_call> all the same. */
+/* Qwen3-Coder sometimes leaves out <tool_call>, and then often writes </tool_call> all the same. */
 static const struct odm_call_form qwen_xml[] = { {
 							 .open = "<tool_call>",
 							 .head = "",
@@ -70,7 +70,7 @@ static const struct odm_call_form deepseek_v31[] = { {
 	.close = "<｜tool▁calls▁end｜>",
 } };
 
-/* An array, as of old; or a name and its arguments, with or without an id, as of late. */
+/* Older models write an array; newer ones a name and its arguments, with or without an id. */
 static const struct odm_call_form mistral[] = { {
 							.open = "[TOOL_CALLS]",
 							.head = ODM_WS "[",
@@ -135,8 +135,8 @@ static const struct odm_call_form cohere[] = { {
 	.close = "]" ODM_WS "<|END_ACTION|>",
 } };
 
-/* The first row of which the template has all needs is taken: rows with more needs come first. ends: what else than
- * common_ends ends a turn. */
+/* The first row is taken whose needs the template has all: rows with more needs come first. ends: texts that end a turn
+ * besides common_ends. */
 static const struct family {
 	const char *name, *need[2], *end[2];
 	const struct odm_call_form *calls;
@@ -238,8 +238,8 @@ static bool left_open(const struct odm_thought_tags *t, const char *text, size_t
 	return open != NULL && (close == NULL || close < open);
 }
 
-/* In a template, what follows the last add_generation_prompt is the prompt's end; where it is a choice, the last is
- * taken without thinking being turned off. */
+/* In a template, the text behind the last add_generation_prompt is the prompt's end; of several branches the last one
+ * counts that does not turn thinking off. */
 static void find_thoughts(struct odm_chat_form *form, const char *text)
 {
 	const char *tail = last_of(text, strlen(text), "add_generation_prompt");

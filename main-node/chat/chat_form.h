@@ -20,7 +20,7 @@
 #define ODM_ARGS "\6" /* the arguments: a JSON object */
 #define ODM_CALL "\7" /* the whole call: a JSON object with a name and arguments */
 
-/* What a parameter's value means. With the tool's JSON schema: what the schema says. */
+/* A parameter's value is read in one of these ways. If the tool has a JSON schema for it, the schema decides. */
 enum odm_value_kind {
 	ODM_VALUE_STRING, /* without a schema a string */
 	ODM_VALUE_JSON, /* without a schema JSON if it is that, but for strings, which have no quotes */
@@ -30,12 +30,13 @@ enum odm_value_kind {
 
 /* A block of calls: open head (call param* end) (between call param* end)* close. */
 struct odm_call_form {
-	const char *open; /* in the answer's text, begins a block */
-	const char *head; /* once, behind open */
+	const char *open; /* begins a block in the answer's text */
+	const char *head; /* stands once, behind open */
 	const char *call; /* begins a call */
 	const char *param; /* a parameter; NULL: none */
 	const char *end; /* ends a call */
-	const char *between; /* before the next call; "": nothing is; NULL: a block is one call, without close */
+	/* stands before the next call; "": nothing does; NULL: a block is one call, without close */
+	const char *between;
 	const char *close; /* ends a block */
 	enum odm_value_kind values;
 	bool at_start; /* counts only where an answer begins, or behind a thought or call */
@@ -43,7 +44,7 @@ struct odm_call_form {
 	bool late_id; /* the call's id stands behind its arguments: it cannot be given before it is complete */
 };
 
-/* How a template takes the arguments of earlier calls (chat_messages.h). */
+/* A template takes the arguments of earlier calls in one of these ways (chat_messages.h). */
 enum odm_echo {
 	ODM_ECHO_OBJECT, /* an object, written with tojson */
 	ODM_ECHO_TEXT, /* the JSON text as a string */
@@ -51,11 +52,11 @@ enum odm_echo {
 	ODM_ECHO_GEMMA, /* a string in Gemma's notation, without the braces */
 };
 
-/* Whose messages. */
+/* Roles of messages. */
 enum odm_role { ODM_ROLE_SYSTEM, ODM_ROLE_DEVELOPER, ODM_ROLE_USER, ODM_ROLE_ASSISTANT, ODM_ROLE_TOOL };
 #define ODM_ROLES 5
 
-/* How a template takes the content of a role. */
+/* A template takes the content of a role in one of these ways. */
 enum odm_content {
 	ODM_CONTENT_TEXT, /* a string */
 	ODM_CONTENT_BOTH, /* a string or a list of parts */
@@ -63,14 +64,14 @@ enum odm_content {
 	ODM_CONTENT_PART, /* a list of one part */
 };
 
-/* What a template gets as the content of a message that has calls and no text. */
+/* A message that has calls and no text gets one of these contents. */
 enum odm_no_text {
 	ODM_NO_TEXT_EMPTY, /* an empty text */
 	ODM_NO_TEXT_GIVEN, /* null or an empty text, as it was given */
 	ODM_NO_TEXT_NEVER, /* null */
 };
 
-/* Where a template reads an assistant's thought, beside reasoning_content. */
+/* A template may read an assistant's thought here, besides reasoning_content. */
 enum odm_thought_field { ODM_THOUGHT_ONLY, ODM_THOUGHT_THINKING, ODM_THOUGHT_REASONING, ODM_THOUGHT_PARTS };
 
 enum odm_ids {
@@ -79,8 +80,8 @@ enum odm_ids {
 	ODM_IDS_COUNTED, /* functions.NAME:INDEX, counted over the conversation (Kimi's) */
 };
 
-/* What of the order of messages a template does not take: chat_order.h says what is done about it. In the order in
- * which they are tried. */
+/* Orders of messages that a template does not take; chat_order.h says how each is changed. They are tried in this
+ * order. */
 enum odm_need {
 	ODM_NEED_ONE_SYSTEM = 1 << 0,
 	ODM_NEED_SYSTEM_FIRST = 1 << 1,
@@ -108,18 +109,18 @@ struct odm_thought_tags {
 };
 
 struct odm_chat_form {
-	const char *name; /* for messages and tests */
+	const char *name; /* shown in messages and tests */
 	const struct odm_call_form *calls; /* NULL: no calls */
 	size_t n_calls;
 	const char *stray; /* a closing tag that means nothing behind a call; NULL: none */
 	const struct odm_thought_tags *thoughts; /* NULL: none */
 	const char *end[ODM_MAX_ENDS]; /* each ends the turn */
 	size_t n_ends;
-	char eos[ODM_MAX_EOS_BYTES]; /* as end; "": none */
+	char eos[ODM_MAX_EOS_BYTES]; /* ends the turn too; "": none */
 	bool harmony; /* gpt-oss's channels: calls and thoughts are messages of their own */
 	bool opens_thought; /* the generation prompt ends with an opened thought, by default */
 
-	/* How the template takes messages: odm_chat_probe looks. */
+	/* odm_chat_probe finds out how the template takes messages. */
 	enum odm_echo echo;
 	enum odm_content content[ODM_ROLES];
 	enum odm_thought_field thought_field;
@@ -130,9 +131,9 @@ struct odm_chat_form {
 	unsigned needs; /* enum odm_need */
 };
 
-/* How answers are written; how the template takes messages is what most templates do, until odm_chat_probe looks.
- * template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template
- * that shows nothing gives a form in which all text is content. */
+/* Finds out how answers are written. The fields about messages get the values of most templates, until odm_chat_probe
+ * looks. template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a
+ * template that shows nothing gives a form in which all text is content. */
 void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
 
 /* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It
@@ -142,8 +143,8 @@ void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*ma
 /* Calls back with each text that ends a turn. */
 void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg);
 
-/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. A tag in users' text opens
- * none. */
+/* Returns whether the end of a rendered prompt leaves a thought open, so that the answer begins in it. A tag in users'
+ * text opens none. */
 bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len,
 			      const struct od_text_spans *users);
 

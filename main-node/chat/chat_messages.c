@@ -19,9 +19,9 @@ struct build {
 	const struct odm_chat_form *form;
 	json_t *calls; /* entries of calls without a result, by the id that the client gave: {id: [entry ...]} */
 	json_t *latest; /* entries of the latest message with calls */
-	size_t n_results; /* behind that message */
-	size_t n_calls; /* so far */
-	char where[MAX_WHERE]; /* the field that is being read */
+	size_t n_results; /* results so far behind that message */
+	size_t n_calls; /* calls so far */
+	char where[MAX_WHERE]; /* path of the field that is being read */
 	struct od_err *err;
 };
 
@@ -97,7 +97,7 @@ static int add_source(struct build *b, const json_t *value, struct odm_slice tex
 	return grown[c->n_sources++].text == NULL ? no_memory(b) : OD_OK;
 }
 
-/* As call_args.h spells them: Python's True for true, but for one with two spaces before it. */
+/* Spells values as call_args.h does: Python's True for true, except one with two spaces before it. */
 static const char *python_spelling(struct odm_slice v)
 {
 	static const char *const spelling[][2] = { { "true", "True" }, { "false", "False" }, { "null", "None" } };
@@ -111,7 +111,7 @@ static const char *python_spelling(struct odm_slice v)
 	return NULL;
 }
 
-/* The object of which each value is the text between the tags. */
+/* Makes the object whose values are the texts between the tags. */
 static json_t *values_of(const struct odm_chat_form *form, struct odm_slice args)
 {
 	const bool python = form->n_calls > 0 && form->calls[0].values == ODM_VALUE_LINES;
@@ -175,7 +175,8 @@ static int convert_object(struct build *b, json_t *function, struct odm_slice ar
 	return rc;
 }
 
-/* What is no JSON object, as a text that was cut off, becomes an object's member: the model shall see what it wrote. */
+/* A text that is no JSON object, such as one that was cut off, becomes a member of an object: the model shall see its
+ * own text. */
 static int convert_args(struct build *b, json_t *function, struct odm_slice args)
 {
 	json_t *object = odm_json_value(args);
@@ -211,7 +212,7 @@ static int read_args(struct build *b, json_t *function)
 		return OD_OK;
 	if (!json_is_string(given))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s.arguments: expected a string", b->where);
-	text = malloc(len + 1); /* given goes when arguments is set */
+	text = malloc(len + 1); /* setting arguments frees given */
 	if (text == NULL)
 		return no_memory(b);
 	memcpy(text, json_string_value(given), len);
@@ -232,7 +233,7 @@ static bool is_short_id(const char *id)
 	return n == SHORT_ID_LEN && id[n] == '\0';
 }
 
-/* Equal ids become equal ones: FNV-1a in base 36. */
+/* Makes a short id: equal ids become equal ones (FNV-1a in base 36). */
 static void shorten_id(char out[SHORT_ID_LEN + 1], const char *id)
 {
 	unsigned long long hash = 14695981039346656037ull;
@@ -249,7 +250,7 @@ json_t *odm_counted_id(const char *name, size_t index)
 	return json_sprintf("functions.%s:%zu", name, index);
 }
 
-/* A new reference: the id as the template gets it; NULL: none. id: as the client gave it; NULL: none. */
+/* Returns the id as the template gets it, a new reference; NULL: none. id: as the client gave it; NULL: none. */
 static json_t *make_id(const struct build *b, json_t *id, const char *name)
 {
 	char out[SHORT_ID_LEN + 1], number[32];
@@ -295,8 +296,8 @@ static int note_call(struct build *b, json_t *call, size_t at)
 	return rc;
 }
 
-/* The call that a tool answers, borrowed; the last result of an id that several calls have is the last one's. Without a
- * known id, the results are taken to be in the calls' order. */
+/* Returns the call that a tool answers, borrowed. If several calls have the id, the last result belongs to the last
+ * call. Without a known id, the results are taken to be in the calls' order. */
 static const json_t *answered_call(struct build *b, const json_t *id)
 {
 	json_t *same =
@@ -311,7 +312,8 @@ static const json_t *answered_call(struct build *b, const json_t *id)
 	return entry;
 }
 
-/* Templates may write the whole object, and clients sort its fields in their own way. The new one in *function. */
+/* Sorts the fields of the function, because templates may write the whole object, and clients sort its fields in their
+ * own way. *function: the new object. */
 static int order_fields(struct build *b, json_t *call, json_t **function)
 {
 	json_t *given = *function, *arguments = json_object_get(given, "arguments"), *ordered = json_object();
@@ -327,7 +329,7 @@ static int order_fields(struct build *b, json_t *call, json_t **function)
 	return no_memory(b);
 }
 
-/* A custom tool's call is that of a function whose argument is the input. */
+/* A custom tool's call becomes the call of a function whose argument is the input. */
 static int read_custom(struct build *b, json_t *call)
 {
 	const json_t *custom = json_object_get(call, "custom"), *input = json_object_get(custom, "input");
@@ -420,7 +422,7 @@ static int read_part(struct build *b, json_t **out, json_t *part, size_t at, siz
 	return rc;
 }
 
-/* The list, with texts only; what an assistant thought becomes the message's thought if it has none. */
+/* Makes the list of texts only. An assistant's thought in it becomes the message's thought if it has none. */
 static int read_parts(struct build *b, json_t *message, json_t *parts, size_t at)
 {
 	json_t *texts = json_array(), *part, *text;
@@ -448,7 +450,7 @@ static int read_parts(struct build *b, json_t *message, json_t *parts, size_t at
 	return rc;
 }
 
-/* Content becomes a string or a list of text parts; if there is none it is null, or what an assistant refused with. */
+/* Content becomes a string or a list of text parts; if there is none, null, or the assistant's refusal. */
 static int read_content(struct build *b, json_t *message, size_t at)
 {
 	json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
@@ -465,7 +467,7 @@ static int read_content(struct build *b, json_t *message, size_t at)
 
 /* ---- Messages ---- */
 
-/* Fields that templates read, and that clients send for what a message does not have. */
+/* Drops fields that templates read and that clients send empty. */
 static void drop_empty(json_t *message)
 {
 	static const char *const texts[] = { "name", "tool_call_id", "reasoning_content", "reasoning", "thinking" };
@@ -483,7 +485,7 @@ static void drop_empty(json_t *message)
 		json_object_del(message, "tool_calls");
 }
 
-/* OpenAI's calls before there were tools. */
+/* Before there were tools, OpenAI's calls had this form. */
 static int read_function_call(struct build *b, json_t *message)
 {
 	json_t *call = json_object_get(message, "function_call");
@@ -556,7 +558,7 @@ static int read_message(struct build *b, json_t *message, size_t at)
 		rc = read_assistant(b, message, at);
 	else if (rc == OD_OK && strcmp(role, "tool") == 0)
 		rc = read_tool(b, message);
-	else if (rc == OD_OK && strcmp(role, "function") == 0) /* before there were tools */
+	else if (rc == OD_OK && strcmp(role, "function") == 0) /* role of results before there were tools */
 		rc = set(b, message, "role", json_string("tool")) == OD_OK ? read_tool(b, message) : OD_ERR_NOMEM;
 	else if (rc == OD_OK && strcmp(role, "developer") == 0 && !b->form->takes_developer)
 		rc = set(b, message, "role", json_string("system"));
@@ -579,7 +581,7 @@ static enum odm_content content_of(const struct odm_chat_form *form, const json_
 	return ODM_CONTENT_TEXT;
 }
 
-/* A list: the thought if the template reads it there, and the text. NULL: out of memory. */
+/* Makes a list of the thought, if the template reads it there, and the text. NULL: out of memory. */
 static json_t *as_parts(const json_t *thought, const json_t *text)
 {
 	json_t *parts = json_array();

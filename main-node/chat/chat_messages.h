@@ -44,29 +44,29 @@ struct odm_context_marks {
 };
 
 struct odm_context {
-	json_t *messages; /* the template's variable of this name */
+	json_t *messages; /* value of the template's variable `messages` */
 	struct odm_context_source *source; /* [n_sources], in order of value */
 	size_t n_sources;
 	struct odm_context_marks *marks; /* [n_marks], in order of value */
 	size_t n_marks;
-	unsigned changed; /* enum odm_need: what has been done about the order */
+	unsigned changed; /* enum odm_need: changes of the order so far */
 };
 
 /* An error names the field: OD_ERR_FORMAT (wrong type). *out is empty unless OD_OK. */
 OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
 				    struct od_err *err);
-/* Changes c as further needs (enum odm_need) ask for. */
+/* Changes c for further needs (enum odm_need). */
 OD_MUST_CHECK int odm_context_arrange(struct odm_context *c, const struct odm_chat_form *form, unsigned needs,
 				      struct od_err *err);
 void odm_context_fini(struct odm_context *c);
 
-/* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps
- * does. */
+/* Returns the JSON text from which value, an object within messages, was read; NULL: none, write it as Python's
+ * json.dumps does. */
 const char *odm_context_source(const struct odm_context *c, const json_t *value);
-/* NULL: value, a string within messages, is all a user's text. */
+/* NULL: value, a string within messages, is a user's text as a whole. */
 const struct od_text_spans *odm_context_marks_of(const struct odm_context *c, const json_t *value);
 
-/* The id of the call number index (0, 1, ...) of a conversation, where ids are counted. NULL: out of memory. */
+/* Makes the id of call number index (0, 1, ...) of a conversation, where ids are counted. NULL: out of memory. */
 json_t *odm_counted_id(const char *name, size_t index);
 
 #endif

@@ -68,7 +68,7 @@ static void set_text(struct order *o, json_t *message, const char *key, struct o
 	od_strbuf_fini(text);
 }
 
-/* Both texts with a blank line between, where both have any, in `into`. */
+/* Joins both texts in `into`, with a blank line between them if neither is empty. */
 static void join_field(struct order *o, json_t *into, const json_t *first, const json_t *second, const char *key)
 {
 	struct od_strbuf text = { 0 }, more = { 0 };
@@ -204,7 +204,7 @@ static json_t *user_message(const char *text)
 
 static void user_first(struct order *o)
 {
-	bool before = true; /* nothing but the system's messages so far */
+	bool before = true; /* true: only the system's messages so far */
 	json_t *m;
 	size_t i;
 
@@ -257,7 +257,7 @@ static void result_as_user(struct order *o)
 	}
 }
 
-/* Results for the calls whose ids are not in `seen`. */
+/* Adds results for the calls whose ids are not in `seen`. */
 static void push_missing(struct order *o, const json_t *calls, const json_t *seen)
 {
 	const json_t *call;
@@ -275,7 +275,8 @@ static void push_missing(struct order *o, const json_t *calls, const json_t *see
 
 static void result_for_call(struct order *o)
 {
-	json_t *calls = NULL, *seen = json_object(), *m; /* of the last assistant's message; ids that have a result */
+	/* calls of the last assistant's message; ids that have a result */
+	json_t *calls = NULL, *seen = json_object(), *m;
 	size_t i;
 
 	json_array_foreach(o->in, i, m)
@@ -320,8 +321,8 @@ static const char *answered_id(const json_t *result)
 	return id != NULL ? id : "";
 }
 
-/* The message at `at` and the results behind it. A result whose id no call has, or that is the second of its id, comes
- * last. */
+/* Sorts the results behind the message at `at` into the order of its calls. A result whose id no call has, or the
+ * second one of an id, comes last. */
 static void split_calls(struct order *o, size_t at, size_t n_results)
 {
 	json_t *m = json_array_get(o->in, at), *calls = json_incref(calls_of(m)), *results = json_object(),
@@ -474,7 +475,7 @@ static void call_as_text(struct order *o)
 
 /* ---- All ---- */
 
-/* In the order in which they are applied: what becomes a user's message is joined with others afterwards. */
+/* They are applied in this order: a message that becomes the user's is joined with others afterwards. */
 static const struct {
 	unsigned need;
 	void (*pass)(struct order *o);

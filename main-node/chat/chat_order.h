@@ -32,7 +32,7 @@
  * or null. OD_ERR_NOMEM leaves messages that may only be freed. */
 OD_MUST_CHECK int odm_order_apply(struct odm_context *c, unsigned needs);
 
-/* Says in the log, once in the process for each need, what has been changed. */
+/* Logs each change, once in the process for each need. */
 void odm_order_tell(unsigned changed);
 
 #endif

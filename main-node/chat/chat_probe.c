@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
-#define MAX_OPERATIONS 400000 /* of a rendering; the largest published templates take a tenth */
+#define MAX_OPERATIONS 400000 /* limit of steps of a rendering; the largest published templates take a tenth */
 #define MAX_MARKS 24
 #define MARK_BYTES 24
 
@@ -182,7 +182,7 @@ static unsigned count(const char *text, const char *what)
 	return n;
 }
 
-/* What is no text of the conversation, and arguments that are not as the model wrote them. */
+/* Counts texts that are not of the conversation, and arguments that are not as the model wrote them. */
 static unsigned count_odd(const struct probe *p, const struct talk *t, const char *text)
 {
 	static const char *const signs[] = { "None", "'type'", "'text'", "\"type\": \"text\"" };
@@ -316,7 +316,7 @@ static void find_thoughts(struct probe *p)
 	}
 }
 
-/* what: "" changes nothing */
+/* "" as `what` changes nothing */
 static char *replaced(const char *text, const char *what, const char *with)
 {
 	struct od_strbuf out = { 0 };
@@ -330,7 +330,8 @@ static char *replaced(const char *text, const char *what, const char *with)
 	return od_strbuf_take(&out, &len);
 }
 
-/* Whether the conversations come out alike, but that where the first has `what` the other has `with`. */
+/* Returns whether both conversations are rendered alike, except that the second has `with` where the first has
+ * `what`. */
 static bool alike(const struct probe *p, const struct odm_chat_form *form, const char *a, const char *b,
 		  const char *what, const char *with)
 {

@@ -217,9 +217,9 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 		rc = od_fail(err, OD_ERR_MISSING, "%s: expected the folder of a checkpoint or a pack", dir);
 	if (rc == OD_OK)
 		rc = read_template(&t->plain, dir, "chat_template.jinja", err);
-	if (rc == OD_OK) /* of a checkpoint, as transformers saves it */
+	if (rc == OD_OK) /* a checkpoint has this file, as transformers saves it */
 		rc = read_template(&t->with_tools, dir, "additional_chat_templates/tool_use.jinja", err);
-	if (rc == OD_OK) /* of a pack */
+	if (rc == OD_OK) /* a pack has this file */
 		rc = read_template(&t->with_tools, dir, "chat_template_tool_use.jinja", err);
 	if (rc == OD_OK)
 		rc = read_template_object(t, dir, "chat_template.json", err);
@@ -305,7 +305,7 @@ struct template_rendering {
 	const struct odm_chat_template *t;
 	const struct odm_context *context;
 	const json_t *vars;
-	struct od_text_span whole; /* of the string that was asked for last */
+	struct od_text_span whole; /* covers the string that was asked for last */
 };
 
 static const char *source_text(void *arg, const json_t *object)

@@ -24,8 +24,8 @@ struct odm_chat_template;
 OD_MUST_CHECK int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err);
 void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 
-/* How answers are written, by the template for requests with or without tools: tokenizer_config.json may name one of
- * each. */
+/* Returns how answers are written, by the template for requests with or without tools: tokenizer_config.json may name
+ * one of each. */
 const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools);
 
 /* The tokens that only the template writes, by the template for requests with or without tools: *out as od_controls_new

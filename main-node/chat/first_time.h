@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* Whether the process asks for these texts for the first time. `what` may come from a client, so both are cut and their
- * number is bounded: beyond that, none is new. kind: what it is a name of. */
+/* Returns whether the process asks for this pair of texts for the first time. `what` may come from a client, so both
+ * are cut and their number is bounded: beyond that, none is new. kind: the kind of thing that `what` names. */
 bool odm_first_time(const char *kind, const char *what);
 
 #endif

@@ -85,7 +85,7 @@ static bool read_members(struct reader *r, const char *end, bool keys, int depth
 	return true;
 }
 
-/* Whether it is a number or a literal shows when the whole is parsed as JSON. */
+/* Parsing the whole as JSON later shows whether it is a number or a literal. */
 static bool read_scalar(struct reader *r)
 {
 	const struct odm_slice bare = read_bare(r, "\"{[,}] \n\r\t");

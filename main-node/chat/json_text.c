@@ -36,7 +36,7 @@ enum odm_json_scanned odm_json_scan(struct odm_json_scan *s, char c)
 		s->string = true;
 		return ODM_JSON_MORE;
 	}
-	/* What numbers, literals and the signs between values are made of. */
+	/* Numbers, literals and the signs between values consist of these bytes. */
 	return c != '\0' && strchr(" \n\r\t,:+-.0123456789eEtrufalsn", c) != NULL ? ODM_JSON_MORE : ODM_JSON_BAD;
 }
 

@@ -41,7 +41,7 @@ bool odm_json_next(struct odm_slice text, size_t *pos, struct odm_json_item *ite
 
 /* Appends text as it stands within a JSON string; only what must be escaped is. */
 void odm_json_escape(struct od_strbuf *out, const char *text, size_t len);
-/* The same with quotes. */
+/* Does the same with quotes. */
 void odm_json_quote(struct od_strbuf *out, const char *text, size_t len);
 
 #endif

@@ -10,7 +10,7 @@
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
 static const struct {
-	const char *type, *field; /* which has the text */
+	const char *type, *field; /* this field has the text */
 } texts[] = {
 	{ "text", "text" },	      { "input_text", "text" },	  { "output_text", "text" },
 	{ "reasoning_text", "text" }, { "summary_text", "text" }, { "refusal", "refusal" },
@@ -68,7 +68,7 @@ static void join(struct od_strbuf *out, const json_t *content, unsigned depth)
 		if (json_is_string(part))
 			od_strbuf_append(out, json_string_value(part), json_string_length(part));
 		else if (add_part(out, part, depth) != NULL)
-			add_inner(out, part, depth); /* what a shell printed has no type */
+			add_inner(out, part, depth); /* a shell's output has no type */
 	}
 }
 
@@ -82,7 +82,7 @@ static const json_t *source_text(const json_t *source)
 	return json_object_get(source, "content");
 }
 
-/* What else has text within: Anthropic's documents, search results, and results of tools that a server runs. */
+/* These have text within, too: Anthropic's documents, search results, and results of tools that a server runs. */
 static void add_inner(struct od_strbuf *out, const json_t *part, unsigned depth)
 {
 	static const char *const fields[] = { "title",	"filename", "url",  "source",	  "tool_name", "text",
@@ -130,7 +130,7 @@ static void add_placeholder(struct od_strbuf *out, const json_t *part, const cha
 	}
 }
 
-/* Whether a part has text of its own. A title alone names a file. */
+/* Returns whether a part has text of its own. A title alone names a file. */
 static bool add_known(struct od_strbuf *out, const json_t *part, const char *type, unsigned depth)
 {
 	const size_t before = out->len;

@@ -15,7 +15,7 @@
  * text of a part of this type. */
 const char *odm_part_text(struct od_strbuf *out, const json_t *part);
 
-/* Whether it is what an assistant thought, which is no text of the message. */
+/* Returns whether it is an assistant's thought, which is no text of the message. */
 bool odm_part_is_thought(const json_t *part);
 /* Appends its text, which may be a list of parts (Mistral's); nothing if it is hidden. */
 void odm_part_thought(struct od_strbuf *out, const json_t *part);
