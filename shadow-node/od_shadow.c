@@ -667,7 +667,7 @@ static int plan_layers(struct shadow *s, struct od_err *err)
 /* The form of experts is the faster one only if the model and a session fit with it. */
 static int plan_form(struct shadow *s, struct od_err *err)
 {
-	int rc = od_pack_choose_form(s->pack, s->device, OD_FORM_OF_LAYERS, OD_FORM_AUTO, &s->choice.form, err), fits;
+	int rc = od_pack_choose_form(s->pack, s->device, OD_FORM_AUTO, &s->choice.form, err), fits;
 
 	if (rc == OD_OK)
 		rc = plan_layers(s, err);

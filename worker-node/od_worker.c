@@ -419,7 +419,7 @@ static int make_memory(struct worker *w, struct od_err *err)
 
 static int use_device(struct worker *w, struct od_err *err)
 {
-	int rc = od_pack_choose_form(w->pack, w->device, OD_FORM_OF_SLOTS, w->opt.form, &w->form, err);
+	int rc = od_pack_choose_form(w->pack, w->device, w->opt.form, &w->form, err);
 
 	return rc == OD_OK ? make_memory(w, err) : rc;
 }

@@ -262,7 +262,7 @@ int od_device_cards_new(struct od_device **out, struct od_device *const *card, u
 	memcpy(c->base.kernels, card[0]->kernels, sizeof(c->base.kernels));
 	memcpy(c->base.kernel_class, card[0]->kernel_class, sizeof(c->base.kernel_class));
 	c->base.likes_planes = card[0]->likes_planes;
-	c->base.tries_planes = card[0]->tries_planes;
+	c->base.cache_bytes = card[0]->cache_bytes;
 	c->base.maps = card[0]->maps;
 	c->base.shares = card[0]->shares;
 	c->n = n;

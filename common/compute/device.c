@@ -32,14 +32,9 @@ const char *od_device_kernel_class(const struct od_device *d, enum od_profile pr
 	return d->kernel_class[profile - 1];
 }
 
-bool od_device_likes_planes(const struct od_device *d)
+bool od_device_likes_planes(const struct od_device *d, uint64_t bytes)
 {
-	return d->likes_planes;
-}
-
-bool od_device_tries_planes(const struct od_device *d)
-{
-	return d->tries_planes;
+	return d->likes_planes && bytes > d->cache_bytes;
 }
 
 static uint64_t in_pages(const struct od_device *d, uint64_t bytes)

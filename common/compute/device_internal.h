@@ -38,7 +38,8 @@ struct od_device {
 	const struct od_device_ops *ops;
 	char name[48];
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
-	bool likes_planes, tries_planes;
+	bool likes_planes; /* weights that come from its memory */
+	uint64_t cache_bytes; /* its last-level cache; 0: not known */
 	bool maps, shares; /* shares: also where it maps */
 	bool is_auto; /* a GPU that --device auto has chosen */
 	uint64_t memory_bytes; /* for models; 0: not known */

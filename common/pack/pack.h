@@ -81,13 +81,10 @@ extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes
 
 /* OD_OK: all experts can have this form. OD_ERR_UNSUPPORTED names one that cannot, the reason, and what to do. */
 OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
-/* Users of experts in a form: a worker's slots (OD_OP_FFN), or whole layers (OD_OP_EXPERTS). */
-enum od_form_use { OD_FORM_OF_SLOTS, OD_FORM_OF_LAYERS };
-/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a
- * token's experts are larger than the last-level cache. A device that cannot say whether it does tries both
- * (form_measure.h), on its compute queue. */
-OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, struct od_device *d, enum od_form_use use, int asked,
-				      enum od_form *form, struct od_err *err);
+/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them and the device computes on them faster
+ * (od_device_likes_planes). */
+OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_device *d, int asked, enum od_form *form,
+				      struct od_err *err);
 /* The buffers of an expert's memory: SM bytes and coded exponents as stored (OD_FORM_PLANES), and weights as published
  * (OD_FORM_PLAIN). Separate buffers, so that each can be kept without the others. */
 enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };

@@ -1,4 +1,4 @@
-libod_SRCS += $(addprefix common/pack/,checksum.c codec.c form_measure.c given.c manifest.c mat_type.c pack.c pack_info.c \
+libod_SRCS += $(addprefix common/pack/,checksum.c codec.c given.c manifest.c mat_type.c pack.c pack_info.c \
 	pack_layout.c pack_verify.c share.c sums.c team.c)
 libod_SRCS += $(addprefix common/pack/import/,safetensors.c source.c)
 libod_SRCS += $(addprefix common/pack/load/,dense_load.c expert_form.c expert_load.c)

@@ -279,7 +279,7 @@ int odm_state_plan_make(struct odm_model *m, struct od_err *err)
 	int rc = OD_OK;
 
 	if (m->opts.resident || m->opts.form != OD_FORM_AUTO) /* else workers choose */
-		rc = od_pack_choose_form(m->pack, m->device, OD_FORM_OF_LAYERS, m->opts.form, &m->form, err);
+		rc = od_pack_choose_form(m->pack, m->device, m->opts.form, &m->form, err);
 	return rc == OD_OK ? choose_memory(m, err) : rc;
 }
 

@@ -2,7 +2,7 @@
  *
  * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the
  * first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none); OD_GPU_SM, its
- * multiprocessors (2); OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a
+ * multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives; OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a
  * fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a
  * file that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
  * OD_GPU_PINNED_BYTES (gpu_open). */
@@ -22,6 +22,9 @@
 
 #define N_GPUS 3
 #define TOTAL_BYTES (8ull << 30)
+#define CLOCK_HZ 1000000000u
+#define CACHE_BYTES (4u << 20)
+#define BANDWIDTH 1000000000000u
 
 /* ---- The GPU ---- */
 
@@ -37,6 +40,7 @@ struct gpu {
 	uint64_t total, page_bytes, pinned, most_pinned;
 	bool unified;
 	unsigned n_sm;
+	uint64_t bandwidth;
 	bool taken[OD_MAX_LATE]; /* streams */
 };
 
@@ -103,6 +107,7 @@ int gpu_open(struct gpu **out, unsigned index, struct od_err *err)
 	g->total = number_in("OD_GPU_BYTES", index, TOTAL_BYTES);
 	g->page_bytes = number_of("OD_GPU_PAGE_BYTES", 0);
 	g->n_sm = (unsigned)number_of("OD_GPU_SM", 2);
+	g->bandwidth = number_of("OD_GPU_BANDWIDTH", BANDWIDTH);
 	g->fail_at = number_of("OD_GPU_FAIL_AT", 0);
 	g->refuse_at = number_of("OD_GPU_REFUSE_AT", 0);
 	g->most_pinned = number_of("OD_GPU_PINNED_BYTES", TOTAL_BYTES);
@@ -134,6 +139,9 @@ void gpu_look(struct gpu *g, struct gpu_about *about)
 				     .major = 8,
 				     .minor = 6,
 				     .n_sm = g->n_sm,
+				     .clock_hz = CLOCK_HZ,
+				     .memory_bytes_per_s = g->bandwidth,
+				     .cache_bytes = CACHE_BYTES,
 				     .total_bytes = g->total,
 				     .free_bytes = g->total - g->used,
 				     .page_bytes = g->page_bytes,

@@ -449,13 +449,12 @@ static void what_cannot_be_is_said(void **state)
 	assert_non_null(strstr(err.msg, "od-pack --codec planes"));
 
 	scalar = device_new(OD_CPU_SCALAR, 1);
-	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_OF_SLOTS, OD_FORM_AUTO, &form, &err), OD_OK);
+	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_AUTO, &form, &err), OD_OK);
 	/* nothing is gained without the instructions for it */
-	assert_true(form == OD_FORM_PLAIN || od_device_tries_planes(scalar));
-	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_OF_SLOTS, OD_FORM_PLANES, &form, &err), OD_OK);
+	assert_true(form == OD_FORM_PLAIN || od_device_likes_planes(scalar, UINT64_MAX));
+	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_PLANES, &form, &err), OD_OK);
 	assert_int_equal(form, OD_FORM_PLANES);
-	assert_int_equal(od_pack_choose_form(zstd, scalar, OD_FORM_OF_SLOTS, OD_FORM_PLANES, &form, &err),
-			 OD_ERR_UNSUPPORTED);
+	assert_int_equal(od_pack_choose_form(zstd, scalar, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
 	od_device_free(scalar);
 	od_pack_close(raw);
 	od_pack_close(mixed);

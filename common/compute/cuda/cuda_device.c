@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/gpu_form.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -369,7 +370,8 @@ static int open_device(struct od_device **out, unsigned index, enum od_cpu cpu, 
 		c->base.kernel_class[i] = OD_CLASS_FMA16;
 	}
 	c->base.shares = about.unified;
-	c->base.tries_planes = true;
+	c->base.likes_planes = gpu_likes_planes(&about);
+	c->base.cache_bytes = about.cache_bytes;
 	c->n_sm = about.n_sm;
 	c->base.memory_bytes = about.free_bytes;
 	c->base.used_bytes = about.total_bytes - about.free_bytes;

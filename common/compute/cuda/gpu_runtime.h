@@ -46,6 +46,9 @@ struct gpu_about {
 	char name[64];
 	unsigned major, minor; /* compute capability */
 	unsigned n_sm;
+	uint64_t clock_hz; /* highest clock of its multiprocessors */
+	uint64_t memory_bytes_per_s; /* its memory's peak; 0: not known */
+	uint64_t cache_bytes; /* L2 */
 	uint64_t free_bytes, total_bytes; /* device memory */
 	uint64_t page_bytes; /* allocations larger than half a page take whole pages of its memory; 0: none do */
 	bool unified; /* its memory is the host's */

@@ -1,5 +1,3 @@
-#include "common/base/log.h"
-#include "common/pack/form_measure.h"
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
@@ -96,43 +94,22 @@ static bool suits_kernels(const struct od_config *cfg)
 	return cfg->hidden % 64 == 0 && cfg->intermediate % 64 == 0;
 }
 
-/* Are experts mostly read from memory, not from a cache that keeps them from one token to the next? In a cache plain
- * weights are faster. */
-static bool outgrows_cache(const struct od_pack *p)
+/* The bytes of experts that are read for a token: so much lies between two uses of the same expert. */
+static uint64_t token_bytes(const struct od_pack *p)
 {
-	return (uint64_t)p->config.n_moe * p->config.top_k * p->raw_bytes > od_cache_bytes();
+	return (uint64_t)p->config.n_moe * p->config.top_k * p->raw_bytes;
 }
 
-/* By a measurement. */
-static int try_forms(const struct od_pack *p, struct od_device *d, enum od_form_use use, enum od_form *form,
-		     struct od_err *err)
-{
-	uint64_t ns[OD_N_FORMS];
-	int rc = od_form_measure(ns, &p->config, d, use, err);
-
-	if (rc != OD_OK)
-		return rc;
-	*form = ns[OD_FORM_PLANES] < ns[OD_FORM_PLAIN] ? OD_FORM_PLANES : OD_FORM_PLAIN;
-	od_log(OD_LOG_INFO,
-	       "experts stay in memory as %s: %s computed a small one in %.1f us as bf16 and in %.1f us as planes",
-	       od_form_names[*form], od_device_name(d), (double)ns[OD_FORM_PLAIN] / 1e3,
-	       (double)ns[OD_FORM_PLANES] / 1e3);
-	return OD_OK;
-}
-
-int od_pack_choose_form(const struct od_pack *p, struct od_device *d, enum od_form_use use, int asked,
-			enum od_form *form, struct od_err *err)
+int od_pack_choose_form(const struct od_pack *p, const struct od_device *d, int asked, enum od_form *form,
+			struct od_err *err)
 {
 	*form = OD_FORM_PLAIN;
 	if (asked != OD_FORM_AUTO) {
 		*form = (enum od_form)asked;
 		return od_pack_can_form(p, *form, err);
 	}
-	if (!suits_kernels(&p->config) || od_pack_can_form(p, OD_FORM_PLANES, NULL) != OD_OK)
-		return OD_OK;
-	if (od_device_tries_planes(d))
-		return try_forms(p, d, use, form, err);
-	if (od_device_likes_planes(d) && outgrows_cache(p))
+	if (suits_kernels(&p->config) && od_device_likes_planes(d, token_bytes(p)) &&
+	    od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK)
 		*form = OD_FORM_PLANES;
 	return OD_OK;
 }

@@ -359,7 +359,7 @@ static int open_world(struct live_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_device_open(&device, NULL, (enum od_cpu)o->engine.cpu, 1, "od-bench", err);
 	if (rc == OD_OK)
-		rc = od_pack_choose_form(b->pack, device, OD_FORM_OF_SLOTS, o->engine.form, &b->form, err);
+		rc = od_pack_choose_form(b->pack, device, o->engine.form, &b->form, err);
 	od_device_free(device);
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
