@@ -366,14 +366,6 @@ const char *od_role_name(enum od_role role)
 	return (unsigned)role < OD_N_ROLES ? roles[role].name : "?";
 }
 
-enum od_role od_role_parse(const char *name)
-{
-	for (unsigned i = 0; i < OD_N_ROLES; i++)
-		if (strcmp(roles[i].name, name) == 0)
-			return (enum od_role)i;
-	return OD_N_ROLES;
-}
-
 /* Shape of matrix mat of a gated network. */
 static void ffn_shape(const struct od_config *cfg, uint32_t intermediate, unsigned mat, uint64_t *n_out, uint64_t *n_in)
 {

@@ -148,7 +148,6 @@ bool od_role_is_bias(enum od_role role); /* a vector that is added */
 /* A norm whose weights are 1 + those of the checkpoint, where cfg->norms_around_one. */
 bool od_role_around_one(enum od_role role);
 const char *od_role_name(enum od_role role); /* "attn_q" */
-enum od_role od_role_parse(const char *name); /* OD_N_ROLES when unknown */
 /* This process holds the tensor (od_config.part). */
 bool od_config_holds_role(const struct od_config *cfg, enum od_role role, uint32_t layer);
 /* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model or layer has no such tensor. layer is

@@ -1,10 +1,11 @@
 /* A GPU for tests: memory of the host, late queues as streams, and blocks whose threads are fibres (gpu_fibres.h).
  *
- * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of the
- * first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none); OD_GPU_SM, its
- * multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives; OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a
- * fault; OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a
- * file that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
+ * Only this file reads the environment: OD_GPU_SEED, of the threads' order; OD_GPU_BYTES, its memory ("A,B,C": of
+ * the first, the second and all further ones); OD_GPU_PAGE_BYTES, the size of a page of it (0: it has none);
+ * OD_GPU_SM, its multiprocessors (2); OD_GPU_BANDWIDTH, the bytes a second that it says its memory gives;
+ * OD_GPU_FAIL_AT=N: its N-th kernel faults, and from then on it is lost, as a GPU is after a fault;
+ * OD_GPU_REFUSE_AT=N: the N-th launch is refused for lack of memory, and the GPU lives on; OD_GPU_KERNELS, a file
+ * that the names of all kernels that are launched are appended to; OD_GPU_ORDER, OD_GPU_HOST_UNIFIED and
  * OD_GPU_PINNED_BYTES (gpu_open). */
 #include "common/base/mem.h"
 #include "common/compute/cuda/gpu_graphs.h"
