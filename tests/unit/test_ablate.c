@@ -191,7 +191,7 @@ static void figures_are_the_papers(void **state)
 	const struct ablate_figure *f = a.figure;
 
 	(void)state;
-	ablate_plan(&a, all, 5, 9.5);
+	ablate_plan(&a, all, 4.75);
 	assert_int_equal(f[ABLATE_FIG8].n, 6);
 	assert_string_equal(rival_names[setting_of(&a, ABLATE_FIG8, 2)->predictor], "shadow");
 	assert_int_equal(setting_of(&a, ABLATE_FIG8, 2)->align_token, 0);
@@ -218,7 +218,7 @@ static void only_what_is_wanted_is_measured(void **state)
 	static struct ablate a;
 
 	(void)state;
-	ablate_plan(&a, (const bool[ABLATE_FIGURES]){ true, false, false }, 5, 10);
+	ablate_plan(&a, (const bool[ABLATE_FIGURES]){ true, false, false }, 5);
 	assert_int_equal(a.n_settings, 6);
 	assert_int_equal(a.figure[ABLATE_FIG9].n, 0);
 	assert_int_equal(a.figure[ABLATE_FIG10].n, 0);

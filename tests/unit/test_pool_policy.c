@@ -1,6 +1,7 @@
 /* Cache policies, against the same rules written out plainly (scans where the code has heaps and lists). */
 #include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
+#include "tests/unit/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,13 +18,9 @@
 
 static uint64_t seed;
 
-static uint32_t below(uint32_t n) /* splitmix64 */
+static uint32_t below(uint32_t n)
 {
-	uint64_t z = seed += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return (uint32_t)((z ^ z >> 31) % n);
+	return (uint32_t)random_below(&seed, n);
 }
 
 /* The lower of two draws: some experts are used more than others. */

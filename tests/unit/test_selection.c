@@ -1,6 +1,7 @@
 /* Maximum-entropy selection, against enumeration of all sets, against sums in the numbers of the definition, and
  * against Monte Carlo with a fixed seed. */
 #include "common/cache/selection.h"
+#include "tests/unit/random.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,13 +16,9 @@
 
 static uint64_t seed;
 
-static double uniform(void) /* splitmix64, 53 bits */
+static double uniform(void)
 {
-	uint64_t z = seed += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+	return (double)(random_u64(&seed) >> 11) * 0x1p-53;
 }
 
 /* Inclusion probabilities by their definition: every set of k, weighed by its product of odds. */

@@ -53,8 +53,8 @@ static inline struct odm_figures *ablate_runs(const struct ablate *a, size_t set
 	return a->run + setting * a->prompts->n;
 }
 
-/* figures: [ABLATE_FIGURES], true for each one to make. Fig. 10 uses load_time_ms and slow_load_time_ms. */
-void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms, double slow_load_time_ms);
+/* figures: [ABLATE_FIGURES], true for each one to make. Fig. 10 has load_time_ms and twice as much. */
+void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms);
 
 OD_MUST_CHECK int ablate_report(const struct ablate *a, bool json, struct od_err *err);
 

@@ -94,12 +94,12 @@ static void plan_kv_periods(struct ablate *a, const double load_time_ms[ABLATE_L
 	}
 }
 
-void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms, double slow_load_time_ms)
+void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms)
 {
 	if (figures[ABLATE_FIG8])
 		plan_cases(a, load_time_ms);
 	if (figures[ABLATE_FIG9])
 		plan_periods(a, load_time_ms);
 	if (figures[ABLATE_FIG10])
-		plan_kv_periods(a, (const double[]){ load_time_ms, slow_load_time_ms });
+		plan_kv_periods(a, (const double[]){ load_time_ms, 2 * load_time_ms });
 }

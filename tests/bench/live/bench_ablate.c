@@ -37,7 +37,7 @@ struct options {
 	struct odm_engine_args engine;
 	const char *prompts;
 	uint64_t limit, tokens, slots;
-	double load_ms, load_share, slow_load_ms; /* negative: not given */
+	double load_ms, load_share; /* negative: not given */
 	double run_ms;
 	int figure, precision, departure; /* of the shadow: indices into their names */
 	bool json, help;
@@ -85,8 +85,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "load time as X times the window (Eq. 1), which is measured first with "
 		  "unpaced loads; default 0.5",
 		  0, 100, NULL },
-		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS",
-		  "second load time of figure 10; default: twice the first", 0, 60000, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
@@ -304,7 +302,7 @@ static int open_runs(struct ablate_bench *b, struct od_err *err)
 	for (int i = 0; i < ABLATE_FIGURES; i++)
 		figures[i] = o->figure == FIGURE_ALL || o->figure == i;
 	a->load_time_ms = o->load_share >= 0 ? o->load_share * a->window_ms : o->load_ms;
-	ablate_plan(a, figures, a->load_time_ms, o->slow_load_ms >= 0 ? o->slow_load_ms : 2 * a->load_time_ms);
+	ablate_plan(a, figures, a->load_time_ms);
 	a->run = calloc(a->n_settings * b->prompts.n, sizeof(*a->run));
 	if (a->run == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "figures of %zu prompts in %zu settings", b->prompts.n,
@@ -372,7 +370,6 @@ int od_bench_ablate(int argc, char **argv, struct od_err *err)
 			 .slots = 1,
 			 .load_ms = -1,
 			 .load_share = -1,
-			 .slow_load_ms = -1,
 			 .run_ms = DEFAULT_RUN_MS,
 			 .precision = OD_PRECISION_INT8 - 1,
 			 .departure = DEPARTURE_LATE },

@@ -354,11 +354,7 @@ static int measure(struct load_bench *b, struct line *l, size_t round, struct od
 
 static double median(const struct load_bench *b, const double *x)
 {
-	struct od_stats s;
-
-	memcpy(b->room, x, b->opt.rounds * sizeof(*x));
-	od_stats_of(b->room, b->opt.rounds, &s);
-	return s.median;
+	return od_stats_median(x, b->opt.rounds, b->room);
 }
 
 static void report_line(const struct load_bench *b, const struct line *l, struct od_table *t)

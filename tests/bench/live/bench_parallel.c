@@ -115,13 +115,6 @@ static int submit(struct parallel_bench *b, size_t run, size_t n, uint64_t token
 	return rc;
 }
 
-static int by_value(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* The times of a round, by those of its texts. */
 static void note_times(const struct parallel_bench *b, struct round *r)
 {
@@ -140,7 +133,7 @@ static void note_times(const struct parallel_bench *b, struct round *r)
 		r->drafted += c[OD_C_DRAFTED];
 		r->accepted += c[OD_C_ACCEPTED];
 	}
-	qsort(r->ttft_ms, t->n, sizeof(*r->ttft_ms), by_value);
+	od_stats_sort(r->ttft_ms, t->n);
 	r->steps = t->steps;
 	r->step_tokens = parallel_texts_joint_tokens(t);
 	r->experts = t->experts;

@@ -271,15 +271,6 @@ static int plan_lines(struct codec_bench *b, struct od_err *err)
 
 /* ---- figures ---- */
 
-static double median(const double *x, size_t n, double *room)
-{
-	struct od_stats s;
-
-	memcpy(room, x, n * sizeof(*x));
-	od_stats_of(room, n, &s);
-	return s.median;
-}
-
 /* Of the ratios of each round. */
 static struct od_cell ratio(const struct codec_bench *b, const double *x, const double *to, double *room)
 {
@@ -307,12 +298,12 @@ static void report_line(struct codec_bench *b, const struct line *l, const struc
 		OD_TEXT(codec_bench_names[l->codec]),
 		l->cpu < 0 ? OD_NONE : OD_TEXT(backend_of(l)->name),
 		OD_REAL(8.0 * (double)bytes / (double)b->data.n_weights),
-		OD_REAL(median(l->gbps[DECODE], rounds, room)),
+		OD_REAL(od_stats_median(l->gbps[DECODE], rounds, room)),
 		ratio(b, l->gbps[DECODE], b->read_gbps, room),
 		ratio(b, l->gbps[DECODE], zstd_3 != NULL ? zstd_3->gbps[DECODE] : NULL, room),
-		OD_REAL(median(l->gbps[TO_CACHE], rounds, room)),
+		OD_REAL(od_stats_median(l->gbps[TO_CACHE], rounds, room)),
 		ratio(b, l->gbps[TO_CACHE], b->copy.gbps[TO_CACHE], room),
-		OD_REAL(median(l->gbps[TO_MEMORY], rounds, room)),
+		OD_REAL(od_stats_median(l->gbps[TO_MEMORY], rounds, room)),
 		ratio(b, l->gbps[TO_MEMORY], b->copy.gbps[TO_MEMORY], room),
 	};
 
@@ -337,9 +328,9 @@ static int report_dtype(struct codec_bench *b, struct od_err *err)
 		OD_TEXT(od_dtype_name(b->data.dtype)),
 		OD_INT(b->data.n_weights),
 		OD_REAL(b->data.entropy),
-		OD_REAL(median(b->read_gbps, rounds, room)),
-		OD_REAL(median(b->copy.gbps[TO_CACHE], rounds, room)),
-		OD_REAL(median(b->copy.gbps[TO_MEMORY], rounds, room)),
+		OD_REAL(od_stats_median(b->read_gbps, rounds, room)),
+		OD_REAL(od_stats_median(b->copy.gbps[TO_CACHE], rounds, room)),
+		OD_REAL(od_stats_median(b->copy.gbps[TO_MEMORY], rounds, room)),
 	};
 
 	od_table_row(b->references, cells);

@@ -2,6 +2,7 @@
 #include "common/base/clock.h"
 #include "main-node/cluster/placement.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
 
 #include <stdbool.h>
@@ -29,13 +30,6 @@ static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expe
 		cost[i] = (worker + m + expert[i]) % 3 == 0 ? ODM_COST_LOAD : ODM_COST_SM;
 }
 
-static int by_value(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Median microseconds of one deal. */
 static double time_of(struct deal *d, size_t n, bool many, bool caches)
 {
@@ -52,7 +46,7 @@ static double time_of(struct deal *d, size_t n, bool many, bool caches)
 			odm_deal(&g, t, i % (uint32_t)d->moe, d->expert, n, NULL, NULL, d->worker, d->scratch);
 		us[t] = (double)(od_now_ns() - begin_ns) / 1e3 / DEALS;
 	}
-	qsort(us, TURNS, sizeof(us[0]), by_value);
+	od_stats_sort(us, TURNS);
 	return us[TURNS / 2];
 }
 

@@ -5,6 +5,7 @@
 #include "common/net/endpoint.h"
 #include "common/net/wire.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/report/bench_stats.h"
 #include "tests/bench/report/bench_table.h"
 
 #include <pthread.h>
@@ -182,13 +183,6 @@ static int turn(const struct wire *w, struct link *l, size_t len, struct od_err 
 	return rc;
 }
 
-static int by_value(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 static double at(const struct link *l, double part)
 {
 	return l->us[(size_t)(part * (double)(l->n - 1))];
@@ -207,8 +201,8 @@ static int measure(struct wire *w, size_t len, struct od_table *table, struct od
 	}
 	if (rc != OD_OK)
 		return rc;
-	qsort(plain->us, plain->n, sizeof(double), by_value);
-	qsort(keys->us, keys->n, sizeof(double), by_value);
+	od_stats_sort(plain->us, plain->n);
+	od_stats_sort(keys->us, keys->n);
 	od_table_row(table,
 		     (const struct od_cell[]){ OD_BYTES(len), OD_REAL(at(plain, QUICK)), OD_REAL(at(keys, QUICK)),
 					       OD_REAL(at(keys, QUICK) / at(plain, QUICK)), OD_REAL(at(plain, 0.5)),

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CI_TAIL 0.025 /* on each side */
 #define CI_TAIL_SIGMA 1.95996398454005 /* the normal quantile of 1 - CI_TAIL */
@@ -12,6 +13,18 @@ static int compare(const void *a, const void *b)
 	double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
+}
+
+void od_stats_sort(double *x, size_t n)
+{
+	qsort(x, n, sizeof(*x), compare);
+}
+
+double od_stats_median(const double *x, size_t n, double *room)
+{
+	memcpy(room, x, n * sizeof(*x));
+	od_stats_sort(room, n);
+	return od_stats_percentile(room, n, 0.5);
 }
 
 double od_stats_percentile(const double *sorted, size_t n, double p)
@@ -54,7 +67,7 @@ void od_stats_of(double *x, size_t n, struct od_stats *out)
 	*out = (struct od_stats){ n, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
 	if (n == 0)
 		return;
-	qsort(x, n, sizeof(*x), compare);
+	od_stats_sort(x, n);
 	for (size_t i = 0; i < n; i++)
 		sum += x[i];
 	j = median_rank(n);

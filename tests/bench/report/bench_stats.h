@@ -22,6 +22,10 @@ struct od_stats {
  * than OD_STATS_CI_MIN samples no such interval exists, and it is min to max. */
 void od_stats_of(double *x, size_t n, struct od_stats *out);
 
+void od_stats_sort(double *x, size_t n);
+/* Copies x to room [n], which is sorted. */
+double od_stats_median(const double *x, size_t n, double *room);
+
 /* The value below which a share p in [0, 1] of the sorted samples lies, linear between neighbours; NaN for
  * n = 0. */
 double od_stats_percentile(const double *sorted, size_t n, double p);
