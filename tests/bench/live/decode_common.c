@@ -7,7 +7,7 @@
 #define MEMBW_BYTES (256u << 20)
 #define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
 
-unsigned decode_threads(const struct decode_options *o)
+static unsigned threads_of(const struct decode_options *o)
 {
 	return o->engine.opts.engine.threads > 0 ? (unsigned)o->engine.opts.engine.threads : od_cpu_count();
 }
@@ -24,7 +24,7 @@ int decode_open_membw(struct od_membw **out, const struct decode_options *o, con
 
 	if (strncmp(od_device_name(odm_engine_device(e)), "cuda", 4) == 0)
 		return od_membw_open_gpu(out, MEMBW_BYTES, o->engine.opts.engine.device, err);
-	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, decode_threads(o), NULL, err);
+	return od_membw_open(out, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, threads_of(o), NULL, err);
 }
 
 int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once,
@@ -72,7 +72,7 @@ void decode_report_engine(struct od_report *r, const struct decode_options *o, c
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[eo->engine.profile - 1]), 0, NULL);
 	od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(odm_engine_device(e), eo->engine.profile)), 0,
 		       NULL);
-	od_report_fact(r, "threads", "threads", OD_INT(decode_threads(o)), 0, NULL);
+	od_report_fact(r, "threads", "threads", OD_INT(threads_of(o)), 0, NULL);
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", tokens, OD_INT(o->tokens), 0, NULL);
 	if (o->layer_time_ms > 0)

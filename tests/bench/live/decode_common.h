@@ -23,7 +23,6 @@ struct decode_options {
 	bool json, help;
 };
 
-unsigned decode_threads(const struct decode_options *o);
 /* Bytes of an expert's weights in memory. */
 uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form);
 /* Opens the measurement of the memory bandwidth where the engine computes, with a buffer of several times the
