@@ -4,10 +4,10 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/engine_report.h"
 #include "main-node/engine/pass_size.h"
 #include "main-node/engine/state_plan.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +58,7 @@ void odm_batch_fini(struct odm_batch *b)
 
 /* ---- In and out ---- */
 
-int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
-		      struct od_err *err)
+int odm_batch_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out, struct od_err *err)
 {
 	struct odm_batch *b = &e->batch;
 	int rc = odm_sequence_new(out, e->model, e->service, req, err);
@@ -412,7 +411,7 @@ static int run_layer(struct odm_engine *e, struct odm_pass *p, bool *done, struc
 {
 	const int rc = odm_pass_layer(p, done, err);
 
-	odm_engine_publish(e, false);
+	odm_engine_report_make(e, false);
 	return rc;
 }
 
@@ -661,7 +660,7 @@ static bool any(const struct odm_batch *b, enum odm_sequence_phase phase)
 	return false;
 }
 
-bool odm_engine_work(struct odm_engine *e)
+bool odm_batch_work(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
 	bool decode, restore;
@@ -677,53 +676,7 @@ bool odm_engine_work(struct odm_engine *e)
 		prefill_part(e, decode);
 	else if (restore && !decode)
 		odm_reuse_wait(&e->model->reuse);
-	odm_engine_publish(e, b->first == NULL);
+	odm_engine_report_make(e, b->first == NULL);
 	od_log_swap_about(NULL); /* it was about a step, of texts that may be taken now */
 	return b->first != NULL;
-}
-
-int odm_sequence_place(const struct odm_sequence *q)
-{
-	int before = 0;
-
-	if (q->phase != ODM_WAITING)
-		return -1;
-	for (const struct odm_sequence *other = q->engine->batch.first; other != q; other = other->next)
-		before += other->phase == ODM_WAITING;
-	return before;
-}
-
-void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l)
-{
-	*l = (struct odm_load){ .pages = e->model->n_pages, .free_pages = od_state_pool_free_pages(e->model->state) };
-	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
-		l->waiting += q->phase == ODM_WAITING;
-		l->running += q->phase != ODM_WAITING;
-	}
-}
-
-int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err)
-{
-	const int rc = q->err.code;
-
-	assert(q->phase == ODM_DONE);
-	if (err != NULL)
-		*err = q->err;
-	*r = q->r;
-	q->r = (struct odm_result){ 0 };
-	odm_sequence_free(q);
-	return rc;
-}
-
-int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
-{
-	struct odm_sequence *q;
-	int rc = odm_engine_submit(e, req, &q, err);
-
-	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
-	if (rc != OD_OK)
-		return rc;
-	while (!odm_sequence_done(q))
-		odm_engine_work(e);
-	return odm_sequence_take(q, r, err);
 }

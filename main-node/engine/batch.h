@@ -34,4 +34,9 @@ OD_MUST_CHECK int odm_batch_init(struct odm_batch *b, struct odm_engine *e, cons
 				 uint32_t max_sequences, struct od_err *err);
 void odm_batch_fini(struct odm_batch *b);
 
+/* The engine's, as odm_engine_submit and odm_engine_work. */
+OD_MUST_CHECK int odm_batch_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
+				   struct od_err *err);
+bool odm_batch_work(struct odm_engine *e);
+
 #endif

@@ -2,8 +2,10 @@
 
 #include "common/compute/device.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/engine_report.h"
 #include "main-node/engine/state_plan.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 void odm_engine_defaults(struct odm_engine_opts *o)
@@ -56,7 +58,7 @@ int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm
 		odm_engine_close(e);
 		return rc;
 	}
-	odm_engine_publish(e, true);
+	odm_engine_report_make(e, true);
 	if (!model->opts.quiet)
 		od_device_log_memory(model->device);
 	*out = e;
@@ -121,4 +123,110 @@ uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
 	return od_state_pool_bytes(e->model->config, e->model->opts.profile, e->model->n_pages,
 				   (uint32_t)e->model->opts.parallel);
+}
+
+int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
+		      struct od_err *err)
+{
+	return odm_batch_submit(e, req, out, err);
+}
+
+bool odm_engine_work(struct odm_engine *e)
+{
+	return odm_batch_work(e);
+}
+
+void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r)
+{
+	/* all that changes of a reader's engine */
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&e->report_lock;
+
+	pthread_mutex_lock(lock);
+	*r = e->report;
+	pthread_mutex_unlock(lock);
+}
+
+void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
+{
+	if (e->service->nodes != NULL)
+		e->service->nodes(e->service, f);
+}
+
+/* ---- Texts ---- */
+
+const char *odm_finish_name(enum odm_finish f)
+{
+	switch (f) {
+	case ODM_FINISH_LENGTH: return "length";
+	case ODM_FINISH_EOS: return "eos";
+	case ODM_FINISH_STOP: return "stop";
+	case ODM_FINISH_CONTEXT: return "context";
+	case ODM_FINISH_CANCELLED: return "cancelled";
+	case ODM_FINISH_ERROR: return "error";
+	}
+	return "unknown";
+}
+
+bool odm_sequence_done(const struct odm_sequence *q)
+{
+	return q->phase == ODM_DONE;
+}
+
+void odm_sequence_cancel(struct odm_sequence *q)
+{
+	atomic_store(&q->cancelled, true);
+}
+
+void odm_result_fini(struct odm_result *r)
+{
+	free(r->tokens);
+	free(r->text);
+	odm_figures_fini(&r->figures);
+	*r = (struct odm_result){ 0 };
+}
+
+int odm_sequence_place(const struct odm_sequence *q)
+{
+	int before = 0;
+
+	if (q->phase != ODM_WAITING)
+		return -1;
+	for (const struct odm_sequence *other = q->engine->batch.first; other != q; other = other->next)
+		before += other->phase == ODM_WAITING;
+	return before;
+}
+
+void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l)
+{
+	*l = (struct odm_load){ .pages = e->model->n_pages, .free_pages = od_state_pool_free_pages(e->model->state) };
+	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		l->waiting += q->phase == ODM_WAITING;
+		l->running += q->phase != ODM_WAITING;
+	}
+}
+
+int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err)
+{
+	const int rc = q->err.code;
+
+	assert(q->phase == ODM_DONE);
+	if (err != NULL)
+		*err = q->err;
+	*r = q->r;
+	q->r = (struct odm_result){ 0 };
+	odm_sequence_free(q);
+	return rc;
+}
+
+int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
+{
+	struct odm_sequence *q;
+	int rc = odm_engine_submit(e, req, &q, err);
+
+	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
+	if (rc != OD_OK)
+		return rc;
+	while (!odm_sequence_done(q))
+		odm_engine_work(e);
+	return odm_sequence_take(q, r, err);
 }

@@ -18,7 +18,4 @@ struct odm_engine {
 	struct odm_report report; /* under report_lock */
 };
 
-/* Engine thread: makes the report if the last one is half a second old, or `now`. */
-void odm_engine_publish(struct odm_engine *e, bool now);
-
 #endif

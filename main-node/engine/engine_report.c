@@ -1,4 +1,5 @@
-/* What other threads see of the engine's work while it works. */
+#include "main-node/engine/engine_report.h"
+
 #include "common/base/clock.h"
 #include "main-node/engine/engine_internal.h"
 #include "main-node/engine/state_plan.h"
@@ -48,7 +49,7 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 	r->snapshots_dropped = n.dropped;
 }
 
-void odm_engine_publish(struct odm_engine *e, bool now)
+void odm_engine_report_make(struct odm_engine *e, bool now)
 {
 	const uint64_t now_ns = od_now_ns();
 	struct odm_report r;
@@ -60,20 +61,4 @@ void odm_engine_publish(struct odm_engine *e, bool now)
 	pthread_mutex_lock(&e->report_lock);
 	e->report = r;
 	pthread_mutex_unlock(&e->report_lock);
-}
-
-void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r)
-{
-	/* all that changes of a reader's engine */
-	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&e->report_lock;
-
-	pthread_mutex_lock(lock);
-	*r = e->report;
-	pthread_mutex_unlock(lock);
-}
-
-void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
-{
-	if (e->service->nodes != NULL)
-		e->service->nodes(e->service, f);
 }

@@ -10,19 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *odm_finish_name(enum odm_finish f)
-{
-	switch (f) {
-	case ODM_FINISH_LENGTH: return "length";
-	case ODM_FINISH_EOS: return "eos";
-	case ODM_FINISH_STOP: return "stop";
-	case ODM_FINISH_CONTEXT: return "context";
-	case ODM_FINISH_CANCELLED: return "cancelled";
-	case ODM_FINISH_ERROR: return "error";
-	}
-	return "unknown";
-}
-
 /* ---- Life ---- */
 
 int odm_sequence_check(const struct odm_model *m, const struct odm_request *req, struct od_err *err)
@@ -465,22 +452,4 @@ void odm_sequence_finish(struct odm_sequence *q)
 	if (q->model->tokenizer != NULL)
 		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
 	q->phase = ODM_DONE;
-}
-
-bool odm_sequence_done(const struct odm_sequence *q)
-{
-	return q->phase == ODM_DONE;
-}
-
-void odm_sequence_cancel(struct odm_sequence *q)
-{
-	atomic_store(&q->cancelled, true);
-}
-
-void odm_result_fini(struct odm_result *r)
-{
-	free(r->tokens);
-	free(r->text);
-	odm_figures_fini(&r->figures);
-	*r = (struct odm_result){ 0 };
 }

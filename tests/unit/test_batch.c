@@ -18,6 +18,7 @@
 #include "common/pack/load/dense_load.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/engine_report.h"
 #include "tests/unit/opened_engine.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
@@ -271,7 +272,7 @@ static void see_prompt_tokens(struct text t[N], struct odm_engine *e)
 	struct odm_report r;
 
 	(void)t;
-	odm_engine_publish(e, true);
+	odm_engine_report_make(e, true);
 	odm_engine_get_report(e, &r);
 	assert_true(r.c[OD_C_PROMPT_TOKENS] >= seen_prompt_tokens);
 	seen_prompt_tokens = r.c[OD_C_PROMPT_TOKENS];
