@@ -32,7 +32,9 @@ static unsigned type_of_name(const char *name)
 {
 	static const char *const names[] = { "string", "integer", "number", "boolean", "object", "array", "null" };
 
-	for (unsigned i = 0; name != NULL && i < N(names); i++)
+	if (name == NULL)
+		return 0;
+	for (unsigned i = 0; i < N(names); i++)
 		if (strcmp(names[i], name) == 0)
 			return 1u << i;
 	return 0;
@@ -190,7 +192,9 @@ static const json_t *find_ref(const struct walk *w, const char *ref)
 	const char *fragment = ref != NULL ? strchr(ref, '#') : NULL;
 	const json_t *found = NULL;
 
-	for (size_t i = 0; fragment != NULL && found == NULL && i < N(w->root); i++) {
+	if (fragment == NULL)
+		return NULL;
+	for (size_t i = 0; found == NULL && i < N(w->root); i++) {
 		if (fragment[1] == '\0' || fragment[1] == '/')
 			found = find_pointer(w->root[i], fragment + 1);
 		else

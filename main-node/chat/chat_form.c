@@ -284,13 +284,16 @@ void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*ma
 	static const char *const of_harmony[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
 						  "<|end|>" };
 
-	for (size_t i = 0; form->harmony && i < N(of_harmony); i++)
-		mark(arg, of_harmony[i]);
+	if (form->harmony)
+		for (size_t i = 0; i < N(of_harmony); i++)
+			mark(arg, of_harmony[i]);
 	if (form->thoughts != NULL) {
 		mark(arg, form->thoughts->open);
 		mark(arg, form->thoughts->close);
 	}
-	for (size_t i = 0; calls && i < form->n_calls; i++)
+	if (!calls)
+		return;
+	for (size_t i = 0; i < form->n_calls; i++)
 		call_marks(&form->calls[i], mark, arg);
 }
 
@@ -298,8 +301,9 @@ void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg,
 {
 	static const char *const of_harmony[] = { "<|return|>", "<|call|>" };
 
-	for (size_t i = 0; form->harmony && i < N(of_harmony); i++)
-		end(arg, of_harmony[i]);
+	if (form->harmony)
+		for (size_t i = 0; i < N(of_harmony); i++)
+			end(arg, of_harmony[i]);
 	for (size_t i = 0; i < form->n_ends; i++)
 		end(arg, form->end[i]);
 	if (form->eos[0] != '\0')

@@ -190,7 +190,9 @@ static unsigned count_odd(const struct probe *p, const struct talk *t, const cha
 
 	for (size_t i = 0; i < N(signs); i++)
 		n += count(text, signs[i]);
-	for (size_t i = 0; p->exact && i < t->n_marks; i++) {
+	if (!p->exact)
+		return n;
+	for (size_t i = 0; i < t->n_marks; i++) {
 		char exact[MARK_BYTES + 32];
 
 		snprintf(exact, sizeof(exact), "{\"odkey\": \"%s\", \"odnumber\": 7}", t->mark[i]);
@@ -321,10 +323,13 @@ static char *replaced(const char *text, const char *what, const char *with)
 {
 	struct od_strbuf out = { 0 };
 	size_t len;
+	const char *at = *what != '\0' ? strstr(text, what) : NULL;
 
-	for (const char *at; *what != '\0' && (at = strstr(text, what)) != NULL; text = at + strlen(what)) {
+	while (at != NULL) {
 		od_strbuf_append(&out, text, (size_t)(at - text));
 		od_strbuf_append(&out, with, strlen(with));
+		text = at + strlen(what);
+		at = strstr(text, what);
 	}
 	od_strbuf_append(&out, text, strlen(text));
 	return od_strbuf_take(&out, &len);

@@ -272,6 +272,19 @@ static void prepare(struct odm_exchange *x)
 	odm_reply_submit(&c->reply, odm_app_of(x)->thread, rc, &e);
 }
 
+static void free_choices(struct chat_choice *choice, size_t n)
+{
+	if (choice == NULL)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		od_strbuf_fini(&choice[i].content);
+		od_strbuf_fini(&choice[i].reasoning);
+		json_decref(choice[i].calls);
+		json_decref(choice[i].logprobs);
+	}
+	free(choice);
+}
+
 static void free_state(void *state)
 {
 	struct chat *c = state;
@@ -279,13 +292,7 @@ static void free_state(void *state)
 	if (c == NULL)
 		return;
 	odm_choices_free(c->reply.choices);
-	for (size_t i = 0; c->choice != NULL && i < (size_t)c->g.n; i++) {
-		od_strbuf_fini(&c->choice[i].content);
-		od_strbuf_fini(&c->choice[i].reasoning);
-		json_decref(c->choice[i].calls);
-		json_decref(c->choice[i].logprobs);
-	}
-	free(c->choice);
+	free_choices(c->choice, (size_t)c->g.n);
 	odm_turn_free(c->turn);
 	odm_generation_fini(&c->g);
 	free(c);

@@ -296,12 +296,9 @@ static void free_state(void *state)
 	free(c);
 }
 
-static void start(struct odm_exchange *x)
+static void echo_prompts(struct completion *c)
 {
-	struct completion *c = odm_exchange_state(x);
-
-	odm_reply_start(&c->reply);
-	for (size_t i = 0; c->echo && i < odm_choices_count(c->reply.choices); i++) {
+	for (size_t i = 0; i < odm_choices_count(c->reply.choices); i++) {
 		const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
 
 		if (c->g.stream)
@@ -309,6 +306,15 @@ static void start(struct odm_exchange *x)
 		else
 			od_strbuf_append(&c->choice[i].text, p->text, p->len);
 	}
+}
+
+static void start(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+
+	odm_reply_start(&c->reply);
+	if (c->echo)
+		echo_prompts(c);
 	odm_reply_news(&c->reply);
 }
 

@@ -56,10 +56,10 @@ int odm_request_threads_start(struct odm_request_threads **out, unsigned n, stru
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->work, NULL);
 	t->thread = calloc(n, sizeof(*t->thread));
-	for (; t->thread != NULL && t->n < n; t->n++) {
+	while (t->thread != NULL && t->n < n) {
 		if (pthread_create(&t->thread[t->n], NULL, prepare_requests, t) != 0)
 			break;
-		pthread_setname_np(t->thread[t->n], "od-request");
+		pthread_setname_np(t->thread[t->n++], "od-request");
 	}
 	if (t->n == n) {
 		*out = t;

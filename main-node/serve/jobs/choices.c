@@ -65,11 +65,12 @@ int odm_choices_submit(struct odm_choices *c, struct odm_engine_thread *t, struc
 	for (size_t i = 0; i < c->n; i++) /* each job has one until it is done; before, the exchange owns the jobs */
 		odm_exchange_ref(c->exchange);
 	rc = odm_engine_thread_submit(t, c->job, c->n, false, &err);
-	for (size_t i = 0; rc != OD_OK && i < c->n; i++)
-		odm_exchange_unref(c->exchange);
-	if (rc != OD_OK)
-		odm_api_from_err(e, &err);
 	c->submitted = rc == OD_OK;
+	if (c->submitted)
+		return OD_OK;
+	for (size_t i = 0; i < c->n; i++)
+		odm_exchange_unref(c->exchange);
+	odm_api_from_err(e, &err);
 	return rc;
 }
 
@@ -106,7 +107,9 @@ bool odm_choices_poll(struct odm_choices *c, void (*event)(void *arg, size_t cho
 
 void odm_choices_cancel(struct odm_choices *c)
 {
-	for (size_t i = 0; c != NULL && i < c->n; i++)
+	if (c == NULL)
+		return;
+	for (size_t i = 0; i < c->n; i++)
 		odm_choices_cancel_one(c, i);
 }
 

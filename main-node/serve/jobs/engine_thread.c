@@ -313,17 +313,19 @@ static struct odm_job *next_job(struct odm_engine_thread *t)
 }
 
 /* Tells each waiting job how many are before it. Call it with the lock held; it is released while jobs are told,
- * because their wakes may call back. */
+ * because a wake runs with no lock held. */
 static void tell_places(struct odm_engine_thread *t)
 {
 	struct odm_job **job = malloc((t->n_waiting + 1) * sizeof(struct odm_job *));
 	size_t n = 0;
 
 	t->places_changed = false;
-	for (size_t i = 0; job != NULL && i < t->n_running; i++)
+	if (job == NULL)
+		return;
+	for (size_t i = 0; i < t->n_running; i++)
 		if (!t->running[i]->begun)
 			job[n++] = t->running[i];
-	for (struct odm_job *j = t->first; job != NULL && j != NULL; j = j->next)
+	for (struct odm_job *j = t->first; j != NULL; j = j->next)
 		job[n++] = j;
 	for (size_t i = 0; i < n; i++)
 		odm_job_hold(job[i]);

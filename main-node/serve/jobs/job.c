@@ -7,8 +7,9 @@
 
 static void job_free(struct odm_job *j)
 {
-	for (size_t i = 0; j->stop != NULL && i < j->spec.req.n_stop; i++)
-		free(j->stop[i]);
+	if (j->stop != NULL)
+		for (size_t i = 0; i < j->spec.req.n_stop; i++)
+			free(j->stop[i]);
 	free(j->stop);
 	free(j->bias);
 	free(j->prompt);
