@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 HUNG_S = 3600
+stopped = threading.Event()
 
 
 def cgroup_root():
@@ -107,7 +109,7 @@ def run(program, number, args):
 
     def freeze():
         freezer = Freezer(f"{name}-{number}")
-        while not ended.wait(rng.uniform(*args.gap)):
+        while not ended.wait(rng.uniform(*args.gap)) and not stopped.is_set():
             who = family(p.pid)
             if who:
                 pid, what = rng.choice(who)
@@ -119,11 +121,16 @@ def run(program, number, args):
     thread = threading.Thread(target=freeze)
     if args.hold[1] > 0:
         thread.start()
-    try:
-        status = p.wait(timeout=HUNG_S)
-    except subprocess.TimeoutExpired:
-        status = "none: it hung"
-        p.kill()
+    status = None
+    while status is None and time.monotonic() - begin < HUNG_S and not stopped.is_set():
+        try:
+            status = p.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            pass
+    if status is None:
+        status = "none: it hung, or was stopped"
+        for pid, _ in family(p.pid):
+            os.kill(pid, signal.SIGKILL)
         p.wait()
     took = time.monotonic() - begin
     ended.set()
@@ -159,6 +166,7 @@ def main():
     parser.add_argument("--logs", default=tempfile.gettempdir() + "/od-freeze")
     args = parser.parse_args()
     os.makedirs(args.logs, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     cgroup_root()
     busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(args.busy)]
     try:
