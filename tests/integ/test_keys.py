@@ -16,8 +16,8 @@ import time
 
 import netns_lan
 import zmtp
-from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, _children, free_port, generate, hosts_file, main_args, pack,
-                          run_tests, test, tool, wait_for)
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Disturbed, Lines, Skip, _children, expect_calm, free_port, generate,
+                          hosts_file, in_calm, main_args, pack, run_tests, test, tool, undisturbed, wait_for)
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 TOKENS = 60
@@ -137,12 +137,16 @@ def a_cluster_with_keys_writes_the_same_tokens():
     main, keys = Key(), [Key() for _ in range(3)]
     peers = peers_file(main.public + " main")
     nodes = [keyed(role, k, peers) for role, k in zip(("shadow", "worker", "worker"), keys)]
-    r, said = generate("--workers", keyed_hosts([(d, k.public) for d, k in zip(nodes, keys)]), "--key", main.secret, prompt=PROMPT,
-                       tokens=TOKENS, stderr=True)
-    assert r["token_ids"] == expected() and r["workers"] == 2 and r["recall"] > 0.99, (r, said)
+    for _ in range(20):  # a starved shadow says little in time
+        r = undisturbed("--workers", keyed_hosts([(d, k.public) for d, k in zip(nodes, keys)]), "--key", main.secret, prompt=PROMPT,
+                        tokens=TOKENS)
+        assert r["token_ids"] == expected() and r["workers"] == 2, r
+        if (r["recall"] or 0) > 0.99:
+            break
+    assert r["recall"] > 0.99, r
     # The keys of the hosts may come from the peers file: the name is the host's, with or without its port.
     mains = peers_file(*(f"{k.public} 127.0.0.1:{d.port}" for d, k in zip(nodes, keys)))
-    r = generate("--workers", hosts_file(nodes), "--key", main.secret, "--peers", mains, prompt=PROMPT, tokens=TOKENS)
+    r = undisturbed("--workers", hosts_file(nodes), "--key", main.secret, "--peers", mains, prompt=PROMPT, tokens=TOKENS)
     assert r["token_ids"] == expected() and r["workers"] == 2
     for d, k in zip(nodes, keys):
         assert k.public in d.text() and "refused" not in d.text(), d.text()
@@ -243,9 +247,11 @@ def silent_strangers_hold_few_descriptors():
         if i % 100 == 99:  # closing lags behind accepting
             wait_for(lambda: len(os.listdir(fds)) < before + 256 + 20, lambda: os.listdir(fds))
     r = m.answer()
+    expect_calm(m.said())
     assert r["token_ids"] == expected() and r["recovered_runs"] == 0, r
     m.ask()
     assert m.answer()["token_ids"] == expected()
+    expect_calm(m.said())
     assert most < before + 256 + 200, (before, most)
     for s in silent:
         s.close()
@@ -268,6 +274,8 @@ def a_store_with_keys_serves_its_workers_only():
                                    prompt=PROMPT), stdout=subprocess.PIPE, stderr=main_log, text=True)
     w = keyed("worker", key, peers, store=f"127.0.0.1:{port}", spool=os.path.join(TMP, "keyed-spool"), port=worker_port)
     out, _ = m.communicate(timeout=HANG_S)
+    if m.returncode == 1 and "cannot connect" in open(main_log.name).read():
+        raise Disturbed("the worker was not there in the ten seconds that main waits")
     assert m.returncode == 0, open(main_log.name).read()
     assert json.loads(out)["token_ids"] == expected()
     w.kill()
@@ -326,38 +334,29 @@ def keys_can_be_changed_while_all_runs():
     spare = keyed("worker", spare_key, peers)
     hosts = keyed_hosts([(w, key.public), (spare, spare_key.public)], "rotation2.txt")
     m = Lines("--workers", hosts, "--key", main.secret, "--max-tokens", 8)
-    m.ask()
-    assert m.answer()["workers"] == 2
+
+    def workers():
+        m.ask()
+        r = m.answer()
+        expect_calm(m.said(), w.port)
+        assert r["token_ids"] == expected()[:8], r.get("error")
+        return r["workers"]
+
+    assert workers() == 2
     w.kill()
     w.args = tuple(fresh.secret if a == key.secret else a for a in w.args)
     w.start()
-    for _ in range(200):  # until its silence is noticed; then its key is another one
-        m.ask()
-        r = m.answer()
-        assert r["token_ids"] == expected()[:8], r.get("error")
-        if r["workers"] == 1:
-            break
-        time.sleep(0.1)
-    assert r["workers"] == 1
+    wait_for(lambda: workers() == 1)  # until its silence is noticed; then its key is another one
     time.sleep(3)
-    m.ask()
-    assert m.answer()["workers"] == 1
+    assert workers() == 1
     keyed_hosts([(w, fresh.public), (spare, spare_key.public)], "rotation2.txt")
     m.p.send_signal(signal.SIGHUP)
-    for _ in range(200):
-        m.ask()
-        r = m.answer()
-        assert r["token_ids"] == expected()[:8]
-        if r["workers"] == 2:
-            break
-        time.sleep(0.1)
-    assert r["workers"] == 2
+    wait_for(lambda: workers() == 2)
     with open(hosts, "w") as f:  # a host without a key is refused, and nothing changes
         f.write("10.9.8.7\n")
     m.p.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    m.ask()
-    assert m.answer()["workers"] == 2
+    wait_for(lambda: "the cluster is unchanged" in m.said(), m.said)
+    wait_for(lambda: workers() == 2)
     status, err = m.close()
     assert status == 0 and "host 10.9.8.7 has no key" in err and "the cluster is unchanged" in err, err
     w.kill()
@@ -442,18 +441,22 @@ class Wire:
     def streams(self):
         time.sleep(0.2)
         out, _ = self.p.communicate("\n", timeout=HANG_S)
-        assert self.p.returncode == 0 and out == "0\n", out  # no packet was dropped
+        assert self.p.returncode == 0, out
+        if out != "0\n":
+            raise Disturbed(f"the listener was too slow for {out.strip()} packets")
         with open(self.file, "rb") as f:
             return pickle.load(f)
 
 
-STORE_PORT = 5702
+CONTROL_PORT, STORE_PORT = 5701, 5702
 
 
+@in_calm
 def lan_cluster(name, keys):
     """Shadow, a worker with a pack and one that pulls, main: each on a host of its own. Returns main's answer and the streams."""
     nodes = {"main": "main", "shadow": "shadow", "w0": "worker", "w1": "worker"}
     address = {n: lan().address(n) for n in nodes}
+    shutil.rmtree(os.path.join(TMP, name), ignore_errors=True)
     folder = {n: os.path.join(TMP, name, n) for n in nodes}
     for n in nodes:  # as on each of the machines
         os.makedirs(folder[n])
@@ -488,7 +491,11 @@ def lan_cluster(name, keys):
     for d in daemons:
         d.kill()
         d.wait()
-    assert m.returncode == 0, open(log.name).read()
+    said = open(log.name).read()
+    if m.returncode == 1 and "cannot connect" in said:
+        raise Disturbed("a daemon was not there in the ten seconds that main waits")
+    assert m.returncode == 0, said
+    expect_calm(said)
     return json.loads(out), wire.streams()
 
 
@@ -545,8 +552,10 @@ def a_listener_sees_nothing_of_a_cluster_with_keys():
     busy = [s for s in closed_streams.values() if len(s) > 64]
     assert len(busy) >= 2 * 7, [len(s) for s in busy]  # both ways: control and data of three daemons, the store
     assert all(s[12:17] == b"CURVE" for s in busy), [s[:20] for s in busy]
-    moved = [sum(len(s) for stream, s in streams.items() if STORE_PORT not in stream) for streams in (open_streams, closed_streams)]
-    assert moved[1] > 0.8 * moved[0], moved  # how much of the pack is pulled until main ends is a matter of time
+    # How much of the pack is pulled until main ends is a matter of time, and so is how often main asks whether all are there.
+    moved = [sum(len(s) for stream, s in streams.items() if not {CONTROL_PORT, STORE_PORT} & set(stream))
+             for streams in (open_streams, closed_streams)]
+    assert moved[0] > 1 << 20 and moved[1] > 0.8 * moved[0], moved
 
 
 if __name__ == "__main__":
