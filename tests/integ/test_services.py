@@ -74,9 +74,11 @@ class Manager:
                     return m
         raise AssertionError(f"no {want} in {self.heard}")
 
-    def feeds(self, seconds=QUIET_S):
+    def wait_for_feeds(self):
+        """Until the watchdog is fed twice more."""
         self.hear()
-        return sum("WATCHDOG" in m for m in self.hear(seconds))
+        for _ in range(2):
+            self.wait(WATCHDOG="1")
 
     def wait_for_silence(self):
         """Until there is no WATCHDOG for four times as long as from one to the next."""
@@ -114,11 +116,10 @@ class StoppedThread:
 
 
 def stopped_thread_stops_the_watchdog(m, pid, name):
-    assert m.feeds() >= 2
+    m.wait_for_feeds()
     with StoppedThread(pid, name):
-        m.hear(2 * WATCHDOG_S)  # what was fed before, and for what was done just before
-        assert m.feeds() == 0, m.heard
-    assert m.feeds() >= 2
+        m.wait_for_silence()
+    m.wait_for_feeds()
 
 
 # ---- What they tell ----
@@ -169,13 +170,13 @@ def stuck_readers_stop_the_watchdog_of_a_worker_with_work():
         w = Daemon("worker", "--read-threads", 1)
     m.wait(READY="1")
     with StoppedThread(w.process.pid, "od-read"):
-        assert m.feeds() >= 2  # there is nothing to read
+        m.wait_for_feeds()  # there is nothing to read
         main = subprocess.Popen(main_args("--workers", hosts_file([w])), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         # Main gives up a stuck worker after 3 s and begins again, which frees it for a moment: a feed or two, then silence again.
         m.wait_for_silence()
         main.kill()
         main.communicate()
-    assert m.feeds() >= 2
+    m.wait_for_feeds()
     w.kill()
 
 
@@ -196,13 +197,12 @@ def a_server_tells_when_it_is_ready_and_that_it_gets_on():
     # While it writes: the same, and the text is not harmed.
     c, r = s.open_stream(prompt=PROMPT, max_tokens=2000, ignore_eos=True, temperature=0)
     r.readline()
-    assert m.feeds() >= 2
+    m.wait_for_feeds()
     with StoppedThread(s.p.pid, "od-engine"):
-        m.hear(2 * WATCHDOG_S)
-        assert m.feeds() == 0
+        m.wait_for_silence()
     assert s.metric("od_texts_running") == 1
     c.close()
-    assert m.feeds() >= 2
+    m.wait_for_feeds()
     # Hosts are read again.
     more = Daemon("worker")
     hosts_file([w, more], "service-hosts.txt")
@@ -319,12 +319,12 @@ def drain_in_the_middle(pause, expected):
 @test
 def sigterm_lets_a_worker_finish_what_it_computes():
     expected = generate("--resident", tokens=2, prompt="")["token_ids"]
-    assert any(drain_in_the_middle(pause, expected) for pause in (0.7, 0.3, 1, 0.5, 0.9, 0.4, 0.8, 0.6, 1.2, 0.2, 1.5, 2))
+    assert any(drain_in_the_middle(pause, expected) for pause in (0.7, 0.3, 1, 0.5, 0.9, 0.4, 0.8, 0.6, 1.2, 0.2, 1.5, 2, 3, 4, 6))
 
 
 def second_signal(pause):
     """Whether the worker computed something when the signals came."""
-    slow = Daemon("worker", "--run-time", 20000)
+    slow = Daemon("worker", "--run-time", 60000)  # longer than it is waited for without a second signal
     main = subprocess.Popen(main_args("--workers", hosts_file([slow]), tokens=2, prompt="a"), stdout=subprocess.DEVNULL,
                             stderr=subprocess.DEVNULL)
     while "session with main" not in slow.text():
@@ -333,10 +333,10 @@ def second_signal(pause):
     slow.signal(signal.SIGTERM)
     time.sleep(1)
     computing = slow.alive()
-    begin = time.monotonic()
     if computing:
         slow.signal(signal.SIGTERM)
-    assert slow.process.wait(timeout=HANG_S) == 0 and time.monotonic() - begin < 15
+    assert slow.process.wait(timeout=HANG_S) == 0
+    assert "work that is not finished" not in slow.text(), slow.text()  # as it says when it has waited
     main.kill()
     main.wait()
     return computing
