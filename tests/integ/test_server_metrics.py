@@ -12,7 +12,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from cluster_util import HANG_S, TMP, Daemon, Skip, free_port, hosts_file, run_tests, test, wait_for
+from cluster_util import HANG_S, TMP, Daemon, Skip, expect_calm, free_port, hosts_file, run_tests, test, wait_for
 from metric_rows import rows
 from serve_util import JSON, Server, stop_servers
 
@@ -93,6 +93,7 @@ def values_rise_during_a_text():
     while a.is_alive():
         seen.append(values(metrics(s)))
         time.sleep(0.4)
+    expect_calm(s.log)
     assert a.status == 200 and len(seen) > 4, (a.answer, len(seen))
     seen = [v for v in seen if v["od_texts_running"] == 1]
     first, last = seen[1], seen[-2]  # the last one may be of the text's end
@@ -129,10 +130,12 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
     name = f'worker="127.0.0.1:{workers[1].port}"'
     wait_for(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] > 0, "no loads")  # known from its next PONG
     before = values(metrics(s))
+    expect_calm(s.log)
     assert before[f"od_worker_up{{{name}}}"] == 1 and f"od_worker_slots{{{name}}}" in before
     workers[1].kill()
     wait_for(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 0, "up")
     lost = values(metrics(s))
+    expect_calm(s.log, workers[1].port)
     assert lost[f'od_worker_up{{worker="127.0.0.1:{workers[0].port}"}}'] == 1 and lost[f'od_shadow_up{{shadow="127.0.0.1:{shadow.port}"}}'] == 1
     assert lost[f"od_worker_loads_total{{{name}}}"] >= before[f"od_worker_loads_total{{{name}}}"]
     assert f"od_worker_slots{{{name}}}" not in lost
@@ -143,6 +146,7 @@ def one_id_from_http_to_worker_and_a_lost_worker_is_down():
     wait_for(lambda: values(metrics(s))[f"od_worker_up{{{name}}}"] == 1, "down")
     wait_for(lambda: values(metrics(s))[f"od_worker_loads_total{{{name}}}"] == 0, "counters of the new process")
     assert s.stop() == 0, s.log
+    expect_calm(s.log, workers[1].port)
     lines = kv_lines(s.log)
     for i in "first/1", "second:2":
         begun = [x for x in lines if x["msg"] == "begun" and x["request"] == i]
