@@ -6,8 +6,8 @@ import json
 import os
 import time
 
-from cluster_util import (HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
-                          run_tests, test, tool, undisturbed, worker_args)
+from cluster_util import (HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, calm, expect_calm, generate, hosts_file, in_calm, main_args, pack,
+                          reference, run_tests, test, tool, undisturbed, worker_args)
 
 TEXT = 60 if SLOW else 120
 _resident = []
@@ -29,6 +29,7 @@ def hits(r, states="fcse"):
     return sum(r[f"cache_hits_{s}"] for s in states)
 
 
+@in_calm
 def second(*args):
     """Of a text that finds what the same text has left. A worker makes its cache while the first is being written, at its leisure."""
     m = Lines(*args, "--max-tokens", TEXT)
@@ -38,6 +39,7 @@ def second(*args):
         assert r["token_ids"] == resident(), args
     status, err = m.close()
     assert status == 0, err
+    expect_calm(err)
     return r
 
 
@@ -104,17 +106,22 @@ def slots_do_not_use_up_a_cache():
         "theirs take no more"
 
 
+@in_calm
+def check_sessions(form):
+    workers = [Daemon("worker", "--slots", 1, "--cache-mib", 14, "--cache-policy", "lfu", "--resident-form", form) for _ in range(2)]
+    hosts = hosts_file(workers)
+    one, other = (calm("--workers", hosts, prompt=PROMPT, tokens=TEXT) for _ in range(2))
+    assert one["token_ids"] == other["token_ids"] == resident()
+    assert hits(other) > hits(one), (hits(one), hits(other))
+    assert hits(other, "f") > 0.8 * other["cache_uses"], other
+    for w in workers:
+        w.kill()
+
+
 @test
 def a_cache_outlives_a_session():
     for form in "planes", "bf16":
-        workers = [Daemon("worker", "--slots", 1, "--cache-mib", 14, "--cache-policy", "lfu", "--resident-form", form)
-                   for _ in range(2)]
-        hosts = hosts_file(workers)
-        one, other = (cached("--workers", hosts) for _ in range(2))
-        assert hits(other) > hits(one), (hits(one), hits(other))
-        assert hits(other, "f") > 0.8 * other["cache_uses"], other
-        for w in workers:
-            w.kill()
+        check_sessions(form)
 
 
 @test
@@ -134,6 +141,7 @@ def a_worker_dies_and_comes_back():
     def ask():
         m.ask()
         r = m.answer()
+        expect_calm(m.said(), workers[1].port)
         assert r["token_ids"] == reference()["token_ids"]
         return r
 
@@ -160,6 +168,7 @@ def a_replay_knows_what_a_worker_does():
     p = tool("od-bench", "cache", "--live", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", "--limit", 3, "--local",
              1, "--tokens", "20,40", "--budget", "16MiB", "--policies", "lru,lfu,rank", "--load-time", 0, "--predictor", "none",
              "--resident-form", "planes", "--json")
+    expect_calm(p.stderr)
     r = json.loads(p.stdout)
     assert [(x["tokens"], x["policy"]) for x in r["live"]] == [(t, p) for t in (20, 40) for p in ("none", "lru", "lfu", "rank")]
     for x in r["live"]:
