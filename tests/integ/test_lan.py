@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 
-from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test, tool
+from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Disturbed, Skip, _children, expect_calm, in_calm, pack, reference, run_tests, test,
+                          tool)
 from netns_lan import Lan, Node, Unavailable, ip
 
 NET = "10.213.77"
@@ -68,16 +69,29 @@ def answer(main):
     return r
 
 
+def await_workers(main, n):
+    """Texts until so many workers serve: one without CPU for 1.5 s is lost, and back soon."""
+    end = time.monotonic() + HANG_S
+    ask(main)
+    while answer(main)["workers"] != n:
+        assert time.monotonic() < end, f"never {n} workers"
+        ask(main)
+
+
 @test
 def hosts_of_a_lan_need_nothing_but_the_hosts_file():
     nodes, main = start()
     ask(main)
     r = answer(main)
-    assert r["workers"] == 3 and r["recall"] > 0.99, r
     out, err = main.communicate(timeout=HANG_S)
-    assert main.returncode == 0, err
     for n in nodes:
         n.kill()
+        n.forget()
+    assert main.returncode == 0, err
+    expect_calm(err)
+    if r["predicted_uses"] == 0:
+        raise Disturbed("the shadow had no CPU while the text was written")
+    assert r["workers"] == 3 and r["recall"] > 0.99, r
 
 
 @test
@@ -89,15 +103,9 @@ def a_cable_is_pulled_and_put_back():
     time.sleep(0.2)
     ip("-n", lan().switch, "link", "set", "w1", "down")  # nobody says goodbye: packets just vanish
     answer(main)
-    ask(main)
-    assert answer(main)["workers"] == 2
+    await_workers(main, 2)
     ip("-n", lan().switch, "link", "set", "w1", "up")
-    for _ in range(100):
-        ask(main)
-        if answer(main)["workers"] == 3:
-            break
-    else:
-        raise AssertionError("the worker never came back")
+    await_workers(main, 3)
     out, err = main.communicate(timeout=HANG_S)
     assert main.returncode == 0, err
     for n in nodes:
@@ -118,17 +126,12 @@ def a_name_with_another_address_is_found():
             f.write(f"worker.test\n{NET}.12\n")
         main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        ask(main)
-        assert answer(main)["workers"] == 2
+        await_workers(main, 2)
         workers.pop(0).kill()
         name(13)
         workers.append(Node(lan(), "w2"))
-        deadline = time.monotonic() + HANG_S
-        ask(main)
-        while answer(main)["workers"] != 2:
-            assert time.monotonic() < deadline, "the worker was never found"
-            time.sleep(0.1)
-            ask(main)
+        await_workers(main, 1)
+        await_workers(main, 2)
         out, err = main.communicate(timeout=HANG_S)
         assert main.returncode == 0, err
         for n in workers:
@@ -141,11 +144,14 @@ def with_ipv6():
         ip("-n", lan().name(node), "addr", "replace", f"fd00::{number}/64", "dev", "eth0", "nodad")
 
 
+@in_calm
 def said_of_start(path, *args):
     p = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", 8, "--prompt", PROMPT, *args, stdout=subprocess.PIPE,
            stderr=subprocess.PIPE)
     out, err = p.communicate(timeout=HANG_S)
     assert p.returncode == 0, err
+    if "missing" in err:
+        raise Disturbed("main had no CPU in the seconds in which it finds its workers")
     return json.loads(out), err
 
 
@@ -178,11 +184,13 @@ def each_address_of_a_name_is_tried():
         assert answer(main)["workers"] == 1
         other.kill()
         w = Node(lan(), "w0", "--listen", "fd00::11")
-        for _ in range(100):
+        end = time.monotonic() + HANG_S
+        while True:
             ask(main)
             line = json.loads(main.stdout.readline())
             if line["finish"] != "error":
                 break
+            assert time.monotonic() < end, line
             time.sleep(0.2)
         assert line["token_ids"] == reference()["token_ids"] and line["workers"] == 1, line
         out, err = main.communicate(timeout=HANG_S)
@@ -268,12 +276,11 @@ def a_silent_name_server_does_not_hold_up_the_end():
             f.write(f"{NET}.11\nworker.test\n")
         main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        ask(main)
-        assert answer(main)["workers"] == 2
+        await_workers(main, 2)
         open(f"{folder}/hosts", "w").close()
         workers.pop().kill()
         assert server.stdout.readline() == "asked\n"
-        out, err = main.communicate(timeout=60)
+        out, err = main.communicate(timeout=120)
         assert main.returncode == 0, err
         workers.pop().kill()
         server.kill()
