@@ -18,49 +18,51 @@ from concurrent.futures import ThreadPoolExecutor
 
 import wrong_shadow
 import zmtp
-from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
-                          reference, run_tests, shadow_args, test, tool, worker_args)
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Disturbed, Lines, expect_calm, generate, hosts_file, main_args,
+                          pack, reference, run_tests, shadow_args, test, tool, undisturbed, wait_for, worker_args)
 
-def disturbed(action, n_workers=3, *args):
-    """A generation during which action(workers) happens; the result of it and of a second one afterwards."""
-    workers = [Daemon("worker", "--slots", 2) for _ in range(n_workers)]
-    m = Lines("--workers", hosts_file(workers), *args)
+
+def disturbed(action, *victims):
+    """What main says in a generation during which action(worker) happens to some of three, and in more, until they alone are lost: one
+    without CPU for 1.5 s is lost, too, and soon back."""
+    workers = [Daemon("worker", "--slots", 2) for _ in range(3)]
+    m = Lines("--workers", hosts_file(workers))
     m.ask()
     m.answer()  # everybody is connected: who is missing at the start is another matter
     m.ask()
     time.sleep(0.3)
-    action(workers)
-    first = m.answer()
-    m.ask()
-    second = m.answer()
+    for v in victims:
+        action(workers[v])
+    assert m.answer()["token_ids"] == reference()["token_ids"], m.said()
+    alive = [True] + [i not in victims for i in range(3)]
+
+    def settled():
+        m.ask()
+        r = m.answer()
+        assert r["token_ids"] == reference()["token_ids"], m.said()
+        return r["workers"] == 3 - len(victims) and [n["alive"] for n in r["nodes"]] == alive
+
+    wait_for(settled, m.said)
     status, err = m.close()
     for w in workers:
         w.kill()
     assert status == 0, err
-    for r in first, second:
-        assert r["token_ids"] == reference()["token_ids"], err
-    return first, second, err
+    return err
 
 
 @test
 def a_worker_is_killed():
-    first, second, err = disturbed(lambda w: w[1].kill())
-    assert "is lost" in err
-    assert second["workers"] == 2
-    assert [n["alive"] for n in second["nodes"]] == [True, True, False, True]
+    assert "is lost" in disturbed(Daemon.kill, 1)
 
 
 @test
 def a_worker_is_stopped():
-    first, second, err = disturbed(lambda w: w[0].signal(signal.SIGSTOP))
-    assert "no answer for 1.5 s" in err
-    assert second["workers"] == 2
+    assert "no answer for 1.5 s" in disturbed(lambda w: w.signal(signal.SIGSTOP), 0)
 
 
 @test
 def all_workers_but_one_are_killed():
-    first, second, err = disturbed(lambda w: (w[0].kill(), w[2].kill()))
-    assert second["workers"] == 1
+    disturbed(Daemon.kill, 0, 2)
 
 
 def wait_for_workers(m, n):
@@ -84,6 +86,7 @@ def a_killed_worker_comes_back_and_is_used():
     wait_for_workers(m, 1)
     workers[0].start()  # on the same port
     r = wait_for_workers(m, 2)
+    expect_calm(m.said(), workers[0].port)
     assert all(n["alive"] for n in r["nodes"])
     status, err = m.close()
     assert status == 0, err
@@ -303,9 +306,13 @@ def children_of_local_get_their_arguments():
         assert generate("--local", 1, "--predictor", "none", *args, tokens=2)["slots"] == 2, args
     # Those of the shadow go to the shadow; the last of two counts.
     # Main waits for paced loads, so that the shadow gets its turn on a machine of any speed.
-    r = generate("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1", "--load-time=10"),
-                 tokens=8)
-    assert r["recall"] == 1 and r["slots"] == 1, r
+    # A starved shadow says nothing in time.
+    for _ in range(20):
+        r = undisturbed("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1", "--load-time=10"), tokens=8)
+        assert r["slots"] == 1, r
+        if r["late_predictions"] == 0 and r["predicted_uses"] > 0:
+            break
+    assert r["recall"] == 1, r
 
 
 @test
@@ -365,13 +372,15 @@ def a_child_of_local_that_ends_is_told_and_not_waited_for():
         while f"its process {pid} {how}" not in said:
             line = m.message()
             said += line
-            assert line and "no answer" not in said, said
+            expect_calm(said)  # and not by its silence, each time
+            assert line, said
         m.ask()
         assert m.answer()["token_ids"] == reference()["token_ids"], how
     os.kill(second, signal.SIGKILL)
     m.ask()
     status, err = m.close()
     said += err
+    expect_calm(said)
     assert status == 1 and said.count("and is not started again") >= 3 and "no answer" not in said, said
     none_left = said[said.index("no worker is left"):]
     assert all(f"its process {pid} " in none_left for pid in (first, second)), said
@@ -515,7 +524,7 @@ def open_files(process):
 @test
 def all_files_that_the_system_allows_may_be_open():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # the soft one; programs inherit it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))  # the soft one; programs inherit it
     try:
         nodes = [Daemon("worker"), Daemon("shadow")]
         m = Lines("--workers", hosts_file(nodes))
@@ -545,20 +554,17 @@ def strangers_that_take_all_descriptors_are_spoken_of():
     while open_files(w.process)[2] < limit:
         strangers.append(zmtp.connect(w.port).s)
     strangers.append(socket.create_connection(("127.0.0.1", w.port)))  # waits to be accepted
-    end = time.monotonic() + HANG_S
-    while "file descriptors are in use" not in w.text():
-        assert time.monotonic() < end, w.text()
-        time.sleep(0.05)
+    wait_for(lambda: "file descriptors are in use" in w.text(), w.text)
     assert f"all {limit} file" in w.text(), w.text()
     m.ask()
-    assert m.answer()["token_ids"] == expected
+    r = m.answer()
+    expect_calm(m.said())  # one that was lost could not connect again
+    assert r["token_ids"] == expected
     time.sleep(1)
     assert w.text().count("file descriptors are in use") == 1, w.text()  # once, however often accept() fails
     for s in strangers:
         s.close()
-    while "descriptors are free again" not in w.text():
-        assert time.monotonic() < end, w.text()
-        time.sleep(0.05)
+    wait_for(lambda: "descriptors are free again" in w.text(), w.text)
     assert m.close()[0] == 0
     r = generate("--workers", hosts_file([w]), prompt=PROMPT)
     assert r["token_ids"] == expected[:len(r["token_ids"])]
@@ -621,9 +627,15 @@ def a_worker_that_talks_nonsense_is_refused():
 @test
 def a_worker_without_a_data_port_is_not_used():
     w, f = Daemon("worker"), Mute(data_port=1)
-    refused("--workers", hosts_file([f]), says=[f"cannot use worker 127.0.0.1:{f.port}: no answer on its data port"])
+    p = subprocess.run(main_args("--workers", hosts_file([f])), capture_output=True, text=True, timeout=HANG_S)
+    if "none has answered on its data port" in p.stderr:
+        raise Disturbed("main had no CPU for so long that the worker was on its second trial")
+    assert p.returncode == 1 and f"cannot use worker 127.0.0.1:{f.port}: no answer on its data port" in p.stderr, p.stderr
     r, err = generate("--workers", hosts_file([w, f]), prompt=PROMPT, tokens=4, stderr=True)
-    assert r["token_ids"] == reference()["token_ids"][:4] and r["workers"] == 1, r
+    assert r["token_ids"] == reference()["token_ids"][:4], r
+    if "no answer for" in err:
+        raise Disturbed(err)
+    assert r["workers"] == 1, r
     assert f"worker 127.0.0.1:{f.port} is lost: no answer on its data port; check that the port is open" in err, err
     f.close()
     w.kill()
@@ -727,15 +739,20 @@ class Restarting:
 @test
 def a_worker_that_is_just_being_restarted_is_waited_for():
     workers = [Daemon("worker") for _ in range(2)]
-    r = generate("--workers", hosts_file([workers[0], Restarting(workers[1])]), prompt=PROMPT, tokens=8)
-    assert r["token_ids"] == reference()["token_ids"][:8] and r["workers"] == 2, r
+    for _ in range(10):  # this program may be away for longer than main waits; a main that does not wait has not once both
+        r = generate("--workers", hosts_file([workers[0], Restarting(workers[1])]), prompt=PROMPT, tokens=8)
+        assert r["token_ids"] == reference()["token_ids"][:8], r
+        if r["workers"] == 2:
+            break
+    assert r["workers"] == 2, r
     for w in workers:
         w.kill()
 
 
 @test
 def one_that_is_being_attached_holds_up_nothing():
-    """A text of a token ends while ATTACH of two new members has no answer: both are still members then."""
+    """A text of a token ends while ATTACH of two new members has no answer: both are still members then. They are for two seconds,
+    so a main that is starved may be later; one that waits for them is, each time."""
     w, mute = Daemon("worker"), [Mute(), Mute()]
     path = hosts_file([w])
     m = Lines("--workers", path, "--max-tokens", 1)
@@ -747,45 +764,58 @@ def one_that_is_being_attached_holds_up_nothing():
         assert f.here.wait(HANG_S)
     m.ask()
     r = m.answer()
-    assert not any(f.gone.is_set() for f in mute) and r["workers"] == 1, r
     assert r["token_ids"] == reference()["token_ids"][:1]
+    if any(f.gone.is_set() for f in mute):
+        raise Disturbed(m.said())
+    expect_calm(m.said())
+    assert r["workers"] == 1, r
     while not all(f.gone.is_set() for f in mute):
         m.ask()
         m.answer()
     assert all(f.attach.is_set() for f in mute)
     status, err = m.close()
+    if "no answer for" in err:  # this program, too, answers heartbeats
+        raise Disturbed(err)
     assert status == 0 and err.count("is lost: no answer on its data port") == 2, err
     for f in mute:
         f.close()
     w.kill()
 
 
-def exiles(n, pid):
-    """The seconds that main says it does without a worker whose data port never answers, the first n times."""
+def exiles(name, enough, pid):
+    """The seconds that main says it does without a worker whose data port never answers, until they are enough."""
     w, mute = Daemon("worker"), Mute(pid=pid)
-    path = hosts_file([w], f"exiles{n}.txt")
+    path = hosts_file([w], name)
     m = Lines("--workers", path, "--max-tokens", 1)
     m.ask()
     m.answer()
-    hosts_file([w, mute], f"exiles{n}.txt")
+    hosts_file([w, mute], name)
     m.p.send_signal(signal.SIGHUP)
-    while mute.sessions <= n:
+
+    def told():
+        return re.findall(r"data port; check that the port is open; it is used again in (\d+) s", m.said())
+
+    def asked_enough():
         m.ask()
         m.answer()
+        return enough(told())
+
+    wait_for(asked_enough, m.said)
     status, err = m.close()
     mute.close()
     w.kill()
     assert status == 0, err
-    return re.findall(r"data port; check that the port is open; it is used again in (\d+) s", err)
+    return told()
 
 
 @test
 def a_restarted_worker_begins_anew_and_at_once():
     """Of one that stays the same process, each exile is twice as long, and it stays connected all the time."""
     with ThreadPoolExecutor(2) as both:
-        same, other = both.submit(exiles, 2, lambda session: 1), both.submit(exiles, 3, lambda session: session)
-        assert same.result()[:2] == ["5", "10"]
-        assert other.result()[:3] == ["5"] * 3
+        same = both.submit(exiles, "same.txt", lambda told: "10" in told, lambda session: 1)
+        other = both.submit(exiles, "other.txt", lambda told: len(told) >= 3, lambda session: session)
+        assert same.result()[:1] == ["5"] and same.result()[-1:] == ["10"], same.result()
+        assert set(other.result()) == {"5"}, other.result()
 
 
 def hang_up(m, *hosts_args):
@@ -941,11 +971,11 @@ def a_corrupt_expert_is_run_elsewhere():
             f.seek(at)
             f.write(bytes([b[0] ^ 16]))
     for nodes in [bad, good], [bad, good, worse, better], [good, better, bad, worse]:
-        r = generate("--workers", hosts_file(nodes), prompt=PROMPT, tokens=40)
+        r = undisturbed("--workers", hosts_file(nodes), prompt=PROMPT, tokens=40)
         assert r["token_ids"] == reference()["token_ids"][:40]
         assert r["recovered_runs"] > 0
     # An expert that a worker could not load is another one's from the next step on: moved once, not for each use.
-    r = generate("--workers", hosts_file([bad, good]), "--predictor", "none", prompt=PROMPT, tokens=200)
+    r = undisturbed("--workers", hosts_file([bad, good]), "--predictor", "none", prompt=PROMPT, tokens=200)
     assert 0 < r["recovered_runs"] <= 12 * 8, r["recovered_runs"]
     refused("--workers", hosts_file([bad]), says=["checksum", "expert"], tokens=40)
     assert bad.alive()
@@ -986,9 +1016,12 @@ def an_expert_that_only_drafts_need_may_be_lost():
             f.write(b"\x5a" * 64)
     shadow = Daemon("shadow", pack_dir=wrong)
     hosts = hosts_file([shadow, *workers])
-    r, err = generate("--workers", hosts, "--draft", 8, prompt=PROMPT, tokens=tokens, stderr=True)
-    assert r["token_ids"] == text and r["drafted_tokens"] > 0
-    assert "only a draft needs it" in err, err
+    for _ in range(20):  # a starved shadow drafts nothing in time
+        r, err = generate("--workers", hosts, "--draft", 8, prompt=PROMPT, tokens=tokens, stderr=True)
+        assert r["token_ids"] == text
+        if r["drafted_tokens"] > 0 and "only a draft needs it" in err:
+            break
+    assert r["drafted_tokens"] > 0 and "only a draft needs it" in err, err
     refused("--workers", hosts, "--draft", 8, tokens=60, says=["checksum", "expert"])
     for d in [shadow, *workers]:
         d.kill()
@@ -999,7 +1032,7 @@ def a_main_that_has_ended_is_no_warning():
     """Main waits for no answer to its BYE, so a worker that was busy meanwhile finds it gone. BYE has 20 ms to leave, which a busy
     machine may not give it."""
     worker = Daemon("worker")
-    for n in range(1, 10):
+    for n in range(1, 30):
         m = Lines("--workers", hosts_file([worker]))
         m.ask()
         m.answer()
@@ -1007,10 +1040,7 @@ def a_main_that_has_ended_is_no_warning():
         status, err = m.close()
         assert status == 0, err
         worker.signal(signal.SIGCONT)
-        end = time.monotonic() + HANG_S
-        while worker.text().count(" ended: ") < n:
-            assert time.monotonic() < end, worker.text()
-            time.sleep(0.05)
+        wait_for(lambda: worker.text().count(" ended: ") >= n, worker.text)
         said = worker.text().split("session with main")[-1]
         if "main sent BYE" in said:
             break
