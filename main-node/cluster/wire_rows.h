@@ -6,7 +6,7 @@
 #define ODM_WIRE_ROWS_H
 
 #include "common/compute/backend.h"
-#include "common/model/forward.h"
+#include "common/model/forward_open.h"
 #include "common/net/wire.h"
 #include "main-node/cluster/layer_pieces.h"
 
