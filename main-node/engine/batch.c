@@ -76,7 +76,7 @@ int odm_batch_submit(struct odm_engine *e, const struct odm_request *req, struct
 	return OD_OK;
 }
 
-/* What main itself and the daemons have used until now. */
+/* Adds the node of main itself: sums over the process so far. */
 static void add_own_node(struct odm_sequence *q)
 {
 	struct odm_engine *e = q->engine;
@@ -87,7 +87,7 @@ static void add_own_node(struct odm_sequence *q)
 		memcpy(node->c, e->counters, sizeof(node->c));
 }
 
-/* Of one that is no longer admitted. */
+/* The text is no longer admitted. */
 static enum odm_company company_of(const struct odm_batch *b, const struct odm_sequence *q)
 {
 	if (b->n_admitted > 0)
@@ -101,7 +101,7 @@ static void close_admitted(struct odm_sequence *q, struct odm_figures *f)
 	struct odm_engine *e = q->engine;
 	struct odm_batch *b = &e->batch;
 
-	if (--b->n_admitted == 0) /* what was wanted for it is about rows that will not come */
+	if (--b->n_admitted == 0) /* loads that were wanted for it are about rows that will not come */
 		b->next_decode = ++e->last_step;
 	if (e->service->close_sequence != NULL)
 		e->service->close_sequence(e->service, q->id, company_of(b, q), f, q->req.recall);
@@ -136,7 +136,7 @@ static void finish(struct odm_sequence *q)
 	odm_sequence_finish(q);
 	release_state(q);
 	add_own_node(q);
-	memcpy(all, f->c, sizeof(all)); /* of its steps */
+	memcpy(all, f->c, sizeof(all)); /* its steps' counts */
 	memcpy(f->c, q->own, sizeof(f->c));
 	if (q->id != 0)
 		close_admitted(q, f);
@@ -151,7 +151,7 @@ static void finish_for(struct odm_sequence *q, const struct od_err *err)
 	finish(q);
 }
 
-/* Those of a step that is through which have ended. */
+/* Finishes the texts that ended in this step. */
 static void finish_ended(struct odm_pass *p)
 {
 	for (size_t i = 0; i < p->step.n_parts; i++)
@@ -246,7 +246,7 @@ static bool in_pass(const struct odm_pass *p, const struct odm_sequence *q)
 	return false;
 }
 
-/* Those whose rows are under way go when these are through. */
+/* A text whose rows are under way goes when these are through. */
 static void finish_cancelled(struct odm_engine *e)
 {
 	const bool all = atomic_load(e->model->opts.cancel);
@@ -381,7 +381,8 @@ static void learn_token(struct odm_engine *e, const struct odm_sequence *q, size
 	odm_draft_policy_learn(p, q->draft.margin[i], right);
 }
 
-/* What the draft of a text was worth. Behind its first wrong token, and behind the text's end, nothing is known. */
+/* Counts how much a text's draft was worth. Behind its first wrong token, and behind the text's end, nothing is
+ * known. */
 static void count_draft(struct odm_engine *e, struct odm_sequence *q)
 {
 	const size_t right = q->kept - 1;
@@ -630,8 +631,7 @@ static void prefill_part(struct odm_engine *e, bool others)
 	if (!p->open) {
 		add_prompt_rows(e, others);
 		b->layer_ns = 0;
-		/* What is wanted for the next decode step goes by its number; while there is none, numbers only
-		 * grow. */
+		/* WANTs for the next decode step go by its number; while there is none, numbers only grow. */
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
 	}
 	if (rc == OD_OK)

@@ -23,10 +23,10 @@ struct odm_batch {
 	uint64_t layer_ns; /* the slowest layer of the current chunk */
 	struct odm_draft_policy policy;
 	uint64_t steps_of[ODM_BATCH_BUCKETS], decode_texts; /* as in odm_report */
-	double experts; /* that the rows of the decode step use, by its drafts */
+	double experts; /* experts that the rows of the decode step use, by its drafts */
 	/* Scratch. */
 	struct odm_draft **draft; /* [max_sequences] */
-	uint32_t *row; /* of max_sequences, and of max_logits of either pass */
+	uint32_t *row; /* [max_sequences], or [max_logits] of either pass */
 };
 
 /* o->max_rows: of a prefill chunk. */

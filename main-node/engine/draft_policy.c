@@ -3,11 +3,12 @@
 #include <math.h>
 
 #define KEEP_RIGHT 0.995 /* weight of the evidence after each further token */
-#define TRIAL_RIGHT 0.1 /* of the evidence when drafts are tried again: the text may be another one */
+/* share of the evidence that is kept when drafts are tried again: the text may be another one */
+#define TRIAL_RIGHT 0.1
 #define KEEP_TIME 0.99 /* after each further step */
 #define WORK_SPREAD 0.5 /* a row costs perhaps as much as the rest of a step */
 #define WAIT_SPREAD 20.0 /* a few more experts may double the wait */
-#define MIN_WAIT 0.005 /* of a step: less is none */
+#define MIN_WAIT 0.005 /* fraction of a step: less counts as no wait */
 #define MAX_SURPRISE 3.0 /* standard deviations: a step that takes longer counts as this */
 #define EXPLORE 16 /* steps */
 #define WORTH_PREFETCH 0.3 /* probability: less wastes two loads and more for each that is used */

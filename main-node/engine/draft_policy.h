@@ -21,7 +21,7 @@
 /* y = sum of w[i] x[i], learnt from noisy samples; old ones count less. */
 struct odm_linear {
 	double w[ODM_TIME_TERMS], p[ODM_TIME_TERMS][ODM_TIME_TERMS]; /* coefficients; their covariance */
-	double spread; /* of the first estimate */
+	double spread; /* the first estimate's */
 	double noise; /* variance of y; 0: nothing was learnt */
 };
 
@@ -33,10 +33,10 @@ struct odm_draft_policy {
 	double length; /* moving average of the longest draft of a step */
 	bool drafting; /* the mode of this phase */
 	bool trial; /* a short phase */
-	uint32_t steps, phase_steps, long_steps; /* of this phase: so far, in all; of long phases */
+	uint32_t steps, phase_steps, long_steps; /* this phase's so far; its length; the length of long phases */
 	size_t texts; /* about as many in the steps of these phases */
 	double rate[2]; /* tokens of a text per ns, by mode; 0: not known */
-	double tokens, ns; /* of this phase; old steps count less */
+	double tokens, ns; /* this phase's; old steps count less */
 };
 
 void odm_draft_policy_init(struct odm_draft_policy *p, uint32_t fixed);
@@ -53,7 +53,7 @@ void odm_draft_policy_cut(struct odm_draft_policy *p, struct odm_draft *const *d
 /* A draft token was verified behind right ones only. */
 void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right);
 double odm_draft_policy_right(const struct odm_draft_policy *p, float margin); /* probability */
-/* What a step was like. */
+/* Sizes and times of a step. */
 struct odm_draft_step {
 	size_t texts, rows, tokens; /* tokens: that it gave */
 	double experts; /* the sum of experts[n] of the drafts */

@@ -69,7 +69,7 @@ void odm_engine_close(struct odm_engine *e)
 {
 	if (e == NULL)
 		return;
-	/* what a step that was given up has queued uses what is freed here */
+	/* A step that was given up may have queued work that uses the memory below. */
 	(void)!od_device_sync(e->model->device, NULL);
 	e->service->free(e->service);
 	odm_batch_fini(&e->batch);

@@ -54,9 +54,9 @@ struct odm_engine_opts {
 
 void odm_engine_defaults(struct odm_engine_opts *o);
 struct odm_model;
-/* Of a model that was loaded, and a service made with its odm_model_forward_opts. The model is borrowed, and freed after
- * the engine. The service is the engine's from now on, also when it fails; one without drafts turns ODM_DRAFT_SHADOW
- * off. */
+/* Opens the engine of a loaded model, with a service that was made with its odm_model_forward_opts. The model is
+ * borrowed, and freed after the engine. The service is the engine's from now on, also when it fails; one without drafts
+ * turns ODM_DRAFT_SHADOW off. */
 OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, struct odm_model *model, struct odm_expert_service *service,
 				  struct od_err *err);
 void odm_engine_close(struct odm_engine *e); /* NULL ok */
@@ -66,7 +66,7 @@ const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* 
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
-enum od_form odm_engine_form(const struct odm_engine *e); /* of resident experts */
+enum od_form odm_engine_form(const struct odm_engine *e); /* resident experts' form */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
 /* Any thread: OD_OK, or why a step would have to wait for a worker that is not there. */
 OD_MUST_CHECK int odm_engine_ready(const struct odm_engine *e, struct od_err *why);
@@ -108,7 +108,7 @@ struct odm_observer {
 	void (*token)(void *arg, const struct odm_token *t);
 	/* A piece of the text that may be shown; returning false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
-	/* The same piece, then: true: the text ends here as with a stop string; the piece is shown. */
+	/* Gets the same piece after `text`. True: the text ends here as with a stop string; the piece is shown. */
 	bool (*ends)(void *arg, const char *piece, size_t len);
 	/* A step with these rows of the text begins; their routes follow, layer by layer. */
 	void (*step)(void *arg, const struct odm_step *step, const struct odm_part *part);
@@ -181,18 +181,18 @@ int odm_sequence_place(const struct odm_sequence *q);
 void odm_sequence_cancel(struct odm_sequence *q);
 struct odm_load {
 	size_t running, waiting; /* texts */
-	uint32_t pages, free_pages; /* of the KV cache; free: neither used nor promised to a running text */
+	uint32_t pages, free_pages; /* pages of the KV cache; free: neither used nor promised to a running text */
 };
 
-/* What metrics show. */
+/* Figures for metrics. */
 #define ODM_BATCH_BUCKETS 11 /* steps of at most 1, 2, 4, ... 1024 texts */
 struct odm_report {
-	uint64_t c[OD_N_COUNTERS]; /* of all texts since the start; what belongs to a step counts once */
+	uint64_t c[OD_N_COUNTERS]; /* sums over all texts since the start; a step's counts are added once */
 	uint64_t batch[ODM_BATCH_BUCKETS]; /* decode steps: [i] of at most 2^i texts, and of more than 2^(i-1) */
 	uint64_t decode_texts; /* summed over decode steps */
-	uint64_t kv_bytes, kv_free_bytes; /* of the KV cache: all; neither used nor promised to a running text */
-	uint64_t prefix_cache_bytes; /* that ended texts keep, beside these */
-	uint64_t snapshot_bytes; /* of fixed state, beside these */
+	uint64_t kv_bytes, kv_free_bytes; /* the whole KV cache; neither used nor promised to a running text */
+	uint64_t prefix_cache_bytes; /* kept from ended texts, beside these */
+	uint64_t snapshot_bytes; /* fixed state, beside these */
 	uint64_t snapshots_written, snapshots_used, snapshots_dropped; /* dropped: for want of room */
 };
 /* Any thread: as of half a second ago at most while there is work, else of now. Never waits for work. */

@@ -12,7 +12,7 @@ struct odm_engine {
 	struct odm_expert_service *service;
 	struct odm_batch batch;
 	uint64_t last_step, last_sequence; /* the last numbers used; never reused */
-	uint64_t counters[OD_N_COUNTERS]; /* of all sequences so far */
+	uint64_t counters[OD_N_COUNTERS]; /* sums over all sequences so far */
 	uint64_t reported_ns;
 	pthread_mutex_t report_lock;
 	struct odm_report report; /* under report_lock */

@@ -8,7 +8,7 @@
 
 #define REPORT_NS (500 * OD_NS_PER_MS)
 
-/* What is counted of a text that has not ended; later it is not less. */
+/* Adds a running text's counters. They only grow, so the report never goes back. */
 static void add_running(const struct odm_sequence *q, uint64_t *c)
 {
 	uint64_t own[OD_N_COUNTERS];

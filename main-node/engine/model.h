@@ -10,21 +10,22 @@
 #include "main-node/engine/reuse.h"
 
 struct odm_model {
-	struct odm_engine_opts opts; /* what was chosen is filled in */
+	struct odm_engine_opts opts; /* with the chosen values filled in */
 	struct od_pack *pack;
 	const struct od_config *config;
 	/* [n_suppressed] tokens that the model's generation_config.json does not let be drawn */
 	struct od_logit_bias *suppressed;
 	size_t n_suppressed;
 	struct od_device *device;
-	enum od_form form; /* of experts here, or on the workers of --local */
+	enum od_form form; /* form of experts here, or on the workers of --local */
 	struct od_dense_store *dense;
 	struct od_tokenizer *tokenizer; /* NULL: the pack has none */
 	struct od_state_pool *state;
-	uint32_t n_pages, cache_pages; /* of state: for texts in progress, for ended ones */
-	uint32_t n_snapshots; /* of fixed state */
+	uint32_t n_pages, cache_pages; /* pages of state for texts in progress, and for ended ones */
+	uint32_t n_snapshots; /* snapshots of fixed state */
 	bool auto_ctx, any_ctx; /* the context was not asked for; even the least one does not fit */
-	/* of a text that gives no limit, with its prompt, so that `parallel` of them fit; UINT64_MAX: any number */
+	/* Tokens of a text that gives no limit, with its prompt, so that `parallel` of them fit; UINT64_MAX: any
+	 * number. */
 	uint64_t fair_tokens;
 	struct odm_reuse reuse;
 };
@@ -35,7 +36,7 @@ OD_MUST_CHECK int odm_model_open(struct odm_model **out, const char *pack, struc
 OD_MUST_CHECK int odm_model_load(struct odm_model *m, const struct odm_engine_opts *opts, struct od_err *err);
 void odm_model_close(struct odm_model *m); /* NULL ok */
 
-size_t odm_model_most_rows(const struct odm_model *m); /* of a step */
+size_t odm_model_most_rows(const struct odm_model *m); /* most rows of a step */
 /* max_rows: as many as a step of either kind may have. */
 struct od_forward_opts odm_model_forward_opts(const struct odm_model *m);
 

@@ -89,7 +89,7 @@ static bool is_cancelled(void *arg)
 	return true;
 }
 
-/* What the device was waited for since `before` is the step's. */
+/* Counts the waits for the device since `before` as the step's. */
 static void count_waits(struct odm_pass *p, uint64_t before)
 {
 	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->o.model->device) - before;
@@ -207,7 +207,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	*done = rc == OD_OK && od_forward_done(p->forward);
 	count_waits(p, waits);
 	if (*done)
-		end_step(p); /* what it has to say of the step goes out before the head is computed */
+		end_step(p); /* the step's messages go out before the head is computed */
 	return rc;
 }
 

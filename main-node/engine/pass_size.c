@@ -3,7 +3,7 @@
 #include "main-node/step/step.h"
 
 #define FULL_DRAFTS 4 /* texts that have room for a draft of full length in one step */
-#define SEEN_ROWS 16 /* of a prompt whose logits are wanted: with fewer, the head's weights are read more often */
+#define SEEN_ROWS 16 /* rows of a prompt whose logits are wanted: with fewer, the head's weights are read more often */
 
 bool odm_pass_size_fixed(const struct od_config *c)
 {

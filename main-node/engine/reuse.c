@@ -79,7 +79,7 @@ static uint32_t most_pages(const struct odm_sequence *q)
 	return (uint32_t)((q->n_prefill - 1) / OD_KV_PAGE);
 }
 
-/* Of these, how many the other text begins with. */
+/* Number of these pages that the other text begins with. */
 static uint32_t common_pages(const struct odm_sequence *q, const struct odm_sequence *with)
 {
 	const size_t prompt = (size_t)most_pages(q) * OD_KV_PAGE, most = prompt < with->n_text ? prompt : with->n_text;
@@ -335,7 +335,7 @@ void odm_reuse_stepped(const struct odm_reuse *u, struct odm_sequence *q)
 
 /* ---- At its end ---- */
 
-/* What the text added while it was in progress: snapshots, and its first n pages. */
+/* Forgets what the text added while it was in progress: snapshots, and its first n pages. */
 static void forget_text(const struct odm_reuse *u, const struct odm_sequence *q, uint32_t n)
 {
 	odm_snapshots_forget_all(u->snapshots, q->id);

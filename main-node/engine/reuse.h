@@ -14,12 +14,13 @@
 struct odm_reuse_opts {
 	struct od_state_pool *pool;
 	struct od_device *device; /* the pool's */
-	uint32_t text_pages; /* of the longest text */
-	uint32_t n_pages, cache_pages; /* of the pool: for texts in progress; for ended ones, 0: there is no cache */
+	uint32_t text_pages; /* pages of the longest text */
+	/* the pool's pages: for texts in progress; for ended ones, 0: there is no cache */
+	uint32_t n_pages, cache_pages;
 	uint32_t n_snapshots; /* with fixed state */
 	uint64_t page_bytes;
 	const char *dir; /* folder of files; NULL: none */
-	struct odm_prefix_kind kind; /* of the files' rows */
+	struct odm_prefix_kind kind; /* kind of the files' rows */
 };
 
 struct odm_reuse {
@@ -41,7 +42,7 @@ struct odm_reuse_pages {
 	uint32_t n;
 	const struct odm_sequence *donor; /* the text in progress that begins most like it; NULL: none */
 	uint32_t n_donor; /* pages that both begin with */
-	uint32_t snapshot; /* of the last page; ODM_NO_SNAPSHOT: n is 0, or there is no fixed state */
+	uint32_t snapshot; /* snapshot of the last page; ODM_NO_SNAPSHOT: n is 0, or there is no fixed state */
 	uint32_t known; /* with fixed state: pages that other texts began with */
 };
 

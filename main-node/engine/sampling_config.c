@@ -2,7 +2,7 @@
 
 #include "common/base/json.h"
 
-/* What Hugging Face assumes for do_sample without further fields. */
+/* Hugging Face's defaults for do_sample without further fields. */
 #define HF_TEMPERATURE 1.0
 #define HF_TOP_K 50
 

@@ -255,7 +255,8 @@ static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct 
 	return rc != OD_OK ? rc : add_text(q, piece, len, stop, err);
 }
 
-/* What the detokeniser and the stop strings held back; nothing after a stop string or when the reader left. */
+/* Shows text that the detokeniser and the stop strings held back; nothing after a stop string or when the reader
+ * left. */
 static int flush_text(struct odm_sequence *q, struct od_err *err)
 {
 	const char *piece;
@@ -384,7 +385,7 @@ static void fill_draft(struct odm_sequence *q, size_t most)
 {
 	const struct odm_drafter *d = &q->req.drafter;
 	struct odm_expert_service *service = q->service;
-	const uint32_t position = (uint32_t)q->n_text - 1; /* of the last token */
+	const uint32_t position = (uint32_t)q->n_text - 1; /* the last token's */
 
 	if (d->draft != NULL)
 		q->draft.n = d->draft(d->arg, q->text, q->n_text, q->draft.token, most);
@@ -405,7 +406,7 @@ void odm_sequence_draft(struct odm_sequence *q, size_t max)
 	most = most < max ? most : max;
 	q->draft = (struct odm_draft){ 0 };
 	if (q->model->opts.draft == ODM_DRAFT_SHADOW)
-		q->draft.experts[0] = q->config->n_moe * q->config->top_k; /* of a single row */
+		q->draft.experts[0] = q->config->n_moe * q->config->top_k; /* a single row's */
 	if (most == 0)
 		return;
 	fill_draft(q, most);

@@ -23,7 +23,7 @@ struct odm_prefix_read;
 enum odm_sequence_phase { ODM_WAITING, ODM_IN_RESTORE, ODM_IN_PREFILL, ODM_IN_DECODE, ODM_DONE };
 
 struct odm_sequence {
-	struct odm_engine *engine; /* that has it, for the batch */
+	struct odm_engine *engine; /* engine that has it, for the batch */
 	const struct odm_model *model;
 	struct odm_expert_service *service; /* for drafts */
 	const struct od_config *config;
@@ -35,26 +35,26 @@ struct odm_sequence {
 	struct od_seq_state *state;
 	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
-	struct odm_prefix_read *restore; /* of phase restore; else NULL */
-	/* of it: pages; where their fixed state is read to, or ODM_NO_SNAPSHOT */
+	struct odm_prefix_read *restore; /* set in phase restore, else NULL */
+	/* The restore's pages; place that their fixed state is read to, or ODM_NO_SNAPSHOT. */
 	uint32_t restore_end, restore_snapshot;
 	struct odm_marks marks;
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
 	float *raw; /* [vocab]: logits as the sampler got them; NULL: no log probabilities are wanted */
-	struct odm_lookup *lookup; /* of --draft lookup; else NULL */
+	struct odm_lookup *lookup; /* set with --draft lookup, else NULL */
 	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
 	size_t room; /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
 	size_t n_text;
-	size_t n_prefill; /* of text: the prompt, or all tokens when they are computed anew */
-	uint64_t submitted_ns, first_ns; /* of its first token, 0: none yet */
+	size_t n_prefill; /* tokens of text that are prefilled: the prompt, or all when they are computed anew */
+	uint64_t submitted_ns, first_ns; /* time of submission; time of its first token, 0: none yet */
 	uint64_t own[OD_N_COUNTERS]; /* counters that belong to no step */
 	struct odm_result r;
 	bool ended; /* no further token; it finishes when its step ends */
 	struct od_err err; /* its error; code OD_OK: none */
-	/* Of the current decode step. */
+	/* The current decode step. */
 	struct odm_draft draft; /* n is cut to what the step verifies */
 	int32_t row[ODM_MAX_DRAFT + 1]; /* the last token and the draft */
 	size_t n_rows;

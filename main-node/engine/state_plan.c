@@ -50,7 +50,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Of one snapshot. */
+/* Bytes of one snapshot. */
 static uint64_t snapshot_bytes(const struct odm_model *m)
 {
 	return od_state_fixed_bytes(m->config);
@@ -64,7 +64,7 @@ static uint64_t asked_items(uint64_t mib, uint64_t each)
 	return mib < UINT64_MAX / MIB ? mib * MIB / each : UINT64_MAX / each;
 }
 
-/* The same if it was not said, by the memory that `pages` and `copies` leave; is_page: or snapshots. */
+/* Items if their number was not given, by the memory that `pages` and `copies` leave; is_page: or snapshots. */
 static uint64_t auto_items(const struct od_split *s, uint64_t pages, uint64_t copies, bool is_page)
 {
 	uint64_t most = UINT64_MAX;
@@ -116,7 +116,7 @@ static bool has_smaller_form(const struct odm_model *m)
 	return m->opts.resident && m->form == OD_FORM_PLAIN && od_pack_can_form(m->pack, OD_FORM_PLANES, NULL) == OD_OK;
 }
 
-/* What may help if it does not fit. */
+/* Advice for a model that does not fit. */
 static const char *memory_advice(const struct odm_model *m)
 {
 	if (!m->opts.resident)
@@ -126,8 +126,9 @@ static const char *memory_advice(const struct odm_model *m)
 		       "without --resident the experts stay on the workers";
 }
 
-/* Of `most` pages that fit, with a context that was not asked for: what `parallel` small contexts take, and of the rest
- * a part, because the memory may be meant for other programs, and pages of ended texts need some. */
+/* Chooses among `most` pages that fit, with a context that was not asked for: as many as `parallel` small contexts
+ * take, and a part of the rest, because the memory may be meant for other programs, and pages of ended texts need
+ * some. */
 static uint64_t auto_pages(const struct odm_model *m, uint64_t wanted, uint64_t most)
 {
 	const uint64_t few = min_u64(od_state_pages(od_config_least_ctx(m->config)) * m->opts.parallel, most);

@@ -159,7 +159,7 @@ static const char *cluster_only(const struct odm_engine_args *a)
 	return o->engine.mixed ? "mixed" : alignment(a);
 }
 
-/* What would be silently ignored. */
+/* Refuses options that would be silently ignored. */
 static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 {
 	const struct odm_main_opts *o = &a->opts;

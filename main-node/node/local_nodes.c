@@ -17,7 +17,7 @@
 
 #define READY_FD 3
 #define READY_FD_TEXT "3"
-#define OWN_ARGS 22 /* that main gives a child itself */
+#define OWN_ARGS 22 /* arguments that main gives a child itself */
 #define STOP_WAIT_MS 3000 /* for all of them */
 #define PAUSE_MS 5
 
@@ -35,7 +35,7 @@ struct command {
 	size_t n;
 	char program[PATH_MAX], trace[PATH_MAX];
 	char parent[16]; /* this process */
-	char device[32]; /* of a worker, when main has several cards */
+	char device[32]; /* a worker's, when main has several cards */
 };
 
 void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t size)
@@ -111,7 +111,7 @@ static const char *one_card(const char *device, size_t index, char *text, size_t
 	return text;
 }
 
-/* What the command line says for children comes last, so that it goes over the defaults here. */
+/* Options for children on the command line come last, so that they override the defaults here. */
 static int build_command(struct command *c, const struct odm_main_opts *o, size_t index, bool shadow,
 			 struct od_err *err)
 {
@@ -188,7 +188,7 @@ static int start_one(struct odm_local *l, int *ready, struct od_err *err)
 	return rc;
 }
 
-/* What it was started with beyond main's own options, which often is the reason. */
+/* Names the options it was started with beyond main's own, which often are the reason. */
 static void say_args(const struct od_arg_list *args, char *buf, size_t size)
 {
 	size_t len = 0;

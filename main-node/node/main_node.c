@@ -21,7 +21,7 @@ struct odm_main_node {
 	struct odm_node_keys keys;
 	struct odm_store *store; /* NULL: none */
 	struct odm_local *local; /* --local: the children */
-	size_t n_children; /* that were started */
+	size_t n_children; /* children that were started */
 	struct odm_model *model;
 	struct odm_engine *engine;
 };
@@ -119,7 +119,7 @@ static int open_cluster(struct odm_main_node *n, const struct odm_model *m, stru
 	return rc == OD_OK ? odm_cluster_service_new(service, c, &fo, err) : rc;
 }
 
-/* What links and predictions there are; before workers are waited for, who may have nothing of the pack yet. */
+/* Opens links and predictions, before main waits for workers, who may have nothing of the pack yet. */
 static int open_links(struct odm_main_node *n, const struct odm_model *m, struct od_err *err)
 {
 	struct odm_engine_opts *e = &n->opts.engine;

@@ -15,10 +15,10 @@ extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTO
 
 enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
-/* Of ODM_LOCAL and ODM_WORKERS. */
+/* Used with ODM_LOCAL and ODM_WORKERS. */
 struct odm_cluster_args {
 	const char *hosts_path; /* ODM_WORKERS */
-	struct odm_align align; /* of the shadow */
+	struct odm_align align; /* the shadow's */
 	int predictor; /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
 	bool no_stand_in; /* to measure a shadow alone: main does not predict while the shadow is silent */
 	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: use this kind; NULL: the one of `predictor` */
@@ -26,7 +26,7 @@ struct odm_cluster_args {
 	uint64_t group_size; /* 0: top-k */
 };
 
-/* Of ODM_LOCAL. */
+/* Used with ODM_LOCAL. */
 struct odm_local_opts {
 	uint32_t workers;
 	struct od_arg_list worker_args, shadow_args; /* passed to each worker; to the shadow */
@@ -39,7 +39,7 @@ struct odm_main_opts {
 	struct odm_local_opts local;
 	const char *trace; /* file for od_trace, to which --local adds the children's events; NULL: none */
 	const char *serve_store; /* address from which workers can pull the pack; NULL: none */
-	struct od_keys_args keys; /* of links to other machines: --workers, --serve-store */
+	struct od_keys_args keys; /* for links to other machines: --workers, --serve-store */
 };
 
 void odm_main_opts_defaults(struct odm_main_opts *o);

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* Which of main's links leaves this machine, or has a key; false: none. */
+/* Finds a link of main that leaves this machine, or has a key; false: none. */
 static bool needs_keys(const struct odm_node_keys *k, char *why, size_t size, struct od_err *err)
 {
 	struct od_host store;

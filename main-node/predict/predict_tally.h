@@ -8,8 +8,8 @@
 #include "main-node/step/figures.h"
 
 struct odm_tally {
-	struct od_recall recall; /* of the shadow, or without one of main's own predictor */
-	struct od_recall_cell stood_in; /* of main's own predictor while the shadow is silent */
+	struct od_recall recall; /* the shadow's, or without one that of main's own predictor */
+	struct od_recall_cell stood_in; /* main's own predictor while the shadow is silent */
 	struct od_recall_cell undone; /* uses of draft rows that were undone; they are in no other figure */
 	/* [recall.n_tokens]: time from a step's begin to its first prediction; not kept for later steps */
 	int64_t *first_ns;

@@ -64,7 +64,7 @@ static void list_rows(struct odm_predictions *p, const struct step_slot *s)
 	}
 }
 
-/* The same for the rows that are wanted for the next step, in the order of the sequences in the current one. */
+/* Lists the rows that are wanted for the next step, in the order of the sequences in the current one. */
 static void list_ahead(struct odm_predictions *p)
 {
 	const struct step_slot *s = slot_at(p, p->serial);

@@ -27,7 +27,7 @@ struct odm_want {
 /* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. */
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
 
-/* The same for all experts of the layer. */
+/* odm_predictions_require for all experts of the layer. */
 void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);
 
 /* Loop thread: the next (step, m) whose WANTs have changed. False when there is none. */

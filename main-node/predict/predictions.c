@@ -195,7 +195,7 @@ static void add_late(struct odm_predictions *p, const struct step_slot *s, struc
 
 	if (pred->stand_in || (x->what & (IN_TIME | LATE)) != 0)
 		return;
-	if (!entry_of(p, s, pred->m)->learnt) { /* what was there in time is not in the score yet */
+	if (!entry_of(p, s, pred->m)->learnt) { /* predictions that were in time are not in the score yet */
 		const struct row_prediction *r = row_of(p, pred->m, s->row[row].place);
 
 		if (part->serial != p->serial || (r->predicted.n > 0 && !r->stand_in))
@@ -494,7 +494,7 @@ static void leave_rows(struct odm_predictions *p, struct step_slot *s)
 		if (part != NULL && part->first_row == i && counts(q, part))
 			count_kept(p, s, q, i + 1, part->n - 1);
 		for (uint32_t m = 0; place != NO_PLACE && m < p->o.n_moe; m++)
-			if (!entry_of(p, s, m)->learnt) /* of an aborted step */
+			if (!entry_of(p, s, m)->learnt) /* the step was aborted */
 				void_row(p, row_of(p, m, place), wanted_of(p, m, place));
 	}
 }
@@ -615,7 +615,7 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 		begin_sequence(p, s, i, n, &row[i]);
 	}
 	void_absent(p, before, s);
-	for (uint32_t m = 0; m < p->o.n_moe; m++) /* of an aborted step */
+	for (uint32_t m = 0; m < p->o.n_moe; m++) /* the step was aborted */
 		set_dirty(p, entry_of(p, before, m), false);
 }
 
@@ -655,7 +655,7 @@ static bool truncate_locked(struct odm_predictions *p, uint64_t sequence, uint32
 	part->n = kept;
 	q->end = q->top = part->begin + kept;
 	q->limit = limit_of(p, q);
-	q->all_right = 1; /* of what is left of the step */
+	q->all_right = 1; /* for the rest of the step */
 	return want;
 }
 

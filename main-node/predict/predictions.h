@@ -32,7 +32,7 @@ struct odm_predictions;
 struct odm_predictions_opts {
 	uint32_t n_moe, n_experts, top_k;
 	uint32_t max_sequences; /* open at a time */
-	uint32_t max_rows; /* of a decode step */
+	uint32_t max_rows; /* rows of a decode step */
 	uint32_t max_draft; /* a sequence has up to 1 + max_draft rows in a step, and as many are predicted ahead */
 	uint32_t max_tokens; /* token indices with separate recall, per sequence */
 	double hedge; /* budget: wasted loads per expert use; 0: no hedges */
@@ -42,13 +42,13 @@ struct odm_predictions_opts {
 struct odm_predicted_row {
 	uint64_t sequence;
 	uint32_t position;
-	uint32_t prompt_tokens; /* of the sequence: position of its first generated token */
+	uint32_t prompt_tokens; /* the sequence's: position of its first generated token */
 	int32_t token; /* -1: predictions may assume any */
-	/* Of a sequence's first row: rows that it may have in the next step. WANTs of that step are for the first of
-	 * them, and for those behind it as far as the outlook says. 1: the shadow runs one row ahead. More: what it
-	 * predicts further ahead, up to max_draft + 1 rows in all, is kept for later steps. */
+	/* Rows that a sequence may have in the next step; set in its first row. WANTs of that step are for the first of
+	 * them, and for those behind it as far as the outlook says. 1: the shadow runs one row ahead. More: predictions
+	 * further ahead, for up to max_draft + 1 rows in all, are kept for later steps. */
 	uint32_t ahead;
-	struct odm_outlook outlook; /* of a sequence's first row */
+	struct odm_outlook outlook; /* set in a sequence's first row */
 };
 
 /* Predictions (one row at one layer each) that are void, by reason. The first four were kept. */

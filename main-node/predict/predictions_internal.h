@@ -28,7 +28,7 @@ struct row_prediction {
 /* A position after the sequence's rows in the current step. All zero when nothing is predicted for it. */
 struct ahead {
 	int32_t token; /* assumed by the newest prediction */
-	float margin; /* of that token */
+	float margin; /* the assumed token's */
 	double right; /* probability that it is right, if those before it are */
 	bool shadow; /* the shadow predicted it; false: only a stand-in */
 	uint64_t first_ns; /* arrival of the shadow's first prediction */
@@ -39,7 +39,7 @@ enum { ROUTED = 1, IN_TIME = 2, LATE = 4, STOOD_IN = 8 };
 struct score {
 	uint8_t what;
 	uint8_t hits; /* used experts that the prediction had, in time or late */
-	uint8_t stood_in_hits; /* the same of the stand-in's */
+	uint8_t stood_in_hits; /* used experts that the stand-in had */
 };
 
 /* One (step, m). */
@@ -49,8 +49,8 @@ struct entry {
 	bool resolved; /* the router has chosen */
 	bool learnt; /* odm_predictions_learn is done */
 	uint32_t n_required; /* prefill: experts known for certain */
-	uint32_t n_sent; /* of the version that was placed last */
-	uint64_t epoch; /* of the version that was placed last */
+	uint32_t n_sent; /* in the version that was placed last */
+	uint64_t epoch; /* the version's that was placed last */
 };
 
 struct step_row {
@@ -70,7 +70,7 @@ struct step_slot {
 
 /* A sequence's part of a decode step: its rows at positions [begin, begin + n), without those that were undone. */
 struct part {
-	uint64_t serial; /* of the decode step; the part is valid for that step only */
+	uint64_t serial; /* number of the decode step; the part is valid for that step only */
 	uint32_t begin, n, first_row;
 	uint64_t first_ns; /* arrival of the first prediction that was kept; 0: none yet */
 	bool first_known; /* first_ns is counted */
@@ -84,11 +84,11 @@ struct sequence {
 	uint64_t steps, heard; /* decode steps begun: now, and at the shadow's last prediction */
 	uint64_t counted_from; /* serial of the first step that counts */
 	struct part part[KEPT]; /* by slot */
-	/* Of the next step. The shadow predicts positions one after the other: those from `end` to `top` have
+	/* The next step. The shadow predicts positions one after the other: those from `end` to `top` have
 	 * predictions. */
-	uint32_t end; /* of the rows of the current step */
+	uint32_t end; /* end of the current step's rows */
 	uint32_t top; /* end of the predicted positions */
-	uint32_t limit; /* of `top` */
+	uint32_t limit; /* limit of `top` */
 	uint32_t ahead; /* rows of the next step at most: [end, end + ahead) */
 	struct odm_outlook outlook; /* for which of them to prefetch: wanted_end() */
 	double all_right; /* probability that all rows of the current step stand */
@@ -99,7 +99,8 @@ struct odm_predictions {
 	struct odm_predictions_opts o;
 	pthread_mutex_t lock;
 	struct step_slot slot[SLOTS];
-	uint64_t serial; /* of the current decode step; it has slot serial % KEPT, the next step the slot after that */
+	/* number of the current decode step; it has slot serial % KEPT, the next step the slot after that */
+	uint64_t serial;
 	struct od_id_table ids;
 	struct sequence *sequence; /* [max_sequences], by number */
 	uint64_t last_closed;
@@ -109,14 +110,14 @@ struct odm_predictions {
 	size_t n_places;
 	struct ahead *ahead; /* [n_places] */
 	struct row_prediction *row; /* [n_moe][n_places] */
-	struct od_wanted *wanted; /* the same */
+	struct od_wanted *wanted; /* [n_moe][n_places] */
 	struct step_row *step_row; /* [KEPT][max_rows] */
 	struct entry *entry; /* [SLOTS][n_moe] */
 	uint16_t *used; /* [KEPT][n_moe][max_rows][top_k] */
 	struct score *score; /* [KEPT][n_moe][max_rows] */
 	uint32_t *where; /* [SLOTS][n_moe][n_experts] */
-	uint16_t *sent; /* the same: by rank, of the version that was placed last */
-	uint8_t *mark; /* the same: WAS_WANTED, ... */
+	uint16_t *sent; /* [SLOTS][n_moe][n_experts]: by rank, in the version that was placed last */
+	uint8_t *mark; /* [SLOTS][n_moe][n_experts]: WAS_WANTED, ... */
 	uint16_t *required; /* [n_moe][n_experts]: of the prefill step */
 	struct od_want_policy *policy;
 	struct odm_voided voided;

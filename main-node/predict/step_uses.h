@@ -14,7 +14,7 @@
 
 struct odm_step_uses {
 	uint32_t n_moe, n_experts, top_k;
-	size_t max_rows, n_rows; /* of the step; 0: it has no drafts, and its uses count at once */
+	size_t max_rows, n_rows; /* rows of the step; 0: it has no drafts, and its uses count at once */
 	uint32_t *served; /* [max_rows]: uses served in time */
 	uint16_t *route; /* [n_moe][max_rows][top_k] */
 	bool *loaded; /* [n_moe][n_experts]: for a RUN of the step */

@@ -45,7 +45,7 @@ double odm_figures_ratio(const struct odm_figures *f, enum od_counter part, enum
 	return f->c[of] > 0 ? (double)f->c[part] / (double)f->c[of] : 0;
 }
 
-static double align_bytes_per_token(const struct odm_figures *f) /* of a decode step */
+static double align_bytes_per_token(const struct odm_figures *f) /* counts decode steps */
 {
 	return f->c[OD_C_TOKENS] > 1 ? (double)f->c[OD_C_ALIGN_BYTES] / (double)(f->c[OD_C_TOKENS] - 1) : 0;
 }
@@ -231,7 +231,7 @@ void odm_figures_print(const struct odm_figures *f, FILE *out)
 	print_memory(f, out);
 }
 
-/* What was never seen has no number. */
+/* A value that was never seen has no number. */
 static void put_real(json_t *into, const char *key, bool any, double v)
 {
 	json_object_set_new(into, key, any ? json_real(v) : json_null());

@@ -17,7 +17,7 @@ struct odm_node_figures {
 	char name[64]; /* "main", "shadow 10.0.0.2:5700", "worker 0 127.0.0.1:40123" */
 	bool alive;
 	bool passed_over; /* a worker that gets no experts: layers end sooner without it */
-	uint64_t c[OD_N_COUNTERS]; /* of its process, as last reported */
+	uint64_t c[OD_N_COUNTERS]; /* its process's, as last reported */
 };
 
 struct odm_spread {
@@ -25,7 +25,7 @@ struct odm_spread {
 };
 
 struct odm_figures {
-	uint64_t c[OD_N_COUNTERS]; /* of the request */
+	uint64_t c[OD_N_COUNTERS]; /* the request's */
 	/* time from STEP to OD_C_FIRST_PREDICTIONS; negative: the shadow ran ahead */
 	struct odm_spread first_prediction_ns;
 	bool cluster, has_predictor;

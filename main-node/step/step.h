@@ -14,7 +14,7 @@
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
-#define ODM_MAX_STEP_ROWS 256u /* of a STEP message: steps with more rows are not sent to the shadow */
+#define ODM_MAX_STEP_ROWS 256u /* rows of a STEP message: steps with more rows are not sent to the shadow */
 #define ODM_MAX_DRAFT 16 /* limit of draft rows of a sequence in a decode step */
 
 /* Tokens that probably follow a sequence's last one. */
@@ -44,7 +44,7 @@ struct odm_part {
 /* A step; borrowed by the service until end_step. */
 struct odm_step {
 	uint64_t step;
-	uint64_t next_step; /* of a decode step: the number of the next decode step */
+	uint64_t next_step; /* set in a decode step: the number of the next decode step */
 	enum odm_phase phase;
 	const struct od_row *rows;
 	size_t n_rows;
@@ -53,7 +53,7 @@ struct odm_step {
 	/* [n_parts]: how many rows of each part can be kept. The service lowers it, to no less than 1, when draft rows
 	 * need an expert that no worker can run; the outputs of the rows behind are then zero, or meaningless. */
 	uint32_t *valid;
-	struct odm_outlook outlook; /* of a decode step: on the draft rows of the next one */
+	struct odm_outlook outlook; /* set in a decode step: on the draft rows of the next one */
 	uint64_t *counters; /* [OD_N_COUNTERS] of the step: the service adds to it until end_step */
 	/* True: abandon the step. */
 	bool (*cancelled)(void *arg);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Of the parts before this one. */
+/* Looks among the parts before this one. */
 static bool is_named(const struct odm_step *step, size_t part)
 {
 	for (size_t i = 0; i < part; i++)

@@ -10,8 +10,8 @@
 #include "main-node/step/step.h"
 
 struct odm_step_requests {
-	uint64_t mark; /* of the sequences of the last step */
-	uint64_t version; /* of text: 0 as long as no text had a name */
+	uint64_t mark; /* the sequences of the last step */
+	uint64_t version; /* the text's: 0 as long as no text had a name */
 	char text[OD_MAX_REQUESTS_BYTES]; /* "a,b"; "-": of none that has a name */
 };
 

@@ -23,7 +23,7 @@ struct odm_marks {
 	struct {
 		uint32_t length, snapshot;
 	} mark[OD_MAX_MARKS];
-	uint32_t n_marks; /* of the step that has its rows */
+	uint32_t n_marks; /* marks of the step that has its rows */
 	uint32_t answer; /* page whose snapshot is the newest one of the answer; ODM_NO_PAGE */
 };
 

@@ -10,7 +10,7 @@
 #define NONE UINT32_MAX
 #define LONG (UINT32_MAX - 1) /* in place of a parent: the first page of a long text */
 
-/* Of a page in the tree. Its parent is newer in the order of use, so the oldest node has no children. */
+/* A page in the tree. Its parent is newer in the order of use, so the oldest node has no children. */
 struct node {
 	int32_t token[OD_KV_PAGE];
 	uint32_t parent; /* the page before it; NONE or LONG: it is a text's first */

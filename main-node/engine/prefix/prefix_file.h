@@ -22,9 +22,9 @@
 #define ODM_PREFIX_KEY_BYTES 32u
 #define ODM_PREFIX_HEADER_BYTES 144u
 
-/* What rows depend on besides tokens. */
+/* All that rows depend on besides tokens. */
 struct odm_prefix_kind {
-	uint8_t fingerprint[32]; /* of the pack */
+	uint8_t fingerprint[32]; /* the pack's */
 	enum od_profile profile;
 	const char *kernel_class;
 	bool mixed; /* other classes may have computed a part */
@@ -33,10 +33,10 @@ struct odm_prefix_kind {
 
 enum odm_prefix_what { ODM_PREFIX_PAGE, ODM_PREFIX_STATE, ODM_N_PREFIX_WHAT };
 
-/* The same as the first bytes of each header. */
+/* A kind as the first bytes of each header. */
 struct odm_prefix_id {
 	uint8_t bytes[ODM_PREFIX_HEADER_BYTES];
-	size_t rows_bytes; /* of a page, or of a snapshot */
+	size_t rows_bytes; /* a page's, or a snapshot's */
 };
 
 struct odm_prefix_key {
@@ -61,7 +61,7 @@ OD_MUST_CHECK int odm_prefix_file_check(const uint8_t *file, size_t len, const s
 /* By the first bytes of a file. */
 enum odm_prefix_look {
 	ODM_PREFIX_OURS,
-	ODM_PREFIX_OTHER, /* of another model, other numbers, or another version */
+	ODM_PREFIX_OTHER, /* belongs to another model, to other numbers, or to another version */
 	ODM_PREFIX_UNKNOWN, /* no file of a prefix cache */
 };
 enum odm_prefix_look odm_prefix_file_look(const uint8_t *head, size_t len, const struct odm_prefix_id *id);

@@ -115,8 +115,8 @@ static bool add_found(struct found_list *l, const struct found *found)
 	return true;
 }
 
-/* What a name of the cache says; False: it is none. is_tmp: of a file that is being written, or that a killed process
- * left. */
+/* Reads the name of a file of the cache; false: it is none. is_tmp: the file is being written, or a killed process left
+ * it. */
 static bool read_file_name(const char *name, struct found *found, bool *is_tmp)
 {
 	const char *rest;
@@ -219,7 +219,7 @@ static int shrink(struct odm_prefix_folder *f, uint64_t bytes, bool first, struc
 	size_t gone = 0;
 	int rc = list_files(f, &l, first, err);
 
-	if (rc != OD_OK) { /* what was counted before still counts */
+	if (rc != OD_OK) { /* files counted before still count */
 		free(l.at);
 		return rc;
 	}
@@ -417,7 +417,7 @@ static bool open_idle(struct idle *i, const char *all, const char *name)
 	return true;
 }
 
-/* Of the folders of other models that no process has: their bytes, and the one that was used least recently; its fd is
+/* Sums the bytes of folders of other models that no process has open, and finds the least recently used one; its fd is
  * -1 if there is none with files. */
 static uint64_t find_idle(const char *all, struct idle *oldest)
 {

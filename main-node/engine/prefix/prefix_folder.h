@@ -17,10 +17,10 @@
 #include "main-node/engine/prefix/prefix_file.h"
 
 struct odm_prefix_folder {
-	char dir[PATH_MAX]; /* of this model */
+	char dir[PATH_MAX]; /* this model's folder */
 	int lock_fd; /* -1: none */
-	struct odm_prefix_id id[ODM_N_PREFIX_WHAT]; /* of the state: rows_bytes 0 if there is none */
-	uint64_t limit_bytes, all_bytes; /* of all files */
+	struct odm_prefix_id id[ODM_N_PREFIX_WHAT]; /* the state's kinds: rows_bytes 0 if there is none */
+	uint64_t limit_bytes, all_bytes; /* sums over all files */
 	pthread_mutex_t lock;
 	struct od_id_table files; /* under the lock */
 };

@@ -20,9 +20,9 @@ _Static_assert(NONE == ODM_NO_SNAPSHOT, "one number for both");
 #define STALLED_NS (2 * OD_NS_PER_S)
 #define FLUSH_NS (5 * OD_NS_PER_S)
 #define WAIT_NS (20 * OD_NS_PER_MS)
-#define NICE 10 /* of the writer */
+#define NICE 10 /* the writer's */
 #define STATE_OLDER_US 1000000
-#define READ_AT_ONCE (4u << 20) /* of a file: progress is noted after each part */
+#define READ_AT_ONCE (4u << 20) /* bytes of a file: progress is noted after each part */
 
 /* A text whose pages are to be written. */
 struct save {
@@ -50,7 +50,7 @@ struct odm_prefix_read {
 	bool ended, closed;
 };
 
-/* Of a page: a stream of a layer. Of a snapshot: what a card has of it. */
+/* A part of a page: a stream of a layer. A part of a snapshot: one card's share. */
 struct part {
 	struct od_ref first; /* in the pool: that of page, or snapshot, 0 */
 	size_t each_bytes;
@@ -273,7 +273,7 @@ static void *writer_main(void *arg)
 	struct odm_prefix_store *s = arg;
 	struct save *v;
 
-	(void)!setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
+	(void)!setpriority(PRIO_PROCESS, 0, NICE); /* Linux: this thread's */
 	pthread_mutex_lock(&s->lock);
 	while (true) {
 		while (!s->stopping && s->first_save == NULL)

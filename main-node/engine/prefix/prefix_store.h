@@ -22,7 +22,7 @@ struct odm_prefix_store_opts {
 	struct odm_prefix_kind kind; /* with fixed state, the pool has room for snapshots */
 	struct od_state_pool *pool;
 	struct od_device *device; /* the pool's */
-	uint64_t limit_bytes; /* of all files; the store takes less if the disk is nearly full */
+	uint64_t limit_bytes; /* sum over all files; the store takes less if the disk is nearly full */
 };
 
 /* Finds out which files there are. */

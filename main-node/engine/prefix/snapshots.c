@@ -10,8 +10,8 @@
 /* Free ones, and kept ones, are each in a list. */
 struct entry {
 	uint32_t page; /* NONE: it is free, or being written */
-	uint64_t text; /* that wrote it */
-	uint32_t newer, older; /* of kept ones, in the order of use; older: of free ones, the next */
+	uint64_t text; /* writer of the snapshot */
+	uint32_t newer, older; /* kept ones in the order of use; older of a free one: the next free one */
 };
 
 struct odm_snapshots {
@@ -85,7 +85,7 @@ static void detach(struct odm_snapshots *s, uint32_t i)
 		s->dropped(s->arg, i);
 }
 
-/* What the text wrote for a page. */
+/* The snapshot that the text wrote for a page. */
 static uint32_t written_by(const struct odm_snapshots *s, uint32_t page, uint64_t text)
 {
 	const uint32_t i = page < s->n_pages ? odm_snapshots_of(s, page) : NONE;

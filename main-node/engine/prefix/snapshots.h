@@ -28,8 +28,8 @@ void odm_snapshots_free(struct odm_snapshots *s); /* NULL ok */
 #define ODM_NO_PAGE UINT32_MAX
 uint32_t odm_snapshots_take(struct odm_snapshots *s, uint32_t old, uint64_t text);
 void odm_snapshots_give_back(struct odm_snapshots *s, uint32_t snapshot);
-/* What was taken is written, by this text (any number): it becomes that of the page. False: the page has one, and this
- * one is given back. */
+/* A snapshot that was taken has been written by this text (any number): it becomes that of the page. False: the page
+ * has one, and this one is given back. */
 bool odm_snapshots_keep(struct odm_snapshots *s, uint32_t snapshot, uint32_t page, uint64_t text);
 /* The page's. */
 uint32_t odm_snapshots_of(const struct odm_snapshots *s, uint32_t page);
@@ -37,7 +37,7 @@ uint32_t odm_snapshots_of(const struct odm_snapshots *s, uint32_t page);
 void odm_snapshots_use(struct odm_snapshots *s, uint32_t snapshot);
 /* The page leaves the cache: drops its snapshot, if it has one. */
 void odm_snapshots_drop(struct odm_snapshots *s, uint32_t page);
-/* What this text wrote is of no more use: for this page, or all of it. */
+/* Snapshots that this text wrote are of no more use: for this page, or all. */
 void odm_snapshots_forget(struct odm_snapshots *s, uint32_t page, uint64_t text);
 void odm_snapshots_forget_all(struct odm_snapshots *s, uint64_t text);
 
