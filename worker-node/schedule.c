@@ -29,7 +29,7 @@ struct entry {
 	bool use_to_report; /* to the cache, when it has a slot */
 	struct item_list items;
 	TAILQ_ENTRY(entry) order; /* RUNs in runs, others in wants, by key; unused ones */
-	TAILQ_ENTRY(entry) same; /* of the same expert */
+	TAILQ_ENTRY(entry) same; /* entries of one expert */
 };
 TAILQ_HEAD(entry_list, entry);
 
@@ -49,7 +49,7 @@ struct slot {
 	bool pinned; /* resident, and the cache wants it to stay */
 	bool prompt; /* loaded for one */
 	unsigned valid; /* set of buffers that were read and checked */
-	unsigned read; /* of OD_SET_STORED: what its load reads */
+	unsigned read; /* set of OD_SET_STORED that its load reads */
 	uint32_t next_part, n_finished;
 	unsigned n_users; /* readers, inflaters and the engine: it becomes free when the last one has left */
 	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
@@ -73,13 +73,13 @@ struct odw_schedule {
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
 	struct item_list ended; /* failed or cancelled, on their way to the engine */
-	struct item_list computing; /* that the engine has, of this session */
+	struct item_list computing; /* items that the engine has, of this session */
 
 	struct slot *slot; /* [n_table]: n_slots, and those that the cache can pin */
 	unsigned n_table;
 	struct slot_list free_slots, busy;
 	unsigned n_busy; /* more than n_slots when one that is asked for is no longer pinned */
-	unsigned n_draining; /* of these */
+	unsigned n_draining; /* draining ones among these */
 	uint64_t n_freed; /* slots, ever */
 	uint64_t pass;
 	struct odw_stages stages;
@@ -436,7 +436,7 @@ static void give_slots(struct odw_schedule *s)
 	}
 }
 
-/* What the cache has decided about experts that are in slots. */
+/* Applies the cache's decisions about experts that are in slots. */
 static void apply_changes(struct odw_schedule *s, struct od_cache_changes changes)
 {
 	for (size_t i = 0; i < changes.n; i++) {
@@ -470,7 +470,7 @@ static void assign_slots(struct odw_schedule *s)
 {
 	do
 		give_slots(s);
-	while (report_uses(s)); /* what the cache has pinned leaves room for another */
+	while (report_uses(s)); /* pins of the cache leave room for another */
 }
 
 /* ---- Sessions ---- */
@@ -627,7 +627,7 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 	s->n_items++;
 }
 
-/* What is read to load the expert now. */
+/* Bytes that a load of the expert reads now. */
 static uint64_t bytes_to_read(struct odw_schedule *s, uint32_t m, uint32_t expert)
 {
 	const unsigned has = odw_cache_has(s->opts.cache, m, expert);
@@ -638,8 +638,8 @@ static uint64_t bytes_to_read(struct odw_schedule *s, uint32_t m, uint32_t exper
 	       (has & OD_SET_E ? 0 : s->opts.expert_bytes - s->opts.sm_bytes);
 }
 
-/* What needs no load goes first, then short loads, so that runs begin early; of equal loads the one with the most rows,
- * so that the run after the last load is short. */
+/* Experts that need no load go first, then short loads, so that runs begin early; among equal loads the one with the
+ * most rows, so that the run after the last load is short. */
 static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
 {
 	struct {
@@ -732,7 +732,7 @@ static struct odw_item *take_ended(struct odw_schedule *s, struct odw_item *item
 	return item;
 }
 
-/* What the engine could compute of an entry now; NULL: nothing. */
+/* The item of an entry that the engine could compute now; NULL: none. */
 static struct odw_item *first_ready(struct odw_schedule *s, const struct entry *e)
 {
 	return is_in_state(s, e->m, e->expert, ODW_RESIDENT) ? TAILQ_FIRST(&e->items) : NULL;
@@ -775,7 +775,7 @@ static size_t take_more_ended(struct odw_schedule *s, struct odw_item **item, si
 
 static size_t take_more_ready(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
 {
-	struct entry *e = item[0]->entry; /* what comes before it was not ready */
+	struct entry *e = item[0]->entry; /* items before it were not ready */
 	uint64_t rows = item[0]->n_rows;
 	size_t n = 1;
 

@@ -48,7 +48,7 @@ struct odw_expert_costs {
 };
 
 struct odw_schedule_opts {
-	uint32_t n_moe, n_experts; /* of MoE layers, per layer */
+	uint32_t n_moe, n_experts; /* MoE layers; experts of a layer */
 	uint32_t n_parts; /* parts per expert */
 	unsigned n_slots;
 	struct odw_bufs *bufs; /* buffers for n_slots slots and for the cache; NULL: slots have no memory */
@@ -77,7 +77,7 @@ struct odw_item {
 	struct od_expert_mem mem; /* code OD_OK: its memory there */
 	int code; /* OD_ERR_CANCELLED: the session has ended; send no answer */
 	char reason[512];
-	uint64_t load_ns, loaded_bytes; /* of its load; 0 if reported to an earlier RUN */
+	uint64_t load_ns, loaded_bytes; /* its load's; 0 if reported to an earlier RUN */
 	void *entry;
 	TAILQ_ENTRY(odw_item) link;
 };

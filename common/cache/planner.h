@@ -34,7 +34,7 @@ struct od_cache_plan {
 	uint32_t n_moe;
 	uint32_t experts[OD_CACHE_STATES]; /* in each pool, all layers together */
 	double makespan_ns; /* expected, mean over layers */
-	double cold_ns; /* the same without a cache */
+	double cold_ns; /* expected without a cache, mean over layers */
 };
 
 /* *out is all zero unless OD_OK. OD_ERR_RANGE: invalid inclusion probabilities. */

@@ -40,7 +40,7 @@ struct od_moe_call {
 	/* NULL unless they were fetched before (od_forward_fetch). */
 	const float *probability; /* [n_rows][n_experts]: as od_forward_probabilities_of */
 	const float *residual; /* [n_rows][hidden]: as od_forward_residual_of */
-	/* The same rows on the device, for a runner that works there. */
+	/* These rows on the device, for a runner that works there. */
 	struct od_ref x_at, expert_at, y_at;
 };
 

@@ -14,7 +14,7 @@ struct od_layer_weights {
 };
 
 struct od_dense {
-	struct od_weight embed, head; /* the same weights when tied */
+	struct od_weight embed, head; /* equal when tied */
 	struct od_ref final_norm, final_norm_bias, head_bias; /* biases: nowhere if there are none */
 	struct od_weight layer_embed, layer_project; /* inputs of layers; data nowhere if there are none */
 	struct od_ref layer_project_norm;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define ROUTE_BYTES 5 /* a zero byte and ZeroMQ's counter */
-#define MAX_PONG_COUNTERS 256 /* that are looked at: a newer peer may have more than we know, but not without end */
+#define MAX_PONG_COUNTERS 256 /* counters that are read: a newer peer may have more than we know, but not without end */
 
 _Static_assert(sizeof(((struct od_route *)0)->id) >= ROUTE_BYTES, "a route holds an automatic routing id");
 

@@ -20,14 +20,14 @@
 
 #define OD_PROTOCOL_VERSION 4
 #define OD_MAX_FRAMES 3 /* header and two tensors */
-#define OD_MAX_REQUESTS_BYTES 1024 /* of RUN.requests with its end; longer lists are cut */
+#define OD_MAX_REQUESTS_BYTES 1024 /* RUN.requests with its end; longer lists are cut */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 
 /* Limits of one RUN, for which a worker reserves memory. Main splits its rows to stay within both. */
 #define OD_MAX_PADDING (64u * 1024u) /* bytes, in a PING or a PONG */
 #define OD_MAX_RUN_ROWS 4096u
-#define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
+#define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* all rows of a RUN */
 /* all rows of a RUN */
 #define OD_MAX_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
 /* The largest number of rows of row_bytes each in a RUN, whatever HELLO says; at least 1. */

@@ -1,8 +1,8 @@
-/* Which earlier token took the same way so far: fMoE (arXiv 2502.05370, expert maps; semantic and trajectory search). A
- * map is what all routers said of one token: their probabilities, layer by layer. The map of the token that goes on is
- * matched, as far as it is known, with stored ones by cosine, and what the best match's later layers were is expected.
- * Before layer 0 there is no way yet: then the token most like this one by its embedding is taken, of equal ones the
- * newest. Both reach AHEAD layers, the paper's prefetch distance.
+/* Predicts by the earlier token that took the same way so far: fMoE (arXiv 2502.05370, expert maps; semantic and
+ * trajectory search). A map holds all routers' probabilities of one token, layer by layer. The map of the token that
+ * goes on is matched, as far as it is known, with stored ones by cosine, and the best match's later layers are
+ * expected. Before layer 0 there is no way yet: then the token most like this one by its embedding is taken, of equal
+ * ones the newest. Both reach AHEAD layers, the paper's prefetch distance.
  *
  * The store is a ring of the newest tokens, prompts included. The paper replaces the most redundant one; on talebook
  * that recalls as much with 1024 tokens (80.7 % against 80.8 %) and less with 256 (75.6 % against 77.4 %). Nor did the
@@ -23,7 +23,7 @@
 
 #define AHEAD 3
 #define STORE_TOKENS 1024
-#define STORE_BYTES ((size_t)32 << 20) /* of a model with many experts, fewer tokens */
+#define STORE_BYTES ((size_t)32 << 20) /* a model with many experts gets fewer tokens */
 #define NOBODY SIZE_MAX
 
 /* A step's entries. */
@@ -43,11 +43,11 @@ struct trajectory_predictor {
 	uint64_t *owner; /* [capacity]: number of the claim */
 	size_t next; /* the oldest entry */
 	uint64_t last_claim;
-	struct claim claim[2]; /* of the step under way: a prompt's [1], another [0] */
+	struct claim claim[2]; /* for the step under way: a prompt's [1], another [0] */
 	float *dot; /* [max_rows][capacity]: with the map so far */
 	float *embedding; /* [capacity][hidden] */
 	const struct od_backend *backend; /* for sums on the host */
-	struct od_buf *buf; /* of the device: */
+	struct od_buf *buf; /* on the device: */
 	/* [max_rows], [max_rows][hidden]: a step's tokens on their way to embeddings */
 	struct od_ref info, x;
 	struct od_row_info *rows; /* [max_rows] */

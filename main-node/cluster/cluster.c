@@ -19,7 +19,7 @@
 #define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* at the start, for hosts that are missing */
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
-#define DETAIL_TOKENS (1u << 20) /* of all sequences together: 24 bytes each */
+#define DETAIL_TOKENS (1u << 20) /* tokens of all sequences together: 24 bytes each */
 
 struct close_request {
 	uint64_t step;
@@ -182,7 +182,7 @@ static void send_wants(struct odm_cluster *c)
 
 	refresh_view(c);
 	while (odm_predictions_take_want(c->predictions, w)) {
-		/* Who joined since the version before may be a worker that has come back, and knows nothing of it. */
+		/* A worker that joined since the version before may have come back, and knows nothing of it. */
 		const bool joined = w->epoch != 0 && w->epoch != c->view.epoch;
 
 		if (c->view.n_workers == 0)

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define COUNTERS_TIMEOUT_NS (OD_DEAD_AFTER_NS + 500 * OD_NS_PER_MS) /* who has not answered by then is lost */
+#define COUNTERS_TIMEOUT_NS (OD_DEAD_AFTER_NS + 500 * OD_NS_PER_MS) /* a worker without an answer by then is lost */
 
 void odm_cluster_figures_nodes(const struct odm_cluster_figures *x, struct odm_figures *f)
 {
@@ -64,7 +64,7 @@ void odm_cluster_figures_loads(struct odm_cluster_figures *x, uint64_t *since)
 
 void odm_cluster_figures_count_loads(uint64_t *c, const uint64_t *since)
 {
-	const uint64_t prompt = since[OD_C_PROMPT_EXTRA_LOADS]; /* what loads for decode steps cost is asked for */
+	const uint64_t prompt = since[OD_C_PROMPT_EXTRA_LOADS]; /* only loads for decode steps are asked for */
 
 	c[OD_C_BEGUN_LOADS] += since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS] - prompt;
 	c[OD_C_EXTRA_LOADS] += since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS] - prompt;

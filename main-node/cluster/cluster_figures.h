@@ -10,7 +10,7 @@
 
 struct odm_cluster_figures {
 	struct odm_cluster *cluster; /* borrowed */
-	uint64_t before[OD_N_COUNTERS]; /* what the workers had counted when there was last no sequence */
+	uint64_t before[OD_N_COUNTERS]; /* the workers' counts when there was last no sequence */
 	uint64_t voided[OD_N_COUNTERS]; /* predictions that were not used when the last sequence ended */
 };
 
@@ -20,7 +20,7 @@ uint64_t odm_cluster_figures_slots(const struct odm_figures *f); /* the fewest o
 /* Adds to c the predictions that were not used since the last sequence that ended. Some are of no sequence. now
  * [OD_N_COUNTERS]: since the start. */
 void odm_cluster_figures_voided(const struct odm_cluster_figures *x, uint64_t *c, uint64_t *now);
-/* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left,
+/* Loads by the workers' counters since there was last no sequence. They are asked when no RUN or WANT of any is left,
  * so it does not matter when they answer; the next sequence waits for that. */
 void odm_cluster_figures_loads(struct odm_cluster_figures *x, uint64_t *since);
 /* Adds these loads to c: a text that was computed anew has some already. */

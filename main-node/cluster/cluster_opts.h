@@ -25,7 +25,7 @@ struct odm_cluster_opts {
 	const char *kernel_class;
 	bool mixed;
 	uint32_t ctx_tokens;
-	uint32_t max_rows; /* of a step */
+	uint32_t max_rows; /* most rows of a step */
 	uint32_t max_draft; /* draft rows of a text in a decode step; 0: no drafts */
 	uint32_t decode_rows; /* limit of rows of a decode step, drafts included */
 	uint32_t max_sequences; /* limit of open sequences; 0: 1 */

@@ -25,13 +25,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MANY_BYTES (16u * 1024u) /* of rows on their way to a worker */
-#define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
+#define MANY_BYTES (16u * 1024u) /* bytes of rows on their way to a worker */
+#define RESULTS_AT_ONCE 64 /* RESULTs of one worker, then the others get their turn */
 
 /* One that has begun and not ended. */
 struct open_step {
 	const struct odm_step *step; /* the engine's; NULL: there is none */
-	uint64_t epoch; /* of the view when it began */
+	uint64_t epoch; /* the view's when it began */
 	uint32_t layers_done;
 };
 
@@ -41,7 +41,7 @@ struct service {
 	struct odm_cluster *cluster;
 	struct od_forward_opts o;
 	struct odm_wire_rows wire;
-	uint32_t run_rows; /* of a RUN at most, as agreed */
+	uint32_t run_rows; /* most rows of a RUN, as agreed */
 	uint32_t step_rows; /* and as the links carry them */
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
@@ -52,8 +52,8 @@ struct service {
 	uint64_t next_decode; /* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
-	struct odm_recovery recovery; /* of them */
-	struct odm_step_uses uses; /* of the decode step */
+	struct odm_recovery recovery; /* for these pieces */
+	struct odm_step_uses uses; /* in the decode step */
 	/* Scratch of one RUN, of predictions, and of waiting. */
 	struct odm_piece **piece; /* [n_experts] */
 	struct odm_predicted_row *predicted; /* [max_rows] */
@@ -72,7 +72,7 @@ static bool in_decode(const struct service *s)
 	return s->now->step->phase == ODM_DECODE;
 }
 
-/* What is counted from now on is this step's. */
+/* Counts from now on belong to this step. */
 static void enter(struct service *s, const struct odm_step *step)
 {
 	s->now = &s->open[step->phase];
@@ -558,7 +558,7 @@ static void begin_layer(struct service *s, struct odm_link *l)
 	l->watch.n_experts = l->watch.n_pairs = 0;
 }
 
-/* What the workers say that they took. */
+/* Learns from the times that the workers report. */
 static void learn_costs(struct service *s)
 {
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {

@@ -137,7 +137,7 @@ bool odm_links_attach(struct odm_links *l)
 	return all;
 }
 
-/* Who is here now: those that left are no longer attached to, those that are new are. */
+/* Follows membership: closes links of members that left, starts attaching new ones. */
 static void follow_members(struct odm_links *l)
 {
 	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->now.epoch)

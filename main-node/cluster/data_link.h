@@ -23,22 +23,22 @@ struct odm_link_watch {
 	uint64_t pongs;
 	uint32_t most_rows; /* the largest piece that it may be computing */
 	bool late; /* in this step; others were asked for what it owed */
-	/* Of the current layer: */
+	/* For the current layer: */
 	uint64_t moved_ns; /* when it was last sent a RUN, or answered */
-	double expect_ns; /* what all its RUNs should take */
-	double worked_ns; /* what it says that it took */
-	uint32_t n_experts, n_pairs; /* that it has answered */
+	double expect_ns; /* time that all its RUNs should take */
+	double worked_ns; /* time that it reports */
+	uint32_t n_experts, n_pairs; /* answered experts, and pairs of expert and row */
 };
 
 struct odm_link {
 	uint32_t member; /* id */
-	uint64_t session; /* of the incarnation it is attached to; 0: closed */
+	uint64_t session; /* the incarnation's that it is attached to; 0: closed */
 	uint64_t others; /* as the member's */
 	void *socket;
 	bool attached; /* the daemon has sent ATTACHED */
 	uint64_t begun_ns, looked_ns, asked_ns; /* private to odm_link_attach */
 	uint64_t told_requests[2]; /* version of the names (struct odm_step_requests) that it was last sent, by phase */
-	uint64_t window_bytes; /* what may be in flight */
+	uint64_t window_bytes; /* limit of bytes in flight */
 	uint64_t held_bytes; /* row bytes in flight: of RUNs that are not completely answered */
 	struct odm_link_watch watch;
 };

@@ -27,18 +27,18 @@
 #define UNSETTLED_LATENCY_NS (60.0 * OD_NS_PER_MS)
 #define UNSETTLED_BYTE_NS 200.0 /* 40 Mbit/s */
 #define STALL_NS (150.0 * OD_NS_PER_MS) /* a packet that is sent again takes 200 ms */
-#define MANY_STALLS 2 /* of the last round trips: then the link loses packets */
+#define MANY_STALLS 2 /* in the last round trips: then the link loses packets */
 #define BYTE_SLACK_NS 20.0 /* 400 Mbit/s */
 #define UNLIKE 1.5
 #define LAG_NS (200.0 * OD_NS_PER_MS)
 #define MARGIN 1.1
 #define MARGIN_NS (0.1 * OD_NS_PER_MS)
-#define STAYS_OUT 1.3 /* what one that is passed over seems to take longer */
+#define STAYS_OUT 1.3 /* a passed-over worker comes back only if its estimate is below this times the others' */
 
 /* Work: a guess from the number of weights, which each worker's figure corrects. */
 #define LOAD_NS_PER_WEIGHT 0.25
 #define RUN_NS_PER_WEIGHT 0.05
-#define STEP 1.05 /* of the estimate, up or down with each RUN: near the median */
+#define STEP 1.05 /* factor of the estimate, up or down with each RUN: near the median */
 #define LEAP 1.3 /* when it took much longer */
 #define MUCH 8.0
 #define SLOW 3.0 /* times the quickest */
@@ -268,7 +268,7 @@ double odm_link_cost_expect(const struct odm_link_cost *c, const struct odm_laye
 
 /* ---- The decision ---- */
 
-/* What all are compared with. */
+/* All links are compared with this one. */
 struct quickest {
 	double latency, byte, work[ODM_N_DEALS];
 	double jitter; /* the mean of all */
@@ -299,7 +299,7 @@ static double beyond(double value, double best, double slack)
 	return value > UNLIKE * best + slack ? value - best : 0;
 }
 
-/* What small differences leave. */
+/* Excess over the quickest, without small differences. */
 static struct odm_link_excess compare(const struct odm_link_cost *c, const struct quickest *q, uint64_t now)
 {
 	const double noise = JITTERS * (jitter(c) > q->jitter ? jitter(c) : q->jitter);

@@ -43,8 +43,8 @@ struct odm_link_cost {
 	double bare_ns; /* round trip of the bare PING in front of the probe; 0: it has not come back */
 	bool has_probe; /* one is on its way */
 	bool measured; /* well enough to be used */
-	uint64_t run_bytes; /* of RUNs on their way, if these are many */
-	double work[ODM_N_DEALS]; /* what it took / the guess, about the median */
+	uint64_t run_bytes; /* RUNs on their way, if these are many */
+	double work[ODM_N_DEALS]; /* measured time / guess, about the median */
 	uint32_t n_work[ODM_N_DEALS];
 	/* The decision. */
 	bool passed[ODM_N_DEALS]; /* gets no experts of this kind; [ODM_DEAL_FEW]: none at all */
@@ -70,7 +70,7 @@ uint32_t odm_link_cost_due(const struct odm_link_cost *c, uint64_t now);
 void odm_link_cost_check(struct odm_link_cost *c, uint64_t now);
 /* How long the oldest PING has been waiting for its answer, beyond what it should. */
 double odm_link_cost_lag(const struct odm_link_cost *c, uint64_t now);
-/* What n experts with so many rows (pairs of expert and row) took at the worker. */
+/* n experts with so many rows (pairs of expert and row) took this long at the worker. */
 void odm_link_cost_worked(struct odm_link_cost *c, const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n,
 			  uint32_t pairs, double took_ns);
 /* How long a RUN with so many row bytes, both ways, should take. */
@@ -83,7 +83,7 @@ struct odm_link_excess {
 	double key; /* scratch */
 	uint32_t index;
 };
-/* Of the connected workers: sets passed. scratch [n]. True: it has changed for one of them. */
+/* Sets passed of the connected workers. scratch [n]. True: it has changed for one of them. */
 bool odm_link_cost_choose(const struct odm_layer_shape *s, struct odm_link_cost **worker, uint32_t n,
 			  struct odm_link_excess *scratch, uint64_t now);
 /* An answer is late: passed over at once, until probes say otherwise. took_ns: n experts took longer than that at the

@@ -19,7 +19,7 @@
 #define HELLO_TIMEOUT_NS (2 * OD_NS_PER_S)
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
-#define EXILE_S 5 /* of one that was distrusted; doubled each time in a row, for each may cost a step 3 s */
+#define EXILE_S 5 /* exile of a distrusted worker; doubled each time in a row, for each may cost a step 3 s */
 #define MAX_STRIKES 6
 
 const char *odm_member_name(const struct member *m, char *buf, size_t size)
@@ -122,7 +122,7 @@ static void send_hello(struct member *m)
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
 		m->state = M_GREETED;
 		m->since_ns = od_now_ns();
-		(void)od_handshake_why(m->handshake); /* what failed before does not count */
+		(void)od_handshake_why(m->handshake); /* earlier failures do not count */
 	}
 }
 
@@ -340,7 +340,7 @@ static void on_message(void *arg, struct od_msg *msg)
 	const Od__Header *h = msg->header;
 	struct od_err err;
 
-	if (h->body_case == OD__HEADER__BODY_REFUSE) { /* of any version: it says why */
+	if (h->body_case == OD__HEADER__BODY_REFUSE) { /* read in any version: it says why */
 		on_refuse(m, h->refuse);
 		return;
 	}
@@ -367,7 +367,7 @@ static void on_message(void *arg, struct od_msg *msg)
 		else
 			od_log_limited(OD_LOG_WARN, "%s sent PREDICT, which a worker must not send", m->host.host);
 		break;
-	/* What a daemon never sends on the control socket. */
+	/* A daemon never sends these on the control socket. */
 	case OD__HEADER__BODY__NOT_SET:
 	case OD__HEADER__BODY_HELLO:
 	case OD__HEADER__BODY_WELCOME:

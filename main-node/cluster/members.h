@@ -29,9 +29,10 @@ struct odm_member {
 	const struct od_key_pair *own; /* ours, for links with keys; NULL: without */
 	uint8_t key[OD_KEY_BYTES]; /* the only key that it may have */
 	uint16_t port, data_port;
-	uint32_t slots; /* of a worker */
-	uint32_t first_layer, end_layer; /* of a shadow: the layers that it holds */
-	uint64_t others; /* of the first of several shadows in a view: says which incarnations of the others; else 0 */
+	uint32_t slots; /* a worker's */
+	uint32_t first_layer, end_layer; /* layers that a shadow holds */
+	/* set in the first of several shadows in a view: says which incarnations of the others; else 0 */
+	uint64_t others;
 	bool spool; /* the worker may lack experts (odm_members_cost) */
 	bool sealed; /* and it never gets those that it lacks */
 	bool cache; /* the worker caches experts (odm_members_cost) */
@@ -45,7 +46,7 @@ struct odm_member_stats {
 	bool passed; /* the worker gets no experts: layers are quicker without it */
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint32_t slots;
-	uint64_t c[OD_N_COUNTERS]; /* of its process, since it started */
+	uint64_t c[OD_N_COUNTERS]; /* its process's, since it started */
 };
 
 /* The connected members, workers in the order of the hosts file, except that those come last that get experts of decode

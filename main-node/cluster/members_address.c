@@ -17,7 +17,7 @@ bool odm_member_tries_another(const struct member *m, uint64_t now)
 	return m->addresses.n > 1 && now - m->since_ns > PATIENCE_NS;
 }
 
-/* What is wrong at one address may say more than what is wrong at another one: nobody there; a connection that leads to
+/* An error at one address may say more than an error at another one: nothing listens there; a connection that leads to
  * nothing; a refusal. */
 static int weight(bool reached, int code)
 {
@@ -54,7 +54,7 @@ void odm_member_attempt_succeeded(struct member *m)
 	m->round = (struct round){ 0 };
 }
 
-/* What connects to an address that the name no longer has starts again. */
+/* Connects anew if the name no longer has the address in use. */
 static void set_addresses(struct member *m, const struct odm_addresses *found)
 {
 	const char *now = odm_member_address(m);

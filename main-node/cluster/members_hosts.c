@@ -1,4 +1,4 @@
-/* Which hosts of the hosts file are members. */
+/* Keeps the members equal to the hosts of the hosts file. */
 #include "main-node/cluster/members_internal.h"
 
 #include "common/base/clock.h"
@@ -103,7 +103,7 @@ static void retire(struct member *m)
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
-/* What is in the file, in its order. */
+/* Lists the file's hosts, in its order. */
 static void list(struct odm_members *ms, const struct od_hosts *hosts)
 {
 	pthread_mutex_lock(&ms->lock);

@@ -37,12 +37,12 @@ struct member {
 	uint32_t at; /* the one that is used or tried */
 	struct round {
 		uint32_t n_failed; /* addresses that were tried, since the first one or since the last that worked */
-		int weight, code; /* of `why`, which is about one of them */
+		int weight, code; /* for `why`, which is about one of them */
 	} round;
 	struct odm_name_lookup *lookup; /* NULL: none is under way */
 	_Atomic unsigned strikes; /* times distrusted since it last served well; reset by the engine thread */
 	uint64_t exile_ns; /* until then it is connected but not used, unless its process was restarted; 0: none */
-	uint32_t pid; /* of its last WELCOME */
+	uint32_t pid; /* from its last WELCOME */
 	char host_name[64];
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
@@ -59,14 +59,14 @@ struct member {
 	/* `counted` at its answer to the last odm_members_ask; until then, at the request */
 	uint64_t at_ask[OD_N_COUNTERS];
 	uint64_t asked, answered; /* PING numbers of this session: the one waited for; the newest answered one */
-	struct odm_link_cost cost; /* of a worker */
-	uint8_t *holds; /* of a worker with a spool: a bit per expert, as in PONG */
-	uint8_t *cached; /* of a worker with a cache: a byte per expert, as in PONG */
+	struct odm_link_cost cost; /* a worker's */
+	uint8_t *holds; /* a bit for each expert, as in PONG; set for a worker with a spool */
+	uint8_t *cached; /* a byte per expert, as in PONG; set for a worker with a cache */
 	uint32_t damaged
 		[MAX_DAMAGED]; /* [pub.n_damaged]: m * n_experts + expert, in the order in which they were found */
-	char precision[40]; /* of a shadow, from its last WELCOME */
+	char precision[40]; /* a shadow's, from its last WELCOME */
 	char why[400]; /* why it is not connected */
-	int refused_code; /* of the last REFUSE; 0: none */
+	int refused_code; /* the last REFUSE's; 0: none */
 	bool distrusted;
 	bool retired; /* no longer in the hosts file */
 	bool gone; /* its process has ended and is not started again (odm_cluster_opts.ended) */
@@ -92,10 +92,10 @@ struct odm_members {
 	bool told_precisions; /* it was logged that the shadows' precisions differ */
 	struct odm_layer_shape shape;
 	struct odm_link_cost **weighed; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
-	struct odm_link_excess *excess; /* the same */
+	struct odm_link_excess *excess; /* [OD_MAX_HOSTS]: scratch of odm_members_weigh */
 	uint32_t n, n_listed;
 	struct member *member[OD_MAX_HOSTS]; /* by id */
-	struct member *listed[OD_MAX_HOSTS]; /* those in the hosts file, in its order */
+	struct member *listed[OD_MAX_HOSTS]; /* members in the hosts file, in its order */
 	bool stopping;
 };
 

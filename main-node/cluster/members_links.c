@@ -13,7 +13,7 @@
 
 #define FAST_BYTE_NS 60.0 /* 133 Mbit/s: what fits into RUNs is quickly through */
 #define TRIAL_NS (3 * OD_NS_PER_S)
-#define WINDOW_NS (500.0 * OD_NS_PER_MS) /* of row bytes in flight: heartbeats wait behind them */
+#define WINDOW_NS (500.0 * OD_NS_PER_MS) /* time of row bytes in flight: heartbeats wait behind them */
 
 int odm_members_links_init(struct odm_members *ms, struct od_err *err)
 {
@@ -123,7 +123,8 @@ static bool is_candidate(const struct member *m)
 	       !m->distrusted;
 }
 
-/* Those that stay have or get every expert. Workers with a share of them for good (od-pack --share) do not always. */
+/* The workers that stay have or get every expert. Workers with a share of them for good (od-pack --share) do not
+ * always. */
 static bool can_run_all(struct odm_members *ms, enum odm_deal_kind kind)
 {
 	bool all = true;

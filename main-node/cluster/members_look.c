@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What other threads ask of the table. */
+/* Questions of other threads to the table. */
 
 uint32_t odm_members_count(struct odm_members *ms)
 {
@@ -110,7 +110,7 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 	return alive;
 }
 
-/* Of those that were known when `as` was copied from m. */
+/* Looks among the damages that were known when `as` was copied from m. */
 static bool is_damaged(const struct member *m, const struct odm_member *as, size_t expert)
 {
 	for (uint32_t i = 0; i < as->n_damaged; i++) {

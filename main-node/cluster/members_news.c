@@ -1,5 +1,5 @@
-/* What the log says of hosts that are missing, lost and back: each once, in the order in which it happens, because the
- * loop thread says all of it. */
+/* Logs missing, lost and returned hosts: each once, in the order in which it happens, because the loop thread says all
+ * of it. */
 #include "main-node/cluster/members_internal.h"
 
 #include "common/base/log.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MISSING_AFTER_NS (10 * OD_NS_PER_S) /* of a host that a new hosts file has */
+#define MISSING_AFTER_NS (10 * OD_NS_PER_S) /* a new host in the hosts file is missing after this time */
 
 /* "2 of 3 workers"; of a shadow: "" */
 static const char *count(const struct member *of, const char *before, char *buf, size_t size)

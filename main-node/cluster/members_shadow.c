@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which shadows of the hosts file make up the model together. */
+/* Finds the shadows of the hosts file that make up the model together. */
 
-/* Of one that is lost: what it held. */
+/* A lost shadow counts with the layers that it held. */
 static bool holds(const struct member *m, uint32_t layer)
 {
 	return m->pub.role == OD_NODE_SHADOW && m->pub.first_layer <= layer && layer < m->pub.end_layer;

@@ -9,7 +9,7 @@
 struct odm_name_lookup {
 	_Atomic unsigned refs; /* the caller's and the thread's */
 	atomic_bool done; /* then the next two are set */
-	int status; /* of getaddrinfo or getnameinfo */
+	int status; /* result of getaddrinfo or getnameinfo */
 	struct odm_addresses found;
 	char name[];
 };

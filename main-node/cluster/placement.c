@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Of a group's experts, for each of its workers: as a rule there is a slot for each. */
+/* Experts of a group for each of its workers: as a rule there is a slot for each. */
 #define FEW_PER_WORKER 2
 
 uint8_t odm_cost_of_state(enum od_cache_state state)
@@ -49,7 +49,7 @@ struct dealer {
 	uint32_t m, group;
 	const uint16_t *expert;
 	size_t n;
-	uint32_t run; /* what running one costs */
+	uint32_t run; /* cost of running one */
 	bool all; /* workers outside the group are looked at, too */
 	/* Scratch. */
 	uint32_t *load; /* [n_workers]: what each has to do */
@@ -104,7 +104,7 @@ static void ask(const struct dealer *d, uint32_t w)
 		d->g->cost(d->g->cost_arg, w, d->m, d->expert, d->n, cost_at(d, w, 0));
 }
 
-/* What a worker has to do when an expert of this cost is dealt to it. */
+/* A worker's load if an expert of this cost is dealt to it. */
 static uint32_t load_with(const struct dealer *d, uint32_t w, uint8_t cost)
 {
 	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
@@ -152,7 +152,7 @@ static struct holders find_holders(const struct dealer *d, size_t i)
 	return h;
 }
 
-/* Of an expert, strike out the workers that it is not dealt to. */
+/* Strikes out the workers that an expert is not dealt to. */
 static void choose_workers(const struct dealer *d, size_t i)
 {
 	const struct holders h = find_holders(d, i);
@@ -197,7 +197,7 @@ static void sort_by_cost(const struct dealer *d, uint32_t w)
 	d->next[w] = 0;
 }
 
-/* Of equal workers the smallest is dealt the expert: the group's by turns, then the others. */
+/* Rank among equal workers; the smallest is dealt the expert: the group's by turns, then the others. */
 static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
 {
 	const uint32_t size = odm_group_size(d->g, d->group),
@@ -206,7 +206,7 @@ static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
 	return is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w;
 }
 
-/* Of the experts not yet dealt that worker w may run, the one that costs it least; ODM_NOBODY: there is none. */
+/* Finds the undealt expert that costs worker w least, among those that it may run; ODM_NOBODY: there is none. */
 static uint32_t cheapest(const struct dealer *d, uint32_t w, const uint32_t *worker)
 {
 	const uint32_t *order = d->order + w * d->n;

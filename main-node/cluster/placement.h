@@ -22,7 +22,7 @@ typedef void odm_cost_fn(void *arg, uint32_t worker, uint32_t m, const uint16_t 
 #define ODM_COST_E 16u /* coded exponents: a quarter of the stored bytes of a BF16 expert */
 #define ODM_COST_SM 48u /* SM bytes: three quarters */
 #define ODM_COST_RUN 4u /* added per expert, to balance experts of equal load cost */
-#define ODM_COST_MANY_RUN 32u /* the same for many experts, which have many rows */
+#define ODM_COST_MANY_RUN 32u /* added where there are many experts, which have many rows */
 #define ODM_COST_LACKS UINT8_MAX
 uint8_t odm_cost_of_state(enum od_cache_state state); /* the cost of an expert in this cache state */
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROUND_NS (250 * OD_NS_PER_MS) /* of probes: as often as heartbeats */
+#define ROUND_NS (250 * OD_NS_PER_MS) /* period of probes: as often as heartbeats */
 #define MAX_UNANSWERED 11 /* then a data socket is taken for dead: after 3 s */
 /* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100
  * Mbit. */
@@ -16,7 +16,7 @@
 /* A connection breaks now and then; a worker that loses RUNs all the time costs more than it does. So many answers make
  * good for a lost RUN, and for having been distrusted. */
 #define FORGIVEN_AFTER 200
-#define MAX_LOST 5 /* that are not forgiven */
+#define MAX_LOST 5 /* losses that are not forgiven */
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 /* An answer may take so long, and for each weight of the experts that are owed: a disk of 1 MB/s (BF16) that just is
  * not stuck, and a processor of 1 GFLOP/s. */
@@ -33,7 +33,7 @@
 #define LATE_TIMES 8
 #define LATE_LOOK_MS 50
 #define SUSPENDED_NS (500 * OD_NS_PER_MS) /* between two looks: main itself was away */
-#define MANY_ROWS 16 /* of a piece: a worker that computes one may not look at its data socket for seconds */
+#define MANY_ROWS 16 /* rows of a piece: a worker that computes one may not look at its data socket for seconds */
 
 static struct odm_members *members(const struct odm_recovery *r)
 {
@@ -80,11 +80,12 @@ static uint32_t candidate(struct odm_recovery *r, struct odm_piece *p)
 			return w;
 		}
 	}
-	p->n_passed = place > p->n_passed ? place : p->n_passed; /* what last_resort has passed stays so */
+	p->n_passed = place > p->n_passed ? place : p->n_passed; /* workers that last_resort has passed stay passed */
 	return ODM_NOBODY;
 }
 
-/* Of those that get no experts because they are slow, and those that were late in this step: better than none. */
+/* Chooses among workers that get no experts because they are slow, and those that were late in this step: better than
+ * none. */
 static uint32_t last_resort(struct odm_recovery *r, struct odm_piece *p)
 {
 	const struct odm_links *net = r->net;
@@ -272,7 +273,7 @@ static bool somebody_is_idle(const struct odm_recovery *r)
 	return w < r->net->groups.n_workers;
 }
 
-/* What a late worker owes. */
+/* A late worker's unanswered experts. */
 struct debt {
 	uint32_t n, pairs;
 };

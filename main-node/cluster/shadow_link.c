@@ -8,11 +8,11 @@
 #include <string.h>
 
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
-#define MAX_STATE_BYTES (1u << 20) /* of one STATE */
+#define MAX_STATE_BYTES (1u << 20) /* limit of one STATE */
 /* Per call; the workers' messages come next, so that a shadow that requests without end delays nothing. */
 #define ANSWERS_AT_ONCE 64
 #define ANSWER_BYTES_AT_ONCE (2u << 20)
-#define MAX_TOKENS 16384u /* of one TOKENS: a header has 256 KiB */
+#define MAX_TOKENS 16384u /* tokens of one TOKENS: a header has 256 KiB */
 #define MESSAGE_BYTES 1024u /* upper bound of a message without its rows or tokens */
 #define TOKEN_BYTES 5u /* upper bound of a token in a header */
 #define STEP_ROW_BYTES 64u /* upper bound of a StepRow */
@@ -271,7 +271,7 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 	const struct odm_told *t = find(s, r->sequence);
 
 	if (t == NULL)
-		return; /* of a sequence that is over */
+		return; /* the sequence is over */
 	if (r->n == 0 || r->begin >= t->n_tokens) {
 		od_log_limited(OD_LOG_WARN, "the shadow requests tokens %u+%u; there are %u", r->begin, r->n,
 			       t->n_tokens);
@@ -664,7 +664,7 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 	uint32_t length;
 
 	if (t == NULL)
-		return; /* of a sequence that is over */
+		return; /* the sequence is over */
 	if (t->open.own_state) { /* the shadow missed the SEQ_OPEN with own_state: send it again */
 		if (has_room(s, 0, ODM_SHADOW_ANSWER_BYTES))
 			send_open(s, epoch, t);

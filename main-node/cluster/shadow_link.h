@@ -43,7 +43,7 @@ struct odm_told {
 	struct od_seq_state *seq;
 	Od__SeqOpen open;
 	uint32_t n_tokens; /* main's tokens in `token` */
-	/* of a prompt that the shadow needs: TOKENS up to here were sent, or another sequence has them */
+	/* Tokens of a prompt that the shadow needs: TOKENS up to here were sent, or another sequence has them. */
 	uint32_t n_told;
 	/* The current step. */
 	bool in_step; /* the sequence is in a decode step */
@@ -65,7 +65,7 @@ struct odm_shadow_link {
 	int32_t *token; /* [max_sequences][ctx] */
 	struct odm_told_bias *bias; /* [max_sequences]: that `open` points to; memory is touched only when used */
 	struct od_device *device;
-	uint32_t next_layer; /* of the decode step: STATEs of earlier layers are sent */
+	uint32_t next_layer; /* next layer of the decode step: STATEs of earlier layers are sent */
 	struct odm_state_stage {
 		uint8_t *bytes; /* [max_layers][layer_bytes]; NULL: the device can map its memory */
 		size_t layer_bytes; /* for `rows` rows of each stream, stream after stream */

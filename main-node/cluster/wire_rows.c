@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
+#define MAX_INDICES 65536u /* row indices in a RUN: two bytes each, half of a header */
 
 size_t odm_wire_rows_each(const struct od_config *cfg, enum od_profile profile)
 {

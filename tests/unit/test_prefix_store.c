@@ -217,7 +217,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 static atomic_bool hangs; /* reading */
 static atomic_bool read_hangs; /* a read has begun, and hangs */
 static atomic_bool writing_hangs;
-#define STEP_NS (100 * OD_NS_PER_MS) /* that pass while a read hangs, from one question to the next */
+#define STEP_NS (100 * OD_NS_PER_MS) /* time that passes while a read hangs, from one question to the next */
 
 int __real_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
 int __wrap_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);

@@ -175,7 +175,7 @@ static void slow_disks_are_not_waited_for(void **state)
 	assert_int_equal(disk.n_reads, 9);
 }
 
-/* What cannot be read does not count; if nothing can be read past the page cache, it is not chosen. */
+/* A part that cannot be read does not count; if nothing can be read past the page cache, it is not chosen. */
 static void what_cannot_be_read_is_left_out(void **state)
 {
 	(void)state;
@@ -183,7 +183,7 @@ static void what_cannot_be_read_is_left_out(void **state)
 		skip();
 	for (int i = 0; i < 3; i++)
 		disk.ns_per_byte[i] = 20 - 5 * (uint64_t)i;
-	disk.refuse = 49; /* of those past the page cache */
+	disk.refuse = 49; /* one that is read past the page cache */
 	assert_true(choose(OD_FORM_PLANES, ODW_READ_AUTO, 0));
 	disk.refuse = -2;
 	assert_false(choose(OD_FORM_PLANES, ODW_READ_AUTO, 0));

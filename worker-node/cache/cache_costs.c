@@ -1,6 +1,6 @@
 #include "worker-node/cache/cache_costs.h"
 
-/* Of all experts. */
+/* Sums over all experts. */
 static void stored_bytes(const struct od_pack *pack, double *sm, double *e)
 {
 	const struct od_config *cfg = od_pack_config(pack);

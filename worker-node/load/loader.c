@@ -17,13 +17,14 @@ struct inflating {
 struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	/* of all stages, in one buffer: a GPU gives whole pages to each. NULL: what is read has buffers of its own */
+	/* Memory of all stages in one buffer: a GPU gives whole pages to each. NULL: parts are read to buffers of their
+	 * own. */
 	struct od_buf *staging;
 	uint64_t stage_bytes;
 	uint32_t n_shards, part_shards;
 	/* A stage has one thread at a time. */
 	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS];
-	uint64_t begin_ns[ODW_MAX_STAGES]; /* of the read of what is in it */
+	uint64_t begin_ns[ODW_MAX_STAGES]; /* begin of the read that filled each */
 	pthread_t reading[ODW_MAX_LOADERS];
 	struct inflating inflating[ODW_MAX_LOADERS];
 };
@@ -46,7 +47,7 @@ unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 }
 _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
 
-/* Of a stage. What is read into buffers of its own needs no stage's memory. */
+/* Bytes of a stage. Parts that are read into buffers of their own need no stage's memory. */
 static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
 {
 	if (form == OD_FORM_PLAIN && (slot & OD_SET_STORED) == OD_SET_STORED)

@@ -10,7 +10,7 @@
 #include "worker-node/load/load_stages.h"
 #include "worker-node/schedule.h"
 
-#define ODW_MAX_LOADERS 64 /* of a kind */
+#define ODW_MAX_LOADERS 64 /* threads of a kind */
 
 struct odw_loaders;
 
@@ -22,7 +22,7 @@ typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, 
 struct odw_loader_opts {
 	const struct od_pack *pack;
 	struct od_device *device; /* holds the slots */
-	enum od_form form; /* of the slots */
+	enum od_form form; /* the slots' */
 	unsigned slot; /* the set of buffers of a slot */
 	struct odw_schedule *schedule; /* made with odw_parts() and odw_loader_stages() */
 	unsigned n_readers, n_inflaters;

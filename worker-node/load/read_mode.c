@@ -11,7 +11,7 @@
 
 const char *const odw_read_mode_names[] = { "auto", "buffered", "direct", NULL };
 
-/* Which experts, and where from. */
+/* The experts to read, and the way. */
 struct sample {
 	uint32_t shift;
 	bool drop; /* from the disk, not from the page cache */

@@ -19,7 +19,7 @@ struct odw_read_mode_opts {
 	const struct od_expert_mem *mem; /* memory of one expert; overwritten */
 	unsigned n_readers;
 	enum odw_read_mode asked;
-	uint64_t free_bytes; /* of page cache for experts */
+	uint64_t free_bytes; /* page cache for experts */
 	odw_read_fn *read; /* NULL: from the pack */
 	void *read_arg;
 	uint64_t (*now_ns)(void); /* NULL: od_now_ns; for tests */
