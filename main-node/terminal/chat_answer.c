@@ -124,7 +124,7 @@ static double seconds_since(const struct answer *a, uint64_t ns)
 	return od_seconds(ns - a->begin_ns);
 }
 
-/* Of decoding, by this program's clock; 0: too little to tell. */
+/* Tokens per second of decoding, by this program's clock; 0: too little to tell. */
 static double tok_per_s(const struct answer *a)
 {
 	const uint64_t tokens = a->reply.usage.completion_tokens, ns = a->last_ns - a->first_ns;
@@ -190,7 +190,7 @@ static void show_figures(const struct answer *a, const char *ended)
 
 /* ---- A turn ---- */
 
-/* What came of the answer belongs to the conversation, also when it is not whole: the user has read it. */
+/* Adds the answer to the conversation, also when it is not whole: the user has read it. */
 static void keep(struct answer *a, const char *question, size_t len)
 {
 	struct odm_chat_session *s = a->session;

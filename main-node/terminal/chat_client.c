@@ -12,7 +12,7 @@
 
 #define CONNECT_SECONDS 10L
 #define POLL_MS 1000
-#define MAX_ANSWER_BYTES (1u << 20) /* of an answer that is not a stream */
+#define MAX_ANSWER_BYTES (1u << 20) /* limit of an answer that is not a stream */
 /* A server that is gone without a word, such as a machine without power, is noticed after about two minutes. */
 #define KEEP_ALIVE_IDLE_SECONDS 60L
 #define KEEP_ALIVE_SECONDS 10L
@@ -23,11 +23,11 @@ struct odm_chat_client {
 	struct curl_slist *headers;
 	char *url;
 	char why[CURL_ERROR_SIZE];
-	/* Of the request. */
+	/* The running request. */
 	odm_chat_take *take; /* NULL: collect in body */
 	void *arg;
-	struct od_strbuf body; /* of a refusal, or without take */
-	struct od_err err; /* of take, or of body */
+	struct od_strbuf body; /* a refusal's, or without take any body */
+	struct od_err err; /* error of take, or of body */
 };
 
 /* "host:8080/" becomes "http://host:8080", as curl understands it. */
@@ -175,7 +175,7 @@ static int refusal(struct odm_chat_client *c, long status, struct od_err *err)
 		       status, said, retry, advice(status, body));
 }
 
-/* What libcurl found, for a user. Its list of codes is long and open, so this is no switch. */
+/* Says to a user why libcurl got no answer. Its list of codes is long and open, so this is no switch. */
 static int no_answer(struct odm_chat_client *c, CURLcode code, struct od_err *err)
 {
 	const char *what = c->why[0] != '\0' ? c->why : curl_easy_strerror(code);

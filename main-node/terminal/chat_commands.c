@@ -1,4 +1,4 @@
-/* What a user can type besides messages. */
+/* Commands that a user can type besides messages. */
 #include "common/base/log.h"
 #include "main-node/terminal/chat_session.h"
 #include "main-node/terminal/chat_settings.h"

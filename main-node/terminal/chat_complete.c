@@ -1,4 +1,4 @@
-/* What Tab offers: names of commands, of settings behind /set, of files behind /save and /load. */
+/* Words that Tab offers: names of commands, of settings behind /set, of files behind /save and /load. */
 #include "main-node/terminal/chat_session.h"
 #include "main-node/terminal/chat_settings.h"
 

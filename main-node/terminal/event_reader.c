@@ -50,7 +50,9 @@ int odm_event_reader_feed(struct odm_event_reader *r, const char *bytes, size_t 
 	for (size_t i = 0; i < len;) {
 		size_t n = 0;
 
-		if (r->after_cr && bytes[i] == '\n') { /* of "\r\n" */
+		/* second byte of "\r
+		 * " */
+		if (r->after_cr && bytes[i] == '\n') {
 			r->after_cr = false;
 			i++;
 			continue;

@@ -10,7 +10,7 @@
 
 #include "common/base/strbuf.h"
 
-#define ODM_MAX_EVENT_BYTES (1u << 20) /* of a line, and of an event's data */
+#define ODM_MAX_EVENT_BYTES (1u << 20) /* limit of a line, and of an event's data */
 
 struct odm_event_reader {
 	/* its lines of data, joined by newlines; NUL-terminated */

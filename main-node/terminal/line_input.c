@@ -20,7 +20,7 @@ struct odm_line_input {
 	FILE *echo, *nowhere;
 	odm_complete_fn *complete;
 	bool cleared;
-	char *line; /* of getline */
+	char *line; /* getline's */
 	size_t cap;
 };
 

@@ -13,7 +13,7 @@ struct odm_line_input;
 
 enum odm_line { ODM_LINE_READ, ODM_LINE_CLEARED /* by Ctrl-C */, ODM_LINE_END, ODM_LINE_FAILED };
 
-/* What Tab offers behind this text: words as odm_chat_completions gives them. */
+/* Returns the words that Tab offers behind this text, as odm_chat_completions gives them. */
 typedef char **odm_complete_fn(const char *text, size_t *begin);
 
 /* echo: the terminal, when standard input is one; NULL: it is not. history: its file, mode 0600; NULL: none. */

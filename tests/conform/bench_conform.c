@@ -24,11 +24,11 @@ struct conform {
 	struct golden_verdict *verdict; /* [n_entries] */
 };
 
-/* What the observer fills while a prompt runs. */
+/* Results that the observer collects while a prompt runs. */
 struct watch {
 	struct golden_run run;
 	struct golden_logits *logits, *decode_logits; /* NULL: the prompt has none */
-	int rc; /* of reading them */
+	int rc; /* result of reading them */
 	struct od_err err;
 };
 

@@ -134,10 +134,10 @@ static bool same_set(const uint16_t *a, const uint16_t *b, uint32_t n)
 	return true;
 }
 
-/* The same experts in another order: the greatest gap between our weights of two that changed places. */
+/* Equal experts in another order: the greatest gap between our weights of two that changed places. */
 static double rank_gap(const uint16_t *expected, const uint16_t *found, const float *weight, uint32_t n)
 {
-	uint32_t place[OD_MAX_TOP_K] = { 0 }; /* of the reference's experts in our order */
+	uint32_t place[OD_MAX_TOP_K] = { 0 }; /* places of the reference's experts in our order */
 	double gap = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -201,7 +201,7 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 	return false;
 }
 
-/* The same experts on both sides, in whatever order. */
+/* Both sides have equal experts, in whatever order. */
 static bool compare_weights(const struct golden_run *run, size_t position, uint32_t m, double tolerance,
 			    struct golden_verdict *v)
 {

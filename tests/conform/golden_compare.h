@@ -18,10 +18,10 @@
 #define GOLDEN_LOGIT_ERROR 2e-4
 #define GOLDEN_WEIGHT_ERROR 1e-4
 
-/* What the user wants instead of the entry's rule; negative: not given. With both each must hold. */
+/* Bounds that the user wants instead of the entry's rule; negative: not given. With both each must hold. */
 struct golden_tolerance {
-	double absolute; /* of logits */
-	double relative; /* of logits and of router weights, to the largest of the reference's row */
+	double absolute; /* for logits */
+	double relative; /* for logits and router weights, relative to the largest of the reference's row */
 };
 
 /* The worst logit of a row. */
@@ -36,7 +36,7 @@ struct golden_run {
 	const struct golden *g;
 	const struct golden_entry *e;
 	uint16_t *expert; /* [n_positions][n_moe][top_k], best first; 0xffff where nothing was seen */
-	float *weight; /* the same shape: the factors of the experts' outputs */
+	float *weight; /* [n_positions][n_moe][top_k]: the factors of the experts' outputs */
 	struct golden_worst *worst; /* [n_prompt]; NULL: the prompt has no logits to compare */
 	struct golden_worst *decode_worst; /* [n_greedy], of the row that each token was chosen from; or NULL */
 	const int32_t *tokens; /* [n_tokens] */
@@ -61,7 +61,7 @@ struct golden_verdict {
 	enum golden_result result;
 	size_t n_tokens; /* generated tokens that were compared and are equal */
 	size_t n_rank_ties; /* they do not end the comparison */
-	double max_logit_error; /* of the rows compared, absolute; NaN: none */
+	double max_logit_error; /* over the rows compared, absolute; NaN: none */
 	double max_weight_error; /* relative to the row's largest weight; NaN: none compared */
 	char rank_tie[512]; /* the first one; empty: none */
 	char difference[768]; /* the first one; empty: none */

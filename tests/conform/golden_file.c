@@ -28,14 +28,14 @@ struct golden_logits {
 	float *row; /* [vocab] */
 };
 
-/* What the folder must fit. */
+/* Shapes that the folder must fit. */
 struct shapes {
 	const struct od_config *cfg;
 	uint32_t n_moe;
 	uint32_t *m_of; /* [n_layers], DENSE for layers without experts */
 };
 
-/* What is being read, for messages: routes_prefill[3][17][1] of an entry of a file. */
+/* Place that is being read, for messages: routes_prefill[3][17][1] of an entry of a file. */
 struct spot {
 	const char *where; /* "DIR/golden.json: entry 2 (\"wolf\")" */
 	const char *field;
@@ -421,7 +421,7 @@ static int read_shape(const json_t *obj, struct spot s, const struct data_file *
 /* A folder with a file missing is told before the model is loaded, not an hour later. */
 static int check_size(const struct spot *s, const struct data_file *d, const char *path)
 {
-	uint64_t rows = d->want[0] * (d->n_dims == 3 ? d->want[1] : 1); /* of at most 4097 layers: cannot overflow */
+	uint64_t rows = d->want[0] * (d->n_dims == 3 ? d->want[1] : 1); /* at most 4097 layers: cannot overflow */
 	struct golden_logits *l;
 	int rc = golden_logits_open(&l, path, rows, (uint32_t)d->want[d->n_dims - 1], s->err);
 

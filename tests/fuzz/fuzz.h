@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must hold whatever the input is; a finding when it does not. */
+/* Must hold whatever the input is; a finding when it does not. */
 static inline void check(int good)
 {
 	if (!good)

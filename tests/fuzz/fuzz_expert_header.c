@@ -11,7 +11,7 @@
 #include "common/pack/pack_layout.h"
 #include "tests/fuzz/fuzz.h"
 
-#define OFFSET 8192u /* of the expert in its file */
+#define OFFSET 8192u /* the expert's in its file */
 #define SIGNED_FROM 16u
 
 /* Shards of a third of a matrix and less. */

@@ -23,7 +23,7 @@
 
 #define N_FILES 5
 #define N_PACKS 4
-#define MAX_EXPERTS 16 /* of a pack */
+#define MAX_EXPERTS 16 /* experts of a pack */
 #define HEX 16
 /* Dense layers first, so that a MoE layer's number is not m, a latent, shared experts. Read where run.sh stands. */
 #define OTHER_FAMILY "tests/golden/families/deepseek_v2_groups"
@@ -214,7 +214,7 @@ static struct od_buf *buf_new(uint64_t bytes)
 	return b;
 }
 
-/* What was checked when it was loaded is trusted by those who compute on it. */
+/* Computes on data that was checked when it was loaded, and is trusted from then on. */
 static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem)
 {
 	const struct od_config *cfg = od_pack_config(p);

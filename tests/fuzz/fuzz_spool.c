@@ -25,13 +25,13 @@
 #define N_FILES (OD_STORE_EXPERTS + 1)
 
 static struct tiny_files tiny;
-static char *original[N_FILES]; /* of the store's pack, by number */
+static char *original[N_FILES]; /* files of the store's pack, by number */
 static size_t length[N_FILES];
 static char spool_dir[160];
 
 static const uint8_t *input;
 static size_t left;
-static char *served[N_FILES]; /* what this store says they are */
+static char *served[N_FILES]; /* files as this store serves them */
 
 static uint8_t next(void)
 {

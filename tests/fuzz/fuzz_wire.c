@@ -67,7 +67,7 @@ static int has_unknown_fields(const Od__Header *h)
 	return n > 0;
 }
 
-/* What is read of them goes back as it is. */
+/* Counters that were read go back as they are. */
 static void try_counters(const Od__Pong *p)
 {
 	uint64_t c[OD_N_COUNTERS], again[OD_N_COUNTERS];
@@ -80,7 +80,7 @@ static void try_counters(const Od__Pong *p)
 	check(memcmp(c, again, sizeof(c)) == 0);
 }
 
-/* What passes has as many rows as its frame. */
+/* A result that passes has as many rows as its frame. */
 static void try_result(const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;

@@ -10,7 +10,7 @@
 #define MAX_PATHS 4096
 #define MAX_VALUES 4096
 #define MAX_DEPTH 10
-#define MAX_VALUE_BYTES 2048 /* of its text */
+#define MAX_VALUE_BYTES 2048 /* longest text of a value */
 #define MAX_CHANGES 64
 
 /* Keys, or numbers of elements, from the root on. */

@@ -25,10 +25,10 @@ struct ablate_figure {
 	char label[ABLATE_MAX_BARS][48];
 };
 enum { ABLATE_FIG8, ABLATE_FIG9, ABLATE_FIG10, ABLATE_FIGURES };
-#define ABLATE_CASES 6 /* of Fig. 8 */
-#define ABLATE_PERIODS 5 /* of Fig. 9: 1, 2, 4, 8, 16, of each kind */
-#define ABLATE_KV_PERIODS 6 /* of Fig. 10: 1 to 32 */
-#define ABLATE_LOADS 2 /* of Fig. 10: load times */
+#define ABLATE_CASES 6 /* Fig. 8's */
+#define ABLATE_PERIODS 5 /* Fig. 9's: 1, 2, 4, 8, 16, of each kind */
+#define ABLATE_KV_PERIODS 6 /* Fig. 10's: 1 to 32 */
+#define ABLATE_LOADS 2 /* Fig. 10's: load times */
 
 struct ablate {
 	struct ablate_setting setting[ABLATE_MAX_SETTINGS];

@@ -39,7 +39,7 @@ struct options {
 	uint64_t limit, tokens, slots;
 	double load_ms, load_share; /* negative: not given */
 	double run_ms;
-	int figure, precision, departure; /* of the shadow: indices into their names */
+	int figure, precision, departure; /* the shadow's: indices into their names */
 	bool json, help;
 };
 
@@ -171,7 +171,7 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 	rival_choose(&eo, s->predictor);
 	eo.cluster.no_stand_in = true;
 	if (s->predictor != ODM_PREDICT_SHADOW)
-		eo.cluster.hedge_percent = 0; /* of the shadow alone */
+		eo.cluster.hedge_percent = 0; /* only the shadow's predictions are hedged */
 	eo.cluster.align.token_period = (uint32_t)s->align_token;
 	eo.cluster.align.kv_period = (uint32_t)s->align_kv;
 	child_args_add(&args, &eo.local.worker_args, "--slots=%" PRIu64, o->slots);
@@ -233,7 +233,8 @@ static int run_round(struct ablate_bench *b, size_t prompt, struct od_err *err)
 		struct odm_result r;
 
 		rc = generate(b, &a->setting[i], &b->prompts.prompt[prompt], b->opt.tokens, &r, err);
-		recall_progress_done(&b->progress, b->opt.tokens - b->tokens); /* of texts that ended early, too */
+		/* texts that ended early count in full */
+		recall_progress_done(&b->progress, b->opt.tokens - b->tokens);
 		*f = r.figures;
 		f->node = NULL; /* freed below */
 		f->n_nodes = 0;
@@ -356,7 +357,7 @@ static int run(struct ablate_bench *b, struct od_err *err)
 	recall_progress_begin(&b->progress, isatty(STDERR_FILENO), b->prompts.n * b->a.n_settings * b->opt.tokens);
 	ran = run_rounds(b, &why);
 	recall_progress_end(&b->progress);
-	if (b->a.n_done > 0) /* what is complete is worth as much when the rest is missing */
+	if (b->a.n_done > 0) /* complete parts are worth as much when the rest is missing */
 		rc = report(b, err);
 	if (rc != OD_OK || ran == OD_OK)
 		return rc;

@@ -20,7 +20,7 @@ struct phase {
 
 struct round {
 	struct phase alone, beside;
-	uint64_t ttft_beside_ns, ttft_alone_ns; /* of the prompt */
+	uint64_t ttft_beside_ns, ttft_alone_ns; /* the prompt's */
 };
 
 struct beside_bench {
@@ -32,7 +32,7 @@ struct beside_bench {
 	struct parallel_texts texts;
 	struct round *round; /* [runs] */
 	double *x; /* [runs], to sort in */
-	struct odm_figures setting; /* of one prompt, without nodes */
+	struct odm_figures setting; /* one prompt's, without nodes */
 };
 
 /* ---- Measuring ---- */

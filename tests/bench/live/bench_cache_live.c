@@ -29,7 +29,7 @@
 #define DEFAULT_TOKENS "128"
 #define DEFAULT_LOAD_MS 5
 #define MAX_LENGTHS 8
-#define USUAL_CHECK_GBPS 50.0 /* of planes; beside paced loads both are nothing */
+#define USUAL_CHECK_GBPS 50.0 /* checks of planes; beside paced loads both are nothing */
 #define USUAL_INFLATE_GBPS 3.5
 
 struct options {
@@ -201,7 +201,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes,
 		  struct od_err *err)
 {
-	/* what slots hold for it */
+	/* Bytes that slots hold for the cache. */
 	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0;
 	const struct cache_setup setup = {
 		.rule = r->budget != NULL ? (enum cache_rule)r->policy : CACHE_LRU,

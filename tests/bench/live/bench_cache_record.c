@@ -28,7 +28,7 @@ struct recording {
 	uint64_t prompt_tokens, tokens;
 };
 
-static const char *const without[] = { "resident" /* that is the default */, "draft", NULL };
+static const char *const without[] = { "resident" /* is the default */, "draft", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {

@@ -22,7 +22,7 @@
 #define DEFAULT_TOKENS 64
 #define DEFAULT_RUNS 5
 #define DEFAULT_PROMPT_TOKENS 16
-#define DEFAULT_TEMPERATURE 0.8 /* of random prompts: greedy text of an untrained model soon repeats itself */
+#define DEFAULT_TEMPERATURE 0.8 /* for random prompts: greedy text of an untrained model soon repeats itself */
 #define MAX_TOKENS 1e6
 #define MAX_PACE_MS 60000
 
@@ -34,7 +34,7 @@ struct run {
 	const struct od_prompt *prompt;
 	struct odm_figures figures[N_SIDES]; /* without nodes */
 	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
-	uint64_t rows_in_all; /* that main sent to workers until the end of this run, warm-up included */
+	uint64_t rows_in_all; /* rows that main sent to workers until the end of this run, warm-up included */
 	bool same_tokens;
 };
 
@@ -54,7 +54,7 @@ struct decode_bench {
 	struct od_membw *membw; /* NULL without resident mode */
 	struct run *run; /* [opt.runs] */
 	struct run *current; /* whose steps read_memory is to look in on; NULL: none */
-	uint64_t weight_bytes; /* that a token reads */
+	uint64_t weight_bytes; /* weights that a token reads */
 };
 
 static int parse(struct decode_options *o, int argc, char **argv, struct od_err *err)
@@ -373,7 +373,7 @@ static double membw_share(const struct decode_bench *b, const struct run *r)
 static const struct figure {
 	const char *key, *label, *unit;
 	figure_fn *of;
-	bool side[N_SIDES]; /* what must have been measured */
+	bool side[N_SIDES]; /* sides that must have been measured */
 } figures[] = {
 	{ "cluster_tok_per_s", "cluster", "tok/s", cluster_speed, { true, false } },
 	{ "resident_tok_per_s", "resident", "tok/s", resident_speed, { false, true } },

@@ -24,12 +24,12 @@
 /* One number of texts, in one round. */
 struct round {
 	uint64_t steps, ns; /* decode steps of all texts together, without readings of memory */
-	uint64_t step_tokens; /* that they gave */
-	uint64_t tokens, wall_ns; /* of everything, from the first submission to the last token, without readings */
+	uint64_t step_tokens; /* tokens of these steps */
+	uint64_t tokens, wall_ns; /* everything, from the first submission to the last token, without readings */
 	uint64_t experts; /* resident: different ones of a step, summed over layers and steps */
 	double membw_bytes, membw_ns;
 	uint64_t drafted, accepted;
-	uint64_t c[OD_N_COUNTERS]; /* of all steps of the round, on a cluster */
+	uint64_t c[OD_N_COUNTERS]; /* sums over all steps of the round, on a cluster */
 	double *ttft_ms; /* [number of texts], least first */
 };
 
@@ -48,8 +48,8 @@ struct parallel_bench {
 	int32_t *first; /* [most][tokens]: what the round's texts were when they were first written */
 	bool *written; /* [most]: first is known */
 	uint64_t other; /* texts that were another one among others */
-	struct odm_figures setting; /* of one text, without nodes */
-	uint64_t before[OD_N_COUNTERS]; /* of main, until the last round */
+	struct odm_figures setting; /* one text's, without nodes */
+	uint64_t before[OD_N_COUNTERS]; /* main's, until the last round */
 	uint64_t dense_bytes, expert_bytes;
 };
 
@@ -281,7 +281,7 @@ static double ratio_to_least(const struct parallel_bench *b, size_t run, size_t 
 	return per_s(b, run, k) / per_s(b, run, b->least);
 }
 
-/* Of each text. */
+/* Tokens of each text in a step. */
 static double tokens_of_step(const struct parallel_bench *b, size_t run, size_t k)
 {
 	const struct round *r = round_of(b, run, k);
@@ -358,7 +358,7 @@ static struct od_stats stats_of(const struct parallel_bench *b, size_t k, figure
 	return s;
 }
 
-/* Of all texts of all rounds. */
+/* Statistics over all texts of all rounds. */
 static struct od_stats stats_of_ttft(const struct parallel_bench *b, size_t k)
 {
 	struct od_stats s;

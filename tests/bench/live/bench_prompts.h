@@ -33,7 +33,7 @@ OD_MUST_CHECK int od_prompts_load(struct od_prompts *p, const char *path, size_t
  * all keep theirs, and a prompt without ids is an error. */
 OD_MUST_CHECK int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct od_err *err);
 
-/* The same with the tokenizer.json at `path` (od_pack_tokenizer_path); NULL: no tokenizer. */
+/* od_prompts_encode with the tokenizer.json at `path` (od_pack_tokenizer_path); NULL: no tokenizer. */
 OD_MUST_CHECK int od_prompts_encode_by_file(struct od_prompts *p, const char *path, struct od_err *err);
 
 /* n prompts of n_tokens ids below vocab, BOS (unless negative) first; the same seed gives the same ids everywhere. */

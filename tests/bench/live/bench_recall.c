@@ -25,7 +25,7 @@ struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump;
 	int sweep; /* index into recall_sweep_names, or -1 */
-	int departure; /* of the shadow; index into its names, or -1 */
+	int departure; /* the shadow's; index into its names, or -1 */
 	uint64_t limit, tokens;
 	struct recall_served_opts sim;
 	bool json, help, served;
@@ -268,7 +268,7 @@ static const char *cluster_only(const struct odm_main_opts *e)
 	return e->trace != NULL ? "trace" : NULL;
 }
 
-/* Those quantised that the pack has, for a sweep. */
+/* Lists the quantised precisions that the pack has, for a sweep. */
 static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
 {
 	struct od_pack *p;

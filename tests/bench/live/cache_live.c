@@ -17,7 +17,7 @@ static double read_percent(const struct cache_live *l, const struct cache_live_r
 	const double all = (double)l->sizes.bytes[OD_CACHE_C];
 	double saved = 0;
 
-	for (int s = 0; s < OD_CACHE_STATES; s++) /* what was full needed no more than what was compressed */
+	for (int s = 0; s < OD_CACHE_STATES; s++) /* a full expert needed no more than a compressed one */
 		saved += (double)r->hits[s] * (double)l->sizes.bytes[s == OD_CACHE_F ? OD_CACHE_C : s] / all;
 	return r->uses > 0 ? 100 - 100 * saved / (double)r->uses : 100;
 }

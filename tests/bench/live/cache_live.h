@@ -15,7 +15,7 @@ struct cache_live_run {
 	uint64_t tokens;
 	/* The results. */
 	double ttft_ms, tpot_ms; /* medians over prompts */
-	double tok_per_s; /* of all texts, one after another, prompts included */
+	double tok_per_s; /* all texts, one after another, prompts included */
 	uint64_t uses, hits[OD_CACHE_STATES];
 	struct cache_result replay;
 };
@@ -25,7 +25,7 @@ struct cache_live {
 	size_t n_runs, n_prompts;
 	struct cache_budget budget[CACHE_BUDGETS];
 	size_t n_budgets;
-	struct od_cache_sizes sizes; /* of an expert on a worker */
+	struct od_cache_sizes sizes; /* an expert's on a worker */
 	uint32_t workers, groups, slots;
 	double load_ms;
 	const char *predictor, *form, *fingerprint;

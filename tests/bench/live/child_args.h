@@ -8,7 +8,7 @@
 
 #define CHILD_ARGS_MAX 8
 
-extern const char *const child_departure_names[]; /* of od-shadow: "late", "early", NULL */
+extern const char *const child_departure_names[]; /* od-shadow's: "late", "early", NULL */
 
 struct child_args {
 	char text[CHILD_ARGS_MAX][48];

@@ -85,7 +85,7 @@ void decode_report_cluster(struct od_report *r, const struct decode_options *o, 
 {
 	int predictor = o->engine.opts.cluster.predictor;
 
-	/* What "auto" chose shows in the figures: it is the shadow or nothing. */
+	/* The figures show the choice of "auto": it is the shadow or nothing. */
 	if (predictor == ODM_PREDICTOR_AUTO)
 		predictor = f->has_predictor ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[predictor]), 0, NULL);

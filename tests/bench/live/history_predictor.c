@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define STORE_SEQUENCES 128
-#define STORE_BYTES ((size_t)16 << 20) /* of a model with many experts, fewer sequences */
+#define STORE_BYTES ((size_t)16 << 20) /* a model with many experts gets fewer sequences */
 #define NOBODY SIZE_MAX
 
 /* A sequence that goes on. */
@@ -67,7 +67,7 @@ static float likeness(const struct history_predictor *h, const struct one *q, si
 	return sum;
 }
 
-/* Of equal ones the oldest. */
+/* Among equal ones the oldest counts. */
 static size_t most_alike(const struct history_predictor *h, const struct one *q)
 {
 	size_t best = NOBODY;
@@ -191,7 +191,7 @@ static void keep(struct history_predictor *h, const struct one *q)
 
 		for (size_t e = 0; e < h->n_experts; e++)
 			row[e] = q->length[m] > 0 ? q->count[m * h->n_experts + e] / q->length[m] : 0;
-		/* Those that go on have their cosines with what is stored now. */
+		/* Sequences that go on have their cosines with the stored ones as they are now. */
 		for (uint32_t i = 0; i < h->ids.most; i++) {
 			struct one *other = &h->one[i];
 

@@ -134,7 +134,7 @@ struct raw {
 
 struct raw_reader {
 	struct raw *all;
-	struct od_expert_mem mem; /* of its own: parts of two experts would overlap in one slot */
+	struct od_expert_mem mem; /* memory of its own: parts of two experts would overlap in one slot */
 	struct od_buf *staging;
 	pthread_t thread;
 	int rc;

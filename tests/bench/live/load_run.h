@@ -10,13 +10,13 @@
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
 	struct od_device *device;
-	struct odw_bufs *bufs; /* of the source's form, n_slots of each kind (load_raw: n_readers) */
+	struct odw_bufs *bufs; /* buffers of the source's form, n_slots of each kind (load_raw: n_readers) */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 
 struct load_time {
 	uint64_t ns, weight_bytes; /* as published */
-	uint64_t read_bytes, read_ns, finish_ns; /* of all threads together */
+	uint64_t read_bytes, read_ns, finish_ns; /* all threads together */
 };
 
 /* t->ns: until the last expert has been loaded. */

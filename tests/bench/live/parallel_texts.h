@@ -50,7 +50,7 @@ bool parallel_texts_work(struct parallel_texts *t);
 size_t parallel_texts_done(const struct parallel_texts *t); /* number of finished texts */
 /* Takes the results of the finished texts. Returns OD_OK, or the error of the first text that failed. */
 OD_MUST_CHECK int parallel_texts_take(struct parallel_texts *t, struct od_err *err);
-/* Of the texts that were taken: the tokens of the decode steps with a row of every text. */
+/* Tokens of the taken texts in decode steps with a row of every text. */
 uint64_t parallel_texts_joint_tokens(const struct parallel_texts *t);
 /* Removes all texts; cancels unfinished ones. */
 void parallel_texts_clear(struct parallel_texts *t);

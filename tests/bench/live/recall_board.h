@@ -22,11 +22,11 @@ struct recall_board {
 	const struct recall_recording *rec;
 	const struct od_config *config;
 	struct recall_counts *counts;
-	const char *name; /* of the configuration */
+	const char *name; /* the configuration's */
 	struct od_strbuf *dump; /* NULL: none */
 	struct recall_tape *tape; /* NULL: none; cleared */
 	/* The board's own. */
-	uint32_t step, layer; /* of the next router; before begin_step: (step, 0) is not begun */
+	uint32_t step, layer; /* Used by the board only. */
 	bool begun, any_token;
 	struct recall_held *held; /* [n_steps][n_moe] */
 };

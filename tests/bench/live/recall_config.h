@@ -46,7 +46,7 @@ OD_MUST_CHECK int recall_add_shadow(struct recall_configs *c, const struct od_sh
 OD_MUST_CHECK int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err);
 /* Index of the configuration, or -1. */
 int recall_find(const struct recall_configs *c, const char *name);
-/* The same for a shadow with this group's name. */
+/* recall_find for a shadow with this group's name. */
 int recall_find_shadow(const struct recall_configs *c, const char *group, struct recall_align align);
 
 #endif

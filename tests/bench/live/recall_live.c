@@ -12,7 +12,7 @@
 
 struct live {
 	const struct odm_main_opts *opts;
-	int precision; /* of the shadow */
+	int precision; /* the shadow's */
 	struct odm_main_node *node;
 	struct odm_engine *engine;
 	struct od_prompts *prompts;

@@ -38,7 +38,7 @@ static void show(struct recall_progress *p)
 	/* A line that wraps could not be written over. */
 	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_col <= strlen(text))
 		from = strchr(text, ']') + 1;
-	fprintf(stderr, "\r%s\033[K", from); /* what is left of a longer line goes */
+	fprintf(stderr, "\r%s\033[K", from); /* the code behind clears the rest of a longer line */
 }
 
 void recall_progress_begin(struct recall_progress *p, bool shown, uint64_t all)

@@ -18,7 +18,7 @@ struct recall_recorder {
 	struct recall_recording rec;
 };
 
-/* Of one position, without keys and values. */
+/* Bytes of one position, without keys and values. */
 static uint64_t position_bytes(const struct recall_recorder_opts *o)
 {
 	const struct od_config *c = o->forward.config;
@@ -111,7 +111,7 @@ void recall_recorder_free(struct recall_recorder *r)
 	free(r);
 }
 
-/* What the router of the current layer said about row i at this position. */
+/* Keeps the current layer's route of row i at this position. */
 static void keep_route(struct recall_recorder *r, uint32_t position, size_t i)
 {
 	const struct od_config *c = r->o.forward.config;

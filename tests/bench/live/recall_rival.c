@@ -9,7 +9,7 @@ struct recall_rival {
 	struct od_routed_row *rows; /* [chunk] */
 	struct od_predict_row *row; /* [chunk] */
 	uint64_t last_step, sequence; /* numbered as od-main numbers them */
-	struct recall_board *board; /* of the replay that is going on */
+	struct recall_board *board; /* board of the running replay */
 };
 
 static void emit(void *arg, const struct od_prediction *p)

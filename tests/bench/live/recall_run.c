@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the threads share while they run. */
+/* State that the threads share while they run. */
 struct crew {
 	struct recall_run *run;
-	struct od_device *rivals_device; /* of the thread whose turn it is */
+	struct od_device *rivals_device; /* device of the thread whose turn it is */
 	struct recall_rival *rival[RECALL_CONFIGS_MAX]; /* NULL: a shadow's configuration */
 	FILE *dump;
 	struct recall_progress progress;
@@ -34,7 +34,7 @@ struct hand {
 	pthread_t thread;
 	struct od_device *device;
 	struct recall_recorder *recorder;
-	struct od_strbuf dump; /* of one prompt */
+	struct od_strbuf dump; /* one prompt's */
 	struct recall_tape *tape; /* [configs], of one prompt; NULL: not wanted */
 };
 
@@ -154,7 +154,7 @@ static void simulate(struct hand *h, size_t prompt, const struct recall_recordin
 	}
 }
 
-/* What goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
+/* Does the work that goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
 static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	struct crew *w = h->crew;
@@ -477,7 +477,7 @@ static int open_counts(struct recall_run *r, struct od_err *err)
 	return rc;
 }
 
-/* What the threads will take: a recorder each, and a shadow's sequence about as large. */
+/* Memory that the threads will take: a recorder each, and a shadow's sequence about as large. */
 static uint64_t thread_bytes(const struct recall_run *r)
 {
 	const struct od_forward_opts f = {

@@ -14,7 +14,7 @@ struct replay {
 	struct ods_emulator *emulator;
 	Od__StateRequest asked[ODS_MAX_ASKED]; /* and not answered */
 	size_t n_asked;
-	Od__TokensRequest asked_tokens; /* the same; n 0: none */
+	Od__TokensRequest asked_tokens; /* requested tokens; n 0: none */
 	struct od_err *err;
 	int rc; /* the first failure, which the callbacks cannot return */
 };

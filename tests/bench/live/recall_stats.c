@@ -132,7 +132,7 @@ struct sums {
 	size_t n;
 };
 
-/* Of the prompts that both (b NULL: a alone) have uses in. */
+/* Sums over the prompts that both (b NULL: a alone) have uses in. */
 static struct sums sum_of(const struct od_recall_cell *of, const struct od_recall_cell *a,
 			  const struct od_recall_cell *b, size_t n)
 {

@@ -18,7 +18,7 @@ extern const double recall_margin_edges[RECALL_MARGINS - 1];
 size_t recall_margin_bucket(double margin);
 
 struct recall_counts {
-	struct od_recall recall; /* of rows that had a prediction: all, by layer, by token index */
+	struct od_recall recall; /* rows that had a prediction: all, by layer, by token index */
 	struct od_recall_cell rank[OD_MAX_TOP_K]; /* by rank of the true router's choice */
 	struct od_recall_cell margin[RECALL_MARGINS];
 	/* Recall of every prediction at its arrival: lead[i] counts those that arrived i routers before the router's
@@ -26,7 +26,7 @@ struct recall_counts {
 	struct od_recall_cell *lead; /* [n_leads]; longer leads count in the last */
 	uint32_t n_leads;
 	uint64_t expert_uses, missing_rows; /* missing: rows of a layer without a prediction */
-	uint64_t guesses, wrong_guesses; /* of the next token, by the emulated model */
+	uint64_t guesses, wrong_guesses; /* guesses of the next token by the emulated model */
 	/* Sent to the shadow unrequested (kv_rows, align_bytes), and on request (prompts). */
 	uint64_t kv_rows, align_bytes, asked_rows, asked_bytes; /* rows: of one layer each */
 	uint64_t tokens, steps;

@@ -252,7 +252,7 @@ static void report_table1(const struct recall_configs *c, const struct recall_vi
 
 		if (!in_table1(one))
 			continue;
-		/* Who speaks once has told of a layer's lead by telling its number. */
+		/* A predictor that speaks once tells a layer's lead by the layer's number. */
 		for (uint32_t n = 1; n <= 4; n++)
 			cell[3 + n] = often ? rate(sum_leads(v, i, n, n + 1)) : OD_NONE;
 		od_table_row(t, cell);

@@ -19,7 +19,7 @@
 #include <immintrin.h>
 #endif
 
-#define BLOCK_BYTES (1u << 20) /* what a thread takes at a time */
+#define BLOCK_BYTES (1u << 20) /* bytes that a thread takes at a time */
 #define CHUNK_BYTES (64u << 20) /* a reading; long against the microseconds of starting the threads */
 #define PREFETCH_BYTES 4096 /* ahead of the load: hardware prefetchers stop at page ends */
 #define FILL_FACTOR 0x9e3779b97f4a7c15ull /* word i is i times this */
@@ -31,10 +31,10 @@ struct od_membw {
 	uint64_t bytes, chunk_bytes, next;
 	struct od_pool *pool;
 	const struct kernel *kernel;
-	const char *chunk; /* of the reading in progress */
-	atomic_uint_fast64_t sum; /* of all words read since it was set: shows that they were */
+	const char *chunk; /* chunk of the reading in progress */
+	atomic_uint_fast64_t sum; /* sum of all words read since it was set: shows that they were */
 	struct od_device *gpu; /* NULL: memory of the host */
-	struct od_buf *half[2]; /* of the GPU's buffer */
+	struct od_buf *half[2]; /* halves of the GPU's buffer */
 };
 
 /* Eight independent sums, so that the loads and not the additions set the pace. */

@@ -18,8 +18,8 @@ struct od_membw;
  * err has the free memory. */
 OD_MUST_CHECK int od_membw_open(struct od_membw **out, uint64_t bytes, unsigned n_threads, const char *loads,
 				struct od_err *err);
-/* The same of a GPU, of which device is the name (od_device_open): copies within its memory, each byte counted as read
- * and as written. A device of several cards: the first one. */
+/* od_membw_open for a GPU, of which device is the name (od_device_open): copies within its memory, each byte counted as
+ * read and as written. A device of several cards: the first one. */
 OD_MUST_CHECK int od_membw_open_gpu(struct od_membw **out, uint64_t bytes, const char *device, struct od_err *err);
 void od_membw_close(struct od_membw *m); /* NULL ok */
 

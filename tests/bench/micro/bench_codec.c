@@ -35,7 +35,7 @@ struct options {
 	bool json, help;
 };
 
-/* What is measured: a codec, and of planes a kernel set. */
+/* A line measures a codec, and planes with one kernel set. */
 enum measure { DECODE, TO_CACHE, TO_MEMORY, N_MEASURES };
 struct line {
 	int codec; /* or CODEC_ZSTD_3 */
@@ -51,14 +51,14 @@ struct codec_bench {
 	struct od_membw *membw;
 	struct od_report *report;
 	struct od_table *table, *references;
-	/* of the type that is being measured */
+	/* Data of the type that is being measured. */
 	struct codec_data data;
 	struct codec_store coded[CODEC_N];
 	size_t next; /* the chunk of the next run, counted over copies: no two runs in a row read the same */
 	size_t copy_next;
 	struct line line[MAX_LINES];
 	size_t n_lines;
-	uint8_t *dst; /* of the largest chunk: in the cache when it counts */
+	uint8_t *dst; /* room for the largest chunk: in the cache when it counts */
 	uint8_t *room; /* [data.max_n]: exponents on their way */
 	uint8_t *far; /* [store_bytes]: not in the cache */
 	size_t far_next;
@@ -271,7 +271,7 @@ static int plan_lines(struct codec_bench *b, struct od_err *err)
 
 /* ---- figures ---- */
 
-/* Of the ratios of each round. */
+/* Statistics of the rounds' ratios. */
 static struct od_cell ratio(const struct codec_bench *b, const double *x, const double *to, double *room)
 {
 	struct od_stats s;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #define MAX_EXPERTS 1024u
-#define DEALS 16u /* of a turn: several microseconds, so that the clock does not count */
+#define DEALS 16u /* deals of a turn: several microseconds, so that the clock does not count */
 #define TURNS 201u
 
 static const size_t sizes[] = { 2, 8, 32, 128, 256 };

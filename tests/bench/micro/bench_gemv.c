@@ -21,7 +21,7 @@
 #define DEFAULT_BYTES (512u << 20)
 #define DEFAULT_ROW 4096u
 #define DEFAULT_SECONDS 1.0
-#define SLICE_BYTES (8u << 20) /* of BF16; a fraction of a millisecond */
+#define SLICE_BYTES (8u << 20) /* bytes of BF16; a fraction of a millisecond */
 #define CACHE_MULTIPLE 6 /* matrix over last-level cache: planes are two thirds of it */
 #define DISTINCT_CHUNKS 16 /* then the same again: 8 Mi weights are enough to be like any */
 #define MEMBW_CACHES 4
@@ -47,7 +47,7 @@ struct gemv_bench {
 	struct od_table *table;
 	size_t chunk_rows, n_chunks, slice_chunks, n_slices;
 	uint16_t *plain; /* [n_chunks][chunk_rows][row] */
-	uint8_t *sm, *coded; /* the same; all chunks, one behind the other */
+	uint8_t *sm, *coded; /* all chunks, one behind the other */
 	uint64_t *chunk_at; /* [n_chunks]: bytes from coded */
 	uint64_t coded_bytes;
 	float *x, *y[2]; /* y: of a slice, plain and planes */

@@ -36,9 +36,9 @@ struct gpu_bench {
 	struct od_report *report;
 	struct od_table *table;
 	struct gpu_set copy;
-	double seconds[1 + GPU_SET_WORKS][MAX_RUNS]; /* of a pass: of the copy, then of the works */
+	double seconds[1 + GPU_SET_WORKS][MAX_RUNS]; /* each pass: the copy, then the works */
 	double sample[MAX_RUNS];
-	uint32_t launched; /* of new launches: no two have the same arguments */
+	uint32_t launched; /* counts new launches: no two have the same arguments */
 };
 
 static const char usage_text[] =
@@ -229,7 +229,7 @@ static int measure_sets(struct gpu_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* What a buffer costs: it is zeroed when it is made. */
+/* Times the making of buffers, which are zeroed. */
 static int measure_buffers(struct gpu_bench *b, struct od_err *err)
 {
 	static const struct od_column columns[] = { { "bytes", "bytes", 0 },

@@ -13,7 +13,7 @@
 
 #define DEFAULT_BYTES (1u << 30)
 #define MAX_SAMPLES 100000
-#define CACHE_MULTIPLE 4 /* of the last-level cache: below, part of a reading is still there next time */
+#define CACHE_MULTIPLE 4 /* times the last-level cache: below, part of a reading is still there next time */
 
 /* Readings for the given time, at least one of every part of the buffer. Returns their number. */
 static size_t measure(struct od_membw *m, double seconds, double *gbps)

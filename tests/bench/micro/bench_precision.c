@@ -26,7 +26,7 @@
 #define DEFAULT_TOKENS 32
 #define DEFAULT_RUNS 7
 #define DEFAULT_PROMPT_TOKENS 16
-#define DEFAULT_TEMPERATURE 0.8 /* of random prompts, as in od-bench decode */
+#define DEFAULT_TEMPERATURE 0.8 /* for random prompts, as in od-bench decode */
 #define WARM_UP_TOKENS 4
 #define MAX_TOKENS 1e6
 #define PREFILL_ROWS 256
@@ -60,7 +60,7 @@ struct variant {
 	struct od_expert *experts;
 	struct od_forward *forward;
 	struct od_expert_runner *runner;
-	uint64_t token_bytes; /* of weights that a token reads */
+	uint64_t token_bytes; /* weights that a token reads */
 	struct turn *turn; /* [opt.runs] */
 };
 

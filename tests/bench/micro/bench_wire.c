@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPERTS 2u /* of a RUN: the top-k of Mixtral */
+#define EXPERTS 2u /* experts of a RUN: the top-k of Mixtral */
 #define WARM_UP 5u
 #define QUICK 0.1 /* the fastest tenth: what other load of the machine does least to */
 #define STOP_LOOK_MS 100
@@ -195,7 +195,7 @@ static int measure(struct wire *w, size_t len, struct od_table *table, struct od
 
 	plain->n = keys->n = 0;
 	for (uint64_t r = 0; rc == OD_OK && r < w->rounds; r++) {
-		rc = turn(w, &w->link[r % 2], len, err); /* who goes first takes turns, too */
+		rc = turn(w, &w->link[r % 2], len, err); /* the links take turns in going first, too */
 		if (rc == OD_OK)
 			rc = turn(w, &w->link[1 - r % 2], len, err);
 	}

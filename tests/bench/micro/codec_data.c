@@ -14,7 +14,7 @@
 
 #define GAUSSIAN_ROW 4096u /* Mixtral's hidden size */
 #define GAUSSIAN_SIGMA 0.02
-#define INT8_SIGMAS 4.5 /* that reach 127 */
+#define INT8_SIGMAS 4.5 /* sigmas that reach 127 */
 #define PIECE_ALIGN 64u
 
 const char *const codec_bench_names[] = { "raw", "zstd", "lz4", "planes", "zstd-3", NULL };

@@ -12,7 +12,7 @@
 
 struct codec_piece {
 	size_t at, bytes;
-	enum od_codec codec; /* of a coded piece */
+	enum od_codec codec; /* a coded piece's */
 };
 
 struct codec_store {
@@ -38,7 +38,7 @@ struct codec_data {
 	struct codec_chunk *chunk; /* [n] */
 	size_t n, most;
 	uint64_t n_weights;
-	size_t max_n; /* of a chunk */
+	size_t max_n; /* weights of the largest chunk */
 	double entropy; /* bits per weight: SM uncoded, plus the entropy of each chunk's E bytes */
 	struct codec_store weights, sm, e; /* e: one copy */
 };

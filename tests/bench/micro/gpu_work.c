@@ -295,7 +295,7 @@ static void open_recovery(struct gpu_set *s)
 
 /* ---- products ---- */
 
-/* What products share. */
+/* Operands that products share. */
 struct product {
 	struct od_ref x, y;
 	const struct sample *m;
@@ -406,7 +406,7 @@ static void open_wide(struct gpu_set *s, bool down)
 	add_quantised(s, &p, OD_NF4);
 }
 
-/* Of one row and of many: the first has the same bits. */
+/* Opens works of one row and of many: the first has the same bits. */
 static void open_rows(struct gpu_set *s)
 {
 	static const struct {
@@ -608,7 +608,7 @@ static void open_attention(struct gpu_set *s)
 
 /* ---- loads ---- */
 
-#define LOAD_SLOTS 4u /* that decoded weights go to in turn */
+#define LOAD_SLOTS 4u /* slots that decoded weights go to in turn */
 
 static void add_raw_loads(struct gpu_set *s, const struct sample *m)
 {

@@ -16,8 +16,8 @@ struct gpu_shapes {
 	uint32_t fine_hidden, fine_mid, fine_top_k; /* fine-grained experts */
 	uint32_t wide_top_k;
 	uint32_t context, heads, kv_heads, head_dim;
-	uint32_t shard_weights; /* of a chunk of planes, as packs have them */
-	uint32_t large_weights; /* of an operation that fills a GPU */
+	uint32_t shard_weights; /* weights of a chunk of planes, as packs have them */
+	uint32_t large_weights; /* weights of an operation that fills a GPU */
 };
 extern const struct gpu_shapes gpu_shapes_real, gpu_shapes_tiny;
 
@@ -30,15 +30,15 @@ struct gpu_step {
 
 struct gpu_work {
 	const char *key, *goal; /* goal NULL: none */
-	uint64_t moved_bytes; /* that a pass reads and writes in the device's memory, or carries to it */
-	uint64_t bf16_bytes; /* of its weights, as BF16, for each row; 0: it has none */
+	uint64_t moved_bytes; /* bytes that a pass reads and writes in the device's memory, or carries to it */
+	uint64_t bf16_bytes; /* its weights as BF16, for each row; 0: it has none */
 	enum od_queue queue;
 	struct gpu_step *step;
 	size_t n_steps;
-	struct od_ref result; /* of the last step: [result_bytes] */
+	struct od_ref result; /* the last step's: [result_bytes] */
 	size_t result_bytes;
 	const void *expect; /* [result_bytes]; NULL: anything but zeros */
-	bool as_first; /* the same bits as the first work of the set */
+	bool as_first; /* expects the bits of the first work of the set */
 };
 
 #define GPU_SET_WORKS 4

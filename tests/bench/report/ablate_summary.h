@@ -17,7 +17,7 @@ struct ablate_spread {
 
 struct ablate_summary {
 	struct ablate_spread tok_per_s, stalled_ms; /* stalled: per token */
-	uint64_t tokens, uses; /* of decode steps */
+	uint64_t tokens, uses; /* in decode steps */
 	double recall; /* OD-MoE Eq. 3; NaN: no predictions */
 	double served; /* share of uses served in time (figures.h) */
 	double extra; /* loads begun and never used, over uses */

@@ -12,7 +12,7 @@
 struct od_stats {
 	size_t n;
 	double min, max, mean, median, p10, p90;
-	double ci_low, ci_high; /* of the median */
+	double ci_low, ci_high; /* 95% interval of the median */
 };
 
 /* Sorts x[0..n) and summarises it; all figures are NaN for n = 0. No sample may be NaN.

@@ -22,7 +22,7 @@ struct od_table {
 };
 
 struct item {
-	const char *label, *unit; /* of a fact */
+	const char *label, *unit; /* a fact's */
 	char *value;
 	struct od_table *table; /* NULL: a fact */
 };
@@ -33,7 +33,7 @@ struct od_report {
 	struct item *item;
 	size_t n_items;
 	bool failed; /* something is missing for want of memory */
-	struct od_table lost; /* what callers write into when there was no memory for a table */
+	struct od_table lost; /* callers write into it when there was no memory for a table */
 };
 
 static bool shows(struct od_cell c)

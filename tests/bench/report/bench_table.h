@@ -36,7 +36,7 @@ struct od_cell {
 struct od_column {
 	const char *key; /* in JSON */
 	const char *title; /* over the column */
-	int decimals; /* of OD_CELL_REAL in text */
+	int decimals; /* decimals of OD_CELL_REAL in text */
 };
 
 OD_MUST_CHECK int od_report_new(struct od_report **out, const char *title, struct od_err *err);
@@ -51,7 +51,7 @@ void od_report_fact(struct od_report *r, const char *key, const char *label, str
 struct od_table *od_report_table(struct od_report *r, const char *key, const char *title,
 				 const struct od_column *columns, size_t n_columns);
 
-/* The same for JSON only: details that the text shows as a summary in another table. */
+/* od_report_table for JSON only: details that the text shows as a summary in another table. */
 struct od_table *od_report_detail(struct od_report *r, const char *key, const struct od_column *columns,
 				  size_t n_columns);
 

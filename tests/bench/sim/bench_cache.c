@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define DEFAULT_BUDGETS "5%,10%,20%,30%,40%,50%,60%,80%"
-#define MATRICES 3 /* of an expert */
+#define MATRICES 3 /* matrices of an expert */
 #define MIXTRAL_WEIGHTS 176160768u
 
 enum form { FORM_PLANES, FORM_PLAIN };
@@ -123,7 +123,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	return rc;
 }
 
-/* What a recording has of its own; 0: not given. */
+/* Checks settings that a recording has of its own; 0: not given. */
 static int check_zipf(struct options *o, bool zipf, struct od_err *err)
 {
 	const struct {
@@ -295,7 +295,7 @@ static double makespan_ms(const struct cache_result *r)
 	return r->makespan_ns / (double)r->layers / OD_NS_PER_MS;
 }
 
-/* Of all workers' turns. */
+/* Share of a rank over all workers' turns. */
 static double rank_share(const struct cache_world *w, uint32_t rank)
 {
 	uint64_t uses = 0, visits = 0;

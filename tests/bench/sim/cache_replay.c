@@ -12,7 +12,7 @@ uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker)
 	return group < n ? (n - group + w->groups.n_groups - 1) / w->groups.n_groups : 0;
 }
 
-/* Of a layer that the worker's group serves: which of them it is. */
+/* Index of a layer among those that the worker's group serves. */
 static uint32_t own_layer(const struct cache_world *w, uint32_t m)
 {
 	return m / w->groups.n_groups;
@@ -199,7 +199,7 @@ static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expe
 		cost[i] = keeps ? odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert[i])) : ODM_COST_LOAD;
 }
 
-/* Who runs the visit's experts, [n]. */
+/* Deals the visit's experts, [n], to workers. */
 static const uint32_t *deal_visit(const struct replay *p, const struct cache_visit *v)
 {
 	if (p->s->rule == CACHE_BELADY)
@@ -243,7 +243,7 @@ static void end_stay(struct replay *p, uint32_t worker, size_t id, uint64_t now)
 	p->r->stays++;
 }
 
-/* What the cache of a worker makes of a use. */
+/* Tells a worker's cache of a use. */
 static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts,

@@ -68,7 +68,7 @@ double cache_read_percent(const struct cache_result *r);
 #define CACHE_BUDGETS 32
 struct cache_budget {
 	uint64_t bytes; /* per worker */
-	double percent; /* of the published size of all experts, divided by the number of workers */
+	double percent; /* percent of the published size of all experts, divided by the number of workers */
 };
 
 /* The plans of a setup, one per worker, [n_workers]; all zero for a worker with nothing to plan. */

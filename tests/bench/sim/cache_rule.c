@@ -8,7 +8,7 @@
 /* An expert that is kept: of FIFO and Belady's, the one with the least key has to go. */
 struct kept {
 	uint32_t id;
-	uint64_t key, since; /* of two equal keys the older one */
+	uint64_t key, since; /* among equal keys the older one goes first */
 };
 
 struct rival {
@@ -59,7 +59,7 @@ static void mark(struct rival *r, uint32_t id)
 		swap(r, r->at[id], --r->unmarked);
 }
 
-/* Who makes room. */
+/* Chooses the expert that makes room. */
 static uint32_t victim(struct rival *r)
 {
 	if (r->rule != CACHE_MARKING)

@@ -9,7 +9,7 @@
 #define MAGIC "od-route"
 #define VERSION 1u
 #define HEAD_BYTES 56u
-#define STEP_BYTES 14u /* of 'S', before its rows */
+#define STEP_BYTES 14u /* bytes of 'S', before its rows */
 #define ROW_BYTES 12u
 #define END_BYTES 9u
 #define BUFFER_BYTES (1u << 16)
@@ -127,7 +127,7 @@ struct reader {
 	size_t len, at;
 	const char *where;
 	struct od_routes *r;
-	size_t n_rows, n_experts; /* of all steps so far */
+	size_t n_rows, n_experts; /* sums over all steps so far */
 	unsigned wide; /* bytes of an expert */
 };
 

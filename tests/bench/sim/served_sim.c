@@ -10,7 +10,7 @@
 
 #define NEVER UINT64_MAX
 #define SESSION 1
-#define LOAD_PARTS 16 /* that an expert is read in: what is more urgent waits for one of them */
+#define LOAD_PARTS 16 /* parts that an expert is read in: a more urgent load waits for one of them */
 
 /* The clock of the simulation that this thread runs. */
 static _Thread_local uint64_t virtual_ns;
@@ -20,12 +20,12 @@ struct sim_worker {
 	struct odw_load_job read; /* the part on the path to its storage, */
 	bool reading; /* if there is one, */
 	uint64_t read_ns; /* and when the path is through with it */
-	struct odw_item item[OD_MAX_TOP_K]; /* of the RUN under way */
+	struct odw_item item[OD_MAX_TOP_K]; /* items of the RUN under way */
 	struct odw_item *computing;
 	uint64_t done_ns; /* when that is computed */
 };
 
-/* What the shadow does next, and when that is done. */
+/* The shadow's next work, and when that is done. */
 struct sim_shadow {
 	bool on, ahead, finished; /* ahead: of a step that main has not begun; finished: its last layer is said */
 	uint32_t step, layer;
@@ -45,7 +45,7 @@ struct served_sim {
 	struct sim_shadow shadow;
 	uint64_t first_step; /* number of the trace's first step */
 	uint64_t sequence; /* the trace's */
-	uint64_t c[OD_N_COUNTERS]; /* of its steps */
+	uint64_t c[OD_N_COUNTERS]; /* its steps' */
 	uint32_t step, layer; /* main's router speaks next of these */
 	bool begun; /* main's step has */
 	uint32_t open; /* items of the layer that are not computed yet */
@@ -259,7 +259,7 @@ static bool guesses_right(const struct served_sim *s, uint32_t step)
 	return s->t->guess != NULL && s->t->guess[step] == s->t->token[step];
 }
 
-/* What it does next builds on keys and values that main will have computed in the step under way. */
+/* The shadow's next work builds on keys and values that main will have computed in the step under way. */
 static bool builds_on_this_step(const struct served_sim *s)
 {
 	const struct sim_shadow *h = &s->shadow;
@@ -323,7 +323,7 @@ static void shadow_step(struct served_sim *s)
 	*h = (struct sim_shadow){ .on = true, .step = s->step, .from_ns = virtual_ns };
 }
 
-/* What it waited for is there: time does not count before. */
+/* Rows that the shadow waited for have come: time does not count before. */
 static void shadow_state(struct served_sim *s, uint32_t layer)
 {
 	struct sim_shadow *h = &s->shadow;

@@ -439,7 +439,7 @@ static int complete_family(struct options *o, struct od_err *err)
 	return synth_check(m, err);
 }
 
-/* What was not given comes from the preset; 0 means not given. */
+/* Completes the options from the preset; 0 means not given. */
 static int complete(struct options *o, struct od_err *err)
 {
 	const struct synth_model *p = &presets[o->preset];

@@ -158,7 +158,7 @@ static const struct {
 struct synth_family {
 	struct od_config config;
 	json_t *json;
-	enum od_dtype dtype; /* of experts */
+	enum od_dtype dtype; /* the experts' */
 	size_t index;
 	uint64_t first[OD_MAX_LAYERS + 1]; /* [n_layers + 1]: of each layer's tensors */
 };
@@ -338,7 +338,7 @@ static void dense(const struct synth_model *m, enum od_role role, uint32_t layer
 	t->dims[0] = n_out / t->dims[2];
 }
 
-/* What gives a clamped network's output the size of silu(g) * u. */
+/* Gives a clamped network's output the size of silu(g) * u. */
 #define CLAMPED_PART 0.5f
 
 /* A part of all experts of a layer. Its values are drawn as those of one matrix. */

@@ -14,7 +14,7 @@
 /* 0: as published. */
 struct synth_cut_to {
 	uint64_t layers, experts, vocab, ctx;
-	enum od_dtype dtype; /* of experts */
+	enum od_dtype dtype; /* the experts' */
 };
 
 struct synth_family;
@@ -29,7 +29,7 @@ void synth_family_free(struct synth_family *f); /* NULL ok */
 
 const char *synth_family_model(const struct synth_family *f); /* "GLM-4.5" */
 const struct od_config *synth_family_config(const struct synth_family *f);
-enum od_dtype synth_family_dtype(const struct synth_family *f); /* of experts */
+enum od_dtype synth_family_dtype(const struct synth_family *f); /* the experts' */
 const json_t *synth_family_json(const struct synth_family *f); /* borrowed: config.json but for its torch_dtype */
 uint64_t synth_family_n_tensors(const struct synth_family *f);
 /* t->dtype: m's, or F32 where it is always that. */

@@ -23,10 +23,10 @@
 #define EMBED_STD 0.5
 #define CONV_STD 0.5f /* four taps keep the size of a channel */
 #define LOGIT_STD 2.5 /* margins of a fraction of one between the best tokens */
-#define ROUTER_STD 1.5 /* of router logits: the chosen experts differ by token, weights are not all alike */
-#define RESIDUAL_GROWTH 2.0 /* what all blocks together add, in units of the embedding */
-#define ATTENTION_SIZE 0.5 /* of attention's output before o_proj: a weighted mean of unit rows is smaller */
-#define EXPERTS_SIZE 0.45 /* of silu(g) * u, summed with the router's weights */
+#define ROUTER_STD 1.5 /* deviation of router logits: the chosen experts differ by token, weights are not all alike */
+#define RESIDUAL_GROWTH 2.0 /* growth by all blocks together, in units of the embedding */
+#define ATTENTION_SIZE 0.5 /* size of attention's output before o_proj: a weighted mean of unit rows is smaller */
+#define EXPERTS_SIZE 0.45 /* size of silu(g) * u, summed with the router's weights */
 
 static int out_of_range(struct od_err *err, const char *option, uint64_t found, uint64_t min, uint64_t max)
 {
@@ -141,7 +141,7 @@ static double embed_std(const struct synth_model *m)
 	return m->tied ? LOGIT_STD * fan_in(m->hidden) : EMBED_STD;
 }
 
-/* What one block may add to the stream: 2 * layers blocks, whose variances add up. */
+/* Deviation of one block's addend to the stream: 2 * layers blocks, whose variances add up. */
 static double block_std(const struct synth_model *m)
 {
 	return embed_std(m) * RESIDUAL_GROWTH * fan_in(2 * m->layers);
@@ -218,7 +218,7 @@ static void expert_of_layer(const struct synth_model *m, uint64_t layer, uint64_
 	t->dtype = m->dtype;
 }
 
-/* Of what is not an expert's matrix. */
+/* Type of all but an expert's matrices. */
 static enum od_dtype synth_plain_dtype(enum od_dtype dtype)
 {
 	return od_dtype_bytes(dtype) <= 1 ? OD_BF16 : dtype;
@@ -263,7 +263,7 @@ uint64_t synth_tensor_bytes(const struct synth_tensor *t)
 	return synth_values_bytes(t->dtype, t->rows * t->cols);
 }
 
-/* Of weights, with their scales. */
+/* Weights with their scales. */
 uint64_t synth_expert_bytes(const struct synth_model *m)
 {
 	const uint64_t weights = TENSORS_OF_EXPERT * m->hidden * m->intermediate;

@@ -28,14 +28,14 @@ struct synth_model {
 #define SYNTH_NAME_BYTES 96
 struct synth_tensor {
 	char name[SYNTH_NAME_BYTES];
-	size_t seed_chars; /* of the name: what its values depend on, so that codes and scales fit; 0: all */
+	size_t seed_chars; /* characters of the name that its values depend on, so that codes and scales fit; 0: all */
 	enum od_dtype dtype; /* OD_F4_E2M1: codes of MXFP4, OD_F8_E8M0: their scales, one for each 32 */
 	uint64_t rows, cols; /* a norm has one row */
-	uint64_t dims[4]; /* of a tensor of several experts: its shape; else 0 */
+	uint64_t dims[4]; /* shape of a tensor of several experts; else 0 */
 	bool is_norm; /* one-dimensional, values around 1 */
 	bool is_bias; /* one-dimensional, values around 0 */
-	bool mixed_signs; /* of a norm: around 1 or -1 by column */
-	float std; /* of a value before the variation of rows and columns */
+	bool mixed_signs; /* set for a norm: around 1 or -1 by column */
+	float std; /* deviation of a value before the variation of rows and columns */
 };
 
 /* Checks that the model is possible and can be written; OD_ERR_ARG: err names the option, its limits and its value.
@@ -51,6 +51,6 @@ void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_t
 uint64_t synth_values_bytes(enum od_dtype dtype, uint64_t n);
 uint64_t synth_tensor_bytes(const struct synth_tensor *t);
 uint64_t synth_expert_bytes(const struct synth_model *m);
-uint64_t synth_total_bytes(const struct synth_model *m); /* of all tensors; linear in their number */
+uint64_t synth_total_bytes(const struct synth_model *m); /* all tensors; linear in their number */
 
 #endif

@@ -11,13 +11,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 #define SUM_MEAN 262140 /* 8 * 65535 / 2 */
 #define SUM_PER_SIGMA 53510.92f /* sqrt(8 * (2^32 - 1) / 12) */
-#define ROW_SPREAD 0.2f /* of the rows' scales: at 4.9 sigma still above zero */
+#define ROW_SPREAD 0.2f /* spread of the rows' scales: at 4.9 sigma still above zero */
 #define OUTLIER_EVERY 256u
 
 struct synth_row {
 	enum od_dtype dtype;
 	uint64_t tensor_seed, state;
-	float std, scale; /* of the tensor; of the current row */
+	float std, scale; /* the tensor's; the current row's */
 	bool is_norm;
 	float *gain; /* [cols] */
 };
