@@ -25,7 +25,7 @@ enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 #define DEFAULT_CODEC OD_CODEC_PLANES /* by measurement: od-bench codec */
 #define THREADS_MAX 16 /* each has a few MiB of buffers; the ceiling is 512 MiB */
 
-struct options {
+struct pack_options {
 	bool help, version, force, json;
 	uint64_t n_threads;
 	int codec; /* enum od_codec; -1: not given */
@@ -137,7 +137,7 @@ static int report_missing(const char *pack, unsigned missing)
 	return EXIT_FAILED;
 }
 
-static int cmd_pack(const struct options *o, unsigned shadows)
+static int cmd_pack(const struct pack_options *o, unsigned shadows)
 {
 	struct bar bar;
 	struct od_err err;
@@ -176,7 +176,7 @@ static int cmd_pack(const struct options *o, unsigned shadows)
 	return report_missing(o->word[1], missing);
 }
 
-static int cmd_shadow(const struct options *o, unsigned set)
+static int cmd_shadow(const struct pack_options *o, unsigned set)
 {
 	struct bar bar;
 	struct od_pack *pack;
@@ -212,7 +212,7 @@ static int cmd_shadow(const struct options *o, unsigned set)
 	return report_missing(o->word[1], missing);
 }
 
-static int cmd_share(const struct options *o)
+static int cmd_share(const struct pack_options *o)
 {
 	struct bar bar;
 	struct od_err err;
@@ -253,7 +253,7 @@ static void note_old_shadows(const char *pack)
 				path);
 }
 
-static int cmd_verify(const struct options *o)
+static int cmd_verify(const struct pack_options *o)
 {
 	struct bar bar;
 	struct od_err err;
@@ -279,7 +279,7 @@ static int cmd_verify(const struct options *o)
 	return EXIT_GOOD;
 }
 
-static int cmd_info(const struct options *o)
+static int cmd_info(const struct pack_options *o)
 {
 	struct od_pack *pack;
 	struct od_err err;
@@ -315,7 +315,7 @@ static void print_help(const struct od_arg *table, size_t n)
 	od_args_help(stdout, table, n);
 }
 
-enum command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
+enum pack_command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
 
 static const struct {
 	const char *word; /* the first word on the command line; NULL: none */
@@ -329,20 +329,20 @@ static const struct {
 	[CMD_INFO] = { "info", 2, "expected one PACK" },
 };
 
-static enum command find_command(const struct options *o)
+static enum pack_command find_command(const struct pack_options *o)
 {
 	if (o->share != NULL)
 		return CMD_SHARE;
 	if (o->n_words > 0)
 		for (int i = CMD_PACK; i <= CMD_INFO; i++)
 			if (commands[i].word != NULL && strcmp(o->word[0], commands[i].word) == 0)
-				return (enum command)i;
+				return (enum pack_command)i;
 	return CMD_PACK;
 }
 
-static int run(const struct options *o)
+static int run(const struct pack_options *o)
 {
-	const enum command command = find_command(o);
+	const enum pack_command command = find_command(o);
 	struct od_share share; /* only to check the syntax: the groups follow from the pack */
 	unsigned set = 0;
 	struct od_err err;
@@ -388,7 +388,7 @@ static int run(const struct options *o)
 
 int main(int argc, char **argv)
 {
-	struct options o = { .n_threads = od_cpu_count(), .codec = -1 };
+	struct pack_options o = { .n_threads = od_cpu_count(), .codec = -1 };
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
 		{ .name = "shadow",

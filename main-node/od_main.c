@@ -30,7 +30,7 @@
 #define UNSET_REAL (-1.0)
 #define UNSET_UINT UINT64_MAX
 
-struct options {
+struct main_options {
 	struct odm_engine_args engine;
 	const char *prompt, *prompts, *repetition;
 	uint64_t max_tokens, top_k, repetition_window, seed;
@@ -40,7 +40,7 @@ struct options {
 };
 
 struct app {
-	struct options opt;
+	struct main_options opt;
 	struct odm_main_node *node;
 	struct odm_engine *engine; /* the node's */
 	struct od_sampler_opts sampling;
@@ -49,7 +49,7 @@ struct app {
 };
 
 /* od-main NAME ... */
-static const struct command {
+static const struct main_command {
 	const char *name;
 	int (*run)(int argc, char **argv); /* argv[0]: the name; returns the exit status */
 	const char *what;
@@ -87,9 +87,9 @@ static int catch_signals(struct od_err *err)
 	return OD_OK;
 }
 
-static void default_options(struct options *o)
+static void default_options(struct main_options *o)
 {
-	*o = (struct options){
+	*o = (struct main_options){
 		.max_tokens = 256,
 		.top_k = UNSET_UINT,
 		.repetition_window = UNSET_UINT,
@@ -102,7 +102,7 @@ static void default_options(struct options *o)
 	o->engine.opts.engine.cancel = &interrupted;
 }
 
-static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse_options(struct main_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		/* No title: these end the engine's group "Cluster". */
@@ -156,7 +156,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 }
 
 /* "1.1" or "1.1,64". */
-static int parse_repetition(struct options *o, struct od_err *err)
+static int parse_repetition(struct main_options *o, struct od_err *err)
 {
 	const char *comma = strchr(o->repetition, ',');
 	size_t len = comma != NULL ? (size_t)(comma - o->repetition) : strlen(o->repetition);
@@ -170,7 +170,7 @@ static int parse_repetition(struct options *o, struct od_err *err)
 	return rc == OD_OK ? rc : od_fail_within(err, "--repetition-penalty");
 }
 
-static int check_options(struct options *o, struct od_err *err)
+static int check_options(struct main_options *o, struct od_err *err)
 {
 	int rc = o->repetition == NULL ? OD_OK : parse_repetition(o, err);
 
@@ -189,7 +189,7 @@ static int check_options(struct options *o, struct od_err *err)
 /* Options of the command line override the model's generation_config.json. */
 static int choose_sampling(struct app *a, struct od_err *err)
 {
-	const struct options *o = &a->opt;
+	const struct main_options *o = &a->opt;
 	struct od_sampler_opts *s = &a->sampling;
 	int rc = odm_sampling_defaults(s, odm_engine_pack(a->engine), err);
 
@@ -259,7 +259,7 @@ static void print_json(struct app *a, size_t line, const char *prompt, size_t pr
 
 static int generate(struct app *a, const char *text, size_t len, const int32_t *ids, size_t n_ids, struct od_err *err)
 {
-	const struct options *o = &a->opt;
+	const struct main_options *o = &a->opt;
 	struct odm_request req = {
 		.prompt = ids,
 		.n_prompt = n_ids,
@@ -425,7 +425,7 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 /* ---- Prompts of a file, several at a time ---- */
 
 /* A prompt's text: waiting to be submitted, in the engine, or done. */
-struct text {
+struct main_text {
 	struct odm_sequence *sequence;
 	struct odm_result r;
 	json_t *logprobs; /* the tokens'; NULL: not wanted */
@@ -433,7 +433,7 @@ struct text {
 	bool done;
 };
 
-static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
+static int submit(struct app *a, const struct odm_prompt *q, struct main_text *t)
 {
 	struct odm_request req = {
 		.prompt = q->ids,
@@ -455,7 +455,7 @@ static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
 }
 
 /* Plain texts are shown in the order of the file, each under a heading; JSON objects as soon as they are done. */
-static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
+static void show_done(struct app *a, const struct odm_prompt *q, struct main_text *t)
 {
 	if (t->err.code != OD_OK && !a->opt.json)
 		od_log(OD_LOG_ERROR, "%s, line %zu: %s", a->prompts.path, q->line, t->err.msg);
@@ -485,11 +485,11 @@ static void show_sum(const struct app *a, const uint64_t *c, uint64_t ns)
 }
 
 /* Takes the texts that are done; *shown: the number shown in order so far. */
-static void take_done(struct app *a, struct text *text, size_t n_submitted, size_t *shown, size_t *open, uint64_t *sum,
-		      struct od_err *err)
+static void take_done(struct app *a, struct main_text *text, size_t n_submitted, size_t *shown, size_t *open,
+		      uint64_t *sum, struct od_err *err)
 {
 	for (size_t i = 0; i < n_submitted; i++) {
-		struct text *t = &text[i];
+		struct main_text *t = &text[i];
 
 		if (t->sequence == NULL || !odm_sequence_done(t->sequence))
 			continue;
@@ -507,7 +507,7 @@ static void take_done(struct app *a, struct text *text, size_t n_submitted, size
 }
 
 /* If the cluster is lost, the remaining texts fail with the same error. */
-static int run_texts(struct app *a, struct text *text, struct od_err *err)
+static int run_texts(struct app *a, struct main_text *text, struct od_err *err)
 {
 	const size_t n = a->prompts.n, most = 2 * (size_t)odm_engine_parallel(a->engine);
 	const uint64_t begin = od_now_ns();
@@ -523,7 +523,7 @@ static int run_texts(struct app *a, struct text *text, struct od_err *err)
 				show_done(a, &a->prompts.prompt[next], &text[next]);
 		}
 		for (; next < n && err->code != OD_OK; next++) {
-			text[next] = (struct text){ .done = true, .err = *err };
+			text[next] = (struct main_text){ .done = true, .err = *err };
 			if (a->opt.json)
 				show_done(a, &a->prompts.prompt[next], &text[next]);
 		}
@@ -538,7 +538,7 @@ static int run_file(struct app *a, struct od_err *err)
 {
 	const struct odm_main_opts *o = &a->opt.engine.opts;
 	const struct od_tokenizer *t = odm_engine_tokenizer(a->engine);
-	struct text *text;
+	struct main_text *text;
 	int rc;
 
 	if (t == NULL)
@@ -606,7 +606,7 @@ static int run(struct app *a, struct od_err *err)
 	return rc;
 }
 
-static const struct command *find_command(int argc, char **argv)
+static const struct main_command *find_command(int argc, char **argv)
 {
 	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
 		if (strcmp(commands[i].name, argv[1]) == 0)
@@ -624,7 +624,7 @@ static void list_commands(void)
 
 int main(int argc, char **argv)
 {
-	const struct command *command = find_command(argc, argv);
+	const struct main_command *command = find_command(argc, argv);
 	struct app a = { 0 };
 	struct od_err err = { 0 };
 	int rc;

@@ -22,7 +22,7 @@
 #define MAX_FILE_BYTES ((size_t)256 << 20)
 #define EXIT_USAGE 2
 
-struct options {
+struct template_options {
 	const char *checkpoint, *messages, *single_case, *parse;
 	bool ids, help;
 };
@@ -106,7 +106,7 @@ static int load_tokenizer(const char *dir, struct od_tokenizer **out, struct od_
 }
 
 /* *text: the rendered prompt, which becomes its ids, as the server has them. */
-static int to_ids(const struct options *o, const struct odm_chat_template *t, bool with_tools,
+static int to_ids(const struct template_options *o, const struct odm_chat_template *t, bool with_tools,
 		  const struct od_text_spans *users, char **text, size_t *len, struct od_err *err)
 {
 	struct od_controls *controls = NULL;
@@ -133,7 +133,7 @@ static int to_ids(const struct options *o, const struct odm_chat_template *t, bo
 	return rc;
 }
 
-static int render_messages(const struct options *o, char **text, size_t *len, struct od_err *err)
+static int render_messages(const struct template_options *o, char **text, size_t *len, struct od_err *err)
 {
 	struct od_text_spans users = { 0 };
 	struct odm_chat_template *t;
@@ -191,7 +191,7 @@ static int parse_text(const struct odm_chat_template *t, const struct od_strbuf 
 	return rc;
 }
 
-static int parse_answer(const struct options *o, char **text, size_t *len, struct od_err *err)
+static int parse_answer(const struct template_options *o, char **text, size_t *len, struct od_err *err)
 {
 	struct od_strbuf raw = { 0 };
 	struct odm_chat_template *t;
@@ -295,7 +295,7 @@ static int render_case(const char *path, char **text, size_t *len, struct od_err
 
 /* ---- command line ---- */
 
-static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse_options(struct template_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ "checkpoint", OD_ARG_STRING, &o->checkpoint, "DIR", "a checkpoint or a pack with a chat template", 0,
@@ -325,7 +325,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	return rc;
 }
 
-static int check_options(const struct options *o, struct od_err *err)
+static int check_options(const struct template_options *o, struct od_err *err)
 {
 	if (o->single_case != NULL && (o->checkpoint != NULL || o->messages != NULL || o->parse != NULL))
 		return od_fail(err, OD_ERR_ARG, "--case and --checkpoint exclude each other");
@@ -339,7 +339,7 @@ static int check_options(const struct options *o, struct od_err *err)
 
 int odm_template_command(int argc, char **argv)
 {
-	struct options o = { 0 };
+	struct template_options o = { 0 };
 	struct od_err err = { 0 };
 	char *text = NULL;
 	size_t len = 0;

@@ -16,7 +16,7 @@
 #define SLICE_MS 50
 #define UNASKED_BYTES (8u << 20) /* limit of KV rows sent since a part's last answer */
 
-struct part {
+struct chain_part {
 	char host[256];
 	uint16_t port;
 	uint64_t session;
@@ -31,7 +31,7 @@ struct ods_chain {
 	struct ods_chain_opts o;
 	void *zmq;
 	uint32_t n_parts;
-	struct part part[ODS_MAX_PARTS];
+	struct chain_part part[ODS_MAX_PARTS];
 	bool up, complained;
 	uint64_t retry_ns;
 
@@ -48,7 +48,7 @@ struct ods_chain {
 	size_t max_rows;
 };
 
-static int lost(struct ods_chain *c, struct part *p, int rc, struct od_err *err)
+static int lost(struct ods_chain *c, struct chain_part *p, int rc, struct od_err *err)
 {
 	char why[sizeof(err->msg)];
 
@@ -60,7 +60,7 @@ static int lost(struct ods_chain *c, struct part *p, int rc, struct od_err *err)
 
 /* ---- sockets ---- */
 
-static void close_part(struct part *p)
+static void close_part(struct chain_part *p)
 {
 	if (p->monitor != NULL) {
 		zmq_socket_monitor(p->socket, NULL, 0);
@@ -71,7 +71,7 @@ static void close_part(struct part *p)
 }
 
 /* Tells when an established connection ends; NULL: cannot be known. */
-static void *watch_end(struct ods_chain *c, struct part *p)
+static void *watch_end(struct ods_chain *c, struct chain_part *p)
 {
 	const int zero = 0;
 	static atomic_uint n_watched;
@@ -92,8 +92,8 @@ static void *watch_end(struct ods_chain *c, struct part *p)
 	return NULL;
 }
 
-static int send_to(struct ods_chain *c, struct part *p, Od__Header *header, const struct od_out_frame *frames, size_t n,
-		   struct od_err *err)
+static int send_to(struct ods_chain *c, struct chain_part *p, Od__Header *header, const struct od_out_frame *frames,
+		   size_t n, struct od_err *err)
 {
 	const uint64_t end = od_now_ns() + ATTACH_NS;
 	int rc;
@@ -114,7 +114,8 @@ static int send_to(struct ods_chain *c, struct part *p, Od__Header *header, cons
 }
 
 /* A message of this session, of whatever kind. */
-static int receive(struct ods_chain *c, struct part *p, uint64_t patience_ns, struct od_msg *m, struct od_err *err)
+static int receive(struct ods_chain *c, struct chain_part *p, uint64_t patience_ns, struct od_msg *m,
+		   struct od_err *err)
 {
 	const uint64_t end = od_now_ns() + patience_ns;
 
@@ -141,7 +142,7 @@ static int receive(struct ods_chain *c, struct part *p, uint64_t patience_ns, st
 	}
 }
 
-static int ask(struct ods_chain *c, struct part *p, Od__Header *header, Od__Header__BodyCase answer,
+static int ask(struct ods_chain *c, struct chain_part *p, Od__Header *header, Od__Header__BodyCase answer,
 	       uint64_t patience_ns, struct od_msg *m, struct od_err *err)
 {
 	int rc = send_to(c, p, header, NULL, 0, err);
@@ -160,7 +161,7 @@ static int ask(struct ods_chain *c, struct part *p, Od__Header *header, Od__Head
 
 /* ---- PART_OPEN ---- */
 
-static int take_ready(struct part *p, const Od__PartReady *r, struct od_err *err)
+static int take_ready(struct chain_part *p, const Od__PartReady *r, struct od_err *err)
 {
 	if (r->first_layer != p->begin || r->end_layer != p->end)
 		return od_fail(err, OD_ERR_MISMATCH, "layers: expected %u-%u, found %u-%u", p->begin, p->end - 1,
@@ -173,7 +174,7 @@ static int take_ready(struct part *p, const Od__PartReady *r, struct od_err *err
 	return OD_OK;
 }
 
-static int ask_ready(struct ods_chain *c, struct part *p, bool begin, struct od_err *err)
+static int ask_ready(struct ods_chain *c, struct chain_part *p, bool begin, struct od_err *err)
 {
 	Od__PartOpen body = OD__PART_OPEN__INIT;
 	Od__Header header = OD__HEADER__INIT;
@@ -191,7 +192,7 @@ static int ask_ready(struct ods_chain *c, struct part *p, bool begin, struct od_
 	return rc;
 }
 
-static int open_part(struct ods_chain *c, struct part *p, struct od_err *err)
+static int open_part(struct ods_chain *c, struct chain_part *p, struct od_err *err)
 {
 	const struct od_curve curve = { .own = c->o.keys != NULL ? &c->o.keys->own : NULL, .server = p->key };
 	Od__Attach body = OD__ATTACH__INIT;
@@ -251,7 +252,7 @@ static size_t smaller(size_t a, size_t b)
 
 /* ---- life ---- */
 
-static int read_part(struct ods_chain *c, const Od__Part *from, struct part *p, struct od_err *err)
+static int read_part(struct ods_chain *c, const Od__Part *from, struct chain_part *p, struct od_err *err)
 {
 	const uint32_t expected = p == c->part ? od_config_end(c->o.config) : p[-1].end;
 
@@ -363,7 +364,7 @@ int ods_chain_room(struct ods_chain *c, struct ods_chain_room *room, struct od_e
 /* To the part at the cursor, with the rows in c->x. */
 static int send_run(struct ods_chain *c, struct od_err *err)
 {
-	struct part *p = &c->part[c->at];
+	struct chain_part *p = &c->part[c->at];
 	const struct od_out_frame frames[] = {
 		{ .bytes = c->x, .len = c->n_rows * c->o.config->hidden * sizeof(float) },
 		{ .bytes = c->page, .len = c->n_pages * sizeof(*c->page) },
@@ -483,7 +484,7 @@ static int take_result(struct ods_chain *c, const struct od_msg *m, float *to, s
 static int ask_layer(struct ods_chain *c, const uint32_t *keep, size_t n_keep, bool probabilities, float *to, size_t n,
 		     struct od_err *err)
 {
-	struct part *p = &c->part[c->at];
+	struct chain_part *p = &c->part[c->at];
 	Od__PartLayer body = OD__PART_LAYER__INIT;
 	Od__Header header = OD__HEADER__INIT;
 	struct od_msg m;
@@ -566,9 +567,9 @@ int ods_chain_commit(struct ods_chain *c, const uint32_t *kept, size_t n, struct
 
 /* ---- main's rows ---- */
 
-static struct part *part_of(struct ods_chain *c, uint32_t layer)
+static struct chain_part *part_of(struct ods_chain *c, uint32_t layer)
 {
-	struct part *p = c->part;
+	struct chain_part *p = c->part;
 
 	while (layer >= p->end)
 		p++;
@@ -580,7 +581,7 @@ int ods_chain_put(struct ods_chain *c, const struct od_seq_state *seq, uint32_t 
 {
 	const uint32_t *page = od_seq_state_pages(seq), first = begin / OD_KV_PAGE,
 		       n_pages = (begin + n - 1) / OD_KV_PAGE - first + 1;
-	struct part *p = part_of(c, layer);
+	struct chain_part *p = part_of(c, layer);
 	Od__PartRows *rows = calloc(n_pages, sizeof(*rows)), **list = calloc(n_pages, sizeof(Od__PartRows *));
 	Od__PartState body = OD__PART_STATE__INIT;
 	Od__Header header = OD__HEADER__INIT;

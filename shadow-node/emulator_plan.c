@@ -66,7 +66,7 @@ static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_seq
 /* ---- Choice of the next run ---- */
 
 /* The next need of a sequence. */
-enum want {
+enum plan_want {
 	WANT_NOTHING, /* nothing, or rows that main will send */
 	WANT_ORDERED, /* rows of its newest STEP; all earlier rows are there or due */
 	WANT_AHEAD, /* a row after them, with the shadow's own token; all earlier rows are there or due */
@@ -157,7 +157,7 @@ static void add_row(struct ods_emulator *e, struct ods_sequence *q, uint32_t pos
 }
 
 /* Plans the rows of all sequences that are ready with this want. */
-static void plan_ready(struct ods_emulator *e, enum want want)
+static void plan_ready(struct ods_emulator *e, enum plan_want want)
 {
 	for (size_t i = 0; i < e->n_sequences; i++) {
 		struct ods_sequence *q = e->sequence[i];

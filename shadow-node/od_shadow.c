@@ -34,7 +34,7 @@ static struct od_daemon_about about = {
 		 "Runs a quantised copy of the model ahead of od-main and predicts the next experts.\n",
 };
 
-struct options {
+struct shadow_options {
 	struct od_daemon_args common;
 	uint64_t memory_limit; /* UINT64_MAX: none was given */
 	int precision, dense_precision; /* index into od_precision_names; -1: od_shadow_default; dense: -1, the same */
@@ -53,8 +53,8 @@ struct mail {
 	struct ods_emulator_opts opts;
 };
 
-struct shadow {
-	struct options opt;
+struct shadow_daemon {
+	struct shadow_options opt;
 	struct od_pack *pack;
 	struct od_shadow_choice choice;
 	char precision[OD_SHADOW_CHOICE_CHARS]; /* its text */
@@ -90,7 +90,7 @@ struct shadow {
 
 /* ---- The emulator thread ---- */
 
-static void end_emulation(struct shadow *s)
+static void end_emulation(struct shadow_daemon *s)
 {
 	uint64_t c[OD_N_COUNTERS];
 	char text[600];
@@ -109,7 +109,7 @@ static void end_emulation(struct shadow *s)
 
 static void send_to_first(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 	int rc;
 
 	header->session = s->session;
@@ -123,7 +123,7 @@ static bool holds_all(const struct od_config *c)
 	return od_config_begin(c) == 0 && od_config_end(c) == c->n_layers;
 }
 
-static int begin_emulator(struct shadow *s, struct od_err *err)
+static int begin_emulator(struct shadow_daemon *s, struct od_err *err)
 {
 	const struct ods_sink sink = ods_publisher_sink(&s->publisher);
 
@@ -133,7 +133,7 @@ static int begin_emulator(struct shadow *s, struct od_err *err)
 
 /* Takes the mail and publishes the counters for PONG. Buffers are allocated and freed here, not on the loop thread, so
  * that two sessions never hold buffers at the same time. */
-static void read_mail(struct shadow *s)
+static void read_mail(struct shadow_daemon *s)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	struct od_err err;
@@ -167,7 +167,7 @@ static void read_mail(struct shadow *s)
 /* While the emulator waits for another shadow. */
 static bool is_interrupted(void *arg)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 	bool fresh;
 
 	od_pulse_beat();
@@ -178,7 +178,7 @@ static bool is_interrupted(void *arg)
 }
 
 /* Once the chain is up. Its emulator has room for what all its parts have. */
-static int begin_late(struct shadow *s, struct od_err *err)
+static int begin_late(struct shadow_daemon *s, struct od_err *err)
 {
 	struct ods_emulator_opts *o = &s->opts;
 	struct ods_chain_room room = { o->forward.max_rows, o->max_sequences, o->n_pages };
@@ -202,7 +202,7 @@ static int begin_late(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
-static int begin_chain(struct shadow *s, const Od__Parts *parts, struct od_err *err)
+static int begin_chain(struct shadow_daemon *s, const Od__Parts *parts, struct od_err *err)
 {
 	const struct ods_chain_opts o = {
 		.config = od_pack_config(s->pack), .keys = s->keys, .interrupted = is_interrupted, .arg = s
@@ -216,7 +216,7 @@ static int begin_chain(struct shadow *s, const Od__Parts *parts, struct od_err *
 	return rc == OD_OK ? begin_late(s, err) : rc;
 }
 
-static int dispatch(struct shadow *s, const struct od_msg *m, struct od_err *err)
+static int dispatch(struct shadow_daemon *s, const struct od_msg *m, struct od_err *err)
 {
 	if (s->part != NULL)
 		return ods_part_message(s->part, m, err);
@@ -225,7 +225,7 @@ static int dispatch(struct shadow *s, const struct od_msg *m, struct od_err *err
 	return s->emulator != NULL ? ods_emulator_message(s->emulator, m, od_now_ns(), err) : OD_OK;
 }
 
-static void handle(struct shadow *s, const struct od_msg *m)
+static void handle(struct shadow_daemon *s, const struct od_msg *m)
 {
 	struct od_err err;
 	int rc;
@@ -242,7 +242,7 @@ static void handle(struct shadow *s, const struct od_msg *m)
 	od_log_limited(OD_LOG_WARN, "data socket: dropped %s: %s", od_body_name(m->header->body_case), err.msg);
 }
 
-static void take_messages(struct shadow *s)
+static void take_messages(struct shadow_daemon *s)
 {
 	struct od_msg m;
 
@@ -254,7 +254,7 @@ static void take_messages(struct shadow *s)
 }
 
 /* True when a piece of work was done. */
-static bool work(struct shadow *s)
+static bool work(struct shadow_daemon *s)
 {
 	struct od_err err;
 	bool did;
@@ -272,7 +272,7 @@ static bool work(struct shadow *s)
 
 /* Waits for a message, or for the emulator's deadline. The port counts whole milliseconds; a paced layer must end more
  * exactly, so the last part of its time is slept: a message then waits for less than a millisecond. */
-static void wait_for_work(struct shadow *s)
+static void wait_for_work(struct shadow_daemon *s)
 {
 	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) :
 			    s->chain != NULL	? ods_chain_deadline(s->chain) :
@@ -290,7 +290,7 @@ static void wait_for_work(struct shadow *s)
 
 static void *emulate(void *arg)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 	bool did;
 
 	od_pulse_of_thread(&s->pulse);
@@ -314,7 +314,7 @@ static void *emulate(void *arg)
 
 /* ---- The loop thread: callbacks of the daemon ---- */
 
-static void leave_mail(struct shadow *s, uint64_t session)
+static void leave_mail(struct shadow_daemon *s, uint64_t session)
 {
 	pthread_mutex_lock(&s->lock);
 	s->mail = (struct mail){ .fresh = true, .session = session, .opts = s->accepted };
@@ -322,7 +322,7 @@ static void leave_mail(struct shadow *s, uint64_t session)
 	od_data_port_wake(s->port);
 }
 
-static int check_hello(const struct shadow *s, const Od__Hello *h, const char **field, struct od_err *err)
+static int check_hello(const struct shadow_daemon *s, const Od__Hello *h, const char **field, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	const char *ours;
@@ -355,13 +355,13 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	return OD_OK;
 }
 
-static uint64_t base_bytes(const struct shadow *s)
+static uint64_t base_bytes(const struct shadow_daemon *s)
 {
 	return BASE_BYTES + od_device_own_bytes(s->device);
 }
 
 /* After any return od_split_fini is valid. */
-static int open_split(const struct shadow *s, const struct ods_emulator_opts *o, struct od_split *split,
+static int open_split(const struct shadow_daemon *s, const struct ods_emulator_opts *o, struct od_split *split,
 		      struct od_err *err)
 {
 	int rc = od_split_copy(split, &s->model, err);
@@ -403,7 +403,8 @@ static uint64_t choose_pages(const struct od_split *split, struct ods_emulator_o
 	return od_split_need(split, split->n_cards, pages, n);
 }
 
-static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
+static int plan_memory(const struct shadow_daemon *s, struct ods_emulator_opts *o, uint64_t *ceiling,
+		       struct od_err *err)
 {
 	const uint64_t least = od_state_pages(least_ctx(o));
 	const size_t asked = o->max_sequences;
@@ -441,7 +442,7 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 
 static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char **field, struct od_err *err)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 	struct ods_emulator_opts *o = &s->accepted;
 	int rc = check_hello(s, h, field, err);
 
@@ -494,7 +495,7 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 
 static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 
 	pthread_mutex_lock(&s->lock);
 	od_counters_add(c, s->told);
@@ -505,7 +506,7 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 
 static bool on_alive(void *arg)
 {
-	struct shadow *s = arg;
+	struct shadow_daemon *s = arg;
 	const bool moved = od_pulse_moved(&s->pulse);
 
 	od_data_port_wake(s->port);
@@ -514,7 +515,7 @@ static bool on_alive(void *arg)
 
 static int on_failed(void *arg, struct od_err *why)
 {
-	return od_device_failed(((struct shadow *)arg)->device, why);
+	return od_device_failed(((struct shadow_daemon *)arg)->device, why);
 }
 
 /* No drained: predictions are advice, so nothing is lost when a shadow leaves at once. */
@@ -531,7 +532,7 @@ static const struct od_daemon_ops daemon_ops = {
 /* ---- Start ---- */
 
 /* "A-B", as --layers has it. */
-static int take_layers(struct shadow *s, struct od_err *err)
+static int take_layers(struct shadow_daemon *s, struct od_err *err)
 {
 	const char *text = s->opt.layers, *dash = strchr(text, '-');
 	uint64_t begin, last;
@@ -546,7 +547,7 @@ static int take_layers(struct shadow *s, struct od_err *err)
 	return od_pack_take_part(s->pack, (uint32_t)begin, (uint32_t)last + 1, err);
 }
 
-static int need_bytes(struct shadow *s, uint64_t *need, struct od_err *err)
+static int need_bytes(struct shadow_daemon *s, uint64_t *need, struct od_err *err)
 {
 	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
 
@@ -556,7 +557,7 @@ static int need_bytes(struct shadow *s, uint64_t *need, struct od_err *err)
 }
 
 /* ": layers 0-20 would fit; ...", or "". */
-static const char *advise_layers(struct shadow *s, char *text, size_t size)
+static const char *advise_layers(struct shadow_daemon *s, char *text, size_t size)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	const uint32_t begin = od_config_begin(c), end = od_config_end(c);
@@ -576,7 +577,7 @@ static const char *advise_layers(struct shadow *s, char *text, size_t size)
 }
 
 /* Refuses a model that does not fit before it is read, with the numbers. */
-static int check_memory(struct shadow *s, struct od_err *err)
+static int check_memory(struct shadow_daemon *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	bool given = s->opt.memory_limit != UINT64_MAX;
@@ -604,7 +605,7 @@ static int check_memory(struct shadow *s, struct od_err *err)
 
 /* Deals the layers to the cards before main says how long texts may be, and how many rows a step has: room for as many
  * rows as there may be, if that is possible, and for most state. */
-static int deal_layers(struct shadow *s, struct od_err *err)
+static int deal_layers(struct shadow_daemon *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	struct ods_emulator_opts o = { .forward = { .config = c,
@@ -643,7 +644,7 @@ static int deal_layers(struct shadow *s, struct od_err *err)
 
 /* Whether there is room for a session, too, if main has its default context: what it needs, it says after the model is
  * loaded. */
-static int check_session(const struct shadow *s, struct od_err *err)
+static int check_session(const struct shadow_daemon *s, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
 	struct ods_emulator_opts o = { .forward = { .config = c,
@@ -657,7 +658,7 @@ static int check_session(const struct shadow *s, struct od_err *err)
 	return plan_memory(s, &o, &ceiling, err);
 }
 
-static int plan_layers(struct shadow *s, struct od_err *err)
+static int plan_layers(struct shadow_daemon *s, struct od_err *err)
 {
 	int rc = check_memory(s, err);
 
@@ -665,7 +666,7 @@ static int plan_layers(struct shadow *s, struct od_err *err)
 }
 
 /* The form of experts is the faster one only if the model and a session fit with it. */
-static int plan_form(struct shadow *s, struct od_err *err)
+static int plan_form(struct shadow_daemon *s, struct od_err *err)
 {
 	int rc = od_pack_choose_form(s->pack, s->device, OD_FORM_AUTO, &s->choice.form, err), fits;
 
@@ -684,7 +685,7 @@ static int plan_form(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
-static int plan_device(struct shadow *s, struct od_err *err)
+static int plan_device(struct shadow_daemon *s, struct od_err *err)
 {
 	/* others have one form */
 	int rc = s->choice.experts == OD_PRECISION_BF16 ? plan_form(s, err) : plan_layers(s, err);
@@ -694,7 +695,7 @@ static int plan_device(struct shadow *s, struct od_err *err)
 	return rc;
 }
 
-static int open_device(struct shadow *s, struct od_err *err)
+static int open_device(struct shadow_daemon *s, struct od_err *err)
 {
 	const enum od_cpu cpu = (enum od_cpu)s->opt.common.cpu;
 	const unsigned threads = (unsigned)s->opt.common.threads;
@@ -719,7 +720,7 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
 }
 
-static int load_model(struct shadow *s, struct od_err *err)
+static int load_model(struct shadow_daemon *s, struct od_err *err)
 {
 	int experts = s->opt.precision, dense = s->opt.dense_precision;
 	unsigned threads = (unsigned)s->opt.common.threads;
@@ -745,7 +746,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 			      !s->opt.common.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
 }
 
-static int open_daemon(struct shadow *s, struct od_err *err)
+static int open_daemon(struct shadow_daemon *s, struct od_err *err)
 {
 	struct od_daemon_opts o;
 
@@ -755,7 +756,7 @@ static int open_daemon(struct shadow *s, struct od_err *err)
 }
 
 /* Signals belong to the loop thread: the emulator thread blocks them. */
-static int start_thread(struct shadow *s, struct od_err *err)
+static int start_thread(struct shadow_daemon *s, struct od_err *err)
 {
 	sigset_t all, before;
 	int rc;
@@ -771,7 +772,7 @@ static int start_thread(struct shadow *s, struct od_err *err)
 	return OD_OK;
 }
 
-static void stop(struct shadow *s)
+static void stop(struct shadow_daemon *s)
 {
 	if (s->has_thread) {
 		atomic_store(&s->stopping, true);
@@ -787,7 +788,7 @@ static void stop(struct shadow *s)
 	pthread_mutex_destroy(&s->lock);
 }
 
-static int run(struct shadow *s, struct od_err *err)
+static int run(struct shadow_daemon *s, struct od_err *err)
 {
 	char size[32], where[400], part[48] = "";
 	int rc = load_model(s, err);
@@ -813,7 +814,7 @@ static int run(struct shadow *s, struct od_err *err)
 
 int main(int argc, char **argv)
 {
-	struct shadow s = {
+	struct shadow_daemon s = {
 		.opt = { .precision = -1, .dense_precision = -1, .departure = EARLY, .memory_limit = UINT64_MAX }
 	};
 	const struct od_arg own[] = {

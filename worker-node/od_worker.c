@@ -39,7 +39,7 @@ static struct od_daemon_about about = {
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
-struct options {
+struct worker_options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
@@ -51,8 +51,8 @@ struct options {
 	uint64_t spool_limit_bytes; /* UINT64_MAX: none */
 };
 
-struct worker {
-	struct options opt;
+struct worker_daemon {
+	struct worker_options opt;
 	struct od_device *device;
 	struct od_pack *pack;
 	const struct od_config *cfg;
@@ -79,7 +79,7 @@ struct worker {
 
 /* ---- Messages of main ---- */
 
-static struct odw_run_limits limits_of(const struct worker *w)
+static struct odw_run_limits limits_of(const struct worker_daemon *w)
 {
 	return (struct odw_run_limits){ .n_moe = w->cfg->n_moe,
 					.n_experts = w->cfg->n_experts,
@@ -88,7 +88,7 @@ static struct odw_run_limits limits_of(const struct worker *w)
 					.profile = w->session.profile };
 }
 
-static int accept_profile(struct worker *w, const Od__Hello *hello, const char **field, struct od_err *err)
+static int accept_profile(struct worker_daemon *w, const Od__Hello *hello, const char **field, struct od_err *err)
 {
 	const char *own_class;
 	char class[32];
@@ -116,7 +116,7 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 
 static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, const char **field, struct od_err *err)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 	uint32_t most;
 	int rc = accept_profile(w, hello, field, err);
 
@@ -141,7 +141,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 
 static void on_begin(void *arg, uint64_t session)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 
 	w->session.id = session;
 	w->holds_sent = w->cached_sent = UINT64_MAX;
@@ -153,7 +153,7 @@ static void on_begin(void *arg, uint64_t session)
 
 static void on_end(void *arg, uint64_t session)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 	struct odw_load_figures f;
 	const uint64_t *c = f.c;
 
@@ -166,7 +166,7 @@ static void on_end(void *arg, uint64_t session)
 		       (double)c[OD_C_FINISH_NS] / (double)c[OD_C_FINISHES] / OD_NS_PER_MS);
 }
 
-static int on_want(struct worker *w, uint64_t session, const Od__Want *want, struct od_err *err)
+static int on_want(struct worker_daemon *w, uint64_t session, const Od__Want *want, struct od_err *err)
 {
 	const struct odw_run_limits limits = limits_of(w);
 	size_t n_dropped;
@@ -182,7 +182,7 @@ static int on_want(struct worker *w, uint64_t session, const Od__Want *want, str
 	return OD_OK;
 }
 
-static int on_close(struct worker *w, uint64_t session, const Od__Close *close, struct od_err *err)
+static int on_close(struct worker_daemon *w, uint64_t session, const Od__Close *close, struct od_err *err)
 {
 	const struct odw_run_limits limits = limits_of(w);
 	int rc = odw_check_close(close, &limits, err);
@@ -192,7 +192,7 @@ static int on_close(struct worker *w, uint64_t session, const Od__Close *close, 
 	return rc;
 }
 
-static int on_place(struct worker *w, const Od__Place *place, struct od_err *err)
+static int on_place(struct worker_daemon *w, const Od__Place *place, struct od_err *err)
 {
 	const struct od_share share = { place->n_workers, place->worker, place->n_groups };
 
@@ -208,7 +208,7 @@ static int on_place(struct worker *w, const Od__Place *place, struct od_err *err
 
 static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 
 	switch (m->header->body_case) {
 	case OD__HEADER__BODY_WANT: return on_want(w, m->header->session, m->header->want, err);
@@ -258,7 +258,7 @@ _Static_assert(OD_MODEL_MAX_BYTES / MIN_TABLE_BYTES_PER_EXPERT / 8 <= OD_MAX_HEA
 	       "holds must fit into a PONG");
 
 /* Adds the set of experts on disk, if it has changed since it was last sent. */
-static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
+static void send_holds(struct worker_daemon *w, Od__Pong *p, uint64_t changes)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
@@ -275,7 +275,7 @@ static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 }
 
 /* Adds the cache state of each expert, if any has changed since it was last sent. */
-static void send_cached(struct worker *w, Od__Pong *p)
+static void send_cached(struct worker_daemon *w, Od__Pong *p)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
@@ -290,7 +290,7 @@ static void send_cached(struct worker *w, Od__Pong *p)
 static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
 	struct odw_pull_figures pull = { 0 };
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 	struct odw_load_figures f;
 
 	odw_schedule_figures(w->schedule, &f);
@@ -312,7 +312,7 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 
 static void on_unsent(void *arg)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 }
@@ -321,7 +321,7 @@ static void on_unsent(void *arg)
  * looks, and nothing of it was done in between. */
 static bool on_alive(void *arg)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 	const bool engine = odw_engine_alive(w->engine), was_busy = w->watched.busy;
 	const uint64_t before = w->watched.progress;
 
@@ -331,12 +331,12 @@ static bool on_alive(void *arg)
 
 static int on_failed(void *arg, struct od_err *why)
 {
-	return od_device_failed(((struct worker *)arg)->device, why);
+	return od_device_failed(((struct worker_daemon *)arg)->device, why);
 }
 
 static bool on_drained(void *arg)
 {
-	struct worker *w = arg;
+	struct worker_daemon *w = arg;
 
 	return odw_engine_drained(w->engine);
 }
@@ -354,7 +354,7 @@ static const struct od_daemon_ops daemon_ops = { .accept = on_hello,
 /* ---- Start and end ---- */
 
 /* Memory is taken as it is used: a worker that needs more than there is starts, and the kernel ends it later. */
-static void say_memory(const struct worker *w)
+static void say_memory(const struct worker_daemon *w)
 {
 	const struct odw_memory_plan *m = &w->memory;
 	const uint64_t have = od_device_free_bytes(w->device);
@@ -371,7 +371,7 @@ static void say_memory(const struct worker *w)
 }
 
 /* Buffers of experts, and the tables of a cache of them. */
-static int make_memory(struct worker *w, struct od_err *err)
+static int make_memory(struct worker_daemon *w, struct od_err *err)
 {
 	const struct odw_memory_opts opts = { .pack = w->pack,
 					      .device = w->device,
@@ -417,14 +417,14 @@ static int make_memory(struct worker *w, struct od_err *err)
 	return odw_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
 }
 
-static int use_device(struct worker *w, struct od_err *err)
+static int use_device(struct worker_daemon *w, struct od_err *err)
 {
 	int rc = od_pack_choose_form(w->pack, w->device, w->opt.form, &w->form, err);
 
 	return rc == OD_OK ? make_memory(w, err) : rc;
 }
 
-static void free_memory(struct worker *w)
+static void free_memory(struct worker_daemon *w)
 {
 	odw_cache_free(w->cache);
 	odw_bufs_free(w->bufs);
@@ -435,7 +435,7 @@ static void free_memory(struct worker *w)
 }
 
 /* Whether a GPU has room for what is made after the slots. */
-static int check_room(const struct worker *w, struct od_err *err)
+static int check_room(const struct worker_daemon *w, struct od_err *err)
 {
 	struct od_buf *trial;
 	int rc = od_buf_new(&trial, w->device, w->memory.beside_bytes, "rows and loads, beside the slots", err);
@@ -445,7 +445,7 @@ static int check_room(const struct worker *w, struct od_err *err)
 }
 
 /* The form of experts in slots, and the slots, on the CPUs if --device auto finds no room on a GPU. */
-static int choose_device(struct worker *w, struct od_err *err)
+static int choose_device(struct worker_daemon *w, struct od_err *err)
 {
 	int rc = use_device(w, err);
 
@@ -459,12 +459,12 @@ static int choose_device(struct worker *w, struct od_err *err)
 	return rc == OD_OK ? use_device(w, err) : rc;
 }
 
-static uint64_t load_time_ns(const struct worker *w)
+static uint64_t load_time_ns(const struct worker_daemon *w)
 {
 	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
 }
 
-static const char *why_not_direct(const struct worker *w)
+static const char *why_not_direct(const struct worker_daemon *w)
 {
 	if (w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0)
 		return "direct reads need --resident-form planes or --cache-mib";
@@ -473,7 +473,7 @@ static const char *why_not_direct(const struct worker *w)
 	return "the pack's file system does not support O_DIRECT";
 }
 
-static int choose_read_mode(const struct worker *w, struct od_err *err)
+static int choose_read_mode(const struct worker_daemon *w, struct od_err *err)
 {
 	const uint64_t ram = od_available_ram_bytes();
 	struct od_expert_mem mem = { 0 };
@@ -498,7 +498,7 @@ static int choose_read_mode(const struct worker *w, struct od_err *err)
 	return rc;
 }
 
-static int open_memory(struct worker *w, struct od_err *err)
+static int open_memory(struct worker_daemon *w, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
 	struct odw_schedule_opts opts = { .n_moe = w->cfg->n_moe,
@@ -532,7 +532,7 @@ static int ask_puller(void *puller, uint32_t m, uint32_t expert, uint64_t begin_
 	return odw_puller_missed(puller, m, expert, begin_ns, code, err);
 }
 
-static int open_loaders(struct worker *w, struct od_data_port *port, struct od_err *err)
+static int open_loaders(struct worker_daemon *w, struct od_data_port *port, struct od_err *err)
 {
 	const bool is_paced = w->opt.load_time_ms > 0;
 	const struct odw_loader_opts opts = { .pack = w->pack,
@@ -555,13 +555,13 @@ static int open_loaders(struct worker *w, struct od_data_port *port, struct od_e
 	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
-static int open_planner(struct worker *w, struct od_err *err)
+static int open_planner(struct worker_daemon *w, struct od_err *err)
 {
 	w->plan.schedule = w->schedule;
 	return odw_planner_start(&w->planner, &w->plan, err);
 }
 
-static int open_daemon(struct worker *w, struct od_err *err)
+static int open_daemon(struct worker_daemon *w, struct od_err *err)
 {
 	struct od_daemon_opts opts;
 	struct odw_engine_opts engine = { .pack = w->pack,
@@ -590,7 +590,7 @@ static int open_daemon(struct worker *w, struct od_err *err)
 	return OD_OK;
 }
 
-static int check_options(const struct options *o, struct od_host *store, struct od_err *err)
+static int check_options(const struct worker_options *o, struct od_host *store, struct od_err *err)
 {
 	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
 		return od_fail(err, OD_ERR_ARG, "--cache-policy needs a cache: add --cache-mib");
@@ -608,7 +608,7 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 	return od_store_address(store, o->store, "--store", err);
 }
 
-static int open_keys(struct worker *w, const struct od_host *store, struct od_err *err)
+static int open_keys(struct worker_daemon *w, const struct od_host *store, struct od_err *err)
 {
 	char far[300];
 
@@ -619,7 +619,7 @@ static int open_keys(struct worker *w, const struct od_host *store, struct od_er
 
 /* The store is main's, so its key is main's: the peer with the store's name, or the only peer. NULL: the store uses
  * none. */
-static int choose_store_key(const struct worker *w, const struct od_host *store, const uint8_t **key,
+static int choose_store_key(const struct worker_daemon *w, const struct od_host *store, const uint8_t **key,
 			    struct od_err *err)
 {
 	int rc;
@@ -639,7 +639,7 @@ static int choose_store_key(const struct worker *w, const struct od_host *store,
 }
 
 /* Pulls now what the worker needs to serve; experts are pulled while it serves. */
-static int open_spool(struct worker *w, const struct od_host *address, struct od_err *err)
+static int open_spool(struct worker_daemon *w, const struct od_host *address, struct od_err *err)
 {
 	struct odw_puller_opts opts = { .dir = w->opt.spool, .limit_bytes = w->opt.spool_limit_bytes };
 	struct od_curve curve = { .own = w->keys != NULL ? &w->keys->own : NULL };
@@ -660,7 +660,7 @@ static int open_spool(struct worker *w, const struct od_host *address, struct od
 	return odw_puller_start(&w->puller, &opts, err);
 }
 
-static int open_pack(struct worker *w, const struct od_host *store, struct od_err *err)
+static int open_pack(struct worker_daemon *w, const struct od_host *store, struct od_err *err)
 {
 	int rc = open_keys(w, store, err);
 
@@ -677,7 +677,7 @@ static int open_pack(struct worker *w, const struct od_host *store, struct od_er
 	return w->holds != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "spool");
 }
 
-static int open_worker(struct worker *w, struct od_err *err)
+static int open_worker(struct worker_daemon *w, struct od_err *err)
 {
 	struct od_host store;
 	char bytes[32];
@@ -707,7 +707,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 }
 
 /* Threads first, then the objects they use. ZeroMQ releases the engine's outputs while the daemon is freed. */
-static void close_worker(struct worker *w)
+static void close_worker(struct worker_daemon *w)
 {
 	odw_engine_stop(w->engine);
 	odw_loaders_stop(w->loaders);
@@ -726,11 +726,11 @@ static void close_worker(struct worker *w)
 int main(int argc, char **argv)
 {
 	unsigned cpus = od_cpu_count();
-	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
-				     .form = OD_FORM_AUTO,
-				     .spool_limit_bytes = UINT64_MAX,
-				     .read_threads = DEFAULT_READERS,
-				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
+	struct worker_daemon w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
+					    .form = OD_FORM_AUTO,
+					    .spool_limit_bytes = UINT64_MAX,
+					    .read_threads = DEFAULT_READERS,
+					    .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: pull experts from main and keep them" },
 		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR",

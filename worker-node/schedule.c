@@ -18,23 +18,23 @@
 TAILQ_HEAD(item_list, odw_item);
 
 /* Why an expert is needed, from least to most binding. */
-enum claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
+enum schedule_claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
 
 /* One expert requested for one (step, m). A RUN's entry has items, waiting or being computed. */
-struct entry {
-	enum claim claim;
+struct schedule_entry {
+	enum schedule_claim claim;
 	uint64_t step;
 	uint32_t m, expert, rank, version;
 	bool prompt;
 	bool use_to_report; /* to the cache, when it has a slot */
 	struct item_list items;
-	TAILQ_ENTRY(entry) order; /* RUNs in runs, others in wants, by key; unused ones */
-	TAILQ_ENTRY(entry) same; /* entries of one expert */
+	TAILQ_ENTRY(schedule_entry) order; /* RUNs in runs, others in wants, by key; unused ones */
+	TAILQ_ENTRY(schedule_entry) same; /* entries of one expert */
 };
-TAILQ_HEAD(entry_list, entry);
+TAILQ_HEAD(entry_list, schedule_entry);
 
 /* One expert of one layer: its entries and its slot. */
-struct expert {
+struct schedule_expert {
 	struct entry_list entries;
 	bool listed; /* entries is initialised (a table of all experts would be touched whole otherwise) */
 	uint32_t slot; /* where it is loading or resident: number + 1; 0: nowhere */
@@ -68,8 +68,8 @@ struct odw_schedule {
 
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
-	struct expert *expert; /* [n_moe][n_experts] */
-	struct entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
+	struct schedule_expert *expert; /* [n_moe][n_experts] */
+	struct schedule_entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
 	struct item_list ended; /* failed or cancelled, on their way to the engine */
@@ -87,9 +87,9 @@ struct odw_schedule {
 	uint16_t *visit; /* [n_experts], scratch */
 };
 
-static struct expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
+static struct schedule_expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
 {
-	struct expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
+	struct schedule_expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
 
 	if (!x->listed) {
 		TAILQ_INIT(&x->entries);
@@ -98,12 +98,12 @@ static struct expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t exp
 	return x;
 }
 
-static struct expert *expert_of(struct odw_schedule *s, const struct entry *e)
+static struct schedule_expert *expert_of(struct odw_schedule *s, const struct schedule_entry *e)
 {
 	return expert_at(s, e->m, e->expert);
 }
 
-static struct expert *expert_in(struct odw_schedule *s, const struct slot *slot)
+static struct schedule_expert *expert_in(struct odw_schedule *s, const struct slot *slot)
 {
 	return expert_at(s, slot->m, slot->expert);
 }
@@ -115,12 +115,12 @@ static int number_of(const struct odw_schedule *s, const struct slot *slot)
 
 static bool is_in_state(struct odw_schedule *s, uint32_t m, uint32_t expert, enum odw_slot_state state)
 {
-	const struct expert *x = expert_at(s, m, expert);
+	const struct schedule_expert *x = expert_at(s, m, expert);
 
 	return x->slot != 0 && s->slot[x->slot - 1].state == state;
 }
 
-static int compare_layers(const struct entry *a, const struct entry *b)
+static int compare_layers(const struct schedule_entry *a, const struct schedule_entry *b)
 {
 	if (a->step != b->step)
 		return a->step < b->step ? -1 : 1;
@@ -128,7 +128,7 @@ static int compare_layers(const struct entry *a, const struct entry *b)
 }
 
 /* By step and layer, then by rank and expert. */
-static int compare_entries(const struct entry *a, const struct entry *b)
+static int compare_entries(const struct schedule_entry *a, const struct schedule_entry *b)
 {
 	const int d = compare_layers(a, b);
 
@@ -143,10 +143,11 @@ static int compare_entries(const struct entry *a, const struct entry *b)
 
 /* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one,
  * else the first of all. */
-static enum claim claim_on(struct odw_schedule *s, const struct slot *slot, const struct entry **first)
+static enum schedule_claim claim_on(struct odw_schedule *s, const struct slot *slot,
+				    const struct schedule_entry **first)
 {
-	enum claim claim = CLAIM_WANT;
-	const struct entry *e;
+	enum schedule_claim claim = CLAIM_WANT;
+	const struct schedule_entry *e;
 
 	*first = NULL;
 	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same)
@@ -244,9 +245,9 @@ static void user_leaves(struct odw_schedule *s, struct slot *slot)
 
 /* ---- Entries ---- */
 
-static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+static struct schedule_entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
-	struct entry *e;
+	struct schedule_entry *e;
 
 	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same)
 	{
@@ -257,10 +258,10 @@ static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t 
 }
 
 /* By key, from the back: what comes later is mostly for later layers. */
-static void put_in_order(struct odw_schedule *s, struct entry *e)
+static void put_in_order(struct odw_schedule *s, struct schedule_entry *e)
 {
 	struct entry_list *list = e->claim == CLAIM_RUN ? &s->runs : &s->wants;
-	struct entry *before = TAILQ_LAST(list, entry_list);
+	struct schedule_entry *before = TAILQ_LAST(list, entry_list);
 
 	while (before != NULL && compare_entries(before, e) > 0)
 		before = TAILQ_PREV(before, entry_list, order);
@@ -270,15 +271,15 @@ static void put_in_order(struct odw_schedule *s, struct entry *e)
 		TAILQ_INSERT_AFTER(list, before, e, order);
 }
 
-static void take_out(struct odw_schedule *s, struct entry *e)
+static void take_out(struct odw_schedule *s, struct schedule_entry *e)
 {
 	TAILQ_REMOVE(e->claim == CLAIM_RUN ? &s->runs : &s->wants, e, order);
 }
 
 /* NULL: the queue is full. The caller inserts the entry into its list. */
-static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+static struct schedule_entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
-	struct entry *e = TAILQ_FIRST(&s->unused);
+	struct schedule_entry *e = TAILQ_FIRST(&s->unused);
 
 	if (e != NULL)
 		TAILQ_REMOVE(&s->unused, e, order);
@@ -286,7 +287,7 @@ static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m
 		e = &s->pool[s->n_pool++];
 	else
 		return NULL;
-	*e = (struct entry){ .step = step, .m = m, .expert = expert };
+	*e = (struct schedule_entry){ .step = step, .m = m, .expert = expert };
 	TAILQ_INIT(&e->items);
 	TAILQ_INSERT_TAIL(&expert_of(s, e)->entries, e, same);
 	s->n_entries++;
@@ -294,9 +295,9 @@ static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m
 }
 
 /* Removes the entry, and evicts its expert when no other entry needs it. */
-static void drop_entry(struct odw_schedule *s, struct entry *e)
+static void drop_entry(struct odw_schedule *s, struct schedule_entry *e)
 {
-	struct expert *x = expert_of(s, e);
+	struct schedule_expert *x = expert_of(s, e);
 
 	take_out(s, e);
 	TAILQ_REMOVE(&x->entries, e, same);
@@ -308,7 +309,7 @@ static void drop_entry(struct odw_schedule *s, struct entry *e)
 
 static void drop_kept(struct odw_schedule *s, struct slot *slot)
 {
-	struct entry *e, *next;
+	struct schedule_entry *e, *next;
 
 	for (e = TAILQ_FIRST(&expert_in(s, slot)->entries); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, same);
@@ -317,7 +318,7 @@ static void drop_kept(struct odw_schedule *s, struct slot *slot)
 	}
 }
 
-static void end_items(struct odw_schedule *s, struct entry *e, int code, const char *reason)
+static void end_items(struct odw_schedule *s, struct schedule_entry *e, int code, const char *reason)
 {
 	struct odw_item *item;
 
@@ -336,13 +337,13 @@ static void end_items(struct odw_schedule *s, struct entry *e, int code, const c
 static struct slot *victim_for_run(struct odw_schedule *s)
 {
 	bool runs_hold = s->n_draining > 0;
-	const struct entry *worst = NULL, *first;
-	enum claim worst_claim = CLAIM_RUN;
+	const struct schedule_entry *worst = NULL, *first;
+	enum schedule_claim worst_claim = CLAIM_RUN;
 	struct slot *victim = NULL, *slot;
 
 	TAILQ_FOREACH(slot, &s->busy, link)
 	{
-		enum claim claim;
+		enum schedule_claim claim;
 
 		if (slot->state == ODW_DRAINING)
 			continue;
@@ -360,9 +361,9 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 }
 
 /* A WANT may only displace a WANT of a later layer or step: between those of one layer it would gain nothing. */
-static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *e)
+static struct slot *victim_for_want(struct odw_schedule *s, const struct schedule_entry *e)
 {
-	const struct entry *worst = e, *first;
+	const struct schedule_entry *worst = e, *first;
 	struct slot *victim = NULL, *slot;
 
 	TAILQ_FOREACH(slot, &s->busy, link)
@@ -378,7 +379,7 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *
 	return victim;
 }
 
-static void begin_load(struct odw_schedule *s, struct entry *e)
+static void begin_load(struct odw_schedule *s, struct schedule_entry *e)
 {
 	struct slot *slot = TAILQ_FIRST(&s->free_slots);
 
@@ -398,7 +399,7 @@ static void begin_load(struct odw_schedule *s, struct entry *e)
 
 /* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this pass. False: there
  * is nothing for it. */
-static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *n_promised)
+static bool give_slot(struct odw_schedule *s, struct schedule_entry *e, unsigned *n_promised)
 {
 	while (s->n_busy - s->n_draining + *n_promised >= s->opts.n_slots) {
 		struct slot *slot = e->claim == CLAIM_RUN ? victim_for_run(s) : victim_for_want(s, e);
@@ -422,13 +423,13 @@ static void give_slots(struct odw_schedule *s)
 {
 	struct entry_list *const list[] = { &s->runs, &s->wants };
 	unsigned n_promised = 0;
-	struct entry *e;
+	struct schedule_entry *e;
 
 	s->pass++;
 	for (int i = 0; i < 2; i++) {
 		TAILQ_FOREACH(e, list[i], order)
 		{
-			const struct expert *x = expert_of(s, e);
+			const struct schedule_expert *x = expert_of(s, e);
 
 			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &n_promised))
 				return;
@@ -440,7 +441,7 @@ static void give_slots(struct odw_schedule *s)
 static void apply_changes(struct odw_schedule *s, struct od_cache_changes changes)
 {
 	for (size_t i = 0; i < changes.n; i++) {
-		const struct expert *x =
+		const struct schedule_expert *x =
 			expert_at(s, odw_cache_layer(s->opts.cache, &changes.change[i]), changes.change[i].expert);
 
 		if (x->slot != 0)
@@ -451,7 +452,7 @@ static void apply_changes(struct odw_schedule *s, struct od_cache_changes change
 /* Tells the cache of RUNs that have a slot by now. True: there were such. */
 static bool report_uses(struct odw_schedule *s)
 {
-	struct entry *e;
+	struct schedule_entry *e;
 	bool any = false;
 
 	TAILQ_FOREACH(e, &s->runs, order)
@@ -478,7 +479,7 @@ static void assign_slots(struct odw_schedule *s)
 static void drop_session(struct odw_schedule *s)
 {
 	struct odw_item *item;
-	struct entry *e;
+	struct schedule_entry *e;
 
 	TAILQ_FOREACH(item, &s->ended, link)
 	item->code = OD_ERR_CANCELLED;
@@ -527,7 +528,7 @@ uint64_t odw_schedule_session(struct odw_schedule *s)
 /* Closes the step's WANTs for m < below, and drops what is kept for these layers. */
 static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
 {
-	struct entry *e, *next;
+	struct schedule_entry *e, *next;
 
 	odw_step_marks_close(s->marks, step, below);
 	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
@@ -540,7 +541,7 @@ static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
 /* Drops the WANTs that the newest version no longer names. */
 static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version)
 {
-	struct entry *e, *next;
+	struct schedule_entry *e, *next;
 
 	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, order);
@@ -553,7 +554,7 @@ static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, 
 static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank,
 		     uint32_t version, bool prompt)
 {
-	struct entry *e = find_entry(s, step, m, expert);
+	struct schedule_entry *e = find_entry(s, step, m, expert);
 
 	if (e != NULL && e->claim != CLAIM_WANT)
 		return true; /* a RUN has it, or it is kept for one: that is more binding */
@@ -600,7 +601,7 @@ void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step,
 
 static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
 {
-	struct entry *e = find_entry(s, step, m, item->expert);
+	struct schedule_entry *e = find_entry(s, step, m, item->expert);
 
 	if (e == NULL || e->claim != CLAIM_RUN) {
 		/* One that is kept between RUNs is the same use. */
@@ -707,7 +708,7 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 /* ---- The engine ---- */
 
 /* A resident expert's first item. Its slot stays while the engine uses it. */
-static struct odw_item *begin_item(struct odw_schedule *s, struct entry *e, struct slot *slot)
+static struct odw_item *begin_item(struct odw_schedule *s, struct schedule_entry *e, struct slot *slot)
 {
 	struct odw_item *item = TAILQ_FIRST(&e->items);
 
@@ -733,7 +734,7 @@ static struct odw_item *take_ended(struct odw_schedule *s, struct odw_item *item
 }
 
 /* The item of an entry that the engine could compute now; NULL: none. */
-static struct odw_item *first_ready(struct odw_schedule *s, const struct entry *e)
+static struct odw_item *first_ready(struct odw_schedule *s, const struct schedule_entry *e)
 {
 	return is_in_state(s, e->m, e->expert, ODW_RESIDENT) ? TAILQ_FIRST(&e->items) : NULL;
 }
@@ -741,7 +742,7 @@ static struct odw_item *first_ready(struct odw_schedule *s, const struct entry *
 struct odw_item *odw_schedule_take(struct odw_schedule *s)
 {
 	struct odw_item *item;
-	struct entry *e;
+	struct schedule_entry *e;
 
 	pthread_mutex_lock(&s->lock);
 	item = TAILQ_FIRST(&s->ended);
@@ -775,7 +776,7 @@ static size_t take_more_ended(struct odw_schedule *s, struct odw_item **item, si
 
 static size_t take_more_ready(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
 {
-	struct entry *e = item[0]->entry; /* items before it were not ready */
+	struct schedule_entry *e = item[0]->entry; /* items before it were not ready */
 	uint64_t rows = item[0]->n_rows;
 	size_t n = 1;
 
@@ -806,7 +807,7 @@ size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, si
 }
 
 /* The expert is dropped, or kept for further RUNs of the same (step, m). */
-static void end_entry(struct odw_schedule *s, struct entry *e, bool last)
+static void end_entry(struct odw_schedule *s, struct schedule_entry *e, bool last)
 {
 	if (!TAILQ_EMPTY(&e->items))
 		return;
@@ -859,13 +860,13 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 /* The most urgent load that has a job of this kind; NULL: none. */
 static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind)
 {
-	const struct entry *best_first = NULL, *first;
-	enum claim best_claim = CLAIM_WANT;
+	const struct schedule_entry *best_first = NULL, *first;
+	enum schedule_claim best_claim = CLAIM_WANT;
 	struct slot *best = NULL, *slot;
 
 	TAILQ_FOREACH(slot, &s->busy, link)
 	{
-		enum claim claim;
+		enum schedule_claim claim;
 
 		if (!has_job(s, slot, kind))
 			continue;
@@ -944,8 +945,8 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 /* The load failed: answers the expert's RUNs with the error and drops its WANTs. */
 static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
 {
-	struct expert *x = expert_in(s, slot);
-	struct entry *e;
+	struct schedule_expert *x = expert_in(s, slot);
+	struct schedule_entry *e;
 
 	slot->next_part = 0; /* it does not count as cancelled */
 	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
@@ -999,7 +1000,7 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 			  const struct od_err *err)
 {
 	struct slot *slot = &s->slot[job->slot];
-	const struct entry *first;
+	const struct schedule_entry *first;
 	bool wake;
 
 	pthread_mutex_lock(&s->lock);
@@ -1159,7 +1160,7 @@ bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
 struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
 {
 	const struct slot *at = &s->slot[slot];
-	const struct entry *e;
+	const struct schedule_entry *e;
 	struct odw_slot_view v;
 
 	pthread_mutex_lock(&s->lock);

@@ -22,14 +22,14 @@
 #define OUTPUT_HEAD 64 /* keeps the rows behind it aligned */
 
 /* The requests of a RUN, "a,b". */
-struct names {
+struct worker_names {
 	unsigned refs;
 	char text[];
 };
 
 /* A RUN from its arrival to its last RESULT. */
-struct run {
-	struct names *names; /* NULL: main named none */
+struct worker_run {
+	struct worker_names *names; /* NULL: main named none */
 	struct od_msg msg;
 	struct odw_session session;
 	uint64_t arrived_ns;
@@ -46,17 +46,17 @@ struct group {
 };
 
 /* A RESULT while it is put together. */
-struct answer {
+struct worker_answer {
 	Od__Result result;
 	Od__ExpertResult entry[OD_MAX_PARTS], *list[OD_MAX_PARTS];
 };
 
 /* The rows of a RESULT while they are computed and sent; behind it the rows. */
-struct output {
+struct worker_output {
 	struct odw_engine *engine;
 	size_t bytes;
 };
-_Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
+_Static_assert(sizeof(struct worker_output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
 
 /* Rows on the device, and where the host fills or reads them: the same place, or a stage where the device grants no
  * mapping. */
@@ -80,11 +80,11 @@ struct odw_engine {
 	struct odw_session session; /* under lock; id 0: none */
 
 	/* The engine thread's. */
-	struct names *names[2]; /* the session's newest RUN of a decode step, and of a prompt */
+	struct worker_names *names[2]; /* the session's newest RUN of a decode step, and of a prompt */
 	uint64_t names_session;
-	const struct run *about_run; /* RUN that the thread works on; NULL: none */
+	const struct worker_run *about_run; /* RUN that the thread works on; NULL: none */
 	struct od_log_about about;
-	struct run *next; /* memory for the next message; NULL: not made yet */
+	struct worker_run *next; /* memory for the next message; NULL: not made yet */
 	uint64_t held_bytes;
 	/* Recent cost of a row, and of an expert with its rows; 0: not known. The first is little when an expert had
 	 * many rows, the second when it had few: a group must be small by both. */
@@ -107,7 +107,7 @@ static struct odw_session session_now(struct odw_engine *e)
 	return s;
 }
 
-static bool is_over(struct odw_engine *e, const struct run *run)
+static bool is_over(struct odw_engine *e, const struct worker_run *run)
 {
 	return atomic_load(&e->stop) || session_now(e).id != run->session.id;
 }
@@ -119,13 +119,13 @@ static void show_progress(struct odw_engine *e)
 	od_pulse_beat();
 }
 
-static void unref_names(struct names *names)
+static void unref_names(struct worker_names *names)
 {
 	if (names != NULL && --names->refs == 0)
 		free(names);
 }
 
-static void free_run(struct run *run)
+static void free_run(struct worker_run *run)
 {
 	if (run == NULL)
 		return;
@@ -139,7 +139,7 @@ static void free_run(struct run *run)
 
 static void give_back(void *bytes, void *hint)
 {
-	struct output *out = hint;
+	struct worker_output *out = hint;
 
 	(void)bytes;
 	atomic_fetch_sub(&out->engine->output_bytes, out->bytes);
@@ -148,7 +148,8 @@ static void give_back(void *bytes, void *hint)
 
 /* The result is sent, or the session is over: waiting for a main that reads slowly is no fault of ours, so it counts
  * as progress. Takes out (NULL ok). */
-static void send_result(struct odw_engine *e, const struct run *run, Od__Result *result, struct output *out)
+static void send_result(struct odw_engine *e, const struct worker_run *run, Od__Result *result,
+			struct worker_output *out)
 {
 	Od__Header header = OD__HEADER__INIT;
 	struct od_out_frame frame = { .done = give_back, .hint = out };
@@ -176,7 +177,7 @@ static void send_result(struct odw_engine *e, const struct run *run, Od__Result 
 }
 
 /* Without entries. */
-static void init_answer(struct answer *a, const struct run *run)
+static void init_answer(struct worker_answer *a, const struct worker_run *run)
 {
 	const Od__Run *asked = run->msg.header->run;
 
@@ -188,7 +189,7 @@ static void init_answer(struct answer *a, const struct run *run)
 }
 
 /* At most OD_MAX_PARTS. */
-static Od__ExpertResult *add_entry(struct answer *a, uint32_t expert)
+static Od__ExpertResult *add_entry(struct worker_answer *a, uint32_t expert)
 {
 	Od__ExpertResult *x = &a->entry[a->result.n_experts];
 
@@ -198,7 +199,7 @@ static Od__ExpertResult *add_entry(struct answer *a, uint32_t expert)
 	return x;
 }
 
-static void add_error(struct answer *a, uint32_t expert, int code, const char *reason)
+static void add_error(struct worker_answer *a, uint32_t expert, int code, const char *reason)
 {
 	Od__ExpertResult *x = add_entry(a, expert);
 
@@ -226,10 +227,10 @@ static void drop_names(struct odw_engine *e)
 }
 
 /* Main names the requests of its RUNs when they change. */
-static void take_names(struct odw_engine *e, struct run *run)
+static void take_names(struct odw_engine *e, struct worker_run *run)
 {
 	const Od__Run *asked = run->msg.header->run;
-	struct names **last = &e->names[asked->prompt];
+	struct worker_names **last = &e->names[asked->prompt];
 	char text[OD_MAX_REQUESTS_BYTES];
 
 	if (e->names_session != run->session.id)
@@ -255,13 +256,13 @@ static void take_names(struct odw_engine *e, struct run *run)
 /* ---- RUNs come in ---- */
 
 /* Main waits for an answer for each expert, so it gets them, whatever is wrong. */
-static void refuse_run(struct odw_engine *e, const struct run *run, const struct od_err *why)
+static void refuse_run(struct odw_engine *e, const struct worker_run *run, const struct od_err *why)
 {
 	const Od__Run *asked = run->msg.header->run;
 
 	od_log_limited(OD_LOG_WARN, "refused a RUN: %s", why->msg);
 	for (size_t i = 0; i < asked->n_experts && i < e->cfg->n_experts;) {
-		struct answer a;
+		struct worker_answer a;
 
 		init_answer(&a, run);
 		for (; a.result.n_experts < OD_MAX_PARTS && i < asked->n_experts && i < e->cfg->n_experts; i++)
@@ -270,7 +271,7 @@ static void refuse_run(struct odw_engine *e, const struct run *run, const struct
 	}
 }
 
-static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
+static int accept_run(struct odw_engine *e, struct worker_run *run, struct od_err *err)
 {
 	const Od__Run *asked = run->msg.header->run;
 	const struct odw_run_limits limits = { .n_moe = e->cfg->n_moe,
@@ -310,7 +311,7 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 }
 
 /* True when the schedule has it. */
-static bool on_message(struct odw_engine *e, struct run *run)
+static bool on_message(struct odw_engine *e, struct worker_run *run)
 {
 	struct od_err err = { 0 };
 	int rc;
@@ -370,14 +371,14 @@ static size_t group_experts(const struct odw_engine *e)
 	return n < 1 ? 1 : n > OD_MAX_PARTS ? OD_MAX_PARTS : n;
 }
 
-static const Od__RunExpert *asked_of(const struct run *run, const struct odw_item *item)
+static const Od__RunExpert *asked_of(const struct worker_run *run, const struct odw_item *item)
 {
 	return run->msg.header->run->experts[item - run->item];
 }
 
 /* Rows of an expert, to place at of e->x. Frames are not aligned (ZeroMQ receives in place), so rows are copied before
  * anything looks at them. */
-static void gather(const struct odw_engine *e, const struct run *run, const uint32_t *rows, size_t n, size_t at)
+static void gather(const struct odw_engine *e, const struct worker_run *run, const uint32_t *rows, size_t n, size_t at)
 {
 	size_t bytes, hidden = e->cfg->hidden;
 	const char *frame = od_msg_frame(&run->msg, 0, &bytes);
@@ -394,7 +395,7 @@ static void gather(const struct odw_engine *e, const struct run *run, const uint
 	}
 }
 
-static void put_rows(const struct odw_engine *e, const struct run *run, char *to, size_t n)
+static void put_rows(const struct odw_engine *e, const struct worker_run *run, char *to, size_t n)
 {
 	size_t len = n * e->cfg->hidden;
 
@@ -428,7 +429,7 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_part
 }
 
 /* The next n rows of a group, of which so many are done: all of them, or it is one expert. */
-static int run_piece(struct odw_engine *e, const struct run *run, const struct group *g, size_t done, size_t n,
+static int run_piece(struct odw_engine *e, const struct worker_run *run, const struct group *g, size_t done, size_t n,
 		     struct od_err *err)
 {
 	const uint64_t begin_ns = od_now_ns();
@@ -452,7 +453,8 @@ static int run_piece(struct odw_engine *e, const struct run *run, const struct g
 
 /* All rows of a group; of one expert that has many, a piece at a time. OD_ERR_CANCELLED: the session ended
  * meanwhile. */
-static int compute(struct odw_engine *e, const struct run *run, const struct group *g, char *to, struct od_err *err)
+static int compute(struct odw_engine *e, const struct worker_run *run, const struct group *g, char *to,
+		   struct od_err *err)
 {
 	size_t n;
 
@@ -474,7 +476,7 @@ static int compute(struct odw_engine *e, const struct run *run, const struct gro
 }
 
 /* Outputs that a slow main has not taken yet stand in the way of new ones. */
-static void wait_for_room(struct odw_engine *e, const struct run *run)
+static void wait_for_room(struct odw_engine *e, const struct worker_run *run)
 {
 	const struct timespec pause = { .tv_nsec = ROOM_RETRY_NS };
 
@@ -485,7 +487,7 @@ static void wait_for_room(struct odw_engine *e, const struct run *run)
 }
 
 /* The rest of the time that n paced experts take, as if a slower machine were busy with them. */
-static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t begin_ns, size_t n)
+static void wait_for_pace(struct odw_engine *e, const struct worker_run *run, uint64_t begin_ns, size_t n)
 {
 	uint64_t due_ns = begin_ns + n * e->o.run_ns, now_ns;
 
@@ -498,7 +500,7 @@ static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t 
 	}
 }
 
-static void add_output(struct answer *a, const struct odw_item *item)
+static void add_output(struct worker_answer *a, const struct odw_item *item)
 {
 	Od__ExpertResult *x = add_entry(a, item->expert);
 
@@ -510,8 +512,8 @@ static void add_output(struct answer *a, const struct odw_item *item)
 }
 
 /* Into out. What it took is each expert's by its rows. */
-static int run_group(struct odw_engine *e, const struct run *run, const struct group *g, struct answer *a,
-		     struct output *out, struct od_err *err)
+static int run_group(struct odw_engine *e, const struct worker_run *run, const struct group *g, struct worker_answer *a,
+		     struct worker_output *out, struct od_err *err)
 {
 	const uint64_t begin_ns = od_now_ns();
 	uint64_t compute_ns;
@@ -540,12 +542,12 @@ static int run_group(struct odw_engine *e, const struct run *run, const struct g
 	return rc;
 }
 
-static void finish_resident(struct odw_engine *e, const struct run *run, const struct group *g)
+static void finish_resident(struct odw_engine *e, const struct worker_run *run, const struct group *g)
 {
 	const size_t bytes = g->rows * odw_row_bytes(e->cfg->hidden, run->session.profile);
 	struct od_err err = { 0 };
-	struct output *out;
-	struct answer a;
+	struct worker_output *out;
+	struct worker_answer a;
 	uint64_t begin_ns;
 	int rc;
 
@@ -556,7 +558,7 @@ static void finish_resident(struct odw_engine *e, const struct run *run, const s
 	for (size_t i = 0; i < g->n; i++) /* before sending: the slots' next loads begin now */
 		odw_schedule_done(e->o.schedule, g->item[i]);
 	if (rc == OD_OK) {
-		*out = (struct output){ .engine = e, .bytes = bytes };
+		*out = (struct worker_output){ .engine = e, .bytes = bytes };
 		begin_ns = od_trace_begin();
 		send_result(e, run, &a.result, out);
 		od_trace_end("send", begin_ns, (int64_t)a.result.step, a.result.m,
@@ -568,9 +570,9 @@ static void finish_resident(struct odw_engine *e, const struct run *run, const s
 	od_free(out);
 }
 
-static void finish_failed(struct odw_engine *e, const struct run *run, const struct group *g)
+static void finish_failed(struct odw_engine *e, const struct worker_run *run, const struct group *g)
 {
-	struct answer a;
+	struct worker_answer a;
 
 	init_answer(&a, run);
 	for (size_t i = 0; i < g->n; i++) {
@@ -586,7 +588,7 @@ static void finish_failed(struct odw_engine *e, const struct run *run, const str
 
 static bool take_group(struct odw_engine *e, struct group *g)
 {
-	const struct run *run;
+	const struct worker_run *run;
 
 	g->item[0] = odw_schedule_take(e->o.schedule);
 	if (g->item[0] == NULL)
@@ -603,7 +605,7 @@ static bool take_group(struct odw_engine *e, struct group *g)
 
 static void finish_group(struct odw_engine *e, const struct group *g)
 {
-	struct run *run = g->item[0]->run;
+	struct worker_run *run = g->item[0]->run;
 
 	e->about_run = run;
 	if (g->item[0]->code == OD_OK)

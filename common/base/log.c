@@ -25,7 +25,7 @@ static enum od_log_format log_format = OD_LOG_TEXT;
 static __thread const struct od_log_about *log_about;
 
 /* A line while it is put together. What does not fit is left out as a whole. */
-struct line {
+struct log_line {
 	char text[LINE_MAX_BYTES];
 	size_t len;
 };
@@ -83,7 +83,7 @@ static size_t good_char(const unsigned char *s, size_t n)
 	return s[0] == 0xc2 && s[1] < 0xa0 ? 0 : len; /* U+0080 to U+009F steer terminals, too */
 }
 
-static void put(struct line *l, const char *text, size_t n)
+static void put(struct log_line *l, const char *text, size_t n)
 {
 	if (n >= sizeof(l->text) - l->len) /* a byte is kept for the newline */
 		return;
@@ -91,13 +91,13 @@ static void put(struct line *l, const char *text, size_t n)
 	l->len += n;
 }
 
-static void put_string(struct line *l, const char *text)
+static void put_string(struct log_line *l, const char *text)
 {
 	put(l, text, strlen(text));
 }
 
 /* At most `most` bytes of the text, made harmless. */
-static void put_foreign(struct line *l, const char *text, size_t most, bool escape)
+static void put_foreign(struct log_line *l, const char *text, size_t most, bool escape)
 {
 	const size_t all = strlen(text), n = all > most ? most - strlen("...") : all;
 
@@ -111,7 +111,7 @@ static void put_foreign(struct line *l, const char *text, size_t most, bool esca
 		put_string(l, "...");
 }
 
-static void put_quoted(struct line *l, const char *text, size_t most)
+static void put_quoted(struct log_line *l, const char *text, size_t most)
 {
 	put(l, "\"", 1);
 	put_foreign(l, text, most, true);
@@ -128,7 +128,7 @@ static bool is_plain(const char *text)
 	return text[0] != '\0';
 }
 
-static void put_value(struct line *l, const struct od_log_field *f)
+static void put_value(struct log_line *l, const struct od_log_field *f)
 {
 	char number[40];
 
@@ -142,7 +142,7 @@ static void put_value(struct line *l, const struct od_log_field *f)
 	}
 }
 
-static void put_field(struct line *l, const struct od_log_field *f)
+static void put_field(struct log_line *l, const struct od_log_field *f)
 {
 	if (sizeof(l->text) - l->len < 2 * VALUE_MAX + 100) /* a whole field, or none of it */
 		return;
@@ -171,7 +171,7 @@ struct od_log_field od_log_about_field(char *buf, size_t size)
 }
 
 /* fields may be NULL. What the thread works on comes last, unless a field says it already. */
-static void put_fields(struct line *l, const struct od_log_field *fields)
+static void put_fields(struct log_line *l, const struct od_log_field *fields)
 {
 	char buf[VALUE_MAX + 2];
 	const struct od_log_field about = od_log_about_field(buf, sizeof(buf));
@@ -187,7 +187,7 @@ static void put_fields(struct line *l, const struct od_log_field *fields)
 
 /* ---- Lines ---- */
 
-static void put_time(struct line *l)
+static void put_time(struct log_line *l)
 {
 	char text[40], whole[48];
 	struct timespec now;
@@ -200,7 +200,7 @@ static void put_time(struct line *l)
 	put_field(l, &(struct od_log_field){ .key = "ts", .text = whole });
 }
 
-static void begin_text(struct line *l, enum od_log_level level, unsigned left_out, const char *message)
+static void begin_text(struct log_line *l, enum od_log_level level, unsigned left_out, const char *message)
 {
 	static const char *const label[] = { "error: ", "warning: ", "", "debug: " };
 	char head[PROGRAM_MAX + 80], note[40] = "";
@@ -212,7 +212,7 @@ static void begin_text(struct line *l, enum od_log_level level, unsigned left_ou
 	put_foreign(l, message, TEXT_MAX - l->len, false);
 }
 
-static void begin_fields(struct line *l, enum od_log_level level, unsigned left_out, const char *message)
+static void begin_fields(struct log_line *l, enum od_log_level level, unsigned left_out, const char *message)
 {
 	static const char *const name[] = { "error", "warning", "info", "debug" };
 	char program[PROGRAM_MAX + 1];
@@ -233,7 +233,7 @@ static void begin_fields(struct line *l, enum od_log_level level, unsigned left_
 static void write_line(enum od_log_level level, unsigned left_out, const char *message,
 		       const struct od_log_field *fields)
 {
-	struct line l;
+	struct log_line l;
 
 	l.len = 0;
 	(log_format == OD_LOG_TEXT ? begin_text : begin_fields)(&l, level, left_out, message);

@@ -20,7 +20,7 @@
 #define VECTORS
 #endif
 
-struct candidate {
+struct sampler_candidate {
 	double p; /* exp of the distance to the best, over temperature */
 	float logit;
 	int32_t id;
@@ -36,7 +36,7 @@ struct od_sampler {
 	int32_t *ring; /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
 	float *high; /* highest of each COMPARED logits */
-	struct candidate *cand; /* [vocab]; what top-k and top-p may keep */
+	struct sampler_candidate *cand; /* [vocab]; what top-k and top-p may keep */
 };
 
 void od_sampler_defaults(struct od_sampler_opts *o)
@@ -349,23 +349,23 @@ VECTORS static void weights_of(double *p, const float *logits, uint32_t n, doubl
 		p[i] = od_exp_same(((double)logits[i] - best) / temperature);
 }
 
-static bool better(const struct candidate *a, const struct candidate *b)
+static bool better(const struct sampler_candidate *a, const struct sampler_candidate *b)
 {
 	return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
 }
 
-static void swap(struct candidate *a, struct candidate *b)
+static void swap(struct sampler_candidate *a, struct sampler_candidate *b)
 {
-	const struct candidate c = *a;
+	const struct sampler_candidate c = *a;
 
 	*a = *b;
 	*b = c;
 }
 
 /* One of c [n] goes between those that are better and the others; returns its place. *weight: of the better ones. */
-static size_t divide(struct candidate *c, size_t n, double *weight)
+static size_t divide(struct sampler_candidate *c, size_t n, double *weight)
 {
-	struct candidate *last = &c[n - 1];
+	struct sampler_candidate *last = &c[n - 1];
 	size_t at = 0;
 
 	swap(&c[mix(n) % n], last); /* a fixed place (the first, the middle) is a bad pivot where things are sorted */
@@ -382,7 +382,7 @@ static size_t divide(struct candidate *c, size_t n, double *weight)
 
 /* A candidate stays while those that are better weigh less than `enough`, which is more than 0. They come first;
  * returns how many. Sorts nothing else (quickselect: Hoare 1961). */
-static size_t keep_best(struct candidate *c, size_t n, double enough)
+static size_t keep_best(struct sampler_candidate *c, size_t n, double enough)
 {
 	size_t kept = 0;
 	double sum = 0, weight;
@@ -410,13 +410,13 @@ static size_t gather(struct od_sampler *s, const float *logits, float least)
 			continue;
 		for (uint32_t i = at; i < at + COMPARED && i < s->vocab; i++)
 			if (logits[i] >= least)
-				s->cand[n++] = (struct candidate){ 0, logits[i], (int32_t)i };
+				s->cand[n++] = (struct sampler_candidate){ 0, logits[i], (int32_t)i };
 	}
 	return n;
 }
 
 /* Gives candidates their weights; returns the sum. */
-static double weigh(struct candidate *c, size_t n, double best, double temperature)
+static double weigh(struct sampler_candidate *c, size_t n, double best, double temperature)
 {
 	double sum = 0, p[WEIGHED];
 	float logits[WEIGHED];
@@ -486,7 +486,7 @@ static float logit_of_k(struct od_sampler *s, size_t k)
 	if (k > blocks)
 		return -INFINITY;
 	for (size_t b = 0; b < blocks; b++)
-		s->cand[b] = (struct candidate){ 1, s->high[b], (int32_t)b };
+		s->cand[b] = (struct sampler_candidate){ 1, s->high[b], (int32_t)b };
 	(void)keep_best(s->cand, blocks, (double)k);
 	for (size_t i = 0; i < k; i++)
 		least = s->cand[i].logit < least ? s->cand[i].logit : least;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A layer's part of the pool. */
-struct layer {
+struct state_layer {
 	uint32_t n_streams;
 	unsigned card; /* whose buffer it is in */
 	struct {
@@ -37,7 +37,7 @@ struct od_state_pool {
 	bool *kept; /* [n_pages] */
 	uint32_t n_idle, n_aside; /* kept without users; spare or idle, and not to be promised */
 	bool *taken; /* [n_sequences]: places of sequences */
-	struct layer layer[]; /* [n_layers] */
+	struct state_layer layer[]; /* [n_layers] */
 };
 
 struct od_seq_state {
@@ -74,7 +74,7 @@ uint32_t od_state_pages(uint32_t positions)
  * lie a multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone; d NULL: as
  * if for one card. More than 64 bits can say is more than anybody has. */
 static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages,
-			 const struct od_device *d, struct layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
+			 const struct od_device *d, struct state_layer *layer, uint64_t page_bytes[OD_MAX_CARDS],
 			 uint64_t fixed_bytes[OD_MAX_CARDS])
 {
 	bool fits = true;
@@ -84,7 +84,7 @@ static bool place_layers(const struct od_config *cfg, enum od_profile profile, u
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
 		struct od_state_spec s = { 0 };
-		struct layer l = { .card = d != NULL ? od_device_card_of(d, i) : 0 };
+		struct state_layer l = { .card = d != NULL ? od_device_card_of(d, i) : 0 };
 		uint64_t *end = &page_bytes[l.card], *fixed_end = &fixed_bytes[l.card];
 
 		if (od_config_holds(cfg, i))
@@ -291,7 +291,7 @@ bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *c
 		return false;
 	for (uint32_t i = 0; i < cfg->n_layers; i++) {
 		const struct od_layer_spec *spec = od_config_layer(cfg, i);
-		const struct layer *l = &p->layer[i];
+		const struct state_layer *l = &p->layer[i];
 		struct od_state_spec s = { 0 };
 
 		if (od_config_holds(cfg, i))
@@ -359,7 +359,7 @@ uint32_t od_state_pool_idle_pages(const struct od_state_pool *p)
 
 uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS])
 {
-	const struct layer *l = &p->layer[layer];
+	const struct state_layer *l = &p->layer[layer];
 
 	for (uint32_t i = 0; i < l->n_streams; i++)
 		out[i] = (struct od_stream){
@@ -618,7 +618,7 @@ struct od_seq_mirror od_seq_state_mirror_of(const struct od_seq_state *s)
 struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
 {
 	const struct od_state_pool *p = s->pool;
-	const struct layer *l = &p->layer[layer];
+	const struct state_layer *l = &p->layer[layer];
 	const uint64_t each = p->card_fixed[l->card], at = (uint64_t)p->n_copies * s->place * each + l->fixed_at;
 
 	return (struct od_fixed){ .committed = od_buf_ref(p->fixed[l->card], at + s->kept[s->n_kept - 1].copy * each),

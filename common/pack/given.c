@@ -38,7 +38,7 @@ static bool has(const char *dir, const char *name)
 /* ---- files ---- */
 
 /* Forms of models that are not read, by how a name ends. */
-static const struct form {
+static const struct given_form {
 	const char *end, *what, *todo;
 } forms[] = {
 	{ ".gguf", "GGUF, which is not read yet", TAKE },
@@ -57,7 +57,7 @@ static const struct form {
 };
 #define N_FORMS (sizeof(forms) / sizeof(forms[0]))
 
-static const struct form *form_of(const char *name)
+static const struct given_form *form_of(const char *name)
 {
 	const bool pickle = ends(name, ".pt") || ends(name, ".pth") || ends(name, ".ckpt");
 
@@ -108,7 +108,7 @@ static void folder_of(const char *path, char dir[PATH_MAX])
 static int refuse_file(const char *path, const char *wanted, struct od_err *err)
 {
 	const char *content = content_of(path), *base = strrchr(path, '/');
-	const struct form *form = form_of(path);
+	const struct given_form *form = form_of(path);
 	char dir[PATH_MAX];
 
 	base = base == NULL ? path : base + 1;
@@ -183,7 +183,7 @@ static int refuse_absent(const char *path, const char *kind, struct od_err *err)
 struct folder {
 	size_t n, n_safetensors; /* entries; *.safetensors */
 	bool consolidated; /* all of those are Mistral's */
-	const struct form *form; /* the file has it and is not read; NULL: none */
+	const struct given_form *form; /* the file has it and is not read; NULL: none */
 	char form_name[256];
 	char pointer[256]; /* a file that is not what its name says; "": none */
 	const char *content;
@@ -217,7 +217,7 @@ static void look_inside(struct folder *f, const char *path)
 static void look_at_file(struct folder *f, const char *path, const char *name)
 {
 	const char *content = is_of_model(name) ? content_of(path) : NULL;
-	const struct form *form = form_of(name);
+	const struct given_form *form = form_of(name);
 
 	if (content != NULL && f->n_pointers++ == 0) {
 		snprintf(f->pointer, sizeof(f->pointer), "%s", name);

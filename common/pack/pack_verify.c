@@ -200,7 +200,7 @@ static int verify_dense(struct verifier *v, struct od_err *err)
 /* ---- experts.bin ---- */
 
 /* A shard that was read. */
-struct seen {
+struct pack_verify_seen {
 	uint32_t m, expert, shard;
 	const struct od_shard *s;
 	const struct od_mat_type *type;
@@ -209,14 +209,16 @@ struct seen {
 	const struct od_source *src; /* NULL: not compared */
 };
 
-static int scales_differ(const struct verifier *v, const struct seen *x, const char *what, struct od_err *err)
+static int scales_differ(const struct verifier *v, const struct pack_verify_seen *x, const char *what,
+			 struct od_err *err)
 {
 	return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u) shard %u: its %s differs from the previous shard's",
 		       v->pack->experts.path, x->m, x->expert, x->shard, what);
 }
 
 /* Bytes that several shards of one matrix repeat must be equal in all of them, and are summed once. */
-static int verify_scales(const struct verifier *v, const struct seen *x, struct od_mat_sums *sums, struct od_err *err)
+static int verify_scales(const struct verifier *v, const struct pack_verify_seen *x, struct od_mat_sums *sums,
+			 struct od_err *err)
 {
 	const uint64_t each = od_mat_scale_row_bytes(x->type, x->w.n_in), divisor = od_mat_divisor_bytes(x->type);
 	const uint64_t first = x->s->row_begin, end = first + x->s->n_rows;
@@ -256,13 +258,13 @@ static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, u
 	const struct od_shard *s = &e->x.shard[shard];
 	const struct od_ref at = od_buf_ref(v->rows, thread * v->shard_bytes);
 	uint8_t *rows = od_ref_map(at);
-	struct seen x = { .m = m,
-			  .expert = expert,
-			  .shard = shard,
-			  .s = s,
-			  .type = &e->type[s->mat],
-			  .want = v->want + thread * v->shard_bytes,
-			  .last = v->last_scales + thread * v->scale_bytes };
+	struct pack_verify_seen x = { .m = m,
+				      .expert = expert,
+				      .shard = shard,
+				      .s = s,
+				      .type = &e->type[s->mat],
+				      .want = v->want + thread * v->shard_bytes,
+				      .last = v->last_scales + thread * v->scale_bytes };
 	uint64_t n_out, n_in, each;
 	struct od_source src;
 	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, at, err);

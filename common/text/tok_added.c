@@ -256,22 +256,24 @@ static uint32_t lower(const struct tok_matcher *m, uint32_t lo, uint32_t hi, siz
 }
 
 /* A walk along the entries that text begins with, from the shortest on. */
-struct walk {
+struct tok_added_walk {
 	const struct tok_matcher *m;
 	const char *text;
 	size_t len, depth;
 	uint32_t lo, hi;
 };
 
-static struct walk walk_from(const struct tok_matcher *m, const char *text, size_t len)
+static struct tok_added_walk walk_from(const struct tok_matcher *m, const char *text, size_t len)
 {
 	const unsigned b = (unsigned char)text[0];
 
-	return (struct walk){ .m = m, .text = text, .len = len, .depth = 1, .lo = m->first[b], .hi = m->first[b + 1] };
+	return (struct tok_added_walk){
+		.m = m, .text = text, .len = len, .depth = 1, .lo = m->first[b], .hi = m->first[b + 1]
+	};
 }
 
 /* NULL: there are no more. Of equal ones in the reference's order. */
-static const struct tok_added *walk_next(struct walk *w)
+static const struct tok_added *walk_next(struct tok_added_walk *w)
 {
 	while (w->lo < w->hi) {
 		unsigned b;
@@ -305,7 +307,7 @@ static bool is_barred(struct tok_users *u, const struct tok_added *a, size_t at)
 static const struct tok_added *longest(const struct tok_matcher *m, struct tok_users *users, const char *text,
 				       size_t len, size_t at)
 {
-	struct walk w = walk_from(m, text + at, len - at);
+	struct tok_added_walk w = walk_from(m, text + at, len - at);
 	const struct tok_added *best = NULL, *a;
 
 	while ((a = walk_next(&w)) != NULL)
@@ -319,7 +321,7 @@ void tok_added_find(const struct tok_matcher *m, const char *text, size_t len,
 {
 	if (m->n > 0)
 		for (size_t at = 0; at < len; at++) {
-			struct walk w = walk_from(m, text + at, len - at);
+			struct tok_added_walk w = walk_from(m, text + at, len - at);
 			const struct tok_added *a;
 
 			while ((a = walk_next(&w)) != NULL)

@@ -446,7 +446,7 @@ struct symbol {
 	int32_t id; /* -1: merged into the one before */
 	uint32_t prev, next;
 };
-struct candidate {
+struct tok_bpe_candidate {
 	uint32_t rank, pos;
 	int32_t merged;
 };
@@ -454,7 +454,7 @@ struct tok_bpe_scratch {
 	struct symbol *sym;
 	size_t n_sym, cap_sym;
 	size_t max_ids;
-	struct candidate *heap;
+	struct tok_bpe_candidate *heap;
 	size_t n_heap, cap_heap;
 	struct tok_buf dressed; /* a character with prefix and suffix */
 	struct tok_buf mapped; /* a word in the byte alphabet */
@@ -480,12 +480,12 @@ void tok_bpe_scratch_free(struct tok_bpe_scratch *s)
 	free(s);
 }
 
-static bool before(const struct candidate *a, const struct candidate *b)
+static bool before(const struct tok_bpe_candidate *a, const struct tok_bpe_candidate *b)
 {
 	return a->rank != b->rank ? a->rank < b->rank : a->pos < b->pos;
 }
 
-static int heap_push(struct tok_bpe_scratch *s, struct candidate c)
+static int heap_push(struct tok_bpe_scratch *s, struct tok_bpe_candidate c)
 {
 	size_t i = s->n_heap;
 	int rc = tok_grow(&s->heap, s->n_heap, &s->cap_heap, sizeof(*s->heap));
@@ -501,9 +501,9 @@ static int heap_push(struct tok_bpe_scratch *s, struct candidate c)
 	return OD_OK;
 }
 
-static struct candidate heap_pop(struct tok_bpe_scratch *s)
+static struct tok_bpe_candidate heap_pop(struct tok_bpe_scratch *s)
 {
-	struct candidate top = s->heap[0], last = s->heap[--s->n_heap];
+	struct tok_bpe_candidate top = s->heap[0], last = s->heap[--s->n_heap];
 	size_t i = 0, child;
 
 	while ((child = 2 * i + 1) < s->n_heap) {
@@ -540,7 +540,7 @@ static int consider(struct tok_bpe_scratch *s, const struct tok_bpe *b, uint32_t
 	if (pos == NO_SYMBOL || s->sym[pos].next == NO_SYMBOL)
 		return OD_OK;
 	m = find_merge(b, s->sym[pos].id, s->sym[s->sym[pos].next].id);
-	return m == NULL ? OD_OK : heap_push(s, (struct candidate){ m->rank, pos, m->merged });
+	return m == NULL ? OD_OK : heap_push(s, (struct tok_bpe_candidate){ m->rank, pos, m->merged });
 }
 
 static void rank_pair(const struct tok_bpe *b, const int32_t *id, size_t i, uint32_t *rank, int32_t *to)
@@ -561,7 +561,7 @@ static int merge_all(struct tok_bpe_scratch *s, const struct tok_bpe *b)
 	for (size_t i = 0; i + 1 < s->n_sym && rc == OD_OK; i++)
 		rc = consider(s, b, (uint32_t)i);
 	while (s->n_heap > 0 && rc == OD_OK) {
-		struct candidate c = heap_pop(s);
+		struct tok_bpe_candidate c = heap_pop(s);
 		struct symbol *left = &s->sym[c.pos], *right;
 		const struct tok_merge *m;
 

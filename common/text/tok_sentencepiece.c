@@ -16,15 +16,15 @@
 
 enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
-struct piece {
+struct sentencepiece_piece {
 	const char *text;
 	size_t len;
 	float score;
 	uint64_t type;
 };
 
-struct model {
-	struct piece *piece;
+struct sentencepiece_model {
+	struct sentencepiece_piece *piece;
 	size_t n, cap;
 	uint64_t kind; /* 1 Unigram, 2 BPE, 3 Word, 4 Char */
 	bool byte_fallback, suffix, dummy_prefix, extra_spaces_go, escape;
@@ -35,17 +35,17 @@ struct model {
 
 /* ---- the wire format ---- */
 
-struct reader {
+struct sentencepiece_reader {
 	const uint8_t *at, *end;
 };
 
-struct field {
+struct sentencepiece_field {
 	uint64_t number, value;
 	unsigned wire;
-	struct reader inside; /* wire 2 */
+	struct sentencepiece_reader inside; /* wire 2 */
 };
 
-static bool read_varint(struct reader *r, uint64_t *out)
+static bool read_varint(struct sentencepiece_reader *r, uint64_t *out)
 {
 	*out = 0;
 	for (unsigned shift = 0; shift < 64; shift += 7) {
@@ -61,7 +61,7 @@ static bool read_varint(struct reader *r, uint64_t *out)
 	return false;
 }
 
-static bool read_fixed(struct reader *r, unsigned n, uint64_t *out)
+static bool read_fixed(struct sentencepiece_reader *r, unsigned n, uint64_t *out)
 {
 	*out = 0;
 	if ((size_t)(r->end - r->at) < n)
@@ -72,11 +72,11 @@ static bool read_fixed(struct reader *r, unsigned n, uint64_t *out)
 }
 
 /* False when the bytes are none. Not at the end. */
-static bool read_field(struct reader *r, struct field *f)
+static bool read_field(struct sentencepiece_reader *r, struct sentencepiece_field *f)
 {
 	uint64_t tag, len;
 
-	*f = (struct field){ 0 };
+	*f = (struct sentencepiece_field){ 0 };
 	if (!read_varint(r, &tag))
 		return false;
 	f->number = tag >> 3;
@@ -88,17 +88,17 @@ static bool read_field(struct reader *r, struct field *f)
 	case 2:
 		if (!read_varint(r, &len) || len > (size_t)(r->end - r->at))
 			return false;
-		f->inside = (struct reader){ r->at, r->at + len };
+		f->inside = (struct sentencepiece_reader){ r->at, r->at + len };
 		r->at += len;
 		return true;
 	default: return false;
 	}
 }
 
-static bool take_piece(struct model *m, struct reader r)
+static bool take_piece(struct sentencepiece_model *m, struct sentencepiece_reader r)
 {
-	struct piece p = { .type = NORMAL };
-	struct field f;
+	struct sentencepiece_piece p = { .type = NORMAL };
+	struct sentencepiece_field f;
 
 	while (r.at < r.end) {
 		if (!read_field(&r, &f))
@@ -120,9 +120,9 @@ static bool take_piece(struct model *m, struct reader r)
 	return true;
 }
 
-static bool take_trainer(struct model *m, struct reader r)
+static bool take_trainer(struct sentencepiece_model *m, struct sentencepiece_reader r)
 {
-	struct field f;
+	struct sentencepiece_field f;
 
 	while (r.at < r.end) {
 		if (!read_field(&r, &f))
@@ -142,9 +142,9 @@ static bool take_trainer(struct model *m, struct reader r)
 }
 
 /* denormal: the table by which a text is changed when it is decoded. */
-static bool take_normalizer(struct model *m, struct reader r, bool denormal)
+static bool take_normalizer(struct sentencepiece_model *m, struct sentencepiece_reader r, bool denormal)
 {
-	struct field f;
+	struct sentencepiece_field f;
 
 	while (r.at < r.end) {
 		if (!read_field(&r, &f))
@@ -169,12 +169,13 @@ static bool take_normalizer(struct model *m, struct reader r, bool denormal)
 	return true;
 }
 
-static int read_model(struct model *m, const char *data, size_t len, const char *where, struct od_err *err)
+static int read_model(struct sentencepiece_model *m, const char *data, size_t len, const char *where,
+		      struct od_err *err)
 {
-	struct reader r = { (const uint8_t *)data, (const uint8_t *)data + len };
-	struct field f;
+	struct sentencepiece_reader r = { (const uint8_t *)data, (const uint8_t *)data + len };
+	struct sentencepiece_field f;
 
-	*m = (struct model){
+	*m = (struct sentencepiece_model){
 		.kind = 1, .dummy_prefix = true, .extra_spaces_go = true, .escape = true, .bos = 1, .eos = 2
 	};
 	while (r.at < r.end) {
@@ -197,7 +198,7 @@ static int read_model(struct model *m, const char *data, size_t len, const char 
 	return OD_OK;
 }
 
-static int check_model(const struct model *m, const char *where, struct od_err *err)
+static int check_model(const struct sentencepiece_model *m, const char *where, struct od_err *err)
 {
 	static const char *const kinds[] = { "0", "Unigram", "BPE", "Word", "Char" };
 
@@ -217,7 +218,7 @@ static int check_model(const struct model *m, const char *where, struct od_err *
 
 /* ---- pieces ---- */
 
-static int byte_of(const struct piece *p)
+static int byte_of(const struct sentencepiece_piece *p)
 {
 	char name[8];
 
@@ -230,8 +231,8 @@ static int byte_of(const struct piece *p)
 	return -1;
 }
 
-static int take_type(struct od_tokenizer *t, const struct piece *p, uint32_t id, bool byte_fallback, const char *where,
-		     struct od_err *err)
+static int take_type(struct od_tokenizer *t, const struct sentencepiece_piece *p, uint32_t id, bool byte_fallback,
+		     const char *where, struct od_err *err)
 {
 	const int byte = byte_of(p);
 
@@ -256,14 +257,14 @@ static int take_type(struct od_tokenizer *t, const struct piece *p, uint32_t id,
 	return OD_OK;
 }
 
-static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n_more, const char *where,
+static int load_pieces(struct od_tokenizer *t, const struct sentencepiece_model *m, uint32_t n_more, const char *where,
 		       struct od_err *err)
 {
 	int rc = tok_vocab_init(&t->vocab, (uint32_t)m->n + n_more, (uint32_t)m->n + n_more, err);
 	size_t bad;
 
 	for (uint32_t id = 0; id < m->n && rc == OD_OK; id++) {
-		const struct piece *p = &m->piece[id];
+		const struct sentencepiece_piece *p = &m->piece[id];
 
 		if (p->len == 0 || p->len > MAX_PIECE_BYTES || !tok_utf8_valid(p->text, p->len, &bad))
 			return od_fail(err, OD_ERR_FORMAT,
@@ -289,12 +290,13 @@ static int load_pieces(struct od_tokenizer *t, const struct model *m, uint32_t n
 }
 
 /* A piece is made of its characters: if one of these is no piece, SentencePiece may still find the whole. */
-static int check_characters(const struct od_tokenizer *t, const struct model *m, const char *where, struct od_err *err)
+static int check_characters(const struct od_tokenizer *t, const struct sentencepiece_model *m, const char *where,
+			    struct od_err *err)
 {
 	int32_t cp, found;
 
 	for (size_t id = 0; id < m->n; id++) {
-		const struct piece *p = &m->piece[id];
+		const struct sentencepiece_piece *p = &m->piece[id];
 
 		if (p->type == NORMAL)
 			for (size_t at = 0, n; at < p->len; at += n) {
@@ -312,15 +314,17 @@ static int check_characters(const struct od_tokenizer *t, const struct model *m,
 
 static int by_score(const void *x, const void *y)
 {
-	const struct piece *a = *(const struct piece *const *)x, *b = *(const struct piece *const *)y;
+	const struct sentencepiece_piece *a = *(const struct sentencepiece_piece *const *)x,
+					 *b = *(const struct sentencepiece_piece *const *)y;
 
 	return a->score > b->score ? -1 : a->score < b->score;
 }
 
 /* The best score is the first to merge; equal ones have the same rank. */
-static int load_merges(struct od_tokenizer *t, const struct model *m, const char *where, struct od_err *err)
+static int load_merges(struct od_tokenizer *t, const struct sentencepiece_model *m, const char *where,
+		       struct od_err *err)
 {
-	const struct piece **sorted = malloc(m->n * sizeof(*sorted));
+	const struct sentencepiece_piece **sorted = malloc(m->n * sizeof(*sorted));
 	uint32_t *rank = malloc(m->n * sizeof(*rank)), at = 0;
 	int rc = OD_OK;
 
@@ -351,7 +355,7 @@ static json_t *replace(const char *kind, const char *pattern, const char *conten
 	return json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", kind, pattern, "content", content);
 }
 
-static json_t *normalizers(const struct model *m)
+static json_t *normalizers(const struct sentencepiece_model *m)
 {
 	json_t *list = json_array();
 
@@ -367,7 +371,7 @@ static json_t *normalizers(const struct model *m)
 	return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", list);
 }
 
-static json_t *decoders(const struct model *m)
+static json_t *decoders(const struct sentencepiece_model *m)
 {
 	json_t *list =
 		json_pack("[o, {s:s}, {s:s}]", replace("String", MARK, " "), "type", "ByteFallback", "type", "Fuse");
@@ -416,7 +420,7 @@ static int add_special(struct od_tokenizer *t, const json_t *config, const char 
 }
 
 /* True for a user-defined piece that is looked for as SentencePiece does it: in the normalised text, as it is. */
-static bool found_as_it_is(const struct piece *p, const struct tok_listed *l)
+static bool found_as_it_is(const struct sentencepiece_piece *p, const struct tok_listed *l)
 {
 	return p->type == USER_DEFINED && (l == NULL || (!json_is_true(json_object_get(l->fields, "special")) &&
 							 !json_is_true(json_object_get(l->fields, "lstrip")) &&
@@ -424,13 +428,13 @@ static bool found_as_it_is(const struct piece *p, const struct tok_listed *l)
 							 !json_is_true(json_object_get(l->fields, "single_word"))));
 }
 
-static int list_added(json_t *added, const struct model *m, const struct tok_listed *listed, size_t n_listed,
-		      const char *where, struct od_err *err)
+static int list_added(json_t *added, const struct sentencepiece_model *m, const struct tok_listed *listed,
+		      size_t n_listed, const char *where, struct od_err *err)
 {
 	int rc = OD_OK;
 
 	for (uint32_t id = 0; id < m->n && rc == OD_OK; id++) {
-		const struct piece *p = &m->piece[id];
+		const struct sentencepiece_piece *p = &m->piece[id];
 		const struct tok_listed *l = tok_listed_find(listed, n_listed, id);
 		const json_t *content = l != NULL ? json_object_get(l->fields, "content") : NULL;
 
@@ -451,8 +455,8 @@ static int list_added(json_t *added, const struct model *m, const struct tok_lis
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: special tokens", where);
 }
 
-static int add_user_defined(struct od_tokenizer *t, const struct model *m, const struct tok_listed *listed,
-			    size_t n_listed, const char *where, struct od_err *err)
+static int add_user_defined(struct od_tokenizer *t, const struct sentencepiece_model *m,
+			    const struct tok_listed *listed, size_t n_listed, const char *where, struct od_err *err)
 {
 	struct tok_ids ids = { 0 };
 	int rc = OD_OK;
@@ -466,7 +470,7 @@ static int add_user_defined(struct od_tokenizer *t, const struct model *m, const
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "%s: user-defined pieces", where);
 }
 
-static int parse_parts(struct od_tokenizer *t, const struct model *m, const json_t *config,
+static int parse_parts(struct od_tokenizer *t, const struct sentencepiece_model *m, const json_t *config,
 		       const struct tok_listed *listed, size_t n_listed, const char *where, struct od_err *err)
 {
 	json_t *root =
@@ -491,8 +495,8 @@ static int parse_parts(struct od_tokenizer *t, const struct model *m, const json
 	return rc;
 }
 
-static int load_model(struct od_tokenizer *t, const struct model *m, const json_t *config, const char *where,
-		      struct od_err *err)
+static int load_model(struct od_tokenizer *t, const struct sentencepiece_model *m, const json_t *config,
+		      const char *where, struct od_err *err)
 {
 	struct tok_listed *listed;
 	size_t n_listed;
@@ -519,7 +523,7 @@ static int load_model(struct od_tokenizer *t, const struct model *m, const json_
 int tok_sentencepiece_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
 			    const char *where, struct od_err *err)
 {
-	struct model m = { 0 };
+	struct sentencepiece_model m = { 0 };
 	int rc = OD_OK;
 
 	if (len > MAX_FILE_BYTES)

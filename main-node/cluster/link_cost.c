@@ -322,25 +322,25 @@ static struct odm_link_excess compare(const struct odm_link_cost *c, const struc
 }
 
 /* A worker's part of a layer that n_workers share. */
-struct part {
+struct cost_part {
 	double n, pairs, rows; /* experts; pairs of expert and row; rows that these have */
 };
 
-static struct part part_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
+static struct cost_part part_of(const struct odm_layer_shape *s, enum odm_deal_kind kind, uint32_t n_workers)
 {
 	const uint32_t asked = s->group_size > 0 ? s->group_size : s->top_k,
 		       size = asked < n_workers ? asked : n_workers;
 	const double all = (double)PROMPT_ROWS * s->top_k, pairs = all / n_workers, n = (s->top_k + size - 1) / size;
 
 	if (kind == ODM_DEAL_FEW)
-		return (struct part){ n, n, 1 };
-	return (struct part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs,
-			      pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
+		return (struct cost_part){ n, n, 1 };
+	return (struct cost_part){ (s->n_experts < all ? s->n_experts : all) / n_workers, pairs,
+				   pairs < PROMPT_ROWS ? pairs : PROMPT_ROWS };
 }
 
 /* When a worker is through with it. */
 static double finish(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
-		     enum odm_deal_kind kind, const struct part *p)
+		     enum odm_deal_kind kind, const struct cost_part *p)
 {
 	const double work = guess(s, p->n, p->pairs), slower = e->work[kind] * work;
 
@@ -353,7 +353,7 @@ static double finish(const struct odm_layer_shape *s, const struct quickest *q, 
 static void sort(const struct odm_layer_shape *s, const struct quickest *q, struct odm_link_excess *e, uint32_t n,
 		 enum odm_deal_kind kind)
 {
-	const struct part part = part_of(s, kind, n);
+	const struct cost_part part = part_of(s, kind, n);
 
 	for (uint32_t i = 0; i < n; i++)
 		e[i].key = finish(s, q, &e[i], kind, &part);
@@ -371,7 +371,7 @@ static void sort(const struct odm_layer_shape *s, const struct quickest *q, stru
 static double end_of(const struct odm_layer_shape *s, const struct quickest *q, const struct odm_link_excess *e,
 		     uint32_t n, enum odm_deal_kind kind)
 {
-	const struct part part = part_of(s, kind, n);
+	const struct cost_part part = part_of(s, kind, n);
 	double end = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -406,7 +406,7 @@ static uint32_t worth(const struct odm_layer_shape *s, const struct quickest *q,
 static void try_again(const struct odm_layer_shape *s, struct odm_link_cost *c, enum odm_deal_kind kind,
 		      const struct quickest *q, uint32_t n_workers, uint64_t now)
 {
-	const struct part part = part_of(s, kind, n_workers);
+	const struct cost_part part = part_of(s, kind, n_workers);
 	const double most = ALMOST * q->work[kind] * SLOW,
 		     most_ns = q->work[kind] + ALMOST * SLOW_NS / guess(s, part.n, part.pairs);
 

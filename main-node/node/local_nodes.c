@@ -30,7 +30,7 @@ struct odm_local {
 	bool shadow; /* it is number 0 */
 };
 
-struct command {
+struct child_command {
 	char *arg[OWN_ARGS + OD_ARG_LIST_MAX + 1];
 	size_t n;
 	char program[PATH_MAX], trace[PATH_MAX];
@@ -69,7 +69,7 @@ int odm_local_check_args(const char *option, const struct od_arg_list *args, str
 	return OD_OK;
 }
 
-static void add(struct command *c, const char *name, const char *value)
+static void add(struct child_command *c, const char *name, const char *value)
 {
 	c->arg[c->n++] = (char *)name;
 	if (value != NULL)
@@ -77,7 +77,7 @@ static void add(struct command *c, const char *name, const char *value)
 }
 
 /* The daemons lie beside this program. */
-static int find_program(struct command *c, const char *name, struct od_err *err)
+static int find_program(struct child_command *c, const char *name, struct od_err *err)
 {
 	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -112,7 +112,7 @@ static const char *one_card(const char *device, size_t index, char *text, size_t
 }
 
 /* Options for children on the command line come last, so that they override the defaults here. */
-static int build_command(struct command *c, const struct odm_main_opts *o, size_t index, bool shadow,
+static int build_command(struct child_command *c, const struct odm_main_opts *o, size_t index, bool shadow,
 			 struct od_err *err)
 {
 	const struct od_arg_list *more = shadow ? &o->local.shadow_args : &o->local.worker_args;
@@ -147,7 +147,7 @@ static int build_command(struct command *c, const struct odm_main_opts *o, size_
 	return OD_OK;
 }
 
-static int spawn(const struct command *c, pid_t *pid, int *ready, struct od_err *err)
+static int spawn(const struct child_command *c, pid_t *pid, int *ready, struct od_err *err)
 {
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
@@ -178,7 +178,7 @@ static int spawn(const struct command *c, pid_t *pid, int *ready, struct od_err 
 
 static int start_one(struct odm_local *l, int *ready, struct od_err *err)
 {
-	struct command c;
+	struct child_command c;
 	int rc = build_command(&c, l->o, l->n, l->shadow && l->n == 0, err);
 
 	if (rc == OD_OK)

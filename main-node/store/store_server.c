@@ -26,7 +26,7 @@
 #define PIECES_AT_ONCE 8
 #define WATCH_MS 1000 /* whether there are descriptors for those who connect */
 
-struct file {
+struct store_file {
 	int fd;
 	char path[PATH_MAX];
 };
@@ -36,7 +36,7 @@ struct odm_store {
 	struct od_host address;
 	uint64_t session;
 	uint8_t fingerprint[32], sums_sha256[32];
-	struct file file[OD_STORE_EXPERTS + 1]; /* by number; fd -1: there is none */
+	struct store_file file[OD_STORE_EXPERTS + 1]; /* by number; fd -1: there is none */
 	uint64_t bytes[OD_STORE_EXPERTS + 1]; /* length of each */
 	pthread_t thread;
 	bool started;
@@ -57,7 +57,7 @@ struct odm_store {
 
 static int open_file(struct odm_store *s, uint32_t number, const char *name, bool required, struct od_err *err)
 {
-	struct file *f = &s->file[number];
+	struct store_file *f = &s->file[number];
 	int rc = od_path(f->path, sizeof(f->path), od_pack_dir(s->pack), name, err);
 
 	if (rc != OD_OK || (!required && access(f->path, F_OK) != 0))
@@ -84,7 +84,7 @@ static void wake(struct odm_store *s)
 }
 
 /* A piece on its way; behind it the bytes. */
-struct piece {
+struct store_piece {
 	struct odm_store *store;
 	struct odm_store_worker *worker;
 	uint64_t bytes;
@@ -94,7 +94,7 @@ struct piece {
 /* On a ZeroMQ thread. */
 static void piece_left(void *data, void *hint)
 {
-	struct piece *p = hint;
+	struct store_piece *p = hint;
 	struct odm_store *s = p->store;
 
 	(void)data;
@@ -150,8 +150,8 @@ static void send_welcome(struct odm_store *s, const struct od_route *to)
 
 static void serve(struct odm_store *s, struct odm_store_worker *w, const struct odm_store_request *r)
 {
-	const struct file *f = &s->file[r->file];
-	struct piece *p = malloc(sizeof(*p) + r->bytes);
+	const struct store_file *f = &s->file[r->file];
+	struct store_piece *p = malloc(sizeof(*p) + r->bytes);
 	struct od_out_frame frame = { .len = r->bytes, .done = piece_left, .hint = p };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Chunk body = OD__CHUNK__INIT;
@@ -163,7 +163,7 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 	h.body_case = OD__HEADER__BODY_CHUNK;
 	h.chunk = &body;
 	if (rc == OD_OK) {
-		*p = (struct piece){ .store = s, .worker = w, .bytes = r->bytes };
+		*p = (struct store_piece){ .store = s, .worker = w, .bytes = r->bytes };
 		frame.bytes = p->data;
 		rc = send(s, &w->route, &h, &frame);
 		if (rc == OD_OK) {

@@ -121,14 +121,14 @@ static unsigned char complete(EditLine *edit, int key)
 
 static struct odm_line_input *reading; /* for on_resize; NULL: no line is being edited */
 
-struct place {
+struct input_place {
 	unsigned row, column;
 };
 
 /* Where the terminal has the character that follows the prompt and text, up to `past`, in rows of so many columns. */
-static struct place place_of(const char *prompt, const wchar_t *text, const wchar_t *past, unsigned columns)
+static struct input_place place_of(const char *prompt, const wchar_t *text, const wchar_t *past, unsigned columns)
 {
-	struct place p = { 0, (unsigned)strlen(prompt) };
+	struct input_place p = { 0, (unsigned)strlen(prompt) };
 
 	for (; text < past; text++) {
 		const int width = wcwidth(*text);
@@ -139,7 +139,7 @@ static struct place place_of(const char *prompt, const wchar_t *text, const wcha
 			p.column = (unsigned)width;
 		}
 		if (p.column == columns)
-			p = (struct place){ p.row + 1, 0 };
+			p = (struct input_place){ p.row + 1, 0 };
 	}
 	return p;
 }
@@ -156,8 +156,8 @@ static void repeat(FILE *f, const char *text, unsigned n)
 static void draw_again(struct odm_line_input *in, unsigned columns)
 {
 	const LineInfoW *line = el_wline(in->edit);
-	const struct place cursor = place_of(in->prompt, line->buffer, line->cursor, columns);
-	const struct place end = place_of(in->prompt, line->buffer, line->lastchar, columns);
+	const struct input_place cursor = place_of(in->prompt, line->buffer, line->cursor, columns);
+	const struct input_place end = place_of(in->prompt, line->buffer, line->lastchar, columns);
 
 	fputs("\r\033[K", in->echo);
 	/* tmux takes the screen's clearing from its first cell on as scrolling */

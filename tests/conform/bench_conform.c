@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct options {
+struct conform_options {
 	struct odm_engine_args engine;
 	const char *golden;
 	struct golden_tolerance tolerance;
@@ -17,7 +17,7 @@ struct options {
 };
 
 struct conform {
-	const struct options *opt;
+	const struct conform_options *opt;
 	struct golden *golden;
 	struct odm_main_node *node;
 	struct odm_engine *engine;
@@ -25,7 +25,7 @@ struct conform {
 };
 
 /* Results that the observer collects while a prompt runs. */
-struct watch {
+struct conform_watch {
 	struct golden_run run;
 	struct golden_logits *logits, *decode_logits; /* NULL: the prompt has none */
 	int rc; /* result of reading them */
@@ -35,14 +35,14 @@ struct watch {
 static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		     const float *weights, float margin)
 {
-	struct watch *w = arg;
+	struct conform_watch *w = arg;
 
 	(void)phase;
 	(void)margin;
 	golden_run_route(&w->run, position, m, experts, weights);
 }
 
-static void compare_row(struct watch *w, struct golden_logits *l, size_t row, struct golden_worst *worst,
+static void compare_row(struct conform_watch *w, struct golden_logits *l, size_t row, struct golden_worst *worst,
 			const float *found)
 {
 	const float *expected;
@@ -56,7 +56,7 @@ static void compare_row(struct watch *w, struct golden_logits *l, size_t row, st
 
 static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const float *logits)
 {
-	struct watch *w = arg;
+	struct conform_watch *w = arg;
 	const struct golden_entry *e = w->run.e;
 
 	(void)phase;
@@ -126,8 +126,8 @@ static void check_text(const struct od_tokenizer *t, const struct golden_entry *
 		     r->text_len, i);
 }
 
-static int generate(const struct conform *c, const struct golden_entry *e, struct watch *w, struct golden_verdict *v,
-		    struct od_err *err)
+static int generate(const struct conform *c, const struct golden_entry *e, struct conform_watch *w,
+		    struct golden_verdict *v, struct od_err *err)
 {
 	struct odm_request req = {
 		.prompt = e->prompt,
@@ -164,7 +164,7 @@ static int generate(const struct conform *c, const struct golden_entry *e, struc
 static int run_entry(const struct conform *c, const struct golden_entry *e, struct golden_verdict *v,
 		     struct od_err *err)
 {
-	struct watch w = { .rc = OD_OK };
+	struct conform_watch w = { .rc = OD_OK };
 	int rc;
 
 	if (e->n_positions > odm_engine_ctx(c->engine)) {
@@ -273,7 +273,7 @@ static size_t add_summary(const struct conform *c, struct od_report *r)
 
 static int report(const struct conform *c, struct od_err *err)
 {
-	const struct options *o = c->opt;
+	const struct conform_options *o = c->opt;
 	const struct odm_main_opts *engine = &o->engine.opts;
 	struct od_report *r;
 	size_t failed;
@@ -332,7 +332,7 @@ static int load_golden(struct conform *c, struct odm_main_opts *engine, struct o
 	return rc;
 }
 
-static int run(const struct options *o, struct od_err *err)
+static int run(const struct conform_options *o, struct od_err *err)
 {
 	struct odm_main_opts engine = o->engine.opts;
 	struct conform c = { .opt = o };
@@ -351,7 +351,7 @@ static int run(const struct options *o, struct od_err *err)
 	return rc;
 }
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct conform_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Compare", 0, 0, NULL },
@@ -386,7 +386,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 int od_bench_conform(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tolerance = { .absolute = -1, .relative = -1 } };
+	struct conform_options o = { .tolerance = { .absolute = -1, .relative = -1 } };
 	int rc;
 
 	odm_engine_args_defaults(&o.engine);

@@ -38,7 +38,7 @@ struct image {
 	bool changed;
 };
 
-struct good {
+struct pack_good {
 	struct tiny_files tiny;
 	struct image whole[N_FILES];
 	uint32_t n_experts;
@@ -46,11 +46,11 @@ struct good {
 	size_t header_at[MAX_EXPERTS], hex_at[MAX_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
 };
 
-static struct good goods[N_PACKS]; /* plain, with scales, of another family, with biases */
+static struct pack_good goods[N_PACKS]; /* plain, with scales, of another family, with biases */
 static struct od_device *device;
 static FILE *nowhere;
 
-static struct image read_file(const struct good *g, const char *name)
+static struct image read_file(const struct pack_good *g, const char *name)
 {
 	struct image im = { 0 };
 	char path[256];
@@ -68,7 +68,7 @@ static struct image read_file(const struct good *g, const char *name)
 }
 
 /* Over what is there: a file that is emptied and written anew is hurried to the disk by some file systems. */
-static void put_file(const struct good *g, const char *name, const void *bytes, size_t n)
+static void put_file(const struct pack_good *g, const char *name, const void *bytes, size_t n)
 {
 	char path[256];
 	int fd;
@@ -79,7 +79,7 @@ static void put_file(const struct good *g, const char *name, const void *bytes, 
 	close(fd);
 }
 
-static void hex_of(const struct good *g, const uint8_t *header, char hex[HEX + 1])
+static void hex_of(const struct pack_good *g, const uint8_t *header, char hex[HEX + 1])
 {
 	snprintf(hex, HEX + 1, "%016llx", (unsigned long long)XXH3_64bits(header, g->header_bytes));
 }
@@ -90,7 +90,7 @@ static void remove_packs(void)
 		tiny_files_free(&goods[i].tiny);
 }
 
-static void make_pack(struct good *g)
+static void make_pack(struct pack_good *g)
 {
 	const struct od_config *cfg;
 	struct od_pack *p;
@@ -162,7 +162,7 @@ static const uint8_t *change(struct image *im, const uint8_t *at, const uint8_t 
 }
 
 /* Chunks, headers, and what model.json says of them. */
-static void sign(const struct good *g, struct image *im)
+static void sign(const struct pack_good *g, struct image *im)
 {
 	struct image *model = &im[0], *experts = &im[1];
 
@@ -189,7 +189,7 @@ static void sign(const struct good *g, struct image *im)
 }
 
 /* As od_sums_write does, but nobody waits for the disk. */
-static void write_sums(const struct good *g)
+static void write_sums(const struct pack_good *g)
 {
 	char text[1024], path[256], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
 	uint8_t sum[OD_SHA256_BYTES];
@@ -284,7 +284,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const uint8_t *end = data + size;
 	struct image im[N_FILES];
 	struct od_err err = { 0 };
-	const struct good *g;
+	const struct pack_good *g;
 	struct od_pack *p;
 
 	if (nowhere == NULL)

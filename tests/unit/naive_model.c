@@ -141,7 +141,7 @@ static double sigmoid(double x)
 }
 
 /* Queries, keys and values of a position, head by head; gates of what attention gives. */
-struct heads {
+struct naive_model_heads {
 	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST], gate[MOST_HEADS][WIDEST];
 };
 
@@ -162,7 +162,7 @@ static void split(double to[MOST_HEADS][WIDEST], const double *from, uint32_t n_
 }
 
 static void gqa_heads(const struct od_mixer *m, const struct od_rope *rope, const struct host_layer *h, const double *x,
-		      uint32_t position, struct heads *out)
+		      uint32_t position, struct naive_model_heads *out)
 {
 	double q[2 * MOST_HEADS * WIDEST], k[MOST_HEADS * WIDEST], v[MOST_HEADS * WIDEST];
 
@@ -195,7 +195,7 @@ static void gqa_heads(const struct od_mixer *m, const struct od_rope *rope, cons
 
 /* A head's key is made of the latent, then comes the part that turns, which all heads share. */
 static void mla_heads(const struct od_mixer *m, const struct od_rope *rope, const struct host_layer *h, const double *x,
-		      uint32_t position, struct heads *out)
+		      uint32_t position, struct naive_model_heads *out)
 {
 	const uint32_t turning = m->k_dim - m->nope_dim;
 	double q[MOST_HEADS * WIDEST], q_a[WIDEST], latent[2 * WIDEST], kv[2 * MOST_HEADS * WIDEST];
@@ -223,7 +223,7 @@ static void mla_heads(const struct od_mixer *m, const struct od_rope *rope, cons
 }
 
 /* Position p, when the heads of all up to it are known. */
-static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p, double *out)
+static void attend(const struct od_mixer *m, const struct naive_model_heads *of, uint32_t p, double *out)
 {
 	const uint32_t first = m->window != 0 && p + 1 > m->window ? p + 1 - m->window : 0;
 
@@ -353,11 +353,11 @@ static void delta_mix(const struct od_config *c, const struct od_mixer *m, const
 
 /* kept: [n_layers], the heads of layers that others share keys and values with; NULL: of this layer alone. */
 static void mix(const struct od_config *c, uint32_t layer, const struct host_layer *h, uint32_t n, const double *x,
-		double *y, struct heads **kept)
+		double *y, struct naive_model_heads **kept)
 {
 	const struct od_layer_spec *l = od_config_layer(c, layer);
 	const struct od_rope *rope = l->mixer == &od_mixer_delta ? NULL : &c->rope[l->mix.rope];
-	struct heads *of;
+	struct naive_model_heads *of;
 	double attended[MOST_HEADS * WIDEST];
 
 	assert_true(l->mix.n_heads <= MOST_HEADS && l->mix.k_dim <= WIDEST && l->mix.v_dim <= WIDEST &&
@@ -580,7 +580,7 @@ static void make_inputs(const struct od_config *c, const struct tiny_weights *w,
 /* ---- the model ---- */
 
 static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint32_t i, double *x, const double *inputs,
-		  struct heads **kept)
+		  struct naive_model_heads **kept)
 {
 	const struct od_config *c = &t->cfg;
 	const struct od_layer_spec *l = od_config_layer(c, i);
@@ -620,7 +620,7 @@ double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
 	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)),
 	       *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
 	double *inputs = calloc(t->n_prompt * c->n_layers * c->layer_input + 1, sizeof(*inputs));
-	struct heads **kept = calloc(c->n_layers, sizeof(struct heads *));
+	struct naive_model_heads **kept = calloc(c->n_layers, sizeof(struct naive_model_heads *));
 
 	assert_true(x != NULL && logits != NULL && inputs != NULL && kept != NULL && c->hidden <= WIDEST);
 	for (size_t p = 0; p < t->n_prompt; p++)

@@ -24,7 +24,7 @@ struct row_ref {
 	size_t bytes; /* one row */
 };
 
-struct bench {
+struct ops_bench {
 	struct od_device *d, *scalar; /* scalar: of the same memory, by the table that all others are measured by */
 	const struct od_backend *be;
 	enum od_profile profile;
@@ -38,17 +38,17 @@ struct bench {
 	struct od_ffn_part *part; /* the operation's only one, which has all of its rows; NULL: none */
 };
 
-static inline void bench_open(struct bench *b, void **state, enum od_profile profile)
+static inline void bench_open(struct ops_bench *b, void **state, enum od_profile profile)
 {
 	const struct od_backend *table = table_of(state);
 	int cpu = OD_CPU_SCALAR;
 
 	while (strcmp(od_cpu_names[cpu], table->name) != 0)
 		cpu++;
-	*b = (struct bench){ .d = device_new((enum od_cpu)cpu, 3),
-			     .scalar = device_new(OD_CPU_SCALAR, 1),
-			     .profile = profile,
-			     .seed = 77 };
+	*b = (struct ops_bench){ .d = device_new((enum od_cpu)cpu, 3),
+				 .scalar = device_new(OD_CPU_SCALAR, 1),
+				 .profile = profile,
+				 .seed = 77 };
 	assert_int_equal(od_backend_cpu(&b->be, (enum od_cpu)cpu, profile, NULL), OD_OK);
 	b->arena = buf_new(b->d, ARENA_BYTES);
 	b->image = od_alloc(ARENA_BYTES);
@@ -56,7 +56,7 @@ static inline void bench_open(struct bench *b, void **state, enum od_profile pro
 	assert_true(b->image != NULL && b->want != NULL);
 }
 
-static inline void bench_close(struct bench *b)
+static inline void bench_close(struct ops_bench *b)
 {
 	od_buf_free(b->arena);
 	od_buf_free(b->scratch);
@@ -67,7 +67,7 @@ static inline void bench_close(struct bench *b)
 }
 
 /* Empty again, for another operation. */
-static inline void bench_reset(struct bench *b)
+static inline void bench_reset(struct ops_bench *b)
 {
 	memset(b->image, 0, b->used);
 	b->used = 0;
@@ -78,7 +78,7 @@ static inline void bench_reset(struct bench *b)
 }
 
 /* A place of n bytes, in both images; padding follows. */
-static inline struct od_ref lay(struct bench *b, const void *from, size_t n)
+static inline struct od_ref lay(struct ops_bench *b, const void *from, size_t n)
 {
 	const struct od_ref at = od_buf_ref(b->arena, b->used);
 
@@ -89,7 +89,7 @@ static inline struct od_ref lay(struct bench *b, const void *from, size_t n)
 	return at;
 }
 
-static inline struct od_ref lay_floats(struct bench *b, size_t n)
+static inline struct od_ref lay_floats(struct ops_bench *b, size_t n)
 {
 	const struct od_ref at = lay(b, NULL, n * sizeof(float));
 
@@ -99,7 +99,7 @@ static inline struct od_ref lay_floats(struct bench *b, size_t n)
 }
 
 /* Where an operation's result is: something else stands there before. */
-static inline struct od_ref lay_dirt(struct bench *b, size_t n)
+static inline struct od_ref lay_dirt(struct ops_bench *b, size_t n)
 {
 	const struct od_ref at = lay(b, NULL, n);
 
@@ -107,37 +107,37 @@ static inline struct od_ref lay_dirt(struct bench *b, size_t n)
 	return at;
 }
 
-static inline struct od_ref scratch_of(struct bench *b, uint64_t bytes)
+static inline struct od_ref scratch_of(struct ops_bench *b, uint64_t bytes)
 {
 	b->scratch = buf_new(b->d, bytes);
 	return od_buf_ref(b->scratch, 0);
 }
 
 /* Everything is laid; from here on the test makes of want what the operation should make of it. */
-static inline void expect(struct bench *b)
+static inline void expect(struct ops_bench *b)
 {
 	memcpy(b->want, b->image, b->used);
 }
 
-static inline void *wanted(const struct bench *b, struct od_ref at)
+static inline void *wanted(const struct ops_bench *b, struct od_ref at)
 {
 	assert_true(at.buf == b->arena);
 	return b->want + at.at;
 }
 
-static inline float *wanted_f32(const struct bench *b, struct od_ref at)
+static inline float *wanted_f32(const struct ops_bench *b, struct od_ref at)
 {
 	return wanted(b, at);
 }
 
 /* An operand of the operation that has so many bytes for each row. */
-static inline void by_row(struct bench *b, struct od_ref *at, size_t bytes)
+static inline void by_row(struct ops_bench *b, struct od_ref *at, size_t bytes)
 {
 	assert_true(b->n_row_refs < MAX_ROW_REFS);
 	b->row[b->n_row_refs++] = (struct row_ref){ at, bytes };
 }
 
-static inline void assert_arena(struct bench *b, const char *what)
+static inline void assert_arena(struct ops_bench *b, const char *what)
 {
 	unsigned char *got = copy_at(b->d, od_buf_ref(b->arena, 0), b->used);
 
@@ -170,7 +170,7 @@ static inline bool is_chosen(void)
 }
 
 /* n rows at a time, from the first on. */
-static inline void run_in_steps(struct bench *b, struct od_device *d, const struct od_op *op, uint32_t n,
+static inline void run_in_steps(struct ops_bench *b, struct od_device *d, const struct od_op *op, uint32_t n,
 				const char *what)
 {
 	struct od_ref first[MAX_ROW_REFS];
@@ -198,7 +198,7 @@ static inline void run_in_steps(struct bench *b, struct od_device *d, const stru
 /* All rows at once, three at a time, all but two and these, then row by row, and in profile f32 by the scalar table
  * too: nothing in memory is other than it should be. Of many rows sixteen at a time instead: what a row alone gives is
  * known. by_row's places are in *op. */
-static inline void check_op(struct bench *b, struct od_op *op, const char *what)
+static inline void check_op(struct ops_bench *b, struct od_op *op, const char *what)
 {
 	assert_memory_not_equal(b->image, b->want, b->used);
 	op->profile = b->profile;
@@ -247,7 +247,7 @@ struct weight {
 	uint64_t chunk_at[MAX_CHUNKS];
 };
 
-static inline struct od_ref lay_random(struct bench *b, enum od_dtype t, size_t n)
+static inline struct od_ref lay_random(struct ops_bench *b, enum od_dtype t, size_t n)
 {
 	void *data = random_weights(&b->seed, t, n, PLAIN);
 	struct od_ref at = lay(b, data, n * od_dtype_bytes(t));
@@ -257,7 +257,7 @@ static inline struct od_ref lay_random(struct bench *b, enum od_dtype t, size_t 
 }
 
 /* A matrix in chunks, at addresses that are aligned to nothing. bf16: freed. */
-static inline void lay_planes(struct bench *b, struct weight *w, size_t chunk_rows, uint16_t *bf16)
+static inline void lay_planes(struct ops_bench *b, struct weight *w, size_t chunk_rows, uint16_t *bf16)
 {
 	enum { TURNS = 5 };
 	const size_t n_in = w->w.n_in, n = w->w.n_out * n_in;
@@ -307,7 +307,7 @@ static inline enum od_dtype scales_of(enum weight_kind kind) /* 0: it has none *
 }
 
 /* *w is where the operation finds it: it stays there. */
-static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kind kind, size_t n_out, size_t n_in)
+static inline void lay_weight(struct ops_bench *b, struct weight *w, enum weight_kind kind, size_t n_out, size_t n_in)
 {
 	const enum od_dtype t = dtype_of(kind);
 
@@ -345,7 +345,7 @@ static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kin
 		w->m.planes = &w->planes;
 }
 
-static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n_tables, uint32_t ctx)
+static inline struct od_ref lay_rows(struct ops_bench *b, uint32_t vocab, uint32_t n_tables, uint32_t ctx)
 {
 	struct od_row_info rows[ROWS];
 
@@ -371,7 +371,7 @@ static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n
 /* ---- operations that follow each other, which a GPU may run as one ---- */
 
 /* The memory after both. apart: the second begins when the first is done. */
-static inline unsigned char *after_both(struct bench *b, struct od_op *first, struct od_op *second, bool apart)
+static inline unsigned char *after_both(struct ops_bench *b, struct od_op *first, struct od_op *second, bool apart)
 {
 	first->profile = second->profile = b->profile;
 	put_at(b->d, od_buf_ref(b->arena, 0), b->image, b->used);
@@ -382,7 +382,7 @@ static inline unsigned char *after_both(struct bench *b, struct od_op *first, st
 	return copy_at(b->d, od_buf_ref(b->arena, 0), b->used);
 }
 
-static inline void check_both(struct bench *b, struct od_op *first, struct od_op *second, const char *what)
+static inline void check_both(struct ops_bench *b, struct od_op *first, struct od_op *second, const char *what)
 {
 	/* before the other leaves the same in the device's own memory */
 	unsigned char *got = after_both(b, first, second, false);

@@ -22,13 +22,13 @@ struct packet {
 	size_t len[2], n_frames;
 };
 
-struct heard {
+struct alignment_heard {
 	bool any[LAYERS];
 	int32_t token[LAYERS];
 	uint16_t route[LAYERS][TOP_K];
 };
 
-struct rig {
+struct alignment_rig {
 	enum od_profile profile;
 	struct odm_align align;
 	bool early;
@@ -55,7 +55,7 @@ struct rig {
 	int32_t next; /* main's token at its length */
 	uint32_t n; /* decode steps of the sequence */
 	uint64_t first; /* number of the first of them */
-	struct heard *heard; /* [NUMBERS] */
+	struct alignment_heard *heard; /* [NUMBERS] */
 	bool reference; /* else only main's side is run */
 	bool judge; /* every prediction stands on main's keys and values */
 	unsigned judged;
@@ -69,7 +69,7 @@ struct rig {
 
 static int put_packet(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames)
 {
-	struct rig *g = arg;
+	struct alignment_rig *g = arg;
 	struct packet *p = &g->queue[g->n_queued++];
 
 	assert_true(g->n_queued < QUEUE && n_frames <= 2);
@@ -91,7 +91,7 @@ static void free_packet(struct packet *p)
 	free(p->frame[1]);
 }
 
-static void hand_packet(struct rig *g, const struct packet *p)
+static void hand_packet(struct alignment_rig *g, const struct packet *p)
 {
 	struct od_msg m = { .header = od__header__unpack(NULL, p->n_header, p->header), .n_frames = p->n_frames };
 	struct od_err err;
@@ -112,7 +112,7 @@ static void hand_packet(struct rig *g, const struct packet *p)
 	od_msg_fini(&m);
 }
 
-static bool deliver_one(struct rig *g)
+static bool deliver_one(struct alignment_rig *g)
 {
 	struct packet p;
 
@@ -133,7 +133,7 @@ static bool deliver_one(struct rig *g)
 
 static void on_ask(void *arg, uint64_t sequence, const struct ods_range *r)
 {
-	struct rig *g = arg;
+	struct alignment_rig *g = arg;
 	Od__StateRequest *q = &g->ask[g->n_ask++];
 
 	assert_true(g->n_ask <= 64);
@@ -146,7 +146,7 @@ static void on_ask(void *arg, uint64_t sequence, const struct ods_range *r)
 
 static void on_ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t n)
 {
-	struct rig *g = arg;
+	struct alignment_rig *g = arg;
 	Od__TokensRequest *q = &g->ask_tokens[g->n_ask_tokens++];
 
 	assert_true(g->n_ask_tokens <= 64);
@@ -157,7 +157,7 @@ static void on_ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t
 	q->n = n;
 }
 
-static bool answer(struct rig *g)
+static bool answer(struct alignment_rig *g)
 {
 	bool any = g->n_ask + g->n_ask_tokens > 0;
 
@@ -171,7 +171,7 @@ static bool answer(struct rig *g)
 	return any;
 }
 
-static bool work_once(struct rig *g)
+static bool work_once(struct alignment_rig *g)
 {
 	struct od_err err;
 	bool did;
@@ -182,7 +182,7 @@ static bool work_once(struct rig *g)
 }
 
 /* Until nobody has anything to do; time passes only when it must. */
-static void settle_rig(struct rig *g)
+static void settle_rig(struct alignment_rig *g)
 {
 	for (int i = 0; i < 1000000; i++) {
 		bool did = work_once(g), answered = answer(g);
@@ -196,7 +196,7 @@ static void settle_rig(struct rig *g)
 	fail_msg("the emulator never comes to rest");
 }
 
-static void judge_prediction(struct rig *g, const struct od_prediction *p)
+static void judge_prediction(struct alignment_rig *g, const struct od_prediction *p)
 {
 	struct od_row row = { g->ref_state, p->position, p->token };
 	uint16_t route[LAYERS * TOP_K];
@@ -208,10 +208,10 @@ static void judge_prediction(struct rig *g, const struct od_prediction *p)
 	g->judged++;
 }
 
-static void on_prediction(struct rig *g, const struct od_prediction *p)
+static void on_prediction(struct alignment_rig *g, const struct od_prediction *p)
 {
 	const uint64_t step = g->first + p->position - g->prompt;
-	struct heard *h = &g->heard[step % NUMBERS];
+	struct alignment_heard *h = &g->heard[step % NUMBERS];
 
 	assert_true(p->m < LAYERS && p->n == od_prediction_candidates(&config));
 	assert_true(p->position < g->ctx && p->token >= 0 && p->token < (int32_t)VOCAB);
@@ -227,7 +227,7 @@ static void on_prediction(struct rig *g, const struct od_prediction *p)
 
 static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
 {
-	struct rig *g = arg;
+	struct alignment_rig *g = arg;
 
 	assert_true(n == 1 || (n == 2 && g->bad_channel));
 	for (size_t i = 0; i < n; i++) {
@@ -238,7 +238,7 @@ static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, siz
 
 /* ---- Main, and the definition ---- */
 
-static void open_emulator(struct rig *g)
+static void open_emulator(struct alignment_rig *g)
 {
 	struct ods_sink sink = { .arg = g, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
 	struct ods_emulator_opts o = { .forward = pass_opts(&g->shadow_model, g->profile),
@@ -253,15 +253,15 @@ static void open_emulator(struct rig *g)
 	assert_int_equal(ods_emulator_new(&g->emulator, &o, &sink, &err), OD_OK);
 }
 
-struct setting {
+struct alignment_setting {
 	uint32_t token_period, kv_period;
 	bool early, same_weights, sampled;
 	enum od_profile profile;
 };
 
-static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from_seed)
+static struct alignment_rig *open_rig(const struct alignment_setting *t, uint32_t ctx, uint64_t from_seed)
 {
-	struct rig *g = calloc(1, sizeof(*g));
+	struct alignment_rig *g = calloc(1, sizeof(*g));
 	struct od_forward_opts o;
 
 	assert_non_null(g);
@@ -304,7 +304,7 @@ static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from
 	return g;
 }
 
-static void close_rig(struct rig *g)
+static void close_rig(struct alignment_rig *g)
 {
 	while (g->n_queued > 0)
 		free_packet(&g->queue[--g->n_queued]);
@@ -328,14 +328,14 @@ static int32_t sample(struct od_sampler *s, struct pass *p, size_t row)
 }
 
 /* As main chooses it; when it is greedy it says something else now and then, so that guesses fail. */
-static int32_t choose(struct rig *g, size_t row)
+static int32_t choose(struct alignment_rig *g, size_t row)
 {
 	int32_t token = sample(g->sampler, &g->main_pass, row);
 
 	return g->sampling.temperature > 0 || chance(70) ? token : (int32_t)draw(VOCAB);
 }
 
-static struct odm_step make_step(struct rig *g, enum odm_phase phase, struct od_row *rows, size_t n)
+static struct odm_step make_step(struct alignment_rig *g, enum odm_phase phase, struct od_row *rows, size_t n)
 {
 	g->step++;
 	g->part = (struct odm_part){
@@ -350,7 +350,7 @@ static struct odm_step make_step(struct rig *g, enum odm_phase phase, struct od_
 				  .n_parts = 1 };
 }
 
-static void start_samplers(struct rig *g)
+static void start_samplers(struct alignment_rig *g)
 {
 	float logits[VOCAB] = { 0 };
 
@@ -362,13 +362,13 @@ static void start_samplers(struct rig *g)
 }
 
 /* Rows as they arrive at the shadow. */
-static void give_rows(struct rig *g, uint32_t begin, uint32_t end)
+static void give_rows(struct alignment_rig *g, uint32_t begin, uint32_t end)
 {
 	copy_rows(g->ref_pass.device, g->ref_state, g->main_pass.device, g->state, LAYERS, begin, end - begin);
 }
 
 /* A prompt of n tokens through main and through the link; the reference runs it itself if main's rows never come. */
-static void run_prompt(struct rig *g, uint32_t n)
+static void run_prompt(struct alignment_rig *g, uint32_t n)
 {
 	struct od_row rows[MAX_ROWS], own[MAX_ROWS];
 
@@ -404,7 +404,7 @@ static void run_prompt(struct rig *g, uint32_t n)
 }
 
 /* Does what a shadow with these periods does in decode step g->n. */
-static void run_reference(struct rig *g, uint32_t position, int32_t true_token)
+static void run_reference(struct alignment_rig *g, uint32_t position, int32_t true_token)
 {
 	uint32_t i = g->align.token_period, j = g->align.kv_period;
 	bool given = g->n == 1 || (i > 0 && (g->n - 1) % i == 0);
@@ -420,7 +420,7 @@ static void run_reference(struct rig *g, uint32_t position, int32_t true_token)
 }
 
 /* A decode step: STEP leaves, main computes; its layers' rows leave by send_layer_rows. */
-static struct odm_step begin_decode(struct rig *g, struct od_row *row)
+static struct odm_step begin_decode(struct alignment_rig *g, struct od_row *row)
 {
 	struct odm_step step;
 
@@ -434,13 +434,13 @@ static struct odm_step begin_decode(struct rig *g, struct od_row *row)
 	return step;
 }
 
-static void end_decode(struct rig *g)
+static void end_decode(struct alignment_rig *g)
 {
 	g->next = choose(g, 0);
 	end_pass(&g->main_pass);
 }
 
-static bool predicted(const struct rig *g, uint64_t step)
+static bool predicted(const struct alignment_rig *g, uint64_t step)
 {
 	for (uint32_t l = 0; l < LAYERS; l++)
 		if (!g->heard[step % NUMBERS].any[l])
@@ -449,11 +449,11 @@ static bool predicted(const struct rig *g, uint64_t step)
 }
 
 /* In lockstep: whatever either side does, the other has all the time it wants. */
-static void decode_step(struct rig *g, bool check)
+static void decode_step(struct alignment_rig *g, bool check)
 {
 	struct od_row row;
 	struct odm_step step = begin_decode(g, &row);
-	const struct heard *h = &g->heard[g->step % NUMBERS];
+	const struct alignment_heard *h = &g->heard[g->step % NUMBERS];
 
 	if (check)
 		run_reference(g, row.position, row.token);
@@ -470,7 +470,7 @@ static void decode_step(struct rig *g, bool check)
 	}
 }
 
-static void close_main(struct rig *g)
+static void close_main(struct alignment_rig *g)
 {
 	odm_shadow_link_close_sequence(&g->link, 0, g->sequence);
 }
@@ -479,7 +479,7 @@ static void close_main(struct rig *g)
 
 static const uint32_t periods[][2] = { { 1, 1 }, { 1, 4 }, { 1, 0 }, { 4, 1 }, { 0, 1 }, { 0, 0 }, { 3, 2 }, { 2, 7 } };
 
-static void assert_counts(const struct rig *g, uint32_t steps, const struct setting *t)
+static void assert_counts(const struct alignment_rig *g, uint32_t steps, const struct alignment_setting *t)
 {
 	const uint64_t *s = g->counters, *sent = g->sent;
 	uint32_t i = t->token_period, j = t->kv_period, given = i > 0 ? (steps + i - 1) / i : 1;
@@ -502,9 +502,9 @@ static void assert_counts(const struct rig *g, uint32_t steps, const struct sett
 		assert_true(s[OD_C_SHADOW_MISTAKEN] > 0 && (s[OD_C_SHADOW_CONFIRMED] > 0 || !t->same_weights));
 }
 
-static void one_setting(const struct setting *t, uint64_t from_seed)
+static void one_setting(const struct alignment_setting *t, uint64_t from_seed)
 {
-	struct rig *g = open_rig(t, 64, from_seed);
+	struct alignment_rig *g = open_rig(t, 64, from_seed);
 	uint32_t steps = 0;
 
 	run_prompt(g, 1 + draw(PROMPT_MAX));
@@ -527,8 +527,9 @@ static void test_definition(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < sizeof(periods) / sizeof(periods[0]) * 16; i++) {
 		const uint32_t *p = periods[i / 16];
-		struct setting t = { p[0],	   p[1],	 (i & 1) != 0,
-				     (i & 2) != 0, (i & 4) != 0, (i & 8) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
+		struct alignment_setting t = { p[0],	     p[1],
+					       (i & 1) != 0, (i & 2) != 0,
+					       (i & 4) != 0, (i & 8) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
 
 		one_setting(&t, 100 + i);
 	}
@@ -539,8 +540,10 @@ static void test_same_weights(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < sizeof(periods) / sizeof(periods[0]) * 2; i++) {
-		struct setting t = { periods[i / 2][0], periods[i / 2][1], i & 1, true, true, OD_PROFILE_F32 };
-		struct rig *g = open_rig(&t, 64, 900 + i);
+		struct alignment_setting t = {
+			periods[i / 2][0], periods[i / 2][1], i & 1, true, true, OD_PROFILE_F32
+		};
+		struct alignment_rig *g = open_rig(&t, 64, 900 + i);
 
 		run_prompt(g, 5);
 		for (int n = 0; n < 20; n++) {
@@ -557,8 +560,10 @@ static void test_ends(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < sizeof(periods) / sizeof(periods[0]) * 2; i++) {
-		struct setting t = { periods[i / 2][0], periods[i / 2][1], i & 1, true, false, OD_PROFILE_F32 };
-		struct rig *g = open_rig(&t, 16, 300 + i);
+		struct alignment_setting t = {
+			periods[i / 2][0], periods[i / 2][1], i & 1, true, false, OD_PROFILE_F32
+		};
+		struct alignment_rig *g = open_rig(&t, 16, 300 + i);
 		struct od_row row;
 
 		run_prompt(g, 1); /* a prompt of one token, to the end of the context */
@@ -585,7 +590,7 @@ static void test_ends(void **state)
 /* ---- A shadow that starts late ---- */
 
 /* Main goes on: so many pieces of the shadow's work for a layer of main's. */
-static void decode_at_pace(struct rig *g, unsigned pieces)
+static void decode_at_pace(struct alignment_rig *g, unsigned pieces)
 {
 	struct od_row row;
 	struct odm_step step = begin_decode(g, &row);
@@ -606,8 +611,9 @@ static void test_restart(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < sizeof(periods) / sizeof(periods[0]); i++) {
-		struct setting t = { periods[i][0], periods[i][1], i % 2 == 0, false, i % 3 == 0, OD_PROFILE_F32 };
-		struct rig *g = open_rig(&t, 4096, 500 + i);
+		struct alignment_setting t = { periods[i][0], periods[i][1], i % 2 == 0,
+					       false,	      i % 3 == 0,    OD_PROFILE_F32 };
+		struct alignment_rig *g = open_rig(&t, 4096, 500 + i);
 		unsigned behind = 0, after = 0;
 
 		g->reference = false;
@@ -643,8 +649,8 @@ static void test_pause(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
-		struct setting t = { 0, i & 1, (i & 2) != 0, true, false, OD_PROFILE_F32 };
-		struct rig *g = open_rig(&t, 256, 40 + i);
+		struct alignment_setting t = { 0, i & 1, (i & 2) != 0, true, false, OD_PROFILE_F32 };
+		struct alignment_rig *g = open_rig(&t, 256, 40 + i);
 
 		run_prompt(g, 6);
 		for (int n = 0; n < 3; n++)
@@ -670,8 +676,8 @@ static void test_lost_open(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
-		struct setting t = { i & 1, 0, (i & 2) != 0, true, false, OD_PROFILE_F32 };
-		struct rig *g = open_rig(&t, 64, 70 + i);
+		struct alignment_setting t = { i & 1, 0, (i & 2) != 0, true, false, OD_PROFILE_F32 };
+		struct alignment_rig *g = open_rig(&t, 64, 70 + i);
 
 		run_prompt(g, 6);
 		while (g->n_queued > 0)
@@ -686,8 +692,8 @@ static void test_lost_open(void **state)
 /* Main's word goes over our own choice, and over the rows that were made from it. */
 static void test_corrected(void **state)
 {
-	struct setting t = { 0, 0, true, false, false, OD_PROFILE_F32 };
-	struct rig *g = open_rig(&t, 64, 81);
+	struct alignment_setting t = { 0, 0, true, false, false, OD_PROFILE_F32 };
+	struct alignment_rig *g = open_rig(&t, 64, 81);
 	Od__TokensRequest all = OD__TOKENS_REQUEST__INIT;
 	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
 	struct od_row rows[MAX_ROWS];
@@ -721,8 +727,8 @@ static void test_corrected(void **state)
 /* A step is tried once; then nothing is done until main says something. */
 static void test_dead_device(void **state)
 {
-	struct setting t = { 1, 0, true, false, false, OD_PROFILE_F32 };
-	struct rig *g = open_rig(&t, 96, 91);
+	struct alignment_setting t = { 1, 0, true, false, false, OD_PROFILE_F32 };
+	struct alignment_rig *g = open_rig(&t, 96, 91);
 	struct failure f;
 
 	(void)state;
@@ -753,9 +759,9 @@ static void test_dead_device(void **state)
 
 /* ---- A bad channel ---- */
 
-static void bad_life(const struct setting *t, uint64_t from_seed)
+static void bad_life(const struct alignment_setting *t, uint64_t from_seed)
 {
-	struct rig *g = open_rig(t, 64, from_seed);
+	struct alignment_rig *g = open_rig(t, 64, from_seed);
 	unsigned clean = 0;
 
 	g->judge = t->token_period == 1 && t->kv_period == 1;
@@ -796,8 +802,9 @@ static void test_bad_channel(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 320; i++) {
 		const uint32_t *p = periods[i % 8];
-		struct setting t = { p[0],	    p[1],	   (i & 8) != 0,
-				     (i & 16) != 0, (i & 32) != 0, (i & 64) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
+		struct alignment_setting t = { p[0],	      p[1],
+					       (i & 8) != 0,  (i & 16) != 0,
+					       (i & 32) != 0, (i & 64) != 0 ? OD_PROFILE_BF16 : OD_PROFILE_F32 };
 
 		bad_life(&t, 5000 + i);
 	}

@@ -75,7 +75,7 @@ static void test_byte_by_byte(void **state)
 }
 
 /* As odm_answer_object, in the two pieces that meet at `cut`. */
-struct heard {
+struct answer_heard {
 	struct od_strbuf text[2], arguments;
 	json_t *calls;
 	bool in_call, check_pieces;
@@ -104,17 +104,17 @@ static bool json_text_whole(const char *text, size_t len)
 
 static void hear_content(void *arg, const char *text, size_t len)
 {
-	od_strbuf_append(&((struct heard *)arg)->text[0], text, len);
+	od_strbuf_append(&((struct answer_heard *)arg)->text[0], text, len);
 }
 
 static void hear_reasoning(void *arg, const char *text, size_t len)
 {
-	od_strbuf_append(&((struct heard *)arg)->text[1], text, len);
+	od_strbuf_append(&((struct answer_heard *)arg)->text[1], text, len);
 }
 
 static void hear_call(void *arg, const char *name, const char *id)
 {
-	struct heard *h = arg;
+	struct answer_heard *h = arg;
 
 	assert_false(h->in_call);
 	h->in_call = true;
@@ -123,7 +123,7 @@ static void hear_call(void *arg, const char *name, const char *id)
 
 static void hear_arguments(void *arg, const char *text, size_t len)
 {
-	struct heard *h = arg;
+	struct answer_heard *h = arg;
 
 	assert_true(h->in_call && len > 0);
 	h->n_pieces++;
@@ -135,7 +135,7 @@ static void hear_arguments(void *arg, const char *text, size_t len)
 
 static void hear_call_end(void *arg, bool complete)
 {
-	struct heard *h = arg;
+	struct answer_heard *h = arg;
 	json_t *o = json_array_get(h->calls, json_array_size(h->calls) - 1);
 
 	json_t *arguments =
@@ -156,7 +156,7 @@ static void hear_call_end(void *arg, bool complete)
 static json_t *play_cut(const struct answer_case *c, size_t len, size_t cut, bool early_calls, size_t *n_pieces)
 {
 	struct odm_answer_opts opts = answer_case_opts(c);
-	struct heard h = { .calls = json_array(), .check_pieces = early_calls };
+	struct answer_heard h = { .calls = json_array(), .check_pieces = early_calls };
 	const struct odm_answer_sink sink = {
 		&h, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end
 	};

@@ -14,7 +14,7 @@
 
 /* ---- What is given, and when ---- */
 
-struct stream {
+struct answer_stream {
 	struct odm_chat_form form;
 	struct odm_answer_sink sink;
 	struct odm_answer *a;
@@ -22,7 +22,7 @@ struct stream {
 	bool whole_characters, shows_arguments; /* "a:" arguments, "e:" the call's end */
 };
 
-static void hear(struct stream *s, const char *what, const char *text, size_t len)
+static void hear(struct answer_stream *s, const char *what, const char *text, size_t len)
 {
 	const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
 	utf8proc_int32_t c;
@@ -56,7 +56,7 @@ static void hear_call(void *arg, const char *name, const char *id)
 
 static void hear_arguments(void *arg, const char *text, size_t len)
 {
-	struct stream *s = arg;
+	struct answer_stream *s = arg;
 
 	if (s->shows_arguments)
 		hear(s, "a", text, len);
@@ -64,38 +64,39 @@ static void hear_arguments(void *arg, const char *text, size_t len)
 
 static void hear_call_end(void *arg, bool complete)
 {
-	struct stream *s = arg;
+	struct answer_stream *s = arg;
 
 	if (s->shows_arguments)
 		hear(s, complete ? "e" : "broken", "", 0);
 }
 
-static void open_stream(struct stream *s, const char *template_text, bool in_thought, size_t max_call_bytes)
+static void open_stream(struct answer_stream *s, const char *template_text, bool in_thought, size_t max_call_bytes)
 {
 	struct odm_answer_opts opts = { .form = &s->form, .in_thought = in_thought, .max_call_bytes = max_call_bytes };
 	struct od_err err;
 
-	*s = (struct stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments, hear_call_end },
-			      .whole_characters = true };
+	*s = (struct answer_stream){ .sink = { s, hear_content, hear_reasoning, hear_call, hear_arguments,
+					       hear_call_end },
+				     .whole_characters = true };
 	odm_chat_form_choose(&s->form, template_text, "</s>");
 	assert_int_equal(odm_answer_new(&s->a, &opts, &s->sink, &err), OD_OK);
 }
 
-static void close_stream(struct stream *s)
+static void close_stream(struct answer_stream *s)
 {
 	odm_answer_free(s->a);
 	od_strbuf_fini(&s->heard);
 }
 
 /* Pushes text and compares what is given at once. */
-static void push(struct stream *s, const char *text, const char *expected)
+static void push(struct answer_stream *s, const char *text, const char *expected)
 {
 	od_strbuf_fini(&s->heard);
 	assert_int_equal(odm_answer_push(s->a, text, strlen(text)), OD_OK);
 	assert_string_equal(s->heard.len > 0 ? s->heard.text : "", expected);
 }
 
-static void finish(struct stream *s, const char *expected)
+static void finish(struct answer_stream *s, const char *expected)
 {
 	od_strbuf_fini(&s->heard);
 	assert_int_equal(odm_answer_finish(s->a), OD_OK);
@@ -104,7 +105,7 @@ static void finish(struct stream *s, const char *expected)
 
 static void test_tags_are_held(void **state)
 {
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_stream(&s, "<tool_call> <think></think> <|im_end|>", false, 0);
@@ -133,7 +134,7 @@ static void test_tags_are_held(void **state)
 
 static void test_json_answers_are_not_held(void **state)
 {
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_stream(&s, "<|python_tag|>", false, 0);
@@ -152,7 +153,7 @@ static void test_what_is_not_held(void **state)
 			   "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[";
 	json_t *no_tools = json_array();
 	struct odm_answer_opts opts = { .tools = no_tools };
-	struct stream s;
+	struct answer_stream s;
 	struct od_err err;
 
 	(void)state;
@@ -171,7 +172,7 @@ static void test_what_is_not_held(void **state)
 	close_stream(&s);
 }
 
-static void open_early(struct stream *s, const char *template_text)
+static void open_early(struct answer_stream *s, const char *template_text)
 {
 	struct odm_answer_opts opts = { .form = &s->form, .early_calls = true };
 	struct od_err err;
@@ -184,7 +185,7 @@ static void open_early(struct stream *s, const char *template_text)
 
 static void test_early_calls(void **state)
 {
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_early(&s, "<tool_call>");
@@ -216,7 +217,7 @@ static void test_ends_of_an_answer(void **state)
 {
 	static const char *const stop[] = { "END", "\n\n" };
 	struct odm_answer_opts opts = { .lead = " ", .tail = "\n", .stop = stop, .n_stop = 2 };
-	struct stream s;
+	struct answer_stream s;
 	struct od_err err;
 	size_t which;
 
@@ -247,7 +248,7 @@ static void test_waiting_calls(void **state)
 {
 	const char *call = "<minimax:tool_call><invoke name=\"f\"></invoke></minimax:tool_call>";
 	const char *form = "<minimax:tool_call><invoke name= <think></think>";
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_stream(&s, form, true, 0);
@@ -267,7 +268,7 @@ static void test_characters_stay_whole(void **state)
 	(void)state;
 	for (size_t i = 0; i < answer_cases.n; i++) {
 		const struct answer_case *c = &answer_cases.c[i];
-		struct stream s;
+		struct answer_stream s;
 
 		open_stream(&s, c->template_text, c->in_thought, 0);
 		for (size_t k = 0; k < c->len; k++)
@@ -281,7 +282,7 @@ static void test_characters_stay_whole(void **state)
 
 static void test_broken_characters_pass(void **state)
 {
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_stream(&s, "", false, 0);
@@ -298,7 +299,7 @@ static void test_broken_characters_pass(void **state)
 static void test_call_of_the_greatest_length(void **state)
 {
 	const char *call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
-	struct stream s;
+	struct answer_stream s;
 
 	(void)state;
 	open_stream(&s, "<tool_call>", false, strlen(call));
@@ -336,7 +337,7 @@ static void test_long_nonsense(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const size_t n = strlen(rows[i].text);
 		size_t pushed = 0, given = 0;
-		struct stream s;
+		struct answer_stream s;
 
 		open_stream(&s, rows[i].template_text, false, 0);
 		for (; pushed < total; pushed += n) {

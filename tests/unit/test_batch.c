@@ -34,14 +34,14 @@ static uint64_t seed = 1;
 
 /* ---- Requests ---- */
 
-struct watch {
+struct batch_watch {
 	size_t pieces, leave_after; /* 0: never */
 };
 
-struct text {
+struct batch_text {
 	int32_t prompt[MAX_PROMPT];
 	struct odm_request req;
-	struct watch watch;
+	struct batch_watch watch;
 	struct odm_result alone, r;
 	struct odm_sequence *sequence;
 	unsigned works; /* since it was given up */
@@ -61,17 +61,17 @@ static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size
 
 static bool watch_text(void *arg, const char *piece, size_t len)
 {
-	struct watch *w = arg;
+	struct batch_watch *w = arg;
 
 	(void)piece, (void)len;
 	return ++w->pieces != w->leave_after;
 }
 
-static void draw_text(struct text *t, size_t most_prompt)
+static void draw_text(struct batch_text *t, size_t most_prompt)
 {
 	struct odm_request *r = &t->req;
 
-	*t = (struct text){ 0 };
+	*t = (struct batch_text){ 0 };
 	r->prompt = t->prompt;
 	r->n_prompt = 1 + random_below(&seed, most_prompt);
 	for (size_t i = 0; i < r->n_prompt; i++)
@@ -92,13 +92,13 @@ static void draw_text(struct text *t, size_t most_prompt)
 		r->drafter.draft = draft;
 }
 
-static void draw_texts(struct text t[N])
+static void draw_texts(struct batch_text t[N])
 {
 	for (size_t i = 0; i < N; i++)
 		draw_text(&t[i], MAX_PROMPT);
 }
 
-static void free_texts(struct text t[N])
+static void free_texts(struct batch_text t[N])
 {
 	for (size_t i = 0; i < N; i++) {
 		odm_result_fini(&t[i].alone);
@@ -151,7 +151,7 @@ static struct odm_main_opts resident(enum od_profile profile)
 	return o;
 }
 
-static void run_alone(struct text *t, struct odm_engine *e)
+static void run_alone(struct batch_text *t, struct odm_engine *e)
 {
 	struct od_err err;
 
@@ -159,13 +159,13 @@ static void run_alone(struct text *t, struct odm_engine *e)
 		fail_msg("%s", err.msg);
 }
 
-static void submit(struct text *t, struct odm_engine *e)
+static void submit(struct batch_text *t, struct odm_engine *e)
 {
 	if (odm_engine_submit(e, &t->req, &t->sequence, &t->err) != OD_OK)
 		fail_msg("%s", t->err.msg);
 }
 
-static void take(struct text *t)
+static void take(struct batch_text *t)
 {
 	if (t->sequence == NULL || !odm_sequence_done(t->sequence))
 		return;
@@ -173,7 +173,7 @@ static void take(struct text *t)
 	t->sequence = NULL;
 }
 
-static void assert_as_alone(const struct text *t, size_t i)
+static void assert_as_alone(const struct batch_text *t, size_t i)
 {
 	const struct odm_result *a = &t->alone, *b = &t->r;
 
@@ -189,8 +189,8 @@ static void assert_as_alone(const struct text *t, size_t i)
 }
 
 /* All texts, submitted now and then; on_work(t, e) after each piece of work. */
-static void run_together(struct text t[N], struct odm_engine *e,
-			 void (*on_work)(struct text t[N], struct odm_engine *e))
+static void run_together(struct batch_text t[N], struct odm_engine *e,
+			 void (*on_work)(struct batch_text t[N], struct odm_engine *e))
 {
 	size_t next = 0;
 	bool more = true;
@@ -211,7 +211,8 @@ static void run_together(struct text t[N], struct odm_engine *e,
 
 /* ---- Tokens ---- */
 
-static void try_engine(const char *family, struct odm_main_opts o, struct text t[N], uint64_t parallel, size_t rows)
+static void try_engine(const char *family, struct odm_main_opts o, struct batch_text t[N], uint64_t parallel,
+		       size_t rows)
 {
 	struct odm_engine *e;
 
@@ -228,7 +229,7 @@ static void try_engine(const char *family, struct odm_main_opts o, struct text t
 static void texts_do_not_depend_on_others(void **state)
 {
 	static const char *const families[] = { "mixtral_top3", "deepseek_v2_lite", "qwen2_moe_norm" };
-	static struct text t[N];
+	static struct batch_text t[N];
 
 	(void)state;
 	for (size_t i = 0; i < 2 * sizeof(families) / sizeof(families[0]); i++) {
@@ -248,7 +249,7 @@ static void texts_do_not_depend_on_others(void **state)
 
 static void nor_on_a_cluster(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
 
@@ -267,7 +268,7 @@ static void nor_on_a_cluster(void **state)
 
 static uint64_t seen_prompt_tokens;
 
-static void see_prompt_tokens(struct text t[N], struct odm_engine *e)
+static void see_prompt_tokens(struct batch_text t[N], struct odm_engine *e)
 {
 	struct odm_report r;
 
@@ -281,7 +282,7 @@ static void see_prompt_tokens(struct text t[N], struct odm_engine *e)
 /* Texts that outgrow the original context of long RoPE begin anew; what is counted of them never falls. */
 static void nor_when_they_begin_anew(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("phimoe_crossing", 1, &o);
 	const uint32_t short_ctx = od_config_short_ctx(e->model->config);
@@ -307,7 +308,7 @@ static void nor_when_they_begin_anew(void **state)
 
 /* ---- Shared prefixes ---- */
 
-static size_t common(const struct text *a, const struct text *b)
+static size_t common(const struct batch_text *a, const struct batch_text *b)
 {
 	const size_t most = a->req.n_prompt < b->req.n_prompt ? a->req.n_prompt : b->req.n_prompt;
 	size_t n = 0;
@@ -320,7 +321,7 @@ static size_t common(const struct text *a, const struct text *b)
 /* Prompts that begin alike, of more than a page; all are there at once, so each shares what it can. */
 static void prefixes_are_shared(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e;
 	size_t sum = 0;
@@ -445,7 +446,7 @@ static void ended_texts_are_of_use(void **state)
 /* Random texts that begin alike, again and again, resident and with a shadow. */
 static void nor_on_what_was_before(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
 
@@ -515,7 +516,7 @@ static bool gives_up(size_t i)
 }
 
 /* One ends with the layers that are under way. */
-static void give_some_up(struct text t[N], struct odm_engine *e)
+static void give_some_up(struct batch_text t[N], struct odm_engine *e)
 {
 	for (size_t i = 0; i < N; i++) {
 		if (t[i].sequence == NULL || odm_sequence_done(t[i].sequence))
@@ -531,7 +532,7 @@ static void give_some_up(struct text t[N], struct odm_engine *e)
 
 static void the_others_go_on(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("qwen3_moe_plain", 1, &o);
 	unsigned cancelled = 0, left = 0;
@@ -571,7 +572,7 @@ static void the_others_go_on(void **state)
 /* One token's embedding is no number: a text with it fails, with a reason, and no other. */
 static void what_is_no_number_fails_alone(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("mixtral_top3", 8, &o);
 	const struct od_weight *embed = &od_dense_get(e->model->dense)->embed;
@@ -671,7 +672,7 @@ static void nor_does_it_leave_rows(void **state)
 
 static uint32_t least_free;
 
-static void see_pages(struct text t[N], struct odm_engine *e)
+static void see_pages(struct batch_text t[N], struct odm_engine *e)
 {
 	const uint32_t pages = od_state_pool_free_pages(e->model->state);
 
@@ -681,7 +682,7 @@ static void see_pages(struct text t[N], struct odm_engine *e)
 
 static void state_is_waited_for(void **state)
 {
-	static struct text t[N];
+	static struct batch_text t[N];
 	struct odm_main_opts o = resident(OD_PROFILE_F32);
 	struct odm_engine *e = open_engine("qwen3_moe_step", 1, &o);
 	struct odm_sequence *q;

@@ -39,7 +39,7 @@ enum manner {
 	N_MANNERS
 };
 
-struct part {
+struct played_part {
 	void *zmq;
 	uint16_t port;
 	pthread_t thread;
@@ -59,7 +59,7 @@ static void send_header(void *socket, const struct od_route *to, Od__Header *h, 
 	(void)!od_wire_send(socket, to, h, frames, n);
 }
 
-static void send_ready(struct part *p, void *socket, const struct od_route *to, int manner)
+static void send_ready(struct played_part *p, void *socket, const struct od_route *to, int manner)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__PartReady r = OD__PART_READY__INIT;
@@ -80,7 +80,8 @@ static void send_ready(struct part *p, void *socket, const struct od_route *to, 
 	send_header(socket, to, &h, NULL, 0);
 }
 
-static void send_result(struct part *p, void *socket, const struct od_route *to, const Od__PartLayer *l, int manner)
+static void send_result(struct played_part *p, void *socket, const struct od_route *to, const Od__PartLayer *l,
+			int manner)
 {
 	const size_t n = l->layer < LAYERS ? ROWS * EXPERTS : ROWS * config.hidden;
 	struct od_out_frame frames[2] = { { .bytes = p->row, .len = n * sizeof(float) },
@@ -112,7 +113,7 @@ static void send_result(struct part *p, void *socket, const struct od_route *to,
 }
 
 /* False: it leaves. */
-static bool answer(struct part *p, void *socket, const struct od_msg *m)
+static bool answer(struct played_part *p, void *socket, const struct od_msg *m)
 {
 	const int manner = atomic_load(&p->manner);
 	Od__Header h = OD__HEADER__INIT;
@@ -138,7 +139,7 @@ static bool answer(struct part *p, void *socket, const struct od_msg *m)
 
 static void *play(void *arg)
 {
-	struct part *p = arg;
+	struct played_part *p = arg;
 	const uint16_t port = p->port; /* 0: any */
 	void *socket = NULL;
 	struct od_err err;
@@ -171,7 +172,7 @@ static void *play(void *arg)
 	return NULL;
 }
 
-static void begin_part(struct part *p)
+static void begin_part(struct played_part *p)
 {
 	p->bound = p->failed = false;
 	atomic_store(&p->stop, false);
@@ -183,7 +184,7 @@ static void begin_part(struct part *p)
 	assert_false(p->failed);
 }
 
-static void end_part(struct part *p)
+static void end_part(struct played_part *p)
 {
 	atomic_store(&p->stop, true);
 	pthread_join(p->thread, NULL);
@@ -191,19 +192,19 @@ static void end_part(struct part *p)
 
 static bool is_interrupted(void *arg)
 {
-	return atomic_load(&((struct part *)arg)->interrupt);
+	return atomic_load(&((struct played_part *)arg)->interrupt);
 }
 
-struct world {
+struct chain_world {
 	struct model model;
 	struct od_config first;
-	struct part part;
+	struct played_part part;
 	struct od_state_pool *pool;
 	struct od_seq_state *seq;
 	struct ods_chain *chain;
 };
 
-static struct ods_chain *make_chain(struct world *w, struct od_err *err)
+static struct ods_chain *make_chain(struct chain_world *w, struct od_err *err)
 {
 	const struct ods_chain_opts o = { .config = &w->first, .interrupted = is_interrupted, .arg = &w->part };
 	Od__Part part = OD__PART__INIT, *list[] = { &part };
@@ -221,7 +222,7 @@ static struct ods_chain *make_chain(struct world *w, struct od_err *err)
 	return c;
 }
 
-static void open_world(struct world *w)
+static void open_world(struct chain_world *w)
 {
 	struct od_err err;
 
@@ -243,7 +244,7 @@ static void open_world(struct world *w)
 	w->chain = make_chain(w, &err);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct chain_world *w)
 {
 	ods_chain_free(w->chain);
 	end_part(&w->part);
@@ -256,7 +257,7 @@ static void close_world(struct world *w)
 }
 
 /* As if the time for it had come. */
-static bool comes_up(struct world *w)
+static bool comes_up(struct chain_world *w)
 {
 	bool fresh, up = ods_chain_up(w->chain, UINT64_MAX, &fresh);
 
@@ -265,7 +266,7 @@ static bool comes_up(struct world *w)
 }
 
 /* Its part is connected, and rows of runs have their memory. */
-static void open_ready_world(struct world *w)
+static void open_ready_world(struct chain_world *w)
 {
 	struct ods_chain_room room = { 100, 7, 100 };
 	struct od_err err;
@@ -275,7 +276,7 @@ static void open_ready_world(struct world *w)
 	assert_int_equal(ods_chain_room(w->chain, &room, &err), OD_OK);
 }
 
-static int run_layers(struct world *w, uint64_t run, struct od_err *err)
+static int run_layers(struct chain_world *w, uint64_t run, struct od_err *err)
 {
 	const struct ods_chain_rows rows = { w->seq, ROWS };
 	const int32_t token[ROWS] = { 1, 2 };
@@ -300,7 +301,7 @@ static void test_a_run(void **unused)
 {
 	const float state[2][64] = { { 1 } };
 	struct ods_chain_room room = { 100, 7, 100 };
-	struct world w;
+	struct chain_world w;
 	struct od_err err;
 	struct od_out_frame frames[2];
 
@@ -325,7 +326,7 @@ static void test_a_run(void **unused)
 
 static void test_wrong_readiness(void **unused)
 {
-	struct world w;
+	struct chain_world w;
 
 	(void)unused;
 	open_world(&w);
@@ -342,7 +343,7 @@ static void test_wrong_readiness(void **unused)
 
 static void test_wrong_results(void **unused)
 {
-	struct world w;
+	struct chain_world w;
 	struct od_err err;
 
 	(void)unused;
@@ -372,7 +373,7 @@ static void test_wrong_results(void **unused)
 
 static void test_interruption(void **unused)
 {
-	struct world w;
+	struct chain_world w;
 	struct od_err err;
 
 	(void)unused;
@@ -402,7 +403,7 @@ static void test_wrong_parts(void **unused)
 		{ "h", 1, 1, UINT32_MAX, 1 },
 		{ "h", 1, 1, LAYERS, ODS_MAX_PARTS + 1 },
 	};
-	struct world w;
+	struct chain_world w;
 
 	(void)unused;
 	open_world(&w);

@@ -105,15 +105,15 @@ static void gaussian_exponents(uint8_t *e, size_t n)
 	}
 }
 
-struct chunk {
+struct codec_test_chunk {
 	struct od_coded coded;
 	uint8_t *e, *stored, *sm, *weights; /* exact size plus OD_PAD_BYTES; weights as published */
 	enum od_dtype t;
 };
 
-static struct chunk chunk_of(enum od_codec codec, enum od_dtype t, size_t rows, size_t row, bool gaussian)
+static struct codec_test_chunk chunk_of(enum od_codec codec, enum od_dtype t, size_t rows, size_t row, bool gaussian)
 {
-	struct chunk c = { .coded = { .n = rows * row, .row = row }, .t = t };
+	struct codec_test_chunk c = { .coded = { .n = rows * row, .row = row }, .t = t };
 	size_t n = rows * row, bytes = n * (od_codec_sm_bytes(t) + 1), n_codes;
 	struct od_coder *coder;
 	struct od_err err;
@@ -143,7 +143,7 @@ static struct chunk chunk_of(enum od_codec codec, enum od_dtype t, size_t rows, 
 	return c;
 }
 
-static void chunk_free(struct chunk *c)
+static void chunk_free(struct codec_test_chunk *c)
 {
 	od_free(c->e);
 	od_free(c->stored);
@@ -162,7 +162,7 @@ static struct od_decoder *decoder_of(enum od_cpu cpu)
 }
 
 /* Both ways back, and for 16 bits in place. */
-static void expect_all_back(struct chunk *c, enum od_cpu cpu)
+static void expect_all_back(struct codec_test_chunk *c, enum od_cpu cpu)
 {
 	const size_t n = c->coded.n, bytes = n * (od_codec_sm_bytes(c->t) + 1);
 	struct od_decoder *d = decoder_of(cpu);
@@ -194,8 +194,8 @@ static void test_every_codec_and_type_comes_back(void **state)
 	for (int codec = 0; codec < OD_N_CODECS; codec++)
 		for (size_t t = 0; t < 5; t++)
 			for (size_t s = 0; s < 8; s++) {
-				struct chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0],
-							  shape[s / 2][1], s % 2 == 0);
+				struct codec_test_chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0],
+								     shape[s / 2][1], s % 2 == 0);
 				enum od_codec expected = od_codec_for((enum od_codec)codec, types[t]);
 
 				if (c.coded.n < 1000 || s % 2 == 1) /* nothing to gain */
@@ -238,7 +238,7 @@ static void test_sizes(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
-		struct chunk c = chunk_of(bounds[i].codec, OD_BF16, 128, 4096, true);
+		struct codec_test_chunk c = chunk_of(bounds[i].codec, OD_BF16, 128, 4096, true);
 		double bits = 8 + 8.0 * (double)c.coded.bytes / (double)c.coded.n;
 
 		assert_int_equal(c.coded.codec, bounds[i].codec);
@@ -248,7 +248,7 @@ static void test_sizes(void **state)
 }
 
 /* Too little, too much, cut, and nothing of the kind at all. */
-static void expect_refused(struct chunk *c)
+static void expect_refused(struct codec_test_chunk *c)
 {
 	struct od_decoder *d = decoder_of(OD_CPU_AUTO);
 	uint8_t *e = od_alloc(c->coded.n + c->coded.row), *none = od_alloc(1000);
@@ -281,7 +281,7 @@ static void test_wrong_lengths(void **state)
 
 	(void)state;
 	for (int codec = 0; codec < OD_N_CODECS; codec++) {
-		struct chunk c = chunk_of((enum od_codec)codec, OD_BF16, 32, 1024, true);
+		struct codec_test_chunk c = chunk_of((enum od_codec)codec, OD_BF16, 32, 1024, true);
 
 		expect_refused(&c);
 		chunk_free(&c);
@@ -294,7 +294,7 @@ static void test_hostile_chunks(void **state)
 {
 	(void)state;
 	for (int codec = OD_CODEC_ZSTD; codec < OD_N_CODECS; codec++) {
-		struct chunk c = chunk_of((enum od_codec)codec, OD_BF16, 4, 1024, true);
+		struct codec_test_chunk c = chunk_of((enum od_codec)codec, OD_BF16, 4, 1024, true);
 		struct od_decoder *d = decoder_of(OD_CPU_AUTO);
 		uint8_t *good = malloc(c.coded.bytes), *e = od_alloc(c.coded.n);
 		size_t refused = 0;

@@ -12,18 +12,19 @@ static bool becomes_bf16(enum od_dtype t)
 }
 #define UNTOUCHED 0x1.6dp+11f
 
-struct shape {
+struct compute_matmul_shape {
 	size_t n_in, n_out, n_rows, x_stride, y_stride, o_begin, o_end;
 };
 
-struct data {
+struct compute_matmul_data {
 	struct od_mat w;
 	void *weights;
 	float *scale, *x, *y, *want;
 	size_t y_len;
 };
 
-static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, const struct shape *s, enum kind kind)
+static void data_new(struct compute_matmul_data *d, uint64_t *seed, enum od_dtype t,
+		     const struct compute_matmul_shape *s, enum kind kind)
 {
 	size_t x_len = (s->n_rows - 1) * s->x_stride + s->n_in;
 
@@ -38,14 +39,16 @@ static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, const stru
 		d->y[i] = d->want[i] = UNTOUCHED;
 }
 
-static void data_free(struct data *d)
+static void data_free(struct compute_matmul_data *d)
 {
 	free(d->weights), free(d->scale), free(d->x), free(d->y), free(d->want);
 }
 
-static struct shape random_shape(uint64_t *seed, size_t n_in)
+static struct compute_matmul_shape random_shape(uint64_t *seed, size_t n_in)
 {
-	struct shape s = { .n_in = n_in, .n_out = 1 + random_below(seed, 21), .n_rows = 1 + random_below(seed, 9) };
+	struct compute_matmul_shape s = { .n_in = n_in,
+					  .n_out = 1 + random_below(seed, 21),
+					  .n_rows = 1 + random_below(seed, 9) };
 
 	s.x_stride = n_in + random_below(seed, 3);
 	s.y_stride = s.n_out + random_below(seed, 3);
@@ -54,15 +57,15 @@ static struct shape random_shape(uint64_t *seed, size_t n_in)
 	return s;
 }
 
-static void run(const struct od_backend *be, struct data *d, const struct shape *s)
+static void run(const struct od_backend *be, struct compute_matmul_data *d, const struct compute_matmul_shape *s)
 {
 	od_matmul_part(be, &d->w, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 }
 
 static void check_lanes(const struct od_backend *be, uint64_t *seed, enum od_dtype t, size_t n_in, enum kind kind)
 {
-	struct shape s = random_shape(seed, n_in);
-	struct data d;
+	struct compute_matmul_shape s = random_shape(seed, n_in);
+	struct compute_matmul_data d;
 
 	data_new(&d, seed, t, &s, kind);
 	for (size_t r = 0; r < s.n_rows; r++) {
@@ -145,10 +148,11 @@ static void matmul_of_bytes_is_of_bf16(void **state)
 	uint64_t seed = 17;
 
 	for (int round = 0; round < 400; round++) {
-		struct shape s = random_shape(&seed, 1 + random_below(&seed, round % 8 == 0 ? 2500 : 200));
+		struct compute_matmul_shape s =
+			random_shape(&seed, 1 + random_below(&seed, round % 8 == 0 ? 2500 : 200));
 		enum od_dtype t = round % 2 == 0 ? OD_F8_E4M3 : OD_F8_E5M2;
 		uint16_t *same = exact(s.n_out * s.n_in, sizeof(*same));
-		struct data d;
+		struct compute_matmul_data d;
 
 		data_new(&d, &seed, t, &s, (enum kind)(round % N_KINDS));
 		for (size_t i = 0; i < s.n_out * s.n_in; i++) {
@@ -175,8 +179,8 @@ static void matmul_accuracy(void **state)
 
 	for (size_t t = 0; t < N_DTYPES; t++) {
 		bool rounds = becomes_bf16(dtypes[t]) && strcmp(be->kernel_class, OD_CLASS_BF16DOT) == 0;
-		struct shape s = { 1777, 13, 6, 1777, 13, 0, 13 };
-		struct data d;
+		struct compute_matmul_shape s = { 1777, 13, 6, 1777, 13, 0, 13 };
+		struct compute_matmul_data d;
 
 		data_new(&d, &seed, dtypes[t], &s, PLAIN);
 		run(be, &d, &s);
@@ -208,9 +212,9 @@ static void matmul_independence(void **state)
 	uint64_t seed = 13;
 
 	for (int round = 0; round < 120; round++) {
-		struct shape s = random_shape(&seed, 1 + random_below(&seed, 150)), one;
+		struct compute_matmul_shape s = random_shape(&seed, 1 + random_below(&seed, 150)), one;
 		enum od_dtype t = dtypes[round % N_DTYPES];
-		struct data d;
+		struct compute_matmul_data d;
 
 		s.n_rows += random_below(&seed, 12);
 		s.o_begin = 0, s.o_end = s.n_out;
@@ -233,8 +237,8 @@ static void matmul_independence(void **state)
 
 static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_in, size_t n_rows)
 {
-	struct shape s = { n_in, 131, n_rows, n_in, 131, 0, 131 };
-	struct data d;
+	struct compute_matmul_shape s = { n_in, 131, n_rows, n_in, 131, 0, 131 };
+	struct compute_matmul_data d;
 
 	data_new(&d, seed, OD_BF16, &s, PLAIN);
 	run(be, &d, &s);

@@ -6,11 +6,11 @@ BARE_TABLES;
 
 #define UNTOUCHED 0x1.6dp+11f
 
-struct shape {
+struct compute_planes_shape {
 	size_t n_in, n_out, chunk_rows, n_rows, x_stride, y_stride, o_begin, o_end;
 };
 
-struct data {
+struct compute_planes_data {
 	struct od_mat plain, coded;
 	struct od_planes planes;
 	uint16_t *w;
@@ -36,7 +36,7 @@ static uint16_t draw_weight(uint64_t *seed, size_t i, size_t wild_period)
 
 /* Chunks have memory of their own, so that a sanitizer sees what is read behind one; the first of them in memory is the
  * base. */
-static void place_chunks(struct data *d, size_t chunk_rows)
+static void place_chunks(struct compute_planes_data *d, size_t chunk_rows)
 {
 	uintptr_t base = UINTPTR_MAX;
 
@@ -48,7 +48,7 @@ static void place_chunks(struct data *d, size_t chunk_rows)
 	d->planes = (struct od_planes){ .chunk_rows = chunk_rows, .base = (const uint8_t *)base, .at = d->at };
 }
 
-static void encode(struct data *d, const struct shape *s)
+static void encode(struct compute_planes_data *d, const struct compute_planes_shape *s)
 {
 	uint8_t *e = exact(s->n_in * s->n_out, 1);
 
@@ -77,18 +77,19 @@ static void encode(struct data *d, const struct shape *s)
 	place_chunks(d, s->chunk_rows);
 }
 
-static void chunks_free(struct data *d)
+static void chunks_free(struct compute_planes_data *d)
 {
 	for (size_t c = 0; c < d->n_chunks; c++)
 		free(d->chunk[c]);
 	free(d->chunk), free(d->at);
 }
 
-static void data_new(struct data *d, uint64_t *seed, const struct shape *s, size_t wild_period)
+static void data_new(struct compute_planes_data *d, uint64_t *seed, const struct compute_planes_shape *s,
+		     size_t wild_period)
 {
 	size_t n = s->n_in * s->n_out;
 
-	*d = (struct data){ .w = exact(n, sizeof(uint16_t)), .sm = exact(n, 1) };
+	*d = (struct compute_planes_data){ .w = exact(n, sizeof(uint16_t)), .sm = exact(n, 1) };
 	for (size_t i = 0; i < n; i++)
 		d->w[i] = draw_weight(seed, i, wild_period);
 	encode(d, s);
@@ -104,13 +105,13 @@ static void data_new(struct data *d, uint64_t *seed, const struct shape *s, size
 		d->y[i] = d->want[i] = UNTOUCHED;
 }
 
-static void data_free(struct data *d)
+static void data_free(struct compute_planes_data *d)
 {
 	chunks_free(d);
 	free(d->w), free(d->sm), free(d->x), free(d->y), free(d->want);
 }
 
-static void check(const struct od_backend *be, struct data *d, const struct shape *s)
+static void check(const struct od_backend *be, struct compute_planes_data *d, const struct compute_planes_shape *s)
 {
 	char what[160];
 
@@ -121,9 +122,9 @@ static void check(const struct od_backend *be, struct data *d, const struct shap
 	assert_bits(what, d->y, d->want, d->y_len);
 }
 
-static struct shape random_shape(uint64_t *seed, size_t n_in, size_t n_out)
+static struct compute_planes_shape random_shape(uint64_t *seed, size_t n_in, size_t n_out)
 {
-	struct shape s = { .n_in = n_in, .n_out = n_out, .n_rows = 1 + random_below(seed, 6) };
+	struct compute_planes_shape s = { .n_in = n_in, .n_out = n_out, .n_rows = 1 + random_below(seed, 6) };
 
 	s.chunk_rows = 1 + random_below(seed, n_out + n_out / 4);
 	s.x_stride = n_in + random_below(seed, 3);
@@ -148,8 +149,8 @@ static void same_bits(void **state)
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		for (int round = 0; round < 5; round++) {
-			struct shape s = random_shape(&seed, sizes[i].n_in, sizes[i].n_out);
-			struct data d;
+			struct compute_planes_shape s = random_shape(&seed, sizes[i].n_in, sizes[i].n_out);
+			struct compute_planes_data d;
 
 			data_new(&d, &seed, &s, round < 3 ? 0 : 20000);
 			check(be, &d, &s);
@@ -163,13 +164,13 @@ static void same_bits(void **state)
 /* As many rows at once as there may be: their sums are cut into columns where a row is longer than a block. */
 static void many_rows(void **state)
 {
-	static const struct shape shapes[] = { { 320, 100, 60, 70, 321, 103, 3, 99 },
-					       { 16448, 3, 2, 66, 16448, 3, 0, 3 } };
+	static const struct compute_planes_shape shapes[] = { { 320, 100, 60, 70, 321, 103, 3, 99 },
+							      { 16448, 3, 2, 66, 16448, 3, 0, 3 } };
 	const struct od_backend *be = table_of(state);
 	uint64_t seed = 22;
 
 	for (size_t i = 0; i < 2; i++) {
-		struct data d;
+		struct compute_planes_data d;
 
 		data_new(&d, &seed, &shapes[i], 0);
 		check(be, &d, &shapes[i]);
@@ -181,9 +182,9 @@ static void many_rows(void **state)
 static void every_weight(void **state)
 {
 	const struct od_backend *be = table_of(state);
-	struct shape s = { 64, 0x400, 300, 1, 64, 0x400, 0, 0x400 };
+	struct compute_planes_shape s = { 64, 0x400, 300, 1, 64, 0x400, 0, 0x400 };
 	uint64_t seed = 23;
-	struct data d;
+	struct compute_planes_data d;
 
 	data_new(&d, &seed, &s, 0);
 	for (size_t i = 0; i < 0x10000; i++)
@@ -207,10 +208,10 @@ static void every_weight(void **state)
 static void over_threads(void **state)
 {
 	const struct od_backend *be = table_of(state);
-	struct shape s = { 1024, 1000, 512, 1, 1024, 1000, 0, 1000 };
+	struct compute_planes_shape s = { 1024, 1000, 512, 1, 1024, 1000, 0, 1000 };
 	struct od_pool *pool;
 	uint64_t seed = 24;
-	struct data d;
+	struct compute_planes_data d;
 
 	assert_int_equal(od_pool_new(&pool, 3, "test", NULL), OD_OK);
 	for (s.n_rows = 1; s.n_rows < 6; s.n_rows += 2) {

@@ -9,7 +9,7 @@ BARE_TABLES;
 enum format { INT8, NF4, N_FORMATS };
 static const char *const format_names[] = { "INT8", "NF4" };
 
-struct data {
+struct compute_quant_data {
 	struct od_mat w;
 	void *weights;
 	float *scale, *x, *y, *want;
@@ -102,12 +102,13 @@ static float plain_dot_int8(const struct od_mat *w, size_t o, const float *x)
 
 /* --- matrices and rows --- */
 
-static struct data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n_out, size_t n_rows, enum kind kind)
+static struct compute_quant_data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n_out, size_t n_rows,
+					  enum kind kind)
 {
 	size_t groups = n_groups(n_in), n_scales = f == INT8 ? n_out : n_out * groups;
-	struct data d = { .w = { .dtype = f == INT8 ? OD_INT8 : OD_NF4, .n_out = n_out, .n_in = n_in },
-			  .n_rows = n_rows,
-			  .y_len = n_rows * n_out };
+	struct compute_quant_data d = { .w = { .dtype = f == INT8 ? OD_INT8 : OD_NF4, .n_out = n_out, .n_in = n_in },
+					.n_rows = n_rows,
+					.y_len = n_rows * n_out };
 
 	/* Bytes at random are codes of either kind; NF4's beyond n_in are not the zeros of quant.h, and do not
 	 * count. */
@@ -122,18 +123,19 @@ static struct data data_new(uint64_t *seed, enum format f, size_t n_in, size_t n
 	return d;
 }
 
-static void data_free(struct data *d)
+static void data_free(struct compute_quant_data *d)
 {
 	free(d->weights), free(d->scale), free(d->x), free(d->y), free(d->want);
 }
 
-static void run(const struct od_backend *be, struct data *d, enum od_activations act)
+static void run(const struct od_backend *be, struct compute_quant_data *d, enum od_activations act)
 {
 	d->w.act = act;
 	od_matmul(be, NULL, &d->w, d->x, d->y, d->n_rows);
 }
 
-static void check_plain(const struct od_backend *be, struct data *d, enum format f, enum od_activations act)
+static void check_plain(const struct od_backend *be, struct compute_quant_data *d, enum format f,
+			enum od_activations act)
 {
 	char what[64];
 
@@ -181,8 +183,9 @@ static void any_shape(void **state)
 	for (size_t n_in = 1; n_in <= 700; n_in += n_in < 20 ? 1 : n_in < 300 ? 13 : 71) {
 		for (int f = 0; f < N_FORMATS; f++) {
 			for (int kind = 0; kind < N_KINDS; kind++) {
-				struct data d = data_new(&seed, (enum format)f, n_in, 1 + random_below(&seed, 9),
-							 1 + random_below(&seed, 9), (enum kind)kind);
+				struct compute_quant_data d =
+					data_new(&seed, (enum format)f, n_in, 1 + random_below(&seed, 9),
+						 1 + random_below(&seed, 9), (enum kind)kind);
 
 				check_plain(be, &d, (enum format)f, OD_ACT_F32);
 				check_plain(be, &d, (enum format)f, OD_ACT_INT8);
@@ -200,7 +203,7 @@ static void large_shapes(void **state)
 
 	for (size_t n_rows = 1; n_rows <= 7; n_rows += 6) {
 		for (int f = 0; f < N_FORMATS; f++) {
-			struct data d = data_new(&seed, (enum format)f, 9001, 21, n_rows, PLAIN);
+			struct compute_quant_data d = data_new(&seed, (enum format)f, 9001, 21, n_rows, PLAIN);
 
 			check_plain(be, &d, (enum format)f, OD_ACT_F32);
 			check_plain(be, &d, (enum format)f, OD_ACT_INT8);
@@ -218,7 +221,7 @@ static void accuracy(void **state)
 
 	for (int f = 0; f < N_FORMATS; f++) {
 		for (int act = 0; act < 2; act++) {
-			struct data d = data_new(&seed, (enum format)f, 1777, 13, 3, PLAIN);
+			struct compute_quant_data d = data_new(&seed, (enum format)f, 1777, 13, 3, PLAIN);
 
 			run(be, &d, (enum od_activations)act);
 			for (size_t i = 0; i < d.y_len; i++) {
@@ -249,7 +252,7 @@ static void every_weight(void **state)
 	uint64_t seed = 24;
 
 	for (int f = 0; f < N_FORMATS; f++) {
-		struct data d = data_new(&seed, (enum format)f, 300, 3, 300, PLAIN);
+		struct compute_quant_data d = data_new(&seed, (enum format)f, 300, 3, 300, PLAIN);
 
 		for (size_t i = 0; i < 300 * 300; i++)
 			d.x[i] = i / 300 == i % 300;
@@ -316,7 +319,7 @@ static void rows_without_number(void **state)
 
 	for (int f = 0; f < N_FORMATS; f++) {
 		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
-			struct data d = data_new(&seed, (enum format)f, 197, 5, 3, PLAIN);
+			struct compute_quant_data d = data_new(&seed, (enum format)f, 197, 5, 3, PLAIN);
 
 			run(be, &d, OD_ACT_INT8);
 			memcpy(d.want, d.y, d.y_len * sizeof(float));
@@ -337,7 +340,7 @@ static void threads_and_batches(void **state)
 	uint64_t seed = 27;
 
 	for (int f = 0; f < N_FORMATS; f++) {
-		struct data d = data_new(&seed, (enum format)f, 33000, 9, 8, PLAIN), one;
+		struct compute_quant_data d = data_new(&seed, (enum format)f, 33000, 9, 8, PLAIN), one;
 
 		for (int act = 0; act < 2; act++) {
 			d.w.act = (enum od_activations)act;
@@ -367,7 +370,7 @@ static void faster_rows(void **state)
 	uint64_t seed = 30;
 
 	for (int f = 0; f < N_FORMATS; f++) {
-		struct data d = data_new(&seed, (enum format)f, 300, 9, 2, PLAIN);
+		struct compute_quant_data d = data_new(&seed, (enum format)f, 300, 9, 2, PLAIN);
 
 		run(be, &d, f == NF4 && be->nf4_likes_int8 ? OD_ACT_INT8 : OD_ACT_F32);
 		memcpy(d.want, d.y, d.y_len * sizeof(float));
@@ -386,7 +389,7 @@ static void longest_rows(void **state)
 	uint64_t seed = 28;
 
 	for (size_t n_in = OD_ACT8_MAX_IN; n_in <= OD_ACT8_MAX_IN + 1; n_in++) {
-		struct data d = data_new(&seed, NF4, n_in, 2, 2, PLAIN);
+		struct compute_quant_data d = data_new(&seed, NF4, n_in, 2, 2, PLAIN);
 
 		run(be, &d, OD_ACT_F32);
 		memcpy(d.want, d.y, d.y_len * sizeof(float));
@@ -412,7 +415,7 @@ static void stays_inside(void **state)
 	for (size_t n_in = 1; n_in <= 280; n_in += 3) {
 		enum format f = (enum format)(n_in % N_FORMATS);
 		size_t n_rows = 1 + n_in % 7, groups = n_groups(n_in);
-		struct data d = data_new(&seed, f, n_in, 5, n_rows, PLAIN);
+		struct compute_quant_data d = data_new(&seed, f, n_in, 5, n_rows, PLAIN);
 		struct fenced w, scale, x, y, q, q_scale;
 		struct od_act8 act8;
 

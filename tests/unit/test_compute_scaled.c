@@ -89,7 +89,7 @@ static float plain_weight(const struct od_mat *w, size_t o, size_t k)
 
 /* --- matrices --- */
 
-struct data {
+struct compute_scaled_data {
 	struct od_mat w;
 	void *codes, *scales;
 	float divisor, *f32; /* f32: the weights from their definition */
@@ -125,8 +125,8 @@ static void *random_scales(uint64_t *seed, enum od_dtype t, size_t n, enum kind 
 	return s;
 }
 
-static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, enum od_dtype scales, size_t group, size_t n_out,
-		     size_t n_in, enum kind kind)
+static void data_new(struct compute_scaled_data *d, uint64_t *seed, enum od_dtype t, enum od_dtype scales, size_t group,
+		     size_t n_out, size_t n_in, enum kind kind)
 {
 	size_t n_groups = group > n_in ? 1 : (n_in + group - 1) / group;
 
@@ -144,7 +144,7 @@ static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, enum od_dt
 		d->f32[i] = plain_weight(&d->w, i / n_in, i % n_in);
 }
 
-static void data_free(struct data *d)
+static void data_free(struct compute_scaled_data *d)
 {
 	free(d->codes), free(d->scales), free(d->f32);
 }
@@ -238,7 +238,7 @@ static void rows_with_scales(void **state)
 	for (size_t i = 0; i < COUNT(code_types) * COUNT(scale_types) * COUNT(groups_of) * N_KINDS; i++) {
 		enum od_dtype t = code_types[i / N_KINDS % COUNT(code_types)];
 		size_t rest = i / N_KINDS / COUNT(code_types);
-		struct data d;
+		struct compute_scaled_data d;
 
 		data_new(&d, &seed, t, scale_types[rest % COUNT(scale_types)], groups_of[rest / COUNT(scale_types)],
 			 1 + random_below(&seed, 5), 1 + random_below(&seed, 300), (enum kind)(i % N_KINDS));
@@ -271,8 +271,8 @@ static void rows_without_scales(void **state)
 
 #define UNTOUCHED 0x1.6dp+11f
 
-static void check_product(const struct od_backend *be, uint64_t *seed, const struct data *d, size_t n_rows,
-			  enum kind kind)
+static void check_product(const struct od_backend *be, uint64_t *seed, const struct compute_scaled_data *d,
+			  size_t n_rows, enum kind kind)
 {
 	struct od_mat plain = { .dtype = OD_F32, .n_out = d->w.n_out, .n_in = d->w.n_in, .data = d->f32 };
 	size_t n_out = d->w.n_out, n_in = d->w.n_in, x_stride = n_in + random_below(seed, 3);
@@ -294,7 +294,7 @@ static void check_shape(const struct od_backend *be, uint64_t *seed, size_t i, s
 	enum od_dtype t = code_types[i % COUNT(code_types)];
 	enum od_dtype scales = scale_types[i / COUNT(code_types) % COUNT(scale_types)];
 	enum kind kind = (enum kind)random_below(seed, N_KINDS);
-	struct data d;
+	struct compute_scaled_data d;
 
 	data_new(&d, seed, t, scales, groups_of[i / COUNT(code_types) / COUNT(scale_types)], n_out, n_in, kind);
 	check_product(be, seed, &d, n_rows, kind);
@@ -347,7 +347,7 @@ static void every_weight(void **state)
 
 	for (size_t i = 0; i < N_FORMATS; i++) {
 		float *x = exact(N_IN * N_IN, sizeof(float)), y[N_OUT * N_IN], want[N_OUT * N_IN];
-		struct data d;
+		struct compute_scaled_data d;
 
 		data_new(&d, &seed, code_types[i % COUNT(code_types)],
 			 scale_types[i / COUNT(code_types) % COUNT(scale_types)],
@@ -420,7 +420,7 @@ static void published_rows_stay(void **state)
 	for (size_t i = 0; i < N_FORMATS; i += 5) {
 		float *x = random_row(&seed, 3 * 900, PLAIN), y[3 * 77], want[3 * 77];
 		struct od_pool *pool;
-		struct data d;
+		struct compute_scaled_data d;
 
 		data_new(&d, &seed, code_types[i % COUNT(code_types)],
 			 scale_types[i / COUNT(code_types) % COUNT(scale_types)],
@@ -457,7 +457,7 @@ static void stays_inside(void **state)
 		size_t n_groups = group > n_in ? 1 : (n_in + group - 1) / group;
 		float *x = random_row(&seed, n_rows * n_in, PLAIN), y[5 * 5], want[5 * 5];
 		struct fenced at[3];
-		struct data d;
+		struct compute_scaled_data d;
 		struct od_mat w;
 
 		data_new(&d, &seed, code_types[i % COUNT(code_types)], scales, group, 5, n_in, PLAIN);

@@ -35,7 +35,7 @@ enum od_verdict __wrap_od_liveness_check(struct od_liveness *l, uint64_t now_ns)
 	return atomic_load(&silence_counts) ? __real_od_liveness_check(l, now_ns) : OD_ALIVE;
 }
 
-struct rig {
+struct daemon_rig {
 	struct od_daemon_opts opts;
 	struct od_daemon *daemon;
 	struct od_data_port *data;
@@ -50,7 +50,7 @@ struct rig {
 
 static int on_accept(void *arg, const Od__Hello *hello, Od__Welcome *w, const char **field, struct od_err *err)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	r->accepts++;
 	if (strcmp(hello->kernel_class, "fma16") != 0) {
@@ -66,7 +66,7 @@ static int on_accept(void *arg, const Od__Hello *hello, Od__Welcome *w, const ch
 
 static void on_begin(void *arg, uint64_t session)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	assert_true(session != 0);
 	r->begins++;
@@ -74,7 +74,7 @@ static void on_begin(void *arg, uint64_t session)
 
 static void on_end(void *arg, uint64_t session)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	r->ended = session;
 	r->ends++;
@@ -82,7 +82,7 @@ static void on_end(void *arg, uint64_t session)
 
 static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	if (m->header->body_case != OD__HEADER__BODY_WANT)
 		return od_fail(err, OD_ERR_PROTOCOL, "only WANT is expected here");
@@ -101,7 +101,7 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 
 static void on_unsent(void *arg)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	r->unsent++;
 }
@@ -117,13 +117,13 @@ static const struct od_daemon_ops rig_ops = {
 
 static void *run_daemon(void *arg)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 
 	r->run_rc = od_daemon_run(r->daemon, &r->run_err);
 	return NULL;
 }
 
-static void rig_init(struct rig *r)
+static void rig_init(struct daemon_rig *r)
 {
 	memset(r, 0, sizeof(*r));
 	r->opts.role = "worker";
@@ -132,7 +132,7 @@ static void rig_init(struct rig *r)
 		r->opts.fingerprint[i] = (uint8_t)(i * 7 + 1);
 }
 
-static void rig_open(struct rig *r)
+static void rig_open(struct daemon_rig *r)
 {
 	struct od_err err;
 
@@ -141,19 +141,19 @@ static void rig_open(struct rig *r)
 	assert_non_null(r->context);
 }
 
-static void rig_run(struct rig *r)
+static void rig_run(struct daemon_rig *r)
 {
 	assert_int_equal(pthread_create(&r->thread, NULL, run_daemon, r), 0);
 }
 
-static void rig_start(struct rig *r)
+static void rig_start(struct daemon_rig *r)
 {
 	rig_init(r);
 	rig_open(r);
 	rig_run(r);
 }
 
-static void rig_join(struct rig *r)
+static void rig_join(struct daemon_rig *r)
 {
 	pthread_join(r->thread, NULL);
 	assert_int_equal(r->run_rc, OD_OK);
@@ -161,14 +161,14 @@ static void rig_join(struct rig *r)
 	od_daemon_free(r->daemon);
 }
 
-static void rig_stop(struct rig *r)
+static void rig_stop(struct daemon_rig *r)
 {
 	od_daemon_stop(r->daemon);
 	rig_join(r);
 	zmq_ctx_term(r->context);
 }
 
-static void *rig_connect(struct rig *r)
+static void *rig_connect(struct daemon_rig *r)
 {
 	return connect_to(r->context, od_daemon_port(r->daemon));
 }
@@ -179,7 +179,7 @@ struct hello {
 	Od__Hello b;
 };
 
-static struct hello *good_hello(struct rig *r, struct hello *x)
+static struct hello *good_hello(struct daemon_rig *r, struct hello *x)
 {
 	od__header__init(&x->h);
 	od__hello__init(&x->b);
@@ -196,7 +196,7 @@ static struct hello *good_hello(struct rig *r, struct hello *x)
 }
 
 /* The session that WELCOME gives, 0 when it is REFUSE. */
-static uint64_t greet(struct rig *r, void *s, uint64_t old_session)
+static uint64_t greet(struct daemon_rig *r, void *s, uint64_t old_session)
 {
 	struct hello x;
 	struct od_msg m;
@@ -296,7 +296,7 @@ static void put_bye(void *s, uint64_t session)
 	assert_int_equal(od_wire_send(s, NULL, &h, NULL, 0), OD_OK);
 }
 
-static void await_end(struct rig *r, int ends)
+static void await_end(struct daemon_rig *r, int ends)
 {
 	const struct timespec pause = { .tv_nsec = 5000000 };
 
@@ -307,7 +307,7 @@ static void await_end(struct rig *r, int ends)
 
 static void test_welcome(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	struct hello x;
 	struct od_msg m;
 	void *s;
@@ -340,7 +340,7 @@ static void test_welcome(void **state)
 static void test_refusals(void **state)
 {
 	uint8_t other[32] = { 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67 };
-	struct rig r;
+	struct daemon_rig r;
 	struct hello x;
 	void *s;
 
@@ -374,7 +374,7 @@ static void test_one_main(void **state)
 {
 	uint64_t first, second, third;
 	struct od_msg m;
-	struct rig r;
+	struct daemon_rig r;
 	void *a, *b;
 
 	(void)state;
@@ -411,7 +411,7 @@ static void test_one_main(void **state)
 
 static void test_killed_main(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	void *a, *b;
 	int tries = 0;
 
@@ -433,7 +433,7 @@ static void test_messages(void **state)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
-	struct rig r;
+	struct daemon_rig r;
 	void *s;
 
 	(void)state;
@@ -462,7 +462,7 @@ static void test_messages(void **state)
 
 static void test_bye(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	uint64_t session;
 	struct od_msg m;
 	void *a, *b;
@@ -489,7 +489,7 @@ static void test_bye(void **state)
 
 static void test_silence(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	struct od_msg m;
 	uint64_t session;
 	void *s;
@@ -527,7 +527,7 @@ static void make_bye(Od__Header *h, Od__Bye *b, const char *reason)
 
 static void *post_many(void *arg)
 {
-	struct rig *r = arg;
+	struct daemon_rig *r = arg;
 	uint64_t session = od_daemon_session(r->daemon);
 	Od__Header h;
 	Od__Bye b;
@@ -553,7 +553,7 @@ static void test_post(void **state)
 {
 	pthread_t thread;
 	struct od_msg m;
-	struct rig r;
+	struct daemon_rig r;
 	char text[32];
 	void *s;
 
@@ -582,7 +582,7 @@ static void test_post_is_bounded(void **state)
 {
 	Od__Header h;
 	Od__Bye b;
-	struct rig r;
+	struct daemon_rig r;
 
 	(void)state;
 	rig_init(&r);
@@ -601,7 +601,7 @@ static void test_addresses(void **state)
 	struct od_data_port *p = (void *)1;
 	char port[16];
 	struct od_err err;
-	struct rig r, other;
+	struct daemon_rig r, other;
 
 	(void)state;
 	rig_init(&r);
@@ -635,7 +635,7 @@ static void test_addresses(void **state)
 static void test_ready(void **state)
 {
 	char text[32] = "", expected[32];
-	struct rig r;
+	struct daemon_rig r;
 	int fd[2];
 
 	(void)state;
@@ -669,7 +669,7 @@ static void test_signals(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		struct od_msg m;
-		struct rig r;
+		struct daemon_rig r;
 		void *s;
 
 		rig_start(&r);
@@ -690,7 +690,7 @@ static void test_signals(void **state)
 static void be_daemon(int ready_fd, pid_t parent)
 {
 	struct od_err err;
-	struct rig r;
+	struct daemon_rig r;
 
 	rig_init(&r);
 	r.opts.ready_fd = ready_fd;
@@ -775,7 +775,7 @@ static void test_has_lost_its_parent(void **state)
 
 static void test_strangers(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	uint64_t session;
 	void *s;
 
@@ -799,7 +799,7 @@ static void test_strangers(void **state)
 /* A PONG that could not be sent is sent again, whether main asked for it or not. */
 static void test_unsent_pong(void **state)
 {
-	struct rig r;
+	struct daemon_rig r;
 	uint64_t session;
 	void *s, *other;
 

@@ -7,18 +7,18 @@
 
 #define SESSION 0x1122334455667788u
 
-struct rig {
+struct data_port_rig {
 	void *context;
 	struct od_data_port *port;
 	void *main; /* a connected DEALER */
 };
 
-static void *rig_connect(struct rig *r)
+static void *rig_connect(struct data_port_rig *r)
 {
 	return connect_to(r->context, od_data_port_number(r->port));
 }
 
-static void rig_open(struct rig *r)
+static void rig_open(struct data_port_rig *r)
 {
 	struct od_err err;
 
@@ -28,7 +28,7 @@ static void rig_open(struct rig *r)
 	r->main = rig_connect(r);
 }
 
-static void rig_close(struct rig *r)
+static void rig_close(struct data_port_rig *r)
 {
 	od_close_socket(r->main);
 	od_data_port_free(r->port);
@@ -62,7 +62,7 @@ static void put_run(void *s, uint64_t session, uint64_t request)
 }
 
 /* The engine's loop until it gets a message, or until main's socket has one (only when main is given). */
-static bool engine_gets(struct rig *r, struct od_msg *m, void *main)
+static bool engine_gets(struct data_port_rig *r, struct od_msg *m, void *main)
 {
 	for (int i = 0; i < HANG_MS / 10; i++) {
 		int events = 0;
@@ -78,7 +78,7 @@ static bool engine_gets(struct rig *r, struct od_msg *m, void *main)
 	return false;
 }
 
-static void attach(struct rig *r, void *s, uint64_t session)
+static void attach(struct data_port_rig *r, void *s, uint64_t session)
 {
 	struct od_msg m;
 
@@ -91,7 +91,7 @@ static void attach(struct rig *r, void *s, uint64_t session)
 }
 
 /* The next message that the engine gets is this RUN: all that was sent before it has been dropped. */
-static void expect_run(struct rig *r, uint64_t request)
+static void expect_run(struct data_port_rig *r, uint64_t request)
 {
 	struct od_msg m;
 	size_t n;
@@ -104,7 +104,7 @@ static void expect_run(struct rig *r, uint64_t request)
 	od_msg_fini(&m);
 }
 
-static int send_result(struct rig *r, uint64_t session, const char *text)
+static int send_result(struct data_port_rig *r, uint64_t session, const char *text)
 {
 	struct od_out_frame out = { .bytes = text, .len = strlen(text) };
 	Od__Header h = OD__HEADER__INIT;
@@ -130,7 +130,7 @@ static void expect_result(void *s, uint64_t session, const char *text)
 
 static void test_attach_run_result(void **state)
 {
-	struct rig r;
+	struct data_port_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -156,7 +156,7 @@ static void test_who_may_speak(void **state)
 	Od__Header h = OD__HEADER__INIT;
 	Od__Attach b = OD__ATTACH__INIT;
 	struct od_msg m;
-	struct rig r;
+	struct data_port_rig r;
 	void *stranger;
 
 	(void)state;
@@ -198,7 +198,7 @@ static void test_who_may_speak(void **state)
 static void test_stale_session(void **state)
 {
 	struct od_msg m;
-	struct rig r;
+	struct data_port_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -224,7 +224,7 @@ static void test_stale_session(void **state)
 
 static void test_main_is_gone(void **state)
 {
-	struct rig r;
+	struct data_port_rig r;
 	int rc;
 
 	(void)state;
@@ -258,7 +258,7 @@ static void test_wakes(void **state)
 {
 	pthread_t thread;
 	struct od_msg m;
-	struct rig r;
+	struct data_port_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -286,7 +286,7 @@ static void test_wakes(void **state)
 
 static void test_strangers(void **state)
 {
-	struct rig r;
+	struct data_port_rig r;
 
 	(void)state;
 	rig_open(&r);

@@ -27,10 +27,10 @@
 
 /* ---- Drafters ---- */
 
-enum way { PLAIN, RIGHT, WRONG, MIXED };
+enum draft_way { PLAIN, RIGHT, WRONG, MIXED };
 
 struct drafter {
-	enum way way;
+	enum draft_way way;
 	uint64_t seed;
 	size_t at_most; /* tokens of a draft; 0: any number */
 	const int32_t *tokens; /* result of plain decoding, */
@@ -59,7 +59,7 @@ static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size
 
 /* ---- Generating ---- */
 
-struct setting {
+struct draft_setting {
 	double temperature, repetition_penalty;
 	const char *stop;
 	uint64_t max_tokens; /* 0: TOKENS */
@@ -67,7 +67,7 @@ struct setting {
 	uint64_t seed;
 };
 
-static void generate(struct odm_engine *e, const struct setting *s, struct drafter *d, struct odm_result *r)
+static void generate(struct odm_engine *e, const struct draft_setting *s, struct drafter *d, struct odm_result *r)
 {
 	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18 };
 	struct odm_request req = { .prompt = prompt,
@@ -91,7 +91,7 @@ static void generate(struct odm_engine *e, const struct setting *s, struct draft
 		fail_msg("%s", err.msg);
 }
 
-static void assert_same(const struct odm_result *a, const struct odm_result *b, enum way way, size_t at_most)
+static void assert_same(const struct odm_result *a, const struct odm_result *b, enum draft_way way, size_t at_most)
 {
 	if (a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) != 0 ||
 	    a->finish != b->finish || a->text_len != b->text_len || memcmp(a->text, b->text, a->text_len) != 0)
@@ -101,10 +101,10 @@ static void assert_same(const struct odm_result *a, const struct odm_result *b, 
 }
 
 /* Every drafter gives what plain decoding gives; one that is right saves steps. */
-static void try_setting(struct odm_engine *e, const struct setting *s, struct odm_result *plain)
+static void try_setting(struct odm_engine *e, const struct draft_setting *s, struct odm_result *plain)
 {
 	generate(e, s, NULL, plain);
-	for (enum way way = RIGHT; way <= MIXED; way++) {
+	for (enum draft_way way = RIGHT; way <= MIXED; way++) {
 		for (size_t at_most = 0; at_most <= ODM_MAX_DRAFT; at_most += way == MIXED ? 1 : 7) {
 			struct drafter d = { .way = way,
 					     .seed = 3 + at_most,
@@ -155,9 +155,9 @@ static bool is_plain(char c)
 
 static void try_engine(struct odm_engine *e)
 {
-	struct setting s[] = { { 0, 1, NULL, 0, false, 0 },
-			       { 1.2, 1.3, NULL, 0, false, 11 },
-			       { 1.2, 1, NULL, 0, false, 11 } };
+	struct draft_setting s[] = { { 0, 1, NULL, 0, false, 0 },
+				     { 1.2, 1.3, NULL, 0, false, 11 },
+				     { 1.2, 1, NULL, 0, false, 11 } };
 	char stop[4] = "";
 	struct odm_result r;
 
@@ -240,7 +240,7 @@ static void fixed_state(void **state)
 
 /* With a draft of full length that is right, and with one of 16 tokens of which some are wrong. Returns how many tokens
  * plain decoding gives. */
-static size_t try_end(struct odm_engine *e, const struct setting *s, const struct odm_result *all,
+static size_t try_end(struct odm_engine *e, const struct draft_setting *s, const struct odm_result *all,
 		      enum odm_finish finish)
 {
 	struct odm_result plain, r;
@@ -248,7 +248,7 @@ static size_t try_end(struct odm_engine *e, const struct setting *s, const struc
 
 	generate(e, s, NULL, &plain);
 	assert_int_equal(plain.finish, finish);
-	for (enum way way = RIGHT; way <= MIXED; way++) {
+	for (enum draft_way way = RIGHT; way <= MIXED; way++) {
 		struct drafter d = { .way = way,
 				     .seed = 7,
 				     .at_most = ODM_MAX_DRAFT,
@@ -301,12 +301,12 @@ static void ends(void **state)
 	e = open_engine(pack, OD_PROFILE_F32, false, "shadow");
 	config = (struct od_config *)e->model->config;
 	for (uint64_t text = 0; text < 50 && !(all_seen(by_stop) && all_seen(by_eos)); text++) {
-		const struct setting free = { 1.3, 1.1, NULL, 0, false, text };
+		const struct draft_setting free = { 1.3, 1.1, NULL, 0, false, text };
 		struct odm_result all;
 
 		generate(e, &free, NULL, &all);
 		for (size_t n = 2; n < ODM_MAX_DRAFT + 3; n++) {
-			struct setting s = free;
+			struct draft_setting s = free;
 
 			s.max_tokens = n;
 			by_limit[try_end(e, &s, &all, ODM_FINISH_LENGTH)] = true;
@@ -320,7 +320,7 @@ static void ends(void **state)
 		}
 		for (size_t at = 0; at + 2 < all.text_len; at++) {
 			char stop[3] = { all.text[at], all.text[at + 1], '\0' };
-			struct setting s = free;
+			struct draft_setting s = free;
 			size_t n;
 
 			if (!is_plain(stop[0]) || !is_plain(stop[1]))

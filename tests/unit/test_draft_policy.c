@@ -18,7 +18,7 @@
 #define FIRST 16 /* steps with drafts */
 #define RUNS 20
 
-struct world {
+struct draft_policy_world {
 	const char *name;
 	double a, b; /* parameters of P(right | margin) */
 	double right; /* at least 0: P(right), whatever the margin */
@@ -33,7 +33,7 @@ struct world {
 	size_t texts[2]; /* the number of texts changes between these; 0: always one text */
 };
 
-static const struct world worlds[] = {
+static const struct draft_policy_world worlds[] = {
 	{ .name = "fast shadow, sure",
 	  .a = 3,
 	  .b = 2,
@@ -115,7 +115,7 @@ static const struct world worlds[] = {
 };
 
 /* Texts that come and go. */
-static const struct world changing[] = {
+static const struct draft_policy_world changing[] = {
 	{ .name = "1 text, 6 texts",
 	  .a = 3,
 	  .b = 2,
@@ -149,7 +149,7 @@ static const struct world changing[] = {
 	  .texts = { 6, 1 } },
 };
 
-struct run {
+struct draft_policy_run {
 	double ns;
 	uint64_t tokens, rows, steps, plain_steps;
 	uint64_t first_tokens; /* counted in the first FIRST steps in drafting mode */
@@ -160,17 +160,17 @@ static double uniform(uint64_t *seed)
 	return (double)random_below(seed, 1u << 30) / (1u << 30);
 }
 
-static double truly_right(const struct world *w, float margin)
+static double truly_right(const struct draft_policy_world *w, float margin)
 {
 	return w->right >= 0 ? w->right : 1 / (1 + exp(-(w->a + w->b * log1p(margin))));
 }
 
-static double wait_of(const struct world *w, double experts)
+static double wait_of(const struct draft_policy_world *w, double experts)
 {
 	return w->experts * fmax(experts - w->hidden, 0);
 }
 
-static double time_of(const struct world *w, size_t rows, double experts, bool drafting, uint64_t *seed)
+static double time_of(const struct draft_policy_world *w, size_t rows, double experts, bool drafting, uint64_t *seed)
 {
 	return (w->step + w->row * (double)rows) * (1 + w->noise * (2 * uniform(seed) - 1)) *
 		       (1 + (drafting ? w->mode : 0)) +
@@ -184,7 +184,7 @@ struct life {
 	uint64_t seed;
 };
 
-static size_t texts_of(const struct world *w, struct life *l)
+static size_t texts_of(const struct draft_policy_world *w, struct life *l)
 {
 	if (w->texts[0] == 0)
 		return 1;
@@ -196,13 +196,14 @@ static size_t texts_of(const struct world *w, struct life *l)
 }
 
 /* The shadow's draft: margins, and how much of it is right. */
-struct shadow {
+struct draft_policy_shadow {
 	float margin[2 * ODM_MAX_DRAFT + 2];
 	size_t n, right;
 	double ns; /* time that it has had for the next token */
 };
 
-static void run_shadow(const struct world *w, struct shadow *s, double ns, size_t most, uint64_t *seed)
+static void run_shadow(const struct draft_policy_world *w, struct draft_policy_shadow *s, double ns, size_t most,
+		       uint64_t *seed)
 {
 	for (s->ns += ns; s->n < most && s->ns >= w->token; s->ns -= w->token) {
 		s->margin[s->n] = (float)(-3 * log(1 - uniform(seed)));
@@ -215,10 +216,10 @@ static void run_shadow(const struct world *w, struct shadow *s, double ns, size_
 }
 
 /* kept tokens stood; behind a wrong one the shadow begins anew. */
-static void correct_shadow(struct shadow *s, size_t verified, size_t kept)
+static void correct_shadow(struct draft_policy_shadow *s, size_t verified, size_t kept)
 {
 	if (kept < verified || s->right < kept + 1) { /* the next token is the shadow's guess, too */
-		*s = (struct shadow){ .ns = s->ns };
+		*s = (struct draft_policy_shadow){ .ns = s->ns };
 		return;
 	}
 	for (size_t i = kept + 1; i < s->n; i++)
@@ -228,8 +229,8 @@ static void correct_shadow(struct shadow *s, size_t verified, size_t kept)
 }
 
 /* Drafts of the n texts, as long as the policy wants them. */
-static struct odm_draft_step draft(const struct world *w, struct odm_draft_policy *p, const struct shadow *s, size_t n,
-				   bool on, struct odm_draft *d)
+static struct odm_draft_step draft(const struct draft_policy_world *w, struct odm_draft_policy *p,
+				   const struct draft_policy_shadow *s, size_t n, bool on, struct odm_draft *d)
 {
 	struct odm_draft_step step = { .texts = n, .rows = n };
 	struct odm_draft *list[MAX_TEXTS];
@@ -250,7 +251,7 @@ static struct odm_draft_step draft(const struct world *w, struct odm_draft_polic
 	return step;
 }
 
-static void add_step(struct run *r, const struct odm_draft_step *step, bool on)
+static void add_step(struct draft_policy_run *r, const struct odm_draft_step *step, bool on)
 {
 	r->ns += (double)step->ns;
 	r->tokens += step->tokens;
@@ -262,12 +263,13 @@ static void add_step(struct run *r, const struct odm_draft_step *step, bool on)
 }
 
 /* plain: never a draft. */
-static struct run simulate(const struct world *w, struct odm_draft_policy *p, bool plain, uint64_t seed)
+static struct draft_policy_run simulate(const struct draft_policy_world *w, struct odm_draft_policy *p, bool plain,
+					uint64_t seed)
 {
-	struct shadow s[MAX_TEXTS] = { 0 };
+	struct draft_policy_shadow s[MAX_TEXTS] = { 0 };
 	struct odm_draft d[MAX_TEXTS];
 	struct life life = { .seed = seed };
-	struct run r = { 0 };
+	struct draft_policy_run r = { 0 };
 	size_t before = 0;
 
 	while (life.tokens < (w->tokens > 0 ? w->tokens : TOKENS)) {
@@ -276,7 +278,7 @@ static struct run simulate(const struct world *w, struct odm_draft_policy *p, bo
 		struct odm_draft_step step;
 
 		for (; before < n; before++)
-			s[before] = (struct shadow){ 0 };
+			s[before] = (struct draft_policy_shadow){ 0 };
 		before = n;
 		step = draft(w, p, s, n, on, d);
 		step.ns = (uint64_t)time_of(w, step.rows, step.experts, on, &seed);
@@ -299,27 +301,27 @@ static struct run simulate(const struct world *w, struct odm_draft_policy *p, bo
 }
 
 /* Tokens of a step in drafting mode. */
-static double drafted_step(const struct run *r)
+static double drafted_step(const struct draft_policy_run *r)
 {
 	return (double)(r->tokens - r->plain_steps) / (double)(r->steps - r->plain_steps);
 }
 
-static double rate(const struct run *r)
+static double rate(const struct draft_policy_run *r)
 {
 	return 1e9 * (double)r->tokens / r->ns;
 }
 
-static void try_world(const struct world *w, uint64_t seed)
+static void try_world(const struct draft_policy_world *w, uint64_t seed)
 {
 	struct odm_draft_policy p;
-	struct run chosen, plain;
+	struct draft_policy_run chosen, plain;
 	double best = 0;
 	uint32_t best_at = 0;
 
 	odm_draft_policy_init(&p, 0);
 	plain = simulate(w, &p, true, seed);
 	for (uint32_t n = 1; n <= ODM_MAX_DRAFT; n++) {
-		struct run fixed;
+		struct draft_policy_run fixed;
 
 		odm_draft_policy_init(&p, n);
 		fixed = simulate(w, &p, false, seed);
@@ -360,7 +362,7 @@ static void test_changes(void **state)
 
 static void test_right(void **state)
 {
-	const struct world w = { .a = -1, .b = 2, .right = -1 };
+	const struct draft_policy_world w = { .a = -1, .b = 2, .right = -1 };
 	struct odm_draft_policy p;
 	uint64_t seed = 3;
 
@@ -379,7 +381,7 @@ static void test_right(void **state)
 /* Prefetching follows the same probabilities. A run with drafts of a fixed length needs all of their rows. */
 static void test_outlook(void **state)
 {
-	const struct world w = { .a = -1, .b = 2, .right = -1 };
+	const struct draft_policy_world w = { .a = -1, .b = 2, .right = -1 };
 	struct odm_draft_policy p;
 	struct odm_outlook o;
 	uint64_t seed = 4;
@@ -402,9 +404,9 @@ static void test_outlook(void **state)
 /* A shadow that is away, or cannot run ahead, for as long as may be: what is learnt meanwhile spoils nothing. */
 static void test_long_absence(void **state)
 {
-	const struct world *w = &worlds[0];
+	const struct draft_policy_world *w = &worlds[0];
 	struct odm_draft_policy p;
-	struct run before, after;
+	struct draft_policy_run before, after;
 
 	(void)state;
 	odm_draft_policy_init(&p, 0);
@@ -429,13 +431,13 @@ static void test_long_absence(void **state)
 static void test_better_text(void **state)
 {
 	static const double half[] = { 0.4, 0.45, 0.5, 0.6 };
-	struct world w = { .step = 20e6, .row = 10e6, .first = 24, .more = 10, .token = 4e6 };
+	struct draft_policy_world w = { .step = 20e6, .row = 10e6, .first = 24, .more = 10, .token = 4e6 };
 	double first = 0, ratio = 0;
 
 	(void)state;
 	for (uint64_t i = 0; i < RUNS; i++) {
 		struct odm_draft_policy p, fresh;
-		struct run bad, good, best;
+		struct draft_policy_run bad, good, best;
 
 		odm_draft_policy_init(&p, 0);
 		odm_draft_policy_init(&fresh, 0);
@@ -462,7 +464,7 @@ static void test_strange_times(void **state)
 {
 	static const uint64_t ns[] = { 0, 1, UINT64_MAX, 30000000 };
 	struct odm_draft_policy p;
-	struct run r, plain;
+	struct draft_policy_run r, plain;
 
 	(void)state;
 	odm_draft_policy_init(&p, 0);

@@ -24,14 +24,14 @@
 #define POSITIONS 128
 #define TOKENS 3
 
-struct said {
+struct draft_table_said {
 	bool any;
 	int32_t token;
 	uint16_t expert[TOP_K];
 };
 
 /* One row of one step at one layer, from the step's beginning. */
-struct record {
+struct draft_table_record {
 	uint64_t serial;
 	uint32_t position, m;
 	bool routed, in_time, late, undone, taken;
@@ -39,7 +39,7 @@ struct record {
 	size_t hits;
 };
 
-struct text {
+struct draft_table_text {
 	bool open, known;
 	int32_t truth[POSITIONS];
 	uint32_t length; /* positions that main has kept: the next step begins there */
@@ -53,31 +53,31 @@ struct text {
 	double all_right; /* probability for all rows of the newest step */
 	int32_t guess[POSITIONS]; /* [end, top): the token and its margin */
 	float margin[POSITIONS];
-	struct said said[POSITIONS][LAYERS];
-	struct record record[POSITIONS * MOST * LAYERS];
+	struct draft_table_said said[POSITIONS][LAYERS];
+	struct draft_table_record record[POSITIONS * MOST * LAYERS];
 	size_t n_records;
 	uint64_t lead_routers;
 };
 
-struct list {
+struct draft_table_list {
 	size_t n;
 	uint16_t expert[EXPERTS];
 };
 
-struct step {
+struct draft_table_step {
 	uint64_t number;
 	/* excused: a token of main voided something; that need not be told at once */
 	bool resolved[LAYERS], excused[LAYERS];
-	struct list taken[LAYERS];
+	struct draft_table_list taken[LAYERS];
 };
 
-struct world {
+struct draft_table_world {
 	struct odm_predictions *p;
-	struct text *text; /* [IDS] */
+	struct draft_table_text *text; /* [IDS] */
 	uint64_t last_id, serial, last_number;
 	uint64_t order[SEQUENCES]; /* the sequences in the current step */
 	size_t n_order, n_rows;
-	struct step now, next;
+	struct draft_table_step now, next;
 	uint32_t layer; /* the next router; LAYERS: the step is over */
 	struct odm_voided voided;
 	unsigned drafts, long_drafts, undone, late, gaps, wants, ahead, took, cut, turned;
@@ -97,7 +97,7 @@ static bool chance(uint32_t percent)
 }
 
 /* Mostly an open one. */
-static uint64_t any_text(const struct world *w)
+static uint64_t any_text(const struct draft_table_world *w)
 {
 	return w->last_id > 3 ? w->last_id - draw(4) : 1 + draw((uint32_t)w->last_id + 1);
 }
@@ -108,7 +108,7 @@ static void draw_experts(uint16_t *expert)
 	expert[1] = (uint16_t)((expert[0] + 1 + draw(EXPERTS - 1)) % EXPERTS);
 }
 
-static bool in_step(const struct world *w, const struct text *t)
+static bool in_step(const struct draft_table_world *w, const struct draft_table_text *t)
 {
 	return t->serial == w->serial && w->serial > 0;
 }
@@ -118,10 +118,10 @@ static size_t hits_of(const uint16_t *a, const uint16_t *b)
 	return (size_t)(a[0] == b[0] || a[0] == b[1]) + (a[1] == b[0] || a[1] == b[1]);
 }
 
-static struct record *record_of(struct text *t, uint64_t serial, uint32_t position, uint32_t m)
+static struct draft_table_record *record_of(struct draft_table_text *t, uint64_t serial, uint32_t position, uint32_t m)
 {
 	for (size_t i = 0; i < t->n_records; i++) {
-		struct record *r = &t->record[i];
+		struct draft_table_record *r = &t->record[i];
 
 		if (r->serial == serial && r->position == position && r->m == m)
 			return r;
@@ -130,7 +130,7 @@ static struct record *record_of(struct text *t, uint64_t serial, uint32_t positi
 }
 
 /* End of the positions that WANTs of the next step are for. */
-static uint32_t wanted_to(const struct text *t)
+static uint32_t wanted_to(const struct draft_table_text *t)
 {
 	for (uint32_t to = t->top < t->end + t->ahead ? t->top : t->end + t->ahead; to > t->end + 1; to--) {
 		double right = t->all_right;
@@ -144,7 +144,7 @@ static uint32_t wanted_to(const struct text *t)
 }
 
 /* Voids positions [from, top); those below `wanted` had WANTs. True: one of these. */
-static bool void_from(struct text *t, uint32_t from, uint32_t wanted, bool *changed, uint64_t *count)
+static bool void_from(struct draft_table_text *t, uint32_t from, uint32_t wanted, bool *changed, uint64_t *count)
 {
 	bool any = false;
 
@@ -164,9 +164,9 @@ static bool void_from(struct text *t, uint32_t from, uint32_t wanted, bool *chan
 /* ---- Steps ---- */
 
 /* The text's rows of the next step: the token that is certain, and a draft: the shadow's, or any. */
-static size_t draw_rows(struct world *w, uint64_t id, int32_t *row)
+static size_t draw_rows(struct draft_table_world *w, uint64_t id, int32_t *row)
 {
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	float margin[MOST];
 	size_t n = 0;
 
@@ -183,9 +183,9 @@ static size_t draw_rows(struct world *w, uint64_t id, int32_t *row)
 	return n + 1;
 }
 
-static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_t n)
+static void begin_text(struct draft_table_world *w, uint64_t id, const int32_t *row, uint32_t n)
 {
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	const uint32_t old_end = t->end, end = t->length + n, expected = wanted_to(t);
 
 	t->known = true;
@@ -218,18 +218,18 @@ static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t m = 0; m < LAYERS; m++)
 			t->record[t->n_records++] =
-				(struct record){ .serial = w->serial, .position = t->begin + i, .m = m };
+				(struct draft_table_record){ .serial = w->serial, .position = t->begin + i, .m = m };
 }
 
-static void sit_out(struct world *w, uint64_t id)
+static void sit_out(struct draft_table_world *w, uint64_t id)
 {
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	bool ignored[LAYERS] = { false };
 
 	void_from(t, t->end, 0, ignored, &w->voided.position);
 }
 
-static void begin_step(struct world *w)
+static void begin_step(struct draft_table_world *w)
 {
 	struct odm_predicted_row rows[MAX_ROWS];
 	int32_t row[MOST] = { 0 };
@@ -238,11 +238,11 @@ static void begin_step(struct world *w)
 	w->now = w->next;
 	if (w->now.number == 0)
 		w->now.number = ++w->last_number;
-	w->next = (struct step){ .number = ++w->last_number };
+	w->next = (struct draft_table_step){ .number = ++w->last_number };
 	w->n_order = w->n_rows = 0;
 	w->layer = 0;
 	for (uint64_t id = 1; id <= w->last_id; id++) {
-		struct text *t = &w->text[id];
+		struct draft_table_text *t = &w->text[id];
 		size_t n;
 
 		if (!t->open)
@@ -264,18 +264,18 @@ static void begin_step(struct world *w)
 	odm_predictions_begin(w->p, w->now.number, w->next.number, rows, w->n_rows, true);
 }
 
-static void route(struct world *w)
+static void route(struct draft_table_world *w)
 {
 	uint16_t used[MAX_ROWS][TOP_K];
 	const uint32_t m = w->layer++;
 	size_t n = 0;
 
 	for (size_t i = 0; i < w->n_order; i++) {
-		struct text *t = &w->text[w->order[i]];
+		struct draft_table_text *t = &w->text[w->order[i]];
 
 		for (uint32_t at = t->begin; at < t->end; at++) {
-			struct record *r = record_of(t, w->serial, at, m);
-			const struct said *x = &t->said[at][m];
+			struct draft_table_record *r = record_of(t, w->serial, at, m);
+			const struct draft_table_said *x = &t->said[at][m];
 
 			draw_experts(used[n]);
 			memcpy(r->used, used[n++], sizeof(r->used));
@@ -291,11 +291,11 @@ static void route(struct world *w)
 }
 
 /* The step is over: main keeps the rows up to the first whose successor has another token than was drafted. */
-static void keep_rows(struct world *w)
+static void keep_rows(struct draft_table_world *w)
 {
 	for (size_t i = 0; i < w->n_order; i++) {
 		const uint64_t id = w->order[i];
-		struct text *t = &w->text[id];
+		struct draft_table_text *t = &w->text[id];
 		uint32_t length = t->begin + 1;
 		bool want = false;
 
@@ -321,9 +321,9 @@ static void keep_rows(struct world *w)
 
 /* ---- Predictions ---- */
 
-static bool expect_ahead(struct world *w, struct text *t, const struct od_prediction *p)
+static bool expect_ahead(struct draft_table_world *w, struct draft_table_text *t, const struct od_prediction *p)
 {
-	struct said *x = &t->said[p->position][p->m];
+	struct draft_table_said *x = &t->said[p->position][p->m];
 	const bool same = p->position < t->top && t->guess[p->position] == p->token;
 	bool want = false, ignored[LAYERS] = { false }, changed;
 	uint32_t before, wanted;
@@ -334,7 +334,7 @@ static bool expect_ahead(struct world *w, struct text *t, const struct od_predic
 	before = wanted_to(t);
 	w->voided.replaced += x->any && x->token != p->token;
 	changed = !x->any || memcmp(x->expert, p->expert, sizeof(x->expert)) != 0;
-	*x = (struct said){ .any = true, .token = p->token, .expert = { p->expert[0], p->expert[1] } };
+	*x = (struct draft_table_said){ .any = true, .token = p->token, .expert = { p->expert[0], p->expert[1] } };
 	if (!same || t->margin[p->position] != p->margin)
 		t->right[p->position] =
 			1 / (1 + exp(-t->outlook.right[0] - t->outlook.right[1] * log(1 + fmin(p->margin, 50))));
@@ -352,9 +352,10 @@ static bool expect_ahead(struct world *w, struct text *t, const struct od_predic
 }
 
 /* False: the step has no such row. */
-static bool expect_late(struct world *w, struct text *t, uint64_t serial, const struct od_prediction *p)
+static bool expect_late(struct draft_table_world *w, struct draft_table_text *t, uint64_t serial,
+			const struct od_prediction *p)
 {
-	struct record *r = record_of(t, serial, p->position, p->m);
+	struct draft_table_record *r = record_of(t, serial, p->position, p->m);
 
 	if (r == NULL || r->undone)
 		return false;
@@ -366,10 +367,10 @@ static bool expect_late(struct world *w, struct text *t, uint64_t serial, const 
 	return true;
 }
 
-static bool expect_add(struct world *w, const struct od_prediction *p)
+static bool expect_add(struct draft_table_world *w, const struct od_prediction *p)
 {
-	struct text *t = &w->text[p->sequence];
-	struct said *x = &t->said[p->position][p->m];
+	struct draft_table_text *t = &w->text[p->sequence];
+	struct draft_table_said *x = &t->said[p->position][p->m];
 	const bool now = in_step(w, t);
 	bool changed, known = false;
 
@@ -385,7 +386,9 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 			return false;
 		}
 		changed = !x->any || memcmp(x->expert, p->expert, sizeof(x->expert)) != 0;
-		*x = (struct said){ .any = true, .token = p->token, .expert = { p->expert[0], p->expert[1] } };
+		*x = (struct draft_table_said){ .any = true,
+						.token = p->token,
+						.expert = { p->expert[0], p->expert[1] } };
 		return changed;
 	}
 	if (now && p->position >= t->end && p->position <= t->top && p->position < t->limit)
@@ -400,10 +403,10 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 }
 
 /* Mostly what a shadow says next: of a row that runs, or of one ahead, with the token that it has said before. */
-static void say(struct world *w)
+static void say(struct draft_table_world *w)
 {
 	const uint64_t id = any_text(w);
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	const uint32_t from = t->begin >= 2 ? t->begin - 2 : 0;
 	uint16_t expert[TOP_K];
 	struct od_prediction p = { .sequence = id,
@@ -434,7 +437,7 @@ static void say(struct world *w)
 
 /* ---- What the table says ---- */
 
-static void put(struct list *l, uint16_t expert)
+static void put(struct draft_table_list *l, uint16_t expert)
 {
 	for (size_t i = 0; i < l->n; i++)
 		if (l->expert[i] == expert)
@@ -442,14 +445,14 @@ static void put(struct list *l, uint16_t expert)
 	l->expert[l->n++] = expert;
 }
 
-static struct list wanted(const struct world *w, bool next, uint32_t m)
+static struct draft_table_list wanted(const struct draft_table_world *w, bool next, uint32_t m)
 {
-	struct list l = { 0 };
+	struct draft_table_list l = { 0 };
 
 	for (uint32_t row = 0; row < MOST; row++)
 		for (size_t rank = 0; rank < TOP_K; rank++)
 			for (size_t i = 0; i < w->n_order; i++) {
-				const struct text *t = &w->text[w->order[i]];
+				const struct draft_table_text *t = &w->text[w->order[i]];
 				const uint32_t at = row + (next ? t->end : t->begin);
 				const uint32_t to = !next ? t->end : t->top < wanted_to(t) ? t->top : wanted_to(t);
 
@@ -459,12 +462,12 @@ static struct list wanted(const struct world *w, bool next, uint32_t m)
 	return l;
 }
 
-static bool same_list(const struct list *a, const struct list *b)
+static bool same_list(const struct draft_table_list *a, const struct draft_table_list *b)
 {
 	return a->n == b->n && memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
 }
 
-static void drain(struct world *w)
+static void drain(struct draft_table_world *w)
 {
 	uint16_t expert[2][EXPERTS];
 	uint32_t worker[2][EXPERTS];
@@ -473,8 +476,8 @@ static void drain(struct world *w)
 	};
 
 	while (odm_predictions_take_want(w->p, &x)) {
-		struct step *s = x.step == w->now.number ? &w->now : &w->next;
-		const struct list l = wanted(w, s == &w->next, x.m);
+		struct draft_table_step *s = x.step == w->now.number ? &w->now : &w->next;
+		const struct draft_table_list l = wanted(w, s == &w->next, x.m);
 
 		assert_int_equal(x.step, s->number);
 		assert_false(s->resolved[x.m]);
@@ -488,16 +491,16 @@ static void drain(struct world *w)
 	}
 	for (size_t next = 0; w->serial > 0 && next < 2; next++)
 		for (uint32_t m = 0; m < LAYERS; m++) {
-			const struct list l = wanted(w, next, m);
-			const struct step *s = next ? &w->next : &w->now;
+			const struct draft_table_list l = wanted(w, next, m);
+			const struct draft_table_step *s = next ? &w->next : &w->now;
 
 			assert_true(s->resolved[m] || s->excused[m] || same_list(&l, &s->taken[m]));
 		}
 }
 
-static void check_draft(struct world *w, uint64_t id)
+static void check_draft(struct draft_table_world *w, uint64_t id)
 {
-	const struct text *t = &w->text[id];
+	const struct draft_table_text *t = &w->text[id];
 	const uint32_t from = t->end + draw(3), max = draw(MOST + 2);
 	const int32_t token = from < t->top && chance(80) ? t->guess[from] : (int32_t)draw(TOKENS);
 	uint32_t experts[MOST + 2], sum = 0;
@@ -514,7 +517,7 @@ static void check_draft(struct world *w, uint64_t id)
 	for (uint32_t i = 0; i < max; i++) {
 		sum = 0;
 		for (uint32_t m = 0; m < LAYERS; m++) {
-			struct list l = { 0 };
+			struct draft_table_list l = { 0 };
 
 			for (uint32_t at = from; at <= from + i; at++)
 				if (at < t->top && t->said[at][m].any)
@@ -528,14 +531,14 @@ static void check_draft(struct world *w, uint64_t id)
 	}
 }
 
-static void take(struct world *w, uint64_t id)
+static void take(struct draft_table_world *w, uint64_t id)
 {
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	uint64_t c[OD_N_COUNTERS] = { 0 }, want[OD_N_COUNTERS] = { 0 }, rows = 0;
 	struct odm_spread first;
 
 	for (size_t i = 0; t->known && i < t->n_records; i++) {
-		struct record *r = &t->record[i];
+		struct draft_table_record *r = &t->record[i];
 		const bool predicted = r->in_time || r->late;
 
 		if (!r->routed || r->taken)
@@ -558,9 +561,9 @@ static void take(struct world *w, uint64_t id)
 	t->known &= t->open;
 }
 
-static void close_text(struct world *w, uint64_t id)
+static void close_text(struct draft_table_world *w, uint64_t id)
 {
-	struct text *t = &w->text[id];
+	struct draft_table_text *t = &w->text[id];
 	bool ignored[LAYERS] = { false }, want = false;
 
 	if (t->known)
@@ -570,12 +573,12 @@ static void close_text(struct world *w, uint64_t id)
 }
 
 /* Between steps: texts end, and others begin. */
-static void come_and_go(struct world *w)
+static void come_and_go(struct draft_table_world *w)
 {
 	uint32_t open = 0;
 
 	for (uint64_t id = 1; id <= w->last_id; id++) {
-		struct text *t = &w->text[id];
+		struct draft_table_text *t = &w->text[id];
 
 		if (t->open && (t->length + 3 * MOST > POSITIONS || chance(4))) {
 			close_text(w, id);
@@ -584,7 +587,7 @@ static void come_and_go(struct world *w)
 		open += t->open;
 	}
 	for (; open < SEQUENCES && chance(60) && w->last_id + 2 < IDS; open++) {
-		struct text *t = &w->text[++w->last_id];
+		struct draft_table_text *t = &w->text[++w->last_id];
 
 		t->open = true;
 		t->length = t->begin = t->end = t->top = t->limit = draw(5);
@@ -593,7 +596,7 @@ static void come_and_go(struct world *w)
 	}
 }
 
-static void turn(struct world *w)
+static void turn(struct draft_table_world *w)
 {
 	const uint32_t what = draw(100);
 
@@ -609,7 +612,7 @@ static void turn(struct world *w)
 		route(w);
 }
 
-static void live(struct world *w)
+static void live(struct draft_table_world *w)
 {
 	for (uint32_t turns = 0; turns < 60000; turns++) {
 		turn(w);
@@ -646,7 +649,7 @@ static void drafts_in_any_order(void **state)
 
 	(void)state;
 	for (uint64_t life = 1; life <= 10; life++) {
-		struct world w = { .text = calloc(IDS, sizeof(*w.text)) };
+		struct draft_table_world w = { .text = calloc(IDS, sizeof(*w.text)) };
 
 		assert_non_null(w.text);
 		assert_int_equal(odm_predictions_new(&w.p, &o, &err), OD_OK);

@@ -9,15 +9,15 @@
 
 #define DRAFT 16u /* rows behind the first one of a sequence in a STEP */
 
-struct stage { /* one sequence, unless a test opens more */
+struct emulator_drafts_stage { /* one sequence, unless a test opens more */
 	struct world w;
 	struct mirror m;
 	struct sequence *s;
 };
 
-static struct stage *open_stage(enum od_profile profile, bool same_weights, uint64_t from_seed)
+static struct emulator_drafts_stage *open_stage(enum od_profile profile, bool same_weights, uint64_t from_seed)
 {
-	struct stage *g = calloc(1, sizeof(*g));
+	struct emulator_drafts_stage *g = calloc(1, sizeof(*g));
 
 	assert_non_null(g);
 	open_world(&g->w, profile, same_weights, true, from_seed);
@@ -28,14 +28,14 @@ static struct stage *open_stage(enum od_profile profile, bool same_weights, uint
 	return g;
 }
 
-static void close_stage(struct stage *g)
+static void close_stage(struct emulator_drafts_stage *g)
 {
 	close_mirror(&g->m);
 	close_world(&g->w);
 	free(g);
 }
 
-static uint32_t length_of(const struct stage *g)
+static uint32_t length_of(const struct emulator_drafts_stage *g)
 {
 	return od_seq_state_length(g->s->state);
 }
@@ -46,7 +46,7 @@ static int32_t other(int32_t token)
 }
 
 /* A step of the sequence with these tokens. */
-static void begin_rows(struct stage *g, const int32_t *token, uint32_t n, uint32_t ahead)
+static void begin_rows(struct emulator_drafts_stage *g, const int32_t *token, uint32_t n, uint32_t ahead)
 {
 	struct sent_step *t = next_step(&g->w);
 	const uint32_t begin = length_of(g);
@@ -59,7 +59,7 @@ static void begin_rows(struct stage *g, const int32_t *token, uint32_t n, uint32
 
 /* The shadow's choices from the position on; wrong: main has another token in this row (UINT32_MAX: in none), and any
  * behind it. */
-static uint32_t draft_of(const struct stage *g, uint32_t n, uint32_t wrong, int32_t *token)
+static uint32_t draft_of(const struct emulator_drafts_stage *g, uint32_t n, uint32_t wrong, int32_t *token)
 {
 	const uint32_t begin = length_of(g);
 	uint8_t text[CTX];
@@ -79,13 +79,13 @@ static uint32_t draft_of(const struct stage *g, uint32_t n, uint32_t wrong, int3
 }
 
 /* A plain step; the shadow has all the time it wants, but gets no rows of it. */
-static void begin_plain(struct stage *g, uint32_t ahead)
+static void begin_plain(struct emulator_drafts_stage *g, uint32_t ahead)
 {
 	begin_rows(g, &g->s->next, 1, ahead);
 	settle(&g->w);
 }
 
-static void finish_step(struct stage *g)
+static void finish_step(struct emulator_drafts_stage *g)
 {
 	while (send_layer(&g->w))
 		;
@@ -93,7 +93,7 @@ static void finish_step(struct stage *g)
 
 /* ---- Ahead ---- */
 
-static void open_sampled(struct stage *g)
+static void open_sampled(struct emulator_drafts_stage *g)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqOpen open = OD__SEQ_OPEN__INIT;
@@ -119,7 +119,8 @@ static void test_ahead(void **state)
 	(void)state;
 	for (uint32_t n = 0; n <= DRAFT + 1; n++)
 		for (int sampled = 0; sampled < 2; sampled++) {
-			struct stage *g = open_stage(sampled ? OD_PROFILE_BF16 : OD_PROFILE_F32, false, 40 + n);
+			struct emulator_drafts_stage *g =
+				open_stage(sampled ? OD_PROFILE_BF16 : OD_PROFILE_F32, false, 40 + n);
 			const uint32_t begin = length_of(g);
 			int32_t token;
 
@@ -153,7 +154,7 @@ static void test_end_of_context(void **state)
 {
 	(void)state;
 	for (uint32_t left = 1; left < 5; left++) {
-		struct stage *g = open_stage(OD_PROFILE_F32, false, 50);
+		struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 50);
 
 		while (length_of(g) < CTX - left) {
 			begin_plain(g, 0);
@@ -171,7 +172,7 @@ static void test_end_of_context(void **state)
 /* A shadow that leaves late drafts nothing. */
 static void test_late(void **state)
 {
-	struct stage *g = open_stage(OD_PROFILE_F32, false, 51);
+	struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 51);
 
 	(void)state;
 	g->w.emulator->o.early = false;
@@ -189,7 +190,7 @@ static void test_late(void **state)
  * on. */
 static void confirmed(uint32_t n, uint32_t pieces, enum od_profile profile)
 {
-	struct stage *g = open_stage(profile, false, 60 + n);
+	struct emulator_drafts_stage *g = open_stage(profile, false, 60 + n);
 	const struct ods_sequence *q;
 	int32_t token[DRAFT + 1];
 	uint32_t run;
@@ -234,7 +235,7 @@ static void test_longer_step(void **state)
 {
 	(void)state;
 	for (uint32_t known = 0; known <= 3; known++) {
-		struct stage *g = open_stage(OD_PROFILE_F32, false, 70 + known);
+		struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 70 + known);
 		int32_t token[DRAFT + 1];
 
 		begin_plain(g, 3);
@@ -257,7 +258,7 @@ static void test_longer_step(void **state)
  * the STEP. */
 static void undone(uint32_t kept, uint32_t wrong, bool tell, uint32_t pieces)
 {
-	struct stage *g = open_stage(OD_PROFILE_F32, false, 80 + kept);
+	struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 80 + kept);
 	int32_t token[DRAFT + 1];
 	uint32_t begin;
 
@@ -310,7 +311,7 @@ static void test_overtaken(void **state)
 {
 	(void)state;
 	for (uint32_t pieces = 0; pieces < 3 * LAYERS; pieces++) {
-		struct stage *g = open_stage(OD_PROFILE_F32, false, 90 + pieces);
+		struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 90 + pieces);
 
 		begin_plain(g, 8);
 		finish_step(g);
@@ -347,7 +348,7 @@ static void test_overtaken(void **state)
 /* They come at any time while the shadow runs ahead: they go over its own ones, and what runs later stands on them. */
 static void true_rows(uint32_t n, uint32_t before, uint32_t between)
 {
-	struct stage *g = open_stage(n & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, false, 100 + n);
+	struct emulator_drafts_stage *g = open_stage(n & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, false, 100 + n);
 	int32_t token[DRAFT + 1];
 	const struct ods_sequence *q;
 	uint32_t end;
@@ -394,7 +395,7 @@ static void test_true_rows(void **state)
  * else. */
 static void lost_row(uint32_t layer, uint32_t pieces)
 {
-	struct stage *g = open_stage(OD_PROFILE_F32, false, 110 + layer);
+	struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 110 + layer);
 	const struct ods_sequence *q;
 	int32_t token[4];
 	unsigned asks;
@@ -441,7 +442,7 @@ static void test_lost_row(void **state)
  * nothing else to stand on, so it waits for it, in each layer. */
 static void test_due_before(void **state)
 {
-	struct stage *g = open_stage(OD_PROFILE_F32, false, 120);
+	struct emulator_drafts_stage *g = open_stage(OD_PROFILE_F32, false, 120);
 	uint32_t begin;
 
 	(void)state;
@@ -474,7 +475,7 @@ static void test_due_before(void **state)
 /* ---- Any life ---- */
 
 /* A step with drafts of any kind, of some sequences. */
-static void begin_any_step(struct stage *g)
+static void begin_any_step(struct emulator_drafts_stage *g)
 {
 	struct sent_step *t = next_step(&g->w);
 
@@ -518,7 +519,7 @@ static uint32_t kept_rows(const struct sent_step *t, size_t first, uint32_t n, b
 	return kept;
 }
 
-static void end_any_step(struct stage *g)
+static void end_any_step(struct emulator_drafts_stage *g)
 {
 	const struct sent_step *t = &g->w.sent[g->w.step % MAX_STEPS];
 
@@ -539,7 +540,7 @@ static void end_any_step(struct stage *g)
 }
 
 /* Something happens to a sequence between two steps. */
-static void disturb_any(struct stage *g)
+static void disturb_any(struct emulator_drafts_stage *g)
 {
 	uint32_t length[MAX_SEQS];
 	uint64_t id[MAX_SEQS];
@@ -557,11 +558,11 @@ static void disturb_any(struct stage *g)
 }
 
 /* Counts over all lives. */
-struct sums {
+struct emulator_drafts_sums {
 	uint64_t steps, ahead, confirmed, mistaken, overtaken, mixed;
 };
 
-static void add_sums(struct sums *sum, const struct stage *g)
+static void add_sums(struct emulator_drafts_sums *sum, const struct emulator_drafts_stage *g)
 {
 	sum->steps += g->w.step;
 	sum->ahead += g->m.ahead;
@@ -571,9 +572,10 @@ static void add_sums(struct sums *sum, const struct stage *g)
 	sum->overtaken += g->w.counters[OD_C_SHADOW_OVERTAKEN];
 }
 
-static void random_life(uint64_t from_seed, struct sums *sum)
+static void random_life(uint64_t from_seed, struct emulator_drafts_sums *sum)
 {
-	struct stage *g = open_stage(from_seed & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, (from_seed & 2) != 0, from_seed);
+	struct emulator_drafts_stage *g =
+		open_stage(from_seed & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, (from_seed & 2) != 0, from_seed);
 	bool ended = true;
 	uint32_t speed;
 
@@ -625,7 +627,7 @@ static void random_life(uint64_t from_seed, struct sums *sum)
 
 static void test_random_lives(void **state)
 {
-	struct sums s = { 0 };
+	struct emulator_drafts_sums s = { 0 };
 
 	(void)state;
 	for (uint64_t i = 0; i < 160; i++)

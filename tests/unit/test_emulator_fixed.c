@@ -10,7 +10,7 @@
 enum { TEXTS = 3, MOST = 4 }; /* rows of a text in a step */
 
 /* One of main's sequences. */
-struct text {
+struct emulator_fixed_text {
 	uint64_t id;
 	uint32_t prompt, n; /* tokens whose rows main has computed */
 	int32_t token[CTX];
@@ -23,13 +23,13 @@ struct text {
 	} said[CTX][LAYERS];
 };
 
-struct world {
+struct emulator_fixed_world {
 	struct model m;
 	struct pass pass; /* the observed text's */
 	struct od_seq_state *state;
 	struct ods_emulator *emulator;
 	uint64_t counters[OD_N_COUNTERS], step, next_id, now;
-	struct text text[TEXTS];
+	struct emulator_fixed_text text[TEXTS];
 	unsigned checked, asked;
 	uint32_t rows; /* rows of each text in a step; 0: some */
 };
@@ -37,7 +37,8 @@ struct world {
 /* ---- What main computes ---- */
 
 /* Routes [n][LAYERS][TOP_K] of a text's rows; best: the most probable token behind each. */
-static void oracle(struct world *w, const int32_t *token, uint32_t n, uint16_t (*route)[LAYERS][TOP_K], int32_t *best)
+static void oracle(struct emulator_fixed_world *w, const int32_t *token, uint32_t n, uint16_t (*route)[LAYERS][TOP_K],
+		   int32_t *best)
 {
 	uint16_t part[LAYERS * STEP_ROWS * TOP_K];
 	struct od_row rows[STEP_ROWS];
@@ -64,7 +65,7 @@ static void oracle(struct world *w, const int32_t *token, uint32_t n, uint16_t (
 
 /* ---- Messages ---- */
 
-static void tell(struct world *w, Od__Header *h)
+static void tell(struct emulator_fixed_world *w, Od__Header *h)
 {
 	struct od_msg m = { .header = h };
 	struct od_err err;
@@ -72,7 +73,7 @@ static void tell(struct world *w, Od__Header *h)
 	must(ods_emulator_message(w->emulator, &m, w->now, &err), &err);
 }
 
-static void tell_tokens(struct world *w, const struct text *t, uint32_t begin, uint32_t n)
+static void tell_tokens(struct emulator_fixed_world *w, const struct emulator_fixed_text *t, uint32_t begin, uint32_t n)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Tokens body = OD__TOKENS__INIT;
@@ -89,7 +90,7 @@ static void tell_tokens(struct world *w, const struct text *t, uint32_t begin, u
 	tell(w, &h);
 }
 
-static void open_text(struct world *w, struct text *t)
+static void open_text(struct emulator_fixed_world *w, struct emulator_fixed_text *t)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
@@ -111,7 +112,7 @@ static void open_text(struct world *w, struct text *t)
 		tell_tokens(w, t, 0, t->n);
 }
 
-static void close_text(struct world *w, struct text *t)
+static void close_text(struct emulator_fixed_world *w, struct emulator_fixed_text *t)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqClose body = OD__SEQ_CLOSE__INIT;
@@ -123,7 +124,7 @@ static void close_text(struct world *w, struct text *t)
 	t->open = false;
 }
 
-static void truncate_text(struct world *w, struct text *t)
+static void truncate_text(struct emulator_fixed_world *w, struct emulator_fixed_text *t)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqTruncate body = OD__SEQ_TRUNCATE__INIT;
@@ -138,14 +139,14 @@ static void truncate_text(struct world *w, struct text *t)
 }
 
 /* A step with rows of each text: its next token, and drafts: right ones, or not. */
-static void tell_step(struct world *w, uint32_t ahead)
+static void tell_step(struct emulator_fixed_world *w, uint32_t ahead)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Step body = OD__STEP__INIT;
 	Od__StepRow row[TEXTS * MOST], *list[TEXTS * MOST];
 
 	for (size_t i = 0; i < TEXTS; i++) {
-		struct text *t = &w->text[i];
+		struct emulator_fixed_text *t = &w->text[i];
 		uint16_t route[CTX][LAYERS][TOP_K];
 		int32_t best[CTX];
 
@@ -181,7 +182,7 @@ static void tell_step(struct world *w, uint32_t ahead)
 }
 
 /* Rows of one layer of the newest step, of one text. */
-static void tell_state(struct world *w, const struct text *t, uint32_t layer)
+static void tell_state(struct emulator_fixed_world *w, const struct emulator_fixed_text *t, uint32_t layer)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
@@ -216,7 +217,7 @@ static void tell_state(struct world *w, const struct text *t, uint32_t layer)
 
 /* ---- The shadow's side ---- */
 
-static struct text *by_id(struct world *w, uint64_t id)
+static struct emulator_fixed_text *by_id(struct emulator_fixed_world *w, uint64_t id)
 {
 	for (size_t i = 0; i < TEXTS; i++)
 		if (w->text[i].open && w->text[i].id == id)
@@ -226,10 +227,10 @@ static struct text *by_id(struct world *w, uint64_t id)
 
 static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
 {
-	struct world *w = arg;
+	struct emulator_fixed_world *w = arg;
 
 	for (size_t i = 0; i < n; i++) {
-		struct text *t = by_id(w, p[i].sequence);
+		struct emulator_fixed_text *t = by_id(w, p[i].sequence);
 
 		assert_non_null(t);
 		assert_true(p[i].position < CTX);
@@ -248,8 +249,8 @@ static void on_ask(void *arg, uint64_t id, const struct ods_range *r)
 
 static void on_ask_tokens(void *arg, uint64_t id, uint32_t begin, uint32_t n)
 {
-	struct world *w = arg;
-	const struct text *t = by_id(w, id);
+	struct emulator_fixed_world *w = arg;
+	const struct emulator_fixed_text *t = by_id(w, id);
 
 	assert_non_null(t);
 	assert_true(begin + n <= CTX);
@@ -258,7 +259,7 @@ static void on_ask_tokens(void *arg, uint64_t id, uint32_t begin, uint32_t n)
 		tell_tokens(w, t, begin, n < t->n - begin ? n : t->n - begin);
 }
 
-static void work(struct world *w, unsigned most)
+static void work(struct emulator_fixed_world *w, unsigned most)
 {
 	struct od_err err;
 	bool did = true;
@@ -272,10 +273,10 @@ static void work(struct world *w, unsigned most)
 }
 
 /* All rows of the newest step were predicted, with main's tokens, and as main routes them. */
-static void check_step(struct world *w)
+static void check_step(struct emulator_fixed_world *w)
 {
 	for (size_t i = 0; i < TEXTS; i++) {
-		struct text *t = &w->text[i];
+		struct emulator_fixed_text *t = &w->text[i];
 		uint16_t route[CTX][LAYERS][TOP_K];
 		int32_t best[CTX];
 
@@ -293,10 +294,10 @@ static void check_step(struct world *w)
 }
 
 /* Main keeps some of the rows. */
-static void finish_step(struct world *w)
+static void finish_step(struct emulator_fixed_world *w)
 {
 	for (size_t i = 0; i < TEXTS; i++) {
-		struct text *t = &w->text[i];
+		struct emulator_fixed_text *t = &w->text[i];
 
 		if (t->open && t->rows > 0)
 			t->n += 1 + draw(t->rows);
@@ -304,7 +305,7 @@ static void finish_step(struct world *w)
 	}
 }
 
-static void open_world(struct world *w, bool early, uint64_t from_seed)
+static void open_world(struct emulator_fixed_world *w, bool early, uint64_t from_seed)
 {
 	struct ods_sink sink = { .arg = w, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
 	struct ods_emulator_opts o;
@@ -326,7 +327,7 @@ static void open_world(struct world *w, bool early, uint64_t from_seed)
 	seed = from_seed;
 }
 
-static void close_world(struct world *w)
+static void close_world(struct emulator_fixed_world *w)
 {
 	ods_emulator_free(w->emulator);
 	od_seq_state_free(w->state);
@@ -336,7 +337,7 @@ static void close_world(struct world *w)
 }
 
 /* Rows of all layers; the shadow does up to so much work before each. all: none is lost. */
-static void tell_states(struct world *w, uint32_t speed, bool all)
+static void tell_states(struct emulator_fixed_world *w, uint32_t speed, bool all)
 {
 	for (uint32_t l = 0; l < LAYERS; l++)
 		for (size_t k = 0; k < TEXTS; k++) {
@@ -351,12 +352,12 @@ static void life(uint64_t from_seed, uint32_t speed)
 {
 	const bool early = from_seed % 2 == 0;
 	bool all;
-	struct world *w = calloc(1, sizeof(*w));
+	struct emulator_fixed_world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	open_world(w, early, from_seed);
 	for (int i = 0; i < 40; i++) {
-		struct text *t = &w->text[draw(TEXTS)];
+		struct emulator_fixed_text *t = &w->text[draw(TEXTS)];
 
 		if (!t->open)
 			open_text(w, t);
@@ -403,8 +404,8 @@ static void test_slow(void **state)
 /* Drafts that main undoes: the shadow, which had run ahead of them, runs a few rows again, not the whole text. */
 static void test_undone_drafts(void **state)
 {
-	struct world *w = calloc(1, sizeof(*w));
-	struct text *t;
+	struct emulator_fixed_world *w = calloc(1, sizeof(*w));
+	struct emulator_fixed_text *t;
 	uint64_t before;
 
 	(void)state;

@@ -26,23 +26,23 @@
 #define MAX_PROMPT 40
 
 /* One who waits for news. */
-struct reader {
+struct engine_thread_reader {
 	pthread_mutex_t lock;
 	pthread_cond_t news;
 	bool any, holds; /* holds: wake does not return, and the engine's thread gets no further */
 	unsigned wakes, releases;
 };
 
-static void reader_init(struct reader *r)
+static void reader_init(struct engine_thread_reader *r)
 {
-	*r = (struct reader){ 0 };
+	*r = (struct engine_thread_reader){ 0 };
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_cond_init(&r->news, NULL);
 }
 
 static void wake(void *arg)
 {
-	struct reader *r = arg;
+	struct engine_thread_reader *r = arg;
 
 	pthread_mutex_lock(&r->lock);
 	r->any = true;
@@ -53,7 +53,7 @@ static void wake(void *arg)
 	pthread_mutex_unlock(&r->lock);
 }
 
-static void let_go(struct reader *r)
+static void let_go(struct engine_thread_reader *r)
 {
 	pthread_mutex_lock(&r->lock);
 	r->holds = false;
@@ -63,7 +63,7 @@ static void let_go(struct reader *r)
 
 static void release(void *arg)
 {
-	struct reader *r = arg;
+	struct engine_thread_reader *r = arg;
 
 	pthread_mutex_lock(&r->lock);
 	r->releases++;
@@ -71,7 +71,7 @@ static void release(void *arg)
 	pthread_mutex_unlock(&r->lock);
 }
 
-static void wait_for_news(struct reader *r)
+static void wait_for_news(struct engine_thread_reader *r)
 {
 	pthread_mutex_lock(&r->lock);
 	while (!r->any)
@@ -80,7 +80,7 @@ static void wait_for_news(struct reader *r)
 	pthread_mutex_unlock(&r->lock);
 }
 
-static void reader_fini(struct reader *r)
+static void reader_fini(struct engine_thread_reader *r)
 {
 	pthread_mutex_lock(&r->lock);
 	while (r->releases == 0) /* it comes behind the last wake */
@@ -136,7 +136,7 @@ static void end(struct odm_engine_thread *t)
 	odm_engine_thread_free(t);
 }
 
-static struct odm_job *job_of(const int32_t *prompt, size_t n, uint64_t tokens, struct reader *r)
+static struct odm_job *job_of(const int32_t *prompt, size_t n, uint64_t tokens, struct engine_thread_reader *r)
 {
 	static const char *const stop[] = { "never to be seen" };
 	struct odm_job_spec spec = { .req = { .prompt = prompt,
@@ -159,7 +159,7 @@ static struct odm_job *job_of(const int32_t *prompt, size_t n, uint64_t tokens, 
 }
 
 /* Reads until a job that was submitted is done; text (od_strbuf_fini it) is all of it. */
-static struct odm_news read_all(struct odm_job *j, struct reader *r, struct od_strbuf *text)
+static struct odm_news read_all(struct odm_job *j, struct engine_thread_reader *r, struct od_strbuf *text)
 {
 	struct odm_news news = { 0 };
 
@@ -176,7 +176,7 @@ static struct odm_news read_all(struct odm_job *j, struct reader *r, struct od_s
 
 /* ---- Many at once ---- */
 
-struct task {
+struct engine_thread_task {
 	struct odm_engine_thread *thread;
 	uint64_t seed;
 	pthread_t id;
@@ -187,7 +187,7 @@ struct task {
 	unsigned wrong;
 };
 
-static void draw_prompts(struct task *k)
+static void draw_prompts(struct engine_thread_task *k)
 {
 	for (size_t i = 0; i < N; i++) {
 		k->n_prompt[i] = 1 + random_below(&k->seed, MAX_PROMPT);
@@ -198,9 +198,9 @@ static void draw_prompts(struct task *k)
 }
 
 /* Two jobs as one request; one in four is cancelled at some time. */
-static void run_pair(struct task *k, size_t i)
+static void run_pair(struct engine_thread_task *k, size_t i)
 {
-	struct reader r[2];
+	struct engine_thread_reader r[2];
 	struct odm_job *j[2];
 	struct od_err err;
 	int rc;
@@ -232,14 +232,14 @@ static void run_pair(struct task *k, size_t i)
 
 static void *run_task(void *arg)
 {
-	struct task *k = arg;
+	struct engine_thread_task *k = arg;
 
 	for (size_t i = 0; i < N; i += 2)
 		run_pair(k, i);
 	return NULL;
 }
 
-static void assert_alone(struct odm_engine *e, const struct task *k, size_t i)
+static void assert_alone(struct odm_engine *e, const struct engine_thread_task *k, size_t i)
 {
 	struct odm_request req = { .logprobs = -1,
 				   .prompt = k->prompt[i],
@@ -260,7 +260,7 @@ static void assert_alone(struct odm_engine *e, const struct task *k, size_t i)
 
 static void jobs_of_many_threads_are_as_alone(void **state)
 {
-	static struct task task[THREADS];
+	static struct engine_thread_task task[THREADS];
 	struct odm_main_opts o = engine_opts(1);
 	struct odm_engine_activity a;
 	struct odm_engine_thread *t = start(3, 1, 0); /* queue: some are refused */
@@ -270,7 +270,7 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < THREADS; i++) {
-		task[i] = (struct task){ .thread = t, .seed = i + 1 };
+		task[i] = (struct engine_thread_task){ .thread = t, .seed = i + 1 };
 		draw_prompts(&task[i]);
 		assert_int_equal(pthread_create(&task[i].id, NULL, run_task, &task[i]), 0);
 	}
@@ -318,7 +318,7 @@ static void tokens_that_end_a_text(void **state)
 	for (int ignore = 0; ignore < 2; ignore++) {
 		int32_t last[] = { VOCAB, r.tokens[9] }, begin[] = { 5, 6, 7 };
 		struct odm_engine_thread *t = start(1, 1, 0);
-		struct reader reader;
+		struct engine_thread_reader reader;
 		struct odm_job_spec spec = { .req = req, .wake = wake, .release = release, .arg = &reader };
 		struct od_strbuf text = { 0 };
 		struct odm_news news;
@@ -346,7 +346,7 @@ static void tokens_that_end_a_text(void **state)
 /* ---- Limits ---- */
 
 /* Submits two jobs as one request, and returns when the engine's thread is held: it tells news of the first one. */
-static void submit_held(struct odm_engine_thread *t, struct odm_job **j, struct reader *r)
+static void submit_held(struct odm_engine_thread *t, struct odm_job **j, struct engine_thread_reader *r)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
 	struct odm_news news;
@@ -375,7 +375,7 @@ static void requests_beyond_the_limit_are_refused(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
 	struct odm_engine_thread *t = start(1, 1, 0);
-	struct reader r[4];
+	struct engine_thread_reader r[4];
 	struct odm_job *j[4];
 	struct odm_news news;
 	struct od_err err;
@@ -403,7 +403,7 @@ static void requests_beyond_the_limit_are_refused(void **state)
 	}
 }
 
-static unsigned releases_of(struct reader *r)
+static unsigned releases_of(struct engine_thread_reader *r)
 {
 	unsigned n;
 
@@ -419,7 +419,7 @@ static void no_wake_comes_after_release(void **state)
 {
 	static const int32_t prompt[] = { 5, 6, 7 };
 	struct odm_engine_thread *t = start(1, 4, 0);
-	struct reader r[4];
+	struct engine_thread_reader r[4];
 	struct odm_job *j[4];
 	struct odm_news news;
 	struct od_err err;
@@ -463,7 +463,7 @@ static void what_never_fits_is_refused_at_once(void **state)
 {
 	static const int32_t prompt[CTX + 1], stranger[] = { VOCAB };
 	struct odm_engine_thread *t = start(1, 1, 0);
-	struct reader r;
+	struct engine_thread_reader r;
 	struct odm_job *j[2];
 	struct od_err err;
 
@@ -485,7 +485,7 @@ static void who_does_not_read_is_cancelled(void **state)
 	static const int32_t prompt[] = { 5, 6, 7 };
 	struct odm_engine_thread *t = start(2, 1, 40);
 	struct od_strbuf text = { 0 };
-	struct reader r[2];
+	struct engine_thread_reader r[2];
 	struct odm_job *j[2];
 	struct odm_news news;
 	struct od_err err;
@@ -519,7 +519,7 @@ static void an_engine_that_does_not_open(void **state)
 	struct odm_engine_thread_opts o = { .node = engine_opts(1) };
 	struct odm_engine_thread *t;
 	struct odm_job *j;
-	struct reader r;
+	struct engine_thread_reader r;
 	struct od_err err;
 	int32_t token = 1;
 

@@ -83,7 +83,7 @@ static void no_memory_is_said(void **state)
 
 /* ---- A schedule with a cache ---- */
 
-struct world {
+struct expert_cache_world {
 	struct odw_bufs *bufs;
 	struct odw_expert_cache *cache;
 	struct odw_schedule *s;
@@ -102,7 +102,7 @@ static struct od_cache_opts policy_of(enum od_cache_policy policy, const struct 
 				       .state = OD_CACHE_F };
 }
 
-static void begin(struct world *w, const struct od_cache_opts *o)
+static void begin(struct expert_cache_world *w, const struct od_cache_opts *o)
 {
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
@@ -116,7 +116,7 @@ static void begin(struct world *w, const struct od_cache_opts *o)
 	w->place = u.place;
 }
 
-static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
+static void open_world(struct expert_cache_world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
 		       const struct od_cache_plan *plan)
 {
 	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN,
@@ -125,7 +125,7 @@ static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy p
 	struct odw_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
 
-	*w = (struct world){ 0 };
+	*w = (struct expert_cache_world){ 0 };
 	assert_int_equal(odw_bufs_new(&w->bufs, device, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
 	odw_planner_bufs(&po, plan, n);
 	assert_int_equal(odw_bufs_grow(w->bufs, n, NULL), OD_OK);
@@ -136,7 +136,7 @@ static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy p
 	begin(w, &o);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct expert_cache_world *w)
 {
 	odw_schedule_end(w->s, SESSION);
 	odw_schedule_free(w->s);
@@ -145,7 +145,7 @@ static void close_world(struct world *w)
 }
 
 /* A RUN from its arrival to its end. */
-static struct odw_item use(struct world *w, uint32_t m, uint32_t expert, bool prompt)
+static struct odw_item use(struct expert_cache_world *w, uint32_t m, uint32_t expert, bool prompt)
 {
 	struct odw_item item = { .expert = expert, .last = true, .prompt = prompt };
 
@@ -170,7 +170,7 @@ static void it_decides_as_the_policy_alone_does(void **state)
 		const struct od_cache_plan *plan = policy == OD_CACHE_RANK ? &pools : &two_full;
 		const struct od_cache_opts o = policy_of((enum od_cache_policy)policy, plan, true);
 		struct od_cache *alone;
-		struct world w;
+		struct expert_cache_world w;
 
 		open_world(&w, 1, (enum od_cache_policy)policy, true, plan);
 		assert_int_equal(od_cache_new(&alone, &o, NULL), OD_OK);
@@ -196,7 +196,7 @@ static void it_decides_as_the_policy_alone_does(void **state)
 
 static void prompts_leave_no_trace(void **state)
 {
-	struct world w;
+	struct expert_cache_world w;
 
 	(void)state;
 	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
@@ -215,7 +215,7 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 {
 	struct odw_item item;
 	uint64_t before;
-	struct world w;
+	struct expert_cache_world w;
 
 	(void)state;
 	open_world(&w, 2, OD_CACHE_LRU, true, &two_full);
@@ -238,7 +238,7 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 static void what_is_full_does_not_count(void **state)
 {
 	struct odw_item item;
-	struct world w;
+	struct expert_cache_world w;
 
 	(void)state;
 	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
@@ -266,7 +266,7 @@ static void other_layers_begin_anew(void **state)
 	const struct od_share same = { 1, 0, 1 }, joined = { 3, 2, 1 }, other = { 2, 1, 2 };
 	uint8_t states[LAYERS * EXPERTS];
 	uint64_t told = UINT64_MAX;
-	struct world w;
+	struct expert_cache_world w;
 
 	(void)state;
 	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);

@@ -10,7 +10,7 @@
 #define ROWS 9
 #define WIDEST 64 /* the tiny models' longest row */
 
-struct bench {
+struct expert_ffn_bench {
 	struct tiny_model t;
 	struct od_device *device;
 	struct tiny_weights w;
@@ -19,7 +19,7 @@ struct bench {
 	bool not_routed; /* run_ffn runs a dense layer's network, or shared experts */
 };
 
-static void setup(struct bench *b, const char *name, enum od_profile profile, unsigned threads)
+static void setup(struct expert_ffn_bench *b, const char *name, enum od_profile profile, unsigned threads)
 {
 	size_t n;
 
@@ -40,7 +40,7 @@ static void setup(struct bench *b, const char *name, enum od_profile profile, un
 	b->scratch = buf_new(b->device, od_ffn_scratch_bytes(b->t.cfg.intermediate, ROWS));
 }
 
-static void teardown(struct bench *b)
+static void teardown(struct expert_ffn_bench *b)
 {
 	od_free(b->x);
 	od_free(b->y);
@@ -53,7 +53,7 @@ static void teardown(struct bench *b)
 }
 
 /* Rows [first, first + n) of x through an expert. */
-static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
+static void run_ffn(struct expert_ffn_bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
 {
 	const size_t row = b->t.cfg.hidden * sizeof(float);
 	const struct od_ffn_part part = od_expert_part(e, n);
@@ -129,7 +129,7 @@ static void reference(const struct od_mat *mat, const float *x, double *y)
 }
 
 /* Largest error over largest value. */
-static double ffn_error(struct bench *b, const struct od_expert *e)
+static double ffn_error(struct expert_ffn_bench *b, const struct od_expert *e)
 {
 	size_t hidden = b->t.cfg.hidden;
 	double worst = 0, largest = 0, y[WIDEST];
@@ -162,7 +162,7 @@ static void test_formats(void **state)
 
 	(void)state;
 	for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-		struct bench b;
+		struct expert_ffn_bench b;
 
 		setup(&b, cases[c], OD_PROFILE_F32, 1);
 		for (uint32_t e = 0; e < b.t.cfg.n_experts; e++)
@@ -173,7 +173,7 @@ static void test_formats(void **state)
 
 static void test_profile_bf16_rounds_outputs(void **state)
 {
-	struct bench b;
+	struct expert_ffn_bench b;
 	double error;
 
 	(void)state;
@@ -192,7 +192,7 @@ static void test_not_routed_keeps_f32(void **state)
 
 	(void)state;
 	for (size_t p = 0; p < 2; p++) {
-		struct bench b;
+		struct expert_ffn_bench b;
 		size_t n, rounded = 0;
 		float *plain;
 
@@ -223,7 +223,7 @@ static void test_rows_are_independent(void **state)
 
 	(void)state;
 	for (size_t p = 0; p < 2; p++) {
-		struct bench b, many;
+		struct expert_ffn_bench b, many;
 		float one[WIDEST];
 
 		setup(&b, "grouped_queries", profiles[p], 1);
@@ -267,7 +267,7 @@ static void test_scratch_overflow(void **state)
 
 /* A call of the resident runner: rows, choices and outputs are on the device. */
 struct resident_bench {
-	struct bench b;
+	struct expert_ffn_bench b;
 	struct od_forward_opts opts;
 	struct od_expert_runner *runner;
 	struct od_buf *choice, *y;
@@ -275,7 +275,7 @@ struct resident_bench {
 
 static void resident_setup(struct resident_bench *r)
 {
-	struct bench *b = &r->b;
+	struct expert_ffn_bench *b = &r->b;
 	struct od_err err = { 0 };
 
 	setup(b, "top3_mixed_formats", OD_PROFILE_F32, 2);
@@ -313,7 +313,7 @@ static struct od_moe_call call_of(const struct resident_bench *r, uint32_t m, si
 static void test_resident(void **state)
 {
 	struct resident_bench r;
-	struct bench *b = &r.b;
+	struct expert_ffn_bench *b = &r.b;
 	uint16_t expert[ROWS][3];
 	size_t hidden;
 	float *y, one[WIDEST];

@@ -258,7 +258,7 @@ static void what_loads_take(void **state)
 }
 
 /* An expert of a pack in plain memory, all of its shards as one part. */
-struct part {
+struct expert_form_part {
 	struct od_pack *pack;
 	struct od_buf *slot, *staging;
 	struct od_expert_mem mem;
@@ -267,11 +267,11 @@ struct part {
 	uint32_t n_shards, n_decoded; /* decoded by the host */
 };
 
-static void part_open(struct part *p, struct od_pack *pack)
+static void part_open(struct expert_form_part *p, struct od_pack *pack)
 {
 	const struct od_pack_expert *x = od_pack_expert(pack, 3, 2);
 
-	*p = (struct part){ .pack = pack, .slot = slot_new(OD_FORM_PLAIN), .n_shards = x->n_shards };
+	*p = (struct expert_form_part){ .pack = pack, .slot = slot_new(OD_FORM_PLAIN), .n_shards = x->n_shards };
 	assert_in_range(x->n_shards, 2, 8);
 	for (uint32_t i = 0; i < x->n_shards; i++)
 		p->n_decoded += x->shard[i].e.codec == OD_CODEC_ZSTD;
@@ -280,14 +280,14 @@ static void part_open(struct part *p, struct od_pack *pack)
 	assert_int_equal(od_inflater_new(&p->inf, pack, device, OD_FORM_PLAIN, NULL), OD_OK);
 }
 
-static void part_read(struct part *p)
+static void part_read(struct expert_form_part *p)
 {
 	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem,
 					od_buf_ref(p->staging, 0), p->b, NULL),
 			 OD_OK);
 }
 
-static void part_close(struct part *p)
+static void part_close(struct expert_form_part *p)
 {
 	od_buf_free(p->staging); /* the far device aborts when something queued would still use it */
 	od_buf_free(p->slot);
@@ -300,11 +300,11 @@ static void a_part_is_one_wait(void **state)
 {
 	struct od_pack *packs[] = { planes, zstd };
 	struct od_expert w[2];
-	struct part part[2];
+	struct expert_form_part part[2];
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct part *p = &part[i];
+		struct expert_form_part *p = &part[i];
 		uint64_t waits;
 
 		part_open(p, packs[i]);
@@ -330,7 +330,7 @@ static void a_failed_part_leaves_nothing_queued(void **state)
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		struct part p;
+		struct expert_form_part p;
 		struct od_err err;
 
 		part_open(&p, packs[i]);
@@ -359,7 +359,7 @@ static void another_threads_wait_may_take_the_error(void **state)
 	const struct od_device_ops *ops = device->ops;
 	struct od_device_ops refusing = *ops;
 	struct od_err err = { 0 };
-	struct part p;
+	struct expert_form_part p;
 
 	(void)state;
 	refusing.run = refuse;

@@ -40,7 +40,7 @@ static struct od_config delta_config(void)
 	return c;
 }
 
-struct engine {
+struct fixed_state_engine {
 	struct tiny_model t;
 	struct od_device *device;
 	struct tiny_weights weights;
@@ -49,7 +49,7 @@ struct engine {
 	struct od_expert_runner *runner;
 };
 
-static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu cpu, unsigned threads)
+static void engine_open(struct fixed_state_engine *e, enum od_profile profile, enum od_cpu cpu, unsigned threads)
 {
 	const struct od_config cfg = delta_rule ? delta_config() : sum_mixer_config(VOCAB, CTX);
 	struct od_forward_opts opts;
@@ -73,7 +73,7 @@ static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu c
 	must(od_resident_new(&e->runner, &opts, e->weights.experts, &err), &err);
 }
 
-static void engine_close(struct engine *e)
+static void engine_close(struct fixed_state_engine *e)
 {
 	od_resident_free(e->runner);
 	od_forward_free(e->forward);
@@ -83,12 +83,12 @@ static void engine_close(struct engine *e)
 	tiny_unload(&e->t);
 }
 
-static struct od_seq_state *new_seq(const struct engine *e)
+static struct od_seq_state *new_seq(const struct fixed_state_engine *e)
 {
 	return open_seq(e->state);
 }
 
-static void begin(struct engine *e, const struct od_row *rows, size_t n)
+static void begin(struct fixed_state_engine *e, const struct od_row *rows, size_t n)
 {
 	struct od_err err = { 0 };
 
@@ -96,7 +96,7 @@ static void begin(struct engine *e, const struct od_row *rows, size_t n)
 }
 
 /* Through the next layer, or to its experts. */
-static void advance(struct engine *e)
+static void advance(struct fixed_state_engine *e)
 {
 	struct od_err err = { 0 };
 
@@ -106,13 +106,13 @@ static void advance(struct engine *e)
 		od_forward_attention(e->forward);
 }
 
-static void run_layers(struct engine *e)
+static void run_layers(struct fixed_state_engine *e)
 {
 	while (!od_forward_done(e->forward))
 		advance(e);
 }
 
-static void end(struct engine *e, const uint32_t *kept)
+static void end(struct fixed_state_engine *e, const uint32_t *kept)
 {
 	struct od_err err = { 0 };
 
@@ -120,7 +120,8 @@ static void end(struct engine *e, const uint32_t *kept)
 }
 
 /* Logits of a row are those of this position of a text that was decoded token by token. */
-static void check_logits(struct engine *e, uint32_t row, const float *expected, uint32_t position, const char *what)
+static void check_logits(struct fixed_state_engine *e, uint32_t row, const float *expected, uint32_t position,
+			 const char *what)
 {
 	struct od_err err = { 0 };
 	float *logits;
@@ -131,8 +132,8 @@ static void check_logits(struct engine *e, uint32_t row, const float *expected, 
 }
 
 /* Runs all positions of a text, by steps of up to chunk rows. */
-static void run_text(struct engine *e, struct od_seq_state *seq, const int32_t *token, uint32_t n, uint32_t chunk,
-		     float *out)
+static void run_text(struct fixed_state_engine *e, struct od_seq_state *seq, const int32_t *token, uint32_t n,
+		     uint32_t chunk, float *out)
 {
 	struct od_err err = { 0 };
 	struct od_row rows[MAX_ROWS];
@@ -164,7 +165,7 @@ static float *new_logits(void)
 }
 
 /* The prompt, token by token, in a sequence of its own. */
-static float *decode(struct engine *e, const int32_t *token)
+static float *decode(struct fixed_state_engine *e, const int32_t *token)
 {
 	struct od_seq_state *seq = new_seq(e);
 	float *logits = new_logits();
@@ -182,7 +183,7 @@ static int32_t other_than(int32_t token)
 /* A token still counts where attention no longer sees it, and so does the order. */
 static void test_state_counts(void **state)
 {
-	struct engine e;
+	struct fixed_state_engine e;
 	float *plain, *other;
 	int32_t *token, second;
 	uint32_t at = PROMPT - 12;
@@ -217,7 +218,7 @@ static void test_chunks(void **state)
 	(void)state;
 	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
 		float *plain, *logits = new_logits();
-		struct engine e;
+		struct fixed_state_engine e;
 
 		engine_open(&e, profile, OD_CPU_AUTO, 1);
 		plain = decode(&e, e.t.prompt);
@@ -241,7 +242,7 @@ static void test_chunks(void **state)
 static void test_kernels(void **state)
 {
 	float *scalar;
-	struct engine e;
+	struct fixed_state_engine e;
 
 	(void)state;
 	engine_open(&e, OD_PROFILE_F32, OD_CPU_SCALAR, 1);
@@ -287,7 +288,7 @@ static uint32_t right_rows(const struct od_row *rows, const int32_t *token, uint
 }
 
 /* Steps of 1 to 8 rows, of which 0 to all are kept. */
-static void check_drafts(struct engine *e, const float *plain, uint64_t seed, bool with_logits)
+static void check_drafts(struct fixed_state_engine *e, const float *plain, uint64_t seed, bool with_logits)
 {
 	struct od_seq_state *seq = new_seq(e);
 	struct od_row rows[DRAFT];
@@ -318,7 +319,7 @@ static void test_drafts(void **state)
 {
 	(void)state;
 	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
-		struct engine e;
+		struct fixed_state_engine e;
 		float *plain;
 
 		engine_open(&e, profile, OD_CPU_AUTO, 1);
@@ -338,7 +339,7 @@ static void test_keep_rows(void **state)
 	char rows_text[32];
 	struct od_err err = { 0 };
 	uint32_t kept = 5;
-	struct engine e;
+	struct fixed_state_engine e;
 	uint64_t seed = 3;
 	float *plain;
 
@@ -372,7 +373,7 @@ static void test_keep_rows(void **state)
 }
 
 /* All committed fixed state of a sequence; malloc'd. */
-static char *committed(const struct engine *e, const struct od_seq_state *seq)
+static char *committed(const struct fixed_state_engine *e, const struct od_seq_state *seq)
 {
 	return copy_at(e->device, od_seq_state_fixed(seq, 0).committed, od_state_pool_fixed_bytes(e->state));
 }
@@ -383,7 +384,7 @@ static void test_given_up(void **state)
 	const uint32_t moves = LAYERS + 4; /* a MoE layer takes two */
 	struct od_seq_state *seq;
 	struct od_row rows[DRAFT];
-	struct engine e;
+	struct fixed_state_engine e;
 	uint64_t seed = 4;
 	float *plain;
 
@@ -419,14 +420,14 @@ static void test_given_up(void **state)
 }
 
 /* Asks for an expert that there is not. */
-struct broken {
+struct fixed_state_broken {
 	struct od_expert_runner runner; /* first */
-	struct engine *e;
+	struct fixed_state_engine *e;
 };
 
 static int fail_later(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
-	struct engine *e = ((struct broken *)r)->e;
+	struct fixed_state_engine *e = ((struct fixed_state_broken *)r)->e;
 	const uint16_t none = 999;
 
 	put_at(e->device, call->expert_at, &none, sizeof(none));
@@ -436,8 +437,8 @@ static int fail_later(struct od_expert_runner *r, const struct od_moe_call *call
 /* An error on the device shows at the end of a step, which then has changed nothing. */
 static void test_failed_step(void **state)
 {
-	struct engine engine, *e = &engine;
-	struct broken b = { .runner = { .on_device = true, .submit = fail_later }, .e = e };
+	struct fixed_state_engine engine, *e = &engine;
+	struct fixed_state_broken b = { .runner = { .on_device = true, .submit = fail_later }, .e = e };
 	struct od_seq_state *seq;
 	struct od_row rows[3];
 	struct od_err err = { 0 };
@@ -484,7 +485,7 @@ static void test_two_sequences(void **state)
 	int32_t other[PROMPT];
 	const int32_t *token[2];
 	struct od_seq_state *seq[2];
-	struct engine e;
+	struct fixed_state_engine e;
 	uint64_t seed = 6;
 	float *plain[2];
 	uint32_t joint = 0;
@@ -544,7 +545,7 @@ static void test_two_sequences(void **state)
 }
 
 /* The fixed state after each number of the prompt's tokens, one after the other; [PROMPT + 1], malloc'd. */
-static char **all_states(struct engine *e)
+static char **all_states(struct fixed_state_engine *e)
 {
 	struct od_seq_state *seq = new_seq(e);
 	char **states = calloc(PROMPT + 1, sizeof(*states));
@@ -585,7 +586,8 @@ static uint32_t draw_marks(struct od_seq_state *seq, uint32_t first, uint32_t n,
 }
 
 /* Steps of any size, of which some rows are kept: what marks got is the state there, as far as the tokens are right. */
-static void check_marks(struct engine *e, const float *plain, char *const *states, uint32_t most, uint64_t seed)
+static void check_marks(struct fixed_state_engine *e, const float *plain, char *const *states, uint32_t most,
+			uint64_t seed)
 {
 	const uint64_t bytes = od_state_pool_fixed_bytes(e->state);
 	struct od_seq_state *seq = new_seq(e);
@@ -629,7 +631,7 @@ static void test_marks(void **state)
 	(void)state;
 	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
 		struct od_err err = { 0 };
-		struct engine e;
+		struct fixed_state_engine e;
 		char **states;
 		float *plain;
 
@@ -651,7 +653,7 @@ static void test_begin_from_snapshot(void **state)
 {
 	struct od_seq_state *seq, *from;
 	struct od_err err = { 0 };
-	struct engine e;
+	struct fixed_state_engine e;
 	float *plain, *logits = new_logits();
 
 	(void)state;
@@ -692,7 +694,7 @@ static void test_begin_from_snapshot(void **state)
 /* A sequence that has had another text, or whose place another sequence had, begins from nothing. */
 static void test_new_text(void **state)
 {
-	struct engine e;
+	struct fixed_state_engine e;
 	float *plain, *logits = new_logits();
 	struct od_seq_state *seq;
 

@@ -10,7 +10,7 @@
 
 enum { ALL = 65, MOST_ROWS = 512, PREFILL_LOGITS = 7 };
 
-struct world {
+struct forward_many_world {
 	struct tiny_model t;
 	struct od_device *device;
 	struct tiny_weights weights;
@@ -42,19 +42,19 @@ static void load_model(struct tiny_model *t, size_t i)
 	tiny_make(t, "fixed state", &cfg, 11, 1);
 }
 
-static int32_t token_of(const struct world *w, uint32_t q, uint32_t position)
+static int32_t token_of(const struct forward_many_world *w, uint32_t q, uint32_t position)
 {
 	const uint32_t x = ((position < w->common ? 0 : q) * 7919 + position * 104729 + 17) * 2654435761u;
 
 	return (int32_t)((x >> 9) % w->t.cfg.vocab);
 }
 
-static bool has_fixed(const struct world *w)
+static bool has_fixed(const struct forward_many_world *w)
 {
 	return od_state_pool_fixed_bytes(w->pool) > 0;
 }
 
-static struct od_forward_opts opts_of(const struct world *w, size_t max_rows, size_t max_logits)
+static struct od_forward_opts opts_of(const struct forward_many_world *w, size_t max_rows, size_t max_logits)
 {
 	return (struct od_forward_opts){ .config = &w->t.cfg,
 					 .dense = &w->weights.dense,
@@ -65,7 +65,7 @@ static struct od_forward_opts opts_of(const struct world *w, size_t max_rows, si
 					 .max_logits = max_logits };
 }
 
-static void open_device(struct world *w, bool far, uint32_t n_sequences, uint64_t n_pages)
+static void open_device(struct forward_many_world *w, bool far, uint32_t n_sequences, uint64_t n_pages)
 {
 	struct od_err err = { 0 };
 
@@ -77,14 +77,14 @@ static void open_device(struct world *w, bool far, uint32_t n_sequences, uint64_
 	     &err);
 }
 
-static void close_device(struct world *w)
+static void close_device(struct forward_many_world *w)
 {
 	od_state_pool_free(w->pool);
 	tiny_weights_free(&w->weights);
 	od_device_free(w->device);
 }
 
-static void advance(struct world *w, struct od_forward *f)
+static void advance(struct forward_many_world *w, struct od_forward *f)
 {
 	struct od_err err = { 0 };
 
@@ -95,7 +95,7 @@ static void advance(struct world *w, struct od_forward *f)
 }
 
 /* Records each text's results when it runs by itself. */
-static void run_alone(struct world *w)
+static void run_alone(struct forward_many_world *w)
 {
 	const uint32_t vocab = w->t.cfg.vocab, chunk = 20;
 	struct od_forward_opts o;
@@ -136,9 +136,9 @@ static void run_alone(struct world *w)
 }
 
 /* With the texts' logits alone. */
-static void open_world(struct world *w, size_t model, uint32_t n, uint32_t length, uint32_t common)
+static void open_world(struct forward_many_world *w, size_t model, uint32_t n, uint32_t length, uint32_t common)
 {
-	*w = (struct world){ .n = n, .length = length, .common = common, .seed = model + 1 };
+	*w = (struct forward_many_world){ .n = n, .length = length, .common = common, .seed = model + 1 };
 	load_model(&w->t, model);
 	run_alone(w);
 	for (uint32_t q = 1; q < n; q++)
@@ -146,14 +146,14 @@ static void open_world(struct world *w, size_t model, uint32_t n, uint32_t lengt
 					w->alone[q] + (size_t)common * w->t.cfg.vocab, w->t.cfg.vocab * sizeof(float));
 }
 
-static void close_world(struct world *w)
+static void close_world(struct forward_many_world *w)
 {
 	for (uint32_t q = 0; q < w->n; q++)
 		od_free(w->alone[q]);
 	tiny_unload(&w->t);
 }
 
-static void open_passes(struct world *w, bool far, uint64_t n_pages)
+static void open_passes(struct forward_many_world *w, bool far, uint64_t n_pages)
 {
 	struct od_forward_opts o;
 	struct od_err err = { 0 };
@@ -166,7 +166,7 @@ static void open_passes(struct world *w, bool far, uint64_t n_pages)
 	must(od_resident_new(&w->runner, &o, w->weights.experts, &err), &err);
 }
 
-static void close_passes(struct world *w)
+static void close_passes(struct forward_many_world *w)
 {
 	for (uint32_t q = 0; q < w->n; q++) {
 		od_seq_state_free(w->seq[q]);
@@ -178,7 +178,8 @@ static void close_passes(struct world *w)
 	close_device(w);
 }
 
-static void check_row(const struct world *w, const char *what, const float *logits, uint32_t q, uint32_t position)
+static void check_row(const struct forward_many_world *w, const char *what, const float *logits, uint32_t q,
+		      uint32_t position)
 {
 	const size_t bytes = w->t.cfg.vocab * sizeof(float);
 
@@ -189,7 +190,7 @@ static void check_row(const struct world *w, const char *what, const float *logi
 
 /* A step of some of the sequences from `first` on, of 1 to `most` rows each, of which not all are kept if fixed state
  * allows; the logits of all rows at once. A text that is through begins again, where none is shared. */
-static void decode(struct world *w, uint32_t first, uint32_t most)
+static void decode(struct forward_many_world *w, uint32_t first, uint32_t most)
 {
 	struct od_row rows[MOST_ROWS];
 	uint32_t q_of[MOST_ROWS], row[MOST_ROWS], kept[ALL], n = 0, tables = 0;
@@ -229,7 +230,7 @@ static void decode(struct world *w, uint32_t first, uint32_t most)
 }
 
 /* The decode step leaves alone what the prefill step has fetched. */
-static void decode_beside_fetched(struct world *w)
+static void decode_beside_fetched(struct forward_many_world *w)
 {
 	const struct od_forward *f = w->prefill;
 	const size_t hidden = w->t.cfg.hidden * sizeof(float), routes = w->t.cfg.top_k * sizeof(uint16_t);
@@ -247,7 +248,7 @@ static void decode_beside_fetched(struct world *w)
 	free(route);
 }
 
-static void check_prefill(struct world *w, uint32_t first, uint32_t n)
+static void check_prefill(struct forward_many_world *w, uint32_t first, uint32_t n)
 {
 	struct od_err err = { 0 };
 
@@ -265,7 +266,7 @@ static void check_prefill(struct world *w, uint32_t first, uint32_t n)
 }
 
 /* A chunk of sequence 0's text. beside: between any two calls the others decode. */
-static void prefill(struct world *w, uint32_t first, uint32_t n, bool beside)
+static void prefill(struct forward_many_world *w, uint32_t first, uint32_t n, bool beside)
 {
 	struct od_row rows[MOST_ROWS];
 	struct od_err err = { 0 };
@@ -293,7 +294,7 @@ static void test_two_open_steps(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < model_count(); i++) {
-		struct world w;
+		struct forward_many_world w;
 
 		open_world(&w, i, 6, 100, 0);
 		for (int far = 0; far < 2; far++) {
@@ -315,7 +316,7 @@ static void test_many_sequences(void **state)
 {
 	(void)state;
 	for (size_t i = tiny_count(); i < model_count(); i++) {
-		struct world w;
+		struct forward_many_world w;
 
 		open_world(&w, i, 64, 70, 0);
 		for (int far = 0; far < 2; far++) {
@@ -344,7 +345,7 @@ static void test_shared_prefix(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < case_count(); i++) {
-		struct world w;
+		struct forward_many_world w;
 
 		open_world(&w, i, n, length, common);
 		for (int far = 0; far < 2; far++) {
@@ -372,15 +373,15 @@ static void test_shared_prefix(void **state)
 }
 
 /* Asks the device for an expert that there is not. */
-struct broken {
+struct forward_many_broken {
 	struct od_expert_runner runner; /* first */
-	struct world *w;
+	struct forward_many_world *w;
 };
 
 static int submit_broken(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	static const uint16_t none = 999;
-	struct world *w = ((struct broken *)runner)->w;
+	struct forward_many_world *w = ((struct forward_many_broken *)runner)->w;
 
 	od_device_put(w->device, OD_QUEUE_COMPUTE, call->expert_at, &none, sizeof(none));
 	return w->runner->submit(w->runner, call, err);
@@ -388,9 +389,9 @@ static int submit_broken(struct od_expert_runner *runner, const struct od_moe_ca
 
 /* The prefill step's work fails, and a decode step's wait is told. Both have failed then, at whatever they wait next;
  * and what is begun afterwards has not. */
-static void check_failure(struct world *w, uint32_t round)
+static void check_failure(struct forward_many_world *w, uint32_t round)
 {
-	struct broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .w = w };
+	struct forward_many_broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .w = w };
 	const struct od_row row = { w->seq[0], 0, token_of(w, 0, 0) };
 	const struct od_row other = { w->seq[1], 0, token_of(w, 1, 0) };
 	const uint32_t first_row = 0;
@@ -424,7 +425,7 @@ static void check_failure(struct world *w, uint32_t round)
 
 static void test_failure_is_for_both(void **state)
 {
-	struct world w;
+	struct forward_many_world w;
 
 	(void)state;
 	open_world(&w, 0, 3, 40, 0);

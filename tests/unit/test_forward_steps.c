@@ -427,14 +427,14 @@ static void test_keeps_in_part(void **state)
 }
 
 /* Asks the device for an expert that there is not. */
-struct broken {
+struct forward_steps_broken {
 	struct od_expert_runner runner; /* first */
 	struct engine *e;
 };
 
 static int submit_broken(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
-	struct engine *e = ((struct broken *)runner)->e;
+	struct engine *e = ((struct forward_steps_broken *)runner)->e;
 	const uint16_t none = 999;
 
 	put_at(e->device, call->expert_at, &none, sizeof(none));
@@ -446,7 +446,7 @@ static void test_failed_step(void **state)
 {
 	struct tiny_model t;
 	struct engine e;
-	struct broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .e = &e };
+	struct forward_steps_broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .e = &e };
 	struct od_seq_state *seq;
 	struct od_err err = { 0 };
 

@@ -21,7 +21,7 @@
 #define LONG 2
 #define MORE 1
 
-struct rig {
+struct gate_rig {
 	void *context, *clients; /* the strangers' own context */
 	struct od_gate *gate;
 	struct od_key_pair server, friend, stranger;
@@ -29,7 +29,7 @@ struct rig {
 	uint16_t port;
 };
 
-static void rig_open(struct rig *r)
+static void rig_open(struct gate_rig *r)
 {
 	struct od_err err;
 
@@ -45,7 +45,7 @@ static void rig_open(struct rig *r)
 	assert_ok(od_gate_start(r->gate, &err), &err);
 }
 
-static void rig_close(struct rig *r)
+static void rig_close(struct gate_rig *r)
 {
 	zmq_ctx_term(r->clients);
 	od_gate_free(r->gate);
@@ -53,7 +53,7 @@ static void rig_close(struct rig *r)
 	zmq_ctx_term(r->context);
 }
 
-static void *client(struct rig *r, const struct od_key_pair *own, const uint8_t *server)
+static void *client(struct gate_rig *r, const struct od_key_pair *own, const uint8_t *server)
 {
 	const struct od_curve curve = { own, server };
 	struct od_err err;
@@ -76,7 +76,7 @@ static int ping(void *socket, const struct od_route *to, uint64_t sequence)
 }
 
 /* A message each way, of a connection that may take a while. */
-static void there_and_back(struct rig *r, void *friend, uint64_t sequence)
+static void there_and_back(struct gate_rig *r, void *friend, uint64_t sequence)
 {
 	struct od_msg m;
 
@@ -91,7 +91,7 @@ static void there_and_back(struct rig *r, void *friend, uint64_t sequence)
 	od_msg_fini(&m);
 }
 
-static void nothing_came(struct rig *r)
+static void nothing_came(struct gate_rig *r)
 {
 	struct od_msg m;
 	struct od_err err;
@@ -99,7 +99,7 @@ static void nothing_came(struct rig *r)
 	assert_int_equal(od_wire_recv(r->router, true, &m, &err), OD_ERR_BUSY);
 }
 
-static void await_refused(struct rig *r, uint64_t n)
+static void await_refused(struct gate_rig *r, uint64_t n)
 {
 	const uint64_t end = od_now_ns() + HANG_MS * OD_NS_PER_MS;
 
@@ -111,7 +111,7 @@ static void await_refused(struct rig *r, uint64_t n)
 
 /* It may not even send: its connection never becomes one. n: so many connections are refused by then, one of its own
  * among them. */
-static void stays_out(struct rig *r, void *s, uint64_t n)
+static void stays_out(struct gate_rig *r, void *s, uint64_t n)
 {
 	zmq_pollitem_t item = { .socket = s, .events = ZMQ_POLLOUT | ZMQ_POLLIN };
 
@@ -124,7 +124,7 @@ static void stays_out(struct rig *r, void *s, uint64_t n)
 
 static void a_known_key_gets_in(void **state)
 {
-	struct rig r;
+	struct gate_rig r;
 	void *s;
 
 	(void)state;
@@ -137,7 +137,7 @@ static void a_known_key_gets_in(void **state)
 	rig_close(&r);
 }
 
-static void *plain_client(struct rig *r)
+static void *plain_client(struct gate_rig *r)
 {
 	char url[64];
 	void *s = zmq_socket(r->clients, ZMQ_DEALER);
@@ -155,7 +155,7 @@ static void *plain_client(struct rig *r)
 static void other_clients_stay_out(void **state)
 {
 	struct od_key_pair forged;
-	struct rig r;
+	struct gate_rig r;
 	void *s;
 
 	(void)state;
@@ -177,7 +177,7 @@ static void other_clients_stay_out(void **state)
 static void main_knows_why(void **state)
 {
 	static const enum od_handshake expected[] = { OD_HANDSHAKE_REFUSED, OD_HANDSHAKE_BROKEN, OD_HANDSHAKE_UNLIKE };
-	struct rig r;
+	struct gate_rig r;
 	struct od_err err;
 
 	(void)state;
@@ -251,7 +251,7 @@ static void main_knows_that_a_connection_has_ended(void **state)
  * that. */
 static void a_watch_that_ended_blocks_nobody(void **state)
 {
-	struct rig r;
+	struct gate_rig r;
 	struct od_err err;
 	void *friend, *s, *watch;
 
@@ -274,7 +274,7 @@ static void a_watch_that_ended_blocks_nobody(void **state)
 static void keys_change(void **state)
 {
 	struct od_err err;
-	struct rig r;
+	struct gate_rig r;
 	void *s, *t;
 
 	(void)state;
@@ -296,7 +296,7 @@ static void keys_change(void **state)
 
 static void without_a_handler_nobody_gets_in(void **state)
 {
-	struct rig r;
+	struct gate_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -309,7 +309,7 @@ static void without_a_handler_nobody_gets_in(void **state)
 
 /* ---- plain TCP ---- */
 
-static int tcp(const struct rig *r)
+static int tcp(const struct gate_rig *r)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(r->port) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -439,7 +439,7 @@ static void a_refused_key_is_logged_once(void **state)
 {
 	char name[] = "/tmp/od-gate-XXXXXX", text[8192] = "", key[OD_KEY_CHARS + 1];
 	int file = mkstemp(name), before = dup(2), fd;
-	struct rig r;
+	struct gate_rig r;
 
 	(void)state;
 	assert_true(file >= 0 && before >= 0);
@@ -480,7 +480,7 @@ static bool room_is_made(void)
 	struct od_route route; /* the first connection's */
 	struct od_msg m;
 	char byte;
-	struct rig r;
+	struct gate_rig r;
 	bool last_are_there = true, soon;
 
 	rig_open(&r);
@@ -534,7 +534,7 @@ static void silent_clients_make_room(void **state)
 static void plain_tcp_stays_out(void **state)
 {
 	static const char *const mechanisms[] = { "CURVE", "NULL", "PLAIN", "GSSAPI", "" };
-	struct rig r;
+	struct gate_rig r;
 	void *s;
 
 	(void)state;
@@ -580,7 +580,7 @@ static void silent_strangers_are_put_out(void **state)
 	static int fd[N];
 	unsigned before;
 	uint64_t begin;
-	struct rig r;
+	struct gate_rig r;
 	void *s;
 
 	(void)state;
@@ -610,7 +610,7 @@ static void silent_strangers_are_put_out(void **state)
 /* ---- routing ids ---- */
 
 /* The ROUTER's id of a friend that connects now; the next one's is one more. */
-static uint32_t newest_id(struct rig *r, void *friend)
+static uint32_t newest_id(struct gate_rig *r, void *friend)
 {
 	struct od_msg m;
 	uint32_t id;
@@ -625,7 +625,7 @@ static uint32_t newest_id(struct rig *r, void *friend)
 }
 
 /* A stranger takes the id that the next connection would get, as if it had guessed it. keys: the ROUTER has a gate. */
-static void claim_the_next_id(struct rig *r, bool keys)
+static void claim_the_next_id(struct gate_rig *r, bool keys)
 {
 	const struct od_curve unknown = { &r->stranger, r->server.public_key };
 	void *first, *thief, *second;
@@ -669,7 +669,7 @@ static int claim_in_a_child(bool keys)
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		struct od_err err;
-		struct rig r;
+		struct gate_rig r;
 
 		setrlimit(RLIMIT_CORE, &no_core);
 		signal(SIGABRT, SIG_DFL); /* cmocka has a handler */

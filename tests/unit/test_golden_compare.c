@@ -20,7 +20,7 @@
 #define TOKENS 3
 #define POSITIONS 5
 
-struct fixture {
+struct golden_compare_fixture {
 	int32_t prompt[PROMPT], greedy[TOKENS], found[TOKENS];
 	double token_margin[TOKENS], route_margin[POSITIONS * N_MOE];
 	uint16_t route[POSITIONS * N_MOE * TOP_K];
@@ -36,13 +36,14 @@ struct fixture {
 
 static const float weights[TOP_K] = { 0.5f, 0.3f, 0.2f };
 
-static void route_of(const struct fixture *f, size_t position, uint32_t m, uint16_t *out)
+static void route_of(const struct golden_compare_fixture *f, size_t position, uint32_t m, uint16_t *out)
 {
 	memcpy(out, f->route + (position * N_MOE + m) * TOP_K, TOP_K * sizeof(*out));
 }
 
 /* The largest of the three prompt rows are 1, 1.625 and 2.875 in magnitude, of the tokens' 2.875, 4.125 and 5.375. */
-static void put_row(struct fixture *f, struct golden_worst *worst, size_t position, uint32_t id, float change)
+static void put_row(struct golden_compare_fixture *f, struct golden_worst *worst, size_t position, uint32_t id,
+		    float change)
 {
 	float expected[VOCAB], found[VOCAB];
 
@@ -54,23 +55,23 @@ static void put_row(struct fixture *f, struct golden_worst *worst, size_t positi
 	golden_run_logits(&f->run, worst, expected, found);
 }
 
-static void put_logits(struct fixture *f, size_t position, uint32_t id, float change)
+static void put_logits(struct golden_compare_fixture *f, size_t position, uint32_t id, float change)
 {
 	put_row(f, &f->run.worst[position], position, id, change);
 }
 
-static void put_decode_logits(struct fixture *f, size_t token, uint32_t id, float change)
+static void put_decode_logits(struct golden_compare_fixture *f, size_t token, uint32_t id, float change)
 {
 	put_row(f, &f->run.decode_worst[token], PROMPT - 1 + token, id, change);
 }
 
-static void begin(struct fixture *f)
+static void begin(struct golden_compare_fixture *f)
 {
-	*f = (struct fixture){ .prompt = { 1, 2, 3 },
-			       .greedy = { 3, 1, 2 },
-			       .layer = { 1, 3 },
-			       .path = "x",
-			       .tolerance = { .absolute = 1e-4, .relative = -1 } };
+	*f = (struct golden_compare_fixture){ .prompt = { 1, 2, 3 },
+					      .greedy = { 3, 1, 2 },
+					      .layer = { 1, 3 },
+					      .path = "x",
+					      .tolerance = { .absolute = 1e-4, .relative = -1 } };
 	for (size_t i = 0; i < TOKENS; i++)
 		f->token_margin[i] = 0.5 + (double)i;
 	for (size_t i = 0; i < POSITIONS * N_MOE; i++) {
@@ -108,7 +109,7 @@ static void begin(struct fixture *f)
 	f->run.finish = "length";
 }
 
-static void end(struct fixture *f, enum golden_result result, const char *difference)
+static void end(struct golden_compare_fixture *f, enum golden_result result, const char *difference)
 {
 	golden_verdict_init(&f->v);
 	golden_compare(&f->run, &f->tolerance, &f->v);
@@ -121,7 +122,7 @@ static void end(struct fixture *f, enum golden_result result, const char *differ
 
 static void equal_conforms(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -134,7 +135,7 @@ static void equal_conforms(void **state)
 static void another_expert(void **state)
 {
 	uint16_t experts[TOP_K] = { 6, 0, 1 }; /* position 1, layer 1 is 6, 0, 2 */
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -159,7 +160,7 @@ static void another_expert(void **state)
 static void another_expert_in_decode(void **state)
 {
 	uint16_t experts[TOP_K];
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -177,7 +178,7 @@ static void the_same_in_another_order(void **state)
 	static const uint16_t turned[TOP_K] = { 0, 2, 6 }; /* position 1, layer 1 is 6, 0, 2 */
 	static const float near_weights[TOP_K] = { 0.333336f, 0.333333f, 0.333331f };
 	static const float far_weights[TOP_K] = { 0.34f, 0.333333f, 0.33333f };
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -205,7 +206,7 @@ static void the_same_in_another_order(void **state)
 
 static void another_token(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -224,7 +225,7 @@ static void another_token(void **state)
 
 static void logits_off(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -247,7 +248,7 @@ static void logits_off(void **state)
 /* Row 0 is the prompt's last, seen before its token; the others are those of decode. */
 static void decode_logits_off(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -263,7 +264,7 @@ static void decode_logits_off(void **state)
 
 static void a_row_that_never_came(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -276,7 +277,7 @@ static void router_weights(void **state)
 {
 	/* Position 1, m 0 is 6, 0, 2 with 0.5, 0.3, 0.2. */
 	static const uint16_t turned[TOP_K] = { 6, 2, 0 };
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -333,7 +334,7 @@ static void tolerances(void **state)
 		{ 0, 1e-3, 1e-3, 2e-3f, GOLDEN_FAILS, "the tolerance is 0.001" }, /* both must hold */
 		{ 0, 1, 1e-3, 3e-3f, GOLDEN_FAILS, "the tolerance is 0.00287" },
 	};
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -362,7 +363,7 @@ static void tolerances(void **state)
 static void the_cause_comes_first(void **state)
 {
 	uint16_t experts[TOP_K];
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);
@@ -394,7 +395,7 @@ static void the_cause_comes_first(void **state)
 
 static void the_end_of_the_text(void **state)
 {
-	struct fixture f;
+	struct golden_compare_fixture f;
 
 	(void)state;
 	begin(&f);

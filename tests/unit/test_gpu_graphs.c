@@ -12,12 +12,12 @@
 
 #define MOST 100000u
 
-struct args {
+struct gpu_graphs_args {
 	uint64_t value;
 	unsigned char more[20];
 };
 
-static const struct gpu_kernel kernels[2] = { { NULL, "a", 128, sizeof(struct args) },
+static const struct gpu_kernel kernels[2] = { { NULL, "a", 128, sizeof(struct gpu_graphs_args) },
 					      { NULL, "b", 64, sizeof(uint64_t) } };
 
 /* A launch as it arrived. */
@@ -25,7 +25,7 @@ struct arrival {
 	const struct gpu_kernel *kernel;
 	struct gpu_grid grid;
 	size_t shared;
-	struct args args;
+	struct gpu_graphs_args args;
 };
 
 struct gpu_stream {
@@ -97,7 +97,7 @@ void gpu_graph_free(struct gpu_graph *g)
 
 /* ---- tests ---- */
 
-struct world {
+struct gpu_graphs_world {
 	struct gpu_stream s;
 	struct gpu_graphs *graphs;
 	struct arrival given[MOST];
@@ -106,7 +106,7 @@ struct world {
 
 static int set_up(void **state)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct gpu_graphs_world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	w->graphs = gpu_graphs_new(&w->s);
@@ -117,7 +117,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	gpu_graphs_free(w->graphs);
 	assert_int_equal(w->s.n_made, w->s.n_freed);
@@ -125,9 +125,9 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void give(struct world *w, unsigned kernel, uint64_t value, unsigned x, size_t shared)
+static void give(struct gpu_graphs_world *w, unsigned kernel, uint64_t value, unsigned x, size_t shared)
 {
-	struct args args = { .value = value };
+	struct gpu_graphs_args args = { .value = value };
 	const struct gpu_launch l = { &kernels[kernel], { x, 1, 1 }, shared, &args };
 
 	memset(args.more, (int)value + 1, sizeof(args.more));
@@ -137,19 +137,19 @@ static void give(struct world *w, unsigned kernel, uint64_t value, unsigned x, s
 }
 
 /* n launches that tell one from another, and other ones with another value. */
-static void give_run(struct world *w, unsigned n, uint64_t value)
+static void give_run(struct gpu_graphs_world *w, unsigned n, uint64_t value)
 {
 	for (unsigned i = 0; i < n; i++)
 		give(w, i % 2, value + i, 1 + i, 16 * i);
 }
 
-static void flush(struct world *w)
+static void flush(struct gpu_graphs_world *w)
 {
 	assert_int_equal(gpu_graphs_flush(w->graphs), 0);
 }
 
 /* All that was given has arrived, in order. */
-static void check(struct world *w)
+static void check(struct gpu_graphs_world *w)
 {
 	assert_int_equal(w->s.n, w->n);
 	for (unsigned i = 0; i < w->n; i++) {
@@ -165,7 +165,7 @@ static void check(struct world *w)
 
 static void repeated_runs_are_graphs(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	for (unsigned i = 0; i < 5; i++) {
 		give_run(w, 10, 7);
@@ -184,7 +184,7 @@ static void repeated_runs_are_graphs(void **state)
 
 static void short_runs_are_not(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	for (unsigned i = 0; i < 5; i++) {
 		give_run(w, GPU_GRAPH_LEAST - 1, 7);
@@ -198,7 +198,7 @@ static void short_runs_are_not(void **state)
 /* Runs that differ in one thing each: kernel, grid, shared memory, arguments, length. */
 static void other_runs_are_other_graphs(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned way = 0; way < 6; way++) {
@@ -217,7 +217,7 @@ static void other_runs_are_other_graphs(void **state)
 /* A long run is cut at the same places each time. */
 static void long_runs_are_cut(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	for (unsigned round = 0; round < 3; round++) {
 		give_run(w, 3 * GPU_GRAPH_MOST + 2, 9);
@@ -231,7 +231,7 @@ static void long_runs_are_cut(void **state)
 /* More than are kept: the one that was used last longest ago goes. */
 static void old_graphs_go(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 	unsigned made;
 
 	for (unsigned i = 0; i < GPU_GRAPHS_LAUNCHES / 8; i++) {
@@ -271,7 +271,7 @@ static void old_graphs_go(void **state)
 /* Without memory for a graph its launches are given one by one, and no other graph is tried for a while. */
 static void no_memory_is_no_error(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	give_run(w, 8, 1);
 	flush(w);
@@ -303,7 +303,7 @@ static void no_memory_is_no_error(void **state)
 /* The last launch can be looked at and taken back, unless it was given already. */
 static void the_last_launch_can_be_taken_back(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 	struct gpu_launch l;
 
 	assert_false(gpu_graphs_last(NULL, "a", &l));
@@ -315,7 +315,7 @@ static void the_last_launch_can_be_taken_back(void **state)
 		assert_ptr_equal(l.kernel, &kernels[0]);
 		assert_int_equal(l.grid.x, 9);
 		assert_int_equal(l.shared, 16 * 8);
-		assert_int_equal(((const struct args *)l.args)->value, 4 + 8);
+		assert_int_equal(((const struct gpu_graphs_args *)l.args)->value, 4 + 8);
 		gpu_graphs_take_back(w->graphs);
 		w->n--;
 		assert_false(gpu_graphs_last(w->graphs, "a", &l)); /* nor the one before */
@@ -347,7 +347,7 @@ static void the_last_launch_can_be_taken_back(void **state)
 
 static void errors_are_told(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	for (unsigned i = 0; i < 3; i++) {
 		give_run(w, 8, 1);
@@ -365,21 +365,23 @@ static void errors_are_told(void **state)
 	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
 		give(w, 0, i, 1, 0);
 	assert_int_equal(
-		gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }),
+		gpu_graphs_add(w->graphs,
+			       &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct gpu_graphs_args){ 0 } }),
 		43);
 }
 
 /* Launches behind one that failed are dropped, whether they are gathered in the same run or later. */
 static void nothing_follows_an_error(void **state)
 {
-	struct world *w = *state;
+	struct gpu_graphs_world *w = *state;
 
 	w->s.start_error = 42;
 	for (unsigned i = 0; i < GPU_GRAPH_MOST; i++)
 		give(w, 0, i, 1, 0);
 	assert_int_equal(w->s.n, 0);
 	assert_int_equal(
-		gpu_graphs_add(w->graphs, &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct args){ 0 } }),
+		gpu_graphs_add(w->graphs,
+			       &(struct gpu_launch){ &kernels[0], { 1, 1, 1 }, 0, &(struct gpu_graphs_args){ 0 } }),
 		42);
 	w->s.start_error = 0;
 	give_run(w, 3 * GPU_GRAPH_MOST, 5);

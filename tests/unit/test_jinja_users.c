@@ -22,7 +22,7 @@
 
 static struct od_err err;
 
-struct output {
+struct jinja_users_output {
 	char *text;
 	size_t len;
 	char *user; /* [len], 1: a user's */
@@ -41,7 +41,7 @@ static size_t own(void *arg, const json_t *object, const char *key, const json_t
 }
 
 /* False: the template refuses the variables. */
-static bool render(const struct od_jinja *t, const json_t *vars, struct output *o)
+static bool render(const struct od_jinja *t, const json_t *vars, struct jinja_users_output *o)
 {
 	const struct tm now = { .tm_year = 126, .tm_mon = 1, .tm_mday = 3 };
 	struct od_text_spans users = { 0 };
@@ -62,13 +62,13 @@ static bool render(const struct od_jinja *t, const json_t *vars, struct output *
 	return rc == OD_OK;
 }
 
-static void output_fini(struct output *o)
+static void output_fini(struct jinja_users_output *o)
 {
 	free(o->text);
 	free(o->user);
 }
 
-static void show(const char *template, const struct output *o)
+static void show(const char *template, const struct jinja_users_output *o)
 {
 	fprintf(stderr, "template: %s\noutput, the user's bytes in {}: ", template);
 	for (size_t i = 0; i < o->len; i++)
@@ -78,7 +78,7 @@ static void show(const char *template, const struct output *o)
 }
 
 /* U+E000 to U+EFFF */
-static bool is_private(const struct output *o, size_t at)
+static bool is_private(const struct jinja_users_output *o, size_t at)
 {
 	while (at > 0 && ((unsigned char)o->text[at] & 0xc0) == 0x80)
 		at--;
@@ -86,7 +86,7 @@ static bool is_private(const struct output *o, size_t at)
 }
 
 /* Returns how many bytes were compared. */
-static size_t compare(const char *template, const struct output *a, const struct output *b)
+static size_t compare(const char *template, const struct jinja_users_output *a, const struct jinja_users_output *b)
 {
 	if (a->len != b->len)
 		return 0;
@@ -277,7 +277,7 @@ static void digits_are_the_users(void **state)
 	json_error_t why;
 	json_t *v = od_json_decode(vars, strlen(vars), 0, &why);
 	struct od_jinja *t;
-	struct output o;
+	struct jinja_users_output o;
 
 	(void)state;
 	assert_int_equal(od_jinja_parse(&t, template, strlen(template), "t", &err), OD_OK);
@@ -295,7 +295,7 @@ static void every_operation(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
-		struct output a, b;
+		struct jinja_users_output a, b;
 		struct od_jinja *t;
 
 		if (od_jinja_parse(&t, operations[i], strlen(operations[i]), "t", &err) != OD_OK)
@@ -374,7 +374,7 @@ static size_t n_compared, n_refused, n_bytes;
 static void compare_case(const json_t *file, const json_t *c, const char *template)
 {
 	json_t *first = case_variables(file, c, 0), *second = case_variables(file, c, 1);
-	struct output a, b;
+	struct jinja_users_output a, b;
 	struct od_jinja *t;
 	bool good;
 
@@ -480,7 +480,7 @@ static void long_texts(void **state)
 		"{% set ns = namespace(t='') %}{% for i in range(300) %}{% set ns.t = ns.t ~ 'Q' ~ x[:4096] ~ '\n' %}{% endfor %}"
 		"{{ ns.t }}{{ ns.t|trim|replace('Q', 'QQ') }}{% for line in ns.t.split('\n') %}{{ line|trim }}{% endfor %}{{ x|tojson }}";
 	char *long_text = malloc(4u << 20);
-	struct output o;
+	struct jinja_users_output o;
 	struct od_jinja *t;
 	size_t n_own = 0;
 	json_t *vars;

@@ -14,7 +14,7 @@
 #include "main-node/serve/http/json_fields.h"
 #include "common/text/utf8_text.h"
 
-struct target {
+struct json_fields_target {
 	bool flag, inner;
 	int64_t number;
 	double real;
@@ -23,7 +23,7 @@ struct target {
 	const json_t *any;
 };
 
-#define AT(field) offsetof(struct target, field)
+#define AT(field) offsetof(struct json_fields_target, field)
 
 static const struct odm_field inner[] = { { "inner", ODM_FIELD_BOOL, AT(inner), 0, 0, NULL }, { 0 } };
 
@@ -34,7 +34,7 @@ static const struct odm_field table[] = {
 	{ "options", ODM_FIELD_OBJECT, 0, 0, 0, inner },     { 0 },
 };
 
-static int read_text(const char *text, struct target *t, json_t **o, struct odm_api_error *e)
+static int read_text(const char *text, struct json_fields_target *t, json_t **o, struct odm_api_error *e)
 {
 	int rc = odm_fields_parse(text, strlen(text), o, e);
 
@@ -43,7 +43,7 @@ static int read_text(const char *text, struct target *t, json_t **o, struct odm_
 
 static void values_arrive(void **state)
 {
-	struct target t = { .number = 7, .name = "unset" };
+	struct json_fields_target t = { .number = 7, .name = "unset" };
 	struct odm_api_error e;
 	json_t *o;
 
@@ -63,7 +63,7 @@ static void values_arrive(void **state)
 	assert_int_equal(json_array_size(t.any), 1);
 	json_decref(o);
 
-	t = (struct target){ .number = 7, .real = 1.5, .name = "unset" };
+	t = (struct json_fields_target){ .number = 7, .real = 1.5, .name = "unset" };
 	assert_int_equal(read_text("{\"number\": null, \"name\": null, \"stop\": \"one\", \"real\": 0.5}", &t, &o, &e),
 			 OD_OK);
 	assert_int_equal(t.number, 7);
@@ -109,7 +109,7 @@ static void errors_name_the_field(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct odm_api_error e = { 0 };
-		struct target t = { 0 };
+		struct json_fields_target t = { 0 };
 		json_t *o;
 
 		assert_int_not_equal(read_text(bad[i].text, &t, &o, &e), OD_OK);

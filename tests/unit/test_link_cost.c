@@ -26,7 +26,7 @@ static const struct odm_layer_shape large = {
 	.row_bytes = 8192, .expert_weights = 3.0 * 4096 * 14336, .top_k = 2, .n_experts = 8
 };
 
-static struct link {
+static struct link_cost_link {
 	struct odm_link_cost cost;
 	double up, down; /* ns of a byte */
 	double delay_ns;
@@ -59,12 +59,12 @@ static void begin(uint32_t n)
 	now = 1000 * OD_NS_PER_S;
 	noise = 1;
 	for (uint32_t i = 0; i < n; i++) {
-		link_of[i] = (struct link){ .up = bits(1e9), .down = bits(1e9), .delay_ns = 0.15 * MS };
+		link_of[i] = (struct link_cost_link){ .up = bits(1e9), .down = bits(1e9), .delay_ns = 0.15 * MS };
 		odm_link_cost_begin(&link_of[i].cost, now, true);
 	}
 }
 
-static void ping(struct link *l, uint32_t bytes)
+static void ping(struct link_cost_link *l, uint32_t bytes)
 {
 	const double start = (double)(l->free_ns > now ? l->free_ns : now);
 	const double stall = l->lost_of > 0 && ++l->ping % l->lost_of == 0 ? 200.0 * MS : random_stall() * 0.3 * MS;
@@ -92,7 +92,7 @@ static unsigned run_ms(const struct odm_layer_shape *s, uint32_t n, uint64_t ms)
 
 	for (; now < end; now += MS) {
 		for (uint32_t i = 0; i < n; i++) {
-			struct link *l = &link_of[i];
+			struct link_cost_link *l = &link_of[i];
 			uint32_t due;
 
 			while (l->n_way > 0 && l->way[0].at_ns <= now) {

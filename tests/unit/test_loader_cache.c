@@ -58,7 +58,7 @@ static int teardown(void **state)
 
 /* ---- A worker without a network ---- */
 
-struct world {
+struct loader_cache_world {
 	enum od_form form;
 	struct odw_bufs *bufs;
 	struct odw_expert_cache *cache;
@@ -71,7 +71,7 @@ struct world {
 
 static int count_missed(void *arg, uint32_t m, uint32_t expert, uint64_t begin_ns, int code, struct od_err *err)
 {
-	struct world *w = arg;
+	struct loader_cache_world *w = arg;
 
 	(void)m, (void)expert, (void)begin_ns, (void)err;
 	w->n_missed++;
@@ -84,7 +84,7 @@ static void wake(void *arg)
 }
 
 /* Rank dispatch with one place in each pool, for a layer of which the first experts are used most. */
-static void begin_cache(struct world *w, const struct od_cache_plan *plan)
+static void begin_cache(struct loader_cache_world *w, const struct od_cache_plan *plan)
 {
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
@@ -103,7 +103,7 @@ static void begin_cache(struct world *w, const struct od_cache_plan *plan)
 	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
 }
 
-static void open_world(struct world *w, enum od_form form)
+static void open_world(struct loader_cache_world *w, enum od_form form)
 {
 	const struct od_config *cfg = od_pack_config(pack);
 	const uint32_t n = cfg->n_moe, c = form == OD_FORM_PLAIN ? n : 0;
@@ -128,7 +128,7 @@ static void open_world(struct world *w, enum od_form form)
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	size_t n_bufs[OD_N_EXPERT_BUFS];
 
-	*w = (struct world){ .form = form };
+	*w = (struct loader_cache_world){ .form = form };
 	sem_init(&w->ready, 0, 0);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
@@ -145,7 +145,7 @@ static void open_world(struct world *w, enum od_form form)
 	assert_int_equal(odw_loaders_start(&w->loaders, &lo, NULL), OD_OK);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct loader_cache_world *w)
 {
 	odw_schedule_end(w->s, SESSION);
 	odw_loaders_stop(w->loaders);
@@ -190,7 +190,7 @@ static void check_planes(const struct od_expert *w, uint32_t expert)
 	}
 }
 
-static void check_weights(const struct world *w, const struct odw_item *item)
+static void check_weights(const struct loader_cache_world *w, const struct odw_item *item)
 {
 	const struct od_expert *want = &od_experts_get(plain)[LAYER * EXPERTS + item->expert];
 	struct od_expert got;
@@ -210,7 +210,7 @@ static void check_weights(const struct world *w, const struct odw_item *item)
 }
 
 /* A RUN of one expert: what the answer's code is. When it is good, so are the weights. */
-static int use(struct world *w, uint32_t expert, struct odw_item *item)
+static int use(struct loader_cache_world *w, uint32_t expert, struct odw_item *item)
 {
 	struct odw_item *got;
 
@@ -227,7 +227,7 @@ static int use(struct world *w, uint32_t expert, struct odw_item *item)
 }
 
 /* Experts 0 to 3 (without pool C: 2) fill the pools in their order, for good. */
-static uint32_t fill_pools(struct world *w)
+static uint32_t fill_pools(struct loader_cache_world *w)
 {
 	const uint32_t n = w->form == OD_FORM_PLAIN ? 4 : 3;
 	struct odw_item item;
@@ -248,7 +248,7 @@ static const unsigned missing[] = { 0, 0, OD_SET_E, OD_SET_SM, OD_SET_STORED }; 
 static void only_what_is_missing_is_read(void **state)
 {
 	struct odw_item item;
-	struct world w;
+	struct loader_cache_world w;
 
 	(void)state;
 	for (int form = 0; form < OD_N_FORMS; form++) {
@@ -282,7 +282,7 @@ static void flip(uint64_t offset)
 static void damage_is_found_where_it_is_read(void **state)
 {
 	struct odw_item item;
-	struct world w;
+	struct loader_cache_world w;
 
 	(void)state;
 	for (int form = 0; form < OD_N_FORMS; form++) {
@@ -311,7 +311,7 @@ static void damage_is_found_where_it_is_read(void **state)
 static void what_never_was_whole_is_forgotten(void **state)
 {
 	struct odw_item item;
-	struct world w;
+	struct loader_cache_world w;
 
 	(void)state;
 	for (int form = 0; form < OD_N_FORMS; form++) {
@@ -346,7 +346,7 @@ static void a_device_that_fails_is_no_damage(void **state)
 	struct od_device_ops refusing = *ops;
 	const struct od_shard *s = &od_pack_expert(pack, LAYER, 5)->shard[0];
 	struct odw_item item;
-	struct world w;
+	struct loader_cache_world w;
 
 	(void)state;
 	refusing.run = refuse;

@@ -11,7 +11,7 @@
 
 enum { HIDDEN = 40, SEQUENCES = 2, LONG = 85, SHORT = 70, ROWS = LONG + SHORT, MOST_DIMS = 16 };
 
-struct variant {
+struct mixers_variant {
 	const char *name;
 	const struct od_mixer_ops *mixer;
 	struct od_mixer mix;
@@ -19,7 +19,7 @@ struct variant {
 	enum od_dtype dtype; /* the matrices' */
 };
 
-static const struct variant variants[] = {
+static const struct mixers_variant variants[] = {
 	{ "gqa",
 	  &od_mixer_gqa,
 	  { .n_heads = 4, .n_kv_heads = 2, .k_dim = 8, .v_dim = 8, .scale = 0.5f },
@@ -166,7 +166,7 @@ static float input(uint32_t row, uint32_t i)
 	return (float)tiny_draw(8, 3000 + seq_of(row), position_of(row) * HIDDEN + i, 1 << 16) / (float)(1 << 15);
 }
 
-static void make_model(struct tiny_model *t, const struct variant *v, enum od_profile profile)
+static void make_model(struct tiny_model *t, const struct mixers_variant *v, enum od_profile profile)
 {
 	struct od_config c = { .family = &od_family_mixtral,
 			       .hidden = HIDDEN,
@@ -191,7 +191,7 @@ static void make_model(struct tiny_model *t, const struct variant *v, enum od_pr
 
 /* ---- the mixer on a device ---- */
 
-struct bench {
+struct mixers_bench {
 	struct tiny_model t;
 	struct od_device *device;
 	struct tiny_weights weights;
@@ -202,7 +202,7 @@ struct bench {
 	struct od_span span[SEQUENCES];
 };
 
-static void make_call(struct bench *b)
+static void make_call(struct mixers_bench *b)
 {
 	const struct od_config *c = &b->t.cfg;
 	const uint32_t table_pages = od_state_pages(LONG), dims = c->rope[0].dims;
@@ -236,7 +236,7 @@ static void make_call(struct bench *b)
 		       od_seq_state_pages(b->seq[q]), od_seq_state_n_pages(b->seq[q]) * sizeof(uint32_t));
 }
 
-static void bench_open(struct bench *b, const struct variant *v, enum od_profile profile, enum od_cpu cpu,
+static void bench_open(struct mixers_bench *b, const struct mixers_variant *v, enum od_profile profile, enum od_cpu cpu,
 		       unsigned threads)
 {
 	struct od_err err = { 0 };
@@ -255,7 +255,7 @@ static void bench_open(struct bench *b, const struct variant *v, enum od_profile
 	make_call(b);
 }
 
-static void bench_close(struct bench *b)
+static void bench_close(struct mixers_bench *b)
 {
 	struct od_buf *const bufs[] = { b->info, b->tables, b->angles, b->x, b->y, b->scratch };
 
@@ -270,7 +270,7 @@ static void bench_close(struct bench *b)
 }
 
 /* Rows [first, first + n) through the mixer; x and y in one place when asked. */
-static void run_rows(struct bench *b, uint32_t first, uint32_t n, bool in_place, float *out)
+static void run_rows(struct mixers_bench *b, uint32_t first, uint32_t n, bool in_place, float *out)
 {
 	const struct od_rope *rope = &b->t.cfg.rope[0];
 	const uint32_t dims = rope->dims;
@@ -316,10 +316,10 @@ static void run_rows(struct bench *b, uint32_t first, uint32_t n, bool in_place,
 }
 
 /* All rows, in steps of so many; out [ROWS][HIDDEN]. */
-static void run_all(const struct variant *v, enum od_profile profile, enum od_cpu cpu, unsigned threads, uint32_t step,
-		    float *out)
+static void run_all(const struct mixers_variant *v, enum od_profile profile, enum od_cpu cpu, unsigned threads,
+		    uint32_t step, float *out)
 {
-	struct bench b;
+	struct mixers_bench b;
 
 	bench_open(&b, v, profile, cpu, threads);
 	for (uint32_t first = 0; first < ROWS; first += step)
@@ -329,7 +329,7 @@ static void run_all(const struct variant *v, enum od_profile profile, enum od_cp
 }
 
 /* want [ROWS][HIDDEN], in double. */
-static void reference(const struct bench *b, double *want)
+static void reference(const struct mixers_bench *b, double *want)
 {
 	for (uint32_t q = 0; q < SEQUENCES; q++) {
 		const uint32_t n = q == 0 ? LONG : SHORT;
@@ -364,7 +364,7 @@ static void test_against_double(void **state)
 	assert_non_null(want);
 	for (size_t i = 0; i < N_VARIANTS; i++) {
 		double worst = 0, largest = 0;
-		struct bench b;
+		struct mixers_bench b;
 
 		bench_open(&b, &variants[i], OD_PROFILE_F32, OD_CPU_AUTO, 1);
 		reference(&b, want);

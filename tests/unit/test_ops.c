@@ -14,7 +14,7 @@ static void op_embed(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (enum weight_kind kind = W_BF16; kind <= W_F32; kind++) {
@@ -41,7 +41,7 @@ static void op_embed(void **state)
 	}
 }
 
-static void check_angles(struct bench *b, uint32_t half, float magnitude)
+static void check_angles(struct ops_bench *b, uint32_t half, float magnitude)
 {
 	struct od_op op = { .kind = OD_OP_ANGLES, .n_rows = ROWS };
 	const struct od_row_info *rows;
@@ -76,7 +76,7 @@ static void op_angles(void **state)
 {
 	enum { HALF = 19 };
 	static const float magnitudes[] = { 1, 1.2079442f, 0.5f };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < sizeof(magnitudes) / sizeof(magnitudes[0]); i++)
@@ -93,7 +93,7 @@ static void op_norm(void **state)
 		const bool with_add = way % 2 == 1, layer = way / 2 % 2 == 1;
 		const uint32_t N = lengths[way / 4];
 		struct od_op op = { .kind = OD_OP_NORM, .n_rows = ROWS };
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, OD_PROFILE_F32);
 		op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * N),
@@ -127,7 +127,7 @@ static void op_norm(void **state)
 }
 
 /* One to three matrices of any kinds: what each of them gives alone. Bit i of biased: matrix i has a bias. */
-static void check_linear(struct bench *b, const enum weight_kind *kind, size_t n, size_t n_in, unsigned biased)
+static void check_linear(struct ops_bench *b, const enum weight_kind *kind, size_t n, size_t n_in, unsigned biased)
 {
 	struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS }, alone;
 	struct weight w[OD_MAX_LINEAR];
@@ -170,7 +170,7 @@ static void op_linear(void **state)
 {
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (int i = 0; i < (ROWS > 16 ? 1 : 3) * N_WEIGHT_KINDS; i++) {
@@ -207,7 +207,7 @@ static void op_linear_wide(void **state)
 	enum { N = 46, N_OUT = 47 * 64 + 5 };
 	struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS, .profile = OD_PROFILE_F32 };
 	struct weight w[OD_MAX_LINEAR];
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.linear.x = lay_floats(&b, ROWS * N);
@@ -234,7 +234,7 @@ static void op_linear_rounded(void **state)
 	{
 		struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
 		struct weight w;
-		struct bench b;
+		struct ops_bench b;
 		float *x;
 
 		bench_open(&b, state, p);
@@ -279,7 +279,7 @@ static void op_linear_minus_zero(void **state)
 	enum { N = 40, N_OUT = 21, TINY_BF16 = (127 - 100) << 7 };
 	struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
 	struct weight w;
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.linear.x = lay_floats(&b, ROWS * N);
@@ -329,7 +329,7 @@ static float leave_groups(float *decides, const struct od_router_spec *way, floa
 }
 
 /* Phi-3.5-MoE's, without ties. */
-static void mix_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
+static void mix_by_hand(const struct ops_bench *b, const struct od_op_route *o, size_t r)
 {
 	float *logits = wanted_f32(b, o->logits) + r * ROUTE_N, left[ROUTE_N], *margin = wanted_f32(b, o->margin) + r;
 	uint16_t best[ROUTE_K + 1];
@@ -357,7 +357,7 @@ static void mix_by_hand(const struct bench *b, const struct od_op_route *o, size
 	b->be->softmax(logits, ROUTE_N);
 }
 
-static void route_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
+static void route_by_hand(const struct ops_bench *b, const struct od_op_route *o, size_t r)
 {
 	const bool sigmoid = o->router.score == OD_SCORE_SIGMOID, logit = o->router.score == OD_SCORE_LOGIT;
 	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin,
@@ -390,7 +390,7 @@ static void route_by_hand(const struct bench *b, const struct od_op_route *o, si
 	wanted_f32(b, o->margin)[r] = margin < gap ? margin : gap; /* 1 at most, whatever the logits */
 }
 
-static void round_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
+static void round_by_hand(const struct ops_bench *b, const struct od_op_route *o, size_t r)
 {
 	for (size_t i = 0; o->round.buf != NULL && i < ROUTE_HIDDEN; i++) {
 		float *x = &wanted_f32(b, o->round)[r * ROUTE_HIDDEN + i];
@@ -415,7 +415,7 @@ static void op_route(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
@@ -456,7 +456,7 @@ static void op_gate(void **state)
 {
 	enum { N = 301 };
 	struct od_op op = { .kind = OD_OP_GATE, .n_rows = ROWS };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.gate = (struct od_op_gate){ .y = lay_floats(&b, ROWS * N), .gate = lay_floats(&b, ROWS * N), .n = N };
@@ -474,7 +474,7 @@ static void op_split(void **state)
 	enum { SPLIT_HEADS = 5, DIM = 67, N = SPLIT_HEADS * DIM };
 	struct od_op op = { .kind = OD_OP_SPLIT, .n_rows = ROWS };
 	struct od_op_split *o = &op.split;
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	*o = (struct od_op_split){ .in = lay_floats(&b, ROWS * 2 * N),
@@ -502,7 +502,7 @@ struct combine_way {
 };
 
 /* Adds to x [n] of a row. */
-static const float *combine_by_hand(struct bench *b, const struct od_op_combine *o, size_t r, float *sum)
+static const float *combine_by_hand(struct ops_bench *b, const struct od_op_combine *o, size_t r, float *sum)
 {
 	const float *y = wanted_f32(b, o->y) + r * o->top_k * o->hidden,
 		    *weight = wanted_f32(b, o->weight) + r * o->top_k;
@@ -525,7 +525,7 @@ static const float *combine_by_hand(struct bench *b, const struct od_op_combine 
 	return sum;
 }
 
-static void check_combine(struct bench *b, const struct combine_way *w)
+static void check_combine(struct ops_bench *b, const struct combine_way *w)
 {
 	const uint32_t n = w->n;
 	struct od_op op = { .kind = OD_OP_COMBINE, .n_rows = ROWS };
@@ -576,7 +576,7 @@ static void op_combine(void **state)
 		{ 1, 601, true, true, false },	{ 0, 53, true, false, false },	{ 0, 601, true, false, false },
 		{ 3, 53, false, false, true },	{ 2, 601, true, false, true },	{ 9, 53, true, true, true },
 	};
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
@@ -587,7 +587,7 @@ static void op_combine(void **state)
 /* Where the norm that follows writes. */
 enum norm_to { TO_OWN, TO_SUM, TO_Y };
 
-static void check_combine_and_norm(struct bench *b, const struct combine_way *w, enum norm_to to, bool layer,
+static void check_combine_and_norm(struct ops_bench *b, const struct combine_way *w, enum norm_to to, bool layer,
 				   uint32_t n_rows, uint32_t normed)
 {
 	struct od_op combine = { .kind = OD_OP_COMBINE, .n_rows = n_rows },
@@ -635,7 +635,7 @@ static void combine_and_norm(void **state)
 		{ 3, 53, false, false, false }, { 5, 601, true, true, false },	       { 0, 601, true, false, false },
 		{ 2, 4301, true, false, true }, { 2, 8192 + 37, false, false, false }, { 1, 131, false, false, true },
 	};
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
@@ -653,7 +653,7 @@ static void op_copy(void **state)
 {
 	enum { N = 77 };
 	struct od_op op = { .kind = OD_OP_COPY, .n_rows = ROWS };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.copy = (struct od_op_copy){ .from = od_ref_at(lay_random(&b, OD_INT8, ROWS * N + 3), 3),

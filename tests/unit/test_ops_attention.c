@@ -12,7 +12,7 @@ struct texts {
 enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19, MAX_PLACES = 600 };
 static const struct texts short_texts = { TABLES, CTX, TABLE_PAGES, PLACES };
 
-static char *row_of(const struct bench *b, const struct od_stream *s, const struct od_row_info *row)
+static char *row_of(const struct ops_bench *b, const struct od_stream *s, const struct od_row_info *row)
 {
 	const uint32_t *table = (const uint32_t *)wanted(b, s->tables) + row->table * s->table_pages;
 
@@ -21,7 +21,7 @@ static char *row_of(const struct bench *b, const struct od_stream *s, const stru
 }
 
 /* Pages of the sequences in any order among others. */
-static struct od_ref lay_tables(struct bench *b, const struct texts *of)
+static struct od_ref lay_tables(struct ops_bench *b, const struct texts *of)
 {
 	uint32_t page[MAX_PLACES];
 
@@ -36,7 +36,7 @@ static struct od_ref lay_tables(struct bench *b, const struct texts *of)
 }
 
 /* n elements of each position; NaN everywhere. There is room between rows and between pages. */
-static struct od_stream lay_stream(struct bench *b, const struct texts *of, struct od_ref tables, enum od_dtype t,
+static struct od_stream lay_stream(struct ops_bench *b, const struct texts *of, struct od_ref tables, enum od_dtype t,
 				   size_t n, size_t between)
 {
 	struct od_stream s = { .tables = tables, .table_pages = of->table_pages, .dtype = t };
@@ -49,7 +49,7 @@ static struct od_stream lay_stream(struct bench *b, const struct texts *of, stru
 }
 
 /* n elements of every position of the texts. */
-static void fill_stream(struct bench *b, const struct texts *of, const struct od_stream *s, size_t n)
+static void fill_stream(struct ops_bench *b, const struct texts *of, const struct od_stream *s, size_t n)
 {
 	expect(b);
 	for (uint32_t i = 0; i < of->tables * of->ctx; i++) {
@@ -63,7 +63,7 @@ static void fill_stream(struct bench *b, const struct texts *of, const struct od
 }
 
 /* Each at a place of its own, on both sides of a page's end. */
-static struct od_ref lay_places(struct bench *b, struct od_row_info rows[ROWS])
+static struct od_ref lay_places(struct ops_bench *b, struct od_row_info rows[ROWS])
 {
 	for (uint32_t r = 0; r < ROWS; r++)
 		rows[r] = (struct od_row_info){ .position = r % 2 ? 60 + r / 2 : r * 17 % CTX, .table = r % TABLES };
@@ -82,7 +82,7 @@ static void store_by_hand(enum od_dtype t, char *to, const float *from, size_t n
 	}
 }
 
-static struct od_turn lay_turn(struct bench *b, uint32_t dims, bool neighbours)
+static struct od_turn lay_turn(struct ops_bench *b, uint32_t dims, bool neighbours)
 {
 	return (struct od_turn){ .angles = dims > 0 ? lay_floats(b, ROWS * dims) : (struct od_ref){ 0 },
 				 .dims = dims,
@@ -90,7 +90,7 @@ static struct od_turn lay_turn(struct bench *b, uint32_t dims, bool neighbours)
 }
 
 /* The first elements of each head, of row r. */
-static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t r, float *u, size_t n_heads,
+static void turn_by_hand(const struct ops_bench *b, const struct od_turn *t, size_t r, float *u, size_t n_heads,
 			 size_t head_dim)
 {
 	const float *angles = t->dims > 0 ? wanted_f32(b, t->angles) + r * t->dims : NULL;
@@ -120,7 +120,7 @@ struct store {
 	bool q_alone;
 };
 
-static void norm_by_hand(const struct bench *b, const struct store *s, float *u, struct od_ref norm, size_t n_heads)
+static void norm_by_hand(const struct ops_bench *b, const struct store *s, float *u, struct od_ref norm, size_t n_heads)
 {
 	const size_t n = s->norm == ALL_HEADS ? n_heads * s->k_dim : s->k_dim;
 
@@ -138,7 +138,8 @@ static void clip_by_hand(float *u, size_t n, float most)
 	}
 }
 
-static void store_row_by_hand(const struct bench *b, const struct store *s, const struct od_op_rope_store *o, size_t r)
+static void store_row_by_hand(const struct ops_bench *b, const struct store *s, const struct od_op_rope_store *o,
+			      size_t r)
 {
 	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim,
 		     v_n = (size_t)STORE_KV_HEADS * s->v_dim;
@@ -160,7 +161,7 @@ static void store_row_by_hand(const struct bench *b, const struct store *s, cons
 	store_by_hand(o->values.dtype, row_of(b, &o->values, row), v, v_n);
 }
 
-static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
+static void check_store(struct ops_bench *b, const struct store *s, enum od_dtype t)
 {
 	const size_t q_n = (size_t)STORE_HEADS * s->k_dim, k_n = (size_t)STORE_KV_HEADS * s->k_dim,
 		     v_n = (size_t)STORE_KV_HEADS * s->v_dim;
@@ -221,7 +222,7 @@ static void op_rope_store(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
@@ -230,7 +231,7 @@ static void op_rope_store(void **state)
 	}
 }
 
-struct seen {
+struct ops_attention_seen {
 	uint32_t window, kv_heads, k_dim, v_dim;
 	bool shared; /* keys and values are one stream */
 	float scale;
@@ -238,15 +239,15 @@ struct seen {
 };
 
 /* The rows of a step and their texts. */
-struct step {
+struct ops_attention_step {
 	uint32_t heads, rows;
 	struct texts texts;
 	uint32_t between; /* bytes between two positions of a stream */
 };
-static const struct step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, PLACES }, 16 };
+static const struct ops_attention_step short_step = { HEADS, ROWS, { TABLES, CTX, TABLE_PAGES, PLACES }, 16 };
 
-static void attend_by_hand(const struct bench *b, const struct seen *s, const struct step *step,
-			   const struct od_op_attend *o, size_t i)
+static void attend_by_hand(const struct ops_bench *b, const struct ops_attention_seen *s,
+			   const struct ops_attention_step *step, const struct od_op_attend *o, size_t i)
 {
 	const uint32_t heads = step->heads;
 	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / heads;
@@ -278,7 +279,7 @@ static void attend_by_hand(const struct bench *b, const struct seen *s, const st
 }
 
 /* At the ends of blocks of positions, at the end of the text, and anywhere. */
-static struct od_ref lay_positions(struct bench *b, const struct step *step)
+static struct od_ref lay_positions(struct ops_bench *b, const struct ops_attention_step *step)
 {
 	struct od_row_info rows[64];
 
@@ -296,7 +297,8 @@ static struct od_ref lay_positions(struct bench *b, const struct step *step)
 	return lay(b, rows, step->rows * sizeof(*rows));
 }
 
-static void check_attend(struct bench *b, const struct seen *s, const struct step *step, enum od_dtype t)
+static void check_attend(struct ops_bench *b, const struct ops_attention_seen *s, const struct ops_attention_step *step,
+			 enum od_dtype t)
 {
 	const size_t q_n = (size_t)step->heads * s->k_dim, out_n = (size_t)step->heads * s->v_dim, n = step->rows;
 	const struct texts *of = &step->texts;
@@ -334,7 +336,7 @@ static void check_attend(struct bench *b, const struct seen *s, const struct ste
 
 static void op_attend(void **state)
 {
-	static const struct seen ways[] = {
+	static const struct ops_attention_seen ways[] = {
 		{ 0, 2, 20, 20, false, 0.2236068f, false }, { 1, 2, 20, 20, false, 0.2236068f, false },
 		{ 7, 6, 12, 4, false, 0.5f, false },	    { 64, 1, 8, 36, false, 0.1f, false },
 		{ 100, 2, 20, 24, false, -0.7f, false },    { 299, 3, 16, 8, false, 0.25f, false },
@@ -346,7 +348,7 @@ static void op_attend(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < 2 * sizeof(ways) / sizeof(ways[0]); i++)
@@ -359,8 +361,8 @@ static void op_attend(void **state)
 static void op_attend_long(void **state)
 {
 	static const struct {
-		struct seen seen;
-		struct step step;
+		struct ops_attention_seen seen;
+		struct ops_attention_step step;
 	} ways[] = {
 		{ { 300, 1, 33, 7, false, 0.3f, true }, { 3, 16, { 2, 1500, 24, 50 }, 16 } },
 		{ { 1000, 1, 64, 64, false, 0.2f, false }, { 12, 5, { 1, 1400, 22, 22 }, 4 } },
@@ -390,7 +392,7 @@ static void op_attend_long(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
@@ -413,7 +415,7 @@ static const struct latent latents[] = {
 };
 #define N_LATENTS (ROWS > 16 ? 2 : sizeof(latents) / sizeof(latents[0])) /* the others take long with many rows */
 
-static void check_latent_store(struct bench *b, const struct latent *l, enum od_dtype t)
+static void check_latent_store(struct ops_bench *b, const struct latent *l, enum od_dtype t)
 {
 	const size_t n = l->rank + l->dims;
 	struct od_op op = { .kind = OD_OP_LATENT_STORE, .n_rows = ROWS };
@@ -446,7 +448,7 @@ static void op_latent_store(void **state)
 {
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_LATENTS; i++)
@@ -461,7 +463,7 @@ static const enum weight_kind kv_b_kinds[] = { W_BF16,	 W_F16,	 W_F32,	 W_E4M3, 
 #define ALL_SHAPES 5u /* one shape is enough for the others */
 #define N_KV_B_KINDS (ROWS > 16 ? ALL_SHAPES : sizeof(kv_b_kinds) / sizeof(kv_b_kinds[0]))
 
-static void check_latent_query(struct bench *b, const struct latent *l, enum weight_kind kind)
+static void check_latent_query(struct ops_bench *b, const struct latent *l, enum weight_kind kind)
 {
 	const size_t q_dim = l->nope_dim + l->dims, out_dim = l->rank + l->dims;
 	struct od_op op = { .kind = OD_OP_LATENT_QUERY, .n_rows = ROWS };
@@ -506,7 +508,7 @@ static void op_latent_query(void **state)
 {
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_LATENTS * N_KV_B_KINDS; i++)
@@ -517,7 +519,7 @@ static void op_latent_query(void **state)
 }
 
 /* The last v_dim rows of each head in kv_b; the whole matrix is multiplied here. */
-static void check_latent_value(struct bench *b, const struct latent *l, enum weight_kind kind)
+static void check_latent_value(struct ops_bench *b, const struct latent *l, enum weight_kind kind)
 {
 	const size_t each = l->nope_dim + l->v_dim;
 	struct od_op op = { .kind = OD_OP_LATENT_VALUE, .n_rows = ROWS };
@@ -550,7 +552,7 @@ static void op_latent_value(void **state)
 {
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_LATENTS * N_KV_B_KINDS; i++)

@@ -10,13 +10,13 @@
 #define MAX_N 1700u /* rows */
 #define MAX_TAPS 7u
 
-struct variant {
+struct ops_delta_variant {
 	struct od_delta_shape shape;
 	bool by_key_head;
 };
 
 /* Qwen3-Next's k_dim, with columns that fill a GPU's blocks once, partly, and more than once; and odd ones. */
-static const struct variant variants[] = {
+static const struct ops_delta_variant variants[] = {
 	{ { .n_heads = 4, .n_key_heads = 2, .k_dim = 128, .v_dim = 128, .taps = 4 }, true },
 	{ { .n_heads = 6, .n_key_heads = 2, .k_dim = 9, .v_dim = 21, .taps = 4 }, true },
 	{ { .n_heads = 4, .n_key_heads = 4, .k_dim = 16, .v_dim = 64, .taps = MAX_TAPS }, false },
@@ -27,7 +27,7 @@ static const struct variant variants[] = {
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
 /* Now and then more than 20, far less than 0, or no number. */
-static struct od_ref lay_gates(struct bench *b, size_t n)
+static struct od_ref lay_gates(struct ops_bench *b, size_t n)
 {
 	const struct od_ref at = lay(b, NULL, n * sizeof(float));
 
@@ -36,7 +36,7 @@ static struct od_ref lay_gates(struct bench *b, size_t n)
 	return at;
 }
 
-static void gates_by_hand(const struct bench *b, const struct od_op_delta_in *o, size_t r)
+static void gates_by_hand(const struct ops_bench *b, const struct od_op_delta_in *o, size_t r)
 {
 	const size_t n = o->shape.n_heads, group = n / o->shape.n_key_heads;
 	float *decay = wanted_f32(b, o->row) + r * od_delta_row(&o->shape) + od_delta_channels(&o->shape),
@@ -56,7 +56,7 @@ static void gates_by_hand(const struct bench *b, const struct od_op_delta_in *o,
 	}
 }
 
-static void delta_in_by_hand(const struct bench *b, const struct od_op_delta_in *o, size_t r)
+static void delta_in_by_hand(const struct ops_bench *b, const struct od_op_delta_in *o, size_t r)
 {
 	const struct od_delta_shape *s = &o->shape;
 	const size_t channels = od_delta_channels(s), values = od_delta_values(s), k = s->k_dim;
@@ -80,7 +80,7 @@ static void delta_in_by_hand(const struct bench *b, const struct od_op_delta_in 
 	}
 }
 
-static void check_delta_in(struct bench *b, const struct variant *t)
+static void check_delta_in(struct ops_bench *b, const struct ops_delta_variant *t)
 {
 	const struct od_delta_shape *s = &t->shape;
 	const size_t channels = od_delta_channels(s), values = od_delta_values(s), n = s->n_heads;
@@ -114,7 +114,7 @@ static void check_delta_in(struct bench *b, const struct variant *t)
 
 static void op_delta_in(void **state)
 {
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (int seed = 0; seed < 3; seed++)
@@ -124,7 +124,7 @@ static void op_delta_in(void **state)
 }
 
 /* The rows of the sequence; returns how many. */
-static size_t rows_by_hand(const struct bench *b, const struct od_op *op, uint32_t *index)
+static size_t rows_by_hand(const struct ops_bench *b, const struct od_op *op, uint32_t *index)
 {
 	const struct od_op_delta *o = &op->delta;
 	const struct od_row_info *info = wanted(b, o->rows);
@@ -141,7 +141,7 @@ static size_t rows_by_hand(const struct bench *b, const struct od_op *op, uint32
 }
 
 /* Channel c of the sequence's rows: of those before it, then of its own. */
-static void channel_by_hand(const struct bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n,
+static void channel_by_hand(const struct ops_bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n,
 			    size_t c, float *x)
 {
 	const size_t channels = od_delta_channels(&o->shape), kept = o->shape.taps - 1;
@@ -152,7 +152,7 @@ static void channel_by_hand(const struct bench *b, const struct od_op_delta *o, 
 		x[kept + t] = wanted_f32(b, o->row)[index[t] * od_delta_row(&o->shape) + c];
 }
 
-static void mix_by_hand(const struct bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n)
+static void mix_by_hand(const struct ops_bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n)
 {
 	const struct od_delta_shape *s = &o->shape;
 	const size_t channels = od_delta_channels(s), kept = s->taps - 1, keys = (size_t)s->n_key_heads * s->k_dim;
@@ -182,7 +182,8 @@ static void mix_by_hand(const struct bench *b, const struct od_op_delta *o, cons
 		}
 }
 
-static void head_by_hand(const struct bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n, size_t h)
+static void head_by_hand(const struct ops_bench *b, const struct od_op_delta *o, const uint32_t *index, size_t n,
+			 size_t h)
 {
 	const struct od_delta_shape *s = &o->shape;
 	const size_t channels = od_delta_channels(s), k = s->k_dim, v = s->v_dim, keys = s->n_key_heads * k;
@@ -212,12 +213,12 @@ static void head_by_hand(const struct bench *b, const struct od_op_delta *o, con
 }
 
 /* A step of so many rows of n_tables sequences in turn, and of one of them the rows [first, first + n_take). */
-struct step {
+struct ops_delta_step {
 	uint32_t n_rows, n_tables, table, first, n_take;
 	bool state_only;
 };
 
-static void check_delta(struct bench *b, const struct od_delta_shape *s, const struct step *t)
+static void check_delta(struct ops_bench *b, const struct od_delta_shape *s, const struct ops_delta_step *t)
 {
 	static struct od_row_info info[MAX_N];
 	static uint32_t index[MAX_N];
@@ -259,7 +260,7 @@ static void check_delta(struct bench *b, const struct od_delta_shape *s, const s
 /* Few rows and many, all or some; none; and other sequences alone. */
 static void op_delta(void **state)
 {
-	static const struct step steps[] = {
+	static const struct ops_delta_step steps[] = {
 		{ 1, 1, 0, 0, 1, false },     { 1, 1, 0, 0, 1, true },	   { ROWS, 1, 0, 0, ROWS, false },
 		{ ROWS, 3, 1, 0, 99, false }, { ROWS, 2, 1, 2, 3, false }, { 4, 1, 0, 0, 9, false },
 		{ 5, 1, 0, 0, 9, true },      { 13, 1, 0, 1, 11, false },  { 3, 2, 5, 0, 3, false },
@@ -269,7 +270,7 @@ static void op_delta(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < N_VARIANTS; i++)
@@ -285,10 +286,11 @@ static void op_delta_finds_rows(void **state)
 	static const struct od_delta_shape small = {
 		.n_heads = 2, .n_key_heads = 1, .k_dim = 3, .v_dim = 5, .taps = 4
 	};
-	static const struct step steps[] = { { MAX_N, 1, 0, 0, MAX_N, false }, { MAX_N, 3, 2, 0, MAX_N, false },
-					     { MAX_N, 2, 1, 500, 3, false },   { MAX_N, 400, 7, 0, 4, false },
-					     { MAX_N, 9, 8, 40, 100, true },   { 1024, 2, 0, 300, 9, false } };
-	struct bench b;
+	static const struct ops_delta_step steps[] = {
+		{ MAX_N, 1, 0, 0, MAX_N, false }, { MAX_N, 3, 2, 0, MAX_N, false }, { MAX_N, 2, 1, 500, 3, false },
+		{ MAX_N, 400, 7, 0, 4, false },	  { MAX_N, 9, 8, 40, 100, true },   { 1024, 2, 0, 300, 9, false }
+	};
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t k = 0; k < sizeof(steps) / sizeof(steps[0]); k++)
@@ -300,7 +302,7 @@ static void op_delta_finds_rows(void **state)
 
 enum logits { DISTINCT, TIED, EQUAL, NO_NUMBERS, N_LOGITS };
 
-static float logit(struct bench *b, enum logits kind)
+static float logit(struct ops_bench *b, enum logits kind)
 {
 	switch (kind) {
 	case DISTINCT: return random_unit(&b->seed) * 4;
@@ -312,7 +314,7 @@ static float logit(struct bench *b, enum logits kind)
 	return random_below(&b->seed, 5) == 0 ? NAN : random_below(&b->seed, 9) == 0 ? INFINITY : random_unit(&b->seed);
 }
 
-static void check_route(struct bench *b, const struct od_router_spec *way, uint32_t n, uint32_t k, enum logits kind)
+static void check_route(struct ops_bench *b, const struct od_router_spec *way, uint32_t n, uint32_t k, enum logits kind)
 {
 	const uint32_t n_rows = n > 300 ? 3 : 5, hidden = n % 2 == 0 ? 1030 : 7;
 	struct od_op op = { .kind = OD_OP_ROUTE, .n_rows = n_rows };
@@ -364,7 +366,7 @@ static void op_route_sizes(void **state)
 	static const uint32_t sizes[][2] = { { 1, 1 },	  { 2, 2 },   { 3, 1 },	   { 8, 2 },	 { 64, 8 },
 					     { 127, 64 }, { 128, 8 }, { 129, 64 }, { 160, 6 },	 { 256, 8 },
 					     { 257, 64 }, { 384, 8 }, { 512, 10 }, { 1000, 30 }, { 4096, 64 } };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
@@ -380,7 +382,7 @@ static void op_route_groups(void **state)
 {
 	static const uint32_t sizes[][4] = { { 256, 8, 8, 4 }, { 160, 6, 8, 3 }, { 512, 12, 64, 20 }, { 384, 8, 1, 1 },
 					     { 64, 6, 64, 9 }, { 60, 5, 2, 1 },	 { 1026, 11, 3, 2 } };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]) * 8; i++) {

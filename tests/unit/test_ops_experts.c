@@ -4,7 +4,7 @@
 
 enum { FFN_HIDDEN = 128, FFN_MID = 40 };
 
-struct expert {
+struct ops_experts_expert {
 	struct weight mat[OD_N_EXPERT_MATS];
 	struct od_expert e;
 	struct od_ref as_f32[OD_N_EXPERT_MATS]; /* its biases */
@@ -23,7 +23,7 @@ static struct od_act_spec act_of(int turn)
 	return acts[turn % 3];
 }
 
-static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
+static void lay_bias(struct ops_bench *b, struct ops_experts_expert *e, int mat, size_t n)
 {
 	static const enum od_dtype types[] = { OD_BF16, OD_F32, OD_F16 };
 	const enum od_dtype t = types[mat];
@@ -41,8 +41,8 @@ static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
 	free(at), free(wide), free(odd);
 }
 
-static void lay_sized(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased, size_t hidden,
-		      size_t mid)
+static void lay_sized(struct ops_bench *b, struct ops_experts_expert *e, int i, enum weight_kind kind, bool biased,
+		      size_t hidden, size_t mid)
 {
 	const size_t n_out = i == OD_MAT_DOWN ? hidden : mid, n_in = i == OD_MAT_DOWN ? mid : hidden;
 
@@ -53,24 +53,25 @@ static void lay_sized(struct bench *b, struct expert *e, int i, enum weight_kind
 		lay_bias(b, e, i, n_out);
 }
 
-static void lay_matrix(struct bench *b, struct expert *e, int i, enum weight_kind kind, bool biased)
+static void lay_matrix(struct ops_bench *b, struct ops_experts_expert *e, int i, enum weight_kind kind, bool biased)
 {
 	lay_sized(b, e, i, kind, biased, FFN_HIDDEN, FFN_MID);
 }
 
-static void lay_expert(struct bench *b, struct expert *e, int turn)
+static void lay_expert(struct ops_bench *b, struct ops_experts_expert *e, int turn)
 {
 	for (int i = 0; i < OD_N_EXPERT_MATS; i++)
 		lay_matrix(b, e, i, (enum weight_kind)((turn + 3 * i) % N_WEIGHT_KINDS), has_bias(turn));
 }
 
-static void bias_by_hand(const struct bench *b, const struct expert *e, int mat, float *y, size_t n_rows, size_t n)
+static void bias_by_hand(const struct ops_bench *b, const struct ops_experts_expert *e, int mat, float *y,
+			 size_t n_rows, size_t n)
 {
 	for (size_t i = 0; e->e.bias[mat].data.buf != NULL && i < n_rows * n; i++)
 		y[i] += wanted_f32(b, e->as_f32[mat])[i % n];
 }
 
-static void act_by_hand(const struct bench *b, struct od_act_spec act, float *gate, const float *up, size_t n)
+static void act_by_hand(const struct ops_bench *b, struct od_act_spec act, float *gate, const float *up, size_t n)
 {
 	switch (act.kind) {
 	case OD_ACT_SILU: b->be->silu_mul(gate, up, n); break;
@@ -86,7 +87,7 @@ static void op_act(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (int turn = 0; turn < 3; turn++) {
@@ -111,8 +112,8 @@ static void op_act(void **state)
 	}
 }
 
-static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed,
-			const float *x, float *y, size_t n_rows)
+static void ffn_by_hand(const struct ops_bench *b, const struct ops_experts_expert *e, struct od_act_spec act,
+			bool routed, const float *x, float *y, size_t n_rows)
 {
 	const size_t mid = e->mat[OD_MAT_GATE].m.n_out, hidden = e->mat[OD_MAT_DOWN].m.n_out;
 	float *gate = exact(n_rows * mid, sizeof(*gate)), *up = exact(n_rows * mid, sizeof(*up));
@@ -133,14 +134,14 @@ static void op_ffn(void **state)
 {
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (int turn = 0; turn < (ROWS > 16 ? 1 : 2) * N_WEIGHT_KINDS; turn++) {
 			const bool routed = turn < N_WEIGHT_KINDS;
 			struct od_op op = { .kind = OD_OP_FFN, .n_rows = ROWS };
 			struct od_ffn_part part;
-			struct expert e;
+			struct ops_experts_expert e;
 
 			bench_reset(&b);
 			lay_expert(&b, &e, turn % N_WEIGHT_KINDS);
@@ -164,8 +165,8 @@ static void op_ffn(void **state)
 }
 
 /* Each part's rows are what they would be alone. */
-static void check_parts(struct bench *b, const struct expert *e, const uint32_t *n_rows, uint32_t n_parts,
-			const char *what)
+static void check_parts(struct ops_bench *b, const struct ops_experts_expert *e, const uint32_t *n_rows,
+			uint32_t n_parts, const char *what)
 {
 	struct od_ffn_part part[OD_MAX_PARTS];
 	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].m.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].m.n_out;
@@ -190,7 +191,7 @@ static void check_parts(struct bench *b, const struct expert *e, const uint32_t 
 }
 
 /* As many parts as there may be, of a row each. */
-static void check_most_parts(struct bench *b, const struct expert e[OD_MAX_PARTS], const char *what)
+static void check_most_parts(struct ops_bench *b, const struct ops_experts_expert e[OD_MAX_PARTS], const char *what)
 {
 	uint32_t one[OD_MAX_PARTS];
 
@@ -201,12 +202,12 @@ static void check_most_parts(struct bench *b, const struct expert e[OD_MAX_PARTS
 
 static void op_ffn_parts(void **state)
 {
-	static struct expert e[OD_MAX_PARTS];
+	static struct ops_experts_expert e[OD_MAX_PARTS];
 	static const uint32_t few[] = { 3, 1, 16, 2 };
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (int kind = 0; kind < N_WEIGHT_KINDS; kind++) {
@@ -228,7 +229,7 @@ static void op_ffn_parts(void **state)
 /* Exponents as trained weights have them, in all levels of planes; or too many for symbols, so that blocks are raw; or
  * three in the first two thirds of a stretch and three others in the rest, which are all escapes. No sum is
  * infinite. */
-static uint16_t *odd_weights(struct bench *b, size_t n, size_t stretch)
+static uint16_t *odd_weights(struct ops_bench *b, size_t n, size_t stretch)
 {
 	uint16_t *w = exact(n, sizeof(*w));
 
@@ -249,7 +250,7 @@ static uint16_t *odd_weights(struct bench *b, size_t n, size_t stretch)
 	return w;
 }
 
-static void lay_odd(struct bench *b, struct weight *w, size_t n_out, size_t n_in, size_t chunk_rows)
+static void lay_odd(struct ops_bench *b, struct weight *w, size_t n_out, size_t n_in, size_t chunk_rows)
 {
 	*w = (struct weight){ .w = { .dtype = OD_BF16, .n_out = n_out, .n_in = n_in } };
 	lay_planes(b, w, chunk_rows, odd_weights(b, n_out * n_in, chunk_rows * n_in));
@@ -266,7 +267,7 @@ struct odd {
 };
 
 /* x begins so many floats behind a place that is aligned to all accesses. */
-static void check_odd_linear(struct bench *b, const struct odd *o, uint32_t askew)
+static void check_odd_linear(struct ops_bench *b, const struct odd *o, uint32_t askew)
 {
 	static const uint32_t n_rows[] = { 1, 2, 3, 8, 9, ROWS };
 	static struct weight w[OD_MAX_LINEAR];
@@ -332,7 +333,7 @@ static void op_linear_planes(void **state)
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++)
@@ -341,7 +342,8 @@ static void op_linear_planes(void **state)
 	}
 }
 
-static void lay_odd_expert(struct bench *b, struct expert *e, size_t hidden, size_t mid, size_t chunk_rows, bool biased)
+static void lay_odd_expert(struct ops_bench *b, struct ops_experts_expert *e, size_t hidden, size_t mid,
+			   size_t chunk_rows, bool biased)
 {
 	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
 		const bool down = i == OD_MAT_DOWN;
@@ -360,11 +362,11 @@ static void op_ffn_planes(void **state)
 		size_t hidden, mid, chunk_rows;
 	} odd[] = { { 70, 37, 9 }, { 256, 64, 40 }, { 1500, 41, 12 }, { 5, 16421, 60 } };
 	static const uint32_t rows[] = { 3, 1, 9, 2, 8 };
-	static struct expert e[OD_MAX_PARTS];
+	static struct ops_experts_expert e[OD_MAX_PARTS];
 
 	FOR_PROFILES(p)
 	{
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, p);
 		for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
@@ -388,7 +390,7 @@ static void op_ffn_planes(void **state)
 enum { N_EXPERTS = 6, TOP_K = 3, MANY_EXPERTS = 48, MANY_K = 33 };
 
 /* No row chooses expert 0, all but one choose 5, and some choose each of the others. */
-static struct od_ref lay_choices(struct bench *b)
+static struct od_ref lay_choices(struct ops_bench *b)
 {
 	uint16_t choice[ROWS][TOP_K];
 
@@ -399,7 +401,7 @@ static struct od_ref lay_choices(struct bench *b)
 }
 
 /* No row chooses expert 0; most rows choose each of the others. */
-static struct od_ref lay_many_choices(struct bench *b)
+static struct od_ref lay_many_choices(struct ops_bench *b)
 {
 	uint16_t choice[ROWS][MANY_K];
 
@@ -410,8 +412,9 @@ static struct od_ref lay_many_choices(struct bench *b)
 }
 
 /* The operation on n_rows rows x of what e [n] and choice are; list [n] is filled. */
-static struct od_op_experts experts_of(struct bench *b, const struct expert *e, struct od_expert *list, uint32_t n,
-				       uint32_t top_k, uint32_t n_rows, struct od_ref x, struct od_ref choice)
+static struct od_op_experts experts_of(struct ops_bench *b, const struct ops_experts_expert *e, struct od_expert *list,
+				       uint32_t n, uint32_t top_k, uint32_t n_rows, struct od_ref x,
+				       struct od_ref choice)
 {
 	const uint32_t mid = (uint32_t)e->mat[OD_MAT_GATE].w.n_out, hidden = (uint32_t)e->mat[OD_MAT_DOWN].w.n_out;
 
@@ -430,7 +433,8 @@ static struct od_op_experts experts_of(struct bench *b, const struct expert *e, 
 }
 
 /* e [n]: laid. */
-static void check_experts(struct bench *b, const struct expert *e, uint32_t n, uint32_t top_k, struct od_ref choices)
+static void check_experts(struct ops_bench *b, const struct ops_experts_expert *e, uint32_t n, uint32_t top_k,
+			  struct od_ref choices)
 {
 	struct od_op op = { .kind = OD_OP_EXPERTS, .n_rows = ROWS };
 	struct od_op_experts *o = &op.experts;
@@ -455,8 +459,8 @@ static void check_experts(struct bench *b, const struct expert *e, uint32_t n, u
 static void op_experts(void **state)
 {
 	static const int first[] = { 1, 5, 17 };
-	struct expert e[N_EXPERTS];
-	struct bench b;
+	struct ops_experts_expert e[N_EXPERTS];
+	struct ops_bench b;
 
 	FOR_PROFILES(p)
 	{
@@ -473,8 +477,8 @@ static void op_experts(void **state)
 /* All weights of one kind without scales: a GPU multiplies gate and up together. */
 static void op_experts_of_a_kind(void **state)
 {
-	struct expert e[N_EXPERTS];
-	struct bench b;
+	struct ops_experts_expert e[N_EXPERTS];
+	struct ops_bench b;
 
 	FOR_PROFILES(p)
 	{
@@ -495,8 +499,8 @@ static void op_experts_of_long_rows(void **state)
 {
 	enum { HIDDEN = 592, MID = 280 };
 	const uint16_t choice[ROWS] = { 0 };
-	struct expert e;
-	struct bench b;
+	struct ops_experts_expert e;
+	struct ops_bench b;
 
 	for (int kind = 0; kind < N_WEIGHT_KINDS; kind++) {
 		bench_open(&b, state, kind % 2 == 0 ? OD_PROFILE_F32 : OD_PROFILE_BF16);
@@ -510,8 +514,8 @@ static void op_experts_of_long_rows(void **state)
 /* As many pairs as a GPU sorts in several ways: of 64 rows more than its block holds at once. */
 static void op_many_experts(void **state)
 {
-	static struct expert e[MANY_EXPERTS];
-	struct bench b;
+	static struct ops_experts_expert e[MANY_EXPERTS];
+	struct ops_bench b;
 
 	for (int biased = 0; biased < 2; biased++) {
 		bench_open(&b, state, OD_PROFILE_BF16);
@@ -524,8 +528,8 @@ static void op_many_experts(void **state)
 
 /* ---- a router and its experts, which a GPU may run as one ---- */
 
-static void check_route_and_experts(struct bench *b, const struct expert *e, const struct od_router_spec *way, bool own,
-				    uint32_t n_rows, uint32_t run)
+static void check_route_and_experts(struct ops_bench *b, const struct ops_experts_expert *e,
+				    const struct od_router_spec *way, bool own, uint32_t n_rows, uint32_t run)
 {
 	struct od_op route = { .kind = OD_OP_ROUTE, .n_rows = n_rows },
 		     experts = { .kind = OD_OP_EXPERTS, .n_rows = run }, other;
@@ -559,13 +563,13 @@ static void route_and_experts(void **state)
 						      WAY(OD_SCORE_LOGIT, 0, 0, false, 1, false, false, 0),
 						      { .score = OD_SCORE_MIXER, .band = 0.3f } };
 	static const uint32_t rows[][2] = { { 1, 1 }, { 3, 3 }, { 7, 1 } };
-	struct expert e[N_EXPERTS];
+	struct ops_experts_expert e[N_EXPERTS];
 
 	FOR_PROFILES(p)
 	{
 		for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
 			for (size_t i = 0; i < 6; i++) {
-				struct bench b;
+				struct ops_bench b;
 
 				bench_open(&b, state, p);
 				for (int k = 0; k < N_EXPERTS; k++)
@@ -580,7 +584,7 @@ static void route_and_experts(void **state)
 /* ---- failures ---- */
 
 /* Experts of one row that has chosen this one: there are two. */
-static void choose_one(struct bench *b, struct od_op *op, uint16_t expert)
+static void choose_one(struct ops_bench *b, struct od_op *op, uint16_t expert)
 {
 	put_at(b->d, op->experts.choice, &expert, sizeof(expert));
 	od_device_run(b->d, OD_QUEUE_COMPUTE, op);
@@ -591,9 +595,9 @@ static void failures_show_once(void **state)
 {
 	struct od_op op = { .kind = OD_OP_EXPERTS, .profile = OD_PROFILE_F32, .n_rows = 1 };
 	struct od_expert list[2];
-	struct expert e[2];
+	struct ops_experts_expert e[2];
 	struct od_err err = { 0 };
-	struct bench b;
+	struct ops_bench b;
 	float *y;
 
 	bench_open(&b, state, OD_PROFILE_F32);

@@ -24,7 +24,8 @@ static double most_error(const float *y, const double *want, size_t n)
 }
 
 /* The operation's y [n] and what the scalar kernels made of the same operands (in b->want), against want [n]. */
-static void compare(struct bench *b, struct od_op *op, struct od_ref y, const double *want, size_t n, const char *what)
+static void compare(struct ops_bench *b, struct od_op *op, struct od_ref y, const double *want, size_t n,
+		    const char *what)
 {
 	const double allowed = 2 * most_error(wanted(b, y), want, n);
 	double found;
@@ -47,7 +48,7 @@ static double *doubles(size_t n)
 	return exact(n, sizeof(double));
 }
 
-static const float *image_f32(const struct bench *b, struct od_ref at)
+static const float *image_f32(const struct ops_bench *b, struct od_ref at)
 {
 	return (const float *)(const void *)(b->image + at.at);
 }
@@ -75,7 +76,7 @@ static void linear(void **state)
 		struct od_op op = { .kind = OD_OP_LINEAR, .n_rows = ROWS };
 		double *want = doubles(ROWS * OUT), *x = doubles(MANY);
 		struct weight w;
-		struct bench b;
+		struct ops_bench b;
 
 		bench_open(&b, state, OD_PROFILE_F32);
 		lay_weight(&b, &w, kinds[k], OUT, MANY);
@@ -99,7 +100,7 @@ static void norm(void **state)
 {
 	struct od_op op = { .kind = OD_OP_NORM, .n_rows = ROWS };
 	double *want = doubles(ROWS * MANY);
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * MANY),
@@ -127,7 +128,7 @@ static void norm(void **state)
 
 enum { HIDDEN = 384, MID = 96 };
 
-static void ffn_scalar(const struct bench *b, const struct weight *w, struct od_ref x, struct od_ref y)
+static void ffn_scalar(const struct ops_bench *b, const struct weight *w, struct od_ref x, struct od_ref y)
 {
 	static float gate[ROWS * MID], up[ROWS * MID];
 
@@ -144,7 +145,7 @@ static void ffn(void **state)
 	struct weight w[OD_N_EXPERT_MATS];
 	struct od_expert e = { 0 };
 	struct od_ffn_part part;
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
@@ -200,7 +201,7 @@ static void attend_f64(const float *q, const float *k, const float *v, double sc
 		out[i] /= sum;
 }
 
-static struct od_stream lay_stream(struct bench *b, struct od_ref tables)
+static struct od_stream lay_stream(struct ops_bench *b, struct od_ref tables)
 {
 	return (struct od_stream){ .pages = lay_floats(b, PAGES * OD_KV_PAGE * DIM),
 				   .tables = tables,
@@ -210,7 +211,7 @@ static struct od_stream lay_stream(struct bench *b, struct od_ref tables)
 				   .dtype = OD_F32 };
 }
 
-static void attend_scalar(const struct bench *b, const struct od_op_attend *o)
+static void attend_scalar(const struct ops_bench *b, const struct od_op_attend *o)
 {
 	const struct od_attn a = { .n_heads = HEADS,
 				   .q = wanted(b, o->q),
@@ -239,7 +240,7 @@ static void attend(void **state)
 	double want[HEADS * DIM];
 	uint32_t page[PAGES];
 	struct od_ref tables;
-	struct bench b;
+	struct ops_bench b;
 
 	for (uint32_t i = 0; i < PAGES; i++)
 		page[i] = i;

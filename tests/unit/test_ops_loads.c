@@ -16,14 +16,14 @@ static uint16_t random_bf16(uint64_t *seed, bool wild)
 }
 
 /* Weights and what a pack has of them: sm = mantissa << 1 | sign, e = exponent. */
-struct parts {
+struct ops_loads_parts {
 	uint16_t *w;
 	uint8_t *sm, *e;
 };
 
-static struct parts random_parts(uint64_t *seed, size_t n, size_t wild_period)
+static struct ops_loads_parts random_parts(uint64_t *seed, size_t n, size_t wild_period)
 {
-	struct parts p = { exact(n, sizeof(*p.w)), exact(n, 1), exact(n, 1) };
+	struct ops_loads_parts p = { exact(n, sizeof(*p.w)), exact(n, 1), exact(n, 1) };
 
 	for (size_t i = 0; i < n; i++) {
 		p.w[i] = random_bf16(seed, wild_period > 0 && i / wild_period % 3 == 1);
@@ -33,13 +33,14 @@ static struct parts random_parts(uint64_t *seed, size_t n, size_t wild_period)
 	return p;
 }
 
-static void parts_free(struct parts *p)
+static void parts_free(struct ops_loads_parts *p)
 {
 	free(p->w), free(p->sm), free(p->e);
 }
 
 /* Exponents as they are, or as the one chunk of planes that all rows are. */
-static struct od_ref lay_exponents(struct bench *b, const struct parts *p, size_t n, size_t row, bool planes)
+static struct od_ref lay_exponents(struct ops_bench *b, const struct ops_loads_parts *p, size_t n, size_t row,
+				   bool planes)
 {
 	uint8_t *room = exact(od_planes_bound(n, row), 1);
 	struct od_ref at;
@@ -56,10 +57,10 @@ static struct od_ref lay_exponents(struct bench *b, const struct parts *p, size_
 	return at;
 }
 
-static void check_merge(struct bench *b, uint32_t row, size_t wild_period, bool planes, bool in_place)
+static void check_merge(struct ops_bench *b, uint32_t row, size_t wild_period, bool planes, bool in_place)
 {
 	const size_t n = (size_t)ROWS * row;
-	struct parts p = random_parts(&b->seed, n, wild_period);
+	struct ops_loads_parts p = random_parts(&b->seed, n, wild_period);
 	struct od_op op = { .kind = OD_OP_MERGE, .n_rows = ROWS };
 	struct od_op_merge *o = &op.merge;
 
@@ -89,7 +90,7 @@ static void check_merge(struct bench *b, uint32_t row, size_t wild_period, bool 
 static void op_merge(void **state)
 {
 	static const uint32_t rows[] = { 64, 173, 4096, 17000 };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -118,8 +119,8 @@ static unsigned damage(uint64_t *seed, uint8_t *chunk, size_t bytes, size_t n, s
 }
 
 /* Merges a chunk that ends as far behind in its memory as it may; on the emulated GPU it can read no further. */
-static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_t *chunk, size_t bytes, uint32_t n_rows,
-			uint32_t row)
+static uint16_t *merged(struct od_device *d, const struct ops_loads_parts *p, const uint8_t *chunk, size_t bytes,
+			uint32_t n_rows, uint32_t row)
 {
 	const size_t n = (size_t)n_rows * row, room = (size_t)od_round_up(bytes + OD_PAD_BYTES, 256) - OD_PAD_BYTES;
 	struct od_buf *coded = buf_new(d, room), *sm = buf_new(d, n), *to = buf_new(d, 2 * n);
@@ -147,13 +148,13 @@ static uint16_t *merged(struct od_device *d, const struct parts *p, const uint8_
 static void merges_of_damaged_chunks(void **state)
 {
 	static const uint32_t rows[] = { 37, 173, 4096, 17000 };
-	struct bench b;
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	for (size_t i = 0; i < 60; i++) {
 		const uint32_t row = rows[i % 4], n_rows = 1 + (uint32_t)random_below(&b.seed, 5);
 		const size_t n = (size_t)n_rows * row;
-		struct parts p = random_parts(&b.seed, n, i % 3 == 2 ? row : 0);
+		struct ops_loads_parts p = random_parts(&b.seed, n, i % 3 == 2 ? row : 0);
 		uint8_t *chunk = exact(od_planes_bound(n, row), 1);
 		const size_t bytes = od_planes_encode(p.e, n, row, chunk);
 		uint16_t *got, *want;
@@ -174,8 +175,8 @@ static void merges_follow_other_queues(void **state)
 	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, ROUNDS = 8 };
 	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
 	struct od_buf *stage, *slot, *seen;
-	struct parts p[ROUNDS];
-	struct bench b;
+	struct ops_loads_parts p[ROUNDS];
+	struct ops_bench b;
 
 	bench_open(&b, state, OD_PROFILE_F32);
 	stage = buf_new(b.d, ROUNDS * 2 * N);
@@ -227,8 +228,8 @@ static void merges_and_copies_take_turns(void **state)
 	enum { ROW = 512, N_ROWS = 4, N = ROW * N_ROWS, PLACES = 40, ROUNDS = 2 * PLACES + 1 };
 	struct od_buf *stage, *slot;
 	struct od_device *d;
-	struct parts p[ROUNDS];
-	struct bench b;
+	struct ops_loads_parts p[ROUNDS];
+	struct ops_bench b;
 	uint16_t *got = exact(ROUNDS * N, sizeof(*got));
 
 	bench_open(&b, state, OD_PROFILE_F32);
@@ -299,7 +300,7 @@ static void *merge_again_and_again(void *arg)
 
 	l->ok = true;
 	for (int i = 0; i < LOADS; i++) {
-		struct parts p = random_parts(&l->seed, n, 0);
+		struct ops_loads_parts p = random_parts(&l->seed, n, 0);
 
 		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.sm, p.sm, n);
 		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.e, p.e, n);
@@ -318,7 +319,7 @@ static void several_threads_load(void **state)
 {
 	struct od_op op = { .kind = OD_OP_NORM, .profile = OD_PROFILE_F32, .n_rows = ROWS };
 	struct loader l[LOADERS];
-	struct bench b;
+	struct ops_bench b;
 	struct od_buf *to;
 
 	bench_open(&b, state, OD_PROFILE_F32);

@@ -179,7 +179,7 @@ static void reads_at_a_rate_queue_up(void **state)
 
 /* ---- With a schedule ---- */
 
-struct world {
+struct paced_reader_world {
 	struct odw_paced_reader paced;
 	struct odw_schedule *s;
 	pthread_t thread;
@@ -188,7 +188,7 @@ struct world {
 
 static void *read_parts(void *arg)
 {
-	struct world *w = arg;
+	struct paced_reader_world *w = arg;
 	struct odw_load_job job;
 	struct od_err err;
 
@@ -204,20 +204,20 @@ static void *read_parts(void *arg)
 	return NULL;
 }
 
-static void open_world(struct world *w, uint64_t load_ns)
+static void open_world(struct paced_reader_world *w, uint64_t load_ns)
 {
 	const struct odw_schedule_opts opts = {
 		.n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1, .n_stages = 2
 	};
 
-	*w = (struct world){ .paced = reader_of(load_ns) };
+	*w = (struct paced_reader_world){ .paced = reader_of(load_ns) };
 	assert_int_equal(odw_schedule_new(&w->s, &opts, NULL), OD_OK);
 	w->paced.schedule = w->s;
 	odw_schedule_begin(w->s, SESSION);
 	assert_int_equal(pthread_create(&w->thread, NULL, read_parts, w), 0);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct paced_reader_world *w)
 {
 	odw_schedule_stop(w->s);
 	pthread_join(w->thread, NULL);
@@ -233,7 +233,7 @@ static struct odw_load_figures figures(struct odw_schedule *s)
 }
 
 /* Wants EXPERT, and returns when a part of it is being read: what the path takes for that is settled. */
-static void begin_read(struct world *w, uint64_t step)
+static void begin_read(struct paced_reader_world *w, uint64_t step)
 {
 	const unsigned before = n_reads;
 	const uint32_t expert = EXPERT;
@@ -246,7 +246,7 @@ static void begin_read(struct world *w, uint64_t step)
 static void a_load_is_complete_no_earlier(void **state)
 {
 	struct odw_item item = { .expert = EXPERT, .last = true }, *got;
-	struct world w;
+	struct paced_reader_world w;
 
 	(void)state;
 	open_world(&w, LOAD_NS);
@@ -264,7 +264,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 {
 	const uint64_t begin_ns = od_now_ns();
 	struct odw_item item = { .expert = EXPERT + 1, .last = true };
-	struct world w;
+	struct paced_reader_world w;
 
 	(void)state;
 	open_world(&w, FOREVER_NS);
@@ -297,7 +297,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 /* Else main would take a slow load for a worker that is stuck. */
 static void waiting_is_progress(void **state)
 {
-	struct world w;
+	struct paced_reader_world w;
 	uint64_t before;
 
 	(void)state;

@@ -11,7 +11,7 @@
 #define SEQUENCES 2u
 #define N 3u /* rows of the run */
 
-struct world {
+struct part_world {
 	struct model model;
 	struct od_config part;
 	struct ods_part *p;
@@ -28,7 +28,7 @@ struct world {
 
 static void take_answer(void *arg, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
 {
-	struct world *w = arg;
+	struct part_world *w = arg;
 
 	w->kind = h->body_case;
 	w->n_answers++;
@@ -44,7 +44,7 @@ static void take_answer(void *arg, Od__Header *h, const struct od_out_frame *fra
 		memcpy(w->rows, frames[0].bytes, frames[0].len);
 }
 
-static void open_world(struct world *w)
+static void open_world(struct part_world *w)
 {
 	struct ods_emulator_opts o;
 	struct od_err err;
@@ -66,7 +66,7 @@ static void open_world(struct world *w)
 	assert_int_equal(ods_part_new(&w->p, &o, take_answer, w, &err), OD_OK);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct part_world *w)
 {
 	ods_part_free(w->p);
 	free_model(&w->model);
@@ -74,7 +74,7 @@ static void close_world(struct world *w)
 
 /* ---- messages ---- */
 
-struct message {
+struct part_message {
 	struct od_msg m;
 	Od__Header header;
 	Od__PartRun run;
@@ -99,7 +99,7 @@ static void add_frame(struct od_msg *m, const void *bytes, size_t n)
 	memcpy(zmq_msg_data(&m->frame[m->n_frames++]), bytes, n);
 }
 
-static int send_message(struct world *w, struct message *s, struct od_err *err)
+static int send_message(struct part_world *w, struct part_message *s, struct od_err *err)
 {
 	int rc;
 
@@ -117,7 +117,7 @@ static int send_message(struct world *w, struct message *s, struct od_err *err)
 }
 
 /* Two sequences: one row behind a position, and two rows of a new text. */
-static void fill_run(struct message *s, uint64_t number)
+static void fill_run(struct part_message *s, uint64_t number)
 {
 	memset(s, 0, sizeof(*s));
 	od__header__init(&s->header);
@@ -149,7 +149,7 @@ static void fill_run(struct message *s, uint64_t number)
 	s->header.part_run = &s->run;
 }
 
-static void fill_layer(struct message *s, uint64_t run, uint32_t layer)
+static void fill_layer(struct part_message *s, uint64_t run, uint32_t layer)
 {
 	memset(s, 0, sizeof(*s));
 	od__header__init(&s->header);
@@ -162,7 +162,7 @@ static void fill_layer(struct message *s, uint64_t run, uint32_t layer)
 	s->header.part_layer = &s->layer;
 }
 
-static void fill_state(struct message *s)
+static void fill_state(struct part_message *s)
 {
 	memset(s, 0, sizeof(*s));
 	od__header__init(&s->header);
@@ -187,9 +187,9 @@ static void fill_state(struct message *s)
 }
 
 /* All layers of a run; the rows come out. */
-static void run_all(struct world *w, uint64_t number)
+static void run_all(struct part_world *w, uint64_t number)
 {
-	struct message s;
+	struct part_message s;
 	struct od_err err;
 
 	fill_run(&s, number);
@@ -208,8 +208,8 @@ static void run_all(struct world *w, uint64_t number)
 static void test_a_run(void **unused)
 {
 	static float first[N * 64];
-	struct world w;
-	struct message s;
+	struct part_world w;
+	struct part_message s;
 	struct od_err err;
 
 	(void)unused;
@@ -231,7 +231,7 @@ static void test_a_run(void **unused)
 }
 
 /* Spoils a PART_RUN in one way; returns the expected text, NULL: it is good. */
-static const char *spoil_run(struct message *s, int how)
+static const char *spoil_run(struct part_message *s, int how)
 {
 	switch (how) {
 	case 0: s->run.run = 4; return "late or repeated";
@@ -266,7 +266,7 @@ static const char *spoil_run(struct message *s, int how)
 
 static void test_wrong_runs(void **unused)
 {
-	struct world w;
+	struct part_world w;
 	struct od_err err;
 
 	(void)unused;
@@ -274,7 +274,7 @@ static void test_wrong_runs(void **unused)
 	run_all(&w, 4);
 	for (int how = 0;; how++) {
 		const uint64_t number = 5 + (uint64_t)how;
-		struct message s;
+		struct part_message s;
 		const char *said;
 
 		fill_run(&s, number);
@@ -296,8 +296,8 @@ static void test_wrong_runs(void **unused)
 
 static void test_wrong_layers(void **unused)
 {
-	struct world w;
-	struct message s;
+	struct part_world w;
+	struct part_message s;
 	struct od_err err;
 
 	(void)unused;
@@ -325,8 +325,8 @@ static void test_wrong_layers(void **unused)
 static void test_kept_rows_stay(void **unused)
 {
 	static float plain[N * 64];
-	struct world w;
-	struct message s;
+	struct part_world w;
+	struct part_message s;
 	struct od_err err;
 
 	(void)unused;
@@ -374,8 +374,8 @@ static void test_kept_rows_stay(void **unused)
 /* A question in the middle of a run changes nothing; a new connection's begins anew. */
 static void test_opening(void **unused)
 {
-	struct world w;
-	struct message s;
+	struct part_world w;
+	struct part_message s;
 	Od__Header header = OD__HEADER__INIT;
 	Od__PartOpen open = OD__PART_OPEN__INIT;
 	struct od_msg m = { .header = &header };
@@ -407,8 +407,8 @@ static void test_opening(void **unused)
 
 static void test_wrong_state(void **unused)
 {
-	struct world w;
-	struct message s;
+	struct part_world w;
+	struct part_message s;
 	struct od_err err;
 
 	(void)unused;

@@ -17,9 +17,9 @@ static uint32_t draw(void)
 	return seed >> 8;
 }
 
-enum kind { GEOMETRIC, UNIFORM, SAME, TWO, N_KINDS };
+enum planes_kind { GEOMETRIC, UNIFORM, SAME, TWO, N_KINDS };
 
-static uint8_t draw_exponent(enum kind kind)
+static uint8_t draw_exponent(enum planes_kind kind)
 {
 	uint8_t v = 125;
 
@@ -42,14 +42,14 @@ static const struct {
 	       { 3, 16384 }, { 2, 16385 }, { 2, 50000 }, { 300, 129 }, { 16385, 1 }, { 17, 4096 } };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
-struct sample {
+struct planes_sample {
 	size_t n, row, bytes;
 	uint8_t *e, *chunk; /* malloc'd, of exactly their size and OD_PAD_BYTES */
 };
 
-static struct sample sample_of(enum kind kind, size_t shape)
+static struct planes_sample sample_of(enum planes_kind kind, size_t shape)
 {
-	struct sample s = { .row = shapes[shape].row, .n = shapes[shape].rows * shapes[shape].row };
+	struct planes_sample s = { .row = shapes[shape].row, .n = shapes[shape].rows * shapes[shape].row };
 	uint8_t *room;
 
 	s.e = malloc(s.n);
@@ -64,7 +64,7 @@ static struct sample sample_of(enum kind kind, size_t shape)
 	return s;
 }
 
-static void sample_free(struct sample *s)
+static void sample_free(struct planes_sample *s)
 {
 	free(s->e);
 	free(s->chunk);
@@ -122,7 +122,7 @@ static void what_is_written_reads_as_the_format_says(void **state)
 	(void)state;
 	for (size_t shape = 0; shape < N_SHAPES; shape++)
 		for (int kind = 0; kind < N_KINDS; kind++) {
-			struct sample s = sample_of((enum kind)kind, shape);
+			struct planes_sample s = sample_of((enum planes_kind)kind, shape);
 			size_t blocks = word(s.chunk + 12, 4), done = 0, end = 16 + 4 * blocks;
 			uint8_t *e = malloc(s.n);
 
@@ -160,7 +160,7 @@ static void the_formats_example(void **state)
 
 static void small(void **state)
 {
-	struct sample s = sample_of(GEOMETRIC, 11), uniform = sample_of(UNIFORM, 11);
+	struct planes_sample s = sample_of(GEOMETRIC, 11), uniform = sample_of(UNIFORM, 11);
 
 	(void)state;
 	assert_true(s.bytes * 8 < s.n * 3); /* about 2.3 bits of entropy */
@@ -185,7 +185,7 @@ static void every_table_decodes(void **state)
 	(void)state;
 	for (size_t i = 0; i < n_tables * N_SHAPES * N_KINDS; i++) {
 		const struct od_backend *be = tables[i / N_KINDS / N_SHAPES];
-		struct sample s = sample_of((enum kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
+		struct planes_sample s = sample_of((enum planes_kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
 
 		assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, NULL), OD_OK);
 		for (size_t b = 0; b < od_planes_blocks(s.n, s.row); b++) {
@@ -208,7 +208,7 @@ static void every_table_merges_in_place(void **state)
 	(void)state;
 	for (size_t i = 0; i < n_tables * N_SHAPES * N_KINDS; i++) {
 		const struct od_backend *be = tables[i / N_KINDS / N_SHAPES];
-		struct sample s = sample_of((enum kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
+		struct planes_sample s = sample_of((enum planes_kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
 		uint16_t *w = malloc(2 * s.n + OD_PAD_BYTES), *expected = malloc(2 * s.n);
 		uint8_t *sm = (uint8_t *)w + s.n;
 
@@ -264,7 +264,7 @@ static void what_is_broken_is_refused(void **state)
 
 	(void)state;
 	for (size_t shape = 0; shape < N_SHAPES; shape++) {
-		struct sample s = sample_of(GEOMETRIC, shape);
+		struct planes_sample s = sample_of(GEOMETRIC, shape);
 		uint8_t *e = malloc(OD_PLANES_BLOCK);
 		struct od_err err;
 
@@ -312,7 +312,7 @@ static void every_rule_is_checked(void **state)
 		const char *says;
 	} header[] = { { 9, "header" },	   { 11, "header" },   { 12, "header" },   { 16, "offset" },
 		       { 20, "expected" }, { 22, "expected" }, { 24, "expected" }, { 26, "kind" } };
-	struct sample s = sample_of(GEOMETRIC, 3); /* 5 rows of 65: one block */
+	struct planes_sample s = sample_of(GEOMETRIC, 3); /* 5 rows of 65: one block */
 	uint8_t *whole = malloc(s.bytes);
 	size_t n2 = word(s.chunk + 20, 2), n3 = word(s.chunk + 22, 2), n4 = word(s.chunk + 24, 2);
 	size_t n[3] = { s.n, n2, n3 }, at[3] = { 0, 0, 28 + n4 };

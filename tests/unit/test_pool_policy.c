@@ -65,14 +65,14 @@ static void check_changes(const struct od_cache *c, struct od_cache_changes ch, 
 	assert_int_equal(od_cache_look(c, layer, expert), state);
 }
 
-struct plain {
+struct pool_policy_plain {
 	uint32_t places, n;
 	bool kept[ALL];
 	uint64_t used[ALL], count[ALL];
 };
 
 /* Is a to go before b? */
-static bool goes_first(const struct plain *p, enum od_cache_policy policy, uint32_t a, uint32_t b)
+static bool goes_first(const struct pool_policy_plain *p, enum od_cache_policy policy, uint32_t a, uint32_t b)
 {
 	if (policy == OD_CACHE_LFU && p->count[a] != p->count[b])
 		return p->count[a] < p->count[b];
@@ -80,7 +80,7 @@ static bool goes_first(const struct plain *p, enum od_cache_policy policy, uint3
 }
 
 /* Returns who goes; ALL: nobody. */
-static uint32_t plain_use(struct plain *p, enum od_cache_policy policy, uint32_t id, uint64_t now)
+static uint32_t plain_use(struct pool_policy_plain *p, enum od_cache_policy policy, uint32_t id, uint64_t now)
 {
 	uint32_t out = ALL;
 
@@ -110,7 +110,7 @@ static void queues(void **state)
 		for (size_t i = 0; i < 2; i++) {
 			struct od_cache_opts o = of_one_state(policies[i], places);
 			struct od_cache *c = new_cache(&o);
-			struct plain p = { .places = places };
+			struct pool_policy_plain p = { .places = places };
 
 			for (uint64_t now = 1; now < 1000; now++) {
 				uint32_t id = skewed(ALL), layer = id / EXPERTS, gone;

@@ -23,54 +23,55 @@
 #define POSITIONS 160
 #define LIFE 30 /* steps of a sequence at most */
 
-struct said { /* a prediction for (sequence, position, m) */
+struct prediction_table_said { /* a prediction for (sequence, position, m) */
 	bool any, late;
 	int32_t token;
 	uint16_t expert[TOP_K];
 };
 
-struct text {
+struct prediction_table_text {
 	bool running, known, closed; /* known: the table has it */
 	uint64_t closed_at, counted_from;
 	uint32_t prompt, begin, n, age; /* rows of its newest step */
-	struct said said[POSITIONS][LAYERS];
+	struct prediction_table_said said[POSITIONS][LAYERS];
 	uint64_t uses, recalled, seen, in_time, late, of_token[POSITIONS];
 };
 
-struct row {
+struct prediction_table_row {
 	uint64_t sequence;
 	uint32_t position;
 	int32_t token;
 };
 
-struct list {
+struct prediction_table_list {
 	size_t n;
 	uint16_t expert[EXPERTS];
 	uint32_t worker[EXPERTS];
 };
 
-struct step {
+struct prediction_table_step {
 	uint64_t number, serial;
 	size_t n_rows;
-	struct row row[MAX_ROWS];
+	struct prediction_table_row row[MAX_ROWS];
 	bool resolved[LAYERS];
 	uint16_t used[LAYERS][MAX_ROWS][TOP_K];
 	uint32_t version[LAYERS];
-	struct list taken[LAYERS], placed[LAYERS], required[LAYERS]; /* taken: last; required: of a prompt */
+	struct prediction_table_list taken[LAYERS], placed[LAYERS],
+		required[LAYERS]; /* taken: last; required: of a prompt */
 	bool excused[LAYERS]; /* its token voided something: the change need not be reported at once */
 	bool ever[LAYERS][EXPERTS]; /* placed before the router spoke */
 	bool newest[LAYERS][EXPERTS]; /* placed by the newest version that was */
 };
 
-struct world {
+struct prediction_table_world {
 	struct odm_predictions *p;
-	struct step before, now, next, prompt;
+	struct prediction_table_step before, now, next, prompt;
 	uint64_t last_number, last_id, serial, closes;
 	struct odm_voided voided;
 	unsigned early, late, doubled, refused, joined, wants, empty, unplaced, renumbered;
 };
 
-static struct text *texts; /* [IDS] */
+static struct prediction_table_text *texts; /* [IDS] */
 static uint64_t seed;
 
 static uint32_t draw(uint32_t n)
@@ -90,7 +91,8 @@ static void draw_experts(uint16_t *expert)
 	expert[1] = (uint16_t)((expert[0] + 1 + draw(EXPERTS - 1)) % EXPERTS);
 }
 
-static const struct row *find_row(const struct step *s, uint64_t sequence, uint32_t position)
+static const struct prediction_table_row *find_row(const struct prediction_table_step *s, uint64_t sequence,
+						   uint32_t position)
 {
 	for (size_t i = 0; i < s->n_rows; i++)
 		if (s->row[i].sequence == sequence && s->row[i].position == position)
@@ -99,7 +101,7 @@ static const struct row *find_row(const struct step *s, uint64_t sequence, uint3
 }
 
 /* Position behind the sequence's last row of the step; 0: it has none. */
-static uint32_t behind(const struct step *s, uint64_t sequence)
+static uint32_t behind(const struct prediction_table_step *s, uint64_t sequence)
 {
 	uint32_t end = 0;
 
@@ -109,14 +111,14 @@ static uint32_t behind(const struct step *s, uint64_t sequence)
 	return end;
 }
 
-static bool fits(const struct row *r, int32_t token)
+static bool fits(const struct prediction_table_row *r, int32_t token)
 {
 	return r->token < 0 || r->token == token;
 }
 
 /* ---- What must be wanted ---- */
 
-static void put(struct list *l, uint16_t expert)
+static void put(struct prediction_table_list *l, uint16_t expert)
 {
 	for (size_t i = 0; i < l->n; i++)
 		if (l->expert[i] == expert)
@@ -124,18 +126,19 @@ static void put(struct list *l, uint16_t expert)
 	l->expert[l->n++] = expert;
 }
 
-static struct list wanted(const struct world *w, const struct step *s, uint32_t m)
+static struct prediction_table_list wanted(const struct prediction_table_world *w,
+					   const struct prediction_table_step *s, uint32_t m)
 {
-	struct list l = { 0 };
+	struct prediction_table_list l = { 0 };
 
 	if (s == &w->prompt)
 		return s->required[m];
 	for (uint32_t nth = 0; nth < (s == &w->now ? DRAFT : 1); nth++)
 		for (size_t rank = 0; rank < TOP_K; rank++)
 			for (size_t i = 0; i < w->now.n_rows; i++) {
-				const struct row *r = &w->now.row[i];
-				const struct text *t = &texts[r->sequence];
-				const struct said *x =
+				const struct prediction_table_row *r = &w->now.row[i];
+				const struct prediction_table_text *t = &texts[r->sequence];
+				const struct prediction_table_said *x =
 					&t->said[s == &w->now ? r->position : behind(&w->now, r->sequence)][m];
 
 				if (r->position == t->begin + nth && x->any)
@@ -146,7 +149,7 @@ static struct list wanted(const struct world *w, const struct step *s, uint32_t 
 
 /* In any order. Here rows before the guess are not undone, and then the guess is not for the first row of the step that
  * begins: what it wants comes later in the list, and that need not be told. */
-static bool same_experts(const struct list *a, const struct list *b)
+static bool same_experts(const struct prediction_table_list *a, const struct prediction_table_list *b)
 {
 	unsigned set[2] = { 0 };
 
@@ -157,9 +160,9 @@ static bool same_experts(const struct list *a, const struct list *b)
 	return set[0] == set[1];
 }
 
-static struct step *by_number(struct world *w, uint64_t number)
+static struct prediction_table_step *by_number(struct prediction_table_world *w, uint64_t number)
 {
-	struct step *all[] = { &w->now, &w->next, &w->prompt, &w->before };
+	struct prediction_table_step *all[] = { &w->now, &w->next, &w->prompt, &w->before };
 
 	for (size_t i = 0; i < 4; i++)
 		if (all[i]->number == number)
@@ -170,9 +173,9 @@ static struct step *by_number(struct world *w, uint64_t number)
 
 /* ---- What main does ---- */
 
-static void resolve(struct world *w, uint32_t m)
+static void resolve(struct prediction_table_world *w, uint32_t m)
 {
-	struct step *s = &w->now;
+	struct prediction_table_step *s = &w->now;
 	uint64_t c[OD_N_COUNTERS] = { 0 };
 	bool used[EXPERTS] = { false };
 	size_t wasted = 0;
@@ -192,8 +195,8 @@ static void resolve(struct world *w, uint32_t m)
 	assert_int_equal(c[OD_C_WASTED_WANTS], wasted);
 	assert_int_equal(c[OD_C_HEDGED], 0);
 	for (size_t i = 0; i < s->n_rows; i++) {
-		struct text *t = &texts[s->row[i].sequence];
-		const struct said *x = &t->said[s->row[i].position][m];
+		struct prediction_table_text *t = &texts[s->row[i].sequence];
+		const struct prediction_table_said *x = &t->said[s->row[i].position][m];
 		const uint16_t *u = s->used[m][i];
 
 		if (!t->known || s->serial < t->counted_from)
@@ -212,7 +215,7 @@ static void resolve(struct world *w, uint32_t m)
 	}
 }
 
-static void resolve_next(struct world *w)
+static void resolve_next(struct prediction_table_world *w)
 {
 	for (uint32_t m = 0; w->now.n_rows > 0 && m < LAYERS; m++)
 		if (!w->now.resolved[m]) {
@@ -221,10 +224,11 @@ static void resolve_next(struct world *w)
 		}
 }
 
-static void void_ahead(struct world *w, uint64_t sequence, uint32_t position, const struct row *r, uint64_t *count)
+static void void_ahead(struct prediction_table_world *w, uint64_t sequence, uint32_t position,
+		       const struct prediction_table_row *r, uint64_t *count)
 {
 	for (uint32_t m = 0; m < LAYERS; m++) {
-		struct said *x = &texts[sequence].said[position][m];
+		struct prediction_table_said *x = &texts[sequence].said[position][m];
 
 		if (!x->any || (r != NULL && fits(r, x->token)))
 			continue;
@@ -234,9 +238,9 @@ static void void_ahead(struct world *w, uint64_t sequence, uint32_t position, co
 	}
 }
 
-static void close_text(struct world *w, uint64_t sequence)
+static void close_text(struct prediction_table_world *w, uint64_t sequence)
 {
-	struct text *t = &texts[sequence];
+	struct prediction_table_text *t = &texts[sequence];
 	const uint64_t before = w->voided.ended;
 	const uint32_t ahead = behind(&w->now, sequence);
 
@@ -250,7 +254,7 @@ static void close_text(struct world *w, uint64_t sequence)
 }
 
 /* The table gives up the sequence that was closed first when it needs room. */
-static void know(struct world *w, uint64_t sequence)
+static void know(struct prediction_table_world *w, uint64_t sequence)
 {
 	uint64_t oldest = 0;
 	size_t n = 0;
@@ -271,10 +275,10 @@ static void know(struct world *w, uint64_t sequence)
 }
 
 /* Rows of the step: of all that run, but now and then one sits out. */
-static void draw_rows(struct world *w, struct step *s)
+static void draw_rows(struct prediction_table_world *w, struct prediction_table_step *s)
 {
 	for (uint64_t id = 1; id <= w->last_id; id++) {
-		struct text *t = &texts[id];
+		struct prediction_table_text *t = &texts[id];
 
 		if (!t->running || t->age > LIFE || (t->n > 0 && chance(5)))
 			continue;
@@ -284,36 +288,38 @@ static void draw_rows(struct world *w, struct step *s)
 		know(w, id);
 		for (uint32_t i = 0; i < t->n; i++)
 			s->row[s->n_rows++] =
-				(struct row){ id, t->begin + i, i == 0 && chance(10) ? -1 : (int32_t)draw(2) };
+				(struct prediction_table_row){ id, t->begin + i,
+							       i == 0 && chance(10) ? -1 : (int32_t)draw(2) };
 	}
 }
 
 /* Settles predictions ahead when their step begins. */
-static void settle_ahead(struct world *w, const struct step *s)
+static void settle_ahead(struct prediction_table_world *w, const struct prediction_table_step *s)
 {
 	for (size_t i = 0; i < w->now.n_rows; i++) {
 		const uint64_t sequence = w->now.row[i].sequence;
 		const uint32_t ahead = behind(&w->now, sequence);
-		const struct row *r = find_row(s, sequence, ahead);
+		const struct prediction_table_row *r = find_row(s, sequence, ahead);
 
 		if (i == 0 || w->now.row[i - 1].sequence != sequence)
 			void_ahead(w, sequence, ahead, r, r != NULL ? &w->voided.token : &w->voided.position);
 	}
 	for (size_t i = 0; i < s->n_rows; i++)
 		for (uint32_t m = 0; m < LAYERS; m++) {
-			struct said *x = &texts[s->row[i].sequence].said[s->row[i].position][m];
+			struct prediction_table_said *x = &texts[s->row[i].sequence].said[s->row[i].position][m];
 
 			if (behind(&w->now, s->row[i].sequence) != s->row[i].position)
-				*x = (struct said){ 0 };
+				*x = (struct prediction_table_said){ 0 };
 			/* A row of a draft that was not kept says nothing of who will stand there. */
-			texts[s->row[i].sequence].said[behind(s, s->row[i].sequence)][m] = (struct said){ 0 };
+			texts[s->row[i].sequence].said[behind(s, s->row[i].sequence)][m] =
+				(struct prediction_table_said){ 0 };
 		}
 }
 
-static void begin_step(struct world *w)
+static void begin_step(struct prediction_table_world *w)
 {
 	struct odm_predicted_row row[MAX_ROWS];
-	struct step s = { .serial = ++w->serial };
+	struct prediction_table_step s = { .serial = ++w->serial };
 	uint64_t next;
 
 	draw_rows(w, &s);
@@ -339,18 +345,18 @@ static void begin_step(struct world *w)
 	odm_predictions_begin(w->p, s.number, next, row, s.n_rows, true);
 	w->before = w->now;
 	w->now = s;
-	w->next = (struct step){ .number = next };
+	w->next = (struct prediction_table_step){ .number = next };
 }
 
-static void begin_prompt(struct world *w)
+static void begin_prompt(struct prediction_table_world *w)
 {
-	w->prompt = (struct step){ .number = ++w->last_number };
+	w->prompt = (struct prediction_table_step){ .number = ++w->last_number };
 	odm_predictions_begin(w->p, w->prompt.number, 0, NULL, 0, false);
 }
 
-static void require(struct world *w)
+static void require(struct prediction_table_world *w)
 {
-	struct list l = { 0 };
+	struct prediction_table_list l = { 0 };
 	const uint32_t m = draw(LAYERS);
 
 	if (w->prompt.number == 0)
@@ -371,7 +377,8 @@ static void require(struct world *w)
 /* ---- What is predicted ---- */
 
 /* Predicts a row that has begun, or is ahead: true when something else is wanted than before. */
-static bool say(struct world *w, struct said *x, int32_t token, const uint16_t *expert)
+static bool say(struct prediction_table_world *w, struct prediction_table_said *x, int32_t token,
+		const uint16_t *expert)
 {
 	const bool same = x->any && memcmp(x->expert, expert, sizeof(x->expert)) == 0;
 
@@ -383,10 +390,11 @@ static bool say(struct world *w, struct said *x, int32_t token, const uint16_t *
 	return !same;
 }
 
-static void say_late(struct world *w, const struct step *s, const struct row *r, uint32_t m, const uint16_t *expert)
+static void say_late(struct prediction_table_world *w, const struct prediction_table_step *s,
+		     const struct prediction_table_row *r, uint32_t m, const uint16_t *expert)
 {
-	struct text *t = &texts[r->sequence];
-	struct said *x = &t->said[r->position][m];
+	struct prediction_table_text *t = &texts[r->sequence];
+	struct prediction_table_said *x = &t->said[r->position][m];
 	const uint16_t *u = s->used[m][r - s->row];
 
 	if (x->any || x->late)
@@ -405,11 +413,11 @@ static void say_late(struct world *w, const struct step *s, const struct row *r,
 	}
 }
 
-static bool expect_add(struct world *w, const struct od_prediction *p)
+static bool expect_add(struct prediction_table_world *w, const struct od_prediction *p)
 {
-	struct text *t = &texts[p->sequence];
-	const struct row *now = find_row(&w->now, p->sequence, p->position);
-	const struct row *before = find_row(&w->before, p->sequence, p->position);
+	struct prediction_table_text *t = &texts[p->sequence];
+	const struct prediction_table_row *now = find_row(&w->now, p->sequence, p->position);
+	const struct prediction_table_row *before = find_row(&w->before, p->sequence, p->position);
 
 	if (t->known && !t->closed && now != NULL) {
 		if (fits(now, p->token) && !w->now.resolved[p->m])
@@ -429,12 +437,12 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 	return false;
 }
 
-static void predict(struct world *w)
+static void predict(struct prediction_table_world *w)
 {
 	uint16_t expert[TOP_K];
 	const uint64_t sequence =
 		w->last_id > 6 && chance(95) ? w->last_id - draw(7) : 1 + draw((uint32_t)w->last_id + 1);
-	const struct text *t = &texts[sequence];
+	const struct prediction_table_text *t = &texts[sequence];
 	const struct od_prediction p = { .sequence = sequence,
 					 .position = t->begin + t->n + (chance(50) ? 0 : draw(4)) - draw(4),
 					 .m = draw(LAYERS),
@@ -451,9 +459,9 @@ static void predict(struct world *w)
 
 /* ---- WANTs ---- */
 
-static void check_want(struct world *w, struct step *s, const struct odm_want *x)
+static void check_want(struct prediction_table_world *w, struct prediction_table_step *s, const struct odm_want *x)
 {
-	const struct list l = wanted(w, s, x->m), *old = &s->placed[x->m];
+	const struct prediction_table_list l = wanted(w, s, x->m), *old = &s->placed[x->m];
 
 	assert_false(s->resolved[x->m]);
 	assert_int_equal(x->version, ++s->version[x->m]);
@@ -477,9 +485,9 @@ static void check_want(struct world *w, struct step *s, const struct odm_want *x
 	w->empty += l.n == 0;
 }
 
-static void place(struct world *w, struct step *s, struct odm_want *x)
+static void place(struct prediction_table_world *w, struct prediction_table_step *s, struct odm_want *x)
 {
-	struct list *l = &s->placed[x->m];
+	struct prediction_table_list *l = &s->placed[x->m];
 
 	*l = s->taken[x->m];
 	for (size_t i = 0; i < x->n; i++)
@@ -493,7 +501,7 @@ static void place(struct world *w, struct step *s, struct odm_want *x)
 	}
 }
 
-static void drain(struct world *w)
+static void drain(struct prediction_table_world *w)
 {
 	uint16_t expert[2][EXPERTS];
 	uint32_t worker[2][EXPERTS];
@@ -501,10 +509,10 @@ static void drain(struct world *w)
 		.expert = expert[0], .worker = worker[0], .expert_before = expert[1], .worker_before = worker[1]
 	};
 	uint64_t last = 0;
-	struct step *all[] = { &w->now, &w->next };
+	struct prediction_table_step *all[] = { &w->now, &w->next };
 
 	while (odm_predictions_take_want(w->p, &x)) {
-		struct step *s = by_number(w, x.step);
+		struct prediction_table_step *s = by_number(w, x.step);
 
 		assert_true(s != &w->before);
 		assert_true(x.step * LAYERS + x.m >= last); /* the oldest step first, then the lowest layer */
@@ -520,7 +528,7 @@ static void drain(struct world *w)
 	}
 	for (size_t i = 0; i < 2; i++)
 		for (uint32_t m = 0; all[i]->number != 0 && m < LAYERS; m++) {
-			const struct list l = wanted(w, all[i], m);
+			const struct prediction_table_list l = wanted(w, all[i], m);
 
 			assert_true(all[i]->resolved[m] || all[i]->excused[m] || same_experts(&l, &all[i]->taken[m]));
 		}
@@ -528,9 +536,9 @@ static void drain(struct world *w)
 
 /* ---- Figures ---- */
 
-static void take(struct world *w, uint64_t sequence)
+static void take(struct prediction_table_world *w, uint64_t sequence)
 {
-	struct text *t = &texts[sequence];
+	struct prediction_table_text *t = &texts[sequence];
 	const bool any = t->known;
 	uint64_t c[OD_N_COUNTERS] = { 0 };
 	struct odm_spread first;
@@ -557,12 +565,12 @@ static void take(struct world *w, uint64_t sequence)
 
 /* ---- Lives ---- */
 
-static void come_and_go(struct world *w)
+static void come_and_go(struct prediction_table_world *w)
 {
 	uint32_t running = 0;
 
 	for (uint64_t i = 1; i <= w->last_id; i++) {
-		struct text *t = &texts[i];
+		struct prediction_table_text *t = &texts[i];
 
 		if (t->running && (chance(6) || t->age >= LIFE))
 			close_text(w, i);
@@ -571,12 +579,12 @@ static void come_and_go(struct world *w)
 		running += t->running;
 	}
 	while (running < SEQUENCES && chance(40) && w->last_id + 2 < IDS) {
-		texts[++w->last_id] = (struct text){ .running = true, .prompt = 1 + draw(5) };
+		texts[++w->last_id] = (struct prediction_table_text){ .running = true, .prompt = 1 + draw(5) };
 		running++;
 	}
 }
 
-static void check_voided(const struct world *w)
+static void check_voided(const struct prediction_table_world *w)
 {
 	const struct odm_voided v = odm_predictions_voided(w->p);
 
@@ -586,7 +594,7 @@ static void check_voided(const struct world *w)
 	assert_int_equal(v.replaced, w->voided.replaced);
 }
 
-static void live(struct world *w, unsigned turns)
+static void live(struct prediction_table_world *w, unsigned turns)
 {
 	while (turns-- > 0) {
 		const uint32_t what = draw(100);
@@ -624,7 +632,7 @@ static void any_order(void **state)
 							.max_rows = MAX_ROWS,
 							.max_draft = DRAFT - 1,
 							.max_tokens = POSITIONS };
-		struct world *w = calloc(1, sizeof(*w));
+		struct prediction_table_world *w = calloc(1, sizeof(*w));
 		struct od_err err;
 
 		assert_non_null(w);

@@ -66,15 +66,15 @@ static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint3
 	odm_predictions_begin(p, step, step + 1, &row, 1, true);
 }
 
-struct counted {
+struct predictions_counted {
 	uint64_t c[OD_N_COUNTERS];
 	struct odm_spread first_ns;
 };
 
 /* Counts sequence 1, and the steps since the last time. */
-static struct counted counted(struct odm_predictions *p, struct od_recall *r)
+static struct predictions_counted counted(struct odm_predictions *p, struct od_recall *r)
 {
-	struct counted x = { 0 };
+	struct predictions_counted x = { 0 };
 
 	odm_predictions_take(p, 1, x.c, &x.first_ns, r);
 	od_counters_add(x.c, step_counters);
@@ -82,7 +82,7 @@ static struct counted counted(struct odm_predictions *p, struct od_recall *r)
 	return x;
 }
 
-static struct od_recall take(struct odm_predictions *p, struct counted *x)
+static struct od_recall take(struct odm_predictions *p, struct predictions_counted *x)
 {
 	struct od_recall r;
 	struct od_err err;
@@ -96,13 +96,13 @@ static struct od_recall take(struct odm_predictions *p, struct counted *x)
 	return r;
 }
 
-struct want {
+struct predictions_want {
 	struct odm_want w;
 	uint16_t expert[EXPERTS], expert_before[EXPERTS];
 	uint32_t worker[EXPERTS], worker_before[EXPERTS];
 };
 
-static bool take_want(struct odm_predictions *p, struct want *w)
+static bool take_want(struct odm_predictions *p, struct predictions_want *w)
 {
 	w->w.expert = w->expert;
 	w->w.worker = w->worker;
@@ -111,7 +111,7 @@ static bool take_want(struct odm_predictions *p, struct want *w)
 	return odm_predictions_take_want(p, &w->w);
 }
 
-static bool place(struct odm_predictions *p, struct want *w, uint32_t a, uint32_t b)
+static bool place(struct odm_predictions *p, struct predictions_want *w, uint32_t a, uint32_t b)
 {
 	w->worker[0] = a;
 	w->worker[1] = b;
@@ -121,7 +121,7 @@ static bool place(struct odm_predictions *p, struct want *w, uint32_t a, uint32_
 static void a_prediction_becomes_a_want(void **state)
 {
 	struct odm_predictions *p = make();
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 4, 41, 0);
@@ -159,7 +159,7 @@ static void a_prediction_becomes_a_want(void **state)
 static void oldest_step_and_lowest_layer_first(void **state)
 {
 	struct odm_predictions *p = make();
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 8, 1, 0);
@@ -177,7 +177,7 @@ static void recall_counts_uses(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	struct counted times;
+	struct predictions_counted times;
 
 	(void)state;
 	begin(p, 1, 42, 4);
@@ -209,8 +209,8 @@ static void late_is_counted_apart_and_wants_nothing(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	struct want w;
-	struct counted times;
+	struct predictions_want w;
+	struct predictions_counted times;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -230,7 +230,7 @@ static void another_token_is_discarded(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	struct counted times;
+	struct predictions_counted times;
 
 	(void)state;
 	begin(p, 1, 6, 0);
@@ -270,8 +270,8 @@ static void a_stand_in_gives_way(void **state)
 	for (int hedge = 0; hedge < 2; hedge++) {
 		struct odm_predictions *p = make_with(hedge);
 		struct od_recall r;
-		struct want w;
-		struct counted times;
+		struct predictions_want w;
+		struct predictions_counted times;
 
 		(void)state;
 		begin(p, 1, 42, 0);
@@ -299,7 +299,7 @@ static void a_stand_in_gives_way(void **state)
 static void a_stand_in_counts(void **state)
 {
 	struct odm_predictions *p = make();
-	struct counted f;
+	struct predictions_counted f;
 	struct od_recall r;
 	struct od_err err;
 
@@ -326,7 +326,7 @@ static void a_stand_in_counts(void **state)
 static void any_token_will_do(void **state)
 {
 	struct odm_predictions *p = make();
-	struct counted times;
+	struct predictions_counted times;
 	struct od_recall r;
 
 	(void)state;
@@ -349,7 +349,7 @@ static void any_token_will_do(void **state)
 static void leads(void **state)
 {
 	struct odm_predictions *p = make();
-	struct counted times;
+	struct predictions_counted times;
 	struct od_recall r;
 
 	(void)state;
@@ -409,7 +409,7 @@ static bool predict_close(struct odm_predictions *p, uint64_t position, float th
 static uint64_t teach(struct odm_predictions *p)
 {
 	static const float truth[] = { 0.4f, 0.21f, 0.19f, 0.01f, 0.01f, 0.01f, 0.01f, 0.01f };
-	struct want w;
+	struct predictions_want w;
 
 	for (uint64_t step = 1; step <= 60; step++) {
 		begin(p, step, 42, 0);
@@ -425,8 +425,8 @@ static uint64_t teach(struct odm_predictions *p)
 static void hedges_come_behind_the_prediction(void **state)
 {
 	struct odm_predictions *p = make_with(0.5);
-	struct counted f;
-	struct want w;
+	struct predictions_counted f;
+	struct predictions_want w;
 	uint64_t step;
 
 	(void)state;
@@ -456,7 +456,7 @@ static void hedges_of_rows_are_merged(void **state)
 {
 	struct odm_predictions *p = make_with(0.5);
 	struct odm_predicted_row rows[] = { { .sequence = 1, .token = 42 }, { .sequence = 1, .token = 42 } };
-	struct want w;
+	struct predictions_want w;
 	uint64_t step;
 
 	(void)state;
@@ -478,7 +478,7 @@ static void hedges_of_rows_are_merged(void **state)
 static void what_is_placed_too_late_was_not_ordered(void **state)
 {
 	struct odm_predictions *p = make();
-	struct want w, late;
+	struct predictions_want w, late;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -507,7 +507,7 @@ static void another_guess_keeps_nothing(void **state)
 		.sequence = 1, .position = 2, .token = 41, .expert = expert, .probability = probability, .n = 2
 	};
 	struct odm_predictions *p = make_with(1);
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 1, 5, 0);
@@ -525,7 +525,7 @@ static void another_guess_keeps_nothing(void **state)
 static void a_wrong_token_is_paid_for(void **state)
 {
 	struct odm_predictions *p = make();
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 1, 40, 0);
@@ -547,9 +547,9 @@ static void what_has_no_place_is_refused(void **state)
 	const uint16_t expert[] = { 0, 1 };
 	struct od_prediction pred = { .sequence = 1, .position = 7, .token = 42, .expert = expert, .n = 2 };
 	struct odm_predictions *p = make();
-	struct counted times;
+	struct predictions_counted times;
 	struct od_recall r;
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	assert_false(odm_predictions_add(p, &pred)); /* no step, no sequence */
@@ -584,9 +584,9 @@ static void what_has_no_place_is_refused(void **state)
 static void late_before_it_is_counted(void **state)
 {
 	struct odm_predictions *p = make();
-	struct counted times;
+	struct predictions_counted times;
 	struct od_recall r;
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -617,7 +617,7 @@ static void late_before_it_is_counted(void **state)
 static void another_number(void **state)
 {
 	struct odm_predictions *p = make();
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin(p, 4, 1, 0);
@@ -702,7 +702,7 @@ static void says(struct odm_predictions *p, uint64_t sequence, uint32_t position
 
 static void expect_want(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n, const uint16_t *expert)
 {
-	struct want w;
+	struct predictions_want w;
 
 	assert_true(take_want(p, &w));
 	assert_int_equal(w.w.step, step);
@@ -721,7 +721,7 @@ static void joining_and_ending_void_nothing_else(void **state)
 	struct odm_predicted_row row[] = { { .sequence = 2, .position = 6, .token = 8 },
 					   { .sequence = 9, .position = 3, .token = 8 } };
 	struct odm_voided v;
-	struct want w;
+	struct predictions_want w;
 
 	(void)state;
 	begin_two(p, 5, 7);
@@ -756,8 +756,8 @@ static void a_draft_may_end_anywhere(void **state)
 		struct odm_predictions *p = make();
 		const bool meets = kept > 1; /* two rows: positions kept, kept + 1; the guess is for 3 */
 		struct odm_voided v;
-		struct counted f;
-		struct want w;
+		struct predictions_counted f;
+		struct predictions_want w;
 
 		(void)state;
 		odm_predictions_begin(p, 1, 2, row, 3, true);
@@ -834,8 +834,8 @@ static void prefill_requires_without_scoring(void **state)
 	struct odm_predictions *p = make();
 	const uint16_t all[] = { 0, 1, 2, 5 };
 	struct od_recall r;
-	struct want w;
-	struct counted times;
+	struct predictions_want w;
+	struct predictions_counted times;
 
 	(void)state;
 	odm_predictions_require(p, 3, 2, all, 4); /* it has not begun */

@@ -21,7 +21,7 @@ static uint64_t seed = 1;
 /* ---- What pages hold ---- */
 
 /* The cache, and what is known of each page: the text up to its end, when it was last used, and whether it is kept. */
-struct world {
+struct prefix_cache_world {
 	struct od_state_pool *pool;
 	struct odm_prefix_cache *cache;
 	struct {
@@ -37,7 +37,7 @@ struct world {
 
 static void on_drop(void *arg, uint32_t page)
 {
-	struct world *w = arg;
+	struct prefix_cache_world *w = arg;
 
 	assert_true(page < POOL && w->page[page].kept);
 	for (uint32_t i = 0; !w->any && i < POOL; i++) /* nothing older is left */
@@ -46,29 +46,29 @@ static void on_drop(void *arg, uint32_t page)
 	w->dropped++;
 }
 
-static void open_world(struct world *w)
+static void open_world(struct prefix_cache_world *w)
 {
 	struct od_err err = { 0 };
 
-	*w = (struct world){ 0 };
+	*w = (struct prefix_cache_world){ 0 };
 	must(od_state_pool_new(&w->pool, device, &cfg, OD_PROFILE_F32, CTX, SEQUENCES, POOL, &err), &err);
 	od_state_pool_set_aside(w->pool, IDLE);
 	must(odm_prefix_cache_new(&w->cache, w->pool, POOL, IDLE, on_drop, w, &err), &err);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct prefix_cache_world *w)
 {
 	odm_prefix_cache_free(w->cache);
 	od_state_pool_free(w->pool);
 }
 
-static bool holds(const struct world *w, uint32_t page, const int32_t *text, uint32_t n_pages)
+static bool holds(const struct prefix_cache_world *w, uint32_t page, const int32_t *text, uint32_t n_pages)
 {
 	return w->page[page].n_pages == n_pages &&
 	       memcmp(w->page[page].text, text, n_pages * OD_KV_PAGE * sizeof(*text)) == 0;
 }
 
-static uint32_t longest(const struct world *w, const int32_t *text, uint32_t n_pages)
+static uint32_t longest(const struct prefix_cache_world *w, const int32_t *text, uint32_t n_pages)
 {
 	uint32_t n = 0;
 
@@ -80,13 +80,13 @@ static uint32_t longest(const struct world *w, const int32_t *text, uint32_t n_p
 }
 
 /* The first page of a text last, so that it stays longest. */
-static void note_use(struct world *w, const uint32_t *page, uint32_t n)
+static void note_use(struct prefix_cache_world *w, const uint32_t *page, uint32_t n)
 {
 	while (n-- > 0)
 		w->page[page[n]].used = ++w->clock;
 }
 
-static uint32_t find(struct world *w, const int32_t *text, uint32_t n_pages, uint32_t *page)
+static uint32_t find(struct prefix_cache_world *w, const int32_t *text, uint32_t n_pages, uint32_t *page)
 {
 	const uint32_t n = odm_prefix_cache_find(w->cache, false, text, n_pages, page);
 
@@ -98,7 +98,7 @@ static uint32_t find(struct world *w, const int32_t *text, uint32_t n_pages, uin
 }
 
 /* The sequence has written its pages from begin on. */
-static void write_pages(struct world *w, const struct od_seq_state *s, const int32_t *text, uint32_t begin)
+static void write_pages(struct prefix_cache_world *w, const struct od_seq_state *s, const int32_t *text, uint32_t begin)
 {
 	for (uint32_t i = begin; i < od_seq_state_n_pages(s); i++) {
 		const uint32_t page = od_seq_state_pages(s)[i];
@@ -109,7 +109,7 @@ static void write_pages(struct world *w, const struct od_seq_state *s, const int
 	}
 }
 
-static void add(struct world *w, const int32_t *text, const struct od_seq_state *s)
+static void add(struct prefix_cache_world *w, const int32_t *text, const struct od_seq_state *s)
 {
 	const uint32_t n = od_seq_state_n_pages(s);
 	uint32_t page[PAGES];
@@ -124,7 +124,7 @@ static void add(struct world *w, const int32_t *text, const struct od_seq_state 
 	note_use(w, page, n);
 }
 
-static uint32_t idle(const struct world *w, struct od_seq_state *const *s)
+static uint32_t idle(const struct prefix_cache_world *w, struct od_seq_state *const *s)
 {
 	uint32_t n = 0;
 
@@ -154,7 +154,7 @@ static void draw_text(int32_t *text)
 
 static void test_random(void **state)
 {
-	static struct world w;
+	static struct prefix_cache_world w;
 	static int32_t text[SEQUENCES][CTX];
 	struct od_seq_state *s[SEQUENCES] = { NULL };
 	unsigned found = 0;
@@ -197,7 +197,7 @@ static void test_random(void **state)
 	close_world(&w);
 }
 
-static void keep_text(struct world *w, const int32_t *text, uint32_t n)
+static void keep_text(struct prefix_cache_world *w, const int32_t *text, uint32_t n)
 {
 	struct od_seq_state *s;
 
@@ -213,7 +213,7 @@ static void keep_text(struct world *w, const int32_t *text, uint32_t n)
 /* Seven pages: the ends of texts go before their begins, and what was asked for stays. */
 static void test_oldest_goes(void **state)
 {
-	static struct world w;
+	static struct prefix_cache_world w;
 	static int32_t a[CTX], b[CTX], c[CTX];
 	uint32_t page[PAGES];
 
@@ -245,7 +245,7 @@ static void test_oldest_goes(void **state)
  * stay. */
 static void test_forgotten(void **state)
 {
-	static struct world w;
+	static struct prefix_cache_world w;
 	static int32_t a[CTX], b[CTX], c[CTX];
 	struct od_seq_state *s;
 	uint32_t page[PAGES];
@@ -287,7 +287,7 @@ static void test_forgotten(void **state)
 /* With long RoPE the rows of a long text are others, of the same tokens. */
 static void test_long_texts(void **state)
 {
-	static struct world w;
+	static struct prefix_cache_world w;
 	static int32_t a[CTX];
 	uint32_t is_short[PAGES], is_long[PAGES], found[PAGES];
 	struct od_seq_state *s;
@@ -315,7 +315,7 @@ static void test_long_texts(void **state)
 /* A page that differs in its last token, or follows another page, is another one. */
 static void test_tokens_are_compared(void **state)
 {
-	static struct world w;
+	static struct prefix_cache_world w;
 	static int32_t a[CTX];
 	uint32_t page[PAGES];
 

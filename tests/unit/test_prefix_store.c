@@ -241,7 +241,7 @@ int __wrap_od_file_write_private(const char *path, const void *buf, size_t len, 
 
 /* ---- The folder ---- */
 
-struct world {
+struct prefix_store_world {
 	struct od_state_pool *pool;
 	struct od_seq_state *from, *to;
 	struct odm_prefix_store *store;
@@ -280,7 +280,7 @@ static void assert_rows(const struct od_seq_state *s, uint32_t begin, uint32_t e
 			}
 }
 
-static int try_open(struct world *w, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
+static int try_open(struct prefix_store_world *w, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
 {
 	const struct odm_prefix_store_opts o = {
 		.dir = dir, .kind = kind_of(model), .pool = w->pool, .device = device, .limit_bytes = limit
@@ -289,11 +289,11 @@ static int try_open(struct world *w, const char *dir, uint8_t model, uint64_t li
 	return odm_prefix_store_open(&w->store, &o, err);
 }
 
-static void open_world(struct world *w, const char *dir, uint8_t model, uint64_t limit)
+static void open_world(struct prefix_store_world *w, const char *dir, uint8_t model, uint64_t limit)
 {
 	struct od_err err = { 0 };
 
-	*w = (struct world){ 0 };
+	*w = (struct prefix_store_world){ 0 };
 	must(od_state_pool_new(&w->pool, device, fixed ? &fixed_cfg : &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err),
 	     &err);
 	w->from = open_seq(w->pool);
@@ -305,7 +305,7 @@ static void open_world(struct world *w, const char *dir, uint8_t model, uint64_t
 	must(try_open(w, dir, model, limit, &err), &err);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct prefix_store_world *w)
 {
 	odm_prefix_store_close(w->store);
 	od_seq_state_free(w->from);
@@ -313,13 +313,13 @@ static void close_world(struct world *w)
 	od_state_pool_free(w->pool);
 }
 
-static void save(struct world *w, uint32_t n_pages)
+static void save(struct prefix_store_world *w, uint32_t n_pages)
 {
 	odm_prefix_store_save(w->store, false, text, n_pages, od_seq_state_pages(w->from), NULL);
 }
 
 /* Returns the end of what came of pages [begin, n). */
-static uint32_t restore(struct world *w, uint32_t begin, uint32_t n)
+static uint32_t restore(struct prefix_store_world *w, uint32_t begin, uint32_t n)
 {
 	const uint32_t found = odm_prefix_store_find(w->store, false, text, begin, n);
 	struct odm_prefix_read *r;
@@ -392,7 +392,7 @@ static void test_comes_back(void **state)
 {
 	const char *dir = temp_path("back");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 	struct stat st;
 
 	(void)state;
@@ -449,7 +449,7 @@ static void test_refused_copies(void **state)
 {
 	const char *dir = temp_path("refused");
 	struct od_device_ops refusing;
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	real = device->ops;
@@ -496,7 +496,7 @@ static void test_damage(void **state)
 	static const off_t at[] = { 110, 120, 150, 500, FILE_BYTES(2) - 40, FILE_BYTES(2) - 1 };
 	const char *dir = temp_path("damage");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	path_of_page(path, dir, 1, 2);
@@ -523,7 +523,7 @@ static void test_only_the_name(void **state)
 {
 	const char *dir = temp_path("name");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_world(&w, dir, 1, 1 << 20);
@@ -546,7 +546,7 @@ static void test_models_beside_each_other(void **state)
 {
 	const char *dir = temp_path("models");
 	char own[PATH_MAX], odd[PATH_MAX], tmp[PATH_MAX + 8];
-	struct world w, other;
+	struct prefix_store_world w, other;
 	struct od_err err;
 
 	(void)state;
@@ -623,7 +623,7 @@ static void set_time(const char *dir, uint8_t model, time_t used)
 static void test_idle_models_go(void **state)
 {
 	const char *dir = temp_path("idle");
-	struct world w;
+	struct prefix_store_world w;
 	struct odm_prefix_folder busy, f;
 	struct od_err err;
 
@@ -651,7 +651,7 @@ static void test_old_layout(void **state)
 {
 	const char *dir = temp_path("old");
 	char from[PATH_MAX], to[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	for (uint8_t model = 1; model <= 2; model++) {
@@ -677,7 +677,7 @@ static void test_old_layout(void **state)
 static void test_limit(void **state)
 {
 	const char *dir = temp_path("limit");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_world(&w, dir, 1, 3 * FILE_BYTES(3));
@@ -721,7 +721,7 @@ static void test_limit_without_descriptors(void **state)
 static void test_forgotten(void **state)
 {
 	const char *dir = temp_path("forgotten");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_world(&w, dir, 1, 1 << 20);
@@ -741,7 +741,7 @@ static void test_forgotten(void **state)
 static void test_given_up(void **state)
 {
 	const char *dir = temp_path("given-up");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_world(&w, dir, 1, 1 << 20);
@@ -774,7 +774,7 @@ static void test_given_up(void **state)
 static void test_long_texts(void **state)
 {
 	const char *dir = temp_path("long");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_world(&w, dir, 1, 1 << 20);
@@ -792,7 +792,7 @@ static void test_long_texts(void **state)
 static void test_hanging_disk(void **state)
 {
 	const char *dir = temp_path("hangs");
-	struct world w;
+	struct prefix_store_world w;
 	const uint64_t begin_ns = atomic_load(&clock_ns);
 
 	(void)state;
@@ -819,7 +819,7 @@ static void test_hanging_disk(void **state)
 static void test_bad_folders(void **state)
 {
 	const char *dir = temp_path("open");
-	struct world w;
+	struct prefix_store_world w;
 	struct od_err err = { 0 };
 
 	(void)state;
@@ -838,7 +838,7 @@ static void test_bad_folders(void **state)
 
 static const uint32_t snapshots_at[PAGES] = { NONE, 2, NONE, 0, NONE, NONE }; /* pages that have one */
 
-static void open_fixed(struct world *w, const char *dir, uint64_t limit)
+static void open_fixed(struct prefix_store_world *w, const char *dir, uint64_t limit)
 {
 	char bytes[STATE_BYTES];
 
@@ -850,13 +850,13 @@ static void open_fixed(struct world *w, const char *dir, uint64_t limit)
 	}
 }
 
-static void close_fixed(struct world *w)
+static void close_fixed(struct prefix_store_world *w)
 {
 	close_world(w);
 	fixed = false;
 }
 
-static void save_fixed(struct world *w, uint32_t n_pages)
+static void save_fixed(struct prefix_store_world *w, uint32_t n_pages)
 {
 	odm_prefix_store_save(w->store, false, text, n_pages, od_seq_state_pages(w->from), snapshots_at);
 }
@@ -873,7 +873,7 @@ static bool has_snapshot(const char *dir, uint32_t page)
 }
 
 /* Reads pages [0, n) and their snapshot into snapshot 3. False: the snapshot did not come. */
-static bool restore_fixed(struct world *w, uint32_t n, char expected)
+static bool restore_fixed(struct prefix_store_world *w, uint32_t n, char expected)
 {
 	struct odm_prefix_read *r = odm_prefix_store_read(w->store, false, text, 0, n, od_seq_state_pages(w->to), 3);
 	char bytes[STATE_BYTES];
@@ -899,7 +899,7 @@ static void test_snapshots_come_back(void **state)
 {
 	const char *dir = temp_path("snapshots");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 	struct stat st;
 
 	(void)state;
@@ -930,7 +930,7 @@ static void test_damaged_snapshot(void **state)
 	static const off_t at[] = { 110, 120, 150, STATE_FILE_BYTES(3) - 40, STATE_FILE_BYTES(3) - 1 };
 	const char *dir = temp_path("bad-snapshot");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
@@ -951,7 +951,7 @@ static void test_damaged_snapshot(void **state)
 static void test_forgotten_snapshot(void **state)
 {
 	const char *dir = temp_path("no-snapshot");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_fixed(&w, dir, 1 << 20);
@@ -975,7 +975,7 @@ static void test_forgotten_snapshot(void **state)
 static void test_forgotten_meanwhile(void **state)
 {
 	const char *dir = temp_path("meanwhile");
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_fixed(&w, dir, 1 << 20);
@@ -994,7 +994,7 @@ static void test_snapshots_go_first(void **state)
 	const uint64_t all = 4 * (uint64_t)FILE_BYTES(3) + 2 * STATE_FILE_BYTES(3);
 	const char *dir = temp_path("first");
 	char path[PATH_MAX];
-	struct world w;
+	struct prefix_store_world w;
 
 	(void)state;
 	open_fixed(&w, dir, all);

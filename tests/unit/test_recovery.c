@@ -30,7 +30,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 	return 0;
 }
 
-static struct worker {
+static struct recovery_worker {
 	bool frozen; /* its data port: nothing comes or goes */
 	bool answers_busy;
 	uint64_t pulled;
@@ -45,7 +45,7 @@ static struct worker {
 } worker[MAX_WORKERS];
 static bool was_served; /* worker 0 */
 
-static struct world {
+static struct recovery_world {
 	struct odm_links net;
 	struct odm_link link[MAX_WORKERS];
 	struct odm_pieces work;
@@ -151,7 +151,7 @@ void odm_link_reattach(struct odm_link *l)
 
 static int send_piece(void *arg, struct odm_piece *p)
 {
-	struct worker *to = &worker[p->worker];
+	struct recovery_worker *to = &worker[p->worker];
 
 	(void)arg;
 	if (p->state == ODM_PIECE_TODO)

@@ -33,14 +33,14 @@ static double uniform_by_hand(uint64_t seed, uint64_t draw, int32_t id)
 	return ((double)(number_of_stream(stream, (uint64_t)id) >> 12) + 0.5) * 0x1p-52;
 }
 
-struct place {
+struct sampler_draws_place {
 	float logit;
 	int32_t id;
 };
 
 static int better_first(const void *a, const void *b)
 {
-	const struct place *x = a, *y = b;
+	const struct sampler_draws_place *x = a, *y = b;
 
 	return x->logit != y->logit ? (x->logit > y->logit ? -1 : 1) : x->id < y->id ? -1 : 1;
 }
@@ -58,12 +58,12 @@ static double weight_by_hand(const struct od_sampler_opts *o, float logit, float
 static struct by_hand draw_by_hand(const struct od_sampler_opts *o, const float *logits, uint32_t n, uint64_t draw)
 {
 	const uint32_t k = o->top_k > 0 && o->top_k < n ? o->top_k : n;
-	struct place *place = calloc(n, sizeof(*place));
+	struct sampler_draws_place *place = calloc(n, sizeof(*place));
 	double total = 0, before = 0, first = INFINITY, second = INFINITY;
 	struct by_hand h = { .token = -1 };
 
 	for (uint32_t i = 0; i < n; i++)
-		place[i] = (struct place){ logits[i], (int32_t)i };
+		place[i] = (struct sampler_draws_place){ logits[i], (int32_t)i };
 	qsort(place, n, sizeof(*place), better_first);
 	for (uint32_t i = 0; i < k; i++)
 		total += weight_by_hand(o, place[i].logit, place[0].logit);

@@ -15,7 +15,7 @@
 #define BUF_BYTES (SHARDS * sizeof(uint32_t))
 
 /* Everything by (step, m, expert), as the rules say it. */
-struct model {
+struct schedule_random_model {
 	bool wanted[STEPS][LAYERS][EXPERTS], kept[STEPS][LAYERS][EXPERTS];
 	int pending[STEPS][LAYERS][EXPERTS]; /* items, the one being computed included */
 	uint32_t rank[STEPS][LAYERS][EXPERTS];
@@ -43,7 +43,7 @@ struct sim {
 	size_t n_computing, n_groups; /* n_groups: of more than one item */
 	bool out[MAX_ITEMS]; /* with the schedule */
 	size_t n_items;
-	struct model mo;
+	struct schedule_random_model mo;
 	struct { /* data that our loaders put into each slot */
 		uint32_t m, expert, read, shards; /* bits */
 	} content[3 + MAX_FULL];

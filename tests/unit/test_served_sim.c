@@ -16,7 +16,7 @@
 #define MAX_STEPS 2
 
 /* One expert a layer, two workers that take turns, one slot each: a layer is 10 on main and 10 on its worker. */
-struct small {
+struct sim_small {
 	int32_t token[MAX_STEPS], guess[MAX_STEPS];
 	uint16_t used[MAX_STEPS * LAYERS];
 	struct served_view shadow[MAX_STEPS * LAYERS], ahead[MAX_STEPS * LAYERS];
@@ -24,9 +24,9 @@ struct small {
 	struct served_params params;
 };
 
-static void small(struct small *s, uint32_t n_steps)
+static void small(struct sim_small *s, uint32_t n_steps)
 {
-	*s = (struct small){
+	*s = (struct sim_small){
 		.params = { .n_moe = LAYERS,
 			    .n_experts = EXPERTS,
 			    .top_k = 1,
@@ -54,7 +54,7 @@ static void small(struct small *s, uint32_t n_steps)
 		s->token[i] = s->guess[i] = (int32_t)(7 + i);
 }
 
-static struct served_result run(struct small *s)
+static struct served_result run(struct sim_small *s)
 {
 	struct served_result r = { 0 };
 	struct served_sim *sim;
@@ -74,7 +74,7 @@ static struct served_result run(struct small *s)
 static void only_the_first_layer_waits(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 1);
@@ -95,7 +95,7 @@ static void only_the_first_layer_waits(void **state)
 static void a_late_shadow_makes_two_layers_wait(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 1);
@@ -112,7 +112,7 @@ static void a_late_shadow_makes_two_layers_wait(void **state)
 static void without_a_shadow_everything_waits(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 1);
@@ -129,7 +129,7 @@ static void without_a_shadow_everything_waits(void **state)
 static void running_ahead_the_next_step_waits_for_nothing(void **state)
 {
 	struct served_result r, late;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 2);
@@ -149,7 +149,7 @@ static void running_ahead_the_next_step_waits_for_nothing(void **state)
 static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 2);
@@ -173,7 +173,7 @@ static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 static void a_guess_waits_for_keys_and_values(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 2);
@@ -201,7 +201,7 @@ static void a_guess_waits_for_keys_and_values(void **state)
 static void a_wrong_expert_waits_for_its_load(void **state)
 {
 	struct served_result r;
-	struct small s;
+	struct sim_small s;
 
 	(void)state;
 	small(&s, 1);

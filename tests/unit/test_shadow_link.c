@@ -93,7 +93,7 @@ static int wait_late(struct od_device *d, enum od_queue q, uint64_t ticket, stru
 
 /* ---- Main's side ---- */
 
-struct world {
+struct shadow_link_world {
 	struct od_device *device;
 	struct od_state_pool *pool;
 	struct od_seq_state *other, *seq;
@@ -109,20 +109,20 @@ struct world {
 	unsigned n;
 };
 
-static float value(const struct world *w, uint32_t layer, uint32_t stream, uint32_t position, size_t i)
+static float value(const struct shadow_link_world *w, uint32_t layer, uint32_t stream, uint32_t position, size_t i)
 {
 	return (float)((((w->sequence * LAYERS + layer) * STREAMS + stream) * CTX + position) * MOST_DIM + i);
 }
 
 /* Elements of a row; 0: no such stream. */
-static size_t width(const struct world *w, uint32_t layer, uint32_t stream)
+static size_t width(const struct shadow_link_world *w, uint32_t layer, uint32_t stream)
 {
 	return od_seq_state_row_bytes(w->seq, layer, stream) / sizeof(float);
 }
 
 static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
 {
-	struct world *w = arg;
+	struct shadow_link_world *w = arg;
 	const Od__State *m = h->state;
 	const Od__StateRange *r;
 
@@ -158,7 +158,7 @@ static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame
 	return OD_OK;
 }
 
-static void write_rows(struct world *w)
+static void write_rows(struct shadow_link_world *w)
 {
 	float row[MOST_DIM];
 
@@ -177,14 +177,14 @@ static void write_rows(struct world *w)
 	}
 }
 
-static void open_world(struct world *w, bool mapped, uint32_t kv_period)
+static void open_world(struct shadow_link_world *w, bool mapped, uint32_t kv_period)
 {
 	const struct odm_align align = { 1, kv_period };
 	struct od_forward_opts o = { .config = &cfg, .profile = OD_PROFILE_F32 };
 	struct od_err err = { 0 };
 
 	make_config();
-	*w = (struct world){ .device = cpu_device_new(), .mapped = mapped, .sequence = 7 };
+	*w = (struct shadow_link_world){ .device = cpu_device_new(), .mapped = mapped, .sequence = 7 };
 	cpu = w->device->ops;
 	distant = *cpu;
 	distant.map = no_map;
@@ -213,7 +213,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	w->link.deliver_arg = w;
 }
 
-static void close_world(struct world *w)
+static void close_world(struct shadow_link_world *w)
 {
 	odm_shadow_link_fini(&w->link);
 	od_seq_state_free(w->seq);
@@ -223,7 +223,7 @@ static void close_world(struct world *w)
 	od_device_free(w->device);
 }
 
-static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t position)
+static struct odm_step begin_step(struct shadow_link_world *w, struct od_row *row, uint32_t position)
 {
 	struct odm_step step = { .step = position,
 				 .next_step = position + 1,
@@ -243,7 +243,7 @@ static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t 
 
 /* The rows of decode step `position`, MoE layer by MoE layer with the dense layers before it: those since the last step
  * whose number kv_period divides. */
-static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
+static void expect_step(struct shadow_link_world *w, uint32_t position, uint32_t kv_period, bool collect)
 {
 	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
 	/* pages of the due rows */
@@ -276,7 +276,7 @@ static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, 
 static void rows_of_a_step(void **state)
 {
 	static const uint32_t periods[] = { 1, 3, OD_KV_PAGE, STAGE, STAGE + 1, 150 };
-	struct world w;
+	struct shadow_link_world w;
 
 	(void)state;
 	for (size_t i = 0; i < 4 * sizeof(periods) / sizeof(periods[0]); i++) {
@@ -287,7 +287,7 @@ static void rows_of_a_step(void **state)
 	}
 }
 
-static void expect_answer(struct world *w, uint32_t layer, uint32_t begin, uint32_t n)
+static void expect_answer(struct shadow_link_world *w, uint32_t layer, uint32_t begin, uint32_t n)
 {
 	Od__StateRequest r = OD__STATE_REQUEST__INIT;
 	const uint64_t waits = od_device_waits(w->device);
@@ -307,7 +307,7 @@ static void expect_answer(struct world *w, uint32_t layer, uint32_t begin, uint3
 
 static void rows_that_are_asked_for(void **state)
 {
-	struct world w;
+	struct shadow_link_world w;
 
 	(void)state;
 	for (int mapped = 0; mapped < 2; mapped++) {
@@ -341,7 +341,7 @@ static void rows_that_are_asked_for(void **state)
 #define SEVERAL 3
 
 struct several {
-	struct world w; /* its values are of sequence w.sequence + i in seq[i] */
+	struct shadow_link_world w; /* its values are of sequence w.sequence + i in seq[i] */
 	struct od_seq_state *seq[SEVERAL];
 	uint32_t opened[SEVERAL], step_rows[SEVERAL]; /* SEQ_OPENs, and rows of STEPs */
 	bool refuse_open[SEVERAL];
@@ -353,7 +353,7 @@ static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame
 {
 	struct several *v = arg;
 	size_t first = 0; /* index in the frames of a range's first row */
-	struct world w = v->w;
+	struct shadow_link_world w = v->w;
 
 	if (h->body_case == OD__HEADER__BODY_SEQ_OPEN) {
 		v->opened[h->seq_open->sequence - w.sequence]++;
@@ -410,7 +410,7 @@ static void open_several(struct several *v, bool mapped, uint32_t kv_period)
 			       SEVERAL * od_state_pages(CTX), &err),
 	     &err);
 	for (uint32_t i = 0; i < SEVERAL; i++) {
-		struct world w = v->w;
+		struct shadow_link_world w = v->w;
 
 		v->seq[i] = w.seq = open_seq(v->w.pool);
 		od_seq_state_reserve(w.seq, CTX);
@@ -508,18 +508,18 @@ static void rows_of_several_sequences(void **state)
 /* ---- One that reads slowly, or not at all ---- */
 
 /* Its end of a socket that holds whatever it is sent until it is read. */
-struct reader {
+struct shadow_link_reader {
 	void *context, *socket;
 	uint64_t bytes; /* sum over received frames */
 	unsigned steps, states, answers, tokens;
 };
 
-static void open_reader(struct reader *r, struct odm_shadow_link *link)
+static void open_reader(struct shadow_link_reader *r, struct odm_shadow_link *link)
 {
 	const int no_limit = 0;
 	void *main_end;
 
-	*r = (struct reader){ .context = zmq_ctx_new() };
+	*r = (struct shadow_link_reader){ .context = zmq_ctx_new() };
 	r->socket = zmq_socket(r->context, ZMQ_PAIR);
 	main_end = zmq_socket(r->context, ZMQ_PAIR);
 	assert_int_equal(zmq_setsockopt(r->socket, ZMQ_RCVHWM, &no_limit, sizeof(no_limit)), 0);
@@ -530,7 +530,7 @@ static void open_reader(struct reader *r, struct odm_shadow_link *link)
 	odm_shadow_link_follow(link, &(struct odm_link){ .session = 5, .socket = main_end, .attached = true });
 }
 
-static void read_all(struct reader *r)
+static void read_all(struct shadow_link_reader *r)
 {
 	struct od_err err;
 	struct od_msg m;
@@ -552,7 +552,7 @@ static void read_all(struct reader *r)
 #define ASKED 192u /* positions: three messages a layer */
 #define ANSWER_BYTES (64u << 10) /* at least, of all layers to a request each */
 
-static void ask_all_layers(struct world *w)
+static void ask_all_layers(struct shadow_link_world *w)
 {
 	Od__StateRequest r = OD__STATE_REQUEST__INIT;
 
@@ -562,7 +562,7 @@ static void ask_all_layers(struct world *w)
 		odm_shadow_link_answer(&w->link, 0, &r);
 }
 
-static void ask_tokens(struct world *w)
+static void ask_tokens(struct shadow_link_world *w)
 {
 	Od__TokensRequest r = OD__TOKENS_REQUEST__INIT;
 
@@ -571,7 +571,7 @@ static void ask_tokens(struct world *w)
 	odm_shadow_link_answer_tokens(&w->link, 0, &r);
 }
 
-static void decode(struct world *w, uint32_t position)
+static void decode(struct shadow_link_world *w, uint32_t position)
 {
 	struct od_row row;
 	const struct odm_step step = begin_step(w, &row, position);
@@ -580,7 +580,7 @@ static void decode(struct world *w, uint32_t position)
 		odm_shadow_link_state(&w->link, 0, &step, cfg.layer_of[m]);
 }
 
-static void open_read_world(struct world *w, struct reader *r)
+static void open_read_world(struct shadow_link_world *w, struct shadow_link_reader *r)
 {
 	open_world(w, true, 1);
 	open_reader(r, &w->link);
@@ -597,8 +597,8 @@ static void open_read_world(struct world *w, struct reader *r)
 static void what_waits_for_a_shadow_is_bounded(void **state)
 {
 	const unsigned many = 3 * ODM_SHADOW_UNSENT_BYTES / ANSWER_BYTES;
-	struct world w;
-	struct reader r;
+	struct shadow_link_world w;
+	struct shadow_link_reader r;
 	unsigned answers;
 
 	(void)state;
@@ -639,8 +639,8 @@ static void what_waits_for_a_shadow_is_bounded(void **state)
 static void what_comes_by_itself_is_bounded_too(void **state)
 {
 	const uint64_t step_bytes = 2000; /* less than one has with what is counted for its frames */
-	struct world w;
-	struct reader r;
+	struct shadow_link_world w;
+	struct shadow_link_reader r;
 
 	(void)state;
 	open_read_world(&w, &r);
@@ -662,14 +662,14 @@ static void what_comes_by_itself_is_bounded_too(void **state)
 
 /* ---- Tokens of a prompt that begins with what main had already ---- */
 
-struct heard {
+struct shadow_link_heard {
 	uint32_t begin, end; /* positions of TOKENS; each range continues the one before */
 	const int32_t *prompt;
 };
 
 static int on_tokens(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
 {
-	struct heard *heard = arg;
+	struct shadow_link_heard *heard = arg;
 	const Od__Tokens *m = h->tokens;
 
 	(void)frame, (void)n_frames;
@@ -689,9 +689,9 @@ static void tokens_of_a_begin(uint32_t have, uint32_t shared, bool needed)
 {
 	Od__TokensRequest all = OD__TOKENS_REQUEST__INIT;
 	int32_t prompt[PROMPT];
-	struct heard heard = { .prompt = prompt };
+	struct shadow_link_heard heard = { .prompt = prompt };
 	struct od_row row[PROMPT];
-	struct world w;
+	struct shadow_link_world w;
 
 	open_world(&w, true, 1);
 	w.link.deliver = on_tokens;

@@ -104,13 +104,13 @@ static void find_marks(struct marks *m, const struct od_tokenizer *t, const char
 
 /* ---- texts ---- */
 
-struct text {
+struct tok_controls_text {
 	char data[MAX_TEXT];
 	size_t len;
 	struct od_text_spans users;
 };
 
-static void add(struct text *x, const char *s, size_t len, bool user)
+static void add(struct tok_controls_text *x, const char *s, size_t len, bool user)
 {
 	if (len > MAX_TEXT - x->len)
 		return;
@@ -120,7 +120,7 @@ static void add(struct text *x, const char *s, size_t len, bool user)
 	x->len += len;
 }
 
-static void add_plain(struct text *x, bool user)
+static void add_plain(struct tok_controls_text *x, bool user)
 {
 	static const char *const plain[] = {
 		"a",	    " ",	 "  ",	     "\n",	     "the ",	     "hi", ".",
@@ -132,7 +132,7 @@ static void add_plain(struct text *x, bool user)
 	add(x, s, strlen(s), user);
 }
 
-static void add_words(struct text *x)
+static void add_words(struct tok_controls_text *x)
 {
 	static const char *const words[] = { "a",
 					     " ",
@@ -159,7 +159,7 @@ static void add_words(struct text *x)
 }
 
 /* A mark, or one cut in two at a character. */
-static void add_mark(struct text *x, const struct marks *m, bool user)
+static void add_mark(struct tok_controls_text *x, const struct marks *m, bool user)
 {
 	const size_t i = below(m->n);
 	size_t cut = below(m->len[i] + 1);
@@ -174,7 +174,7 @@ static void add_mark(struct text *x, const struct marks *m, bool user)
 	}
 }
 
-static bool is_users(const struct text *x, size_t at)
+static bool is_users(const struct tok_controls_text *x, size_t at)
 {
 	for (size_t i = 0; i < x->users.n; i++)
 		if (at >= x->users.v[i].begin && at < x->users.v[i].end)
@@ -182,7 +182,8 @@ static bool is_users(const struct text *x, size_t at)
 	return false;
 }
 
-static size_t encode(const struct od_tokenizer *t, const struct text *x, const struct od_controls *c, int32_t **ids)
+static size_t encode(const struct od_tokenizer *t, const struct tok_controls_text *x, const struct od_controls *c,
+		     int32_t **ids)
 {
 	struct od_err err;
 	size_t n;
@@ -194,7 +195,7 @@ static size_t encode(const struct od_tokenizer *t, const struct text *x, const s
 	return n;
 }
 
-static void show(const struct text *x)
+static void show(const struct tok_controls_text *x)
 {
 	fprintf(stderr, "the text, users' bytes in {}: ");
 	for (size_t i = 0; i < x->len; i++)
@@ -206,7 +207,7 @@ static void show(const struct text *x)
 
 /* A user's characters become harmless ones of the same kind; white space, which a template's token may swallow,
  * stays. */
-static void make_twin(struct text *twin, const struct text *x)
+static void make_twin(struct tok_controls_text *twin, const struct tok_controls_text *x)
 {
 	int32_t cp;
 
@@ -235,7 +236,7 @@ static size_t keep_controls(const struct od_tokenizer *t, const struct od_contro
 }
 
 static void compare_with_twin(const char *name, const struct od_tokenizer *t, const struct marks *m,
-			      const struct text *x, struct text *twin)
+			      const struct tok_controls_text *x, struct tok_controls_text *twin)
 {
 	int32_t *ids, *expected;
 	size_t n, n_expected;
@@ -256,7 +257,7 @@ static void compare_with_twin(const char *name, const struct od_tokenizer *t, co
 /* A template's text between users': each control token that the template wrote is there, and no other. */
 static void hostile_texts(void **state)
 {
-	struct text *x = calloc(1, sizeof(*x)), *twin = calloc(1, sizeof(*twin));
+	struct tok_controls_text *x = calloc(1, sizeof(*x)), *twin = calloc(1, sizeof(*twin));
 	size_t n_controls = 0;
 
 	(void)state;
@@ -290,7 +291,7 @@ static void hostile_texts(void **state)
 /* Harmless texts get the ids that the whole text gets without users: the reference's. */
 static void harmless_texts(void **state)
 {
-	struct text *x = calloc(1, sizeof(*x));
+	struct tok_controls_text *x = calloc(1, sizeof(*x));
 	int32_t *ids, *expected;
 
 	(void)state;
@@ -409,17 +410,17 @@ static void against_hugging_face(void **state)
 #define NO_MERGES "\"vocab\":{" LETTERS "},\"merges\":[]"
 #define MERGES "\"vocab\":{" LETTERS ",\"<s\":10,\"<s>\":11},\"merges\":[[\"<\",\"s\"],[\"<s\",\">\"]]"
 
-struct hand {
+struct tok_controls_hand {
 	const char *file, *template, *text; /* users' text in braces */
 	size_t n;
 	int32_t ids[12];
 };
 
-static void check_hand(const struct hand *h, size_t number)
+static void check_hand(const struct tok_controls_hand *h, size_t number)
 {
 	struct od_controls *controls;
 	struct od_tokenizer *t;
-	struct text x = { .len = 0 };
+	struct tok_controls_text x = { .len = 0 };
 	struct od_err err;
 	int32_t *ids;
 	bool user = false;
@@ -468,7 +469,7 @@ static void by_hand(void **state)
 			"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
 			"{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]}",
 			NO_MERGES);
-	static const struct hand cases[] = {
+	static const struct tok_controls_hand cases[] = {
 		{ special, "", "<s>{<s>}<s>", 5, { 10, 0, 1, 2, 10 } },
 		{ special, "", "{<s}>", 3, { 0, 1, 2 } },
 		{ special, "", "<{s>}", 3, { 0, 1, 2 } },

@@ -35,7 +35,7 @@ struct told {
 	struct od_logprob top[ODM_MAX_LOGPROBS];
 };
 
-struct text {
+struct tokens_text {
 	int32_t prompt[MAX_PROMPT];
 	struct odm_request req;
 	struct od_logit_bias bias[3];
@@ -50,7 +50,7 @@ struct text {
 
 static void on_token(void *arg, const struct odm_token *t)
 {
-	struct text *x = arg;
+	struct tokens_text *x = arg;
 	struct told *to = &x->told[x->n_told++];
 
 	assert_true(x->n_told <= CTX);
@@ -61,7 +61,7 @@ static void on_token(void *arg, const struct odm_token *t)
 
 static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const float *logits)
 {
-	struct text *x = arg;
+	struct tokens_text *x = arg;
 
 	(void)phase;
 	memcpy(x->logits[position], logits, sizeof(x->logits[position]));
@@ -69,7 +69,7 @@ static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const 
 
 static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
 {
-	struct text *x = arg;
+	struct tokens_text *x = arg;
 
 	assert_int_equal(n_prompt, x->req.n_prompt);
 	assert_true(x->n_done < CTX);
@@ -79,7 +79,7 @@ static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
 /* Mostly right: it knows the text. */
 static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max)
 {
-	const struct text *x = arg;
+	const struct tokens_text *x = arg;
 
 	(void)text;
 	for (size_t i = 0; i < max; i++) {
@@ -92,11 +92,11 @@ static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size
 	return max;
 }
 
-static void draw_text(struct text *x, size_t i)
+static void draw_text(struct tokens_text *x, size_t i)
 {
 	struct odm_request *r = &x->req;
 
-	*x = (struct text){ .bias = { { 7, -100 }, { 8, 2.5f }, { (int32_t)i + 20, -3 } } };
+	*x = (struct tokens_text){ .bias = { { 7, -100 }, { 8, 2.5f }, { (int32_t)i + 20, -3 } } };
 	r->prompt = x->prompt;
 	r->n_prompt = i == 0 ? 1 : 1 + random_below(&seed, MAX_PROMPT);
 	for (size_t k = 0; k < r->n_prompt; k++)
@@ -118,7 +118,7 @@ static void draw_text(struct text *x, size_t i)
 	r->observer = (struct odm_observer){ .arg = x, .token = on_token, .progress = on_progress };
 }
 
-static void free_texts(struct text x[N])
+static void free_texts(struct tokens_text x[N])
 {
 	for (size_t i = 0; i < N; i++) {
 		odm_result_fini(&x[i].r);
@@ -161,7 +161,7 @@ static struct odm_engine *open_engine(uint64_t parallel, uint64_t rows, uint32_t
 	return e;
 }
 
-static void take(struct text *x)
+static void take(struct tokens_text *x)
 {
 	struct od_err err;
 
@@ -170,7 +170,7 @@ static void take(struct text *x)
 	x->sequence = NULL;
 }
 
-static void submit(struct odm_engine *e, struct text *x)
+static void submit(struct odm_engine *e, struct tokens_text *x)
 {
 	struct od_err err;
 
@@ -179,7 +179,7 @@ static void submit(struct odm_engine *e, struct text *x)
 		fail_msg("%s", err.msg);
 }
 
-static void run(struct odm_engine *e, struct text x[N])
+static void run(struct odm_engine *e, struct tokens_text x[N])
 {
 	for (size_t i = 0; i < N; i++)
 		submit(e, &x[i]);
@@ -218,7 +218,7 @@ static int32_t next_best(const float logits[VOCAB], const struct od_logprob *lis
 	return best;
 }
 
-static void check_told(const struct text *x)
+static void check_told(const struct tokens_text *x)
 {
 	const size_t first = x->req.prompt_logprobs ? 0 : x->req.n_prompt;
 
@@ -242,7 +242,7 @@ static void check_told(const struct text *x)
 	}
 }
 
-static void check_as_alone(const struct text *x)
+static void check_as_alone(const struct tokens_text *x)
 {
 	assert_int_equal(x->r.n_tokens, x->r_alone.n_tokens);
 	assert_int_equal(x->n_told, x->n_alone);
@@ -262,7 +262,7 @@ static void check_as_alone(const struct text *x)
 
 /* ---- Tests ---- */
 
-static void draw_alone(struct text x[N])
+static void draw_alone(struct tokens_text x[N])
 {
 	struct odm_engine *e = open_engine(1, 256, 0);
 
@@ -292,7 +292,7 @@ static void everywhere_as_by_hand(void **state)
 		bool drafts;
 	} set[] = { { 1, 7, 0, false }, { 4, 256, 0, false }, { 1, 256, 0, true },
 		    { 4, 40, 0, true }, { 1, 64, 3, false },  { 4, 7, 3, true } };
-	static struct text x[N];
+	static struct tokens_text x[N];
 
 	(void)state;
 	draw_alone(x);
@@ -320,7 +320,7 @@ static void everywhere_as_by_hand(void **state)
 /* Without log probabilities the tokens still come. */
 static void without_logprobs(void **state)
 {
-	static struct text x;
+	static struct tokens_text x;
 	struct odm_engine *e = open_engine(1, 256, 0);
 
 	(void)state;
@@ -352,7 +352,7 @@ static void without_logprobs(void **state)
 /* Prompts of which the first page is the same: one whose rows are wanted computes them all; others share. */
 static void a_seen_prompt_is_not_shared(void **state)
 {
-	static struct text x[N];
+	static struct tokens_text x[N];
 	struct odm_engine *e = open_engine(N, 256, 0);
 	unsigned shared = 0;
 
@@ -382,7 +382,7 @@ static void a_seen_prompt_is_not_shared(void **state)
 /* Places are those in the order of arrival, whoever leaves. */
 static void the_queue(void **state)
 {
-	static struct text x[N];
+	static struct tokens_text x[N];
 	struct odm_engine *e = open_engine(2, 256, 0);
 	struct odm_load l;
 	unsigned most = 0;
@@ -436,7 +436,7 @@ static void the_queue(void **state)
 
 static void refuses(void **state)
 {
-	static struct text x;
+	static struct tokens_text x;
 	struct odm_engine *e = open_engine(1, 256, 0);
 	struct odm_sequence *q;
 	struct od_err err;

@@ -105,14 +105,14 @@ static bool has(const uint16_t *list, size_t n, uint16_t expert)
 	return false;
 }
 
-struct sums {
+struct want_policy_sums {
 	double uses, hits, in_vain, hedges;
 };
 
 /* Rows through the policy as main drives it. */
-static struct sums stream(struct od_want_policy *p, uint32_t m, size_t rows, double noise)
+static struct want_policy_sums stream(struct od_want_policy *p, uint32_t m, size_t rows, double noise)
 {
-	struct sums s = { 0 };
+	struct want_policy_sums s = { 0 };
 
 	for (size_t i = 0; i < rows; i++) {
 		struct od_wanted w = { 0 };
@@ -228,7 +228,7 @@ static void hedging_holds_its_budget(void **state)
 
 		for (size_t b = 0; b < 4; b++) {
 			struct od_want_policy *p = make(budget[b]);
-			struct sums s = stream(p, 0, 20000, noise[n]);
+			struct want_policy_sums s = stream(p, 0, 20000, noise[n]);
 
 			/* Wrong predictions cost what they cost; never more than the budget and what may be spent
 			 * ahead. */
@@ -249,7 +249,7 @@ static void hedging_holds_its_budget(void **state)
 static void a_spent_budget_hedges_nothing(void **state)
 {
 	struct od_want_policy *p = make(0.05);
-	struct sums s;
+	struct want_policy_sums s;
 
 	(void)state;
 	seed = 6;

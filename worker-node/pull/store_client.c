@@ -19,7 +19,7 @@
 #define FIRST_COMPLAINT_NS (3 * OD_NS_PER_S)
 #define COMPLAIN_NS (60 * OD_NS_PER_S)
 
-enum state { CLOSED, CONNECTING, GREETED, READY };
+enum store_state { CLOSED, CONNECTING, GREETED, READY };
 
 struct open_fetch {
 	uint64_t request, tag; /* request 0: free */
@@ -35,7 +35,7 @@ struct odw_store {
 	struct od_curve curve; /* own NULL: no keys */
 	char name[300], host_name[64];
 	void *context, *socket;
-	enum state state;
+	enum store_state state;
 	uint64_t life, session, last_request;
 	uint64_t retry_ns, greeted_ns /* in CONNECTING: connected at */, heard_ns, away_since_ns, complained_ns,
 		patience_ns;

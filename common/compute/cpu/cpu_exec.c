@@ -19,24 +19,24 @@
 #define ROWS_AHEAD 4u /* rows of kv_b, fetched before they are read */
 
 /* An operation while it is carried out: what every piece of it needs. */
-struct job {
+struct cpu_job {
 	const struct od_cpu_exec *x;
 	const struct od_backend *be;
 	const struct od_op *op;
 };
 
 /* Most optional operands are nowhere. */
-static void *at_or_null(const struct job *j, struct od_ref r)
+static void *at_or_null(const struct cpu_job *j, struct od_ref r)
 {
 	return r.buf == NULL ? NULL : j->x->address(r);
 }
 
-static float *f32_at(const struct job *j, struct od_ref r)
+static float *f32_at(const struct cpu_job *j, struct od_ref r)
 {
 	return at_or_null(j, r);
 }
 
-static struct od_mat mat_of(const struct job *j, const struct od_weight *w, struct od_planes *planes)
+static struct od_mat mat_of(const struct cpu_job *j, const struct od_weight *w, struct od_planes *planes)
 {
 	struct od_mat m = {
 		.dtype = w->dtype,
@@ -66,14 +66,14 @@ struct products {
 	size_t n;
 };
 
-static void add_product(const struct job *j, struct products *l, const struct od_weight *w, const float *x, float *y,
-			size_t n_rows)
+static void add_product(const struct cpu_job *j, struct products *l, const struct od_weight *w, const float *x,
+			float *y, size_t n_rows)
 {
 	l->p[l->n] = (struct od_product){ .w = mat_of(j, w, &l->planes[l->n]), .x = x, .y = y, .n_rows = n_rows };
 	l->n++;
 }
 
-static void multiply(const struct job *j, struct products *l)
+static void multiply(const struct cpu_job *j, struct products *l)
 {
 	od_matmul_all(j->be, j->x->pool, l->p, l->n);
 	l->n = 0;
@@ -95,7 +95,7 @@ static void embed_row(const struct od_backend *be, const struct od_mat *e, int32
 	}
 }
 
-static void embed(const struct job *j)
+static void embed(const struct cpu_job *j)
 {
 	const struct od_op_embed *o = &j->op->embed;
 	const struct od_row_info *row = j->x->address(o->rows);
@@ -110,7 +110,7 @@ static void embed(const struct job *j)
 	}
 }
 
-static void angles(const struct job *j)
+static void angles(const struct cpu_job *j)
 {
 	const struct od_op_angles *o = &j->op->angles;
 	const struct od_row_info *row = j->x->address(o->rows);
@@ -153,7 +153,7 @@ static void cap_pieces(void *arg, size_t begin, size_t end, unsigned thread)
 	c->be->soft_cap(c->y + first, (last < c->n ? last : c->n) - first, c->cap);
 }
 
-static void cap(const struct job *j, float *y, size_t n)
+static void cap(const struct cpu_job *j, float *y, size_t n)
 {
 	struct cap_job c = { .be = j->be, .y = y, .cap = j->op->linear.cap, .n = n };
 
@@ -161,7 +161,7 @@ static void cap(const struct job *j, float *y, size_t n)
 		od_pool_for(j->x->pool, (n + MIN_PIECE_ELEMENTS - 1) / MIN_PIECE_ELEMENTS, 1, cap_pieces, &c);
 }
 
-static void linear(const struct job *j)
+static void linear(const struct cpu_job *j)
 {
 	const struct od_op_linear *o = &j->op->linear;
 	struct products l;
@@ -182,7 +182,7 @@ static void linear(const struct job *j)
 
 static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_norm *o = &j->op->norm;
 	const float *weight = f32_at(j, o->weight), *bias = f32_at(j, o->bias), *add = f32_at(j, o->add);
 
@@ -201,7 +201,7 @@ static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 /* ---- attention ---- */
 
-static char *stream_row(const struct job *j, const struct od_stream *s, const struct od_row_info *row)
+static char *stream_row(const struct cpu_job *j, const struct od_stream *s, const struct od_row_info *row)
 {
 	const uint32_t *table = (const uint32_t *)j->x->address(s->tables) + (size_t)row->table * s->table_pages;
 	char *pages = j->x->address(s->pages);
@@ -242,7 +242,7 @@ static void store_row(const struct od_backend *be, enum od_dtype dtype, void *to
 		memcpy(to, from, n * sizeof(*from));
 }
 
-static void norm_heads(const struct job *j, float *u, size_t n_heads, size_t head_dim, const float *norm)
+static void norm_heads(const struct cpu_job *j, float *u, size_t n_heads, size_t head_dim, const float *norm)
 {
 	const struct od_op_rope_store *o = &j->op->rope_store;
 	const size_t each = o->norm_row ? n_heads * head_dim : head_dim;
@@ -260,7 +260,7 @@ static void clip(float *u, size_t n, float most)
 
 static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_rope_store *o = &j->op->rope_store;
 	const struct od_row_info *rows = j->x->address(o->rows);
 	const size_t q_n = (size_t)o->n_heads * o->k_dim, k_n = (size_t)o->n_kv_heads * o->k_dim;
@@ -292,7 +292,7 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 
 static void store_latents(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_latent_store *o = &j->op->latent_store;
 	const struct od_row_info *rows = j->x->address(o->rows);
 	const size_t n = o->rank + o->turn.dims;
@@ -325,7 +325,7 @@ static struct od_mat rows_of(const struct od_mat *w, size_t begin, size_t n)
  * rows, in order, so that a row's sum has one order. */
 static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_latent_query *o = &j->op->latent_query;
 	const size_t q_dim = o->nope_dim + o->turn.dims, out_dim = o->rank + o->turn.dims, n_rows = j->op->n_rows;
 	float weight[OD_MAX_RANK];
@@ -364,7 +364,7 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 /* Item i is a head. */
 static void expand_values(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_latent_value *o = &j->op->latent_value;
 	const size_t in_stride = (size_t)o->n_heads * o->rank, out_stride = (size_t)o->n_heads * o->v_dim;
 	struct od_planes planes;
@@ -401,7 +401,7 @@ static size_t heads_items(const struct od_op_attend *o)
  * so it is still in the cache. */
 static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_attend *o = &j->op->attend;
 	const struct od_row_info *rows = j->x->address(o->rows);
 	const size_t group = o->n_heads / o->n_kv_heads, window = o->window, kv_bytes = od_dtype_bytes(o->keys.dtype);
@@ -441,7 +441,7 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
-static void attend(struct job *j)
+static void attend(struct cpu_job *j)
 {
 	const struct od_op_attend *o = &j->op->attend;
 	size_t seen = (size_t)o->max_position + 1, terms;
@@ -455,7 +455,7 @@ static void attend(struct job *j)
 
 static void split_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_split *o = &j->op->split;
 	const float *in = f32_at(j, o->in);
 	float *first = f32_at(j, o->first), *second = f32_at(j, o->second);
@@ -470,7 +470,7 @@ static void split_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 static void gate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_gate *o = &j->op->gate;
 
 	(void)thread;
@@ -482,7 +482,7 @@ static void gate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_route *o = &j->op->route;
 	const size_t n = o->n_experts, k = o->top_k;
 	float *round = f32_at(j, o->round);
@@ -509,7 +509,7 @@ static void activate(const struct od_backend *be, const struct od_act_spec *act,
 
 static void activate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_act *o = &j->op->act;
 
 	(void)thread;
@@ -519,7 +519,7 @@ static void activate_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 /* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
 struct ffn_job {
-	const struct job *j;
+	const struct cpu_job *j;
 	const struct od_ffn_part *part;
 	struct od_act_spec act;
 	float *gate, *up, *y;
@@ -575,7 +575,7 @@ static void bias_rows(void *arg, size_t begin, size_t end, unsigned thread)
 }
 
 /* The rows of the parts stand one behind the other in x and y. */
-static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y,
+static void ffn(const struct cpu_job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y,
 		char *scratch, bool routed, struct od_act_spec act)
 {
 	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
@@ -609,7 +609,7 @@ static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_pa
 		j->be->round_bf16(y, rows * hidden);
 }
 
-static void parts_ffn(const struct job *j)
+static void parts_ffn(const struct cpu_job *j)
 {
 	const struct od_op_ffn *o = &j->op->ffn;
 
@@ -652,7 +652,7 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 }
 
 /* pair: [rows], those of the parts. */
-static void run_parts(const struct job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts,
+static void run_parts(const struct cpu_job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts,
 		      const uint32_t *pair, size_t rows)
 {
 	const struct od_op_experts *o = &j->op->experts;
@@ -667,7 +667,7 @@ static void run_parts(const struct job *j, const struct grouping *g, const struc
 		memcpy(y + pair[i] * hidden, g->y + i * hidden, row_bytes);
 }
 
-static int experts(const struct job *j, struct od_err *err)
+static int experts(const struct cpu_job *j, struct od_err *err)
 {
 	const struct od_op_experts *o = &j->op->experts;
 	const struct od_experts_places p = od_experts_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out,
@@ -705,7 +705,7 @@ static int experts(const struct job *j, struct od_err *err)
 }
 
 /* sum = the sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
-static void sum_row(const struct job *j, size_t r, float *sum, const float *weight, float *shared)
+static void sum_row(const struct cpu_job *j, size_t r, float *sum, const float *weight, float *shared)
 {
 	const struct od_op_combine *o = &j->op->combine;
 	const size_t n = o->hidden, k = o->top_k;
@@ -729,7 +729,7 @@ static void sum_row(const struct job *j, size_t r, float *sum, const float *weig
 
 static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
-	const struct job *j = arg;
+	const struct cpu_job *j = arg;
 	const struct od_op_combine *o = &j->op->combine;
 	const size_t n = o->hidden;
 	const float *scale = f32_at(j, o->scale);
@@ -750,7 +750,7 @@ static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 /* ---- */
 
-static void copy(const struct job *j)
+static void copy(const struct cpu_job *j)
 {
 	const struct od_op_copy *o = &j->op->copy;
 
@@ -758,7 +758,7 @@ static void copy(const struct job *j)
 }
 
 /* Without the team: loads have threads of their own, several at a time. */
-static void merge(const struct job *j)
+static void merge(const struct cpu_job *j)
 {
 	const struct od_op_merge *o = &j->op->merge;
 	const uint8_t *e = j->x->address(o->e), *sm = j->x->address(o->sm);
@@ -773,7 +773,7 @@ static void merge(const struct job *j)
 
 int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct od_err *err)
 {
-	struct job j = { .x = x, .be = x->backend[op->profile - 1], .op = op };
+	struct cpu_job j = { .x = x, .be = x->backend[op->profile - 1], .op = op };
 
 	switch (op->kind) {
 	case OD_OP_EMBED: embed(&j); break;

@@ -250,7 +250,7 @@ static bool meets_rounded(const struct od_cuda_table *t, bool down)
 	return (t->forms[down] >> GPU_NF4 & 1) != 0;
 }
 
-struct round {
+struct experts_round {
 	struct od_cuda_device *c;
 	const struct od_cuda_table *table;
 	struct gpu_expert_products products;
@@ -270,7 +270,7 @@ static bool has_pairs(const struct od_cuda_table *t)
 	       gpu_products_pair((enum gpu_form)__builtin_ctz(forms));
 }
 
-static uint32_t blocks_of(const struct round *r, bool down)
+static uint32_t blocks_of(const struct experts_round *r, bool down)
 {
 	const uint32_t n_out = down ? r->products.hidden : r->products.intermediate;
 
@@ -278,7 +278,7 @@ static uint32_t blocks_of(const struct round *r, bool down)
 }
 
 /* n: rows of x, or pairs of gate. */
-static void multiply(struct round *r, bool down, uint32_t n)
+static void multiply(struct experts_round *r, bool down, uint32_t n)
 {
 	const struct gpu_grid grid = { r->most_tiles, blocks_of(r, down), 1 };
 
@@ -310,7 +310,7 @@ static void multiply(struct round *r, bool down, uint32_t n)
 }
 
 /* How many rows a tile has. */
-static void choose_tiles(struct round *r, const struct od_op_experts *o, struct gpu_sort *sort)
+static void choose_tiles(struct experts_round *r, const struct od_op_experts *o, struct gpu_sort *sort)
 {
 	r->many = r->table->many && (uint64_t)sort->n_rows * o->top_k >= (uint64_t)o->n_experts * GPU_MANY_FROM;
 	sort->rows = r->many ? GPU_MANY_ROWS : 1;
@@ -320,7 +320,7 @@ static void choose_tiles(struct round *r, const struct od_op_experts *o, struct 
 
 /* Activates the round's n pairs, if products have not done it. Only for biases a kernel needs to know the experts, and
  * waits for three reads more. */
-static void activate(struct round *r, uint32_t n)
+static void activate(struct experts_round *r, uint32_t n)
 {
 	const unsigned blocks = od_cuda_blocks(r->products.intermediate, GPU_ROW_THREADS);
 	const struct gpu_act a = { .gate = r->products.gate,
@@ -344,7 +344,7 @@ static void activate(struct round *r, uint32_t n)
 				 "activation");
 }
 
-static void run_round(struct round *r, uint32_t n)
+static void run_round(struct experts_round *r, uint32_t n)
 {
 	multiply(r, false, r->n_rows);
 	activate(r, n);
@@ -414,7 +414,7 @@ void od_cuda_experts(struct od_cuda_device *c, const struct od_op *op)
 				 .top_k = o->top_k,
 				 .n_experts = o->n_experts,
 				 .together = pairs_together(half, n, pairs) };
-	struct round r = { .c = c, .n_rows = op->n_rows };
+	struct experts_round r = { .c = c, .n_rows = op->n_rows };
 	struct lists l = { NULL, NULL, 0 };
 
 	table = table_of(c, o);

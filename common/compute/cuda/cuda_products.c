@@ -51,7 +51,7 @@ struct gpu_mat od_cuda_mat(const struct od_weight *w)
 
 /* ---- A list of products ---- */
 
-struct list {
+struct products_list {
 	struct od_cuda_device *c;
 	struct gpu_products args;
 	uint32_t most_rows;
@@ -71,7 +71,7 @@ static unsigned launcher_of(uint32_t n_rows, unsigned *rows)
 	return index;
 }
 
-static void flush_planes(struct list *l)
+static void flush_planes(struct products_list *l)
 {
 	unsigned rows;
 	const unsigned index = launcher_of(l->planes_rows, &rows);
@@ -91,7 +91,7 @@ static uint32_t blocks_of(bool many, const struct gpu_product *p)
 }
 
 /* Blocks of all products in the list. */
-static uint32_t blocks_before(const struct list *l)
+static uint32_t blocks_before(const struct products_list *l)
 {
 	const uint32_t n = l->args.n;
 
@@ -105,7 +105,7 @@ static bool is_many(const struct od_cuda_device *c, const struct gpu_product *p)
 	       2 * (uint64_t)od_cuda_blocks(p->n_rows, GPU_MANY_ROWS) * blocks_of(true, p) >= c->n_sm;
 }
 
-static int launch_plain(const struct list *l)
+static int launch_plain(const struct products_list *l)
 {
 	const struct gpu_products *a = &l->args;
 	const enum gpu_form form = (enum gpu_form)a->p[0].w.form;
@@ -121,7 +121,7 @@ static int launch_plain(const struct list *l)
 	return gpu_products[form][index](od_cuda_stream(l->c), grid, gpu_product_shared(form, index), a);
 }
 
-static void flush_plain(struct list *l)
+static void flush_plain(struct products_list *l)
 {
 	if (l->args.n == 0)
 		return;
@@ -131,13 +131,13 @@ static void flush_plain(struct list *l)
 }
 
 /* Launches what the list has. */
-static void flush(struct list *l)
+static void flush(struct products_list *l)
 {
 	flush_plain(l);
 	flush_planes(l);
 }
 
-static void add(struct list *l, const struct gpu_product *p)
+static void add(struct products_list *l, const struct gpu_product *p)
 {
 	const bool many = is_many(l->c, p);
 	struct gpu_products *a = &l->args;
@@ -160,7 +160,7 @@ static uint32_t chunks_of(const struct od_weight *w)
 }
 
 /* For up to GPU_PRODUCT_ROWS rows. Each launch takes as many chunks as fit, so a matrix may be cut into several. */
-static void add_planes(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+static void add_planes(struct products_list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
 	const struct gpu_chunks c = gpu_planes_chunks((uint32_t)w->n_in, (uint32_t)w->chunk_rows);
 	struct gpu_planes_products *a = &l->planes;
@@ -195,7 +195,7 @@ static void add_planes(struct list *l, const struct od_weight *w, const float *x
 
 /* For more rows: a product of planes would decode again for each GPU_PRODUCT_ROWS of them. So some chunks at a time are
  * decoded to the scratch, which the products before them have read by then, and multiplied from there. */
-static void add_decoded(struct list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
+static void add_decoded(struct products_list *l, const struct od_weight *w, const float *x, float *y, uint32_t n_rows)
 {
 	const uint64_t chunk_bytes = 2 * (uint64_t)w->chunk_rows * w->n_in, fit = OD_CUDA_SCRATCH_BYTES / chunk_bytes;
 	const uint32_t all = chunks_of(w), most = fit < GPU_MAX_CHUNKS ? (uint32_t)fit : GPU_MAX_CHUNKS;
@@ -240,7 +240,7 @@ static bool meets_rounded(const struct od_weight *w)
 }
 
 /* Multiplies those of n matrices with the same rows that meet rounded ones. */
-static void multiply_rounded(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n,
+static void multiply_rounded(struct products_list *l, const struct od_weight *const *w, float *const *y, uint32_t n,
 			     const float *x, uint32_t n_rows)
 {
 	flush(l); /* others may use the scratch, too */
@@ -258,8 +258,8 @@ static void multiply_rounded(struct list *l, const struct od_weight *const *w, f
 }
 
 /* n matrices of the same rows. */
-static void add_weights(struct list *l, const struct od_weight *const *w, float *const *y, uint32_t n, const float *x,
-			uint32_t n_rows)
+static void add_weights(struct products_list *l, const struct od_weight *const *w, float *const *y, uint32_t n,
+			const float *x, uint32_t n_rows)
 {
 	bool rounded = false;
 
@@ -287,7 +287,7 @@ static void add_weights(struct list *l, const struct od_weight *const *w, float 
 void od_cuda_linear(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_linear *o = &op->linear;
-	struct list l = { .c = c };
+	struct products_list l = { .c = c };
 	float *y[OD_MAX_LINEAR];
 	uint32_t n;
 
@@ -315,7 +315,7 @@ void od_cuda_latent_value(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_latent_value *o = &op->latent_value;
 	const struct gpu_mat w = od_cuda_mat(o->kv_b);
-	struct list l = { .c = c };
+	struct products_list l = { .c = c };
 
 	for (uint32_t h = 0; h < o->n_heads; h++) {
 		const uint64_t row = (uint64_t)h * (o->nope_dim + o->v_dim) + o->nope_dim;
@@ -343,7 +343,7 @@ void od_cuda_ffn(struct od_cuda_device *c, const struct od_op *op)
 	const size_t n = o->part[0].mat[OD_MAT_GATE].n_out, hidden = o->part[0].mat[OD_MAT_DOWN].n_out;
 	const float *x = od_cuda_at(o->x);
 	float *y = od_cuda_at(o->y), *gate = od_cuda_at(o->scratch), *up;
-	struct list l = { .c = c };
+	struct products_list l = { .c = c };
 	size_t rows = 0, at = 0;
 
 	for (uint32_t i = 0; i < o->n_parts; i++)

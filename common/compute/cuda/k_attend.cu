@@ -53,7 +53,7 @@ GPU_FN unsigned bytes_of(const bool bf16, const unsigned n)
 
 /* ---- A block's work ---- */
 
-struct work {
+struct attend_work {
 	const struct gpu_attend *a;
 	uint32_t from, to; /* positions [from, to) of the block */
 	uint32_t n_heads, head; /* head: the first one, of all rows' */
@@ -88,13 +88,13 @@ GPU_FN uint32_t first_seen(uint32_t position, uint32_t window)
 }
 
 /* Page i of the block has positions that the row sees. */
-GPU_FN bool has_page(const struct work *w, unsigned i)
+GPU_FN bool has_page(const struct attend_work *w, unsigned i)
 {
 	return i >= w->from / PAGE && i <= (w->to - 1) / PAGE;
 }
 
 /* False: the row has no such block. */
-GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct work *w)
+GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct attend_work *w)
 {
 	const struct gpu_row *row = &a->rows[gpu_block_z()];
 	const uint32_t begin = first_seen(row->position, a->window),
@@ -117,7 +117,7 @@ GPU_FN bool begin_work(const unsigned H, const struct gpu_attend *a, struct work
 }
 
 /* Where the kv head's keys and values are in the block's pages. */
-GPU_FN void share_pages(const unsigned T, const bool bf16, const unsigned H, const struct work *w)
+GPU_FN void share_pages(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w)
 {
 	const size_t vector = (size_t)w->kv_head * bytes_of(bf16, 1);
 
@@ -155,7 +155,7 @@ GPU_FN void copy_unit(const bool bf16, bool aligned, unsigned char *to, const un
 }
 
 /* The queries, with zeros up to whole steps; heads behind the last one are as it, and not stored. */
-GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct work *w)
+GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct attend_work *w)
 {
 	GPU_NO_UNROLL
 	for (unsigned h = gpu_warp(); h < H; h += T / GPU_WARP) {
@@ -171,7 +171,7 @@ GPU_FN void copy_queries(const unsigned T, const unsigned H, const struct work *
 }
 
 /* A stage: positions [first, ...) of the block and a piece of columns. */
-struct stage {
+struct attend_stage {
 	uint32_t first, piece;
 };
 
@@ -187,13 +187,14 @@ GPU_FN uint32_t stage_keys(const unsigned T, const unsigned H)
 	return KEYS(T, H) * (GPU_WARP / 4);
 }
 
-GPU_FN uint32_t key_pieces(const bool bf16, const struct work *w)
+GPU_FN uint32_t key_pieces(const bool bf16, const struct attend_work *w)
 {
 	return (bytes_of(bf16, 1) * w->a->k_dim + KEY_PIECE - 1) / KEY_PIECE;
 }
 
 /* By pieces, then by positions. */
-GPU_FN struct stage next_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, struct stage s)
+GPU_FN struct attend_stage next_keys(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w,
+				     struct attend_stage s)
 {
 	s.piece++;
 	if (s.piece == key_pieces(bf16, w)) {
@@ -204,15 +205,15 @@ GPU_FN struct stage next_keys(const unsigned T, const bool bf16, const unsigned 
 }
 
 /* The row sees keys of the stage. */
-GPU_FN bool has_keys(const unsigned T, const unsigned H, const struct work *w, uint32_t first)
+GPU_FN bool has_keys(const unsigned T, const unsigned H, const struct attend_work *w, uint32_t first)
 {
 	return first < w->to && first + stage_keys(T, H) > w->from;
 }
 
 /* All of a stage, also those that the row does not see. The units of key i are in an order of its own: so what eight
  * lanes read of eight keys is in different banks. */
-GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
-		      struct stage s)
+GPU_FN void copy_keys(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w, unsigned slot,
+		      struct attend_stage s)
 {
 	const unsigned row = gpu_lane() / KEY_UNITS, ROWS = GPU_WARP / KEY_UNITS, N = stage_keys(T, H) / ROWS;
 	const uint32_t row_bytes = (uint32_t)w->a->keys.row_bytes, bytes = bytes_of(bf16, 1) * w->a->k_dim;
@@ -243,9 +244,9 @@ GPU_FN uint32_t stage_values(const unsigned T, const unsigned H)
 	return SLOT(T, H) / VALUE_PIECE;
 }
 
-GPU_FN struct stage first_values(const unsigned T, const unsigned H, const struct work *w)
+GPU_FN struct attend_stage first_values(const unsigned T, const unsigned H, const struct attend_work *w)
 {
-	struct stage s;
+	struct attend_stage s;
 
 	s.first = w->from / stage_values(T, H) * stage_values(T, H);
 	s.piece = 0;
@@ -253,7 +254,8 @@ GPU_FN struct stage first_values(const unsigned T, const unsigned H, const struc
 }
 
 /* By positions, then by pieces. */
-GPU_FN struct stage next_values(const unsigned T, const unsigned H, const struct work *w, struct stage s)
+GPU_FN struct attend_stage next_values(const unsigned T, const unsigned H, const struct attend_work *w,
+				       struct attend_stage s)
 {
 	s.first += stage_values(T, H);
 	if (s.first >= w->to) {
@@ -264,8 +266,8 @@ GPU_FN struct stage next_values(const unsigned T, const unsigned H, const struct
 }
 
 /* The warp's part, if there is such a stage. */
-GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
-			struct stage s)
+GPU_FN void copy_values(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w, unsigned slot,
+			struct attend_stage s)
 {
 	const unsigned ROWS = GPU_WARP / VALUE_UNITS, N = STAGE(T, H) / VALUE_PIECE / ROWS;
 	const uint32_t row_bytes = (uint32_t)w->a->values.row_bytes, bytes = bytes_of(bf16, 1) * w->a->v_dim;
@@ -332,7 +334,7 @@ GPU_FN unsigned first_eight(const unsigned K)
 	return gpu_lane() / (32 / K);
 }
 
-GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const struct work *w, uint32_t piece,
+GPU_FN void add_piece(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w, uint32_t piece,
 		      unsigned slot, float *sum)
 {
 	const unsigned COLUMNS = KEY_PIECE / bytes_of(bf16, 1), TOGETHER = H == 8 ? 1 : 2, row = gpu_lane() % 8;
@@ -370,7 +372,8 @@ GPU_FN float fold_keys(const unsigned K, const unsigned H, const float *sum)
 	return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-GPU_FN void store_scores(const unsigned T, const unsigned H, const struct work *w, uint32_t first, const float *sum)
+GPU_FN void store_scores(const unsigned T, const unsigned H, const struct attend_work *w, uint32_t first,
+			 const float *sum)
 {
 	const unsigned K = KEYS(T, H);
 	const uint32_t p = first + first_eight(K) * 8 + gpu_lane() % 8;
@@ -386,8 +389,8 @@ GPU_FN void store_scores(const unsigned T, const unsigned H, const struct work *
 
 /* The stage that is SLOTS after a stage of keys: keys, or values. Stages of keys are even in number, as those of a page
  * are: so the first of values goes to slot 0. */
-GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, const struct work *w, unsigned slot,
-		       struct stage s)
+GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w, unsigned slot,
+		       struct attend_stage s)
 {
 	s = next_keys(T, bf16, H, w, next_keys(T, bf16, H, w, s));
 	if (s.first < (gpu_warp() + 1) * warp_keys(T)) {
@@ -402,10 +405,10 @@ GPU_FN void copy_ahead(const unsigned T, const bool bf16, const unsigned H, cons
 }
 
 /* Scores of the warp's positions. */
-GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const struct work *w)
+GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const struct attend_work *w)
 {
 	const uint32_t begin = gpu_warp() * warp_keys(T);
-	struct stage s;
+	struct attend_stage s;
 	unsigned slot = 0;
 
 	GPU_NO_UNROLL
@@ -431,7 +434,7 @@ GPU_FN void scores(const unsigned T, const bool bf16, const unsigned H, const st
 
 /* Scores become exp(score - the head's largest), which is stored with their sum; positions that are not there add 0. A
  * warp has a head at a time. */
-GPU_FN void exponentials(const unsigned T, const unsigned H, const struct work *w)
+GPU_FN void exponentials(const unsigned T, const unsigned H, const struct attend_work *w)
 {
 	GPU_NO_UNROLL
 	for (unsigned h = gpu_warp(); h < H; h += T / GPU_WARP) {
@@ -512,7 +515,7 @@ GPU_FN void add_positions(const bool bf16, const unsigned E, const unsigned N, u
 }
 
 /* Elements [d, d + E) of heads [head, head + N), if they are there. */
-GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *w, uint32_t d, unsigned head,
+GPU_FN void store_values(const unsigned E, const unsigned N, const struct attend_work *w, uint32_t d, unsigned head,
 			 const float *acc)
 {
 	GPU_UNROLL
@@ -529,11 +532,11 @@ GPU_FN void store_values(const unsigned E, const unsigned N, const struct work *
 
 /* A thread has E elements of N heads of a piece. */
 GPU_FN void values_of(const unsigned T, const bool bf16, const unsigned H, const unsigned E, const unsigned N,
-		      const struct work *w)
+		      const struct attend_work *w)
 {
 	const unsigned ITEMS = VALUE_PIECE / bytes_of(bf16, E), head = gpu_thread() / ITEMS * N,
 		       POSITIONS = stage_values(T, H);
-	struct stage s = first_values(T, H, w), ahead = next_values(T, H, w, next_values(T, H, w, s));
+	struct attend_stage s = first_values(T, H, w), ahead = next_values(T, H, w, next_values(T, H, w, s));
 	uint32_t d = gpu_thread() % ITEMS * E;
 	unsigned slot = 0;
 	float acc[MAX_VALUES];
@@ -575,8 +578,8 @@ GPU_FN void attend_of(const unsigned T, const bool bf16, const unsigned H, const
 	/* Sums of a thread in a piece of values: so that all threads have some, if there are enough. */
 	const unsigned SUMS = VALUE_PIECE / bytes_of(bf16, 1) * H > T ? VALUE_PIECE / bytes_of(bf16, 1) * H / T : 1,
 		       E = SUMS > 1 ? 2 : 1;
-	struct work w;
-	struct stage s;
+	struct attend_work w;
+	struct attend_stage s;
 
 	if (!begin_work(H, a, &w))
 		return;

@@ -70,29 +70,29 @@ GPU_KERNEL(gpu_delta_in, struct gpu_delta_in, GPU_ROW_THREADS)
 /* ---- Rows of the sequence ---- */
 
 /* In shared memory; lines follow: of a row queries, keys and values of a part. */
-struct room {
+struct delta_room {
 	float gate[2][ROWS]; /* decay, beta */
 	float by[2 * ROWS]; /* factors that give queries and keys their length */
 	uint32_t index[ROWS];
 	uint32_t count[GPU_DELTA_FIND_THREADS / GPU_WARP];
 };
-static_assert(sizeof(struct room) == GPU_DELTA_ROOM, "lines are aligned");
+static_assert(sizeof(struct delta_room) == GPU_DELTA_ROOM, "lines are aligned");
 
-GPU_FN float *lines_of(struct room *m)
+GPU_FN float *lines_of(struct delta_room *m)
 {
 	return (float *)(void *)(m + 1);
 }
 
 /* A block's part of the channels: a key head, and values of its heads. */
-struct part {
+struct delta_part {
 	unsigned key, first_value, values;
 	bool keys; /* queries and keys are written by this block */
 };
 
-GPU_FN struct part part_of(const struct gpu_delta *a, unsigned head)
+GPU_FN struct delta_part part_of(const struct gpu_delta *a, unsigned head)
 {
 	const unsigned group = a->n_heads / a->n_key_heads;
-	struct part p;
+	struct delta_part p;
 
 	p.key = head / group;
 	p.first_value = head * a->v_dim;
@@ -101,18 +101,18 @@ GPU_FN struct part part_of(const struct gpu_delta *a, unsigned head)
 	return p;
 }
 
-GPU_FN unsigned width_of(const struct gpu_delta *a, const struct part *p)
+GPU_FN unsigned width_of(const struct gpu_delta *a, const struct delta_part *p)
 {
 	return 2 * a->k_dim + p->values;
 }
 
-GPU_FN unsigned line_of(const struct gpu_delta *a, const struct part *p)
+GPU_FN unsigned line_of(const struct gpu_delta *a, const struct delta_part *p)
 {
 	return (width_of(a, p) + 3) / 4 * 4;
 }
 
 /* Channel of element i of a line. */
-GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct part *p, unsigned i)
+GPU_FN unsigned channel_of(const struct gpu_delta *a, const struct delta_part *p, unsigned i)
 {
 	const unsigned k = a->k_dim, keys = a->n_key_heads * k;
 
@@ -166,14 +166,14 @@ GPU_FN unsigned find_rows(const struct gpu_delta *a, uint32_t *index, uint32_t *
 #define EACH 4u /* elements of a thread at a time, whose loads are under way together */
 
 /* Element i of n lines. */
-struct place {
+struct delta_place {
 	unsigned row, at, channel;
 };
 
-GPU_FN struct place place_of(const struct gpu_delta *a, const struct part *p, unsigned i)
+GPU_FN struct delta_place place_of(const struct gpu_delta *a, const struct delta_part *p, unsigned i)
 {
 	const unsigned width = width_of(a, p);
-	struct place x;
+	struct delta_place x;
 
 	x.row = i / width;
 	x.at = i % width;
@@ -182,14 +182,14 @@ GPU_FN struct place place_of(const struct gpu_delta *a, const struct part *p, un
 }
 
 /* silu of the convolution, the oldest tap first. */
-GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint32_t *index, unsigned t, unsigned n,
-		     float *lines)
+GPU_FN void convolve(const struct gpu_delta *a, const struct delta_part *p, const uint32_t *index, unsigned t,
+		     unsigned n, float *lines)
 {
 	const unsigned all = n * width_of(a, p), line = line_of(a, p);
 	const int before = (int)a->taps - 1;
 
 	for (unsigned begin = gpu_thread(); begin < all; begin += EACH * THREADS) {
-		struct place x[EACH];
+		struct delta_place x[EACH];
 		float sum[EACH];
 
 		GPU_UNROLL
@@ -215,8 +215,8 @@ GPU_FN void convolve(const struct gpu_delta *a, const struct part *p, const uint
 
 /* Lines of rows [t, t + n), n from 1 to ROWS, after convolution and with lengths; and mixed. All threads; it ends with
  * a barrier. */
-GPU_FN void mix_rows(const struct gpu_delta *a, struct room *m, const struct part *p, const uint32_t *index, unsigned t,
-		     unsigned n)
+GPU_FN void mix_rows(const struct gpu_delta *a, struct delta_room *m, const struct delta_part *p, const uint32_t *index,
+		     unsigned t, unsigned n)
 {
 	const unsigned line = line_of(a, p), k = a->k_dim, half = gpu_thread() / GPU_LANES;
 	float *lines = lines_of(m), sum;
@@ -229,7 +229,7 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct room *m, const struct par
 		m->by[half] = (half % 2 == 0 ? 1 / sqrtf((float)k) : 1) / sqrtf(gpu_canonical(sum) + L2_EPS);
 	gpu_sync();
 	for (unsigned i = gpu_thread(); i < n * width_of(a, p); i += THREADS) {
-		const struct place x = place_of(a, p, i);
+		const struct delta_place x = place_of(a, p, i);
 		float *u = &lines[x.row * line + x.at];
 
 		if (x.at < 2 * k)
@@ -242,12 +242,12 @@ GPU_FN void mix_rows(const struct gpu_delta *a, struct room *m, const struct par
 static_assert(THREADS / GPU_LANES == 2 * ROWS, "mix_rows");
 
 /* The channels that the next rows' convolutions will see. */
-GPU_FN void keep_channels(const struct gpu_delta *a, const struct part *p, const uint32_t *index, unsigned n)
+GPU_FN void keep_channels(const struct gpu_delta *a, const struct delta_part *p, const uint32_t *index, unsigned n)
 {
 	const unsigned kept = a->taps - 1, all = kept * width_of(a, p);
 
 	for (unsigned begin = gpu_thread(); begin < all; begin += EACH * THREADS) {
-		struct place x[EACH];
+		struct delta_place x[EACH];
 		float u[EACH];
 
 		GPU_UNROLL
@@ -362,7 +362,7 @@ GPU_FN float correct_and_meet(float *s, const float *query, const float *key, fl
 }
 
 /* The lines' rows; values become outputs. */
-GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned n, unsigned column, bool is_one,
+GPU_FN void few_rows(const struct delta_room *m, float *lines, unsigned line, unsigned n, unsigned column, bool is_one,
 		     float *s)
 {
 	float sum = meet_first(s, lines + K, m->gate[0][0]);
@@ -384,7 +384,7 @@ GPU_FN void few_rows(const struct room *m, float *lines, unsigned line, unsigned
 /* ---- The recurrence, of any k_dim: the state is read twice ---- */
 
 /* Runs rows [t, t + n) of the sequence. */
-GPU_FN void any_rows(const struct gpu_delta *a, const struct room *m, float *lines, unsigned line, unsigned head,
+GPU_FN void any_rows(const struct gpu_delta *a, const struct delta_room *m, float *lines, unsigned line, unsigned head,
 		     unsigned t, unsigned n)
 {
 	const unsigned k = a->k_dim, v = a->v_dim;
@@ -435,9 +435,9 @@ GPU_FN void end_row(const struct gpu_delta *a, unsigned head, uint32_t r, const 
 
 GPU_FN void few(const struct gpu_delta *a, const bool fixed)
 {
-	struct room *m = (struct room *)(void *)gpu_shared();
+	struct delta_room *m = (struct delta_room *)(void *)gpu_shared();
 	const unsigned head = gpu_block_x(), t = gpu_thread() % ROWS, which = gpu_thread() / ROWS;
-	const struct part p = part_of(a, head);
+	const struct delta_part p = part_of(a, head);
 	const unsigned line = line_of(a, &p);
 	float s[K];
 	unsigned n;
@@ -483,7 +483,7 @@ gpu_delta_fn *const gpu_delta_few[2] = { gpu_delta_few_any, gpu_delta_few_fixed 
 
 GPU_KERNEL(gpu_delta_find, struct gpu_delta, GPU_DELTA_FIND_THREADS)
 {
-	struct room *m = (struct room *)(void *)gpu_shared();
+	struct delta_room *m = (struct delta_room *)(void *)gpu_shared();
 	const unsigned n = find_rows(&a, a.index, m->count);
 
 	if (gpu_thread() == 0)
@@ -493,20 +493,20 @@ GPU_KERNEL(gpu_delta_find, struct gpu_delta, GPU_DELTA_FIND_THREADS)
 GPU_KERNEL(gpu_delta_mix, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	const unsigned n = *a.n_found, t = gpu_block_y() * a.at_once, group = a.n_heads / a.n_key_heads;
-	struct part p;
+	struct delta_part p;
 
 	if (t >= n)
 		return;
 	p = part_of(&a, gpu_block_x() * group);
 	p.values *= group;
-	mix_rows(&a, (struct room *)(void *)gpu_shared(), &p, a.index, t, n - t < a.at_once ? n - t : a.at_once);
+	mix_rows(&a, (struct delta_room *)(void *)gpu_shared(), &p, a.index, t, n - t < a.at_once ? n - t : a.at_once);
 }
 
 GPU_ROOMY_KERNEL(gpu_delta_recur_any, struct gpu_delta, GPU_DELTA_THREADS)
 {
-	struct room *m = (struct room *)(void *)gpu_shared();
+	struct delta_room *m = (struct delta_room *)(void *)gpu_shared();
 	const unsigned head = gpu_block_x(), n = *a.n_found, which = gpu_thread() / ROWS;
-	const struct part p = part_of(&a, head);
+	const struct delta_part p = part_of(&a, head);
 	const unsigned line = line_of(&a, &p), width = width_of(&a, &p);
 	float *lines = lines_of(m);
 
@@ -538,7 +538,7 @@ struct ring {
 static_assert(2 * sizeof(struct ring) == GPU_DELTA_RING && K == THREADS, "a thread has an element of each");
 
 /* A thread's part of a row on its way to shared memory. */
-struct ahead {
+struct delta_ahead {
 	float query[ROWS], key[ROWS], value[ROWS], gate;
 	uint32_t index;
 };
@@ -552,9 +552,9 @@ GPU_FN uint32_t index_ahead(const struct gpu_delta *a, unsigned t, unsigned n)
 }
 
 GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column, unsigned t, unsigned n,
-		       uint32_t index, struct ahead *x)
+		       uint32_t index, struct delta_ahead *x)
 {
-	const struct part p = part_of(a, head);
+	const struct delta_part p = part_of(a, head);
 	const float *from = a->mixed + (size_t)t * a->channels;
 	const unsigned q = channel_of(a, &p, gpu_thread()), k = channel_of(a, &p, K + gpu_thread());
 	const unsigned v = column < a->v_dim ? channel_of(a, &p, 2 * K + column) : q;
@@ -571,7 +571,7 @@ GPU_FN void read_ahead(const struct gpu_delta *a, unsigned head, unsigned column
 			  0;
 }
 
-GPU_FN void put_ahead(struct ring *ring, const struct ahead *x)
+GPU_FN void put_ahead(struct ring *ring, const struct delta_ahead *x)
 {
 	GPU_UNROLL
 	for (unsigned r = 0; r < ROWS; r++) {
@@ -590,7 +590,7 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 {
 	struct ring *ring = (struct ring *)(void *)gpu_shared();
 	uint32_t index = index_ahead(a, 0, n);
-	struct ahead ahead;
+	struct delta_ahead ahead;
 	float sum;
 
 	read_ahead(a, head, column, 0, n, index, &ahead);
@@ -627,7 +627,7 @@ GPU_FN void all_rows(const struct gpu_delta *a, unsigned head, unsigned column, 
 GPU_KERNEL(gpu_delta_recur_fixed, struct gpu_delta, GPU_DELTA_THREADS)
 {
 	const unsigned head = gpu_block_x(), column = gpu_block_y() * THREADS + gpu_thread(), n = *a.n_found;
-	const struct part p = part_of(&a, head);
+	const struct delta_part p = part_of(&a, head);
 	float s[K];
 
 	if (n > 0) {

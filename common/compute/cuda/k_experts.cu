@@ -74,7 +74,7 @@ GPU_FN void begin_rounds(const struct gpu_sort *a)
 }
 
 /* Choices in shared memory: [CHUNK] of them at a time. */
-struct chunk {
+struct experts_chunk {
 	uint32_t *at; /* two in a word */
 	uint32_t first, n;
 };
@@ -82,7 +82,7 @@ struct chunk {
 #define NO_EXPERT 0xffffu
 
 /* The chunk that begins with choice `first`; it is there already if it is the only one. All threads. */
-GPU_FN void read_chunk(const struct gpu_sort *a, struct chunk *c, uint32_t first)
+GPU_FN void read_chunk(const struct gpu_sort *a, struct experts_chunk *c, uint32_t first)
 {
 	const uint32_t pairs = a->n_rows * a->top_k;
 	uint16_t *to = (uint16_t *)(void *)c->at;
@@ -98,7 +98,7 @@ GPU_FN void read_chunk(const struct gpu_sort *a, struct chunk *c, uint32_t first
 }
 
 /* A bit for each of choices [i, i + 8) of the chunk that is expert e. */
-GPU_FN uint32_t found_in(const struct chunk *c, uint32_t i, uint32_t e)
+GPU_FN uint32_t found_in(const struct experts_chunk *c, uint32_t i, uint32_t e)
 {
 	const gpu_u4 v = gpu_shared_16(c->at + i / 2);
 	const uint32_t word[4] = { v.x, v.y, v.z, v.w };
@@ -112,7 +112,7 @@ GPU_FN uint32_t found_in(const struct chunk *c, uint32_t i, uint32_t e)
 	return found;
 }
 
-GPU_FN uint32_t count_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t e)
+GPU_FN uint32_t count_pairs(const struct gpu_sort *a, struct experts_chunk *c, uint32_t e)
 {
 	uint32_t n = 0;
 
@@ -126,7 +126,7 @@ GPU_FN uint32_t count_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t 
 }
 
 /* The n pairs of expert e, in order. */
-GPU_FN void put_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t e, uint32_t n, uint32_t *pair)
+GPU_FN void put_pairs(const struct gpu_sort *a, struct experts_chunk *c, uint32_t e, uint32_t n, uint32_t *pair)
 {
 	for (uint32_t first = 0; first < a->n_rows * a->top_k; first += CHUNK) {
 		read_chunk(a, c, first);
@@ -147,7 +147,7 @@ GPU_FN void put_pairs(const struct gpu_sort *a, struct chunk *c, uint32_t e, uin
 GPU_ROOMY_KERNEL(gpu_sort, struct gpu_sort, GPU_SORT_THREADS)
 {
 	uint32_t *shared = (uint32_t *)(void *)gpu_shared(), done = 0, tiles = 0;
-	struct chunk c = { shared + SUMS, 0, 0 };
+	struct experts_chunk c = { shared + SUMS, 0, 0 };
 
 	begin_rounds(&a);
 	if (!choices_are_valid(&a, shared))

@@ -43,7 +43,7 @@ GPU_FN uint32_t own_row(void)
 	return gpu_thread() / (COLUMNS / RUN);
 }
 
-struct source {
+struct many_source {
 	const struct gpu_mat *m;
 	const unsigned char *row;
 	const float *x;
@@ -59,7 +59,7 @@ struct brought {
 };
 
 /* Row `out` of m, and the thread's row of x. */
-GPU_FN void begin_source(struct source *s, const struct gpu_mat *m, uint32_t out, const float *x)
+GPU_FN void begin_source(struct many_source *s, const struct gpu_mat *m, uint32_t out, const float *x)
 {
 	s->m = m;
 	s->form = m->form;
@@ -75,7 +75,7 @@ GPU_FN void begin_source(struct source *s, const struct gpu_mat *m, uint32_t out
 }
 
 /* Codes [k, k + RUN) of the row; those behind its end are 0. */
-GPU_FN struct gpu_raw read_run(const unsigned bits, const struct source *s, uint32_t k)
+GPU_FN struct gpu_raw read_run(const unsigned bits, const struct many_source *s, uint32_t k)
 {
 	const unsigned each = 32 / bits;
 	struct gpu_raw r = { { 0, 0, 0, 0 } };
@@ -89,7 +89,7 @@ GPU_FN struct gpu_raw read_run(const unsigned bits, const struct source *s, uint
 	return r;
 }
 
-GPU_FN void read_runs(const unsigned bits, const struct source *s, uint32_t k, struct brought *b)
+GPU_FN void read_runs(const unsigned bits, const struct many_source *s, uint32_t k, struct brought *b)
 {
 	GPU_UNROLL
 	for (unsigned i = 0; i < RUNS; i++)
@@ -97,7 +97,7 @@ GPU_FN void read_runs(const unsigned bits, const struct source *s, uint32_t k, s
 }
 
 /* The thread's part of the stage from column k on. */
-GPU_FN void bring(const struct source *s, uint32_t k, struct brought *b)
+GPU_FN void bring(const struct many_source *s, uint32_t k, struct brought *b)
 {
 	const uint32_t at = k + s->at, x = k + s->x_at;
 
@@ -150,7 +150,7 @@ GPU_FN void store_weights(const unsigned form, const struct brought *b, uint32_t
 }
 
 /* k: the stage's first column. */
-GPU_FN void store(const struct source *s, uint32_t k, const struct brought *b, float *stage)
+GPU_FN void store(const struct many_source *s, uint32_t k, const struct brought *b, float *stage)
 {
 	const uint32_t at = k + s->at, left = at < s->n_in ? s->n_in - at : 0;
 	float *const w = stage + s->at / GPU_LANES * W_STEP + own_out() * GPU_LANES + s->at % GPU_LANES;
@@ -217,7 +217,7 @@ GPU_FN void add_stage(const float *stage, float (*sum)[EACH][LANES])
 }
 
 /* adds: the warp has outputs and rows that there are. */
-GPU_FN void add_all(const struct source *s, bool adds, float (*sum)[EACH][LANES])
+GPU_FN void add_all(const struct many_source *s, bool adds, float (*sum)[EACH][LANES])
 {
 	float *now = (float *)(void *)gpu_shared(), *next = now + STAGE;
 	struct brought b;
@@ -272,7 +272,7 @@ GPU_DENSE_KERNEL(gpu_many_products, struct gpu_products, THREADS, 1)
 	const uint32_t row = gpu_block_x() * ROWS;
 	const struct gpu_product *p;
 	float sum[EACH][EACH][LANES];
-	struct source s;
+	struct many_source s;
 	uint32_t i = 0, out, n_rows, n_out;
 
 	while (i + 1 < a.n && a.p[i + 1].first_block <= gpu_block_y())
@@ -320,7 +320,7 @@ GPU_DENSE_KERNEL(gpu_many_experts, struct gpu_expert_products, THREADS, 1)
 	const struct gpu_expert *e;
 	struct gpu_tile tile;
 	struct gpu_mat m;
-	struct source s;
+	struct many_source s;
 	uint32_t at;
 
 	if (!gpu_find_tile(ROWS, &a, &tile))

@@ -9,7 +9,7 @@
 /* A block's work: n outputs, which are some rows of weights, or one row in several blocks, with the rows of x of a
  * tile. Row r is row r of x and of y, or the pairs say which of an expert's. It lies in shared memory: a warp works it
  * out, and it takes no registers while weights are decoded. */
-struct task {
+struct planes_task {
 	struct gpu_planes_block planes;
 	const uint8_t *chunk, *sm; /* sm: of the first weight */
 	const float *x;
@@ -22,15 +22,15 @@ struct task {
 	bool is_last; /* the outputs, of the chunk */
 };
 
-static_assert(sizeof(struct task) <= GPU_PLANES_SHARED - GPU_PLANES_TASK, "room for it");
+static_assert(sizeof(struct planes_task) <= GPU_PLANES_SHARED - GPU_PLANES_TASK, "room for it");
 
-GPU_FN struct task *the_task(void)
+GPU_FN struct planes_task *the_task(void)
 {
-	return (struct task *)(void *)(gpu_shared() + GPU_PLANES_TASK);
+	return (struct planes_task *)(void *)(gpu_shared() + GPU_PLANES_TASK);
 }
 
 /* Rows past the end repeat the last row; their results are discarded. */
-GPU_FN const float *x_of(const struct task *t, uint32_t r)
+GPU_FN const float *x_of(const struct planes_task *t, uint32_t r)
 {
 	const uint32_t at = r < t->n_rows ? r : t->n_rows - 1;
 
@@ -47,7 +47,7 @@ GPU_FN const float *x_of(const struct task *t, uint32_t r)
 
 /* All threads call this. i: the thread's output of the task; lane [lanes]: its lanes of that sum; its neighbours have
  * the others. */
-GPU_FN void end_sum(const unsigned lanes, const struct task *t, uint32_t r, uint32_t i, const float *lane)
+GPU_FN void end_sum(const unsigned lanes, const struct planes_task *t, uint32_t r, uint32_t i, const float *lane)
 {
 	const float y = gpu_canonical(gpu_fold(lane, lanes));
 
@@ -85,12 +85,12 @@ GPU_FN void make_weights(const unsigned lanes, uint32_t lane, gpu_u4 v, float *w
 	}
 }
 
-GPU_FN bool in_lines(const struct task *t)
+GPU_FN bool in_lines(const struct planes_task *t)
 {
 	return t->n_in % LINE == 0 && (uintptr_t)t->x % (2 * sizeof(float)) == 0;
 }
 
-GPU_FN uint32_t piece_length(const struct task *t)
+GPU_FN uint32_t piece_length(const struct planes_task *t)
 {
 	return t->n_in - t->k < GPU_PLANES_BLOCK ? t->n_in - t->k : GPU_PLANES_BLOCK;
 }
@@ -165,7 +165,7 @@ GPU_FN void add_some_lines(const unsigned lanes, uint32_t first, uint32_t lane, 
 }
 
 /* sum[lanes] += what the piece has of the thread's lanes. */
-GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct task *t, float *sum)
+GPU_FN void add_piece(const unsigned R, const unsigned lanes, const struct planes_task *t, float *sum)
 {
 	const uint32_t thread = gpu_thread_here(), length = piece_length(t), lines = length / LINE,
 		       together = lines_of(R);
@@ -208,7 +208,7 @@ GPU_FN void add_slowly(uint32_t first, const float *x, uint32_t n, float *sum)
 	}
 }
 
-GPU_FN void add_piece_slowly(const unsigned R, const struct task *t, float *sum)
+GPU_FN void add_piece_slowly(const unsigned R, const struct planes_task *t, float *sum)
 {
 	const uint32_t out = gpu_thread_here() / (GPU_LANES / 2), length = piece_length(t);
 
@@ -216,7 +216,7 @@ GPU_FN void add_piece_slowly(const unsigned R, const struct task *t, float *sum)
 		add_slowly(out / R * length, x_of(t, out % R) + t->k, length, sum);
 }
 
-GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct task *t, const float *sum)
+GPU_FN void end_few(const unsigned R, const unsigned lanes, const struct planes_task *t, const float *sum)
 {
 	const uint32_t out = gpu_thread_here() / (GPU_LANES / lanes);
 
@@ -254,7 +254,7 @@ GPU_FN void add_lines(const unsigned R, uint32_t first, const float **x, uint32_
 	}
 }
 
-GPU_FN void many_outputs(const unsigned R, const struct task *t)
+GPU_FN void many_outputs(const unsigned R, const struct planes_task *t)
 {
 	GPU_NO_UNROLL
 	for (uint32_t at = 0; at < t->n; at += GPU_PLANES_THREADS / (GPU_LANES / 2)) {
@@ -280,7 +280,7 @@ GPU_FN void many_outputs(const unsigned R, const struct task *t)
 /* ---- Products ---- */
 
 /* A warp finds what the block of threads does next: the piece from column k on. */
-GPU_FN struct gpu_planes_block find_piece(const struct task *t, uint32_t k)
+GPU_FN struct gpu_planes_block find_piece(const struct planes_task *t, uint32_t k)
 {
 	const uint32_t length = t->n_in - k < GPU_PLANES_BLOCK ? t->n_in - k : GPU_PLANES_BLOCK;
 
@@ -288,13 +288,13 @@ GPU_FN struct gpu_planes_block find_piece(const struct task *t, uint32_t k)
 			       t->is_last && k + length == t->n_in);
 }
 
-GPU_FN void share_task(const struct task *t)
+GPU_FN void share_task(const struct planes_task *t)
 {
 	if (gpu_lane() == 0)
 		*the_task() = *t;
 }
 
-GPU_FN void next_piece(struct task *t)
+GPU_FN void next_piece(struct planes_task *t)
 {
 	const uint32_t k = t->k + GPU_PLANES_BLOCK;
 	const struct gpu_planes_block planes = find_piece(t, k);
@@ -310,7 +310,7 @@ GPU_FN void next_piece(struct task *t)
 /* The task is known to a warp. It stays in shared memory, so that decoding has the registers. */
 GPU_FN void products_of(const unsigned R)
 {
-	struct task *t = the_task();
+	struct planes_task *t = the_task();
 	float sum[2] = { 0, 0 };
 
 	gpu_sync();
@@ -347,7 +347,7 @@ GPU_FN void products_of(const unsigned R)
 
 /* The outputs of block `block` of a matrix, to a task of the thread's own (gpu_planes_block). sm, coded: its own, or
  * its first chunk's that is meant; chunk_at: from that on. */
-GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at,
+GPU_FN void find_outputs(struct planes_task *t, const uint8_t *sm, const uint8_t *coded, const uint64_t *chunk_at,
 			 const struct gpu_chunks *c, uint32_t n_out, uint32_t n_in, uint32_t block)
 {
 	const uint32_t chunk = block / c->blocks, in_chunk = block - chunk * c->blocks, begin = chunk * c->rows;
@@ -371,7 +371,7 @@ GPU_FN void find_outputs(struct task *t, const uint8_t *sm, const uint8_t *coded
 
 /* ---- Matrices that the host names ---- */
 
-GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
+GPU_FN void find_listed(const struct gpu_planes_products *a, struct planes_task *t)
 {
 	const struct gpu_planes_product *p;
 	uint32_t i = 0;
@@ -389,7 +389,7 @@ GPU_FN void find_listed(const struct gpu_planes_products *a, struct task *t)
 /* ---- Experts: which, the device has found out (k_experts.cu) ---- */
 
 GPU_FN void find_expert(const unsigned R, const struct gpu_expert_products *a, const struct gpu_tile *tile,
-			struct task *t)
+			struct planes_task *t)
 {
 	const bool up = !a->down && gpu_block_y() >= a->planes_blocks;
 	const struct gpu_mat *m = &a->expert[tile->expert].mat[a->down ? GPU_DOWN : up ? GPU_UP : GPU_GATE];
@@ -417,7 +417,7 @@ GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_product
 	if (!gpu_find_tile(R, a, &tile))
 		return;
 	if (gpu_warp() == 0) {
-		struct task t;
+		struct planes_task t;
 
 		find_expert(R, a, &tile, &t);
 		share_task(&t);
@@ -428,7 +428,7 @@ GPU_FN void expert_products_of(const unsigned R, const struct gpu_expert_product
 GPU_FN void listed_products_of(const unsigned R, const struct gpu_planes_products *a)
 {
 	if (gpu_warp() == 0) {
-		struct task t;
+		struct planes_task t;
 
 		find_listed(a, &t);
 		share_task(&t);

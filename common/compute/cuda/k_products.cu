@@ -181,7 +181,7 @@ struct outputs {
 /* The thread's sums: [rows][outputs][lanes]. Published scales: scale[] holds for columns before `until`; the next one
  * of each output is number next[] of the matrix. shared: how many groups a piece has, if they are whole and no more
  * than the threads of an output; then the ring has their scales. Else 0. */
-struct sums {
+struct products_sums {
 	float sum[GPU_PRODUCT_ROWS * SUMS];
 	float scale[MOST_OUTS], divisor;
 	size_t next[MOST_OUTS];
@@ -244,7 +244,7 @@ GPU_FN void add(const unsigned form, const unsigned R, const struct outputs *t, 
 
 /* ---- Scales ---- */
 
-GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
+GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outputs *t, struct products_sums *s)
 {
 	const uint32_t group = gpu_is_scaled(form) ? t->m->group : 1, groups = (t->n_in + group - 1) / group;
 
@@ -263,7 +263,7 @@ GPU_FN void begin_sums(const unsigned form, const unsigned R, const struct outpu
 }
 
 /* A scale as it is stored. */
-GPU_FN float read_scale(const struct outputs *t, const struct sums *s, const void *at)
+GPU_FN float read_scale(const struct outputs *t, const struct products_sums *s, const void *at)
 {
 	const float scale = gpu_scale_code(t->m->scale_dtype, at);
 
@@ -271,7 +271,8 @@ GPU_FN float read_scale(const struct outputs *t, const struct sums *s, const voi
 }
 
 /* Before column k. */
-GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+GPU_FN void need_scales(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+			struct products_sums *s)
 {
 	if (!gpu_is_scaled(form) || k < s->until)
 		return;
@@ -292,7 +293,7 @@ GPU_FN const float *group_scale(const struct outputs *t, uint32_t i, size_t k)
 
 /* A step of weights from column k on; code[j]: where the thread's begin. scale [outputs], if the form is scaled. */
 GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
-		     const float *x, const unsigned char *const *code, const float *scale, struct sums *s)
+		     const float *x, const unsigned char *const *code, const float *scale, struct products_sums *s)
 {
 	const unsigned lanes = lanes_of(form, R);
 	float w[SUMS];
@@ -309,7 +310,7 @@ GPU_FN void add_step(const unsigned form, const unsigned R, const struct outputs
 
 /* add_weights for codes with scales, which it reads where a group begins. */
 GPU_FN void add_codes(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const bool in_ring,
-		      const float *x, const unsigned char *const *code, struct sums *s)
+		      const float *x, const unsigned char *const *code, struct products_sums *s)
 {
 	need_scales(form, R, t, k, s);
 	add_step(form, R, t, k, in_ring, x, code, s->scale, s);
@@ -336,8 +337,8 @@ GPU_FN unsigned swap_of(const unsigned form, const unsigned R, unsigned r)
 	return r % (COPIERS / units) * units;
 }
 
-GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s,
-			       uint32_t ring)
+GPU_FN struct copies copies_of(const unsigned form, const unsigned R, const struct outputs *t,
+			       const struct products_sums *s, uint32_t ring)
 {
 	struct copies c = { { NULL }, NULL, { NULL }, 0, { 0 }, 0, 0 };
 
@@ -423,14 +424,14 @@ GPU_FN void copy_stage(const unsigned form, const unsigned R, const struct outpu
 }
 
 /* The thread's reads in the first stage of the ring. */
-struct places {
+struct products_places {
 	uint32_t code[MOST_OUTS], x, scale; /* a row's codes without the bits that the unit decides */
 	uint32_t place[MOST_OUTS]; /* the unit's bits of step 0 */
 };
 
-GPU_FN struct places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
+GPU_FN struct products_places places_of(const unsigned form, const unsigned R, const struct outputs *t, uint32_t ring)
 {
-	struct places p = {
+	struct products_places p = {
 		{ 0 }, ring + x_begins(form, R) + t->lane * (uint32_t)sizeof(float), ring + scales_begin(form, R), { 0 }
 	};
 
@@ -447,7 +448,7 @@ GPU_FN struct places places_of(const unsigned form, const unsigned R, const stru
 }
 
 /* A step's weights. at: the stage in the ring; i: of its steps. */
-GPU_FN void find_step(const unsigned form, const unsigned R, const struct places *p, uint32_t at, unsigned i,
+GPU_FN void find_step(const unsigned form, const unsigned R, const struct products_places *p, uint32_t at, unsigned i,
 		      const unsigned char **code)
 {
 	const unsigned steps = PIECE / step_bytes(form);
@@ -458,14 +459,14 @@ GPU_FN void find_step(const unsigned form, const unsigned R, const struct places
 							       (p->place[j] ^ i % steps * step_bytes(form)));
 }
 
-GPU_FN const float *x_at(const unsigned form, const struct places *p, uint32_t at, unsigned i)
+GPU_FN const float *x_at(const unsigned form, const struct products_places *p, uint32_t at, unsigned i)
 {
 	return (const float *)gpu_shared_at(p->x + at) + i * step_of(form);
 }
 
 /* Piece i of the stage at `at`; its first column is k. */
-GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k, const struct places *p,
-		      uint32_t at, unsigned i, struct sums *s)
+GPU_FN void add_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+		      const struct products_places *p, uint32_t at, unsigned i, struct products_sums *s)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	/* As many steps as leave registers for all sums; few with what reads their scales. */
@@ -486,8 +487,8 @@ GPU_FN void add_piece(const unsigned form, const unsigned R, const struct output
 }
 
 /* The scale that the thread reads for those it shares an output with: output j's, of a piece. */
-GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t, const struct places *p,
-			  uint32_t at, unsigned j, const struct sums *s)
+GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct outputs *t,
+			  const struct products_places *p, uint32_t at, unsigned j, const struct products_sums *s)
 {
 	const uint32_t bytes = gpu_scale_bytes(t->m->scale_dtype),
 		       mine = place_of(form, R) < s->shared ? place_of(form, R) : 0;
@@ -499,7 +500,7 @@ GPU_FN float shared_scale(const unsigned form, const unsigned R, const struct ou
 
 /* A stage of one piece of s->shared groups. */
 GPU_FN void add_shared_piece(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
-			     const struct places *p, uint32_t at, struct sums *s)
+			     const struct products_places *p, uint32_t at, struct products_sums *s)
 {
 	const unsigned steps = PIECE / step_bytes(form);
 	float shared[MOST_OUTS];
@@ -559,7 +560,7 @@ GPU_FN void nf4_bytes(const uint32_t *half, uint32_t codes, uint32_t *of)
  * piece of row r; step: of the piece. */
 GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gpu_raw *raw,
 		    const unsigned char *const *x, unsigned step, const float (*scale)[2], unsigned groups,
-		    struct sums *s)
+		    struct products_sums *s)
 {
 	const unsigned lanes = lanes_of(GPU_NF4, R);
 	uint32_t low[SUMS][2], high[SUMS][2];
@@ -596,8 +597,8 @@ GPU_FN void add_nf4(const unsigned R, const struct nf4_table *t, const struct gp
 }
 
 /* A stage; at: where in the ring. */
-GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct places *p, uint32_t ring,
-			  uint32_t at, struct sums *s)
+GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const struct products_places *p,
+			  uint32_t ring, uint32_t at, struct products_sums *s)
 {
 	const unsigned char *x[GPU_PRODUCT_ROWS];
 
@@ -625,7 +626,7 @@ GPU_FN void add_nf4_stage(const unsigned R, const struct nf4_table *table, const
 }
 
 /* The rest of the rows, of any alignment, from column k on, where a piece of a rounded row begins. */
-GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+GPU_FN void add_nf4_slowly(const unsigned R, const struct outputs *t, size_t k, struct products_sums *s)
 {
 	const struct nf4_table table = nf4_table();
 
@@ -687,11 +688,11 @@ GPU_FN void begin_pieces(const unsigned form, const unsigned R, const struct out
 
 /* All whole pieces of the rows; returns how many columns these are. */
 GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct outputs *t, const struct copies *c,
-			   uint32_t ring, struct sums *s)
+			   uint32_t ring, struct products_sums *s)
 {
 	const uint32_t columns = columns_of(form), n = t->n_in / columns, each = pieces_of(form, R),
 		       ahead = stages_of(form, R) - 1;
-	const struct places p = places_of(form, R, t, ring);
+	const struct products_places p = places_of(form, R, t, ring);
 	struct nf4_table table;
 	uint32_t now = 0, before = ahead * stage_bytes(form, R);
 
@@ -727,7 +728,8 @@ GPU_FN uint32_t add_pieces(const unsigned form, const unsigned R, const struct o
 /* ---- Sums ---- */
 
 /* Column by column, of any alignment, from k on. */
-GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+GPU_FN void add_slowly(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+		       struct products_sums *s)
 {
 	GPU_NO_UNROLL
 	for (; k < t->n_in; k += GPU_LANES) {
@@ -757,7 +759,8 @@ GPU_FN bool is_aligned(const struct outputs *t, size_t bytes)
 }
 
 /* Steps from column k on, read from memory; returns the column behind them. */
-GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outputs *t, size_t k, struct sums *s)
+GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outputs *t, size_t k,
+			struct products_sums *s)
 {
 	GPU_NO_UNROLL
 	for (; k + step_of(form) <= t->n_in; k += step_of(form)) {
@@ -772,7 +775,7 @@ GPU_FN size_t add_steps(const unsigned form, const unsigned R, const struct outp
 }
 
 /* All lanes of a tile. */
-GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct sums *s)
+GPU_FN void dots(const unsigned form, const unsigned R, const struct outputs *t, struct products_sums *s)
 {
 	const bool in_pieces = is_aligned(t, UNIT) && (t->x_in_units || !has_x(form, R));
 	const uint32_t ring = gpu_shared_start();
@@ -822,8 +825,8 @@ GPU_FN void set_x(struct outputs *t, unsigned r, const float *x)
 }
 
 /* Output j of row r. All lanes of the warp call this; one of those that share it stores it: *stores. */
-GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct sums *s, unsigned r,
-		     unsigned j, bool *stores)
+GPU_FN float end_sum(const unsigned form, const unsigned R, const struct outputs *t, const struct products_sums *s,
+		     unsigned r, unsigned j, bool *stores)
 {
 	const unsigned lanes = lanes_of(form, R);
 	const float y = gpu_fold_apart(s->sum + r * SUMS + j * lanes, lanes, slots_of(form, R));
@@ -836,7 +839,7 @@ GPU_FN void products_of(const unsigned form, const unsigned R, const struct gpu_
 {
 	const unsigned first = gpu_block_x() * R;
 	const struct gpu_product *p;
-	struct sums s;
+	struct products_sums s;
 	struct outputs t;
 	uint32_t i = 0, n;
 
@@ -880,8 +883,8 @@ GPU_FN float activate(const struct gpu_expert_products *a, const struct gpu_expe
 
 /* The thread's outputs of row r, which go to `to`; NULL: there is no such row. */
 GPU_FN void store_outputs(const unsigned form, const unsigned R, const struct gpu_expert_products *a,
-			  const struct gpu_expert *e, const struct outputs *t, const struct sums *s, unsigned r,
-			  float *to)
+			  const struct gpu_expert *e, const struct outputs *t, const struct products_sums *s,
+			  unsigned r, float *to)
 {
 	float y[MOST_OUTS];
 	bool stores[MOST_OUTS];
@@ -915,7 +918,7 @@ GPU_FN void expert_products_of(const unsigned form, const unsigned R, const stru
 	const struct gpu_expert *e;
 	struct gpu_tile tile;
 	struct gpu_mat m;
-	struct sums s;
+	struct products_sums s;
 	struct outputs t;
 
 	if (!gpu_find_tile(R, a, &tile))

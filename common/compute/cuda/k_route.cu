@@ -14,7 +14,7 @@
 #define SEGMENTS THREADS
 #define MAX_SEGMENT (OD_MAX_EXPERTS / SEGMENTS)
 
-struct room {
+struct route_room {
 	float top[SEGMENTS]; /* the best of each segment */
 	float group[GPU_MAX_GROUPS], chosen[GPU_MAX_CHOICE];
 	float left[MAX_BEST * MAX_SEGMENT]; /* scores of the best segments */
@@ -23,16 +23,16 @@ struct room {
 	uint16_t segment[MAX_BEST], best[MAX_BEST], order[GPU_MAX_GROUPS];
 };
 static_assert(SEGMENTS / 2 + 1 >= MAX_BEST && THREADS >= GPU_MAX_GROUPS && THREADS >= MAX_BEST, "od_rank by a block");
-static_assert(2 * OD_MAX_EXPERTS * sizeof(float) + sizeof(struct room) <= 48 << 10, "shared memory of a block");
+static_assert(2 * OD_MAX_EXPERTS * sizeof(float) + sizeof(struct route_room) <= 48 << 10, "shared memory of a block");
 
 size_t gpu_route_shared(uint32_t n_experts)
 {
-	return sizeof(struct room) + 2 * n_experts * sizeof(float);
+	return sizeof(struct route_room) + 2 * n_experts * sizeof(float);
 }
 
 struct route {
 	const struct gpu_route *a;
-	struct room *room;
+	struct route_room *room;
 	float *decides, *score; /* [n_experts]: what experts are chosen by, what weights are made of */
 	unsigned n, k, want; /* want: the k best and the next, for the margin */
 };
@@ -74,7 +74,8 @@ GPU_FN unsigned place_of(const float *x, unsigned n, unsigned i)
 }
 
 /* The best of the best segments, of `each` experts. */
-GPU_FN void rank_segments(struct room *m, const float *score, unsigned n, unsigned each, uint16_t *best, unsigned want)
+GPU_FN void rank_segments(struct route_room *m, const float *score, unsigned n, unsigned each, uint16_t *best,
+			  unsigned want)
 {
 	const unsigned n_left = want * each;
 
@@ -98,7 +99,7 @@ GPU_FN void rank_segments(struct room *m, const float *score, unsigned n, unsign
 }
 
 /* best [want] = od_rank of score [n], want at most MAX_BEST. All threads; it ends with a barrier. */
-GPU_FN void rank(struct room *m, const float *score, unsigned n, uint16_t *best, unsigned want)
+GPU_FN void rank(struct route_room *m, const float *score, unsigned n, uint16_t *best, unsigned want)
 {
 	const unsigned each = (n + SEGMENTS - 1) / SEGMENTS, begin = gpu_thread() * each;
 	const unsigned end = begin + each < n ? begin + each : n, n_segments = (n + each - 1) / each;
@@ -215,7 +216,7 @@ GPU_FN float keep_groups(const struct route *r)
 {
 	const unsigned n_groups = r->a->router.n_groups, top = r->a->router.top_groups, size = r->n / n_groups;
 	const float out = by_probability(r->a) ? 0 : -INFINITY;
-	struct room *m = r->room;
+	struct route_room *m = r->room;
 
 	if (top >= n_groups)
 		return 1;
@@ -236,7 +237,7 @@ GPU_FN void choose(const struct route *r)
 	const struct gpu_route *a = r->a;
 	const size_t at = (size_t)gpu_block_y() * r->k;
 	const float of_groups = a->router.n_groups > 0 ? keep_groups(r) : 1;
-	struct room *m = r->room;
+	struct route_room *m = r->room;
 	const unsigned i = gpu_thread();
 
 	rank(m, r->decides, r->n, m->best, r->want);
@@ -283,7 +284,7 @@ GPU_FN void mix(const struct route *r)
 {
 	const struct gpu_route *a = r->a;
 	const size_t at = (size_t)gpu_block_y() * r->k;
-	struct room *m = r->room;
+	struct route_room *m = r->room;
 	float margin = 1;
 
 	rank(m, r->decides, r->n, m->best, r->want);
@@ -326,7 +327,7 @@ GPU_FN void round_part(const struct gpu_route *a, unsigned part)
 
 GPU_KERNEL(gpu_route, struct gpu_route, GPU_ROUTE_THREADS)
 {
-	struct room *room = (struct room *)(void *)gpu_shared();
+	struct route_room *room = (struct route_room *)(void *)gpu_shared();
 	float *logits = a.logits + (size_t)gpu_block_y() * a.n_experts;
 	struct route r;
 

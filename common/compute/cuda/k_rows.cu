@@ -218,14 +218,14 @@ GPU_FN void norm_heads(float *u, unsigned n_heads, unsigned head_dim, const floa
 }
 
 /* Some heads of q, k or v. */
-struct heads {
+struct rows_heads {
 	float *u;
 	const float *norm;
 	unsigned n, dim;
 	bool normed, together, turned;
 };
 
-GPU_FN void norm_and_turn(const struct gpu_rope_store *a, const struct heads *h)
+GPU_FN void norm_and_turn(const struct gpu_rope_store *a, const struct rows_heads *h)
 {
 	if (h->normed)
 		norm_heads(h->u, h->n, h->dim, h->norm, h->together, a->eps);
@@ -248,17 +248,17 @@ GPU_KERNEL(gpu_rope_store, struct gpu_rope_store, GPU_ROPE_THREADS)
 			       a.heads,
 		       all = is_q ? a.n_heads : a.n_kv_heads;
 	const struct gpu_kv *to = is_k ? &a.keys : &a.values;
-	struct heads h = { is_q ? a.q :
-			   is_k ? a.k :
-				  a.v,
-			   is_q ? a.q_norm :
-			   is_k ? a.k_norm :
-				  NULL,
-			   all - first < a.heads ? all - first : a.heads,
-			   is_q || is_k ? a.k_dim : a.v_dim,
-			   false,
-			   a.norm_row && (is_q || is_k),
-			   is_q || is_k };
+	struct rows_heads h = { is_q ? a.q :
+				is_k ? a.k :
+				       a.v,
+				is_q ? a.q_norm :
+				is_k ? a.k_norm :
+				       NULL,
+				all - first < a.heads ? all - first : a.heads,
+				is_q || is_k ? a.k_dim : a.v_dim,
+				false,
+				a.norm_row && (is_q || is_k),
+				is_q || is_k };
 	unsigned char *row = NULL;
 
 	h.u += ((size_t)gpu_block_y() * all + first) * h.dim;

@@ -33,7 +33,7 @@ static void shape_text(const uint64_t *shape, uint32_t n, char *buf, size_t size
 }
 
 /* A matrix, or a vector, with all that is published beside it. */
-struct parts {
+struct source_parts {
 	struct od_source s;
 	const struct od_tensor *shape; /* shape of packed weights once unpacked; NULL: none */
 };
@@ -150,7 +150,8 @@ static bool is_published(const struct od_mat_type *t)
 	return t->scale == OD_F8_E4M3 ? fp4 : t->scale != 0;
 }
 
-static int look_divisor(const struct od_checkpoint *c, const struct parts *p, const char *name, struct od_err *err)
+static int look_divisor(const struct od_checkpoint *c, const struct source_parts *p, const char *name,
+			struct od_err *err)
 {
 	const struct od_tensor *t = p->s.divisor;
 
@@ -164,8 +165,8 @@ static int look_divisor(const struct od_checkpoint *c, const struct parts *p, co
 	return OD_OK;
 }
 
-static int look_scales(const struct od_checkpoint *c, struct parts *p, const char *name, uint64_t n_out, uint64_t n_in,
-		       struct od_err *err)
+static int look_scales(const struct od_checkpoint *c, struct source_parts *p, const char *name, uint64_t n_out,
+		       uint64_t n_in, struct od_err *err)
 {
 	const struct od_tensor *inverse = beside(c, name, "_scale_inv"), *t = beside(c, name, "_scale");
 	struct od_mat_type *type = &p->s.type;
@@ -203,12 +204,12 @@ static int look_scales(const struct od_checkpoint *c, struct parts *p, const cha
 /* name: of the plain matrix; what belongs to it, or is it in another form, has a longer one. taps: of a convolution,
  * else 0. */
 static int look(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in, uint32_t taps,
-		struct parts *p, struct od_err *err)
+		struct source_parts *p, struct od_err *err)
 {
 	const struct od_tensor *plain = od_checkpoint_find(c, name), *packed = beside(c, name, "_packed");
 	int rc;
 
-	*p = (struct parts){ .s.weights = plain != NULL ? plain : packed, .shape = beside(c, name, "_shape") };
+	*p = (struct source_parts){ .s.weights = plain != NULL ? plain : packed, .shape = beside(c, name, "_shape") };
 	if (p->s.weights == NULL)
 		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), name);
 	if (plain != NULL && packed != NULL)
@@ -231,7 +232,7 @@ static uint32_t taps_of(const struct od_config *cfg, enum od_role role, uint32_t
 static struct od_source look_again(const struct od_checkpoint *c, const char *name, uint64_t n_out, uint64_t n_in,
 				   uint32_t taps)
 {
-	struct parts p;
+	struct source_parts p;
 
 	(void)!look(c, name, n_out, n_in, taps, &p, NULL); /* it was there when it was checked */
 	p.s.row_step = n_in > 0 ? n_in : 1;
@@ -511,7 +512,7 @@ static int check_tensor(const struct od_checkpoint *c, const struct od_config *c
 			uint64_t n_out, uint64_t n_in, enum od_role role, uint32_t taps, struct od_err *err)
 {
 	char text[OD_MAT_TYPE_CHARS];
-	struct parts p;
+	struct source_parts p;
 	int rc = look(c, name, n_out, n_in, taps, &p, err);
 
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))

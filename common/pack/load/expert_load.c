@@ -122,19 +122,20 @@ void od_inflater_free(struct od_inflater *inf)
 }
 
 /* The chunk that a message is about. */
-struct place {
+struct expert_place {
 	uint32_t m, expert, shard;
 	const char *chunk;
 };
 
-static int bad_chunk(const struct od_pack *p, const struct place *at, const struct od_chunk *c, struct od_err *err)
+static int bad_chunk(const struct od_pack *p, const struct expert_place *at, const struct od_chunk *c,
+		     struct od_err *err)
 {
 	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, p->experts.path, at->m,
 			      at->expert, at->shard, at->chunk, c->offset);
 }
 
-static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
-		     struct od_err *err)
+static int check_sum(const struct od_pack *p, const struct expert_place *at, const struct od_chunk *c,
+		     const uint8_t *buf, struct od_err *err)
 {
 	int rc = od_check_xxh3(XXH3_64bits(buf, c->stored_bytes), c->xxh3, err, "checksum");
 
@@ -143,16 +144,16 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 
 /* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the
  * shard stays as it is. And where it itself goes, if that has buffers. */
-struct target {
+struct expert_target {
 	struct od_ref memory;
 	uint64_t n_rows, n_in, row;
 	struct od_ref sm, e;
 };
 
-static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-			     const struct od_expert_mem *mem)
+static struct expert_target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+				    const struct od_expert_mem *mem)
 {
-	struct target t = { .memory = mem->at[OD_BUF_PLAIN], .row = s->row_begin };
+	struct expert_target t = { .memory = mem->at[OD_BUF_PLAIN], .row = s->row_begin };
 
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
 	if (t.memory.buf != NULL)
@@ -164,7 +165,7 @@ static struct target rows_at(const struct od_pack *p, const struct od_expert_ent
 	return t;
 }
 
-static struct od_ref weights_at(const struct target *t, const struct od_mat_type *type)
+static struct od_ref weights_at(const struct expert_target *t, const struct od_mat_type *type)
 {
 	return od_ref_at(t->memory, t->row * od_mat_row_bytes(type, t->n_in));
 }
@@ -184,7 +185,7 @@ static bool to_buffers(const struct od_expert_mem *mem, struct od_ref staging)
 
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
 static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-				    const struct target *to, struct od_ref staging)
+				    const struct expert_target *to, struct od_ref staging)
 {
 	struct od_shard_bytes b = { .e = staging };
 	const bool sent = is_sent(to->memory, staging);
@@ -213,14 +214,14 @@ static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_
 }
 
 /* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
-static int read_chunks(const struct od_pack *p, const struct place *where, uint32_t n, bool sm, bool buffers,
+static int read_chunks(const struct od_pack *p, const struct expert_place *where, uint32_t n, bool sm, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
 	int rc = OD_OK;
 
 	for (uint32_t i = 0, end; rc == OD_OK && i < n; i = end) {
-		const struct place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
+		const struct expert_place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
 		const struct od_chunk *first = sm ? &s[i].sm : &s[i].e;
 		const struct od_ref to = sm ? b[i].sm : b[i].e;
 		uint8_t *host = od_ref_stage(to);
@@ -240,7 +241,7 @@ static int read_chunks(const struct od_pack *p, const struct place *where, uint3
 
 /* Reads what has not been checked yet of n shards from at->shard on to the places in b; buffers: these are in buffers
  * of SM bytes and coded exponents. */
-static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, bool buffers,
+static int read_shards(const struct od_pack *p, const struct expert_place *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -261,11 +262,11 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 	const enum od_form form = mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES;
 	const uint64_t each = staging.buf != NULL ? od_staging_bytes(p, od_buf_device(staging.buf), form) : 0;
-	const struct place at = { m, expert, first, NULL };
+	const struct expert_place at = { m, expert, first, NULL };
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
-		const struct target to = rows_at(p, e, s, mem);
+		const struct expert_target to = rows_at(p, e, s, mem);
 
 		b[i] = places(p, e, s, &to, od_ref_at(staging, i * each));
 		b[i].checked = OD_SET_STORED & ~which;
@@ -303,7 +304,7 @@ static void push(struct od_ref r, uint64_t n)
 }
 
 /* A shard that was found good. */
-struct good {
+struct good_shard {
 	const struct od_shard *s;
 	const struct od_mat_type *type;
 	const struct od_shard_bytes *b;
@@ -311,13 +312,13 @@ struct good {
 };
 
 /* Sends SM bytes that have been read to the device as they are. */
-static void push_sm(const struct good *g)
+static void push_sm(const struct good_shard *g)
 {
 	if ((g->b->checked & OD_SET_SM) == 0)
 		push(g->b->sm, g->s->sm.stored_bytes);
 }
 
-static void push_e(const struct good *g)
+static void push_e(const struct good_shard *g)
 {
 	if ((g->b->checked & OD_SET_E) == 0)
 		push(g->b->e, g->s->e.stored_bytes);
@@ -332,7 +333,7 @@ static void send_bytes(struct od_inflater *inf, struct od_ref from, struct od_re
 		od_device_put(inf->device, OD_QUEUE_LOADS, to, od_ref_stage(from), (size_t)n);
 }
 
-static void send_shard(struct od_inflater *inf, const struct good *g, const struct target *to)
+static void send_shard(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to)
 {
 	if ((g->b->checked & OD_SET_SM) == 0)
 		send_bytes(inf, g->b->sm, to->sm, g->s->sm.stored_bytes);
@@ -341,7 +342,8 @@ static void send_shard(struct od_inflater *inf, const struct good *g, const stru
 }
 
 /* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
-static int merge_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+static int merge_rows(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to,
+		      struct od_err *err)
 {
 	struct od_op op = { .kind = OD_OP_MERGE,
 			    .profile = OD_PROFILE_F32,
@@ -372,8 +374,8 @@ static int merge_rows(struct od_inflater *inf, const struct good *g, const struc
 }
 
 /* Weights, and what scales they have, to rows of a matrix that the host can write at memory. */
-static int put_rows(struct od_inflater *inf, const struct good *g, const struct target *to, uint8_t *memory,
-		    struct od_err *err)
+static int put_rows(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to,
+		    uint8_t *memory, struct od_err *err)
 {
 	const uint64_t each = od_mat_row_bytes(g->type, to->n_in), codes = g->s->n_rows * each;
 	uint8_t *weights = memory + to->row * each, *room = od_ref_stage(inf->e);
@@ -392,7 +394,7 @@ static int put_rows(struct od_inflater *inf, const struct good *g, const struct 
 }
 
 /* inf->rows, a matrix of their number, to the device. */
-static void send_rows(struct od_inflater *inf, const struct good *g, const struct target *to)
+static void send_rows(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to)
 {
 	const uint64_t scales = od_mat_scale_row_bytes(g->type, to->n_in), n = g->s->n_rows;
 	struct od_device *d = inf->device;
@@ -410,9 +412,10 @@ static void send_rows(struct od_inflater *inf, const struct good *g, const struc
 }
 
 /* Types that the device does not put together. */
-static int host_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+static int host_rows(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to,
+		     struct od_err *err)
 {
-	const struct target apart = { .n_rows = g->s->n_rows, .n_in = to->n_in };
+	const struct expert_target apart = { .n_rows = g->s->n_rows, .n_in = to->n_in };
 	uint8_t *memory = od_ref_map(to->memory);
 	int rc = take_back(inf, err);
 
@@ -426,7 +429,8 @@ static int host_rows(struct od_inflater *inf, const struct good *g, const struct
 	return rc;
 }
 
-static int queue_shard(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+static int queue_shard(struct od_inflater *inf, const struct good_shard *g, const struct expert_target *to,
+		       struct od_err *err)
 {
 	if (to->memory.buf != NULL)
 		return od_part_coding(g->s->mat, g->type) == OD_BF16 ? merge_rows(inf, g, to, err) :
@@ -436,14 +440,14 @@ static int queue_shard(struct od_inflater *inf, const struct good *g, const stru
 }
 
 /* Checks that the bytes read are those written, then queues the work that puts them together. */
-static int finish_shard(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
-			const struct target *to, struct od_err *err)
+static int finish_shard(struct od_inflater *inf, const struct expert_place *where, const struct od_shard_bytes *b,
+			const struct expert_target *to, struct od_err *err)
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
 	/* at what may be on the device alone */
 	const bool looks = (b->checked & OD_SET_E) == 0 || to->memory.buf != NULL;
-	const struct good g = {
+	const struct good_shard g = {
 		.s = s,
 		.type = &x->type[s->mat],
 		.b = b,
@@ -453,7 +457,7 @@ static int finish_shard(struct od_inflater *inf, const struct place *where, cons
 			   .n = s->e.raw_bytes,
 			   .row = s->e.raw_bytes / s->n_rows },
 	};
-	struct place at = *where;
+	struct expert_place at = *where;
 	int rc;
 
 	at.chunk = "SM";
@@ -485,8 +489,8 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 
 	begin_finish(inf);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
-		const struct place at = { m, expert, first + i, NULL };
-		const struct target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
+		const struct expert_place at = { m, expert, first + i, NULL };
+		const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
 
 		rc = finish_shard(inf, &at, &b[i], &to, err);
 	}
@@ -496,8 +500,8 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 /* ---- reading and finishing ---- */
 
 /* mem: the buffers of what is read, if it has any. */
-static int load_shard(struct od_inflater *inf, const struct place *at, const struct od_expert_mem *mem,
-		      const struct target *to, struct od_load_stats *stats, struct od_err *err)
+static int load_shard(struct od_inflater *inf, const struct expert_place *at, const struct od_expert_mem *mem,
+		      const struct expert_target *to, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
 	const struct od_shard *s = &e->x.shard[at->shard];
@@ -527,9 +531,9 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	const struct place at = { m, expert, shard, NULL };
+	const struct expert_place at = { m, expert, shard, NULL };
 	const struct od_expert_mem none = { 0 };
-	struct target rows = rows_at(inf->pack, e, s, &none);
+	struct expert_target rows = rows_at(inf->pack, e, s, &none);
 
 	rows.memory = to;
 	rows.n_rows = s->n_rows;
@@ -541,8 +545,8 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 		     const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct place at = { m, expert, shard, NULL };
-	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
+	const struct expert_place at = { m, expert, shard, NULL };
+	const struct expert_target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
 	struct od_err why;
 	int rc = load_shard(inf, &at, mem, &to, stats, &why);
 
@@ -559,7 +563,7 @@ int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, en
 
 	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
 		const struct od_chunk *c = &e->x.shard[i].e; /* raw */
-		const struct place at = { m, expert, i, "E" };
+		const struct expert_place at = { m, expert, i, "E" };
 
 		if (e->x.shard[i].mat != bias)
 			continue;

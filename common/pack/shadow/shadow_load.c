@@ -16,7 +16,7 @@
 #define STAGE_BYTES (8u << 20)
 
 /* The records of dense matrices, or those of the experts, as they stand in the file. */
-struct part {
+struct shadow_load_part {
 	struct od_shadow_file file;
 	bool experts;
 	size_t begin, end; /* tensors of its table */
@@ -36,10 +36,10 @@ struct od_shadow_store {
 	struct od_device *device;
 	struct od_dense_store *dense_store;
 	struct od_expert_store *expert_store; /* experts as published, else */
-	struct part experts;
+	struct shadow_load_part experts;
 	struct od_expert *expert;
 	struct od_buf *biases[OD_MAX_CARDS]; /* each expert's behind the one before */
-	struct part dense_part; /* when not as published */
+	struct shadow_load_part dense_part; /* when not as published */
 	struct od_layer_weights *layer;
 	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
 };
@@ -72,7 +72,7 @@ static int advise(const struct od_pack *p, enum od_precision precision, int rc, 
 }
 
 /* Both lists are in the order of layers, so the tensors of layers [begin, end) stand together. */
-static void find_tensors(const struct part *part, const struct od_config *c, uint32_t begin, uint32_t end,
+static void find_tensors(const struct shadow_load_part *part, const struct od_config *c, uint32_t begin, uint32_t end,
 			 size_t *first, size_t *behind)
 {
 	const struct od_shadow_table *t = &part->file.table;
@@ -93,14 +93,14 @@ static void find_tensors(const struct part *part, const struct od_config *c, uin
 		++*behind;
 }
 
-static uint64_t bytes_of(const struct part *part, size_t begin, size_t end)
+static uint64_t bytes_of(const struct shadow_load_part *part, size_t begin, size_t end)
 {
 	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
 
 	return begin < end ? t[end - 1].offset + t[end - 1].bytes - t[begin].offset : 0;
 }
 
-static uint64_t layer_bytes(const struct part *part, const struct od_config *c, uint32_t layer)
+static uint64_t layer_bytes(const struct shadow_load_part *part, const struct od_config *c, uint32_t layer)
 {
 	size_t begin, end;
 
@@ -108,7 +108,7 @@ static uint64_t layer_bytes(const struct part *part, const struct od_config *c, 
 	return bytes_of(part, begin, end);
 }
 
-static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
+static int part_open(struct shadow_load_part *part, const struct od_pack *p, enum od_precision precision, bool experts,
 		     struct od_err *err)
 {
 	int rc = od_shadow_file_open(&part->file, p, precision, err);
@@ -122,7 +122,7 @@ static int part_open(struct part *part, const struct od_pack *p, enum od_precisi
 	return OD_OK;
 }
 
-static void part_close(struct part *part)
+static void part_close(struct shadow_load_part *part)
 {
 	od_shadow_file_close(&part->file);
 	for (unsigned i = 0; i < OD_MAX_CARDS; i++)
@@ -256,7 +256,7 @@ int od_shadow_split(const struct od_pack *p, const struct od_shadow_choice *c, s
 
 static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
-	const struct part *part = arg;
+	const struct shadow_load_part *part = arg;
 	const struct od_pack_file *f = &part->file.file;
 	const size_t index = part->now.begin + item;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
@@ -272,7 +272,7 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 }
 
 /* The tensors of the layers that are on a card and that this process holds. */
-static struct run run_of(const struct part *part, const struct od_shadow_store *s, unsigned card)
+static struct run run_of(const struct shadow_load_part *part, const struct od_shadow_store *s, unsigned card)
 {
 	const struct od_config *c = &s->pack->config;
 	uint32_t begin = od_device_card_begin(s->device, card), end = od_device_card_end(s->device, card);
@@ -287,7 +287,7 @@ static struct run run_of(const struct part *part, const struct od_shadow_store *
 }
 
 /* The tensors of a card from `begin` on that are read together: all, if no stage is needed. */
-static struct run piece_of(const struct part *part, const struct run *run, size_t begin, unsigned n_threads)
+static struct run piece_of(const struct shadow_load_part *part, const struct run *run, size_t begin, unsigned n_threads)
 {
 	const struct od_disk_shadow_tensor *t = part->file.table.tensor;
 	struct run piece = { .begin = begin, .end = begin + 1, .base = t[begin].offset };
@@ -300,7 +300,8 @@ static struct run piece_of(const struct part *part, const struct run *run, size_
 	return piece;
 }
 
-static int read_piece(struct part *part, const struct run *run, struct od_team_job *team, struct od_err *err)
+static int read_piece(struct shadow_load_part *part, const struct run *run, struct od_team_job *team,
+		      struct od_err *err)
 {
 	struct od_fill fill;
 	int rc = od_fill_begin(&fill, od_buf_ref(run->bytes, part->now.base - run->base), part->now.n_bytes, err);
@@ -316,8 +317,8 @@ static int read_piece(struct part *part, const struct run *run, struct od_team_j
 	return rc;
 }
 
-static int read_card(struct part *part, const struct od_shadow_store *s, unsigned card, struct od_team_job *team,
-		     struct od_err *err)
+static int read_card(struct shadow_load_part *part, const struct od_shadow_store *s, unsigned card,
+		     struct od_team_job *team, struct od_err *err)
 {
 	struct run *run = &part->card[card];
 	int rc;
@@ -333,7 +334,8 @@ static int read_card(struct part *part, const struct od_shadow_store *s, unsigne
 	return rc;
 }
 
-static int part_read(struct part *part, const struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
+static int part_read(struct shadow_load_part *part, const struct od_shadow_store *s, struct od_team_job *team,
+		     struct od_err *err)
 {
 	for (unsigned i = 0; i < od_device_cards(s->device); i++) {
 		int rc = read_card(part, s, i, team, err);
@@ -344,7 +346,7 @@ static int part_read(struct part *part, const struct od_shadow_store *s, struct 
 	return OD_OK;
 }
 
-static struct od_weight mat_of(const struct part *part, size_t index)
+static struct od_weight mat_of(const struct shadow_load_part *part, size_t index)
 {
 	const enum od_precision precision = part->file.table.precision;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];

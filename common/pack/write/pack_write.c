@@ -22,7 +22,7 @@
 
 #define PIECE_BYTES (8u << 20)
 
-struct writer {
+struct pack_writer {
 	const struct od_pack_job *job;
 	struct od_config config;
 	struct od_checkpoint *source;
@@ -33,9 +33,9 @@ struct writer {
 	uint64_t done_bytes, all_bytes; /* progress */
 };
 
-static void note(const struct writer *w, const char *fmt, ...) OD_PRINTF(2, 3);
+static void note(const struct pack_writer *w, const char *fmt, ...) OD_PRINTF(2, 3);
 
-static void note(const struct writer *w, const char *fmt, ...)
+static void note(const struct pack_writer *w, const char *fmt, ...)
 {
 	char text[512];
 	va_list ap;
@@ -48,7 +48,7 @@ static void note(const struct writer *w, const char *fmt, ...)
 	w->job->note(w->job->arg, text);
 }
 
-static void advance(struct writer *w, uint64_t bytes)
+static void advance(struct pack_writer *w, uint64_t bytes)
 {
 	w->done_bytes += bytes;
 	if (w->job->progress != NULL)
@@ -56,7 +56,7 @@ static void advance(struct writer *w, uint64_t bytes)
 }
 
 /* A file of the partial for reading and writing; what it holds stays. */
-static int open_file(struct writer *w, const char *name, char path[PATH_MAX], int *fd, struct od_err *err)
+static int open_file(struct pack_writer *w, const char *name, char path[PATH_MAX], int *fd, struct od_err *err)
 {
 	int rc = od_path(path, PATH_MAX, w->partial.dir, name, err);
 
@@ -76,7 +76,7 @@ static int cut_file(int fd, uint64_t bytes, const char *path, struct od_err *err
 
 /* ---- small files ---- */
 
-static int copy_small(struct writer *w, const struct od_small_file *f, struct od_err *err)
+static int copy_small(struct pack_writer *w, const struct od_small_file *f, struct od_err *err)
 {
 	char from[PATH_MAX], to[PATH_MAX], *text;
 	size_t len;
@@ -97,7 +97,7 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 	return rc;
 }
 
-static int copy_small_files(struct writer *w, struct od_err *err)
+static int copy_small_files(struct pack_writer *w, struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -124,7 +124,7 @@ struct copying {
 };
 
 /* A tensor of the checkpoint to *offset, which moves on. */
-static int copy_tensor(struct writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
+static int copy_tensor(struct pack_writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
 		       crypto_hash_sha256_state *sha, struct od_err *err)
 {
 	if (src != NULL)
@@ -145,7 +145,7 @@ static int copy_tensor(struct writer *w, struct copying *c, const struct od_tens
 	return OD_OK;
 }
 
-static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tensor *t, struct od_err *err)
+static int copy_dense(struct pack_writer *w, struct copying *c, struct od_dense_tensor *t, struct od_err *err)
 {
 	const struct od_source src = od_source_dense(w->source, &w->config, t->role, t->layer);
 	uint64_t offset = t->offset;
@@ -168,7 +168,7 @@ static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tenso
 	return od_fingerprint_add(w->fingerprint, name, &t->type, t->n_out, t->n_in, t->sha256, err);
 }
 
-static int write_dense(struct writer *w, struct od_err *err)
+static int write_dense(struct pack_writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
 	struct copying c = { .fd = -1, .path = path, .buf = malloc(PIECE_BYTES), .sum = XXH3_createState() };
@@ -194,7 +194,7 @@ static int write_dense(struct writer *w, struct od_err *err)
 
 /* ---- experts.bin ---- */
 
-static uint64_t expert_source_bytes(const struct writer *w, const struct od_expert_entry *e)
+static uint64_t expert_source_bytes(const struct pack_writer *w, const struct od_expert_entry *e)
 {
 	uint64_t sum = 0, n_out, n_in;
 
@@ -205,7 +205,7 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 	return sum;
 }
 
-static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
+static int add_expert(struct pack_writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
 		      struct od_err *err)
 {
 	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3 };
@@ -216,7 +216,7 @@ static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *
 }
 
 /* Keeps the complete experts of an earlier run, up to the first that is not. *kept: their number. */
-static int keep_experts(struct writer *w, struct od_expert_writer *ew, int fd, size_t *kept, struct od_err *err)
+static int keep_experts(struct pack_writer *w, struct od_expert_writer *ew, int fd, size_t *kept, struct od_err *err)
 {
 	struct stat st;
 	int rc = OD_OK;
@@ -239,7 +239,7 @@ static int keep_experts(struct writer *w, struct od_expert_writer *ew, int fd, s
 	return rc;
 }
 
-static int write_experts(struct writer *w, struct od_err *err)
+static int write_experts(struct pack_writer *w, struct od_err *err)
 {
 	struct od_expert_writer *ew = NULL;
 	char path[PATH_MAX];
@@ -269,7 +269,7 @@ static int write_experts(struct writer *w, struct od_err *err)
 
 /* ---- the whole ---- */
 
-static int write_tables(struct writer *w, struct od_err *err)
+static int write_tables(struct pack_writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
 	int rc = od_path(path, sizeof(path), w->partial.dir, OD_MODEL_NAME, err);
@@ -279,7 +279,7 @@ static int write_tables(struct writer *w, struct od_err *err)
 	return rc == OD_OK ? od_sums_write(w->partial.dir, err) : rc;
 }
 
-static int finish_fingerprint(struct writer *w, struct od_err *err)
+static int finish_fingerprint(struct pack_writer *w, struct od_err *err)
 {
 	const char *name = od_tokenizer_name(w->partial.dir);
 	char path[PATH_MAX];
@@ -292,7 +292,7 @@ static int finish_fingerprint(struct writer *w, struct od_err *err)
 }
 
 /* Removes shadows that an earlier run was asked for and this one is not. */
-static void remove_shadows(const struct writer *w)
+static void remove_shadows(const struct pack_writer *w)
 {
 	char path[PATH_MAX];
 
@@ -304,7 +304,7 @@ static void remove_shadows(const struct writer *w)
 
 /* Shadows are made from the finished pack, as later ones are, so that they need neither the checkpoint nor a second
  * code path. Opening it also shows that it can be read. */
-static int write_shadows(struct writer *w, struct od_err *err)
+static int write_shadows(struct pack_writer *w, struct od_err *err)
 {
 	struct od_pack *pack;
 	unsigned missing;
@@ -332,7 +332,7 @@ static int write_shadows(struct writer *w, struct od_err *err)
 }
 
 /* Adds up what all steps will read or write, for the progress. */
-static int plan(struct writer *w, struct od_err *err)
+static int plan(struct pack_writer *w, struct od_err *err)
 {
 	int rc = od_manifest_init(&w->manifest, &w->config, err);
 
@@ -361,7 +361,7 @@ static int plan(struct writer *w, struct od_err *err)
 	return OD_OK;
 }
 
-static void note_beginning(const struct writer *w, const char *const *begin)
+static void note_beginning(const struct pack_writer *w, const char *const *begin)
 {
 	for (; begin != NULL && *begin != NULL; begin++) {
 		size_t n = 0;
@@ -373,13 +373,13 @@ static void note_beginning(const struct writer *w, const char *const *begin)
 	}
 }
 
-static void note_left_out(const struct writer *w)
+static void note_left_out(const struct pack_writer *w)
 {
 	note_beginning(w, w->config.family->left_out);
 	note_beginning(w, w->config.multimodal ? w->config.family->other_modalities : NULL);
 }
 
-static int open_source(struct writer *w, struct od_err *err)
+static int open_source(struct pack_writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
 	int rc = od_given_checkpoint(w->job->checkpoint, w->job->pack, err);
@@ -397,7 +397,7 @@ static int open_source(struct writer *w, struct od_err *err)
 	return rc == OD_OK ? od_source_check_extras(w->source, &w->config, err) : rc;
 }
 
-static int write_all(struct writer *w, struct od_err *err)
+static int write_all(struct pack_writer *w, struct od_err *err)
 {
 	int rc = open_source(w, err);
 
@@ -428,7 +428,7 @@ static int write_all(struct writer *w, struct od_err *err)
 
 /* A run that failed for lack of disk space, or by a failed read, can be continued. A checkpoint that was refused would
  * be refused again, so it leaves nothing behind. */
-static void leave_partial(struct writer *w, int rc)
+static void leave_partial(struct pack_writer *w, int rc)
 {
 	if (w->partial.lock_fd < 0) /* never ours: there is none, or another od-pack writes it */
 		return;
@@ -440,7 +440,7 @@ static void leave_partial(struct writer *w, int rc)
 
 int od_pack_write(const struct od_pack_job *job, struct od_err *err)
 {
-	struct writer *w = calloc(1, sizeof(*w));
+	struct pack_writer *w = calloc(1, sizeof(*w));
 	int rc;
 
 	if (job->kept != NULL)

@@ -28,7 +28,7 @@ struct spec {
 	int64_t width, precision; /* -1: none */
 };
 
-struct reader {
+struct format_reader {
 	struct jinja_job *j;
 	const char *p, *end;
 	const struct jinja_call *call;
@@ -36,7 +36,7 @@ struct reader {
 	bool automatic, numbered;
 };
 
-static int64_t read_number(struct reader *r, int64_t fallback, int64_t max)
+static int64_t read_number(struct format_reader *r, int64_t fallback, int64_t max)
 {
 	int64_t n = 0;
 
@@ -224,7 +224,7 @@ static const struct jinja_str *repr_of(struct jinja_job *j, struct jinja_value v
 /* ---- s % values ---- */
 
 struct percent {
-	struct reader r;
+	struct format_reader r;
 	struct jinja_value values;
 	size_t next; /* index into a tuple */
 	bool used; /* a single value */
@@ -405,12 +405,12 @@ struct jinja_value jinja_percent(struct jinja_job *j, const struct jinja_str *s,
 
 /* ---- s.format(...) ---- */
 
-static void add_format(struct reader *r, struct jinja_text *t, unsigned depth);
+static void add_format(struct format_reader *r, struct jinja_text *t, unsigned depth);
 
 /* "[[fill]align][sign][#][0][width][group][.precision][type]" */
 static void read_spec(struct jinja_job *j, const struct jinja_str *text, struct spec *s)
 {
-	struct reader r = { .j = j, .p = text->p, .end = text->p + text->len };
+	struct format_reader r = { .j = j, .p = text->p, .end = text->p + text->len };
 	const size_t first = text->len > 0 ? jinja_char_bytes(text->p) : 0;
 
 	*s = (struct spec){ .fill = jinja_str_z(j, " ")->p, .fill_len = 1, .width = 0, .precision = -1 };
@@ -488,7 +488,7 @@ static void add_by_spec(struct jinja_job *j, struct jinja_text *t, struct jinja_
 	}
 }
 
-static struct jinja_value positional(struct reader *r, size_t i)
+static struct jinja_value positional(struct format_reader *r, size_t i)
 {
 	if (i >= r->call->n_pos)
 		jinja_fail(r->j, OD_ERR_FORMAT, "format: there is no argument %zu", i);
@@ -496,7 +496,7 @@ static struct jinja_value positional(struct reader *r, size_t i)
 }
 
 /* The argument that a field begins with: nothing, a number, or a name. */
-static struct jinja_value first_value(struct reader *r)
+static struct jinja_value first_value(struct format_reader *r)
 {
 	const char *begin = r->p;
 	const struct jinja_value *v;
@@ -513,7 +513,7 @@ static struct jinja_value first_value(struct reader *r)
 	if (len == 0)
 		return positional(r, r->next++);
 	if (digits) {
-		struct reader number = { .j = r->j, .p = begin, .end = r->p };
+		struct format_reader number = { .j = r->j, .p = begin, .end = r->p };
 
 		return positional(r, (size_t)read_number(&number, 0, MAX_WIDTH));
 	}
@@ -525,7 +525,7 @@ static struct jinja_value first_value(struct reader *r)
 	return *v;
 }
 
-static struct jinja_value field_value(struct reader *r)
+static struct jinja_value field_value(struct format_reader *r)
 {
 	struct jinja_value v = first_value(r);
 	int64_t i;
@@ -551,7 +551,7 @@ static struct jinja_value field_value(struct reader *r)
 	return v;
 }
 
-static void add_field(struct reader *r, struct jinja_text *t, unsigned depth)
+static void add_field(struct format_reader *r, struct jinja_text *t, unsigned depth)
 {
 	struct jinja_value v = field_value(r);
 	struct jinja_text spec = { 0 };
@@ -580,7 +580,7 @@ static void add_field(struct reader *r, struct jinja_text *t, unsigned depth)
 }
 
 /* Up to the end; of a specification (depth > 0) up to the '}' of its field. */
-static void add_format(struct reader *r, struct jinja_text *t, unsigned depth)
+static void add_format(struct format_reader *r, struct jinja_text *t, unsigned depth)
 {
 	if (depth >= MAX_SPEC_DEPTH + 1)
 		jinja_fail(r->j, OD_ERR_FORMAT, "format: fields are nested too deep");
@@ -604,7 +604,7 @@ static void add_format(struct reader *r, struct jinja_text *t, unsigned depth)
 
 struct jinja_value jinja_format(struct jinja_job *j, const struct jinja_str *s, const struct jinja_call *call)
 {
-	struct reader r = { .j = j, .p = s->p, .end = s->p + s->len, .call = call };
+	struct format_reader r = { .j = j, .p = s->p, .end = s->p + s->len, .call = call };
 	struct jinja_text t = { 0 };
 
 	add_format(&r, &t, 0);

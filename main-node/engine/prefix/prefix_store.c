@@ -51,7 +51,7 @@ struct odm_prefix_read {
 };
 
 /* A part of a page: a stream of a layer. A part of a snapshot: one card's share. */
-struct part {
+struct store_part {
 	struct od_ref first; /* in the pool: that of page, or snapshot, 0 */
 	size_t each_bytes;
 };
@@ -60,7 +60,7 @@ struct odm_prefix_store {
 	struct odm_prefix_folder folder;
 	struct od_state_pool *pool;
 	struct od_device *device;
-	struct part *part[ODM_N_PREFIX_WHAT];
+	struct store_part *part[ODM_N_PREFIX_WHAT];
 	size_t n_parts[ODM_N_PREFIX_WHAT];
 	pthread_t writer, reader;
 	bool has_writer, has_reader;
@@ -94,7 +94,7 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 	struct od_err err;
 
 	for (size_t k = 0; k < s->n_parts[what]; k++) {
-		const struct part *part = &s->part[what][k];
+		const struct store_part *part = &s->part[what][k];
 		const struct od_ref at = od_ref_at(part->first, (uint64_t)i * part->each_bytes);
 
 		if (to_pool)
@@ -113,15 +113,15 @@ static bool copy_rows(const struct odm_prefix_store *s, enum odm_prefix_what wha
 
 static void add_part(struct odm_prefix_store *s, enum odm_prefix_what what, struct od_ref first, size_t each_bytes)
 {
-	s->part[what][s->n_parts[what]++] = (struct part){ first, each_bytes };
+	s->part[what][s->n_parts[what]++] = (struct store_part){ first, each_bytes };
 }
 
 static int list_parts(struct odm_prefix_store *s, const struct od_config *c, struct od_err *err)
 {
 	size_t sum = 0;
 
-	s->part[ODM_PREFIX_PAGE] = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(struct part));
-	s->part[ODM_PREFIX_STATE] = calloc(OD_MAX_CARDS, sizeof(struct part));
+	s->part[ODM_PREFIX_PAGE] = calloc((size_t)c->n_layers * OD_MAX_STREAMS, sizeof(struct store_part));
+	s->part[ODM_PREFIX_STATE] = calloc(OD_MAX_CARDS, sizeof(struct store_part));
 	if (s->part[ODM_PREFIX_PAGE] == NULL || s->part[ODM_PREFIX_STATE] == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "prefix cache");
 	for (uint32_t l = 0; l < c->n_layers; l++) {

@@ -33,7 +33,7 @@
 enum figure_choice { FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_ALL };
 static const char *const figure_names[] = { "8", "9", "10", "all", NULL };
 
-struct options {
+struct ablate_options {
 	struct odm_engine_args engine;
 	const char *prompts;
 	uint64_t limit, tokens, slots;
@@ -44,7 +44,7 @@ struct options {
 };
 
 struct ablate_bench {
-	struct options opt;
+	struct ablate_options opt;
 	struct ablate a;
 	struct od_pack *pack;
 	struct od_prompts prompts;
@@ -65,7 +65,7 @@ static void on_signal(int number)
 static const char *const without[] = { "workers", "resident",	"predictor",  "align-token", "align-kv",
 				       "trace",	  "worker-arg", "shadow-arg", "draft",	     NULL };
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct ablate_options *o, int argc, char **argv, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
@@ -124,7 +124,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		err);
 }
 
-static int check(struct options *o, struct od_err *err)
+static int check(struct ablate_options *o, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	struct odm_main_opts *e = &a->opts;
@@ -161,7 +161,7 @@ static void count_token(void *arg, enum odm_phase phase, uint32_t position, uint
 static int generate(struct ablate_bench *b, const struct ablate_setting *s, const struct od_prompt *q, uint64_t tokens,
 		    struct odm_result *r, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct ablate_options *o = &b->opt;
 	struct odm_main_opts eo = o->engine.opts;
 	struct child_args args = { 0 };
 	struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = tokens };
@@ -296,7 +296,7 @@ static int open_prompts(struct ablate_bench *b, struct od_err *err)
 /* After the calibration: the load time is one of the settings. */
 static int open_runs(struct ablate_bench *b, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct ablate_options *o = &b->opt;
 	struct ablate *a = &b->a;
 	bool figures[ABLATE_FIGURES];
 

@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-struct phase {
+struct beside_phase {
 	uint64_t steps, ns, longest_ns; /* decode steps of all texts; longest: between the begins of two */
 };
 
-struct round {
-	struct phase alone, beside;
+struct beside_round {
+	struct beside_phase alone, beside;
 	uint64_t ttft_beside_ns, ttft_alone_ns; /* the prompt's */
 };
 
@@ -30,7 +30,7 @@ struct beside_bench {
 	struct odm_engine *engine;
 	struct od_prompts prompts, beside;
 	struct parallel_texts texts;
-	struct round *round; /* [runs] */
+	struct beside_round *round; /* [runs] */
 	double *x; /* [runs], to sort in */
 	struct odm_figures setting; /* one prompt's, without nodes */
 };
@@ -54,7 +54,7 @@ static int check_alive(struct beside_bench *b, struct od_err *err)
 }
 
 /* Adds so many decode steps, and their time, to the phase. */
-static int add_steps(struct beside_bench *b, uint64_t steps, struct phase *p, struct od_err *err)
+static int add_steps(struct beside_bench *b, uint64_t steps, struct beside_phase *p, struct od_err *err)
 {
 	struct parallel_texts *t = &b->texts;
 	const uint64_t begin = od_now_ns();
@@ -102,7 +102,7 @@ static struct odm_request prompt_request(const struct beside_bench *b, size_t ru
 
 /* From submission to the first token, and on to the begin of the next decode step, which the last layers may have
  * delayed. */
-static int prefill_beside(struct beside_bench *b, size_t run, struct round *r, struct od_err *err)
+static int prefill_beside(struct beside_bench *b, size_t run, struct beside_round *r, struct od_err *err)
 {
 	const struct odm_request req = prompt_request(b, run);
 	struct parallel_texts *t = &b->texts;
@@ -135,7 +135,7 @@ static int prefill_beside(struct beside_bench *b, size_t run, struct round *r, s
 	return rc;
 }
 
-static int prefill_alone(struct beside_bench *b, size_t run, struct round *r, struct od_err *err)
+static int prefill_alone(struct beside_bench *b, size_t run, struct beside_round *r, struct od_err *err)
 {
 	const struct odm_request req = prompt_request(b, run);
 	struct odm_result result;
@@ -150,9 +150,9 @@ static int prefill_alone(struct beside_bench *b, size_t run, struct round *r, st
 }
 
 /* tokens: decode steps of the texts alone. *r: zeroed. */
-static int measure(struct beside_bench *b, struct round *r, size_t run, uint64_t tokens, struct od_err *err)
+static int measure(struct beside_bench *b, struct beside_round *r, size_t run, uint64_t tokens, struct od_err *err)
 {
-	struct phase begin = { 0 };
+	struct beside_phase begin = { 0 };
 	int rc = submit_texts(b, run, err);
 
 	if (rc == OD_OK)
@@ -171,7 +171,7 @@ static int measure_all(struct beside_bench *b, struct od_err *err)
 {
 	const uint64_t tokens = b->opt->tokens;
 	const bool progress = !b->opt->json && isatty(STDERR_FILENO);
-	struct round ignored = { 0 };
+	struct beside_round ignored = { 0 };
 	int rc = measure(b, &ignored, 0, tokens < DECODE_WARM_UP_TOKENS ? tokens : DECODE_WARM_UP_TOKENS, err);
 
 	for (size_t run = 0; rc == OD_OK && run < b->opt->runs; run++) {
@@ -186,9 +186,9 @@ static int measure_all(struct beside_bench *b, struct od_err *err)
 
 /* ---- Reporting ---- */
 
-typedef double figure_fn(const struct beside_bench *b, const struct round *r);
+typedef double figure_fn(const struct beside_bench *b, const struct beside_round *r);
 
-static double per_s(const struct beside_bench *b, const struct phase *p)
+static double per_s(const struct beside_bench *b, const struct beside_phase *p)
 {
 	return (double)(p->steps * b->n) / od_seconds(p->ns);
 }
@@ -198,51 +198,51 @@ static double ms(uint64_t ns)
 	return od_seconds(ns) * 1e3;
 }
 
-static double alone_speed(const struct beside_bench *b, const struct round *r)
+static double alone_speed(const struct beside_bench *b, const struct beside_round *r)
 {
 	return per_s(b, &r->alone);
 }
 
-static double beside_speed(const struct beside_bench *b, const struct round *r)
+static double beside_speed(const struct beside_bench *b, const struct beside_round *r)
 {
 	return per_s(b, &r->beside);
 }
 
-static double speed_ratio(const struct beside_bench *b, const struct round *r)
+static double speed_ratio(const struct beside_bench *b, const struct beside_round *r)
 {
 	return beside_speed(b, r) / alone_speed(b, r);
 }
 
-static double alone_longest(const struct beside_bench *b, const struct round *r)
+static double alone_longest(const struct beside_bench *b, const struct beside_round *r)
 {
 	(void)b;
 	return ms(r->alone.longest_ns);
 }
 
-static double beside_longest(const struct beside_bench *b, const struct round *r)
+static double beside_longest(const struct beside_bench *b, const struct beside_round *r)
 {
 	(void)b;
 	return ms(r->beside.longest_ns);
 }
 
-static double ttft_alone(const struct beside_bench *b, const struct round *r)
+static double ttft_alone(const struct beside_bench *b, const struct beside_round *r)
 {
 	(void)b;
 	return ms(r->ttft_alone_ns);
 }
 
-static double ttft_beside(const struct beside_bench *b, const struct round *r)
+static double ttft_beside(const struct beside_bench *b, const struct beside_round *r)
 {
 	(void)b;
 	return ms(r->ttft_beside_ns);
 }
 
-static double ttft_ratio(const struct beside_bench *b, const struct round *r)
+static double ttft_ratio(const struct beside_bench *b, const struct beside_round *r)
 {
 	return ttft_beside(b, r) / ttft_alone(b, r);
 }
 
-static const struct figure {
+static const struct beside_figure {
 	const char *key, *label, *unit;
 	figure_fn *of;
 } figures[] = {
@@ -291,7 +291,7 @@ static void report_rounds(const struct beside_bench *b, struct od_report *r)
 	struct od_table *t = od_report_detail(r, "by_round", columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t i = 0; i < b->opt->runs; i++) {
-		const struct round *u = &b->round[i];
+		const struct beside_round *u = &b->round[i];
 		struct od_cell cells[4 + N_FIGURES] = {
 			OD_INT(u->alone.steps),
 			OD_REAL(od_seconds(u->alone.ns)),

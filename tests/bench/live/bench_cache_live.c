@@ -32,7 +32,7 @@
 #define USUAL_CHECK_GBPS 50.0 /* checks of planes; beside paced loads both are nothing */
 #define USUAL_INFLATE_GBPS 3.5
 
-struct options {
+struct cache_live_options {
 	struct odm_engine_args engine;
 	const char *prompts, *budgets, *policies, *tokens;
 	uint64_t limit, slots;
@@ -41,7 +41,7 @@ struct options {
 };
 
 struct live_bench {
-	struct options opt;
+	struct cache_live_options opt;
 	struct cache_live l;
 	struct od_pack *pack;
 	enum od_form form;
@@ -66,7 +66,7 @@ static void on_signal(int number)
 
 static const char *const without[] = { "workers", "resident", "trace", "worker-arg", "draft", NULL };
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct cache_live_options *o, int argc, char **argv, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
@@ -166,7 +166,7 @@ static int parse_list(struct live_bench *b, const char *option, const char *text
 	return rc;
 }
 
-static int check(struct options *o, struct od_err *err)
+static int check(struct cache_live_options *o, struct od_err *err)
 {
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");

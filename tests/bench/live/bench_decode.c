@@ -30,7 +30,7 @@ enum side { CLUSTER, RESIDENT, N_SIDES };
 enum baseline { BASELINE_RESIDENT, BASELINE_NONE };
 static const char *const baseline_names[] = { "resident", "none", NULL };
 
-struct run {
+struct decode_run {
 	const struct od_prompt *prompt;
 	struct odm_figures figures[N_SIDES]; /* without nodes */
 	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
@@ -52,8 +52,8 @@ struct decode_bench {
 	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL without resident mode */
-	struct run *run; /* [opt.runs] */
-	struct run *current; /* whose steps read_memory is to look in on; NULL: none */
+	struct decode_run *run; /* [opt.runs] */
+	struct decode_run *current; /* whose steps read_memory is to look in on; NULL: none */
 	uint64_t weight_bytes; /* weights that a token reads */
 };
 
@@ -201,7 +201,7 @@ static bool same_tokens(const struct odm_result *a, const struct odm_result *b)
 
 static int measure(struct decode_bench *b, size_t i, struct od_err *err)
 {
-	struct run *run = &b->run[i];
+	struct decode_run *run = &b->run[i];
 	struct odm_result r[N_SIDES] = { 0 };
 	int rc = OD_OK;
 
@@ -256,9 +256,9 @@ static int measure_all(struct decode_bench *b, struct od_err *err)
 
 /* --- reporting --- */
 
-typedef double figure_fn(const struct decode_bench *b, const struct run *r); /* NaN: there is none */
+typedef double figure_fn(const struct decode_bench *b, const struct decode_run *r); /* NaN: there is none */
 
-static double per_s(const struct run *r, enum side s)
+static double per_s(const struct decode_run *r, enum side s)
 {
 	const struct odm_figures *f = &r->figures[s];
 	double ns = (double)f->c[OD_C_DECODE_NS] - (s == RESIDENT ? r->membw_ns : 0);
@@ -271,66 +271,66 @@ static double ms(uint64_t ns)
 	return od_seconds(ns) * 1e3;
 }
 
-static double cluster_speed(const struct decode_bench *b, const struct run *r)
+static double cluster_speed(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return per_s(r, CLUSTER);
 }
 
-static double resident_speed(const struct decode_bench *b, const struct run *r)
+static double resident_speed(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return per_s(r, RESIDENT);
 }
 
-static double speed_ratio(const struct decode_bench *b, const struct run *r)
+static double speed_ratio(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return per_s(r, CLUSTER) / per_s(r, RESIDENT);
 }
 
-static double cluster_ttft(const struct decode_bench *b, const struct run *r)
+static double cluster_ttft(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(r->figures[CLUSTER].c[OD_C_TTFT_NS]);
 }
 
-static double resident_ttft(const struct decode_bench *b, const struct run *r)
+static double resident_ttft(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(r->figures[RESIDENT].c[OD_C_TTFT_NS]);
 }
 
-static double ttft_ratio(const struct decode_bench *b, const struct run *r)
+static double ttft_ratio(const struct decode_bench *b, const struct decode_run *r)
 {
 	return cluster_ttft(b, r) / resident_ttft(b, r);
 }
 
-static double main_ms(const struct decode_bench *b, const struct run *r)
+static double main_ms(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(odm_figures_main_ns(&r->figures[CLUSTER]));
 }
 
-static double worker_ms(const struct decode_bench *b, const struct run *r)
+static double worker_ms(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(odm_figures_worker_ns(&r->figures[CLUSTER]));
 }
 
-static double window_1_ms(const struct decode_bench *b, const struct run *r)
+static double window_1_ms(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(odm_figures_window_ns(&r->figures[CLUSTER], 1));
 }
 
-static double window_2_ms(const struct decode_bench *b, const struct run *r)
+static double window_2_ms(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return ms(odm_figures_window_ns(&r->figures[CLUSTER], 2));
 }
 
-static double load_ms(const struct decode_bench *b, const struct run *r)
+static double load_ms(const struct decode_bench *b, const struct decode_run *r)
 {
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
@@ -338,7 +338,7 @@ static double load_ms(const struct decode_bench *b, const struct run *r)
 	return f->c[OD_C_LOADS] > 0 ? ms(f->c[OD_C_LOAD_NS]) / (double)f->c[OD_C_LOADS] : NAN;
 }
 
-static double stalled_share(const struct decode_bench *b, const struct run *r)
+static double stalled_share(const struct decode_bench *b, const struct decode_run *r)
 {
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
@@ -346,7 +346,7 @@ static double stalled_share(const struct decode_bench *b, const struct run *r)
 	return f->c[OD_C_EXPERT_USES] > 0 ? (double)f->c[OD_C_STALLS] / (double)f->c[OD_C_EXPERT_USES] : NAN;
 }
 
-static double stall_time_share(const struct decode_bench *b, const struct run *r)
+static double stall_time_share(const struct decode_bench *b, const struct decode_run *r)
 {
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
@@ -354,23 +354,23 @@ static double stall_time_share(const struct decode_bench *b, const struct run *r
 	return f->c[OD_C_DECODE_NS] > 0 ? (double)f->c[OD_C_STALL_NS] / (double)f->c[OD_C_DECODE_NS] : NAN;
 }
 
-static double weights_gbps(const struct decode_bench *b, const struct run *r)
+static double weights_gbps(const struct decode_bench *b, const struct decode_run *r)
 {
 	return (double)b->weight_bytes * per_s(r, RESIDENT) * 1e-9;
 }
 
-static double membw_gbps(const struct decode_bench *b, const struct run *r)
+static double membw_gbps(const struct decode_bench *b, const struct decode_run *r)
 {
 	(void)b;
 	return r->membw_ns > 0 ? r->membw_bytes / r->membw_ns : NAN;
 }
 
-static double membw_share(const struct decode_bench *b, const struct run *r)
+static double membw_share(const struct decode_bench *b, const struct decode_run *r)
 {
 	return weights_gbps(b, r) / membw_gbps(b, r);
 }
 
-static const struct figure {
+static const struct decode_figure {
 	const char *key, *label, *unit;
 	figure_fn *of;
 	bool side[N_SIDES]; /* sides that must have been measured */
@@ -393,7 +393,7 @@ static const struct figure {
 	{ "share", "  weights / memory", "", membw_share, { false, true } },
 };
 
-static bool measured(const struct decode_bench *b, const struct figure *f)
+static bool measured(const struct decode_bench *b, const struct decode_figure *f)
 {
 	for (int s = 0; s < N_SIDES; s++)
 		if (f->side[s] && b->engine[s] == NULL)
@@ -414,7 +414,7 @@ static int report_figures(const struct decode_bench *b, struct od_report *r, str
 	if (x == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "figures of %llu runs", (unsigned long long)b->opt.runs);
 	for (size_t k = 0; k < sizeof(figures) / sizeof(figures[0]); k++) {
-		const struct figure *f = &figures[k];
+		const struct decode_figure *f = &figures[k];
 		struct od_stats s;
 		size_t n = 0;
 
@@ -462,7 +462,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	od_report_fact(r, "memory_reads", "memory is read by", OD_TEXT(od_membw_loads(b->membw)), 0, NULL);
 }
 
-static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, const struct run *r, enum side s)
+static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, const struct decode_run *r, enum side s)
 {
 	return b->engine[s] != NULL ? OD_REAL(of(b, r)) : OD_NONE;
 }
@@ -477,7 +477,7 @@ static void report_runs(const struct decode_bench *b, struct od_report *r)
 	struct od_table *t = od_report_detail(r, "by_run", columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t i = 0; i < b->opt.runs; i++) {
-		const struct run *u = &b->run[i];
+		const struct decode_run *u = &b->run[i];
 
 		od_table_row(t, (struct od_cell[]){
 					OD_TEXT(u->prompt->name),
@@ -517,7 +517,7 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 	struct od_table *t = od_report_detail(r, "cluster_by_run", columns, sizeof(columns) / sizeof(columns[0]));
 
 	for (size_t i = 0; i < b->opt.runs; i++) {
-		const struct run *u = &b->run[i];
+		const struct decode_run *u = &b->run[i];
 		const uint64_t *c = u->figures[CLUSTER].c;
 
 		od_table_row(t, (struct od_cell[]){

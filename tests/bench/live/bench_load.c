@@ -27,40 +27,40 @@
 #define ITEM_BYTES 64
 #define MAX_BUFS (ODW_MAX_SLOTS + 1)
 
-struct options {
+struct load_options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *device;
 	uint64_t read_threads, experts, slots, rounds, seed;
 	bool json, help;
 };
 
-struct source {
+struct load_bench_source {
 	enum load_kind kind;
 	double bytes_per_ns;
 	char name[ITEM_BYTES];
 };
 
-struct model {
+struct load_model {
 	struct od_pack *pack;
 	struct load_expert *expert; /* [experts] */
 };
 
 /* One line of the table: medians over rounds. */
-struct line {
-	const struct source *source;
-	const struct model *model;
+struct load_line {
+	const struct load_bench_source *source;
+	const struct load_model *model;
 	enum od_form form;
 	unsigned n_inflaters;
 	double *raw_gbps, *gbps, *ratio, *slower, *reading, *inflating; /* [rounds] */
 };
 
 struct load_bench {
-	struct options opt;
-	struct model model[MAX_PACKS];
-	struct source source[MAX_SOURCES];
+	struct load_options opt;
+	struct load_model model[MAX_PACKS];
+	struct load_bench_source source[MAX_SOURCES];
 	unsigned n_inflaters[MAX_THREADS];
 	int form[RECALL_LIST_MAX];
 	size_t n_models, n_sources, n_threads, n_forms, n_lines;
-	struct line *line;
+	struct load_line *line;
 	struct od_device *device; /* where the buffers lie */
 	struct odw_bufs *bufs[OD_N_FORMS];
 	double *room; /* [rounds], to sort in */
@@ -86,13 +86,13 @@ static int add_paces(struct load_bench *b, struct od_err *err)
 	char item[ITEM_BYTES];
 
 	for (size_t n = 0; next_item(&list, item); n++) {
-		struct source *s = &b->source[b->n_sources];
+		struct load_bench_source *s = &b->source[b->n_sources];
 		size_t len = strlen(item);
 		uint64_t bytes;
 
 		if (n == MAX_RATES)
 			return od_fail(err, OD_ERR_ARG, "--pace: expected at most %d rates", MAX_RATES);
-		*s = (struct source){ .kind = LOAD_PACED };
+		*s = (struct load_bench_source){ .kind = LOAD_PACED };
 		snprintf(s->name, sizeof(s->name), "%s", item);
 		if (len > 2 && strcmp(item + len - 2, "/s") == 0)
 			item[len - 2] = '\0';
@@ -142,7 +142,7 @@ static int plan_threads(struct load_bench *b, struct od_err *err)
 /* ---- Packs ---- */
 
 /* Different ones, so that none is in the page cache because another load has just read it. */
-static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
+static int draw_experts(const struct load_bench *b, struct load_model *m, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(m->pack);
 	const uint64_t n = (uint64_t)cfg->n_moe * cfg->n_experts;
@@ -176,7 +176,7 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 	int rc = names != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "packs");
 
 	while (rc == OD_OK && (name = strsep(&rest, ",")) != NULL) {
-		struct model *m = &b->model[b->n_models];
+		struct load_model *m = &b->model[b->n_models];
 
 		if (b->n_models == MAX_PACKS)
 			rc = od_fail(err, OD_ERR_ARG, "--pack: expected at most %d packs", MAX_PACKS);
@@ -249,7 +249,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 /* ---- Measuring ---- */
 
-static int alloc_line(struct load_bench *b, struct line *l, struct od_err *err)
+static int alloc_line(struct load_bench *b, struct load_line *l, struct od_err *err)
 {
 	double *all = calloc(6 * b->opt.rounds, sizeof(*all));
 
@@ -274,10 +274,10 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 	if (b->line == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%zu lines", most);
 	for (size_t i = 0; rc == OD_OK && i < most; i++) {
-		const struct line l = { .source = &b->source[i / b->n_threads / b->n_forms / b->n_models],
-					.model = &b->model[i / b->n_threads / b->n_forms % b->n_models],
-					.form = (enum od_form)b->form[i / b->n_threads % b->n_forms],
-					.n_inflaters = b->n_inflaters[i % b->n_threads] };
+		const struct load_line l = { .source = &b->source[i / b->n_threads / b->n_forms / b->n_models],
+					     .model = &b->model[i / b->n_threads / b->n_forms % b->n_models],
+					     .form = (enum od_form)b->form[i / b->n_threads % b->n_forms],
+					     .n_inflaters = b->n_inflaters[i % b->n_threads] };
 
 		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
 			continue;
@@ -293,7 +293,7 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		       rc;
 }
 
-static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
+static struct load_case case_of(const struct load_bench *b, const struct load_line *l, struct load_source *source)
 {
 	*source = (struct load_source){ .kind = l->source->kind,
 					.pack = l->model->pack,
@@ -311,7 +311,7 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 }
 
 /* The source alone, while all inflaters are at work on something else. */
-static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c,
+static int raw_in_crowd(const struct load_bench *b, const struct load_line *l, const struct load_case *c,
 			struct load_time *t, struct od_err *err)
 {
 	struct od_expert_mem mem = { 0 };
@@ -328,7 +328,7 @@ static int raw_in_crowd(const struct load_bench *b, const struct line *l, const 
 }
 
 /* The source alone, the loads, and the source beside busy inflaters, one right after the other. */
-static int measure(struct load_bench *b, struct line *l, size_t round, struct od_err *err)
+static int measure(struct load_bench *b, struct load_line *l, size_t round, struct od_err *err)
 {
 	struct load_source source;
 	const struct load_case c = case_of(b, l, &source);
@@ -357,7 +357,7 @@ static double median(const struct load_bench *b, const double *x)
 	return od_stats_median(x, b->opt.rounds, b->room);
 }
 
-static void report_line(const struct load_bench *b, const struct line *l, struct od_table *t)
+static void report_line(const struct load_bench *b, const struct load_line *l, struct od_table *t)
 {
 	const struct od_pack *p = l->model->pack;
 	const double inflating = median(b, l->inflating);
@@ -479,7 +479,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 					 .rounds = 5,
 					 .seed = 1,
 					 .device = "cpu" } }; /* whatever $OD_DEVICE says */
-	struct options *o = &b.opt;
+	struct load_options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->packs, "LIST",
 		  "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },

@@ -22,7 +22,7 @@
 #define READING_SHARE 10 /* reading memory takes about a tenth of the time */
 
 /* One number of texts, in one round. */
-struct round {
+struct parallel_round {
 	uint64_t steps, ns; /* decode steps of all texts together, without readings of memory */
 	uint64_t step_tokens; /* tokens of these steps */
 	uint64_t tokens, wall_ns; /* everything, from the first submission to the last token, without readings */
@@ -42,7 +42,7 @@ struct parallel_bench {
 	struct od_membw *membw; /* NULL on a cluster */
 	uint64_t read_ns, reading_ns; /* when memory was last read, and how long it took */
 	struct parallel_texts texts;
-	struct round *round; /* [runs][n_numbers] */
+	struct parallel_round *round; /* [runs][n_numbers] */
 	double *ttft_ms; /* [runs][n_numbers][most], behind the rounds' pointers */
 	double *x; /* to sort in: [runs * most] */
 	int32_t *first; /* [most][tokens]: what the round's texts were when they were first written */
@@ -84,7 +84,7 @@ static int parse_numbers(struct parallel_bench *b, struct od_err *err)
 /* ---- Measuring ---- */
 
 /* Neighbours in time of the steps, which see the same machine; the first one after a round's first step. */
-static void read_memory(struct parallel_bench *b, struct round *r)
+static void read_memory(struct parallel_bench *b, struct parallel_round *r)
 {
 	const uint64_t begin = od_now_ns();
 	uint64_t buffer, reading;
@@ -116,7 +116,7 @@ static int submit(struct parallel_bench *b, size_t run, size_t n, uint64_t token
 }
 
 /* The times of a round, by those of its texts. */
-static void note_times(const struct parallel_bench *b, struct round *r)
+static void note_times(const struct parallel_bench *b, struct parallel_round *r)
 {
 	const struct parallel_texts *t = &b->texts;
 	uint64_t all_begun = 0, one_ended = UINT64_MAX, last = 0;
@@ -144,7 +144,7 @@ static void note_times(const struct parallel_bench *b, struct round *r)
 
 /* A text has the figures of each step that it took part in; the round's are what main counted until its last text
  * ended. */
-static void note_counters(struct parallel_bench *b, struct round *r)
+static void note_counters(struct parallel_bench *b, struct parallel_round *r)
 {
 	uint64_t now[OD_N_COUNTERS] = { 0 };
 
@@ -176,7 +176,7 @@ static void compare_texts(struct parallel_bench *b)
 }
 
 /* r: zeroed but for the room of ttft_ms. */
-static int write_texts(struct parallel_bench *b, struct round *r, size_t run, size_t n, uint64_t tokens,
+static int write_texts(struct parallel_bench *b, struct parallel_round *r, size_t run, size_t n, uint64_t tokens,
 		       struct od_err *err)
 {
 	struct parallel_texts *t = &b->texts;
@@ -200,7 +200,7 @@ static int write_texts(struct parallel_bench *b, struct round *r, size_t run, si
 
 static int measure(struct parallel_bench *b, size_t run, size_t k, struct od_err *err)
 {
-	struct round *r = &b->round[run * b->n_numbers + k];
+	struct parallel_round *r = &b->round[run * b->n_numbers + k];
 	const size_t n = b->number[k];
 	int rc = write_texts(b, r, run, n, b->opt->tokens, err);
 
@@ -226,7 +226,7 @@ static int warm_up(struct parallel_bench *b, struct od_err *err)
 	int rc = OD_OK;
 
 	for (size_t k = 0; rc == OD_OK && k < b->n_numbers; k++) {
-		struct round ignored = { .ttft_ms = b->x };
+		struct parallel_round ignored = { .ttft_ms = b->x };
 
 		rc = write_texts(b, &ignored, 0, b->number[k], tokens, err);
 		parallel_texts_clear(&b->texts);
@@ -257,21 +257,21 @@ static int measure_all(struct parallel_bench *b, struct od_err *err)
 
 typedef double figure_fn(const struct parallel_bench *b, size_t run, size_t k);
 
-static const struct round *round_of(const struct parallel_bench *b, size_t run, size_t k)
+static const struct parallel_round *round_of(const struct parallel_bench *b, size_t run, size_t k)
 {
 	return &b->round[run * b->n_numbers + k];
 }
 
 static double per_s(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return (double)r->step_tokens / od_seconds(r->ns);
 }
 
 static double wall_per_s(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return (double)r->tokens / od_seconds(r->wall_ns);
 }
@@ -284,7 +284,7 @@ static double ratio_to_least(const struct parallel_bench *b, size_t run, size_t 
 /* Tokens of each text in a step. */
 static double tokens_of_step(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return (double)r->step_tokens / (double)(r->steps * b->number[k]);
 }
@@ -312,28 +312,28 @@ static double loads_per_token(const struct parallel_bench *b, size_t run, size_t
 
 static double experts_of_layer(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return (double)r->experts / (double)r->steps / od_pack_config(odm_engine_pack(b->engine))->n_moe;
 }
 
 static double membw_gbps(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return r->membw_ns > 0 ? r->membw_bytes / r->membw_ns : NAN;
 }
 
 static double step_bytes(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return (double)b->dense_bytes + (double)r->experts / (double)r->steps * (double)b->expert_bytes;
 }
 
 static double floor_s(const struct parallel_bench *b, size_t run, size_t k)
 {
-	const struct round *r = round_of(b, run, k);
+	const struct parallel_round *r = round_of(b, run, k);
 
 	return step_bytes(b, run, k) * (double)r->steps / membw_gbps(b, run, k) * 1e-9;
 }
@@ -462,7 +462,7 @@ static void report_rounds(const struct parallel_bench *b, struct od_report *r)
 
 	for (size_t run = 0; run < b->opt->runs; run++)
 		for (size_t k = 0; k < b->n_numbers; k++) {
-			const struct round *u = round_of(b, run, k);
+			const struct parallel_round *u = round_of(b, run, k);
 
 			od_table_row(t, (struct od_cell[]){
 						OD_INT(run),
@@ -500,7 +500,7 @@ static void report_cluster_rounds(const struct parallel_bench *b, struct od_repo
 
 	for (size_t run = 0; run < b->opt->runs; run++)
 		for (size_t k = 0; k < b->n_numbers; k++) {
-			const struct round *u = round_of(b, run, k);
+			const struct parallel_round *u = round_of(b, run, k);
 			const uint64_t *c = u->c;
 
 			od_table_row(t, (struct od_cell[]){

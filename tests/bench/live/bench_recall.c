@@ -21,7 +21,7 @@
 #define MAX_TOKENS 1e6
 #define MAX_SIM_MS 60000
 
-struct options {
+struct recall_options {
 	struct odm_engine_args engine;
 	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump;
 	int sweep; /* index into recall_sweep_names, or -1 */
@@ -41,7 +41,7 @@ static const char usage[] =
 /* --align sets both periods; --resident has no cluster; own options set the shadow's arguments. */
 static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", "draft", NULL };
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct recall_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE,
@@ -100,7 +100,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 				     usage, err);
 }
 
-static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+static int parse_predictors(const struct recall_options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
 {
 	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n,
 				   err);
@@ -112,7 +112,7 @@ static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], s
 	return rc;
 }
 
-static int check_served(const struct options *o, struct od_err *err)
+static int check_served(const struct recall_options *o, struct od_err *err)
 {
 	struct recall_served_opts defaults;
 
@@ -127,7 +127,7 @@ static int check_served(const struct options *o, struct od_err *err)
 
 /* ---- Live ---- */
 
-static int choose_align(struct options *o, struct od_err *err)
+static int choose_align(struct recall_options *o, struct od_err *err)
 {
 	struct recall_align list[RECALL_LIST_MAX];
 	size_t n;
@@ -164,7 +164,7 @@ static int parse_one(const char *option, const char *text, const char *const *ch
 }
 
 /* The first option about what the shadow is, or NULL. */
-static const char *shadow_kind(const struct options *o)
+static const char *shadow_kind(const struct recall_options *o)
 {
 	if (o->precision != NULL)
 		return "precision";
@@ -174,14 +174,14 @@ static const char *shadow_kind(const struct options *o)
 }
 
 /* The first option that only the shadow obeys, or NULL. */
-static const char *shadow_only(const struct options *o)
+static const char *shadow_only(const struct recall_options *o)
 {
 	if (shadow_kind(o) != NULL)
 		return shadow_kind(o);
 	return o->align != NULL ? "align" : o->served ? "served" : NULL;
 }
 
-static int check_heard(const struct options *o, const int *predictor, size_t n, struct od_err *err)
+static int check_heard(const struct recall_options *o, const int *predictor, size_t n, struct od_err *err)
 {
 	const char *unheard = shadow_only(o);
 
@@ -197,7 +197,7 @@ static int check_heard(const struct options *o, const int *predictor, size_t n, 
 }
 
 /* Arguments for the shadow of --local; *precision is an index, or -1. */
-static int choose_shadow(struct options *o, struct child_args *a, int *precision, struct od_err *err)
+static int choose_shadow(struct recall_options *o, struct child_args *a, int *precision, struct od_err *err)
 {
 	struct od_arg_list *args = &o->engine.opts.local.shadow_args;
 	int dense = -1, rc;
@@ -218,7 +218,7 @@ static int choose_shadow(struct options *o, struct child_args *a, int *precision
 	return OD_OK;
 }
 
-static int check_live(struct options *o, struct child_args *a, int *precision, struct od_err *err)
+static int check_live(struct recall_options *o, struct child_args *a, int *precision, struct od_err *err)
 {
 	struct odm_main_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
@@ -295,7 +295,7 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 	return rc;
 }
 
-static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+static int list_precisions(const struct recall_options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
 {
 	if (o->precision == NULL && o->sweep >= 0)
 		return precisions_of_pack(o->engine.opts.engine.pack, out, n, err);
@@ -304,7 +304,7 @@ static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], si
 }
 
 /* Every precision of the experts with every one of attention. */
-static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
+static int list_choices(const struct recall_options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
 			struct od_err *err)
 {
 	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
@@ -328,7 +328,7 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 	return rc;
 }
 
-static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
+static int list_configs(const struct recall_options *o, struct recall_configs *c, struct od_err *err)
 {
 	int predictor[RECALL_LIST_MAX];
 	size_t n_choice, n_align, n_predictor;
@@ -357,7 +357,7 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 	return rc;
 }
 
-static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)
+static int check_alone(const struct recall_options *o, struct recall_configs *c, struct od_err *err)
 {
 	const char *useless = cluster_only(&o->engine.opts);
 	int rc;
@@ -384,7 +384,7 @@ static void report_setting(const struct recall_run *r, struct od_report *to)
 	od_report_fact(to, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(r->pack)), 0, NULL);
 }
 
-static int report(const struct recall_run *r, const struct options *o, struct od_err *err)
+static int report(const struct recall_run *r, const struct recall_options *o, struct od_err *err)
 {
 	const unsigned sweep = recall_sweep_set(o->sweep);
 	const struct od_config *c = od_pack_config(r->pack);
@@ -433,7 +433,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	return rc;
 }
 
-static int run_alone(const struct options *o, struct recall_configs *configs, struct od_prompts *prompts,
+static int run_alone(const struct recall_options *o, struct recall_configs *configs, struct od_prompts *prompts,
 		     struct od_err *err)
 {
 	const struct odm_main_opts *e = &o->engine.opts;
@@ -467,7 +467,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 
 /* ---- Both ---- */
 
-static int run(struct options *o, struct recall_configs *configs, struct od_err *err)
+static int run(struct recall_options *o, struct recall_configs *configs, struct od_err *err)
 {
 	const bool live = o->engine.local > 0 || o->engine.opts.cluster.hosts_path != NULL;
 	struct od_prompts prompts = { 0 };
@@ -487,7 +487,7 @@ static int run(struct options *o, struct recall_configs *configs, struct od_err 
 
 int od_bench_recall(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .departure = -1 };
+	struct recall_options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .departure = -1 };
 	struct recall_configs *configs;
 	int rc = parse(&o, argc, argv, err);
 

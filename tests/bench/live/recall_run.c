@@ -29,7 +29,7 @@ struct crew {
 	struct od_err err;
 };
 
-struct hand {
+struct recall_hand {
 	struct crew *crew;
 	pthread_t thread;
 	struct od_device *device;
@@ -52,7 +52,7 @@ static struct od_forward_opts forward_of(const struct crew *w, struct od_device 
 	};
 }
 
-static int open_board(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec,
+static int open_board(struct recall_hand *h, size_t config, size_t prompt, struct recall_recording *rec,
 		      struct recall_board *board, struct od_err *err)
 {
 	struct recall_run *r = h->crew->run;
@@ -67,7 +67,8 @@ static int open_board(struct hand *h, size_t config, size_t prompt, struct recal
 	return recall_board_open(board, err);
 }
 
-static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec, struct od_err *err)
+static int replay_shadow(struct recall_hand *h, size_t config, size_t prompt, struct recall_recording *rec,
+			 struct od_err *err)
 {
 	const struct recall_config *c = &h->crew->run->configs->config[config];
 	const struct recall_shadow shadow = {
@@ -89,7 +90,8 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 	return rc;
 }
 
-static int replay_rival(struct hand *h, size_t config, size_t prompt, struct recall_recording *rec, struct od_err *err)
+static int replay_rival(struct recall_hand *h, size_t config, size_t prompt, struct recall_recording *rec,
+			struct od_err *err)
 {
 	struct recall_rival *rival = h->crew->rival[config];
 	struct recall_board board;
@@ -122,7 +124,7 @@ static void end_turn(struct crew *w)
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int write_dump(struct hand *h, struct od_err *err)
+static int write_dump(struct recall_hand *h, struct od_err *err)
 {
 	size_t len;
 	char *text;
@@ -140,7 +142,7 @@ static int write_dump(struct hand *h, struct od_err *err)
 }
 
 /* The prompt on the simulated clusters. */
-static void simulate(struct hand *h, size_t prompt, const struct recall_recording *rec)
+static void simulate(struct recall_hand *h, size_t prompt, const struct recall_recording *rec)
 {
 	struct crew *w = h->crew;
 
@@ -155,7 +157,7 @@ static void simulate(struct hand *h, size_t prompt, const struct recall_recordin
 }
 
 /* Does the work that goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
-static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec, struct od_err *err)
+static int in_order(struct recall_hand *h, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	struct crew *w = h->crew;
 	int rc = OD_OK;
@@ -177,7 +179,7 @@ static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec,
 	return rc;
 }
 
-static int run_prompt(struct hand *h, size_t prompt, struct od_err *err)
+static int run_prompt(struct recall_hand *h, size_t prompt, struct od_err *err)
 {
 	struct crew *w = h->crew;
 	const struct od_prompt *q = &w->run->prompts->prompt[prompt];
@@ -226,7 +228,7 @@ static bool take_prompt(struct crew *w, size_t *prompt)
 
 static void *work(void *arg)
 {
-	struct hand *h = arg;
+	struct recall_hand *h = arg;
 	struct od_err err;
 	size_t prompt;
 
@@ -284,7 +286,7 @@ static int open_rivals(struct crew *w, struct od_err *err)
 	return rc;
 }
 
-static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err *err)
+static int open_tapes(const struct recall_run *r, struct recall_hand *h, struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -300,7 +302,7 @@ static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err 
 	return rc;
 }
 
-static void close_hand(struct hand *h, size_t n_configs)
+static void close_hand(struct recall_hand *h, size_t n_configs)
 {
 	recall_recorder_free(h->recorder);
 	od_device_free(h->device);
@@ -316,7 +318,7 @@ static int open_device(const struct crew *w, struct od_device **device, struct o
 	return od_device_open(device, w->run->opt.device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
 }
 
-static int open_recorder(struct hand *h, struct od_err *err)
+static int open_recorder(struct recall_hand *h, struct od_err *err)
 {
 	const struct recall_run *r = h->crew->run;
 	const struct od_forward_opts f = forward_of(h->crew, h->device, NULL, r->opt.prefill_rows);
@@ -325,7 +327,7 @@ static int open_recorder(struct hand *h, struct od_err *err)
 	return recall_recorder_new(&h->recorder, &o, err);
 }
 
-static int open_hands(struct crew *w, struct hand *hand, size_t n, struct od_err *err)
+static int open_hands(struct crew *w, struct recall_hand *hand, size_t n, struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -341,7 +343,7 @@ static int open_hands(struct crew *w, struct hand *hand, size_t n, struct od_err
 }
 
 /* The first hand is this thread. */
-static int run_hands(struct crew *w, struct hand *hand, size_t n, struct od_err *err)
+static int run_hands(struct crew *w, struct recall_hand *hand, size_t n, struct od_err *err)
 {
 	size_t started = 1;
 
@@ -382,7 +384,7 @@ static int close_dump(struct crew *w, int rc, struct od_err *err)
 int recall_run_all(struct recall_run *r, struct od_err *err)
 {
 	size_t n = r->opt.threads < r->prompts->n ? r->opt.threads : r->prompts->n;
-	struct hand *hand = calloc(n, sizeof(*hand));
+	struct recall_hand *hand = calloc(n, sizeof(*hand));
 	struct crew w = { .run = r };
 	int rc;
 

@@ -29,7 +29,7 @@
 static const char *const dtype_names[] = { "bf16", "f16", "f32", "int8", "f8_e4m3", "f8_e5m2", NULL };
 static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3, OD_F8_E5M2 };
 
-struct options {
+struct codec_options {
 	const char *pack, *codec, *dtype, *cpu;
 	uint64_t weights, rounds, seed;
 	bool json, help;
@@ -37,7 +37,7 @@ struct options {
 
 /* A line measures a codec, and planes with one kernel set. */
 enum measure { DECODE, TO_CACHE, TO_MEMORY, N_MEASURES };
-struct line {
+struct codec_line {
 	int codec; /* or CODEC_ZSTD_3 */
 	int cpu; /* -1: any */
 	struct od_decoder *decoder;
@@ -45,7 +45,7 @@ struct line {
 };
 
 struct codec_bench {
-	struct options opt;
+	struct codec_options opt;
 	size_t store_bytes;
 	struct od_pack *pack; /* NULL: Gaussian */
 	struct od_membw *membw;
@@ -56,13 +56,13 @@ struct codec_bench {
 	struct codec_store coded[CODEC_N];
 	size_t next; /* the chunk of the next run, counted over copies: no two runs in a row read the same */
 	size_t copy_next;
-	struct line line[MAX_LINES];
+	struct codec_line line[MAX_LINES];
 	size_t n_lines;
 	uint8_t *dst; /* room for the largest chunk: in the cache when it counts */
 	uint8_t *room; /* [data.max_n]: exponents on their way */
 	uint8_t *far; /* [store_bytes]: not in the cache */
 	size_t far_next;
-	struct line copy; /* memcpy: gbps[TO_CACHE], gbps[TO_MEMORY] */
+	struct codec_line copy; /* memcpy: gbps[TO_CACHE], gbps[TO_MEMORY] */
 	double *read_gbps; /* [rounds] */
 };
 
@@ -86,7 +86,7 @@ static uint8_t *next_far(struct codec_bench *b, size_t bytes)
 }
 
 /* Planes block by block to one place, as whatever computes on a block takes it. */
-static int decode(struct codec_bench *b, struct line *l, const struct od_backend *be, const struct od_coded *c,
+static int decode(struct codec_bench *b, struct codec_line *l, const struct od_backend *be, const struct od_coded *c,
 		  struct od_err *err)
 {
 	if (c->codec != OD_CODEC_PLANES)
@@ -96,7 +96,7 @@ static int decode(struct codec_bench *b, struct line *l, const struct od_backend
 	return OD_OK;
 }
 
-static const struct od_backend *backend_of(const struct line *l)
+static const struct od_backend *backend_of(const struct codec_line *l)
 {
 	const struct od_backend *be;
 
@@ -105,7 +105,7 @@ static const struct od_backend *backend_of(const struct line *l)
 	return be;
 }
 
-static struct od_coded coded_at(const struct codec_bench *b, const struct line *l, size_t next)
+static struct od_coded coded_at(const struct codec_bench *b, const struct codec_line *l, size_t next)
 {
 	const struct codec_data *d = &b->data;
 	const struct codec_store *s = &b->coded[l->codec];
@@ -116,7 +116,7 @@ static struct od_coded coded_at(const struct codec_bench *b, const struct line *
 }
 
 /* The next run of a line: GB/s of exponents, of weights. */
-static int run(struct codec_bench *b, struct line *l, enum measure what, double *gbps, struct od_err *err)
+static int run(struct codec_bench *b, struct codec_line *l, enum measure what, double *gbps, struct od_err *err)
 {
 	const struct od_backend *be = backend_of(l);
 	const struct codec_data *d = &b->data;
@@ -180,7 +180,7 @@ static int one_round(struct codec_bench *b, size_t round, struct od_err *err)
 }
 
 /* A codec that does not give the weights back has no speed. */
-static int check_line(struct codec_bench *b, struct line *l, struct od_err *err)
+static int check_line(struct codec_bench *b, struct codec_line *l, struct od_err *err)
 {
 	const struct codec_data *d = &b->data;
 
@@ -202,7 +202,7 @@ static int check_line(struct codec_bench *b, struct line *l, struct od_err *err)
 
 /* ---- what to measure ---- */
 
-static int alloc_gbps(struct line *l, uint64_t rounds, struct od_err *err)
+static int alloc_gbps(struct codec_line *l, uint64_t rounds, struct od_err *err)
 {
 	for (int what = 0; what < N_MEASURES; what++) {
 		l->gbps[what] = calloc(rounds, sizeof(double));
@@ -212,7 +212,7 @@ static int alloc_gbps(struct line *l, uint64_t rounds, struct od_err *err)
 	return OD_OK;
 }
 
-static void free_line(struct line *l)
+static void free_line(struct codec_line *l)
 {
 	od_decoder_free(l->decoder);
 	for (int what = 0; what < N_MEASURES; what++)
@@ -222,16 +222,16 @@ static void free_line(struct line *l)
 
 static int add_line(struct codec_bench *b, int codec, int cpu, struct od_err *err)
 {
-	struct line *l = &b->line[b->n_lines++];
+	struct codec_line *l = &b->line[b->n_lines++];
 	int rc;
 
-	*l = (struct line){ .codec = codec, .cpu = cpu };
+	*l = (struct codec_line){ .codec = codec, .cpu = cpu };
 	rc = od_decoder_new(&l->decoder, backend_of(l), err);
 	return rc == OD_OK ? alloc_gbps(l, b->opt.rounds, err) : rc;
 }
 
 /* --cpu, or all that this processor has; avx512bf16 decodes as avx512 does. */
-static int list_cpus(const struct options *o, int *cpu, size_t *n, struct od_err *err)
+static int list_cpus(const struct codec_options *o, int *cpu, size_t *n, struct od_err *err)
 {
 	const struct od_backend *be;
 	int rc = OD_OK;
@@ -284,7 +284,8 @@ static struct od_cell ratio(const struct codec_bench *b, const double *x, const 
 	return OD_REAL(s.median);
 }
 
-static void report_line(struct codec_bench *b, const struct line *l, const struct line *zstd_3, double *room)
+static void report_line(struct codec_bench *b, const struct codec_line *l, const struct codec_line *zstd_3,
+			double *room)
 {
 	const struct codec_store *s = &b->coded[l->codec];
 	const size_t rounds = b->opt.rounds;
@@ -314,7 +315,7 @@ static int report_dtype(struct codec_bench *b, struct od_err *err)
 {
 	const size_t rounds = b->opt.rounds;
 	double *room = calloc(rounds, sizeof(*room));
-	const struct line *zstd_3 = NULL;
+	const struct codec_line *zstd_3 = NULL;
 
 	if (room == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rounds", rounds);
@@ -393,7 +394,7 @@ static void free_dtype(struct codec_bench *b)
 
 static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct codec_options *o = &b->opt;
 	int rc;
 
 	if (b->pack != NULL)
@@ -464,7 +465,7 @@ static void close_bench(struct codec_bench *b)
 int od_bench_codec(int argc, char **argv, struct od_err *err)
 {
 	struct codec_bench b = { .opt = { .weights = DEFAULT_WEIGHTS, .rounds = DEFAULT_ROUNDS, .seed = 1 } };
-	struct options *o = &b.opt;
+	struct codec_options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "experts of this pack; default: Gaussian weights", 0, 0,
 		  NULL },

@@ -31,7 +31,7 @@
 static const uint64_t row_counts[] = { 1, 2, 4, 8 };
 #define N_ROW_COUNTS (sizeof(row_counts) / sizeof(row_counts[0]))
 
-struct options {
+struct gemv_options {
 	uint64_t bytes, row, threads, seed;
 	int cpu, profile;
 	double seconds;
@@ -39,7 +39,7 @@ struct options {
 };
 
 struct gemv_bench {
-	struct options opt;
+	struct gemv_options opt;
 	const struct od_backend *backend;
 	struct od_pool *pool;
 	struct od_membw *membw;
@@ -58,7 +58,7 @@ static const char usage_text[] =
 	"Measures products of few rows with a matrix larger than the cache, weights in BF16 and as planes, in\n"
 	"turns. GB/s count BF16 bytes, also for planes, which read fewer.";
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct gemv_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES",

@@ -22,7 +22,7 @@
 #define N_LAUNCHES 512u
 #define LAUNCH_WIDTH 256u
 
-struct options {
+struct gpu_bench_options {
 	const char *device;
 	uint64_t bytes, runs, seed;
 	double ms;
@@ -30,7 +30,7 @@ struct options {
 };
 
 struct gpu_bench {
-	struct options opt;
+	struct gpu_bench_options opt;
 	struct gpu_shapes shapes;
 	struct od_device *d;
 	struct od_report *report;
@@ -45,7 +45,7 @@ static const char usage_text[] =
 	"Measures kernels of a GPU by the bytes that they move, beside copies within its memory: recovery of weights, products of one row\n"
 	"and of many, experts, attention, loads. Weights are random and larger than the caches.";
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct gpu_bench_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ "device", OD_ARG_STRING, &o->device, "DEVICE", "cuda (default), cuda:N, or cpu", 0, 0, NULL },
@@ -362,7 +362,9 @@ static int run(struct gpu_bench *b, struct od_err *err)
 
 int od_bench_gpu(int argc, char **argv, struct od_err *err)
 {
-	const struct options defaults = { .device = "cuda", .runs = DEFAULT_RUNS, .seed = 1, .ms = DEFAULT_MS };
+	const struct gpu_bench_options defaults = {
+		.device = "cuda", .runs = DEFAULT_RUNS, .seed = 1, .ms = DEFAULT_MS
+	};
 	struct gpu_bench *b = calloc(1, sizeof(*b));
 	int rc;
 

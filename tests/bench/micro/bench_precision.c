@@ -37,7 +37,7 @@
 
 static const char *const activation_names[] = { "f32", "int8", NULL }; /* index enum od_activations */
 
-struct options {
+struct precision_options {
 	const char *pack, *precision, *activations, *forms, *prompts;
 	uint64_t prompt_tokens, tokens, runs, threads, seed;
 	double temperature; /* negative: not given */
@@ -51,7 +51,7 @@ struct turn {
 };
 
 /* One line of the table: a precision with a kind of activations. */
-struct variant {
+struct precision_variant {
 	struct od_shadow_choice choice;
 	char name[OD_SHADOW_CHOICE_CHARS];
 	const struct od_shadow_store *store;
@@ -65,7 +65,7 @@ struct variant {
 };
 
 struct precision_bench {
-	struct options opt;
+	struct precision_options opt;
 	struct od_pack *pack;
 	const struct od_config *config;
 	struct od_device *device;
@@ -75,7 +75,7 @@ struct precision_bench {
 	struct od_seq_state *seq;
 	struct od_sampler *sampler;
 	struct od_shadow_store *store[MAX_STORES]; /* index store_of */
-	struct variant variant[MAX_VARIANTS];
+	struct precision_variant variant[MAX_VARIANTS];
 	size_t n_variants;
 	int32_t *token; /* [opt.tokens] of the current run */
 	int32_t *best; /* [opt.tokens]: what the first variant found likeliest */
@@ -89,7 +89,7 @@ static const char usage[] =
 	"Measures the decode speed of each shadow precision: all resident here, in turns, on the same tokens.\n"
 	"Example: od-bench precision --pack PACK --precision bf16,int8,nf4 --activations f32,int8\n";
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct precision_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Measure" },
@@ -145,7 +145,7 @@ static bool is_quantised(enum od_precision p)
 
 static int add_variant(struct precision_bench *b, const struct od_shadow_choice *c, struct od_err *err)
 {
-	struct variant *v = &b->variant[b->n_variants++];
+	struct precision_variant *v = &b->variant[b->n_variants++];
 
 	v->choice = *c;
 	od_shadow_choice_text(c, v->name);
@@ -159,7 +159,7 @@ static int add_variant(struct precision_bench *b, const struct od_shadow_choice 
  * form. */
 static int plan(struct precision_bench *b, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct precision_options *o = &b->opt;
 	int precision[RECALL_LIST_MAX], act[RECALL_LIST_MAX], form[RECALL_LIST_MAX];
 	size_t n_precision, n_act, n_form;
 	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4",
@@ -219,7 +219,7 @@ static uint64_t dense_bytes(const struct od_weight *w)
 }
 
 /* Every matrix once (of the embedding one row, of the experts top-k) and the norms. */
-static uint64_t token_bytes(const struct variant *v, const struct od_pack *p, const struct od_config *c)
+static uint64_t token_bytes(const struct precision_variant *v, const struct od_pack *p, const struct od_config *c)
 {
 	uint64_t sum = mat_bytes(&v->dense.head) + od_row_bytes(v->dense.embed.dtype, c->hidden);
 
@@ -262,7 +262,7 @@ static int load(struct precision_bench *b, struct od_err *err)
 	return rc;
 }
 
-static int open_variant(struct precision_bench *b, struct variant *v, struct od_err *err)
+static int open_variant(struct precision_bench *b, struct precision_variant *v, struct od_err *err)
 {
 	const struct od_config *c = b->config;
 	size_t n_experts = (size_t)c->n_moe * c->n_experts;
@@ -295,8 +295,8 @@ static int open_variant(struct precision_bench *b, struct variant *v, struct od_
 
 /* --- measuring --- */
 
-static int step(struct precision_bench *b, struct variant *v, const struct od_row *rows, size_t n, bool logits,
-		struct od_err *err)
+static int step(struct precision_bench *b, struct precision_variant *v, const struct od_row *rows, size_t n,
+		bool logits, struct od_err *err)
 {
 	int rc = od_forward_begin(v->forward, 1, rows, n, err);
 
@@ -310,7 +310,8 @@ static int step(struct precision_bench *b, struct variant *v, const struct od_ro
 	return rc == OD_OK ? od_forward_end(v->forward, NULL, err) : rc;
 }
 
-static int prefill(struct precision_bench *b, struct variant *v, const struct od_prompt *q, struct od_err *err)
+static int prefill(struct precision_bench *b, struct precision_variant *v, const struct od_prompt *q,
+		   struct od_err *err)
 {
 	struct od_row rows[PREFILL_ROWS];
 	int rc = OD_OK;
@@ -336,7 +337,8 @@ static int32_t likeliest(const float *logits, uint32_t vocab)
 }
 
 /* From the logits to token i: the first variant's choice, which the others are compared with. */
-static int choose(struct precision_bench *b, const struct variant *v, size_t i, struct turn *t, struct od_err *err)
+static int choose(struct precision_bench *b, const struct precision_variant *v, size_t i, struct turn *t,
+		  struct od_err *err)
 {
 	int32_t best = likeliest(b->logits, b->config->vocab);
 
@@ -362,7 +364,7 @@ static void read_memory(struct precision_bench *b, struct turn *t)
 	t->membw_bytes += (double)reading;
 }
 
-static int take_turn(struct precision_bench *b, struct variant *v, const struct od_prompt *q, size_t tokens,
+static int take_turn(struct precision_bench *b, struct precision_variant *v, const struct od_prompt *q, size_t tokens,
 		     struct turn *t, struct od_err *err)
 {
 	int rc;
@@ -413,40 +415,41 @@ static int measure(struct precision_bench *b, struct od_err *err)
 
 /* --- reporting --- */
 
-static double tok_per_s(const struct precision_bench *b, const struct variant *v, size_t run)
+static double tok_per_s(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	return (double)(b->opt.tokens - 1) / v->turn[run].decode_ns * 1e9;
 }
 
-static double ratio(const struct precision_bench *b, const struct variant *v, size_t run)
+static double ratio(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	return tok_per_s(b, v, run) / tok_per_s(b, b->variant, run);
 }
 
-static double weights_gbps(const struct precision_bench *b, const struct variant *v, size_t run)
+static double weights_gbps(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	return (double)v->token_bytes * tok_per_s(b, v, run) * 1e-9;
 }
 
-static double membw_gbps(const struct precision_bench *b, const struct variant *v, size_t run)
+static double membw_gbps(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	(void)b;
 	return v->turn[run].membw_bytes / v->turn[run].membw_ns;
 }
 
-static double share(const struct precision_bench *b, const struct variant *v, size_t run)
+static double share(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	return weights_gbps(b, v, run) / membw_gbps(b, v, run);
 }
 
-static double same(const struct precision_bench *b, const struct variant *v, size_t run)
+static double same(const struct precision_bench *b, const struct precision_variant *v, size_t run)
 {
 	return (double)v->turn[run].n_same / (double)b->opt.tokens;
 }
 
-typedef double figure_fn(const struct precision_bench *b, const struct variant *v, size_t run);
+typedef double figure_fn(const struct precision_bench *b, const struct precision_variant *v, size_t run);
 
-static struct od_stats summary(const struct precision_bench *b, const struct variant *v, figure_fn *of, double *scratch)
+static struct od_stats summary(const struct precision_bench *b, const struct precision_variant *v, figure_fn *of,
+			       double *scratch)
 {
 	struct od_stats s;
 
@@ -477,7 +480,7 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 	const bool sure = b->opt.runs >= OD_STATS_CI_MIN;
 
 	for (size_t i = 0; i < b->n_variants; i++) {
-		const struct variant *v = &b->variant[i];
+		const struct precision_variant *v = &b->variant[i];
 		struct od_stats speed = summary(b, v, tok_per_s, scratch), to_first = summary(b, v, ratio, scratch);
 
 		od_table_row(t, (struct od_cell[]){
@@ -510,7 +513,7 @@ static void report_runs(const struct precision_bench *b, struct od_report *r)
 		const struct od_prompt *q = &b->prompts.prompt[run % b->prompts.n];
 
 		for (size_t i = 0; i < b->n_variants; i++) {
-			const struct variant *v = &b->variant[i];
+			const struct precision_variant *v = &b->variant[i];
 
 			od_table_row(t, (struct od_cell[]){
 						OD_INT(run),
@@ -528,7 +531,7 @@ static void report_runs(const struct precision_bench *b, struct od_report *r)
 
 static int report(const struct precision_bench *b, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct precision_options *o = &b->opt;
 	double *scratch = calloc(o->runs, sizeof(*scratch));
 	struct od_report *r;
 	int rc;
@@ -560,7 +563,7 @@ static int report(const struct precision_bench *b, struct od_err *err)
 
 static int make_prompts(struct precision_bench *b, struct od_err *err)
 {
-	struct options *o = &b->opt;
+	struct precision_options *o = &b->opt;
 	int rc;
 
 	if (o->prompts != NULL && o->prompt_tokens > 0)
@@ -651,7 +654,7 @@ static int run(struct precision_bench *b, struct od_err *err)
 static void finish(struct precision_bench *b)
 {
 	for (size_t i = 0; i < b->n_variants; i++) {
-		struct variant *v = &b->variant[i];
+		struct precision_variant *v = &b->variant[i];
 
 		od_forward_free(v->forward);
 		od_resident_free(v->runner);

@@ -158,7 +158,7 @@ static struct od_ref random_bytes(struct gpu_set *s, size_t n, size_t places)
 
 /* ---- a matrix of weights, in host memory ---- */
 
-struct sample {
+struct gpu_work_sample {
 	size_t n_out, n_in, n; /* n: weights */
 	uint16_t *plain;
 	uint8_t *sm, *e, *coded;
@@ -166,7 +166,7 @@ struct sample {
 	uint64_t *chunk_at;
 };
 
-static void encode(struct sample *m)
+static void encode(struct gpu_work_sample *m)
 {
 	m->coded_bytes = 0;
 	for (size_t c = 0; c < m->n_chunks; c++) {
@@ -181,12 +181,12 @@ static void encode(struct sample *m)
 }
 
 /* In all forms; chunks of planes have up to chunk_weights. */
-static void make_sample(struct gpu_set *s, struct sample *m, size_t n_out, size_t n_in, size_t chunk_weights)
+static void make_sample(struct gpu_set *s, struct gpu_work_sample *m, size_t n_out, size_t n_in, size_t chunk_weights)
 {
 	const struct synth_tensor t = { .name = "gpu", .rows = n_out, .cols = n_in, .std = 0.02f };
 	struct synth_row *rows = NULL;
 
-	*m = (struct sample){ .n_out = n_out, .n_in = n_in, .n = n_out * n_in };
+	*m = (struct gpu_work_sample){ .n_out = n_out, .n_in = n_in, .n = n_out * n_in };
 	m->chunk_rows = chunk_weights / n_in > 0 ? chunk_weights / n_in : 1;
 	m->chunk_rows = m->chunk_rows < n_out ? m->chunk_rows : n_out;
 	m->n_chunks = (n_out + m->chunk_rows - 1) / m->chunk_rows;
@@ -248,7 +248,8 @@ static void open_copy(struct gpu_set *s)
 }
 
 /* Weights from SM bytes and exponents, or planes of them, with operations of some rows. */
-static void add_recovery(struct gpu_set *s, const char *key, const char *goal, const struct sample *m, bool planes)
+static void add_recovery(struct gpu_set *s, const char *key, const char *goal, const struct gpu_work_sample *m,
+			 bool planes)
 {
 	const size_t e_bytes = planes ? m->coded_bytes : m->n, places = places_for(s, 3 * m->n + e_bytes);
 	const struct od_ref sm = new_buf(s, places * m->n), e = new_buf(s, places * e_bytes),
@@ -281,7 +282,7 @@ static void add_recovery(struct gpu_set *s, const char *key, const char *goal, c
 static void open_recovery(struct gpu_set *s)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct sample large, shards;
+	struct gpu_work_sample large, shards;
 
 	make_sample(s, &large, o->large_weights / o->wide_in, o->wide_in, o->large_weights);
 	make_sample(s, &shards, o->large_weights / o->wide_in, o->wide_in, o->shard_weights);
@@ -298,7 +299,7 @@ static void open_recovery(struct gpu_set *s)
 /* Operands that products share. */
 struct product {
 	struct od_ref x, y;
-	const struct sample *m;
+	const struct gpu_work_sample *m;
 	uint32_t n_rows;
 };
 
@@ -316,13 +317,13 @@ static struct gpu_work *add_product(struct gpu_set *s, const struct product *p, 
 	return work;
 }
 
-static struct od_weight weight_of(const struct sample *m, enum od_dtype dtype, struct od_ref data)
+static struct od_weight weight_of(const struct gpu_work_sample *m, enum od_dtype dtype, struct od_ref data)
 {
 	return (struct od_weight){ .dtype = dtype, .n_out = m->n_out, .n_in = m->n_in, .data = data };
 }
 
 /* The matrix at *places places. */
-static struct od_weight *bf16_weights(struct gpu_set *s, const struct sample *m, size_t *places)
+static struct od_weight *bf16_weights(struct gpu_set *s, const struct gpu_work_sample *m, size_t *places)
 {
 	struct od_weight *w;
 	struct od_ref data;
@@ -347,7 +348,7 @@ static void add_bf16(struct gpu_set *s, const struct product *p, const char *key
 
 static void add_planes(struct gpu_set *s, const struct product *p, const char *key)
 {
-	const struct sample *m = p->m;
+	const struct gpu_work_sample *m = p->m;
 	const size_t places = places_for(s, m->n + m->coded_bytes);
 	const struct od_ref sm = new_buf(s, places * m->n), coded = new_buf(s, places * m->coded_bytes);
 	struct od_weight *w = new_host(s, places, sizeof(*w));
@@ -371,7 +372,7 @@ static void add_planes(struct gpu_set *s, const struct product *p, const char *k
 /* INT8 with a scale for each row; NF4 with one for each 64 weights. */
 static void add_quantised(struct gpu_set *s, const struct product *p, enum od_dtype dtype)
 {
-	const struct sample *m = p->m;
+	const struct gpu_work_sample *m = p->m;
 	const bool nf4 = dtype == OD_NF4;
 	const size_t bytes = m->n_out * od_row_bytes(dtype, m->n_in), places = places_for(s, bytes);
 	const size_t scales = m->n_out * (nf4 ? od_quant_groups(m->n_in) : 1);
@@ -389,7 +390,7 @@ static void add_quantised(struct gpu_set *s, const struct product *p, enum od_dt
 static void open_wide(struct gpu_set *s, bool down)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct sample *m = new_host(s, 1, sizeof(*m));
+	struct gpu_work_sample *m = new_host(s, 1, sizeof(*m));
 	struct product p = { .m = m, .n_rows = 1 };
 
 	if (s->rc == OD_OK)
@@ -415,7 +416,7 @@ static void open_rows(struct gpu_set *s)
 	} rows[] = { { "rows_1", 1 }, { "rows_16", 16 }, { "rows_64", 64 }, { "rows_512", 512 } };
 	const size_t last = sizeof(rows) / sizeof(rows[0]) - 1;
 	const struct gpu_shapes *o = s->shapes;
-	struct sample *m = new_host(s, 1, sizeof(*m));
+	struct gpu_work_sample *m = new_host(s, 1, sizeof(*m));
 	struct product p = { .m = m };
 	struct od_weight *w;
 	size_t places;
@@ -439,17 +440,17 @@ static void open_rows(struct gpu_set *s)
 
 /* ---- experts ---- */
 
-struct layer {
+struct gpu_work_layer {
 	uint32_t hidden, mid, top_k, n_experts;
-	struct sample up, down; /* gate is as up */
+	struct gpu_work_sample up, down; /* gate is as up */
 	struct od_ref x, y, choice, scratch;
 };
 
 /* The matrices of all experts in one form. */
-static void fill_experts(struct gpu_set *s, const struct layer *l, struct od_expert *e, bool planes)
+static void fill_experts(struct gpu_set *s, const struct gpu_work_layer *l, struct od_expert *e, bool planes)
 {
 	for (int mat = 0; s->rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
-		const struct sample *m = mat == OD_MAT_DOWN ? &l->down : &l->up;
+		const struct gpu_work_sample *m = mat == OD_MAT_DOWN ? &l->down : &l->up;
 		const uint64_t bytes = planes ? m->n : 2 * m->n;
 		const struct od_ref data = new_buf(s, l->n_experts * bytes);
 		const struct od_ref coded =
@@ -472,14 +473,15 @@ static void fill_experts(struct gpu_set *s, const struct layer *l, struct od_exp
 	}
 }
 
-static uint64_t expert_bytes(const struct layer *l, bool planes)
+static uint64_t expert_bytes(const struct gpu_work_layer *l, bool planes)
 {
 	return planes ? 2 * (l->up.n + l->up.coded_bytes) + l->down.n + l->down.coded_bytes :
 			2 * (2 * l->up.n + l->down.n);
 }
 
 /* A row after the other, each with other experts. */
-static void add_experts(struct gpu_set *s, const struct layer *l, const char *key, const char *goal, bool planes)
+static void add_experts(struct gpu_set *s, const struct gpu_work_layer *l, const char *key, const char *goal,
+			bool planes)
 {
 	struct od_expert *e = new_host(s, l->n_experts, sizeof(*e));
 	struct gpu_work *w = add_work(s, key, goal, l->n_experts / l->top_k);
@@ -506,7 +508,7 @@ static void add_experts(struct gpu_set *s, const struct layer *l, const char *ke
 }
 
 /* Step i: the experts i, i + steps, ... */
-static void put_choices(struct gpu_set *s, struct layer *l)
+static void put_choices(struct gpu_set *s, struct gpu_work_layer *l)
 {
 	const uint32_t steps = l->n_experts / l->top_k;
 	uint16_t *choice = new_host(s, l->n_experts, sizeof(*choice));
@@ -521,9 +523,9 @@ static void put_choices(struct gpu_set *s, struct layer *l)
 static void open_experts(struct gpu_set *s, bool fine)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct layer l = { .hidden = fine ? o->fine_hidden : o->wide_in,
-			   .mid = fine ? o->fine_mid : o->wide_out,
-			   .top_k = fine ? o->fine_top_k : o->wide_top_k };
+	struct gpu_work_layer l = { .hidden = fine ? o->fine_hidden : o->wide_in,
+				    .mid = fine ? o->fine_mid : o->wide_out,
+				    .top_k = fine ? o->fine_top_k : o->wide_top_k };
 	const size_t sets = places_for(s, 6ull * l.hidden * l.mid * l.top_k);
 
 	l.n_experts = (uint32_t)(sets * l.top_k < UINT16_MAX ? sets : UINT16_MAX / l.top_k) * l.top_k;
@@ -550,7 +552,7 @@ static struct od_stream new_stream(struct gpu_set *s, struct od_ref tables, size
 			       .table_pages = (o->context + OD_KV_PAGE - 1) / OD_KV_PAGE,
 			       .dtype = OD_BF16,
 			       .row_bytes = (uint64_t)o->kv_heads * o->head_dim * sizeof(uint16_t) };
-	struct sample page;
+	struct gpu_work_sample page;
 
 	k.page_bytes = OD_KV_PAGE * k.row_bytes;
 	make_sample(s, &page, OD_KV_PAGE, k.row_bytes / sizeof(uint16_t), OD_KV_PAGE);
@@ -610,7 +612,7 @@ static void open_attention(struct gpu_set *s)
 
 #define LOAD_SLOTS 4u /* slots that decoded weights go to in turn */
 
-static void add_raw_loads(struct gpu_set *s, const struct sample *m)
+static void add_raw_loads(struct gpu_set *s, const struct gpu_work_sample *m)
 {
 	const size_t places = places_for(s, 2 * m->n);
 	const struct od_ref to = new_buf(s, places * 2 * m->n);
@@ -629,7 +631,7 @@ static void add_raw_loads(struct gpu_set *s, const struct sample *m)
 }
 
 /* SM bytes and planes are pushed together, then decoded shard by shard. */
-static void add_coded_loads(struct gpu_set *s, const struct sample *m)
+static void add_coded_loads(struct gpu_set *s, const struct gpu_work_sample *m)
 {
 	const size_t bytes = m->n + m->coded_bytes, places = places_for(s, bytes), steps = 1 + m->n_chunks;
 	const struct od_ref from = new_buf(s, places * bytes), to = new_buf(s, LOAD_SLOTS * 2 * m->n);
@@ -669,7 +671,7 @@ static void add_coded_loads(struct gpu_set *s, const struct sample *m)
 static void open_loads(struct gpu_set *s)
 {
 	const struct gpu_shapes *o = s->shapes;
-	struct sample m;
+	struct gpu_work_sample m;
 
 	make_sample(s, &m, o->fine_mid, o->fine_hidden, o->shard_weights);
 	if (s->rc != OD_OK)

@@ -152,7 +152,7 @@ static void report_comparison(const struct report *p)
 	}
 }
 
-struct place {
+struct report_place {
 	size_t config;
 	const char *group;
 	size_t group_first; /* groups keep the order in which they came */
@@ -161,7 +161,7 @@ struct place {
 
 static int compare_places(const void *a, const void *b)
 {
-	const struct place *x = a, *y = b;
+	const struct report_place *x = a, *y = b;
 
 	if (x->group_first != y->group_first)
 		return x->group_first < y->group_first ? -1 : 1;
@@ -171,7 +171,7 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* Groups of one each would leave nothing to put in order: then all are one. */
-static void list_places(const struct report *p, struct place *place)
+static void list_places(const struct report *p, struct report_place *place)
 {
 	bool alone = true;
 
@@ -181,7 +181,7 @@ static void list_places(const struct report *p, struct place *place)
 
 		while (first < c && strcmp(place[first].group, group) != 0)
 			first++;
-		place[c] = (struct place){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
+		place[c] = (struct report_place){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
 		alone = alone && first == c;
 	}
 	for (size_t c = 0; alone && c < p->v->n_configs; c++)
@@ -197,7 +197,7 @@ static int report_order(const struct report *p, struct od_err *err)
 		{ "configuration", "configuration", 0 }, { "below", "less than", 0 },	 { "difference", "by", 5 },
 		{ "difference_low", "from", 5 },	 { "difference_high", "to", 5 }, { "sure", "sure", 0 },
 	};
-	struct place *place = calloc(p->v->n_configs, sizeof(*place));
+	struct report_place *place = calloc(p->v->n_configs, sizeof(*place));
 	struct od_table *t;
 
 	if (place == NULL)

@@ -16,7 +16,7 @@
 #define MATRICES 3 /* matrices of an expert */
 #define MIXTRAL_WEIGHTS 176160768u
 
-enum form { FORM_PLANES, FORM_PLAIN };
+enum cache_form { FORM_PLANES, FORM_PLAIN };
 static const char *const form_names[] = { "planes", "plain", NULL };
 static const char *const rival_states[] = { "F", "C", "S", "E", NULL };
 
@@ -40,7 +40,7 @@ struct cache_study {
 	struct cache_result result[CACHE_BUDGETS][CACHE_KINDS];
 };
 
-struct options {
+struct cache_options {
 	const char *routes, *budgets;
 	struct cache_zipf zipf;
 	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, seed;
@@ -51,7 +51,7 @@ struct options {
 
 /* ---- The command line ---- */
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct cache_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Routes to replay" },
@@ -124,7 +124,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 }
 
 /* Checks settings that a recording has of its own; 0: not given. */
-static int check_zipf(struct options *o, bool zipf, struct od_err *err)
+static int check_zipf(struct cache_options *o, bool zipf, struct od_err *err)
 {
 	const struct {
 		const char *name;
@@ -144,7 +144,7 @@ static int check_zipf(struct options *o, bool zipf, struct od_err *err)
 	return OD_OK;
 }
 
-static int check(struct options *o, struct od_err *err)
+static int check(struct cache_options *o, struct od_err *err)
 {
 	const bool zipf = !isnan(o->zipf.exponent);
 	int rc;
@@ -170,8 +170,8 @@ static int check(struct options *o, struct od_err *err)
 }
 
 /* One item of --budget. */
-static int parse_budget(const struct options *o, const struct cache_routes *r, const char *text, struct cache_budget *b,
-			struct od_err *err)
+static int parse_budget(const struct cache_options *o, const struct cache_routes *r, const char *text,
+			struct cache_budget *b, struct od_err *err)
 {
 	const double published = 2.0 * (double)o->weights * r->n_moe * r->n_experts / (double)o->workers;
 	char *end;
@@ -190,7 +190,7 @@ static int parse_budget(const struct options *o, const struct cache_routes *r, c
 	return OD_OK;
 }
 
-static int parse_budgets(const struct options *o, struct cache_study *s, struct od_err *err)
+static int parse_budgets(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
 	char *list = strdup(o->budgets), *rest = list;
 	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--budget");
@@ -207,7 +207,7 @@ static int parse_budgets(const struct options *o, struct cache_study *s, struct 
 
 /* ---- The study ---- */
 
-static int load_routes(const struct options *o, struct cache_study *s, struct od_err *err)
+static int load_routes(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
 	struct od_routes recorded;
 	int rc;
@@ -224,7 +224,7 @@ static int load_routes(const struct options *o, struct cache_study *s, struct od
 	return rc;
 }
 
-static void describe_world(const struct options *o, struct cache_study *s)
+static void describe_world(const struct cache_options *o, struct cache_study *s)
 {
 	const double weights = (double)o->weights, e_share = (o->bits - 8) / 8;
 
@@ -244,7 +244,8 @@ static void describe_world(const struct options *o, struct cache_study *s)
 	};
 }
 
-static int replay_one(const struct options *o, struct cache_study *s, size_t budget, size_t kind, struct od_err *err)
+static int replay_one(const struct cache_options *o, struct cache_study *s, size_t budget, size_t kind,
+		      struct od_err *err)
 {
 	const struct cache_setup setup = {
 		.rule = cache_kinds[kind].rule,
@@ -268,7 +269,7 @@ static int replay_one(const struct options *o, struct cache_study *s, size_t bud
 	return rc;
 }
 
-static int replay_all(const struct options *o, struct cache_study *s, struct od_err *err)
+static int replay_all(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
 	const struct cache_setup none = { .rule = CACHE_LRU };
 	struct recall_progress progress;
@@ -307,7 +308,7 @@ static double rank_share(const struct cache_world *w, uint32_t rank)
 	return visits > 0 ? (double)uses / (double)visits : 0;
 }
 
-static void report_facts(const struct options *o, const struct cache_study *s, struct od_report *r)
+static void report_facts(const struct cache_options *o, const struct cache_study *s, struct od_report *r)
 {
 	const struct cache_world *w = &s->world;
 
@@ -364,7 +365,7 @@ static void report_row(const struct cache_study *s, size_t budget, size_t kind, 
 	od_table_row(t, cells);
 }
 
-static int report(const struct options *o, const struct cache_study *s, struct od_err *err)
+static int report(const struct cache_options *o, const struct cache_study *s, struct od_err *err)
 {
 	static const struct od_column columns[] = {
 		{ "budget_percent", "budget, %", 1 },
@@ -402,7 +403,7 @@ static int report(const struct options *o, const struct cache_study *s, struct o
 	return rc;
 }
 
-static int run(const struct options *o, struct cache_study *s, struct od_err *err)
+static int run(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
 	int rc = load_routes(o, s, err);
 
@@ -421,7 +422,7 @@ static int run(const struct options *o, struct cache_study *s, struct od_err *er
 
 int od_bench_cache(int argc, char **argv, struct od_err *err)
 {
-	struct options o = {
+	struct cache_options o = {
 		.budgets = DEFAULT_BUDGETS,
 		.zipf = { .exponent = NAN },
 		.batch = 1,

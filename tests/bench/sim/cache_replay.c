@@ -160,7 +160,7 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 
 /* ---- Replay ---- */
 
-struct replay {
+struct cache_replay {
 	const struct cache_world *w;
 	const struct cache_setup *s;
 	struct cache_result *r;
@@ -172,17 +172,17 @@ struct replay {
 	uint32_t *n; /* [n_workers] experts of the visit */
 };
 
-static struct od_cache **cache_of(const struct replay *p, uint32_t worker, uint32_t layer)
+static struct od_cache **cache_of(const struct cache_replay *p, uint32_t worker, uint32_t layer)
 {
 	return &p->cache[(size_t)worker * p->w->routes->n_moe + (p->s->per_layer ? layer : 0)];
 }
 
-static uint32_t layer_in_cache(const struct replay *p, uint32_t layer)
+static uint32_t layer_in_cache(const struct cache_replay *p, uint32_t layer)
 {
 	return p->s->per_layer ? 0 : layer;
 }
 
-static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
+static enum od_cache_state look(const struct cache_replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
 {
 	return p->s->budget_bytes == 0 ? OD_CACHE_NONE :
 					 od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
@@ -191,7 +191,7 @@ static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_
 /* odm_cost_fn: other groups keep nothing of the layer. */
 static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
-	const struct replay *p = arg;
+	const struct cache_replay *p = arg;
 	const uint32_t n_groups = p->groups.n_groups;
 	const bool keeps = worker % n_groups == m % n_groups;
 
@@ -200,7 +200,7 @@ static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expe
 }
 
 /* Deals the visit's experts, [n], to workers. */
-static const uint32_t *deal_visit(const struct replay *p, const struct cache_visit *v)
+static const uint32_t *deal_visit(const struct cache_replay *p, const struct cache_visit *v)
 {
 	if (p->s->rule == CACHE_BELADY)
 		return p->w->worker + v->first;
@@ -209,7 +209,7 @@ static const uint32_t *deal_visit(const struct replay *p, const struct cache_vis
 }
 
 /* The caches of a worker: one, or as many as layers, which share the places of one. */
-static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
+static int open_caches(struct cache_replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;
 	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
@@ -237,14 +237,14 @@ static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_
 	return rc;
 }
 
-static void end_stay(struct replay *p, uint32_t worker, size_t id, uint64_t now)
+static void end_stay(struct cache_replay *p, uint32_t worker, size_t id, uint64_t now)
 {
 	p->r->stay_steps += (double)(now - p->since[worker][id]);
 	p->r->stays++;
 }
 
 /* Tells a worker's cache of a use. */
-static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
+static void use(struct cache_replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts,
 		       expert = p->w->routes->expert[u];
@@ -267,7 +267,7 @@ static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_
 	}
 }
 
-static void count(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
+static void count(struct cache_replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint64_t *bytes = p->w->sizes.bytes;
 	const enum od_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
@@ -283,7 +283,7 @@ static void count(struct replay *p, const struct cache_visit *v, size_t u, uint3
 }
 
 /* The makespan of a layer whose hits are counted; clears them. */
-static void end_layer(struct replay *p, const struct cache_visit *v, const struct od_cache_plan *plan)
+static void end_layer(struct cache_replay *p, const struct cache_visit *v, const struct od_cache_plan *plan)
 {
 	const struct odm_groups *g = &p->groups;
 	const uint32_t group = odm_group_of_layer(g, v->step, v->m);
@@ -307,7 +307,7 @@ static void end_layer(struct replay *p, const struct cache_visit *v, const struc
 	p->r->makespan_ns += longest;
 }
 
-static void run(struct replay *p, const struct od_cache_plan *plan)
+static void run(struct cache_replay *p, const struct od_cache_plan *plan)
 {
 	const struct cache_routes *r = p->w->routes;
 	uint64_t now = 0;
@@ -332,7 +332,7 @@ static void run(struct replay *p, const struct od_cache_plan *plan)
 	}
 }
 
-static void close_replay(struct replay *p)
+static void close_replay(struct cache_replay *p)
 {
 	const size_t n = p->w->groups.n_workers;
 
@@ -353,7 +353,7 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 {
 	const size_t n = w->groups.n_workers;
 	const bool has_cache = s->budget_bytes > 0;
-	struct replay p = { .w = w, .s = s, .r = out, .groups = groups_of(w, has_cache) };
+	struct cache_replay p = { .w = w, .s = s, .r = out, .groups = groups_of(w, has_cache) };
 	int rc = OD_OK;
 
 	*out = (struct cache_result){ 0 };

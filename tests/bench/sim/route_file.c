@@ -122,7 +122,7 @@ int od_route_close(struct od_route_writer *w, struct od_err *err)
 
 /* ---- Reading ---- */
 
-struct reader {
+struct route_reader {
 	const uint8_t *bytes;
 	size_t len, at;
 	const char *where;
@@ -140,12 +140,12 @@ static uint64_t get(const uint8_t *p, unsigned n_bytes)
 	return number;
 }
 
-static int bad(const struct reader *in, const char *what, struct od_err *err)
+static int bad(const struct route_reader *in, const char *what, struct od_err *err)
 {
 	return od_fail(err, OD_ERR_FORMAT, "%s: at byte %zu: %s", in->where, in->at, what);
 }
 
-static int cut_off(const struct reader *in, struct od_err *err)
+static int cut_off(const struct route_reader *in, struct od_err *err)
 {
 	return od_fail(err, OD_ERR_FORMAT,
 		       "%s: the file ends early, at byte %zu; record it again (a recording is complete when "
@@ -153,7 +153,7 @@ static int cut_off(const struct reader *in, struct od_err *err)
 		       in->where, in->len);
 }
 
-static int read_head(struct reader *in, struct od_err *err)
+static int read_head(struct route_reader *in, struct od_err *err)
 {
 	struct od_route_head *h = &in->r->head;
 
@@ -178,7 +178,7 @@ static int read_head(struct reader *in, struct od_err *err)
 }
 
 /* Arrays for as much as the bytes can hold. */
-static int make_room(struct reader *in, struct od_err *err)
+static int make_room(struct route_reader *in, struct od_err *err)
 {
 	struct od_routes *r = in->r;
 
@@ -190,7 +190,7 @@ static int make_room(struct reader *in, struct od_err *err)
 	return OD_OK;
 }
 
-static int read_step(struct reader *in, struct od_err *err)
+static int read_step(struct route_reader *in, struct od_err *err)
 {
 	struct od_routes *r = in->r;
 	struct od_route_step *s = &r->step[r->n_steps];
@@ -219,7 +219,7 @@ static int read_step(struct reader *in, struct od_err *err)
 	return OD_OK;
 }
 
-static int read_layer(struct reader *in, struct od_err *err)
+static int read_layer(struct route_reader *in, struct od_err *err)
 {
 	struct od_routes *r = in->r;
 	struct od_route_step *s = r->n_steps > 0 ? &r->step[r->n_steps - 1] : NULL;
@@ -248,7 +248,7 @@ static int read_layer(struct reader *in, struct od_err *err)
 	return OD_OK;
 }
 
-static int read_end(struct reader *in, struct od_err *err)
+static int read_end(struct route_reader *in, struct od_err *err)
 {
 	if (in->len - in->at < END_BYTES)
 		return cut_off(in, err);
@@ -258,7 +258,7 @@ static int read_end(struct reader *in, struct od_err *err)
 	return in->at == in->len ? OD_OK : bad(in, "something follows the end", err);
 }
 
-static int read_records(struct reader *in, struct od_err *err)
+static int read_records(struct route_reader *in, struct od_err *err)
 {
 	int rc;
 
@@ -277,7 +277,7 @@ static int read_records(struct reader *in, struct od_err *err)
 
 int od_routes_parse(struct od_routes *r, const void *bytes, size_t len, const char *where, struct od_err *err)
 {
-	struct reader in = { .bytes = bytes, .len = len, .where = where, .r = r };
+	struct route_reader in = { .bytes = bytes, .len = len, .where = where, .r = r };
 	int rc;
 
 	*r = (struct od_routes){ 0 };

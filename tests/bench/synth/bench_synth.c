@@ -83,7 +83,7 @@ static const struct synth_model presets[] = {
 static const char *const dtype_names[] = { "bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", "mxfp4", NULL };
 static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_F8_E4M3, OD_F8_E5M2, OD_F4_E2M1 };
 
-struct options {
+struct synth_options {
 	const char *dir;
 	struct synth_model model;
 	struct synth_family *made; /* the model's family */
@@ -93,7 +93,7 @@ struct options {
 };
 
 /* Where the weights go: one file after the other, one buffer. */
-struct writer {
+struct synth_writer {
 	const struct synth_model *m;
 	struct synth_row *row;
 	char *buf;
@@ -105,7 +105,7 @@ struct writer {
 	bool progress;
 };
 
-static void show_progress(struct writer *w, bool last)
+static void show_progress(struct synth_writer *w, bool last)
 {
 	uint64_t now = od_now_ns();
 	char done[32], total[32];
@@ -118,7 +118,7 @@ static void show_progress(struct writer *w, bool last)
 		(double)w->done / ((double)(now - w->start_ns + 1) * 1e-3), last ? "\n" : "");
 }
 
-static int flush(struct writer *w, struct od_err *err)
+static int flush(struct synth_writer *w, struct od_err *err)
 {
 	int rc = od_file_pwrite(w->fd, w->buf, w->used, w->offset, w->path, err);
 
@@ -128,7 +128,7 @@ static int flush(struct writer *w, struct od_err *err)
 	return rc;
 }
 
-static int write_tensor(struct writer *w, const struct synth_tensor *t, struct od_err *err)
+static int write_tensor(struct synth_writer *w, const struct synth_tensor *t, struct od_err *err)
 {
 	if (w->used % SYNTH_MX_BLOCK != 0) { /* so that no value or block straddles the buffer's end */
 		int rc = flush(w, err);
@@ -157,8 +157,8 @@ static int write_tensor(struct writer *w, const struct synth_tensor *t, struct o
 }
 
 /* Not synced: what a crash loses, the seed makes again, and 3 GB of fsync would take longer than making them. */
-static int write_weights(struct writer *w, const char *dir, uint64_t shard, uint64_t n_shards, const uint64_t *first,
-			 struct od_err *err)
+static int write_weights(struct synth_writer *w, const char *dir, uint64_t shard, uint64_t n_shards,
+			 const uint64_t *first, struct od_err *err)
 {
 	char name[SYNTH_FILE_BYTES], *header = NULL;
 	struct synth_tensor t;
@@ -190,17 +190,17 @@ static int write_weights(struct writer *w, const char *dir, uint64_t shard, uint
 	return rc;
 }
 
-static int write_all_weights(const struct options *o, struct od_err *err)
+static int write_all_weights(const struct synth_options *o, struct od_err *err)
 {
 	const struct synth_model *m = &o->model;
 	uint64_t widest = 0, now = od_now_ns();
 	uint64_t *first = od_alloc_array(o->shards + 1, sizeof(*first));
-	struct writer w = { .m = m,
-			    .fd = -1,
-			    .total = synth_total_bytes(m),
-			    .start_ns = now,
-			    .shown_ns = now,
-			    .progress = isatty(STDERR_FILENO) == 1 };
+	struct synth_writer w = { .m = m,
+				  .fd = -1,
+				  .total = synth_total_bytes(m),
+				  .start_ns = now,
+				  .shown_ns = now,
+				  .progress = isatty(STDERR_FILENO) == 1 };
 	struct synth_tensor t;
 	int rc;
 
@@ -290,7 +290,7 @@ static int remove_checkpoint(const char *dir, struct od_err *err)
 	return rc;
 }
 
-static int prepare_dir(const struct options *o, struct od_err *err)
+static int prepare_dir(const struct synth_options *o, struct od_err *err)
 {
 	uint64_t need = synth_total_bytes(&o->model), have;
 	char want[32], found[32];
@@ -333,7 +333,7 @@ static const char *dtype_name(enum od_dtype dtype)
 	return dtype_names[i];
 }
 
-static int report(const struct options *o, double seconds, struct od_err *err)
+static int report(const struct synth_options *o, double seconds, struct od_err *err)
 {
 	const struct synth_model *m = &o->model;
 	uint64_t bytes = synth_total_bytes(m), parameters = 0;
@@ -370,7 +370,7 @@ static int report(const struct options *o, double seconds, struct od_err *err)
 	return rc;
 }
 
-static int run(const struct options *o, struct od_err *err)
+static int run(const struct synth_options *o, struct od_err *err)
 {
 	uint64_t start = od_now_ns();
 	int rc = prepare_dir(o, err);
@@ -394,7 +394,7 @@ static int run(const struct options *o, struct od_err *err)
 }
 
 /* A family has its own shape: only how many layers, experts, tokens and positions is free. */
-static int complete_family(struct options *o, struct od_err *err)
+static int complete_family(struct synth_options *o, struct od_err *err)
 {
 	struct synth_model *m = &o->model;
 	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx,
@@ -440,7 +440,7 @@ static int complete_family(struct options *o, struct od_err *err)
 }
 
 /* Completes the options from the preset; 0 means not given. */
-static int complete(struct options *o, struct od_err *err)
+static int complete(struct synth_options *o, struct od_err *err)
 {
 	const struct synth_model *p = &presets[o->preset];
 	struct synth_model *m = &o->model;
@@ -481,7 +481,7 @@ static int complete(struct options *o, struct od_err *err)
 	return synth_check(m, err);
 }
 
-static int check_shards(const struct options *o, struct od_err *err)
+static int check_shards(const struct synth_options *o, struct od_err *err)
 {
 	uint64_t most = synth_n_tensors(&o->model);
 
@@ -502,7 +502,7 @@ static void list_families(const char **names, char *help, size_t size)
 	}
 }
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct synth_options *o, int argc, char **argv, struct od_err *err)
 {
 	struct synth_model *m = &o->model;
 	size_t n = 0;
@@ -567,7 +567,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 int od_bench_synth(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .model = { .seed = 1 }, .shards = 1, .dtype = -1 };
+	struct synth_options o = { .model = { .seed = 1 }, .shards = 1, .dtype = -1 };
 	int rc = parse(&o, argc, argv, err);
 
 	if (rc == OD_OK && !o.help)

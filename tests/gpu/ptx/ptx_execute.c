@@ -116,20 +116,20 @@ static inline uint32_t by_table(uint32_t a, uint32_t b, uint32_t c, uint32_t tab
 /* ---- Strands ---- */
 
 /* Lanes that parted from the strand in lockstep and wait to meet it again. */
-struct waiting {
+struct ptx_execute_waiting {
 	struct ptx_strand s[PTX_LANES];
 	unsigned n;
 	uint32_t first; /* the lowest pc of any, or NEVER */
 };
 
-struct run {
+struct ptx_execute_run {
 	struct gpu_blocks *blk;
 	struct ptx_warp *w;
 	uint32_t mask, pc;
-	struct waiting q;
+	struct ptx_execute_waiting q;
 };
 
-static void find_first(struct waiting *q)
+static void find_first(struct ptx_execute_waiting *q)
 {
 	q->first = NEVER;
 	for (unsigned i = 0; i < q->n; i++)
@@ -137,14 +137,14 @@ static void find_first(struct waiting *q)
 			q->first = q->s[i].pc;
 }
 
-static void add_waiting(struct waiting *q, struct ptx_strand s)
+static void add_waiting(struct ptx_execute_waiting *q, struct ptx_strand s)
 {
 	q->s[q->n++] = s;
 	find_first(q);
 }
 
 /* All lanes that wait at q->first. */
-static uint32_t take_first(struct waiting *q)
+static uint32_t take_first(struct ptx_execute_waiting *q)
 {
 	uint32_t mask = 0;
 
@@ -161,7 +161,7 @@ static uint32_t take_first(struct waiting *q)
 }
 
 /* The strand has come to where lanes wait, or went by: those that are furthest behind go first, so that all meet. */
-static void meet_waiting(struct run *r)
+static void meet_waiting(struct ptx_execute_run *r)
 {
 	const uint32_t first = r->q.first, taken = take_first(&r->q);
 
@@ -175,7 +175,7 @@ static void meet_waiting(struct run *r)
 }
 
 /* The strand has stopped. false: no lanes wait for it. */
-static bool next_waiting(struct run *r)
+static bool next_waiting(struct ptx_execute_run *r)
 {
 	if (r->q.n == 0)
 		return false;
@@ -185,7 +185,7 @@ static bool next_waiting(struct run *r)
 }
 
 /* Some lanes jump and others do not: one part goes on, and the other waits for it, or is a strand of its own. */
-static void part(struct run *r, uint32_t target, uint32_t taken)
+static void part(struct ptx_execute_run *r, uint32_t target, uint32_t taken)
 {
 	struct gpu_blocks *blk = r->blk;
 	const bool jump = blk->lockstep ? target < r->pc : ptx_one_in(blk, 2);
@@ -200,7 +200,7 @@ static void part(struct run *r, uint32_t target, uint32_t taken)
 		r->pc = target;
 }
 
-static uint32_t guarded(const struct run *r, const struct ptx_insn *i)
+static uint32_t guarded(const struct ptx_execute_run *r, const struct ptx_insn *i)
 {
 	const as_pred *p = (const as_pred *)(const void *)ptx_source(r->blk, r->w, i->guard);
 	uint32_t on = 0;
@@ -232,7 +232,7 @@ static uint32_t guarded(const struct run *r, const struct ptx_insn *i)
 		} \
 	}
 
-static void logic(const struct run *r, const struct ptx_insn *i, uint32_t on)
+static void logic(const struct ptx_execute_run *r, const struct ptx_insn *i, uint32_t on)
 {
 	const uint32_t table = (uint32_t)i->offset;
 	TO(u32);
@@ -247,7 +247,7 @@ static void logic(const struct run *r, const struct ptx_insn *i, uint32_t on)
 	}
 }
 
-static void to_generic(const struct run *r, const struct ptx_insn *i, uint32_t on)
+static void to_generic(const struct ptx_execute_run *r, const struct ptx_insn *i, uint32_t on)
 {
 	const uint64_t start = (uintptr_t)r->blk->shared;
 	TO(u64);
@@ -257,7 +257,7 @@ static void to_generic(const struct run *r, const struct ptx_insn *i, uint32_t o
 }
 
 /* false: the strand has stopped. */
-static bool step(struct run *r)
+static bool step(struct ptx_execute_run *r)
 {
 	struct gpu_blocks *blk = r->blk;
 	const struct ptx_insn *i = &blk->code[r->pc];
@@ -327,7 +327,9 @@ static bool step(struct run *r)
 
 void ptx_run_strand(struct gpu_blocks *blk, struct ptx_strand s)
 {
-	struct run r = { .blk = blk, .w = &blk->warp[s.warp], .mask = s.mask, .pc = s.pc, .q = { .first = NEVER } };
+	struct ptx_execute_run r = {
+		.blk = blk, .w = &blk->warp[s.warp], .mask = s.mask, .pc = s.pc, .q = { .first = NEVER }
+	};
 
 	blk->warp_now = s.warp;
 	if (ptx_one_in(blk, 8))

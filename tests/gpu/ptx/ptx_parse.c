@@ -308,12 +308,12 @@ static void load_or_store(struct parser *s, struct ptx_insn *i, const char *opco
 
 /* ---- Arithmetic ---- */
 
-struct shape {
+struct ptx_parse_shape {
 	const char *text, *d, *source[4];
 	enum ptx_op op;
 };
 
-static struct shape shapes[] = {
+static struct ptx_parse_shape shapes[] = {
 /* sorted when they are first used */
 #define ALU1(id, text, d, a, x) { text, #d, { #a }, id },
 #define ALU2(id, text, d, a, b, x) { text, #d, { #a, #b }, id },
@@ -325,13 +325,13 @@ static struct shape shapes[] = {
 
 static int compare_shapes(const void *x, const void *y)
 {
-	return strcmp(((const struct shape *)x)->text, ((const struct shape *)y)->text);
+	return strcmp(((const struct ptx_parse_shape *)x)->text, ((const struct ptx_parse_shape *)y)->text);
 }
 
-static const struct shape *find_shape(const char *opcode)
+static const struct ptx_parse_shape *find_shape(const char *opcode)
 {
 	static bool sorted;
-	const struct shape key = { .text = opcode };
+	const struct ptx_parse_shape key = { .text = opcode };
 
 	if (!sorted)
 		qsort(shapes, N_SHAPES, sizeof(shapes[0]), compare_shapes);
@@ -339,7 +339,7 @@ static const struct shape *find_shape(const char *opcode)
 	return bsearch(&key, shapes, N_SHAPES, sizeof(shapes[0]), compare_shapes);
 }
 
-static void compute(struct parser *s, struct ptx_insn *i, const struct shape *f)
+static void compute(struct parser *s, struct ptx_insn *i, const struct ptx_parse_shape *f)
 {
 	ptx_operand *const to[] = { &i->a, &i->b, &i->c, &i->e };
 
@@ -520,7 +520,7 @@ static void instruction(struct parser *s)
 {
 	struct ptx_insn *i = add(s);
 	char opcode[PTX_TOKEN_BYTES];
-	const struct shape *f;
+	const struct ptx_parse_shape *f;
 
 	if (ptx_is(&s->text, "@")) {
 		i->has_guard = true;
