@@ -67,6 +67,9 @@ while read -r script; do
 	[ -x "$script" ] || complain "$script: a document runs it, but it is missing or not executable"
 done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' README.md docs/*.md | grep -oE 'tests/[^ ]+' | sort -u)
 
+# Comments have subjects, and tags name one thing.
+while read -r line; do complain "$line"; done < <(python3 tests/words_check.py)
+
 # The table of the architecture page that says where things are names what is there.
 while read -r line; do complain "$line"; done < <(python3 tests/where_check.py)
 

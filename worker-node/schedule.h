@@ -5,12 +5,10 @@
  * by a RUN (required), by a WANT (prefetch), or kept between two RUNs of the same (step, m). Entries are served RUNs
  * first, then in the order of (step, m, rank). If no slot is free, a victim is evicted:
  * - A RUN evicts the last WANT in that order; a kept expert only when no RUN holds a slot, because then no slot would
- * ever
- *   become free.
+ *   ever become free.
  * - A WANT evicts a WANT of a later layer or step.
  * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even
- * with
- *   one slot.
+ *   with one slot.
  *
  * A load takes the cached part of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its
  * buffers are offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts

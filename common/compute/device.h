@@ -64,8 +64,8 @@ const char *od_device_name(const struct od_device *d); /* "cpu avx512": for mess
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */
 /* Results are bit-identical within a class: OD_CLASS_FMA16, OD_CLASS_BF16DOT (backend.h). */
 const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile);
-/* True: products with planes are faster than with plain BF16, where `bytes` of weights are read before the same ones are
- * read again. In the device's last-level cache plain weights are faster. */
+/* True: products with planes are faster than with plain BF16, where `bytes` of weights are read before the same ones
+ * are read again. In the device's last-level cache plain weights are faster. */
 bool od_device_likes_planes(const struct od_device *d, uint64_t bytes);
 
 /* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin,

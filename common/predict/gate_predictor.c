@@ -2,8 +2,8 @@
  * at layer m is shown to the routers of the layers after it.
  *
  * next-gate, one layer ahead: Mixtral-Offloading (arXiv 2312.17238, speculative expert loading), AdapMoE (2408.10284,
- * adaptive prefetching), DAOP (2501.10375). Several layers ahead, each router that speaks on the way correcting what was
- * said before: HOBBIT (2411.01433, stacked gating); od-bench compares that as multi-gate.
+ * adaptive prefetching), DAOP (2501.10375). Several layers ahead, each router that speaks on the way correcting what
+ * was said before: HOBBIT (2411.01433, stacked gating); od-bench compares that as multi-gate.
  *
  * The row is normed as the layer that is asked norms it. On talebook (100 prompts of 64 tokens) that recalls 79.00 %
  * one layer ahead and 70.94 % two ahead; the row as router m had it normed, 78.95 and 70.80 %: the difference is 0.05

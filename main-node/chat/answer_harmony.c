@@ -1,6 +1,6 @@
 /* Harmony: an answer is a row of messages, each with a header that names its channel and, for a call, its recipient:
- *   <|channel|>analysis<|message|>TEXT<|end|><|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json
- *   <|message|>JSON<|call|>
+ *   <|channel|>analysis<|message|>TEXT<|end|>
+ *   <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON<|call|>
  * The first header's <|start|>assistant stands in the prompt. A call's end may be missing: it is where generation
  * stops. */
 #include "main-node/chat/answer_internal.h"

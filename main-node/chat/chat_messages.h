@@ -2,23 +2,19 @@
  *
  * A message stays as it is but for what templates cannot read, or would write otherwise than the model wrote it:
  * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_form.h, enum
- * odm_echo).
- *   So that the call is rendered byte for byte as the model wrote it, the arguments that answer.h gave must come back
- *   unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As an object of
- *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
- *   Arguments that a request gives as an object stay one, without a text.
+ *   odm_echo). So that the call is rendered byte for byte as the model wrote it, the arguments that answer.h gave must
+ *   come back unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As
+ *   an object of values (XML forms), each value is a string, the text that the model wrote between the tags. As text,
+ *   it is that text. Arguments that a request gives as an object stay one, without a text.
  * - Content that is a list keeps its texts; of what is no text, part_text.h makes one. The list becomes one string,
- * joined with
- *   line breaks, or a string a list, if the template does not read the other for this role. Content that is missing or null is an
- *   empty text, but beside calls null if the template wants that.
+ *   joined with line breaks, or a string a list, if the template does not read the other for this role. Content that is
+ *   missing or null is an empty text, but beside calls null if the template wants that.
  * - A tool's answer without a name gets its call's name, unless the template writes a name in the place of the role;
- * calls
- *   without a type are functions; a function's fields begin with name and arguments, as models write them; reasoning and thinking
- *   are other names of reasoning_content, and stand beside it where the template reads them; developer is system where the template
- *   does not know the role.
+ *   calls without a type are functions; a function's fields begin with name and arguments, as models write them;
+ *   reasoning and thinking are other names of reasoning_content, and stand beside it where the template reads them;
+ *   developer is system where the template does not know the role.
  * - Ids of calls become nine letters and digits, or functions.NAME:INDEX counted over the conversation, in the call and
- * in its
- *   result, where the template's model has such ids.
+ *   in its result, where the template's model has such ids.
  * - Messages that the template does not take in this order are changed as chat_order.h says.
  * - Fields that are null or of another type, as clients send them for what an answer did not have, are left out.
  *

@@ -13,8 +13,9 @@
 #define MARK_BYTES 24
 
 /* A conversation is written as a text, a letter for each message:
- *   S system, D developer, Z an unknown role, U user, A assistant, O the same without text, T a tool's result for the next call, N the same with a name,
- *   C a call without text (null), E the same (""), B text and a call, H thought and call, I thought and text, P two calls.
+ *   S system, D developer, Z an unknown role, U user, A assistant, O assistant without text, T a tool's result for the
+ *   next call, N a result with a name, C a call without text (null), E a call with an empty text, B text and a call,
+ *   H thought and call, I thought and text, P two calls.
  * - in front: the request has no tools. */
 struct probe {
 	struct odm_chat_form form; /* the best so far */

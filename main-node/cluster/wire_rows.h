@@ -1,5 +1,5 @@
-/* wire_rows.h - the rows of RUNs and of their outputs as they go over the wire: in the profile's number format, each row
- * of a RUN once.
+/* wire_rows.h - the rows of RUNs and of their outputs as they go over the wire: in the profile's number format, each
+ * row of a RUN once.
  *
  * Thread: the engine thread. Owner: the caller; memory is allocated by odm_wire_rows_init. */
 #ifndef ODM_WIRE_ROWS_H

@@ -5,8 +5,8 @@
  *   P(token right | margin) = 1 / (1 + exp(-(a + b log(1 + margin))))	logistic regression, one Newton step a token
  *   step time = c0 + c1 rows + c2 experts + max(0, d0 + d1 experts)		Bayesian linear regressions
  * The last term is the time that the step waits for loads: those of few experts are hidden by the window.
- * A draft gets longer while the probability that all of it is right, divided by the time that one more row costs, is above the
- * tokens per time of the step without that row.
+ * A draft gets longer while the probability that all of it is right, divided by the time that one more row costs, is
+ * above the tokens per time of the step without that row.
  *
  * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in
  * the other, rarer each time that the result is the same. Rates are compared only for about the same number of texts.

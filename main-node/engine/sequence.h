@@ -1,7 +1,9 @@
 /* sequence.h - one text: its prompt, KV cache, sampler, stop strings and statistics.
  *
- *   waiting -> [restore ->] prefill -> decode -> done; from each of them to done when it fails or is cancelled; from decode back
- *   to waiting, once, when it outgrows the original context of long RoPE: all its rows are computed anew
+ *   waiting -> [restore ->] prefill -> decode -> done
+ *
+ * It goes from each of them to done when it fails or is cancelled, and from decode back to waiting, once, when it
+ * outgrows the original context of long RoPE: all its rows are computed anew.
  *
  * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the
  * request's memory is borrowed until the text is done. */

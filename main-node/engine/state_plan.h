@@ -1,5 +1,5 @@
-/* state_plan.h - how much memory the texts of a model get on its device: pages of the KV cache for texts in progress and
- * for ended ones, and snapshots of fixed state; with these, the context and the form of experts.
+/* state_plan.h - how much memory the texts of a model get on its device: pages of the KV cache for texts in progress
+ * and for ended ones, and snapshots of fixed state; with these, the context and the form of experts.
  *
  * Thread: one at a time; odm_state_plan_page_bytes and odm_state_plan_fits: any. Owner: the model. */
 #ifndef ODM_STATE_PLAN_H

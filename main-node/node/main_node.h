@@ -1,5 +1,5 @@
-/* main_node.h - od-main as a node: its model and engine, the expert service of its mode (this process, processes that it
- * starts, or a cluster), the store that workers pull from, and the keys of its links.
+/* main_node.h - od-main as a node: its model and engine, the expert service of its mode (this process, processes that
+ * it starts, or a cluster), the store that workers pull from, and the keys of its links.
  *
  * Thread: the engine thread, which opens and closes it, unless a function says otherwise. Owner: odm_main_node_open's
  * caller. */

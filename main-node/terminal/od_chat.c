@@ -1,4 +1,5 @@
-/* od-chat: a conversation with a running server. This file has the command line, the locale, and where the history is. */
+/* od-chat: a conversation with a running server. This file has the command line, the locale, and where the history
+ * is. */
 #include "common/base/args.h"
 #include "common/base/file.h"
 #include "common/base/log.h"

@@ -148,8 +148,8 @@ static inline void assert_arena(struct ops_bench *b, const char *what)
 	free(got);
 }
 
-/* Sanitizers are so slow that they do some runs only, which tests/gpu/gpu_sample.sh chooses: $OD_TEST_RUNS has a '1' or a
- * '0' for each run of the program. Before that it notes in a file, $OD_TEST_MARKS, where each run begins among the
+/* Sanitizers are so slow that they do some runs only, which tests/gpu/gpu_sample.sh chooses: $OD_TEST_RUNS has a '1' or
+ * a '0' for each run of the program. Before that it notes in a file, $OD_TEST_MARKS, where each run begins among the
  * names of kernels that are launched first. */
 static inline bool is_chosen(void)
 {

@@ -1,6 +1,6 @@
 /* The prefix cache's files: a file that has a byte changed, is cut or is of something else is refused; the folder gives
- * back what was saved, and nothing else. So it is with pages, and with snapshots of fixed state.
- * The clock is virtual and stands still unless a test moves it, so that a slow machine gives up no read and no write. */
+ * back what was saved, and nothing else. So it is with pages, and with snapshots of fixed state. The clock is virtual
+ * and stands still unless a test moves it, so that a slow machine gives up no read and no write. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>

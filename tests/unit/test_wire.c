@@ -14,7 +14,9 @@ static const uint8_t google_run[] = {
 	0x00, 0x01, 0x2a, 0x0a, 0x08, 0xac, 0x02, 0x10, 0x01, 0x1a, 0x01, 0x01, 0x20, 0x01, 0x30, 0x01,
 };
 /*   version: 4 session: 1 epoch: 2
- *   predict { m: 31 rows { sequence: 4 position: 4095 token: -1 experts: 2 experts: 129 probabilities: 0.5 probabilities: 0.15625 }
+ *   predict { m: 31
+ *             rows { sequence: 4 position: 4095 token: -1 experts: 2 experts: 129 probabilities: 0.5
+ *                    probabilities: 0.15625 }
  *             rows { sequence: 300 token: 7 margin: 1.5 } } */
 static const uint8_t google_predict[] = {
 	0x08, 0x04, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x26, 0x30, 0x1f, 0x5a, 0x16, 0x08, 0x04, 0x10,

@@ -1,5 +1,5 @@
-/* cache_costs.h - load times and sizes of a pack's experts, as the cache planner counts them (u, rho, c of ZipMoE, arXiv
- * 2601.21198, section 3.2).
+/* cache_costs.h - load times and sizes of a pack's experts, as the cache planner counts them (u, rho, c of ZipMoE,
+ * arXiv 2601.21198, section 3.2).
  *
  * Thread: any; pure functions. */
 #ifndef ODW_CACHE_COSTS_H

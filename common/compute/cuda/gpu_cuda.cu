@@ -90,8 +90,8 @@ static uint64_t attribute_of(const struct gpu *g, enum cudaDeviceAttr which)
 	return 0;
 }
 
-/* Memory moves data at both edges of its clock. CUDA does not know the memory of a GPU that shares the host's: for an AGX
- * Orin it says 1.3 GHz and 128 bits, where there are 3.2 GHz and 256 bits (github.com/intel/llvm/pull/8418). */
+/* Memory moves data at both edges of its clock. CUDA does not know the memory of a GPU that shares the host's: for an
+ * AGX Orin it says 1.3 GHz and 128 bits, where there are 3.2 GHz and 256 bits (github.com/intel/llvm/pull/8418). */
 static void look_at_speed(struct gpu *g, bool integrated)
 {
 	const uint64_t memory_hz = 1000 * attribute_of(g, cudaDevAttrMemoryClockRate),

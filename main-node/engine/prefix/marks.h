@@ -1,10 +1,11 @@
 /* marks.h - where a text's fixed state is copied into snapshots: where other texts are likely to go on from
- * it.
+ * it:
  *
- *   of its prompt  the last whole page, for the next turn; the page before it too if the prompt ends soon behind it, for the same
- *                  prompt again, whose last token is always computed, and because a chat template may write the end of a prompt (the
- *                  begin of the answer) in another way in the next turn; and the page at which it parts from what other texts began with
- *   of its answer  the last whole page so far, for a next turn that repeats the answer
+ * - The last whole page of its prompt, for the next turn.
+ * - The page before it, if the prompt ends soon behind it: the same prompt may come again, whose last token is always
+ *   computed, and a chat template may write the end of a prompt in another way in the next turn.
+ * - The page at which the prompt parts from what other texts began with.
+ * - The last whole page of its answer so far, for a next turn that repeats the answer.
  *
  * A step writes a snapshot on its way, however its rows are cut; it is kept if the step commits these rows.
  * Thread: the engine thread. Owner: the sequence. */

@@ -35,8 +35,8 @@ void odm_connections_remove(struct odm_connections *s, struct odm_connection *c)
 void odm_connections_begin(struct odm_connections *s, struct odm_connection *c, struct odm_exchange *x);
 void odm_connections_end(struct odm_connection *c);
 
-/* Looks at what came since, and refuses clients whose first byte belongs to another protocol: libmicrohttpd would wait for the rest of a request until
- * the limit. So call this before libmicrohttpd reads. */
+/* Looks at what came since, and refuses clients whose first byte belongs to another protocol: libmicrohttpd would wait
+ * for the rest of a request until the limit. So call this before libmicrohttpd reads. */
 void odm_connections_look(struct odm_connections *s);
 /* Ends connections whose request comes too slowly, and those that were idle for long or whose client has hung up. */
 void odm_connections_expire(struct odm_connections *s, uint64_t now_ns);

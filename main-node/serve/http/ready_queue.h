@@ -1,7 +1,7 @@
 /* ready_queue.h - exchanges that other threads have prepared or have news for, on their way to the HTTP thread.
  *
- * Thread: push: any; the rest: the HTTP thread. Owner: the HTTP server, which contains it. The queue holds a reference to
- * each exchange in it. */
+ * Thread: push: any; the rest: the HTTP thread. Owner: the HTTP server, which contains it. The queue holds a reference
+ * to each exchange in it. */
 #ifndef ODM_READY_QUEUE_H
 #define ODM_READY_QUEUE_H
 

@@ -19,7 +19,8 @@ static const struct recall_counts *counts_of(const struct recall_view *v, size_t
 	return v->counts + config * v->prompts->n;
 }
 
-/* Recall over the rows of token indices [from, to) with a prediction, per prompt: malloc'd [prompts->n]; NULL: out of memory. */
+/* Recall over the rows of token indices [from, to) with a prediction, per prompt: malloc'd [prompts->n]; NULL: out of
+ * memory. */
 static struct od_recall_cell *prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
 {
 	struct od_recall_cell *cell = calloc(v->prompts->n, sizeof(*cell));

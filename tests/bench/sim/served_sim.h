@@ -6,15 +6,14 @@
  * schedule; only the clock is simulated, and main, shadow, loads and expert computation are time spans. Messages take
  * no time: t_main and t_worker include it, as in OD-MoE Eq. 1.
  *
- * main     a step begins; each layer takes main_ns to the router's choice, then the experts run on their workers; after
- *          the last layer head_ns pass until the next step begins.
- * shadow shadow_ns to each layer's PREDICT. Late departure: it begins with main's step. Early: it continues with its
- * own
- *          token (after head_ns of its own), at most one step ahead, and starts the step again if main's token differs.
- *          If the KV cache is aligned after step n, a layer of step n + 1 waits for main's rows, which arrive when main's
- *          router has chosen (not before the first step, whose shadow begins with main).
- * worker one load at a time, in parts: between two parts a more urgent load may start; it computes one expert at a
- * time.
+ * - main: a step begins; each layer takes main_ns to the router's choice, then the experts run on their workers; after
+ *   the last layer head_ns pass until the next step begins.
+ * - shadow: shadow_ns to each layer's PREDICT. Late departure: it begins with main's step. Early: it continues with its
+ *   own token (after head_ns of its own), at most one step ahead, and starts the step again if main's token differs. If
+ *   the KV cache is aligned after step n, a layer of step n + 1 waits for main's rows, which arrive when main's router
+ *   has chosen (not before the first step, whose shadow begins with main).
+ * - worker: one load at a time, in parts: between two parts a more urgent load may start; it computes one expert at a
+ *   time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H
 #define OD_BENCH_SERVED_SIM_H
