@@ -84,7 +84,8 @@ def a_server_says_so_to_all_and_ends():
     assert s.p.wait(HANG_S) == 1
     assert re.search(r"level=error .*is lost after a fault", s.log), s.log
     failed = [json.dumps(o) for status, _, o in answers if status == 500]
-    assert failed and all("cuda:0 " in o for o in failed) and all(status in (200, 500) for status, _, _ in answers), answers
+    # Each emulated card fails at its own launch of this number: the first that is waited for is told.
+    assert failed and all(re.search(r"cuda:[01] ", o) for o in failed) and all(status in (200, 500) for status, _, _ in answers), answers
     assert not EMULATED or (len(failed) == 6 and all("the GPU is lost" in o for o in failed)), answers
 
 

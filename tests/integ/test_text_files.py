@@ -35,12 +35,12 @@ def api_keys():
     for key, status in ("first", 200), ("second", 200), (MARK + "first", 401):
         auth = f"Bearer {key}".encode().decode("latin-1")
         assert s.ask("/v1/models", headers={"Authorization": auth})[0] == status, key
-    p = subprocess.run([os.path.join(BIN, "od-main"), "chat", "--url", f"http://127.0.0.1:{s.port}", "--max-tokens", "2",
+    p = subprocess.run([os.path.join(BIN, "od-chat"), "--url", f"http://127.0.0.1:{s.port}", "--max-tokens", "2",
                         "--api-key-file", written("my-key", "first\n")], input="Hello\n", capture_output=True, text=True, timeout=HANG_S)
     assert p.returncode == 0, p.stderr
     s.stop()
     refuses_utf16("api-keys16", "first\n", "od-main", "serve", "--pack", pack(), "--resident", "--api-key-file", None)
-    refuses_utf16("my-key16", "first\n", "od-main", "chat", "--api-key-file", None)
+    refuses_utf16("my-key16", "first\n", "od-chat", "--api-key-file", None)
 
 
 @test
