@@ -11,7 +11,7 @@
 
 #include "common/text/text_spans.h"
 
-/* In the texts of a call form these bytes stand for what varies; all else is literal. */
+/* In the texts of a call form these bytes stand for the variable parts; all else is literal. */
 #define ODM_WS "\1" /* white space, or none */
 #define ODM_NAME "\2" /* the function's name: no spaces, quotes or brackets */
 #define ODM_ID "\3" /* the call's id, likewise */
@@ -22,8 +22,8 @@
 
 /* A parameter's value is read in one of these ways. If the tool has a JSON schema for it, the schema decides. */
 enum odm_value_kind {
-	ODM_VALUE_STRING, /* without a schema a string */
-	ODM_VALUE_JSON, /* without a schema JSON if it is that, but for strings, which have no quotes */
+	ODM_VALUE_STRING, /* read as a string without a schema */
+	ODM_VALUE_JSON, /* read as JSON without a schema, if it is JSON; strings have no quotes */
 	ODM_VALUE_LINES, /* a string between two newlines; True, False and None as Python writes them */
 	ODM_VALUE_GEMMA, /* all arguments in one value, Gemma's notation (gemma_args.h) */
 };
@@ -105,7 +105,7 @@ enum odm_need {
 
 struct odm_thought_tags {
 	const char *open, *close;
-	const char *label; /* at a thought's start, not part of it; NULL: none */
+	const char *label; /* text that may stand at a thought's start and is not part of it; NULL: none */
 };
 
 struct odm_chat_form {

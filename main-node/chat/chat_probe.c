@@ -48,7 +48,7 @@ static const char *mark(struct talk *t, const char *kind)
 	return m;
 }
 
-/* With a text that tojson writes in one way only, so that arguments that come out otherwise are seen. */
+/* The text is one that tojson writes in one way only, so that arguments that come out otherwise are seen. */
 static json_t *new_call(struct talk *t)
 {
 	char arguments[MARK_BYTES + 32];
@@ -358,7 +358,7 @@ static void find_name(struct probe *p)
 {
 	struct odm_chat_form form = p->form;
 
-	form.name_is_role = true; /* so that only N has a name */
+	form.name_is_role = true; /* only N has a name, so only N can differ */
 	p->form.name_is_role =
 		alike(p, &form, "UCN", "UCT", "odnamed", "tool") && !alike(p, &form, "UCN", "UCT", "", "");
 }
@@ -377,7 +377,7 @@ static void find_needs(struct probe *p)
 		{ ODM_NEED_SYSTEM_FIRST, { "US", "SUS", "UASU", "SUASU" } },
 		{ ODM_NEED_USER_FIRST, { "AU", "SAU" } },
 		{ ODM_NEED_ONE_CALL, { "UPTT" } },
-		/* Only the latest turn: templates may leave out what is older, as they do with thoughts. */
+		/* Only the latest turn counts: templates may leave out older ones, as they do with thoughts. */
 		{ ODM_NEED_CALL_ALONE, { "UBT" } },
 		{ ODM_NEED_CALL_ONLY, { "UBT" } },
 		{ ODM_NEED_CALL_AS_TEXT, { "UCT" } },

@@ -338,7 +338,7 @@ static size_t own_text(void *arg, const json_t *object, const char *key, const j
 	if (marks != NULL)
 		return marks->n;
 	r->whole = (struct od_text_span){ 0, json_string_length(string) };
-	if (object == r->vars) /* not one that the request gives */
+	if (object == r->vars) /* the variable must be one of the template's own tokens, not a string of the request */
 		return json_object_get(r->t->tokens, key) == string;
 	return strcmp(key, "role") == 0 && is_role(string);
 }

@@ -43,8 +43,8 @@ OD_MUST_CHECK int odm_chat_template_render(const struct odm_chat_template *t, co
 					   const struct odm_context *context, struct od_text_spans *users, char **text,
 					   size_t *len, struct od_err *err);
 
-/* As odm_chat_template_render, but messages are those of a request: chat_messages.h says what changes, and what errors
- * of messages are. */
+/* Renders as odm_chat_template_render does, but the messages come from a request: chat_messages.h says how they are
+ * changed, and which errors they may have. */
 OD_MUST_CHECK int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars,
 					   struct od_text_spans *users, char **text, size_t *len, struct od_err *err);
 

@@ -94,7 +94,7 @@ static void add(struct odm_call_memory *m, char *id, char *arguments)
 	if (number == OD_NO_NUMBER) {
 		number = od_id_table_add(&m->table, hash);
 		m->order[(m->oldest + m->table.n - 1) % m->table.most] = number;
-	} else { /* it keeps its place in the order */
+	} else { /* the call keeps its position in the order */
 		m->bytes -= bytes_of(&m->call[number]);
 		free(m->call[number].id);
 		free(m->call[number].arguments);

@@ -13,7 +13,7 @@ enum odm_chat_turn { ODM_TURN_NONE, ODM_TURN_USER, ODM_TURN_ASSISTANT };
 
 struct odm_chat_build {
 	json_t *messages, *calls;
-	enum odm_chat_turn turn; /* not in messages yet */
+	enum odm_chat_turn turn; /* the open turn, which messages does not have yet */
 	struct od_strbuf text, thought;
 	bool failed;
 };

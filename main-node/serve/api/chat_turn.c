@@ -44,7 +44,7 @@ struct odm_turn {
 	json_t *tools; /* an array of the functions that may be called; empty: none */
 	int32_t *prompt;
 	size_t n_prompt;
-	size_t n_calls; /* in the prompt's messages */
+	size_t n_calls; /* calls in the prompt's messages */
 	bool in_thought, one_call, ignore_eos;
 	bool opens_answer; /* the prompt ends where an answer begins in the template */
 	struct odm_answer_space space;

@@ -12,7 +12,7 @@
 struct odm_turn;
 
 struct odm_turn_call {
-	size_t index; /* in the choice: 0, 1, ... */
+	size_t index; /* number in the choice: 0, 1, ... */
 	const char *id, *name;
 };
 
@@ -40,7 +40,7 @@ size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 OD_MUST_CHECK int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 			       const struct odm_turn_sink *sink, struct odm_api_error *e);
 
-/* In odm_reply_ops.news: gives the choice's text to the sink. When ended[choice].done, all has been given. */
+/* Call it from odm_reply_ops.news: gives the choice's text to the sink. When ended[choice].done, all has been given. */
 void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news);
 
 /* Returns whether the choice, which must be done, ended with a stop string in its content: *which of

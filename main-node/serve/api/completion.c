@@ -18,7 +18,7 @@ struct prompt {
 
 struct completion_choice {
 	struct od_strbuf text;
-	json_t *logprobs; /* until it is written; NULL: none */
+	json_t *logprobs; /* kept until it is written; NULL: none */
 	size_t offset; /* characters of the text before the next token */
 };
 
@@ -26,7 +26,7 @@ struct completion {
 	struct odm_reply reply; /* must be first (odm_reply_on_news) */
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
-	const json_t *prompt_given; /* only while preparing */
+	const json_t *prompt_given; /* valid only while preparing */
 	int64_t best_of, logprobs; /* -1: not asked for */
 	bool echo;
 	struct prompt prompt[ODM_MAX_CHOICES];

@@ -45,7 +45,7 @@ static int read_chat(struct odm_dialog *d, struct odm_exchange *x, const struct 
 
 static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm_api_error *e)
 {
-	static const char *const borrowed[] = { "stop", NULL }; /* by d->g */
+	static const char *const borrowed[] = { "stop", NULL }; /* d->g borrows it */
 	const struct odm_engine *engine;
 	int logprobs;
 	int rc = odm_api_begin(x, d->form->api, &d->request, &engine, e);

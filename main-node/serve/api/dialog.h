@@ -14,7 +14,7 @@ enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
 
 struct odm_block {
 	enum odm_block_kind kind;
-	size_t index; /* in the answer: 0, 1, ... */
+	size_t index; /* number in the answer: 0, 1, ... */
 	const char *id, *name; /* a call has them */
 	struct od_strbuf text; /* the text so far; a call's arguments */
 	bool cut; /* it ends because the answer may not be longer, or because a call is malformed */

@@ -425,7 +425,7 @@ static int check_form(const struct response_settings *s, struct odm_api_error *e
 	if (s->format != NULL && (format == NULL || strcmp(format, "text") != 0))
 		return odm_api_fail(e, 400, "text.format", OD_ERR_UNSUPPORTED,
 				    "text.format: only {\"type\": \"text\"} is supported here");
-	/* With "auto", what does not fit is refused too. */
+	/* "auto" shortens nothing here: a prompt that is too long is refused all the same. */
 	if (s->truncation != NULL && strcmp(s->truncation, "disabled") != 0 && strcmp(s->truncation, "auto") != 0)
 		return odm_api_fail(e, 400, "truncation", OD_ERR_RANGE,
 				    "truncation: expected \"auto\" or \"disabled\", found \"%.40s\"", s->truncation);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* From the least to the most. */
+/* Efforts, from the least to the most. */
 static const char *const efforts[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
 #define N_EFFORTS (sizeof(efforts) / sizeof(efforts[0]))
 #define LOW 2 /* index of one of the three efforts that GPT-OSS knows: low, medium, high */

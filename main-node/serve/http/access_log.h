@@ -9,9 +9,9 @@
 
 struct odm_exchange;
 
-/* Before the connection forgets the exchange. whole: the client got all of the answer. */
+/* Call it before the connection forgets the exchange. whole: the client got all of the answer. */
 void odm_access_log(const struct odm_exchange *x, bool whole);
-/* A connection that is closed before a request: its client speaks another protocol. */
+/* Logs a connection that is closed before a request: its client speaks another protocol. */
 void odm_access_log_stranger(int fd, const char *why);
 
 #endif

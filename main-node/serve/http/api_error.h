@@ -22,9 +22,9 @@ int odm_api_fail(struct odm_api_error *e, int status, const char *param, int cod
 int odm_no_memory(struct odm_api_error *e); /* 503; returns OD_ERR_NOMEM */
 /* An error in the field `from`, or in a part of it, is said to be in the field `to`, of which `from` was made. */
 void odm_api_error_rename(struct odm_api_error *e, const char *from, const char *to);
-/* From an error of the engine: 400 if the request can never succeed, 503 if it may succeed later, else 500. */
 /* Removes the path of this folder from a message for strangers: "DIR/config.json: ..." becomes "config.json: ...". */
 void odm_hide_folder(char *message, const char *folder);
+/* Fills e from an error of the engine: 400 if the request can never succeed, 503 if it may succeed later, else 500. */
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err);
 /* {"error": {"message", "type", "param", "code"}}: a new reference, NULL: out of memory. */
 json_t *odm_api_error_json(const struct odm_api_error *e);

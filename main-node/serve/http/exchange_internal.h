@@ -64,7 +64,7 @@ struct odm_exchange {
 	struct odm_watch *watch;
 	bool suspended, queued, lost, told_gone, discard, expired, no_memory;
 	uint64_t body_seen; /* bytes, with what was not kept */
-	const char *origin_allowed; /* for the answer's header; NULL: none */
+	const char *origin_allowed; /* goes into the answer's header; NULL: none */
 	struct odm_exchange *prev_open, *next_open;
 	struct odm_work work;
 

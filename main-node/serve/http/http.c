@@ -298,7 +298,7 @@ static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 
 	MHD_add_response_header(r, "X-Request-Id", x->id);
 	if (x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_ANTHROPIC))
-		MHD_add_response_header(r, "request-id", x->id); /* as Anthropic's clients expect it */
+		MHD_add_response_header(r, "request-id", x->id); /* Anthropic's clients expect it */
 	MHD_add_response_header(r, "Cache-Control", "no-store");
 	if (x->http->opts.cors != NULL)
 		MHD_add_response_header(r, "Vary", "Origin");

@@ -41,8 +41,8 @@ size_t odm_http_connections(const struct odm_http *h);
 /* Joins the request threads. Only endpoints that are ODM_ENDPOINT_DRAINING and have no prepare are served from now
  * on. */
 void odm_http_stop_preparing(struct odm_http *h);
-/* After odm_http_stop_preparing, when no other thread wakes an exchange any more: closes all connections. *h is freed
- * when the loop has run once more. */
+/* Closes all connections. Call it after odm_http_stop_preparing, when no other thread wakes an exchange any more. *h is
+ * freed when the loop has run once more. */
 void odm_http_close(struct odm_http *h);
 
 #endif

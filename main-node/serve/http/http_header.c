@@ -45,7 +45,7 @@ static enum MHD_Result count_length(void *n, enum MHD_ValueKind kind, const char
 
 bool odm_request_is_ambiguous(struct odm_exchange *x)
 {
-	/* as libmicrohttpd reads it: with any other, the body ends never */
+	/* libmicrohttpd knows no other coding: with another one the body never ends */
 	const char *coding = raw_header(x, "Transfer-Encoding");
 	unsigned n = 0;
 
@@ -164,7 +164,7 @@ void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *o
 		return;
 	}
 	find_endpoint(x, opts, method, path);
-	check_key(x, opts); /* before a stranger learns which paths there are */
+	check_key(x, opts); /* the key comes first: strangers shall not learn which paths exist */
 	if (!x->replied && x->endpoint == NULL)
 		refuse_path(x, opts, path);
 	if (!x->replied && draining && !(x->endpoint->flags & ODM_ENDPOINT_DRAINING))

@@ -10,7 +10,7 @@
 struct odm_request_threads;
 
 OD_MUST_CHECK int odm_request_threads_start(struct odm_request_threads **out, unsigned n, struct od_err *err);
-void odm_request_threads_stop(struct odm_request_threads *t); /* after the exchanges that they have; NULL ok */
+void odm_request_threads_stop(struct odm_request_threads *t); /* finishes the exchanges that it has; NULL ok */
 /* Runs endpoint->prepare, in order of arrival, and then puts the exchange into its ready queue. Holds a reference until
  * then. */
 void odm_request_threads_push(struct odm_request_threads *t, struct odm_exchange *x);

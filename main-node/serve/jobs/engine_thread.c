@@ -74,7 +74,7 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 		j->queued = true;
 		j->submitted_ns = od_now_ns();
 		j->max_unread_bytes = t->opts.max_unread_bytes;
-		/* not shared yet: no lock; and no wake, for whoever submits looks first */
+		/* the job is not shared yet, so no lock is needed; and no wake, because the submitter looks first */
 		j->news.place = ++t->n_waiting;
 		j->any_news = true;
 		*t->last = j;

@@ -20,7 +20,7 @@ struct odm_ticket {
 
 struct odm_job {
 	atomic_uint refs, holders;
-	struct odm_engine_thread *thread; /* since it was submitted */
+	struct odm_engine_thread *thread; /* set when it is submitted */
 	struct odm_job_spec spec;
 	/* The copies that spec.req refers to. */
 	int32_t *prompt, *end, *shown;

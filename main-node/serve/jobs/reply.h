@@ -13,7 +13,7 @@ struct odm_reply_ops {
 	/* Handles new text of a choice; ended[choice].done: nothing more comes. Returns true if it wrote to the
 	 * stream. */
 	bool (*news)(void *arg, size_t choice, const struct odm_news *news);
-	/* All choices are done: writes the whole answer, or the last events of the stream. */
+	/* Writes the whole answer, or the last events of the stream, when all choices are done. */
 	void (*end)(void *arg);
 	/* Writes the error instead, whole or as an event; NULL: in OpenAI's form. */
 	void (*fail)(void *arg, const struct odm_api_error *e);
@@ -73,8 +73,8 @@ struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n);
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices);
 /* An event of an OpenAI stream, with `usage` null if the request wants its usage. Takes o. */
 void odm_reply_write(struct odm_reply *r, json_t *o);
-/* In odm_reply_ops.end: the last events of an OpenAI stream, or the whole answer, which takes choices. n: as in
- * odm_reply_usage. */
+/* Call one of these from odm_reply_ops.end: they write the last events of an OpenAI stream, or the whole answer, which
+ * takes choices. n: as in odm_reply_usage. */
 void odm_reply_end_stream(struct odm_reply *r, const char *id_prefix, const char *object, size_t n);
 void odm_reply_whole(struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices, size_t n);
 
