@@ -623,17 +623,6 @@ def more_than_a_card_has_is_refused():
 
 @test
 @emulated
-def what_a_gpu_refuses_at_the_start_fails_no_load():
-    os.environ["OD_GPU_REFUSE_AT"] = "1"  # of the measured loads
-    worker = Daemon("worker", "--device", "cuda", "--resident-form", "bf16")
-    os.environ.pop("OD_GPU_REFUSE_AT")
-    assert text("--workers", hosts_file([worker])).stdout == text("--resident", "--cpu", "scalar").stdout
-    assert "cannot be loaded" not in worker.text(), worker.text()
-    worker.kill()
-
-
-@test
-@emulated
 def too_little_memory_for_copies_is_told():
     os.environ["OD_GPU_PINNED_BYTES"] = str(1 << 16)
     for name, args in ("od-main", ("--resident", "--prompt", STORY)), ("od-worker", ("--port", 0)):
