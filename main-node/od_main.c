@@ -608,10 +608,11 @@ static int run(struct app *a, struct od_err *err)
 
 static const struct main_command *find_command(int argc, char **argv)
 {
-	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(commands[i].name, argv[1]) == 0)
-			return &commands[i];
-	}
+	if (argc > 1)
+		for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+			if (strcmp(commands[i].name, argv[1]) == 0)
+				return &commands[i];
+		}
 	return NULL;
 }
 

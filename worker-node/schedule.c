@@ -1115,11 +1115,12 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 	pthread_mutex_lock(&s->lock);
 	changes = odw_cache_changes(s->opts.cache);
 	changed = changes != *seen;
-	for (uint32_t m = 0; changed && m < s->opts.n_moe; m++) {
-		for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
-			states[(size_t)m * s->opts.n_experts + expert] =
-				(uint8_t)odw_cache_look(s->opts.cache, m, expert);
-	}
+	if (changed)
+		for (uint32_t m = 0; m < s->opts.n_moe; m++) {
+			for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
+				states[(size_t)m * s->opts.n_experts + expert] =
+					(uint8_t)odw_cache_look(s->opts.cache, m, expert);
+		}
 	pthread_mutex_unlock(&s->lock);
 	*seen = changes;
 	return changed;

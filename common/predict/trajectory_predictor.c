@@ -185,8 +185,9 @@ static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, c
 /* The AHEAD layers from `from` on are expected to be those of an entry. */
 static void say(struct trajectory_predictor *t, const struct od_predict_row *row, uint32_t from, size_t entry)
 {
-	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_moe; m++)
-		od_predictor_say(&t->base, row, m, map_row(t, m, entry));
+	if (entry != NOBODY)
+		for (uint32_t m = from; m < from + AHEAD && m < t->n_moe; m++)
+			od_predictor_say(&t->base, row, m, map_row(t, m, entry));
 }
 
 static void begin_step(struct od_predictor *p, const struct od_predict_step *s)

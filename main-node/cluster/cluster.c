@@ -219,10 +219,12 @@ static void send_closes(struct odm_cluster *c)
 	pthread_mutex_unlock(&c->lock);
 	refresh_view(c);
 	for (uint32_t i = 0; i < n; i++) {
-		for (uint32_t w = 0; pending[i].everybody && w < c->view.n_workers; w++)
-			send_close(c, c->view.worker[w].id, pending[i].step, pending[i].m);
-		for (uint32_t j = 0; !pending[i].everybody && j < pending[i].n; j++)
-			send_close(c, pending[i].member[j], pending[i].step, pending[i].m);
+		if (pending[i].everybody)
+			for (uint32_t w = 0; w < c->view.n_workers; w++)
+				send_close(c, c->view.worker[w].id, pending[i].step, pending[i].m);
+		if (!pending[i].everybody)
+			for (uint32_t j = 0; j < pending[i].n; j++)
+				send_close(c, pending[i].member[j], pending[i].step, pending[i].m);
 	}
 }
 
@@ -321,12 +323,13 @@ static void reload_hosts(struct odm_cluster *c)
 		od_log(OD_LOG_ERROR, "%s; the cluster is unchanged", err.msg);
 		return;
 	}
-	for (size_t i = 0; i < hosts.n && !c->o.shadow; i++) {
-		if (hosts.host[i].role == OD_NODE_SHADOW)
-			od_log(OD_LOG_WARN,
-			       "%s line %u: this shadow is not used: od-main was started without one; restart it",
-			       c->o.hosts_path, hosts.host[i].line);
-	}
+	if (!c->o.shadow)
+		for (size_t i = 0; i < hosts.n; i++) {
+			if (hosts.host[i].role == OD_NODE_SHADOW)
+				od_log(OD_LOG_WARN,
+				       "%s line %u: this shadow is not used: od-main was started without one; restart it",
+				       c->o.hosts_path, hosts.host[i].line);
+		}
 	if (!c->o.shadow)
 		od_hosts_without_shadow(&hosts);
 	if (c->o.rekey != NULL && c->o.rekey(c->o.rekey_arg, &hosts, &err) != OD_OK)

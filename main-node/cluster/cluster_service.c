@@ -84,20 +84,21 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 	const bool decode = step->phase == ODM_DECODE;
 	size_t n = 0;
 
-	for (size_t i = 0; decode && i < step->n_parts; i++) {
-		const struct odm_part *p = &step->part[i];
+	if (decode)
+		for (size_t i = 0; i < step->n_parts; i++) {
+			const struct odm_part *p = &step->part[i];
 
-		for (size_t j = p->first; j < p->first + p->n; j++)
-			s->predicted[n++] = (struct odm_predicted_row){
-				.sequence = p->sequence,
-				.position = step->rows[j].position,
-				.token = j > p->first ? step->rows[j].token :
-							odm_shadow_link_token(&s->net.shadow, step, p),
-				.prompt_tokens = p->prompt_tokens,
-				.ahead = p->ahead,
-				.outlook = step->outlook,
-			};
-	}
+			for (size_t j = p->first; j < p->first + p->n; j++)
+				s->predicted[n++] = (struct odm_predicted_row){
+					.sequence = p->sequence,
+					.position = step->rows[j].position,
+					.token = j > p->first ? step->rows[j].token :
+								odm_shadow_link_token(&s->net.shadow, step, p),
+					.prompt_tokens = p->prompt_tokens,
+					.ahead = p->ahead,
+					.outlook = step->outlook,
+				};
+		}
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n,
 			      decode);
 }

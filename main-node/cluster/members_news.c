@@ -101,7 +101,8 @@ void odm_members_tell(struct odm_members *ms, uint64_t now)
 	for (uint32_t i = 0; i < ms->n; i++)
 		odm_member_tell_back(ms->member[i]);
 	end_start(ms);
-	for (uint32_t i = 0; ms->started && i < ms->n_listed; i++)
-		if (now - ms->listed[i]->added_ns > MISSING_AFTER_NS && !ms->listed[i]->seen)
-			tell_missing(ms->listed[i], "it is used when it comes");
+	if (ms->started)
+		for (uint32_t i = 0; i < ms->n_listed; i++)
+			if (now - ms->listed[i]->added_ns > MISSING_AFTER_NS && !ms->listed[i]->seen)
+				tell_missing(ms->listed[i], "it is used when it comes");
 }

@@ -252,8 +252,9 @@ static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expe
 				ask(d, w);
 	}
 	deal_again(d, keep, arg, worker);
-	for (size_t i = 0; i < d->n && d->g->cost != NULL; i++)
-		choose_workers(d, i);
+	if (d->g->cost != NULL)
+		for (size_t i = 0; i < d->n; i++)
+			choose_workers(d, i);
 	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
 		sort_by_cost(d, w);
 	while (deal_one(d, worker))

@@ -158,9 +158,10 @@ static void count_time(struct odm_shadow_link *s, uint64_t begin_ns)
 
 static struct odm_told *find(const struct odm_shadow_link *s, uint64_t sequence)
 {
-	for (uint32_t i = 0; sequence != 0 && i < s->max_sequences; i++)
-		if (s->told[i].sequence == sequence)
-			return &s->told[i];
+	if (sequence != 0)
+		for (uint32_t i = 0; i < s->max_sequences; i++)
+			if (s->told[i].sequence == sequence)
+				return &s->told[i];
 	return NULL;
 }
 

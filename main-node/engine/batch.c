@@ -240,9 +240,10 @@ static void admit_waiting(struct odm_engine *e)
 
 static bool in_pass(const struct odm_pass *p, const struct odm_sequence *q)
 {
-	for (size_t i = 0; p->open && i < p->step.n_parts; i++)
-		if (p->of[i] == q)
-			return true;
+	if (p->open)
+		for (size_t i = 0; i < p->step.n_parts; i++)
+			if (p->of[i] == q)
+				return true;
 	return false;
 }
 
@@ -356,17 +357,18 @@ static int sample_rows(struct odm_batch *b, const uint32_t *row, size_t n, struc
 	size_t part = 0;
 	int rc = odm_pass_logits(p, row, n, &logits, err);
 
-	for (size_t i = 0; rc == OD_OK && i < n; i++) {
-		struct odm_sequence *q;
+	if (rc == OD_OK)
+		for (size_t i = 0; i < n; i++) {
+			struct odm_sequence *q;
 
-		while (row[i] >= p->part[part].first + p->part[part].n)
-			part++;
-		q = p->of[part];
-		if (row[i] != p->part[part].first + q->kept || !row_stands(q))
-			continue;
-		q->kept++;
-		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->o.model->config->vocab);
-	}
+			while (row[i] >= p->part[part].first + p->part[part].n)
+				part++;
+			q = p->of[part];
+			if (row[i] != p->part[part].first + q->kept || !row_stands(q))
+				continue;
+			q->kept++;
+			sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->o.model->config->vocab);
+		}
 	return rc;
 }
 
@@ -402,8 +404,9 @@ static int end_pass(struct odm_engine *e, struct odm_pass *p, const uint32_t *ke
 {
 	const int rc = odm_pass_end(p, kept, err);
 
-	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++)
-		odm_reuse_stepped(&e->model->reuse, p->of[i]);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < p->step.n_parts; i++)
+			odm_reuse_stepped(&e->model->reuse, p->of[i]);
 	return rc;
 }
 
@@ -578,12 +581,13 @@ static int see_rows(struct odm_batch *b, struct od_err *err)
 
 	while (rc == OD_OK && (n = list_seen(p, &next_part, &next, b->row)) > 0) {
 		rc = odm_pass_logits(p, b->row, n, &logits, err);
-		for (size_t i = 0; rc == OD_OK && i < n; i++) {
-			while (b->row[i] >= p->part[part].first + p->part[part].n)
-				part++;
-			see_row(p->of[part], p->rows[b->row[i]].position,
-				logits + i * (size_t)p->o.model->config->vocab);
-		}
+		if (rc == OD_OK)
+			for (size_t i = 0; i < n; i++) {
+				while (b->row[i] >= p->part[part].first + p->part[part].n)
+					part++;
+				see_row(p->of[part], p->rows[b->row[i]].position,
+					logits + i * (size_t)p->o.model->config->vocab);
+			}
 	}
 	return rc;
 }

@@ -255,9 +255,10 @@ static void begin_phase(struct odm_draft_policy *p, bool drafting, bool trial)
 	p->phase_steps = !trial ? p->long_steps : drafting ? DRAFT_TRIAL : PLAIN_TRIAL;
 	if (drafting && p->length < 2)
 		p->length = 2;
-	for (int i = 0; drafting && trial && i < 2; i++)
-		for (int j = 0; j < 2; j++)
-			p->right_h[i][j] = TRIAL_RIGHT * p->right_h[i][j] + (i == j ? 1 - TRIAL_RIGHT : 0);
+	if (drafting && trial)
+		for (int i = 0; i < 2; i++)
+			for (int j = 0; j < 2; j++)
+				p->right_h[i][j] = TRIAL_RIGHT * p->right_h[i][j] + (i == j ? 1 - TRIAL_RIGHT : 0);
 }
 
 /* With another number of texts the rate is measured anew, a trial is given up, and the next one waits until it is

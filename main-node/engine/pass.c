@@ -113,12 +113,13 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 		rc = service->begin_step(service, &p->step, err);
 	if (rc == OD_OK)
 		rc = od_forward_begin(p->forward, step, p->rows, p->step.n_rows, err);
-	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++) {
-		const struct odm_observer *o = &p->of[i]->req.observer;
+	if (rc == OD_OK)
+		for (size_t i = 0; i < p->step.n_parts; i++) {
+			const struct odm_observer *o = &p->of[i]->req.observer;
 
-		if (o->step != NULL)
-			o->step(o->arg, &p->step, &p->part[i]);
-	}
+			if (o->step != NULL)
+				o->step(o->arg, &p->step, &p->part[i]);
+		}
 	count_waits(p, waits);
 	return rc;
 }
@@ -139,11 +140,13 @@ static void observe_routes(struct odm_pass *p)
 		const struct odm_sequence *q = p->of[i];
 		const struct odm_observer *o = &q->req.observer;
 
-		for (size_t r = p->part[i].first; o->route != NULL && r < p->part[i].first + p->part[i].n; r++)
-			if (!odm_sequence_was_seen(q, p->rows[r].position))
-				o->route(o->arg, p->rows[r].position < q->req.n_prompt ? ODM_PREFILL : ODM_DECODE,
-					 p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
-					 od_forward_weights_of(f, r), od_forward_margin_of(f, r));
+		if (o->route != NULL)
+			for (size_t r = p->part[i].first; r < p->part[i].first + p->part[i].n; r++)
+				if (!odm_sequence_was_seen(q, p->rows[r].position))
+					o->route(o->arg,
+						 p->rows[r].position < q->req.n_prompt ? ODM_PREFILL : ODM_DECODE,
+						 p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
+						 od_forward_weights_of(f, r), od_forward_margin_of(f, r));
 	}
 }
 

@@ -493,9 +493,10 @@ static void leave_rows(struct odm_predictions *p, struct step_slot *s)
 
 		if (part != NULL && part->first_row == i && counts(q, part))
 			count_kept(p, s, q, i + 1, part->n - 1);
-		for (uint32_t m = 0; place != NO_PLACE && m < p->o.n_moe; m++)
-			if (!entry_of(p, s, m)->learnt) /* the step was aborted */
-				void_row(p, row_of(p, m, place), wanted_of(p, m, place));
+		if (place != NO_PLACE)
+			for (uint32_t m = 0; m < p->o.n_moe; m++)
+				if (!entry_of(p, s, m)->learnt) /* the step was aborted */
+					void_row(p, row_of(p, m, place), wanted_of(p, m, place));
 	}
 }
 

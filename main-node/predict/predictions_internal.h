@@ -217,9 +217,10 @@ static inline uint8_t *mark_of(struct odm_predictions *p, const struct step_slot
 /* The slot of the step, if the table still holds it. */
 static inline struct step_slot *find(struct odm_predictions *p, uint64_t step)
 {
-	for (size_t i = 0; step != 0 && i < SLOTS; i++)
-		if (p->slot[i].step == step)
-			return &p->slot[i];
+	if (step != 0)
+		for (size_t i = 0; i < SLOTS; i++)
+			if (p->slot[i].step == step)
+				return &p->slot[i];
 	return NULL;
 }
 

@@ -110,8 +110,9 @@ static unsigned char complete(EditLine *edit, int key)
 			result = CC_REDISPLAY;
 		}
 	}
-	for (size_t i = 0; words != NULL && words[i] != NULL; i++)
-		free(words[i]);
+	if (words != NULL)
+		for (size_t i = 0; words[i] != NULL; i++)
+			free(words[i]);
 	free(words);
 	free(text);
 	return result;

@@ -322,12 +322,13 @@ static int load_golden(struct conform *c, struct odm_main_opts *engine, struct o
 	cfg = od_pack_config(pack);
 	rc = golden_load(&c->golden, c->opt->golden, cfg, err);
 	/* The context that the longest prompt needs, as far as the model goes. */
-	for (size_t i = 0; rc == OD_OK && c->opt->engine.opts.engine.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
-		size_t need = c->golden->entry[i].n_positions;
+	if (rc == OD_OK)
+		for (size_t i = 0; c->opt->engine.opts.engine.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
+			size_t need = c->golden->entry[i].n_positions;
 
-		need = need < cfg->ctx_max ? need : cfg->ctx_max;
-		engine->engine.ctx_tokens = need > engine->engine.ctx_tokens ? need : engine->engine.ctx_tokens;
-	}
+			need = need < cfg->ctx_max ? need : cfg->ctx_max;
+			engine->engine.ctx_tokens = need > engine->engine.ctx_tokens ? need : engine->engine.ctx_tokens;
+		}
 	od_pack_close(pack);
 	return rc;
 }

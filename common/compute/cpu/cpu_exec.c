@@ -105,8 +105,9 @@ static void embed(const struct cpu_job *j)
 
 	for (size_t r = 0; r < j->op->n_rows; r++, x += table.n_in) {
 		embed_row(j->be, &table, row[r].token, x);
-		for (size_t i = 0; o->scale != 0 && i < table.n_in; i++)
-			x[i] *= o->scale;
+		if (o->scale != 0)
+			for (size_t i = 0; i < table.n_in; i++)
+				x[i] *= o->scale;
 	}
 }
 
@@ -174,8 +175,9 @@ static void linear(const struct cpu_job *j)
 		const float *bias = f32_at(j, o->bias[i]);
 		const size_t n = o->w[i]->n_out;
 
-		for (size_t r = 0; bias != NULL && r < j->op->n_rows; r++)
-			add_row(f32_at(j, o->y[i]) + r * n, bias, n);
+		if (bias != NULL)
+			for (size_t r = 0; r < j->op->n_rows; r++)
+				add_row(f32_at(j, o->y[i]) + r * n, bias, n);
 		cap(j, f32_at(j, o->y[i]), n * j->op->n_rows);
 	}
 }
@@ -214,18 +216,20 @@ static void turn(float *u, const struct od_turn *t, const float *cos_sin)
 {
 	const size_t half = t->dims / 2;
 
-	for (size_t i = 0; t->neighbours && i < half; i++) {
-		float a = u[2 * i], b = u[2 * i + 1], c = cos_sin[i], s = cos_sin[half + i];
+	if (t->neighbours)
+		for (size_t i = 0; i < half; i++) {
+			float a = u[2 * i], b = u[2 * i + 1], c = cos_sin[i], s = cos_sin[half + i];
 
-		u[2 * i] = a * c - b * s;
-		u[2 * i + 1] = b * c + a * s;
-	}
-	for (size_t i = 0; !t->neighbours && i < half; i++) {
-		float a = u[i], b = u[half + i], c = cos_sin[i], s = cos_sin[half + i];
+			u[2 * i] = a * c - b * s;
+			u[2 * i + 1] = b * c + a * s;
+		}
+	if (!t->neighbours)
+		for (size_t i = 0; i < half; i++) {
+			float a = u[i], b = u[half + i], c = cos_sin[i], s = cos_sin[half + i];
 
-		u[i] = a * c - b * s;
-		u[half + i] = b * c + a * s;
-	}
+			u[i] = a * c - b * s;
+			u[half + i] = b * c + a * s;
+		}
 }
 
 static void turn_heads(float *u, size_t n_heads, size_t head_dim, const struct od_turn *t, const float *cos_sin)
@@ -247,15 +251,17 @@ static void norm_heads(const struct cpu_job *j, float *u, size_t n_heads, size_t
 	const struct od_op_rope_store *o = &j->op->rope_store;
 	const size_t each = o->norm_row ? n_heads * head_dim : head_dim;
 
-	for (size_t at = 0; norm != NULL && at < n_heads * head_dim; at += each)
-		j->be->rmsnorm(u + at, u + at, norm, each, o->eps);
+	if (norm != NULL)
+		for (size_t at = 0; at < n_heads * head_dim; at += each)
+			j->be->rmsnorm(u + at, u + at, norm, each, o->eps);
 }
 
 /* NaN stays. */
 static void clip(float *u, size_t n, float most)
 {
-	for (size_t i = 0; most != 0 && i < n; i++)
-		u[i] = u[i] > most ? most : u[i] < -most ? -most : u[i];
+	if (most != 0)
+		for (size_t i = 0; i < n; i++)
+			u[i] = u[i] > most ? most : u[i] < -most ? -most : u[i];
 }
 
 static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
@@ -280,8 +286,9 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 		k = f32_at(j, o->k) + r * k_n;
 		v = f32_at(j, o->v) + r * v_n;
 		norm_heads(j, k, o->n_kv_heads, o->k_dim, k_norm);
-		for (size_t h = 0; o->v_norm && h < o->n_kv_heads; h++)
-			j->be->rmsnorm(v + h * o->v_dim, v + h * o->v_dim, NULL, o->v_dim, o->eps);
+		if (o->v_norm)
+			for (size_t h = 0; h < o->n_kv_heads; h++)
+				j->be->rmsnorm(v + h * o->v_dim, v + h * o->v_dim, NULL, o->v_dim, o->eps);
 		clip(k, k_n, o->clip);
 		clip(v, v_n, o->clip);
 		turn_heads(k, o->n_kv_heads, o->k_dim, &o->turn, cos_sin);
@@ -743,8 +750,9 @@ static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		if (o->top_k > 0)
 			sum_row(j, r, sum, f32_at(j, o->weight) + r * o->top_k, shared);
 		add_row(x, o->top_k > 0 ? sum : shared, n);
-		for (size_t i = 0; scale != NULL && i < n; i++)
-			x[i] *= *scale;
+		if (scale != NULL)
+			for (size_t i = 0; i < n; i++)
+				x[i] *= *scale;
 	}
 }
 

@@ -44,8 +44,9 @@ static void score_experts(const struct od_backend *be, const struct od_op_route 
 {
 	const size_t n = o->n_experts;
 
-	for (size_t e = 0; o->router.logit_scale != 0 && e < n; e++)
-		decides[e] *= o->router.logit_scale;
+	if (o->router.logit_scale != 0)
+		for (size_t e = 0; e < n; e++)
+			decides[e] *= o->router.logit_scale;
 	switch (o->router.score) {
 	case OD_SCORE_SOFTMAX: be->softmax(decides, n); break;
 	case OD_SCORE_LOGIT:
@@ -56,8 +57,9 @@ static void score_experts(const struct od_backend *be, const struct od_op_route 
 		break;
 	}
 	memcpy(score, decides, n * sizeof(*score));
-	for (size_t e = 0; bias != NULL && e < n; e++)
-		decides[e] += bias[e];
+	if (bias != NULL)
+		for (size_t e = 0; e < n; e++)
+			decides[e] += bias[e];
 }
 
 /* The weight of a mixer's expert `best`. logits [n_experts]; left: the same, -inf where they were chosen before. */

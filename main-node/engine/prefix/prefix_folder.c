@@ -234,8 +234,9 @@ static int shrink(struct odm_prefix_folder *f, uint64_t bytes, bool first, struc
 		if (odm_prefix_folder_path(f, path, l.at[gone].what, &l.at[gone].key))
 			unlink(path);
 	}
-	for (size_t i = gone; first && i < l.n; i++)
-		odm_prefix_folder_note(f, l.at[i].what, &l.at[i].key, true);
+	if (first)
+		for (size_t i = gone; i < l.n; i++)
+			odm_prefix_folder_note(f, l.at[i].what, &l.at[i].key, true);
 	if (first)
 		say_files(f, &l, gone);
 	free(l.at);

@@ -388,8 +388,9 @@ static int render_any(const struct odm_turn *t, const struct odm_app *app, const
 	struct od_err other;
 	int rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, err);
 
-	for (size_t i = 0; rc == OD_ERR_ARG && !fixed && odm_thinking_set_near(vars, &q->thinking, i); i++)
-		rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, &other);
+	if (!fixed)
+		for (size_t i = 0; rc == OD_ERR_ARG && odm_thinking_set_near(vars, &q->thinking, i); i++)
+			rc = odm_chat_template_prompt(app->chat, vars, &r->users, &r->text, &r->len, &other);
 	return rc;
 }
 

@@ -255,9 +255,10 @@ static int read_item(struct response_convert *c, const json_t *item)
 	if (untyped)
 		return read_message(c, item);
 	rc = odm_need_string(&type, item, c->path, "type", c->e);
-	for (size_t i = 0; rc == OD_OK && i < sizeof(types) / sizeof(types[0]); i++)
-		if (strcmp(types[i].type, type) == 0)
-			return types[i].read(c, item);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+			if (strcmp(types[i].type, type) == 0)
+				return types[i].read(c, item);
 	return rc == OD_OK ? read_other(c, item, type) : rc;
 }
 

@@ -151,8 +151,9 @@ static void note_counters(struct parallel_bench *b, struct parallel_round *r)
 	for (size_t i = 0; i < b->texts.n; i++) {
 		const struct odm_figures *f = &b->texts.text[i].r.figures;
 
-		for (size_t k = 0; f->n_nodes > 0 && k < OD_N_COUNTERS; k++) /* node 0: main */
-			now[k] = f->node[0].c[k] > now[k] ? f->node[0].c[k] : now[k];
+		if (f->n_nodes > 0)
+			for (size_t k = 0; k < OD_N_COUNTERS; k++) /* node 0: main */
+				now[k] = f->node[0].c[k] > now[k] ? f->node[0].c[k] : now[k];
 	}
 	od_counters_since(r->c, now, b->before);
 	memcpy(b->before, now, sizeof(now));

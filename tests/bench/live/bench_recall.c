@@ -105,10 +105,11 @@ static int parse_predictors(const struct recall_options *o, int out[RECALL_LIST_
 	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n,
 				   err);
 
-	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
-		if (out[i] == ODM_PREDICT_NONE)
-			return od_fail(err, OD_ERR_ARG, "--predictor none has no recall; name a predictor");
-	}
+	if (rc == OD_OK)
+		for (size_t i = 0; i < *n; i++) {
+			if (out[i] == ODM_PREDICT_NONE)
+				return od_fail(err, OD_ERR_ARG, "--predictor none has no recall; name a predictor");
+		}
 	return rc;
 }
 
@@ -317,14 +318,15 @@ static int list_choices(const struct recall_options *o, struct od_shadow_choice 
 	if (rc == OD_OK)
 		rc = recall_parse_list("dense-precision", o->dense_precision != NULL ? o->dense_precision : "same",
 				       dense_names, dense, &n_dense, err);
-	for (size_t i = 0; rc == OD_OK && i < n_experts; i++) {
-		for (size_t k = 0; k < n_dense; k++)
-			choice[(*n)++] = (struct od_shadow_choice){
-				.experts = (enum od_precision)(experts[i] + 1),
-				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
-				.act = OD_ACT_F32, /* so that figures do not depend on the CPU */
-			};
-	}
+	if (rc == OD_OK)
+		for (size_t i = 0; i < n_experts; i++) {
+			for (size_t k = 0; k < n_dense; k++)
+				choice[(*n)++] = (struct od_shadow_choice){
+					.experts = (enum od_precision)(experts[i] + 1),
+					.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
+					.act = OD_ACT_F32, /* so that figures do not depend on the CPU */
+				};
+		}
 	return rc;
 }
 
@@ -406,14 +408,16 @@ static int report(const struct recall_run *r, const struct recall_options *o, st
 
 	if (name == NULL || group == NULL || finish == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "report");
-	for (size_t i = 0; rc == OD_OK && i < r->configs->n; i++) {
-		const struct recall_config *one = &r->configs->config[i];
+	if (rc == OD_OK)
+		for (size_t i = 0; i < r->configs->n; i++) {
+			const struct recall_config *one = &r->configs->config[i];
 
-		name[i] = one->name;
-		group[i] = one->group;
-	}
-	for (size_t i = 0; rc == OD_OK && i < r->prompts->n; i++)
-		finish[i] = r->result[i].finish;
+			name[i] = one->name;
+			group[i] = one->group;
+		}
+	if (rc == OD_OK)
+		for (size_t i = 0; i < r->prompts->n; i++)
+			finish[i] = r->result[i].finish;
 	if (rc == OD_OK)
 		rc = od_report_new(&to, "Recall of expert predictions", err);
 	if (rc == OD_OK) {

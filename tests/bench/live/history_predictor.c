@@ -90,8 +90,9 @@ static void add_share(float *sum, const float *x, size_t n)
 
 	for (size_t i = 0; i < n; i++)
 		all += x[i];
-	for (size_t i = 0; i < n && all > 0; i++)
-		sum[i] += x[i] / all;
+	if (all > 0)
+		for (size_t i = 0; i < n; i++)
+			sum[i] += x[i] / all;
 }
 
 /* Layers [from, n_moe), for every row of the sequence alike. */
@@ -219,11 +220,12 @@ static void free_history(struct od_predictor *p)
 	struct history_predictor *h = (struct history_predictor *)p;
 
 	od_free(h->stored);
-	for (uint32_t i = 0; h->one != NULL && i < h->base.o.max_sequences; i++) {
-		od_free(h->one[i].count);
-		od_free(h->one[i].dot);
-		od_free(h->one[i].length);
-	}
+	if (h->one != NULL)
+		for (uint32_t i = 0; i < h->base.o.max_sequences; i++) {
+			od_free(h->one[i].count);
+			od_free(h->one[i].dot);
+			od_free(h->one[i].length);
+		}
 	free(h->one);
 	od_id_table_fini(&h->ids);
 	od_free(h->score);

@@ -141,6 +141,7 @@ int load_experts_read(const struct od_pack *pack, struct od_device *d, struct lo
 
 void load_experts_free(struct load_expert *expert, size_t n)
 {
-	for (size_t i = 0; expert != NULL && i < n; i++)
-		od_buf_free(expert[i].stored);
+	if (expert != NULL)
+		for (size_t i = 0; i < n; i++)
+			od_buf_free(expert[i].stored);
 }

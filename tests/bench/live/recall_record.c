@@ -143,8 +143,9 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 		if (!od_forward_routed(r->forward))
 			continue;
 		rc = od_forward_fetch(r->forward, what, err);
-		for (uint32_t i = 0; rc == OD_OK && i < n; i++)
-			keep_route(r, begin + i, i);
+		if (rc == OD_OK)
+			for (uint32_t i = 0; i < n; i++)
+				keep_route(r, begin + i, i);
 		if (rc == OD_OK)
 			rc = od_forward_experts(r->forward, r->experts, err);
 	}

@@ -64,13 +64,15 @@ int recall_sweep_add(unsigned set, const struct od_shadow_choice *choice, size_t
 
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		rc = recall_add_shadow(c, &choice[i], every_step, err);
-		for (size_t k = 0; rc == OD_OK && (set & RECALL_FIG3) && k < COLUMNS(fig3); k++)
-			rc = recall_add_shadow(c, &choice[i], fig3[k], err);
+		if ((set & RECALL_FIG3))
+			for (size_t k = 0; rc == OD_OK && k < COLUMNS(fig3); k++)
+				rc = recall_add_shadow(c, &choice[i], fig3[k], err);
 		if (rc == OD_OK && (set & RECALL_FIG6))
 			rc = add_periods(&choice[i], c, err);
 	}
-	for (size_t i = 0; rc == OD_OK && (set & RECALL_TABLE1) && i < RIVALS; i++)
-		rc = recall_add_predictor(c, rival_kinds[i].name, err);
+	if ((set & RECALL_TABLE1))
+		for (size_t i = 0; rc == OD_OK && i < RIVALS; i++)
+			rc = recall_add_predictor(c, rival_kinds[i].name, err);
 	return rc;
 }
 

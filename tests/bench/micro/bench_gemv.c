@@ -187,10 +187,11 @@ static int open_vectors(struct gemv_bench *b, struct od_err *err)
 	b->memory = calloc(MAX_TURNS, sizeof(double));
 	good = b->x != NULL && b->y[0] != NULL && b->y[1] != NULL && b->gbps[0] != NULL && b->gbps[1] != NULL &&
 	       b->ratio != NULL && b->memory != NULL;
-	for (size_t i = 0; good && i < most * b->opt.row; i++) {
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		b->x[i] = (float)(int32_t)(seed >> 32) * 0x1p-31f;
-	}
+	if (good)
+		for (size_t i = 0; i < most * b->opt.row; i++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			b->x[i] = (float)(int32_t)(seed >> 32) * 0x1p-31f;
+		}
 	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "rows and figures");
 }
 

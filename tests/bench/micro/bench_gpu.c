@@ -207,8 +207,9 @@ static int measure(struct gpu_bench *b, const struct gpu_set *set, struct od_err
 			rc = check(b, &set->work[i], &first, err);
 	}
 	free(first);
-	for (size_t i = 0; rc == OD_OK && i < set->n; i++)
-		report_work(b, set, i, repeats[1 + i]);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < set->n; i++)
+			report_work(b, set, i, repeats[1 + i]);
 	return rc;
 }
 
@@ -301,13 +302,14 @@ static int measure_launches(struct gpu_bench *b, struct od_err *err)
 		for (int again = 0; rc == OD_OK && again < 2; again++)
 			rc = launches(b, od_buf_ref(x, 0), again, &b->seconds[again][run < 2 ? 0 : run - 2], err);
 	}
-	for (int again = 0; rc == OD_OK && again < 2; again++) {
-		struct od_stats s;
+	if (rc == OD_OK)
+		for (int again = 0; again < 2; again++) {
+			struct od_stats s;
 
-		od_stats_of(b->seconds[again], b->opt.runs, &s);
-		od_table_row(t, (struct od_cell[]){ OD_TEXT(again ? "as before" : "new"), OD_REAL(s.median),
-						    OD_REAL(s.ci_low), OD_REAL(s.ci_high) });
-	}
+			od_stats_of(b->seconds[again], b->opt.runs, &s);
+			od_table_row(t, (struct od_cell[]){ OD_TEXT(again ? "as before" : "new"), OD_REAL(s.median),
+							    OD_REAL(s.ci_low), OD_REAL(s.ci_high) });
+		}
 	od_buf_free(x);
 	return rc;
 }

@@ -230,8 +230,9 @@ static uint64_t token_bytes(const struct precision_variant *v, const struct od_p
 	for (uint32_t i = 0; i < c->n_moe; i++) {
 		const struct od_expert *e = &v->experts[(size_t)i * c->n_experts]; /* all have the same shape */
 
-		for (int m = 0; m < OD_N_EXPERT_MATS && v->choice.form == OD_FORM_PLAIN; m++)
-			sum += c->top_k * mat_bytes(&e->mat[m]);
+		if (v->choice.form == OD_FORM_PLAIN)
+			for (int m = 0; m < OD_N_EXPERT_MATS; m++)
+				sum += c->top_k * mat_bytes(&e->mat[m]);
 		if (v->choice.form == OD_FORM_PLANES)
 			sum += c->top_k * od_pack_expert_stored_bytes(p);
 	}

@@ -58,8 +58,9 @@ static void measure(struct sampling *s)
 	uint64_t seed = 1;
 
 	for (uint64_t d = 0; d < s->draws; d++) {
-		for (uint64_t i = 0; d % SAME == 0 && i < s->vocab; i++)
-			s->logits[i] = (float)(s->deviation * gauss(&seed));
+		if (d % SAME == 0)
+			for (uint64_t i = 0; i < s->vocab; i++)
+				s->logits[i] = (float)(s->deviation * gauss(&seed));
 		for (size_t i = 0; i <= N_SETTINGS; i++) {
 			uint64_t begin = od_now_ns();
 			float margin;

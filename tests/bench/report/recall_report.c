@@ -185,8 +185,9 @@ static void list_places(const struct report *p, struct report_place *place)
 		place[c] = (struct report_place){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
 		alone = alone && first == c;
 	}
-	for (size_t c = 0; alone && c < p->v->n_configs; c++)
-		place[c].group_first = 0;
+	if (alone)
+		for (size_t c = 0; c < p->v->n_configs; c++)
+			place[c].group_first = 0;
 	qsort(place, p->v->n_configs, sizeof(*place), compare_places);
 }
 

@@ -89,13 +89,14 @@ static int make_profiles(struct cache_world *w, struct od_err *err)
 		if (cache_own_layers(w, i) > 0)
 			rc = od_rank_profile_init(&w->profile[i], cache_own_layers(w, i), r->n_experts, err);
 	}
-	for (size_t i = 0; rc == OD_OK && i < r->n_visits; i++) {
-		const struct cache_visit *v = &r->visit[i];
+	if (rc == OD_OK)
+		for (size_t i = 0; i < r->n_visits; i++) {
+			const struct cache_visit *v = &r->visit[i];
 
-		for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
-			od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list,
-					      of_worker(w, v, worker, list));
-	}
+			for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
+				od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list,
+						      of_worker(w, v, worker, list));
+		}
 	free(list);
 	return rc;
 }
@@ -320,26 +321,31 @@ static void run(struct cache_replay *p, const struct od_cache_plan *plan)
 		/* They are needed together: one does not go because another comes. */
 		for (uint32_t k = 0; k < v->n; k++)
 			count(p, v, v->first + k, worker[k]);
-		for (uint32_t k = 0; k < v->n && p->s->budget_bytes > 0; k++)
-			use(p, v, v->first + k, worker[k]);
+		if (p->s->budget_bytes > 0)
+			for (uint32_t k = 0; k < v->n; k++)
+				use(p, v, v->first + k, worker[k]);
 		end_layer(p, v, plan);
 	}
-	for (uint32_t k = 0; p->s->budget_bytes > 0 && k < p->w->groups.n_workers; k++) {
-		for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
-			if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) != OD_CACHE_NONE)
-				end_stay(p, k, id, now);
+	if (p->s->budget_bytes > 0)
+		for (uint32_t k = 0; k < p->w->groups.n_workers; k++) {
+			for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
+				if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) !=
+				    OD_CACHE_NONE)
+					end_stay(p, k, id, now);
+			}
 		}
-	}
 }
 
 static void close_replay(struct cache_replay *p)
 {
 	const size_t n = p->w->groups.n_workers;
 
-	for (size_t i = 0; p->cache != NULL && i < n * p->w->routes->n_moe; i++)
-		od_cache_free(p->cache[i]);
-	for (size_t i = 0; p->since != NULL && i < n; i++)
-		free(p->since[i]);
+	if (p->cache != NULL)
+		for (size_t i = 0; i < n * p->w->routes->n_moe; i++)
+			od_cache_free(p->cache[i]);
+	if (p->since != NULL)
+		for (size_t i = 0; i < n; i++)
+			free(p->since[i]);
 	free(p->worker);
 	free(p->scratch);
 	free(p->cache);
@@ -368,12 +374,14 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	if (p.worker == NULL || p.scratch == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL ||
 	    p.n == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
-	for (uint32_t i = 0; rc == OD_OK && i < n && has_cache; i++) {
-		if (cache_own_layers(w, i) > 0)
-			rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
-		for (unsigned k = 0; plan != NULL && k < OD_CACHE_STATES; k++)
-			out->experts[k] += plan[i].experts[k];
-	}
+	if (has_cache)
+		for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+			if (cache_own_layers(w, i) > 0)
+				rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
+			if (plan != NULL)
+				for (unsigned k = 0; k < OD_CACHE_STATES; k++)
+					out->experts[k] += plan[i].experts[k];
+		}
 	if (rc == OD_OK)
 		run(&p, plan);
 	close_replay(&p);

@@ -62,8 +62,9 @@ static void add_step(struct conversion *c, const struct od_route_step *const *st
 			const struct od_route_step *s = steps[i];
 			const size_t row = (size_t)s->n_rows * c->r->top_k;
 
-			for (size_t k = 0; m < s->n_moe && k < row; k++)
-				c->needed[s->expert[m * row + k]] = true;
+			if (m < s->n_moe)
+				for (size_t k = 0; k < row; k++)
+					c->needed[s->expert[m * row + k]] = true;
 		}
 		add_visit(c->r, c->step, m, c->needed);
 	}
@@ -140,8 +141,9 @@ static int add_batches(struct conversion *c, uint32_t batch, struct od_err *err)
 				     "--batch: the recording has several sequences in a step already; "
 				     "leave --batch out");
 	}
-	for (size_t i = 0; rc == OD_OK && i < n; i += batch)
-		add_batch(c, sequence + i, (uint32_t)(n - i < batch ? n - i : batch), together, at);
+	if (rc == OD_OK)
+		for (size_t i = 0; i < n; i += batch)
+			add_batch(c, sequence + i, (uint32_t)(n - i < batch ? n - i : batch), together, at);
 	free(sequence);
 	free(together);
 	free(at);
@@ -169,11 +171,12 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u experts", h->n_experts);
 	if (rc == OD_OK && batch > 1)
 		rc = add_batches(&c, batch, err);
-	for (size_t i = 0; rc == OD_OK && batch == 1 && i < recorded->n_steps; i++) {
-		const struct od_route_step *s = &recorded->step[i];
+	if (rc == OD_OK && batch == 1)
+		for (size_t i = 0; i < recorded->n_steps; i++) {
+			const struct od_route_step *s = &recorded->step[i];
 
-		add_step(&c, &s, 1);
-	}
+			add_step(&c, &s, 1);
+		}
 	free(c.needed);
 	if (rc != OD_OK)
 		cache_routes_fini(r);
@@ -240,18 +243,20 @@ int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %llu steps", (unsigned long long)z->steps);
 	else
 		rc = make_room(r, visits, uses, err);
-	for (uint32_t i = 0; rc == OD_OK && i < n_experts; i++)
-		weight[i] = pow(i + 1.0, -z->exponent);
-	for (uint64_t step = 0; rc == OD_OK && step < z->steps; step++) {
-		for (uint32_t m = 0; m < z->n_moe; m++) {
-			if (step == 0 || (z->drift > 0 && step % z->drift == 0))
-				shuffle(order + m * n_experts, z->n_experts, &seed);
-			for (uint32_t i = 0; i < z->batch; i++)
-				draw_row(z, weight, order + m * n_experts, flags + n_experts, flags, &seed);
-			add_visit(r, step + 1, m, flags);
+	if (rc == OD_OK)
+		for (uint32_t i = 0; i < n_experts; i++)
+			weight[i] = pow(i + 1.0, -z->exponent);
+	if (rc == OD_OK)
+		for (uint64_t step = 0; step < z->steps; step++) {
+			for (uint32_t m = 0; m < z->n_moe; m++) {
+				if (step == 0 || (z->drift > 0 && step % z->drift == 0))
+					shuffle(order + m * n_experts, z->n_experts, &seed);
+				for (uint32_t i = 0; i < z->batch; i++)
+					draw_row(z, weight, order + m * n_experts, flags + n_experts, flags, &seed);
+				add_visit(r, step + 1, m, flags);
+			}
+			r->n_decode_steps++;
 		}
-		r->n_decode_steps++;
-	}
 	free(weight);
 	free(order);
 	free(flags);

@@ -86,14 +86,15 @@ static int open_sims(struct recall_served *s, const struct recall_configs *confi
 	int rc = OD_OK;
 
 	for (size_t c = 0; c < s->n_configs; c++) {
-		for (size_t w = 0; rc == OD_OK && w < s->n_ways && configs->config[c].predictor == NULL; w++) {
-			struct served_params p = s->params;
+		if (configs->config[c].predictor == NULL)
+			for (size_t w = 0; rc == OD_OK && w < s->n_ways; w++) {
+				struct served_params p = s->params;
 
-			p.align_kv = configs->config[c].align.kv;
-			p.early = s->way[w].early;
-			p.hedge = s->way[w].hedge;
-			rc = served_sim_new(&s->sim[c * s->n_ways + w], &p, err);
-		}
+				p.align_kv = configs->config[c].align.kv;
+				p.early = s->way[w].early;
+				p.hedge = s->way[w].hedge;
+				rc = served_sim_new(&s->sim[c * s->n_ways + w], &p, err);
+			}
 	}
 	return rc;
 }
@@ -135,8 +136,9 @@ int recall_served_init(struct recall_served *s, const struct recall_served_opts 
 
 void recall_served_fini(struct recall_served *s)
 {
-	for (size_t i = 0; s->sim != NULL && i < s->n_configs * s->n_ways; i++)
-		served_sim_free(s->sim[i]);
+	if (s->sim != NULL)
+		for (size_t i = 0; i < s->n_configs * s->n_ways; i++)
+			served_sim_free(s->sim[i]);
 	free(s->sim);
 	free(s->result);
 	*s = (struct recall_served){ 0 };
@@ -233,26 +235,27 @@ void recall_served_report(const struct recall_served *s, const struct recall_con
 			    "loads and hedges over uses",
 			    columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t c = 0; c < s->n_configs; c++) {
-		for (size_t w = 0; w < s->n_ways && configs->config[c].predictor == NULL; w++) {
-			const struct served_result x = sum_of(result_of(s, c, w), s->n_prompts);
-			const struct recall_interval i = served_interval(s, c, w);
+		if (configs->config[c].predictor == NULL)
+			for (size_t w = 0; w < s->n_ways; w++) {
+				const struct served_result x = sum_of(result_of(s, c, w), s->n_prompts);
+				const struct recall_interval i = served_interval(s, c, w);
 
-			od_table_row(
-				t, (struct od_cell[]){
-					   OD_TEXT(configs->config[c].name),
-					   OD_TEXT(s->way[w].name),
-					   OD_REAL(share(x.recalled, x.uses)),
-					   OD_REAL(share(x.served, x.uses)),
-					   OD_REAL(i.low),
-					   OD_REAL(i.high),
-					   OD_REAL(share(x.extra_loads, x.uses)),
-					   OD_REAL(share(x.hedged, x.uses)),
-					   OD_REAL(share(x.ordered, x.uses)),
-					   OD_REAL(share(x.stalls, x.uses)),
-					   OD_REAL(share(x.stall_ns, x.total_ns)),
-					   OD_REAL(x.total_ns > 0 ? (double)x.steps * OD_NS_PER_S / (double)x.total_ns :
-								    NAN),
-				   });
-		}
+				od_table_row(t, (struct od_cell[]){
+							OD_TEXT(configs->config[c].name),
+							OD_TEXT(s->way[w].name),
+							OD_REAL(share(x.recalled, x.uses)),
+							OD_REAL(share(x.served, x.uses)),
+							OD_REAL(i.low),
+							OD_REAL(i.high),
+							OD_REAL(share(x.extra_loads, x.uses)),
+							OD_REAL(share(x.hedged, x.uses)),
+							OD_REAL(share(x.ordered, x.uses)),
+							OD_REAL(share(x.stalls, x.uses)),
+							OD_REAL(share(x.stall_ns, x.total_ns)),
+							OD_REAL(x.total_ns > 0 ? (double)x.steps * OD_NS_PER_S /
+											 (double)x.total_ns :
+										 NAN),
+						});
+			}
 	}
 }

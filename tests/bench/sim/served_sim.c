@@ -135,8 +135,9 @@ void served_sim_free(struct served_sim *s)
 {
 	if (s == NULL)
 		return;
-	for (uint32_t w = 0; s->worker != NULL && w < s->p.n_workers; w++)
-		odw_schedule_free(s->worker[w].schedule);
+	if (s->worker != NULL)
+		for (uint32_t w = 0; w < s->p.n_workers; w++)
+			odw_schedule_free(s->worker[w].schedule);
 	free(s->worker);
 	odm_want_place_fini(&s->place);
 	odm_predictions_free(s->predictions);
