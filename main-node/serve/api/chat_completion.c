@@ -15,7 +15,7 @@ struct chat_choice {
 	/* collected for an answer that is not a stream; arguments belong to its last call */
 	struct od_strbuf content, reasoning, arguments;
 	json_t *calls; /* collected for an answer that is not a stream; NULL: none */
-	json_t *logprobs; /* those that are not written yet; NULL: none */
+	json_t *logprobs; /* log probabilities that are not written yet; NULL: none */
 	bool begun; /* the stream has its role */
 	size_t call; /* index of the stream's last call */
 };
