@@ -69,6 +69,18 @@ class Terminal:
             assert time.monotonic() < deadline and self.p.poll() is None, self.seen
             time.sleep(0.001)
 
+    def wait_for_reading(self):
+        """Until all keys have been taken: libedit sees a change of the window when it sleeps in read, else at the next key."""
+        while select.select([self.master], [], [], 0.05)[0]:
+            self.raw += os.read(self.master, 4096)
+        self.seen = self.raw.decode(errors="replace")
+        while open(f"/proc/{self.p.pid}/stat").read().rsplit(")", 1)[1].split()[0] != "S":
+            time.sleep(0.001)
+
+    def resize(self, columns):
+        self.wait_for_reading()
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
     def keys(self, text):
         os.write(self.master, text.encode())
 
@@ -395,12 +407,12 @@ def a_line_is_drawn_once_when_the_window_changes():
     for columns in 40, 75, 51, 33, 200:  # 51 and 2: it ends with the row
         row, column = divmod(length, columns)
         blank = " " if column == 0 else ""
-        fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        t.resize(columns)
         t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + blank + r"\x1b\[J\r" + r"\x1b\[C" * column + "$")
     t.keys(LEFT * 30 + "Z")
     t.wait_for("Z")
     row, (end_row, _), text = (length - 29) // 40, divmod(length + 1, 40), "a" * 70 + "Z" + "a" * 30
-    fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
+    t.resize(40)
     t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + r"\x1b\[J\r" + r"\x1b\[A" * (end_row - row) + r"\x1b\[C" * 33 + "$")
     t.keys("\r")
     t.wait_for("there.")
