@@ -31,7 +31,7 @@
 #define OD_NF4_PIECE 128u /* weights of a row per 64-byte piece */
 
 extern const float od_nf4_values[16]; /* increasing, -1 to 1; [7] is 0 */
-extern const int8_t od_nf4_int8[16]; /* these times 127, rounded; for products with INT8 activations */
+extern const int8_t od_nf4_int8[16]; /* od_nf4_values times 127, rounded; for products with INT8 activations */
 #define OD_NF4_ZERO 7u
 
 static inline size_t od_quant_groups(size_t n_in) /* per row; the last one may be short */
