@@ -11,6 +11,7 @@
 #include "common/compute/device.h"
 #include "common/daemon/daemon_args.h"
 #include "common/net/hosts.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "shadow-node/part.h"
 #include "shadow-node/publish.h"

@@ -5,6 +5,7 @@
 #define ODW_MEMORY_PLAN_H
 
 #include "common/cache/pool_policy.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 
 struct odw_memory_opts {

@@ -32,6 +32,7 @@
 #include <sys/queue.h>
 
 #include "common/base/counters.h"
+#include "common/pack/load/expert_form.h"
 #include "worker-node/cache/expert_cache.h"
 
 #define ODW_MAX_SLOTS 64

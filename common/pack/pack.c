@@ -4,6 +4,7 @@
 #include "common/base/json.h"
 #include "common/pack/checksum.h"
 #include "common/pack/given.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/spool/spool_state.h"
 #include "common/text/tokenizer.h"
 

@@ -2,6 +2,7 @@
 
 #include "common/base/args.h"
 #include "common/model/mixer.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 

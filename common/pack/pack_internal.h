@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/manifest.h"
 
 struct od_pack_file {

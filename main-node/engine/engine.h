@@ -11,6 +11,7 @@
 
 #include "common/model/logprobs.h"
 #include "common/model/sampler.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 #include "common/text/tokenizer.h"
 #include "main-node/step/expert_service.h"

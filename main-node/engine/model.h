@@ -6,6 +6,7 @@
 #define ODM_MODEL_H
 
 #include "common/model/forward_open.h"
+#include "common/pack/load/expert_form.h"
 #include "main-node/engine/engine.h"
 #include "main-node/engine/reuse.h"
 

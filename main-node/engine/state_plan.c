@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/model/resident.h"
 #include "common/pack/load/dense_load.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 #include "main-node/engine/pass_size.h"
 

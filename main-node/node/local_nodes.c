@@ -1,6 +1,7 @@
 #include "main-node/node/local_nodes.h"
 
 #include "common/base/log.h"
+#include "common/pack/load/expert_form.h"
 
 #include <errno.h>
 #include <fcntl.h>

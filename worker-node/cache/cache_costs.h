@@ -6,6 +6,7 @@
 #define ODW_CACHE_COSTS_H
 
 #include "common/cache/cache_state.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 #include "worker-node/schedule.h"
 

@@ -8,6 +8,7 @@
 #ifndef ODW_CACHE_PLANNER_H
 #define ODW_CACHE_PLANNER_H
 
+#include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 #include "worker-node/schedule.h"
 

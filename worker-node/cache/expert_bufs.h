@@ -1,4 +1,4 @@
-/* expert_bufs.h - a worker's expert memory: a fixed number of device buffers of each kind (pack.h).
+/* expert_bufs.h - a worker's expert memory: a fixed number of device buffers of each kind (expert_form.h).
  *
  * Taking and returning a buffer is fast. Making and freeing buffers calls the device, so keep that off the token path.
  * On a CPU a buffer is address space: its memory is allocated at the first write, and stays allocated.
@@ -6,7 +6,7 @@
 #ifndef ODW_EXPERT_BUFS_H
 #define ODW_EXPERT_BUFS_H
 
-#include "common/pack/pack.h"
+#include "common/pack/load/expert_form.h"
 
 struct odw_bufs;
 

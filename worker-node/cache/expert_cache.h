@@ -12,6 +12,7 @@
 
 #include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/share.h"
 #include "worker-node/cache/expert_bufs.h"
 

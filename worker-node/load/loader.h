@@ -6,6 +6,7 @@
 #ifndef ODW_LOADER_H
 #define ODW_LOADER_H
 
+#include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 #include "worker-node/load/load_stages.h"
 #include "worker-node/schedule.h"

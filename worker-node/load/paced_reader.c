@@ -1,6 +1,7 @@
 #include "worker-node/load/paced_reader.h"
 
 #include "common/base/clock.h"
+#include "common/pack/load/expert_form.h"
 
 #define PIECE_NS (OD_NS_PER_S / 2) /* main hears of progress about this often (stuck: 3 s without) */
 

@@ -5,6 +5,7 @@
 #ifndef ODW_READ_MODE_H
 #define ODW_READ_MODE_H
 
+#include "common/pack/load/expert_form.h"
 #include "worker-node/load/loader.h"
 
 #define ODW_READ_MODE_BYTES (64u << 20) /* a measurement reads at most as much */

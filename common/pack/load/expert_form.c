@@ -1,3 +1,5 @@
+#include "common/pack/load/expert_form.h"
+
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>

@@ -1,6 +1,7 @@
-/* expert_load.h - loads experts shard by shard from experts.bin into an expert's memory (pack.h): reads the SM-chunk
- * and the E-chunk, then checks, inflates and merges them (ZipMoE, arXiv 2601.21198, sections 2 and 3.2). OD_FORM_PLANES
- * is only read and checked. Experts are read with pread, never mapped, so a worker's memory is its slots.
+/* expert_load.h - loads experts shard by shard from experts.bin into an expert's memory (expert_form.h): reads the
+ * SM-chunk and the E-chunk, then checks, inflates and merges them (ZipMoE, arXiv 2601.21198, sections 2 and 3.2).
+ * OD_FORM_PLANES is only read and checked. Experts are read with pread, never mapped, so a worker's memory is its
+ * slots.
  *
  * Reading and finishing can run on different threads. Chunks are read to host-writable memory (od_ref_stage): to their
  * own buffer if the expert has one, else to staging; if the device maps memory, SM bytes go to the upper half of their
@@ -13,6 +14,7 @@
 #define OD_PACK_EXPERT_LOAD_H
 
 #include "common/compute/card_split.h"
+#include "common/pack/load/expert_form.h"
 #include "common/pack/pack.h"
 
 struct od_inflater;

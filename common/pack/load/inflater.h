@@ -3,6 +3,7 @@
 #ifndef OD_PACK_INFLATER_H
 #define OD_PACK_INFLATER_H
 
+#include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 
 /* As od_inflater_load with OD_FORM_PLAIN, but writes only the shard's rows to `to`, as a matrix of that many rows

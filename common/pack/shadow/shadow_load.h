@@ -5,6 +5,7 @@
 #ifndef OD_PACK_SHADOW_LOAD_H
 #define OD_PACK_SHADOW_LOAD_H
 
+#include "common/pack/load/expert_form.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_layout.h"
 
