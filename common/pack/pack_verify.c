@@ -6,7 +6,7 @@
 #include "common/pack/given.h"
 #include "common/pack/import/source.h"
 #include "common/pack/load/expert_form.h"
-#include "common/pack/load/inflater.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 #include "common/pack/shadow/shadow_write.h"
 #include "common/pack/team.h"

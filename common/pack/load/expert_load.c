@@ -1,4 +1,4 @@
-#include "common/pack/load/inflater.h"
+#include "common/pack/load/expert_load.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"

@@ -27,6 +27,10 @@ struct od_load_stats {
 OD_MUST_CHECK int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_device *d,
 				  enum od_form form, struct od_err *err);
 void od_inflater_free(struct od_inflater *inf); /* NULL ok */
+/* One inflater for each of n threads. */
+OD_MUST_CHECK int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_device *d,
+				   enum od_form form, struct od_err *err);
+void od_inflaters_free(struct od_inflater **inf, unsigned n); /* NULL ok */
 /* Memory of one inflater, host and device together. */
 uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form);
 
@@ -56,6 +60,15 @@ OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32
 /* Reads and finishes one shard. */
 OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
 				   const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err);
+
+/* As od_inflater_load with OD_FORM_PLAIN, but writes only the shard's rows to `to`, as a matrix of that many rows
+ * (mat_type.h); od_shard_max_memory bytes are enough for any shard. */
+OD_MUST_CHECK int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+				   struct od_ref to, struct od_err *err);
+
+/* An expert's bias as published to `to`, checked. For who has the matrices from elsewhere (a shadow). */
+OD_MUST_CHECK int od_expert_bias_read(const struct od_pack *p, uint32_t m, uint32_t expert, enum od_expert_mat bias,
+				      uint8_t *to, struct od_err *err);
 
 /* Loads all experts, for resident mode and the BF16 shadow; od_pack_can_form has accepted form. n_threads is at least
  * 1; progress (NULL ok) is called on the calling thread. */

@@ -2,7 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/pack/checksum.h"
-#include "common/pack/load/inflater.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 #include "common/pack/team.h"
 

@@ -4,7 +4,7 @@
 #include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
 #include "common/pack/load/expert_form.h"
-#include "common/pack/load/inflater.h"
+#include "common/pack/load/expert_load.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/shadow/quant_rows.h"
 #include "common/pack/team.h"
