@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pulse.h"
+#include "common/compute/cards.h"
 #include "common/compute/device.h"
 #include "common/daemon/daemon_args.h"
 #include "common/net/hosts.h"

@@ -4,6 +4,7 @@
 #ifndef ODS_SAVED_ROWS_H
 #define ODS_SAVED_ROWS_H
 
+#include "common/compute/cards.h"
 #include "common/model/forward.h"
 #include "common/model/forward_open.h"
 

@@ -4,6 +4,7 @@
 #include "common/base/hangup.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 #include "common/compute/device.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/daemon_args.h"

@@ -6,6 +6,7 @@
 #ifndef OD_COMPUTE_CARD_SPLIT_H
 #define OD_COMPUTE_CARD_SPLIT_H
 
+#include "common/compute/cards.h"
 #include "common/compute/device.h"
 
 /* Bytes. State grows by pages of the KV cache, and by copies of fixed state: of further sequences, or snapshots. */

@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 
 #include <assert.h>
 #include <inttypes.h>

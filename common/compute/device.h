@@ -68,18 +68,6 @@ const char *od_device_kernel_class(const struct od_device *d, enum od_profile pr
  * are read again. In the device's last-level cache plain weights are faster. */
 bool od_device_likes_planes(const struct od_device *d, uint64_t bytes);
 
-/* A device of several cards; any other is its own only card. Card i holds layers [od_device_card_begin,
- * od_device_card_end): none or many, the last also those behind. od_device_split sets the ends [cards], in ascending
- * order, before anything of a layer is made (od_split_deal); until then all layers are the first card's. Thread: no
- * other one may use d meanwhile. */
-#define OD_MAX_CARDS 8
-unsigned od_device_cards(const struct od_device *d);
-struct od_device *od_device_card(struct od_device *d, unsigned i);
-void od_device_split(struct od_device *d, const uint32_t *end);
-uint32_t od_device_card_begin(const struct od_device *d, unsigned i);
-uint32_t od_device_card_end(const struct od_device *d, unsigned i);
-unsigned od_device_card_of(const struct od_device *d, uint32_t layer);
-
 /* ---- memory ---- */
 
 /* Zeroed memory, aligned to 64 bytes (from 32 KiB on to pages) and followed by OD_PAD_BYTES zero bytes. what: its name

@@ -1,3 +1,4 @@
+#include "common/compute/cards.h"
 #include "common/model/forward_internal.h"
 
 #include <assert.h>

@@ -4,6 +4,7 @@
 #ifndef OD_MODEL_FORWARD_INTERNAL_H
 #define OD_MODEL_FORWARD_INTERNAL_H
 
+#include "common/compute/cards.h"
 #include "common/model/forward.h"
 #include "common/model/forward_open.h"
 

@@ -2,6 +2,7 @@
 #include "common/model/forward_open.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 #include "common/model/forward_internal.h"
 #include "common/model/rope.h"
 

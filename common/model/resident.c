@@ -1,6 +1,7 @@
 #include "common/model/resident.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 
 #include <stdlib.h>
 

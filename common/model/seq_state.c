@@ -1,6 +1,7 @@
 #include "common/model/seq_state.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -11,6 +11,7 @@
  *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 #include "common/predict/predictor_base.h"
 
 #include <stdlib.h>

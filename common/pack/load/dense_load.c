@@ -1,6 +1,7 @@
 #include "common/pack/load/dense_load.h"
 
 #include "common/base/file.h"
+#include "common/compute/cards.h"
 #include "common/compute/quant.h"
 #include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"

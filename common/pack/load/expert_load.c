@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/trace.h"
+#include "common/compute/cards.h"
 #include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"

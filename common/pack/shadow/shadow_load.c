@@ -1,6 +1,7 @@
 #include "common/pack/shadow/shadow_load.h"
 
 #include "common/base/file.h"
+#include "common/compute/cards.h"
 #include "common/pack/checksum.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"

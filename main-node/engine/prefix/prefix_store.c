@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/cards.h"
 
 #include <assert.h>
 #include <fcntl.h>

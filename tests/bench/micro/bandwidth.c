@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/compute/cards.h"
 #include "common/compute/ops.h"
 
 #include <math.h>
