@@ -10,6 +10,7 @@
 #include "common/base/pulse.h"
 #include "common/compute/cards.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/daemon/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"

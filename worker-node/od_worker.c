@@ -6,6 +6,7 @@
 #include "common/base/mem.h"
 #include "common/compute/cards.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/daemon_args.h"
 #include "common/net/endpoint.h"

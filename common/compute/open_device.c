@@ -1,3 +1,5 @@
+#include "common/compute/open_device.h"
+
 #include "common/base/log.h"
 #include "common/compute/cards.h"
 #include "common/compute/cpu/cpu_device.h"

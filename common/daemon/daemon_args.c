@@ -9,6 +9,7 @@
 #include "common/base/version.h"
 #include "common/compute/backend.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/daemon/daemon.h"
 #include "common/net/endpoint.h"
 

@@ -2,6 +2,7 @@
 
 #include "common/base/pool.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/model/generation_config.h"
 #include "common/pack/load/dense_load.h"
 #include "main-node/engine/pass_size.h"

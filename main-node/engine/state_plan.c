@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/log.h"
 #include "common/compute/cards.h"
+#include "common/compute/open_device.h"
 #include "common/model/resident.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_form.h"

@@ -1,5 +1,6 @@
 #include "main-node/node/engine_args.h"
 
+#include "common/compute/open_device.h"
 #include "common/pack/load/expert_form.h"
 #include "main-node/node/local_nodes.h"
 

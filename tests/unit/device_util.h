@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/compute/ops.h"
 
 static inline void must(int rc, const struct od_err *err)

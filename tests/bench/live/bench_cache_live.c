@@ -6,6 +6,7 @@
  * routes. The replay of these routes gives the expected figures of the same cache. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "main-node/node/engine_args.h"
 #include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"

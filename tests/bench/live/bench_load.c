@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_draw.h"
 #include "tests/bench/live/load_crowd.h"

@@ -3,6 +3,7 @@
 #include "common/base/args.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 
 #include <stdlib.h>
 

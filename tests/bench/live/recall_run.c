@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "main-node/engine/engine.h"
 #include "tests/bench/live/recall_models.h"
 #include "tests/bench/live/recall_progress.h"

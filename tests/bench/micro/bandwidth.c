@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/compute/cards.h"
+#include "common/compute/open_device.h"
 #include "common/compute/ops.h"
 
 #include <math.h>

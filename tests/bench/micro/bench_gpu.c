@@ -4,6 +4,7 @@
  * turns with the works of a set, so that every ratio compares neighbours in time. Results are checked. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/micro/gpu_work.h"
 #include "tests/bench/report/bench_stats.h"

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
 #include "common/pack/shadow/shadow_load.h"

@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/device.h"
+#include "common/compute/open_device.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "tests/bench/bench_draw.h"
