@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/pulse.h"
 #include "common/base/trace.h"
+#include "common/compute/scratch.h"
 #include "common/pack/load/expert_form.h"
 #include "worker-node/run_check.h"
 

@@ -27,6 +27,7 @@
 
 struct od_device;
 struct od_buf;
+struct od_op; /* ops.h */
 
 /* A place in a buffer. buf NULL: nowhere (an absent operand). */
 struct od_ref {
@@ -115,6 +116,9 @@ void od_buf_drop_stage(struct od_buf *b);
 /* Copies n bytes from or to host memory. Source and target may be accessed at any time until the wait. */
 void od_device_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n);
 void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n);
+
+/* Queues a copy of *op (ops.h). The load queue accepts OD_OP_COPY and OD_OP_MERGE only. */
+void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op);
 
 /* A ticket for all work queued on q so far; never reused. */
 uint64_t od_device_ticket(struct od_device *d, enum od_queue q);

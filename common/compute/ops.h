@@ -317,7 +317,7 @@ struct od_op_ffn {
 	uint32_t n_parts; /* 1 to OD_MAX_PARTS */
 	bool routed;
 	struct od_act_spec act;
-	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
+	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes (scratch.h) */
 };
 
 /* Runs the experts of each row's choice: y [top_k][hidden], in the order of choice. */
@@ -384,13 +384,5 @@ struct od_op {
 		struct od_op_merge merge;
 	};
 };
-
-/* Queues a copy of *op. The load queue accepts OD_OP_COPY and OD_OP_MERGE only (see device.h). */
-void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op);
-
-/* Scratch memory for n_rows rows; the same on every device. */
-uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows);
-uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
-				  size_t n_rows);
 
 #endif

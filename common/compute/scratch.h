@@ -1,4 +1,5 @@
-/* scratch.h - where things lie in the scratch memory of OD_OP_FFN and OD_OP_EXPERTS (ops.h). Only for compute/.
+/* scratch.h - the scratch memory of OD_OP_FFN and OD_OP_EXPERTS (ops.h): how much an operation needs, and, for devices,
+ * where things lie in it.
  *
  * Thread: any; pure functions. */
 #ifndef OD_COMPUTE_SCRATCH_H
@@ -6,6 +7,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* Scratch memory for n_rows rows; the same on every device. */
+uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows);
+uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
+				  size_t n_rows);
 
 /* One of the two halves of a feed-forward network's scratch: what gate, or up, gave for n_rows rows. */
 uint64_t od_ffn_half_bytes(size_t intermediate, size_t n_rows);

@@ -3,6 +3,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cards.h"
+#include "common/compute/scratch.h"
 #include "common/model/forward_internal.h"
 #include "common/model/rope.h"
 

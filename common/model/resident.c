@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cards.h"
+#include "common/compute/scratch.h"
 
 #include <stdlib.h>
 

@@ -13,6 +13,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu_device.h"
+#include "common/compute/scratch.h"
 #include "common/pack/load/dense_load.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/pack_info.h"

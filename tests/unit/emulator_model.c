@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/compute/scratch.h"
 #include "common/model/resident.h"
 #include "tests/unit/config_util.h"
 

@@ -1,5 +1,6 @@
 #include "tests/unit/forward_world.h"
 
+#include "common/compute/scratch.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/state_util.h"
 

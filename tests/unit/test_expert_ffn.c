@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/scratch.h"
 #include "common/model/resident.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/tiny_model.h"

@@ -4,6 +4,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/device_internal.h"
+#include "common/compute/scratch.h"
 #include "tests/unit/device_util.h"
 
 #define MIB (1ull << 20)

@@ -2,6 +2,7 @@
  * compare bits with. So a device whose sums have another order is measured by what that costs, not by its bits. */
 #include <math.h>
 
+#include "common/compute/scratch.h"
 #include "tests/unit/ops_bench.h"
 
 #define MANY 2048u /* long rows: their sums have errors */

@@ -3,6 +3,7 @@
 #include "common/base/mem.h"
 #include "common/compute/planes.h"
 #include "common/compute/quant.h"
+#include "common/compute/scratch.h"
 #include "common/pack/codec.h"
 #include "tests/bench/synth/synth_weights.h"
 
