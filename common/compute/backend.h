@@ -17,7 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/pool.h"
 #include "common/base/status.h"
 #include "common/compute/act.h"
 #include "common/compute/dtype.h"
@@ -134,7 +133,7 @@ struct od_backend {
 	bool likes_planes;
 	bool nf4_likes_int8; /* products of NF4 are faster with rows rounded to INT8; those of INT8 never are */
 
-	/* Products, by kind of weights; od_matmul_part chooses. */
+	/* Products, by kind of weights; od_matmul_part (cpu/matmul.h) chooses. */
 	od_matmul_fn *matmul; /* F16, F32, INT8, NF4 */
 	od_matmul_fn *matmul_bf16; /* BF16, and FP8, which becomes BF16 exactly */
 	od_matmul_fn *matmul_scaled; /* published with scales */
@@ -199,34 +198,5 @@ static inline void od_planes_merge(const struct od_backend *be, const uint8_t *c
 		be->planes_merge(chunk, n, row, b, sm + first, w + first);
 	}
 }
-
-/* The table for a CPU (OD_CPU_AUTO: the best one supported here) and a profile. OD_ERR_UNSUPPORTED names the
- * missing instruction set. In profile f32 every table has class OD_CLASS_FMA16. */
-OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
-				 struct od_err *err);
-
-/* A range of a product's outputs, for any kind of weights; parameters as in od_matmul_fn. */
-void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
-		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
-
-/* All outputs, split over the pool; honours w->act. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
-void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
-	       size_t n_rows);
-
-/* Several independent products in one round of the pool, because a round costs about a microsecond, as much as a small
- * matrix. Products whose rows are rounded to INT8 take separate rounds. */
-struct od_product {
-	struct od_mat w;
-	const float *x;
-	float *y;
-	size_t n_rows;
-};
-void od_matmul_all(const struct od_backend *be, struct od_pool *pool, const struct od_product *p, size_t n);
-
-/* sin and cos, bit-identical on every CPU (libm's differ between versions and CPUs); |x| < 2^20. */
-void od_sincos(double x, double *sin_x, double *cos_x);
-
-/* exp, bit-identical on every CPU, accurate to 1 ulp; used by softmax, silu_mul and attend. */
-float od_exp(float x);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/compute/cards.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/compute/cpu/cpu_device.h"
 #include "common/compute/cuda/cuda_device.h"
 #include "common/compute/device_internal.h"

@@ -1,5 +1,6 @@
+#include "common/compute/sincos.h"
+
 #include "common/base/same_math.h"
-#include "common/compute/backend.h"
 
 void od_sincos(double x, double *sin_x, double *cos_x)
 {

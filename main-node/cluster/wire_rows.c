@@ -1,6 +1,7 @@
 #include "main-node/cluster/wire_rows.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>

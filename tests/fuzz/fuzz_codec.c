@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/pack/codec.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/compute/cpu/cpu.h"
 #include "common/compute/cpu/cpu_tables.h"
 #include "tests/unit/random.h"
 

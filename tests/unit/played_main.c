@@ -1,6 +1,7 @@
 #include "tests/unit/played_main.h"
 
 #include "common/base/clock.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/model/resident.h"
 #include "common/net/liveness.h"
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/pack/codec.h"
 
 #include <math.h>

@@ -1,5 +1,8 @@
 /* dtype conversions, the values of NF4, od_sincos, od_exp, the choice of a table, and od_matmul over threads. */
+#include "common/compute/cpu/cpu_scalar.h"
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/quant.h"
+#include "common/compute/sincos.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/trig_table.h"
 

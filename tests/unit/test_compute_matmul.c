@@ -1,4 +1,5 @@
 /* matmul and dot of every table: the bits of the contract, any shape, rows independent of each other. */
+#include "common/compute/cpu/matmul.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/f8_table.h"
 

@@ -1,5 +1,6 @@
 /* matmul with weights that stay planes: the bits of the same weights as plain BF16, in every table and shape. */
 #include "common/base/mem.h"
+#include "common/compute/cpu/matmul.h"
 #include "tests/unit/compute_util.h"
 
 BARE_TABLES;

@@ -1,5 +1,6 @@
 /* Products with quantised weights: the bits that quant.h promises, from every table; over threads and batches of
  * rows. */
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/quant.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/quant_table.h"

@@ -1,5 +1,6 @@
 /* attend, softmax, rmsnorm, silu_mul and the conversions of every table: bits of the contract or of the
  * scalar table, and accuracy against double arithmetic. */
+#include "common/compute/cpu/cpu_scalar.h"
 #include "tests/unit/compute_util.h"
 
 #include <float.h>

@@ -1,4 +1,5 @@
 /* Weights published with scales: every value from its definition, as rows, and in products of every table. */
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/quant.h"
 #include "tests/unit/compute_util.h"
 

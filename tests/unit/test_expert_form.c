@@ -1,6 +1,7 @@
 /* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is
  * found. */
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/compute/device_internal.h"
 #include "common/pack/load/expert_load.h"
 #include "common/pack/write/pack_write.h"

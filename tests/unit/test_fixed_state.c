@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/model/resident.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"

@@ -1,5 +1,6 @@
 /* The forward pass against an independent float64 reference, and everything a row's result must not depend
  * on: chunks, threads, other sequences, kernels, where experts run, a repeated call (design section 4). */
+#include "common/compute/cpu/cpu.h"
 #include "tests/unit/forward_world.h"
 #include "tests/unit/naive_model.h"
 

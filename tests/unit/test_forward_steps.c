@@ -1,5 +1,6 @@
 /* The forward pass's interface: calls that fail and are repeated, what is fetched and how often that waits, what a step
  * leaves in its sequences, and what is refused. test_forward.c has the numbers. */
+#include "common/compute/cpu/cpu.h"
 #include "tests/unit/forward_world.h"
 
 static const uint32_t first_row = 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/state_util.h"

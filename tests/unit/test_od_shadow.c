@@ -1,6 +1,7 @@
 /* od-shadow as a process against a main that is played here over the wire: handshake, prompt, decode steps with state,
  * rubbish in between, and one session after the other. */
 #include "common/base/clock.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/model/sampler.h"
 #include "tests/unit/played_main.h"
 

@@ -3,7 +3,10 @@
  * Attention's, experts' and those of loads have files of their own. */
 #include <float.h>
 
+#include "common/compute/cpu/cpu_scalar.h"
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/rank.h"
+#include "common/compute/sincos.h"
 #include "tests/unit/ops_bench.h"
 
 /* ---- rows in, rows out ---- */

@@ -1,5 +1,6 @@
 /* Attention's operations (ops.h) against the kernels' table called directly, as test_ops.c has the others. What they
  * mean is checked in test_mixers.c. */
+#include "common/compute/cpu/matmul.h"
 #include "tests/unit/ops_bench.h"
 
 /* ---- streams ---- */

@@ -3,6 +3,7 @@
  * that are no numbers. */
 #include "common/base/same_math.h"
 #include "common/compute/cpu/cpu_route.h"
+#include "common/compute/cpu/cpu_scalar.h"
 #include "tests/unit/ops_bench.h"
 
 /* ---- gated delta rules ---- */

@@ -1,5 +1,6 @@
 /* Operations of a device (ops.h) on experts and on weights as planes, against the kernels' table called directly, as in
  * test_ops.c. And how a failure shows. */
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/scratch.h"
 #include "tests/unit/ops_bench.h"
 

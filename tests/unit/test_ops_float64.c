@@ -2,6 +2,7 @@
  * compare bits with. So a device whose sums have another order is measured by what that costs, not by its bits. */
 #include <math.h>
 
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/scratch.h"
 #include "tests/unit/ops_bench.h"
 

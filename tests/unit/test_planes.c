@@ -1,6 +1,7 @@
 /* Chunks of planes against a decoder that reads them bit by bit, as docs/PACK-FORMAT.md says. */
 #include "common/base/mem.h"
 #include "common/compute/backend.h"
+#include "common/compute/cpu/cpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,5 @@
+#include "common/compute/cpu/cpu.h"
+
 #include "common/compute/cpu/cpu_tables.h"
 
 #include <pthread.h>

@@ -2,6 +2,7 @@
  * how a text is cut into steps. Work is split over heads; a sum is never split. */
 #include "common/compute/cpu/cpu_delta.h"
 
+#include "common/base/pool.h"
 #include "common/base/same_math.h"
 
 #include <math.h>

@@ -1,12 +1,16 @@
 #include "common/compute/cpu/cpu_exec.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/compute/cpu/cpu_delta.h"
 #include "common/compute/cpu/cpu_route.h"
+#include "common/compute/cpu/cpu_scalar.h"
 #include "common/compute/cpu/cpu_tables.h"
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/device_internal.h"
 #include "common/compute/quant.h"
 #include "common/compute/scratch.h"
+#include "common/compute/sincos.h"
 
 #include <assert.h>
 #include <math.h>

@@ -6,6 +6,7 @@
 #include "common/compute/cpu/cpu_kernels.h"
 #include "common/compute/cpu/cpu_planes.h"
 #include "common/compute/cpu/cpu_scaled_dots.h"
+#include "common/compute/cpu/matmul.h"
 
 void od_cpu_put_neon(struct od_backend *t)
 {

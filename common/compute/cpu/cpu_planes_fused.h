@@ -20,6 +20,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu_tiles.h"
+#include "common/compute/cpu/matmul.h"
 #include "common/compute/cpu/planes_avx512.h"
 #include "common/compute/cpu/planes_groups.h"
 

@@ -1,5 +1,6 @@
 #include "common/compute/cpu/cpu_route.h"
 
+#include "common/compute/cpu/cpu_scalar.h"
 #include "common/compute/rank.h"
 
 #include <math.h>

@@ -1,4 +1,6 @@
 /* The oracle: no instruction set beyond what the compiler was told, so libm's fmaf where that has no FMA. */
+#include "common/compute/cpu/cpu_scalar.h"
+
 #undef OD_SMALL_KERNELS
 #define OD_SMALL_KERNELS
 #include "common/compute/cpu/planes_scalar.h"
@@ -8,6 +10,7 @@
 #include "common/compute/cpu/cpu_kernels.h"
 #include "common/compute/cpu/cpu_planes.h"
 #include "common/compute/cpu/cpu_scaled_dots.h"
+#include "common/compute/cpu/matmul.h"
 
 void od_cpu_put_scalar(struct od_backend *t)
 {

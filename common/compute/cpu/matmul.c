@@ -1,4 +1,5 @@
-/* Products with weights of every kind, from a table's kernels. */
+#include "common/compute/cpu/matmul.h"
+
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu_tables.h"
 #include "common/compute/quant.h"

@@ -7,7 +7,7 @@
 #include "common/pack/pack.h"
 
 /* The form of an expert in memory. PLAIN: weights as published, matrix after matrix, each padded. PLANES: compressed as
- * stored, SM bytes and coded exponents, two thirds of that; matmuls decode on the fly (backend.h). */
+ * stored, SM bytes and coded exponents, two thirds of that; matmuls decode on the fly (cpu/matmul.h). */
 enum od_form { OD_FORM_PLAIN, OD_FORM_PLANES };
 #define OD_N_FORMS 2
 #define OD_FORM_AUTO (-1)

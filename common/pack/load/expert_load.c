@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/trace.h"
 #include "common/compute/cards.h"
+#include "common/compute/cpu/cpu.h"
 #include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"

@@ -2,6 +2,7 @@
  * sources. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "tests/bench/bench.h"

@@ -1,6 +1,7 @@
 #include "tests/bench/live/decode_common.h"
 
 #include "common/base/mem.h"
+#include "common/base/pool.h"
 
 #include <string.h>
 

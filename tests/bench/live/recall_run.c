@@ -1,6 +1,7 @@
 #include "tests/bench/live/recall_run.h"
 
 #include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "main-node/engine/engine.h"

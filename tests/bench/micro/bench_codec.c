@@ -5,6 +5,7 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/recall_config.h"
 #include "tests/bench/micro/bandwidth.h"

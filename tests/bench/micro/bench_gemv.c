@@ -6,6 +6,8 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/backend.h"
+#include "common/compute/cpu/cpu.h"
+#include "common/compute/cpu/matmul.h"
 #include "common/pack/codec.h"
 #include "common/pack/pack_layout.h"
 #include "tests/bench/bench.h"

@@ -6,6 +6,7 @@
  * outside its time. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "common/compute/device.h"
 #include "common/compute/open_device.h"
 #include "common/model/resident.h"
