@@ -21,8 +21,6 @@ static const struct od_bench_command commands[] = {
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 	{ "cache", "gain from an expert cache on every worker, from recorded routes", od_bench_cache },
 	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
-	{ "deal", "time that main needs to place experts on workers", od_bench_deal },
-	{ "sample", "time that the sampler needs to choose a token", od_bench_sample },
 	{ "tokenize", "speed of a tokeniser on texts", od_bench_tokenize },
 	{ "wire", "round trip of a layer's messages, with keys and without", od_bench_wire },
 };

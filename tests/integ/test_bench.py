@@ -213,31 +213,12 @@ def decode_refuses_what_it_cannot_do():
 
 
 @test
-def dealing_is_timed():
-    r = json.loads(tool("od-bench", "deal", "--workers", 5, "--group", 2, "--json").stdout)
-    assert (r["workers"], r["group"]) == (5, 2) and [x["experts"] for x in r["deals"]] == [2, 8, 32, 128, 256]
-    assert all(x[k] > 0 for x in r["deals"] for k in ("group_us", "group_caches_us", "all_us", "all_caches_us")), r
-    p = tool("od-bench", "deal", "--workers", 0, ok=False)
-    assert "workers" in p.stderr and "found 0" in p.stderr, p.stderr
-    assert json.loads(tool("od-bench", "deal", "--workers", 5, "--group", 9, "--json").stdout)["group"] == 5, "no more than there are"
-
-
-@test
 def memory_is_read_with_loads_that_there_are():
     assert json.loads(tool("od-bench", "membw", "--loads", "scalar", "--seconds", 0.1, "--json").stdout)["loads"] == "scalar"
     p = tool("od-bench", "membw", "--loads", "sse", ok=False)
     assert p.returncode == 2 and '--loads: expected avx512, avx2 or scalar, found "sse"' in p.stderr, p
     p = tool("od-bench", "membw", "--size", "1KB", ok=False)
     assert p.returncode == 2 and "--size: expected at least " in p.stderr, p
-
-
-@test
-def draws_are_timed():
-    r = json.loads(tool("od-bench", "sample", "--vocab", 1000, "--draws", 9, "--deviation", 2, "--json").stdout)
-    assert (r["vocab"], r["draws"], r["deviation"]) == (1000, 9, 2)
-    assert len(r["settings"]) == 8 and all(x["us"] > 0 and x["copies"] > 0 for x in r["settings"]), r
-    p = tool("od-bench", "sample", "--vocab", 0, ok=False)
-    assert "vocab" in p.stderr and "found 0" in p.stderr, p.stderr
 
 
 @test

@@ -153,46 +153,13 @@ def tokens_of_drafts():
             assert close(t[key], statistics.median(c[name] / (tokens - 1) / t["parallel"] for c in own)), (key, t, own)
 
 
-def check_beside(r, n, tokens, runs):
-    assert (r["parallel"], len(r["by_round"])) == (n, runs)
-    for u in r["by_round"]:
-        assert u["alone_steps"] == tokens and u["beside_steps"] > 0, u
-        assert close(u["beside_s"] * 1e3, u["ttft_beside_ms"])
-        for side in ("alone", "beside"):
-            assert close(u[side + "_tok_per_s"], n * u[side + "_steps"] / u[side + "_s"])
-            assert u[side + "_longest_ms"] > 0
-        assert close(u["tok_per_s_ratio"], u["beside_tok_per_s"] / u["alone_tok_per_s"])
-        assert close(u["ttft_ratio"], u["ttft_beside_ms"] / u["ttft_alone_ms"])
-    assert len(r["figures"]) == 8
-    for f, key in zip(r["figures"], list(r["by_round"][0])[4:]):
-        x = [u[key] for u in r["by_round"]]
-        assert close(r[key], statistics.median(x)) and close(f["median"], r[key]), key
-        assert close(f["low"], min(x)) and close(f["high"], max(x)), key
-
-
-@test
-def texts_beside_a_prompt():
-    r = bench("--resident", "--parallel", 3, "--prefill-beside", 300, "--tokens", 9, "--runs", 3)
-    check_beside(r, 3, 9, 3)
-    assert r["beside_tokens"] == 300
-    # There is a layer at least between two of them, of a chunk of 16 rows at least.
-    assert all(u["beside_steps"] <= LAYERS * math.ceil(300 / 16) for u in r["by_round"]), r["by_round"]
-    check_beside(bench("--local", 2, "--predictor", "none", "--parallel", 2, "--prefill-beside", 40, "--tokens", 6,
-                       "--runs", 2), 2, 6, 2)
-
-
 @test
 def refusals():
     for wrong in ("0", "1,,2", "x", "1025", "4,"):
         assert refused("--parallel", "--resident", "--parallel", wrong) == 2
     assert refused("at most 16 numbers", "--resident", "--parallel", ",".join(["1"] * 17)) == 2
-    assert refused("needs --parallel N", "--resident", "--prefill-beside", 9) == 2
-    assert refused("leave --draft out", "--local", 1, "--parallel", 2, "--prefill-beside", 9, "--draft", 4) == 2
-    assert refused("with --prefill-beside", "--resident", "--parallel", "1,4", "--prefill-beside", 9) == 2
     assert refused("each of 5 texts at once, found 4", "--resident", "--parallel", "1,5", "--prompts", prompts_file(4)) == 2
     assert refused("leave --baseline out", "--local", 1, "--parallel", 2, "--baseline", "resident") == 2
-    assert refused("end of its context of 64", "--resident", "--parallel", 2, "--ctx-size", 64, "--tokens", 48,
-                   "--prefill-beside", 32, "--runs", 1) == 2
 
 
 @test
@@ -200,8 +167,6 @@ def as_text():
     args = ("decode", "--pack", pack(), "--resident", "--tokens", 4, "--runs", 1)
     out = tool("od-bench", *args, "--parallel", "1,2").stdout
     assert "several texts at once" in out and "floor / time" in out and "experts a layer" in out, out
-    out = tool("od-bench", *args, "--parallel", 2, "--prefill-beside", 20).stdout
-    assert "during it / alone" in out and "the prompt's first token" in out, out
 
 
 run_tests()

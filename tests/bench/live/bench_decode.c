@@ -74,10 +74,6 @@ static int parse(struct decode_options *o, int argc, char **argv, struct od_err 
 		  "no baseline: one engine with N texts at once, e.g. 1,4,16; a run is "
 		  "one round of all numbers",
 		  0, 0, NULL },
-		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS",
-		  "with --parallel N: speed of N texts, without drafts, during the prefill of a "
-		  "random prompt of TOKENS tokens",
-		  1, MAX_TOKENS, NULL },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T",
 		  "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
@@ -96,8 +92,7 @@ static int parse(struct decode_options *o, int argc, char **argv, struct od_err 
 		"Measures generation: tokens per second, time to first token, stalls, load time against its window,\n"
 		"and memory reads against memory bandwidth.\n"
 		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n"
-		"         od-bench decode --pack PACK --resident --parallel 1,4,16\n"
-		"         od-bench decode --pack PACK --resident --parallel 4 --prefill-beside 900\n",
+		"         od-bench decode --pack PACK --resident --parallel 1,4,16\n",
 		err);
 }
 
@@ -109,13 +104,8 @@ static int check(struct decode_options *o, struct od_err *err)
 		return rc;
 	if (o->prompts != NULL && o->prompt_tokens > 0)
 		return od_fail(err, OD_ERR_ARG, "--prompts and --prompt-tokens exclude each other");
-	if (o->parallel == NULL && o->prefill_beside > 0)
-		return od_fail(err, OD_ERR_ARG,
-			       "--prefill-beside needs --parallel N: the texts to decode during the prefill");
 	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
 		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
-	if (o->prefill_beside > 0 && o->engine.draft != NULL && strcmp(o->engine.draft, "off") != 0)
-		return od_fail(err, OD_ERR_ARG, "--prefill-beside measures plain decoding; leave --draft out");
 	if (o->baseline < 0)
 		o->baseline = BASELINE_RESIDENT;
 	if (o->prompts == NULL && o->prompt_tokens == 0)
@@ -636,7 +626,7 @@ int od_bench_decode(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (b.opt.parallel != NULL)
-		return b.opt.prefill_beside > 0 ? beside_bench(&b.opt, err) : parallel_bench(&b.opt, err);
+		return parallel_bench(&b.opt, err);
 	rc = run(&b, err);
 	od_membw_close(b.membw);
 	odm_main_node_close(b.node[CLUSTER]);

@@ -10,8 +10,4 @@
  * bandwidth. */
 OD_MUST_CHECK int parallel_bench(const struct decode_options *o, struct od_err *err);
 
-/* --parallel N --prefill-beside TOKENS: measures and reports the decode speed of N texts during the prefill of a
- * prompt. */
-OD_MUST_CHECK int beside_bench(const struct decode_options *o, struct od_err *err);
-
 #endif

@@ -15,7 +15,6 @@ struct decode_options {
 	struct odm_engine_args engine;
 	const char *prompts; /* NULL: random ones */
 	const char *parallel; /* list of numbers of texts; NULL: one text after another */
-	uint64_t prefill_beside; /* tokens of the prompt during the texts; 0: no prompt */
 	uint64_t prompt_tokens, tokens, runs, seed;
 	double temperature; /* negative: not given */
 	double layer_time_ms; /* 0: not paced */

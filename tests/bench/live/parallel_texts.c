@@ -28,15 +28,9 @@ void parallel_texts_fini(struct parallel_texts *t)
 
 static void begin_step(struct parallel_texts *t, const struct odm_step *step)
 {
-	const uint64_t now = od_now_ns();
-
 	t->step = step->step;
 	t->joint = step->n_parts == t->n;
-	if (!t->joint)
-		return;
-	if (t->steps++ > 0 && now - t->step_ns > t->longest_ns)
-		t->longest_ns = now - t->step_ns;
-	t->step_ns = now;
+	t->steps += t->joint;
 }
 
 /* Called for each text that has rows in the step; the first one is of the last token that the text has. */
@@ -89,7 +83,7 @@ int parallel_texts_add(struct parallel_texts *t, const struct od_prompt *p, uint
 	int rc;
 
 	if (t->n == 0)
-		t->steps = t->experts = t->longest_ns = 0;
+		t->steps = t->experts = 0;
 	*text = (struct parallel_text){ .all = t, .prompt = p, .submitted_ns = od_now_ns() };
 	rc = odm_engine_submit(t->engine, &req, &text->sequence, err);
 	if (rc != OD_OK)

@@ -27,13 +27,11 @@ struct parallel_texts {
 	struct odm_engine *engine;
 	struct parallel_text *text; /* [most] */
 	size_t n, most;
-	/* Decode steps with a row of every text, since the first was added, or since the caller reset them to 0. */
+	/* Decode steps with a row of every text, since the first was added. */
 	uint64_t steps;
 	uint64_t experts; /* different experts of a step's rows, summed over layers and steps; only if counted */
-	uint64_t longest_ns; /* maximum time from the begin of a step to that of the next */
-	/* The current decode step and its begin. */
-	bool joint; /* it has a row of every text */
-	uint64_t step, step_ns;
+	bool joint; /* the current decode step has a row of every text */
+	uint64_t step;
 	uint64_t *used; /* [n_moe][n_experts]: the last step that chose the expert; NULL: not counted */
 };
 
