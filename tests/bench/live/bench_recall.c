@@ -83,14 +83,8 @@ static int parse(struct recall_options *o, int argc, char **argv, struct od_err 
 		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each worker (default: 2)", 1, 64, NULL },
 		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE",
 		  "load time over the window of OD-MoE Eq. 1 for one slot (default: 0.5)", 0.001, 100, NULL },
-		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "time of a layer on main (default: 1)", 0.001,
-		  MAX_SIM_MS, NULL },
-		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "time of an expert on a worker (default: 1)",
-		  0.001, MAX_SIM_MS, NULL },
 		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "time of a layer on the shadow (default: 1)",
 		  0.001, MAX_SIM_MS, NULL },
-		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS",
-		  "time between two tokens, on main and on the shadow (default: 1)", 0, MAX_SIM_MS, NULL },
 	};
 
 	odm_engine_args_defaults(&o->engine);

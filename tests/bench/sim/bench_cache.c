@@ -14,7 +14,12 @@
 
 #define DEFAULT_BUDGETS "5%,10%,20%,30%,40%,50%,60%,80%"
 #define MATRICES 3 /* matrices of an expert */
-#define MIXTRAL_WEIGHTS 176160768u
+#define EXPERT_WEIGHTS 176160768ull /* of Mixtral 8x7B */
+#define STORED_BITS 10.72 /* per weight, SM byte included */
+#define CHUNKS 16 /* E-chunks of a matrix */
+#define INFLATERS 2 /* threads that inflate */
+#define INFLATE_GBPS 3.5 /* exponents, per thread */
+#define CHECK_GBPS 50 /* planes, which are only checked */
 
 enum cache_form { FORM_PLANES, FORM_PLAIN };
 static const char *const form_names[] = { "planes", "plain", NULL };
@@ -43,8 +48,8 @@ struct cache_study {
 struct cache_options {
 	const char *routes, *budgets;
 	struct cache_zipf zipf;
-	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, seed;
-	double bits, read_gbps, inflate_gbps;
+	uint64_t layers, experts, top_k, batch, workers, group_size, seed;
+	double read_gbps;
 	int form, rival_state;
 	bool shared, json, help;
 };
@@ -86,18 +91,10 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL,
 		  "other policies than rank: one cache for all layers (belady: always)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Expert size and load cost" },
-		{ "expert-weights", OD_ARG_UINT, &o->weights, "N",
-		  "weights of an expert (default: 176160768, as in Mixtral 8x7B)", 1, 1e12, NULL },
-		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits per weight, SM byte included (default: 10.72)", 8,
-		  16, NULL },
 		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain",
 		  "size of F: as stored, or 16 bits per weight (default: planes)", 0, 0, form_names },
 		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "read bandwidth of the storage (default: 3.5)", 0.001,
 		  10000, NULL },
-		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S",
-		  "exponents inflated per thread; planes: checked (default: 3.5; 50)", 0.001, 10000, NULL },
-		{ "inflaters", OD_ARG_UINT, &o->inflaters, "L", "threads that inflate (default: 2)", 1, 1024, NULL },
-		{ "chunks", OD_ARG_UINT, &o->chunks, "K", "E-chunks of a matrix (default: 16)", 1, 65536, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
@@ -159,8 +156,6 @@ static int check(struct cache_options *o, struct od_err *err)
 			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
 	if (o->form == FORM_PLANES && o->rival_state == OD_CACHE_C)
 		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes use F, which is the same");
-	if (o->inflate_gbps == 0)
-		o->inflate_gbps = o->form == FORM_PLANES ? 50 : 3.5;
 	o->zipf.n_moe = (uint32_t)o->layers;
 	o->zipf.n_experts = (uint32_t)o->experts;
 	o->zipf.top_k = (uint32_t)o->top_k;
@@ -173,7 +168,7 @@ static int check(struct cache_options *o, struct od_err *err)
 static int parse_budget(const struct cache_options *o, const struct cache_routes *r, const char *text,
 			struct cache_budget *b, struct od_err *err)
 {
-	const double published = 2.0 * (double)o->weights * r->n_moe * r->n_experts / (double)o->workers;
+	const double published = 2.0 * (double)EXPERT_WEIGHTS * r->n_moe * r->n_experts / (double)o->workers;
 	char *end;
 	int rc = OD_OK;
 
@@ -226,20 +221,21 @@ static int load_routes(const struct cache_options *o, struct cache_study *s, str
 
 static void describe_world(const struct cache_options *o, struct cache_study *s)
 {
-	const double weights = (double)o->weights, e_share = (o->bits - 8) / 8;
+	const double weights = (double)EXPERT_WEIGHTS, e_share = (STORED_BITS - 8) / 8;
+	const double inflate_gbps = o->form == FORM_PLANES ? CHECK_GBPS : INFLATE_GBPS;
 
 	s->world = (struct cache_world){
 		.routes = &s->routes,
 		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_moe),
-		.sizes = od_cache_sizes_of(o->weights, (uint64_t)(weights * e_share), 2 * o->weights, o->form == FORM_PLANES),
+		.sizes = od_cache_sizes_of(EXPERT_WEIGHTS, (uint64_t)(weights * e_share), 2 * EXPERT_WEIGHTS, o->form == FORM_PLANES),
 		.full_is_stored = o->form == FORM_PLANES,
 		.cost = {
 			.u_ns = weights / MATRICES / o->read_gbps,
 			.rho = e_share,
-			.c_ns = weights / MATRICES / (double)o->chunks / o->inflate_gbps,
+			.c_ns = weights / MATRICES / CHUNKS / inflate_gbps,
 			.tensors = MATRICES,
-			.chunks = (uint32_t)o->chunks,
-			.inflaters = (uint32_t)o->inflaters,
+			.chunks = CHUNKS,
+			.inflaters = INFLATERS,
 		},
 	};
 }
@@ -427,11 +423,7 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 		.zipf = { .exponent = NAN },
 		.batch = 1,
 		.workers = 1,
-		.weights = MIXTRAL_WEIGHTS,
-		.chunks = 16,
-		.inflaters = 2,
 		.seed = 1,
-		.bits = 10.72,
 		.read_gbps = 3.5,
 	};
 	struct cache_study *s;

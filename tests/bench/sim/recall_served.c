@@ -10,12 +10,14 @@
 
 #define DEFAULT_HEDGES "2,5,10"
 #define MAX_PERCENT 400
+/* The simulated cluster's times of a layer on main, of an expert on a worker, and between two tokens. */
+#define MAIN_NS OD_NS_PER_MS
+#define WORKER_NS OD_NS_PER_MS
+#define HEAD_NS OD_NS_PER_MS
 
 void recall_served_defaults(struct recall_served_opts *o)
 {
-	*o = (struct recall_served_opts){
-		.workers = 8, .slots = 2, .load = 0.5, .main_ms = 1, .worker_ms = 1, .shadow_ms = 1, .head_ms = 1
-	};
+	*o = (struct recall_served_opts){ .workers = 8, .slots = 2, .load = 0.5, .shadow_ms = 1 };
 }
 
 /* "2,5,10" */
@@ -114,10 +116,10 @@ int recall_served_init(struct recall_served *s, const struct recall_served_opts 
 			    .top_k = cfg->top_k,
 			    .n_workers = (uint32_t)o->workers,
 			    .slots = (unsigned)o->slots,
-			    .main_ns = ns(o->main_ms),
-			    .worker_ns = ns(o->worker_ms),
+			    .main_ns = MAIN_NS,
+			    .worker_ns = WORKER_NS,
 			    .shadow_ns = ns(o->shadow_ms),
-			    .head_ns = ns(o->head_ms) },
+			    .head_ns = HEAD_NS },
 	};
 	rc = list_ways(s, err);
 	if (rc != OD_OK)
@@ -202,10 +204,7 @@ static void report_cluster(const struct recall_served *s, struct od_report *r)
 
 	od_report_fact(r, "sim_workers", "simulated cluster: workers", OD_INT(s->params.n_workers), 0, NULL);
 	od_report_fact(r, "sim_slots", "  slots of each", OD_INT(s->params.slots), 0, NULL);
-	od_report_fact(r, "sim_main_ms", "  a layer on main", OD_REAL(s->o.main_ms), 3, "ms");
-	od_report_fact(r, "sim_worker_ms", "  an expert on a worker", OD_REAL(s->o.worker_ms), 3, "ms");
 	od_report_fact(r, "sim_shadow_ms", "  a layer on the shadow", OD_REAL(s->o.shadow_ms), 3, "ms");
-	od_report_fact(r, "sim_head_ms", "  between two tokens", OD_REAL(s->o.head_ms), 3, "ms");
 	od_report_fact(r, "sim_window_ms", "  window (Eq. 1, one slot)", OD_REAL(window), 3, "ms");
 	od_report_fact(r, "sim_load_ms", "  load of an expert", OD_REAL((double)s->params.load_ns / OD_NS_PER_MS), 3,
 		       "ms");

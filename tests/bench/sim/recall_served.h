@@ -17,7 +17,7 @@ struct recall_served_opts {
 	const char *hedge; /* list of percentages; NULL: the default list */
 	uint64_t workers, slots; /* the group size is top-k */
 	double load; /* load time of an expert over the window of OD-MoE Eq. 1 for one slot */
-	double main_ms, worker_ms, shadow_ms, head_ms;
+	double shadow_ms; /* time of a layer on the shadow; main, worker, head: 1 ms */
 };
 
 /* A mode of the cluster. */
