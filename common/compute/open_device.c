@@ -4,7 +4,7 @@
 #include "common/compute/cards.h"
 #include "common/compute/cpu/cpu.h"
 #include "common/compute/cpu/cpu_device.h"
-#include "common/compute/cuda/cuda_device.h"
+#include "common/compute/cuda/cuda_plugin.h"
 #include "common/compute/device_internal.h"
 
 #include <dlfcn.h>

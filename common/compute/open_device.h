@@ -6,7 +6,7 @@
 
 #include "common/compute/device.h"
 
-/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_device.h); "cuda:N,M", several as one (cards.h); "auto",
+/* Opens a device: "cpu"; "cuda" or "cuda:N", a GPU (cuda/cuda_plugin.h); "cuda:N,M", several as one (cards.h); "auto",
  * the first GPU if there is one, else cpu. NULL: what $OD_DEVICE names, else cpu. cpu: its kernels; n_threads counts
  * the caller; name is the threads' name in ps (at most 12 characters). OD_ERR_ARG: unknown device; OD_ERR_UNSUPPORTED:
  * it is not there, or has no such kernels. */

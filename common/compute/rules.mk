@@ -34,7 +34,7 @@ PLUGIN_SRCS := common/base/cgroup.c common/base/mem.c common/base/status.c commo
 CUDA_DIR ?= $(B)/cuda
 
 # A program and its plugin pass each other what these headers declare, so the version of both is a checksum of them.
-PLUGIN_HDRS := $(sort $(wildcard common/compute/*.h)) common/compute/cuda/cuda_device.h common/base/status.h
+PLUGIN_HDRS := $(sort $(wildcard common/compute/*.h)) common/compute/cuda/cuda_plugin.h common/base/status.h
 .PHONY: plugin-version
 $(B)/gen/plugin_version.h: plugin-version
 	@mkdir -p $(@D)

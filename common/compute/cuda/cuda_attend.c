@@ -1,5 +1,8 @@
 /* Attention: how it is cut into launches. */
+#include "common/compute/cuda/cuda_attend.h"
+
 #include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_products.h"
 
 _Static_assert(GPU_ATTEND_BLOCK == OD_ATTN_BLOCK, "backend.h");
 

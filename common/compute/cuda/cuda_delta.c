@@ -1,9 +1,6 @@
-/* Gated delta rules and routing on a GPU. */
-#include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_delta.h"
 
 #define MOST_SHARED (48u << 10)
-
-_Static_assert(GPU_MAX_CHOICE == OD_MAX_CHOICE && GPU_MAX_GROUPS == OD_MAX_GROUPS, "ops.h");
 
 static void launched(struct od_cuda_device *c, int error)
 {
@@ -122,28 +119,4 @@ void od_cuda_delta(struct od_cuda_device *c, const struct od_op *op)
 	a.at_once = lines;
 	launched(c, gpu_delta_few[s->k_dim == GPU_DELTA_FIXED](od_cuda_stream(c), (struct gpu_grid){ s->n_heads, 1, 1 },
 							       GPU_DELTA_ROOM + n * line_bytes(s, s->v_dim), &a));
-}
-
-void od_cuda_route(struct od_cuda_device *c, const struct od_op *op)
-{
-	const struct od_op_route *o = &op->route;
-	const struct gpu_route a = {
-		.logits = od_cuda_at(o->logits),
-		.weight = od_cuda_at(o->weight),
-		.margin = od_cuda_at(o->margin),
-		.choice = od_cuda_at(o->choice),
-		.bias = od_cuda_at(o->bias),
-		.factor = od_cuda_at(o->factor),
-		.round = od_cuda_at(o->round),
-		.n_experts = o->n_experts,
-		.top_k = o->top_k,
-		.hidden = o->hidden,
-		.router = o->router,
-	};
-	const unsigned parts = a.round != NULL ? od_cuda_blocks(o->hidden, GPU_ROUTE_ROUND) : 0;
-
-	od_cuda_launched(c,
-			 gpu_route(od_cuda_stream(c), (struct gpu_grid){ 1 + parts, op->n_rows, 1 },
-				   gpu_route_shared(o->n_experts), &a),
-			 "route");
 }

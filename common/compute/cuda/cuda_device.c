@@ -2,6 +2,9 @@
 
 #include "common/base/mem.h"
 #include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_experts.h"
+#include "common/compute/cuda/cuda_load.h"
+#include "common/compute/cuda/cuda_plugin.h"
 #include "common/compute/cuda/gpu_form.h"
 
 #include <inttypes.h>

@@ -1,7 +1,14 @@
 #include "common/compute/cuda/cuda_exec.h"
 
+#include "common/compute/cuda/cuda_attend.h"
+#include "common/compute/cuda/cuda_delta.h"
+#include "common/compute/cuda/cuda_experts.h"
+#include "common/compute/cuda/cuda_load.h"
+#include "common/compute/cuda/cuda_products.h"
+
 #include <string.h>
 
+_Static_assert(GPU_MAX_CHOICE == OD_MAX_CHOICE && GPU_MAX_GROUPS == OD_MAX_GROUPS, "ops.h");
 _Static_assert(sizeof(struct gpu_row) == sizeof(struct od_row_info) && GPU_KV_PAGE == OD_KV_PAGE, "ops.h");
 
 /* Launches a kernel with a block for each part of each row, and notes what came of it. */
@@ -155,6 +162,30 @@ static void gate(struct od_cuda_device *c, const struct od_op *op)
 	LAUNCH(c, gpu_gate, parts(a.n), op->n_rows, 0, a);
 }
 
+static void route(struct od_cuda_device *c, const struct od_op *op)
+{
+	const struct od_op_route *o = &op->route;
+	const struct gpu_route a = {
+		.logits = od_cuda_at(o->logits),
+		.weight = od_cuda_at(o->weight),
+		.margin = od_cuda_at(o->margin),
+		.choice = od_cuda_at(o->choice),
+		.bias = od_cuda_at(o->bias),
+		.factor = od_cuda_at(o->factor),
+		.round = od_cuda_at(o->round),
+		.n_experts = o->n_experts,
+		.top_k = o->top_k,
+		.hidden = o->hidden,
+		.router = o->router,
+	};
+	const unsigned blocks = a.round != NULL ? 1 + od_cuda_blocks(o->hidden, GPU_ROUTE_ROUND) : 1;
+
+	od_cuda_launched(c,
+			 gpu_route(od_cuda_stream(c), (struct gpu_grid){ blocks, op->n_rows, 1 },
+				   gpu_route_shared(o->n_experts), &a),
+			 "route");
+}
+
 static void act(struct od_cuda_device *c, const struct od_op *op)
 {
 	const struct od_op_act *o = &op->act;
@@ -241,7 +272,7 @@ void od_cuda_run(struct od_cuda_device *c, enum od_queue q, const struct od_op *
 	case OD_OP_GATE: gate(c, op); break;
 	case OD_OP_DELTA_IN: od_cuda_delta_in(c, op); break;
 	case OD_OP_DELTA: od_cuda_delta(c, op); break;
-	case OD_OP_ROUTE: od_cuda_route(c, op); break;
+	case OD_OP_ROUTE: route(c, op); break;
 	case OD_OP_ACT: act(c, op); break;
 	case OD_OP_FFN: od_cuda_ffn(c, op); break;
 	case OD_OP_EXPERTS: od_cuda_experts(c, op); break;

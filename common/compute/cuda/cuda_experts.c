@@ -1,7 +1,8 @@
 /* OD_OP_EXPERTS: the GPU sorts rows by expert, and runs those that have any. The host does not know which they are. */
-#include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_experts.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cuda/cuda_products.h"
 #include "common/compute/scratch.h"
 
 #include <assert.h>

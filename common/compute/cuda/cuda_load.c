@@ -1,5 +1,5 @@
 /* OD_OP_MERGE, and coded weights for products. */
-#include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_load.h"
 
 #include "common/compute/planes.h"
 

@@ -1,6 +1,7 @@
 /* Operations that are products: how they are cut into launches. */
-#include "common/compute/cuda/cuda_exec.h"
+#include "common/compute/cuda/cuda_products.h"
 
+#include "common/compute/cuda/cuda_load.h"
 #include "common/compute/quant.h"
 #include "common/compute/scratch.h"
 
