@@ -10,6 +10,8 @@
  * and 0.14 points, with standard errors of 0.04 and 0.06 over prompts.
  *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
+#include "common/predict/gate_predictor.h"
+
 #include "common/base/mem.h"
 #include "common/compute/cards.h"
 #include "common/predict/predictor_base.h"

@@ -76,9 +76,6 @@ struct od_predictor_kind {
 #define OD_N_PREDICTORS 2
 #define OD_NEXT_GATE 0 /* its index among them */
 extern const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS]; /* in the order of OD_PREDICTOR_NAMES */
-od_predictor_make_fn od_next_gate_new, od_trajectory_new;
-/* As od_next_gate_new, but each row goes to the routers of so many layers ahead. */
-int od_gates_new(struct od_predictor **out, const struct od_predictor_opts *opts, uint32_t ahead, struct od_err *err);
 
 static inline void od_predictor_begin_sequence(struct od_predictor *p, uint64_t sequence)
 {

@@ -13,6 +13,8 @@
  *
  * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over [store][hidden], unless the
  * same token is in the store. */
+#include "common/predict/trajectory_predictor.h"
+
 #include "common/base/mem.h"
 #include "common/compute/cpu/cpu.h"
 #include "common/model/forward.h"

@@ -11,10 +11,11 @@
  * All layers are predicted before layer 0, and the remaining ones again when a layer's routes have changed the match.
  * Cost: cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one
  * pass over [store][n_moe] floats. */
+#include "tests/bench/live/history_predictor.h"
+
 #include "common/base/id_table.h"
 #include "common/base/mem.h"
 #include "common/predict/predictor_base.h"
-#include "tests/bench/live/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,9 +3,10 @@
  *
  * All layers are predicted before layer 0, because the step itself does not change the prediction. Cost: a count
  * per use, and a ranking of n_experts per layer of a step. */
+#include "tests/bench/live/popularity_predictor.h"
+
 #include "common/base/mem.h"
 #include "common/predict/predictor_base.h"
-#include "tests/bench/live/rivals.h"
 
 #include <stdlib.h>
 

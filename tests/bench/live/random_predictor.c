@@ -2,7 +2,6 @@
 
 #include "common/predict/predictor_base.h"
 #include "tests/bench/bench_draw.h"
-#include "tests/bench/live/rivals.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,11 @@
 #include "tests/bench/live/rivals.h"
 
+#include "common/predict/gate_predictor.h"
+#include "common/predict/trajectory_predictor.h"
+#include "tests/bench/live/history_predictor.h"
+#include "tests/bench/live/popularity_predictor.h"
+#include "tests/bench/live/random_predictor.h"
+
 #include <string.h>
 
 /* The routers of four layers ahead instead of one. */

@@ -16,6 +16,4 @@ const struct od_predictor_kind *rival_kind(const char *name);
 /* Sets the engine's predictor to rival_names[index]. */
 void rival_choose(struct odm_main_opts *o, int index);
 
-od_predictor_make_fn od_popularity_new, od_history_new, od_random_new;
-
 #endif
