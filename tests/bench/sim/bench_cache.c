@@ -14,7 +14,7 @@
 
 #define DEFAULT_BUDGETS "5%,10%,20%,30%,40%,50%,60%,80%"
 #define MATRICES 3 /* matrices of an expert */
-#define EXPERT_WEIGHTS 176160768ull /* of Mixtral 8x7B */
+#define EXPERT_WEIGHTS 176160768ull /* Mixtral 8x7B has experts of this size */
 #define STORED_BITS 10.72 /* per weight, SM byte included */
 #define CHUNKS 16 /* E-chunks of a matrix */
 #define INFLATERS 2 /* threads that inflate */
