@@ -177,17 +177,42 @@ static void draw_again(struct odm_line_input *in, unsigned columns)
 	el_set(in->edit, EL_SETFP, 1, in->echo);
 }
 
-/* libedit has adapted itself before it passes the signal on to here, but has not drawn yet. The terminal has wrapped
- * the line anew. */
+/* Only while read_key waits: then libedit has drawn all that it knows, and is not drawing. The terminal has wrapped the
+ * line anew. libedit hears of most changes first, and passes the signal on to here. */
 static void on_resize(int number)
 {
 	const int saved = errno;
 	struct winsize size;
 
 	(void)number;
-	if (reading != NULL && ioctl(fileno(reading->echo), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+	if (reading != NULL && ioctl(fileno(reading->echo), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+		el_resize(reading->edit);
 		draw_again(reading, size.ws_col);
+	}
 	errno = saved;
+}
+
+static void let_resize(int how)
+{
+	sigset_t resize;
+
+	sigemptyset(&resize);
+	sigaddset(&resize, SIGWINCH);
+	sigprocmask(how, &resize, NULL);
+}
+
+/* libedit's reader, the only place where a change of the window is let through: one that comes while keys are processed
+ * is drawn before the next key is waited for. */
+static int read_key(EditLine *edit, wchar_t *key)
+{
+	int n;
+
+	el_set(edit, EL_GETCFN, EL_BUILTIN_GETCFN);
+	let_resize(SIG_UNBLOCK);
+	n = el_wgetc(edit, key);
+	let_resize(SIG_BLOCK);
+	el_set(edit, EL_GETCFN, read_key);
+	return n;
 }
 
 /* Keys of common terminals that libedit leaves unbound. The user's ~/.editrc comes later and may change them. */
@@ -235,6 +260,8 @@ static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err
 	el_set(in->edit, EL_BIND, "^Z", "od-suspend", NULL);
 	el_wset(in->edit, EL_ADDFN, L"od-complete", L"Complete a command, or the name of a file", complete);
 	el_set(in->edit, EL_BIND, "\t", "od-complete", NULL);
+	el_set(in->edit, EL_GETCFN, read_key);
+	let_resize(SIG_BLOCK);
 	sigaction(SIGWINCH, &resize, NULL);
 	return OD_OK;
 }

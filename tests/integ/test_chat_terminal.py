@@ -17,11 +17,12 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from chat_server import MockServer, Refuse, answer, piece, usage
-from cluster_util import BIN, HANG_S, Skip, TMP, free_port, run_tests, test
+from cluster_util import BIN, HANG_S, Skip, TMP, free_port, run_tests, test, wait_for
 from serve_util import Server, stop_servers
 
 OD_CHAT, OD_MAIN = os.path.join(BIN, "od-chat"), os.path.join(BIN, "od-main")
-CTRL_A, CTRL_C, CTRL_D, CTRL_R, CTRL_Z, LEFT, UP, BACKSPACE, DELETE = "\x01", "\x03", "\x04", "\x12", "\x1a", "\x1b[D", "\x1b[A", "\x7f", "\x1b[3~"
+CTRL_A, CTRL_C, CTRL_D, CTRL_L, CTRL_R, CTRL_Z = "\x01", "\x03", "\x04", "\x0c", "\x12", "\x1a"
+LEFT, UP, BACKSPACE, DELETE = "\x1b[D", "\x1b[A", "\x7f", "\x1b[3~"
 
 
 def environment(**more):
@@ -38,6 +39,7 @@ class Terminal:
         self.p = subprocess.Popen([OD_CHAT, "--url", server.url, *args], stdin=slave, stdout=slave, stderr=slave,
                                   env=env or environment(), start_new_session=True,
                                   preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.path = os.ttyname(slave)
         os.close(slave)
         self.seen, self.at = "", 0
         self.raw = b""
@@ -69,17 +71,22 @@ class Terminal:
             assert time.monotonic() < deadline and self.p.poll() is None, self.seen
             time.sleep(0.001)
 
-    def wait_for_reading(self):
-        """Until all keys have been taken: libedit sees a change of the window when it sleeps in read, else at the next key."""
-        while select.select([self.master], [], [], 0.05)[0]:
-            self.raw += os.read(self.master, 4096)
-        self.seen = self.raw.decode(errors="replace")
-        while open(f"/proc/{self.p.pid}/stat").read().rsplit(")", 1)[1].split()[0] != "S":
-            time.sleep(0.001)
-
     def resize(self, columns):
-        self.wait_for_reading()
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def bytes_read(self):
+        with open(f"/proc/{self.p.pid}/io") as f:
+            return int(re.search(r"rchar: (\d+)", f.read())[1])
+
+    def during_key(self, key, change):
+        """Types a key, and calls change while the program cannot write what it does for it: the terminal takes no output."""
+        fd, before = os.open(self.path, os.O_RDWR | os.O_NOCTTY), self.bytes_read()
+        termios.tcflow(fd, termios.TCOOFF)
+        self.keys(key)
+        wait_for(lambda: self.bytes_read() > before, lambda: self.seen)
+        change()
+        termios.tcflow(fd, termios.TCOON)
+        os.close(fd)
 
     def keys(self, text):
         os.write(self.master, text.encode())
@@ -396,29 +403,51 @@ def tab_completes():
     server.stop()
 
 
+def drawn(text, cursor, columns):
+    """What draws this line anew, with the cursor so many characters from its beginning."""
+    (row, column), (end_row, end_column) = (divmod(len("> ") + n, columns) for n in (cursor, len(text)))
+    return (r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + " " * (end_column == 0) + r"\x1b\[J\r" + r"\x1b\[A" * (end_row - row) +
+            r"\x1b\[C" * column + "$")
+
+
 @test
 def a_line_is_drawn_once_when_the_window_changes():
     """As terminals wrap it anew, the cursor is where its character is: so many rows below the prompt."""
     server = MockServer()
     t = Terminal(server)
-    text, length = "a" * 100, 102  # with the prompt
+    text = "a" * 99 + "b"
     t.keys(text)
-    t.wait_for("a{70,}")
+    t.wait_for("b")
     for columns in 40, 75, 51, 33, 200:  # 51 and 2: it ends with the row
-        row, column = divmod(length, columns)
-        blank = " " if column == 0 else ""
         t.resize(columns)
-        t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + blank + r"\x1b\[J\r" + r"\x1b\[C" * column + "$")
+        t.wait_for(drawn(text, 100, columns))
     t.keys(LEFT * 30 + "Z")
     t.wait_for("Z")
-    row, (end_row, _), text = (length - 29) // 40, divmod(length + 1, 40), "a" * 70 + "Z" + "a" * 30
-    t.resize(40)
-    t.wait_for(r"\r\x1b\[K" + r"\x1b\[A\x1b\[K" * row + "> " + text + r"\x1b\[J\r" + r"\x1b\[A" * (end_row - row) + r"\x1b\[C" * 33 + "$")
+    t.resize(40)  # it may not be back at its keys
+    t.wait_for(drawn("a" * 70 + "Z" + "a" * 29 + "b", 71, 40))
     t.keys("\r")
     t.wait_for("there.")
     t.prompt()
-    assert server.messages()[-1] == ("user", text), server.messages()
+    assert server.messages()[-1] == ("user", "a" * 70 + "Z" + "a" * 29 + "b"), server.messages()
     assert t.end() == 0
+    server.stop()
+
+
+@test
+def a_window_that_changes_during_a_key_is_seen_after_it():
+    """Ctrl-L draws more than the program writes at once."""
+    server = MockServer()
+    t = Terminal(server)
+    text = "a" * 1499 + "b"
+    t.keys(text)
+    t.wait_for("b")
+    t.resize(75)
+    t.wait_for(drawn(text, 1500, 75))  # what follows is written for a key
+    t.during_key(CTRL_L, lambda: t.resize(70))
+    t.wait_for(drawn(text, 1500, 70))
+    t.resize(72)
+    t.wait_for(drawn(text, 1500, 72))
+    assert t.end(CTRL_C + CTRL_D) == 0
     server.stop()
 
 
