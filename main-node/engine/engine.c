@@ -185,26 +185,6 @@ void odm_result_fini(struct odm_result *r)
 	*r = (struct odm_result){ 0 };
 }
 
-int odm_sequence_place(const struct odm_sequence *q)
-{
-	int before = 0;
-
-	if (q->phase != ODM_WAITING)
-		return -1;
-	for (const struct odm_sequence *other = q->engine->batch.first; other != q; other = other->next)
-		before += other->phase == ODM_WAITING;
-	return before;
-}
-
-void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l)
-{
-	*l = (struct odm_load){ .pages = e->model->n_pages, .free_pages = od_state_pool_free_pages(e->model->state) };
-	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
-		l->waiting += q->phase == ODM_WAITING;
-		l->running += q->phase != ODM_WAITING;
-	}
-}
-
 int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err)
 {
 	const int rc = q->err.code;

@@ -176,14 +176,8 @@ OD_MUST_CHECK int odm_engine_submit(struct odm_engine *e, const struct odm_reque
 /* Does a piece of work for all texts: a decode step, and some layers of prefill. False: all texts are done. */
 bool odm_engine_work(struct odm_engine *e);
 bool odm_sequence_done(const struct odm_sequence *q);
-/* Texts that wait before it; -1: it does not wait. */
-int odm_sequence_place(const struct odm_sequence *q);
 /* Any thread: the text soon ends with ODM_FINISH_CANCELLED. */
 void odm_sequence_cancel(struct odm_sequence *q);
-struct odm_load {
-	size_t running, waiting; /* texts */
-	uint32_t pages, free_pages; /* pages of the KV cache; free: neither used nor promised to a running text */
-};
 
 /* Figures for metrics. */
 #define ODM_BATCH_BUCKETS 11 /* steps of at most 1, 2, 4, ... 1024 texts */
@@ -201,7 +195,6 @@ void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);
 /* Any thread: adds the daemons, as they last reported, to f. */
 void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
 
-void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l);
 /* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's
  * error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);

@@ -379,48 +379,77 @@ static void a_seen_prompt_is_not_shared(void **state)
 	assert_int_equal(opened_engine_close(e), OD_OK);
 }
 
-/* Places are those in the order of arrival, whoever leaves. */
+/* Texts that wait before it; -1: it does not wait. */
+static int position_of(const struct odm_sequence *q)
+{
+	int before = 0;
+
+	if (q->phase != ODM_WAITING)
+		return -1;
+	for (const struct odm_sequence *other = q->engine->batch.first; other != q; other = other->next)
+		before += other->phase == ODM_WAITING;
+	return before;
+}
+
+struct texts_load {
+	size_t running, waiting; /* texts */
+	uint32_t free_pages; /* pages of the KV cache, neither used nor promised to a running text */
+};
+
+static struct texts_load load_of(const struct odm_engine *e)
+{
+	struct texts_load l = { .free_pages = od_state_pool_free_pages(e->model->state) };
+
+	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		l.waiting += q->phase == ODM_WAITING;
+		l.running += q->phase != ODM_WAITING;
+	}
+	return l;
+}
+
+/* Positions follow the order of arrival, whoever leaves. */
 static void the_queue(void **state)
 {
 	static struct tokens_text x[N];
 	struct odm_engine *e = open_engine(2, 256, 0);
-	struct odm_load l;
+	struct texts_load l;
+	const uint32_t pages = e->model->n_pages;
 	unsigned most = 0;
 	bool more = true;
 
 	(void)state;
-	odm_engine_get_load(e, &l);
-	assert_true(l.running == 0 && l.waiting == 0 && l.pages == e->model->n_pages && l.free_pages == l.pages);
+	l = load_of(e);
+	assert_true(l.running == 0 && l.waiting == 0 && l.free_pages == pages);
 	for (size_t i = 0; i < N; i++) {
 		draw_text(&x[i], i);
 		submit(e, &x[i]);
-		assert_int_equal(odm_sequence_place(x[i].sequence), i);
+		assert_int_equal(position_of(x[i].sequence), i);
 	}
-	odm_engine_get_load(e, &l);
-	assert_true(l.running == 0 && l.waiting == N && l.free_pages == l.pages);
+	l = load_of(e);
+	assert_true(l.running == 0 && l.waiting == N && l.free_pages == pages);
 	odm_sequence_cancel(x[4].sequence);
 	while (more) {
 		size_t running = 0, waiting = 0;
 
 		more = odm_engine_work(e);
 		for (size_t i = 0; i < N; i++) {
-			const int place = odm_sequence_place(x[i].sequence);
+			const int position = position_of(x[i].sequence);
 
 			if (odm_sequence_done(x[i].sequence)) {
-				assert_int_equal(place, -1);
+				assert_int_equal(position, -1);
 				continue;
 			}
 			if (x[i].n_done > 0) {
-				assert_int_equal(place, -1);
+				assert_int_equal(position, -1);
 				running++;
 				continue;
 			}
-			assert_int_equal(place, waiting);
+			assert_int_equal(position, waiting);
 			waiting++;
 		}
-		odm_engine_get_load(e, &l);
+		l = load_of(e);
 		assert_true(l.running == running && l.waiting == waiting);
-		assert_int_equal(l.free_pages == l.pages, running == 0);
+		assert_int_equal(l.free_pages == pages, running == 0);
 		most = running > most ? (unsigned)running : most;
 	}
 	assert_int_equal(most, 2);
