@@ -20,7 +20,6 @@ struct od_bench_command {
 };
 
 int od_bench_synth(int argc, char **argv, struct od_err *err);
-int od_bench_membw(int argc, char **argv, struct od_err *err);
 int od_bench_conform(int argc, char **argv, struct od_err *err);
 int od_bench_recall(int argc, char **argv, struct od_err *err);
 int od_bench_ablate(int argc, char **argv, struct od_err *err);

@@ -13,7 +13,6 @@ static const struct od_bench_command commands[] = {
 	{ "codec", "size and decode speed of the expert codecs", od_bench_codec },
 	{ "gemv", "speed of products of few rows, weights in plain BF16 and as planes", od_bench_gemv },
 	{ "gpu", "how much of its memory bandwidth the kernels of a GPU use", od_bench_gpu },
-	{ "membw", "memory read bandwidth of this machine", od_bench_membw },
 	{ "conform", "compare tokens, routes and logits with an independent implementation", od_bench_conform },
 	{ "recall", "recall of the predicted experts", od_bench_recall },
 	{ "ablate", "gain from prediction and from alignment, on a paced local cluster", od_bench_ablate },

@@ -213,15 +213,6 @@ def decode_refuses_what_it_cannot_do():
 
 
 @test
-def memory_is_read_with_loads_that_there_are():
-    assert json.loads(tool("od-bench", "membw", "--loads", "scalar", "--seconds", 0.1, "--json").stdout)["loads"] == "scalar"
-    p = tool("od-bench", "membw", "--loads", "sse", ok=False)
-    assert p.returncode == 2 and '--loads: expected avx512, avx2 or scalar, found "sse"' in p.stderr, p
-    p = tool("od-bench", "membw", "--size", "1KB", ok=False)
-    assert p.returncode == 2 and "--size: expected at least " in p.stderr, p
-
-
-@test
 def round_trips_are_timed_with_keys_and_without():
     r = json.loads(tool("od-bench", "wire", "--rounds", 2, "--trips", 3, "--json").stdout)
     assert (r["rounds"], r["trips"]) == (2, 3) and [x["row_bytes"] for x in r["sizes"]] == [2**10, 2**13, 2**14, 2**17, 2**20, 2**21]
