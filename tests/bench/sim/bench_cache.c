@@ -47,8 +47,7 @@ struct cache_study {
 
 struct cache_options {
 	const char *routes, *budgets;
-	struct cache_zipf zipf;
-	uint64_t layers, experts, top_k, batch, workers, group_size, seed;
+	uint64_t batch, workers, group_size, seed;
 	double read_gbps;
 	int form, rival_state;
 	bool shared, json, help;
@@ -63,20 +62,7 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
 		{ "batch", OD_ARG_UINT, &o->batch, "N",
 		  "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
-		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S",
-		  "no recording: draw experts by Zipf's law, exponent S (0: uniform)", 0, 10, NULL },
-		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7,
-		  NULL },
-		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N",
-		  "with --zipf: change the popular experts every N steps (default: never)", 0, 1e7, NULL },
-		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf: MoE layers (default: 32)", 1,
-		  OD_ROUTE_MAX_LAYERS, NULL },
-		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf: experts of a layer (default: 8)", 1,
-		  OD_ROUTE_MAX_EXPERTS, NULL },
-		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf: experts per token and layer (default: 2)", 1,
-		  OD_ROUTE_MAX_TOP_K, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of --zipf and of the policy Marking (default: 1)", 0, 0,
-		  NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the policy Marking (default: 1)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
 		{ "workers", OD_ARG_UINT, &o->workers, "N", "workers, each with its own cache (default: 1)", 1, 1024,
 		  NULL },
@@ -105,7 +91,7 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 
 	if (rc == OD_OK && o->help)
 		od_bench_usage(
-			"cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record FILE --help\n"
+			"cache --routes FILE [OPTIONS]\n       od-bench cache --record FILE --help\n"
 			"       od-bench cache --live --help",
 			"Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
 			"bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
@@ -120,47 +106,12 @@ static int parse(struct cache_options *o, int argc, char **argv, struct od_err *
 	return rc;
 }
 
-/* Checks settings that a recording has of its own; 0: not given. */
-static int check_zipf(struct cache_options *o, bool zipf, struct od_err *err)
+static int check(const struct cache_options *o, struct od_err *err)
 {
-	const struct {
-		const char *name;
-		uint64_t *value, usual;
-	} only[] = { { "steps", &o->zipf.steps, 2000 },
-		     { "drift", &o->zipf.drift, 0 },
-		     { "layers", &o->layers, 32 },
-		     { "experts", &o->experts, 8 },
-		     { "top-k", &o->top_k, 2 } };
-
-	for (size_t i = 0; i < sizeof(only) / sizeof(only[0]); i++) {
-		if (!zipf && *only[i].value != 0)
-			return od_fail(err, OD_ERR_ARG, "--%s is for --zipf: a recording has its own", only[i].name);
-		if (*only[i].value == 0)
-			*only[i].value = only[i].usual;
-	}
-	return OD_OK;
-}
-
-static int check(struct cache_options *o, struct od_err *err)
-{
-	const bool zipf = !isnan(o->zipf.exponent);
-	int rc;
-
-	if ((o->routes != NULL) == zipf)
-		return od_fail(err, OD_ERR_ARG, "expected either --routes FILE or --zipf S");
-	rc = check_zipf(o, zipf, err);
-	if (rc != OD_OK)
-		return rc;
-	if (zipf && o->top_k > o->experts)
-		return od_fail(err, OD_ERR_ARG, "--top-k: expected at most the %llu experts, found %llu",
-			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
+	if (o->routes == NULL)
+		return od_fail(err, OD_ERR_ARG, "expected --routes FILE, a recording by od-bench cache --record");
 	if (o->form == FORM_PLANES && o->rival_state == OD_CACHE_C)
 		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes use F, which is the same");
-	o->zipf.n_moe = (uint32_t)o->layers;
-	o->zipf.n_experts = (uint32_t)o->experts;
-	o->zipf.top_k = (uint32_t)o->top_k;
-	o->zipf.batch = (uint32_t)o->batch;
-	o->zipf.seed = o->seed;
 	return OD_OK;
 }
 
@@ -205,11 +156,8 @@ static int parse_budgets(const struct cache_options *o, struct cache_study *s, s
 static int load_routes(const struct cache_options *o, struct cache_study *s, struct od_err *err)
 {
 	struct od_routes recorded;
-	int rc;
+	int rc = od_routes_load(&recorded, o->routes, err);
 
-	if (o->routes == NULL)
-		return cache_routes_zipf(&s->routes, &o->zipf, err);
-	rc = od_routes_load(&recorded, o->routes, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, err);
@@ -308,7 +256,7 @@ static void report_facts(const struct cache_options *o, const struct cache_study
 {
 	const struct cache_world *w = &s->world;
 
-	od_report_fact(r, "routes", "routes", OD_TEXT(o->routes != NULL ? o->routes : "by Zipf's law"), 0, NULL);
+	od_report_fact(r, "routes", "routes", OD_TEXT(o->routes), 0, NULL);
 	od_report_fact(r, "layers", "layers", OD_INT(s->routes.n_moe), 0, NULL);
 	od_report_fact(r, "experts", "experts of a layer", OD_INT(s->routes.n_experts), 0, NULL);
 	od_report_fact(r, "top_k", "top-k", OD_INT(s->routes.top_k), 0, NULL);
@@ -420,7 +368,6 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 {
 	struct cache_options o = {
 		.budgets = DEFAULT_BUDGETS,
-		.zipf = { .exponent = NAN },
 		.batch = 1,
 		.workers = 1,
 		.seed = 1,

@@ -1,9 +1,7 @@
 #include "tests/bench/sim/cache_routes.h"
 
 #include "common/base/mem.h"
-#include "tests/bench/bench_draw.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,85 +178,5 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 	free(c.needed);
 	if (rc != OD_OK)
 		cache_routes_fini(r);
-	return rc;
-}
-
-/* ---- By Zipf's law ---- */
-
-static double uniform(uint64_t *seed)
-{
-	return (double)(od_draw(seed) >> 11) * 0x1p-53;
-}
-
-static void shuffle(uint16_t *order, uint32_t n, uint64_t *seed)
-{
-	for (uint32_t i = 0; i < n; i++)
-		order[i] = (uint16_t)i;
-	for (uint32_t i = n; i > 1; i--) {
-		uint32_t k = (uint32_t)(uniform(seed) * i);
-		uint16_t e = order[i - 1];
-
-		order[i - 1] = order[k];
-		order[k] = e;
-	}
-}
-
-/* A row's top_k experts, one after the other, each in proportion to the weights of those that are left. */
-static void draw_row(const struct cache_zipf *z, const double *weight, const uint16_t *order, bool *taken, bool *needed,
-		     uint64_t *seed)
-{
-	double all = 0;
-
-	memset(taken, 0, z->n_experts * sizeof(*taken));
-	for (uint32_t r = 0; r < z->n_experts; r++)
-		all += weight[r];
-	for (uint32_t k = 0; k < z->top_k; k++) {
-		double at = uniform(seed) * all;
-		uint32_t rank = z->n_experts;
-
-		for (uint32_t r = 0; r < z->n_experts && (rank == z->n_experts || at >= 0); r++) {
-			if (taken[r])
-				continue;
-			rank = r;
-			at -= weight[r];
-		}
-		taken[rank] = true;
-		all -= weight[rank];
-		needed[order[rank]] = true;
-	}
-}
-
-int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct od_err *err)
-{
-	const size_t n_experts = z->n_experts;
-	double *weight = calloc(n_experts, sizeof(*weight));
-	uint16_t *order = calloc(n_experts * z->n_moe, sizeof(*order));
-	bool *flags = calloc(2 * n_experts, sizeof(*flags));
-	uint64_t seed = z->seed, row = (uint64_t)z->top_k * z->batch, visits = 0, uses = 0;
-	int rc;
-
-	*r = (struct cache_routes){ .n_moe = z->n_moe, .n_experts = z->n_experts, .top_k = z->top_k };
-	if (weight == NULL || order == NULL || flags == NULL || !od_mul(z->steps, z->n_moe, &visits) ||
-	    !od_mul(visits, row < n_experts ? row : n_experts, &uses))
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %llu steps", (unsigned long long)z->steps);
-	else
-		rc = make_room(r, visits, uses, err);
-	if (rc == OD_OK)
-		for (uint32_t i = 0; i < n_experts; i++)
-			weight[i] = pow(i + 1.0, -z->exponent);
-	if (rc == OD_OK)
-		for (uint64_t step = 0; step < z->steps; step++) {
-			for (uint32_t m = 0; m < z->n_moe; m++) {
-				if (step == 0 || (z->drift > 0 && step % z->drift == 0))
-					shuffle(order + m * n_experts, z->n_experts, &seed);
-				for (uint32_t i = 0; i < z->batch; i++)
-					draw_row(z, weight, order + m * n_experts, flags + n_experts, flags, &seed);
-				add_visit(r, step + 1, m, flags);
-			}
-			r->n_decode_steps++;
-		}
-	free(weight);
-	free(order);
-	free(flags);
 	return rc;
 }

@@ -1,5 +1,4 @@
-/* cache_routes.h - the input of od-bench cache: the experts that each layer of each step needs, from a recording or
- * drawn by Zipf's law.
+/* cache_routes.h - the input of od-bench cache: the experts that each layer of each step needs, from a recording.
  *
  * Thread: its owner's. Owner: made by the caller, ended with cache_routes_fini. */
 #ifndef OD_BENCH_CACHE_ROUTES_H
@@ -25,14 +24,6 @@ struct cache_routes {
  * needs a recording with one sequence per step (else OD_ERR_ARG). Prompts' steps are counted but left out. */
 OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch,
 				    struct od_err *err);
-
-struct cache_zipf {
-	uint32_t n_moe, n_experts, top_k, batch;
-	uint64_t steps, drift; /* drift: the popular experts change after this many steps; 0: never */
-	double exponent; /* the expert of rank r is drawn with a weight of (r + 1)^-exponent */
-	uint64_t seed;
-};
-OD_MUST_CHECK int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct od_err *err);
 
 void cache_routes_fini(struct cache_routes *r); /* all zero is fine */
 
