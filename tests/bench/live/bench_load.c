@@ -7,7 +7,6 @@
 #include "common/compute/open_device.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_draw.h"
-#include "tests/bench/live/load_crowd.h"
 #include "tests/bench/live/load_run.h"
 #include "tests/bench/live/recall_config.h"
 #include "tests/bench/report/bench_stats.h"
@@ -27,7 +26,7 @@
 #define MAX_SOURCES (2 + MAX_RATES)
 #define MAX_ROUNDS 1000
 #define ITEM_BYTES 64
-#define MAX_BUFS (ODW_MAX_SLOTS + 1)
+#define MAX_BUFS ODW_MAX_SLOTS
 
 struct load_options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *device;
@@ -52,7 +51,7 @@ struct load_line {
 	const struct load_model *model;
 	enum od_form form;
 	unsigned n_inflaters;
-	double *raw_gbps, *gbps, *ratio, *slower, *reading, *inflating; /* [rounds] */
+	double *raw_gbps, *gbps, *ratio, *reading, *inflating; /* [rounds] */
 };
 
 struct load_bench {
@@ -188,8 +187,6 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 			break;
 		b->n_models++;
 		rc = draw_experts(b, m, err);
-		if (rc == OD_OK) /* the inflaters that read-slower is measured with need one */
-			rc = load_experts_read(m->pack, b->device, m->expert, 1, err);
 		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
 			if (b->source[i].kind == LOAD_PACED)
 				rc = load_experts_read(m->pack, b->device, m->expert, b->opt.experts, err);
@@ -198,12 +195,10 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* For the loads, or for what reads alone, and one that inflaters beside them look at. */
+/* Loads take slots; reading alone takes one for each reader. */
 static unsigned slots_of(const struct load_bench *b)
 {
-	const uint64_t n = b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
-
-	return (unsigned)n + 1;
+	return (unsigned)(b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads);
 }
 _Static_assert(ODW_MAX_LOADERS <= ODW_MAX_SLOTS, "MAX_BUFS are enough for either");
 
@@ -253,16 +248,15 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 static int alloc_line(struct load_bench *b, struct load_line *l, struct od_err *err)
 {
-	double *all = calloc(6 * b->opt.rounds, sizeof(*all));
+	double *all = calloc(5 * b->opt.rounds, sizeof(*all));
 
 	if (all == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%" PRIu64 " rounds", b->opt.rounds);
 	l->raw_gbps = all;
 	l->gbps = all + b->opt.rounds;
 	l->ratio = all + 2 * b->opt.rounds;
-	l->slower = all + 3 * b->opt.rounds;
-	l->reading = all + 4 * b->opt.rounds;
-	l->inflating = all + 5 * b->opt.rounds;
+	l->reading = all + 3 * b->opt.rounds;
+	l->inflating = all + 4 * b->opt.rounds;
 	return OD_OK;
 }
 
@@ -312,41 +306,21 @@ static struct load_case case_of(const struct load_bench *b, const struct load_li
 				   .n_inflaters = l->n_inflaters };
 }
 
-/* The source alone, while all inflaters are at work on something else. */
-static int raw_in_crowd(const struct load_bench *b, const struct load_line *l, const struct load_case *c,
-			struct load_time *t, struct od_err *err)
-{
-	struct od_expert_mem mem = { 0 };
-	struct load_crowd *crowd;
-	int rc, stopped;
-
-	odw_bufs_fill(b->bufs[l->form], &mem);
-	rc = load_crowd_start(&crowd, l->n_inflaters, l->model->pack, l->form, &l->model->expert[0], &mem, err);
-	if (rc == OD_OK)
-		rc = load_raw(c, t, err);
-	stopped = load_crowd_stop(crowd, rc == OD_OK ? err : NULL);
-	odw_bufs_put(b->bufs[l->form], &mem, ~0u);
-	return rc == OD_OK ? stopped : rc;
-}
-
-/* The source alone, the loads, and the source beside busy inflaters, one right after the other. */
+/* The source alone, then the loads. */
 static int measure(struct load_bench *b, struct load_line *l, size_t round, struct od_err *err)
 {
 	struct load_source source;
 	const struct load_case c = case_of(b, l, &source);
-	struct load_time raw, t, crowded;
+	struct load_time raw, t;
 	int rc = load_raw(&c, &raw, err);
 
 	if (rc == OD_OK)
 		rc = load_run(&c, &t, err);
-	if (rc == OD_OK)
-		rc = raw_in_crowd(b, l, &c, &crowded, err);
 	if (rc != OD_OK)
 		return rc;
 	l->raw_gbps[round] = (double)raw.read_bytes / (double)raw.ns;
 	l->gbps[round] = (double)t.weight_bytes / (double)t.ns;
 	l->ratio[round] = l->gbps[round] / l->raw_gbps[round];
-	l->slower[round] = 100 * (1 - (double)raw.ns / (double)crowded.ns);
 	l->reading[round] = 100 * (double)t.read_ns / (double)t.ns / c.n_readers;
 	l->inflating[round] = 100 * (double)t.finish_ns / (double)t.ns / c.n_inflaters;
 	return OD_OK;
@@ -375,7 +349,6 @@ static void report_line(const struct load_bench *b, const struct load_line *l, s
 		OD_REAL(median(b, l->reading)),
 		OD_REAL(inflating),
 		OD_REAL(100 - inflating),
-		OD_REAL(median(b, l->slower)),
 	};
 
 	od_table_row(t, cells);
@@ -389,7 +362,7 @@ static int report(const struct load_bench *b, struct od_err *err)
 		{ "raw_gbps", "raw", 2 },	 { "published_gbps", "published", 2 },
 		{ "ratio", "x raw", 2 },	 { "ratio_limit", "at most", 2 },
 		{ "read_percent", "read %", 0 }, { "inflate_percent", "inflate %", 0 },
-		{ "wait_percent", "wait %", 0 }, { "read_slower_percent", "read slower %", 1 },
+		{ "wait_percent", "wait %", 0 },
 	};
 	struct od_report *r;
 	struct od_table *t;
