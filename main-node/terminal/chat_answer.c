@@ -1,8 +1,8 @@
-/* Sends the conversation to the server and shows the answer while it streams. */
+#include "main-node/terminal/chat_answer.h"
+
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "main-node/terminal/chat_reply.h"
-#include "main-node/terminal/chat_session.h"
 #include "main-node/terminal/event_reader.h"
 #include "main-node/terminal/plain_text.h"
 

@@ -1,6 +1,7 @@
-/* Commands that a user can type besides messages. */
+#include "main-node/terminal/chat_commands.h"
+
 #include "common/base/log.h"
-#include "main-node/terminal/chat_session.h"
+#include "main-node/terminal/chat_answer.h"
 #include "main-node/terminal/chat_settings.h"
 #include "main-node/terminal/plain_text.h"
 

@@ -1,5 +1,6 @@
-/* Words that Tab offers: names of commands, of settings behind /set, of files behind /save and /load. */
-#include "main-node/terminal/chat_session.h"
+#include "main-node/terminal/chat_complete.h"
+
+#include "main-node/terminal/chat_commands.h"
 #include "main-node/terminal/chat_settings.h"
 
 #include "common/base/file.h"

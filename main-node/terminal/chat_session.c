@@ -1,6 +1,8 @@
 #include "main-node/terminal/chat_session.h"
 
 #include "common/base/log.h"
+#include "main-node/terminal/chat_answer.h"
+#include "main-node/terminal/chat_commands.h"
 #include "main-node/terminal/interrupt.h"
 #include "main-node/terminal/message_input.h"
 #include "main-node/terminal/plain_text.h"

@@ -32,18 +32,4 @@ struct odm_chat_session {
 OD_MUST_CHECK int odm_chat_session_run(struct odm_chat_session *s, struct od_err *err);
 void odm_chat_session_fini(struct odm_chat_session *s);
 
-/* chat_answer.c: asks the server, shows the answer and adds both to the conversation. A failure is shown. */
-void odm_chat_answer(struct odm_chat_session *s, const char *question, size_t len);
-/* Asks for the model's name unless it is known. */
-OD_MUST_CHECK int odm_chat_find_model(struct odm_chat_session *s, struct od_err *err);
-
-/* chat_complete.c: what may follow the text that ends at the cursor: a list of words, malloc'd as its strings, NULL at
- * its end, and where in text the word begins that each of them replaces. NULL: nothing. */
-char **odm_chat_completions(const char *text, size_t *begin);
-/* chat_commands.c: NULL past the last. */
-const char *odm_chat_command_name(size_t i);
-
-/* chat_commands.c: line [len], NUL-terminated, begins with '/'; it is changed. A failure is shown. */
-void odm_chat_command_line(struct odm_chat_session *s, char *line, size_t len);
-
 #endif

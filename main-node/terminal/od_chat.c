@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
+#include "main-node/terminal/chat_complete.h"
 #include "main-node/terminal/chat_session.h"
 #include "main-node/terminal/chat_settings.h"
 #include "main-node/terminal/interrupt.h"
