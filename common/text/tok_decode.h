@@ -1,10 +1,19 @@
-/* tok_decode.h - decodes ids piece by piece, as they are generated.
+/* tok_decode.h - decodes ids to text: all at once, or piece by piece, as they are generated.
  *
- * Thread: one for each od_detok. Owner: the caller of new */
+ * Thread: any; one for each od_detok. Owner: the caller of new. */
 #ifndef OD_TEXT_TOK_DECODE_H
 #define OD_TEXT_TOK_DECODE_H
 
 #include "common/text/tokenizer.h"
+
+/* Decodes ids to malloc'd UTF-8 text (with a NUL that *len does not count); skip_special leaves special tokens out.
+ * Invalid byte sequences become U+FFFD. */
+OD_MUST_CHECK int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t n_ids, bool skip_special,
+				      char **text, size_t *len, struct od_err *err);
+
+/* The bytes that a token of a byte-level tokeniser, or of byte fallback, stands for, also where they are only a part of
+ * a character. Returns their number; 0: another token, or more than size bytes. */
+size_t od_tokenizer_bytes(const struct od_tokenizer *t, int32_t id, char *bytes, size_t size);
 
 /* Streaming decoder. The pieces, with the flush, concatenate to the text of all ids after the prompt's, special tokens
  * left out (but for those of od_detok_show); a piece never ends inside a UTF-8 character. Byte-fallback tokens wait for

@@ -56,15 +56,6 @@ OD_MUST_CHECK int od_tokenizer_encode_mixed(const struct od_tokenizer *t, const 
 					    const struct od_text_spans *users, const struct od_controls *controls,
 					    int32_t **ids, size_t *n_ids, struct od_err *err);
 
-/* Decodes ids to malloc'd UTF-8 text (with a NUL that *len does not count); skip_special leaves special tokens out.
- * Invalid byte sequences become U+FFFD. */
-OD_MUST_CHECK int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t n_ids, bool skip_special,
-				      char **text, size_t *len, struct od_err *err);
-
-/* The bytes that a token of a byte-level tokeniser, or of byte fallback, stands for, also where they are only a part of
- * a character. Returns their number; 0: another token, or more than size bytes. */
-size_t od_tokenizer_bytes(const struct od_tokenizer *t, int32_t id, char *bytes, size_t size);
-
 bool od_tokenizer_is_special(const struct od_tokenizer *t, int32_t id);
 int32_t od_tokenizer_find(const struct od_tokenizer *t, const char *token); /* exact vocabulary entry; -1: none */
 

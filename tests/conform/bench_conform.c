@@ -1,4 +1,5 @@
 /* bench_conform.c - od-bench conform: the engine against an independent implementation's tokens, routes and logits. */
+#include "common/text/tok_decode.h"
 #include "main-node/node/engine_args.h"
 #include "main-node/node/main_node.h"
 #include "tests/bench/bench.h"

@@ -1,4 +1,5 @@
 /* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
+#include "common/text/tok_decode.h"
 #include "main-node/serve/api/api.h"
 #include "main-node/serve/jobs/reply.h"
 #include "main-node/serve/jobs/token_text.h"

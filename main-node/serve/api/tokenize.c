@@ -1,4 +1,5 @@
 /* /tokenize and /detokenize, as llama-server and vLLM have them. */
+#include "common/text/tok_decode.h"
 #include "common/text/utf8_text.h"
 #include "main-node/engine/engine.h"
 #include "main-node/serve/api/api.h"
