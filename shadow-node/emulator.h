@@ -68,12 +68,6 @@ OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_e
 				   const struct ods_sink *sink, struct od_err *err);
 void ods_emulator_free(struct ods_emulator *e); /* NULL ok */
 
-/* Handles a SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE from main. On an error the message was dropped (a
- * STATE: some of its ranges, or all); err has the reason. OD_ERR_BUSY: it concerns, or may concern, a sequence that is
- * not predicted for lack of memory; the log has a warning already. */
-OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns,
-				       struct od_err *err);
-
 /* Does the next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do
  * until a message arrives or ods_emulator_deadline passes. With layer_ns, nothing is done in the rest of a layer's
  * time, which follows its experts; its predictions are published before. On an error the run's predictions are lost.

@@ -1,4 +1,6 @@
 /* Messages from main. Every number is checked here before it changes or indexes anything. */
+#include "shadow-node/emulator_messages.h"
+
 #include "shadow-node/emulator_internal.h"
 
 #include "common/base/log.h"

@@ -15,6 +15,7 @@
 #include "common/net/hosts.h"
 #include "common/pack/load/expert_form.h"
 #include "common/pack/shadow/shadow_load.h"
+#include "shadow-node/emulator_messages.h"
 #include "shadow-node/part.h"
 #include "shadow-node/publish.h"
 

@@ -1,5 +1,7 @@
 #include "tests/unit/emulator_world.h"
 
+#include "shadow-node/emulator_messages.h"
+
 #include <stdlib.h>
 #include <string.h>
 

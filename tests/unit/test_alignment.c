@@ -8,6 +8,7 @@
 
 #include "common/model/sampler.h"
 #include "main-node/cluster/shadow_link.h"
+#include "shadow-node/emulator_messages.h"
 
 #define NUMBERS 8192u /* steps */
 #define KV_DIM 16u

@@ -1,5 +1,6 @@
 /* The emulator as a drafter: it runs several rows ahead of main, which verifies rows of its own choice and keeps some.
  * The mirror judges every prediction, every row that it stands on and every token. */
+#include "shadow-node/emulator_messages.h"
 #include "tests/unit/emulator_mirror.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * row whose tokens are main's must be main's own routes: that is so only if the fixed state is exactly that of these
  * tokens. Main's are worked out from the text's beginning, whatever was undone on the way. */
 #include "shadow-node/emulator.h"
+#include "shadow-node/emulator_messages.h"
 #include "tests/unit/emulator_model.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #include "tests/bench/live/recall_shadow.h"
 
 #include "main-node/cluster/shadow_link.h"
+#include "shadow-node/emulator_messages.h"
 
 #include <stdlib.h>
 #include <string.h>
