@@ -70,6 +70,9 @@ done < <(grep -hoE '(^    |^    [A-Z]="|`)tests/[a-z0-9_/]+\.(py|sh)( |$)' READM
 # Comments have subjects, and tags name one thing.
 while read -r line; do complain "$line"; done < <(python3 tests/words_check.py)
 
+# A public function stands in the file beside its header.
+while read -r line; do complain "$line"; done < <(python3 tests/beside_check.py)
+
 # The table of the architecture page that says where things are names what is there.
 while read -r line; do complain "$line"; done < <(python3 tests/where_check.py)
 
