@@ -23,7 +23,6 @@ static void *open_plugin(const char **path)
 	static char found[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", found, sizeof(found) - sizeof("/../lib/od-moe/" PLUGIN));
 	char *folder_end;
-	void *library = NULL;
 
 	*path = getenv("OD_CUDA_PLUGIN");
 	if (*path != NULL && **path != '\0') /* dlopen takes no name for the program itself */
@@ -31,7 +30,9 @@ static void *open_plugin(const char **path)
 	*path = PLUGIN;
 	found[n > 0 ? n : 0] = '\0';
 	folder_end = strrchr(found, '/');
-	for (size_t i = 0; library == NULL && folder_end != NULL && i < sizeof(places) / sizeof(places[0]); i++) {
+	if (folder_end == NULL)
+		return dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		memcpy(folder_end, places[i], strlen(places[i]) + 1);
 		if (access(found, F_OK) == 0) {
 			*path = found;
